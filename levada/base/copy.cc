@@ -23,11 +23,11 @@ void gather(std::byte* to, const std::byte* from, std::size_t runs, std::ptrdiff
 }
 
 #ifdef __SSE2__
-constexpr std::size_t line = 64;
+constexpr std::size_t cache_line = 64;
 
 /// Copies whole lines; `to` is aligned to one.
 void stream_lines(std::byte* to, const std::byte* from, std::size_t lines) {
-  for (const std::byte* const end = from + lines * line; from != end; from += line, to += line) {
+  for (const std::byte* const end = from + lines * cache_line; from != end; from += cache_line, to += cache_line) {
     const auto* source = reinterpret_cast<const __m128i*>(from);
     auto* target = reinterpret_cast<__m128i*>(to);
     for (int i = 0; i < 4; ++i) _mm_stream_si128(target + i, _mm_loadu_si128(source + i));
@@ -38,12 +38,12 @@ void stream_lines(std::byte* to, const std::byte* from, std::size_t lines) {
 
 void copy_run(std::byte* to, const std::byte* from, std::size_t bytes, [[maybe_unused]] CopyMode mode) {
 #ifdef __SSE2__
-  if (mode == CopyMode::non_temporal && bytes >= 64 * line) {
+  if (mode == CopyMode::non_temporal && bytes >= 64 * cache_line) {
     const std::size_t head =
-        align_up(reinterpret_cast<std::uintptr_t>(to), line) - reinterpret_cast<std::uintptr_t>(to);
-    const std::size_t body = (bytes - head) / line * line;
+        align_up(reinterpret_cast<std::uintptr_t>(to), cache_line) - reinterpret_cast<std::uintptr_t>(to);
+    const std::size_t body = (bytes - head) / cache_line * cache_line;
     std::memcpy(to, from, head);
-    stream_lines(to + head, from + head, body / line);
+    stream_lines(to + head, from + head, body / cache_line);
     std::memcpy(to + head + body, from + head + body, bytes - head - body);
     return;
   }

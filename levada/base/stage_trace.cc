@@ -10,8 +10,8 @@
 namespace levada {
 namespace {
 
-constexpr std::size_t span_bytes = 1 + 3 * 4 + 3 * 8, sample_bytes = 2 * 8;
-constexpr std::int64_t greatest_stride = std::int64_t{1} << 40;
+constexpr std::size_t stage_span_bytes = 1 + 3 * 4 + 3 * 8, stage_sample_bytes = 2 * 8;
+constexpr std::int64_t max_sample_stride = std::int64_t{1} << 40;
 constexpr std::int64_t between_samples_ns = 10'000'000;
 
 std::int64_t window_of(std::int64_t time_ns) {
@@ -28,7 +28,7 @@ void put_span(ByteWriter& writer, const StageSpan& span) {
   writer.put(span.waited_ns);
 }
 
-StageSpan get_span(ByteReader& reader) {
+StageSpan get_stage_span(ByteReader& reader) {
   StageSpan span;
   span.work = reader.get_enum(StageWork::item, StageWork::idle, "work");
   span.stage = reader.get_at_least<std::int32_t>(-1, "stage");
@@ -44,11 +44,11 @@ StageSpan get_span(ByteReader& reader) {
 StageTrace get_trace(ByteReader& reader) {
   StageTrace trace;
   trace.stride = reader.get_at_least<std::int64_t>(1, "stride");
-  if (trace.stride > greatest_stride) reader.fail(fmt::format("stride {}", trace.stride));
+  if (trace.stride > max_sample_stride) reader.fail(fmt::format("stride {}", trace.stride));
   trace.dropped = reader.get<std::uint64_t>();
-  trace.spans.resize(reader.get_count(span_bytes));
-  for (StageSpan& span : trace.spans) span = get_span(reader);
-  trace.samples.resize(reader.get_count(sample_bytes));
+  trace.spans.resize(reader.get_count(stage_span_bytes));
+  for (StageSpan& span : trace.spans) span = get_stage_span(reader);
+  trace.samples.resize(reader.get_count(stage_sample_bytes));
   for (StageSample& sample : trace.samples) {
     sample.time_ns = reader.get_at_least<std::int64_t>(0, "time");
     sample.items = reader.get_at_least<std::int64_t>(0, "count");
@@ -147,7 +147,7 @@ bool StageLog::has_place(std::int64_t time_ns) {
     ++trace_.dropped;
     return false;
   }
-  while (events() >= max_events_ && trace_.stride < greatest_stride) trace_.thin(2 * trace_.stride);
+  while (events() >= max_events_ && trace_.stride < max_sample_stride) trace_.thin(2 * trace_.stride);
   if (window_of(time_ns) % trace_.stride == 0 && events() < max_events_) {
     ++in_window_;
     return true;

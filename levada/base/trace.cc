@@ -10,7 +10,7 @@ namespace {
 constexpr std::uint32_t span_bytes = 1 + 1 + 4 + 3 * 8, sample_bytes = 3 * 8;
 /// Between two spans that are one: a thread that waits is woken for what does not concern it.
 constexpr std::int64_t moment_ns = 20'000;
-constexpr std::int64_t greatest_stride = std::int64_t{1} << 40;
+constexpr std::int64_t max_stride = std::int64_t{1} << 40;
 
 TraceSpan get_span(ByteReader& reader) {
   TraceSpan span;
@@ -68,7 +68,7 @@ Trace decode_trace(ByteView bytes) {
   ByteReader reader(bytes);
   Trace trace;
   trace.stride = reader.get_at_least<std::int64_t>(1, "stride");
-  if (trace.stride > greatest_stride) reader.fail(fmt::format("stride {}", trace.stride));
+  if (trace.stride > max_stride) reader.fail(fmt::format("stride {}", trace.stride));
   trace.dropped = reader.get<std::uint64_t>();
   trace.spans.resize(reader.get_count(span_bytes));
   for (TraceSpan& span : trace.spans) span = get_span(reader);
@@ -110,7 +110,7 @@ bool TraceLog::has_place(std::int64_t step) {
   const auto events = [this] { return trace_.spans.size() + trace_.memory.size(); };
   if (events() >= max_events_) {
     last_ = {};
-    while (events() >= max_events_ && trace_.stride < greatest_stride) trace_.thin(2 * trace_.stride);
+    while (events() >= max_events_ && trace_.stride < max_stride) trace_.thin(2 * trace_.stride);
   }
   if (step % trace_.stride == 0 && events() < max_events_) return true;
   ++trace_.dropped;

@@ -25,7 +25,7 @@ CorpusMix parsed(const std::string& json) {
   return mix;
 }
 
-std::string fault_of(const std::string& json) {
+std::string fault_of_file(const std::string& json) {
   try {
     check(parsed(json));
   } catch (const InvalidArgument& error) {
@@ -53,20 +53,23 @@ TEST(MixFile, NamesSourcesWeightsAndCaps) {
 }
 
 TEST(MixFile, SaysWhatIsWrongAndWhere) {
-  const auto source = [](const std::string& rest) { return fault_of(R"({"sources": [{"path": "a", )" + rest + "}]}"); };
-  EXPECT_THAT(fault_of("{"), HasSubstr("mix.json: it is not JSON"));
-  EXPECT_THAT(fault_of("[]"), HasSubstr("mix.json: it must be an object"));
-  EXPECT_THAT(fault_of("{}"), HasSubstr("mix.json: \"sources\" is missing"));
-  EXPECT_THAT(fault_of(R"({"sources": []})"), HasSubstr("\"sources\" is an empty list"));
-  EXPECT_THAT(fault_of(R"({"sources": {}})"), HasSubstr("\"sources\" must be a list"));
-  EXPECT_THAT(fault_of(R"({"sources": [1]})"), HasSubstr("mix.json: sources[0]: it must be an object"));
-  EXPECT_THAT(fault_of(R"({"sources": [], "order": 1})"),
+  const auto source = [](const std::string& rest) {
+    return fault_of_file(R"({"sources": [{"path": "a", )" + rest + "}]}");
+  };
+  EXPECT_THAT(fault_of_file("{"), HasSubstr("mix.json: it is not JSON"));
+  EXPECT_THAT(fault_of_file("[]"), HasSubstr("mix.json: it must be an object"));
+  EXPECT_THAT(fault_of_file("{}"), HasSubstr("mix.json: \"sources\" is missing"));
+  EXPECT_THAT(fault_of_file(R"({"sources": []})"), HasSubstr("\"sources\" is an empty list"));
+  EXPECT_THAT(fault_of_file(R"({"sources": {}})"), HasSubstr("\"sources\" must be a list"));
+  EXPECT_THAT(fault_of_file(R"({"sources": [1]})"), HasSubstr("mix.json: sources[0]: it must be an object"));
+  EXPECT_THAT(fault_of_file(R"({"sources": [], "order": 1})"),
               HasSubstr("there is no key \"order\"; there are sources, by"));
-  EXPECT_THAT(fault_of(R"({"sources": [], "by": "bytes"})"), HasSubstr("\"by\" is \"bytes\"; it must be samples or"));
-  EXPECT_THAT(fault_of(R"({"sources": [], "by": 1})"), HasSubstr("\"by\" must be a string"));
-  EXPECT_THAT(fault_of(R"({"sources": [{"weight": 1}]})"), HasSubstr("sources[0]: \"path\" is missing"));
-  EXPECT_THAT(fault_of(R"({"sources": [{"path": [], "weight": 1}]})"), HasSubstr("\"path\" is an empty list"));
-  EXPECT_THAT(fault_of(R"({"sources": [{"path": [1], "weight": 1}]})"), HasSubstr("a path or a list of paths"));
+  EXPECT_THAT(fault_of_file(R"({"sources": [], "by": "bytes"})"),
+              HasSubstr("\"by\" is \"bytes\"; it must be samples or"));
+  EXPECT_THAT(fault_of_file(R"({"sources": [], "by": 1})"), HasSubstr("\"by\" must be a string"));
+  EXPECT_THAT(fault_of_file(R"({"sources": [{"weight": 1}]})"), HasSubstr("sources[0]: \"path\" is missing"));
+  EXPECT_THAT(fault_of_file(R"({"sources": [{"path": [], "weight": 1}]})"), HasSubstr("\"path\" is an empty list"));
+  EXPECT_THAT(fault_of_file(R"({"sources": [{"path": [1], "weight": 1}]})"), HasSubstr("a path or a list of paths"));
   EXPECT_THAT(source(R"("weigth": 1)"), HasSubstr("sources[0]: there is no key \"weigth\"; there are path, weight"));
   EXPECT_THAT(source(R"("name": "x")"), HasSubstr("sources[0]: \"weight\" is missing"));
   EXPECT_THAT(source(R"("weight": "1")"), HasSubstr("\"weight\" must be a number"));
@@ -75,7 +78,7 @@ TEST(MixFile, SaysWhatIsWrongAndWhere) {
   EXPECT_THAT(source(R"("weight": 1, "max_samples": 0)"), HasSubstr("\"max_samples\" is 0; it must be a whole number"));
   EXPECT_THAT(source(R"("weight": 1, "max_tokens": 1.5)"), HasSubstr("\"max_tokens\" is 1.5"));
   EXPECT_THAT(source(R"("weight": 1, "max_tokens": 99999999999999999999)"), HasSubstr("\"max_tokens\" is"));
-  EXPECT_THAT(fault_of(R"({"sources": [{"path": "b.json", "weight": 1, "name": "b"}]})"),
+  EXPECT_THAT(fault_of_file(R"({"sources": [{"path": "b.json", "weight": 1, "name": "b"}]})"),
               HasSubstr("the source b is b.json, a mix, and mixes do not nest"));
 }
 

@@ -23,7 +23,7 @@ std::vector<std::int64_t> counts_of(Mix& mix, std::size_t sources, std::int64_t 
   return counts;
 }
 
-std::string fault_of(std::vector<MixPart> parts) {
+std::string fault_of_mix(std::vector<MixPart> parts) {
   try {
     Mix(std::move(parts), 0);
   } catch (const InvalidArgument& error) {
@@ -194,14 +194,14 @@ TEST(Mix, ReachesAnySampleAtOnce) {
 }
 
 TEST(Mix, RefusesSharesThatAreNone) {
-  EXPECT_THAT(fault_of({}), HasSubstr("needs a source"));
-  EXPECT_THAT(fault_of({{"web", 0}}), HasSubstr("the weight of web is 0; it must be a number above zero"));
-  EXPECT_THAT(fault_of({{"web", -1}}), HasSubstr("is -1;"));
-  EXPECT_THAT(fault_of({{"web", std::nan("")}}), HasSubstr("is nan;"));
-  EXPECT_THAT(fault_of({{"web", std::numeric_limits<double>::infinity()}}), HasSubstr("is inf;"));
-  EXPECT_THAT(fault_of({{"code", 1}, {"web", 1e-10}}), HasSubstr("the weight of web is 1e-10 of all weights"));
-  EXPECT_THAT(fault_of({{"web", 1, 0}}), HasSubstr("the source web is to give at most 0 samples"));
-  EXPECT_THAT(fault_of({{"web", 1, Mix::most_samples + 1}}), HasSubstr("that must be 1 to 4503599627370496"));
+  EXPECT_THAT(fault_of_mix({}), HasSubstr("needs a source"));
+  EXPECT_THAT(fault_of_mix({{"web", 0}}), HasSubstr("the weight of web is 0; it must be a number above zero"));
+  EXPECT_THAT(fault_of_mix({{"web", -1}}), HasSubstr("is -1;"));
+  EXPECT_THAT(fault_of_mix({{"web", std::nan("")}}), HasSubstr("is nan;"));
+  EXPECT_THAT(fault_of_mix({{"web", std::numeric_limits<double>::infinity()}}), HasSubstr("is inf;"));
+  EXPECT_THAT(fault_of_mix({{"code", 1}, {"web", 1e-10}}), HasSubstr("the weight of web is 1e-10 of all weights"));
+  EXPECT_THAT(fault_of_mix({{"web", 1, 0}}), HasSubstr("the source web is to give at most 0 samples"));
+  EXPECT_THAT(fault_of_mix({{"web", 1, Mix::most_samples + 1}}), HasSubstr("that must be 1 to 4503599627370496"));
 }
 
 }  // namespace

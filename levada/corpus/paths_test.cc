@@ -22,7 +22,7 @@ std::vector<std::string> expanded(const ScratchDir& dir, const std::vector<std::
   return found;
 }
 
-std::string fault_of(const ScratchDir& dir, const std::string& name) {
+std::string fault_of_file(const ScratchDir& dir, const std::string& name) {
   try {
     expanded(dir, {name});
   } catch (const SourceError& error) {
@@ -98,8 +98,8 @@ TEST(Paths, LeavesOutALinkThatLeadsToItself) {
 
 TEST(Paths, SaysWhatNothingIsFoundFor) {
   const SomeFiles dir;
-  EXPECT_EQ(fault_of(dir, "*.csv"), "no file matches " + dir.file("*.csv"));
-  EXPECT_EQ(fault_of(dir, "none"),
+  EXPECT_EQ(fault_of_file(dir, "*.csv"), "no file matches " + dir.file("*.csv"));
+  EXPECT_EQ(fault_of_file(dir, "none"),
             dir.file("none") + " holds no file of data: .jsonl, .txt (both also with .gz or .zst behind) or .bin");
 }
 

@@ -24,7 +24,7 @@ TEST(Split, GivesEachPartItsShareAndTogetherAll) {
       EXPECT_EQ(share.begin, end);
       end = share.end;
     }
-    for (const double documents : {1.0, 7.0, 1000.0, 123456789.0}) EXPECT_EQ(std::lrint(end * documents), documents);
+    for (const double all : {1.0, 7.0, 1000.0, 123456789.0}) EXPECT_EQ(std::lrint(end * all), all);
   }
   EXPECT_EQ(part_of_split({}, "train").end, 1);
 }

@@ -7,11 +7,10 @@
 #include <map>
 #include <random>
 
+#include "levada/engine/sizes_testing.h"
+
 namespace levada {
 namespace {
-
-constexpr std::uint64_t page = Arena::page_bytes;
-constexpr std::uint64_t mib = 1 << 20;
 
 std::optional<Arena::Allocation> allocate(Arena& arena, std::uint64_t bytes) {
   const auto place = arena.find_place(bytes);

@@ -12,12 +12,11 @@
 #include <thread>
 
 #include "levada/base/error.h"
+#include "levada/engine/sizes_testing.h"
 
 namespace levada {
 namespace {
 
-constexpr std::size_t page = Arena::page_bytes;
-constexpr std::uint64_t mib = 1 << 20;
 constexpr MemoryLimits plenty{std::uint64_t{1} << 40, std::uint64_t{1} << 40};
 
 std::shared_ptr<BlockPool> pool_of(std::size_t bytes, std::function<void()> on_free = {}) {

@@ -110,6 +110,10 @@ class ForeignHome final : public Block::Home {
 
 }  // namespace
 
+std::uint64_t seed_by_sender(const Channel& channel, int i) {
+  return static_cast<std::uint64_t>(channel.from()) * 1'000'000 + static_cast<std::uint64_t>(i);
+}
+
 Block foreign_block(std::size_t bytes) {
   auto home = std::make_shared<ForeignHome>(bytes);
   const auto memory = home->memory();

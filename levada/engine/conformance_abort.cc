@@ -111,7 +111,7 @@ void an_abort_of_a_subgroup_stays_in_it(const Handle& engine) {
   meet(*engine);
 }
 
-constexpr Case list[] = {
+constexpr Case abort_list[] = {
     {"an abort wakes all with its reason", 1, an_abort_wakes_all_with_its_reason, true},
     {"every call fails after an abort", 1, every_call_fails_after_an_abort, true},
     {"leases outlive an abort", 1, leases_outlive_an_abort, true},
@@ -125,7 +125,7 @@ constexpr Case list[] = {
 }  // namespace
 
 std::span<const Case> abort_cases() {
-  return list;
+  return abort_list;
 }
 
 }  // namespace levada::conformance

@@ -131,7 +131,7 @@ void a_death_names_the_step_that_the_rank_reported(const Handle& engine, const D
   expect(*engine, cause->text().find("at step 7") != std::string::npos, "its text names that step");
 }
 
-constexpr DeathCase list[] = {
+constexpr DeathCase death_list[] = {
     {"a death names the step that the rank reported", 2, a_death_names_the_step_that_the_rank_reported},
     {"every call names the rank that died", 2, every_call_names_the_rank_that_died},
     {"messages and ends outlive a death", 2, messages_and_ends_outlive_a_death},
@@ -142,7 +142,7 @@ constexpr DeathCase list[] = {
 }  // namespace
 
 std::span<const DeathCase> death_cases() {
-  return list;
+  return death_list;
 }
 
 }  // namespace levada::conformance

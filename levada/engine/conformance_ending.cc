@@ -181,7 +181,7 @@ void leaving_does_not_alarm_the_others(const Handle& engine) {
   meet(*engine);
 }
 
-constexpr Case list[] = {
+constexpr Case ending_list[] = {
     {"a closed channel ends after its last message", 1, a_closed_channel_ends_after_its_last_message},
     {"an empty channel may end", 1, an_empty_channel_may_end},
     {"destroying a channel closes it", 2, destroying_a_channel_closes_it},
@@ -200,7 +200,7 @@ constexpr Case list[] = {
 }  // namespace
 
 std::span<const Case> ending_cases() {
-  return list;
+  return ending_list;
 }
 
 }  // namespace levada::conformance

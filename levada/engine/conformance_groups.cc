@@ -158,7 +158,7 @@ void subgroup_refuses_what_cannot_work(const Handle& engine) {
   meet(*engine);
 }
 
-constexpr Case list[] = {
+constexpr Case groups_list[] = {
     {"a subgroup has its own order", 1, a_subgroup_has_its_own_order},
     {"every subset can be a subgroup", 1, every_subset_can_be_a_subgroup},
     {"subgroups nest", 1, subgroups_nest},
@@ -175,7 +175,7 @@ constexpr Case list[] = {
 }  // namespace
 
 std::span<const Case> group_cases() {
-  return list;
+  return groups_list;
 }
 
 }  // namespace levada::conformance

@@ -87,6 +87,8 @@ struct Flow {
   std::uint64_t (*seed)(const Channel& channel, int i) = nullptr;
   std::size_t (*bytes)(int i) = nullptr;
 };
+/// A Flow's seed: other messages of each sender.
+std::uint64_t seed_by_sender(const Channel& channel, int i);
 /// Carries all flows to their end as operations do: sends and receives whatever can be, and waits for {space, messages}
 /// alone. A channel whose sender this rank is gets sent on, one that it receives from gets received from, both where it
 /// is both.

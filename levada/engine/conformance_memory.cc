@@ -309,7 +309,7 @@ void memory_goes_back_to_the_system_and_is_there_again(const Handle& engine) {
   meet(*engine);
 }
 
-constexpr Case list[] = {
+constexpr Case memory_list[] = {
     {"blocks are as large as asked for and page aligned", 1, blocks_are_as_large_as_asked_for_and_page_aligned},
     {"blocks are used again", 1, blocks_are_used_again},
     {"blocks in use are distinct", 1, blocks_in_use_are_distinct},
@@ -332,7 +332,7 @@ constexpr Case list[] = {
 }  // namespace
 
 std::span<const Case> memory_cases() {
-  return list;
+  return memory_list;
 }
 
 }  // namespace levada::conformance

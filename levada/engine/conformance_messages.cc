@@ -8,10 +8,6 @@
 namespace levada::conformance {
 namespace {
 
-std::uint64_t seed_by_sender(const Channel& channel, int i) {
-  return static_cast<std::uint64_t>(channel.from()) * 1'000'000 + static_cast<std::uint64_t>(i);
-}
-
 std::size_t small_bytes(int i) {
   return 1 + static_cast<std::size_t>(i) * 37 % 500;
 }
@@ -260,7 +256,7 @@ void a_window_may_be_larger_than_what_an_engine_queues(const Handle& engine) {
   meet(*engine);
 }
 
-constexpr Case list[] = {
+constexpr Case messages_list[] = {
     {"info is constant and the same for all", 1, info_is_constant_and_the_same_for_all},
     {"agree gives everybody every rank's bytes", 1, agree_gives_everybody_every_ranks_bytes},
     {"messages come in order", 1, messages_come_in_order},
@@ -281,7 +277,7 @@ constexpr Case list[] = {
 }  // namespace
 
 std::span<const Case> message_cases() {
-  return list;
+  return messages_list;
 }
 
 }  // namespace levada::conformance

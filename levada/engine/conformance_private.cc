@@ -66,7 +66,7 @@ void a_copied_hold_keeps_a_private_lease(const Handle& engine) {
   meet(*engine);
 }
 
-constexpr Case list[] = {
+constexpr Case private_list[] = {
     {"what is written to a private lease stays with it", 1, what_is_written_to_a_private_lease_stays_with_it},
     {"a lease of one's own memory may be private", 1, a_lease_of_ones_own_memory_may_be_private},
     {"a copied hold keeps a private lease", 1, a_copied_hold_keeps_a_private_lease},
@@ -75,7 +75,7 @@ constexpr Case list[] = {
 }  // namespace
 
 std::span<const Case> private_cases() {
-  return list;
+  return private_list;
 }
 
 }  // namespace levada::conformance

@@ -7,10 +7,6 @@
 namespace levada::conformance {
 namespace {
 
-std::uint64_t seed_by_sender(const Channel& channel, int i) {
-  return static_cast<std::uint64_t>(channel.from()) * 1000 + static_cast<std::uint64_t>(i);
-}
-
 void a_wait_ends_at_its_deadline(const Handle& engine) {
   const auto channel = engine->open(rank_of(*engine), {rank_of(*engine)}, 1);
   Channel* const receive_from[] = {channel.get()};
@@ -234,7 +230,7 @@ void a_wait_polls_while_it_lasts(const Handle& engine) {
   static_cast<void>(receive(*engine, *channel, 3, 30));
 }
 
-constexpr Case list[] = {
+constexpr Case waiting_list[] = {
     {"a wait ends at its deadline", 1, a_wait_ends_at_its_deadline},
     {"what holds already ends a wait", 1, what_holds_already_ends_a_wait},
     {"a message wakes its receiver", 1, a_message_wakes_its_receiver},
@@ -253,7 +249,7 @@ constexpr Case list[] = {
 }  // namespace
 
 std::span<const Case> waiting_cases() {
-  return list;
+  return waiting_list;
 }
 
 }  // namespace levada::conformance

@@ -11,12 +11,10 @@
 #include <vector>
 
 #include "levada/base/error.h"
+#include "levada/engine/sizes_testing.h"
 
 namespace levada {
 namespace {
-
-constexpr std::uint64_t page = 4096;
-constexpr std::uint64_t mib = 1 << 20;
 
 std::uint64_t resident_pages(std::span<std::byte> memory) {
   std::vector<unsigned char> pages(memory.size() / page);

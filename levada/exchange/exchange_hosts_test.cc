@@ -11,10 +11,6 @@
 namespace levada {
 namespace {
 
-ModelRanks model(const std::string& mesh, int first = 0) {
-  return ModelRanks::from(Mesh::parse(mesh), first);
-}
-
 TEST(ExchangeBetweenHosts, DeliversTheSamplesBitForBit) {
   const auto keys = made_samples({}).keys();
   const Redistribution cases[] = {

@@ -9,7 +9,7 @@
 namespace levada {
 namespace {
 
-SampleBatch samples(const std::vector<std::string>& ids, const std::vector<std::int64_t>& lengths) {
+SampleBatch plain_samples(const std::vector<std::string>& ids, const std::vector<std::int64_t>& lengths) {
   SampleBatch batch(ids);
   batch.set({"tokens", dtypes::int64, {}}, Seqlens::one_each(lengths));
   return batch;
@@ -17,8 +17,8 @@ SampleBatch samples(const std::vector<std::string>& ids, const std::vector<std::
 
 TEST(ExchangePlan, Prints) {
   SampleDirectory directory;
-  directory.add(0, samples({"a", "b", "c"}, {300, 500, 100}));
-  directory.add(1, samples({"d"}, {700}));
+  directory.add(0, plain_samples({"a", "b", "c"}, {300, 500, 100}));
+  directory.add(1, plain_samples({"d"}, {700}));
   const auto plan = plan_exchange(directory, {{{{2, 3}, {"a", "b", "d"}}}, {"tokens"}});
   EXPECT_EQ("\n" + plan.to_table(), R"(
 from  to   samples  keys    part     bytes
@@ -47,7 +47,7 @@ TEST(ExchangePlan, IsEqualWhereTheSameMoves) {
   const auto plan = [](const std::vector<std::string>& ids, std::int64_t length, const std::string& wanted) {
     SampleDirectory directory;
     std::vector<std::int64_t> lengths(ids.size(), length);
-    directory.add(0, samples(ids, lengths));
+    directory.add(0, plain_samples(ids, lengths));
     return plan_exchange(directory, {{{{1}, {wanted}}}, {"tokens"}});
   };
   EXPECT_EQ(plan({"a", "b"}, 3, "a"), plan({"c", "a"}, 3, "a"));

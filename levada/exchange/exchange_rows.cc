@@ -11,7 +11,11 @@ namespace levada {
 namespace {
 
 /// How a row is written.
-enum Form : std::uint8_t { alike = 1, single = 2, all_forms = 3 };  // items of the same keys and part; one length each
+enum RowForm : std::uint8_t {
+  alike = 1,
+  single = 2,
+  all_row_forms = 3
+};  // items of the same keys and part; one length each
 
 /// The multicasts that each rank sends or receives, ascending.
 std::vector<std::vector<std::uint32_t>> multicasts_of_ranks(const ExchangePlan& plan, int ranks) {
@@ -203,7 +207,7 @@ class RowsReader {
     get_numbers(reader_, parts);
     const bool is_alike = (form_ & alike) != 0;
     const std::size_t expected = is_alike ? 1 : samples.size();
-    if (form_ > all_forms || samples.empty() || keys.size() != expected || parts.size() != expected) {
+    if (form_ > all_row_forms || samples.empty() || keys.size() != expected || parts.size() != expected) {
       reader_.fail("items that are cut off");
     }
     for (std::size_t i = 0; i < samples.size(); ++i) {

@@ -12,7 +12,7 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr int ranks = 4;
+constexpr int num_ranks = 4;
 
 SampleBatch batch_of(const std::vector<std::string>& ids, const std::string& key, const Seqlens& seqlens) {
   SampleBatch batch(ids);
@@ -21,7 +21,7 @@ SampleBatch batch_of(const std::vector<std::string>& ids, const std::string& key
   return batch;
 }
 
-/// Whole samples from two ranks, a cut key, a sample of several sequences and one of none.
+/// Whole samples from two num_ranks, a cut key, a sample of several sequences and one of none.
 ExchangePlan plan() {
   SampleDirectory directory;
   directory.add(0, batch_of({"a", "b"}, "tokens", Seqlens::of({{{4, 6}}, {{}}})));
@@ -36,11 +36,12 @@ ExchangePlan plan() {
 
 TEST(ExchangeRows, TellEachRankItsPartOfThePlan) {
   const ExchangePlan whole = plan();
-  const auto bytes = encode_rows(whole, ranks, true);
-  ASSERT_EQ(bytes.size(), std::size_t{ranks});
+  const auto bytes = encode_rows(whole, num_ranks, true);
+  ASSERT_EQ(bytes.size(), std::size_t{num_ranks});
   std::uint64_t sent = 0, received = 0;
-  for (int rank = 0; rank < ranks; ++rank) {
-    const ExchangeRows rows = decode_rows(bytes[static_cast<std::size_t>(rank)], rank, ranks, whole.samples().size());
+  for (int rank = 0; rank < num_ranks; ++rank) {
+    const ExchangeRows rows =
+        decode_rows(bytes[static_cast<std::size_t>(rank)], rank, num_ranks, whole.samples().size());
     EXPECT_EQ(rows.sent_by[0] + rows.sent_by[1], whole.moved_bytes());
     std::size_t next = 0;
     for (std::size_t i = 0; i < whole.size(); ++i) {
@@ -69,8 +70,8 @@ TEST(ExchangeRows, TellEachRankItsPartOfThePlan) {
 }
 
 TEST(ExchangeRows, BeginWhereTheRowBeforeOfTheirSenderEnds) {
-  const auto bytes = encode_rows(plan(), ranks, true);
-  const ExchangeRows rows = decode_rows(bytes[0], 0, ranks, 3);
+  const auto bytes = encode_rows(plan(), num_ranks, true);
+  const ExchangeRows rows = decode_rows(bytes[0], 0, num_ranks, 3);
   std::uint64_t at = 0;
   for (const ExchangeRow& row : rows.rows) {
     EXPECT_EQ(row.begin, at);
@@ -82,22 +83,22 @@ TEST(ExchangeRows, BeginWhereTheRowBeforeOfTheirSenderEnds) {
 
 TEST(ExchangeRows, RefuseBytesThatLie) {
   const ExchangePlan whole = plan();
-  const auto bytes = encode_rows(whole, ranks, true);
+  const auto bytes = encode_rows(whole, num_ranks, true);
   const auto read = [&](ByteView some, int rank, std::size_t samples) {
-    return refusal<CorruptMessage>([&] { decode_rows(some, rank, ranks, samples); });
+    return refusal<CorruptMessage>([&] { decode_rows(some, rank, num_ranks, samples); });
   };
   for (std::size_t cut = 0; cut < bytes[2].size(); ++cut) {
-    EXPECT_THROW(decode_rows(ByteView(bytes[2]).first(cut), 2, ranks, 3), CorruptMessage);
+    EXPECT_THROW(decode_rows(ByteView(bytes[2]).first(cut), 2, num_ranks, 3), CorruptMessage);
   }
-  EXPECT_THAT(read(bytes[2], 3, 3), HasSubstr("a row between other ranks"));
+  EXPECT_THAT(read(bytes[2], 3, 3), HasSubstr("a row between other num_ranks"));
   EXPECT_THAT(read(bytes[2], 2, 1), HasSubstr("an unknown item"));
-  EXPECT_THROW(decode_rows(bytes[2], 2, ranks + 1, 3), CorruptMessage);
+  EXPECT_THROW(decode_rows(bytes[2], 2, num_ranks + 1, 3), CorruptMessage);
   std::mt19937 random(32);
   for (int round = 0; round < 5000; ++round) {
     Bytes changed = bytes[round % 4];
     changed[random() % changed.size()] = static_cast<std::byte>(random());
     try {
-      decode_rows(changed, round % 4, ranks, 3);
+      decode_rows(changed, round % 4, num_ranks, 3);
     } catch (const CorruptMessage&) {
     }
   }

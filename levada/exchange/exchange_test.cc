@@ -19,10 +19,6 @@ namespace {
 
 using testing::HasSubstr;
 
-ModelRanks model(const std::string& mesh, int first = 0) {
-  return ModelRanks::from(Mesh::parse(mesh), first);
-}
-
 /// All (pp, dp, tp) on up to `most` ranks.
 std::vector<Mesh> meshes(int most) {
   std::vector<Mesh> all;

@@ -17,6 +17,10 @@
 
 namespace levada {
 
+inline ModelRanks model(const std::string& mesh, int first = 0) {
+  return ModelRanks::from(Mesh::parse(mesh), first);
+}
+
 /// Samples of many dtypes: ragged, empty, of several sequences, with trailing shapes; what they hold follows from ids
 /// alone. `only`: the keys to have, or all.
 inline SampleBatch made_samples(const std::vector<std::string>& ids, const std::set<std::string>& only = {}) {

@@ -18,7 +18,7 @@ namespace levada {
 namespace {
 
 constexpr std::uint8_t no_column = 0, column_follows = 1;
-enum Form : std::uint8_t { same_samples = 1, parts = 2, counted = 4, all_forms = 7 };
+enum HoldingForm : std::uint8_t { same_samples = 1, with_parts = 2, with_counts = 4, all_holding_forms = 7 };
 
 /// What a store has of the samples asked for in one of its columns.
 struct Held {
@@ -35,10 +35,11 @@ void get_samples(ByteReader& reader, std::size_t requested, std::vector<std::uin
 
 void put_column(ByteWriter& writer, const SampleKey& key, const Held& held, bool same) {
   const bool whole = std::ranges::all_of(held.entries, [](const auto* entry) { return entry->part.is_whole(); });
-  const bool single =
+  const bool is_single =
       std::ranges::all_of(held.entries, [](const auto* entry) { return entry->lengths.all().size() == 1; });
   put_key(writer, key);
-  writer.put(static_cast<std::uint8_t>((same ? same_samples : 0) | (whole ? 0 : parts) | (single ? 0 : counted)));
+  writer.put(
+      static_cast<std::uint8_t>((same ? same_samples : 0) | (whole ? 0 : with_parts) | (is_single ? 0 : with_counts)));
   if (!same) put_numbers(writer, held.samples);
   for (const auto* entry : held.entries) {
     if (!whole) put_part(writer, entry->part);
@@ -48,10 +49,10 @@ void put_column(ByteWriter& writer, const SampleKey& key, const Held& held, bool
   lengths.reserve(held.entries.size());
   for (const auto* entry : held.entries) {
     const auto all = entry->lengths.all();
-    if (!single) counts.push_back(static_cast<std::uint32_t>(all.size()));
+    if (!is_single) counts.push_back(static_cast<std::uint32_t>(all.size()));
     lengths.insert(lengths.end(), all.begin(), all.end());
   }
-  if (!single) put_numbers(writer, counts);
+  if (!is_single) put_numbers(writer, counts);
   put_numbers(writer, lengths);
 }
 
@@ -129,15 +130,15 @@ struct HoldingsTable::Column {
     key = get_key(reader);
     if (std::ranges::find(keys, key.name) == keys.end()) reader.fail("a key that was not asked for");
     const auto form = reader.get<std::uint8_t>();
-    if (form > all_forms) reader.fail("an unknown form");
+    if (form > all_holding_forms) reader.fail("an unknown form");
     if ((form & same_samples) == 0) get_samples(reader, requested, samples);
     if (samples.empty()) reader.fail("a key of no samples");
     parts.clear();
-    for (std::size_t i = 0; (form & Form::parts) != 0 && i < samples.size(); ++i) parts.push_back(get_part(reader));
+    for (std::size_t i = 0; (form & with_parts) != 0 && i < samples.size(); ++i) parts.push_back(get_part(reader));
     counts.clear();
-    if ((form & counted) != 0) get_numbers(reader, counts);
+    if ((form & with_counts) != 0) get_numbers(reader, counts);
     get_numbers(reader, lengths);
-    check_lengths(reader, (form & counted) != 0);
+    check_lengths(reader, (form & with_counts) != 0);
   }
 
  private:

@@ -14,11 +14,11 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 
 /// Two stores with samples of many kinds, one of which has a part of one besides.
-struct World {
+struct TwoStores {
   SampleStore stores[2];
   ExchangeRequest request{{{{0, 1}, numbered_ids(7)}}, {"tokens", "hidden", "bytes"}};
 
-  World() {
+  TwoStores() {
     stores[0].store(made_samples(numbered_ids(5), {"tokens", "hidden", "mask"}));
     stores[1].store(made_samples({"sample-4", "sample-1", "elsewhere"}, {"hidden", "bytes"}));
     const std::int64_t length = 4;
@@ -38,7 +38,7 @@ struct World {
 };
 
 TEST(Holdings, SayWhatStoresHold) {
-  const World world;
+  const TwoStores world;
   const SampleIndex index(world.request.destinations);
   HoldingsTable table(index, world.request.keys);
   SampleDirectory expected;
@@ -102,7 +102,7 @@ TEST(Holdings, MakeOneSetOfTheHoldersOfWhatAllRanksHold) {
 }
 
 TEST(Holdings, RefuseBytesThatLie) {
-  const World world;
+  const TwoStores world;
   const SampleIndex index(world.request.destinations);
   const auto& keys = world.request.keys;
   const Bytes good = holdings_of(world.stores[0], index, keys).bytes;

@@ -9,7 +9,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-std::string refusal(std::string_view text) {
+std::string refused_placement(std::string_view text) {
   try {
     parse_placement(text);
   } catch (const InvalidArgument& error) {
@@ -44,19 +44,19 @@ TEST(Placement, NamesItsAxis) {
 }
 
 TEST(Placement, SaysWhatIsWrongWithItsText) {
-  EXPECT_THAT(refusal(""), HasSubstr("no arguments"));
-  EXPECT_THAT(refusal("shard"), HasSubstr("no arguments"));
-  EXPECT_THAT(refusal("shard(dp,0"), HasSubstr("no arguments"));
-  EXPECT_THAT(refusal(")("), HasSubstr("is no placement"));
-  EXPECT_THAT(refusal("shard(dp)"), HasSubstr("takes an axis and a dimension"));
-  EXPECT_THAT(refusal("shard(dp,0,1)"), HasSubstr("takes an axis and a dimension"));
-  EXPECT_THAT(refusal("shard(dp,-1)"), HasSubstr("'-1' is no dimension"));
-  EXPECT_THAT(refusal("zigzag(cp,x)"), HasSubstr("'x' is no dimension"));
-  EXPECT_THAT(refusal("shard(dp,99999999999)"), HasSubstr("is no dimension"));
-  EXPECT_THAT(refusal("replicate(tp,1)"), HasSubstr("takes an axis alone"));
-  EXPECT_THAT(refusal("replicate()"), HasSubstr("'' is no name"));
-  EXPECT_THAT(refusal("stages(pp,)"), HasSubstr("'' is no name"));
-  EXPECT_THAT(refusal("scatter(dp,0)"), HasSubstr("no kind 'scatter'"));
+  EXPECT_THAT(refused_placement(""), HasSubstr("no arguments"));
+  EXPECT_THAT(refused_placement("shard"), HasSubstr("no arguments"));
+  EXPECT_THAT(refused_placement("shard(dp,0"), HasSubstr("no arguments"));
+  EXPECT_THAT(refused_placement(")("), HasSubstr("is no placement"));
+  EXPECT_THAT(refused_placement("shard(dp)"), HasSubstr("takes an axis and a dimension"));
+  EXPECT_THAT(refused_placement("shard(dp,0,1)"), HasSubstr("takes an axis and a dimension"));
+  EXPECT_THAT(refused_placement("shard(dp,-1)"), HasSubstr("'-1' is no dimension"));
+  EXPECT_THAT(refused_placement("zigzag(cp,x)"), HasSubstr("'x' is no dimension"));
+  EXPECT_THAT(refused_placement("shard(dp,99999999999)"), HasSubstr("is no dimension"));
+  EXPECT_THAT(refused_placement("replicate(tp,1)"), HasSubstr("takes an axis alone"));
+  EXPECT_THAT(refused_placement("replicate()"), HasSubstr("'' is no name"));
+  EXPECT_THAT(refused_placement("stages(pp,)"), HasSubstr("'' is no name"));
+  EXPECT_THAT(refused_placement("scatter(dp,0)"), HasSubstr("no kind 'scatter'"));
 }
 
 }  // namespace

@@ -12,7 +12,7 @@
 namespace levada::pipeline {
 namespace {
 
-constexpr std::uint32_t magic = 0x4c505031;  // LPP1
+constexpr std::uint32_t message_magic = 0x4c505031;  // LPP1
 constexpr std::size_t prefix_bytes = 8;
 constexpr std::size_t alignment = 64;
 
@@ -43,7 +43,7 @@ std::size_t ItemMessage::bytes(ByteView header, const Values::Packed& packed) {
 
 void ItemMessage::write(std::span<std::byte> memory, ByteView header, const Values::Packed& packed) {
   ByteWriter prefix;
-  prefix.put(magic);
+  prefix.put(message_magic);
   prefix.put(static_cast<std::uint32_t>(header.size()));
   prefix.put_bytes(header);
   std::ranges::copy(prefix.view(), memory.begin());
@@ -57,7 +57,7 @@ void ItemMessage::write(std::span<std::byte> memory, ByteView header, const Valu
 
 ItemMessage ItemMessage::read(ByteView message) {
   ByteReader reader(message);
-  if (reader.get<std::uint32_t>() != magic) reader.fail("this is no message of a pipeline");
+  if (reader.get<std::uint32_t>() != message_magic) reader.fail("this is no message of a pipeline");
   auto header = decode<Header>(reader.get_sized());
   std::size_t at = message.size() - reader.remaining();
   const auto take = [&](std::uint64_t bytes) {

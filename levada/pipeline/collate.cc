@@ -66,11 +66,11 @@ class Collating {
 
  private:
   std::size_t bytes_of(const Tree& sample, std::size_t samples) const {
-    constexpr std::size_t alignment = 64, number = 8;
+    constexpr std::size_t field_alignment = 64, number = 8;
     if (sample.is_leaf()) {
       const auto* tensor = std::get_if<Tensor>(&sample.leaf());
       const std::size_t bytes = tensor != nullptr ? tensor->view().byte_count() : number;
-      return align_up(bytes * samples, alignment);
+      return align_up(bytes * samples, field_alignment);
     }
     std::size_t bytes = 0;
     for (const Tree& child : sample.container().children) bytes += bytes_of(child, samples);

@@ -18,7 +18,7 @@ Tree batch_of(const std::vector<Tree>& samples) {
 }
 
 template <typename E>
-std::string refusal(const std::vector<Tree>& samples) {
+std::string collate_refusal(const std::vector<Tree>& samples) {
   try {
     batch_of(samples);
   } catch (const E& error) {
@@ -70,21 +70,22 @@ TEST(Collate, NamesTheSampleAndFieldThatIsUnlikeTheFirst) {
   const auto sample = [](Tree tokens) { return Tree::dict({{"text", Tree::dict({{"tokens", std::move(tokens)}})}}); };
   const Tree four = sample(Tensor::zeros(dtypes::int64, {4})), five = sample(Tensor::zeros(dtypes::int64, {5}));
   EXPECT_EQ(
-      refusal<SourceError>({four, four, five}),
+      collate_refusal<SourceError>({four, four, five}),
       "sample 102: \"text.tokens\" is int64 [5], but of sample 100 it is int64 [4]; samples of a batch are alike: "
       "map them to one form");
-  EXPECT_THAT(refusal<SourceError>({four, sample(7)}), HasSubstr("is an integer, but"));
-  EXPECT_THAT(refusal<SourceError>({four, Tree::dict({})}), HasSubstr("sample 101: it is a dict of 0, but"));
-  EXPECT_THAT(refusal<SourceError>({Tree::list({1}), Tree::tuple({1})}), HasSubstr("it is a tuple of 1, but"));
+  EXPECT_THAT(collate_refusal<SourceError>({four, sample(7)}), HasSubstr("is an integer, but"));
+  EXPECT_THAT(collate_refusal<SourceError>({four, Tree::dict({})}), HasSubstr("sample 101: it is a dict of 0, but"));
+  EXPECT_THAT(collate_refusal<SourceError>({Tree::list({1}), Tree::tuple({1})}), HasSubstr("it is a tuple of 1, but"));
 }
 
 TEST(Collate, RefusesWhatCannotLieSideBySide) {
   const Tensor halves = Tensor::zeros(dtypes::float4_e2m1fn, {3});
-  EXPECT_THAT(refusal<Unsupported>({Tree(halves)}), HasSubstr("cannot lie side by side"));
+  EXPECT_THAT(collate_refusal<Unsupported>({Tree(halves)}), HasSubstr("cannot lie side by side"));
   Shape deep;
   for (std::size_t i = 0; i < Shape::max_rank; ++i) deep.push_back(1);
-  EXPECT_THAT(refusal<Unsupported>({Tree(Tensor::zeros(dtypes::int8, deep))}), HasSubstr("no room for one dimension"));
-  EXPECT_THAT(refusal<InvalidArgument>({}), HasSubstr("no samples"));
+  EXPECT_THAT(collate_refusal<Unsupported>({Tree(Tensor::zeros(dtypes::int8, deep))}),
+              HasSubstr("no room for one dimension"));
+  EXPECT_THAT(collate_refusal<InvalidArgument>({}), HasSubstr("no samples"));
 }
 
 TEST(Collate, AsksForAllMemoryAtOnce) {

@@ -17,7 +17,7 @@ using protocol::DispatcherSnapshot;
 using protocol::OrderedMerge;
 using protocol::WorkerSnapshot;
 
-constexpr auto poll_interval = std::chrono::milliseconds(250);
+constexpr auto answer_interval = std::chrono::milliseconds(250);
 constexpr auto until_a_cause_is_told = std::chrono::seconds(1);
 /// Of places of the dispatching process: more are thinned out.
 constexpr std::size_t max_places = 64;
@@ -123,7 +123,7 @@ void ConsumerEndpoint::await_answers(Deadline deadline) {
     };
     if (last_look) throw Timeout(explain());
     // In slices, since the thread that takes items may take the answer.
-    const auto slice = Deadline::after(std::min(deadline.remaining(), Duration(poll_interval)));
+    const auto slice = Deadline::after(std::min(deadline.remaining(), Duration(answer_interval)));
     const WaitFor conditions{.receive = missing, .poll = &process_.poll};
     if (reminder.wait(*process_.engine, conditions, slice, explain) == Woken::ready) {
       traffic_.wakeups.fetch_add(1, std::memory_order_relaxed);

@@ -39,10 +39,6 @@ void expect_resumable(const Graph& graph) {
   expect_resumable(graph, items_of(graph));
 }
 
-Graph upto(std::int64_t count) {
-  return Graph::source(range(0, count));
-}
-
 /// A document of up to 39 tokens, which may be longer than some rows; often of one or none.
 Map as_document() {
   return {[](const Item& item) -> Item {
@@ -74,7 +70,7 @@ BucketBatch buckets(std::optional<std::int64_t> size, std::optional<std::int64_t
 
 TEST(Cursors, GoOnInEveryStage) {
   for (const std::int64_t size : {0, 1, 2, 101}) {
-    const auto source = upto(size);
+    const auto source = first_numbers(size);
     expect_resumable(source);
     expect_resumable(source.then(mapped([](auto i) { return 2 * i; })).then(kept([](auto i) { return i % 3 != 0; })));
     expect_resumable(source.then(several(4)));
@@ -93,8 +89,8 @@ TEST(Cursors, GoOnInEveryStage) {
     expect_resumable(source.then(Shuffle{5}).then(Prefetch{10}).then(Batch{2}).then(Prefetch{3}));
     expect_resumable(source.then(Shuffle{5}).then(Repeat{3}));
     expect_resumable(source.then(Repeat{}).then(Take{30}));
-    expect_resumable(Graph::join(Zip{}, {source.then(Shuffle{5}), upto(size).then(several(3))}));
-    const auto inputs = {source.then(Shuffle{5}), upto(size / 2).then(several(3)), upto(7)};
+    expect_resumable(Graph::join(Zip{}, {source.then(Shuffle{5}), first_numbers(size).then(several(3))}));
+    const auto inputs = {source.then(Shuffle{5}), first_numbers(size / 2).then(several(3)), first_numbers(7)};
     expect_resumable(Graph::join(Concat{}, inputs));
     for (const auto stop : {StopAt::first_end, StopAt::last_end}) {
       expect_resumable(Graph::join(Interleave{.weights = {}, .stop = stop}, inputs));
@@ -117,7 +113,7 @@ class AnyGraph {
 
   Graph make(int joints = 2) {
     if (joints == 0 || draw(3) == 0) {
-      return row(upto(draw(4) == 0 ? draw(3) : 40));
+      return row(first_numbers(draw(4) == 0 ? draw(3) : 40));
     }
     if (draw(2) == 0) return row(Graph::join(joint(), {make(joints - 1), make(0)}));
     auto branches = make(joints - 1).fork(2 + draw(2), 1000);
@@ -208,7 +204,7 @@ TEST(Cursors, AFailureComesAtEveryItemOfManyGraphs) {
 }
 
 TEST(Cursors, AreSmallAndNoDeeperForALongerGraph) {
-  auto graph = upto(1000000);
+  auto graph = first_numbers(1000000);
   for (int i = 0; i < 100; ++i) graph = graph.then(mapped([](auto n) { return n; }));
   Opened opened(graph.then(Shuffle{1000}));
   opened.items(5000);
@@ -219,7 +215,7 @@ TEST(Cursors, OfAShuffleHoldsNoItems) {
   const auto large = [](const Item& item) -> Item {
     return Tree(std::string(10000, static_cast<char>('a' + number_in(item) % 26)));
   };
-  Opened opened(upto(10000).then(Map{large}).then(Shuffle{100}));
+  Opened opened(first_numbers(10000).then(Map{large}).then(Shuffle{100}));
   opened.items(1000);
   EXPECT_LT(encode_tree(opened.stream().save()).size(), 3000u);
 }
@@ -227,14 +223,15 @@ TEST(Cursors, OfAShuffleHoldsNoItems) {
 TEST(Cursors, OfAPackHoldsNoDocuments) {
   const auto large = [](const Item& item) -> Item { return Tensor::zeros(dtypes::int64, {number_in(item) % 900}); };
   for (const auto method : {Packing::cut, Packing::best_fit}) {
-    Opened opened(upto(10000).then(Map{large}).then(Pack{.sequence = 1000, .method = method, .buffer = 100}));
+    Opened opened(first_numbers(10000).then(Map{large}).then(Pack{.sequence = 1000, .method = method, .buffer = 100}));
     opened.items(100);
     EXPECT_LT(encode_tree(opened.stream().save()).size(), 3000u);
   }
 }
 
 TEST(Cursors, FailedItemsAreNotGivenAgain) {
-  const auto graph = upto(10).then(mapped([](auto i) { return i == 4 ? throw std::runtime_error("bad") : i; }));
+  const auto graph =
+      first_numbers(10).then(mapped([](auto i) { return i == 4 ? throw std::runtime_error("bad") : i; }));
   Opened opened(graph);
   failure_of([&] { opened.items(); });
   Opened again(graph);
@@ -243,16 +240,16 @@ TEST(Cursors, FailedItemsAreNotGivenAgain) {
 }
 
 TEST(Cursors, OfSomethingElseAreRefused) {
-  const auto graph = upto(10).then(Shuffle{3}).then(Batch{2});
+  const auto graph = first_numbers(10).then(Shuffle{3}).then(Batch{2});
   const auto refuses = [&](const Cursor& cursor) {
     EXPECT_THROW(Opened(graph).stream().restore(cursor), InvalidArgument);
   };
   refuses(Tree());
   refuses(Tree::list({}));
   refuses(Tree::dict({{"stage", "batch"}}));
-  refuses(Opened(upto(10)).stream().save());
-  refuses(Opened(upto(10).then(Batch{2})).stream().save());
-  refuses(Opened(upto(10).then(Shuffle{30}).then(Batch{2}).then(Batch{2})).stream().save());
+  refuses(Opened(first_numbers(10)).stream().save());
+  refuses(Opened(first_numbers(10).then(Batch{2})).stream().save());
+  refuses(Opened(first_numbers(10).then(Shuffle{30}).then(Batch{2}).then(Batch{2})).stream().save());
 }
 
 TEST(Cursors, OfAPackGoOnWithDocumentsOfTheSameLengthsOnly) {
@@ -313,7 +310,7 @@ void expect_lies_found_out(const Graph& graph, const Cursor& cursor) {
 }
 
 TEST(Cursors, MayLieAndAreFoundOutOrEnd) {
-  const auto branches = upto(40).then(Shuffle{3}).then(several(3)).fork(2, 5);
+  const auto branches = first_numbers(40).then(Shuffle{3}).then(several(3)).fork(2, 5);
   const auto graph = Graph::join(Zip{}, {branches[0].then(Prefetch{2}), branches[1].then(Batch{1}).then(Unbatch{})})
                          .then(Batch{2})
                          .then(Repeat{2});
@@ -324,7 +321,7 @@ TEST(Cursors, MayLieAndAreFoundOutOrEnd) {
 
 TEST(Cursors, OfPacksMayLieAndAreFoundOutOrEnd) {
   for (const auto& pack : some_packs()) {
-    const auto graph = upto(40).then(as_document()).then(pack);
+    const auto graph = first_numbers(40).then(as_document()).then(pack);
     for (const std::size_t items : {1, 3}) {
       Opened opened(graph);
       opened.items(items);

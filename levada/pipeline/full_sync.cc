@@ -13,7 +13,7 @@
 namespace levada::pipeline {
 namespace {
 
-Failure failure_of(const std::exception_ptr& error) {
+Failure own_failure(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
   } catch (const StageFailed& failed) {
@@ -76,7 +76,7 @@ class FullSyncStream final : public StageStream {
     if (thrown_) {
       is_over_ = true;
       mine.kind = Lookahead::Kind::failed;
-      mine.failure = failure_of(thrown_);
+      mine.failure = own_failure(thrown_);
       mine.failure->process = fmt::format("rank {}, {}", agreement_.rank(),
                                           mine.failure->process.empty() ? context_->process : mine.failure->process);
     } else if (is_over_) {

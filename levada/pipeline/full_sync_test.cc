@@ -21,13 +21,10 @@ namespace {
 
 using ::testing::ElementsAre;
 using testing::failure_of;
+using testing::first_numbers;
 using ::testing::HasSubstr;
 using testing::on_threads_and_processes;
 using testing::require;
-
-Graph numbers(std::int64_t count) {
-  return Graph::source(range(0, count));
-}
 
 /// A graph opened on one of several ranks.
 class OnRank {
@@ -69,7 +66,7 @@ Map failing(int rank, std::int64_t at, const std::shared_ptr<Engine>& engine) {
 
 TEST(FullSync, StopsAllRanksAtTheEndOfTheShortest) {
   on_threads_and_processes(2, [](const std::shared_ptr<Engine>& engine) {
-    OnRank rank(numbers(23).then(Shard{}).then(FullSync{}), engine);
+    OnRank rank(first_numbers(23).then(Shard{}).then(FullSync{}), engine);
     require(rank.numbers().size() == 11, "23 items in two parts are 11 each, and one left");
     require(!rank.stream().next(), "the end stays");
   });
@@ -77,14 +74,14 @@ TEST(FullSync, StopsAllRanksAtTheEndOfTheShortest) {
 
 TEST(FullSync, IsTheIdentityForASingleRank) {
   on_threads_and_processes(1, [](const std::shared_ptr<Engine>& engine) {
-    OnRank rank(numbers(5).then(FullSync{}), engine);
+    OnRank rank(first_numbers(5).then(FullSync{}), engine);
     require(rank.numbers() == std::vector<std::int64_t>{0, 1, 2, 3, 4}, "items are missing");
   });
 }
 
 TEST(FullSync, MakesAFailureOfOneRankThatOfAll) {
   on_threads_and_processes(3, [](const std::shared_ptr<Engine>& engine) {
-    OnRank rank(numbers(engine->info().rank == 2 ? 5 : 50).then(failing(1, 3, engine)).then(FullSync{}), engine);
+    OnRank rank(first_numbers(engine->info().rank == 2 ? 5 : 50).then(failing(1, 3, engine)).then(FullSync{}), engine);
     const auto before = rank.numbers(3);
     require(before.size() == 3, "items before the failure are missing");
     const Failure failure = failure_of([&] { rank.stream().next(); });
@@ -104,7 +101,7 @@ TEST(FullSync, MakesAFailureToOpenThatOfAll) {
     StreamPtr open(const Opening&, Division) const override { throw SourceError("no such file"); }
   };
   on_threads_and_processes(2, [](const std::shared_ptr<Engine>& engine) {
-    const Graph whole = numbers(5), broken = Graph::source(std::make_shared<Broken>());
+    const Graph whole = first_numbers(5), broken = Graph::source(std::make_shared<Broken>());
     OnRank rank((engine->info().rank == 1 ? broken : whole).then(FullSync{}), engine);
     const Failure failure = failure_of([&] { rank.stream().next(); });
     require(failure.stage == "source" && failure.message == "no such file", describe(failure));
@@ -113,7 +110,7 @@ TEST(FullSync, MakesAFailureToOpenThatOfAll) {
 
 TEST(FullSync, IsAFailureWhereOneFailsAndAnotherEnds) {
   on_threads_and_processes(2, [](const std::shared_ptr<Engine>& engine) {
-    OnRank rank(numbers(engine->info().rank == 0 ? 3 : 9).then(failing(1, 3, engine)).then(FullSync{}), engine);
+    OnRank rank(first_numbers(engine->info().rank == 0 ? 3 : 9).then(failing(1, 3, engine)).then(FullSync{}), engine);
     require(rank.numbers(3).size() == 3, "items before the failure are missing");
     require(failure_of([&] { rank.stream().next(); }).message == "cannot decode", "another failure");
   });
@@ -122,7 +119,7 @@ TEST(FullSync, IsAFailureWhereOneFailsAndAnotherEnds) {
 TEST(FullSync, GoesOnWhereItWasSaved) {
   on_threads_and_processes(2, [](const std::shared_ptr<Engine>& engine) {
     const Graph graph =
-        numbers(13).then(Shuffle{.buffer = 4}).then(Shard{}).then(FullSync{}).then(Batch{1}).then(Unbatch{});
+        first_numbers(13).then(Shuffle{.buffer = 4}).then(Shard{}).then(FullSync{}).then(Batch{1}).then(Unbatch{});
     const auto all = OnRank(graph, engine).numbers();
     require(all.size() == 6, "six items a rank");
     for (std::size_t given = 0; given <= all.size() + 1; ++given) {
@@ -139,7 +136,7 @@ TEST(FullSync, GoesOnWhereItWasSaved) {
 
 TEST(FullSync, BeginsAnewWithEachPassOfARepeat) {
   on_threads_and_processes(2, [](const std::shared_ptr<Engine>& engine) {
-    OnRank rank(numbers(5).then(Shard{}).then(FullSync{}).then(Repeat{3}), engine);
+    OnRank rank(first_numbers(5).then(Shard{}).then(FullSync{}).then(Repeat{3}), engine);
     require(rank.numbers().size() == 6, "two items in each of three passes");
   });
 }
@@ -149,7 +146,7 @@ TEST(FullSync, HasToldOfItemsBeforeItIsAskedForThem) {
   std::barrier meet(2);
   inproc::run_ranks(2, [&](const std::shared_ptr<Engine>& engine) {
     bool impatient = false;
-    OnRank rank(numbers(100'000).then(FullSync{}), engine, [&] {
+    OnRank rank(first_numbers(100'000).then(FullSync{}), engine, [&] {
       if (impatient) throw Enough{};
     });
     rank.numbers(3);
@@ -167,7 +164,7 @@ TEST(FullSync, HasToldOfItemsBeforeItIsAskedForThem) {
 TEST(FullSync, GoesOnFromStatesThatLieDifferentlyFarBack) {
   on_threads_and_processes(2, [](const std::shared_ptr<Engine>& engine) {
     const int number = engine->info().rank;
-    const Graph graph = numbers(40 + number).then(FullSync{});
+    const Graph graph = first_numbers(40 + number).then(FullSync{});
     OnRank first(graph, engine);
     Cursor cursor = first.stream().save();
     first.numbers(5);
@@ -182,7 +179,7 @@ TEST(FullSync, GoesOnFromStatesThatLieDifferentlyFarBack) {
 /// `ahead`: a graph whose threads make items ahead of a stage at which ranks stop together.
 void expect_to_let_go_of(const Graph& ahead) {
   const auto engines = inproc::make_group(2);
-  OnRank slow(numbers(9).then(FullSync{}), engines[0]);
+  OnRank slow(first_numbers(9).then(FullSync{}), engines[0]);
   std::optional<OnRank> other(std::in_place, ahead, engines[1]);
   std::thread taking([&] { slow.numbers(1); });
   EXPECT_TRUE(other->stream().next());
@@ -195,7 +192,7 @@ void expect_to_let_go_of(const Graph& ahead) {
 }
 
 TEST(FullSync, LetsGoOfAPrefetchThatIsNoLongerWanted) {
-  const Graph synced = numbers(9).then(FullSync{});
+  const Graph synced = first_numbers(9).then(FullSync{});
   expect_to_let_go_of(synced.then(Prefetch{8}));
   const auto branches = synced.fork(2);
   expect_to_let_go_of(Graph::join(Zip{}, {branches[0].then(Prefetch{8}), branches[1].then(Prefetch{8})}));
@@ -224,7 +221,12 @@ void run_job(const std::function<Graph(int rank)>& graph_of,
 
 TEST(FullSync, StopsRanksWithWorkersTogetherEpochAfterEpoch) {
   const auto graph_of = [](int) {
-    return numbers(23).then(Shuffle{.buffer = 5}).then(Shard{}).then(Dispatch{}).then(testing::same()).then(FullSync{});
+    return first_numbers(23)
+        .then(Shuffle{.buffer = 5})
+        .then(Shard{})
+        .then(Dispatch{})
+        .then(testing::same())
+        .then(FullSync{});
   };
   std::vector<std::int64_t> seen[2];
   run_job(graph_of, [&](Consumer& consumer, int rank) {
@@ -244,7 +246,7 @@ TEST(FullSync, StopsRanksWithWorkersTogetherEpochAfterEpoch) {
 
 TEST(FullSync, GoesOnWithWorkersInTheMiddleOfAnEpoch) {
   const auto graph_of = [](int) {
-    return numbers(23).then(Shard{}).then(Dispatch{}).then(testing::same()).then(FullSync{});
+    return first_numbers(23).then(Shard{}).then(Dispatch{}).then(testing::same()).then(FullSync{});
   };
   run_job(graph_of, [&](Consumer& consumer, int) {
     consumer.reset(0);
@@ -266,7 +268,7 @@ TEST(FullSync, MakesAFailureInAWorkerOfOneRankThatOfAll) {
       if (rank == 1 && std::get<Tree>(item) == Tree(std::int64_t{7})) throw SourceError("cannot decode");
       return item;
     }};
-    return numbers(23).then(Dispatch{}).then(broken).then(FullSync{});
+    return first_numbers(23).then(Dispatch{}).then(broken).then(FullSync{});
   };
   run_job(graph_of, [&](Consumer& consumer, int rank) {
     consumer.reset(0);

@@ -167,7 +167,7 @@ std::string numbered(std::string_view name, const std::set<std::string>& taken) 
 }
 
 /// Who a stage is, in whatever graph it comes to stand.
-using Identity = std::shared_ptr<const void>;
+using StageIdentity = std::shared_ptr<const void>;
 
 }  // namespace
 
@@ -185,15 +185,15 @@ std::int64_t Pack::default_max_documents() const {
 
 struct Graph::State {
   std::vector<Stage> stages;
-  std::vector<Identity> identities;  ///< by stage
-  std::vector<bool> named;           ///< by stage, whether a caller gave it its name
+  std::vector<StageIdentity> identities;  ///< by stage
+  std::vector<bool> named;                ///< by stage, whether a caller gave it its name
 
-  int find(const Identity& identity) const {
+  int find(const StageIdentity& identity) const {
     const auto found = std::ranges::find(identities, identity);
     return found == identities.end() ? -1 : static_cast<int>(found - identities.begin());
   }
 
-  int append(Stage stage, Identity identity, bool is_named) {
+  int append(Stage stage, StageIdentity identity, bool is_named) {
     stages.push_back(std::move(stage));
     identities.push_back(std::move(identity));
     named.push_back(is_named);

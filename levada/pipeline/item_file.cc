@@ -14,7 +14,7 @@
 namespace levada::pipeline {
 namespace {
 
-constexpr std::uint64_t magic = 0x31736d657469564cULL;  // "LVitems1"
+constexpr std::uint64_t file_magic = 0x31736d657469564cULL;  // "LVitems1"
 constexpr std::uint64_t trailer_bytes = 24;
 constexpr std::size_t chunk_bytes = std::size_t{1} << 20;
 constexpr std::size_t chunk_nodes = 4096;
@@ -71,7 +71,7 @@ void ItemFileWriter::finish() {
   const auto contents = encode(contents_);
   file_.write(contents);
   ByteWriter trailer;
-  trailer.put(magic);
+  trailer.put(file_magic);
   trailer.put(std::uint64_t{contents.size()});
   trailer.put(hash64(contents));
   file_.write(std::move(trailer).take());
@@ -85,7 +85,7 @@ ItemFile::ItemFile(std::unique_ptr<File> file) : file_(std::move(file)) {
   if (size < trailer_bytes || read_fully(*file_, size - trailer_bytes, trailer) < trailer_bytes)
     refuse("it is cut off");
   ByteReader in(std::as_bytes(std::span(trailer)));
-  if (in.get<std::uint64_t>() != magic) refuse("it is no file of items, or of another version");
+  if (in.get<std::uint64_t>() != file_magic) refuse("it is no file of items, or of another version");
   const auto bytes = in.get<std::uint64_t>();
   const auto hash = in.get<std::uint64_t>();
   if (bytes > size - trailer_bytes) refuse("its table is longer than the file");

@@ -78,10 +78,6 @@ TEST(Interleave, RefusesWeightsThatAreNone) {
   EXPECT_THAT(refusal_of({std::numeric_limits<double>::quiet_NaN(), 1}), HasSubstr("a weight is nan"));
 }
 
-std::int64_t number_in(const Item& item) {
-  return std::get<std::int64_t>(std::get<Tree>(item).leaf());
-}
-
 Graph lengths(const std::vector<std::int64_t>& given, const BucketBatch& batch) {
   return Graph::source(trees({given.begin(), given.end()})).then(batch);
 }

@@ -19,7 +19,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-constexpr std::int64_t sequence = 64;
+constexpr std::int64_t row_tokens = 64;
 
 std::string jsonl() {
   std::string file;
@@ -35,7 +35,7 @@ Files megatron() {
 /// Opened over and over, its sources kept so that they can be asked what they have read.
 class CountedCorpus {
  public:
-  CountedCorpus(Files files, std::vector<std::string> paths, CorpusOptions options = {.sequence = sequence})
+  CountedCorpus(Files files, std::vector<std::string> paths, CorpusOptions options = {.sequence = row_tokens})
       : files_(std::move(files)), paths_(std::move(paths)), options_(std::move(options)) {
     options_.cache_dir = scratch_cache();
     options_.open = [this](const std::string& path) { return std::make_unique<MemoryFile>(path, files_.at(path)); };
@@ -82,7 +82,7 @@ TEST(Origins, ASampleIsOneRowOfABatch) {
     for (const auto* field : {"tokens", "labels", "position_ids", "loss_mask"}) {
       for (std::size_t i = 0; i < items.size(); ++i) {
         const auto& sample = items[i].tensor(field);
-        ASSERT_EQ(sample.shape(), Shape({sequence}));
+        ASSERT_EQ(sample.shape(), Shape({row_tokens}));
         const auto row = batch->tensor(field).slice(0, static_cast<std::int64_t>(i), static_cast<std::int64_t>(i) + 1);
         ASSERT_TRUE(std::ranges::equal(sample.bytes(), row.bytes())) << field << " of sample " << i;
       }
@@ -124,11 +124,11 @@ TEST(Origins, CorporaGoOnWithTheNextEpochsOrder) {
   int opened = 0;
   const auto origin =
       corpus({"a.jsonl"},
-             {.sequence = sequence, .shuffle_seed = 3, .cache_dir = scratch_cache(), .open = [&](const auto& path) {
+             {.sequence = row_tokens, .shuffle_seed = 3, .cache_dir = scratch_cache(), .open = [&](const auto& path) {
                 ++opened;
                 return std::make_unique<MemoryFile>(path, files.at(path));
               }});
-  const auto plain = open_files(files, {.sequence = sequence});
+  const auto plain = open_files(files, {.sequence = row_tokens});
   const auto graph = Graph::source(origin);
   EXPECT_EQ(origin->describe(), "a.jsonl");
   std::set<std::string> orders;
@@ -153,20 +153,20 @@ TEST(Origins, SamplesGoOnFromACursorOfTheSameCorpusOnly) {
                   return std::make_unique<MemoryFile>(path, files.at(path));
                 }}));
   };
-  const auto graph = make(sequence);
+  const auto graph = make(row_tokens);
   const auto all = Opened(graph, {}, 2).items();
   Opened opened(graph, {}, 2);
   opened.items(17);
   Opened again(graph, {}, 2);
   again.stream().restore(opened.stream().save());
   EXPECT_EQ(again.items(), std::vector<Tree>(all.begin() + 17, all.end()));
-  EXPECT_THROW(Opened(make(sequence / 2)).stream().restore(opened.stream().save()), InvalidArgument);
+  EXPECT_THROW(Opened(make(row_tokens / 2)).stream().restore(opened.stream().save()), InvalidArgument);
 }
 
 TEST(Origins, FailAsTheSourceDoes) {
   auto files = Files{{"a.jsonl", jsonl() + "no json\n"}};
   const auto graph = Graph::source(
-      corpus({"a.jsonl"}, {.sequence = sequence, .cache_dir = scratch_cache(), .open = [files](const auto& path) {
+      corpus({"a.jsonl"}, {.sequence = row_tokens, .cache_dir = scratch_cache(), .open = [files](const auto& path) {
                              return std::make_unique<MemoryFile>(path, files.at(path));
                            }}));
   const auto failure = failure_of([&] { Opened opened(graph); });

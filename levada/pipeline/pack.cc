@@ -14,9 +14,9 @@ namespace levada::pipeline {
 namespace {
 
 /// The cursor names the document in which the next row begins, and the token.
-class ConcatStream final : public StageStream {
+class CutStream final : public StageStream {
  public:
-  ConcatStream(GraphContextPtr context, int stage, StagePtr input)
+  CutStream(GraphContextPtr context, int stage, StagePtr input)
       : StageStream(context, stage, nullptr), source_(context, stage, std::move(input)), reader_(operation<Pack>()) {}
 
  private:
@@ -295,7 +295,7 @@ class BestFitStream final : public HoldingStream<HeldRest> {
 }  // namespace
 
 StagePtr make_stage(const Pack& pack, const StagePlace& at) {
-  if (pack.method == Packing::cut) return at.make<ConcatStream>(at.input());
+  if (pack.method == Packing::cut) return at.make<CutStream>(at.input());
   return at.make<BestFitStream>(at.input());
 }
 

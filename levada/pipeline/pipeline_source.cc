@@ -11,7 +11,7 @@
 namespace levada::pipeline {
 namespace {
 
-constexpr std::string_view kind = "pipeline samples";
+constexpr std::string_view cursor_kind = "pipeline samples";
 
 /// An epoch of a consumer, which begins it when its first item is asked for.
 class ConsumerEpoch final : public Stream {
@@ -52,7 +52,7 @@ PipelineSource::PipelineSource(std::function<StreamPtr(std::int64_t epoch)> open
 
 std::int64_t PipelineSource::resume(ByteView cursor) {
   const Tree tree = unpack_cursor(cursor);
-  const CursorFields fields(tree, kind);
+  const CursorFields fields(tree, cursor_kind);
   const auto sample = fields.count("sample"), skip = fields.count("skip"), epoch = fields.count("epoch");
   if (skip > sample) fields.refuse(fmt::format("it leaves out {} samples of {}", skip, sample));
   begin_epoch(epoch);
@@ -125,7 +125,7 @@ void PipelineSource::begin_epoch(std::int64_t epoch) {
 
 Cursor PipelineSource::mark() const {
   std::vector<std::pair<Key, Tree>> fields = {
-      {"stage", std::string(kind)}, {"epoch", std::max<std::int64_t>(epoch_, 0)}, {"given", given_in_epoch_}};
+      {"stage", std::string(cursor_kind)}, {"epoch", std::max<std::int64_t>(epoch_, 0)}, {"given", given_in_epoch_}};
   if (stream_) fields.emplace_back("stream", stream_->save());
   return Tree::dict(std::move(fields));
 }

@@ -18,9 +18,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-Graph upto(std::int64_t count) {
-  return Graph::source(range(0, count));
-}
 std::vector<std::int64_t> iota(std::int64_t count) {
   std::vector<std::int64_t> all(static_cast<std::size_t>(count));
   std::iota(all.begin(), all.end(), 0);
@@ -30,9 +27,10 @@ std::vector<std::int64_t> iota(std::int64_t count) {
 TEST(Prefetch, KeepsTheOrder) {
   for (const std::int64_t size : {0, 1, 2, 101}) {
     for (const std::int64_t depth : {1, 2, 10, 1000}) {
-      EXPECT_EQ(numbers_of(upto(size).then(Prefetch{depth})), iota(size));
+      EXPECT_EQ(numbers_of(first_numbers(size).then(Prefetch{depth})), iota(size));
       EXPECT_EQ(
-          numbers_of(upto(size).then(Prefetch{depth}).then(mapped([](auto i) { return i; })).then(Prefetch{depth})),
+          numbers_of(
+              first_numbers(size).then(Prefetch{depth}).then(mapped([](auto i) { return i; })).then(Prefetch{depth})),
           iota(size));
     }
   }
@@ -42,7 +40,7 @@ TEST(Prefetch, MakesItemsOnAnotherThreadAndNoMoreThanItsDepthAhead) {
   std::atomic<std::int64_t> made = 0;
   std::atomic<bool> elsewhere = true;
   const auto here = std::this_thread::get_id();
-  const auto graph = upto(1000)
+  const auto graph = first_numbers(1000)
                          .then(mapped([&](auto i) {
                            elsewhere = elsewhere && std::this_thread::get_id() != here;
                            ++made;
@@ -58,8 +56,9 @@ TEST(Prefetch, MakesItemsOnAnotherThreadAndNoMoreThanItsDepthAhead) {
 }
 
 TEST(Prefetch, FailsInPlace) {
-  const auto graph =
-      upto(9).then(mapped([](auto i) { return i == 5 ? throw std::runtime_error("bad") : i; })).then(Prefetch{3});
+  const auto graph = first_numbers(9)
+                         .then(mapped([](auto i) { return i == 5 ? throw std::runtime_error("bad") : i; }))
+                         .then(Prefetch{3});
   Opened opened(graph);
   EXPECT_EQ(opened.items(5).size(), 5u);
   const auto failure = failure_of([&] { opened.stream().next(); });
@@ -69,14 +68,14 @@ TEST(Prefetch, FailsInPlace) {
 
 TEST(Prefetch, EndsWhereverItStands) {
   for (int i = 0; i < 200; ++i) {
-    Opened opened(upto(1000).then(Prefetch{3}).then(Batch{2}).then(Prefetch{2}).then(Prefetch{1}));
+    Opened opened(first_numbers(1000).then(Prefetch{3}).then(Batch{2}).then(Prefetch{2}).then(Prefetch{1}));
     opened.items(static_cast<std::size_t>(i % 7));
   }
 }
 
 TEST(Prefetch, EndsWhenTheItemUnderWayIsMade) {
   std::promise<void> begun, release;
-  const auto graph = upto(9)
+  const auto graph = first_numbers(9)
                          .then(mapped([&](auto i) {
                            if (i == 1) {
                              begun.set_value();
@@ -96,7 +95,7 @@ TEST(Prefetch, EndsWhenTheItemUnderWayIsMade) {
 TEST(Prefetch, IsLeftOutWhereThatIsAsked) {
   const auto here = std::this_thread::get_id();
   bool same = true;
-  const auto graph = upto(9)
+  const auto graph = first_numbers(9)
                          .then(mapped([&](auto i) {
                            same = same && std::this_thread::get_id() == here;
                            return i;
@@ -112,7 +111,7 @@ TEST(Prefetch, IsLeftOutWhereThatIsAsked) {
 
 /// Both branches of a fork on threads of their own, before one zip.
 Graph forked(std::int64_t lead, std::int64_t buffer) {
-  const auto branches = upto(2000).then(Prefetch{3}).fork(2, buffer, "both");
+  const auto branches = first_numbers(2000).then(Prefetch{3}).fork(2, buffer, "both");
   return Graph::join(Zip{}, {branches[0].then(Skip{lead}).then(Prefetch{4}), branches[1].then(Prefetch{4})});
 }
 
@@ -139,7 +138,7 @@ TEST(Prefetch, SeesThatNobodyCanMoveThoughBranchesAreOnSeveralThreads) {
 }
 
 TEST(Prefetch, ABranchStallsForOneOnAnotherThreadWithoutFailing) {
-  const auto branches = upto(2000).fork(2, 10);
+  const auto branches = first_numbers(2000).fork(2, 10);
   // Each takes its items whenever the other has had as many: both threads stall, and go on.
   const auto slow = branches[0].then(Batch{500}).then(Prefetch{1});
   const auto fast = branches[1].then(Prefetch{2000});
@@ -148,7 +147,7 @@ TEST(Prefetch, ABranchStallsForOneOnAnotherThreadWithoutFailing) {
 
 TEST(Prefetch, OneBranchMayBeLeftAlone) {
   for (int round = 0; round < 50; ++round) {
-    const auto branches = upto(300).then(Prefetch{2}).fork(2, 5);
+    const auto branches = first_numbers(300).then(Prefetch{2}).fork(2, 5);
     const auto first = branches[0].then(Prefetch{2}).then(Take{3}).then(Repeat{1});
     Opened opened(Graph::join(Zip{}, {branches[1].then(Prefetch{2}), first}));
     EXPECT_EQ(opened.items().size(), 3u);
@@ -184,7 +183,7 @@ std::string outcome_of(const Graph& graph, std::size_t items) {
 
 /// Two forks, whose branches wait for each other crosswise: what reads ahead in one is behind in the other.
 Graph crossed(std::int64_t lead, std::int64_t buffer) {
-  const auto left = upto(500).fork(2, buffer, "left"), right = upto(500).fork(2, buffer, "right");
+  const auto left = first_numbers(500).fork(2, buffer, "left"), right = first_numbers(500).fork(2, buffer, "right");
   const auto ahead = [&](const Graph& branch) { return branch.then(Skip{lead}).then(Prefetch{2}); };
   const auto first = Graph::join(Zip{}, {ahead(left[0]), right[1].then(Prefetch{2})}).then(Prefetch{2});
   const auto second = Graph::join(Zip{}, {ahead(right[0]), left[1].then(Prefetch{2})}).then(Prefetch{2});
@@ -200,7 +199,7 @@ TEST(Prefetch, ForksThatWaitForEachOtherCrosswiseGoOnOrFail) {
 
 TEST(Prefetch, AFullBufferIsFoundBeforeOneThreadThatReadsAllBranches) {
   for (int round = 0; round < 20; ++round) {
-    const auto branches = upto(101).fork(2, 10);
+    const auto branches = first_numbers(101).fork(2, 10);
     const auto zipped = Graph::join(Zip{}, {branches[0].then(Skip{30}), branches[1]}).then(Prefetch{3});
     EXPECT_THAT(outcome_of(zipped, 71), HasSubstr("its buffer of 10 items is full"));
   }
@@ -208,9 +207,9 @@ TEST(Prefetch, AFullBufferIsFoundBeforeOneThreadThatReadsAllBranches) {
 
 TEST(Prefetch, ABranchThatEndsLetsThatBehindItGoOnWhileItIsStopped) {
   for (int round = 0; round < 50; ++round) {
-    const auto branches = upto(300).then(Prefetch{2}).fork(2, 4);
+    const auto branches = first_numbers(300).then(Prefetch{2}).fork(2, 4);
     const auto few = branches[0].then(Prefetch{2}).then(Take{3});
-    const auto then = Graph::join(Zip{}, {few, upto(300)});
+    const auto then = Graph::join(Zip{}, {few, first_numbers(300)});
     const auto all = Graph::join(Zip{}, {branches[1].then(Prefetch{1}), then.then(Prefetch{1})});
     EXPECT_EQ(outcome_of(all, 3), "");
   }
@@ -220,7 +219,7 @@ TEST(Prefetch, ABranchThatEndsLetsThatBehindItGoOnWhileItIsStopped) {
 Graph tangled(unsigned seed, int depth, bool roomy) {
   std::mt19937 random(seed);
   const auto draw = [&](unsigned limit) { return static_cast<std::int64_t>(random() % limit); };
-  auto graph = upto(200);
+  auto graph = first_numbers(200);
   for (; depth > 0; --depth) {
     const auto count = 2 + draw(2), buffer = 1 + draw(12);
     auto branches = graph.fork(count, roomy ? 1000 : buffer);
@@ -257,7 +256,7 @@ class Searching {
       *asked = i;
       return i < 5;
     });
-    const auto branches = upto(std::int64_t{1} << 60).then(few).then(Prefetch{3}).fork(2);
+    const auto branches = first_numbers(std::int64_t{1} << 60).then(few).then(Prefetch{3}).fork(2);
     const auto graph = Graph::join(Zip{}, {branches[0].then(Prefetch{9}), branches[1].then(Prefetch{9})});
     opened_ = std::make_shared<Opened>(graph);
   }

@@ -38,7 +38,7 @@ Graph pipeline(Map before, Map after, std::int64_t count = 10) {
       .then(std::move(after), "after");
 }
 
-ProcessOptions with_workers(int workers) {
+ProcessOptions hasty_workers(int workers) {
   return {.workers = workers, .worker_prefetch = 2, .main_prefetch = 2, .timeout = std::chrono::seconds(60)};
 }
 
@@ -57,14 +57,14 @@ TEST(PipelineFaults, AFailureComesInThePlaceOfItsItemFromEveryProcess) {
   for (const int workers : {1, 2, 3}) {
     for (std::int64_t item = 0; item < 10; ++item) {
       SCOPED_TRACE(::testing::Message() << workers << " workers, item " << item);
-      run_pipeline(pipeline(failing_at(item), failing_at(-1)), with_workers(workers), [&](Consumer& consumer) {
+      run_pipeline(pipeline(failing_at(item), failing_at(-1)), hasty_workers(workers), [&](Consumer& consumer) {
         const Failure failure = failure_at(consumer, item);
         EXPECT_EQ(failure.stage, "before");
         EXPECT_EQ(failure.item, item);
         EXPECT_EQ(failure.process, "process 1");
         EXPECT_EQ(failure.message, "no more");
       });
-      run_pipeline(pipeline(failing_at(-1), failing_at(item)), with_workers(workers), [&](Consumer& consumer) {
+      run_pipeline(pipeline(failing_at(-1), failing_at(item)), hasty_workers(workers), [&](Consumer& consumer) {
         const Failure failure = failure_at(consumer, item);
         EXPECT_EQ(failure.stage, "after");
         EXPECT_EQ(failure.item, item / workers);
@@ -78,13 +78,13 @@ TEST(PipelineFaults, SoDoesAnItemThatCannotBeSent) {
   for (const int workers : {1, 2, 3}) {
     for (std::int64_t item = 0; item < 10; ++item) {
       SCOPED_TRACE(::testing::Message() << workers << " workers, item " << item);
-      run_pipeline(pipeline(unpackable_at(item), failing_at(-1)), with_workers(workers), [&](Consumer& consumer) {
+      run_pipeline(pipeline(unpackable_at(item), failing_at(-1)), hasty_workers(workers), [&](Consumer& consumer) {
         const Failure failure = failure_at(consumer, item);
         EXPECT_EQ(failure.stage, "dispatch");
         EXPECT_EQ(failure.item, item);
         EXPECT_EQ(failure.process, "process 1");
       });
-      run_pipeline(pipeline(failing_at(-1), unpackable_at(item)), with_workers(workers), [&](Consumer& consumer) {
+      run_pipeline(pipeline(failing_at(-1), unpackable_at(item)), hasty_workers(workers), [&](Consumer& consumer) {
         const Failure failure = failure_at(consumer, item);
         EXPECT_EQ(failure.stage, "after");
         EXPECT_EQ(failure.item, item / workers);
@@ -97,7 +97,7 @@ TEST(PipelineFaults, SoDoesAnItemThatCannotBeSent) {
 TEST(PipelineFaults, AFailureWhileAnEpochIsBegunComesFirst) {
   for (const int rank : {0, 1, 3}) {
     const Graph graph = pipeline(failing_at(-1), failing_at(-1));
-    const auto options = with_workers(2);
+    const auto options = hasty_workers(2);
     inproc::run_ranks(processes_of(graph, options), [&](std::shared_ptr<Engine> engine) {
       Process process = process_of(engine, graph, options);
       if (engine->info().rank == rank) {
@@ -126,7 +126,7 @@ TEST(PipelineFaults, AFailureWhileAnEpochIsBegunComesFirst) {
 TEST(PipelineFaults, SkippedItemsAreLeftOutAndCounted) {
   Map after = failing_at(4);
   after.on_error = OnError::skip;
-  run_pipeline(pipeline(failing_at(-1), after), with_workers(2), [](Consumer& consumer) {
+  run_pipeline(pipeline(failing_at(-1), after), hasty_workers(2), [](Consumer& consumer) {
     consumer.reset(0);
     EXPECT_EQ(rest_of(consumer).size(), 9u);
     const auto stats = consumer.stats();
@@ -149,7 +149,7 @@ TEST(PipelineFaults, AProcessThatIsKilledIsNamedWithinASecond) {
     const std::string failures = shm::test::run_forked(4, [&](std::shared_ptr<Engine> engine) {
       const int rank = engine->info().rank;
       const Graph graph = pipeline(dies(rank == 1 ? 1 : 0), dies(rank == 1 ? 0 : rank), 1000000);
-      const Process process = process_of(engine, graph, with_workers(2));
+      const Process process = process_of(engine, graph, hasty_workers(2));
       if (rank != 0) return serve(process);
       Consumer consumer(process);
       consumer.reset(0);
@@ -173,7 +173,7 @@ TEST(PipelineFaults, AProcessThatIsKilledIsNamedWithinASecond) {
 
 TEST(PipelineFaults, AProcessThatEndsByAnErrorOfItsOwnIsToldOf) {
   const Graph graph = pipeline(failing_at(-1), failing_at(-1), 1000000);
-  const auto options = with_workers(2);
+  const auto options = hasty_workers(2);
   std::string told;
   std::atomic<bool> is_consuming{false};
   try {
@@ -205,7 +205,7 @@ TEST(PipelineFaults, AWaitThatIsTooLongSaysWhoIsInWhichStage) {
                                  while (i == 5 && !told) std::this_thread::sleep_for(std::chrono::milliseconds(1));
                                  return i;
                                }));
-  ProcessOptions options = with_workers(2);
+  ProcessOptions options = hasty_workers(2);
   options.timeout = std::chrono::milliseconds(1200);
   options.remind_after = std::chrono::milliseconds(100);
   ::testing::internal::CaptureStderr();
@@ -226,7 +226,7 @@ TEST(PipelineFaults, AWaitThatIsTooLongSaysWhoIsInWhichStage) {
 
 TEST(PipelineFaults, AConsumerThatLeavesEndsTheOthers) {
   const Graph graph = pipeline(failing_at(-1), failing_at(-1), 1000000);
-  const auto options = with_workers(2);
+  const auto options = hasty_workers(2);
   inproc::run_ranks(processes_of(graph, options), [&](std::shared_ptr<Engine> engine) {
     if (engine->info().rank != 0) serve(process_of(std::move(engine), graph, options));
   });
@@ -241,7 +241,7 @@ TEST(PipelineFaults, AConsumerThatLeavesWithoutAWordEndsWorkersThatNeverWait) {
     throw std::runtime_error("nobody wants it");
   }));
   const auto body = [&](const std::shared_ptr<Engine>& engine) {
-    const Process process = process_of(engine, graph, with_workers(1));
+    const Process process = process_of(engine, graph, hasty_workers(1));
     if (engine->info().rank != 0) return serve(process);
     std::vector<Block> held;
     Consumer consumer(process);
@@ -258,7 +258,7 @@ TEST(PipelineMemory, StaysTheSameOverManyEpochs) {
                           .then(Map{[](const Item&) -> Item { return Tree(Tensor::zeros(dtypes::int64, {16384})); }})
                           .then(Dispatch{})
                           .then(Map{[](Item item) { return item; }});
-  ProcessOptions options = with_workers(2);
+  ProcessOptions options = hasty_workers(2);
   options.prefetch_bytes = 1 << 20;
   auto engines = inproc::make_group(processes_of(graph, options));
   std::vector<std::thread> others;

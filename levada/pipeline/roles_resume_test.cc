@@ -18,10 +18,10 @@ using testing::run_pipeline;
 using testing::several;
 using testing::take_from;
 
-constexpr std::int64_t count = 23;
+constexpr std::int64_t num_items = 23;
 
 Graph dealt() {
-  return Graph::source(range(0, count)).then(Shuffle{.buffer = 5}).then(Dispatch{});
+  return Graph::source(range(0, num_items)).then(Shuffle{.buffer = 5}).then(Dispatch{});
 }
 Graph one_to_one() {
   return dealt().then(mapped([](std::int64_t i) { return 2 * i; }));
@@ -45,7 +45,7 @@ Graph packed(Packing method) {
 }
 Graph packed_before(Packing method) {
   const Pack pack{.sequence = 6, .method = method, .buffer = 3};
-  return Graph::source(range(0, count)).then(as_document()).then(pack).then(Dispatch{}).then(Map{[](Item item) {
+  return Graph::source(range(0, num_items)).then(as_document()).then(pack).then(Dispatch{}).then(Map{[](Item item) {
     return item;
   }});
 }
@@ -56,9 +56,9 @@ Graph zipped() {
 }
 Graph sharded() {
   const auto one_more = mapped([](std::int64_t i) { return i + 1; });
-  return Graph::source(range(0, count)).then(one_more).then(Shard{}).then(one_more);
+  return Graph::source(range(0, num_items)).then(one_more).then(Shard{}).then(one_more);
 }
-Graph divided(std::int64_t items = count, std::atomic<int>* made = nullptr) {
+Graph divided(std::int64_t items = num_items, std::atomic<int>* made = nullptr) {
   return Graph::source(range(0, items)).then(Shard{}).then(mapped([made](std::int64_t i) {
     if (made != nullptr) ++*made;
     return i + 1;
@@ -136,7 +136,7 @@ TEST(PipelineResume, GoesOnAtEveryRowOfPackedDocuments) {
 TEST(PipelineResume, GoesOnAtEveryItemWithOtherWorkersWhereStagesAreOneToOne) {
   for (const auto& graph : {one_to_one(), sharded(), divided()}) {
     const Saved saved = saved_at_every_item(graph, with_workers(3));
-    EXPECT_EQ(saved.all.size(), static_cast<std::size_t>(count));
+    EXPECT_EQ(saved.all.size(), static_cast<std::size_t>(num_items));
     for (const int workers : {1, 2, 5}) {
       SCOPED_TRACE(::testing::Message() << graph.stages().back().name << " with " << workers << " workers");
       expect_goes_on(graph, with_workers(workers), saved);
@@ -168,7 +168,7 @@ TEST(PipelineResume, BeginsBehindAnyItem) {
       const auto options = with_workers(workers);
       const Saved saved = saved_at_every_item(graph, options);
       run_pipeline(graph, options, [&](Consumer& consumer) {
-        for (std::int64_t items = 0; items <= count; ++items) {
+        for (std::int64_t items = 0; items <= num_items; ++items) {
           SCOPED_TRACE(::testing::Message() << "behind " << items << " with " << workers << " workers");
           consumer.reset_behind(2, items);
           EXPECT_EQ(rest_of(consumer), std::vector<Tree>(saved.all.begin() + items, saved.all.end()));
@@ -196,7 +196,7 @@ TEST(PipelineResume, RefusesAStateThatLiesBehindTheEnd) {
   const auto divided_of = [](std::int64_t items) { return divided(items); };
   for (const std::function<Graph(std::int64_t)>& graph_of :
        std::vector<std::function<Graph(std::int64_t)>>{dealt_of, divided_of}) {
-    const Cursor cursor = saved_at_every_item(graph_of(count), with_workers(2)).cursors.back();
+    const Cursor cursor = saved_at_every_item(graph_of(num_items), with_workers(2)).cursors.back();
     for (const int workers : {1, 2, 3}) {
       SCOPED_TRACE(::testing::Message() << workers << " workers");
       run_pipeline(graph_of(10), with_workers(workers), [&](Consumer& consumer) {
@@ -258,7 +258,7 @@ TEST(PipelineResume, TakesALimitOfAnySize) {
     consumer.reset(0);
     EXPECT_EQ(take_from(consumer, 1).size(), 1u);
     consumer.limit(std::numeric_limits<std::int64_t>::max());
-    EXPECT_EQ(rest_of(consumer).size(), static_cast<std::size_t>(count) - 1);
+    EXPECT_EQ(rest_of(consumer).size(), static_cast<std::size_t>(num_items) - 1);
   });
 }
 

@@ -10,6 +10,7 @@
 namespace levada::pipeline {
 namespace {
 
+using testing::first_numbers;
 using testing::kept;
 using testing::mapped;
 using testing::numbers_of;
@@ -19,11 +20,8 @@ using testing::run_pipeline;
 using testing::several;
 using testing::take_from;
 
-Graph numbers(std::int64_t count) {
-  return Graph::source(range(0, count));
-}
 Graph doubled(std::int64_t count) {
-  return numbers(count).then(Dispatch{}).then(mapped([](std::int64_t i) { return 2 * i; }));
+  return first_numbers(count).then(Dispatch{}).then(mapped([](std::int64_t i) { return 2 * i; }));
 }
 std::vector<Tree> single(const Graph& graph) {
   return testing::items_of(graph);
@@ -75,7 +73,7 @@ TEST(PipelineRoles, GiveTheOrderOfASingleProcessWhereStagesAreOneToOne) {
 
 TEST(PipelineRoles, GiveTheOrderOfASingleProcessWhereStagesLeaveOutOrAdd) {
   in_all_shapes([](const Shape& shape, std::int64_t count, Over over) {
-    const Graph graph = numbers(count)
+    const Graph graph = first_numbers(count)
                             .then(Dispatch{})
                             .then(kept([](std::int64_t i) { return i % 5 != 3; }))
                             .then(several(4))
@@ -91,7 +89,7 @@ TEST(PipelineRoles, GiveTheOrderOfASingleProcessWhereStagesLeaveOutOrAdd) {
 }
 
 TEST(PipelineRoles, GiveTheSameOrderEveryTimeWhereWorkersShuffleAndBatch) {
-  const Graph graph = numbers(101).then(Dispatch{}).then(Shuffle{.buffer = 10}).then(Batch{.size = 3});
+  const Graph graph = first_numbers(101).then(Dispatch{}).then(Shuffle{.buffer = 10}).then(Batch{.size = 3});
   const auto items = [&](int workers, std::int64_t prefetch, Over over) {
     std::vector<Tree> all;
     run_pipeline(
@@ -116,7 +114,7 @@ TEST(PipelineRoles, GiveTheSameOrderEveryTimeWhereWorkersShuffleAndBatch) {
 }
 
 TEST(PipelineRoles, GiveTheOrderOfASingleProcessWhateverTheStagesWhereThatIsAskedFor) {
-  const Graph graph = numbers(101)
+  const Graph graph = first_numbers(101)
                           .then(Dispatch{})
                           .then(kept([](std::int64_t i) { return i % 3 != 1; }))
                           .then(several(3))
@@ -132,7 +130,7 @@ TEST(PipelineRoles, GiveTheOrderOfASingleProcessWhateverTheStagesWhereThatIsAske
 }
 
 TEST(PipelineRoles, DivideWhatNobodyDispatches) {
-  const Graph graph = numbers(101).then(Shard{}).then(mapped([](std::int64_t i) { return i + 1; }));
+  const Graph graph = first_numbers(101).then(Shard{}).then(mapped([](std::int64_t i) { return i + 1; }));
   for (const int workers : {1, 2, 3}) {
     run_pipeline(graph, options_of({workers, 10}), [&](Consumer& consumer) {
       consumer.reset(0);
@@ -160,7 +158,7 @@ TEST(PipelineRoles, DropWhatIsUnderWayOfAnEarlierEpoch) {
 
 TEST(PipelineRoles, GiveNothingWhilePausedAndMakeNothing) {
   std::atomic<std::int64_t> made{0};
-  const Graph graph = numbers(100000).then(Dispatch{}).then(mapped([&](std::int64_t i) {
+  const Graph graph = first_numbers(100000).then(Dispatch{}).then(mapped([&](std::int64_t i) {
     ++made;
     return i;
   }));
@@ -190,9 +188,9 @@ TEST(PipelineRoles, LetAPrefetchMakeNothingWhilePaused) {
     return i;
   });
   const std::vector<std::pair<Graph, int>> shapes = {
-      {numbers(100000).then(counted).then(Prefetch{200}), 0},
-      {numbers(100000).then(counted).then(Prefetch{200}).then(Dispatch{}), 1},
-      {numbers(100000).then(Dispatch{}).then(counted).then(Prefetch{200}), 1},
+      {first_numbers(100000).then(counted).then(Prefetch{200}), 0},
+      {first_numbers(100000).then(counted).then(Prefetch{200}).then(Dispatch{}), 1},
+      {first_numbers(100000).then(Dispatch{}).then(counted).then(Prefetch{200}), 1},
   };
   for (const auto& [graph, workers] : shapes) {
     run_pipeline(graph, options_of({workers, 1}), [&](Consumer& consumer) {
@@ -210,7 +208,7 @@ TEST(PipelineRoles, LetAPrefetchMakeNothingWhilePaused) {
 
 TEST(PipelineRoles, GoOnAfterAPauseThatWasInterrupted) {
   struct Enough {};
-  const Graph graph = numbers(1000).then(Dispatch{}).then(mapped([](std::int64_t i) {
+  const Graph graph = first_numbers(1000).then(Dispatch{}).then(mapped([](std::int64_t i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(600));
     return i;
   }));
@@ -236,7 +234,7 @@ TEST(PipelineRoles, GoOnAfterAPauseThatWasInterrupted) {
 }
 
 TEST(PipelineRoles, DoNotCountAPauseAsWaiting) {
-  const Graph graph = numbers(1000)
+  const Graph graph = first_numbers(1000)
                           .then(Dispatch{})
                           .then(mapped([](std::int64_t i) {
                             std::this_thread::sleep_for(std::chrono::milliseconds(50));
@@ -281,7 +279,7 @@ TEST(PipelineRoles, StopAtALimitAndGoOn) {
 
 /// Makes items for ever, of which none is kept: nobody ever comes to an item.
 std::vector<Graph> fruitless() {
-  const Graph endless = numbers(std::numeric_limits<std::int64_t>::max());
+  const Graph endless = first_numbers(std::numeric_limits<std::int64_t>::max());
   const auto none = kept([](auto) { return false; });
   const auto twice = endless.then(Shard{}).then(none).fork(2);
   return {endless.then(none).then(Dispatch{}).then(testing::same()),
@@ -354,7 +352,7 @@ TEST(PipelineRoles, CarryTensorsThatWhoeverGetsThemMayWriteTo) {
   for (const Over over : {Over::inproc, Over::shm}) {
     for (const std::int64_t words : {1, 8192, 200000}) {
       const Graph graph =
-          numbers(30)
+          first_numbers(30)
               .then(Map{[&](const Item& item) -> Item { return tensor_of(testing::number_in(item), words); }})
               .then(Dispatch{})
               .then(Map{add_one});

@@ -18,10 +18,6 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using Ints = std::vector<std::int64_t>;
 
-Graph upto(std::int64_t count) {
-  return Graph::source(range(0, count));
-}
-
 Ints iota(std::int64_t from, std::int64_t to) {
   Ints all(static_cast<std::size_t>(std::max<std::int64_t>(to - from, 0)));
   std::iota(all.begin(), all.end(), from);
@@ -31,53 +27,55 @@ Ints iota(std::int64_t from, std::int64_t to) {
 constexpr std::int64_t sizes[] = {0, 1, 2, 101};
 
 TEST(Running, GivesTheItemsOfItsSource) {
-  for (const auto size : sizes) EXPECT_EQ(numbers_of(upto(size)), iota(0, size));
+  for (const auto size : sizes) EXPECT_EQ(numbers_of(first_numbers(size)), iota(0, size));
 }
 
 TEST(Running, MapsAndFilters) {
-  const auto graph = upto(10).then(mapped([](auto i) { return i * i; })).then(kept([](auto i) { return i % 2 == 1; }));
+  const auto graph =
+      first_numbers(10).then(mapped([](auto i) { return i * i; })).then(kept([](auto i) { return i % 2 == 1; }));
   EXPECT_THAT(numbers_of(graph), ElementsAre(1, 9, 25, 49, 81));
-  EXPECT_THAT(numbers_of(upto(0).then(mapped([](auto i) { return i; }))), IsEmpty());
+  EXPECT_THAT(numbers_of(first_numbers(0).then(mapped([](auto i) { return i; }))), IsEmpty());
 }
 
 TEST(Running, GivesTheItemsOfEachStreamOfAFlatMap) {
-  EXPECT_THAT(numbers_of(upto(6).then(several(3))), ElementsAre(10, 20, 21, 40, 50, 51));
-  EXPECT_THAT(numbers_of(upto(6).then(several(1))), IsEmpty());
+  EXPECT_THAT(numbers_of(first_numbers(6).then(several(3))), ElementsAre(10, 20, 21, 40, 50, 51));
+  EXPECT_THAT(numbers_of(first_numbers(6).then(several(1))), IsEmpty());
 }
 
 TEST(Running, MakesBatchesAndTakesThemApart) {
-  const auto batches = items_of(upto(5).then(Batch{2}));
+  const auto batches = items_of(first_numbers(5).then(Batch{2}));
   EXPECT_THAT(batches, ElementsAre(Tree::list({0, 1}), Tree::list({2, 3}), Tree::list({4})));
-  EXPECT_EQ(items_of(upto(5).then(Batch{2, true})).size(), 2u);
-  EXPECT_EQ(items_of(upto(4).then(Batch{2, true})).size(), 2u);
-  for (const auto size : sizes) EXPECT_EQ(numbers_of(upto(size).then(Batch{7}).then(Unbatch{})), iota(0, size));
-  EXPECT_EQ(items_of(upto(3).then(Batch{std::numeric_limits<std::int64_t>::max()})).size(), 1u);
+  EXPECT_EQ(items_of(first_numbers(5).then(Batch{2, true})).size(), 2u);
+  EXPECT_EQ(items_of(first_numbers(4).then(Batch{2, true})).size(), 2u);
+  for (const auto size : sizes)
+    EXPECT_EQ(numbers_of(first_numbers(size).then(Batch{7}).then(Unbatch{})), iota(0, size));
+  EXPECT_EQ(items_of(first_numbers(3).then(Batch{std::numeric_limits<std::int64_t>::max()})).size(), 1u);
 }
 
 TEST(Running, TakesAndSkips) {
-  EXPECT_THAT(numbers_of(upto(101).then(Skip{3}).then(Take{2})), ElementsAre(3, 4));
-  EXPECT_THAT(numbers_of(upto(2).then(Skip{3})), IsEmpty());
-  EXPECT_THAT(numbers_of(upto(2).then(Take{0})), IsEmpty());
-  EXPECT_THAT(numbers_of(upto(2).then(Take{9})), ElementsAre(0, 1));
+  EXPECT_THAT(numbers_of(first_numbers(101).then(Skip{3}).then(Take{2})), ElementsAre(3, 4));
+  EXPECT_THAT(numbers_of(first_numbers(2).then(Skip{3})), IsEmpty());
+  EXPECT_THAT(numbers_of(first_numbers(2).then(Take{0})), IsEmpty());
+  EXPECT_THAT(numbers_of(first_numbers(2).then(Take{9})), ElementsAre(0, 1));
 }
 
 TEST(Running, AsksForNoMoreThanItTakes) {
   Ints asked;
-  const auto graph = upto(101).then(mapped([&](auto i) { return asked.emplace_back(i); })).then(Take{2});
+  const auto graph = first_numbers(101).then(mapped([&](auto i) { return asked.emplace_back(i); })).then(Take{2});
   EXPECT_THAT(numbers_of(graph), ElementsAre(0, 1));
   EXPECT_THAT(asked, ElementsAre(0, 1));
 }
 
 TEST(Running, ZipsToTheEndOfTheShortest) {
-  const auto zipped = Graph::join(Zip{}, {upto(3), upto(2).then(mapped([](auto i) { return -i; }))});
+  const auto zipped = Graph::join(Zip{}, {first_numbers(3), first_numbers(2).then(mapped([](auto i) { return -i; }))});
   EXPECT_THAT(items_of(zipped), ElementsAre(Tree::tuple({0, 0}), Tree::tuple({1, -1})));
-  EXPECT_THAT(items_of(Graph::join(Zip{}, {upto(3), upto(0)})), IsEmpty());
+  EXPECT_THAT(items_of(Graph::join(Zip{}, {first_numbers(3), first_numbers(0)})), IsEmpty());
 }
 
 TEST(Running, ShufflesEachItemOnce) {
   for (const auto size : sizes) {
     for (const std::int64_t buffer : {1, 2, 10, 1000}) {
-      auto numbers = numbers_of(upto(size).then(Shuffle{buffer, 5}));
+      auto numbers = numbers_of(first_numbers(size).then(Shuffle{buffer, 5}));
       const bool in_order = numbers == iota(0, size);
       EXPECT_TRUE(in_order || buffer > 1);
       EXPECT_FALSE(in_order && buffer > 1 && size > 100);
@@ -91,32 +89,32 @@ TEST(Running, DrawsAnotherOrderInEachEpochAndForEachSeedAndStage) {
   const auto order = [](const Graph& graph, std::int64_t epoch, std::uint64_t seed) {
     return Opened(graph, {}, epoch, seed).numbers();
   };
-  const auto shuffled = upto(101).then(Shuffle{50});
+  const auto shuffled = first_numbers(101).then(Shuffle{50});
   EXPECT_EQ(order(shuffled, 0, 1), order(shuffled, 0, 1));
   EXPECT_NE(order(shuffled, 0, 1), order(shuffled, 1, 1));
   EXPECT_NE(order(shuffled, 0, 1), order(shuffled, 0, 2));
-  EXPECT_NE(order(shuffled, 0, 1), order(upto(101).then(Shuffle{50}, "another"), 0, 1));
-  const auto fixed = upto(101).then(Shuffle{50, 3});
+  EXPECT_NE(order(shuffled, 0, 1), order(first_numbers(101).then(Shuffle{50}, "another"), 0, 1));
+  const auto fixed = first_numbers(101).then(Shuffle{50, 3});
   EXPECT_EQ(order(fixed, 0, 1), order(fixed, 0, 2));
   EXPECT_NE(order(fixed, 0, 1), order(fixed, 1, 1));
 }
 
 TEST(Running, DrawsTheSameOnAllRanksBeforeAShardAndOthersAfterIt) {
   const auto on = [](const Graph& graph, int rank) { return Opened(graph, {.rank = rank, .ranks = 2}).numbers(); };
-  const auto before = upto(101).then(Shuffle{50}).then(Shard{});
+  const auto before = first_numbers(101).then(Shuffle{50}).then(Shard{});
   auto all = on(before, 0);
   const auto others = on(before, 1);
   all.insert(all.end(), others.begin(), others.end());
   std::ranges::sort(all);
   EXPECT_EQ(all, iota(0, 101));
 
-  const auto after = upto(100).then(Shard{}).then(mapped([](auto i) { return i / 2; })).then(Shuffle{50});
+  const auto after = first_numbers(100).then(Shard{}).then(mapped([](auto i) { return i / 2; })).then(Shuffle{50});
   EXPECT_NE(on(after, 0), on(after, 1));
 }
 
 TEST(Running, ShardsKeepPartsThatTakenInTurnsAreTheWhole) {
   for (const bool at_source : {true, false}) {
-    const auto all = at_source ? upto(101) : upto(101).then(mapped([](auto i) { return i; }));
+    const auto all = at_source ? first_numbers(101) : first_numbers(101).then(mapped([](auto i) { return i; }));
     const auto graph = all.then(Shard{});
     for (const int workers : {1, 2, 3, 7}) {
       std::vector<Ints> parts;
@@ -133,16 +131,16 @@ TEST(Running, ShardsKeepPartsThatTakenInTurnsAreTheWhole) {
 }
 
 TEST(Running, RepeatsWithTheSeedsOfFurtherEpochs) {
-  EXPECT_THAT(numbers_of(upto(2).then(Repeat{3})), ElementsAre(0, 1, 0, 1, 0, 1));
-  EXPECT_THAT(numbers_of(upto(2).then(Repeat{0})), IsEmpty());
-  EXPECT_THAT(numbers_of(upto(0).then(Repeat{})), IsEmpty());
-  EXPECT_EQ(numbers_of(upto(3).then(Repeat{}).then(Take{10})).size(), 10u);
-  const auto numbers = numbers_of(upto(50).then(Shuffle{50}).then(Repeat{2}));
+  EXPECT_THAT(numbers_of(first_numbers(2).then(Repeat{3})), ElementsAre(0, 1, 0, 1, 0, 1));
+  EXPECT_THAT(numbers_of(first_numbers(2).then(Repeat{0})), IsEmpty());
+  EXPECT_THAT(numbers_of(first_numbers(0).then(Repeat{})), IsEmpty());
+  EXPECT_EQ(numbers_of(first_numbers(3).then(Repeat{}).then(Take{10})).size(), 10u);
+  const auto numbers = numbers_of(first_numbers(50).then(Shuffle{50}).then(Repeat{2}));
   EXPECT_NE(Ints(numbers.begin(), numbers.begin() + 50), Ints(numbers.begin() + 50, numbers.end()));
 }
 
 TEST(Running, GivesEachBranchEachItem) {
-  const auto branches = upto(101).fork(2);
+  const auto branches = first_numbers(101).fork(2);
   const auto zipped = Graph::join(Zip{}, {branches[0], branches[1].then(mapped([](auto i) { return -i; }))});
   const auto items = items_of(zipped);
   ASSERT_EQ(items.size(), 101u);
@@ -151,7 +149,7 @@ TEST(Running, GivesEachBranchEachItem) {
 
 TEST(Running, ABranchMayBeAheadByTheBufferAndNoMore) {
   const auto ahead = [](std::int64_t lead, std::int64_t buffer) {
-    const auto branches = upto(101).fork(2, buffer, "both");
+    const auto branches = first_numbers(101).fork(2, buffer, "both");
     return Graph::join(Zip{}, {branches[0].then(Skip{lead}), branches[1]});
   };
   EXPECT_EQ(items_of(ahead(9, 10)).size(), 92u);
@@ -168,7 +166,7 @@ TEST(Running, ABranchMayBeAheadByTheBufferAndNoMore) {
 
 TEST(Running, ItDoesNotMatterWhichBranchOfAForkIsReadFirst) {
   const auto both = [](int ahead, std::int64_t buffer) {
-    auto branches = upto(101).fork(2, buffer, "both");
+    auto branches = first_numbers(101).fork(2, buffer, "both");
     auto& branch = branches[static_cast<std::size_t>(ahead)];
     branch = branch.then(Skip{9});
     return items_of(Graph::join(Zip{}, branches)).size();
@@ -200,7 +198,9 @@ Transform chained() {
 
 TEST(Running, ABranchThatIsReadAfterAnotherTakesABufferForAllItems) {
   const auto both = [](std::int64_t buffer) {
-    return Graph::join(chained(), upto(101).fork(2, buffer, "both")).then(mapped([](auto i) { return i + 1; }));
+    return Graph::join(chained(), first_numbers(101).fork(2, buffer, "both")).then(mapped([](auto i) {
+      return i + 1;
+    }));
   };
   Opened opened(both(10));
   EXPECT_EQ(opened.items(10).size(), 10u);
@@ -209,12 +209,12 @@ TEST(Running, ABranchThatIsReadAfterAnotherTakesABufferForAllItems) {
 }
 
 TEST(Running, ABranchThatHasEndedHoldsNobodyUp) {
-  const auto branches = upto(101).fork(2, 3);
+  const auto branches = first_numbers(101).fork(2, 3);
   EXPECT_EQ(items_of(Graph::join(chained(), {branches[0].then(Take{2}), branches[1]})).size(), 103u);
 }
 
 TEST(Running, PassesDispatchByAndCountsWhatStagesDo) {
-  const auto graph = upto(101).then(Dispatch{}).then(kept([](auto i) { return i < 50; })).then(Batch{10});
+  const auto graph = first_numbers(101).then(Dispatch{}).then(kept([](auto i) { return i < 50; })).then(Batch{10});
   Opened opened(graph);
   EXPECT_EQ(opened.items().size(), 5u);
   Ints items;
@@ -228,7 +228,7 @@ TEST(Running, EstimatesWhereTheTimeGoes) {
     while (Clock::now() < until) continue;
     return i;
   };
-  Opened opened(upto(101).then(mapped(slow)).then(Batch{1}));
+  Opened opened(first_numbers(101).then(mapped(slow)).then(Batch{1}));
   opened.items();
   EXPECT_GE(opened.counts()[1].busy_ns, 15'000'000);
   EXPECT_LT(opened.counts()[1].waited_ns, opened.counts()[1].busy_ns);
@@ -237,8 +237,8 @@ TEST(Running, EstimatesWhereTheTimeGoes) {
 
 TEST(Running, NamesStageItemAndProcessOfAFailure) {
   const auto fails_at = [](std::int64_t at) {
-    return upto(101).then(mapped([at](auto i) { return i == at ? throw std::runtime_error("no such item") : i; }),
-                          "bad");
+    return first_numbers(101).then(
+        mapped([at](auto i) { return i == at ? throw std::runtime_error("no such item") : i; }), "bad");
   };
   for (const std::int64_t at : {0, 1, 100}) {
     Opened opened(fails_at(at).then(Batch{2}).then(Unbatch{}));
@@ -256,7 +256,7 @@ TEST(Running, NamesStageItemAndProcessOfAFailure) {
 }
 
 TEST(Running, FillsInWhoseFailureItIs) {
-  const auto graph = upto(5).then(mapped([](std::int64_t i) -> std::int64_t {
+  const auto graph = first_numbers(5).then(mapped([](std::int64_t i) -> std::int64_t {
     if (i < 3) return i;
     throw StageFailed({.kind = ErrorKind::timeout, .message = "late", .traceback = "line 1", .exception = Bytes(3)});
   }));
@@ -266,10 +266,10 @@ TEST(Running, FillsInWhoseFailureItIs) {
 
 TEST(Running, LeavesOutAndCountsWhatFailsIfItIsToldTo) {
   const auto odd_fails = [](std::int64_t i) { return i % 2 == 1 ? throw std::runtime_error("odd") : i; };
-  Opened map(upto(101).then(mapped(odd_fails, OnError::skip)));
+  Opened map(first_numbers(101).then(mapped(odd_fails, OnError::skip)));
   EXPECT_EQ(map.numbers().size(), 51u);
   EXPECT_EQ(map.counts()[1].skipped, 50);
-  Opened filter(upto(101).then(kept(odd_fails, OnError::skip)));
+  Opened filter(first_numbers(101).then(kept(odd_fails, OnError::skip)));
   EXPECT_EQ(filter.numbers().size(), 50u);
   EXPECT_EQ(filter.counts()[1].skipped, 50);
   auto flat = several(4);
@@ -277,14 +277,15 @@ TEST(Running, LeavesOutAndCountsWhatFailsIfItIsToldTo) {
     return odd_fails(number_in(item)) < 0 ? nullptr : of(std::move(item));
   };
   flat.on_error = OnError::skip;
-  Opened flat_map(upto(8).then(flat));
+  Opened flat_map(first_numbers(8).then(flat));
   EXPECT_THAT(flat_map.numbers(), ElementsAre(20, 21, 60, 61));
   EXPECT_EQ(flat_map.counts()[1].skipped, 4);
 }
 
 TEST(Running, LetsPassWhatIsNoFailureOfAStage) {
   struct Interrupted {};
-  const auto graph = upto(5).then(mapped([](std::int64_t) -> std::int64_t { throw Interrupted(); }, OnError::skip));
+  const auto graph =
+      first_numbers(5).then(mapped([](std::int64_t) -> std::int64_t { throw Interrupted(); }, OnError::skip));
   EXPECT_THROW(items_of(graph), Interrupted);
 }
 
@@ -314,7 +315,7 @@ TEST(Running, TakesStreamsInsteadOfStagesAsTheyAre) {
    private:
     std::int64_t left_ = 2;
   };
-  const auto graph = upto(101).then(Dispatch{}).then(mapped([](auto i) { return 10 * i; }, OnError::skip));
+  const auto graph = first_numbers(101).then(Dispatch{}).then(mapped([](auto i) { return 10 * i; }, OnError::skip));
   const TreeValues values;
   Counts counts(3);
   const auto reopen = [&] {

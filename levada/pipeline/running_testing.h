@@ -59,6 +59,9 @@ inline std::vector<std::int64_t> numbers_of(const Graph& graph) {
   return Opened(graph).numbers();
 }
 
+inline Graph first_numbers(std::int64_t count) {
+  return Graph::source(range(0, count));
+}
 inline std::int64_t number_in(const Item& item) {
   return std::get<std::int64_t>(std::get<Tree>(item).leaf());
 }

@@ -11,10 +11,6 @@
 namespace levada::pipeline::testing {
 namespace {
 
-std::int64_t number_in(const Item& item) {
-  return std::get<std::int64_t>(std::get<Tree>(item).leaf());
-}
-
 TEST(ThreadedMap, KeepsTheOrderOfItems) {
   const Map map{.function = [](const Item& item) -> Item {
                   if (number_in(item) % 3 == 0) std::this_thread::sleep_for(std::chrono::microseconds(200));
@@ -80,7 +76,7 @@ TEST(ThreadedMap, MakesFewItemsThatNobodyAsksFor) {
 }
 
 TEST(ThreadedMap, RefusesLessThanNoThreads) {
-  EXPECT_THAT(refusal([] {
+  EXPECT_THAT(levada::refusal([] {
                 Graph::source(range(0, 1)).then(Map{[](Item item) { return item; }, OnError::raise, -1});
               }),
               ::testing::HasSubstr("threads is -1"));

@@ -23,17 +23,17 @@ using ::testing::ElementsAre;
 
 using Handle = std::shared_ptr<Engine>;
 
-constexpr std::int64_t elements = 64;
+constexpr std::int64_t num_elements = 64;
 
 /// An input whose sums tell its number: all inputs have one shape.
 Tensor numbered(const Engine& engine, int number) {
-  Tensor made = Tensor::empty(dtypes::float32, {elements * engine.info().size});
+  Tensor made = Tensor::empty(dtypes::float32, {num_elements * engine.info().size});
   std::ranges::fill(made.mutable_as<float>(), static_cast<float>(number));
   return made;
 }
 
 std::int64_t bytes_of_one(const Engine& engine) {
-  return elements * std::int64_t{sizeof(float)} * engine.info().size;
+  return num_elements * std::int64_t{sizeof(float)} * engine.info().size;
 }
 
 /// A rank that enqueues by chance, alike on all ranks, from callbacks too, and dawdles as no other does.
@@ -72,7 +72,7 @@ class Player {
     if (chance == 0) {
       handles_.push_back(bucketer_.all_reduce(engine_, numbered(*engine_, number), ReduceOp::sum, callback));
     } else if (chance == 1) {
-      const Tensor large = Tensor::zeros(dtypes::float32, {16 * elements * engine_->info().size});
+      const Tensor large = Tensor::zeros(dtypes::float32, {16 * num_elements * engine_->info().size});
       handles_.push_back(
           bucketer_.reduce_scatter(engine_, large, ReduceOp::sum, [this, number](const Tensor&) { follow(number); }));
     } else {
@@ -188,8 +188,9 @@ TEST(Bucketer, LetsOverlappingGroupsRunAheadOfEachOther) {
     for (const auto& ranks : all) {
       if (std::ranges::count(ranks, rank) > 0) groups[ranks] = engine->subgroup(ranks, "pair");
     }
-    Bucketer bucketer(
-        {.capacity = 2 * elements * std::int64_t{sizeof(float)}, .in_flight = 2, .timeout = std::chrono::seconds(20)});
+    Bucketer bucketer({.capacity = 2 * num_elements * std::int64_t{sizeof(float)},
+                       .in_flight = 2,
+                       .timeout = std::chrono::seconds(20)});
     std::vector<int> called;
     for (const auto& ranks : orders[rank]) {
       const OneEach enqueue{groups.at(ranks), bucketer, called};
@@ -228,7 +229,7 @@ TEST(Bucketer, RefusesToGatherElementsThatDoNotBeginOnBytes) {
   Bucketer bucketer;
   const Tensor packed = Tensor::zeros(dtypes::float4_e2m1fn, {3});
   EXPECT_EQ(fault_of([&] { bucketer.all_gather(engine, packed); }),
-            "Unsupported: there is no all-gather of float4_e2m1fn: its elements are smaller than a byte");
+            "Unsupported: there is no all-gather of float4_e2m1fn: its num_elements are smaller than a byte");
 }
 
 TEST(Bucketer, EndsTheGroupWhenItsPollThrowsInAWait) {

@@ -158,14 +158,14 @@ std::string wrong(const Engine& group, const Case& what, int n, const Tensor& re
   return {};
 }
 
-struct Group {
+struct MemberOf {
   Handle engine;
   unsigned number = 0;  ///< the same on all its ranks
 };
 
 /// The groups that this rank is in: all ranks, and pairs of neighbours, which overlap.
-std::vector<Group> groups_of(const Handle& engine) {
-  std::vector<Group> groups = {{engine, 0}};
+std::vector<MemberOf> groups_of(const Handle& engine) {
+  std::vector<MemberOf> groups = {{engine, 0}};
   const int ranks = engine->info().size;
   for (int first = 0; first < ranks && ranks > 2; ++first) {
     const int pair[] = {first, (first + 1) % ranks};
@@ -176,15 +176,15 @@ std::vector<Group> groups_of(const Handle& engine) {
 }
 
 /// Enqueues, waits and flushes by chance, alike on all ranks of a group, and judges each result twice.
-class Player {
+class RandomPlayer {
  public:
-  Player(const Handle& engine, unsigned seed, const BucketerOptions& options)
+  RandomPlayer(const Handle& engine, unsigned seed, const BucketerOptions& options)
       : seed_(seed), groups_(groups_of(engine)), bucketer_(options) {}
 
   void play() {
     std::mt19937 random(seed_);
     for (int n = 0; n < 60; ++n) {
-      for (const Group& group : groups_) add(group, n);
+      for (const MemberOf& group : groups_) add(group, n);
       const auto chance = random() % 60;
       if (chance < 6) later_[static_cast<std::size_t>(n) / 2 * groups_.size()]();  // of the group of all
       else if (chance < 10) bucketer_.flush();
@@ -197,7 +197,7 @@ class Player {
   }
 
  private:
-  void add(const Group& group, int n) {
+  void add(const MemberOf& group, int n) {
     const Case what = draw(std::mt19937(seed_ * 10'000 + static_cast<unsigned>(n) * 100 + group.number));
     const auto judge = [this, group, what, n](const Tensor& result) {
       const std::string fault = wrong(*group.engine, what, n, result);
@@ -211,7 +211,7 @@ class Player {
   }
 
   unsigned seed_;
-  std::vector<Group> groups_;
+  std::vector<MemberOf> groups_;
   Bucketer bucketer_;
   std::vector<std::function<void()>> later_;
   std::vector<std::string> faults_;
@@ -220,8 +220,8 @@ class Player {
 
 void reduces_like_a_plain_sum(const Handle& engine, unsigned seed) {
   static constexpr std::int64_t capacities[] = {-1, 0, 1000, 65536, std::int64_t{1} << 18, std::int64_t{25} << 20};
-  Player(engine, seed,
-         {.capacity = capacities[seed % std::size(capacities)], .in_flight = 1 + static_cast<int>(seed % 3)})
+  RandomPlayer(engine, seed,
+               {.capacity = capacities[seed % std::size(capacities)], .in_flight = 1 + static_cast<int>(seed % 3)})
       .play();
   agree(*engine, {}, Deadline::after(std::chrono::seconds(30)), "test");
 }

@@ -14,7 +14,7 @@
 namespace levada::report {
 namespace {
 
-using Json = nlohmann::json;
+using AnyJson = nlohmann::json;
 using Amounts = std::array<double, trace_kinds>;
 using Memory = std::vector<std::vector<std::uint64_t>>;
 
@@ -39,9 +39,9 @@ double sum(const Amounts& amounts) {
 }
 
 /// The stacked kinds' shares, in `whole`ths; all zero where nothing was recorded.
-Json shares(const Amounts& amounts, double whole) {
+AnyJson shares(const Amounts& amounts, double whole) {
   const double all = sum(amounts);
-  auto json = Json::array();
+  auto json = AnyJson::array();
   for (const auto& [kind, name] : stacked) json.push_back(all > 0 ? std::llround(whole * at(amounts, kind) / all) : 0);
   return json;
 }
@@ -62,13 +62,14 @@ double weight(const TimelineRow& row) {
   return at(row.total, TraceKind::read) + at(row.total, TraceKind::pack);
 }
 
-Json row_json(const TimelineRow& row) {
-  auto parts = Json::array();
+AnyJson row_json(const TimelineRow& row) {
+  auto parts = AnyJson::array();
   for (const auto& part : row.parts) parts.push_back(shares(part, 1000));
-  return {{"rank", row.rank < 0 ? Json() : Json(row.rank)}, {"total", shares(row.total, 10000)}, {"shares", parts}};
+  return {
+      {"rank", row.rank < 0 ? AnyJson() : AnyJson(row.rank)}, {"total", shares(row.total, 10000)}, {"shares", parts}};
 }
 
-Json thread_json(const Timeline& timeline, TraceThread thread) {
+AnyJson thread_json(const Timeline& timeline, TraceThread thread) {
   TimelineRow all{.rank = -1, .thread = thread, .parts = std::vector<Amounts>(timeline.parts)};
   std::vector<const TimelineRow*> rows;
   for (const auto& row : timeline.rows) {
@@ -81,7 +82,7 @@ Json thread_json(const Timeline& timeline, TraceThread thread) {
     for (std::size_t part = 0; part < timeline.parts; ++part) add(all.parts[part], row.parts[part]);
   }
   const auto ranks = rows.size();
-  auto json = Json::array();
+  auto json = AnyJson::array();
   if (ranks > max_rows) {
     json.push_back(row_json(all));
     std::ranges::stable_sort(rows, std::greater(), [](const auto* row) { return weight(*row); });
@@ -97,7 +98,7 @@ std::uint64_t peak(const std::vector<std::uint64_t>& used) {
 }
 
 /// The curves of the ranks that use most.
-Json memory_json(const Memory& memory) {
+AnyJson memory_json(const Memory& memory) {
   std::vector<std::pair<std::uint64_t, std::size_t>> peaks;
   for (std::size_t rank = 0; rank < memory.size(); ++rank) {
     if (const auto most = peak(memory[rank]); most > 0) peaks.emplace_back(most, rank);
@@ -105,13 +106,13 @@ Json memory_json(const Memory& memory) {
   const auto ranks = peaks.size();
   std::ranges::stable_sort(peaks, std::greater(), &std::pair<std::uint64_t, std::size_t>::first);
   peaks.resize(std::min(ranks, max_curves));
-  auto curves = Json::array();
+  auto curves = AnyJson::array();
   for (const auto& [most, rank] : peaks) curves.push_back({{"rank", rank}, {"peak", most}, {"used", memory[rank]}});
   return {{"ranks", ranks}, {"curves", curves}};
 }
 
 /// Who sent how much to whom; neighboring ranks share a row or column where there are many.
-Json edges_json(const std::vector<FeedEdge>& edges, int ranks) {
+AnyJson edges_json(const std::vector<FeedEdge>& edges, int ranks) {
   for (const auto& edge : edges) ranks = std::max({ranks, edge.from + 1, edge.to + 1});
   const int a_group = (ranks + max_groups - 1) / max_groups;
   const auto name = [&](int group) {
@@ -125,18 +126,18 @@ Json edges_json(const std::vector<FeedEdge>& edges, int ranks) {
     row.resize(static_cast<std::size_t>(groups));
     row[static_cast<std::size_t>(edge.to / a_group)] += edge.bytes;
   }
-  Json json = {{"columns", Json::array()}, {"rows", Json::array()}};
+  AnyJson json = {{"columns", AnyJson::array()}, {"rows", AnyJson::array()}};
   for (int group = 0; group < groups; ++group) json["columns"].push_back(name(group));
   for (const auto& [from, row] : cells) json["rows"].push_back({{"name", name(from)}, {"bytes", row}});
   return json;
 }
 
-Json ranks_json(const FeedReport& report, const Timeline& timeline, const Memory& memory) {
+AnyJson ranks_json(const FeedReport& report, const Timeline& timeline, const Memory& memory) {
   std::map<int, const TimelineRow*> rows;
   for (const auto& row : timeline.rows) {
     if (row.thread == TraceThread::step) rows.emplace(row.rank, &row);
   }
-  auto json = Json::array();
+  auto json = AnyJson::array();
   for (std::size_t i = 0; i < report.ranks.size(); ++i) {
     const auto& rank = report.ranks[i];
     const auto row = rows.find(rank.rank);
@@ -150,12 +151,12 @@ Json ranks_json(const FeedReport& report, const Timeline& timeline, const Memory
                     {"reader", rank.is_reader},
                     {"bytes_read", rank.bytes_read},
                     {"memory", i < memory.size() ? peak(memory[i]) : 0},
-                    {"shares", row == rows.end() ? Json::array() : shares(row->second->total, 10000)}});
+                    {"shares", row == rows.end() ? AnyJson::array() : shares(row->second->total, 10000)}});
   }
   return json;
 }
 
-Json recording_json(const std::vector<Trace>& traces) {
+AnyJson recording_json(const std::vector<Trace>& traces) {
   std::int64_t stride = 1;
   std::uint64_t dropped = 0, silent = 0;
   for (const auto& trace : traces) {
@@ -166,7 +167,7 @@ Json recording_json(const std::vector<Trace>& traces) {
   return {{"stride", stride}, {"dropped", dropped}, {"silent", silent}};
 }
 
-Json header_json(const FeedReport& report, const FeedHistory& history) {
+AnyJson header_json(const FeedReport& report, const FeedHistory& history) {
   const auto paths = std::min(history.paths.size(), max_paths);
   return {{"mesh", report.mesh},
           {"engine", report.engine_choice},
@@ -200,18 +201,18 @@ std::string feed_json(const FeedReport& report, const FeedHistory& history) {
   feed["edges"] = edges_json(history.edges, static_cast<int>(report.ranks.size()));
   feed["recording"] = recording_json(history.traces);
   if (report.balance) feed["balance_text"] = report.balance->to_text();
-  auto kinds = Json::array();
+  auto kinds = AnyJson::array();
   for (const auto& [kind, name] : stacked) kinds.push_back({{"name", describe(kind)}, {"style", name}});
   std::string pipelines;
   std::size_t shown = 0;
   for (const auto& pipeline : history.pipelines) {
     if (shown == max_pipelines || pipelines.size() + pipeline.json.size() > max_pipeline_bytes) break;
     pipelines +=
-        (shown++ == 0 ? "" : ",") + with_member(json_text(Json{{"rank", pipeline.rank}}), "report", pipeline.json);
+        (shown++ == 0 ? "" : ",") + with_member(json_text(AnyJson{{"rank", pipeline.rank}}), "report", pipeline.json);
   }
   auto text = json_text(feed);
   if (report.balance) text = with_member(std::move(text), "balance", report.balance->to_json());
-  auto page = json_text(Json{{"kinds", kinds}, {"more_pipelines", history.pipelines.size() - shown}});
+  auto page = json_text(AnyJson{{"kinds", kinds}, {"more_pipelines", history.pipelines.size() - shown}});
   page = with_member(std::move(page), "pipelines", "[" + pipelines + "]");
   return with_member(std::move(page), "feed", text);
 }

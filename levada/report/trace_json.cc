@@ -12,10 +12,10 @@
 namespace levada::report {
 namespace {
 
-using Json = nlohmann::json;
+using AnyJson = nlohmann::json;
 
 std::string quoted(const std::string& text) {
-  return json_text(Json(text));
+  return json_text(AnyJson(text));
 }
 
 // A viewer takes the thread whose number is its process's for the main one, and thinks little of number 0; so numbers
@@ -245,11 +245,11 @@ std::string trace_json(const FeedReport& report, const std::vector<Trace>& trace
   }
   add_arrows(events, traces);
   dropped += add_pipelines(events, pipelines, traces.size());
-  const Json about = {{"mesh", report.mesh},
-                      {"readers", report.readers},
-                      {"engine", report.engine},
-                      {"steps_between_recorded_ones", traces.empty() ? 1 : traces.front().stride},
-                      {"events_left_out", dropped}};
+  const AnyJson about = {{"mesh", report.mesh},
+                         {"readers", report.readers},
+                         {"engine", report.engine},
+                         {"steps_between_recorded_ones", traces.empty() ? 1 : traces.front().stride},
+                         {"events_left_out", dropped}};
   return fmt::format("{{\"displayTimeUnit\":\"ms\",\"otherData\":{},\"traceEvents\":[\n{}\n]}}\n", json_text(about),
                      std::move(events).take());
 }

@@ -12,7 +12,7 @@
 namespace levada {
 namespace {
 
-constexpr std::align_val_t alignment{64};
+constexpr std::align_val_t buffer_alignment{64};
 
 /// The next of four sizes per power of two, from 64 bytes on.
 std::uint64_t size_class(std::uint64_t bytes) {
@@ -43,7 +43,7 @@ struct BufferPool::State {
       forget_last(found);
     } else {
       while (cached > 0 && used + size + cached > max_used) drop_near(size);
-      data = static_cast<std::byte*>(::operator new(size, alignment));
+      data = static_cast<std::byte*>(::operator new(size, buffer_alignment));
     }
     max_used = std::max(max_used, used += size);
     return data;
@@ -53,7 +53,7 @@ struct BufferPool::State {
   void drop_near(std::uint64_t size) {
     auto near = cache.lower_bound(size);
     if (near == cache.end()) --near;
-    ::operator delete(near->second.back(), alignment);
+    ::operator delete(near->second.back(), buffer_alignment);
     forget_last(near);
   }
 
@@ -67,7 +67,7 @@ struct BufferPool::State {
     used -= size;
     // Does not wait for the mutex: in a forked child its owner may not exist.
     const std::unique_lock lock(mutex, std::try_to_lock);
-    if (!lock || !keep(data, size)) ::operator delete(data, alignment);
+    if (!lock || !keep(data, size)) ::operator delete(data, buffer_alignment);
   }
 
   /// Returns false where the bounds do not allow it, or there is no memory even for that.
@@ -85,7 +85,7 @@ struct BufferPool::State {
 
   void drop_all() {
     for (auto& [size, list] : cache) {
-      for (std::byte* data : list) ::operator delete(data, alignment);
+      for (std::byte* data : list) ::operator delete(data, buffer_alignment);
     }
     cache.clear();
     cached = 0;

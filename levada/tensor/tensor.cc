@@ -12,7 +12,7 @@
 namespace levada {
 namespace {
 
-constexpr std::size_t alignment = 64;
+constexpr std::size_t heap_alignment = 64;
 
 std::string describe(DType dtype, const Shape& shape) {
   return dtype.name() + " " + shape.to_string();
@@ -142,8 +142,9 @@ void TensorView::check_type(DType wanted) const {
 Tensor Tensor::empty(DType dtype, const Shape& shape) {
   const auto bytes = TensorView(dtype, shape, nullptr).byte_count();
   if (bytes == 0) return Tensor(TensorView(dtype, shape, nullptr), nullptr, true);
-  auto* data = static_cast<std::byte*>(::operator new (bytes, std::align_val_t{alignment}));
-  std::shared_ptr<const void> owner(data, [](std::byte* p) { ::operator delete (p, std::align_val_t{alignment}); });
+  auto* data = static_cast<std::byte*>(::operator new (bytes, std::align_val_t{heap_alignment}));
+  std::shared_ptr<const void> owner(data,
+                                    [](std::byte* p) { ::operator delete (p, std::align_val_t{heap_alignment}); });
   return Tensor(TensorView(dtype, shape, data), std::move(owner), true);
 }
 

@@ -6,19 +6,19 @@ namespace levada {
 namespace {
 
 // Large against the cost of a call, small enough that a piece is still in the second-level cache when it is parsed.
-constexpr std::size_t piece_bytes = std::size_t{256} << 10;
+constexpr std::size_t line_piece_bytes = std::size_t{256} << 10;
 
 }  // namespace
 
-LineReader::LineReader(ByteStream& stream, std::uint64_t max_line_bytes, std::size_t padding)
-    : stream_(stream), max_line_bytes_(max_line_bytes), padding_(padding), buffer_(piece_bytes) {}
+LineReader::LineReader(ByteStream& stream, std::uint64_t longest, std::size_t padding)
+    : stream_(stream), max_line_bytes_(longest), padding_(padding), buffer_(line_piece_bytes) {}
 
 bool LineReader::read_more() {
   const auto kept = held_ - at_;
   std::memmove(buffer_.data(), buffer_.data() + at_, kept);
   at_ = 0;
   held_ = kept;
-  if (kept + padding_ + piece_bytes / 2 > buffer_.size()) buffer_.resize(2 * buffer_.size());
+  if (kept + padding_ + line_piece_bytes / 2 > buffer_.size()) buffer_.resize(2 * buffer_.size());
   const auto got = stream_.read(std::span(buffer_).subspan(kept, buffer_.size() - padding_ - kept));
   held_ += got;
   return got > 0;

@@ -26,12 +26,6 @@ using ::testing::SizeIs;
 using ::testing::UnorderedElementsAre;
 namespace fs = std::filesystem;
 
-std::string content(const std::string& path) {
-  std::ostringstream out;
-  out << std::ifstream(path, std::ios::binary).rdbuf();
-  return out.str();
-}
-
 TEST_F(TokenCaching, TokenizesATextOnceAndFindsItsTokensLater) {
   const TokenizeTexts how{.tokenizer = tokenizer_, .text = {.skip_bad = true}, .threads = 2};
   auto cache = open();

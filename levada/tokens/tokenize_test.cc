@@ -20,12 +20,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-std::string content(const std::string& path) {
-  std::ostringstream out;
-  out << std::ifstream(path, std::ios::binary).rdbuf();
-  return out.str();
-}
-
 /// Gives these pieces, or one without end.
 class Pieces final : public TextReader {
  public:

@@ -42,7 +42,7 @@ bool read_all(ByteView bytes) {
   }
 }
 
-void seal(Bytes& bytes) {
+void reseal(Bytes& bytes) {
   const ByteView all = bytes;
   std::uint64_t offset = 0;
   std::uint64_t size = 0;
@@ -122,7 +122,7 @@ TEST(CodecProperty, AnyChangeToTheBodyGivesATreeOrAnError) {
       const auto fingerprint = hash64(ByteView(bytes).subspan(schema, size));
       std::memcpy(bytes.data() + 8, &fingerprint, 8);
     }
-    seal(bytes);
+    reseal(bytes);
     ++(read_all(bytes) ? taken : refused);
   }
   EXPECT_GT(taken, 100);

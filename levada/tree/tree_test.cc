@@ -12,7 +12,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-Tree sample() {
+Tree example() {
   return Tree::dict({
       {"tokens", Tensor::of<std::int64_t>({2, 2}, {1, 2, 3, 4})},
       {"meta", Tree::dict({{"ids", Tree::list({7, "seven", None{}})}, {std::int64_t{3}, true}})},
@@ -21,7 +21,7 @@ Tree sample() {
 }
 
 TEST(Tree, IsFoundByPath) {
-  const auto tree = sample();
+  const auto tree = example();
   EXPECT_EQ(tree.tensor("tokens").shape(), (Shape{2, 2}));
   EXPECT_EQ(tree.at("meta.ids[1]"), Tree("seven"));
   EXPECT_EQ(tree.at("meta.3"), Tree(true));
@@ -31,7 +31,7 @@ TEST(Tree, IsFoundByPath) {
 }
 
 TEST(Tree, SaysWhatIsThereInsteadOfWhatIsNot) {
-  const auto tree = sample();
+  const auto tree = example();
   EXPECT_THAT(refusal([&] { tree.at("token"); }), HasSubstr("the tree has tokens, meta, pair"));
   EXPECT_THAT(refusal([&] { tree.at("meta.id"); }), HasSubstr("'meta' has ids, 3"));
   EXPECT_THAT(refusal([&] { tree.at("meta.ids[3]"); }), HasSubstr("'meta.ids' is a list of 3"));
@@ -40,7 +40,7 @@ TEST(Tree, SaysWhatIsThereInsteadOfWhatIsNot) {
 }
 
 TEST(Tree, RefusesTextThatIsNoPath) {
-  const auto tree = sample();
+  const auto tree = example();
   for (const auto* path : {".", "tokens.", "meta..ids", "meta.ids[", "meta.ids[x]", "meta.ids[-1]", "meta.ids[01]",
                            "meta.ids[1]x", "meta.\"ids", "\"a\\", "meta.ids]"}) {
     EXPECT_THAT(refusal([&] { tree.at(path); }), HasSubstr("is not a path")) << path;
@@ -98,7 +98,7 @@ TEST(Tree, ComparesBitsNotValues) {
 }
 
 TEST(Tree, PrintsOneLineANode) {
-  EXPECT_EQ(sample().to_string(),
+  EXPECT_EQ(example().to_string(),
             "dict of 3\n"
             "  tokens: int64 [2, 2]\n"
             "  meta: dict of 2\n"

@@ -15,7 +15,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-constexpr auto generous = std::chrono::seconds(20);
+constexpr auto agree_timeout = std::chrono::seconds(20);
 constexpr auto brief = std::chrono::milliseconds(50);
 
 std::future<std::string> agreeing(Engine& engine, Duration wait) {
@@ -40,7 +40,7 @@ TEST(Agree, TimesOutNamingEveryRankThatIsMissing) {
 
 TEST(Agree, TimesOutOnTheOtherRanksNamingThoseThatRankZeroMisses) {
   const auto engines = inproc::make_group(4);
-  auto first = agreeing(*engines[0], generous);
+  auto first = agreeing(*engines[0], agree_timeout);
   while (engines[0]->status(0).detail[0] == '\0') std::this_thread::yield();
   EXPECT_THAT(agreeing(*engines[3], brief).get(),
               AllOf(HasSubstr("Timeout: rank 3 waited "), HasSubstr("rank 0: start-up, missing are ranks 1, 2"),
@@ -51,8 +51,8 @@ TEST(Agree, TimesOutOnTheOtherRanksNamingThoseThatRankZeroMisses) {
 
 TEST(Agree, EndsWithTheReasonOfAnAbort) {
   const auto engines = inproc::make_group(3);
-  auto first = agreeing(*engines[0], generous);
-  auto second = agreeing(*engines[1], generous);
+  auto first = agreeing(*engines[0], agree_timeout);
+  auto second = agreeing(*engines[1], agree_timeout);
   engines[2]->abort("no data");
   EXPECT_THAT(first.get(), AllOf(HasSubstr("EngineError"), HasSubstr("no data")));
   EXPECT_THAT(second.get(), AllOf(HasSubstr("EngineError"), HasSubstr("no data")));
@@ -60,8 +60,8 @@ TEST(Agree, EndsWithTheReasonOfAnAbort) {
 
 TEST(Agree, EndsNamingALostRank) {
   const auto engines = inproc::make_group(3);
-  auto first = agreeing(*engines[0], generous);
-  auto second = agreeing(*engines[1], generous);
+  auto first = agreeing(*engines[0], agree_timeout);
+  auto second = agreeing(*engines[1], agree_timeout);
   inproc::lose(*engines[2]);
   EXPECT_THAT(first.get(), AllOf(HasSubstr("PeerLost"), HasSubstr("rank 2")));
   EXPECT_THAT(second.get(), AllOf(HasSubstr("PeerLost"), HasSubstr("rank 2")));
@@ -70,14 +70,14 @@ TEST(Agree, EndsNamingALostRank) {
 TEST(Agree, EndsWhenARankHasLeft) {
   auto engines = inproc::make_group(2);
   engines[1].reset();
-  EXPECT_THAT(agreeing(*engines[0], generous).get(), HasSubstr("PeerLost: rank 1 left before start-up"));
+  EXPECT_THAT(agreeing(*engines[0], agree_timeout).get(), HasSubstr("PeerLost: rank 1 left before start-up"));
 }
 
 TEST(Agree, NamesStepAndExceptionOfARankThatHasLeftWithOne) {
   auto engines = inproc::make_group(2);
   engines[1]->post(Status::make(raised_operation, 7, -1, "ValueError: loss is NaN"));
   engines[1].reset();
-  EXPECT_THAT(agreeing(*engines[0], generous).get(),
+  EXPECT_THAT(agreeing(*engines[0], agree_timeout).get(),
               HasSubstr("PeerLost: rank 1 left at step 7 with ValueError: loss is NaN before start-up"));
 }
 
@@ -94,9 +94,9 @@ TEST(Agree, EndsWithWhatItsPollThrows) {
 TEST(Agree, LeavesTheBoardAsItWas) {
   const auto engines = inproc::make_group(2);
   engines[0]->post(Status::make("mine", 4));
-  auto first = agreeing(*engines[0], generous);
+  auto first = agreeing(*engines[0], agree_timeout);
   while (std::string_view(engines[0]->status(0).operation.data()) != "start-up") std::this_thread::yield();
-  auto second = agreeing(*engines[1], generous);
+  auto second = agreeing(*engines[1], agree_timeout);
   EXPECT_EQ(first.get() + second.get(), "agreedagreed");
   EXPECT_STREQ(engines[1]->status(0).operation.data(), "mine");
   EXPECT_STREQ(engines[0]->status(1).operation.data(), "");

@@ -13,16 +13,6 @@
 namespace levada::p2p {
 namespace {
 
-Deadline limit() {
-  return Deadline::after(std::chrono::seconds(20));
-}
-
-void send(Engine& engine, Channel& channel, std::size_t bytes, std::byte value) {
-  Block block = allocate(engine, bytes, limit(), "test");
-  std::memset(block.memory().data(), static_cast<int>(value), bytes);
-  publish(engine, channel, std::move(block), bytes, limit(), "test");
-}
-
 Bytes bytes_of(const Entry& entry) {
   const Lease encoded = encode(entry);
   return {encoded.bytes.begin(), encoded.bytes.end()};
@@ -98,12 +88,12 @@ std::string after(const Bytes& bytes) {
   test::LoopbackNetwork network(2);
   auto engines = test::make_engines(network);
   const auto sending = engines[0]->open(0, {1}, 1);
-  send(*engines[0], *sending, 10, std::byte{1});
+  test::send(*engines[0], *sending, 10, std::byte{1});
   const auto hold = std::make_shared<const Bytes>(bytes);
   network.send(0, {.from = 1, .frame = Frame{.header = {.bytes = *hold, .hold = hold}, .body = {}}});
   std::string what;
   try {
-    engines[0]->wait({}, limit());
+    engines[0]->wait({}, test::limit());
   } catch (const CorruptMessage& error) {
     what = error.what();
   }
@@ -136,7 +126,7 @@ TEST(P2pFrame, MayHoldAnything) {
     network.send(0, {.from = 1, .frame = Frame{.header = {.bytes = *hold, .hold = hold}, .body = {}}});
   }
   network.lose(1);
-  EXPECT_THROW(engines[0]->wait({}, limit()), Error);
+  EXPECT_THROW(engines[0]->wait({}, test::limit()), Error);
 }
 
 }  // namespace

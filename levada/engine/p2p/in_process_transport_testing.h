@@ -5,6 +5,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <cstring>
 #include <deque>
 #include <exception>
 #include <functional>
@@ -17,9 +18,21 @@
 #include <vector>
 
 #include "levada/base/copy.h"
+#include "levada/engine/collect.h"
 #include "levada/engine/p2p/p2p.h"
 
 namespace levada::p2p::test {
+
+inline Deadline limit() {
+  return Deadline::after(std::chrono::seconds(20));
+}
+
+/// Publishes `bytes` that are all `value`.
+inline void send(Engine& engine, Channel& channel, std::size_t bytes, std::byte value) {
+  Block block = allocate(engine, bytes, limit(), "test");
+  std::memset(block.memory().data(), static_cast<int>(value), bytes);
+  publish(engine, channel, std::move(block), bytes, limit(), "test");
+}
 
 /// The mailboxes of all ranks. Each is emptied by a thread of its own, until all of that rank's peers have closed, for
 /// which the destructor waits: engines end before it.

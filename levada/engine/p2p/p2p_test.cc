@@ -47,16 +47,6 @@ TEST_P(P2pDeath, Holds) {
 INSTANTIATE_TEST_SUITE_P(, P2pDeath, testing::ValuesIn(conformance::all_death_trials()),
                          [](const auto& trial) { return conformance::name_of(trial.param); });
 
-Deadline limit() {
-  return Deadline::after(std::chrono::seconds(20));
-}
-
-void send(Engine& engine, Channel& channel, std::size_t bytes, std::byte value) {
-  Block block = allocate(engine, bytes, limit(), "test");
-  std::memset(block.memory().data(), static_cast<int>(value), bytes);
-  publish(engine, channel, std::move(block), bytes, limit(), "test");
-}
-
 TEST(P2pLoss, WakesAWaitNamingTheLostRank) {
   test::LoopbackNetwork network(3);
   const auto engines = test::make_engines(network);
@@ -70,12 +60,12 @@ TEST(P2pLoss, LetsMessagesBeReceivedThatHadCome) {
   test::LoopbackNetwork network(2);
   const auto engines = test::make_engines(network);
   const auto sending = engines[1]->open(1, {0}, 2), receiving = engines[0]->open(1, {0}, 2);
-  send(*engines[1], *sending, 8, std::byte{1});
-  send(*engines[1], *sending, 1'000'000, std::byte{2});
+  test::send(*engines[1], *sending, 8, std::byte{1});
+  test::send(*engines[1], *sending, 1'000'000, std::byte{2});
   network.lose(1);
-  EXPECT_EQ(conformance::lost_rank([&] { engines[0]->wait({}, limit()); }), 1);
+  EXPECT_EQ(conformance::lost_rank([&] { engines[0]->wait({}, test::limit()); }), 1);
   Channel* const channels[] = {receiving.get()};
-  EXPECT_EQ(engines[0]->wait({.receive = channels}, limit()), Woken::ready);
+  EXPECT_EQ(engines[0]->wait({.receive = channels}, test::limit()), Woken::ready);
   EXPECT_EQ(engines[0]->try_receive(*receiving).message.value().bytes[7], std::byte{1});
   const Lease second = engines[0]->try_receive(*receiving).message.value();
   EXPECT_EQ(conformance::lost_rank([&] { engines[0]->try_receive(*receiving); }), 1);
@@ -87,7 +77,7 @@ TEST(P2pLoss, DoesNothingToARankThatHasLeft) {
   auto engines = test::make_engines(network);
   const auto receiving = engines[0]->open(1, {0}, 1);
   engines[1].reset();
-  EXPECT_FALSE(receive(*engines[0], *receiving, limit(), "test"));
+  EXPECT_FALSE(receive(*engines[0], *receiving, test::limit(), "test"));
   network.lose(1);
   EXPECT_EQ(conformance::lost_rank([&] { engines[0]->wait({}, Deadline::after(std::chrono::milliseconds(20))); }), -1);
 }
@@ -96,7 +86,7 @@ TEST(P2pLoss, IsToldToThoseWhoCannotSeeIt) {
   test::LoopbackNetwork network(3);
   const auto engines = test::make_engines(network);
   network.send(1, {.from = 2});
-  EXPECT_EQ(conformance::lost_rank([&] { engines[0]->wait({}, limit()); }), 2);
+  EXPECT_EQ(conformance::lost_rank([&] { engines[0]->wait({}, test::limit()); }), 2);
   network.lose(2);
 }
 
@@ -110,19 +100,21 @@ TEST(P2pLoss, OfOneReceiverOfAMulticastLosesNoOther) {
   for (const std::size_t rank : living) {
     among_the_living.push_back(engines[rank]->subgroup(std::vector<int>{0, 1, 3}, "living"));
   }
-  send(*engines[0], *channels[0], 1, std::byte{5});  // with notices, which no two receivers share
-  for (const std::size_t rank : {1, 2, 3}) static_cast<void>(receive(*engines[rank], *channels[rank], limit(), "test"));
+  test::send(*engines[0], *channels[0], 1, std::byte{5});  // with notices, which no two receivers share
+  for (const std::size_t rank : {1, 2, 3})
+    static_cast<void>(receive(*engines[rank], *channels[rank], test::limit(), "test"));
   network.disconnect(2);
-  send(*engines[0], *channels[0], 1'000'000, std::byte{6});
+  test::send(*engines[0], *channels[0], 1'000'000, std::byte{6});
   for (const std::size_t rank : living) {
-    EXPECT_EQ(conformance::lost_rank([&] { engines[rank]->wait({}, limit()); }), 2);
+    EXPECT_EQ(conformance::lost_rank([&] { engines[rank]->wait({}, test::limit()); }), 2);
     if (rank == 0) continue;
     const Lease lease = engines[rank]->try_receive(*channels[rank]).message.value();
     EXPECT_EQ(lease.bytes[999'999], std::byte{6});
   }
   std::vector<std::future<std::vector<Bytes>>> agreeing;
   for (const auto& engine : among_the_living) {
-    agreeing.push_back(std::async(std::launch::async, [&] { return agree(*engine, as_bytes("x"), limit(), "test"); }));
+    agreeing.push_back(
+        std::async(std::launch::async, [&] { return agree(*engine, as_bytes("x"), test::limit(), "test"); }));
   }
   for (auto& each : agreeing) EXPECT_EQ(each.get().size(), 3U);
   network.lose(2);
@@ -136,8 +128,8 @@ class PeerThatIsOut {
   test::LoopbackNetwork& network() { return network_; }
 
   void send_first() {
-    send(engine(1), *sending_, 1, std::byte{1});
-    static_cast<void>(receive(engine(0), receiving(), limit(), "test"));
+    test::send(engine(1), *sending_, 1, std::byte{1});
+    static_cast<void>(receive(engine(0), receiving(), test::limit(), "test"));
   }
   void leave() {
     sending_.reset();
@@ -149,8 +141,8 @@ class PeerThatIsOut {
     const std::uint64_t key = KeyDeriver(root_group("wire", 0, 3).key()).channel(1, to);
     const Lease header = encode(Entry{.key = key, .count = 1, .tail = as_bytes("x")});
     network_.send(0, {.from = 1, .frame = Frame{.header = header, .body = {}}});
-    send(*rest_[1], *marker_[1], 1, std::byte{1});
-    static_cast<void>(receive(*rest_[0], *marker_[0], limit(), "test"));
+    test::send(*rest_[1], *marker_[1], 1, std::byte{1});
+    static_cast<void>(receive(*rest_[0], *marker_[0], test::limit(), "test"));
   }
 
  private:
@@ -171,7 +163,7 @@ TEST(P2pLoss, IsTheEndOfWhatARankSends) {
   PeerThatIsOut peer;
   peer.send_first();
   peer.network().send(0, {.from = 1});
-  EXPECT_EQ(conformance::lost_rank([&] { peer.engine(0).wait({}, limit()); }), 1);
+  EXPECT_EQ(conformance::lost_rank([&] { peer.engine(0).wait({}, test::limit()); }), 1);
   peer.send_once_more();
   EXPECT_EQ(conformance::lost_rank([&] { peer.engine(0).try_receive(peer.receiving()); }), 1);
   peer.network().lose(1);
@@ -181,7 +173,7 @@ TEST(P2pLeaving, IsTheEndOfWhatARankSends) {
   PeerThatIsOut peer;
   peer.send_first();
   peer.leave();
-  EXPECT_FALSE(receive(peer.engine(0), peer.receiving(), limit(), "test"));
+  EXPECT_FALSE(receive(peer.engine(0), peer.receiving(), test::limit(), "test"));
   peer.send_once_more();
   EXPECT_TRUE(peer.engine(0).try_receive(peer.receiving()).ended);
 }
@@ -195,9 +187,9 @@ void expect_no_memory(std::size_t bytes) {
   const auto sender = make(0, {});
   const auto short_of_memory = make(1, {.limits = [] { return MemoryLimits{.total = 1 << 30, .available = 0}; }});
   const auto sending = sender->open(0, {1}, 2), receiving = short_of_memory->open(0, {1}, 2);
-  for (int i = 0; i < 2; ++i) send(*sender, *sending, bytes, std::byte{1});
+  for (int i = 0; i < 2; ++i) test::send(*sender, *sending, bytes, std::byte{1});
   for (const auto& engine : {short_of_memory, sender}) {
-    EXPECT_THROW(engine->wait({}, limit()), EngineError);
+    EXPECT_THROW(engine->wait({}, test::limit()), EngineError);
     const Cause cause = engine->cause().value();
     EXPECT_EQ(cause.kind, ErrorKind::engine);
     EXPECT_EQ(cause.rank, 1);
@@ -219,8 +211,8 @@ TEST(P2pMessages, KeepASendersBlockUntilTheyHaveGone) {
   const auto engines = test::make_engines(network, {.memory_bytes = 1 << 20});
   const auto sending = engines[0]->open(0, {1}, 3), receiving = engines[1]->open(0, {1}, 3);
   for (int i = 0; i < 100; ++i) {
-    send(*engines[0], *sending, 1 << 19, static_cast<std::byte>(i));
-    const auto lease = receive(*engines[1], *receiving, limit(), "test");
+    test::send(*engines[0], *sending, 1 << 19, static_cast<std::byte>(i));
+    const auto lease = receive(*engines[1], *receiving, test::limit(), "test");
     EXPECT_EQ(lease.value().bytes[(1 << 19) - 1], static_cast<std::byte>(i));
   }
 }
@@ -230,13 +222,13 @@ TEST(P2pMessages, FindRoomInAWindowOfWhateverSize) {
   const auto engines = test::make_engines(network);
   constexpr int most = std::numeric_limits<int>::max();
   const auto sending = engines[0]->open(0, {1}, most), receiving = engines[1]->open(0, {1}, most);
-  send(*engines[0], *sending, 1'000'000, std::byte{1});
-  EXPECT_EQ(receive(*engines[1], *receiving, limit(), "test").value().bytes[999'999], std::byte{1});
+  test::send(*engines[0], *sending, 1'000'000, std::byte{1});
+  EXPECT_EQ(receive(*engines[1], *receiving, test::limit(), "test").value().bytes[999'999], std::byte{1});
 }
 
 /// Asks nobody what has become of them, as receive() does.
 Lease poll(Engine& engine, Channel& channel) {
-  for (const Deadline deadline = limit(); !deadline.expired(); std::this_thread::yield()) {
+  for (const Deadline deadline = test::limit(); !deadline.expired(); std::this_thread::yield()) {
     if (const auto received = engine.try_receive(channel); received.message) return *received.message;
   }
   throw Timeout("no message came");
@@ -248,12 +240,12 @@ TEST(P2pMessages, CarryReceiptsAndClosesThatWereDeferred) {
   const auto sending = engines[0]->open(0, {1}, 3);
   auto receiving = engines[1]->open(0, {1}, 3);
   const auto back_sending = engines[1]->open(1, {0}, 1), back_receiving = engines[0]->open(1, {0}, 1);
-  for (int i = 0; i < 3; ++i) send(*engines[0], *sending, 10, std::byte{7});
+  for (int i = 0; i < 3; ++i) test::send(*engines[0], *sending, 10, std::byte{7});
   for (int i = 0; i < 3; ++i) poll(*engines[1], *receiving);
   receiving.reset();
   EXPECT_EQ(network.num_packets(0), 0);
   EXPECT_EQ(engines[0]->holders(*sending).at(0).not_received, 3);
-  send(*engines[1], *back_sending, 1'000'000, std::byte{1});
+  test::send(*engines[1], *back_sending, 1'000'000, std::byte{1});
   poll(*engines[0], *back_receiving);
   EXPECT_EQ(network.num_packets(0), 1);
   EXPECT_TRUE(engines[0]->holders(*sending).empty());
@@ -264,10 +256,10 @@ TEST(P2pMessages, AreAcknowledgedAtOnceWhereTheirSenderWaits) {
   const auto engines = test::make_engines(network);
   const auto sending = engines[0]->open(0, {1}, 1), receiving = engines[1]->open(0, {1}, 1);
   auto sent = std::async(std::launch::async, [&] {
-    for (int i = 0; i < 50; ++i) send(*engines[0], *sending, 10, static_cast<std::byte>(i));
+    for (int i = 0; i < 50; ++i) test::send(*engines[0], *sending, 10, static_cast<std::byte>(i));
   });
   for (int i = 0; i < 50; ++i) {
-    EXPECT_EQ(receive(*engines[1], *receiving, limit(), "test").value().bytes[0], static_cast<std::byte>(i));
+    EXPECT_EQ(receive(*engines[1], *receiving, test::limit(), "test").value().bytes[0], static_cast<std::byte>(i));
   }
   sent.get();
 }
@@ -283,14 +275,14 @@ TEST(P2pJoining, LandsMessagesInBlocksOfAnotherEngineThatCanPublishThem) {
   const auto receiving =
       engines[1]->open(0, to, 2, {.landing = [near](std::size_t bytes) { return near->try_allocate(bytes); }});
   for (const std::size_t bytes : {std::size_t{10}, std::size_t{1'000'000}}) {
-    send(*engines[0], *sending, bytes, std::byte{7});
+    test::send(*engines[0], *sending, bytes, std::byte{7});
     Channel* const channels[] = {receiving.get()};
-    ASSERT_EQ(engines[1]->wait({.receive = channels}, limit()), Woken::ready);
+    ASSERT_EQ(engines[1]->wait({.receive = channels}, test::limit()), Woken::ready);
     Received received = engines[1]->try_receive(*receiving);
     ASSERT_TRUE(received.message && received.landed);
     EXPECT_EQ(received.message->bytes.data(), received.landed.memory().data());
     EXPECT_TRUE(near->try_publish(*onward, received.landed, bytes));
-    const Lease lease = receive(*near, *onward, limit(), "test").value();
+    const Lease lease = receive(*near, *onward, test::limit(), "test").value();
     EXPECT_EQ(lease.bytes.size(), bytes);
     EXPECT_EQ(lease.bytes[bytes - 1], std::byte{7});
   }
@@ -308,8 +300,8 @@ TEST(P2pJoining, ReceivesElsewhereWhereTheLandingHasNothingOrFails) {
   };
   const auto receiving = engines[1]->open(0, to, 2, {.landing = land});
   for (int i = 0; i < 2; ++i) {
-    send(*engines[0], *sending, 1'000'000, std::byte{3});
-    const Lease lease = receive(*engines[1], *receiving, limit(), "test").value();
+    test::send(*engines[0], *sending, 1'000'000, std::byte{3});
+    const Lease lease = receive(*engines[1], *receiving, test::limit(), "test").value();
     EXPECT_EQ(lease.bytes[999'999], std::byte{3});
   }
   EXPECT_EQ(calls, 2);
@@ -320,20 +312,20 @@ TEST(P2pJoining, ForwardsALeaseOfAnotherEngineWithoutACopy) {
   const auto engines = test::make_engines(network);
   const auto near = inproc::make_group(1).front();
   const auto tap = near->open(0, {0}, 1);
-  send(*near, *tap, 1'000'000, std::byte{5});
-  Lease lease = receive(*near, *tap, limit(), "test").value();
+  test::send(*near, *tap, 1'000'000, std::byte{5});
+  Lease lease = receive(*near, *tap, test::limit(), "test").value();
   const std::vector<int> to{0, 1};
   const auto sending = engines[0]->open(0, to, 1), receiving = engines[1]->open(0, to, 1);
   const std::byte* const bytes = lease.bytes.data();
   EXPECT_TRUE(engines[0]->try_publish(*sending, lease));
   lease = {};
   EXPECT_EQ(near->holders(*tap).at(0).leased, 1) << "the bytes are kept as long as they are needed";
-  EXPECT_EQ(receive(*engines[1], *receiving, limit(), "test").value().bytes[999'999], std::byte{5});
-  Lease own = receive(*engines[0], *sending, limit(), "test").value();
+  EXPECT_EQ(receive(*engines[1], *receiving, test::limit(), "test").value().bytes[999'999], std::byte{5});
+  Lease own = receive(*engines[0], *sending, test::limit(), "test").value();
   EXPECT_EQ(own.bytes.data(), bytes);
   EXPECT_TRUE(engines[0]->make_private(*sending, own).empty()) << "they are another engine's";
   own = {};
-  for (const Deadline deadline = limit(); !near->holders(*tap).empty() && !deadline.expired();)
+  for (const Deadline deadline = test::limit(); !near->holders(*tap).empty() && !deadline.expired();)
     std::this_thread::yield();
   EXPECT_TRUE(near->holders(*tap).empty());
 }
@@ -350,12 +342,12 @@ TEST(P2pJoining, WakesAThreadThatWaitsOnAnotherEngine) {
   });
   auto waiting = std::async(std::launch::async, [&] {
     while (!engines[1]->try_receive(*receiving).message) {
-      if (near->wait({.stop = &changed}, limit()) == Woken::timeout) return false;
+      if (near->wait({.stop = &changed}, test::limit()) == Woken::timeout) return false;
       changed = false;
     }
     return true;
   });
-  send(*engines[0], *sending, 100, std::byte{1});
+  test::send(*engines[0], *sending, 100, std::byte{1});
   EXPECT_TRUE(waiting.get());
   engines[1]->on_change({});
 }
@@ -366,8 +358,8 @@ TEST(P2pTransport, MayMoveNothingUnlessARankWaits) {
   std::vector<std::future<std::vector<Bytes>>> agreeing;
   for (const auto& engine : engines) {
     agreeing.push_back(std::async(std::launch::async, [&engine] {
-      for (int round = 0; round < 20; ++round) agree(*engine, as_bytes("x"), limit(), "test");
-      return agree(*engine, as_bytes("done"), limit(), "test");
+      for (int round = 0; round < 20; ++round) agree(*engine, as_bytes("x"), test::limit(), "test");
+      return agree(*engine, as_bytes("done"), test::limit(), "test");
     }));
   }
   for (auto& each : agreeing) EXPECT_EQ(each.get().size(), 3U);
@@ -377,13 +369,13 @@ TEST(P2pWindows, ThatDifferAreSeenByAllHoweverLateTheChannelIsOpened) {
   test::LoopbackNetwork network(3);
   const auto engines = test::make_engines(network);
   const auto sending = engines[0]->open(0, {1, 2}, 2);
-  send(*engines[0], *sending, 100, std::byte{1});
+  test::send(*engines[0], *sending, 100, std::byte{1});
   const auto honest = engines[2]->open(0, {1, 2}, 2);
-  static_cast<void>(receive(*engines[2], *honest, limit(), "test"));
-  for (const Deadline deadline = limit(); network.num_packets(1) == 0 && !deadline.expired();)
+  static_cast<void>(receive(*engines[2], *honest, test::limit(), "test"));
+  for (const Deadline deadline = test::limit(); network.num_packets(1) == 0 && !deadline.expired();)
     std::this_thread::yield();
   const auto other = engines[1]->open(0, {1, 2}, 3);
-  for (const auto& engine : engines) EXPECT_THROW(engine->wait({}, limit()), InvalidArgument);
+  for (const auto& engine : engines) EXPECT_THROW(engine->wait({}, test::limit()), InvalidArgument);
 }
 
 }  // namespace

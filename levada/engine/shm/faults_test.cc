@@ -23,10 +23,6 @@ namespace {
 
 const Options small{.memory_bytes = std::size_t{64} << 20};
 
-Deadline soon() {
-  return Deadline::after(std::chrono::seconds(30));
-}
-
 int number_from(const char* variable, int otherwise) {
   const char* const text = std::getenv(variable);
   return text != nullptr ? std::atoi(text) : otherwise;
@@ -75,7 +71,7 @@ std::set<std::string> names_in_dev_shm() {
     if (!block) block = engine.try_allocate(20'000);
     if (block && engine.try_publish(*mine[0], *block, 20'000)) block.reset();
     for (Channel* const channel : take) static_cast<void>(engine.try_receive(*channel));
-    engine.wait({.receive = take, .publish = mine}, soon());
+    engine.wait({.receive = take, .publish = mine}, test::soon());
   }
 }
 
@@ -99,7 +95,7 @@ std::string kill_one(int victim, Duration delay, std::int64_t& slowest_us) {
   ranks.kill(victim);
   const std::int64_t killed_at = now_us();
   std::string wrong;
-  const auto endings = ranks.wait(soon());
+  const auto endings = ranks.wait(test::soon());
   for (int rank = 0; rank < size; ++rank) {
     const auto& ending = endings[static_cast<std::size_t>(rank)];
     if (rank == victim) continue;
@@ -154,15 +150,15 @@ TEST(Death, IsSeenLongBeforeTheMemoryIsGone) {
     const auto engine = join(rank, 3, std::move(mine));
     const auto channel = engine->open(2, {0, 1}, 1);
     if (rank == 2) {
-      const Block held = allocate(*engine, bytes, soon(), "test");
-      publish(*engine, *channel, allocate(*engine, 1, soon(), "test"), 1, soon(), "test");
-      engine->wait({.publish = std::vector<Channel*>{channel.get()}}, soon());
+      const Block held = allocate(*engine, bytes, test::soon(), "test");
+      publish(*engine, *channel, allocate(*engine, 1, test::soon(), "test"), 1, test::soon(), "test");
+      engine->wait({.publish = std::vector<Channel*>{channel.get()}}, test::soon());
       at[2] = now_us();
       ::raise(SIGKILL);
     }
-    static_cast<void>(receive(*engine, *channel, soon(), "test"));
+    static_cast<void>(receive(*engine, *channel, test::soon(), "test"));
     try {
-      static_cast<void>(receive(*engine, *channel, soon(), "test"));
+      static_cast<void>(receive(*engine, *channel, test::soon(), "test"));
     } catch (const PeerLost& lost) {
       at[rank] = now_us();
       if (lost.rank() == 2) return;
@@ -188,18 +184,18 @@ TEST(Death, LeavesWhatWasSentToBeTakenAndLeasesAsTheyAre) {
     const auto channel = engine->open(1, {0}, 8);
     const auto ready = engine->open(0, {1}, 1);  // a channel is opened by the living
     if (rank == 1) {
-      static_cast<void>(receive(*engine, *ready, soon(), "test"));
+      static_cast<void>(receive(*engine, *ready, test::soon(), "test"));
       for (int i = 0; i < 5; ++i) {
-        Block block = allocate(*engine, 100'000, soon(), "test");
+        Block block = allocate(*engine, 100'000, test::soon(), "test");
         std::fill_n(block.memory().data(), 100'000, static_cast<std::byte>(i));
-        publish(*engine, *channel, std::move(block), 100'000, soon(), "test");
+        publish(*engine, *channel, std::move(block), 100'000, test::soon(), "test");
       }
       ::raise(SIGKILL);
     }
-    publish(*engine, *ready, allocate(*engine, 1, soon(), "test"), 1, soon(), "test");
+    publish(*engine, *ready, allocate(*engine, 1, test::soon(), "test"), 1, test::soon(), "test");
     // Only once the death is known are the messages taken.
     try {
-      engine->wait({}, soon());
+      engine->wait({}, test::soon());
       throw EngineError("the death was not seen");
     } catch (const PeerLost&) {
     }
@@ -229,25 +225,25 @@ TEST(Death, OfAReceiverGivesTheSenderItsMemoryBack) {
     const auto both = engine->open(0, {1, 2}, 4);
     if (rank == 2) {
       const auto go = engine->open(0, {2}, 1);
-      const auto lease = receive(*engine, *both, soon(), "test");
-      static_cast<void>(receive(*engine, *go, soon(), "test"));
+      const auto lease = receive(*engine, *both, test::soon(), "test");
+      static_cast<void>(receive(*engine, *go, test::soon(), "test"));
       ::raise(SIGKILL);
     }
     const auto living = engine->subgroup(std::vector<int>{0, 1}, "living");
-    agree(*living, {}, soon(), "test");
+    agree(*living, {}, test::soon(), "test");
     if (rank == 1) {
-      for (int i = 0; i < 3; ++i) static_cast<void>(receive(*engine, *both, soon(), "test"));
+      for (int i = 0; i < 3; ++i) static_cast<void>(receive(*engine, *both, test::soon(), "test"));
     } else {
       for (int i = 0; i < 3; ++i) {
-        publish(*engine, *both, allocate(*engine, part, soon(), "test"), 1, soon(), "test");
+        publish(*engine, *both, allocate(*engine, part, test::soon(), "test"), 1, test::soon(), "test");
       }
       if (engine->try_allocate(part)) throw EngineError("there should be no memory left");
       const auto go = engine->open(0, {2}, 1);
-      publish(*engine, *go, allocate(*engine, 1, soon(), "test"), 1, soon(), "test");
+      publish(*engine, *go, allocate(*engine, 1, test::soon(), "test"), 1, test::soon(), "test");
       // Two messages that rank 2 has not taken, and the one that it holds, come back with its death.
-      static_cast<void>(allocate(*living, 3 * part, soon(), "test"));
+      static_cast<void>(allocate(*living, 3 * part, test::soon(), "test"));
     }
-    agree(*living, {}, soon(), "test");
+    agree(*living, {}, test::soon(), "test");
   };
   EXPECT_EQ(test::run_forked(3, body, small), "rank 2 (signal 9): \n");
 }

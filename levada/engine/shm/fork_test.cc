@@ -12,10 +12,6 @@
 namespace levada::shm {
 namespace {
 
-Deadline soon() {
-  return Deadline::after(std::chrono::seconds(30));
-}
-
 int status_of_child(const std::function<int()>& body) {
   const int process = ::fork();
   if (process == 0) ::_exit(body());
@@ -36,8 +32,8 @@ bool refuses(const std::function<void()>& call) {
 TEST(Fork, LeavesTheParentsEngineLeasesAndBlocksAlone) {
   const auto body = [](std::shared_ptr<Engine> engine) {
     auto channel = engine->open(0, {0}, 2);
-    publish(*engine, *channel, allocate(*engine, 100, soon(), "test"), 100, soon(), "test");
-    std::optional<Lease> lease = receive(*engine, *channel, soon(), "test");
+    publish(*engine, *channel, allocate(*engine, 100, test::soon(), "test"), 100, test::soon(), "test");
+    std::optional<Lease> lease = receive(*engine, *channel, test::soon(), "test");
     std::optional<Block> block = engine->try_allocate(100);
     std::byte* const memory = block->memory().data();
     const int status = status_of_child([&] {
@@ -46,7 +42,7 @@ TEST(Fork, LeavesTheParentsEngineLeasesAndBlocksAlone) {
                                refuses([&] { engine->try_publish(*channel, *block, 1); }) &&
                                refuses([&] { engine->open(0, {0}, 1); }) &&
                                refuses([&] { engine->subgroup(std::vector<int>{0}, "x"); }) &&
-                               refuses([&] { engine->wait({}, soon()); }) && refuses([&] { engine->wake(); });
+                               refuses([&] { engine->wait({}, test::soon()); }) && refuses([&] { engine->wake(); });
       engine->abort("a child must not");
       lease.reset();
       block.reset();
@@ -58,8 +54,9 @@ TEST(Fork, LeavesTheParentsEngineLeasesAndBlocksAlone) {
     const auto holders = engine->holders(*channel);
     if (holders.size() != 1 || holders[0].leased != 1) throw EngineError("the child gave back the parent's lease");
     if (engine->try_allocate(100)->memory().data() == memory) throw EngineError("the child gave back a block");
-    publish(*engine, *channel, *std::move(block), 1, soon(), "test");
-    if (receive(*engine, *channel, soon(), "test")->bytes.data() != memory) throw EngineError("the block is another");
+    publish(*engine, *channel, *std::move(block), 1, test::soon(), "test");
+    if (receive(*engine, *channel, test::soon(), "test")->bytes.data() != memory)
+      throw EngineError("the block is another");
   };
   EXPECT_EQ(test::run_forked(1, body, {.memory_bytes = 1 << 20}), "");
 }
@@ -67,11 +64,11 @@ TEST(Fork, LeavesTheParentsEngineLeasesAndBlocksAlone) {
 TEST(Fork, OfAChildThatEndsIsNoDeath) {
   const auto body = [](const std::shared_ptr<Engine>& engine) {
     static_cast<void>(status_of_child([] { return 0; }));
-    agree(*engine, {}, soon(), "test");
+    agree(*engine, {}, test::soon(), "test");
     if (engine->wait({}, Deadline::after(std::chrono::milliseconds(20))) != Woken::timeout) {
       throw EngineError("something happened");
     }
-    agree(*engine, {}, soon(), "test");
+    agree(*engine, {}, test::soon(), "test");
   };
   EXPECT_EQ(test::run_forked(2, body, {.memory_bytes = 1 << 20}), "");
 }

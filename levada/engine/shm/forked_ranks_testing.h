@@ -7,11 +7,19 @@
 #include <vector>
 
 #include "levada/base/deadline.h"
+#include "levada/base/error.h"
 #include "levada/engine/engine.h"
 #include "levada/engine/shm/endpoint.h"
 #include "levada/engine/shm/shm.h"
 
 namespace levada::shm::test {
+
+inline Deadline soon() {
+  return Deadline::after(std::chrono::seconds(60));
+}
+inline void expect(bool holds, const std::string& sentence) {
+  if (!holds) throw EngineError("it does not hold that " + sentence);
+}
 
 /// How a rank's process ended: by itself without an exception, or with one (its text), or by a signal.
 struct Ending {

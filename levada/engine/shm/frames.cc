@@ -20,7 +20,7 @@ namespace levada::shm {
 namespace {
 
 constexpr std::size_t max_bytes = 64 << 10;
-constexpr Duration pause = std::chrono::milliseconds(1);
+constexpr Duration retry_pause = std::chrono::milliseconds(1);
 
 union ControlBuffer {
   cmsghdr align;
@@ -90,7 +90,7 @@ bool send_frame(const UniqueFd& socket, ByteView bytes, std::span<const int> fds
       throw Timeout(
           fmt::format("a rank that starts does not read what it is sent ({})", system_error("sendmsg", errno)));
     }
-    std::this_thread::sleep_for(pause);
+    std::this_thread::sleep_for(retry_pause);
   }
   return true;
 }

@@ -16,12 +16,12 @@
 namespace levada::shm {
 namespace {
 
-constexpr std::size_t memory_bytes = 1 << 20;
+constexpr std::size_t data_bytes = 1 << 20;
 
 /// Rank 0 of two, with the second rank's pen in the test's hand.
 class Victim {
  public:
-  Victim() : memories_(test::share_in_process(2, memory_bytes)), control_(memories_[0].control->data(), 2) {
+  Victim() : memories_(test::share_in_process(2, data_bytes)), control_(memories_[0].control->data(), 2) {
     engine_ = make_engine(std::make_shared<ShmEndpoint>(memories_[0]));
     channel_ = engine_->open(0, {0, 1}, 4);
   }
@@ -71,9 +71,9 @@ Descriptor message(std::uint64_t offset, std::uint64_t bytes, std::uint32_t slot
 TEST(Hostile, DescriptorsThatPointOutsideAreRefused) {
   const Descriptor wrong[] = {
       message(0, 0),
-      message(memory_bytes, 1),
-      message(0, memory_bytes + 1),
-      message(memory_bytes - 10, 11),
+      message(data_bytes, 1),
+      message(0, data_bytes + 1),
+      message(data_bytes - 10, 11),
       message(~std::uint64_t{0}, 2),
       message(1, ~std::uint64_t{0}),
       message(page_bytes / 2, 1),
@@ -171,7 +171,7 @@ TEST(Hostile, RandomDescriptorsNeverDoHarm) {
     Victim victim;
     std::string complaint;
     for (int i = 0; i < 200 && complaint.empty(); ++i) {
-      Descriptor descriptor = message(random() % 4 == 0 ? random() : random() % memory_bytes, random() % 1000, 0);
+      Descriptor descriptor = message(random() % 4 == 0 ? random() : random() % data_bytes, random() % 1000, 0);
       descriptor.key = random() % 4;
       descriptor.slot = static_cast<std::uint32_t>(random() % 3 == 0 ? random() : random() % 100);
       descriptor.kind = static_cast<Descriptor::Kind>(random() % 64 == 0 ? random() % 16 : random() % 6);
@@ -191,7 +191,7 @@ std::string start_with(const std::function<void(const UniqueFd&)>& speak) {
   links[1] = std::move(mine);
   try {
     static_cast<void>(
-        join(0, 2, std::move(links), {.memory_bytes = memory_bytes, .timeout = std::chrono::milliseconds(50)}));
+        join(0, 2, std::move(links), {.memory_bytes = data_bytes, .timeout = std::chrono::milliseconds(50)}));
   } catch (const Error& error) {
     return fmt::format("{}: {}", error.name(), error.what());
   }

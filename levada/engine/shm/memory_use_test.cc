@@ -21,14 +21,6 @@ namespace {
 
 constexpr std::size_t mib = 1 << 20;
 
-Deadline soon() {
-  return Deadline::after(std::chrono::seconds(60));
-}
-
-void expect(bool holds, const std::string& sentence) {
-  if (!holds) throw EngineError("it does not hold that " + sentence);
-}
-
 std::shared_ptr<Engine> alone(std::size_t memory_bytes, std::function<MemoryLimits()> limits) {
   auto memory = test::share_in_process(1, memory_bytes);
   auto endpoint = std::make_shared<ShmEndpoint>(std::move(memory[0]), EndpointOptions{.limits = std::move(limits)});
@@ -44,16 +36,17 @@ TEST(Memory, StaysBoundedOverManyMessagesOfManySizes) {
     for (int i = 0; i < messages; ++i) {
       const std::size_t bytes = 1 + random() % (i % 100 == 0 ? mib : 60'000);
       if (engine->info().rank == 0) {
-        publish(*engine, *channel, allocate(*engine, bytes, soon(), "test"), bytes, soon(), "test");
+        publish(*engine, *channel, allocate(*engine, bytes, test::soon(), "test"), bytes, test::soon(), "test");
       }
-      expect(receive(*engine, *channel, soon(), "test")->bytes.size() == bytes, "each message has its own size");
+      test::expect(receive(*engine, *channel, test::soon(), "test")->bytes.size() == bytes,
+                   "each message has its own size");
     }
-    agree(*engine, {}, soon(), "test");
+    agree(*engine, {}, test::soon(), "test");
     const std::uint64_t held = engine->trim();
-    expect(held <= 16 * mib,
-           fmt::format("{} messages leave a pool of at most 16 MiB; it is {}", messages, format_bytes(held)));
+    test::expect(held <= 16 * mib,
+                 fmt::format("{} messages leave a pool of at most 16 MiB; it is {}", messages, format_bytes(held)));
     // Except what a peer released in between: the few bytes of agree().
-    expect(engine->trim() <= mib / 16, "what was given back is not given back again");
+    test::expect(engine->trim() <= mib / 16, "what was given back is not given back again");
   };
   EXPECT_EQ(test::run_forked(2, body), "");
 }
@@ -72,7 +65,7 @@ TEST(Memory, ThatTheSystemDoesNotGiveIsWaitedForUntilTheDeadline) {
   const auto engine = make_engine(std::move(endpoint));
   EXPECT_THROW(allocate(*engine, mib, Deadline::after(std::chrono::milliseconds(300)), "test"), Timeout);
   ASSERT_EQ(::ftruncate(file.get(), static_cast<off_t>(range.size())), 0);
-  EXPECT_EQ(allocate(*engine, mib, soon(), "test").memory().size(), mib);
+  EXPECT_EQ(allocate(*engine, mib, test::soon(), "test").memory().size(), mib);
 }
 
 TEST(Memory, TakesAMessageAsLargeAsTheMachineAllows) {
@@ -80,15 +73,15 @@ TEST(Memory, TakesAMessageAsLargeAsTheMachineAllows) {
     constexpr std::size_t bytes = 300 * mib + 17;
     const auto channel = engine->open(1, {0}, 1);
     if (engine->info().rank == 1) {
-      Block block = allocate(*engine, bytes, soon(), "test");
+      Block block = allocate(*engine, bytes, test::soon(), "test");
       block.memory()[bytes - 1] = std::byte{42};
-      publish(*engine, *channel, std::move(block), bytes, soon(), "test");
+      publish(*engine, *channel, std::move(block), bytes, test::soon(), "test");
     } else {
-      const auto lease = receive(*engine, *channel, soon(), "test");
-      expect(lease->bytes.size() == bytes && lease->bytes[bytes - 1] == std::byte{42}, "all of it arrives");
+      const auto lease = receive(*engine, *channel, test::soon(), "test");
+      test::expect(lease->bytes.size() == bytes && lease->bytes[bytes - 1] == std::byte{42}, "all of it arrives");
     }
-    agree(*engine, {}, soon(), "test");
-    expect(engine->info().rank == 0 || engine->trim() >= bytes, "it can be given back to the system");
+    agree(*engine, {}, test::soon(), "test");
+    test::expect(engine->info().rank == 0 || engine->trim() >= bytes, "it can be given back to the system");
   };
   EXPECT_EQ(test::run_forked(2, body), "");
 }
@@ -100,7 +93,7 @@ TEST(Memory, ThatIsFullIsWaitedFor) {
   EXPECT_FALSE(engine->try_allocate(1));
   EXPECT_EQ(engine->wait({.allocate = 1}, Deadline::now()), Woken::timeout);
   first = Block();
-  EXPECT_EQ(engine->wait({.allocate = mib / 2}, soon()), Woken::ready);
+  EXPECT_EQ(engine->wait({.allocate = mib / 2}, test::soon()), Woken::ready);
   EXPECT_TRUE(engine->try_allocate(mib / 2));
 }
 
@@ -123,7 +116,7 @@ TEST(Memory, IsNotTakenBeyondAControlGroupsLimit) {
   const auto within = engine->try_allocate(10 * mib);
   EXPECT_TRUE(within);
   available = 200 * mib;
-  EXPECT_EQ(engine->wait({.allocate = 40 * mib}, soon()), Woken::ready);
+  EXPECT_EQ(engine->wait({.allocate = 40 * mib}, test::soon()), Woken::ready);
 }
 
 TEST(Memory, GivesItsPoolBackBeforeItRefuses) {
@@ -142,14 +135,14 @@ TEST(Memory, FitsIntoALimitedAddressSpaceAndFileSize) {
   const auto body = [](int /*rank*/) {
     const rlimit address{std::size_t{4} << 30, RLIM_INFINITY};
     const rlimit file{64 * mib, RLIM_INFINITY};
-    expect(::setrlimit(RLIMIT_FSIZE, &file) == 0, "the file size can be limited");
+    test::expect(::setrlimit(RLIMIT_FSIZE, &file) == 0, "the file size can be limited");
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-    expect(::setrlimit(RLIMIT_AS, &address) == 0, "the address space can be limited");
+    test::expect(::setrlimit(RLIMIT_AS, &address) == 0, "the address space can be limited");
 #else
     static_cast<void>(address);
 #endif
     const auto engine = join(0, 1, std::move(make_links(1)[0]));
-    expect(engine->try_allocate(64 * mib).has_value(), "the engine has what the limits allow");
+    test::expect(engine->try_allocate(64 * mib).has_value(), "the engine has what the limits allow");
   };
   test::ForkedRanks ranks(1, body);
   EXPECT_EQ(ranks.wait()[0].error, "");
@@ -159,15 +152,15 @@ TEST(Memory, OfALeaseOutlivesBothEnds) {
   const auto body = [](std::shared_ptr<Engine> engine) {
     auto channel = engine->open(0, {0, 1}, 2);
     if (engine->info().rank == 0) {
-      Block block = allocate(*engine, 5000, soon(), "test");
+      Block block = allocate(*engine, 5000, test::soon(), "test");
       std::memset(block.memory().data(), 7, 5000);
-      publish(*engine, *channel, std::move(block), 5000, soon(), "test");
+      publish(*engine, *channel, std::move(block), 5000, test::soon(), "test");
     }
-    const Lease lease = *receive(*engine, *channel, soon(), "test");
-    agree(*engine, {}, soon(), "test");
+    const Lease lease = *receive(*engine, *channel, test::soon(), "test");
+    agree(*engine, {}, test::soon(), "test");
     channel.reset();
     engine.reset();
-    expect(lease.bytes[4999] == std::byte{7}, "a lease shows its message after the engine has gone");
+    test::expect(lease.bytes[4999] == std::byte{7}, "a lease shows its message after the engine has gone");
   };
   EXPECT_EQ(test::run_forked(2, [&](std::shared_ptr<Engine> engine) { body(std::move(engine)); }), "");
 }

@@ -19,28 +19,20 @@ namespace {
 
 constexpr std::size_t message_bytes = std::size_t{4} << 20;
 
-Deadline soon() {
-  return Deadline::after(std::chrono::seconds(60));
-}
-
-void expect(bool holds, const std::string& sentence) {
-  if (!holds) throw EngineError("it does not hold that " + sentence);
-}
-
 /// Sends `messages` from rank 0 to all, each of one number; `use` gets each one's lease and number.
 void broadcast(const std::shared_ptr<Engine>& engine, Channel& channel, int messages,
                const std::function<void(Lease&, std::byte)>& use) {
   for (int i = 0; i < messages; ++i) {
     const auto number = static_cast<std::byte>(i % 250);
     if (engine->info().rank == 0) {
-      Block block = allocate(*engine, message_bytes, soon(), "test");
+      Block block = allocate(*engine, message_bytes, test::soon(), "test");
       std::fill(block.memory().begin(), block.memory().end(), number);
-      publish(*engine, channel, std::move(block), message_bytes, soon(), "test");
+      publish(*engine, channel, std::move(block), message_bytes, test::soon(), "test");
     }
-    auto lease = receive(*engine, channel, soon(), "test");
+    auto lease = receive(*engine, channel, test::soon(), "test");
     use(*lease, number);
   }
-  agree(*engine, {}, soon(), "test");
+  agree(*engine, {}, test::soon(), "test");
 }
 
 bool holds_only(ByteView bytes, std::byte number) {
@@ -67,8 +59,8 @@ TEST(PrivateViews, ShowFreshBytesAfterEachLease) {
     const auto channel = engine->open(0, {0, 1, 2}, 1);
     broadcast(engine, *channel, 40, [&](Lease& lease, std::byte number) {
       const auto bytes = engine->make_private(*channel, lease);
-      expect(!bytes.empty(), "there are private views between processes");
-      expect(holds_only(bytes, number), "a private view begins as what was sent");
+      test::expect(!bytes.empty(), "there are private views between processes");
+      test::expect(holds_only(bytes, number), "a private view begins as what was sent");
       write_pages(bytes, 1 + static_cast<std::size_t>(engine->info().rank));
     });
   };
@@ -84,7 +76,7 @@ TEST(PrivateViews, GiveTheirWrittenPagesBack) {
       write_pages(engine->make_private(*channel, lease), 25);
       if (++taken == 20) before = anonymous_kib();
     });
-    expect(anonymous_kib() < before + 2048, "written pages are given back");
+    test::expect(anonymous_kib() < before + 2048, "written pages are given back");
   };
   EXPECT_EQ(test::run_forked(2, body), "");
 }
@@ -96,13 +88,13 @@ TEST(PrivateViews, GiveWayToCopiesWhereMuchIsWritten) {
     int views = 0;
     broadcast(engine, *much, 10, [&](Lease& lease, std::byte number) {
       const auto bytes = engine->make_private(*much, lease);
-      expect(holds_only(lease.bytes, number), "what comes is what was sent, written pages or not");
+      test::expect(holds_only(lease.bytes, number), "what comes is what was sent, written pages or not");
       views += bytes.empty() ? 0 : 1;
       if (!bytes.empty()) write_pages(bytes, message_bytes / page_bytes / 10);
     });
-    expect(views > 0 && views < 10, "a channel on which a tenth of the pages is written goes over to copies");
+    test::expect(views > 0 && views < 10, "a channel on which a tenth of the pages is written goes over to copies");
     broadcast(engine, *little, 2, [&](Lease& lease, std::byte) {
-      expect(!engine->make_private(*little, lease).empty(), "another channel keeps its private views");
+      test::expect(!engine->make_private(*little, lease).empty(), "another channel keeps its private views");
     });
   };
   EXPECT_EQ(test::run_forked(2, body), "");
@@ -114,8 +106,8 @@ TEST(PrivateViews, AreNotGivenWhereWrittenPagesCannotBeFound) {
     ::setrlimit(RLIMIT_NOFILE, &none);  // /proc/self/pagemap cannot be opened any more
     const auto channel = engine->open(0, {0, 1}, 1);
     broadcast(engine, *channel, 3, [&](Lease& lease, std::byte number) {
-      expect(engine->make_private(*channel, lease).empty(), "there is no private view without the page map");
-      expect(holds_only(lease.bytes, number), "the lease is as it was");
+      test::expect(engine->make_private(*channel, lease).empty(), "there is no private view without the page map");
+      test::expect(holds_only(lease.bytes, number), "the lease is as it was");
     });
   };
   EXPECT_EQ(test::run_forked(2, body), "");
@@ -125,11 +117,11 @@ TEST(PrivateViews, AreNotGivenOfSmallMessages) {
   const auto body = [](const std::shared_ptr<Engine>& engine) {
     const auto channel = engine->open(0, {0, 1}, 1);
     if (engine->info().rank == 0) {
-      publish(*engine, *channel, allocate(*engine, 1000, soon(), "test"), 1000, soon(), "test");
+      publish(*engine, *channel, allocate(*engine, 1000, test::soon(), "test"), 1000, test::soon(), "test");
     }
-    auto lease = receive(*engine, *channel, soon(), "test");
-    expect(engine->make_private(*channel, *lease).empty(), "to copy a small message is cheaper");
-    agree(*engine, {}, soon(), "test");
+    auto lease = receive(*engine, *channel, test::soon(), "test");
+    test::expect(engine->make_private(*channel, *lease).empty(), "to copy a small message is cheaper");
+    agree(*engine, {}, test::soon(), "test");
   };
   EXPECT_EQ(test::run_forked(2, body), "");
 }
@@ -139,7 +131,7 @@ TEST(PrivateViews, OfMemoryThatIsLockedAreDroppedToo) {
     const auto channel = engine->open(0, {0, 1}, 1);
     broadcast(engine, *channel, 6, [&](Lease& lease, std::byte number) {
       const auto bytes = engine->make_private(*channel, lease);
-      expect(bytes.empty() || holds_only(bytes, number), "a view of locked memory begins as what was sent");
+      test::expect(bytes.empty() || holds_only(bytes, number), "a view of locked memory begins as what was sent");
       if (!bytes.empty()) static_cast<void>(::mlock(bytes.data(), 2 * page_bytes));
       if (!bytes.empty()) write_pages(bytes, 2);
     });
@@ -154,12 +146,12 @@ TEST(PrivateViews, EndInAForkedChildWithoutAWord) {
       const auto bytes = engine->make_private(*channel, lease);
       write_pages(bytes, 1);
       test::ForkedRanks children(1, [&](int) {
-        expect(bytes[5] == std::byte{255}, "a child sees what its parent wrote");
+        test::expect(bytes[5] == std::byte{255}, "a child sees what its parent wrote");
         lease = {};
       });
       const auto endings = children.wait();
-      expect(endings.front().well, "a child may drop a private lease: " + endings.front().error);
-      expect(bytes[5] == std::byte{255}, "a child's end leaves its parent's view alone");
+      test::expect(endings.front().well, "a child may drop a private lease: " + endings.front().error);
+      test::expect(bytes[5] == std::byte{255}, "a child's end leaves its parent's view alone");
     });
   };
   EXPECT_EQ(test::run_forked(2, body), "");

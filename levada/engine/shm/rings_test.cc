@@ -18,10 +18,6 @@
 namespace levada::shm {
 namespace {
 
-Deadline soon() {
-  return Deadline::after(std::chrono::seconds(30));
-}
-
 constexpr auto num_closed = static_cast<int>(Ring::reserve) + 8;
 
 /// The channels from rank 0 to rank 1 that one round uses, as one of the two opens them.
@@ -45,23 +41,23 @@ TEST(Rings, NoMessageOvertakesANoticeThatWasKeptBack) {
     for (int i = 0; i < num_rounds; ++i) {
       const Round round(*receiver);
       while (num_full.load() <= i) std::this_thread::yield();
-      while (receive(*receiver, *round.filling, soon(), "test")) {
+      while (receive(*receiver, *round.filling, test::soon(), "test")) {
       }
-      EXPECT_TRUE(receive(*receiver, *round.next, soon(), "test"));
+      EXPECT_TRUE(receive(*receiver, *round.next, test::soon(), "test"));
     }
   });
   try {
     for (int i = 0; i < num_rounds; ++i) {
       Round round(*sender);
-      Block last = allocate(*sender, 1, soon(), "test");
+      Block last = allocate(*sender, 1, test::soon(), "test");
       while (true) {
-        Block block = allocate(*sender, 1, soon(), "test");
+        Block block = allocate(*sender, 1, test::soon(), "test");
         if (!sender->try_publish(*round.filling, block, 1)) break;
       }
       sender->close(*round.filling, End::sending);
       round.closed.clear();
       num_full = i + 1;
-      for (const Deadline deadline = soon(); !sender->try_publish(*round.next, last, 1);) {
+      for (const Deadline deadline = test::soon(); !sender->try_publish(*round.next, last, 1);) {
         if (deadline.expired()) throw Timeout("the ring stays full");
       }
     }
@@ -78,7 +74,7 @@ TEST(Rings, NoMessageOvertakesANoticeThatWasKeptBack) {
 
 /// Returns when the kernel has put the thread to sleep.
 void wait_until_it_sleeps(pid_t thread) {
-  for (const Deadline deadline = soon(); !deadline.expired(); std::this_thread::yield()) {
+  for (const Deadline deadline = test::soon(); !deadline.expired(); std::this_thread::yield()) {
     std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/stat");
     std::string word;
     for (int i = 0; i < 3; ++i) file >> word;  // the number, the name, the state
@@ -99,21 +95,21 @@ TEST(Rings, ANoticeThatWasKeptBackWakesThreadsThatWaitForMessages) {
   std::atomic<pid_t> waiter = 0;
   auto waiting = std::async(std::launch::async, [&] {
     waiter = ::gettid();
-    return bool(receive(*sender, *answer, soon(), "test"));
+    return bool(receive(*sender, *answer, test::soon(), "test"));
   });
   const auto& sleepers = Control(memories[0].control->data(), 2).page(1).sends.sleepers;
-  for (const Deadline deadline = soon(); sleepers == 0 && !deadline.expired();) std::this_thread::yield();
+  for (const Deadline deadline = test::soon(); sleepers == 0 && !deadline.expired();) std::this_thread::yield();
   for (bool has_room = true; has_room;) {
-    Block block = allocate(*sender, 1, soon(), "test");
+    Block block = allocate(*sender, 1, test::soon(), "test");
     has_room = sender->try_publish(*sent.filling, block, 1);
   }
   sender->close(*sent.filling, End::sending);
   sent.closed.clear();
   wait_until_it_sleeps(waiter);
-  while (receive(*receiver, *received.filling, soon(), "test")) {
+  while (receive(*receiver, *received.filling, test::soon(), "test")) {
   }
-  EXPECT_FALSE(receive(*receiver, *received.closed.back(), soon(), "test"));
-  publish(*receiver, *answering, allocate(*receiver, 1, soon(), "test"), 1, soon(), "test");
+  EXPECT_FALSE(receive(*receiver, *received.closed.back(), test::soon(), "test"));
+  publish(*receiver, *answering, allocate(*receiver, 1, test::soon(), "test"), 1, test::soon(), "test");
   EXPECT_TRUE(waiting.get());
 }
 
