@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <thread>
 
 #include "levada/base/error.h"
 #include "levada/base/text.h"
@@ -40,9 +41,11 @@ std::vector<OpenedFile> FileOpener::open(const std::vector<std::string>& names) 
   for (const auto& path : paths) cached.push_back(is_text_here(path) ? &*next++ : nullptr);
   std::vector<OpenedFile> files(paths.size());
   constexpr int remote_threads = 16;  // They wait more than they work.
-  ReadTeam(std::ranges::any_of(paths, is_url) ? remote_threads : 1).run(paths.size(), [&](std::size_t i, std::size_t) {
-    files[i] = cached[i] != nullptr ? open_cached(*cached[i]) : open_tokens(paths[i]);
-  });
+  const int local_threads = std::max(static_cast<int>(std::thread::hardware_concurrency()), 1);
+  ReadTeam(std::ranges::any_of(paths, is_url) ? remote_threads : local_threads)
+      .run(paths.size(), [&](std::size_t i, std::size_t) {
+        files[i] = cached[i] != nullptr ? open_cached(*cached[i]) : open_tokens(paths[i]);
+      });
   return files;
 }
 

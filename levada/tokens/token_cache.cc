@@ -53,14 +53,14 @@ std::string real_path(const std::string& path) {
 }
 
 /// What the tokens depend on, in one line.
-std::string key_of(const std::string& path, const File& file, const TokenizeTexts& how) {
+std::string key_of(const std::string& place, const File& file, const TokenizeTexts& how) {
   const auto identity = file.identity();
   Digest digest;
   for (const std::string& part :
-       {real_path(path), std::to_string(identity.size), std::to_string(identity.modified_ns),
-        std::to_string(identity.changed_ns), identity.tag.empty() ? sampled_digest(file, identity.size) : identity.tag,
-        how.text.field(), std::to_string(int{how.text.skip_bad}), how.tokenizer->digest(),
-        std::to_string(how.end_of_document), std::to_string(CacheEntryMeta::version)}) {
+       {place, std::to_string(identity.size), std::to_string(identity.modified_ns), std::to_string(identity.changed_ns),
+        identity.tag.empty() ? sampled_digest(file, identity.size) : identity.tag, how.text.field(),
+        std::to_string(int{how.text.skip_bad}), how.tokenizer->digest(), std::to_string(how.end_of_document),
+        std::to_string(CacheEntryMeta::version)}) {
     digest.update(fmt::format("{}:", part.size()));
     digest.update(part);
   }
@@ -310,7 +310,7 @@ CachedTokens TokenCache::make(const std::string& prefix, const std::string& key,
       if (how.progress) how.progress({printable(path), work.done, work.total});
     };
     levada::tokenize(*reader, *how.tokenizer, writer, options);
-    if (key_of(path, *how.open(path), how) != key) {
+    if (key_of(real_path(path), *how.open(path), how) != key) {
       throw SourceError(fmt::format(
           "{} was changed while it was tokenized: start again with a file that stays as it is", printable(path)));
     }
@@ -343,8 +343,9 @@ CachedTokens TokenCache::find_or_make(const std::string& path, const TokenizeTex
   constexpr auto pause = std::chrono::milliseconds(100);
   const auto file = how.open(path);
   if (file->identity().size == 0) throw SourceError(fmt::format("{} is empty", file->path()));
-  const auto key = key_of(path, *file, how);
-  const auto prefix = (fs::path(dir_) / entry_name(real_path(path), key)).string();
+  const auto place = real_path(path);
+  const auto key = key_of(place, *file, how);
+  const auto prefix = (fs::path(dir_) / entry_name(place, key)).string();
   for (bool has_waited = false;; has_waited = true) {
     if (auto found = find(prefix, key)) {
       const std::lock_guard lock(work.mutex);
