@@ -21,7 +21,7 @@ SampleBatch batch_of(const std::vector<std::string>& ids, const std::string& key
   return batch;
 }
 
-/// Whole samples from two num_ranks, a cut key, a sample of several sequences and one of none.
+/// Whole samples from two ranks, a cut key, a sample of several sequences and one of none.
 ExchangePlan plan() {
   SampleDirectory directory;
   directory.add(0, batch_of({"a", "b"}, "tokens", Seqlens::of({{{4, 6}}, {{}}})));
@@ -90,7 +90,7 @@ TEST(ExchangeRows, RefuseBytesThatLie) {
   for (std::size_t cut = 0; cut < bytes[2].size(); ++cut) {
     EXPECT_THROW(decode_rows(ByteView(bytes[2]).first(cut), 2, num_ranks, 3), CorruptMessage);
   }
-  EXPECT_THAT(read(bytes[2], 3, 3), HasSubstr("a row between other num_ranks"));
+  EXPECT_THAT(read(bytes[2], 3, 3), HasSubstr("a row between other ranks"));
   EXPECT_THAT(read(bytes[2], 2, 1), HasSubstr("an unknown item"));
   EXPECT_THROW(decode_rows(bytes[2], 2, num_ranks + 1, 3), CorruptMessage);
   std::mt19937 random(32);

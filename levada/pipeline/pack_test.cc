@@ -13,7 +13,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using Numbers = std::vector<std::int64_t>;
+using Ints = std::vector<std::int64_t>;
 
 template <typename T = std::int64_t>
 Tensor tensor_of(const std::vector<T>& values) {
@@ -22,7 +22,7 @@ Tensor tensor_of(const std::vector<T>& values) {
   return tensor;
 }
 
-Graph documents(const std::vector<Numbers>& tokens) {
+Graph documents(const std::vector<Ints>& tokens) {
   std::vector<Tree> items;
   for (const auto& each : tokens) items.emplace_back(tensor_of(each));
   return Graph::source(trees(std::move(items)));
@@ -96,7 +96,7 @@ TEST(Pack, CutsADocumentThatIsTooLongOrRefusesIt) {
 }
 
 TEST(Pack, TakesFieldsAlong) {
-  const auto document = [](Numbers tokens, Numbers labels, const std::vector<std::uint8_t>& mask,
+  const auto document = [](Ints tokens, Ints labels, const std::vector<std::uint8_t>& mask,
                            const std::vector<std::int16_t>& role) {
     return Tree::dict({{"role", tensor_of(role)},
                        {"ids", tensor_of(tokens)},
@@ -174,9 +174,9 @@ TEST(Pack, SaysWhatIsWrongWithADocument) {
   EXPECT_THAT(says(7), HasSubstr("the item is no array"));
 }
 
-std::vector<Numbers> some_documents(std::size_t count, int longest, unsigned seed) {
+std::vector<Ints> some_documents(std::size_t count, int longest, unsigned seed) {
   std::mt19937 random(seed);
-  std::vector<Numbers> tokens(count);
+  std::vector<Ints> tokens(count);
   std::int64_t next = 1;
   for (auto& document : tokens) {
     document.resize(random() % static_cast<unsigned>(longest));
@@ -216,7 +216,7 @@ TEST(Pack, FillsRowsAsWellAsBestFitOverTheBuffer) {
   const auto rows = std::ssize(items_of(documents(given).then(pack)));
   std::int64_t by_windows = 0, positions = 0;
   for (std::size_t first = 0; first < given.size(); first += 200) {
-    Numbers sizes;
+    Ints sizes;
     for (std::size_t i = first; i < first + 200; ++i) {
       if (given[i].size() > 1) sizes.push_back(std::ssize(given[i]) - 1);
     }
@@ -229,7 +229,7 @@ TEST(Pack, FillsRowsAsWellAsBestFitOverTheBuffer) {
 
 TEST(Pack, KeepsNoDocumentLongerThanEightRounds) {
   // The first fits beside no other, and the others fill their rows better.
-  std::vector<Numbers> given(1, {1, 2, 3});
+  std::vector<Ints> given(1, {1, 2, 3});
   given.resize(1000, {4, 5, 6, 7, 8});
   const auto place_of_first = [&](std::int64_t sequence) {
     const Pack pack{.sequence = sequence, .method = Packing::best_fit, .buffer = 10};

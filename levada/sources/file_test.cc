@@ -25,7 +25,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-std::string fault_of(const std::function<void()>& act) {
+std::string source_fault_of(const std::function<void()>& act) {
   try {
     act();
   } catch (const SourceError& error) {
@@ -47,10 +47,10 @@ TEST(File, ReadsBytesAtAnOffset) {
 
 TEST(File, SaysWhatCannotBeOpened) {
   const ScratchDir dir;
-  EXPECT_THAT(fault_of([&] { open_file(dir.file("none.txt")); }), HasSubstr("none.txt: No such file"));
-  EXPECT_THAT(fault_of([&] { open_file(dir.path()); }), HasSubstr("is a directory"));
+  EXPECT_THAT(source_fault_of([&] { open_file(dir.file("none.txt")); }), HasSubstr("none.txt: No such file"));
+  EXPECT_THAT(source_fault_of([&] { open_file(dir.path()); }), HasSubstr("is a directory"));
   ASSERT_EQ(::mkfifo(dir.file("pipe.txt").c_str(), 0600), 0);
-  EXPECT_THAT(fault_of([&] { open_file(dir.file("pipe.txt")); }), HasSubstr("pipe.txt is not a regular file"));
+  EXPECT_THAT(source_fault_of([&] { open_file(dir.file("pipe.txt")); }), HasSubstr("pipe.txt is not a regular file"));
 }
 
 TEST(File, ReadsOnAfterShortReads) {
@@ -66,15 +66,15 @@ TEST(File, SaysWhatHappenedToIt) {
   const auto path = dir.write("a.txt", "hello");
   const auto file = open_file(path);
   const auto before = file->identity();
-  EXPECT_EQ(fault_of([&] { expect_unchanged(*file, before); }), "no fault");
+  EXPECT_EQ(source_fault_of([&] { expect_unchanged(*file, before); }), "no fault");
   std::filesystem::resize_file(path, 3);
-  EXPECT_THAT(fault_of([&] { expect_unchanged(*file, before); }), HasSubstr("a.txt shrank from 5 to 3 bytes"));
+  EXPECT_THAT(source_fault_of([&] { expect_unchanged(*file, before); }), HasSubstr("a.txt shrank from 5 to 3 bytes"));
   dir.write("a.txt", "hello, world");
-  EXPECT_THAT(fault_of([&] { expect_unchanged(*file, before); }), HasSubstr("grew from 5 to 12 bytes"));
+  EXPECT_THAT(source_fault_of([&] { expect_unchanged(*file, before); }), HasSubstr("grew from 5 to 12 bytes"));
   const auto longer = file->identity();
   dir.write("b.txt", "hello, there");
   std::filesystem::rename(dir.file("b.txt"), path);
-  EXPECT_THAT(fault_of([&] { expect_unchanged(*file, longer); }), HasSubstr("was removed or replaced"));
+  EXPECT_THAT(source_fault_of([&] { expect_unchanged(*file, longer); }), HasSubstr("was removed or replaced"));
 }
 
 /// Lets the process have no more descriptors than this while it lives.
@@ -119,7 +119,7 @@ TEST(File, NeedsNoDescriptorOfItsOwnWhileItIsNotRead) {
     EXPECT_EQ(content_of(*files[static_cast<std::size_t>(i * 7 % 300)]), std::to_string(i * 7 % 300));
   EXPECT_LE(open_descriptors(), 40);
   for (std::size_t i = 0; i < 300; ++i)
-    EXPECT_EQ(fault_of([&] { expect_unchanged(*files[i], before[i]); }), "no fault");
+    EXPECT_EQ(source_fault_of([&] { expect_unchanged(*files[i], before[i]); }), "no fault");
 }
 
 TEST(File, IsReadByManyThreadsWhileDescriptorsAreShort) {
@@ -191,7 +191,7 @@ TEST(File, IsOpenedAgainOnceItsHandleIsStale) {
     const auto file = open_file(path);  // takes the descriptor `next`
     ::close(0);                         // and would take this one next
     if (!make_stale(next)) ::_exit(2);
-    const bool was_stale = fault_of([&] { content_of(*file); }).ends_with("a.txt: Stale file handle");
+    const bool was_stale = source_fault_of([&] { content_of(*file); }).ends_with("a.txt: Stale file handle");
     ::_exit(was_stale && content_of(*file) == "hello" ? 0 : 1);
   }
   int status = 1;
@@ -204,14 +204,16 @@ TEST(File, NoticesThatItWasReplacedWhileItsDescriptorWasClosed) {
   const auto file = open_file(dir.write("a.txt", "hello"));
   const auto before = file->identity();
   close_descriptor(others);
-  EXPECT_EQ(fault_of([&] { expect_unchanged(*file, before); }), "no fault");
+  EXPECT_EQ(source_fault_of([&] { expect_unchanged(*file, before); }), "no fault");
   dir.write("b.txt", "there");
   std::filesystem::rename(dir.file("b.txt"), dir.file("a.txt"));
-  EXPECT_THAT(fault_of([&] { expect_unchanged(*file, before); }), HasSubstr("a.txt was removed or replaced while"));
-  EXPECT_THAT(fault_of([&] { content_of(*file); }), HasSubstr("a.txt was removed or replaced while"));
+  EXPECT_THAT(source_fault_of([&] { expect_unchanged(*file, before); }),
+              HasSubstr("a.txt was removed or replaced while"));
+  EXPECT_THAT(source_fault_of([&] { content_of(*file); }), HasSubstr("a.txt was removed or replaced while"));
   std::filesystem::remove(dir.file("a.txt"));
-  EXPECT_THAT(fault_of([&] { expect_unchanged(*file, before); }), HasSubstr("a.txt was removed or replaced while"));
-  EXPECT_THAT(fault_of([&] { content_of(*file); }), HasSubstr("a.txt was removed or replaced while"));
+  EXPECT_THAT(source_fault_of([&] { expect_unchanged(*file, before); }),
+              HasSubstr("a.txt was removed or replaced while"));
+  EXPECT_THAT(source_fault_of([&] { content_of(*file); }), HasSubstr("a.txt was removed or replaced while"));
 }
 
 TEST(File, IsFoundAgainFromAnotherWorkingFolderAndBehindALinkThatWasTurned) {
@@ -240,7 +242,8 @@ TEST(File, NoticesContentOfAnotherTimeWhoseTimeOfWritingWasSetBack) {
     dir.write("a.txt", "there");
     std::filesystem::last_write_time(path, written);
   }
-  EXPECT_THAT(fault_of([&] { expect_unchanged(*file, before); }), HasSubstr("a.txt was written to, or got other"));
+  EXPECT_THAT(source_fault_of([&] { expect_unchanged(*file, before); }),
+              HasSubstr("a.txt was written to, or got other"));
 }
 
 TEST(File, IsNamedSoThatATerminalCanShowIt) {
@@ -252,7 +255,7 @@ TEST(File, NoticesThatItWasWrittenTo) {
   MemoryFile file("a.txt", "hello");
   const auto before = file.identity();
   file.now.modified_ns += 1;
-  EXPECT_THAT(fault_of([&] { expect_unchanged(file, before); }), HasSubstr("a.txt was written to while"));
+  EXPECT_THAT(source_fault_of([&] { expect_unchanged(file, before); }), HasSubstr("a.txt was written to while"));
 }
 
 }  // namespace

@@ -25,7 +25,7 @@ Decoded decode(const std::string& idx, std::size_t bin_bytes) {
   return {std::move(index), std::move(documents)};
 }
 
-std::string fault_of(const std::string& idx, std::size_t bin_bytes) {
+std::string index_fault_of(const std::string& idx, std::size_t bin_bytes) {
   try {
     decode(idx, bin_bytes);
   } catch (const SourceError& error) {
@@ -128,18 +128,18 @@ TEST(MegatronIndex, ReadsEachByteOnce) {
 }
 
 TEST(MegatronIndex, RefusesWhatIsNone) {
-  EXPECT_EQ(fault_of("", 0), "a.idx: it does not begin as an .idx of Megatron-LM does");
-  EXPECT_THAT(fault_of("MMIDI", 0), HasSubstr("ends at byte 5, within its header"));
+  EXPECT_EQ(index_fault_of("", 0), "a.idx: it does not begin as an .idx of Megatron-LM does");
+  EXPECT_THAT(index_fault_of("MMIDI", 0), HasSubstr("ends at byte 5, within its header"));
   auto raw = some_index();
   raw.magic[8] = '\1';
-  EXPECT_THAT(fault_of(raw.bytes(), 10), HasSubstr("does not begin as an .idx"));
+  EXPECT_THAT(index_fault_of(raw.bytes(), 10), HasSubstr("does not begin as an .idx"));
   raw = some_index();
   raw.version = 2;
-  EXPECT_EQ(fault_of(raw.bytes(), 10), "a.idx: it has version 2; version 1 can be read");
+  EXPECT_EQ(index_fault_of(raw.bytes(), 10), "a.idx: it has version 2; version 1 can be read");
   for (const std::uint8_t dtype : {std::uint8_t{0}, std::uint8_t{9}, std::uint8_t{255}}) {
     raw = some_index();
     raw.dtype = dtype;
-    EXPECT_THAT(fault_of(raw.bytes(), 10), HasSubstr("its dtype has the number " + std::to_string(dtype)));
+    EXPECT_THAT(index_fault_of(raw.bytes(), 10), HasSubstr("its dtype has the number " + std::to_string(dtype)));
   }
 }
 
@@ -148,51 +148,51 @@ TEST(MegatronIndex, RefusesCountsThatLie) {
                                    (std::uint64_t{1} << 62) / 3, UINT64_MAX - 3, UINT64_MAX / 12 - 2}) {
     auto raw = some_index();
     raw.sequences_more = more;
-    EXPECT_THAT(fault_of(raw.bytes(), 10), HasSubstr("which do not fit in its 94 bytes")) << more;
+    EXPECT_THAT(index_fault_of(raw.bytes(), 10), HasSubstr("which do not fit in its 94 bytes")) << more;
     raw = some_index();
     raw.documents_more = more;
-    EXPECT_THAT(fault_of(raw.bytes(), 10), HasSubstr("which do not fit in its 94 bytes")) << more;
+    EXPECT_THAT(index_fault_of(raw.bytes(), 10), HasSubstr("which do not fit in its 94 bytes")) << more;
   }
   auto raw = some_index();
   raw.documents.clear();
-  EXPECT_THAT(fault_of(raw.bytes(), 10), HasSubstr("it has no document indices"));
+  EXPECT_THAT(index_fault_of(raw.bytes(), 10), HasSubstr("it has no document indices"));
 }
 
 TEST(MegatronIndex, RefusesToBeCutOrGoneOn) {
   const auto whole = some_index().bytes();
   for (std::size_t size = 0; size < whole.size(); ++size) {
-    EXPECT_NE(fault_of(whole.substr(0, size), 10), "no fault") << size;
+    EXPECT_NE(index_fault_of(whole.substr(0, size), 10), "no fault") << size;
   }
   for (const std::size_t more : {1, 2, 4, 100}) {
-    EXPECT_THAT(fault_of(whole + std::string(more, 'x'), 10), HasSubstr(std::to_string(more) + " bytes follow"));
+    EXPECT_THAT(index_fault_of(whole + std::string(more, 'x'), 10), HasSubstr(std::to_string(more) + " bytes follow"));
   }
 }
 
 TEST(MegatronIndex, RefusesSequencesThatAreNotInTheBin) {
-  EXPECT_THAT(fault_of(some_index().bytes(), 9),
+  EXPECT_THAT(index_fault_of(some_index().bytes(), 9),
               HasSubstr("sequence 2 begins at byte 4 and has 3 tokens, but a.bin has only 9 bytes"));
-  EXPECT_THAT(fault_of(some_index().bytes(), 12), HasSubstr("a.bin has 12 bytes, of which a.idx knows 10"));
+  EXPECT_THAT(index_fault_of(some_index().bytes(), 12), HasSubstr("a.bin has 12 bytes, of which a.idx knows 10"));
   auto raw = some_index();
   raw.lengths[1] = -1;
-  EXPECT_EQ(fault_of(raw.bytes(), 10), "a.idx: sequence 1 has a length of -1 tokens");
+  EXPECT_EQ(index_fault_of(raw.bytes(), 10), "a.idx: sequence 1 has a length of -1 tokens");
   raw = some_index();
   raw.places[2] = -2;
-  EXPECT_EQ(fault_of(raw.bytes(), 10), "a.idx: sequence 2 begins at byte -2");
+  EXPECT_EQ(index_fault_of(raw.bytes(), 10), "a.idx: sequence 2 begins at byte -2");
   for (const std::int64_t place : {std::int64_t{5}, std::int64_t{11}, INT64_MAX - 1, INT64_MAX}) {
     raw = some_index();
     raw.places[2] = place;
-    EXPECT_THAT(fault_of(raw.bytes(), 10), HasSubstr("but a.bin has only 10 bytes")) << place;
+    EXPECT_THAT(index_fault_of(raw.bytes(), 10), HasSubstr("but a.bin has only 10 bytes")) << place;
   }
   raw = some_index();
   raw.lengths[2] = INT32_MAX;
-  EXPECT_THAT(fault_of(raw.bytes(), 10), HasSubstr("but a.bin has only 10 bytes"));
+  EXPECT_THAT(index_fault_of(raw.bytes(), 10), HasSubstr("but a.bin has only 10 bytes"));
 }
 
 TEST(MegatronIndex, RefusesDocumentsThatAreNotInOrder) {
   const auto with_documents = [](std::vector<std::int64_t> documents) {
     auto raw = some_index();
     raw.documents = std::move(documents);
-    return fault_of(raw.bytes(), 10);
+    return index_fault_of(raw.bytes(), 10);
   };
   EXPECT_THAT(with_documents({1, 3}), HasSubstr("first document begins with sequence 1 and not 0"));
   EXPECT_THAT(with_documents({0, 2, 1, 3}), HasSubstr("document 1 begins with sequence 2 and ends before sequence 1"));

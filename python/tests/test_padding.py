@@ -20,10 +20,10 @@ def test_each_field_is_padded_to_its_longest() -> None:
     ]
     batch = levada.collate_padded(samples, pad_value={"labels": -100, "image": 0.1}, pad_to=4)
     assert batch["tokens"].tolist() == [[1, 2, 0, 0, 0, 0, 0, 0], [1, 2, 3, 4, 5, 0, 0, 0]]
-    assert batch["tokens"].dtype == np.int64
+    assert np.asarray(batch["tokens"]).dtype == np.int64
     assert batch["labels"].tolist() == [[0, 1] + [-100] * 6, [0, 1, 2, 3, 4] + [-100] * 3]
-    assert batch["labels"].dtype == np.int32
-    assert batch["image"].shape == (2, 4, 3) and batch["image"].dtype == np.float32
+    assert np.asarray(batch["labels"]).dtype == np.int32
+    assert batch["image"].shape == (2, 4, 3) and np.asarray(batch["image"]).dtype == np.float32
     assert batch["image"][0, 1:].tolist() == np.full((3, 3), 0.1, np.float32).tolist()
     assert batch["id"].tolist() == [7, 8] and batch["name"] == ["a", "b"] and batch["weight"].tolist() == [0.5, 1.5]
 
