@@ -72,7 +72,7 @@ def test_arrays_from_the_file_can_be_written_to(tmp_path: pathlib.Path) -> None:
 
 
 def test_what_it_cannot_keep(tmp_path: pathlib.Path) -> None:
-    with pytest.raises(levada.StageFailed, match=r"it is a object; register its class with levada.register\(\)$"):
+    with pytest.raises(levada.InvalidArgument, match=r"it is a object; register its class with levada.register\(\)$"):
         list(levada.Pipeline([object()]).cache(tmp_path / "objects"))
     with pytest.raises(levada.InvalidArgument, match='"shuffle" before it would run in the first pass only'):
         list(levada.Pipeline(range(3)).shuffle().cache(tmp_path / "shuffled"))

@@ -128,18 +128,20 @@ def trained(block):
     return numbers(), [parameter.tolist() for parameter in model.parameters()]
 from accelerate import skip_first_batches
 feed = levada.Feed([1])
+prepared = Accelerator().prepare(feed)
 try:
     skip_first_batches(feed, 1)
 except AttributeError:
-    tell(prepares=Accelerator().prepare(feed) is feed)
+    tell(prepares=prepared is feed)
 resumes = False
 whole = trained(blocks[2])
 resumes = True
 rest = trained(blocks[2])
-tell(left=rest[0] == whole[0][17:], same=rest[1] == whole[1], samples=whole[0])
+tell(left=rest[0] == whole[0][17:], same=rest[1] == whole[1], samples=whole[0], weights=whole[1])
 """,
     )
     assert [mine.pop(0) for mine in told] == [{"prepares": True}] * 2
+    assert told[0][0]["weights"] == told[1][0]["weights"]
     assert [(mine[0]["left"], mine[0]["same"]) for mine in told] == [(True, True)] * 2
     for epoch in (slice(0, 12), slice(12, 24)):
         assert sorted(sum((pages.flat(mine[0]["samples"][epoch]) for mine in told), [])) == list(range(48))
