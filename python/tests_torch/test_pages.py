@@ -136,7 +136,7 @@ def test_feeds(folder: pathlib.Path) -> None:
         "docs/python/feed.md",
         4,
         """
-import socket, urllib.request
+import socket, sys, types, urllib.request
 loader = [{"x": torch.full((2,), i)} for i in range(8)]
 def step(batch):
     got.append(int(batch["x"][0]))
@@ -158,9 +158,21 @@ def train(batch):
         got.append(f'levada_feed_batches_total{{rank="{rank}"}} {feed.step}' in answer.read().decode())
 run_block()
 tell(answered=got)
+
+class SummaryWriter:
+    def __init__(self, folder):
+        assert folder == "runs"
+        self.last = {}
+    def add_scalar(self, name, value, step):
+        self.last[name] = [value, step]
+train = step
+sys.modules["torch.utils.tensorboard"] = types.SimpleNamespace(SummaryWriter=SummaryWriter)
+run_block()
+tell(written=writer.last)
 """,
     )
     for rank, mine in enumerate(told):
+        assert mine[3]["written"]["levada_feed_batches_total"] == [4, 4]
         assert mine[0] == {"got": list(range(rank // 2, 8, 2))}
         zigzag = [2, 3, 4, 5] if rank % 2 else [0, 1, 6, 7]
         assert mine[1] == {"tokens": [[10 * (rank // 2) + at for at in zigzag]], "images": [1, 3]}
