@@ -1159,6 +1159,15 @@ class Consumer:
 
     def reset(self, epoch: int, items: int, cursor: Any) -> None: ...
 
+    def take_over(self, lost: Consumer) -> None:
+        """
+        Begins where another consumer, whose processes are lost, gave its last item.
+        """
+
+    @property
+    def given(self) -> int:
+        """Items of this epoch."""
+
     def limit(self, items: int) -> None: ...
 
     def pause(self) -> None: ...

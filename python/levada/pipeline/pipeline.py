@@ -9,7 +9,8 @@ from typing import Any, Generic, TypeVar
 from levada import _levada
 from levada.corpus.corpus import Corpus
 from levada.pipeline.lines import ByteRanges, Lines, Paths
-from levada.pipeline.run import Options, Run
+from levada.pipeline.options import Options
+from levada.pipeline.run import Run
 from levada.pipeline.sources import NativeSource, check_source, describe
 from levada.pipeline.steps import FieldLength, Stage, Step, Transformer, build, length_of_stage, steps_of
 
@@ -328,6 +329,7 @@ class Pipeline(Generic[T]):
         alone: bool = False,
         record: bool = False,
         allow_pickle: bool = False,
+        on_worker_death: str = "raise",
     ) -> Run[T]:
         """The pipeline at work; each `for` over what this gives is an epoch.
 
@@ -353,6 +355,10 @@ class Pipeline(Generic[T]):
         - `record`: keep what each process does when, for write_trace().
         - `allow_pickle`: whether state_dict() may hold pickles, of what sources' own state_dict() return that is no plain
           value, and load_state_dict() unpickle them. Unpickling runs whatever code a state names.
+        - `on_worker_death`: what happens where a process of the pipeline is killed or exits: "raise" raises PeerLost;
+          "replace" warns, starts all its processes again and goes on behind the item given last, in the same order, with
+          no item lost or given twice. Functions are called again for items that were under way. The third time behind
+          the same item it raises PeerLost. Not with fullsync().
         """
         options = Options(
             workers=workers,
@@ -372,6 +378,7 @@ class Pipeline(Generic[T]):
             alone=alone,
             record=record,
             allow_pickle=allow_pickle,
+            on_worker_death=on_worker_death,
         )
         return Run(self._stage, options)
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import operator
 import os
 import secrets
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Generic, TypeVar
 
@@ -19,10 +18,11 @@ from levada.base.errors import CorruptMessage, Error, InvalidArgument, PeerLost,
 from levada.base.exits import failure_text, handled
 from levada.corpus.corpus import Corpus
 from levada.job.job import close_at_exit, join, world_size
+from levada.pipeline.options import Options
 from levada.pipeline.position import VERSION, Position, checksum
 from levada.pipeline.sources import divides_itself
 from levada.pipeline.steps import Elsewhere, Stage, Step, build, length_of_stage, steps_of
-from levada.pipeline.workers import CONTEXTS, Task, WorkerGroup
+from levada.pipeline.workers import Task, WorkerGroup
 
 T = TypeVar("T")
 
@@ -32,61 +32,12 @@ _SCHEDULED = 0.2
 """Seconds for a process that has said that it ends to do so."""
 _PATIENCE = 5.0
 """Seconds that close() waits for another thread that starts processes."""
-_FOREVER = 1e8
-"""Seconds: more are as good as none, and fewer than a clock's count holds."""
-_MAX_WORKERS = 1022
-"""As many as an engine of 1024 processes has room for, beside the dispatching process and this one."""
+_MAX_DEATHS = 3
+"""As often as processes may end behind one and the same item."""
 _OWN_PROCESS_LOST = " of the pipeline ended unexpectedly: "
 """In the text of a PeerLost, that its rank is one of this pipeline's processes and not of the group of its fullsync()."""
 _CALLABLES = {"source": "source", "map": "function", "filter": "predicate", "flat_map": "function", "transform": "open"}
 """Of operations that hold what has to be sent, the argument that does."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Options:
-    """As Pipeline.run() says."""
-
-    workers: int
-    context: str
-    worker_prefetch: int
-    main_prefetch: int
-    prefetch_bytes: int
-    snapshot_every: int
-    seed: int | None
-    ordered: bool
-    on_error: str
-    worker_init: Callable[[int], Any] | None
-    threads: int
-    timeout: float
-    start_timeout: float
-    group: Any
-    alone: bool
-    record: bool
-    allow_pickle: bool
-
-    def __post_init__(self) -> None:
-        for name in ("workers", "worker_prefetch", "main_prefetch", "prefetch_bytes", "snapshot_every", "threads"):
-            if self._integer(name) < 0:
-                raise InvalidArgument(f"{name} is {getattr(self, name)}; it is at least 0")
-        for name in ("timeout", "start_timeout"):
-            seconds = getattr(self, name)
-            if not isinstance(seconds, (int, float)) or not seconds > 0:
-                raise InvalidArgument(f"{name} is {seconds!r}; it must be a positive number of seconds")
-            object.__setattr__(self, name, min(float(seconds), _FOREVER))
-        if self.workers > _MAX_WORKERS:
-            raise InvalidArgument(f"workers is {self.workers}; a pipeline has at most {_MAX_WORKERS}")
-        if self.on_error not in ("raise", "skip"):
-            raise InvalidArgument(f'on_error is "{self.on_error}"; it must be raise or skip')
-        if self.context not in CONTEXTS:
-            raise InvalidArgument(f'context is "{self.context}"; it must be one of {", ".join(CONTEXTS)}')
-        if self.seed is not None and not 0 <= self._integer("seed") < 2**64:
-            raise InvalidArgument(f"seed is {self.seed}; it has 64 bits")
-
-    def _integer(self, name: str) -> int:
-        try:
-            return operator.index(getattr(self, name))
-        except TypeError:
-            raise InvalidArgument(f"{name} is {getattr(self, name)!r}; it must be an integer") from None
 
 
 class Run(Generic[T]):
@@ -105,6 +56,7 @@ class Run(Generic[T]):
         self._keeps_order = options.workers == 0 or options.ordered or one_to_one
         self._dispatches = dealt is not None
         self._warn_of_copies()
+        self._expect_to_be_replaceable()
         self._seed = options.seed
         self._epoch = 0
         self._position: Position | None = None
@@ -113,6 +65,7 @@ class Run(Generic[T]):
         self._told: bytes | None = None
         self._begun: int | None = None
         self._is_over = self._is_stuck = False
+        self._deaths, self._died_at = 0, (-1, -1)  # how often processes have ended behind one epoch's same item, and which
         self._starting = threading.RLock()
         self._owner = os.getpid()
         self._ranks: Membership | None = None  # whom a fullsync() may keep waiting
@@ -128,12 +81,25 @@ class Run(Generic[T]):
                 stacklevel=4,
             )
 
+    def _expect_to_be_replaceable(self) -> None:
+        at = [step.name for step in self._steps if step.operation == "fullsync"]
+        if at and self.options.on_worker_death == "replace":
+            raise InvalidArgument(
+                f'on_worker_death="replace" does not go with {at[0]}(): the other ranks count on what this one has said'
+            )
+
     def __iter__(self) -> Epoch:
         """The next epoch, or what is left of the one that a loaded state is of. Ends the one under way."""
         with self._starting:
             consumer = self._start()
             with self._closed_if_asked(consumer):
-                self._go_on(consumer)
+                try:
+                    self._go_on(consumer)
+                except PeerLost as error:
+                    given = 0 if self._position is None else self._position.items
+                    self._note_death(self._lost(str(error), error.rank) or error, given)
+                    consumer = self._start_again()
+                    self._go_on(consumer)
             self._begun, self._is_over, self._is_stuck = self._epoch, False, False
             self._before = handled()
             self._epoch += 1
@@ -433,6 +399,7 @@ class Run(Generic[T]):
             "ranks": 1 if job is None else job.size,
             "timeout": self.options.timeout,
             "record": self.options.record,
+            "replaceable": self.options.workers > 0 and self.options.on_worker_death == "replace",
         }
 
     def _tasks(self) -> list[Task]:
@@ -461,20 +428,60 @@ class Run(Generic[T]):
         divides = divides_itself(step.arguments["source"]) if step.operation == "source" else "no"
         return step._replace(arguments={**step.arguments, name: Elsewhere(divides)})
 
-    def _tell(self, kind: str, text: str, rank: int) -> None:
-        """Raises, with what is known of the processes here, what their engine said."""
+    def _tell(self, kind: str, text: str, rank: int) -> Consumer | None:
+        """Raises, with what is known of the processes here, what their engine said; or gives the consumer that goes on,
+        where processes are replaced."""
         workers = self._worker_group
         if workers is None:
-            return
+            return None
         if kind == "Timeout":
             self._is_stuck = True
             raise Timeout(f"{text}\n\n{workers.describe()}")
+        lost = self._lost(text, rank)
+        return None if lost is None else self._replace(lost)
+
+    def _lost(self, text: str, rank: int) -> PeerLost | None:
+        """Which process of this pipeline has ended, and how; None where it was none of them."""
+        workers = self._worker_group
+        assert workers is not None
         at = rank - 1 if rank > 0 and _OWN_PROCESS_LOST in text else workers.lost()
         if at is None:
-            return
+            return None
         lost = PeerLost(workers.exit_text(at))
         lost.rank = rank
-        raise lost
+        return lost
+
+    def _replace(self, lost: PeerLost) -> Consumer:
+        """Other processes, which go on behind the item given last."""
+        with self._starting:
+            before = self._consumer
+            assert before is not None
+            while True:
+                self._note_death(lost, before.given)
+                consumer = self._start_again()
+                try:
+                    consumer.take_over(before)
+                    return consumer
+                except PeerLost as error:
+                    lost = self._lost(str(error), error.rank) or error
+
+    def _note_death(self, lost: PeerLost, given: int) -> None:
+        """Raises it where processes are not replaced, or have ended at the same place before."""
+        at = (self.epoch, given)
+        self._deaths = self._deaths + 1 if at == self._died_at else 1
+        self._died_at = at
+        if self.options.on_worker_death != "replace":
+            raise lost
+        if self._deaths == _MAX_DEATHS:
+            lost.args = (f"{lost}, behind item {given}, as {_MAX_DEATHS - 1} times before: others would end there too",)
+            raise lost
+        warnings.warn(
+            f"{lost}; the processes of the pipeline are started again and go on behind item {given}", stacklevel=5
+        )
+
+    def _start_again(self) -> Consumer:
+        self._end(0.0, is_idle=True)
+        return self._started()
 
     def _end_epoch(self) -> None:
         self._is_over = True

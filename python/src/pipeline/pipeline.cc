@@ -98,7 +98,8 @@ constexpr Duration patience = std::chrono::seconds(5);
 class Consumer {
  public:
   Consumer(std::shared_ptr<Engine> engine, const Graph& graph, const nb::dict& options, std::string name,
-           std::shared_ptr<Engine> all_ranks) {
+           std::shared_ptr<Engine> all_ranks)
+      : keeps_resume_point_(nb::cast<bool>(options["replaceable"])) {
     pipeline::Process process{.engine = std::move(engine),
                               .graph = graph,
                               .values = values_,
@@ -128,9 +129,28 @@ class Consumer {
       if (from || items == 0) consumer.reset(epoch, from);
       else consumer.reset_behind(epoch, items);
     });
-    is_over_ = false;
-    ++pass_;
-    given_ = items;
+    epoch_ = epoch;
+    limit_.reset();
+    begin_pass(items);
+    resume_point_ = {items, std::move(from)};
+  }
+  /// Begins where `lost`, some of whose processes have ended, gave its last item, with the same limit. Throws
+  /// InvalidArgument where there are fewer items now.
+  void take_over(const Consumer& lost) {
+    auto& consumer = open_consumer();
+    const auto& [items, cursor] = lost.resume_point_;
+    take([&] {
+      if (cursor || items == 0) consumer.reset(lost.epoch_, cursor);
+      else consumer.reset_behind(lost.epoch_, items);
+      for (auto item = items; item < lost.given_; ++item) {
+        if (!consumer.next()) throw InvalidArgument(fmt::format("item {} of the epoch is no longer there", item));
+      }
+      if (lost.limit_) consumer.limit(*lost.limit_);
+    });
+    epoch_ = lost.epoch_;
+    limit_ = lost.limit_;
+    begin_pass(lost.given_);
+    resume_point_ = lost.resume_point_;
   }
   /// The next item of pass number `pass`. Nothing at its end, at a limit, while paused and once it is closed.
   std::optional<Item> next(std::int64_t pass) {
@@ -144,17 +164,20 @@ class Consumer {
     try {
       const nb::gil_scoped_release released;
       item = consumer.next();
+      given_ += item.has_value();
+      if (item && limit_) --*limit_;
+      if (item && keeps_resume_point_) keep_resume_point(consumer);
     } catch (const std::exception&) {
       if (!closing_) throw;
     }
     if (closing_) return std::nullopt;
-    given_ += item.has_value();
     is_over_ = consumer.ended();
     return item;
   }
   void limit(std::int64_t items) {
     auto& consumer = open_consumer();
     take([&] { consumer.limit(items); });
+    limit_ = items;
   }
   void pause() {
     auto& consumer = open_consumer();
@@ -165,6 +188,7 @@ class Consumer {
   void resume() {
     auto& consumer = open_consumer();
     const auto pausing = enter_pausing();
+    limit_.reset();
     const nb::gil_scoped_release released;
     consumer.resume();
   }
@@ -238,10 +262,25 @@ class Consumer {
   }
 
   std::int64_t pass() const { return pass_; }
+  std::int64_t given() const { return given_; }
 
  private:
   static constexpr std::string_view what = "this pipeline run";
 
+  void begin_pass(std::int64_t given) {
+    is_over_ = false;
+    ++pass_;
+    given_ = given;
+  }
+  /// Now and then, so that it takes at most 1% of the time. The item given last is on its way: another cursor than the
+  /// one after a failure, which may lack what stages here hold.
+  void keep_resume_point(const pipeline::Consumer& consumer) {
+    const auto begun = Clock::now();
+    if (begun < next_resume_point_) return;
+    resume_point_ = {given_, consumer.save()};
+    const auto ended = Clock::now();
+    next_resume_point_ = ended + 100 * (ended - begun);
+  }
   report::PipelineReport report_of(const Graph& graph, int workers, bool ordered) const {
     const auto stats = consumer().stats();
     auto traces = consumer().traces();
@@ -307,6 +346,12 @@ class Consumer {
   std::int64_t pass_ = 0;
   bool is_over_ = false;    ///< this epoch
   std::int64_t given_ = 0;  ///< in this epoch
+  std::int64_t epoch_ = 0;
+  std::optional<std::int64_t> limit_;  ///< items until it, of those of limit()
+  const bool keeps_resume_point_;
+  /// Items given, and where that was, at or before the item given last.
+  std::pair<std::int64_t, std::optional<pipeline::Cursor>> resume_point_;
+  Clock::time_point next_resume_point_{};
 };
 
 std::shared_ptr<Consumer> make_consumer(const Membership* job, const Graph& graph, const nb::dict& options,
@@ -318,20 +363,12 @@ std::shared_ptr<Consumer> make_consumer(const Membership* job, const Graph& grap
 /// One epoch as an iterator: over when the next begins.
 class Epoch {
  public:
-  /// `run`: what has the consumer; its _lost(error) tells how a process ended.
+  /// `run`: what has the consumer; its _tell() says how a process ended, or gives the consumer that takes its place.
   Epoch(nb::object run, std::shared_ptr<Consumer> consumer)
       : run_(std::move(run)), consumer_(std::move(consumer)), pass_(consumer_->pass()) {}
 
   nb::object next() {
-    std::optional<Item> item;
-    try {
-      item = consumer_->next(pass_);
-    } catch (const Error& error) {
-      if (error.kind() != ErrorKind::peer_lost && error.kind() != ErrorKind::timeout) throw;
-      const auto* lost = dynamic_cast<const PeerLost*>(&error);
-      run_.attr("_tell")(std::string(error.name()), std::string(error.what()), lost == nullptr ? -1 : lost->rank());
-      throw;
-    }
+    auto item = next_item();
     if (item) return object_of(*std::move(item));
     if (consumer_->must_close()) run_.attr("close")();
     if (consumer_->is_over()) run_.attr("_end_epoch")();
@@ -339,6 +376,22 @@ class Epoch {
   }
 
  private:
+  std::optional<Item> next_item() {
+    for (;;) {
+      try {
+        return consumer_->next(pass_);
+      } catch (const Error& error) {
+        if (error.kind() != ErrorKind::peer_lost && error.kind() != ErrorKind::timeout) throw;
+        const auto* lost = dynamic_cast<const PeerLost*>(&error);
+        const nb::object other = run_.attr("_tell")(std::string(error.name()), std::string(error.what()),
+                                                    lost == nullptr ? -1 : lost->rank());
+        if (other.is_none()) throw;
+        consumer_ = nb::cast<std::shared_ptr<Consumer>>(other);
+        pass_ = consumer_->pass();
+      }
+    }
+  }
+
   nb::object run_;
   std::shared_ptr<Consumer> consumer_;
   std::int64_t pass_;
@@ -350,6 +403,9 @@ void bind_pipeline(nb::module_& module) {
   nb::class_<Consumer>(module, "Consumer", "The end of a pipeline that gives its items.")
       .def("reset", &Consumer::reset, nb::arg("epoch"), nb::arg("items"), nb::arg("cursor").none(),
            nb::sig("def reset(self, epoch: int, items: int, cursor: typing.Any) -> None"))
+      .def("take_over", &Consumer::take_over, nb::arg("lost"),
+           "Begins where another consumer, whose processes are lost, gave its last item.")
+      .def_prop_ro("given", &Consumer::given, "Items of this epoch.")
       .def("limit", &Consumer::limit, nb::arg("items"))
       .def("pause", &Consumer::pause)
       .def("resume", &Consumer::resume)

@@ -1,0 +1,66 @@
+"""What a pipeline is run with."""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from levada.base.errors import InvalidArgument
+from levada.pipeline.workers import CONTEXTS
+
+_FOREVER = 1e8
+"""Seconds: more are as good as none, and fewer than a clock's count holds."""
+_MAX_WORKERS = 1022
+"""As many as an engine of 1024 processes has room for, beside the dispatching process and this one."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """As Pipeline.run() says."""
+
+    workers: int
+    context: str
+    worker_prefetch: int
+    main_prefetch: int
+    prefetch_bytes: int
+    snapshot_every: int
+    seed: int | None
+    ordered: bool
+    on_error: str
+    worker_init: Callable[[int], Any] | None
+    threads: int
+    timeout: float
+    start_timeout: float
+    group: Any
+    alone: bool
+    record: bool
+    allow_pickle: bool
+    on_worker_death: str
+
+    def __post_init__(self) -> None:
+        for name in ("workers", "worker_prefetch", "main_prefetch", "prefetch_bytes", "snapshot_every", "threads"):
+            if self._integer(name) < 0:
+                raise InvalidArgument(f"{name} is {getattr(self, name)}; it is at least 0")
+        for name in ("timeout", "start_timeout"):
+            seconds = getattr(self, name)
+            if not isinstance(seconds, (int, float)) or not seconds > 0:
+                raise InvalidArgument(f"{name} is {seconds!r}; it must be a positive number of seconds")
+            object.__setattr__(self, name, min(float(seconds), _FOREVER))
+        if self.workers > _MAX_WORKERS:
+            raise InvalidArgument(f"workers is {self.workers}; a pipeline has at most {_MAX_WORKERS}")
+        if self.on_error not in ("raise", "skip"):
+            raise InvalidArgument(f'on_error is "{self.on_error}"; it must be raise or skip')
+        if self.on_worker_death not in ("raise", "replace"):
+            raise InvalidArgument(f'on_worker_death is "{self.on_worker_death}"; it must be raise or replace')
+        if self.context not in CONTEXTS:
+            raise InvalidArgument(f'context is "{self.context}"; it must be one of {", ".join(CONTEXTS)}')
+        if self.seed is not None and not 0 <= self._integer("seed") < 2**64:
+            raise InvalidArgument(f"seed is {self.seed}; it has 64 bits")
+
+    def _integer(self, name: str) -> int:
+        try:
+            return operator.index(getattr(self, name))
+        except TypeError:
+            raise InvalidArgument(f"{name} is {getattr(self, name)!r}; it must be an integer") from None

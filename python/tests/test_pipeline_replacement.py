@@ -1,0 +1,148 @@
+"""on_worker_death="replace": processes that are killed are started again, and no item is lost or given twice."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import signal
+import time
+import warnings
+from typing import Any
+
+import levada
+import numpy as np
+import pytest
+from levada import Pipeline
+from pipelines import Stateful, got
+
+OPTIONS: Any = {
+    "context": "forkserver",
+    "seed": 1,
+    "timeout": 60.0,
+    "worker_prefetch": 2,
+    "main_prefetch": 2,
+    "on_worker_death": "replace",
+}
+
+
+def work(item: int) -> int:
+    """Takes so long that few items wait for the loop."""
+    time.sleep(0.0003)
+    return item * 2
+
+
+def odd(item: int) -> bool:
+    return item % 3 != 0
+
+
+def array(item: int) -> Any:
+    time.sleep(0.0003)
+    return np.full(50, item)
+
+
+GRAPHS: dict[str, tuple[Pipeline[Any], dict[str, Any]]] = {
+    "one to one": (Pipeline(range(600)).dispatch().map(work), {}),
+    "sharded": (Pipeline(range(600)).shard().map(work), {"snapshot_every": 7}),
+    "filtered": (Pipeline(range(900)).shuffle(50).dispatch().filter(odd).map(work), {}),
+    "stateful": (Pipeline(Stateful(600)).dispatch().map(array), {"snapshot_every": 20}),
+    "held here": (Pipeline(range(900)).dispatch().filter(odd).map(work).batch(7).prefetch(2), {"ordered": True}),
+    "buckets": (Pipeline(range(600)).shuffle(100).dispatch().map(work).batch(5).unbatch().shuffle(30), {}),
+}
+
+
+def plain(items: list[Any]) -> list[Any]:
+    return [np.asarray(item).tolist() for item in items]
+
+
+def kill_one(rng: random.Random) -> None:
+    for child in rng.sample(multiprocessing.active_children(), 1):
+        assert child.pid is not None
+        os.kill(child.pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize("trial", range(2))
+def test_items_are_those_of_a_run_without_deaths(name: str, trial: int) -> None:
+    pipeline, options = GRAPHS[name]
+    rng = random.Random(f"{name} {trial}")
+    whole = plain(got(pipeline, 2, **options))
+    deaths = set(rng.sample(range(len(whole) // 2), 3))
+    items = []
+    with pipeline.run(2, **options, **OPTIONS) as run, warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for at, item in enumerate(run):
+            items.append(item)
+            if at in deaths:
+                kill_one(rng)
+    assert plain(items) == whole
+    assert told and all("was killed by SIGKILL; the processes of the pipeline are started again" in str(each.message) for each in told)
+
+
+@pytest.mark.filterwarnings("ignore:.*started again")
+def test_one_that_is_killed_between_epochs_is_replaced_in_the_next() -> None:
+    pipeline = Pipeline(range(40)).dispatch().map(work)
+    with pipeline.run(2, **OPTIONS) as run:
+        for epoch in range(3):
+            assert list(run) == list(range(0, 80, 2)), epoch
+            kill_one(random.Random(epoch))
+
+
+@pytest.mark.filterwarnings("ignore:.*started again")
+def test_a_limit_a_state_and_the_next_epoch_are_as_without_deaths() -> None:
+    pipeline = Pipeline(range(500)).shuffle(40).dispatch().map(work)
+    whole = got(pipeline, 2)
+    with pipeline.run(2, **OPTIONS) as run:
+        items = iter(run)
+        run.limit(200)
+        first = [next(items) for _ in range(100)]
+        kill_one(random.Random(1))
+        first += list(items)
+        assert first == whole[:200]
+        state = run.state_dict()
+        run.resume()
+        assert list(items) == whole[200:]
+        second = list(run)
+    with pipeline.run(2, context="forkserver") as resumed:
+        resumed.load_state_dict(state)
+        assert list(resumed) == whole[200:]
+        assert list(resumed) == second
+
+
+@pytest.mark.filterwarnings("ignore:.*started again")
+def test_what_ends_every_process_is_told() -> None:
+    def leave(item: int) -> int:
+        if item == 30:
+            os._exit(3)
+        return item
+
+    given = []
+    with (
+        Pipeline(range(100)).dispatch().map(leave).run(1, **OPTIONS) as run,
+        pytest.raises(levada.PeerLost, match=r"ended with exit status 3, behind item \d+, as 2 times before: others would end"),
+    ):
+        for item in run:
+            given.append(item)
+    assert given == list(range(len(given))) and len(given) <= 30
+
+
+@pytest.mark.filterwarnings("ignore:.*started again")
+def test_a_feed_goes_on() -> None:
+    def batch(item: int) -> Any:
+        return {"x": np.full(4, item)}
+
+    run = Pipeline(range(60)).dispatch().map(batch).run(2, alone=True, **OPTIONS)
+    items = []
+    with levada.Feed(run, iterate="inline") as feed:
+        for step, received in enumerate(feed):
+            items.append(int(received["x"][0]))
+            if step in (10, 40):
+                kill_one(random.Random(step))
+    assert items == list(range(60))
+
+
+def test_where_it_cannot_be() -> None:
+    with pytest.raises(levada.InvalidArgument, match=r'"replace" does not go with fullsync\(\)'):
+        Pipeline(range(3)).fullsync().run(1, **OPTIONS)
+    with pytest.raises(levada.InvalidArgument, match='on_worker_death is "ignore"; it must be raise or replace'):
+        Pipeline(range(3)).run(on_worker_death="ignore")
