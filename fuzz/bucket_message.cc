@@ -23,7 +23,7 @@ void add_messages(levada::ByteView bytes) {
     if (header.first_rank % 2 == 0) header.layout_hash = layout().hash();
     peer.add({each, nullptr}, header, layout());
     const auto* const end = each.data() + each.size();
-    for (std::size_t i = peer.inputs.size(); i-- > peer.inputs.size() - header.num_inputs && peer.inputs.size() > 0;) {
+    for (std::size_t i = peer.inputs.size(); i-- > peer.inputs.size() - header.num_inputs && !peer.inputs.empty();) {
       if (peer.layout_hash != layout().hash()) break;
       if (peer.inputs[i] < each.data() || peer.inputs[i] + 2 * layout().piece_bytes(i) > end) std::abort();
     }

@@ -55,7 +55,7 @@ void read_rows(levada::ByteView bytes) {
       rows.for_each_entry(row, [&](const levada::ExchangeItem& item, std::size_t key, std::size_t entry) {
         sum += rows.bytes(item, key, entry);
       });
-      require(sum == row.bytes && (row.from == 1 || rows.receivers[row.to].size() > 0));
+      require(sum == row.bytes && (row.from == 1 || !rows.receivers[row.to].empty()));
     }
   } catch (const levada::CorruptMessage& error) {
     require(error.offset() <= bytes.size());

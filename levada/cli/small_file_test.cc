@@ -15,7 +15,7 @@ namespace {
 using ::testing::HasSubstr;
 
 std::string write(const std::string& name, const std::string& text) {
-  const auto path = ::testing::TempDir() + name + std::to_string(::getpid());
+  auto path = ::testing::TempDir() + name + std::to_string(::getpid());
   std::ofstream(path, std::ios::binary) << text;
   return path;
 }

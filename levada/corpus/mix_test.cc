@@ -23,9 +23,9 @@ std::vector<std::int64_t> counts_of(Mix& mix, std::size_t sources, std::int64_t 
   return counts;
 }
 
-std::string fault_of_mix(std::vector<MixPart> parts) {
+std::string fault_of_mix(const std::vector<MixPart>& parts) {
   try {
-    Mix(std::move(parts), 0);
+    Mix(parts, 0);
   } catch (const InvalidArgument& error) {
     return error.what();
   }

@@ -67,9 +67,8 @@ void ChannelTable::refresh(Group& group) const {
           ending.group == 0 || std::find(group.keys.begin(), group.keys.end(), ending.group) != group.keys.end();
       if (!is_ours) continue;
       group.aborted = true;
-    } else if (group.rank_of(ending.rank) < 0) {
-      continue;
-    } else if (ending.kind == ErrorKind::peer_lost && membership_.has_left(group.keys, ending.rank)) {
+    } else if (group.rank_of(ending.rank) < 0 ||
+               (ending.kind == ErrorKind::peer_lost && membership_.has_left(group.keys, ending.rank))) {
       continue;
     }
     if (!group.cause) group.cause = Cause{ending.kind, group.rank_of(ending.rank), -1, ending.detail};

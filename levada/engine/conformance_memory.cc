@@ -140,8 +140,10 @@ std::set<std::uintptr_t> multicast_counting_blocks(const Handle& engine, Channel
       receive_some();
     }
   }
-  for (receive_some(); received < messages; receive_some()) {
+  receive_some();
+  while (received < messages) {
     expect(*engine, engine->wait({.receive = both}, limit()) == Woken::ready, "all messages come");
+    receive_some();
   }
   return addresses;
 }

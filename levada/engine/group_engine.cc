@@ -42,7 +42,8 @@ class GroupEngine final : public Engine {
   std::shared_ptr<Channel> open(int from, std::span<const int> to, int window, ChannelOptions options) override {
     check_channel(info_.rank, info_.size, from, to, window);
     endpoint_->check(group_);
-    auto state = endpoint_->open(group_, keys_.channel(from, to, options.tag), from, to, window, std::move(options));
+    const auto key = keys_.channel(from, to, options.tag);
+    auto state = endpoint_->open(group_, key, from, to, window, std::move(options));
     return std::make_shared<EndpointChannel>(endpoint_, group_.key(), std::move(state), from,
                                              std::vector<int>(to.begin(), to.end()), window);
   }

@@ -50,9 +50,9 @@ FeedOptions round_options(const FeedOptions& options) {
 /// The receiving side, on the caller's thread.
 class Feed::Impl {
  public:
-  Impl(std::shared_ptr<Engine> engine, const Mesh& mesh, const Layout& layout, std::shared_ptr<Source> source,
+  Impl(const std::shared_ptr<Engine>& engine, const Mesh& mesh, const Layout& layout, std::shared_ptr<Source> source,
        const FeedOptions& options)
-      : wiring_(start_feed(std::move(engine), mesh, layout, source, options)),
+      : wiring_(start_feed(engine, mesh, layout, source, options)),
         follower_(wiring_.readers.size() > 1),
         own_(wiring_.audiences[static_cast<std::size_t>(wiring_.own_audience())]),
         inbox_(wiring_.engine, wiring_.data[static_cast<std::size_t>(wiring_.own_audience())], options.access,

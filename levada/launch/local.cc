@@ -111,10 +111,10 @@ class SignalsBlocked {
 std::string this_program() {
   std::array<char, 4096> path{};
   const auto length = ::readlink("/proc/self/exe", path.data(), path.size());
-  const std::string found(path.data(), length > 0 ? static_cast<std::size_t>(length) : 0);
+  std::string found(path.data(), length > 0 ? static_cast<std::size_t>(length) : 0);
   if (!found.empty() && ::access(found.c_str(), X_OK) == 0) return found;
   // Replaced on the disk, which the link still leads to; or without /proc, where what was started is known by name.
-  const auto* name = reinterpret_cast<const char*>(::getauxval(AT_EXECFN));
+  const auto* name = reinterpret_cast<const char*>(::getauxval(AT_EXECFN));  // NOLINT(performance-no-int-to-ptr)
   return length <= 0 && name != nullptr ? name : "/proc/self/exe";
 }
 

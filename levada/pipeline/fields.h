@@ -30,7 +30,7 @@ class FieldWriter {
  public:
   template <Fielded T>
   void put(const T& value) {
-    std::apply([this](const auto&... field) { (put(field), ...); }, T::fields(value));
+    std::apply([this](const auto&... field) { (this->put(field), ...); }, T::fields(value));
   }
   template <typename T>
   requires std::is_arithmetic_v<T> || std::is_enum_v<T>
@@ -48,7 +48,7 @@ class FieldWriter {
   template <typename... T>
   void put(const std::variant<T...>& value) {
     put(static_cast<std::uint8_t>(value.index()));
-    std::visit([this](const auto& alternative) { put(alternative); }, value);
+    std::visit([this](const auto& alternative) { this->put(alternative); }, value);
   }
   template <typename T>
   void put(const std::vector<T>& values) {
@@ -71,7 +71,7 @@ class FieldReader {
 
   template <Fielded T>
   void get(T& value) {
-    std::apply([this](auto&... field) { (get(field), ...); }, T::fields(value));
+    std::apply([this](auto&... field) { (this->get(field), ...); }, T::fields(value));
   }
   template <typename T>
   requires std::is_arithmetic_v<T>

@@ -102,13 +102,13 @@ class ThreadedMapStream final : public HoldingStream<MappedItem> {
       fill();
       if (held_.empty() && failed_input_) std::rethrow_exception(failed_input_);
       if (held_.empty()) return std::nullopt;
-      const auto [task, position] = std::move(held_.front());
+      const auto held = std::move(held_.front());
       held_.erase(held_.begin());
-      current_ = position;
-      threads_->wait(*task, *context_);
+      current_ = held.position;
+      threads_->wait(*held.task, *context_);
       auto made = attempted(map().on_error, [&] {
-        if (task->thrown) std::rethrow_exception(task->thrown);
-        return std::move(*task->made);
+        if (held.task->thrown) std::rethrow_exception(held.task->thrown);
+        return std::move(*held.task->made);
       });
       if (made) return made;
     }

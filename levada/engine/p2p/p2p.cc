@@ -283,7 +283,7 @@ void P2pEndpoint::deliver(int from, ByteView header, Block body) {
     for (const Entry& entry : decode(header, size())) {
       Block block;
       if (entry.kind == Entry::Kind::message) {
-        block = has_body(entry) ? std::move(body) : block_for(from, entry);
+        block = has_body(entry) ? std::exchange(body, {}) : block_for(from, entry);
         if (!block) continue;  // there was no memory for it
         copy_payload(block.memory().data(), entry.tail.data(), entry.tail.size());
       }
