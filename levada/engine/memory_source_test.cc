@@ -26,23 +26,6 @@ std::uint64_t resident_pages(std::span<std::byte> memory) {
   return count;
 }
 
-/// Returns what counts towards RLIMIT_DATA of this process, in bytes.
-std::uint64_t data_in_use() {
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);) {
-    if (line.starts_with("VmData:")) return std::stoull(line.substr(7)) * 1024;
-  }
-  return 0;
-}
-
-bool holds_in_a_child(const std::function<bool()>& body) {
-  const pid_t child = ::fork();
-  if (child == 0) ::_exit(body() ? 0 : 1);
-  int status = -1;
-  ::waitpid(child, &status, 0);
-  return status == 0;
-}
-
 TEST(HeapSource, IsResidentExactlyWhereItWasPopulated) {
   HeapSource heap(100 * page);
   ASSERT_EQ(heap.memory().size(), 100 * page);
@@ -65,6 +48,23 @@ TEST(HeapSource, MayBePopulatedAgain) {
 }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+/// Returns what counts towards RLIMIT_DATA of this process, in bytes.
+std::uint64_t data_in_use() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("VmData:")) return std::stoull(line.substr(7)) * 1024;
+  }
+  return 0;
+}
+
+bool holds_in_a_child(const std::function<bool()>& body) {
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(body() ? 0 : 1);
+  int status = -1;
+  ::waitpid(child, &status, 0);
+  return status == 0;
+}
+
 TEST(HeapSource, LeavesRoomInALimitedAddressSpace) {
   EXPECT_TRUE(holds_in_a_child([] {
     const rlimit limit{std::size_t{1} << 30, RLIM_INFINITY};
