@@ -354,10 +354,11 @@ void ConsumerEndpoint::add_place(DispatcherSnapshot place) {
   if (fill() < 1) return;
   const DispatcherSnapshot* needed_first = &place_before(needed());
   places_.erase(places_.begin(), places_.begin() + (needed_first - places_.data()));
-  if (fill() < 0.5 || places_.size() <= 2) return;
-  std::size_t kept = 1;
-  for (std::size_t i = 2; i < places_.size(); i += 2) places_[kept++] = std::move(places_[i]);
-  places_.resize(kept);
+  while (fill() > 0.5 && places_.size() > 2) {
+    std::size_t kept = 1;
+    for (std::size_t i = 2; i < places_.size(); i += 2) places_[kept++] = std::move(places_[i]);
+    places_.resize(kept);
+  }
 }
 
 const DispatcherSnapshot& ConsumerEndpoint::place_before(std::int64_t number) const {

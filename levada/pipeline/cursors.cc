@@ -19,6 +19,14 @@ const T* leaf_as(const Tree& tree) {
   return tree.is_leaf() ? std::get_if<T>(&tree.leaf()) : nullptr;
 }
 
+std::size_t bytes_in(const Cursor& cursor) {
+  if (const auto* bytes = leaf_as<Bytes>(cursor)) return bytes->size();
+  if (cursor.is_leaf()) return 0;
+  std::size_t sum = 0;
+  for (const Tree& child : cursor.container().children) sum += bytes_in(child);
+  return sum;
+}
+
 }  // namespace
 
 Bytes pack_cursor(const Cursor& cursor) {
@@ -79,9 +87,11 @@ const std::vector<Tree>& list_in_cursor(const Tree& tree, std::string_view stage
 
 Duration SnapshotLog::mark(std::int64_t position, const std::function<Cursor()>& save, Clock::time_point begin) {
   auto cursor = save();
+  const std::size_t bytes = bytes_in(cursor);
   const std::lock_guard lock(mutex_);
   drop_old();
-  marks_.push_back({position, std::move(cursor)});
+  marks_.push_back({position, std::move(cursor), bytes});
+  while (marks_.size() > max_cursors || (marks_.size() > 2 && sum_bytes() > max_bytes)) drop_every_other();
   const auto end = Clock::now();
   if (!is_fixed_ && marked_ != Clock::time_point::min()) space_marks(since_, begin - marked_, end - begin);
   since_ = 0;
@@ -90,13 +100,27 @@ Duration SnapshotLog::mark(std::int64_t position, const std::function<Cursor()>&
 }
 
 void SnapshotLog::drop_old() {
-  constexpr std::size_t most = 256;
   const auto keep = keep_from_.load(std::memory_order_relaxed);
   while (marks_.size() > 1 && marks_[1].position <= keep) marks_.pop_front();
-  if (marks_.size() < most) return;
+}
+
+// The first one and the last one stay: nothing lies before the one, and what comes lies behind the other.
+void SnapshotLog::drop_every_other() {
   std::deque<Mark> kept;
-  for (std::size_t i = 0; i < marks_.size(); i += 2) kept.push_back(std::move(marks_[i]));
+  for (std::size_t i = 0; i + 1 < marks_.size(); i += 2) kept.push_back(std::move(marks_[i]));
+  kept.push_back(std::move(marks_.back()));
   marks_ = std::move(kept);
+}
+
+std::size_t SnapshotLog::sum_bytes() const {
+  std::size_t sum = 0;
+  for (const Mark& mark : marks_) sum += mark.bytes;
+  return sum;
+}
+
+std::size_t SnapshotLog::bytes() const {
+  const std::lock_guard lock(mutex_);
+  return sum_bytes();
 }
 
 // A mark may cost a part of the time that the items between two of them take.

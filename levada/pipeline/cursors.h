@@ -51,9 +51,13 @@ const std::vector<Tree>& list_in_cursor(const Tree& tree, std::string_view stage
 
 /// Remembers a stream's cursor at some of its positions, so that any later one is found again by restoring the nearest
 /// before it and dropping items. Cursors are taken as often as costs one percent of the stream's time: at every item of
-/// a slow one. Bounded: of many, every other is forgotten. One thread marks; any may ask.
+/// a slow one. At most `max_cursors` of them, and at most `max_bytes` of bytes in them unless the last two alone have
+/// more: beyond that every other one is dropped. One thread marks; any may ask.
 class SnapshotLog {
  public:
+  static constexpr std::size_t max_cursors = 256;
+  static constexpr std::size_t max_bytes = std::size_t{16} << 20;
+
   /// `every`: marks are due so many items apart, whatever they cost. 0: by their cost.
   explicit SnapshotLog(std::int64_t every = 0) : is_fixed_(every > 0), every_(std::max<std::int64_t>(every, 1)) {}
 
@@ -71,13 +75,18 @@ class SnapshotLog {
   Point at(std::int64_t position) const;
   /// No position before this will be asked for.
   void keep_from(std::int64_t position) { keep_from_.store(position, std::memory_order_relaxed); }
+  /// Returns how many bytes the cursors hold that are kept.
+  std::size_t bytes() const;
 
  private:
   struct Mark {
     std::int64_t position;
     Cursor cursor;
+    std::size_t bytes;
   };
   void drop_old();
+  void drop_every_other();
+  std::size_t sum_bytes() const;
   void space_marks(std::int64_t items, Duration since, Duration cost);
 
   mutable std::mutex mutex_;

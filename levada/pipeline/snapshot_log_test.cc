@@ -59,5 +59,27 @@ TEST(SnapshotLog, ForgetsEveryOtherOfTooMany) {
   EXPECT_LE(marks, 256);
 }
 
+TEST(SnapshotLog, KeepsABoundedNumberOfBytes) {
+  SnapshotLog history;
+  for (std::int64_t position = 0; position < 300; ++position) {
+    history.mark(position, [&] { return Tree::list({Tree(position), Tree(Bytes(std::size_t{1} << 20))}); });
+    EXPECT_LE(history.bytes(), SnapshotLog::max_bytes);
+  }
+  for (std::int64_t position = 0; position < 300; ++position) {
+    const auto point = history.at(position);
+    EXPECT_EQ(point.cursor.container().children[0], Tree(position - point.skip));
+  }
+}
+
+TEST(SnapshotLog, KeepsTwoCursorsHoweverLargeTheyAre) {
+  SnapshotLog history;
+  for (std::int64_t position = 0; position < 10; ++position) {
+    history.mark(position, [&] { return Tree(Bytes(SnapshotLog::max_bytes + 1)); });
+    EXPECT_EQ(history.at(position).skip, 0);
+    EXPECT_EQ(history.at(0).skip, 0);
+    EXPECT_LE(history.bytes(), 2 * (SnapshotLog::max_bytes + 1));
+  }
+}
+
 }  // namespace
 }  // namespace levada::pipeline
