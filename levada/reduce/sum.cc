@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cfenv>
 #include <cstring>
 
 #include "levada/base/error.h"
@@ -221,6 +222,22 @@ bool is_integer(Format format) {
   return format >= Format::i8 && format <= Format::i64;
 }
 
+/// The default rounding of this thread, with denormal numbers, until destroyed: programs may flush those to zero on
+/// some of their threads, and the bits of a sum must not depend on the thread that computes it.
+class DefaultArithmetic {
+ public:
+  DefaultArithmetic() {
+    std::fegetenv(&callers_);
+    std::fesetenv(FE_DFL_ENV);
+  }
+  ~DefaultArithmetic() { std::fesetenv(&callers_); }
+  DefaultArithmetic(const DefaultArithmetic&) = delete;
+  DefaultArithmetic& operator=(const DefaultArithmetic&) = delete;
+
+ private:
+  std::fenv_t callers_{};
+};
+
 }  // namespace
 
 std::string_view to_string(ReduceOp op) {
@@ -250,6 +267,7 @@ void add_arrays(DType dtype, std::span<const std::byte* const> from, std::size_t
   if (dtype != to_dtype && sum_dtype(dtype) != to_dtype && dtype != sum_dtype(to_dtype)) {
     throw Unsupported(fmt::format("a sum of {} cannot be stored as {}", dtype.name(), to_dtype.name()));
   }
+  const DefaultArithmetic arithmetic;
   const auto [format, numbers] = describe(dtype);
   reduce_numbers(between(format, describe(to_dtype).format), divisor, from, count * numbers, to);
 }

@@ -18,10 +18,11 @@ std::string_view to_string(ReduceOp op);
 /// of floating-point numbers of at least 16 bits, real and complex, and averages of floating-point numbers.
 void check_reducible(DType dtype, ReduceOp op);
 
-/// Computes to[i] = from[0][i] + from[1][i] + ... in this order; the bits depend on nothing else. An average divides
-/// the sum once by the number of arrays. float16 and bfloat16 are added up in float32 and rounded once, to nearest,
-/// ties to even; integers wrap. There is at least one array, each of `count` elements, which are aligned. `to` may be
-/// one of the arrays, but must not overlap one otherwise.
+/// Computes to[i] = from[0][i] + from[1][i] + ... in this order; the bits depend on nothing else, also where the
+/// calling thread rounds differently or flushes denormal numbers to zero. An average divides the sum once by the number
+/// of arrays. float16 and bfloat16 are added up in float32 and rounded once, to nearest, ties to even; integers wrap.
+/// There is at least one array, each of `count` elements, which are aligned. `to` may be one of the arrays, but must
+/// not overlap one otherwise.
 void reduce_arrays(DType dtype, ReduceOp op, std::span<const std::byte* const> from, std::size_t count, std::byte* to);
 
 /// Returns the type in which numbers of `dtype` are added up: float32 for float16 and bfloat16, else the same.

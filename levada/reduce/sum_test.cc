@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cfenv>
 #include <cmath>
 #include <limits>
 #include <random>
@@ -185,6 +186,27 @@ TEST(Sum, SaysWhatThereIsNone) {
   EXPECT_THAT(fault(dtypes::int32, ReduceOp::average), HasSubstr("no average of int32; sum it"));
   EXPECT_EQ(fault(dtypes::int32, ReduceOp::sum), "no fault");
 }
+
+TEST(Sum, DoesNotDependOnTheRoundingOfTheThread) {
+  std::fesetround(FE_UPWARD);
+  const float rounded = sum_of<float>(dtypes::float32, {1, 1e-10F});
+  EXPECT_EQ(std::fegetround(), FE_UPWARD);
+  std::fesetround(FE_TONEAREST);
+  EXPECT_EQ(rounded, 1);
+}
+
+#if defined(__x86_64__)
+TEST(Sum, KeepsDenormalNumbersThatTheThreadFlushesToZero) {
+  constexpr unsigned flush_to_zero = 0x8040;  // results and operands
+  const unsigned before = __builtin_ia32_stmxcsr();
+  __builtin_ia32_ldmxcsr(before | flush_to_zero);
+  const float least = std::numeric_limits<float>::denorm_min();
+  const float sum = sum_of<float>(dtypes::float32, {least, least, least});
+  EXPECT_EQ(__builtin_ia32_stmxcsr() & flush_to_zero, flush_to_zero);
+  __builtin_ia32_ldmxcsr(before);
+  EXPECT_EQ(sum, 3 * least);
+}
+#endif
 
 }  // namespace
 }  // namespace levada
