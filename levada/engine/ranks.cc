@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <vector>
 
 #include "levada/base/bytes.h"
 #include "levada/base/error.h"
@@ -77,14 +78,14 @@ void refuse_channel(int rank) {
 std::uint64_t KeyDeriver::channel(int from, std::span<const int> to, std::uint64_t tag) {
   std::vector<int> receivers(to.begin(), to.end());
   std::sort(receivers.begin(), receivers.end());
-  return next(from, std::move(receivers), "", tag);
+  return next(from, receivers, "", tag);
 }
 
 std::uint64_t KeyDeriver::subgroup(std::span<const int> ranks, std::string_view name) {
-  return next(-1, std::vector<int>(ranks.begin(), ranks.end()), name, 0);
+  return next(-1, ranks, name, 0);
 }
 
-std::uint64_t KeyDeriver::next(int from, std::vector<int> ranks, std::string_view name, std::uint64_t tag) {
+std::uint64_t KeyDeriver::next(int from, std::span<const int> ranks, std::string_view name, std::uint64_t tag) {
   ByteWriter identity;
   identity.put(group_);
   identity.put(from);
@@ -93,7 +94,7 @@ std::uint64_t KeyDeriver::next(int from, std::vector<int> ranks, std::string_vie
   identity.put_sized(name);
   identity.put(tag);
   const std::lock_guard lock(mutex_);
-  identity.put(num_made_[{from, std::move(ranks), std::string(name), tag}]++);
+  identity.put(num_made_[hash64(identity.view())]++);
   return hash64(identity.view());
 }
 

@@ -2,13 +2,10 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <mutex>
 #include <span>
-#include <string>
 #include <string_view>
-#include <tuple>
-#include <vector>
+#include <unordered_map>
 
 namespace levada {
 
@@ -47,11 +44,11 @@ class KeyDeriver {
   std::uint64_t subgroup(std::span<const int> ranks, std::string_view name);
 
  private:
-  std::uint64_t next(int from, std::vector<int> ranks, std::string_view name, std::uint64_t tag);
+  std::uint64_t next(int from, std::span<const int> ranks, std::string_view name, std::uint64_t tag);
 
   std::uint64_t group_;
   std::mutex mutex_;
-  std::map<std::tuple<int, std::vector<int>, std::string, std::uint64_t>, int> num_made_;
+  std::unordered_map<std::uint64_t, int> num_made_;  ///< by a hash of who, to whom, name and tag
 };
 
 }  // namespace levada

@@ -279,11 +279,8 @@ std::vector<std::shared_ptr<const Bytes>> Exchange::plan_for_all(std::span<const
   head.put(plan.lower_bound_bytes());
   head.put(plan.delivered_bytes());
   std::vector<std::shared_ptr<const Bytes>> answers;
-  for (const Bytes& rows : encode_rows(plan, engine_->info().size, !to_all_.empty())) {
-    ByteWriter writer;
-    writer.put_bytes(head.view());
-    writer.put_bytes(rows);
-    answers.push_back(std::make_shared<const Bytes>(std::move(writer).take()));
+  for (Bytes& rows : encode_rows(plan, engine_->info().size, !to_all_.empty(), head.view())) {
+    answers.push_back(std::make_shared<const Bytes>(std::move(rows)));
   }
   return answers;
 }

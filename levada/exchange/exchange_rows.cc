@@ -89,8 +89,9 @@ void put_row_values(ByteWriter& writer, const ExchangePlan& plan, std::span<cons
 
 }  // namespace
 
-std::vector<Bytes> encode_rows(const ExchangePlan& plan, int ranks, bool with_sums) {
+std::vector<Bytes> encode_rows(const ExchangePlan& plan, int ranks, bool with_sums, ByteView before) {
   ByteWriter head;
+  head.put_bytes(before);
   head.put(static_cast<std::uint32_t>(plan.keys().size()));
   for (const std::uint16_t column : plan.keys()) {
     head.put(static_cast<std::uint8_t>(column != ExchangePlan::no_key));

@@ -53,8 +53,8 @@ struct ExchangeRows {
   }
 };
 
-/// For each of `ranks` ranks its rows, as bytes; `with_sums`: with sent_by.
-std::vector<Bytes> encode_rows(const ExchangePlan& plan, int ranks, bool with_sums);
+/// Returns the rows of each of `ranks` ranks as bytes, behind `before`; `with_sums`: with sent_by.
+std::vector<Bytes> encode_rows(const ExchangePlan& plan, int ranks, bool with_sums, ByteView before = {});
 
 /// Reads bytes that may lie: throws CorruptMessage unless they are rows of `rank`, one of `ranks`, with samples below
 /// `samples`.

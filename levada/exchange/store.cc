@@ -94,6 +94,14 @@ std::size_t SampleStore::column_of(const SampleKey& key) {
   return number;
 }
 
+std::vector<std::size_t> SampleStore::columns_named(std::string_view name) const {
+  std::vector<std::size_t> found;
+  for (std::size_t i = 0; i < columns_.size(); ++i) {
+    if (columns_[i].key.name == name) found.push_back(i);
+  }
+  return found;
+}
+
 const SampleStore::Column* SampleStore::column_with(std::size_t sample, std::string_view key) const {
   const auto found = std::ranges::find_if(
       columns_, [&](const Column& column) { return column.entries[sample].is_here && column.key.name == key; });
@@ -389,13 +397,19 @@ void SampleStore::commit(std::span<Arrival> arrivals) {
   for (const Arrival& arrival : arrivals) bytes += arrival.size;
   check_bound(bytes);
   Rollback rollback(*this);
-  std::vector<std::pair<const SampleKey*, std::size_t>> columns;  // those met
-  const auto column_met = [&](const SampleKey& key) {
-    const auto found = std::ranges::find(columns, &key, [](const auto& each) { return each.first; });
-    return found != columns.end() ? found->second : columns.emplace_back(&key, column_of(key)).second;
+  struct Met {
+    const SampleKey* key;
+    std::size_t column;
+    std::vector<std::size_t> of_name;  // columns; a sample has an entry in one of them at most
+  };
+  std::vector<Met> met;
+  const auto find_met = [&](const SampleKey& key) {
+    const auto number = static_cast<std::size_t>(std::ranges::find(met, &key, &Met::key) - met.begin());
+    if (number == met.size()) met.push_back({&key, column_of(key), {}});
+    return number;
   };
   struct Place {
-    std::size_t sample = 0, column = 0;
+    std::size_t sample = 0, met = 0;
     Lengths lengths;
   };
   std::vector<Place> places;
@@ -407,18 +421,24 @@ void SampleStore::commit(std::span<Arrival> arrivals) {
     const bool is_next = i == 0 || (arrival.id.data() != arrivals[i - 1].id.data() && arrival.id != arrivals[i - 1].id);
     if (is_next) sample = find_or_add(arrival.id, arrival.hash);
     if (is_next && !arrival.values.empty()) values.emplace_back(sample, arrival.values);
-    places.push_back({sample, column_met(arrival.key), Lengths(arrival.lengths)});
+    places.push_back({sample, find_met(arrival.key), Lengths(arrival.lengths)});
   }
   rollback.keep();
+  for (Met& each : met) each.of_name = columns_named(each.key->name);
   for (auto& [of, some] : values) put_values(of, std::move(some));
   for (std::size_t i = 0; i < arrivals.size(); ++i) {
     Arrival& arrival = arrivals[i];
     Place& at = places[i];
-    const Column* column = column_with(at.sample, arrival.key.name);
-    const Entry* known = column == nullptr ? nullptr : &column->entries[at.sample];
-    if (known != nullptr && (known->part.is_whole() || known->part == arrival.part)) continue;
-    put_entry(at.sample, at.column,
-              {std::move(arrival.bytes), arrival.size, std::move(at.lengths), arrival.part, true});
+    const auto& named = met[at.met].of_name;
+    const auto is_here = [&](std::size_t column) { return columns_[column].entries[at.sample].is_here; };
+    const auto known = std::ranges::find_if(named, is_here);
+    if (known != named.end()) {
+      const SequencePart part = columns_[*known].entries[at.sample].part;
+      if (part.is_whole() || part == arrival.part) continue;
+      replace(columns_[*known], at.sample, {});
+    }
+    replace(columns_[met[at.met].column], at.sample,
+            {std::move(arrival.bytes), arrival.size, std::move(at.lengths), arrival.part, true});
   }
 }
 

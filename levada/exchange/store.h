@@ -150,6 +150,8 @@ class SampleStore {
   /// Finds the sample of that id, or the column of that key, or adds it; within a Rollback.
   std::size_t find_or_add(std::string_view id, std::uint64_t hash);
   std::size_t column_of(const SampleKey& key);
+  /// Returns the columns of keys of that name.
+  std::vector<std::size_t> columns_named(std::string_view name) const;
   /// The column in which a sample has a key of that name; null where it has none.
   const Column* column_with(std::size_t sample, std::string_view key) const;
   void check_bound(std::uint64_t bytes) const;
