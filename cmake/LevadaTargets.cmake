@@ -13,6 +13,10 @@ function(levada_configure target)
   if(LEVADA_SANITIZE)
     target_compile_options(${target} PUBLIC -fsanitize=${LEVADA_SANITIZE} -fno-omit-frame-pointer)
     target_link_options(${target} PUBLIC -fsanitize=${LEVADA_SANITIZE})
+    if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+      # GCC's manual: sanitizers' instrumentation makes it see variables that are not initialized where all are.
+      target_compile_options(${target} PRIVATE -Wno-maybe-uninitialized)
+    endif()
   endif()
 endfunction()
 
