@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "levada/base/error.h"
-#include "levada/pipeline/origins.h"
+#include "levada/pipeline/item_sources.h"
 #include "levada/pipeline/roles.h"
 #include "levada/pipeline/tree_values.h"
 

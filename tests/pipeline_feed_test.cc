@@ -7,8 +7,8 @@
 #include "levada/engine/inproc/inproc.h"
 #include "levada/engine/joined/hosts_testing.h"
 #include "levada/feed/feed.h"
-#include "levada/pipeline/opening.h"
-#include "levada/pipeline/origins.h"
+#include "levada/pipeline/open_context.h"
+#include "levada/pipeline/item_sources.h"
 #include "levada/pipeline/pipeline_source.h"
 #include "levada/pipeline/running.h"
 #include "levada/pipeline/tree_values.h"
@@ -35,7 +35,7 @@ std::shared_ptr<PipelineSource> make_source() {
   const auto open_epoch = [kept](std::int64_t epoch) {
     return open(
         kept->graph, kept->graph.end(),
-        {.values = kept->values, .opening = make_opening(7, epoch, {}), .process = "reader", .counts = kept->counts});
+        {.values = kept->values, .open_context = make_open_context(7, epoch, {}), .process = "reader", .counts = kept->counts});
   };
   return std::make_shared<PipelineSource>(open_epoch, PipelineSourceOptions{.epochs = epochs});
 }

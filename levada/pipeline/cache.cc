@@ -6,7 +6,7 @@
 
 #include "levada/base/error.h"
 #include "levada/pipeline/item_file.h"
-#include "levada/pipeline/opening.h"
+#include "levada/pipeline/open_context.h"
 #include "levada/pipeline/show.h"
 #include "levada/pipeline/streams.h"
 
@@ -14,14 +14,14 @@ namespace levada::pipeline {
 namespace {
 
 /// Returns the part that the shards before `stage` leave of all items.
-Division part_before(const StagePlace& at) {
+Partition part_before(const StagePlace& at) {
   const auto& graph = at.builder.context()->graph;
   const Reachability reach(graph);
-  Division part;
+  Partition part;
   for (const int shard : reach.all<Shard>()) {
     if (!reach.feeds(shard, at.stage)) continue;
-    const auto division = division_of(graph, shard, at.builder.opening());
-    if (division.count > part.count) part = division;
+    const auto partition = partition_of(graph, shard, at.builder.open_context());
+    if (partition.count > part.count) part = partition;
   }
   return part;
 }

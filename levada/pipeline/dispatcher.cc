@@ -73,7 +73,7 @@ class Dispatcher {
     const auto& state = loop_.state();
     const Running running = loop_.running(
         {.role = Role::dispatcher, .rank = options().rank, .ranks = options().ranks, .workers = options().workers});
-    if (loop_.process().begin_epoch) loop_.process().begin_epoch(running.opening);
+    if (loop_.process().begin_epoch) loop_.process().begin_epoch(running.open_context);
     const auto stream = open(loop_.process().graph, *loop_.placement().dispatch_boundary, running);
     if (!state.reset().dispatcher.cursor.empty()) stream->restore(unpack_cursor(state.reset().dispatcher.cursor));
     for (;;) {

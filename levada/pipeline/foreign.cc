@@ -56,12 +56,12 @@ class GivenStream final : public ForeignStream {
 
 class TransformStream final : public ForeignStream {
  public:
-  TransformStream(GraphContextPtr context, int stage, std::vector<StagePtr> inputs, const Opening& opening)
+  TransformStream(GraphContextPtr context, int stage, std::vector<StagePtr> inputs, const OpenContext& open_context)
       : ForeignStream(std::move(context), stage, nullptr), link_(std::make_shared<Link>()) {
     link_->to = this;
     std::vector<StreamPtr> streams;
     for (auto& input : inputs) streams.push_back(std::make_unique<Input>(std::move(input), link_));
-    stream_ = guarded([&] { return operation<Transform>().open(std::move(streams), opening); });
+    stream_ = guarded([&] { return operation<Transform>().open(std::move(streams), open_context); });
   }
   ~TransformStream() override {
     link_->to = nullptr;
@@ -126,7 +126,7 @@ StagePtr make_foreign(const StagePlace& at, StreamPtr stream) {
   return at.make<ForeignStream>(std::move(stream));
 }
 StagePtr make_stage(const Transform&, const StagePlace& at) {
-  return at.make<TransformStream>(at.inputs(), at.builder.opening());
+  return at.make<TransformStream>(at.inputs(), at.builder.open_context());
 }
 
 }  // namespace levada::pipeline

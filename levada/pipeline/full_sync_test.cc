@@ -33,7 +33,7 @@ class OnRank {
       : counts_(graph.stages().size()),
         stream_(open(graph, graph.end(),
                      Running{.values = values_,
-                             .opening = make_opening(7, 0, {.rank = engine->info().rank, .ranks = engine->info().size}),
+                             .open_context = make_open_context(7, 0, {.rank = engine->info().rank, .ranks = engine->info().size}),
                              .process = "the consumer",
                              .counts = counts_,
                              .all_ranks = engine,
@@ -94,11 +94,11 @@ TEST(FullSync, MakesAFailureOfOneRankThatOfAll) {
 }
 
 TEST(FullSync, MakesAFailureToOpenThatOfAll) {
-  class Broken final : public Origin {
+  class Broken final : public ItemSource {
    public:
     std::string describe() const override { return "broken"; }
     bool divides() const override { return false; }
-    StreamPtr open(const Opening&, Division) const override { throw SourceError("no such file"); }
+    StreamPtr open(const OpenContext&, Partition) const override { throw SourceError("no such file"); }
   };
   on_threads_and_processes(2, [](const std::shared_ptr<Engine>& engine) {
     const Graph whole = first_numbers(5), broken = Graph::source(std::make_shared<Broken>());

@@ -74,7 +74,7 @@ std::string fault_of(const Operation& operation, std::size_t inputs) {
   const auto callable = [](const auto& function) { return std::string(function ? "" : "it has no function"); };
   return std::visit(
       Overloaded{
-          [](const Source& s) { return std::string(s.origin ? "" : "it has no origin"); },
+          [](const Source& s) { return std::string(s.items ? "" : "it has no item source"); },
           [&](const Map& s) {
             const auto fault = callable(s.function);
             return fault.empty() ? least("threads", s.threads, 0) : fault;
@@ -249,8 +249,8 @@ struct Graph::State {
 
 Graph::Graph(State state) : state_(std::make_shared<const State>(std::move(state))) {}
 
-Graph Graph::source(std::shared_ptr<const Origin> origin, std::string name) {
-  return join(Source{std::move(origin)}, {}, std::move(name));
+Graph Graph::source(std::shared_ptr<const ItemSource> items, std::string name) {
+  return join(Source{std::move(items)}, {}, std::move(name));
 }
 
 Graph Graph::then(Operation operation, std::string name) const {

@@ -16,24 +16,24 @@
 namespace levada::pipeline {
 
 /// Where items come from. Shared by the copies of a graph; what it opens is a process's own.
-class Origin {
+class ItemSource {
  public:
-  virtual ~Origin() = default;
+  virtual ~ItemSource() = default;
   /// For people: "corpus.jsonl", "range".
   virtual std::string describe() const = 0;
-  /// Whether open() keeps to a Division by itself, so that what is left out is not even read: by files, byte ranges of
+  /// Whether open() keeps to a Partition by itself, so that what is left out is not even read: by files, byte ranges of
   /// a .jsonl, ranges of an index.
   virtual bool divides() const = 0;
   /// Whether part p of n is items p, p + n, p + 2n, ... of the whole.
   virtual bool divides_in_turns() const { return false; }
-  virtual StreamPtr open(const Opening& opening, Division division) const = 0;
+  virtual StreamPtr open(const OpenContext& open_context, Partition partition) const = 0;
 };
 
 /// What a stage does when its function throws: the failure is the pipeline's, or the item is left out and counted.
 enum class OnError : std::uint8_t { raise, skip };
 
 struct Source {
-  std::shared_ptr<const Origin> origin;
+  std::shared_ptr<const ItemSource> items;
 };
 struct Map {
   std::function<Item(Item)> function;
@@ -92,7 +92,7 @@ struct Shuffle {
   std::optional<std::uint64_t> seed;  ///< none: drawn from the pipeline's
 };
 /// Of all items only this copy's part: item i where i mod count is index. Right after a Source that divides, its.
-/// Behind another shard all of them, which are a part already. division.h says among whom it divides.
+/// Behind another shard it keeps all of them, which are a part already. partition_of() returns which part it keeps.
 struct Shard {};
 struct Take {
   std::int64_t count = 0;
@@ -144,7 +144,7 @@ struct FullSync {};
 /// Anything else that makes one stream of one or several, such as another library's.
 struct Transform {
   std::string what;  ///< for people
-  std::function<StreamPtr(std::vector<StreamPtr> inputs, const Opening& opening)> open;
+  std::function<StreamPtr(std::vector<StreamPtr> inputs, const OpenContext& open_context)> open;
 };
 
 using Operation =
@@ -164,8 +164,8 @@ struct Stage {
 /// A stage and all that comes before it. A value; cheap to copy. Building on one leaves it as it is.
 class Graph {
  public:
-  /// Throws InvalidArgument for an origin that is none.
-  static Graph source(std::shared_ptr<const Origin> origin, std::string name = {});
+  /// Throws InvalidArgument where `items` is null.
+  static Graph source(std::shared_ptr<const ItemSource> items, std::string name = {});
 
   /// This graph with one more stage at its end. An empty `name` becomes the operation's, numbered where there is one of
   /// that name already ("map", "map_2"). Throws InvalidArgument, naming the stage: a name that is taken, a number out

@@ -97,7 +97,7 @@ TEST(Graph, RefusesNumbersAndFunctionsThatCannotBe) {
   EXPECT_THAT(refusal([] { numbers().then(Prefetch{0}); }), HasSubstr("depth is 0"));
   EXPECT_THAT(refusal([] { numbers().fork(0); }), HasSubstr("branches is 0"));
   EXPECT_THAT(refusal([] { numbers().then(Map{}); }), HasSubstr("it has no function"));
-  EXPECT_THAT(refusal([] { Graph::source(nullptr); }), HasSubstr("it has no origin"));
+  EXPECT_THAT(refusal([] { Graph::source(nullptr); }), HasSubstr("it has no item source"));
   EXPECT_EQ(refusal([] { numbers().then(Repeat{}).then(Take{0}); }), "nothing was refused");
 }
 

@@ -13,20 +13,20 @@
 namespace levada::pipeline::testing {
 
 /// The numbers from 0 to count - 1.
-class Numbers final : public Origin {
+class Numbers final : public ItemSource {
  public:
   explicit Numbers(std::int64_t count, bool can_divide = false) : count_(count), can_divide_(can_divide) {}
 
   std::string describe() const override { return "numbers"; }
   bool divides() const override { return can_divide_; }
-  StreamPtr open(const Opening&, Division division) const override {
-    return std::make_unique<Items>(count_, can_divide_ ? division : Division{});
+  StreamPtr open(const OpenContext&, Partition partition) const override {
+    return std::make_unique<Items>(count_, can_divide_ ? partition : Partition{});
   }
 
  private:
   class Items final : public Stream {
    public:
-    Items(std::int64_t count, Division division) : next_(division.index), step_(division.count), count_(count) {}
+    Items(std::int64_t count, Partition partition) : next_(partition.index), step_(partition.count), count_(count) {}
     std::optional<Item> next() override {
       if (next_ >= count_) return std::nullopt;
       return Tree(std::exchange(next_, next_ + step_));

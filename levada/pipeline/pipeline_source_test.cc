@@ -32,7 +32,7 @@ class Epochs {
 
   StreamPtr operator()(std::int64_t epoch) const {
     return open(*graph_, graph_->end(),
-                {.values = *values_, .opening = make_opening(7, epoch, {}), .process = "test", .counts = *counts_});
+                {.values = *values_, .open_context = make_open_context(7, epoch, {}), .process = "test", .counts = *counts_});
   }
 
  private:

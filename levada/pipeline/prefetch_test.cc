@@ -103,7 +103,7 @@ TEST(Prefetch, IsLeftOutWhereThatIsAsked) {
                          .then(Prefetch{3});
   const TreeValues values;
   Counts counts(3);
-  auto stream = open(graph, 2, {.values = values, .opening = {}, .process = "", .counts = counts, .prefetches = false});
+  auto stream = open(graph, 2, {.values = values, .open_context = {}, .process = "", .counts = counts, .prefetches = false});
   while (stream->next()) continue;
   EXPECT_TRUE(same);
   EXPECT_EQ(counts[2].items, 9);

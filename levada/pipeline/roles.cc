@@ -99,7 +99,7 @@ void Consumer::begin(std::int64_t epoch, const std::optional<Cursor>& cursor, st
   given_ = 0;
   const Running running{
       .values = process_.values,
-      .opening = make_opening(
+      .open_context = make_open_context(
           process_.options.seed, epoch,
           {.rank = process_.options.rank, .ranks = process_.options.ranks, .workers = process_.options.workers}),
       .process = process_.name,
@@ -110,7 +110,7 @@ void Consumer::begin(std::int64_t epoch, const std::optional<Cursor>& cursor, st
       .paused = &paused_,
       .snapshot_every = process_.options.snapshot_every,
       .log = log_.get()};
-  if (process_.begin_epoch) process_.begin_epoch(running.opening);
+  if (process_.begin_epoch) process_.begin_epoch(running.open_context);
   std::map<int, StreamPtr> instead;
   std::shared_ptr<Pass> pass;
   if (endpoint_) {

@@ -48,7 +48,7 @@ struct Process {
   std::string name;                   ///< "worker 0 (process 4242)"
   std::shared_ptr<Engine> all_ranks;  ///< for FullSync, in the consumer
   /// Called before each epoch, to seed what the language draws at random from.
-  std::function<void(const Opening&)> begin_epoch = {};
+  std::function<void(const OpenContext&)> begin_epoch = {};
   /// Called now and then while waiting; what it throws ends the wait.
   std::function<void()> poll = {};
 };

@@ -101,8 +101,8 @@ TEST(PipelineFaults, AFailureWhileAnEpochIsBegunComesFirst) {
     inproc::run_ranks(processes_of(graph, options), [&](std::shared_ptr<Engine> engine) {
       Process process = process_of(engine, graph, options);
       if (engine->info().rank == rank) {
-        process.begin_epoch = [](const Opening& opening) {
-          if (opening.epoch == 0) throw std::runtime_error("no seed");
+        process.begin_epoch = [](const OpenContext& open_context) {
+          if (open_context.epoch == 0) throw std::runtime_error("no seed");
         };
       }
       if (engine->info().rank != 0) return serve(process);

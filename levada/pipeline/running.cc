@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "levada/base/error.h"
-#include "levada/pipeline/opening.h"
+#include "levada/pipeline/open_context.h"
 #include "levada/pipeline/streams.h"
 
 namespace levada::pipeline {
@@ -27,10 +27,10 @@ StagePtr GraphBuilder::open(int stage, int thread) {
   return std::visit([&](const auto& operation) { return make_stage(operation, at); }, context_->stage(stage).operation);
 }
 
-StagePtr GraphBuilder::open_source(int stage, Division division) {
+StagePtr GraphBuilder::open_source(int stage, Partition partition) {
   try {
     const auto& source = std::get<Source>(context_->stage(stage).operation);
-    return make_foreign({*this, stage, 0}, source.origin->open(opening_, division));
+    return make_foreign({*this, stage, 0}, source.items->open(open_context_, partition));
   } catch (const std::exception&) {
     throw_as_failed(*context_, stage, 0);
   }
@@ -53,10 +53,10 @@ std::vector<StagePtr> StagePlace::inputs() const {
 
 std::uint64_t seed_of(const StagePlace& at, std::optional<std::uint64_t> given) {
   const auto& context = *at.builder.context();
-  const auto& opening = at.builder.opening();
-  if (given) return stage_seed(*given, std::to_string(opening.epoch));
+  const auto& open_context = at.builder.open_context();
+  if (given) return stage_seed(*given, std::to_string(open_context.epoch));
   const bool shared = draws_alike(context.graph, at.stage);
-  return stage_seed(shared ? opening.shared_seed : opening.own_seed, context.stage(at.stage).name);
+  return stage_seed(shared ? open_context.shared_seed : open_context.own_seed, context.stage(at.stage).name);
 }
 
 StagePtr make_stage(const Source&, const StagePlace& at) {
@@ -106,7 +106,7 @@ StreamPtr open(const Graph& graph, int end, const Running& running, std::map<int
                                                  .at = running.at,
                                                  .log = running.log,
                                                  .threads = GraphThreads(running.poll)});
-  GraphBuilder builder(context, running.opening, running.prefetches, std::move(instead));
+  GraphBuilder builder(context, running.open_context, running.prefetches, std::move(instead));
   return std::make_unique<Whole>(context, builder.open_end(end));
 }
 

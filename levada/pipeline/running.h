@@ -28,7 +28,7 @@ using Counts = std::deque<StageCounts>;
 /// What stages have at hand in a process.
 struct Running {
   const Values& values;
-  Opening opening;
+  OpenContext open_context;
   std::string process;  ///< for failures
   Counts& counts;
   std::shared_ptr<Engine> all_ranks;  ///< for FullSync; null where this is the only rank

@@ -193,7 +193,7 @@ Transform chained() {
     std::vector<StreamPtr> inputs_;
   };
   return {"one after the other",
-          [](std::vector<StreamPtr> inputs, const Opening&) { return StreamPtr(new Chain(std::move(inputs))); }};
+          [](std::vector<StreamPtr> inputs, const OpenContext&) { return StreamPtr(new Chain(std::move(inputs))); }};
 }
 
 TEST(Running, ABranchThatIsReadAfterAnotherTakesABufferForAllItems) {
@@ -290,11 +290,11 @@ TEST(Running, LetsPassWhatIsNoFailureOfAStage) {
 }
 
 TEST(Running, FailsInTheStageThatCannotBeOpened) {
-  class Closed final : public Origin {
+  class Closed final : public ItemSource {
    public:
     std::string describe() const override { return "closed"; }
     bool divides() const override { return false; }
-    StreamPtr open(const Opening&, Division) const override { throw SourceError("no such file"); }
+    StreamPtr open(const OpenContext&, Partition) const override { throw SourceError("no such file"); }
   };
   const auto graph = Graph::source(std::make_shared<Closed>(), "files").then(Batch{2});
   const auto failure = failure_of([&] { Opened opened(graph); });
@@ -321,7 +321,7 @@ TEST(Running, TakesStreamsInsteadOfStagesAsTheyAre) {
   const auto reopen = [&] {
     std::map<int, StreamPtr> instead;
     instead.emplace(1, std::make_unique<Lost>());
-    return open(graph, 2, {.values = values, .opening = {}, .process = "", .counts = counts}, std::move(instead));
+    return open(graph, 2, {.values = values, .open_context = {}, .process = "", .counts = counts}, std::move(instead));
   };
   auto stream = reopen();
   EXPECT_EQ(number_in(*stream->next()), 10);

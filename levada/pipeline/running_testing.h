@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "levada/pipeline/graph.h"
-#include "levada/pipeline/opening.h"
-#include "levada/pipeline/origins.h"
+#include "levada/pipeline/open_context.h"
+#include "levada/pipeline/item_sources.h"
 #include "levada/pipeline/running.h"
 #include "levada/pipeline/tree_values.h"
 
@@ -24,7 +24,7 @@ class Opened {
       : counts_(graph.stages().size()),
         stream_(open(graph, graph.end(),
                      Running{.values = values_,
-                             .opening = make_opening(seed, epoch, copy),
+                             .open_context = make_open_context(seed, epoch, copy),
                              .process = "process 42",
                              .counts = counts_})) {}
 

@@ -44,7 +44,7 @@ Json parameters(const Operation& operation) {
     return s.on_error == OnError::skip ? Json{{"on_error", "skip"}} : Json::object();
   };
   return std::visit(Overloaded{[](const Source& s) -> Json {
-                                 return {{"origin", s.origin->describe()}};
+                                 return {{"source", s.items->describe()}};
                                },
                                [&](const Map& s) {
                                  auto json = skips(s);
@@ -111,7 +111,7 @@ std::string describe(const Operation& operation) {
   for (const auto& [name, value] : all.items()) {
     if (value.is_null() || value == Json(false)) continue;
     const std::string shown = value.is_string() ? value.get<std::string>() : dump(value);
-    const bool says_all = name == "origin" || name == "what";
+    const bool says_all = name == "source" || name == "what";
     text += value == Json(true) ? " " + name : says_all ? " " + shown : fmt::format(" {}={}", name, shown);
   }
   return text;

@@ -86,7 +86,7 @@ TEST(Show, IsOneJsonObject) {
   EXPECT_EQ(json["gathered"], "zip");
   EXPECT_EQ(json["one_to_one"], false);
   EXPECT_EQ(json["stages"][0]["process"], "dispatcher");
-  EXPECT_EQ(json["stages"][0]["parameters"]["origin"], "numbers");
+  EXPECT_EQ(json["stages"][0]["parameters"]["source"], "numbers");
   EXPECT_EQ(json["stages"][4]["inputs"], nlohmann::json({"dispatch", "shard"}));
   EXPECT_EQ(json["stages"][4]["items_per_s"], 2.0);
   EXPECT_EQ(json["bottleneck"], "a \"b\" \uFFFD") << "bytes that are no UTF-8 do not break it";

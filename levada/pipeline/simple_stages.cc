@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "levada/base/error.h"
-#include "levada/pipeline/opening.h"
+#include "levada/pipeline/open_context.h"
 #include "levada/pipeline/streams.h"
 
 namespace levada::pipeline {
@@ -69,25 +69,25 @@ class SkipStream final : public StageStream {
 
 class ShardStream final : public StageStream {
  public:
-  ShardStream(GraphContextPtr context, int stage, StagePtr input, Division division)
-      : StageStream(std::move(context), stage, std::move(input)), division_(division) {}
+  ShardStream(GraphContextPtr context, int stage, StagePtr input, Partition partition)
+      : StageStream(std::move(context), stage, std::move(input)), partition_(partition) {}
 
  private:
   std::optional<Item> make() override {
     for (;;) {
-      const bool mine = given_ % division_.count == division_.index;
+      const bool mine = given_ % partition_.count == partition_.index;
       auto item = pull();
       if (mine || !item) return item;
     }
   }
   std::int64_t pass_over(std::int64_t items) override {
     if (items == 0) return 0;
-    const auto before = (division_.index + division_.count - given_ % division_.count) % division_.count;
-    const auto passed = skip_input(before + (items - 1) * division_.count + 1);
-    return passed <= before ? 0 : (passed - before - 1) / division_.count + 1;
+    const auto before = (partition_.index + partition_.count - given_ % partition_.count) % partition_.count;
+    const auto passed = skip_input(before + (items - 1) * partition_.count + 1);
+    return passed <= before ? 0 : (passed - before - 1) / partition_.count + 1;
   }
 
-  Division division_;
+  Partition partition_;
 };
 
 class Identity final : public StageStream {
@@ -201,20 +201,20 @@ StagePtr make_identity(const StagePlace& at, StagePtr input) {
 
 StagePtr make_stage(const Shard&, const StagePlace& at) {
   const auto& graph = at.builder.context()->graph;
-  const auto division = division_of(graph, at.stage, at.builder.opening());
+  const auto partition = partition_of(graph, at.stage, at.builder.open_context());
   if (divides_at_source(graph, at.stage) && !at.builder.is_given(at.before())) {
-    return make_identity(at, at.builder.open_source(at.before(), division));
+    return make_identity(at, at.builder.open_source(at.before(), partition));
   }
-  return at.make<ShardStream>(at.input(), division);
+  return at.make<ShardStream>(at.input(), partition);
 }
 
 // Its passes are graphs of their own, each opened when the one before it has ended.
 StagePtr make_stage(const Repeat& repeat, const StagePlace& at) {
   expect_here(at, at.before());
-  return at.make<RepeatStream>([context = at.builder.context(), opening = at.builder.opening(),
+  return at.make<RepeatStream>([context = at.builder.context(), open_context = at.builder.open_context(),
                                 prefetches = at.builder.prefetches(), times = repeat.times,
                                 before = at.before()](std::int64_t pass) {
-    return GraphBuilder(context, further_pass(opening, pass, times), prefetches, {}).open_end(before);
+    return GraphBuilder(context, further_pass(open_context, pass, times), prefetches, {}).open_end(before);
   });
 }
 

@@ -10,18 +10,18 @@
 namespace levada::pipeline {
 
 /// A part of what there is: part `index` of `count`. Parts are disjoint and make up the whole.
-struct Division {
+struct Partition {
   std::int64_t index = 0;
   std::int64_t count = 1;
 };
 
 /// What the copy of a stage in one process is opened with. A pass of a pipeline is an epoch.
-struct Opening {
+struct OpenContext {
   std::int64_t epoch = 0;
   std::uint64_t shared_seed = 0;  ///< of the epoch; the same in all processes of all ranks
   std::uint64_t own_seed = 0;     ///< of the epoch, the rank and the worker; in the dispatching process the shared one
-  Division among_ranks;           ///< what a shard before a dispatch, and one after it, keeps
-  Division among_all;             ///< workers of all ranks: what a shard keeps where no dispatch stands before it
+  Partition among_ranks;           ///< what a shard before a dispatch, and one after it, keeps
+  Partition among_all;             ///< workers of all ranks: what a shard keeps where no dispatch stands before it
 };
 
 /// Where a stream stands: portable and small; a Tree of numbers and bytes, so that it can be written and looked at.

@@ -18,8 +18,8 @@ class GraphBuilder {
  public:
   using Instead = std::map<int, StreamPtr>;
 
-  GraphBuilder(GraphContextPtr context, const Opening& opening, bool prefetches, Instead instead)
-      : context_(std::move(context)), opening_(opening), prefetches_(prefetches), instead_(std::move(instead)) {}
+  GraphBuilder(GraphContextPtr context, const OpenContext& open_context, bool prefetches, Instead instead)
+      : context_(std::move(context)), open_context_(open_context), prefetches_(prefetches), instead_(std::move(instead)) {}
 
   /// The streams up to this stage, ready to be restored or to begin.
   StagePtr open_end(int stage);
@@ -27,12 +27,12 @@ class GraphBuilder {
   // For make_stage().
 
   const GraphContextPtr& context() const { return context_; }
-  const Opening& opening() const { return opening_; }
+  const OpenContext& open_context() const { return open_context_; }
   bool prefetches() const { return prefetches_; }
   bool is_given(int stage) const { return instead_.contains(stage); }
   /// The stream of a stage that the thread of that number pulls.
   StagePtr open(int stage, int thread);
-  StagePtr open_source(int stage, Division division);
+  StagePtr open_source(int stage, Partition partition);
   /// The fork that a branch takes from, which its branches share.
   std::shared_ptr<Forked> fork(int stage);
   /// Of the caller 0; of each Prefetch one, and of the branches of a fork together.
@@ -41,7 +41,7 @@ class GraphBuilder {
 
  private:
   GraphContextPtr context_;
-  Opening opening_;
+  OpenContext open_context_;
   bool prefetches_;
   Instead instead_;
   std::map<int, std::shared_ptr<Forked>> forks_;

@@ -130,7 +130,7 @@ class Worker {
 
   std::optional<Failed> give_all() {
     const Running running = this->running();
-    if (loop_.process().begin_epoch) loop_.process().begin_epoch(running.opening);
+    if (loop_.process().begin_epoch) loop_.process().begin_epoch(running.open_context);
     std::map<int, StreamPtr> instead;
     if (marks_by_draw_) instead.emplace(*loop_.placement().dispatch_boundary, std::make_unique<Dealt>(*this));
     const auto stream = open(loop_.process().graph, *loop_.placement().collect_boundary, running, std::move(instead));

@@ -171,7 +171,7 @@ WorkerRuntime::WorkerRuntime(const Process& process)
 
 Running WorkerRuntime::running(const Copy& copy) {
   return {.values = process_.values,
-          .opening = make_opening(process_.options.seed, state_.reset().epoch, copy),
+          .open_context = make_open_context(process_.options.seed, state_.reset().epoch, copy),
           .process = process_.name,
           .counts = counts_,
           .all_ranks = nullptr,

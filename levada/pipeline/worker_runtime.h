@@ -15,7 +15,7 @@
 #include "levada/engine/engine.h"
 #include "levada/pipeline/carrier.h"
 #include "levada/pipeline/cursors.h"
-#include "levada/pipeline/opening.h"
+#include "levada/pipeline/open_context.h"
 #include "levada/pipeline/protocol.h"
 #include "levada/pipeline/roles.h"
 

@@ -1059,7 +1059,7 @@ class Values:
         What another process gets of some items, and how many bytes lie beside their pickle.
         """
 
-class Opening:
+class OpenContext:
     """What the copy of a stage in one process is opened with."""
 
     @property

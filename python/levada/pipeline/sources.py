@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from levada._levada import Opening
+from levada._levada import OpenContext
 from levada.base.errors import InvalidArgument
 from levada.corpus.corpus import Corpus
 
@@ -19,7 +19,7 @@ Opened = tuple[Iterator[Any], Callable[[], Any] | None, int]
 class NativeSource:
     """Opens its part by itself, in each process."""
 
-    def __call__(self, inputs: list[Iterator[Any]], opening: Opening) -> Iterator[Any]:
+    def __call__(self, inputs: list[Iterator[Any]], context: OpenContext) -> Iterator[Any]:
         raise NotImplementedError
 
 
@@ -77,14 +77,14 @@ class SourceOpener:
         self._source = source
         self._begin: tuple[int, Any] | None = None  # an epoch, and the source's state before it
 
-    def __call__(self, opening: Opening, index: int, count: int, given: int, state: Any) -> Opened:
+    def __call__(self, context: OpenContext, index: int, count: int, given: int, state: Any) -> Opened:
         """Part `index` of `count` of the items, from number `given` of that part or from `state`, if that is not None."""
         source = self._source
         if isinstance(source, NativeSource):
-            return source([], opening), None, 0
+            return source([], context), None, 0
         tell = getattr(source, "set_epoch", None)
         if tell is not None:
-            tell(opening.epoch)
+            tell(context.epoch)
         state_dict = getattr(source, "state_dict", None)
         if state is None and is_sequence(source):
             size = max(0, -(-(len(source) - index) // count))
@@ -96,7 +96,7 @@ class SourceOpener:
         if not hasattr(source, "load_state_dict"):
             state_dict = None
         if state_dict is not None:
-            start = self._start_of(opening.epoch, state_dict)
+            start = self._start_of(context.epoch, state_dict)
             if state is not None:
                 source.load_state_dict(state)
             elif start is not None:

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, cast
 
-from levada._levada import Graph, Opening
+from levada._levada import Graph, OpenContext
 from levada.corpus.corpus import Corpus
 from levada.job.job import world_size
 from levada.pipeline.sources import SourceOpener, describe, divides_itself, length_of
@@ -127,7 +127,7 @@ class Transformer:
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
 
-    def __call__(self, inputs: list[Iterator[Any]], _: Opening) -> Any:
+    def __call__(self, inputs: list[Iterator[Any]], _: OpenContext) -> Any:
         return self.function(*inputs)
 
 

@@ -24,7 +24,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from levada import _levada
-from levada._levada import Membership, Opening
+from levada._levada import Membership, OpenContext
 from levada.base.errors import Error, InvalidArgument, PeerLost, SourceError, StageFailed, Timeout, Unsupported
 from levada.base.exits import begin, exit_text, start
 from levada.pipeline import failures
@@ -277,9 +277,9 @@ def _prepare(task: Task) -> _levada.Graph:
     return build(task.steps, task.on_error, task.allow_pickle)
 
 
-def seed_all(opening: Opening) -> None:
+def seed_all(context: OpenContext) -> None:
     """What draws from the generators of Python, numpy and torch draws by the pipeline's seed."""
-    seed = opening.own_seed
+    seed = context.own_seed
     random.seed(seed)
     import numpy  # which a process that only starts others need not have
 

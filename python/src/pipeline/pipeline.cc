@@ -14,7 +14,7 @@
 #include <utility>
 
 #include "levada/base/error.h"
-#include "levada/pipeline/origins.h"
+#include "levada/pipeline/item_sources.h"
 #include "levada/pipeline/placement.h"
 #include "levada/pipeline/roles.h"
 #include "levada/pipeline/show.h"
@@ -37,7 +37,7 @@ namespace {
 
 using pipeline::Graph;
 using pipeline::Item;
-using pipeline::Opening;
+using pipeline::OpenContext;
 using pipeline::ProcessOptions;
 
 std::string show(const Graph& graph, const std::string& format, int workers, bool ordered,
@@ -68,10 +68,10 @@ ProcessOptions options_of(const nb::dict& given) {
 }
 
 /// Calls it before each epoch; nothing where it is None.
-std::function<void(const Opening&)> begin_epoch_by(nb::object function) {
+std::function<void(const OpenContext&)> begin_epoch_by(nb::object function) {
   if (function.is_none()) return {};
   return
-      [function = Shared(std::move(function))](const Opening& opening) { in_python([&] { function.get()(opening); }); };
+      [function = Shared(std::move(function))](const OpenContext& open_context) { in_python([&] { function.get()(open_context); }); };
 }
 
 void serve(const Membership& job, const Graph& graph, const nb::dict& options, const std::string& name,

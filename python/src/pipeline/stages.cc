@@ -24,7 +24,7 @@ namespace {
 
 using pipeline::Cursor;
 using pipeline::Item;
-using pipeline::Opening;
+using pipeline::OpenContext;
 using pipeline::StreamPtr;
 
 nb::object call(nb::handle function, nb::handle argument) {
@@ -184,33 +184,33 @@ class PythonStream : public pipeline::Stream {
   std::int64_t given_ = 0;
 };
 
-class OriginStream final : public PythonStream {
+class SourceStream final : public PythonStream {
  public:
-  OriginStream(Shared open, Opening opening, pipeline::Division division, bool allow_pickle)
-      : PythonStream(allow_pickle), open_(std::move(open)), opening_(opening), division_(division) {}
+  SourceStream(Shared open, OpenContext open_context, pipeline::Partition partition, bool allow_pickle)
+      : PythonStream(allow_pickle), open_(std::move(open)), open_context_(open_context), partition_(partition) {}
 
  private:
   Opened make(const Position& start) override {
     const nb::object state = start.state ? rebuilt(*start.state) : nb::none();
     const nb::tuple made = nb::cast<nb::tuple>(
-        open_.get()(opening_, division_.index, division_.count, start.state ? 0 : start.given, state));
+        open_.get()(open_context_, partition_.index, partition_.count, start.state ? 0 : start.given, state));
     return {.iterator = made[0], .state_dict = made[1], .skipped = nb::cast<std::int64_t>(made[2])};
   }
 
   Shared open_;
-  Opening opening_;
-  pipeline::Division division_;
+  OpenContext open_context_;
+  pipeline::Partition partition_;
 };
 
-class PythonOrigin final : public pipeline::Origin {
+class PythonItemSource final : public pipeline::ItemSource {
  public:
-  PythonOrigin(Shared open, std::string description, DividesItself divides, bool allow_pickle)
+  PythonItemSource(Shared open, std::string description, DividesItself divides, bool allow_pickle)
       : open_(std::move(open)), description_(std::move(description)), divides_(divides), allow_pickle_(allow_pickle) {}
   std::string describe() const override { return description_; }
   bool divides() const override { return divides_ != DividesItself::no; }
   bool divides_in_turns() const override { return divides_ == DividesItself::in_turns; }
-  StreamPtr open(const Opening& opening, pipeline::Division division) const override {
-    return std::make_unique<OriginStream>(open_, opening, division, allow_pickle_);
+  StreamPtr open(const OpenContext& open_context, pipeline::Partition partition) const override {
+    return std::make_unique<SourceStream>(open_, open_context, partition, allow_pickle_);
   }
 
  private:
@@ -265,8 +265,8 @@ class StageIterator {
 
 class TransformStream final : public PythonStream {
  public:
-  TransformStream(Shared open, std::vector<StreamPtr> inputs, Opening opening, bool allow_pickle)
-      : PythonStream(allow_pickle), open_(std::move(open)), waiting_(std::move(inputs)), opening_(opening) {}
+  TransformStream(Shared open, std::vector<StreamPtr> inputs, OpenContext open_context, bool allow_pickle)
+      : PythonStream(allow_pickle), open_(std::move(open)), waiting_(std::move(inputs)), open_context_(open_context) {}
   ~TransformStream() override {
     drop();
     for (const auto& input : inputs_) input->close();
@@ -282,7 +282,7 @@ class TransformStream final : public PythonStream {
       iterators.append(nb::cast(inputs_.back()));
     }
     waiting_.clear();
-    auto iterable = open_.get()(iterators, opening_);
+    auto iterable = open_.get()(iterators, open_context_);
     if (start.state) iterable.attr("load_state_dict")(rebuilt(*start.state));
     return {.iterator = iterator_of(iterable), .state_dict = nb::getattr(iterable, "state_dict", nb::none())};
   }
@@ -299,7 +299,7 @@ class TransformStream final : public PythonStream {
   Shared open_;
   std::vector<StreamPtr> waiting_;
   std::vector<std::shared_ptr<StageIterator>> inputs_;
-  Opening opening_;
+  OpenContext open_context_;
 };
 
 /// The items of another stream as Python's objects.
@@ -333,30 +333,30 @@ class ShownStream final : public pipeline::Stream {
   std::unique_ptr<Rebuilder> rebuilder_;
 };
 
-class ShownOrigin final : public pipeline::Origin {
+class ShownItemSource final : public pipeline::ItemSource {
  public:
-  ShownOrigin(std::shared_ptr<const Origin> origin, TensorKind kind) : origin_(std::move(origin)), kind_(kind) {}
-  std::string describe() const override { return origin_->describe(); }
-  bool divides() const override { return origin_->divides(); }
-  bool divides_in_turns() const override { return origin_->divides_in_turns(); }
-  StreamPtr open(const Opening& opening, pipeline::Division division) const override {
-    return std::make_unique<ShownStream>(origin_->open(opening, division), kind_);
+  ShownItemSource(std::shared_ptr<const ItemSource> items, TensorKind kind) : items_(std::move(items)), kind_(kind) {}
+  std::string describe() const override { return items_->describe(); }
+  bool divides() const override { return items_->divides(); }
+  bool divides_in_turns() const override { return items_->divides_in_turns(); }
+  StreamPtr open(const OpenContext& open_context, pipeline::Partition partition) const override {
+    return std::make_unique<ShownStream>(items_->open(open_context, partition), kind_);
   }
 
  private:
-  std::shared_ptr<const Origin> origin_;
+  std::shared_ptr<const ItemSource> items_;
   TensorKind kind_;
 };
 
 }  // namespace
 
-std::shared_ptr<const pipeline::Origin> shown_origin(std::shared_ptr<const pipeline::Origin> trees, TensorKind kind) {
-  return std::make_shared<ShownOrigin>(std::move(trees), kind);
+std::shared_ptr<const pipeline::ItemSource> shown_source(std::shared_ptr<const pipeline::ItemSource> trees, TensorKind kind) {
+  return std::make_shared<ShownItemSource>(std::move(trees), kind);
 }
 
-std::shared_ptr<const pipeline::Origin> python_origin(nb::object open, std::string description, DividesItself divides,
+std::shared_ptr<const pipeline::ItemSource> python_source(nb::object open, std::string description, DividesItself divides,
                                                       bool allow_pickle) {
-  return std::make_shared<PythonOrigin>(Shared(std::move(open)), std::move(description), divides, allow_pickle);
+  return std::make_shared<PythonItemSource>(Shared(std::move(open)), std::move(description), divides, allow_pickle);
 }
 
 pipeline::Map map_of(nb::object function, pipeline::OnError on_error, int threads) {
@@ -400,20 +400,20 @@ pipeline::FlatMap flat_map_of(nb::object function, pipeline::OnError on_error, b
 
 pipeline::Transform transform_of(nb::object open, std::string what, bool allow_pickle) {
   const auto apply = [open = Shared(std::move(open)), allow_pickle](std::vector<StreamPtr> inputs,
-                                                                    const Opening& opening) -> StreamPtr {
-    return std::make_unique<TransformStream>(open, std::move(inputs), opening, allow_pickle);
+                                                                    const OpenContext& open_context) -> StreamPtr {
+    return std::make_unique<TransformStream>(open, std::move(inputs), open_context, allow_pickle);
   };
   return {.what = std::move(what), .open = apply};
 }
 
 void bind_stages(nb::module_& module) {
-  const auto part = [](const pipeline::Division& division) { return std::pair(division.index, division.count); };
-  nb::class_<Opening>(module, "Opening", "What the copy of a stage in one process is opened with.")
-      .def_ro("epoch", &Opening::epoch)
-      .def_ro("shared_seed", &Opening::shared_seed, "Of the epoch; the same in all processes of all ranks.")
-      .def_ro("own_seed", &Opening::own_seed, "Of the epoch, the rank and the worker.")
-      .def_prop_ro("among_ranks", [part](const Opening& opening) { return part(opening.among_ranks); })
-      .def_prop_ro("among_all", [part](const Opening& opening) { return part(opening.among_all); });
+  const auto part = [](const pipeline::Partition& partition) { return std::pair(partition.index, partition.count); };
+  nb::class_<OpenContext>(module, "OpenContext", "What the copy of a stage in one process is opened with.")
+      .def_ro("epoch", &OpenContext::epoch)
+      .def_ro("shared_seed", &OpenContext::shared_seed, "Of the epoch; the same in all processes of all ranks.")
+      .def_ro("own_seed", &OpenContext::own_seed, "Of the epoch, the rank and the worker.")
+      .def_prop_ro("among_ranks", [part](const OpenContext& open_context) { return part(open_context.among_ranks); })
+      .def_prop_ro("among_all", [part](const OpenContext& open_context) { return part(open_context.among_all); });
   nb::class_<StageIterator>(module, "StageIterator", "The items of a stage.")
       .def(
           "__iter__", [](nb::handle self) { return nb::borrow(self); }, nb::sig("def __iter__(self) -> StageIterator"))
