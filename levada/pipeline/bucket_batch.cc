@@ -4,7 +4,7 @@
 
 #include "levada/base/error.h"
 #include "levada/pipeline/checkpointed_input.h"
-#include "levada/pipeline/streams.h"
+#include "levada/pipeline/graph_builder.h"
 
 namespace levada::pipeline {
 namespace {
@@ -16,10 +16,10 @@ struct MeasuredItem {
   std::size_t bucket = 0;
 };
 
-class BucketBatchStream final : public HoldingStream<MeasuredItem> {
+class BucketBatchIterator final : public HoldingIterator<MeasuredItem> {
  public:
-  BucketBatchStream(GraphContextPtr context, int stage, StagePtr input)
-      : HoldingStream(std::move(context), stage, std::move(input)) {}
+  BucketBatchIterator(GraphContextPtr context, int stage, StagePtr input)
+      : HoldingIterator(std::move(context), stage, std::move(input)) {}
 
  private:
   const BucketBatch& batch() const { return operation<BucketBatch>(); }
@@ -88,7 +88,7 @@ class BucketBatchStream final : public HoldingStream<MeasuredItem> {
 }  // namespace
 
 StagePtr make_stage(const BucketBatch&, const StagePlace& at) {
-  return at.make<BucketBatchStream>(at.input());
+  return at.make<BucketBatchIterator>(at.input());
 }
 
 }  // namespace levada::pipeline

@@ -8,7 +8,7 @@
 #include "levada/pipeline/item_file.h"
 #include "levada/pipeline/open_context.h"
 #include "levada/pipeline/show.h"
-#include "levada/pipeline/streams.h"
+#include "levada/pipeline/graph_builder.h"
 
 namespace levada::pipeline {
 namespace {
@@ -38,11 +38,11 @@ std::string origin_of(const StagePlace& at) {
 }
 
 /// Where a pass's items come from is decided when it is opened: the file if it is there, else the stages before.
-class CacheStream final : public StageStream {
+class CacheIterator final : public StageIterator {
  public:
-  CacheStream(GraphContextPtr context, int stage, StagePtr input, std::unique_ptr<ItemFile> file, std::string path,
+  CacheIterator(GraphContextPtr context, int stage, StagePtr input, std::unique_ptr<ItemFile> file, std::string path,
               std::string origin)
-      : StageStream(std::move(context), stage, std::move(input)),
+      : StageIterator(std::move(context), stage, std::move(input)),
         file_(std::move(file)),
         path_(std::move(path)),
         origin_(std::move(origin)) {}
@@ -111,7 +111,7 @@ class CacheStream final : public StageStream {
     }
   }
   void release() override {
-    StageStream::release();
+    StageIterator::release();
     writer_.reset();
     file_.reset();
     items_.clear();
@@ -144,7 +144,7 @@ StagePtr make_stage(const Cache& cache, const StagePlace& at) {
   auto origin = origin_of(at);
   auto file = open_if_there(path, origin);
   auto input = file ? nullptr : at.input();
-  return at.make<CacheStream>(std::move(input), std::move(file), path, std::move(origin));
+  return at.make<CacheIterator>(std::move(input), std::move(file), path, std::move(origin));
 }
 
 }  // namespace levada::pipeline

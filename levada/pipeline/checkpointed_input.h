@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "levada/base/error.h"
-#include "levada/pipeline/stage_stream.h"
+#include "levada/pipeline/stage_iterator.h"
 
 namespace levada::pipeline {
 
@@ -54,10 +54,10 @@ class CheckpointedInput {
 /// positions. Saving them takes time in proportion to the buffer, so the stage saves now and then, and its cursor adds
 /// how many of its own items to pass over since.
 template <typename Held>
-class HoldingStream : public StageStream {
+class HoldingIterator : public StageIterator {
  protected:
-  HoldingStream(GraphContextPtr context, int stage, StagePtr input)
-      : StageStream(context, stage, nullptr),
+  HoldingIterator(GraphContextPtr context, int stage, StagePtr input)
+      : StageIterator(context, stage, nullptr),
         source_(context, stage, std::move(input)),
         history_(context->snapshot_every) {}
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "levada/base/deadline.h"
-#include "levada/pipeline/stream.h"
+#include "levada/pipeline/iterator.h"
 
 namespace levada::pipeline {
 
@@ -49,17 +49,17 @@ class CursorFields {
 /// The children of a list. Throws InvalidArgument, naming the stage.
 const std::vector<Tree>& list_in_cursor(const Tree& tree, std::string_view stage);
 
-/// Remembers a stream's cursor at some of its positions, so that any later one is found again by restoring the nearest
-/// before it and dropping items. Cursors are taken as often as costs one percent of the stream's time: at every item of
+/// Remembers an iterator's cursor at some of its positions, so that any later one is found again by restoring the nearest
+/// before it and dropping items. Cursors are taken as often as costs one percent of the iterator's time: at every item of
 /// a slow one. Bounded: of many, every other is forgotten. One thread marks; any may ask.
 class SnapshotLog {
  public:
   /// `every`: marks are due so many items apart, whatever they cost. 0: by their cost.
   explicit SnapshotLog(std::int64_t every = 0) : is_fixed_(every > 0), every_(std::max<std::int64_t>(every, 1)) {}
 
-  /// Called once an item: whether it is time to mark where the stream stands.
+  /// Called once an item: whether it is time to mark where the iterator stands.
   bool due() { return ++since_ >= every_; }
-  /// `save` gives the stream's cursor at `position`. The first mark says where the history begins. Returns how long it
+  /// `save` gives the iterator's cursor at `position`. The first mark says where the history begins. Returns how long it
   /// took since `begin`.
   Duration mark(std::int64_t position, const std::function<Cursor()>& save, Clock::time_point begin = Clock::now());
 

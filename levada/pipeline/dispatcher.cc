@@ -74,13 +74,13 @@ class Dispatcher {
     const Running running = loop_.running(
         {.role = Role::dispatcher, .rank = options().rank, .ranks = options().ranks, .workers = options().workers});
     if (loop_.process().begin_epoch) loop_.process().begin_epoch(running.open_context);
-    const auto stream = open(loop_.process().graph, *loop_.placement().dispatch_boundary, running);
-    if (!state.reset().dispatcher.cursor.empty()) stream->restore(unpack_cursor(state.reset().dispatcher.cursor));
+    const auto iterator = open(loop_.process().graph, *loop_.placement().dispatch_boundary, running);
+    if (!state.reset().dispatcher.cursor.empty()) iterator->restore(unpack_cursor(state.reset().dispatcher.cursor));
     for (;;) {
       loop_.attend();
-      begin_message(*stream);
+      begin_message(*iterator);
       for (bool full = false; !full;) {
-        auto item = stream->next();
+        auto item = iterator->next();
         if (!item) {
           if (!dealer_.has_caught_up()) {
             throw InvalidArgument(
@@ -102,11 +102,11 @@ class Dispatcher {
     return every > 0 && dealer_.number() - saved_at_ >= every;
   }
 
-  void begin_message(const Stream& stream) {
+  void begin_message(const Iterator& iterator) {
     if (pace_.is_due(dealer_.number() - saved_at_, Clock::now())) {
       saved_at_ = dealer_.number();
       place_ = loop_.snapshot(pace_, [&] {
-        return protocol::DispatcherSnapshot{dealer_.number(), pack_cursor(stream.save())};
+        return protocol::DispatcherSnapshot{dealer_.number(), pack_cursor(iterator.save())};
       });
     }
     sizer_.begin(loop_.work_time());

@@ -1,106 +1,106 @@
-// Streams that are not the graph's own: of an origin, of another process, of another library.
-#include "levada/pipeline/streams.h"
+// Iterators that are not the graph's own: of an origin, of another process, of another library.
+#include "levada/pipeline/graph_builder.h"
 
 namespace levada::pipeline {
 namespace {
 
 /// Its failures are the stage's.
-class ForeignStream : public StageStream {
+class ForeignIterator : public StageIterator {
  public:
-  ForeignStream(GraphContextPtr context, int stage, StreamPtr stream)
-      : StageStream(std::move(context), stage, nullptr), stream_(std::move(stream)) {}
+  ForeignIterator(GraphContextPtr context, int stage, IteratorPtr iterator)
+      : StageIterator(std::move(context), stage, nullptr), iterator_(std::move(iterator)) {}
 
  protected:
   std::optional<Item> make() override {
-    auto item = guarded([this] { return stream_->next(); });
+    auto item = guarded([this] { return iterator_->next(); });
     given_ += item.has_value();
     return item;
   }
-  StreamPtr stream_;
+  IteratorPtr iterator_;
 
  private:
   std::int64_t pass_over(std::int64_t items) override {
-    const auto passed = guarded([&] { return stream_->skip(items); });
+    const auto passed = guarded([&] { return iterator_->skip(items); });
     given_ += passed;
     return passed;
   }
   std::int64_t item_number() const override { return given_; }
-  Saved saved() const override { return {{}, {{"at", stream_->save()}}}; }
+  Saved saved() const override { return {{}, {{"at", iterator_->save()}}}; }
   void restore_saved(const CursorFields& own, std::span<const Tree> before) override {
     if (!before.empty()) own.refuse("something comes before it");
-    stream_->restore(own.at("at"));
+    iterator_->restore(own.at("at"));
   }
-  void release() override { stream_.reset(); }
+  void release() override { iterator_.reset(); }
 };
 
 /// Whoever runs it counts it and names its failures.
-class GivenStream final : public ForeignStream {
+class GivenIterator final : public ForeignIterator {
  public:
-  GivenStream(GraphContextPtr context, int stage, StreamPtr stream)
-      : ForeignStream(std::move(context), stage, std::move(stream)) {
+  GivenIterator(GraphContextPtr context, int stage, IteratorPtr iterator)
+      : ForeignIterator(std::move(context), stage, std::move(iterator)) {
     counts_ = &elsewhere_;
   }
 
  private:
   std::optional<Item> make() override {
-    auto item = stream_->next();
+    auto item = iterator_->next();
     given_ += item.has_value();
     return item;
   }
   std::int64_t pass_over(std::int64_t items) override {
-    return Stream::skip(items);  // NOLINT(bugprone-parent-virtual-call): item by item, as StageStream asks for here
+    return Iterator::skip(items);  // NOLINT(bugprone-parent-virtual-call): item by item, as StageIterator asks for here
   }
 
   StageCounts elsewhere_;
 };
 
-class TransformStream final : public ForeignStream {
+class TransformIterator final : public ForeignIterator {
  public:
-  TransformStream(GraphContextPtr context, int stage, std::vector<StagePtr> inputs, const OpenContext& open_context)
-      : ForeignStream(std::move(context), stage, nullptr), link_(std::make_shared<Link>()) {
+  TransformIterator(GraphContextPtr context, int stage, std::vector<StagePtr> inputs, const OpenContext& open_context)
+      : ForeignIterator(std::move(context), stage, nullptr), link_(std::make_shared<Link>()) {
     link_->to = this;
-    std::vector<StreamPtr> streams;
-    for (auto& input : inputs) streams.push_back(std::make_unique<Input>(std::move(input), link_));
-    stream_ = guarded([&] { return operation<Transform>().open(std::move(streams), open_context); });
+    std::vector<IteratorPtr> iterators;
+    for (auto& input : inputs) iterators.push_back(std::make_unique<Input>(std::move(input), link_));
+    iterator_ = guarded([&] { return operation<Transform>().open(std::move(iterators), open_context); });
   }
-  ~TransformStream() override {
+  ~TransformIterator() override {
     link_->to = nullptr;
-    stream_.reset();
+    iterator_.reset();
   }
-  TransformStream(const TransformStream&) = delete;
-  TransformStream& operator=(const TransformStream&) = delete;
+  TransformIterator(const TransformIterator&) = delete;
+  TransformIterator& operator=(const TransformIterator&) = delete;
 
  private:
   struct Link {
-    TransformStream* to = nullptr;
+    TransformIterator* to = nullptr;
     std::exception_ptr thrown;  ///< by an input
   };
 
   /// An input as the transform gets it, which may keep it for longer than it lives itself.
-  class Input final : public Stream {
+  class Input final : public Iterator {
    public:
-    Input(StagePtr stream, std::shared_ptr<Link> link) : stream_(std::move(stream)), link_(std::move(link)) {}
+    Input(StagePtr iterator, std::shared_ptr<Link> link) : iterator_(std::move(iterator)), link_(std::move(link)) {}
 
     std::optional<Item> next() override {
       try {
-        if (link_->to == nullptr) return stream_->next();
-        return link_->to->waited([this] { return stream_->next(); });
+        if (link_->to == nullptr) return iterator_->next();
+        return link_->to->waited([this] { return iterator_->next(); });
       } catch (...) {
         link_->thrown = std::current_exception();
         throw;
       }
     }
-    Cursor save() const override { return stream_->save(); }
-    void restore(const Cursor& cursor) override { stream_->restore(cursor); }
+    Cursor save() const override { return iterator_->save(); }
+    void restore(const Cursor& cursor) override { iterator_->restore(cursor); }
 
    private:
-    StagePtr stream_;
+    StagePtr iterator_;
     std::shared_ptr<Link> link_;
   };
 
   std::optional<Item> make() override {
     try {
-      return ForeignStream::make();
+      return ForeignIterator::make();
     } catch (const StageFailed& failed) {
       // What has come through another language as an input's failure may be so once only.
       if (link_->thrown && failed.failure().stage == stage().name) std::rethrow_exception(link_->thrown);
@@ -111,7 +111,7 @@ class TransformStream final : public ForeignStream {
     }
   }
   std::int64_t pass_over(std::int64_t items) override {
-    return Stream::skip(items);  // NOLINT(bugprone-parent-virtual-call): item by item, as StageStream asks for here
+    return Iterator::skip(items);  // NOLINT(bugprone-parent-virtual-call): item by item, as StageIterator asks for here
   }
 
   std::shared_ptr<Link> link_;
@@ -119,14 +119,14 @@ class TransformStream final : public ForeignStream {
 
 }  // namespace
 
-StagePtr make_given(const StagePlace& at, StreamPtr stream) {
-  return at.make<GivenStream>(std::move(stream));
+StagePtr make_given(const StagePlace& at, IteratorPtr iterator) {
+  return at.make<GivenIterator>(std::move(iterator));
 }
-StagePtr make_foreign(const StagePlace& at, StreamPtr stream) {
-  return at.make<ForeignStream>(std::move(stream));
+StagePtr make_foreign(const StagePlace& at, IteratorPtr iterator) {
+  return at.make<ForeignIterator>(std::move(iterator));
 }
 StagePtr make_stage(const Transform&, const StagePlace& at) {
-  return at.make<TransformStream>(at.inputs(), at.builder.open_context());
+  return at.make<TransformIterator>(at.inputs(), at.builder.open_context());
 }
 
 }  // namespace levada::pipeline

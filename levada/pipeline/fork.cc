@@ -6,7 +6,7 @@
 
 #include "levada/base/error.h"
 #include "levada/pipeline/checkpointed_input.h"
-#include "levada/pipeline/streams.h"
+#include "levada/pipeline/graph_builder.h"
 
 namespace levada::pipeline {
 
@@ -210,15 +210,15 @@ class Forked {
 
 namespace {
 
-class BranchStream final : public StageStream {
+class BranchIterator final : public StageIterator {
  public:
-  BranchStream(GraphContextPtr context, int stage, std::shared_ptr<Forked> fork, int thread)
-      : StageStream(std::move(context), stage, nullptr),
+  BranchIterator(GraphContextPtr context, int stage, std::shared_ptr<Forked> fork, int thread)
+      : StageIterator(std::move(context), stage, nullptr),
         fork_(std::move(fork)),
         number_in_fork_(fork_->add(stage, thread)) {}
-  ~BranchStream() override { release(); }
-  BranchStream(const BranchStream&) = delete;
-  BranchStream& operator=(const BranchStream&) = delete;
+  ~BranchIterator() override { release(); }
+  BranchIterator(const BranchIterator&) = delete;
+  BranchIterator& operator=(const BranchIterator&) = delete;
 
  private:
   std::optional<Item> make() override {
@@ -250,7 +250,7 @@ void settle(Forked& fork) {
 }
 
 StagePtr make_stage(const Branch&, const StagePlace& at) {
-  return at.make<BranchStream>(at.builder.fork(at.before()), at.thread);
+  return at.make<BranchIterator>(at.builder.fork(at.before()), at.thread);
 }
 
 // Where it is the end, and its branches are elsewhere, its items are as they come.

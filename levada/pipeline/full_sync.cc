@@ -8,7 +8,7 @@
 #include "levada/pipeline/checkpointed_input.h"
 #include "levada/pipeline/epoch_end_barrier.h"
 #include "levada/pipeline/message_sizer.h"
-#include "levada/pipeline/streams.h"
+#include "levada/pipeline/graph_builder.h"
 
 namespace levada::pipeline {
 namespace {
@@ -25,10 +25,10 @@ Failure own_failure(const std::exception_ptr& error) {
   }
 }
 
-class FullSyncStream final : public StageStream {
+class FullSyncIterator final : public StageIterator {
  public:
-  FullSyncStream(const GraphContextPtr& context, int stage, const std::function<StagePtr()>& open_input)
-      : StageStream(context, stage, nullptr), agreement_(context->all_ranks, options(*context, stage)) {
+  FullSyncIterator(const GraphContextPtr& context, int stage, const std::function<StagePtr()>& open_input)
+      : StageIterator(context, stage, nullptr), agreement_(context->all_ranks, options(*context, stage)) {
     try {
       source_.emplace(context, stage, open_input());
     } catch (const std::exception&) {
@@ -140,7 +140,7 @@ class FullSyncStream final : public StageStream {
 StagePtr make_stage(const FullSync&, const StagePlace& at) {
   const auto& all_ranks = at.builder.context()->all_ranks;
   if (all_ranks == nullptr || all_ranks->info().size == 1) return make_identity(at, at.input());
-  return at.make<FullSyncStream>([&] { return at.input(); });
+  return at.make<FullSyncIterator>([&] { return at.input(); });
 }
 
 }  // namespace levada::pipeline

@@ -123,7 +123,7 @@ void check_fork(const Stage& stage, const Stage& input) {
   }
 }
 
-/// A stream is read once, so an item goes to one stage, or to one for each branch.
+/// An iterator is read once, so an item goes to one stage, or to one for each branch.
 void check_taken_once(const std::vector<Stage>& stages) {
   std::vector<std::vector<const Stage*>> takers(stages.size());
   for (const Stage& stage : stages) {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "levada/corpus/packing.h"
-#include "levada/pipeline/stream.h"
+#include "levada/pipeline/iterator.h"
 
 namespace levada::pipeline {
 
@@ -26,7 +26,7 @@ class ItemSource {
   virtual bool divides() const = 0;
   /// Whether part p of n is items p, p + n, p + 2n, ... of the whole.
   virtual bool divides_in_turns() const { return false; }
-  virtual StreamPtr open(const OpenContext& open_context, Partition partition) const = 0;
+  virtual IteratorPtr open(const OpenContext& open_context, Partition partition) const = 0;
 };
 
 /// What a stage does when its function throws: the failure is the pipeline's, or the item is left out and counted.
@@ -44,9 +44,9 @@ struct Filter {
   std::function<bool(const Item&)> predicate;
   OnError on_error = OnError::raise;
 };
-/// The items of each stream that `function` makes of an item, one after the other.
+/// The items of each iterator that `function` makes of an item, one after the other.
 struct FlatMap {
-  std::function<StreamPtr(Item)> function;
+  std::function<IteratorPtr(Item)> function;
   OnError on_error = OnError::raise;
 };
 struct Batch {
@@ -100,7 +100,7 @@ struct Take {
 struct Skip {
   std::int64_t count = 0;
 };
-/// The stream before it over again, with the seeds of further epochs.
+/// The iterator before it over again, with the seeds of further epochs.
 struct Repeat {
   std::optional<std::int64_t> times;  ///< none: endlessly
 };
@@ -141,10 +141,10 @@ struct Prefetch {
 struct Dispatch {};
 /// All ranks stop at the end of the shortest, and fail with the first that fails.
 struct FullSync {};
-/// Anything else that makes one stream of one or several, such as another library's.
+/// Anything else that makes one iterator of one or several, such as another library's.
 struct Transform {
   std::string what;  ///< for people
-  std::function<StreamPtr(std::vector<StreamPtr> inputs, const OpenContext& open_context)> open;
+  std::function<IteratorPtr(std::vector<IteratorPtr> inputs, const OpenContext& open_context)> open;
 };
 
 using Operation =

@@ -19,12 +19,12 @@ class Numbers final : public ItemSource {
 
   std::string describe() const override { return "numbers"; }
   bool divides() const override { return can_divide_; }
-  StreamPtr open(const OpenContext&, Partition partition) const override {
+  IteratorPtr open(const OpenContext&, Partition partition) const override {
     return std::make_unique<Items>(count_, can_divide_ ? partition : Partition{});
   }
 
  private:
-  class Items final : public Stream {
+  class Items final : public Iterator {
    public:
     Items(std::int64_t count, Partition partition) : next_(partition.index), step_(partition.count), count_(count) {}
     std::optional<Item> next() override {
@@ -56,8 +56,8 @@ inline Filter all() {
   return {.predicate = [](const Item&) { return true; }};
 }
 inline FlatMap once() {
-  return {.function = [](Item item) -> StreamPtr {
-    class Once final : public Stream {
+  return {.function = [](Item item) -> IteratorPtr {
+    class Once final : public Iterator {
      public:
       explicit Once(Item item) : item_(std::move(item)) {}
       std::optional<Item> next() override { return std::exchange(item_, std::nullopt); }

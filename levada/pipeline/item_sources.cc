@@ -21,9 +21,9 @@ std::int64_t count_in(const Cursor& cursor) {
 
 /// A part of `size` items that have numbers: all with number p, p + n, ...
 template <typename At>
-class NumberedStream final : public Stream {
+class NumberedIterator final : public Iterator {
  public:
-  NumberedStream(std::int64_t size, Partition partition, At at)
+  NumberedIterator(std::int64_t size, Partition partition, At at)
       : left_(size > partition.index ? (size - partition.index - 1) / partition.count + 1 : 0),
         size_(left_),
         partition_(partition),
@@ -54,8 +54,8 @@ class NumberedStream final : public Stream {
 };
 
 template <typename At>
-StreamPtr numbered(std::int64_t size, Partition partition, At at) {
-  return std::make_unique<NumberedStream<At>>(size, partition, std::move(at));
+IteratorPtr numbered(std::int64_t size, Partition partition, At at) {
+  return std::make_unique<NumberedIterator<At>>(size, partition, std::move(at));
 }
 
 class Range final : public ItemSource {
@@ -77,7 +77,7 @@ class Range final : public ItemSource {
   std::string describe() const override { return fmt::format("range of {}", size_); }
   bool divides() const override { return true; }
   bool divides_in_turns() const override { return true; }
-  StreamPtr open(const OpenContext&, Partition partition) const override {
+  IteratorPtr open(const OpenContext&, Partition partition) const override {
     // Unsigned, for between the ends of a range there may be more than a signed number holds.
     return numbered(
         size_, partition,
@@ -97,7 +97,7 @@ class Trees final : public ItemSource {
   std::string describe() const override { return fmt::format("{} items", trees_->size()); }
   bool divides() const override { return true; }
   bool divides_in_turns() const override { return true; }
-  StreamPtr open(const OpenContext&, Partition partition) const override {
+  IteratorPtr open(const OpenContext&, Partition partition) const override {
     return numbered(static_cast<std::int64_t>(trees_->size()), partition,
                     [trees = trees_](std::int64_t i) { return (*trees)[static_cast<std::size_t>(i)]; });
   }
@@ -120,9 +120,9 @@ Tree only_sample(const Tree& batch) {
   return sample.owner() == nullptr ? Tensor::copy_of(sample) : sample;
 }
 
-class SampleStream final : public Stream {
+class SampleIterator final : public Iterator {
  public:
-  SampleStream(std::shared_ptr<levada::Source> source, std::shared_ptr<const SampleOptions> options, std::int64_t epoch,
+  SampleIterator(std::shared_ptr<levada::Source> source, std::shared_ptr<const SampleOptions> options, std::int64_t epoch,
                Partition partition)
       : source_(std::move(source)), options_(std::move(options)), partition_(partition) {
     const auto per_epoch = options_->per_epoch ? options_->per_epoch(*source_) : std::nullopt;
@@ -142,7 +142,7 @@ class SampleStream final : public Stream {
     return only_sample(*batch);
   }
   std::int64_t skip(std::int64_t items) override {
-    if (!options_->per_epoch) return Stream::skip(items);
+    if (!options_->per_epoch) return Iterator::skip(items);
     const auto passed = std::clamp<std::int64_t>(size() - read_, 0, items);
     read_ += passed;
     return passed;
@@ -196,8 +196,8 @@ class Samples final : public ItemSource {
   std::string describe() const override { return options_->what; }
   bool divides() const override { return true; }
   bool divides_in_turns() const override { return true; }
-  StreamPtr open(const OpenContext& open_context, Partition partition) const override {
-    return std::make_unique<SampleStream>(open_(), options_, open_context.epoch, partition);
+  IteratorPtr open(const OpenContext& open_context, Partition partition) const override {
+    return std::make_unique<SampleIterator>(open_(), options_, open_context.epoch, partition);
   }
 
  private:

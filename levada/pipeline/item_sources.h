@@ -29,7 +29,7 @@ struct SampleOptions {
   /// The sample at which the source goes on from its cursor; throws where that is of another source. Empty: unchecked.
   std::function<std::int64_t(levada::Source&, ByteView)> resume = {};
 };
-/// `open` is called once for each stream, which has the source to itself.
+/// `open` is called once for each iterator, which has the source to itself.
 std::shared_ptr<const ItemSource> samples(std::function<std::shared_ptr<levada::Source>()> open,
                                       SampleOptions options = {});
 

@@ -158,9 +158,9 @@ TEST(ItemSources, SamplesGoOnFromACursorOfTheSameCorpusOnly) {
   Opened opened(graph, {}, 2);
   opened.items(17);
   Opened again(graph, {}, 2);
-  again.stream().restore(opened.stream().save());
+  again.iterator().restore(opened.iterator().save());
   EXPECT_EQ(again.items(), std::vector<Tree>(all.begin() + 17, all.end()));
-  EXPECT_THROW(Opened(make(row_tokens / 2)).stream().restore(opened.stream().save()), InvalidArgument);
+  EXPECT_THROW(Opened(make(row_tokens / 2)).iterator().restore(opened.iterator().save()), InvalidArgument);
 }
 
 TEST(ItemSources, FailAsTheSourceDoes) {

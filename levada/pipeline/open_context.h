@@ -12,7 +12,7 @@
 
 #include "levada/pipeline/graph.h"
 #include "levada/pipeline/placement.h"
-#include "levada/pipeline/stream.h"
+#include "levada/pipeline/iterator.h"
 
 namespace levada::pipeline {
 

@@ -8,16 +8,16 @@
 #include "levada/corpus/packing.h"
 #include "levada/pipeline/checkpointed_input.h"
 #include "levada/pipeline/documents.h"
-#include "levada/pipeline/streams.h"
+#include "levada/pipeline/graph_builder.h"
 
 namespace levada::pipeline {
 namespace {
 
 /// The cursor names the document in which the next row begins, and the token.
-class CutStream final : public StageStream {
+class CutIterator final : public StageIterator {
  public:
-  CutStream(GraphContextPtr context, int stage, StagePtr input)
-      : StageStream(context, stage, nullptr), source_(context, stage, std::move(input)), reader_(operation<Pack>()) {}
+  CutIterator(GraphContextPtr context, int stage, StagePtr input)
+      : StageIterator(context, stage, nullptr), source_(context, stage, std::move(input)), reader_(operation<Pack>()) {}
 
  private:
   struct HeldDocument {
@@ -112,10 +112,10 @@ struct HeldRest {
 /// Works in rounds: fills the buffer, packs its documents, and emits the fuller half of the rows. It keeps the
 /// documents of the other rows for the next round, unless one of a row has stayed for max_rounds. A round also ends
 /// when it has read as many documents as the buffer holds, since those as long as rows do not stay in it.
-class BestFitStream final : public HoldingStream<HeldRest> {
+class BestFitIterator final : public HoldingIterator<HeldRest> {
  public:
-  BestFitStream(GraphContextPtr context, int stage, StagePtr input)
-      : HoldingStream(std::move(context), stage, std::move(input)),
+  BestFitIterator(GraphContextPtr context, int stage, StagePtr input)
+      : HoldingIterator(std::move(context), stage, std::move(input)),
         pack_(operation<Pack>()),
         max_documents_(pack_.max_documents.value_or(pack_.default_max_documents())),
         reader_(pack_) {}
@@ -279,7 +279,7 @@ class BestFitStream final : public HoldingStream<HeldRest> {
   }
   void release() override {
     rows_.clear();
-    HoldingStream::release();
+    HoldingIterator::release();
   }
 
   const Pack& pack_;
@@ -295,8 +295,8 @@ class BestFitStream final : public HoldingStream<HeldRest> {
 }  // namespace
 
 StagePtr make_stage(const Pack& pack, const StagePlace& at) {
-  if (pack.method == Packing::cut) return at.make<CutStream>(at.input());
-  return at.make<BestFitStream>(at.input());
+  if (pack.method == Packing::cut) return at.make<CutIterator>(at.input());
+  return at.make<BestFitIterator>(at.input());
 }
 
 }  // namespace levada::pipeline

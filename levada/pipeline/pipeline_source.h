@@ -11,7 +11,7 @@
 
 #include "levada/pipeline/cursors.h"
 #include "levada/pipeline/roles.h"
-#include "levada/pipeline/stream.h"
+#include "levada/pipeline/iterator.h"
 #include "levada/sources/source.h"
 
 namespace levada::pipeline {
@@ -26,8 +26,8 @@ struct PipelineSourceOptions {
 /// dropped, so only what one reader reads is cheap.
 class PipelineSource final : public levada::Source {
  public:
-  /// `open_epoch` gives the stream of an epoch, counted from 0. One is open at a time.
-  explicit PipelineSource(std::function<StreamPtr(std::int64_t epoch)> open_epoch, PipelineSourceOptions options = {});
+  /// `open_epoch` gives the iterator of an epoch, counted from 0. One is open at a time.
+  explicit PipelineSource(std::function<IteratorPtr(std::int64_t epoch)> open_epoch, PipelineSourceOptions options = {});
 
   /// Goes on where another run's cursor() says; gives the number of that sample, to be read next. Before the first
   /// read(). Throws CorruptMessage or InvalidArgument for what is no such cursor, or of another pipeline.
@@ -47,10 +47,10 @@ class PipelineSource final : public levada::Source {
   bool open_next();
   Cursor mark() const;
 
-  std::function<StreamPtr(std::int64_t)> open_epoch_;
+  std::function<IteratorPtr(std::int64_t)> open_epoch_;
   PipelineSourceOptions options_;
-  StreamPtr stream_;
-  std::atomic<std::int64_t> epoch_{-1}, next_{0};  ///< of the sample that the stream gives next
+  IteratorPtr iterator_;
+  std::atomic<std::int64_t> epoch_{-1}, next_{0};  ///< of the sample that the iterator gives next
   std::int64_t given_in_epoch_ = 0;
   bool ended_ = false, marked_ = false;
   std::optional<Tree> last_;  ///< the sample before next_
@@ -58,6 +58,6 @@ class PipelineSource final : public levada::Source {
 };
 
 /// The epochs of a pipeline that has processes of its own.
-std::function<StreamPtr(std::int64_t epoch)> epochs_of(std::shared_ptr<Consumer> consumer);
+std::function<IteratorPtr(std::int64_t epoch)> epochs_of(std::shared_ptr<Consumer> consumer);
 
 }  // namespace levada::pipeline

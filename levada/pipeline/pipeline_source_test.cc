@@ -24,13 +24,13 @@ Map sample() {
   }};
 }
 
-/// The streams of a graph, epoch after epoch.
+/// The iterators of a graph, epoch after epoch.
 class Epochs {
  public:
   explicit Epochs(Graph graph)
       : graph_(std::make_shared<Graph>(std::move(graph))), counts_(new Counts(graph_->stages().size())) {}
 
-  StreamPtr operator()(std::int64_t epoch) const {
+  IteratorPtr operator()(std::int64_t epoch) const {
     return open(*graph_, graph_->end(),
                 {.values = *values_, .open_context = make_open_context(7, epoch, {}), .process = "test", .counts = *counts_});
   }

@@ -26,7 +26,7 @@ struct WorkerSnapshot {
   std::int64_t drawn = 0;  ///< items dealt to it before: it is sent those that follow
   std::int64_t given = 0;  ///< items that it had given there
   std::int64_t drop = 0;   ///< items that it makes first and that the consumer has had
-  Bytes cursor;            ///< its stream's; empty: at its first item
+  Bytes cursor;            ///< its iterator's; empty: at its first item
   static auto fields(auto& self) { return std::tie(self.drawn, self.given, self.drop, self.cursor); }
   bool operator==(const WorkerSnapshot&) const = default;
 };
@@ -200,7 +200,7 @@ class WorkerInput {
   /// Nothing at hand, and nothing to come: the end, or the failure, is what is drawn.
   bool at_ending() const { return at_hand_ == 0 && ending_ != Ending::none; }
   void draw_ending() { drew_ending_ = true; }
-  /// Where its stream begins: before the first message.
+  /// Where its iterator begins: before the first message.
   void restore(std::int64_t drawn, bool drew_ending);
   Ending ending() const { return ending_; }
   bool drew_ending() const { return drew_ending_; }

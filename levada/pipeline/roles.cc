@@ -49,7 +49,7 @@ class Pass {
 };
 
 /// What the workers give, as the consumer's stages see it.
-class Gathered final : public Stream {
+class Gathered final : public Iterator {
  public:
   explicit Gathered(std::shared_ptr<Pass> pass) : pass_(std::move(pass)) {}
   std::optional<Item> next() override { return pass_->begin().next(); }
@@ -92,7 +92,7 @@ Consumer::Consumer(Process process)
 void Consumer::begin(std::int64_t epoch, const std::optional<Cursor>& cursor, std::int64_t behind) {
   if (epoch < 0) throw InvalidArgument(fmt::format("epoch {} of a pipeline; epochs are counted from 0", epoch));
   if (behind < 0 || behind > max_count) throw InvalidArgument(fmt::format("the state is of item {}", behind));
-  end_stream();
+  end_iterator();
   left_ = no_limit;
   paused_ = ended_ = false;
   epoch_ = epoch;
@@ -111,34 +111,34 @@ void Consumer::begin(std::int64_t epoch, const std::optional<Cursor>& cursor, st
       .snapshot_every = process_.options.snapshot_every,
       .log = log_.get()};
   if (process_.begin_epoch) process_.begin_epoch(running.open_context);
-  std::map<int, StreamPtr> instead;
+  std::map<int, IteratorPtr> instead;
   std::shared_ptr<Pass> pass;
   if (endpoint_) {
     pass = std::make_shared<Pass>(*endpoint_, epoch);
     instead.emplace(*placement_.collect_boundary, std::make_unique<Gathered>(pass));
   }
-  StreamPtr stream = open(process_.graph, process_.graph.end(), running, std::move(instead));
-  if (cursor) stream->restore(stages_of(*cursor));
+  IteratorPtr iterator = open(process_.graph, process_.graph.end(), running, std::move(instead));
+  if (cursor) iterator->restore(stages_of(*cursor));
   const bool workers_go_on = pass && placement_.one_to_one && placement_.collect_boundary == process_.graph.end();
   if (behind > 0 && workers_go_on) pass->restore(ConsumerEndpoint::cursor_behind(behind));
   if (pass) pass->begin();
   if (behind > 0 && !workers_go_on) {
-    const auto passed = stream->skip(behind);
+    const auto passed = iterator->skip(behind);
     if (passed < behind) {
       throw InvalidArgument(fmt::format("the state is of item {} of an epoch that has {}", behind, passed));
     }
   }
   // Stages that go on from their end let go of what is before them.
   if (pass.use_count() == 1) endpoint_->halt();
-  stream_ = std::move(stream);
+  iterator_ = std::move(iterator);
   const std::lock_guard lock(timing_);
   begun_ = Clock::now();
 }
 
 std::optional<Item> Consumer::next() {
-  if (!stream_) throw InvalidArgument("a pipeline gives items once an epoch has been begun; call reset()");
+  if (!iterator_) throw InvalidArgument("a pipeline gives items once an epoch has been begun; call reset()");
   if (paused_ || left_ == 0) return std::nullopt;
-  auto item = stream_->next();
+  auto item = iterator_->next();
   if (!item) count_time();
   ended_ = !item;
   if (item && left_ != no_limit) --left_;
@@ -163,12 +163,12 @@ void Consumer::resume() {
 }
 
 Cursor Consumer::save() const {
-  if (!stream_) throw InvalidArgument("a pipeline has a cursor once an epoch has been begun; call reset()");
-  return Tree::dict({{"epoch", Tree(epoch_)}, {"stages", stream_->save()}});
+  if (!iterator_) throw InvalidArgument("a pipeline has a cursor once an epoch has been begun; call reset()");
+  return Tree::dict({{"epoch", Tree(epoch_)}, {"stages", iterator_->save()}});
 }
 
 bool Consumer::shutdown(Duration grace) {
-  end_stream();
+  end_iterator();
   if (!endpoint_ || over_) return true;
   over_ = true;
   return endpoint_->shutdown(Deadline::after(grace));
@@ -219,7 +219,7 @@ Consumer::~Consumer() {
   } catch (const std::exception&) {
     // The group has ended; there is nobody to tell.
   }
-  end_stream();
+  end_iterator();
 }
 
 const Tree& Consumer::stages_of(const Cursor& cursor) const {
@@ -230,9 +230,9 @@ const Tree& Consumer::stages_of(const Cursor& cursor) const {
   return cursor.at("stages");
 }
 
-void Consumer::end_stream() {
+void Consumer::end_iterator() {
   if (endpoint_) endpoint_->interrupt();
-  stream_.reset();
+  iterator_.reset();
   count_time();
 }
 

@@ -104,7 +104,7 @@ class Consumer {
  private:
   void begin(std::int64_t epoch, const std::optional<Cursor>& cursor, std::int64_t behind);
   const Tree& stages_of(const Cursor& cursor) const;
-  void end_stream();
+  void end_iterator();
   void count_time();
   Duration time_spent() const;
 
@@ -113,7 +113,7 @@ class Consumer {
   Counts counts_;
   std::unique_ptr<StageLog> log_;
   std::unique_ptr<ConsumerEndpoint> endpoint_;
-  StreamPtr stream_;
+  IteratorPtr iterator_;
   mutable std::mutex timing_;               ///< guards the two that follow
   std::optional<Clock::time_point> begun_;  ///< of the epoch under way
   Duration spent_{};                        ///< in those before

@@ -4,21 +4,21 @@
 
 #include "levada/base/error.h"
 #include "levada/pipeline/open_context.h"
-#include "levada/pipeline/streams.h"
+#include "levada/pipeline/graph_builder.h"
 
 namespace levada::pipeline {
 
 StagePtr GraphBuilder::open_end(int stage) {
-  auto stream = open(stage, 0);
-  StageStream::Starts starts;
+  auto iterator = open(stage, 0);
+  StageIterator::Starts starts;
   for (auto fork = made_forks_.rbegin(); fork != made_forks_.rend(); ++fork) {
     starts.emplace_back([weak = std::weak_ptr(*fork)] {
       if (const auto forked = weak.lock()) settle(*forked);
     });
   }
   starts.insert(starts.end(), starts_.begin(), starts_.end());
-  stream->start_with(std::move(starts));
-  return stream;
+  iterator->start_with(std::move(starts));
+  return iterator;
 }
 
 StagePtr GraphBuilder::open(int stage, int thread) {
@@ -66,7 +66,7 @@ StagePtr make_stage(const Source&, const StagePlace& at) {
 namespace {
 
 /// The end of a graph, as its caller has it.
-class Whole final : public Stream {
+class Whole final : public Iterator {
  public:
   Whole(GraphContextPtr context, StagePtr end) : context_(std::move(context)), end_(std::move(end)) {}
   ~Whole() override {
@@ -88,7 +88,7 @@ class Whole final : public Stream {
 
 }  // namespace
 
-StreamPtr open(const Graph& graph, int end, const Running& running, std::map<int, StreamPtr> instead) {
+IteratorPtr open(const Graph& graph, int end, const Running& running, std::map<int, IteratorPtr> instead) {
   if (end < 0 || end > graph.end() || running.counts.size() < graph.stages().size()) {
     throw InvalidArgument(fmt::format("stage {} of {} with {} counters cannot be opened", end, graph.stages().size(),
                                       running.counts.size()));

@@ -22,7 +22,7 @@ struct StageCounts {
   std::atomic<std::int64_t> busy_ns{0};    ///< in its own work; estimated from some of the items
   std::atomic<std::int64_t> waited_ns{0};  ///< for what is before it
 };
-/// One a stage of the graph, by number; those that run elsewhere stay zero. Outlives the streams that count.
+/// One a stage of the graph, by number; those that run elsewhere stay zero. Outlives the iterators that count.
 using Counts = std::deque<StageCounts>;
 
 /// What stages have at hand in a process.
@@ -36,22 +36,22 @@ struct Running {
   bool prefetches = true;
   Duration timeout = std::chrono::minutes(30);  ///< for FullSync, of what another rank says
   /// Called now and then by the thread that asks for items, while it makes them or waits for them; what it throws ends
-  /// the stream.
+  /// the iterator.
   std::function<void()> poll = {};
-  /// While it is set, Prefetch makes nothing ahead beyond the item at hand; may be null, outlives the streams.
+  /// While it is set, Prefetch makes nothing ahead beyond the item at hand; may be null, outlives the iterators.
   const std::atomic<bool>* paused = nullptr;
   std::int64_t snapshot_every = 0;  ///< as ProcessOptions has it
-  /// Counts the time that saving took on the caller's thread; may be null, outlives the streams.
+  /// Counts the time that saving took on the caller's thread; may be null, outlives the iterators.
   std::atomic<Duration::rep>* snapshot_time = nullptr;
   /// Whose own work is being done, by number: set when a stage begins it. For explaining waits; may be null.
   std::atomic<int>* at = nullptr;
-  StageLog* log = nullptr;  ///< records when stages make items and wait; may be null, outlives the streams
+  StageLog* log = nullptr;  ///< records when stages make items and wait; may be null, outlives the iterators
 };
 
-/// The stream of stage `end` and of what is before it, where each stage in `instead` is the stream given. What a
-/// stage's function throws comes out of next() as StageFailed, with what next() of the streams in `instead` throws left
+/// The iterator of stage `end` and of what is before it, where each stage in `instead` is the iterator given. What a
+/// stage's function throws comes out of next() as StageFailed, with what next() of the iterators in `instead` throws left
 /// as it is; so does what is no std::exception, which on_error does not skip either. save() may cost
 /// time in proportion to what stages hold, such as a Shuffle's buffer. Throws StageFailed for what cannot be opened.
-StreamPtr open(const Graph& graph, int end, const Running& running, std::map<int, StreamPtr> instead = {});
+IteratorPtr open(const Graph& graph, int end, const Running& running, std::map<int, IteratorPtr> instead = {});
 
 }  // namespace levada::pipeline

@@ -179,9 +179,9 @@ TEST(Running, ItDoesNotMatterWhichBranchOfAForkIsReadFirst) {
 
 /// All of its first input, then all of its second.
 Transform chained() {
-  class Chain final : public Stream {
+  class Chain final : public Iterator {
    public:
-    explicit Chain(std::vector<StreamPtr> inputs) : inputs_(std::move(inputs)) {}
+    explicit Chain(std::vector<IteratorPtr> inputs) : inputs_(std::move(inputs)) {}
     std::optional<Item> next() override {
       auto item = inputs_[0]->next();
       return item ? std::move(item) : inputs_[1]->next();
@@ -190,10 +190,10 @@ Transform chained() {
     void restore(const Cursor&) override {}
 
    private:
-    std::vector<StreamPtr> inputs_;
+    std::vector<IteratorPtr> inputs_;
   };
   return {"one after the other",
-          [](std::vector<StreamPtr> inputs, const OpenContext&) { return StreamPtr(new Chain(std::move(inputs))); }};
+          [](std::vector<IteratorPtr> inputs, const OpenContext&) { return IteratorPtr(new Chain(std::move(inputs))); }};
 }
 
 TEST(Running, ABranchThatIsReadAfterAnotherTakesABufferForAllItems) {
@@ -204,7 +204,7 @@ TEST(Running, ABranchThatIsReadAfterAnotherTakesABufferForAllItems) {
   };
   Opened opened(both(10));
   EXPECT_EQ(opened.items(10).size(), 10u);
-  EXPECT_EQ(failure_of([&] { opened.stream().next(); }).stage, "both");
+  EXPECT_EQ(failure_of([&] { opened.iterator().next(); }).stage, "both");
   EXPECT_EQ(items_of(both(101)).size(), 202u);
 }
 
@@ -244,14 +244,14 @@ TEST(Running, NamesStageItemAndProcessOfAFailure) {
     Opened opened(fails_at(at).then(Batch{2}).then(Unbatch{}));
     Ints before;
     const auto failure = failure_of([&] {
-      while (auto item = opened.stream().next()) before.push_back(number_in(*item));
+      while (auto item = opened.iterator().next()) before.push_back(number_in(*item));
     });
     EXPECT_EQ(before, iota(0, at / 2 * 2));
     EXPECT_EQ(failure.stage, "bad");
     EXPECT_EQ(failure.item, at);
     EXPECT_EQ(failure.process, "process 42");
     EXPECT_EQ(failure.message, "no such item");
-    EXPECT_FALSE(opened.stream().next());
+    EXPECT_FALSE(opened.iterator().next());
   }
 }
 
@@ -294,7 +294,7 @@ TEST(Running, FailsInTheStageThatCannotBeOpened) {
    public:
     std::string describe() const override { return "closed"; }
     bool divides() const override { return false; }
-    StreamPtr open(const OpenContext&, Partition) const override { throw SourceError("no such file"); }
+    IteratorPtr open(const OpenContext&, Partition) const override { throw SourceError("no such file"); }
   };
   const auto graph = Graph::source(std::make_shared<Closed>(), "files").then(Batch{2});
   const auto failure = failure_of([&] { Opened opened(graph); });
@@ -303,7 +303,7 @@ TEST(Running, FailsInTheStageThatCannotBeOpened) {
 }
 
 TEST(Running, TakesStreamsInsteadOfStagesAsTheyAre) {
-  class Lost final : public Stream {
+  class Lost final : public Iterator {
    public:
     std::optional<Item> next() override {
       if (left_-- > 0) return Tree(left_);
@@ -319,15 +319,15 @@ TEST(Running, TakesStreamsInsteadOfStagesAsTheyAre) {
   const TreeValues values;
   Counts counts(3);
   const auto reopen = [&] {
-    std::map<int, StreamPtr> instead;
+    std::map<int, IteratorPtr> instead;
     instead.emplace(1, std::make_unique<Lost>());
     return open(graph, 2, {.values = values, .open_context = {}, .process = "", .counts = counts}, std::move(instead));
   };
-  auto stream = reopen();
-  EXPECT_EQ(number_in(*stream->next()), 10);
-  const auto cursor = stream->save();
-  EXPECT_EQ(number_in(*stream->next()), 0);
-  EXPECT_THROW(stream->next(), PeerLost);
+  auto iterator = reopen();
+  EXPECT_EQ(number_in(*iterator->next()), 10);
+  const auto cursor = iterator->save();
+  EXPECT_EQ(number_in(*iterator->next()), 0);
+  EXPECT_THROW(iterator->next(), PeerLost);
   EXPECT_EQ(counts[1].items, 0);
   auto again = reopen();
   again->restore(cursor);

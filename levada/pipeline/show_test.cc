@@ -126,7 +126,7 @@ TEST(Show, SaysTheParametersOfEveryOperation) {
   lenient.on_error = OnError::skip;
   const Graph graph =
       Graph::join(Zip{}, {branches[0].then(lenient),
-                          branches[1].then(Transform{"another's \"pipe\"", [](auto, auto&) { return StreamPtr(); }})});
+                          branches[1].then(Transform{"another's \"pipe\"", [](auto, auto&) { return IteratorPtr(); }})});
   const std::string text = to_text({.graph = graph, .placement = place(graph, 0)});
   for (const char* part :
        {"repeat times=3 ", "take count=5 ", "skip count=1 ", "prefetch depth=2 ", "fork branches=2 buffer=9 ",

@@ -5,14 +5,14 @@
 
 #include "levada/base/error.h"
 #include "levada/pipeline/open_context.h"
-#include "levada/pipeline/streams.h"
+#include "levada/pipeline/graph_builder.h"
 
 namespace levada::pipeline {
 namespace {
 
-class MapStream final : public StageStream {
+class MapIterator final : public StageIterator {
  public:
-  using StageStream::StageStream;
+  using StageIterator::StageIterator;
 
  private:
   std::optional<Item> make() override {
@@ -24,13 +24,13 @@ class MapStream final : public StageStream {
     return std::nullopt;
   }
   std::int64_t pass_over(std::int64_t items) override {
-    return operation<Map>().on_error == OnError::raise ? skip_input(items) : StageStream::pass_over(items);
+    return operation<Map>().on_error == OnError::raise ? skip_input(items) : StageIterator::pass_over(items);
   }
 };
 
-class FilterStream final : public StageStream {
+class FilterIterator final : public StageIterator {
  public:
-  using StageStream::StageStream;
+  using StageIterator::StageIterator;
 
  private:
   std::optional<Item> make() override {
@@ -43,9 +43,9 @@ class FilterStream final : public StageStream {
   }
 };
 
-class TakeStream final : public StageStream {
+class TakeIterator final : public StageIterator {
  public:
-  using StageStream::StageStream;
+  using StageIterator::StageIterator;
 
  private:
   std::optional<Item> make() override {
@@ -54,9 +54,9 @@ class TakeStream final : public StageStream {
   }
 };
 
-class SkipStream final : public StageStream {
+class SkipIterator final : public StageIterator {
  public:
-  using StageStream::StageStream;
+  using StageIterator::StageIterator;
 
  private:
   std::optional<Item> make() override {
@@ -67,10 +67,10 @@ class SkipStream final : public StageStream {
   }
 };
 
-class ShardStream final : public StageStream {
+class ShardIterator final : public StageIterator {
  public:
-  ShardStream(GraphContextPtr context, int stage, StagePtr input, Partition partition)
-      : StageStream(std::move(context), stage, std::move(input)), partition_(partition) {}
+  ShardIterator(GraphContextPtr context, int stage, StagePtr input, Partition partition)
+      : StageIterator(std::move(context), stage, std::move(input)), partition_(partition) {}
 
  private:
   std::optional<Item> make() override {
@@ -90,18 +90,18 @@ class ShardStream final : public StageStream {
   Partition partition_;
 };
 
-class Identity final : public StageStream {
+class Identity final : public StageIterator {
  public:
-  using StageStream::StageStream;
+  using StageIterator::StageIterator;
 
  private:
   std::optional<Item> make() override { return pull(); }
   std::int64_t pass_over(std::int64_t items) override { return skip_input(items); }
 };
 
-class BatchStream final : public StageStream {
+class BatchIterator final : public StageIterator {
  public:
-  using StageStream::StageStream;
+  using StageIterator::StageIterator;
 
  private:
   std::optional<Item> make() override {
@@ -120,10 +120,10 @@ class BatchStream final : public StageStream {
   }
 };
 
-class RepeatStream final : public StageStream {
+class RepeatIterator final : public StageIterator {
  public:
-  RepeatStream(GraphContextPtr context, int stage, std::function<StagePtr(std::int64_t)> open)
-      : StageStream(std::move(context), stage, nullptr), open_(std::move(open)) {}
+  RepeatIterator(GraphContextPtr context, int stage, std::function<StagePtr(std::int64_t)> open)
+      : StageIterator(std::move(context), stage, nullptr), open_(std::move(open)) {}
 
  private:
   std::optional<Item> make() override {
@@ -178,19 +178,19 @@ void expect_here(const StagePlace& repeat, int stage) {
 
 StagePtr make_stage(const Map& map, const StagePlace& at) {
   if (map.threads > 0) return make_threaded_map(at);
-  return at.make<MapStream>(at.input());
+  return at.make<MapIterator>(at.input());
 }
 StagePtr make_stage(const Filter&, const StagePlace& at) {
-  return at.make<FilterStream>(at.input());
+  return at.make<FilterIterator>(at.input());
 }
 StagePtr make_stage(const Take&, const StagePlace& at) {
-  return at.make<TakeStream>(at.input());
+  return at.make<TakeIterator>(at.input());
 }
 StagePtr make_stage(const Skip&, const StagePlace& at) {
-  return at.make<SkipStream>(at.input());
+  return at.make<SkipIterator>(at.input());
 }
 StagePtr make_stage(const Batch&, const StagePlace& at) {
-  return at.make<BatchStream>(at.input());
+  return at.make<BatchIterator>(at.input());
 }
 StagePtr make_stage(const Dispatch&, const StagePlace& at) {
   return make_identity(at, at.input());
@@ -205,13 +205,13 @@ StagePtr make_stage(const Shard&, const StagePlace& at) {
   if (divides_at_source(graph, at.stage) && !at.builder.is_given(at.before())) {
     return make_identity(at, at.builder.open_source(at.before(), partition));
   }
-  return at.make<ShardStream>(at.input(), partition);
+  return at.make<ShardIterator>(at.input(), partition);
 }
 
 // Its passes are graphs of their own, each opened when the one before it has ended.
 StagePtr make_stage(const Repeat& repeat, const StagePlace& at) {
   expect_here(at, at.before());
-  return at.make<RepeatStream>([context = at.builder.context(), open_context = at.builder.open_context(),
+  return at.make<RepeatIterator>([context = at.builder.context(), open_context = at.builder.open_context(),
                                 prefetches = at.builder.prefetches(), times = repeat.times,
                                 before = at.before()](std::int64_t pass) {
     return GraphBuilder(context, further_pass(open_context, pass, times), prefetches, {}).open_end(before);

@@ -4,7 +4,7 @@
 
 #include "levada/base/threads.h"
 #include "levada/pipeline/checkpointed_input.h"
-#include "levada/pipeline/streams.h"
+#include "levada/pipeline/graph_builder.h"
 
 namespace levada::pipeline {
 namespace {
@@ -89,10 +89,10 @@ struct MappedItem {
   std::int64_t position = 0;
 };
 
-class ThreadedMapStream final : public HoldingStream<MappedItem> {
+class ThreadedMapIterator final : public HoldingIterator<MappedItem> {
  public:
-  ThreadedMapStream(GraphContextPtr context, int stage, StagePtr input)
-      : HoldingStream(std::move(context), stage, std::move(input)) {}
+  ThreadedMapIterator(GraphContextPtr context, int stage, StagePtr input)
+      : HoldingIterator(std::move(context), stage, std::move(input)) {}
 
  private:
   const Map& map() const { return operation<Map>(); }
@@ -136,7 +136,7 @@ class ThreadedMapStream final : public HoldingStream<MappedItem> {
   void restore_own(const CursorFields&) override {}
   void release() override {
     threads_.reset();
-    HoldingStream::release();
+    HoldingIterator::release();
   }
 
   std::int64_t current_ = 0;  ///< the position of the item that is returned
@@ -147,7 +147,7 @@ class ThreadedMapStream final : public HoldingStream<MappedItem> {
 }  // namespace
 
 StagePtr make_threaded_map(const StagePlace& at) {
-  return at.make<ThreadedMapStream>(at.input());
+  return at.make<ThreadedMapIterator>(at.input());
 }
 
 }  // namespace levada::pipeline

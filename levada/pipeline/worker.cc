@@ -58,7 +58,7 @@ class Worker {
 
  private:
   /// What this worker is dealt, as its stages see it.
-  class Dealt final : public Stream {
+  class Dealt final : public Iterator {
    public:
     explicit Dealt(Worker& worker) : worker_(worker) {}
     std::optional<Item> next() override { return worker_.draw(); }
@@ -131,20 +131,20 @@ class Worker {
   std::optional<Failed> give_all() {
     const Running running = this->running();
     if (loop_.process().begin_epoch) loop_.process().begin_epoch(running.open_context);
-    std::map<int, StreamPtr> instead;
+    std::map<int, IteratorPtr> instead;
     if (marks_by_draw_) instead.emplace(*loop_.placement().dispatch_boundary, std::make_unique<Dealt>(*this));
-    const auto stream = open(loop_.process().graph, *loop_.placement().collect_boundary, running, std::move(instead));
-    if (!start().cursor.empty()) stream->restore(unpack_cursor(start().cursor));
-    const auto passed = stream->skip(start().drop);
+    const auto iterator = open(loop_.process().graph, *loop_.placement().collect_boundary, running, std::move(instead));
+    if (!start().cursor.empty()) iterator->restore(unpack_cursor(start().cursor));
+    const auto passed = iterator->skip(start().drop);
     given_ += passed;
     if (passed < start().drop) {
       throw InvalidArgument(fmt::format("the state is of further on than item {} of {}, after which there are none",
                                         given_, loop_.process().name));
     }
     for (;;) {
-      begin_message(*stream);
+      begin_message(*iterator);
       for (bool full = false; !full;) {
-        auto item = stream->next();
+        auto item = iterator->next();
         if (!item) return std::nullopt;
         ++given_;
         marks_.push_back(mark());
@@ -174,12 +174,12 @@ class Worker {
     return saves_ && every > 0 && given_ - saved_at_ >= every;
   }
 
-  void begin_message(const Stream& stream) {
+  void begin_message(const Iterator& iterator) {
     loop_.attend();
     if (saves_ && pace_.is_due(given_ - saved_at_, Clock::now())) {
       saved_at_ = given_;
       start_ = loop_.snapshot(pace_, [&] {
-        const Cursor cursor = stream.save();
+        const Cursor cursor = iterator.save();
         const std::int64_t drawn = drawn_in(cursor).value_or(drawer_.drawn());
         return protocol::WorkerSnapshot{.drawn = drawn, .given = given_, .cursor = pack_cursor(cursor)};
       });
@@ -258,7 +258,7 @@ class Worker {
     return std::move(at_hand_.items[at_hand_.next++]);
   }
 
-  /// The position of a restored stream: its messages begin at start().drawn.
+  /// The position of a restored iterator: its messages begin at start().drawn.
   void skip_to(std::int64_t drawn, bool ended) {
     while (drawer_.drawn() < drawn) {
       if (draw()) continue;

@@ -50,7 +50,7 @@ bool workers_have_state(const Graph& graph, const Placement& placement);
 /// Any exception as what the consumer throws; `item`: where nothing better is known.
 Failure failure_of(const std::exception_ptr& error, const std::string& process, std::int64_t item);
 
-/// When a process saves where its stream stands: after every so many items or, where that is 0, often enough that
+/// When a process saves where its iterator stands: after every so many items or, where that is 0, often enough that
 /// little is made again and so seldom that it takes one percent of the time, however much a save takes.
 class SnapshotPace {
  public:
@@ -97,7 +97,7 @@ class Watch {
 };
 
 /// What a dispatching process or a worker runs in: it hears orders and answers them wherever the process waits. The
-/// thread that makes it calls all of it. attend(), wait(), wait_for_orders(), send() and whatever polls in a stream
+/// thread that makes it calls all of it. attend(), wait(), wait_for_orders(), send() and whatever polls in an iterator
 /// that was opened with running() throw Interrupted once orders end the pass, which run_passes() alone catches;
 /// PeerLost once a process is lost.
 class WorkerRuntime {
@@ -151,7 +151,7 @@ class WorkerRuntime {
   StageLog* log() { return log_.get(); }
   /// So many items of this pass have been given on.
   void gave(std::int64_t items);
-  /// What streams of this process are opened with.
+  /// What iterators of this process are opened with.
   Running running(const Copy& copy);
 
   /// The pass is over. No std::exception: no stage has failed.

@@ -25,7 +25,7 @@ namespace {
 using pipeline::Cursor;
 using pipeline::Item;
 using pipeline::OpenContext;
-using pipeline::StreamPtr;
+using pipeline::IteratorPtr;
 
 nb::object call(nb::handle function, nb::handle argument) {
   PyObject* const arguments[] = {argument.ptr()};
@@ -81,9 +81,9 @@ struct Position {
 
 /// The items of an iterable that is made when the first is wanted. What it says of itself is kept as plain values,
 /// which may hold pickles only where those are allowed.
-class PythonStream : public pipeline::Stream {
+class PythonIterator : public pipeline::Iterator {
  public:
-  explicit PythonStream(bool allow_pickle) : allow_pickle_(allow_pickle) {}
+  explicit PythonIterator(bool allow_pickle) : allow_pickle_(allow_pickle) {}
 
   std::optional<Item> next() override {
     return in_python([&]() -> std::optional<Item> {
@@ -95,7 +95,7 @@ class PythonStream : public pipeline::Stream {
     });
   }
   std::int64_t skip(std::int64_t items) override {
-    if (iterator_.is_valid() || start_.state) return Stream::skip(items);
+    if (iterator_.is_valid() || start_.state) return Iterator::skip(items);
     start_.given += items;  // open() throws where there are fewer
     return items;
   }
@@ -107,7 +107,7 @@ class PythonStream : public pipeline::Stream {
   }
   void restore(const Cursor& cursor) override { start_ = Position::decode(cursor); }
 
-  ~PythonStream() override { drop(); }
+  ~PythonIterator() override { drop(); }
 
  protected:
   /// Lets go of the iterator, and of what it holds.
@@ -184,10 +184,10 @@ class PythonStream : public pipeline::Stream {
   std::int64_t given_ = 0;
 };
 
-class SourceStream final : public PythonStream {
+class SourceIterator final : public PythonIterator {
  public:
-  SourceStream(Shared open, OpenContext open_context, pipeline::Partition partition, bool allow_pickle)
-      : PythonStream(allow_pickle), open_(std::move(open)), open_context_(open_context), partition_(partition) {}
+  SourceIterator(Shared open, OpenContext open_context, pipeline::Partition partition, bool allow_pickle)
+      : PythonIterator(allow_pickle), open_(std::move(open)), open_context_(open_context), partition_(partition) {}
 
  private:
   Opened make(const Position& start) override {
@@ -209,8 +209,8 @@ class PythonItemSource final : public pipeline::ItemSource {
   std::string describe() const override { return description_; }
   bool divides() const override { return divides_ != DividesItself::no; }
   bool divides_in_turns() const override { return divides_ == DividesItself::in_turns; }
-  StreamPtr open(const OpenContext& open_context, pipeline::Partition partition) const override {
-    return std::make_unique<SourceStream>(open_, open_context, partition, allow_pickle_);
+  IteratorPtr open(const OpenContext& open_context, pipeline::Partition partition) const override {
+    return std::make_unique<SourceIterator>(open_, open_context, partition, allow_pickle_);
   }
 
  private:
@@ -221,9 +221,9 @@ class PythonItemSource final : public pipeline::ItemSource {
 };
 
 /// What a function makes of one item.
-class MadeStream final : public PythonStream {
+class MadeIterator final : public PythonIterator {
  public:
-  MadeStream(nb::object iterable, bool allow_pickle) : PythonStream(allow_pickle), iterable_(std::move(iterable)) {}
+  MadeIterator(nb::object iterable, bool allow_pickle) : PythonIterator(allow_pickle), iterable_(std::move(iterable)) {}
 
  private:
   Opened make(const Position& start) override {
@@ -238,36 +238,36 @@ class MadeStream final : public PythonStream {
 /// A stage before a transform, as Python has it. Closed when the transform goes, whoever still holds this.
 class StageIterator {
  public:
-  explicit StageIterator(StreamPtr stream) : stream_(std::move(stream)) {}
+  explicit StageIterator(IteratorPtr iterator) : iterator_(std::move(iterator)) {}
 
   nb::object next() {
-    if (!stream_) throw InvalidArgument("the epoch of this iterator is over");
+    if (!iterator_) throw InvalidArgument("the epoch of this iterator is over");
     auto item = next_item();
     if (!item) throw nb::stop_iteration();
     return object_of(*std::move(item));
   }
-  Cursor save() const { return stream_->save(); }
-  /// Without the GIL, which threads of the stream may want before they end.
-  void close() { stream_.reset(); }
+  Cursor save() const { return iterator_->save(); }
+  /// Without the GIL, which threads of the iterator may want before they end.
+  void close() { iterator_.reset(); }
 
  private:
   std::optional<Item> next_item() {
     try {
       const nb::gil_scoped_release released;
-      return stream_->next();
+      return iterator_->next();
     } catch (const nb::python_error& raised) {
       throw nb::python_error(raised);  // to be raised in Python uses one up, and the stage behind throws it too
     }
   }
 
-  StreamPtr stream_;
+  IteratorPtr iterator_;
 };
 
-class TransformStream final : public PythonStream {
+class TransformIterator final : public PythonIterator {
  public:
-  TransformStream(Shared open, std::vector<StreamPtr> inputs, OpenContext open_context, bool allow_pickle)
-      : PythonStream(allow_pickle), open_(std::move(open)), waiting_(std::move(inputs)), open_context_(open_context) {}
-  ~TransformStream() override {
+  TransformIterator(Shared open, std::vector<IteratorPtr> inputs, OpenContext open_context, bool allow_pickle)
+      : PythonIterator(allow_pickle), open_(std::move(open)), waiting_(std::move(inputs)), open_context_(open_context) {}
+  ~TransformIterator() override {
     drop();
     for (const auto& input : inputs_) input->close();
   }
@@ -297,16 +297,16 @@ class TransformStream final : public PythonStream {
   }
 
   Shared open_;
-  std::vector<StreamPtr> waiting_;
+  std::vector<IteratorPtr> waiting_;
   std::vector<std::shared_ptr<StageIterator>> inputs_;
   OpenContext open_context_;
 };
 
-/// The items of another stream as Python's objects.
-class ShownStream final : public pipeline::Stream {
+/// The items of another iterator as Python's objects.
+class ShownIterator final : public pipeline::Iterator {
  public:
-  ShownStream(StreamPtr stream, TensorKind kind) : stream_(std::move(stream)), kind_(kind) {}
-  ~ShownStream() override {
+  ShownIterator(IteratorPtr iterator, TensorKind kind) : iterator_(std::move(iterator)), kind_(kind) {}
+  ~ShownIterator() override {
     if (Py_IsInitialized() == 0) {
       rebuilder_.release();  // its objects went with the interpreter
       return;
@@ -315,7 +315,7 @@ class ShownStream final : public pipeline::Stream {
     rebuilder_.reset();
   }
   std::optional<Item> next() override {
-    auto item = stream_->next();
+    auto item = iterator_->next();
     if (!item) return item;
     return in_python([&] {
       const Item taken = *std::move(item);
@@ -323,12 +323,12 @@ class ShownStream final : public pipeline::Stream {
       return item_of(rebuilder_->rebuild(std::get<Tree>(taken)));
     });
   }
-  std::int64_t skip(std::int64_t items) override { return stream_->skip(items); }
-  Cursor save() const override { return stream_->save(); }
-  void restore(const Cursor& cursor) override { stream_->restore(cursor); }
+  std::int64_t skip(std::int64_t items) override { return iterator_->skip(items); }
+  Cursor save() const override { return iterator_->save(); }
+  void restore(const Cursor& cursor) override { iterator_->restore(cursor); }
 
  private:
-  StreamPtr stream_;
+  IteratorPtr iterator_;
   TensorKind kind_;
   std::unique_ptr<Rebuilder> rebuilder_;
 };
@@ -339,8 +339,8 @@ class ShownItemSource final : public pipeline::ItemSource {
   std::string describe() const override { return items_->describe(); }
   bool divides() const override { return items_->divides(); }
   bool divides_in_turns() const override { return items_->divides_in_turns(); }
-  StreamPtr open(const OpenContext& open_context, pipeline::Partition partition) const override {
-    return std::make_unique<ShownStream>(items_->open(open_context, partition), kind_);
+  IteratorPtr open(const OpenContext& open_context, pipeline::Partition partition) const override {
+    return std::make_unique<ShownIterator>(items_->open(open_context, partition), kind_);
   }
 
  private:
@@ -391,17 +391,17 @@ std::function<std::int64_t(const Item&)> length_of(nb::object length) {
 }
 
 pipeline::FlatMap flat_map_of(nb::object function, pipeline::OnError on_error, bool allow_pickle) {
-  const auto apply = [function = Shared(std::move(function)), allow_pickle](Item item) -> StreamPtr {
+  const auto apply = [function = Shared(std::move(function)), allow_pickle](Item item) -> IteratorPtr {
     return in_python(
-        [&] { return std::make_unique<MadeStream>(call(function.get(), object_of(std::move(item))), allow_pickle); });
+        [&] { return std::make_unique<MadeIterator>(call(function.get(), object_of(std::move(item))), allow_pickle); });
   };
   return {.function = apply, .on_error = on_error};
 }
 
 pipeline::Transform transform_of(nb::object open, std::string what, bool allow_pickle) {
-  const auto apply = [open = Shared(std::move(open)), allow_pickle](std::vector<StreamPtr> inputs,
-                                                                    const OpenContext& open_context) -> StreamPtr {
-    return std::make_unique<TransformStream>(open, std::move(inputs), open_context, allow_pickle);
+  const auto apply = [open = Shared(std::move(open)), allow_pickle](std::vector<IteratorPtr> inputs,
+                                                                    const OpenContext& open_context) -> IteratorPtr {
+    return std::make_unique<TransformIterator>(open, std::move(inputs), open_context, allow_pickle);
   };
   return {.what = std::move(what), .open = apply};
 }

@@ -24,13 +24,13 @@ struct OpenContext {
   Partition among_all;             ///< workers of all ranks: what a shard keeps where no dispatch stands before it
 };
 
-/// Where a stream stands: portable and small; a Tree of numbers and bytes, so that it can be written and looked at.
+/// Where an iterator stands: portable and small; a Tree of numbers and bytes, so that it can be written and looked at.
 using Cursor = Tree;
 
-/// Items, once. One thread at a time. What next() throws ends the stream.
-class Stream {
+/// Items, once. One thread at a time. What next() throws ends the iterator.
+class Iterator {
  public:
-  virtual ~Stream() = default;
+  virtual ~Iterator() = default;
 
   /// The next item; empty at the end, and from then on.
   virtual std::optional<Item> next() = 0;
@@ -43,13 +43,13 @@ class Stream {
     return passed;
   }
 
-  /// Where it stands. A stream opened the same way that is given this by restore() gives the items that this one would
+  /// Where it stands. An iterator opened the same way that is given this by restore() gives the items that this one would
   /// give next.
   virtual Cursor save() const = 0;
   /// Before the first next(). Throws InvalidArgument for a cursor of something else; it may lie.
   virtual void restore(const Cursor& cursor) = 0;
 };
 
-using StreamPtr = std::unique_ptr<Stream>;
+using IteratorPtr = std::unique_ptr<Iterator>;
 
 }  // namespace levada::pipeline

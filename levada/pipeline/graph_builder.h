@@ -1,4 +1,4 @@
-// Opening the streams of a graph's stages.
+// Opening the iterators of a graph's stages.
 #pragma once
 
 #include <functional>
@@ -7,21 +7,21 @@
 #include <utility>
 #include <vector>
 
-#include "levada/pipeline/stage_stream.h"
+#include "levada/pipeline/stage_iterator.h"
 
 namespace levada::pipeline {
 
 class Forked;
 
-/// Opens the streams of one pass over a graph, from its end on.
+/// Opens the iterators of one pass over a graph, from its end on.
 class GraphBuilder {
  public:
-  using Instead = std::map<int, StreamPtr>;
+  using Instead = std::map<int, IteratorPtr>;
 
   GraphBuilder(GraphContextPtr context, const OpenContext& open_context, bool prefetches, Instead instead)
       : context_(std::move(context)), open_context_(open_context), prefetches_(prefetches), instead_(std::move(instead)) {}
 
-  /// The streams up to this stage, ready to be restored or to begin.
+  /// The iterators up to this stage, ready to be restored or to begin.
   StagePtr open_end(int stage);
 
   // For make_stage().
@@ -30,7 +30,7 @@ class GraphBuilder {
   const OpenContext& open_context() const { return open_context_; }
   bool prefetches() const { return prefetches_; }
   bool is_given(int stage) const { return instead_.contains(stage); }
-  /// The stream of a stage that the thread of that number pulls.
+  /// The iterator of a stage that the thread of that number pulls.
   StagePtr open(int stage, int thread);
   StagePtr open_source(int stage, Partition partition);
   /// The fork that a branch takes from, which its branches share.
@@ -46,7 +46,7 @@ class GraphBuilder {
   Instead instead_;
   std::map<int, std::shared_ptr<Forked>> forks_;
   std::vector<std::shared_ptr<Forked>> made_forks_;  ///< what comes before first
-  StageStream::Starts starts_;
+  StageIterator::Starts starts_;
   int threads_ = 0;
 };
 
@@ -65,7 +65,7 @@ struct StagePlace {
   }
 };
 
-// The stream of each kind of stage.
+// The iterator of each kind of stage.
 StagePtr make_stage(const Source& source, const StagePlace& at);
 StagePtr make_stage(const Map& map, const StagePlace& at);
 StagePtr make_stage(const Filter& filter, const StagePlace& at);
@@ -97,10 +97,10 @@ std::uint64_t seed_of(const StagePlace& at, std::optional<std::uint64_t> given);
 StagePtr make_threaded_map(const StagePlace& at);
 /// Items as they come.
 StagePtr make_identity(const StagePlace& at, StagePtr input);
-/// `stream` as it is, neither counted nor its failures named: of another process.
-StagePtr make_given(const StagePlace& at, StreamPtr stream);
-/// `stream`, whose failures are the stage's.
-StagePtr make_foreign(const StagePlace& at, StreamPtr stream);
+/// `iterator` as it is, neither counted nor its failures named: of another process.
+StagePtr make_given(const StagePlace& at, IteratorPtr iterator);
+/// `iterator`, whose failures are the stage's.
+StagePtr make_foreign(const StagePlace& at, IteratorPtr iterator);
 
 std::shared_ptr<Forked> make_fork(const StagePlace& at);
 /// When all has been restored, a fork before those that come before it.

@@ -1,4 +1,4 @@
-// What the streams of a graph's stages have in common: counting, failures, cursors.
+// What the iterators of a graph's stages have in common: counting, failures, cursors.
 #pragma once
 
 #include <exception>
@@ -16,7 +16,7 @@
 
 namespace levada::pipeline {
 
-/// What all streams of one open() share.
+/// What all iterators of one open() share.
 struct GraphContext {
   Graph graph;
   const Values& values;
@@ -57,18 +57,18 @@ inline void count(std::atomic<std::int64_t>& counter, std::int64_t more = 1) {
   counter.store(counter.load(std::memory_order_relaxed) + more, std::memory_order_relaxed);
 }
 
-class StageStream;
-using StagePtr = std::unique_ptr<StageStream>;
+class StageIterator;
+using StagePtr = std::unique_ptr<StageIterator>;
 
 /// Fields of a cursor's dict.
 using Fields = std::vector<std::pair<Key, Tree>>;
 
-/// The cursor of a graph is a list of dicts, one a stage, sources first. Those of one stream after the other stand side
+/// The cursor of a graph is a list of dicts, one a stage, sources first. Those of one iterator after the other stand side
 /// by side, so that it is no deeper for a longer graph.
-class StageStream : public Stream {
+class StageIterator : public Iterator {
  public:
   /// `input` may be null.
-  StageStream(GraphContextPtr context, int stage, StagePtr input);
+  StageIterator(GraphContextPtr context, int stage, StagePtr input);
 
   std::optional<Item> next() final;
   std::int64_t skip(std::int64_t items) final;
@@ -87,7 +87,7 @@ class StageStream : public Stream {
   /// The next item; empty at the end, after which it is not asked again.
   virtual std::optional<Item> make() = 0;
   /// skip(): of a stage that gives an item for each that comes in and remembers none, skip_input().
-  virtual std::int64_t pass_over(std::int64_t items) { return Stream::skip(items); }
+  virtual std::int64_t pass_over(std::int64_t items) { return Iterator::skip(items); }
   std::int64_t skip_input(std::int64_t items) {
     const auto passed = input_->skip(items);
     given_ += passed;
