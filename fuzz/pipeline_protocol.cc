@@ -35,13 +35,13 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     switch (data[0] % 4) {
       case 0: read_item_message(message); break;
       case 1: {
-        const auto order = pipeline::decode<protocol::Order>(message);
-        if (pipeline::decode<protocol::Order>(pipeline::encode(order)) != order) std::abort();
+        const auto command = pipeline::decode<protocol::Command>(message);
+        if (pipeline::decode<protocol::Command>(pipeline::encode(command)) != command) std::abort();
         break;
       }
       case 2: {
-        const auto answer = pipeline::decode<protocol::Answer>(message);
-        if (pipeline::decode<protocol::Answer>(pipeline::encode(answer)) != answer) std::abort();
+        const auto ack = pipeline::decode<protocol::Ack>(message);
+        if (pipeline::decode<protocol::Ack>(pipeline::encode(ack)) != ack) std::abort();
         break;
       }
       default: {

@@ -17,8 +17,8 @@ using protocol::DispatcherSnapshot;
 using protocol::OrderedMerge;
 using protocol::WorkerSnapshot;
 
-constexpr auto answer_interval = std::chrono::milliseconds(250);
-constexpr auto until_a_cause_is_told = std::chrono::seconds(1);
+constexpr auto ack_interval = std::chrono::milliseconds(250);
+constexpr auto until_a_cause_arrives = std::chrono::seconds(1);
 /// Of places of the dispatching process: more are thinned out.
 constexpr std::size_t max_places = 64;
 constexpr std::size_t max_place_bytes = std::size_t{16} << 20;
@@ -38,14 +38,14 @@ ConsumerEndpoint::ConsumerEndpoint(const Process& process, const Placement& plac
       ranks_(ProcessRanks::of(placement, process.options)),
       has_state_(workers_have_state(process.graph, placement)),
       log_(log),
-      orders_channel_(ranks_.open_orders(*process.engine)),
-      orders_(ranks_.others()),
+      command_channel_(ranks_.open_commands(*process.engine)),
+      command_log_(ranks_.others()),
       names_(static_cast<std::size_t>(ranks_.size())),
-      told_(static_cast<std::size_t>(ranks_.others())),
+      last_acks_(static_cast<std::size_t>(ranks_.others())),
       left_(static_cast<std::size_t>(ranks_.others())) {
   for (int rank = 1; rank < ranks_.size(); ++rank)
-    told_[static_cast<std::size_t>(rank - 1)].process = ranks_.name(rank);
-  for (int rank = 1; rank < ranks_.size(); ++rank) answers_.push_back(ranks_.open_answers(*process.engine, rank));
+    last_acks_[static_cast<std::size_t>(rank - 1)].process = ranks_.name(rank);
+  for (int rank = 1; rank < ranks_.size(); ++rank) ack_channels_.push_back(ranks_.open_acks(*process.engine, rank));
   for (int w = 0; w < workers(); ++w) {
     queues_.push_back({.incoming = std::make_unique<Incoming>(process.engine, ranks_.rank_of(w),
                                                               main_edge(process.options), traffic_)});
@@ -57,8 +57,8 @@ ConsumerEndpoint::ConsumerEndpoint(const Process& process, const Placement& plac
 std::string ConsumerEndpoint::name(int rank) const {
   const std::lock_guard lock(control_);
   if (rank < 0 || rank >= ranks_.size()) return fmt::format("rank {}", rank);
-  const std::string& told = names_[static_cast<std::size_t>(rank)];
-  return told.empty() ? ranks_.name(rank) : told;
+  const std::string& reported = names_[static_cast<std::size_t>(rank)];
+  return reported.empty() ? ranks_.name(rank) : reported;
 }
 
 /// What `call` gives; a process that is lost is named.
@@ -68,7 +68,7 @@ auto ConsumerEndpoint::named(const Call& call) {
     return call();
   } catch (const PeerLost& lost) {
     try {  // Of that one alone: of another, from which nothing has come, this throws before.
-      if (lost.rank() > 0) take_answers_of(lost.rank() - 1);
+      if (lost.rank() > 0) receive_acks_of(lost.rank() - 1);
     } catch (const Error&) {
       // All that was said before has been taken.
     }
@@ -79,42 +79,42 @@ auto ConsumerEndpoint::named(const Call& call) {
 
 // ---- orders
 
-void ConsumerEndpoint::take_answers() {
-  for (int process = 0; process < ranks_.others(); ++process) take_answers_of(process);
+void ConsumerEndpoint::receive_acks() {
+  for (int process = 0; process < ranks_.others(); ++process) receive_acks_of(process);
   const std::lock_guard lock(control_);
   all_named_ = std::none_of(names_.begin() + 1, names_.end(), [](const std::string& each) { return each.empty(); });
 }
 
-void ConsumerEndpoint::take_answers_of(int process) {
+void ConsumerEndpoint::receive_acks_of(int process) {
   const auto index = static_cast<std::size_t>(process);
-  const std::lock_guard taking(taking_answers_);
+  const std::lock_guard taking(receiving_acks_);
   while (true) {
-    const auto received = process_.engine->try_receive(*answers_[index]);
+    const auto received = process_.engine->try_receive(*ack_channels_[index]);
     if (received.ended) {
       const std::lock_guard lock(control_);
       left_[index] = true;
     }
     if (!received.message) return;
-    protocol::Answer answer = decode<protocol::Answer>(received.message->bytes);
+    protocol::Ack ack = decode<protocol::Ack>(received.message->bytes);
     const std::lock_guard lock(control_);
-    names_[index + 1] = answer.process;
-    if (answer.number > 0) orders_.apply(process, answer);
-    if (answer.trace.empty()) answer.trace = std::move(told_[index].trace);
-    told_[index] = std::move(answer);
+    names_[index + 1] = ack.process;
+    if (ack.number > 0) command_log_.apply(process, ack);
+    if (ack.trace.empty()) ack.trace = std::move(last_acks_[index].trace);
+    last_acks_[index] = std::move(ack);
   }
 }
 
-void ConsumerEndpoint::await_answers(Deadline deadline) {
+void ConsumerEndpoint::await_acks(Deadline deadline) {
   const auto begun = Clock::now();
   Reminder reminder(process_.options.remind_after);
   const auto number = [this] {
     const std::lock_guard lock(control_);
-    return orders_.given();  // other threads may give more meanwhile
+    return command_log_.given();  // other threads may give more meanwhile
   }();
   for (;;) {
     const bool last_look = deadline.expired();
-    take_answers();
-    const auto missing = unanswered(number);
+    receive_acks();
+    const auto missing = unacked(number);
     if (missing.empty()) return;
     const int rank = missing.front()->from();
     const auto explain = [&] {
@@ -123,60 +123,60 @@ void ConsumerEndpoint::await_answers(Deadline deadline) {
     };
     if (last_look) throw Timeout(explain());
     // In slices, since the thread that takes items may take the answer.
-    const auto slice = Deadline::after(std::min(deadline.remaining(), Duration(answer_interval)));
+    const auto slice = Deadline::after(std::min(deadline.remaining(), Duration(ack_interval)));
     const WaitFor conditions{.receive = missing, .poll = &process_.poll};
     if (reminder.wait(*process_.engine, conditions, slice, explain) == Woken::ready) {
       traffic_.wakeups.fetch_add(1, std::memory_order_relaxed);
-      take_answers_of(rank - 1);
+      receive_acks_of(rank - 1);
       if (has_left(rank)) throw_left(rank);
     }
   }
 }
 
-std::vector<Channel*> ConsumerEndpoint::unanswered(std::uint64_t number) const {
+std::vector<Channel*> ConsumerEndpoint::unacked(std::uint64_t number) const {
   std::vector<Channel*> missing;
   const std::lock_guard lock(control_);
-  for (std::size_t i = 0; i < answers_.size(); ++i) {
-    if (told_[i].number < number) missing.push_back(answers_[i].get());
+  for (std::size_t i = 0; i < ack_channels_.size(); ++i) {
+    if (last_acks_[i].number < number) missing.push_back(ack_channels_[i].get());
   }
   return missing;
 }
 
 bool ConsumerEndpoint::has_left(int rank) const {
   const std::lock_guard lock(control_);
-  return left_[static_cast<std::size_t>(rank - 1)] && !orders_.answered(rank - 1);
+  return left_[static_cast<std::size_t>(rank - 1)] && !command_log_.acked(rank - 1);
 }
 
 void ConsumerEndpoint::throw_left(int rank) {
   // Its channels end before it says why, or before others see that it is lost: then this throws.
-  process_.engine->wait({}, Deadline::after(until_a_cause_is_told));
+  process_.engine->wait({}, Deadline::after(until_a_cause_arrives));
   throw EngineError(fmt::format("{} left the pipeline before it was told to", name(rank)));
 }
 
-void ConsumerEndpoint::publish_order(decltype(protocol::Order::what) what, Deadline deadline) {
-  const std::lock_guard one_after_the_other(ordering_);
-  if (over_) throw InvalidArgument("a pipeline that has been shut down takes no more orders");
+void ConsumerEndpoint::publish_command(decltype(protocol::Command::what) what, Deadline deadline) {
+  const std::lock_guard one_after_the_other(issuing_);
+  if (over_) throw InvalidArgument("a pipeline that has been shut down takes no more commands");
   over_ = std::holds_alternative<protocol::Shutdown>(what);
   // What finds no memory takes no number, or the next order would look like one after the next.
-  const std::size_t size = encode(protocol::Order{orders_.given() + 1, what}).size();
+  const std::size_t size = encode(protocol::Command{command_log_.given() + 1, what}).size();
   Block block = allocate(*process_.engine, size, deadline, "pipeline");
   const Bytes bytes = [&] {
     const std::lock_guard lock(control_);
-    return encode(orders_.give(std::move(what)));
+    return encode(command_log_.give(std::move(what)));
   }();
   std::ranges::copy(bytes, block.memory().begin());
-  publish(*process_.engine, *orders_channel_, std::move(block), bytes.size(), deadline, "pipeline");
+  publish(*process_.engine, *command_channel_, std::move(block), bytes.size(), deadline, "pipeline");
 }
 
-bool ConsumerEndpoint::all_answered() const {
+bool ConsumerEndpoint::all_acked() const {
   const std::lock_guard lock(control_);
-  return orders_.all_answered();
+  return command_log_.all_acked();
 }
 
-void ConsumerEndpoint::give_order(decltype(protocol::Order::what) what, Deadline deadline) {
+void ConsumerEndpoint::issue_command(decltype(protocol::Command::what) what, Deadline deadline) {
   named([&] {
-    await_answers(deadline);
-    publish_order(std::move(what), deadline);
+    await_acks(deadline);
+    publish_command(std::move(what), deadline);
   });
 }
 
@@ -185,8 +185,8 @@ void ConsumerEndpoint::reset(std::int64_t epoch, const std::optional<Cursor>& cu
   if (cursor) from = beginning(*cursor);
   protocol::Reset reset{
       .epoch = epoch, .dispatcher = from.dispatcher, .workers = from.workers, .mark = from.position.mark};
-  give_order(std::move(reset), deadline_from_now());
-  pass_ = orders_.given();
+  issue_command(std::move(reset), deadline_from_now());
+  pass_ = command_log_.given();
   merge_ = OrderedMerge(workers(), from.position);
   given_before_ = from.given;
   places_ = {from.dispatcher};
@@ -206,12 +206,12 @@ void ConsumerEndpoint::pause() {
   paused_ = true;
   wakes_ = true;
   process_.engine->wake();
-  give_order(protocol::Pause{}, deadline_from_now());
-  named([this] { await_answers(deadline_from_now()); });
+  issue_command(protocol::Pause{}, deadline_from_now());
+  named([this] { await_acks(deadline_from_now()); });
 }
 
 void ConsumerEndpoint::resume() {
-  give_order(protocol::Resume{}, deadline_from_now());
+  issue_command(protocol::Resume{}, deadline_from_now());
   paused_ = false;
   wakes_ = true;
   process_.engine->wake();
@@ -219,9 +219,9 @@ void ConsumerEndpoint::resume() {
 
 bool ConsumerEndpoint::shutdown(Deadline deadline) {
   try {
-    take_answers();
-    publish_order(protocol::Shutdown{}, deadline);
-    await_answers(deadline);
+    receive_acks();
+    publish_command(protocol::Shutdown{}, deadline);
+    await_acks(deadline);
     return true;
   } catch (const Error&) {
     return false;
@@ -230,22 +230,22 @@ bool ConsumerEndpoint::shutdown(Deadline deadline) {
 
 void ConsumerEndpoint::halt() {
   if (std::exchange(halted_, true)) return;
-  take_answers();
-  if (all_answered()) publish_order(protocol::Pause{}, deadline_from_now());
+  receive_acks();
+  if (all_acked()) publish_command(protocol::Pause{}, deadline_from_now());
 }
 
-std::vector<protocol::Answer> ConsumerEndpoint::reports(bool with_trace, Duration timeout) {
+std::vector<protocol::Ack> ConsumerEndpoint::reports(bool with_trace, Duration timeout) {
   try {
-    take_answers();
+    receive_acks();
     const auto deadline = Deadline::after(timeout);
-    if (with_trace && !over_) await_answers(deadline);  // of an order before, which brings none
-    if (all_answered() && !over_) publish_order(protocol::Report{with_trace}, deadline_from_now());
-    if (!over_) await_answers(deadline);
+    if (with_trace && !over_) await_acks(deadline);  // of an earlier command, whose acks have none
+    if (all_acked() && !over_) publish_command(protocol::Report{with_trace}, deadline_from_now());
+    if (!over_) await_acks(deadline);
   } catch (const Error&) {
     // What they said last is what there is.
   }
   const std::lock_guard lock(control_);
-  return told_;
+  return last_acks_;
 }
 
 void ConsumerEndpoint::interrupt() {
@@ -286,7 +286,7 @@ void ConsumerEndpoint::fetch(int worker) {
       if (woken == Woken::stopped) wait = item_wait();  // the others go on after a pause
       continue;
     }
-    if (arrival->items.pass > pass_) throw CorruptMessage(0, "a worker of the pipeline is ahead of its orders");
+    if (arrival->items.pass > pass_) throw CorruptMessage(0, "a worker of the pipeline is ahead of its commands");
     if (arrival->items.pass == pass_) return use(queue, worker, *std::move(arrival));
   }
 }
@@ -312,13 +312,13 @@ void ConsumerEndpoint::use(WorkerQueue& queue, int worker, Incoming::Arrival arr
 }
 
 Woken ConsumerEndpoint::wait_for(int worker, ItemWait& wait) {
-  if (!all_named_) take_answers();  // should one be lost, it is told by its name
+  if (!all_named_) receive_acks();  // should one be lost, the error has its name
   WorkerQueue& queue = queues_[static_cast<std::size_t>(worker)];
   const StageScope scope(log_, StageWork::input, queue.incoming->from());
   const auto channels = queue.incoming->channels();
   const int rank = queue.incoming->from();
   const auto explain = [&] {
-    take_answers();
+    receive_acks();
     const auto& timeout = process_.options.timeout;
     const auto waited = timeout - std::min(timeout, wait.deadline.remaining());
     return fmt::format("no item came from {}: {}", name(rank),

@@ -32,7 +32,7 @@ class ConsumerEndpoint {
   /// Whether all have answered in time.
   bool shutdown(Deadline deadline);
   /// What each other process said last; asked anew where all answer within `timeout`.
-  std::vector<protocol::Answer> reports(bool with_trace, Duration timeout);
+  std::vector<protocol::Ack> reports(bool with_trace, Duration timeout);
   const Traffic& traffic() const { return traffic_; }
 
   /// Ends the wait of whoever is taking items: it is thrown WorkerRuntime::Interrupted, until the next reset.
@@ -62,15 +62,15 @@ class ConsumerEndpoint {
 
   ResumePoint beginning(const Cursor& cursor) const;
   ResumePoint beginning_anywhere(std::int64_t given, const protocol::DispatcherSnapshot& place) const;
-  void give_order(decltype(protocol::Order::what) what, Deadline deadline);
-  void publish_order(decltype(protocol::Order::what) what, Deadline deadline);
-  void await_answers(Deadline deadline);
-  bool all_answered() const;
+  void issue_command(decltype(protocol::Command::what) what, Deadline deadline);
+  void publish_command(decltype(protocol::Command::what) what, Deadline deadline);
+  void await_acks(Deadline deadline);
+  bool all_acked() const;
   /// Of those who have not answered order `number` yet.
-  std::vector<Channel*> unanswered(std::uint64_t number) const;
+  std::vector<Channel*> unacked(std::uint64_t number) const;
   bool has_left(int rank) const;
-  void take_answers();
-  void take_answers_of(int process);
+  void receive_acks();
+  void receive_acks_of(int process);
 
   void fetch(int worker);
   void use(WorkerQueue& queue, int worker, Incoming::Arrival arrival);
@@ -100,14 +100,14 @@ class ConsumerEndpoint {
   StageLog* log_;
   Traffic traffic_;
 
-  std::mutex ordering_;  ///< orders go out in the order of their numbers
-  std::mutex taking_answers_;
+  std::mutex issuing_;  ///< orders go out in the order of their numbers
+  std::mutex receiving_acks_;
   mutable std::mutex control_;  ///< guards who has answered, and what
-  std::shared_ptr<Channel> orders_channel_;
-  std::vector<std::shared_ptr<Channel>> answers_;
-  protocol::Orders orders_;
+  std::shared_ptr<Channel> command_channel_;
+  std::vector<std::shared_ptr<Channel>> ack_channels_;
+  protocol::CommandLog command_log_;
   std::vector<std::string> names_;      ///< by rank
-  std::vector<protocol::Answer> told_;  ///< by rank from 1 on
+  std::vector<protocol::Ack> last_acks_;  ///< by rank from 1 on
   std::vector<bool> left_;              ///< by rank from 1 on: no more answers come
   std::atomic<bool> all_named_{false};
   std::atomic<bool> paused_{false}, interrupted_{false}, wakes_{false};

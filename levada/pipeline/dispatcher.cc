@@ -35,7 +35,7 @@ class Dispatcher {
   struct Share {
     std::int64_t first = 0;
     std::vector<Item> items;
-    bool told_ending = false;
+    bool sent_ending = false;
   };
   struct Failed {
     std::int64_t number = 0;  ///< of the item in whose place it comes
@@ -66,7 +66,7 @@ class Dispatcher {
     if (auto earlier = put_shares(failure ? Ending::none : Ending::ended)) failure = std::move(earlier);
     if (failure) put_failure(*failure);
     loop_.send(outgoing_);
-    for (;;) loop_.wait_for_orders();
+    for (;;) loop_.wait_for_command();
   }
 
   std::optional<Failed> deal_all() {
@@ -161,7 +161,7 @@ class Dispatcher {
                             .count = static_cast<std::uint32_t>(end - begin)};
       if (place) items.places.push_back(*std::exchange(place, std::nullopt));
       if (end == share.items.size()) items.ending = ending;
-      share.told_ending = items.ending != Ending::none;
+      share.sent_ending = items.ending != Ending::none;
       return items;
     });
   }
@@ -169,7 +169,7 @@ class Dispatcher {
   /// The failure in the place of its item, and the end for all others.
   void put_failure(const Failed& failed) {
     for (Share& share : shares_) {
-      if (share.told_ending) continue;
+      if (share.sent_ending) continue;
       const auto worker = static_cast<std::size_t>(&share - shares_.data());
       const bool fails = failed.number % workers() == static_cast<std::int64_t>(worker);
       outgoing_[worker]->put({}, loop_.process().values, [&](std::size_t, std::size_t) {

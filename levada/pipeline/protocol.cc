@@ -25,19 +25,19 @@ void Items::check() const {
 
 // ---- ProcessState
 
-void ProcessState::apply(const Order& order) {
-  if (order.number != heard_ + 1) refuse(fmt::format("order {} after order {}", order.number, heard_));
-  if (over_) refuse("an order after that to shut down");
-  heard_ = order.number;
-  if (const auto* reset = std::get_if<Reset>(&order.what)) {
+void ProcessState::apply(const Command& command) {
+  if (command.number != applied_ + 1) refuse(fmt::format("command {} after command {}", command.number, applied_));
+  if (over_) refuse("a command after that to shut down");
+  applied_ = command.number;
+  if (const auto* reset = std::get_if<Reset>(&command.what)) {
     paused_ = false;
-    pass_ = order.number;
+    pass_ = command.number;
     reset_ = *reset;
-  } else if (std::holds_alternative<Pause>(order.what)) {
+  } else if (std::holds_alternative<Pause>(command.what)) {
     paused_ = true;
-  } else if (std::holds_alternative<Resume>(order.what)) {
+  } else if (std::holds_alternative<Resume>(command.what)) {
     paused_ = false;
-  } else if (std::holds_alternative<Shutdown>(order.what)) {
+  } else if (std::holds_alternative<Shutdown>(command.what)) {
     over_ = true;
   }
 }
@@ -153,22 +153,22 @@ void OrderedMerge::gave() {
   ++given_;
 }
 
-// ---- Orders
+// ---- CommandLog
 
-Order Orders::give(decltype(Order::what) what) {
+Command CommandLog::give(decltype(Command::what) what) {
   return {++given_, std::move(what)};
 }
 
-void Orders::apply(int process, const Answer& answer) {
-  auto& last = answered_[static_cast<std::size_t>(process)];
-  if (answer.number != last + 1 || answer.number > given_) {
-    refuse(fmt::format("an answer to order {} where {} had been answered of {}", answer.number, last, given_));
+void CommandLog::apply(int process, const Ack& ack) {
+  auto& last = acked_[static_cast<std::size_t>(process)];
+  if (ack.number != last + 1 || ack.number > given_) {
+    refuse(fmt::format("an acknowledgement of command {} where {} of {} had been acknowledged", ack.number, last, given_));
   }
-  last = answer.number;
+  last = ack.number;
 }
 
-bool Orders::all_answered() const {
-  return std::all_of(answered_.begin(), answered_.end(), [this](std::uint64_t last) { return last == given_; });
+bool CommandLog::all_acked() const {
+  return std::all_of(acked_.begin(), acked_.end(), [this](std::uint64_t last) { return last == given_; });
 }
 
 }  // namespace levada::pipeline::protocol

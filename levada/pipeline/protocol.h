@@ -67,11 +67,11 @@ struct Shutdown {
   bool operator==(const Shutdown&) const = default;
 };
 
-struct Order {
+struct Command {
   std::uint64_t number = 0;
   std::variant<Reset, Pause, Resume, Report, Shutdown> what;
   static auto fields(auto& self) { return std::tie(self.number, self.what); }
-  bool operator==(const Order&) const = default;
+  bool operator==(const Command&) const = default;
 };
 
 /// What a process has done so far.
@@ -88,13 +88,13 @@ struct ProcessTotals {
   bool operator==(const ProcessTotals&) const = default;
 };
 /// To order `number`; to order 0, that the process is there.
-struct Answer {
+struct Ack {
   std::uint64_t number = 0;
   std::string process;
   ProcessTotals totals;
   Bytes trace;  ///< one StageTrace, where the order asks for it; empty: none
   static auto fields(auto& self) { return std::tie(self.number, self.process, self.totals, self.trace); }
-  bool operator==(const Answer&) const = default;
+  bool operator==(const Ack&) const = default;
 };
 
 // ---- items
@@ -144,10 +144,10 @@ enum class Decision : std::uint8_t {
 class ProcessState {
  public:
   /// Throws CorruptMessage for an order that does not follow on the last.
-  void apply(const Order& order);
+  void apply(const Command& command);
 
-  /// Orders heard; the last of them is answered.
-  std::uint64_t heard() const { return heard_; }
+  /// Returns the number of the last applied command, which is the last acknowledged one.
+  std::uint64_t applied() const { return applied_; }
   /// 0: none has been ordered yet.
   std::uint64_t pass() const { return pass_; }
   const Reset& reset() const { return reset_; }
@@ -158,7 +158,7 @@ class ProcessState {
   bool operator==(const ProcessState&) const = default;
 
  private:
-  std::uint64_t heard_ = 0, pass_ = 0;
+  std::uint64_t applied_ = 0, pass_ = 0;
   Reset reset_;
   bool paused_ = false, over_ = false;
 };
@@ -270,24 +270,24 @@ class OrderedMerge {
 };
 
 /// The consumer's orders, and who has still to answer.
-class Orders {
+class CommandLog {
  public:
-  Orders() = default;
-  explicit Orders(int processes) : answered_(static_cast<std::size_t>(processes), 0) {}
+  CommandLog() = default;
+  explicit CommandLog(int processes) : acked_(static_cast<std::size_t>(processes), 0) {}
 
   /// Only when all have answered the last one.
-  Order give(decltype(Order::what) what);
+  Command give(decltype(Command::what) what);
   /// Of process `process`, counted from 0. Throws CorruptMessage for what answers no order, or again.
-  void apply(int process, const Answer& answer);
+  void apply(int process, const Ack& ack);
   std::uint64_t given() const { return given_; }
-  bool answered(int process) const { return answered_[static_cast<std::size_t>(process)] == given_; }
-  bool all_answered() const;
+  bool acked(int process) const { return acked_[static_cast<std::size_t>(process)] == given_; }
+  bool all_acked() const;
 
-  bool operator==(const Orders&) const = default;
+  bool operator==(const CommandLog&) const = default;
 
  private:
   std::uint64_t given_ = 0;
-  std::vector<std::uint64_t> answered_;
+  std::vector<std::uint64_t> acked_;
 };
 
 }  // namespace levada::pipeline::protocol

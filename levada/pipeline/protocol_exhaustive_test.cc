@@ -5,7 +5,7 @@
 namespace levada::pipeline::protocol {
 namespace {
 
-using testing::Command;
+using testing::Request;
 using testing::Explorer;
 using testing::Setup;
 using testing::Stages;
@@ -37,24 +37,24 @@ TEST(PipelineProtocol, GivesEverythingOnceAndInOrderHoweverStepsFollowEachOther)
 
 TEST(PipelineProtocol, ShowsNothingOfAnEarlierEpochAfterAResetAtAnyTime) {
   for (const Stages stages : all_stages) {
-    explore({.workers = 1, .items = 2, .window = 2, .stages = stages, .commands = {Command::reset, Command::reset}});
-    explore({.items = 2, .stages = stages, .commands = {Command::reset}});
+    explore({.workers = 1, .items = 2, .window = 2, .stages = stages, .requests = {Request::reset, Request::reset}});
+    explore({.items = 2, .stages = stages, .requests = {Request::reset}});
   }
-  explore({.items = 1, .commands = {Command::reset, Command::reset}});
+  explore({.items = 1, .requests = {Request::reset, Request::reset}});
 }
 
 TEST(PipelineProtocol, PausesAndGoesOnAtAnyTime) {
   for (const Stages stages : all_stages) {
-    explore({.items = 2, .stages = stages, .commands = {Command::pause, Command::resume}});
-    explore({.items = 1, .stages = stages, .commands = {Command::pause, Command::reset}});
+    explore({.items = 2, .stages = stages, .requests = {Request::pause, Request::resume}});
+    explore({.items = 1, .stages = stages, .requests = {Request::pause, Request::reset}});
   }
 }
 
 TEST(PipelineProtocol, EndsAtAnyTime) {
   for (const Stages stages : all_stages) {
-    explore({.items = 2, .stages = stages, .commands = {Command::shutdown}});
-    explore({.items = 1, .stages = stages, .commands = {Command::pause, Command::shutdown}});
-    explore({.items = 1, .stages = stages, .commands = {Command::reset, Command::shutdown}});
+    explore({.items = 2, .stages = stages, .requests = {Request::shutdown}});
+    explore({.items = 1, .stages = stages, .requests = {Request::pause, Request::shutdown}});
+    explore({.items = 1, .stages = stages, .requests = {Request::reset, Request::shutdown}});
   }
 }
 
@@ -83,7 +83,7 @@ TEST(PipelineProtocol, AWorkerThatEndsByItselfKeepsNobodyWaiting) {
   for (const Stages stages : all_stages) {
     if (stages == Stages::some_dropped) continue;  // worker 0 would give nothing and never leave
     explore({.items = 4, .stages = stages, .leaves_after = 1});
-    explore({.items = 2, .stages = stages, .commands = {Command::reset}, .leaves_after = 1});
+    explore({.items = 2, .stages = stages, .requests = {Request::reset}, .leaves_after = 1});
   }
 }
 

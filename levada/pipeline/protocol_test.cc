@@ -5,7 +5,7 @@
 namespace levada::pipeline::protocol {
 namespace {
 
-std::vector<Order> some_orders() {
+std::vector<Command> some_commands() {
   Reset reset{.epoch = 3, .dispatcher = {7, Bytes(5)}, .workers = {{4, 3, 1, Bytes(2)}, {}}, .mark = 5};
   return {{1, reset}, {2, Pause{}}, {3, Resume{}}, {4, Report{true}}, {5, Shutdown{}}};
 }
@@ -37,17 +37,17 @@ void expect_refused(const Bytes& good, const Decode& decode) {
 }
 
 TEST(PipelineMessages, CrossUnchanged) {
-  for (const Order& order : some_orders()) EXPECT_EQ(decode<Order>(encode(order)), order);
+  for (const Command& command : some_commands()) EXPECT_EQ(decode<Command>(encode(command)), command);
   for (const Items& items : some_items()) EXPECT_EQ(decode<Items>(encode(items)), items);
-  Answer answer{.number = 5, .process = "worker 0 (process 4242)"};
-  answer.totals = {.stages = {{1, 2, 3, 4}}, .messages = 5, .wakeups = 6, .bytes = 7, .copied = 8};
-  EXPECT_EQ(decode<Answer>(encode(answer)), answer);
+  Ack ack{.number = 5, .process = "worker 0 (process 4242)"};
+  ack.totals = {.stages = {{1, 2, 3, 4}}, .messages = 5, .wakeups = 6, .bytes = 7, .copied = 8};
+  EXPECT_EQ(decode<Ack>(encode(ack)), ack);
 }
 
 TEST(PipelineMessages, AreRefusedWhereTheyAreNone) {
-  for (const Order& order : some_orders()) expect_refused(encode(order), decode<Order>);
+  for (const Command& command : some_commands()) expect_refused(encode(command), decode<Command>);
   for (const Items& items : some_items()) expect_refused(encode(items), decode<Items>);
-  expect_refused(encode(Answer{.number = 5, .process = "x"}), decode<Answer>);
+  expect_refused(encode(Ack{.number = 5, .process = "x"}), decode<Ack>);
   Items too_few{.pass = 1, .count = 2};
   too_few.marks = {1, 1, 1, 7};
   EXPECT_THROW(decode<Items>(encode(too_few)), CorruptMessage);
@@ -117,15 +117,15 @@ TEST(PipelineMerge, WaitsForNobodyWhoHasSaidThatNothingComes) {
 }
 
 TEST(PipelineOrders, AreGivenAgainOnceAllHaveAnswered) {
-  Orders orders(2);
-  EXPECT_TRUE(orders.all_answered());
-  EXPECT_EQ(orders.give(Pause{}).number, 1u);
-  EXPECT_THROW(orders.apply(0, {.number = 2, .process = {}, .totals = {}}), CorruptMessage);
-  orders.apply(0, {.number = 1, .process = {}, .totals = {}});
-  EXPECT_THROW(orders.apply(0, {.number = 1, .process = {}, .totals = {}}), CorruptMessage);
-  EXPECT_FALSE(orders.all_answered());
-  orders.apply(1, {.number = 1, .process = {}, .totals = {}});
-  EXPECT_TRUE(orders.all_answered());
+  CommandLog commands(2);
+  EXPECT_TRUE(commands.all_acked());
+  EXPECT_EQ(commands.give(Pause{}).number, 1u);
+  EXPECT_THROW(commands.apply(0, {.number = 2, .process = {}, .totals = {}}), CorruptMessage);
+  commands.apply(0, {.number = 1, .process = {}, .totals = {}});
+  EXPECT_THROW(commands.apply(0, {.number = 1, .process = {}, .totals = {}}), CorruptMessage);
+  EXPECT_FALSE(commands.all_acked());
+  commands.apply(1, {.number = 1, .process = {}, .totals = {}});
+  EXPECT_TRUE(commands.all_acked());
 }
 
 }  // namespace

@@ -16,7 +16,7 @@
 namespace levada::pipeline::protocol::testing {
 
 enum class Stages : std::uint8_t { one_to_one, some_dropped, some_doubled };
-enum class Command : std::uint8_t { reset, pause, resume, shutdown };
+enum class Request : std::uint8_t { reset, pause, resume, shutdown };
 
 struct Setup {
   int workers = 2;
@@ -24,7 +24,7 @@ struct Setup {
   std::size_t window = 1;
   int group = 1;  ///< items dealt at once
   Stages stages = Stages::one_to_one;
-  std::vector<Command> commands{};                        ///< after the first reset: each at any time, in this order
+  std::vector<Request> requests{};                        ///< after the first reset: each at any time, in this order
   std::int64_t dispatcher_fails = -1, worker_fails = -1;  ///< at that item
   std::int64_t leaves_after = -1;                         ///< a worker ends by itself after so many items
   /// Begun at a cursor: the consumer has had what has a smaller mark, and workers have drawn so many; they make the
@@ -78,18 +78,18 @@ struct MergeQueue {
 };
 
 struct World {
-  Orders orders;
+  CommandLog commands;
   OrderedMerge merge;
   std::vector<MergeQueue> merge_queues;
   std::uint64_t pass = 0;
-  std::size_t commanded = 0;
+  std::size_t requested = 0;
   bool paused = false, shut = false, finished = false;
   std::vector<std::int64_t> given;
 
   DispatcherModel dispatcher;
   std::vector<WorkerModel> workers;
-  std::vector<std::vector<Order>> order_queues;  ///< the dispatching process's first
-  std::vector<std::vector<Answer>> answer_queues;
+  std::vector<std::vector<Command>> command_queues;  ///< the dispatching process's first
+  std::vector<std::vector<Ack>> ack_queues;
   std::vector<std::vector<Message>> dealt, gathered;
 };
 
@@ -101,14 +101,14 @@ class Explorer {
   std::size_t run() {
     World world;
     const auto count = static_cast<std::size_t>(setup_.workers);
-    world.orders = Orders(setup_.workers + 1);
+    world.commands = CommandLog(setup_.workers + 1);
     world.workers.resize(count);
     world.merge_queues.resize(count);
     world.dealt.resize(count);
     world.gathered.resize(count);
-    world.order_queues.resize(count + 1);
-    world.answer_queues.resize(count + 1);
-    give(world, Command::reset);
+    world.command_queues.resize(count + 1);
+    world.ack_queues.resize(count + 1);
+    give(world, Request::reset);
     seen_.insert(key(world));
     std::vector<World> waiting{std::move(world)};
     while (!waiting.empty() && !::testing::Test::HasFailure()) {
@@ -140,62 +140,62 @@ class Explorer {
       is_enough = is_alone;
       to(std::move(copy));
     };
-    const bool all_told = world.commanded == setup_.commands.size() && !world.finished;
-    const auto is_told = [&](int process) {
-      return all_told && world.order_queues[static_cast<std::size_t>(process)].empty();
+    const bool all_informed = world.requested == setup_.requests.size() && !world.finished;
+    const auto is_informed = [&](int process) {
+      return all_informed && world.command_queues[static_cast<std::size_t>(process)].empty();
     };
     for (int p = 0; p <= setup_.workers; ++p) {
-      attempt(true, [&](World& w) { return take_answer(w, p); });
+      attempt(true, [&](World& w) { return receive_ack(w, p); });
     }
-    attempt(all_told, [&](World& w) { return take_item(w); });
-    for (int i = 0; i < setup_.workers; ++i) attempt(is_told(i + 1), [&](World& w) { return work(w, i); });
-    for (int i = 0; i < setup_.workers; ++i) attempt(is_told(0), [&](World& w) { return send_share(w, i); });
-    attempt(is_told(0), [&](World& w) { return deal(w); });
+    attempt(all_informed, [&](World& w) { return take_item(w); });
+    for (int i = 0; i < setup_.workers; ++i) attempt(is_informed(i + 1), [&](World& w) { return work(w, i); });
+    for (int i = 0; i < setup_.workers; ++i) attempt(is_informed(0), [&](World& w) { return send_share(w, i); });
+    attempt(is_informed(0), [&](World& w) { return deal(w); });
     for (int p = 0; p <= setup_.workers; ++p) attempt(false, [&](World& w) { return hear(w, p); });
-    attempt(false, [&](World& w) { return command(w); });
+    attempt(false, [&](World& w) { return make_request(w); });
   }
 
   bool is_over(const World& world) const {
-    return world.shut && world.orders.all_answered() && world.dispatcher.state.over() &&
+    return world.shut && world.commands.all_acked() && world.dispatcher.state.over() &&
            std::all_of(world.workers.begin(), world.workers.end(), [](const auto& w) { return w.state.over(); });
   }
 
-  void give(World& world, Command command) {
-    decltype(Order::what) what;
-    switch (command) {
-      case Command::reset: what = setup_.reset(); break;
-      case Command::pause: what = Pause{}; break;
-      case Command::resume: what = Resume{}; break;
-      case Command::shutdown: what = Shutdown{}; break;
+  void give(World& world, Request request) {
+    decltype(Command::what) what;
+    switch (request) {
+      case Request::reset: what = setup_.reset(); break;
+      case Request::pause: what = Pause{}; break;
+      case Request::resume: what = Resume{}; break;
+      case Request::shutdown: what = Shutdown{}; break;
     }
-    const Order order = world.orders.give(what);
-    for (auto& queue : world.order_queues) queue.push_back(order);
-    if (command == Command::reset) {
-      world.pass = order.number;
+    const Command command = world.commands.give(what);
+    for (auto& queue : world.command_queues) queue.push_back(command);
+    if (request == Request::reset) {
+      world.pass = command.number;
       world.merge = OrderedMerge(setup_.workers, {setup_.mark, 0});
       for (auto& queue : world.merge_queues) queue = {};
       world.given.clear();
       world.finished = false;
     }
-    world.shut = command == Command::shutdown;
-    world.paused = command == Command::pause;
+    world.shut = request == Request::shutdown;
+    world.paused = request == Request::pause;
   }
 
-  bool command(World& world) {
-    if (world.shut || !world.orders.all_answered()) return false;
-    if (world.commanded < setup_.commands.size()) {
-      give(world, setup_.commands[world.commanded++]);
+  bool make_request(World& world) {
+    if (world.shut || !world.commands.all_acked()) return false;
+    if (world.requested < setup_.requests.size()) {
+      give(world, setup_.requests[world.requested++]);
       return true;
     }
     if (!world.finished) return false;
-    give(world, Command::shutdown);
+    give(world, Request::shutdown);
     return true;
   }
 
-  bool take_answer(World& world, int process) {
-    auto& queue = world.answer_queues[static_cast<std::size_t>(process)];
+  bool receive_ack(World& world, int process) {
+    auto& queue = world.ack_queues[static_cast<std::size_t>(process)];
     if (queue.empty()) return false;
-    world.orders.apply(process, take_first(queue));
+    world.commands.apply(process, take_first(queue));
     return true;
   }
 
@@ -261,13 +261,13 @@ class Explorer {
   }
 
   bool hear(World& world, int process) {
-    auto& queue = world.order_queues[static_cast<std::size_t>(process)];
+    auto& queue = world.command_queues[static_cast<std::size_t>(process)];
     if (queue.empty()) return false;
-    const Order order = take_first(queue);
-    const bool resets = std::holds_alternative<Reset>(order.what);
+    const Command command = take_first(queue);
+    const bool resets = std::holds_alternative<Reset>(command.what);
     if (process == 0) {
       auto& dispatcher = world.dispatcher;
-      dispatcher.state.apply(order);
+      dispatcher.state.apply(command);
       if (resets) {
         dispatcher.dealer = RoundRobinAssigner(setup_.workers, dispatcher.state.reset());
         dispatcher.ended = false;
@@ -277,7 +277,7 @@ class Explorer {
       }
     } else {
       auto& worker = world.workers[static_cast<std::size_t>(process - 1)];
-      worker.state.apply(order);
+      worker.state.apply(command);
       if (resets) {
         const auto early = std::move(worker.early);
         const ProcessState state = worker.state;
@@ -287,7 +287,7 @@ class Explorer {
         worker.reached = state.reset().mark;
       }
     }
-    world.answer_queues[static_cast<std::size_t>(process)].push_back({.number = order.number});
+    world.ack_queues[static_cast<std::size_t>(process)].push_back({.number = command.number});
     return true;
   }
 
@@ -418,7 +418,7 @@ class Explorer {
     if (message) add(writer, *message);
   }
   static void add(ByteWriter& writer, const ProcessState& state) {
-    for (const auto number : {state.heard(), state.pass()}) writer.put(number);
+    for (const auto number : {state.applied(), state.pass()}) writer.put(number);
   }
   template <typename T>
   static void add_queue(ByteWriter& writer, const std::vector<T>& queue) {
@@ -431,10 +431,10 @@ class Explorer {
 
   std::uint64_t key(const World& world) const {
     ByteWriter writer;
-    writer.put(static_cast<std::uint64_t>(world.commanded));
+    writer.put(static_cast<std::uint64_t>(world.requested));
     for (const bool flag : {world.paused, world.shut, world.finished}) writer.put(flag);
-    writer.put(world.orders.given());
-    for (int p = 0; p <= setup_.workers; ++p) writer.put(world.orders.answered(p));
+    writer.put(world.commands.given());
+    for (int p = 0; p <= setup_.workers; ++p) writer.put(world.commands.acked(p));
     writer.put(world.merge.position().mark);
     writer.put(static_cast<std::int32_t>(world.merge.position().worker));
     for (const auto value : world.given) writer.put(value);
@@ -456,8 +456,8 @@ class Explorer {
       add(writer, worker.pending);
       add(writer, worker.early);
     }
-    for (const auto& queue : world.order_queues) add_queue(writer, queue);
-    for (const auto& queue : world.answer_queues) add_queue(writer, queue);
+    for (const auto& queue : world.command_queues) add_queue(writer, queue);
+    for (const auto& queue : world.ack_queues) add_queue(writer, queue);
     for (const auto& queue : world.dealt) add_queue(writer, queue);
     for (const auto& queue : world.gathered) add_queue(writer, queue);
     return hash64(writer.view());

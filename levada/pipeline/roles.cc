@@ -185,10 +185,10 @@ Stats Consumer::stats() const {
   add(stats, process_.name, Role::consumer, own);
   if (!endpoint_) return stats;
   const ProcessRanks ranks = ProcessRanks::of(placement_, process_.options);
-  for (const protocol::Answer& told : endpoint_->reports(false, std::chrono::milliseconds(200))) {
+  for (const protocol::Ack& ack : endpoint_->reports(false, std::chrono::milliseconds(200))) {
     const bool dispatches = ranks.has_dispatcher && stats.processes.size() == ProcessRanks::dispatcher;
-    const protocol::ProcessTotals& totals = told.totals;
-    add(stats, told.process, dispatches ? Role::dispatcher : Role::worker, totals);
+    const protocol::ProcessTotals& totals = ack.totals;
+    add(stats, ack.process, dispatches ? Role::dispatcher : Role::worker, totals);
     stats.messages += totals.messages;
     stats.wakeups += totals.wakeups;
     stats.bytes += totals.bytes;
@@ -205,8 +205,8 @@ std::vector<StageTrace> Consumer::traces() const {
     return std::vector<StageTrace>(static_cast<std::size_t>(ProcessRanks::of(placement_, process_.options).size()));
   std::vector<StageTrace> traces = {log_->trace()};
   if (!endpoint_) return traces;
-  for (const protocol::Answer& told : endpoint_->reports(true, timeout)) {
-    auto of = told.trace.empty() ? std::vector<StageTrace>(1) : decode_stage_traces(told.trace);
+  for (const protocol::Ack& ack : endpoint_->reports(true, timeout)) {
+    auto of = ack.trace.empty() ? std::vector<StageTrace>(1) : decode_stage_traces(ack.trace);
     if (of.size() != 1) throw CorruptMessage(0, fmt::format("{} traces of one process", of.size()));
     traces.push_back(std::move(of.front()));
   }

@@ -303,13 +303,13 @@ class Worker {
         case protocol::Decision::drop: break;
         case protocol::Decision::keep:
           early_ = std::move(arrival);
-          for (;;) loop_.wait_for_orders();
+          for (;;) loop_.wait_for_command();
       }
     }
   }
 
   void wait_for_input() {
-    if (incoming_->ended()) return loop_.wait_for_orders();  // the dispatching process has been told before us
+    if (incoming_->ended()) return loop_.wait_for_command();  // the dispatching process has been told before us
     loop_.wait(incoming_->channels(), {}, 0, ProcessRanks::dispatcher);
     sizer_.begin(loop_.work_time());
   }
@@ -318,7 +318,7 @@ class Worker {
   void drain() {
     for (;;) {
       loop_.attend();
-      if (!incoming_) loop_.wait_for_orders();
+      if (!incoming_) loop_.wait_for_command();
       else if (!take()) wait_for_input();
     }
   }

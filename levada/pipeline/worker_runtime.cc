@@ -42,14 +42,14 @@ std::string ProcessRanks::name(int rank) const {
   return fmt::format("worker {}", rank - rank_of(0));
 }
 
-std::shared_ptr<Channel> ProcessRanks::open_orders(Engine& engine) const {
+std::shared_ptr<Channel> ProcessRanks::open_commands(Engine& engine) const {
   std::vector<int> to;
   for (int rank = 1; rank < size(); ++rank) to.push_back(rank);
   // An order follows once the one before has been answered; but that to shut down follows at once.
   return engine.open(0, to, 4);
 }
 
-std::shared_ptr<Channel> ProcessRanks::open_answers(Engine& engine, int from) const {
+std::shared_ptr<Channel> ProcessRanks::open_acks(Engine& engine, int from) const {
   return engine.open(from, {0}, 8);
 }
 
@@ -163,10 +163,10 @@ WorkerRuntime::WorkerRuntime(const Process& process)
       ranks_(ranks_of(process, placement_)),
       counts_(process.graph.stages().size()),
       log_(make_stage_log(process.graph, process.options)),
-      orders_(ranks_.open_orders(*process.engine)),
-      answers_(ranks_.open_answers(*process.engine, process.engine->info().rank)),
+      command_channel_(ranks_.open_commands(*process.engine)),
+      ack_channel_(ranks_.open_acks(*process.engine, process.engine->info().rank)),
       watch_(process.engine, process.graph, process.name, counts_) {
-  answer(0, false);
+  acknowledge(0, false);
 }
 
 Running WorkerRuntime::running(const Copy& copy) {
@@ -202,16 +202,16 @@ void WorkerRuntime::attend() {
 
 void WorkerRuntime::hear() {
   while (true) {
-    const auto received = engine().try_receive(*orders_);
+    const auto received = engine().try_receive(*command_channel_);
     if (!received.message) {
       left_ = received.ended && !state_.over();
       return;
     }
-    const auto order = decode<protocol::Order>(received.message->bytes);
-    state_.apply(order);
+    const auto command = decode<protocol::Command>(received.message->bytes);
+    state_.apply(command);
     paused_ = state_.paused();
-    const auto* report = std::get_if<protocol::Report>(&order.what);
-    answer(state_.heard(), state_.over() || (report != nullptr && report->with_trace));
+    const auto* report = std::get_if<protocol::Report>(&command.what);
+    acknowledge(state_.applied(), state_.over() || (report != nullptr && report->with_trace));
   }
 }
 
@@ -229,7 +229,7 @@ void WorkerRuntime::wait_once(const std::vector<Channel*>& receive, const std::v
                                        : StageWork::idle;
   const StageScope scope(log(), work, work == StageWork::input || work == StageWork::room ? rank : -1);
   std::vector<Channel*> channels = receive;
-  channels.push_back(orders_.get());
+  channels.push_back(command_channel_.get());
   watch_.waits_for(rank);
   const WaitFor conditions{.receive = channels, .publish = publish, .allocate = memory, .poll = &process_.poll};
   if (engine().wait(conditions, Deadline::after(std::chrono::seconds(10))) == Woken::ready) {
@@ -281,17 +281,17 @@ void WorkerRuntime::gave(std::int64_t items) {
   if (log_) log_->add(StageSample{trace_time(Clock::now()), items});
 }
 
-void WorkerRuntime::answer(std::uint64_t order, bool with_trace) {
-  protocol::Answer told{.number = order, .process = process_.name, .totals = totals(), .trace = {}};
+void WorkerRuntime::acknowledge(std::uint64_t command, bool with_trace) {
+  protocol::Ack ack{.number = command, .process = process_.name, .totals = totals(), .trace = {}};
   if (log_ && with_trace) {
     const auto trace = log_->trace();
-    told.trace = levada::encode(std::span(&trace, 1));
+    ack.trace = levada::encode(std::span(&trace, 1));
   }
-  const Bytes bytes = encode(told);
+  const Bytes bytes = encode(ack);
   const auto deadline = Deadline::after(process_.options.timeout);
   Block block = allocate(engine(), bytes.size(), deadline, "pipeline");
   std::ranges::copy(bytes, block.memory().begin());
-  publish(engine(), *answers_, std::move(block), bytes.size(), deadline, "pipeline");
+  publish(engine(), *ack_channel_, std::move(block), bytes.size(), deadline, "pipeline");
 }
 
 }  // namespace levada::pipeline

@@ -36,8 +36,8 @@ struct ProcessRanks {
   std::string name(int rank) const;
 
   /// The consumer's word to all others.
-  std::shared_ptr<Channel> open_orders(Engine& engine) const;
-  std::shared_ptr<Channel> open_answers(Engine& engine, int from) const;
+  std::shared_ptr<Channel> open_commands(Engine& engine) const;
+  std::shared_ptr<Channel> open_acks(Engine& engine, int from) const;
 };
 /// Null unless processes are to record; small enough for the consumer to hold those of all.
 std::unique_ptr<StageLog> make_stage_log(const Graph& graph, const ProcessOptions& options);
@@ -97,7 +97,7 @@ class Watch {
 };
 
 /// What a dispatching process or a worker runs in: it hears orders and answers them wherever the process waits. The
-/// thread that makes it calls all of it. attend(), wait(), wait_for_orders(), send() and whatever polls in an iterator
+/// thread that makes it calls all of it. attend(), wait(), wait_for_command(), send() and whatever polls in an iterator
 /// that was opened with running() throw Interrupted once orders end the pass, which run_passes() alone catches;
 /// PeerLost once a process is lost.
 class WorkerRuntime {
@@ -117,13 +117,13 @@ class WorkerRuntime {
       end();
     }
   }
-  /// Orders have come that end the pass under way.
+  /// Returns whether a command has arrived that ends the pass under way.
   bool interrupted() const { return left_ || state_.over() || state_.pass() != begun_; }
   /// Hears and answers the orders that have come; while paused, waits.
   void attend();
   /// Until one of these holds or an order has come, which it attends to. `rank`: who is to do something.
   void wait(const std::vector<Channel*>& receive, const std::vector<Channel*>& publish, std::size_t memory, int rank);
-  void wait_for_orders() { wait({}, {}, 0, 0); }
+  void wait_for_command() { wait({}, {}, 0, 0); }
   /// Sends all that is in `outgoing`.
   void send(std::span<const std::unique_ptr<Outgoing>> outgoing);
   /// That what this stage, the last one here, has given cannot cross to the next process.
@@ -163,7 +163,7 @@ class WorkerRuntime {
   void hear();
   void wait_once(const std::vector<Channel*>& receive, const std::vector<Channel*>& publish, std::size_t memory,
                  int rank);
-  void answer(std::uint64_t order, bool with_trace);
+  void acknowledge(std::uint64_t command, bool with_trace);
   protocol::ProcessTotals totals() const;
 
   const Process& process_;
@@ -172,7 +172,7 @@ class WorkerRuntime {
   Counts counts_;
   Traffic traffic_;
   std::unique_ptr<StageLog> log_;
-  std::shared_ptr<Channel> orders_, answers_;
+  std::shared_ptr<Channel> command_channel_, ack_channel_;
   protocol::ProcessState state_;
   std::uint64_t begun_ = 0;
   bool left_ = false;                ///< the consumer

@@ -235,20 +235,20 @@ class Consumer {
     nb::dict stages;
     for (std::size_t at = 0; at < stats.stages.size(); ++at) {
       const auto& of = stats.stages[at];
-      nb::dict told;
-      told["items"] = of.items;
-      told["skipped"] = of.skipped;
-      told["busy_seconds"] = of.busy_seconds;
-      told["waited_seconds"] = of.waited_seconds;
-      stages[graph.stages()[at].name.c_str()] = told;
+      nb::dict totals;
+      totals["items"] = of.items;
+      totals["skipped"] = of.skipped;
+      totals["busy_seconds"] = of.busy_seconds;
+      totals["waited_seconds"] = of.waited_seconds;
+      stages[graph.stages()[at].name.c_str()] = totals;
     }
-    nb::dict told;
-    told["stages"] = stages;
-    told["messages"] = stats.messages;
-    told["wakeups"] = stats.wakeups;
-    told["bytes"] = stats.bytes;
-    told["copied"] = stats.copied;
-    return told;
+    nb::dict totals;
+    totals["stages"] = stages;
+    totals["messages"] = stats.messages;
+    totals["wakeups"] = stats.wakeups;
+    totals["bytes"] = stats.bytes;
+    totals["copied"] = stats.copied;
+    return totals;
   }
 
   /// An encoded report::PipelineReport.
