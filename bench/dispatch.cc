@@ -8,7 +8,7 @@
 #include "levada/base/error.h"
 #include "levada/pipeline/item_sources.h"
 #include "levada/pipeline/roles.h"
-#include "levada/pipeline/tree_values.h"
+#include "levada/pipeline/tree_item_traits.h"
 
 namespace levada::bench {
 namespace {
@@ -73,11 +73,11 @@ int ranks_of(const DispatchOptions& options) {
 
 DispatchResult measure(const std::shared_ptr<Engine>& engine, const DispatchOptions& options) {
   check(options);
-  const pipeline::TreeValues values;
+  const pipeline::TreeItemTraits traits;
   const int rank = engine->info().rank;
   const pipeline::Process process{.engine = engine,
                                   .graph = graph_of(options),
-                                  .values = values,
+                                  .traits = traits,
                                   .options = {.workers = options.workers,
                                               .worker_prefetch = options.prefetch,
                                               .main_prefetch = options.prefetch,

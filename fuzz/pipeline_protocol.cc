@@ -3,7 +3,7 @@
 #include <cstdlib>
 
 #include "levada/base/error.h"
-#include "levada/pipeline/carrier.h"
+#include "levada/pipeline/item_channel.h"
 #include "levada/pipeline/protocol.h"
 
 namespace {

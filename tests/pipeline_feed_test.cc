@@ -11,7 +11,7 @@
 #include "levada/pipeline/item_sources.h"
 #include "levada/pipeline/pipeline_source.h"
 #include "levada/pipeline/running.h"
-#include "levada/pipeline/tree_values.h"
+#include "levada/pipeline/tree_item_traits.h"
 
 namespace levada::pipeline {
 namespace {
@@ -27,7 +27,7 @@ std::shared_ptr<PipelineSource> make_source() {
   }};
   struct Kept {
     Graph graph;
-    TreeValues values;
+    TreeItemTraits traits;
     Counts counts;
   };
   const Graph graph = Graph::source(range(0, items)).then(Shuffle{.buffer = 8}).then(most).then(sample);
@@ -35,7 +35,7 @@ std::shared_ptr<PipelineSource> make_source() {
   const auto open_epoch = [kept](std::int64_t epoch) {
     return open(
         kept->graph, kept->graph.end(),
-        {.values = kept->values, .open_context = make_open_context(7, epoch, {}), .process = "reader", .counts = kept->counts});
+        {.traits = kept->traits, .open_context = make_open_context(7, epoch, {}), .process = "reader", .counts = kept->counts});
   };
   return std::make_shared<PipelineSource>(open_epoch, PipelineSourceOptions{.epochs = epochs});
 }

@@ -60,7 +60,7 @@ class BucketBatchIterator final : public HoldingIterator<MeasuredItem> {
       else rest.push_back(std::move(held));
     }
     held_ = std::move(rest);
-    return guarded([&] { return context_->values.list_of(std::move(items)); });
+    return guarded([&] { return context_->traits.list_of(std::move(items)); });
   }
 
   MeasuredItem hold(Item item, std::int64_t position) override {

@@ -53,7 +53,7 @@ class CacheIterator final : public StageIterator {
     if (given_ == 0) start_writing();
     pass_over_missed();
     auto item = pull();
-    if (writer_) guarded([&] { item ? writer_->add(context_->values.to_tree(*item)) : writer_->finish(); });
+    if (writer_) guarded([&] { item ? writer_->add(context_->traits.to_tree(*item)) : writer_->finish(); });
     return item;
   }
 
@@ -63,7 +63,7 @@ class CacheIterator final : public StageIterator {
     if (given_ < first_ || at >= items_.size()) {
       guarded([&] {
         auto chunk = file_->read(given_);
-        items_ = context_->values.from_trees(std::move(chunk.items));
+        items_ = context_->traits.from_trees(std::move(chunk.items));
         first_ = chunk.first;
       });
     }

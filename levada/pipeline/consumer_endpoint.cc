@@ -47,7 +47,7 @@ ConsumerEndpoint::ConsumerEndpoint(const Process& process, const Placement& plac
     last_acks_[static_cast<std::size_t>(rank - 1)].process = ranks_.name(rank);
   for (int rank = 1; rank < ranks_.size(); ++rank) ack_channels_.push_back(ranks_.open_acks(*process.engine, rank));
   for (int w = 0; w < workers(); ++w) {
-    queues_.push_back({.incoming = std::make_unique<Incoming>(process.engine, ranks_.rank_of(w),
+    queues_.push_back({.incoming = std::make_unique<ItemReceiver>(process.engine, ranks_.rank_of(w),
                                                               main_edge(process.options), traffic_)});
   }
 }
@@ -291,7 +291,7 @@ void ConsumerEndpoint::fetch(int worker) {
   }
 }
 
-void ConsumerEndpoint::use(WorkerQueue& queue, int worker, Incoming::Arrival arrival) {
+void ConsumerEndpoint::use(WorkerQueue& queue, int worker, ItemReceiver::Arrival arrival) {
   protocol::Items& items = arrival.items;
   if (items.start) {
     queue.start = *std::move(items.start);
@@ -305,7 +305,7 @@ void ConsumerEndpoint::use(WorkerQueue& queue, int worker, Incoming::Arrival arr
   if (log_ != nullptr) log_->add(StageSample{trace_time(Clock::now()), given_before_ + merge_.given()});
   try {
     const StageScope scope(log_, StageWork::unpack);
-    queue.items = queue.incoming->unpack(std::move(arrival), process_.values);
+    queue.items = queue.incoming->unpack(std::move(arrival), process_.traits);
   } catch (const std::exception&) {
     throw StageFailed(failure_of(std::current_exception(), process_.name, given_before_ + merge_.given()));
   }

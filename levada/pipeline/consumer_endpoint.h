@@ -45,7 +45,7 @@ class ConsumerEndpoint {
 
  private:
   struct WorkerQueue {
-    std::unique_ptr<Incoming> incoming;
+    std::unique_ptr<ItemReceiver> incoming;
     std::vector<Item> items;
     std::size_t next = 0;
     std::optional<Failure> failure;
@@ -73,7 +73,7 @@ class ConsumerEndpoint {
   void receive_acks_of(int process);
 
   void fetch(int worker);
-  void use(WorkerQueue& queue, int worker, Incoming::Arrival arrival);
+  void use(WorkerQueue& queue, int worker, ItemReceiver::Arrival arrival);
   void add_place(protocol::DispatcherSnapshot place);
   const protocol::DispatcherSnapshot& place_before(std::int64_t number) const;
   std::int64_t needed() const;

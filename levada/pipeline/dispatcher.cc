@@ -18,7 +18,7 @@ class Dispatcher {
   explicit Dispatcher(WorkerRuntime& loop) : loop_(loop), shares_(static_cast<std::size_t>(loop.ranks().workers)) {
     const Process& process = loop.process();
     for (int w = 0; w < loop.ranks().workers; ++w) {
-      outgoing_.push_back(std::make_unique<Outgoing>(process.engine, loop.ranks().rank_of(w),
+      outgoing_.push_back(std::make_unique<ItemSender>(process.engine, loop.ranks().rank_of(w),
                                                      worker_edge(process.options), loop.traffic()));
     }
   }
@@ -141,7 +141,7 @@ class Dispatcher {
       auto place = &share == &*first ? std::exchange(place_, std::nullopt) : std::nullopt;
       try {
         put_share(worker, ending, std::move(place));
-      } catch (const Outgoing::CannotPack& item) {
+      } catch (const ItemSender::CannotPack& item) {
         const std::int64_t number = share.first + static_cast<std::int64_t>(item.item) * workers();
         if (!failure || number < failure->number) {
           failure = {number, loop_.cannot_pack(*loop_.placement().dispatch_boundary, number, item.cause)};
@@ -155,7 +155,7 @@ class Dispatcher {
   void put_share(std::size_t worker, Ending ending, std::optional<protocol::DispatcherSnapshot> place) {
     Share& share = shares_[worker];
     if (share.items.empty() && ending == Ending::none) return;
-    outgoing_[worker]->put(share.items, loop_.process().values, [&](std::size_t begin, std::size_t end) {
+    outgoing_[worker]->put(share.items, loop_.process().traits, [&](std::size_t begin, std::size_t end) {
       protocol::Items items{.pass = loop_.state().pass(),
                             .first = share.first + static_cast<std::int64_t>(begin) * workers(),
                             .count = static_cast<std::uint32_t>(end - begin)};
@@ -172,7 +172,7 @@ class Dispatcher {
       if (share.sent_ending) continue;
       const auto worker = static_cast<std::size_t>(&share - shares_.data());
       const bool fails = failed.number % workers() == static_cast<std::int64_t>(worker);
-      outgoing_[worker]->put({}, loop_.process().values, [&](std::size_t, std::size_t) {
+      outgoing_[worker]->put({}, loop_.process().traits, [&](std::size_t, std::size_t) {
         protocol::Items items{.pass = loop_.state().pass(), .ending = fails ? Ending::failed : Ending::ended};
         if (fails) items.failure = failed.failure;
         return items;
@@ -181,7 +181,7 @@ class Dispatcher {
   }
 
   WorkerRuntime& loop_;
-  std::vector<std::unique_ptr<Outgoing>> outgoing_;
+  std::vector<std::unique_ptr<ItemSender>> outgoing_;
   std::vector<Share> shares_;
   protocol::RoundRobinAssigner dealer_;
   MessageSizer sizer_;

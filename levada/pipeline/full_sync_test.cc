@@ -32,7 +32,7 @@ class OnRank {
   OnRank(const Graph& graph, const std::shared_ptr<Engine>& engine, std::function<void()> poll = {})
       : counts_(graph.stages().size()),
         iterator_(open(graph, graph.end(),
-                     Running{.values = values_,
+                     Running{.traits = traits_,
                              .open_context = make_open_context(7, 0, {.rank = engine->info().rank, .ranks = engine->info().size}),
                              .process = "the consumer",
                              .counts = counts_,
@@ -51,7 +51,7 @@ class OnRank {
   }
 
  private:
-  TreeValues values_;
+  TreeItemTraits traits_;
   Counts counts_;
   IteratorPtr iterator_;
 };

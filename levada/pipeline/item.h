@@ -16,27 +16,27 @@ namespace levada::pipeline {
 
 /// A counted reference to an object of another language. What is done to a reference, its language does: on whatever
 /// thread it happens.
-class Foreign {
+class LanguageObject {
  public:
   struct Language {
     void (*retain)(void* object) noexcept;
     void (*release)(void* object) noexcept;
   };
 
-  Foreign() = default;
+  LanguageObject() = default;
   /// Takes over one reference to `object`. `language` outlives it.
-  Foreign(void* object, const Language& language) : object_(object), language_(&language) {}
-  Foreign(const Foreign& other) : object_(other.object_), language_(other.language_) {
+  LanguageObject(void* object, const Language& language) : object_(object), language_(&language) {}
+  LanguageObject(const LanguageObject& other) : object_(other.object_), language_(other.language_) {
     if (object_ != nullptr) language_->retain(object_);
   }
-  Foreign(Foreign&& other) noexcept
+  LanguageObject(LanguageObject&& other) noexcept
       : object_(std::exchange(other.object_, nullptr)), language_(std::exchange(other.language_, nullptr)) {}
-  Foreign& operator=(Foreign other) noexcept {
+  LanguageObject& operator=(LanguageObject other) noexcept {
     std::swap(object_, other.object_);
     std::swap(language_, other.language_);
     return *this;
   }
-  ~Foreign() {
+  ~LanguageObject() {
     if (object_ != nullptr) language_->release(object_);
   }
 
@@ -49,7 +49,7 @@ class Foreign {
   const Language* language_ = nullptr;
 };
 
-using Item = std::variant<Tree, Foreign>;
+using Item = std::variant<Tree, LanguageObject>;
 
 /// An item that is an array, or a dict of arrays.
 struct Arrays {
@@ -57,11 +57,11 @@ struct Arrays {
   int kind = 0;                                        ///< of array, if the language has several
 };
 
-/// What only the language of the items knows. The functions of a pipeline with Foreign items come with one; TreeValues
+/// What only the language of the items knows. The functions of a pipeline with LanguageObject items come with one; TreeItemTraits
 /// is that of C++. Any thread may call, several at once.
-class Values {
+class ItemTraits {
  public:
-  virtual ~Values() = default;
+  virtual ~ItemTraits() = default;
 
   /// A batch: one item of many, in order.
   virtual Item list_of(std::vector<Item> items) const = 0;

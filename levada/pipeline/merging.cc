@@ -53,7 +53,7 @@ class ZipIterator final : public MergingIterator {
       items.push_back(std::move(*item));
     }
     ++given_;
-    return guarded([&] { return context_->values.tuple_of(std::move(items)); });
+    return guarded([&] { return context_->traits.tuple_of(std::move(items)); });
   }
 };
 

@@ -96,8 +96,8 @@ StagePtr make_stage(const FlatMap& flat_map, const StagePlace& at) {
 }
 
 StagePtr make_stage(const Unbatch&, const StagePlace& at) {
-  const auto elements = [&values = at.builder.context()->values](Item item) -> IteratorPtr {
-    return std::make_unique<Elements>(values.elements(std::move(item)));
+  const auto elements = [&traits = at.builder.context()->traits](Item item) -> IteratorPtr {
+    return std::make_unique<Elements>(traits.elements(std::move(item)));
   };
   return at.make<FlatMapIterator>(at.input(), elements, OnError::raise);
 }

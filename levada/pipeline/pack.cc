@@ -30,7 +30,7 @@ class CutIterator final : public StageIterator {
     pull_documents(pack.sequence + 1);
     const auto positions = std::min(pack.sequence, left_ - 1);
     if (positions < 1 || (positions < pack.sequence && pack.partial == PartialRow::drop)) return std::nullopt;
-    auto row = guarded([&] { return context_->values.dict_of(row_of(positions)); });
+    auto row = guarded([&] { return context_->traits.dict_of(row_of(positions)); });
     advance(positions < pack.sequence ? left_ : positions);
     return row;
   }
@@ -40,7 +40,7 @@ class CutIterator final : public StageIterator {
     while (left_ < tokens) {
       auto item = pulled([this] { return source_.next(); });
       if (!item) break;
-      auto document = guarded([&] { return reader_.read(context_->values.arrays_of(*item)); });
+      auto document = guarded([&] { return reader_.read(context_->traits.arrays_of(*item)); });
       const auto size = document->size();
       if (held_.empty() && at_ > 0 && size <= at_) break;
       left_ += size;
@@ -131,7 +131,7 @@ class BestFitIterator final : public HoldingIterator<HeldRest> {
   std::optional<Item> make_one() override {
     const auto pieces = next_row();
     if (!pieces) return std::nullopt;
-    return guarded([&] { return context_->values.dict_of(row_of(*pieces)); });
+    return guarded([&] { return context_->traits.dict_of(row_of(*pieces)); });
   }
   bool pass_one() override { return next_row().has_value(); }
 
@@ -243,7 +243,7 @@ class BestFitIterator final : public HoldingIterator<HeldRest> {
   }
 
   HeldRest hold(Item item, std::int64_t position) override {
-    return {.document = reader_.read(context_->values.arrays_of(item)), .position = position};
+    return {.document = reader_.read(context_->traits.arrays_of(item)), .position = position};
   }
   std::int64_t capacity() const override { return pack_.buffer; }
   bool can_mark() const override { return rows_.empty(); }

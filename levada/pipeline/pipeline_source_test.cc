@@ -32,12 +32,12 @@ class Epochs {
 
   IteratorPtr operator()(std::int64_t epoch) const {
     return open(*graph_, graph_->end(),
-                {.values = *values_, .open_context = make_open_context(7, epoch, {}), .process = "test", .counts = *counts_});
+                {.traits = *traits_, .open_context = make_open_context(7, epoch, {}), .process = "test", .counts = *counts_});
   }
 
  private:
   std::shared_ptr<Graph> graph_;
-  std::shared_ptr<TreeValues> values_ = std::make_shared<TreeValues>();
+  std::shared_ptr<TreeItemTraits> traits_ = std::make_shared<TreeItemTraits>();
   std::shared_ptr<Counts> counts_;
 };
 
@@ -183,7 +183,7 @@ TEST(PipelineSource, RefusesSamplesThatAreNotAlikeAndObjectsOfAnotherLanguage) {
   PipelineSource source(Epochs(Graph::source(range(0, 7)).then(uneven)), {.what = "lengths"});
   HeapMemory memory;
   EXPECT_THROW(source.read(0, 2, memory), SourceError);
-  const Map foreign = {[](const Item&) -> Item { return Foreign(); }};
+  const Map foreign = {[](const Item&) -> Item { return LanguageObject(); }};
   PipelineSource objects(Epochs(Graph::source(range(0, 7)).then(foreign)), {.what = "objects"});
   try {
     objects.read(0, 1, memory);

@@ -101,9 +101,9 @@ TEST(Prefetch, IsLeftOutWhereThatIsAsked) {
                            return i;
                          }))
                          .then(Prefetch{3});
-  const TreeValues values;
+  const TreeItemTraits traits;
   Counts counts(3);
-  auto iterator = open(graph, 2, {.values = values, .open_context = {}, .process = "", .counts = counts, .prefetches = false});
+  auto iterator = open(graph, 2, {.traits = traits, .open_context = {}, .process = "", .counts = counts, .prefetches = false});
   while (iterator->next()) continue;
   EXPECT_TRUE(same);
   EXPECT_EQ(counts[2].items, 9);

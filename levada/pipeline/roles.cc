@@ -98,7 +98,7 @@ void Consumer::begin(std::int64_t epoch, const std::optional<Cursor>& cursor, st
   epoch_ = epoch;
   given_ = 0;
   const Running running{
-      .values = process_.values,
+      .traits = process_.traits,
       .open_context = make_open_context(
           process_.options.seed, epoch,
           {.rank = process_.options.rank, .ranks = process_.options.ranks, .workers = process_.options.workers}),

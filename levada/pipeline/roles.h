@@ -43,7 +43,7 @@ struct ProcessOptions {
 struct Process {
   std::shared_ptr<Engine> engine;
   Graph graph;
-  const Values& values;
+  const ItemTraits& traits;
   ProcessOptions options;
   std::string name;                   ///< "worker 0 (process 4242)"
   std::shared_ptr<Engine> all_ranks;  ///< for FullSync, in the consumer

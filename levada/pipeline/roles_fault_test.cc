@@ -25,9 +25,9 @@ Map failing_at(std::int64_t item) {
 }
 /// An item that Trees cannot be made of, and so cannot be packed.
 Map unpackable_at(std::int64_t item) {
-  static const Foreign::Language language{[](void*) noexcept {}, [](void*) noexcept {}};
+  static const LanguageObject::Language language{[](void*) noexcept {}, [](void*) noexcept {}};
   return {[item](Item given) -> Item {
-    if (testing::number_in(given) == item) return Foreign(nullptr, language);
+    if (testing::number_in(given) == item) return LanguageObject(nullptr, language);
     return given;
   }};
 }

@@ -94,7 +94,7 @@ IteratorPtr open(const Graph& graph, int end, const Running& running, std::map<i
                                       running.counts.size()));
   }
   const GraphContextPtr context(new GraphContext{.graph = graph,
-                                                 .values = running.values,
+                                                 .traits = running.traits,
                                                  .process = running.process,
                                                  .counts = running.counts,
                                                  .all_ranks = running.all_ranks,

@@ -27,7 +27,7 @@ using Counts = std::deque<StageCounts>;
 
 /// What stages have at hand in a process.
 struct Running {
-  const Values& values;
+  const ItemTraits& traits;
   OpenContext open_context;
   std::string process;  ///< for failures
   Counts& counts;

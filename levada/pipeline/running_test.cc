@@ -316,12 +316,12 @@ TEST(Running, TakesStreamsInsteadOfStagesAsTheyAre) {
     std::int64_t left_ = 2;
   };
   const auto graph = first_numbers(101).then(Dispatch{}).then(mapped([](auto i) { return 10 * i; }, OnError::skip));
-  const TreeValues values;
+  const TreeItemTraits traits;
   Counts counts(3);
   const auto reopen = [&] {
     std::map<int, IteratorPtr> instead;
     instead.emplace(1, std::make_unique<Lost>());
-    return open(graph, 2, {.values = values, .open_context = {}, .process = "", .counts = counts}, std::move(instead));
+    return open(graph, 2, {.traits = traits, .open_context = {}, .process = "", .counts = counts}, std::move(instead));
   };
   auto iterator = reopen();
   EXPECT_EQ(number_in(*iterator->next()), 10);

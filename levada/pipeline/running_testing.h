@@ -13,7 +13,7 @@
 #include "levada/pipeline/open_context.h"
 #include "levada/pipeline/item_sources.h"
 #include "levada/pipeline/running.h"
-#include "levada/pipeline/tree_values.h"
+#include "levada/pipeline/tree_item_traits.h"
 
 namespace levada::pipeline::testing {
 
@@ -23,7 +23,7 @@ class Opened {
   explicit Opened(const Graph& graph, const Copy& copy = {}, std::int64_t epoch = 0, std::uint64_t seed = 7)
       : counts_(graph.stages().size()),
         iterator_(open(graph, graph.end(),
-                     Running{.values = values_,
+                     Running{.traits = traits_,
                              .open_context = make_open_context(seed, epoch, copy),
                              .process = "process 42",
                              .counts = counts_})) {}
@@ -47,7 +47,7 @@ class Opened {
   }
 
  private:
-  TreeValues values_;
+  TreeItemTraits traits_;
   Counts counts_;
   IteratorPtr iterator_;
 };

@@ -116,7 +116,7 @@ class BatchIterator final : public StageIterator {
     }
     const bool whole = static_cast<std::int64_t>(items.size()) == batch.size;
     if (items.empty() || (!whole && batch.drop_last)) return std::nullopt;
-    return guarded([&] { return context_->values.list_of(std::move(items)); });
+    return guarded([&] { return context_->traits.list_of(std::move(items)); });
   }
 };
 

@@ -19,7 +19,7 @@ namespace levada::pipeline {
 /// What all iterators of one open() share.
 struct GraphContext {
   Graph graph;
-  const Values& values;
+  const ItemTraits& traits;
   std::string process;
   Counts& counts;
   std::shared_ptr<Engine> all_ranks;

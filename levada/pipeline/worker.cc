@@ -45,7 +45,7 @@ class Worker {
     if (marks_by_draw_) {
       incoming_.emplace(process.engine, ProcessRanks::dispatcher, worker_edge(process.options), loop.traffic());
     }
-    outgoing_.push_back(std::make_unique<Outgoing>(process.engine, 0, main_edge(process.options), loop.traffic()));
+    outgoing_.push_back(std::make_unique<ItemSender>(process.engine, 0, main_edge(process.options), loop.traffic()));
   }
 
   void run() {
@@ -206,7 +206,7 @@ class Worker {
     const std::int64_t sent = sent_;
     const StageScope scope(loop_.log(), StageWork::pack);
     try {
-      outgoing_.front()->put(items, loop_.process().values, [&](std::size_t begin, std::size_t end) {
+      outgoing_.front()->put(items, loop_.process().traits, [&](std::size_t begin, std::size_t end) {
         protocol::Items header{.pass = loop_.state().pass(),
                                .first = sent + static_cast<std::int64_t>(begin),
                                .count = static_cast<std::uint32_t>(end - begin),
@@ -220,7 +220,7 @@ class Worker {
         reached_ = header.reached;
         return header;
       });
-    } catch (const Outgoing::CannotPack& item) {
+    } catch (const ItemSender::CannotPack& item) {
       const auto number = given_ - static_cast<std::int64_t>(items.size() - item.item);
       return Failed{marks[item.item], loop_.cannot_pack(*loop_.placement().collect_boundary, number, item.cause)};
     }
@@ -228,7 +228,7 @@ class Worker {
   }
 
   void put_failure(const Failed& failed) {
-    outgoing_.front()->put({}, loop_.process().values, [&](std::size_t, std::size_t) {
+    outgoing_.front()->put({}, loop_.process().traits, [&](std::size_t, std::size_t) {
       return protocol::Items{.pass = loop_.state().pass(),
                              .first = sent_,
                              .ending = Ending::failed,
@@ -284,7 +284,7 @@ class Worker {
     at_hand_.next = 0;
     {
       const StageScope scope(loop_.log(), StageWork::unpack);
-      at_hand_.items = incoming_->unpack(*std::move(arrival), loop_.process().values);
+      at_hand_.items = incoming_->unpack(*std::move(arrival), loop_.process().traits);
     }
     // A stage that leaves out all that comes says so now and then.
     if (items_.empty() && !one_a_mark_) {
@@ -294,7 +294,7 @@ class Worker {
   }
 
   /// The next message of this pass.
-  std::optional<Incoming::Arrival> take() {
+  std::optional<ItemReceiver::Arrival> take() {
     for (;;) {
       auto arrival = early_ ? std::exchange(early_, std::nullopt) : incoming_->try_receive();
       if (!arrival) return std::nullopt;
@@ -326,9 +326,9 @@ class Worker {
   WorkerRuntime& loop_;
   int number_;
   bool marks_by_draw_, one_a_mark_, saves_;
-  std::optional<Incoming> incoming_;
-  std::vector<std::unique_ptr<Outgoing>> outgoing_;
-  std::optional<Incoming::Arrival> early_;  ///< of a pass that is still to be ordered
+  std::optional<ItemReceiver> incoming_;
+  std::vector<std::unique_ptr<ItemSender>> outgoing_;
+  std::optional<ItemReceiver::Arrival> early_;  ///< of a pass that is still to be ordered
 
   // Of the pass under way.
   protocol::WorkerInput drawer_;

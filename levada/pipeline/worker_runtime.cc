@@ -170,7 +170,7 @@ WorkerRuntime::WorkerRuntime(const Process& process)
 }
 
 Running WorkerRuntime::running(const Copy& copy) {
-  return {.values = process_.values,
+  return {.traits = process_.traits,
           .open_context = make_open_context(process_.options.seed, state_.reset().epoch, copy),
           .process = process_.name,
           .counts = counts_,
@@ -245,7 +245,7 @@ Failure WorkerRuntime::cannot_pack(int stage, std::int64_t item, const std::exce
   return failure;
 }
 
-void WorkerRuntime::send(std::span<const std::unique_ptr<Outgoing>> outgoing) {
+void WorkerRuntime::send(std::span<const std::unique_ptr<ItemSender>> outgoing) {
   for (;;) {
     std::vector<Channel*> room;
     std::size_t memory = 0;
@@ -254,7 +254,7 @@ void WorkerRuntime::send(std::span<const std::unique_ptr<Outgoing>> outgoing) {
       const StageScope scope(log(), StageWork::pack);
       for (const auto& each : outgoing) {
         if (each->try_send()) continue;
-        const Outgoing::Needs needs = each->needs();
+        const ItemSender::Needs needs = each->needs();
         if (needs.room != nullptr) room.push_back(needs.room);
         else memory = needs.memory;
         rank = each->to();

@@ -13,7 +13,7 @@
 
 #include "levada/base/stage_trace.h"
 #include "levada/engine/engine.h"
-#include "levada/pipeline/carrier.h"
+#include "levada/pipeline/item_channel.h"
 #include "levada/pipeline/cursors.h"
 #include "levada/pipeline/open_context.h"
 #include "levada/pipeline/protocol.h"
@@ -125,7 +125,7 @@ class WorkerRuntime {
   void wait(const std::vector<Channel*>& receive, const std::vector<Channel*>& publish, std::size_t memory, int rank);
   void wait_for_command() { wait({}, {}, 0, 0); }
   /// Sends all that is in `outgoing`.
-  void send(std::span<const std::unique_ptr<Outgoing>> outgoing);
+  void send(std::span<const std::unique_ptr<ItemSender>> outgoing);
   /// That what this stage, the last one here, has given cannot cross to the next process.
   Failure cannot_pack(int stage, std::int64_t item, const std::exception_ptr& cause) const;
 

@@ -76,10 +76,10 @@ std::function<void(const OpenContext&)> begin_epoch_by(nb::object function) {
 
 void serve(const Membership& job, const Graph& graph, const nb::dict& options, const std::string& name,
            nb::object begin_epoch) {
-  const PythonValues values;
+  const PythonItemTraits traits;
   const pipeline::Process process{.engine = job.shared(),
                                   .graph = graph,
-                                  .values = values,
+                                  .traits = traits,
                                   .options = options_of(options),
                                   .name = name,
                                   .all_ranks = nullptr,
@@ -102,7 +102,7 @@ class Consumer {
       : keeps_resume_point_(nb::cast<bool>(options["replaceable"])) {
     pipeline::Process process{.engine = std::move(engine),
                               .graph = graph,
-                              .values = values_,
+                              .traits = traits_,
                               .options = options_of(options),
                               .name = std::move(name),
                               .all_ranks = std::move(all_ranks),
@@ -338,7 +338,7 @@ class Consumer {
   }
 
   pid_t process_ = current_process();
-  PythonValues values_;
+  PythonItemTraits traits_;
   std::unique_ptr<pipeline::Consumer> consumer_;
   OneCaller taking_, pausing_;
   std::atomic<bool> closing_ = false;  ///< read without the GIL

@@ -8,7 +8,7 @@
 
 #include "levada/pipeline/graph.h"
 #include "python/src/batch/tensors.h"
-#include "python/src/pipeline/foreign.h"
+#include "python/src/pipeline/language_object.h"
 
 namespace levada::python {
 

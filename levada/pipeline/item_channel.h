@@ -44,9 +44,9 @@ struct ItemMessage {
 
   /// Of bytes that may lie, which it views. Throws CorruptMessage.
   static ItemMessage read(ByteView message);
-  static std::size_t bytes(ByteView header, const Values::Packed& packed);
+  static std::size_t bytes(ByteView header, const ItemTraits::Packed& packed);
   /// Writes as many bytes as bytes() says to `memory`.
-  static void write(std::span<std::byte> memory, ByteView header, const Values::Packed& packed);
+  static void write(std::span<std::byte> memory, ByteView header, const ItemTraits::Packed& packed);
 };
 
 /// Bounds on what waits at an edge.
@@ -71,9 +71,9 @@ class EdgeChannels {
 };
 
 /// The sending end. Holds messages until there is room for them.
-class Outgoing {
+class ItemSender {
  public:
-  Outgoing(std::shared_ptr<Engine> engine, int to, const EdgeOptions& options, Traffic& traffic);
+  ItemSender(std::shared_ptr<Engine> engine, int to, const EdgeOptions& options, Traffic& traffic);
 
   /// One item cannot be packed; those before it have been put.
   struct CannotPack {
@@ -83,7 +83,7 @@ class Outgoing {
   /// Puts items into one message, or several where one would be too large. `header` says what stands before items
   /// [begin, end); it is asked for (0, 0) where there are none. Throws CannotPack.
   using Header = std::function<protocol::Items(std::size_t begin, std::size_t end)>;
-  void put(std::span<const Item> items, const Values& values, const Header& header);
+  void put(std::span<const Item> items, const ItemTraits& traits, const Header& header);
   bool empty() const { return pending_.empty(); }
   /// Sends what there is room for. True: all is gone. False: wait for what needs() says.
   bool try_send();
@@ -102,12 +102,12 @@ class Outgoing {
  private:
   struct Pending {
     Bytes header;
-    Values::Packed packed;
+    ItemTraits::Packed packed;
     std::size_t payload = 0, bytes = 0;
     Block block;
   };
 
-  void put_part(std::span<const Item> items, const Values& values, const Header& header, std::size_t begin,
+  void put_part(std::span<const Item> items, const ItemTraits& traits, const Header& header, std::size_t begin,
                 std::size_t end);
   bool fill(Pending& pending);
 
@@ -121,9 +121,9 @@ class Outgoing {
 };
 
 /// The receiving end.
-class Incoming {
+class ItemReceiver {
  public:
-  Incoming(std::shared_ptr<Engine> engine, int from, const EdgeOptions& options, Traffic& traffic);
+  ItemReceiver(std::shared_ptr<Engine> engine, int from, const EdgeOptions& options, Traffic& traffic);
 
   /// A message whose items are still in it.
   struct Arrival : ItemMessage {
@@ -135,15 +135,15 @@ class Incoming {
   /// Whether try_receive() has found that the sender has left.
   bool ended() const { return ended_; }
   /// The items, to be written by whoever gets them: in a private view, or in memory of their own. Throws
-  /// CorruptMessage, and what Values::unpack() does.
-  std::vector<Item> unpack(Arrival arrival, const Values& values);
+  /// CorruptMessage, and what ItemTraits::unpack() does.
+  std::vector<Item> unpack(Arrival arrival, const ItemTraits& traits);
 
   /// What to wait for when there is none.
   std::vector<Channel*> channels() const;
   int from() const { return channels_.channel(0).from(); }
 
  private:
-  std::vector<Item> unpack_some(Arrival arrival, const Values& values);
+  std::vector<Item> unpack_some(Arrival arrival, const ItemTraits& traits);
   std::shared_ptr<const void> counted(std::shared_ptr<const void> hold, std::size_t bytes);
 
   std::shared_ptr<Engine> engine_;
