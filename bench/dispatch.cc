@@ -6,14 +6,14 @@
 #include <limits>
 
 #include "levada/base/error.h"
-#include "levada/pipeline/origins.h"
+#include "levada/pipeline/item_sources.h"
 #include "levada/pipeline/roles.h"
-#include "levada/pipeline/tree_values.h"
+#include "levada/pipeline/tree_item_traits.h"
 
 namespace levada::bench {
 namespace {
 
-constexpr int most_workers = 62;
+constexpr int max_workers = 62;
 constexpr std::uint64_t int_bytes = 8;
 
 std::int64_t number_of(const pipeline::Item& item) {
@@ -56,8 +56,8 @@ std::int64_t take(pipeline::Consumer& consumer, std::int64_t first, double secon
 }  // namespace
 
 void check(const DispatchOptions& options) {
-  if (options.workers < 1 || options.workers > most_workers) {
-    throw InvalidArgument(fmt::format("--workers is {}; give 1 to {}", options.workers, most_workers));
+  if (options.workers < 1 || options.workers > max_workers) {
+    throw InvalidArgument(fmt::format("--workers is {}; give 1 to {}", options.workers, max_workers));
   }
   if (options.item_bytes == 0 || (options.item_bytes > int_bytes && options.item_bytes % int_bytes != 0)) {
     throw InvalidArgument(
@@ -73,11 +73,11 @@ int ranks_of(const DispatchOptions& options) {
 
 DispatchResult measure(const std::shared_ptr<Engine>& engine, const DispatchOptions& options) {
   check(options);
-  const pipeline::TreeValues values;
+  const pipeline::TreeItemTraits traits;
   const int rank = engine->info().rank;
   const pipeline::Process process{.engine = engine,
                                   .graph = graph_of(options),
-                                  .values = values,
+                                  .traits = traits,
                                   .options = {.workers = options.workers,
                                               .worker_prefetch = options.prefetch,
                                               .main_prefetch = options.prefetch,

@@ -3,7 +3,7 @@
 #include <cstdlib>
 
 #include "levada/base/error.h"
-#include "levada/pipeline/carrier.h"
+#include "levada/pipeline/item_channel.h"
 #include "levada/pipeline/protocol.h"
 
 namespace {
@@ -21,8 +21,8 @@ void read_item_message(levada::ByteView message) {
   protocol::OrderedMerge merge(2, {});
   merge.apply(1, parts.items);
   static_cast<void>(merge.next());
-  protocol::WorkerInput drawer(0, 1, 0);
-  drawer.apply(parts.items);
+  protocol::WorkerInput input(0, 1, 0);
+  input.apply(parts.items);
 }
 
 }  // namespace
@@ -35,13 +35,13 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     switch (data[0] % 4) {
       case 0: read_item_message(message); break;
       case 1: {
-        const auto order = pipeline::decode<protocol::Order>(message);
-        if (pipeline::decode<protocol::Order>(pipeline::encode(order)) != order) std::abort();
+        const auto command = pipeline::decode<protocol::Command>(message);
+        if (pipeline::decode<protocol::Command>(pipeline::encode(command)) != command) std::abort();
         break;
       }
       case 2: {
-        const auto answer = pipeline::decode<protocol::Answer>(message);
-        if (pipeline::decode<protocol::Answer>(pipeline::encode(answer)) != answer) std::abort();
+        const auto ack = pipeline::decode<protocol::Ack>(message);
+        if (pipeline::decode<protocol::Ack>(pipeline::encode(ack)) != ack) std::abort();
         break;
       }
       default: {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "levada/base/error.h"
-#include "levada/pipeline/tree_values.h"
+#include "levada/pipeline/tree_item_traits.h"
 
 namespace levada::pipeline {
 namespace {
@@ -37,13 +37,13 @@ void read(ByteView bytes) {
   const auto size = (static_cast<std::size_t>(bytes[1]) << 8 | static_cast<std::size_t>(bytes[2])) % 256 * 64;
   for (int i = 0; i < buffers; ++i) memory->add(Bytes(size, std::byte{7}));
   const auto head = bytes.subspan(3);
-  const TreeValues values;
+  const TreeItemTraits traits;
   try {
-    const auto items = values.unpack(head, memory->spans(), memory);
-    const auto packed = values.pack(items);
+    const auto items = traits.unpack(head, memory->spans(), memory);
+    const auto packed = traits.pack(items);
     const auto again = std::make_shared<Memory>();
     for (const auto& buffer : packed.buffers) again->add(buffer);
-    const auto back = values.unpack(packed.head, again->spans(), again);
+    const auto back = traits.unpack(packed.head, again->spans(), again);
     require(back.size() == items.size());
     for (std::size_t i = 0; i < items.size(); ++i) require(std::get<Tree>(items[i]) == std::get<Tree>(back[i]));
   } catch (const CorruptMessage& error) {

@@ -4,7 +4,7 @@
 
 #include "levada/base/error.h"
 #include "levada/pipeline/checkpointed_input.h"
-#include "levada/pipeline/streams.h"
+#include "levada/pipeline/graph_builder.h"
 
 namespace levada::pipeline {
 namespace {
@@ -16,17 +16,17 @@ struct MeasuredItem {
   std::size_t bucket = 0;
 };
 
-class BucketBatchStream final : public HoldingStream<MeasuredItem> {
+class BucketBatchIterator final : public HoldingIterator<MeasuredItem> {
  public:
-  BucketBatchStream(GraphContextPtr context, int stage, StagePtr input)
-      : HoldingStream(std::move(context), stage, std::move(input)) {}
+  BucketBatchIterator(GraphContextPtr context, int stage, StagePtr input)
+      : HoldingIterator(std::move(context), stage, std::move(input)) {}
 
  private:
   const BucketBatch& batch() const { return operation<BucketBatch>(); }
 
   std::optional<Item> make_one() override {
     while (auto item = pull_tracked()) {
-      auto measured = guarded([&] { return hold(std::move(*item), given_ - 1); });
+      auto measured = guarded([&] { return hold(std::move(*item), num_inputs_ - 1); });
       const auto bucket = measured.bucket;
       if (!has_room(measured)) {
         auto given = take(bucket);
@@ -60,7 +60,7 @@ class BucketBatchStream final : public HoldingStream<MeasuredItem> {
       else rest.push_back(std::move(held));
     }
     held_ = std::move(rest);
-    return guarded([&] { return context_->values.list_of(std::move(items)); });
+    return guarded([&] { return context_->traits.list_of(std::move(items)); });
   }
 
   MeasuredItem hold(Item item, std::int64_t position) override {
@@ -88,7 +88,7 @@ class BucketBatchStream final : public HoldingStream<MeasuredItem> {
 }  // namespace
 
 StagePtr make_stage(const BucketBatch&, const StagePlace& at) {
-  return at.make<BucketBatchStream>(at.input());
+  return at.make<BucketBatchIterator>(at.input());
 }
 
 }  // namespace levada::pipeline

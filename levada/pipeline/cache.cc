@@ -5,23 +5,23 @@
 #include <system_error>
 
 #include "levada/base/error.h"
+#include "levada/pipeline/graph_builder.h"
 #include "levada/pipeline/item_file.h"
-#include "levada/pipeline/opening.h"
+#include "levada/pipeline/open_context.h"
 #include "levada/pipeline/show.h"
-#include "levada/pipeline/streams.h"
 
 namespace levada::pipeline {
 namespace {
 
 /// Returns the part that the shards before `stage` leave of all items.
-Division part_before(const StagePlace& at) {
+Partition part_before(const StagePlace& at) {
   const auto& graph = at.builder.context()->graph;
   const Reachability reach(graph);
-  Division part;
+  Partition part;
   for (const int shard : reach.all<Shard>()) {
     if (!reach.feeds(shard, at.stage)) continue;
-    const auto division = division_of(graph, shard, at.builder.opening());
-    if (division.count > part.count) part = division;
+    const auto partition = partition_of(graph, shard, at.builder.open_context());
+    if (partition.count > part.count) part = partition;
   }
   return part;
 }
@@ -38,11 +38,11 @@ std::string origin_of(const StagePlace& at) {
 }
 
 /// Where a pass's items come from is decided when it is opened: the file if it is there, else the stages before.
-class CacheStream final : public StageStream {
+class CacheIterator final : public StageIterator {
  public:
-  CacheStream(GraphContextPtr context, int stage, StagePtr input, std::unique_ptr<ItemFile> file, std::string path,
-              std::string origin)
-      : StageStream(std::move(context), stage, std::move(input)),
+  CacheIterator(GraphContextPtr context, int stage, StagePtr input, std::unique_ptr<ItemFile> file, std::string path,
+                std::string origin)
+      : StageIterator(std::move(context), stage, std::move(input)),
         file_(std::move(file)),
         path_(std::move(path)),
         origin_(std::move(origin)) {}
@@ -50,24 +50,24 @@ class CacheStream final : public StageStream {
  private:
   std::optional<Item> make() override {
     if (file_) return read();
-    if (given_ == 0) start_writing();
+    if (num_inputs_ == 0) start_writing();
     pass_over_missed();
     auto item = pull();
-    if (writer_) guarded([&] { item ? writer_->add(context_->values.to_tree(*item)) : writer_->finish(); });
+    if (writer_) guarded([&] { item ? writer_->add(context_->traits.to_tree(*item)) : writer_->finish(); });
     return item;
   }
 
   std::optional<Item> read() {
-    if (given_ == file_->size()) return std::nullopt;
-    const auto at = static_cast<std::size_t>(given_ - first_);
-    if (given_ < first_ || at >= items_.size()) {
+    if (num_inputs_ == file_->size()) return std::nullopt;
+    const auto at = static_cast<std::size_t>(num_inputs_ - first_);
+    if (num_inputs_ < first_ || at >= items_.size()) {
       guarded([&] {
-        auto chunk = file_->read(given_);
-        items_ = context_->values.from_trees(std::move(chunk.items));
+        auto chunk = file_->read(num_inputs_);
+        items_ = context_->traits.from_trees(std::move(chunk.items));
         first_ = chunk.first;
       });
     }
-    return std::move(items_[static_cast<std::size_t>(given_++ - first_)]);
+    return std::move(items_[static_cast<std::size_t>(num_inputs_++ - first_)]);
   }
 
   /// Does nothing where another process writes the file, or has written it since this pass was opened.
@@ -86,8 +86,8 @@ class CacheStream final : public StageStream {
 
   std::int64_t pass_over(std::int64_t items) override {
     if (file_) {
-      const auto passed = std::min(items, file_->size() - given_);
-      given_ += passed;
+      const auto passed = std::min(items, file_->size() - num_inputs_);
+      num_inputs_ += passed;
       return passed;
     }
     writer_.reset();
@@ -103,15 +103,15 @@ class CacheStream final : public StageStream {
   Saved saved() const override { return {file_ || missed_ > 0 ? std::vector<Tree>() : input_->entries(), {}}; }
   void restore_saved(const CursorFields& own, std::span<const Tree> before) override {
     if (file_) {
-      if (given_ > file_->size()) own.refuse(fmt::format("{} has {} items", path_, file_->size()));
+      if (num_inputs_ > file_->size()) own.refuse(fmt::format("{} has {} items", path_, file_->size()));
     } else if (before.empty()) {
-      missed_ = given_;
+      missed_ = num_inputs_;
     } else {
       input_->restore_entries(before);
     }
   }
   void release() override {
-    StageStream::release();
+    StageIterator::release();
     writer_.reset();
     file_.reset();
     items_.clear();
@@ -144,7 +144,7 @@ StagePtr make_stage(const Cache& cache, const StagePlace& at) {
   auto origin = origin_of(at);
   auto file = open_if_there(path, origin);
   auto input = file ? nullptr : at.input();
-  return at.make<CacheStream>(std::move(input), std::move(file), path, std::move(origin));
+  return at.make<CacheIterator>(std::move(input), std::move(file), path, std::move(origin));
 }
 
 }  // namespace levada::pipeline

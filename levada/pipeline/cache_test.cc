@@ -6,7 +6,7 @@
 #include "levada/base/refusal_testing.h"
 #include "levada/pipeline/graph_testing.h"
 #include "levada/pipeline/item_file.h"
-#include "levada/pipeline/running_testing.h"
+#include "levada/pipeline/open_graph_testing.h"
 #include "levada/sources/scratch_dir_testing.h"
 
 namespace levada::pipeline::testing {
@@ -79,14 +79,14 @@ TEST_F(CacheTest, GoesOnFromAStateOfAPassThatWrote) {
   std::filesystem::remove_all(folder());
   Opened writing(cached());
   writing.items(4);
-  const auto cursor = writing.stream().save();
+  const auto cursor = writing.iterator().save();
   Opened resumed(cached());
-  resumed.stream().restore(cursor);
+  resumed.iterator().restore(cursor);
   EXPECT_EQ(resumed.numbers(), std::vector(expected.begin() + 4, expected.end()));
   EXPECT_FALSE(std::filesystem::exists(part())) << "a pass from its middle on is not whole";
   writing.items();
   Opened reading(cached());
-  reading.stream().restore(cursor);
+  reading.iterator().restore(cursor);
   EXPECT_EQ(reading.numbers(), std::vector(expected.begin() + 4, expected.end()));
 }
 
@@ -94,12 +94,12 @@ TEST_F(CacheTest, GoesOnFromAStateOfAPassThatReadThoughTheFileIsGone) {
   const auto expected = numbers_of(cached());
   Opened reading(cached());
   reading.items(7);
-  const auto cursor = reading.stream().save();
+  const auto cursor = reading.iterator().save();
   std::filesystem::remove_all(folder());
   for (int again = 0; again < 2; ++again) {
     Opened resumed(cached());
-    resumed.stream().restore(cursor);
-    EXPECT_EQ(resumed.stream().save(), cursor);
+    resumed.iterator().restore(cursor);
+    EXPECT_EQ(resumed.iterator().save(), cursor);
     EXPECT_EQ(resumed.numbers(), std::vector(expected.begin() + 7, expected.end()));
   }
 }
@@ -109,7 +109,7 @@ TEST_F(CacheTest, SeeksInTheFile) {
   for (const std::int64_t behind : {0, 1, 4095, 4096, 9999, 10'000, 10'001}) {
     Opened opened(cached(10'000));
     const auto there = std::min<std::int64_t>(behind, 10'000);
-    EXPECT_EQ(opened.stream().skip(behind), there);
+    EXPECT_EQ(opened.iterator().skip(behind), there);
     EXPECT_EQ(opened.numbers(), std::vector(expected.begin() + there, expected.end()));
   }
 }

@@ -1,4 +1,4 @@
-// Stages that go back to earlier positions of their input, and those that hold back items of it.
+// Stages that return to earlier positions of their input, and stages that hold items of it.
 #pragma once
 
 #include <algorithm>
@@ -11,23 +11,23 @@
 #include <vector>
 
 #include "levada/base/error.h"
-#include "levada/pipeline/stage_stream.h"
+#include "levada/pipeline/stage_iterator.h"
 
 namespace levada::pipeline {
 
-/// One thread pulls; any asks where it stood.
+/// An input whose earlier positions can be restored. One thread pulls items; any thread may ask for positions.
 class CheckpointedInput {
  public:
   CheckpointedInput(GraphContextPtr context, int stage, StagePtr input)
       : context_(std::move(context)), stage_(stage), input_(std::move(input)), history_(context_->snapshot_every) {}
 
-  /// Marks where it begins; next() and at() do where nobody has. Before other threads may ask.
+  /// Marks the first position, which next() and at() do otherwise. Called before other threads may ask.
   void begin() const;
   std::optional<Item> next();
   /// Items pulled.
   std::int64_t position() const { return position_; }
 
-  /// The entries of a cursor to go back to `position` with, and how many items to drop then.
+  /// The entries of a cursor, and how many items to drop after restoring it.
   struct Point {
     std::vector<Tree> entries;
     std::int64_t skip = 0;
@@ -35,7 +35,7 @@ class CheckpointedInput {
   Point at(std::int64_t position) const;
   void keep_from(std::int64_t position) { history_.keep_from(position); }
 
-  /// To `position`, which is `skip` behind what `entries` say. Throws InvalidArgument.
+  /// Restores `position`, which is `skip` items after `entries`. Throws InvalidArgument.
   void restore(std::span<const Tree> entries, std::int64_t position, std::int64_t skip);
   void release() { input_.reset(); }
 
@@ -54,10 +54,10 @@ class CheckpointedInput {
 /// positions. Saving them takes time in proportion to the buffer, so the stage saves now and then, and its cursor adds
 /// how many of its own items to pass over since.
 template <typename Held>
-class HoldingStream : public StageStream {
+class HoldingIterator : public StageIterator {
  protected:
-  HoldingStream(GraphContextPtr context, int stage, StagePtr input)
-      : StageStream(context, stage, nullptr),
+  HoldingIterator(GraphContextPtr context, int stage, StagePtr input)
+      : StageIterator(context, stage, nullptr),
         source_(context, stage, std::move(input)),
         history_(context->snapshot_every) {}
 
@@ -73,7 +73,7 @@ class HoldingStream : public StageStream {
   virtual void save_own(Fields& fields) const = 0;
   virtual void restore_own(const CursorFields& own) = 0;
   /// Called after restore_own(), when held_ has been filled again.
-  virtual void settle() {}
+  virtual void finish_restore() {}
 
   std::optional<Item> pull_tracked() {
     return pulled([this] { return source_.next(); });
@@ -100,10 +100,10 @@ class HoldingStream : public StageStream {
   std::pair<Bytes, std::int64_t> held_positions() const {
     Bytes packed(held_.size() * sizeof(std::uint32_t));
     auto* to = packed.data();
-    auto oldest = given_;
+    auto oldest = num_inputs_;
     for (const auto& held : held_) {
       oldest = std::min(oldest, held.position);
-      const auto behind = static_cast<std::uint32_t>(given_ - held.position);
+      const auto behind = static_cast<std::uint32_t>(num_inputs_ - held.position);
       std::memcpy(to, &behind, sizeof(behind));
       to += sizeof(behind);
     }
@@ -114,7 +114,7 @@ class HoldingStream : public StageStream {
     must_mark_ = false;
     const auto begin = Clock::now();
     auto held = held_positions();
-    if (given_ - held.second > std::numeric_limits<std::uint32_t>::max()) return;
+    if (num_inputs_ - held.second > std::numeric_limits<std::uint32_t>::max()) return;
     source_.keep_from(held.second);
     history_.keep_from(made_);
     const auto save = [&] { return Tree::list(snapshot(std::move(held))); };
@@ -124,8 +124,11 @@ class HoldingStream : public StageStream {
   std::vector<Tree> snapshot(std::pair<Bytes, std::int64_t> positions) const {
     auto& [held, from] = positions;
     auto point = source_.at(from);
-    Fields fields = {
-        {"stage", stage().name}, {"from", from}, {"skip", point.skip}, {"given", given_}, {"held", std::move(held)}};
+    Fields fields = {{"stage", stage().name},
+                     {"from", from},
+                     {"skip", point.skip},
+                     {"given", num_inputs_},
+                     {"held", std::move(held)}};
     save_own(fields);
     point.entries.push_back(Tree::dict(std::move(fields)));
     return std::move(point.entries);
@@ -157,21 +160,21 @@ class HoldingStream : public StageStream {
     source_.restore(before.first(before.size() - 1), from, there.count("skip"));
     restore_own(there);
     restored_ = SnapshotLog::Point{Tree::list({before.begin(), before.end()}), own.count("skip")};
-    given_ = from;
-    given_then_ = given;
+    num_inputs_ = from;
+    inputs_then_ = given;
   }
 
   void fill_again() {
     held_.resize(held_places_.size());
-    while (given_ < given_then_) {
+    while (num_inputs_ < inputs_then_) {
       auto item = pull_tracked();
       if (!item) fail_short();
-      const auto place = held_places_.find(given_ - 1);
+      const auto place = held_places_.find(num_inputs_ - 1);
       if (place == held_places_.end()) continue;
-      held_[place->second] = guarded([&] { return hold(*std::move(item), given_ - 1); });
+      held_[place->second] = guarded([&] { return hold(*std::move(item), num_inputs_ - 1); });
     }
     held_places_.clear();
-    guarded([&] { settle(); });
+    guarded([&] { finish_restore(); });
     for (; made_ < restored_->skip; ++made_) {
       if (!pass_one()) fail_short();
     }
@@ -191,7 +194,7 @@ class HoldingStream : public StageStream {
 
   std::optional<SnapshotLog::Point> restored_;  ///< until the buffer is filled again
   std::unordered_map<std::int64_t, std::size_t> held_places_;
-  std::int64_t given_then_ = 0;
+  std::int64_t inputs_then_ = 0;
 };
 
 }  // namespace levada::pipeline

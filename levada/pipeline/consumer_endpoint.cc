@@ -17,8 +17,8 @@ using protocol::DispatcherSnapshot;
 using protocol::OrderedMerge;
 using protocol::WorkerSnapshot;
 
-constexpr auto answer_interval = std::chrono::milliseconds(250);
-constexpr auto until_a_cause_is_told = std::chrono::seconds(1);
+constexpr auto ack_interval = std::chrono::milliseconds(250);
+constexpr auto until_a_cause_arrives = std::chrono::seconds(1);
 /// Of places of the dispatching process: more are thinned out.
 constexpr std::size_t max_places = 64;
 constexpr std::size_t max_place_bytes = std::size_t{16} << 20;
@@ -26,8 +26,8 @@ constexpr std::size_t max_place_bytes = std::size_t{16} << 20;
 constexpr std::string_view cursor_name = "in the workers";
 
 /// How many of items [0, given) go to `worker`.
-std::int64_t share_of(std::int64_t given, int worker, int workers) {
-  return (given - worker + workers - 1) / workers;
+std::int64_t share_of(std::int64_t num_outputs, int worker, int workers) {
+  return (num_outputs - worker + workers - 1) / workers;
 }
 
 }  // namespace
@@ -38,17 +38,17 @@ ConsumerEndpoint::ConsumerEndpoint(const Process& process, const Placement& plac
       ranks_(ProcessRanks::of(placement, process.options)),
       has_state_(workers_have_state(process.graph, placement)),
       log_(log),
-      orders_channel_(ranks_.open_orders(*process.engine)),
-      orders_(ranks_.others()),
+      command_channel_(ranks_.open_commands(*process.engine)),
+      command_log_(ranks_.others()),
       names_(static_cast<std::size_t>(ranks_.size())),
-      told_(static_cast<std::size_t>(ranks_.others())),
+      last_acks_(static_cast<std::size_t>(ranks_.others())),
       left_(static_cast<std::size_t>(ranks_.others())) {
   for (int rank = 1; rank < ranks_.size(); ++rank)
-    told_[static_cast<std::size_t>(rank - 1)].process = ranks_.name(rank);
-  for (int rank = 1; rank < ranks_.size(); ++rank) answers_.push_back(ranks_.open_answers(*process.engine, rank));
+    last_acks_[static_cast<std::size_t>(rank - 1)].process = ranks_.name(rank);
+  for (int rank = 1; rank < ranks_.size(); ++rank) ack_channels_.push_back(ranks_.open_acks(*process.engine, rank));
   for (int w = 0; w < workers(); ++w) {
-    queues_.push_back({.incoming = std::make_unique<Incoming>(process.engine, ranks_.rank_of(w),
-                                                              main_edge(process.options), traffic_)});
+    queues_.push_back({.incoming = std::make_unique<ItemReceiver>(process.engine, ranks_.rank_of(w),
+                                                                  main_edge(process.options), traffic_)});
   }
 }
 
@@ -57,8 +57,8 @@ ConsumerEndpoint::ConsumerEndpoint(const Process& process, const Placement& plac
 std::string ConsumerEndpoint::name(int rank) const {
   const std::lock_guard lock(control_);
   if (rank < 0 || rank >= ranks_.size()) return fmt::format("rank {}", rank);
-  const std::string& told = names_[static_cast<std::size_t>(rank)];
-  return told.empty() ? ranks_.name(rank) : told;
+  const std::string& reported = names_[static_cast<std::size_t>(rank)];
+  return reported.empty() ? ranks_.name(rank) : reported;
 }
 
 /// What `call` gives; a process that is lost is named.
@@ -68,7 +68,7 @@ auto ConsumerEndpoint::named(const Call& call) {
     return call();
   } catch (const PeerLost& lost) {
     try {  // Of that one alone: of another, from which nothing has come, this throws before.
-      if (lost.rank() > 0) take_answers_of(lost.rank() - 1);
+      if (lost.rank() > 0) receive_acks_of(lost.rank() - 1);
     } catch (const Error&) {
       // All that was said before has been taken.
     }
@@ -79,42 +79,42 @@ auto ConsumerEndpoint::named(const Call& call) {
 
 // ---- orders
 
-void ConsumerEndpoint::take_answers() {
-  for (int process = 0; process < ranks_.others(); ++process) take_answers_of(process);
+void ConsumerEndpoint::receive_acks() {
+  for (int process = 0; process < ranks_.others(); ++process) receive_acks_of(process);
   const std::lock_guard lock(control_);
   all_named_ = std::none_of(names_.begin() + 1, names_.end(), [](const std::string& each) { return each.empty(); });
 }
 
-void ConsumerEndpoint::take_answers_of(int process) {
+void ConsumerEndpoint::receive_acks_of(int process) {
   const auto index = static_cast<std::size_t>(process);
-  const std::lock_guard taking(taking_answers_);
+  const std::lock_guard taking(receiving_acks_);
   while (true) {
-    const auto received = process_.engine->try_receive(*answers_[index]);
+    const auto received = process_.engine->try_receive(*ack_channels_[index]);
     if (received.ended) {
       const std::lock_guard lock(control_);
       left_[index] = true;
     }
     if (!received.message) return;
-    protocol::Answer answer = decode<protocol::Answer>(received.message->bytes);
+    protocol::Ack ack = decode<protocol::Ack>(received.message->bytes);
     const std::lock_guard lock(control_);
-    names_[index + 1] = answer.process;
-    if (answer.number > 0) orders_.apply(process, answer);
-    if (answer.trace.empty()) answer.trace = std::move(told_[index].trace);
-    told_[index] = std::move(answer);
+    names_[index + 1] = ack.process;
+    if (ack.number > 0) command_log_.apply(process, ack);
+    if (ack.trace.empty()) ack.trace = std::move(last_acks_[index].trace);
+    last_acks_[index] = std::move(ack);
   }
 }
 
-void ConsumerEndpoint::await_answers(Deadline deadline) {
+void ConsumerEndpoint::await_acks(Deadline deadline) {
   const auto begun = Clock::now();
   Reminder reminder(process_.options.remind_after);
   const auto number = [this] {
     const std::lock_guard lock(control_);
-    return orders_.given();  // other threads may give more meanwhile
+    return command_log_.issued();  // other threads may give more meanwhile
   }();
   for (;;) {
     const bool last_look = deadline.expired();
-    take_answers();
-    const auto missing = unanswered(number);
+    receive_acks();
+    const auto missing = unacked(number);
     if (missing.empty()) return;
     const int rank = missing.front()->from();
     const auto explain = [&] {
@@ -123,60 +123,60 @@ void ConsumerEndpoint::await_answers(Deadline deadline) {
     };
     if (last_look) throw Timeout(explain());
     // In slices, since the thread that takes items may take the answer.
-    const auto slice = Deadline::after(std::min(deadline.remaining(), Duration(answer_interval)));
+    const auto slice = Deadline::after(std::min(deadline.remaining(), Duration(ack_interval)));
     const WaitFor conditions{.receive = missing, .poll = &process_.poll};
     if (reminder.wait(*process_.engine, conditions, slice, explain) == Woken::ready) {
       traffic_.wakeups.fetch_add(1, std::memory_order_relaxed);
-      take_answers_of(rank - 1);
+      receive_acks_of(rank - 1);
       if (has_left(rank)) throw_left(rank);
     }
   }
 }
 
-std::vector<Channel*> ConsumerEndpoint::unanswered(std::uint64_t number) const {
+std::vector<Channel*> ConsumerEndpoint::unacked(std::uint64_t number) const {
   std::vector<Channel*> missing;
   const std::lock_guard lock(control_);
-  for (std::size_t i = 0; i < answers_.size(); ++i) {
-    if (told_[i].number < number) missing.push_back(answers_[i].get());
+  for (std::size_t i = 0; i < ack_channels_.size(); ++i) {
+    if (last_acks_[i].number < number) missing.push_back(ack_channels_[i].get());
   }
   return missing;
 }
 
 bool ConsumerEndpoint::has_left(int rank) const {
   const std::lock_guard lock(control_);
-  return left_[static_cast<std::size_t>(rank - 1)] && !orders_.answered(rank - 1);
+  return left_[static_cast<std::size_t>(rank - 1)] && !command_log_.acked(rank - 1);
 }
 
 void ConsumerEndpoint::throw_left(int rank) {
   // Its channels end before it says why, or before others see that it is lost: then this throws.
-  process_.engine->wait({}, Deadline::after(until_a_cause_is_told));
+  process_.engine->wait({}, Deadline::after(until_a_cause_arrives));
   throw EngineError(fmt::format("{} left the pipeline before it was told to", name(rank)));
 }
 
-void ConsumerEndpoint::publish_order(decltype(protocol::Order::what) what, Deadline deadline) {
-  const std::lock_guard one_after_the_other(ordering_);
-  if (over_) throw InvalidArgument("a pipeline that has been shut down takes no more orders");
+void ConsumerEndpoint::publish_command(decltype(protocol::Command::what) what, Deadline deadline) {
+  const std::lock_guard one_after_the_other(issuing_);
+  if (over_) throw InvalidArgument("a pipeline that has been shut down takes no more commands");
   over_ = std::holds_alternative<protocol::Shutdown>(what);
   // What finds no memory takes no number, or the next order would look like one after the next.
-  const std::size_t size = encode(protocol::Order{orders_.given() + 1, what}).size();
+  const std::size_t size = encode(protocol::Command{command_log_.issued() + 1, what}).size();
   Block block = allocate(*process_.engine, size, deadline, "pipeline");
   const Bytes bytes = [&] {
     const std::lock_guard lock(control_);
-    return encode(orders_.give(std::move(what)));
+    return encode(command_log_.issue(std::move(what)));
   }();
   std::ranges::copy(bytes, block.memory().begin());
-  publish(*process_.engine, *orders_channel_, std::move(block), bytes.size(), deadline, "pipeline");
+  publish(*process_.engine, *command_channel_, std::move(block), bytes.size(), deadline, "pipeline");
 }
 
-bool ConsumerEndpoint::all_answered() const {
+bool ConsumerEndpoint::all_acked() const {
   const std::lock_guard lock(control_);
-  return orders_.all_answered();
+  return command_log_.all_acked();
 }
 
-void ConsumerEndpoint::give_order(decltype(protocol::Order::what) what, Deadline deadline) {
+void ConsumerEndpoint::issue_command(decltype(protocol::Command::what) what, Deadline deadline) {
   named([&] {
-    await_answers(deadline);
-    publish_order(std::move(what), deadline);
+    await_acks(deadline);
+    publish_command(std::move(what), deadline);
   });
 }
 
@@ -185,10 +185,10 @@ void ConsumerEndpoint::reset(std::int64_t epoch, const std::optional<Cursor>& cu
   if (cursor) from = beginning(*cursor);
   protocol::Reset reset{
       .epoch = epoch, .dispatcher = from.dispatcher, .workers = from.workers, .mark = from.position.mark};
-  give_order(std::move(reset), deadline_from_now());
-  pass_ = orders_.given();
+  issue_command(std::move(reset), deadline_from_now());
+  pass_ = command_log_.issued();
   merge_ = OrderedMerge(workers(), from.position);
-  given_before_ = from.given;
+  outputs_before_ = from.num_outputs;
   places_ = {from.dispatcher};
   for (std::size_t w = 0; w < queues_.size(); ++w) {
     WorkerQueue queue;
@@ -206,12 +206,12 @@ void ConsumerEndpoint::pause() {
   paused_ = true;
   wakes_ = true;
   process_.engine->wake();
-  give_order(protocol::Pause{}, deadline_from_now());
-  named([this] { await_answers(deadline_from_now()); });
+  issue_command(protocol::Pause{}, deadline_from_now());
+  named([this] { await_acks(deadline_from_now()); });
 }
 
 void ConsumerEndpoint::resume() {
-  give_order(protocol::Resume{}, deadline_from_now());
+  issue_command(protocol::Resume{}, deadline_from_now());
   paused_ = false;
   wakes_ = true;
   process_.engine->wake();
@@ -219,9 +219,9 @@ void ConsumerEndpoint::resume() {
 
 bool ConsumerEndpoint::shutdown(Deadline deadline) {
   try {
-    take_answers();
-    publish_order(protocol::Shutdown{}, deadline);
-    await_answers(deadline);
+    receive_acks();
+    publish_command(protocol::Shutdown{}, deadline);
+    await_acks(deadline);
     return true;
   } catch (const Error&) {
     return false;
@@ -230,22 +230,22 @@ bool ConsumerEndpoint::shutdown(Deadline deadline) {
 
 void ConsumerEndpoint::halt() {
   if (std::exchange(halted_, true)) return;
-  take_answers();
-  if (all_answered()) publish_order(protocol::Pause{}, deadline_from_now());
+  receive_acks();
+  if (all_acked()) publish_command(protocol::Pause{}, deadline_from_now());
 }
 
-std::vector<protocol::Answer> ConsumerEndpoint::reports(bool with_trace, Duration timeout) {
+std::vector<protocol::Ack> ConsumerEndpoint::reports(bool with_trace, Duration timeout) {
   try {
-    take_answers();
+    receive_acks();
     const auto deadline = Deadline::after(timeout);
-    if (with_trace && !over_) await_answers(deadline);  // of an order before, which brings none
-    if (all_answered() && !over_) publish_order(protocol::Report{with_trace}, deadline_from_now());
-    if (!over_) await_answers(deadline);
+    if (with_trace && !over_) await_acks(deadline);  // of an earlier command, whose acks have none
+    if (all_acked() && !over_) publish_command(protocol::Report{with_trace}, deadline_from_now());
+    if (!over_) await_acks(deadline);
   } catch (const Error&) {
     // What they said last is what there is.
   }
   const std::lock_guard lock(control_);
-  return told_;
+  return last_acks_;
 }
 
 void ConsumerEndpoint::interrupt() {
@@ -261,7 +261,7 @@ std::optional<Item> ConsumerEndpoint::next() {
     const OrderedMerge::Step step = merge_.next();
     WorkerQueue& queue = queues_[static_cast<std::size_t>(merge_.worker())];
     switch (step) {
-      case OrderedMerge::Step::give: merge_.gave(); return std::move(queue.items[queue.next++]);
+      case OrderedMerge::Step::take: merge_.taken(); return std::move(queue.items[queue.next++]);
       case OrderedMerge::Step::wait: fetch(merge_.worker()); break;
       case OrderedMerge::Step::failed: halt(); throw StageFailed(queue.failure.value_or(Failure{}));
       case OrderedMerge::Step::ended:
@@ -286,39 +286,39 @@ void ConsumerEndpoint::fetch(int worker) {
       if (woken == Woken::stopped) wait = item_wait();  // the others go on after a pause
       continue;
     }
-    if (arrival->items.pass > pass_) throw CorruptMessage(0, "a worker of the pipeline is ahead of its orders");
+    if (arrival->items.pass > pass_) throw CorruptMessage(0, "a worker of the pipeline is ahead of its commands");
     if (arrival->items.pass == pass_) return use(queue, worker, *std::move(arrival));
   }
 }
 
-void ConsumerEndpoint::use(WorkerQueue& queue, int worker, Incoming::Arrival arrival) {
+void ConsumerEndpoint::use(WorkerQueue& queue, int worker, ItemReceiver::Arrival arrival) {
   protocol::Items& items = arrival.items;
   if (items.start) {
     queue.start = *std::move(items.start);
-    queue.start_given = merge_.given(worker);
+    queue.start_outputs = merge_.num_outputs(worker);
   }
   for (DispatcherSnapshot& place : items.places) add_place(std::move(place));
   queue.failure = std::move(items.failure);
   merge_.apply(worker, items);
   queue.next = 0;
   queue.items.clear();
-  if (log_ != nullptr) log_->add(StageSample{trace_time(Clock::now()), given_before_ + merge_.given()});
+  if (log_ != nullptr) log_->add(StageSample{trace_time(Clock::now()), outputs_before_ + merge_.num_outputs()});
   try {
     const StageScope scope(log_, StageWork::unpack);
-    queue.items = queue.incoming->unpack(std::move(arrival), process_.values);
+    queue.items = queue.incoming->unpack(std::move(arrival), process_.traits);
   } catch (const std::exception&) {
-    throw StageFailed(failure_of(std::current_exception(), process_.name, given_before_ + merge_.given()));
+    throw StageFailed(failure_of(std::current_exception(), process_.name, outputs_before_ + merge_.num_outputs()));
   }
 }
 
 Woken ConsumerEndpoint::wait_for(int worker, ItemWait& wait) {
-  if (!all_named_) take_answers();  // should one be lost, it is told by its name
+  if (!all_named_) receive_acks();  // should one be lost, the error has its name
   WorkerQueue& queue = queues_[static_cast<std::size_t>(worker)];
   const StageScope scope(log_, StageWork::input, queue.incoming->from());
   const auto channels = queue.incoming->channels();
   const int rank = queue.incoming->from();
   const auto explain = [&] {
-    take_answers();
+    receive_acks();
     const auto& timeout = process_.options.timeout;
     const auto waited = timeout - std::min(timeout, wait.deadline.remaining());
     return fmt::format("no item came from {}: {}", name(rank),
@@ -368,10 +368,10 @@ const DispatcherSnapshot& ConsumerEndpoint::place_before(std::int64_t number) co
 }
 
 std::int64_t ConsumerEndpoint::needed() const {
-  if (!has_state_) return given_before_ + merge_.given();
+  if (!has_state_) return outputs_before_ + merge_.num_outputs();
   auto least = std::numeric_limits<std::int64_t>::max();
   for (std::size_t w = 0; w < queues_.size(); ++w) {
-    least = std::min(least, queues_[w].start.drawn * workers() + static_cast<std::int64_t>(w));
+    least = std::min(least, queues_[w].start.num_inputs * workers() + static_cast<std::int64_t>(w));
   }
   return least;
 }
@@ -381,17 +381,17 @@ Cursor ConsumerEndpoint::save() const {
   std::vector<Tree> parts;
   for (std::size_t w = 0; has_state_ && w < queues_.size(); ++w) {
     const WorkerQueue& queue = queues_[w];
-    const std::int64_t drop = queue.start.drop + merge_.given(static_cast<int>(w)) - queue.start_given;
+    const std::int64_t drop = queue.start.drop + merge_.num_outputs(static_cast<int>(w)) - queue.start_outputs;
     parts.push_back(Tree::dict({{"stage", Tree(std::string(cursor_name))},
-                                {"drawn", number(queue.start.drawn)},
-                                {"given", number(queue.start.given)},
+                                {"drawn", number(queue.start.num_inputs)},
+                                {"given", number(queue.start.num_outputs)},
                                 {"drop", number(drop)},
                                 {"cursor", Tree(queue.start.cursor)}}));
   }
   const DispatcherSnapshot& place = place_before(needed());
   return Tree::dict({{"stage", Tree(std::string(cursor_name))},
                      {"workers", number(workers())},
-                     {"given", number(given_before_ + merge_.given())},
+                     {"given", number(outputs_before_ + merge_.num_outputs())},
                      {"mark", number(merge_.position().mark)},
                      {"worker", number(merge_.position().worker)},
                      {"number", number(place.number)},
@@ -408,14 +408,16 @@ Cursor ConsumerEndpoint::cursor_behind(std::int64_t items) {
                      {"cursor", Tree(Bytes{})}});
 }
 
-ConsumerEndpoint::ResumePoint ConsumerEndpoint::beginning_anywhere(std::int64_t given,
+ConsumerEndpoint::ResumePoint ConsumerEndpoint::beginning_anywhere(std::int64_t num_outputs,
                                                                    const DispatcherSnapshot& place) const {
-  ResumePoint from{.given = given, .position = {given / workers() + 1, static_cast<int>(given % workers())}};
+  ResumePoint from{.num_outputs = num_outputs,
+                   .position = {num_outputs / workers() + 1, static_cast<int>(num_outputs % workers())}};
   if (!has_state_) from.dispatcher = place;
   for (int w = 0; w < workers(); ++w) {
-    const std::int64_t share = share_of(given, w, workers());
+    const std::int64_t share = share_of(num_outputs, w, workers());
     // Without a cursor of theirs, workers make again what the consumer has had.
-    from.workers.push_back(has_state_ ? WorkerSnapshot{.drop = share} : WorkerSnapshot{.drawn = share, .given = share});
+    from.workers.push_back(has_state_ ? WorkerSnapshot{.drop = share}
+                                      : WorkerSnapshot{.num_inputs = share, .num_outputs = share});
   }
   return from;
 }
@@ -423,10 +425,12 @@ ConsumerEndpoint::ResumePoint ConsumerEndpoint::beginning_anywhere(std::int64_t 
 ConsumerEndpoint::ResumePoint ConsumerEndpoint::beginning(const Cursor& cursor) const {
   const CursorFields fields(cursor, cursor_name);
   const DispatcherSnapshot place{fields.count("number"), fields.bytes("cursor")};
-  const std::int64_t given = fields.count("given");
+  const std::int64_t num_outputs = fields.count("given");
   const std::int64_t saved_workers = fields.count("workers");
-  if (place.number > given && !has_state_) fields.refuse(fmt::format("it is of item {} of {}", place.number, given));
-  if (!has_state_ || (saved_workers != workers() && placement_.one_to_one)) return beginning_anywhere(given, place);
+  if (place.number > num_outputs && !has_state_)
+    fields.refuse(fmt::format("it is of item {} of {}", place.number, num_outputs));
+  if (!has_state_ || (saved_workers != workers() && placement_.one_to_one))
+    return beginning_anywhere(num_outputs, place);
   const auto& parts = list_in_cursor(fields.at("parts"), cursor_name);
   if (saved_workers != workers() || static_cast<std::int64_t>(parts.size()) != workers()) {
     throw InvalidArgument(
@@ -434,7 +438,7 @@ ConsumerEndpoint::ResumePoint ConsumerEndpoint::beginning(const Cursor& cursor) 
                     "divided among {}; resume with as many workers as it was saved with",
                     saved_workers, workers()));
   }
-  ResumePoint from{.given = given, .dispatcher = place};
+  ResumePoint from{.num_outputs = num_outputs, .dispatcher = place};
   from.position = {fields.count("mark"), static_cast<int>(fields.count("worker") % workers())};
   for (const Tree& part : parts) {
     const CursorFields of(part, cursor_name);

@@ -4,7 +4,7 @@
 #include <random>
 #include <stdexcept>
 
-#include "levada/pipeline/running_testing.h"
+#include "levada/pipeline/open_graph_testing.h"
 #include "levada/tree/codec.h"
 
 namespace levada::pipeline::testing {
@@ -21,17 +21,17 @@ Cursor carried(const Cursor& cursor) {
 void expect_resumable(const Graph& graph, const std::vector<Tree>& all) {
   Opened whole(graph);
   for (std::size_t i = 0; i <= all.size(); ++i) {
-    const auto cursor = whole.stream().save();
+    const auto cursor = whole.iterator().save();
     Opened rest(graph);
-    rest.stream().restore(carried(cursor));
+    rest.iterator().restore(carried(cursor));
     const auto some = std::min<std::size_t>(all.size() - i, i % 3);
     auto items = rest.items(some);
     Opened last(graph);
-    last.stream().restore(rest.stream().save());
+    last.iterator().restore(rest.iterator().save());
     for (auto& item : last.items()) items.push_back(std::move(item));
     ASSERT_EQ(items.size(), all.size() - i) << "at item " << i << " of " << all.size();
     ASSERT_TRUE(std::equal(items.begin(), items.end(), all.end() - static_cast<std::ptrdiff_t>(items.size()))) << i;
-    const auto item = whole.stream().next();
+    const auto item = whole.iterator().next();
     ASSERT_EQ(item.has_value(), i < all.size());
   }
 }
@@ -194,7 +194,7 @@ TEST(Cursors, AFailureComesAtEveryItemOfManyGraphs) {
       Opened opened(graph);
       std::vector<Tree> items;
       const auto failure = failure_of([&] {
-        while (auto item = opened.stream().next()) items.push_back(std::get<Tree>(*item));
+        while (auto item = opened.iterator().next()) items.push_back(std::get<Tree>(*item));
       });
       ASSERT_EQ(failure.stage, "fuse");
       ASSERT_EQ(failure.item, *fails_at);
@@ -208,7 +208,7 @@ TEST(Cursors, AreSmallAndNoDeeperForALongerGraph) {
   for (int i = 0; i < 100; ++i) graph = graph.then(mapped([](auto n) { return n; }));
   Opened opened(graph.then(Shuffle{1000}));
   opened.items(5000);
-  EXPECT_LT(encode_tree(opened.stream().save()).size(), 40000u);
+  EXPECT_LT(encode_tree(opened.iterator().save()).size(), 40000u);
 }
 
 TEST(Cursors, OfAShuffleHoldsNoItems) {
@@ -217,7 +217,7 @@ TEST(Cursors, OfAShuffleHoldsNoItems) {
   };
   Opened opened(first_numbers(10000).then(Map{large}).then(Shuffle{100}));
   opened.items(1000);
-  EXPECT_LT(encode_tree(opened.stream().save()).size(), 3000u);
+  EXPECT_LT(encode_tree(opened.iterator().save()).size(), 3000u);
 }
 
 TEST(Cursors, OfAPackHoldsNoDocuments) {
@@ -225,7 +225,7 @@ TEST(Cursors, OfAPackHoldsNoDocuments) {
   for (const auto method : {Packing::cut, Packing::best_fit}) {
     Opened opened(first_numbers(10000).then(Map{large}).then(Pack{.sequence = 1000, .method = method, .buffer = 100}));
     opened.items(100);
-    EXPECT_LT(encode_tree(opened.stream().save()).size(), 3000u);
+    EXPECT_LT(encode_tree(opened.iterator().save()).size(), 3000u);
   }
 }
 
@@ -235,21 +235,21 @@ TEST(Cursors, FailedItemsAreNotGivenAgain) {
   Opened opened(graph);
   failure_of([&] { opened.items(); });
   Opened again(graph);
-  again.stream().restore(opened.stream().save());
+  again.iterator().restore(opened.iterator().save());
   EXPECT_THAT(again.numbers(), ::testing::ElementsAre(5, 6, 7, 8, 9));
 }
 
 TEST(Cursors, OfSomethingElseAreRefused) {
   const auto graph = first_numbers(10).then(Shuffle{3}).then(Batch{2});
   const auto refuses = [&](const Cursor& cursor) {
-    EXPECT_THROW(Opened(graph).stream().restore(cursor), InvalidArgument);
+    EXPECT_THROW(Opened(graph).iterator().restore(cursor), InvalidArgument);
   };
   refuses(Tree());
   refuses(Tree::list({}));
   refuses(Tree::dict({{"stage", "batch"}}));
-  refuses(Opened(first_numbers(10)).stream().save());
-  refuses(Opened(first_numbers(10).then(Batch{2})).stream().save());
-  refuses(Opened(first_numbers(10).then(Shuffle{30}).then(Batch{2}).then(Batch{2})).stream().save());
+  refuses(Opened(first_numbers(10)).iterator().save());
+  refuses(Opened(first_numbers(10).then(Batch{2})).iterator().save());
+  refuses(Opened(first_numbers(10).then(Shuffle{30}).then(Batch{2}).then(Batch{2})).iterator().save());
 }
 
 TEST(Cursors, OfAPackGoOnWithDocumentsOfTheSameLengthsOnly) {
@@ -260,7 +260,7 @@ TEST(Cursors, OfAPackGoOnWithDocumentsOfTheSameLengthsOnly) {
     Opened opened(documents(29).then(pack));
     opened.items(3);
     Opened again(documents(length).then(pack));
-    again.stream().restore(opened.stream().save());
+    again.iterator().restore(opened.iterator().save());
     return again.items().size();
   };
   for (const auto method : {Packing::cut, Packing::best_fit}) {
@@ -300,7 +300,7 @@ void expect_lies_found_out(const Graph& graph, const Cursor& cursor) {
   for (const auto& lie : changed(cursor)) {
     try {
       Opened again(graph);
-      again.stream().restore(lie);
+      again.iterator().restore(lie);
       EXPECT_LE(again.items().size(), 100u);
     } catch (const InvalidArgument&) {
     } catch (const StageFailed& error) {
@@ -316,7 +316,7 @@ TEST(Cursors, MayLieAndAreFoundOutOrEnd) {
                          .then(Repeat{2});
   Opened opened(graph);
   opened.items(7);
-  expect_lies_found_out(graph, opened.stream().save());
+  expect_lies_found_out(graph, opened.iterator().save());
 }
 
 TEST(Cursors, OfPacksMayLieAndAreFoundOutOrEnd) {
@@ -325,7 +325,7 @@ TEST(Cursors, OfPacksMayLieAndAreFoundOutOrEnd) {
     for (const std::size_t items : {1, 3}) {
       Opened opened(graph);
       opened.items(items);
-      expect_lies_found_out(graph, opened.stream().save());
+      expect_lies_found_out(graph, opened.iterator().save());
     }
   }
 }

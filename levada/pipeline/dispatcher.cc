@@ -18,8 +18,8 @@ class Dispatcher {
   explicit Dispatcher(WorkerRuntime& loop) : loop_(loop), shares_(static_cast<std::size_t>(loop.ranks().workers)) {
     const Process& process = loop.process();
     for (int w = 0; w < loop.ranks().workers; ++w) {
-      outgoing_.push_back(std::make_unique<Outgoing>(process.engine, loop.ranks().rank_of(w),
-                                                     worker_edge(process.options), loop.traffic()));
+      outgoing_.push_back(std::make_unique<ItemSender>(process.engine, loop.ranks().rank_of(w),
+                                                       worker_edge(process.options), loop.traffic()));
     }
   }
 
@@ -35,7 +35,7 @@ class Dispatcher {
   struct Share {
     std::int64_t first = 0;
     std::vector<Item> items;
-    bool told_ending = false;
+    bool sent_ending = false;
   };
   struct Failed {
     std::int64_t number = 0;  ///< of the item in whose place it comes
@@ -49,10 +49,10 @@ class Dispatcher {
   }
 
   void run_pass() {
-    dealer_ = protocol::RoundRobinAssigner(workers(), loop_.state().reset());
-    sizer_ = MessageSizer(options().worker_prefetch > 0 ? MessageSizer::most_items : 1);
+    assigner_ = protocol::RoundRobinAssigner(workers(), loop_.state().reset());
+    sizer_ = MessageSizer(options().worker_prefetch > 0 ? MessageSizer::max_items : 1);
     pace_ = SnapshotPace(options().snapshot_every);
-    saved_at_ = dealer_.number();
+    saved_at_ = assigner_.number();
     place_.reset();
     shares_.assign(shares_.size(), {});
     std::optional<Failed> failure;
@@ -60,36 +60,36 @@ class Dispatcher {
       failure = deal_all();
     } catch (const std::exception&) {
       if (loop_.interrupted()) return;
-      failure = failed(std::current_exception(), dealer_.number());
+      failure = failed(std::current_exception(), assigner_.number());
     }
     // What was made before it comes first, and may fail on its way.
     if (auto earlier = put_shares(failure ? Ending::none : Ending::ended)) failure = std::move(earlier);
     if (failure) put_failure(*failure);
     loop_.send(outgoing_);
-    for (;;) loop_.wait_for_orders();
+    for (;;) loop_.wait_for_command();
   }
 
   std::optional<Failed> deal_all() {
     const auto& state = loop_.state();
-    const Running running = loop_.running(
+    const RuntimeOptions runtime_options = loop_.runtime_options(
         {.role = Role::dispatcher, .rank = options().rank, .ranks = options().ranks, .workers = options().workers});
-    if (loop_.process().begin_epoch) loop_.process().begin_epoch(running.opening);
-    const auto stream = open(loop_.process().graph, *loop_.placement().dispatch_boundary, running);
-    if (!state.reset().dispatcher.cursor.empty()) stream->restore(unpack_cursor(state.reset().dispatcher.cursor));
+    if (loop_.process().begin_epoch) loop_.process().begin_epoch(runtime_options.open_context);
+    const auto iterator = open(loop_.process().graph, *loop_.placement().dispatch_boundary, runtime_options);
+    if (!state.reset().dispatcher.cursor.empty()) iterator->restore(unpack_cursor(state.reset().dispatcher.cursor));
     for (;;) {
       loop_.attend();
-      begin_message(*stream);
+      begin_message(*iterator);
       for (bool full = false; !full;) {
-        auto item = stream->next();
+        auto item = iterator->next();
         if (!item) {
-          if (!dealer_.has_caught_up()) {
+          if (!assigner_.has_caught_up()) {
             throw InvalidArgument(
-                fmt::format("the state is of further on than item {}, after which there are none", dealer_.number()));
+                fmt::format("the state is of further on than item {}, after which there are none", assigner_.number()));
           }
           return std::nullopt;
         }
-        if (dealer_.wanted()) add(*std::move(item));
-        dealer_.dealt();
+        if (assigner_.wanted()) add(*std::move(item));
+        assigner_.dealt();
         full = sizer_.add([this] { return loop_.work_time(); }) || is_snapshot_due();
       }
       if (auto failure = flush()) return failure;
@@ -99,22 +99,22 @@ class Dispatcher {
   /// Whether the user's number of items has been made since the last snapshot.
   bool is_snapshot_due() const {
     const auto every = options().snapshot_every;
-    return every > 0 && dealer_.number() - saved_at_ >= every;
+    return every > 0 && assigner_.number() - saved_at_ >= every;
   }
 
-  void begin_message(const Stream& stream) {
-    if (pace_.is_due(dealer_.number() - saved_at_, Clock::now())) {
-      saved_at_ = dealer_.number();
+  void begin_message(const Iterator& iterator) {
+    if (pace_.is_due(assigner_.number() - saved_at_, Clock::now())) {
+      saved_at_ = assigner_.number();
       place_ = loop_.snapshot(pace_, [&] {
-        return protocol::DispatcherSnapshot{dealer_.number(), pack_cursor(stream.save())};
+        return protocol::DispatcherSnapshot{assigner_.number(), pack_cursor(iterator.save())};
       });
     }
     sizer_.begin(loop_.work_time());
   }
 
   void add(Item item) {
-    Share& share = shares_[static_cast<std::size_t>(dealer_.worker())];
-    if (share.items.empty()) share.first = dealer_.number();
+    Share& share = shares_[static_cast<std::size_t>(assigner_.worker())];
+    if (share.items.empty()) share.first = assigner_.number();
     share.items.push_back(std::move(item));
   }
 
@@ -124,7 +124,7 @@ class Dispatcher {
     std::size_t bytes = 0;
     for (const auto& outgoing : outgoing_) bytes += outgoing->take_bytes();
     sizer_.sent(made, bytes);
-    loop_.gave(dealer_.number());
+    loop_.count_sent(assigner_.number());
     if (!failure) loop_.send(outgoing_);
     return failure;
   }
@@ -141,7 +141,7 @@ class Dispatcher {
       auto place = &share == &*first ? std::exchange(place_, std::nullopt) : std::nullopt;
       try {
         put_share(worker, ending, std::move(place));
-      } catch (const Outgoing::CannotPack& item) {
+      } catch (const ItemSender::CannotPack& item) {
         const std::int64_t number = share.first + static_cast<std::int64_t>(item.item) * workers();
         if (!failure || number < failure->number) {
           failure = {number, loop_.cannot_pack(*loop_.placement().dispatch_boundary, number, item.cause)};
@@ -155,13 +155,13 @@ class Dispatcher {
   void put_share(std::size_t worker, Ending ending, std::optional<protocol::DispatcherSnapshot> place) {
     Share& share = shares_[worker];
     if (share.items.empty() && ending == Ending::none) return;
-    outgoing_[worker]->put(share.items, loop_.process().values, [&](std::size_t begin, std::size_t end) {
+    outgoing_[worker]->put(share.items, loop_.process().traits, [&](std::size_t begin, std::size_t end) {
       protocol::Items items{.pass = loop_.state().pass(),
                             .first = share.first + static_cast<std::int64_t>(begin) * workers(),
                             .count = static_cast<std::uint32_t>(end - begin)};
       if (place) items.places.push_back(*std::exchange(place, std::nullopt));
       if (end == share.items.size()) items.ending = ending;
-      share.told_ending = items.ending != Ending::none;
+      share.sent_ending = items.ending != Ending::none;
       return items;
     });
   }
@@ -169,10 +169,10 @@ class Dispatcher {
   /// The failure in the place of its item, and the end for all others.
   void put_failure(const Failed& failed) {
     for (Share& share : shares_) {
-      if (share.told_ending) continue;
+      if (share.sent_ending) continue;
       const auto worker = static_cast<std::size_t>(&share - shares_.data());
       const bool fails = failed.number % workers() == static_cast<std::int64_t>(worker);
-      outgoing_[worker]->put({}, loop_.process().values, [&](std::size_t, std::size_t) {
+      outgoing_[worker]->put({}, loop_.process().traits, [&](std::size_t, std::size_t) {
         protocol::Items items{.pass = loop_.state().pass(), .ending = fails ? Ending::failed : Ending::ended};
         if (fails) items.failure = failed.failure;
         return items;
@@ -181,9 +181,9 @@ class Dispatcher {
   }
 
   WorkerRuntime& loop_;
-  std::vector<std::unique_ptr<Outgoing>> outgoing_;
+  std::vector<std::unique_ptr<ItemSender>> outgoing_;
   std::vector<Share> shares_;
-  protocol::RoundRobinAssigner dealer_;
+  protocol::RoundRobinAssigner assigner_;
   MessageSizer sizer_;
   SnapshotPace pace_;
   std::int64_t saved_at_ = 0;

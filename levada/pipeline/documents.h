@@ -30,7 +30,7 @@ struct Document {
   DocumentPtr copy_from(std::int64_t begin) const;
 };
 
-/// The fields that all documents of a stream have besides tokens.
+/// The fields that all documents of an iterator have besides tokens.
 struct DocumentForm {
   bool has_labels = false, has_loss_mask = false;
   std::vector<std::pair<std::string, DType>> others;  ///< by name
@@ -38,7 +38,7 @@ struct DocumentForm {
   bool operator==(const DocumentForm&) const = default;
 };
 
-/// Makes documents of the items of one stream. The first document decides what form all have.
+/// Makes documents of the items of one iterator. The first document decides what form all have.
 class DocumentReader {
  public:
   explicit DocumentReader(const Pack& pack)

@@ -6,7 +6,7 @@
 
 #include "levada/base/error.h"
 #include "levada/pipeline/checkpointed_input.h"
-#include "levada/pipeline/streams.h"
+#include "levada/pipeline/graph_builder.h"
 
 namespace levada::pipeline {
 
@@ -25,8 +25,8 @@ class Forked {
   }
 
   /// Before the first next(): what comes before goes on where the branch goes on that is furthest back.
-  void settle() {
-    settled_ = true;
+  void finish_restore() {
+    is_restored_ = true;
     auto& from = slowest();
     end_ = base_ = from.position;
     for (const auto& each : branches_) furthest_restored_ = std::max(furthest_restored_, each.position.load());
@@ -71,8 +71,8 @@ class Forked {
   CheckpointedInput::Point at(int number) {
     const auto lock = locked();
     const auto& branch = of(number);
-    if (!settled_ && branch.restored) return *branch.restored;
-    return source_.at(settled_ ? branch.position.load() : 0);
+    if (!is_restored_ && branch.restored) return *branch.restored;
+    return source_.at(is_restored_ ? branch.position.load() : 0);
   }
 
   void restore(int number, CheckpointedInput::Point point, std::int64_t position) {
@@ -203,22 +203,22 @@ class Forked {
   std::int64_t base_ = 0;             ///< position of the item at the front
   std::atomic<std::int64_t> end_{0};  ///< position behind the item at the back
   std::int64_t furthest_restored_ = 0;
-  bool settled_ = false, ended_ = false;
+  bool is_restored_ = false, ended_ = false;
   std::exception_ptr thrown_;
   std::atomic<bool> pulling_{false};  ///< a branch has what comes before make an item
 };
 
 namespace {
 
-class BranchStream final : public StageStream {
+class BranchIterator final : public StageIterator {
  public:
-  BranchStream(GraphContextPtr context, int stage, std::shared_ptr<Forked> fork, int thread)
-      : StageStream(std::move(context), stage, nullptr),
+  BranchIterator(GraphContextPtr context, int stage, std::shared_ptr<Forked> fork, int thread)
+      : StageIterator(std::move(context), stage, nullptr),
         fork_(std::move(fork)),
         number_in_fork_(fork_->add(stage, thread)) {}
-  ~BranchStream() override { release(); }
-  BranchStream(const BranchStream&) = delete;
-  BranchStream& operator=(const BranchStream&) = delete;
+  ~BranchIterator() override { release(); }
+  BranchIterator(const BranchIterator&) = delete;
+  BranchIterator& operator=(const BranchIterator&) = delete;
 
  private:
   std::optional<Item> make() override {
@@ -229,7 +229,7 @@ class BranchStream final : public StageStream {
     return {std::move(point.entries), {{"skip", point.skip}}};
   }
   void restore_saved(const CursorFields& own, std::span<const Tree> before) override {
-    fork_->restore(number_in_fork_, {{before.begin(), before.end()}, own.count("skip")}, given_);
+    fork_->restore(number_in_fork_, {{before.begin(), before.end()}, own.count("skip")}, num_inputs_);
   }
   void release() override {
     if (auto fork = std::exchange(fork_, nullptr)) fork->leave(number_in_fork_);
@@ -245,12 +245,12 @@ std::shared_ptr<Forked> make_fork(const StagePlace& at) {
   return std::make_shared<Forked>(at.builder.context(), at.stage, at.input());
 }
 
-void settle(Forked& fork) {
-  fork.settle();
+void finish_restore(Forked& fork) {
+  fork.finish_restore();
 }
 
 StagePtr make_stage(const Branch&, const StagePlace& at) {
-  return at.make<BranchStream>(at.builder.fork(at.before()), at.thread);
+  return at.make<BranchIterator>(at.builder.fork(at.before()), at.thread);
 }
 
 // Where it is the end, and its branches are elsewhere, its items are as they come.

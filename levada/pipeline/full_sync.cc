@@ -7,8 +7,8 @@
 #include "levada/base/error.h"
 #include "levada/pipeline/checkpointed_input.h"
 #include "levada/pipeline/epoch_end_barrier.h"
+#include "levada/pipeline/graph_builder.h"
 #include "levada/pipeline/message_sizer.h"
-#include "levada/pipeline/streams.h"
 
 namespace levada::pipeline {
 namespace {
@@ -25,10 +25,10 @@ Failure own_failure(const std::exception_ptr& error) {
   }
 }
 
-class FullSyncStream final : public StageStream {
+class FullSyncIterator final : public StageIterator {
  public:
-  FullSyncStream(const GraphContextPtr& context, int stage, const std::function<StagePtr()>& open_input)
-      : StageStream(context, stage, nullptr), agreement_(context->all_ranks, options(*context, stage)) {
+  FullSyncIterator(const GraphContextPtr& context, int stage, const std::function<StagePtr()>& open_input)
+      : StageIterator(context, stage, nullptr), barrier_(context->all_ranks, options(*context, stage)) {
     try {
       source_.emplace(context, stage, open_input());
     } catch (const std::exception&) {
@@ -48,14 +48,14 @@ class FullSyncStream final : public StageStream {
     const auto all = await();
     if (all.kind == Lookahead::Kind::ended) return std::nullopt;
     if (all.kind == Lookahead::Kind::failed) {
-      if (all.failed_rank == agreement_.rank()) std::rethrow_exception(thrown_);
+      if (all.failed_rank == barrier_.rank()) std::rethrow_exception(thrown_);
       throw StageFailed(*all.failure);
     }
-    if (given_ == bunch_ && !is_over_) look();
+    if (num_inputs_ == bunch_ && !is_over_) look();
     std::optional<Item> item(std::move(ahead_.front()));
     ahead_.pop_front();
-    ++given_;
-    if (source_) source_->keep_from(given_);
+    ++num_inputs_;
+    if (source_) source_->keep_from(num_inputs_);
     return item;
   }
 
@@ -77,12 +77,12 @@ class FullSyncStream final : public StageStream {
       is_over_ = true;
       mine.kind = Lookahead::Kind::failed;
       mine.failure = own_failure(thrown_);
-      mine.failure->process = fmt::format("rank {}, {}", agreement_.rank(),
+      mine.failure->process = fmt::format("rank {}, {}", barrier_.rank(),
                                           mine.failure->process.empty() ? context_->process : mine.failure->process);
     } else if (is_over_) {
       mine.kind = Lookahead::Kind::ended;
     }
-    agreement_.say(mine);
+    barrier_.report(mine);
     if (at_once) std::rethrow_exception(thrown_);
   }
 
@@ -99,11 +99,11 @@ class FullSyncStream final : public StageStream {
     sizer_.sent(Clock::now(), 0);
     return true;
   }
-  std::int64_t made() const { return given_ + static_cast<std::int64_t>(ahead_.size()); }
+  std::int64_t made() const { return num_inputs_ + static_cast<std::int64_t>(ahead_.size()); }
 
   EndTree::Outcome await() {
     try {
-      return waited([&] { return agreement_.await(given_); });
+      return waited([&] { return barrier_.await(num_inputs_); });
     } catch (const std::exception&) {
       if (thrown_ && ahead_.empty()) std::rethrow_exception(thrown_);  // what happened here says more
       throw;
@@ -112,22 +112,22 @@ class FullSyncStream final : public StageStream {
 
   Saved saved() const override {
     if (!source_) std::rethrow_exception(thrown_);
-    auto point = source_->at(given_);
+    auto point = source_->at(num_inputs_);
     return {std::move(point.entries), {{"skip", point.skip}}};
   }
   void restore_saved(const CursorFields& own, std::span<const Tree> before) override {
-    if (source_) source_->restore(before, given_, own.count("skip"));
+    if (source_) source_->restore(before, num_inputs_, own.count("skip"));
   }
   void release() override {
     if (source_) source_->release();
   }
 
   /// Items of a bunch: two of them are kept, whatever their size, and a message costs what some ten items do.
-  static constexpr std::int64_t most_items = 16;
+  static constexpr std::int64_t max_items = 16;
 
-  EpochEndBarrier agreement_;
+  EpochEndBarrier barrier_;
   std::optional<CheckpointedInput> source_;  ///< empty where it could not be opened
-  MessageSizer sizer_{most_items};
+  MessageSizer sizer_{max_items};
   bool looked_ = false;
   std::deque<Item> ahead_;
   std::int64_t bunch_ = 0;     ///< where the last one begins
@@ -140,7 +140,7 @@ class FullSyncStream final : public StageStream {
 StagePtr make_stage(const FullSync&, const StagePlace& at) {
   const auto& all_ranks = at.builder.context()->all_ranks;
   if (all_ranks == nullptr || all_ranks->info().size == 1) return make_identity(at, at.input());
-  return at.make<FullSyncStream>([&] { return at.input(); });
+  return at.make<FullSyncIterator>([&] { return at.input(); });
 }
 
 }  // namespace levada::pipeline

@@ -12,9 +12,9 @@
 #include "levada/engine/inproc/inproc.h"
 #include "levada/engine/shm/forked_ranks_testing.h"
 #include "levada/pipeline/graph_testing.h"
+#include "levada/pipeline/open_graph_testing.h"
 #include "levada/pipeline/ranks_testing.h"
 #include "levada/pipeline/roles_testing.h"
-#include "levada/pipeline/running_testing.h"
 
 namespace levada::pipeline {
 namespace {
@@ -31,19 +31,20 @@ class OnRank {
  public:
   OnRank(const Graph& graph, const std::shared_ptr<Engine>& engine, std::function<void()> poll = {})
       : counts_(graph.stages().size()),
-        stream_(open(graph, graph.end(),
-                     Running{.values = values_,
-                             .opening = make_opening(7, 0, {.rank = engine->info().rank, .ranks = engine->info().size}),
-                             .process = "the consumer",
-                             .counts = counts_,
-                             .all_ranks = engine,
-                             .poll = std::move(poll)})) {}
+        iterator_(open(graph, graph.end(),
+                       RuntimeOptions{.traits = traits_,
+                                      .open_context = make_open_context(
+                                          7, 0, {.rank = engine->info().rank, .ranks = engine->info().size}),
+                                      .process = "the consumer",
+                                      .counts = counts_,
+                                      .all_ranks = engine,
+                                      .poll = std::move(poll)})) {}
 
-  Stream& stream() { return *stream_; }
+  Iterator& iterator() { return *iterator_; }
   std::vector<std::int64_t> numbers(std::size_t most = 1 << 20) {
     std::vector<std::int64_t> numbers;
     while (numbers.size() < most) {
-      const auto item = stream_->next();
+      const auto item = iterator_->next();
       if (!item) break;
       numbers.push_back(std::get<std::int64_t>(std::get<Tree>(*item).leaf()));
     }
@@ -51,9 +52,9 @@ class OnRank {
   }
 
  private:
-  TreeValues values_;
+  TreeItemTraits traits_;
   Counts counts_;
-  StreamPtr stream_;
+  IteratorPtr iterator_;
 };
 
 /// Throws at item `at` of rank `rank`.
@@ -68,7 +69,7 @@ TEST(FullSync, StopsAllRanksAtTheEndOfTheShortest) {
   on_threads_and_processes(2, [](const std::shared_ptr<Engine>& engine) {
     OnRank rank(first_numbers(23).then(Shard{}).then(FullSync{}), engine);
     require(rank.numbers().size() == 11, "23 items in two parts are 11 each, and one left");
-    require(!rank.stream().next(), "the end stays");
+    require(!rank.iterator().next(), "the end stays");
   });
 }
 
@@ -84,26 +85,26 @@ TEST(FullSync, MakesAFailureOfOneRankThatOfAll) {
     OnRank rank(first_numbers(engine->info().rank == 2 ? 5 : 50).then(failing(1, 3, engine)).then(FullSync{}), engine);
     const auto before = rank.numbers(3);
     require(before.size() == 3, "items before the failure are missing");
-    const Failure failure = failure_of([&] { rank.stream().next(); });
+    const Failure failure = failure_of([&] { rank.iterator().next(); });
     require(failure.stage == "map" && failure.item == 3, describe(failure));
     require(failure.kind == ErrorKind::source && failure.message == "cannot decode", describe(failure));
     const bool own = engine->info().rank == 1;
     require(failure.process == (own ? "the consumer" : "rank 1, the consumer"), failure.process);
-    require(!rank.stream().next(), "a failure is the end");
+    require(!rank.iterator().next(), "a failure is the end");
   });
 }
 
 TEST(FullSync, MakesAFailureToOpenThatOfAll) {
-  class Broken final : public Origin {
+  class Broken final : public ItemSource {
    public:
     std::string describe() const override { return "broken"; }
     bool divides() const override { return false; }
-    StreamPtr open(const Opening&, Division) const override { throw SourceError("no such file"); }
+    IteratorPtr open(const OpenContext&, Partition) const override { throw SourceError("no such file"); }
   };
   on_threads_and_processes(2, [](const std::shared_ptr<Engine>& engine) {
     const Graph whole = first_numbers(5), broken = Graph::source(std::make_shared<Broken>());
     OnRank rank((engine->info().rank == 1 ? broken : whole).then(FullSync{}), engine);
-    const Failure failure = failure_of([&] { rank.stream().next(); });
+    const Failure failure = failure_of([&] { rank.iterator().next(); });
     require(failure.stage == "source" && failure.message == "no such file", describe(failure));
   });
 }
@@ -112,7 +113,7 @@ TEST(FullSync, IsAFailureWhereOneFailsAndAnotherEnds) {
   on_threads_and_processes(2, [](const std::shared_ptr<Engine>& engine) {
     OnRank rank(first_numbers(engine->info().rank == 0 ? 3 : 9).then(failing(1, 3, engine)).then(FullSync{}), engine);
     require(rank.numbers(3).size() == 3, "items before the failure are missing");
-    require(failure_of([&] { rank.stream().next(); }).message == "cannot decode", "another failure");
+    require(failure_of([&] { rank.iterator().next(); }).message == "cannot decode", "another failure");
   });
 }
 
@@ -126,7 +127,7 @@ TEST(FullSync, GoesOnWhereItWasSaved) {
       OnRank first(graph, engine);
       auto numbers = first.numbers(given);
       OnRank second(graph, engine);
-      second.stream().restore(first.stream().save());
+      second.iterator().restore(first.iterator().save());
       const auto more = second.numbers();
       numbers.insert(numbers.end(), more.begin(), more.end());
       require(numbers == all, fmt::format("after {}: {} for {}", given, numbers, all));
@@ -166,12 +167,12 @@ TEST(FullSync, GoesOnFromStatesThatLieDifferentlyFarBack) {
     const int number = engine->info().rank;
     const Graph graph = first_numbers(40 + number).then(FullSync{});
     OnRank first(graph, engine);
-    Cursor cursor = first.stream().save();
+    Cursor cursor = first.iterator().save();
     first.numbers(5);
-    if (number == 1) cursor = first.stream().save();
+    if (number == 1) cursor = first.iterator().save();
     agree(*engine, {}, Deadline::after(std::chrono::seconds(20)), "the test");
     OnRank second(graph, engine);
-    second.stream().restore(cursor);
+    second.iterator().restore(cursor);
     require(second.numbers().back() == 39, "ranks end at other items");
   });
 }
@@ -182,7 +183,7 @@ void expect_to_let_go_of(const Graph& ahead) {
   OnRank slow(first_numbers(9).then(FullSync{}), engines[0]);
   std::optional<OnRank> other(std::in_place, ahead, engines[1]);
   std::thread taking([&] { slow.numbers(1); });
-  EXPECT_TRUE(other->stream().next());
+  EXPECT_TRUE(other->iterator().next());
   taking.join();
   // Its thread comes to wait for what the other rank says of its next items, and would for minutes.
   while (engines[0]->status(1).step < 1) std::this_thread::sleep_for(std::chrono::milliseconds(1));

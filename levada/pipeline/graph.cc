@@ -74,7 +74,7 @@ std::string fault_of(const Operation& operation, std::size_t inputs) {
   const auto callable = [](const auto& function) { return std::string(function ? "" : "it has no function"); };
   return std::visit(
       Overloaded{
-          [](const Source& s) { return std::string(s.origin ? "" : "it has no origin"); },
+          [](const Source& s) { return std::string(s.items ? "" : "it has no item source"); },
           [&](const Map& s) {
             const auto fault = callable(s.function);
             return fault.empty() ? least("threads", s.threads, 0) : fault;
@@ -100,7 +100,7 @@ std::string fault_of(const Operation& operation, std::size_t inputs) {
 /// How many stages an operation has before it.
 struct Inputs {
   std::size_t least, most;
-  std::string_view said;
+  std::string_view text;
 };
 Inputs inputs_of(const Operation& operation) {
   if (std::holds_alternative<Source>(operation)) return {0, 0, "no stages"};
@@ -123,7 +123,7 @@ void check_fork(const Stage& stage, const Stage& input) {
   }
 }
 
-/// A stream is read once, so an item goes to one stage, or to one for each branch.
+/// An iterator is read once, so an item goes to one stage, or to one for each branch.
 void check_taken_once(const std::vector<Stage>& stages) {
   std::vector<std::vector<const Stage*>> takers(stages.size());
   for (const Stage& stage : stages) {
@@ -214,25 +214,25 @@ struct Graph::State {
       int number = find(other.identities[i]);
       if (number < 0) {
         Stage stage = other.stages[i];
-        stage.tied.clear();
+        stage.colocated.clear();
         renumber(stage.inputs);
         number = append(std::move(stage), other.identities[i], other.named[i]);
       }
       number_of.push_back(number);
     }
     for (std::size_t i = 0; i < other.stages.size(); ++i) {
-      for (const int to : other.stages[i].tied) tie(number_of[i], number_of[static_cast<std::size_t>(to)]);
+      for (const int to : other.stages[i].colocated) colocate(number_of[i], number_of[static_cast<std::size_t>(to)]);
     }
     return number_of.back();
   }
 
-  void tie(int first, int last) {
-    auto& tied = stages[static_cast<std::size_t>(first)].tied;
-    if (std::ranges::find(tied, last) == tied.end()) tied.push_back(last);
+  void colocate(int first, int last) {
+    auto& colocated = stages[static_cast<std::size_t>(first)].colocated;
+    if (std::ranges::find(colocated, last) == colocated.end()) colocated.push_back(last);
   }
 
   /// Gives each stage a name of its own; those that callers gave stay.
-  void settle_names() {
+  void assign_names() {
     std::set<std::string> taken;
     for (std::size_t i = 0; i < stages.size(); ++i) {
       if (named[i] && !taken.insert(stages[i].name).second) refuse(stages[i].name, "another stage has that name");
@@ -249,8 +249,8 @@ struct Graph::State {
 
 Graph::Graph(State state) : state_(std::make_shared<const State>(std::move(state))) {}
 
-Graph Graph::source(std::shared_ptr<const Origin> origin, std::string name) {
-  return join(Source{std::move(origin)}, {}, std::move(name));
+Graph Graph::source(std::shared_ptr<const ItemSource> items, std::string name) {
+  return join(Source{std::move(items)}, {}, std::move(name));
 }
 
 Graph Graph::then(Operation operation, std::string name) const {
@@ -263,17 +263,17 @@ Graph Graph::join(Operation operation, const std::vector<Graph>& inputs, std::st
   if (const auto fault = fault_of(last.operation, inputs.size()); !fault.empty()) refuse(last.name, fault);
   const Inputs wanted = inputs_of(last.operation);
   if (inputs.size() < wanted.least || inputs.size() > wanted.most) {
-    refuse(last.name, fmt::format("it has {} stages before it, and needs {}", inputs.size(), wanted.said));
+    refuse(last.name, fmt::format("it has {} stages before it, and needs {}", inputs.size(), wanted.text));
   }
   for (const Graph& input : inputs) last.inputs.push_back(state.merge(*input.state_));
-  state.settle_names();
+  state.assign_names();
   for (const Stage& stage : state.stages) {
     if (stage.name == name) refuse(name, "another stage has that name");
   }
   for (const int input : last.inputs) check_fork(last, state.stages[static_cast<std::size_t>(input)]);
   if (name.empty()) last.name.clear();
   state.append(std::move(last), std::make_shared<const char>(), !name.empty());
-  state.settle_names();
+  state.assign_names();
   check_taken_once(state.stages);
   Graph graph(std::move(state));
   check_caches(graph);
@@ -287,11 +287,11 @@ std::vector<Graph> Graph::fork(std::int64_t branches, std::int64_t buffer, std::
   return graphs;
 }
 
-Graph Graph::tie(std::string_view first, std::string_view last) const {
+Graph Graph::colocate(std::string_view first, std::string_view last) const {
   const int from = find(first), to = find(last);
   if (!Reachability(*this).feeds(from, to)) refuse(first, fmt::format("its items do not reach \"{}\"", last));
   State state = *state_;
-  state.tie(from, to);
+  state.colocate(from, to);
   return Graph(std::move(state));
 }
 

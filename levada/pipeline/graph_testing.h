@@ -13,20 +13,20 @@
 namespace levada::pipeline::testing {
 
 /// The numbers from 0 to count - 1.
-class Numbers final : public Origin {
+class Numbers final : public ItemSource {
  public:
   explicit Numbers(std::int64_t count, bool can_divide = false) : count_(count), can_divide_(can_divide) {}
 
   std::string describe() const override { return "numbers"; }
   bool divides() const override { return can_divide_; }
-  StreamPtr open(const Opening&, Division division) const override {
-    return std::make_unique<Items>(count_, can_divide_ ? division : Division{});
+  IteratorPtr open(const OpenContext&, Partition partition) const override {
+    return std::make_unique<Items>(count_, can_divide_ ? partition : Partition{});
   }
 
  private:
-  class Items final : public Stream {
+  class Items final : public Iterator {
    public:
-    Items(std::int64_t count, Division division) : next_(division.index), step_(division.count), count_(count) {}
+    Items(std::int64_t count, Partition partition) : next_(partition.index), step_(partition.count), count_(count) {}
     std::optional<Item> next() override {
       if (next_ >= count_) return std::nullopt;
       return Tree(std::exchange(next_, next_ + step_));
@@ -56,8 +56,8 @@ inline Filter all() {
   return {.predicate = [](const Item&) { return true; }};
 }
 inline FlatMap once() {
-  return {.function = [](Item item) -> StreamPtr {
-    class Once final : public Stream {
+  return {.function = [](Item item) -> IteratorPtr {
+    class Once final : public Iterator {
      public:
       explicit Once(Item item) : item_(std::move(item)) {}
       std::optional<Item> next() override { return std::exchange(item_, std::nullopt); }

@@ -1,17 +1,17 @@
-// Stages that make one stream of several.
+// Stages that make one iterator of several.
 #include <algorithm>
 #include <bit>
 
 #include "levada/corpus/permutation.h"
-#include "levada/pipeline/streams.h"
+#include "levada/pipeline/graph_builder.h"
 
 namespace levada::pipeline {
 namespace {
 
-class MergingStream : public StageStream {
+class MergingIterator : public StageIterator {
  public:
-  MergingStream(GraphContextPtr context, int stage, std::vector<StagePtr> inputs)
-      : StageStream(std::move(context), stage, nullptr), inputs_(std::move(inputs)) {}
+  MergingIterator(GraphContextPtr context, int stage, std::vector<StagePtr> inputs)
+      : StageIterator(std::move(context), stage, nullptr), inputs_(std::move(inputs)) {}
 
  protected:
   virtual void save_own(Fields&) const {}
@@ -39,9 +39,9 @@ class MergingStream : public StageStream {
   void release() final { inputs_.clear(); }
 };
 
-class ZipStream final : public MergingStream {
+class ZipIterator final : public MergingIterator {
  public:
-  using MergingStream::MergingStream;
+  using MergingIterator::MergingIterator;
 
  private:
   std::optional<Item> make() override {
@@ -52,14 +52,14 @@ class ZipStream final : public MergingStream {
       if (!item) return std::nullopt;
       items.push_back(std::move(*item));
     }
-    ++given_;
-    return guarded([&] { return context_->values.tuple_of(std::move(items)); });
+    ++num_inputs_;
+    return guarded([&] { return context_->traits.tuple_of(std::move(items)); });
   }
 };
 
-class ConcatStream final : public MergingStream {
+class ConcatIterator final : public MergingIterator {
  public:
-  using MergingStream::MergingStream;
+  using MergingIterator::MergingIterator;
 
  private:
   std::optional<Item> make() override {
@@ -74,7 +74,7 @@ class ConcatStream final : public MergingStream {
       passed += inputs_[at_]->skip(items - passed);
       if (passed == items) break;
     }
-    given_ += passed;
+    num_inputs_ += passed;
     return passed;
   }
   void save_own(Fields& fields) const override { fields.emplace_back("at", static_cast<std::int64_t>(at_)); }
@@ -86,10 +86,10 @@ class ConcatStream final : public MergingStream {
   std::size_t at_ = 0;
 };
 
-class InterleaveStream final : public MergingStream {
+class InterleaveIterator final : public MergingIterator {
  public:
-  InterleaveStream(GraphContextPtr context, int stage, std::vector<StagePtr> inputs, std::uint64_t seed)
-      : MergingStream(std::move(context), stage, std::move(inputs)),
+  InterleaveIterator(GraphContextPtr context, int stage, std::vector<StagePtr> inputs, std::uint64_t seed)
+      : MergingIterator(std::move(context), stage, std::move(inputs)),
         seed_(seed),
         weights_(operation<Interleave>().weights),
         ended_(inputs_.size()) {}
@@ -156,13 +156,13 @@ class InterleaveStream final : public MergingStream {
 }  // namespace
 
 StagePtr make_stage(const Zip&, const StagePlace& at) {
-  return at.make<ZipStream>(at.inputs());
+  return at.make<ZipIterator>(at.inputs());
 }
 StagePtr make_stage(const Concat&, const StagePlace& at) {
-  return at.make<ConcatStream>(at.inputs());
+  return at.make<ConcatIterator>(at.inputs());
 }
 StagePtr make_stage(const Interleave& interleave, const StagePlace& at) {
-  return at.make<InterleaveStream>(at.inputs(), seed_of(at, interleave.seed));
+  return at.make<InterleaveIterator>(at.inputs(), seed_of(at, interleave.seed));
 }
 
 }  // namespace levada::pipeline

@@ -4,7 +4,7 @@
 
 #include "levada/base/refusal_testing.h"
 #include "levada/pipeline/graph_testing.h"
-#include "levada/pipeline/running_testing.h"
+#include "levada/pipeline/open_graph_testing.h"
 
 namespace levada::pipeline::testing {
 namespace {
@@ -26,7 +26,7 @@ TEST(Concat, PassesOverWhatItsInputsPassOver) {
   const auto graph = Graph::join(Concat{}, {from(0, 5), from(10, 15)});
   for (std::int64_t items = 0; items <= 12; ++items) {
     Opened opened(graph);
-    EXPECT_EQ(opened.stream().skip(items), std::min<std::int64_t>(items, 10));
+    EXPECT_EQ(opened.iterator().skip(items), std::min<std::int64_t>(items, 10));
     EXPECT_EQ(opened.items().size(), 10u - static_cast<std::size_t>(std::min<std::int64_t>(items, 10)));
   }
 }

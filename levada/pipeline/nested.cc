@@ -1,13 +1,13 @@
 // Stages that make several items of one.
 #include "levada/base/error.h"
 #include "levada/pipeline/checkpointed_input.h"
-#include "levada/pipeline/streams.h"
+#include "levada/pipeline/graph_builder.h"
 
 namespace levada::pipeline {
 namespace {
 
 /// The items of a batch.
-class Elements final : public Stream {
+class Elements final : public Iterator {
  public:
   explicit Elements(std::vector<Item> items) : items_(std::move(items)) {}
 
@@ -29,11 +29,11 @@ class Elements final : public Stream {
   std::size_t at_ = 0;
 };
 
-class FlatMapStream final : public StageStream {
+class FlatMapIterator final : public StageIterator {
  public:
-  FlatMapStream(GraphContextPtr context, int stage, StagePtr input, std::function<StreamPtr(Item)> function,
-                OnError on_error)
-      : StageStream(context, stage, nullptr),
+  FlatMapIterator(GraphContextPtr context, int stage, StagePtr input, std::function<IteratorPtr(Item)> function,
+                  OnError on_error)
+      : StageIterator(context, stage, nullptr),
         outer_(context, stage, std::move(input)),
         function_(std::move(function)),
         on_error_(on_error) {}
@@ -49,7 +49,7 @@ class FlatMapStream final : public StageStream {
       }
       auto item = pulled([&] { return outer_.next(); });
       if (!item) return std::nullopt;
-      outer_.keep_from(given_ - 1);
+      outer_.keep_from(num_inputs_ - 1);
       if (auto made = attempted(on_error_, [&] { return function_(std::move(*item)); })) inner_ = std::move(*made);
     }
   }
@@ -67,15 +67,15 @@ class FlatMapStream final : public StageStream {
 
   Saved saved() const override {
     const bool inside = inner_ != nullptr || inner_cursor_;
-    auto point = outer_.at(inside ? given_ - 1 : given_);
+    auto point = outer_.at(inside ? num_inputs_ - 1 : num_inputs_);
     Fields own = {{"skip", point.skip}};
     if (inside) own.emplace_back("inner", inner_cursor_ ? *inner_cursor_ : inner_->save());
     return {std::move(point.entries), std::move(own)};
   }
   void restore_saved(const CursorFields& own, std::span<const Tree> before) override {
     if (own.has("inner")) inner_cursor_ = own.at("inner");
-    if (inner_cursor_ && given_ == 0) own.refuse("it is inside of no item");
-    outer_.restore(before, inner_cursor_ ? given_ - 1 : given_, own.count("skip"));
+    if (inner_cursor_ && num_inputs_ == 0) own.refuse("it is inside of no item");
+    outer_.restore(before, inner_cursor_ ? num_inputs_ - 1 : num_inputs_, own.count("skip"));
   }
   void release() override {
     inner_.reset();
@@ -83,23 +83,23 @@ class FlatMapStream final : public StageStream {
   }
 
   CheckpointedInput outer_;
-  std::function<StreamPtr(Item)> function_;
+  std::function<IteratorPtr(Item)> function_;
   OnError on_error_;
-  StreamPtr inner_;
+  IteratorPtr inner_;
   std::optional<Cursor> inner_cursor_;  ///< to go on at, where inner_ is not yet made again
 };
 
 }  // namespace
 
 StagePtr make_stage(const FlatMap& flat_map, const StagePlace& at) {
-  return at.make<FlatMapStream>(at.input(), flat_map.function, flat_map.on_error);
+  return at.make<FlatMapIterator>(at.input(), flat_map.function, flat_map.on_error);
 }
 
 StagePtr make_stage(const Unbatch&, const StagePlace& at) {
-  const auto elements = [&values = at.builder.context()->values](Item item) -> StreamPtr {
-    return std::make_unique<Elements>(values.elements(std::move(item)));
+  const auto elements = [&traits = at.builder.context()->traits](Item item) -> IteratorPtr {
+    return std::make_unique<Elements>(traits.elements(std::move(item)));
   };
-  return at.make<FlatMapStream>(at.input(), elements, OnError::raise);
+  return at.make<FlatMapIterator>(at.input(), elements, OnError::raise);
 }
 
 }  // namespace levada::pipeline

@@ -8,16 +8,16 @@
 #include "levada/corpus/packing.h"
 #include "levada/pipeline/checkpointed_input.h"
 #include "levada/pipeline/documents.h"
-#include "levada/pipeline/streams.h"
+#include "levada/pipeline/graph_builder.h"
 
 namespace levada::pipeline {
 namespace {
 
 /// The cursor names the document in which the next row begins, and the token.
-class CutStream final : public StageStream {
+class CutIterator final : public StageIterator {
  public:
-  CutStream(GraphContextPtr context, int stage, StagePtr input)
-      : StageStream(context, stage, nullptr), source_(context, stage, std::move(input)), reader_(operation<Pack>()) {}
+  CutIterator(GraphContextPtr context, int stage, StagePtr input)
+      : StageIterator(context, stage, nullptr), source_(context, stage, std::move(input)), reader_(operation<Pack>()) {}
 
  private:
   struct HeldDocument {
@@ -30,7 +30,7 @@ class CutStream final : public StageStream {
     pull_documents(pack.sequence + 1);
     const auto positions = std::min(pack.sequence, left_ - 1);
     if (positions < 1 || (positions < pack.sequence && pack.partial == PartialRow::drop)) return std::nullopt;
-    auto row = guarded([&] { return context_->values.dict_of(row_of(positions)); });
+    auto row = guarded([&] { return context_->traits.dict_of(row_of(positions)); });
     advance(positions < pack.sequence ? left_ : positions);
     return row;
   }
@@ -40,11 +40,11 @@ class CutStream final : public StageStream {
     while (left_ < tokens) {
       auto item = pulled([this] { return source_.next(); });
       if (!item) break;
-      auto document = guarded([&] { return reader_.read(context_->values.arrays_of(*item)); });
+      auto document = guarded([&] { return reader_.read(context_->traits.arrays_of(*item)); });
       const auto size = document->size();
       if (held_.empty() && at_ > 0 && size <= at_) break;
       left_ += size;
-      if (size > 0) held_.push_back({std::move(document), given_ - 1});
+      if (size > 0) held_.push_back({std::move(document), num_inputs_ - 1});
     }
     if (left_ >= 0) return;
     guarded([] { throw InvalidArgument("the state is of a token that its document does not have"); });
@@ -74,7 +74,7 @@ class CutStream final : public StageStream {
     source_.keep_from(next_position());
   }
 
-  std::int64_t next_position() const { return held_.empty() ? given_ : held_.front().position; }
+  std::int64_t next_position() const { return held_.empty() ? num_inputs_ : held_.front().position; }
 
   Saved saved() const override {
     const auto from = next_position();
@@ -82,8 +82,8 @@ class CutStream final : public StageStream {
     return {std::move(point.entries), {{"from", from}, {"skip", point.skip}, {"at", at_}}};
   }
   void restore_saved(const CursorFields& own, std::span<const Tree> before) override {
-    given_ = own.count("from");
-    source_.restore(before, given_, own.count("skip"));
+    num_inputs_ = own.count("from");
+    source_.restore(before, num_inputs_, own.count("skip"));
     at_ = own.count("at");
     left_ = -at_;
   }
@@ -112,10 +112,10 @@ struct HeldRest {
 /// Works in rounds: fills the buffer, packs its documents, and emits the fuller half of the rows. It keeps the
 /// documents of the other rows for the next round, unless one of a row has stayed for max_rounds. A round also ends
 /// when it has read as many documents as the buffer holds, since those as long as rows do not stay in it.
-class BestFitStream final : public HoldingStream<HeldRest> {
+class BestFitIterator final : public HoldingIterator<HeldRest> {
  public:
-  BestFitStream(GraphContextPtr context, int stage, StagePtr input)
-      : HoldingStream(std::move(context), stage, std::move(input)),
+  BestFitIterator(GraphContextPtr context, int stage, StagePtr input)
+      : HoldingIterator(std::move(context), stage, std::move(input)),
         pack_(operation<Pack>()),
         max_documents_(pack_.max_documents.value_or(pack_.default_max_documents())),
         reader_(pack_) {}
@@ -131,7 +131,7 @@ class BestFitStream final : public HoldingStream<HeldRest> {
   std::optional<Item> make_one() override {
     const auto pieces = next_row();
     if (!pieces) return std::nullopt;
-    return guarded([&] { return context_->values.dict_of(row_of(*pieces)); });
+    return guarded([&] { return context_->traits.dict_of(row_of(*pieces)); });
   }
   bool pass_one() override { return next_row().has_value(); }
 
@@ -168,7 +168,7 @@ class BestFitStream final : public HoldingStream<HeldRest> {
     for (; !is_last_long() && std::ssize(held_) < pack_.buffer && read_ < pack_.buffer; ++read_) {
       auto item = pull_tracked();
       if (!item) return false;
-      guarded([&] { add(hold(*std::move(item), given_ - 1)); });
+      guarded([&] { add(hold(*std::move(item), num_inputs_ - 1)); });
     }
     return true;
   }
@@ -243,7 +243,7 @@ class BestFitStream final : public HoldingStream<HeldRest> {
   }
 
   HeldRest hold(Item item, std::int64_t position) override {
-    return {.document = reader_.read(context_->values.arrays_of(item)), .position = position};
+    return {.document = reader_.read(context_->traits.arrays_of(item)), .position = position};
   }
   std::int64_t capacity() const override { return pack_.buffer; }
   bool can_mark() const override { return rows_.empty(); }
@@ -261,7 +261,7 @@ class BestFitStream final : public HoldingStream<HeldRest> {
     read_ = own.count("read");
     if (cut_then_ % pack_.sequence != 0) own.refuse("its sequence is another");
   }
-  void settle() override {
+  void finish_restore() override {
     const auto refuse = [] { throw InvalidArgument("the state is of other documents"); };
     if (rounds_then_.size() != held_.size() || (held_.empty() && cut_then_ > 0)) refuse();
     for (std::size_t i = 0; i < held_.size(); ++i) {
@@ -279,7 +279,7 @@ class BestFitStream final : public HoldingStream<HeldRest> {
   }
   void release() override {
     rows_.clear();
-    HoldingStream::release();
+    HoldingIterator::release();
   }
 
   const Pack& pack_;
@@ -295,8 +295,8 @@ class BestFitStream final : public HoldingStream<HeldRest> {
 }  // namespace
 
 StagePtr make_stage(const Pack& pack, const StagePlace& at) {
-  if (pack.method == Packing::cut) return at.make<CutStream>(at.input());
-  return at.make<BestFitStream>(at.input());
+  if (pack.method == Packing::cut) return at.make<CutIterator>(at.input());
+  return at.make<BestFitIterator>(at.input());
 }
 
 }  // namespace levada::pipeline

@@ -14,7 +14,7 @@ namespace {
 constexpr std::string_view cursor_kind = "pipeline samples";
 
 /// An epoch of a consumer, which begins it when its first item is asked for.
-class ConsumerEpoch final : public Stream {
+class ConsumerEpoch final : public Iterator {
  public:
   ConsumerEpoch(std::shared_ptr<Consumer> consumer, std::int64_t epoch)
       : consumer_(std::move(consumer)), epoch_(epoch) {}
@@ -41,11 +41,11 @@ class ConsumerEpoch final : public Stream {
 
 }  // namespace
 
-std::function<StreamPtr(std::int64_t epoch)> epochs_of(std::shared_ptr<Consumer> consumer) {
+std::function<IteratorPtr(std::int64_t epoch)> epochs_of(std::shared_ptr<Consumer> consumer) {
   return [consumer](std::int64_t epoch) { return std::make_unique<ConsumerEpoch>(consumer, epoch); };
 }
 
-PipelineSource::PipelineSource(std::function<StreamPtr(std::int64_t epoch)> open_epoch, PipelineSourceOptions options)
+PipelineSource::PipelineSource(std::function<IteratorPtr(std::int64_t epoch)> open_epoch, PipelineSourceOptions options)
     : open_epoch_(std::move(open_epoch)), options_(std::move(options)) {
   if (options_.epochs < 0) throw InvalidArgument(fmt::format("a pipeline cannot have {} epochs", options_.epochs));
 }
@@ -56,8 +56,8 @@ std::int64_t PipelineSource::resume(ByteView cursor) {
   const auto sample = fields.count("sample"), skip = fields.count("skip"), epoch = fields.count("epoch");
   if (skip > sample) fields.refuse(fmt::format("it leaves out {} samples of {}", skip, sample));
   begin_epoch(epoch);
-  if (fields.has("stream")) stream_->restore(fields.at("stream"));
-  given_in_epoch_ = fields.count("given");
+  if (fields.has("stream")) iterator_->restore(fields.at("stream"));
+  read_in_epoch_ = fields.count("given");
   next_ = sample - skip;
   return sample;
 }
@@ -89,12 +89,12 @@ std::optional<Tree> PipelineSource::read(std::int64_t first, std::int64_t count,
 
 std::optional<Tree> PipelineSource::next_sample() {
   while (!ended_) {
-    if (stream_ == nullptr && !open_next()) break;
+    if (iterator_ == nullptr && !open_next()) break;
     if (history_.due()) history_.mark(next_, [this] { return mark(); });
     marked_ = true;
-    auto item = stream_->next();
+    auto item = iterator_->next();
     if (!item) {
-      stream_.reset();
+      iterator_.reset();
       continue;
     }
     auto* tree = std::get_if<Tree>(&*item);
@@ -103,7 +103,7 @@ std::optional<Tree> PipelineSource::next_sample() {
                                     options_.what));
     }
     ++next_;
-    ++given_in_epoch_;
+    ++read_in_epoch_;
     return std::move(*tree);
   }
   return std::nullopt;
@@ -111,22 +111,22 @@ std::optional<Tree> PipelineSource::next_sample() {
 
 /// False at the end of all epochs.
 bool PipelineSource::open_next() {
-  const bool empty = epoch_ >= 0 && given_in_epoch_ == 0;
+  const bool empty = epoch_ >= 0 && read_in_epoch_ == 0;
   ended_ = empty || (options_.epochs > 0 && epoch_ + 1 >= options_.epochs);
   if (!ended_) begin_epoch(epoch_ + 1);
   return !ended_;
 }
 
 void PipelineSource::begin_epoch(std::int64_t epoch) {
-  stream_ = open_epoch_(epoch);
+  iterator_ = open_epoch_(epoch);
   epoch_ = epoch;
-  given_in_epoch_ = 0;
+  read_in_epoch_ = 0;
 }
 
 Cursor PipelineSource::mark() const {
   std::vector<std::pair<Key, Tree>> fields = {
-      {"stage", std::string(cursor_kind)}, {"epoch", std::max<std::int64_t>(epoch_, 0)}, {"given", given_in_epoch_}};
-  if (stream_) fields.emplace_back("stream", stream_->save());
+      {"stage", std::string(cursor_kind)}, {"epoch", std::max<std::int64_t>(epoch_, 0)}, {"given", read_in_epoch_}};
+  if (iterator_) fields.emplace_back("stream", iterator_->save());
   return Tree::dict(std::move(fields));
 }
 

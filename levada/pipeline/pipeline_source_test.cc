@@ -24,20 +24,21 @@ Map sample() {
   }};
 }
 
-/// The streams of a graph, epoch after epoch.
+/// The iterators of a graph, epoch after epoch.
 class Epochs {
  public:
   explicit Epochs(Graph graph)
       : graph_(std::make_shared<Graph>(std::move(graph))), counts_(new Counts(graph_->stages().size())) {}
 
-  StreamPtr operator()(std::int64_t epoch) const {
-    return open(*graph_, graph_->end(),
-                {.values = *values_, .opening = make_opening(7, epoch, {}), .process = "test", .counts = *counts_});
+  IteratorPtr operator()(std::int64_t epoch) const {
+    return open(
+        *graph_, graph_->end(),
+        {.traits = *traits_, .open_context = make_open_context(7, epoch, {}), .process = "test", .counts = *counts_});
   }
 
  private:
   std::shared_ptr<Graph> graph_;
-  std::shared_ptr<TreeValues> values_ = std::make_shared<TreeValues>();
+  std::shared_ptr<TreeItemTraits> traits_ = std::make_shared<TreeItemTraits>();
   std::shared_ptr<Counts> counts_;
 };
 
@@ -183,7 +184,7 @@ TEST(PipelineSource, RefusesSamplesThatAreNotAlikeAndObjectsOfAnotherLanguage) {
   PipelineSource source(Epochs(Graph::source(range(0, 7)).then(uneven)), {.what = "lengths"});
   HeapMemory memory;
   EXPECT_THROW(source.read(0, 2, memory), SourceError);
-  const Map foreign = {[](const Item&) -> Item { return Foreign(); }};
+  const Map foreign = {[](const Item&) -> Item { return LanguageObject(); }};
   PipelineSource objects(Epochs(Graph::source(range(0, 7)).then(foreign)), {.what = "objects"});
   try {
     objects.read(0, 1, memory);

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "levada/base/error.h"
-#include "levada/pipeline/opening.h"
+#include "levada/pipeline/open_context.h"
 
 namespace levada::pipeline {
 namespace {
@@ -164,7 +164,7 @@ class Placing {
   bool divides_in_turns(int shard) const {
     if (!divides_at_source(graph_, shard)) return true;
     const int before = graph_.stages()[static_cast<std::size_t>(shard)].inputs.front();
-    return std::get<Source>(graph_.stages()[static_cast<std::size_t>(before)].operation).origin->divides_in_turns();
+    return std::get<Source>(graph_.stages()[static_cast<std::size_t>(before)].operation).items->divides_in_turns();
   }
 
   void check_branches(const Placement& placement) const {
@@ -212,7 +212,7 @@ Reachability::Reachability(const Graph& graph) : graph_(graph), leaving_(graph.s
       leaving_[static_cast<std::size_t>(input)].push_back(static_cast<int>(stage));
     }
     before_.push_back(std::move(before));
-    for (const int other : stages[stage].tied) leaving_[stage].push_back(other);
+    for (const int other : stages[stage].colocated) leaving_[stage].push_back(other);
   }
 }
 

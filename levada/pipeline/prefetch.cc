@@ -3,7 +3,7 @@
 #include "levada/base/error.h"
 #include "levada/base/threads.h"
 #include "levada/pipeline/checkpointed_input.h"
-#include "levada/pipeline/streams.h"
+#include "levada/pipeline/graph_builder.h"
 
 namespace levada::pipeline {
 namespace {
@@ -13,15 +13,15 @@ constexpr auto pause_interval = std::chrono::milliseconds(10);
 
 /// A ring between the thread that makes items ahead and the one that takes them. Each sleeps where it has nothing to
 /// do: the taker until there is an item, the other until half of the ring is free, so that not every item wakes it.
-class PrefetchStream final : public StageStream {
+class PrefetchIterator final : public StageIterator {
  public:
-  PrefetchStream(GraphContextPtr context, int stage, StagePtr input)
-      : StageStream(context, stage, nullptr),
+  PrefetchIterator(GraphContextPtr context, int stage, StagePtr input)
+      : StageIterator(context, stage, nullptr),
         source_(context, stage, std::move(input)),
         depth_(operation<Prefetch>().depth) {}
-  ~PrefetchStream() override { stop(); }
-  PrefetchStream(const PrefetchStream&) = delete;
-  PrefetchStream& operator=(const PrefetchStream&) = delete;
+  ~PrefetchIterator() override { stop(); }
+  PrefetchIterator(const PrefetchIterator&) = delete;
+  PrefetchIterator& operator=(const PrefetchIterator&) = delete;
 
   void start() {
     ring_.resize(static_cast<std::size_t>(depth_));
@@ -34,7 +34,7 @@ class PrefetchStream final : public StageStream {
       throw;
     }
   }
-  std::weak_ptr<PrefetchStream*> self() const { return self_; }
+  std::weak_ptr<PrefetchIterator*> self() const { return self_; }
 
  private:
   struct Slot {
@@ -51,8 +51,8 @@ class PrefetchStream final : public StageStream {
     ++taken_;
     if (2 * (put_ - taken_) <= depth_) context_->threads.wake(filler_);
     if (thrown) std::rethrow_exception(thrown);
-    given_ += item.has_value();
-    source_.keep_from(given_);
+    num_inputs_ += item.has_value();
+    source_.keep_from(num_inputs_);
     return item;
   }
 
@@ -91,11 +91,11 @@ class PrefetchStream final : public StageStream {
   Slot& slot_of(std::int64_t number) { return ring_[static_cast<std::size_t>(number % depth_)]; }
 
   Saved saved() const override {
-    auto point = source_.at(given_);
+    auto point = source_.at(num_inputs_);
     return {std::move(point.entries), {{"skip", point.skip}}};
   }
   void restore_saved(const CursorFields& own, std::span<const Tree> before) override {
-    source_.restore(before, given_, own.count("skip"));
+    source_.restore(before, num_inputs_, own.count("skip"));
   }
   void release() override {
     self_.reset();
@@ -103,7 +103,7 @@ class PrefetchStream final : public StageStream {
     source_.release();
   }
 
-  std::shared_ptr<PrefetchStream*> self_ = std::make_shared<PrefetchStream*>(this);
+  std::shared_ptr<PrefetchIterator*> self_ = std::make_shared<PrefetchIterator*>(this);
   CheckpointedInput source_;
   PrefetchThread ahead_;
   WaitPoint taker_, filler_;
@@ -117,11 +117,11 @@ class PrefetchStream final : public StageStream {
 
 StagePtr make_stage(const Prefetch&, const StagePlace& at) {
   if (!at.builder.prefetches()) return make_identity(at, at.input());
-  auto stream = at.make<PrefetchStream>(at.builder.open(at.before(), at.builder.new_thread()));
-  at.builder.add_start([weak = stream->self()] {
+  auto iterator = at.make<PrefetchIterator>(at.builder.open(at.before(), at.builder.new_thread()));
+  at.builder.add_start([weak = iterator->self()] {
     if (const auto self = weak.lock()) (*self)->start();
   });
-  return stream;
+  return iterator;
 }
 
 }  // namespace levada::pipeline

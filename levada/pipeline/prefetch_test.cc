@@ -11,7 +11,7 @@
 #include <thread>
 #include <utility>
 
-#include "levada/pipeline/running_testing.h"
+#include "levada/pipeline/open_graph_testing.h"
 
 namespace levada::pipeline::testing {
 namespace {
@@ -49,7 +49,7 @@ TEST(Prefetch, MakesItemsOnAnotherThreadAndNoMoreThanItsDepthAhead) {
                          .then(Prefetch{5});
   Opened opened(graph);
   for (std::int64_t taken = 1; taken <= 100; ++taken) {
-    opened.stream().next();
+    opened.iterator().next();
     EXPECT_LE(made, taken + 5);
   }
   EXPECT_TRUE(elsewhere);
@@ -61,9 +61,9 @@ TEST(Prefetch, FailsInPlace) {
                          .then(Prefetch{3});
   Opened opened(graph);
   EXPECT_EQ(opened.items(5).size(), 5u);
-  const auto failure = failure_of([&] { opened.stream().next(); });
+  const auto failure = failure_of([&] { opened.iterator().next(); });
   EXPECT_EQ(failure.item, 5);
-  EXPECT_FALSE(opened.stream().next());
+  EXPECT_FALSE(opened.iterator().next());
 }
 
 TEST(Prefetch, EndsWhereverItStands) {
@@ -85,7 +85,7 @@ TEST(Prefetch, EndsWhenTheItemUnderWayIsMade) {
                          }))
                          .then(Prefetch{3});
   auto opened = std::make_unique<Opened>(graph);
-  opened->stream().next();
+  opened->iterator().next();
   begun.get_future().wait();
   auto ended = std::async(std::launch::async, [&] { opened.reset(); });
   release.set_value();
@@ -101,10 +101,11 @@ TEST(Prefetch, IsLeftOutWhereThatIsAsked) {
                            return i;
                          }))
                          .then(Prefetch{3});
-  const TreeValues values;
+  const TreeItemTraits traits;
   Counts counts(3);
-  auto stream = open(graph, 2, {.values = values, .opening = {}, .process = "", .counts = counts, .prefetches = false});
-  while (stream->next()) continue;
+  auto iterator =
+      open(graph, 2, {.traits = traits, .open_context = {}, .process = "", .counts = counts, .prefetches = false});
+  while (iterator->next()) continue;
   EXPECT_TRUE(same);
   EXPECT_EQ(counts[2].items, 9);
 }

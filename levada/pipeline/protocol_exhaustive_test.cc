@@ -5,8 +5,8 @@
 namespace levada::pipeline::protocol {
 namespace {
 
-using testing::Command;
 using testing::Explorer;
+using testing::Request;
 using testing::Setup;
 using testing::Stages;
 
@@ -37,24 +37,24 @@ TEST(PipelineProtocol, GivesEverythingOnceAndInOrderHoweverStepsFollowEachOther)
 
 TEST(PipelineProtocol, ShowsNothingOfAnEarlierEpochAfterAResetAtAnyTime) {
   for (const Stages stages : all_stages) {
-    explore({.workers = 1, .items = 2, .window = 2, .stages = stages, .commands = {Command::reset, Command::reset}});
-    explore({.items = 2, .stages = stages, .commands = {Command::reset}});
+    explore({.workers = 1, .items = 2, .window = 2, .stages = stages, .requests = {Request::reset, Request::reset}});
+    explore({.items = 2, .stages = stages, .requests = {Request::reset}});
   }
-  explore({.items = 1, .commands = {Command::reset, Command::reset}});
+  explore({.items = 1, .requests = {Request::reset, Request::reset}});
 }
 
 TEST(PipelineProtocol, PausesAndGoesOnAtAnyTime) {
   for (const Stages stages : all_stages) {
-    explore({.items = 2, .stages = stages, .commands = {Command::pause, Command::resume}});
-    explore({.items = 1, .stages = stages, .commands = {Command::pause, Command::reset}});
+    explore({.items = 2, .stages = stages, .requests = {Request::pause, Request::resume}});
+    explore({.items = 1, .stages = stages, .requests = {Request::pause, Request::reset}});
   }
 }
 
 TEST(PipelineProtocol, EndsAtAnyTime) {
   for (const Stages stages : all_stages) {
-    explore({.items = 2, .stages = stages, .commands = {Command::shutdown}});
-    explore({.items = 1, .stages = stages, .commands = {Command::pause, Command::shutdown}});
-    explore({.items = 1, .stages = stages, .commands = {Command::reset, Command::shutdown}});
+    explore({.items = 2, .stages = stages, .requests = {Request::shutdown}});
+    explore({.items = 1, .stages = stages, .requests = {Request::pause, Request::shutdown}});
+    explore({.items = 1, .stages = stages, .requests = {Request::reset, Request::shutdown}});
   }
 }
 
@@ -71,9 +71,9 @@ TEST(PipelineProtocol, GoesOnWhereWorkersHaveComeUnevenlyFar) {
   for (const Stages stages : all_stages) {
     for (int group = 1; group <= 3; ++group) {
       for (std::int64_t mark = 1; mark <= 5; ++mark) {
-        explore({.items = 12, .group = group, .stages = stages, .mark = mark, .drawn = {0, mark - 1}});
-        explore({.items = 12, .group = group, .stages = stages, .mark = mark, .drawn = {mark - 1, 0}});
-        explore({.workers = 3, .items = 12, .stages = stages, .mark = mark, .drawn = {0, mark - 1, mark / 2}});
+        explore({.items = 12, .group = group, .stages = stages, .mark = mark, .num_inputs = {0, mark - 1}});
+        explore({.items = 12, .group = group, .stages = stages, .mark = mark, .num_inputs = {mark - 1, 0}});
+        explore({.workers = 3, .items = 12, .stages = stages, .mark = mark, .num_inputs = {0, mark - 1, mark / 2}});
       }
     }
   }
@@ -83,7 +83,7 @@ TEST(PipelineProtocol, AWorkerThatEndsByItselfKeepsNobodyWaiting) {
   for (const Stages stages : all_stages) {
     if (stages == Stages::some_dropped) continue;  // worker 0 would give nothing and never leave
     explore({.items = 4, .stages = stages, .leaves_after = 1});
-    explore({.items = 2, .stages = stages, .commands = {Command::reset}, .leaves_after = 1});
+    explore({.items = 2, .stages = stages, .requests = {Request::reset}, .leaves_after = 1});
   }
 }
 

@@ -5,7 +5,7 @@
 namespace levada::pipeline::protocol {
 namespace {
 
-std::vector<Order> some_orders() {
+std::vector<Command> some_commands() {
   Reset reset{.epoch = 3, .dispatcher = {7, Bytes(5)}, .workers = {{4, 3, 1, Bytes(2)}, {}}, .mark = 5};
   return {{1, reset}, {2, Pause{}}, {3, Resume{}}, {4, Report{true}}, {5, Shutdown{}}};
 }
@@ -20,7 +20,7 @@ std::vector<Items> some_items() {
   Items consecutive{.pass = 4, .count = 3};
   consecutive.marks = {4, 5, 6};
   consecutive.reached = 6;
-  consecutive.start = WorkerSnapshot{.drawn = 4, .given = 2, .drop = 0, .cursor = Bytes(9)};
+  consecutive.start = WorkerSnapshot{.num_inputs = 4, .num_outputs = 2, .drop = 0, .cursor = Bytes(9)};
   Items failed{.pass = 9, .ending = Ending::failed};
   failed.failure = failure;
   return {listed, consecutive, failed, Items{.pass = 1, .ending = Ending::left}};
@@ -37,17 +37,17 @@ void expect_refused(const Bytes& good, const Decode& decode) {
 }
 
 TEST(PipelineMessages, CrossUnchanged) {
-  for (const Order& order : some_orders()) EXPECT_EQ(decode<Order>(encode(order)), order);
+  for (const Command& command : some_commands()) EXPECT_EQ(decode<Command>(encode(command)), command);
   for (const Items& items : some_items()) EXPECT_EQ(decode<Items>(encode(items)), items);
-  Answer answer{.number = 5, .process = "worker 0 (process 4242)"};
-  answer.totals = {.stages = {{1, 2, 3, 4}}, .messages = 5, .wakeups = 6, .bytes = 7, .copied = 8};
-  EXPECT_EQ(decode<Answer>(encode(answer)), answer);
+  Ack ack{.number = 5, .process = "worker 0 (process 4242)"};
+  ack.totals = {.stages = {{1, 2, 3, 4}}, .messages = 5, .wakeups = 6, .bytes = 7, .copied = 8};
+  EXPECT_EQ(decode<Ack>(encode(ack)), ack);
 }
 
 TEST(PipelineMessages, AreRefusedWhereTheyAreNone) {
-  for (const Order& order : some_orders()) expect_refused(encode(order), decode<Order>);
+  for (const Command& command : some_commands()) expect_refused(encode(command), decode<Command>);
   for (const Items& items : some_items()) expect_refused(encode(items), decode<Items>);
-  expect_refused(encode(Answer{.number = 5, .process = "x"}), decode<Answer>);
+  expect_refused(encode(Ack{.number = 5, .process = "x"}), decode<Ack>);
   Items too_few{.pass = 1, .count = 2};
   too_few.marks = {1, 1, 1, 7};
   EXPECT_THROW(decode<Items>(encode(too_few)), CorruptMessage);
@@ -75,22 +75,23 @@ TEST(PipelineLoop, AResetEndsAPause) {
 }
 
 TEST(PipelineDealer, DealsInTurnAndSkipsWhatAWorkerHasHad) {
-  RoundRobinAssigner dealer(
-      3, Reset{.epoch = 0, .dispatcher = {4, {}}, .workers = {{.drawn = 3}, {.drawn = 1}, {.drawn = 2}}});
+  RoundRobinAssigner assigner(
+      3,
+      Reset{.epoch = 0, .dispatcher = {4, {}}, .workers = {{.num_inputs = 3}, {.num_inputs = 1}, {.num_inputs = 2}}});
   std::vector<std::pair<std::int64_t, int>> wanted;
-  for (; dealer.number() < 11; dealer.dealt()) {
-    if (dealer.wanted()) wanted.emplace_back(dealer.number(), dealer.worker());
+  for (; assigner.number() < 11; assigner.dealt()) {
+    if (assigner.wanted()) wanted.emplace_back(assigner.number(), assigner.worker());
   }
   EXPECT_EQ(wanted, (std::vector<std::pair<std::int64_t, int>>{{4, 1}, {7, 1}, {8, 2}, {9, 0}, {10, 1}}));
 }
 
 TEST(PipelineDrawer, RefusesItemsThatDoNotFollow) {
-  WorkerInput drawer(1, 2, 0);
-  EXPECT_THROW(drawer.apply({.pass = 1, .first = 3, .count = 1}), CorruptMessage);
-  drawer.apply({.pass = 1, .first = 1, .count = 2});
-  EXPECT_THROW(drawer.apply({.pass = 1, .first = 3, .count = 1}), CorruptMessage);
-  drawer.apply({.pass = 1, .first = 5, .count = 1, .ending = Ending::ended});
-  EXPECT_THROW(drawer.apply({.pass = 1, .first = 7, .count = 1}), CorruptMessage);
+  WorkerInput input(1, 2, 0);
+  EXPECT_THROW(input.apply({.pass = 1, .first = 3, .count = 1}), CorruptMessage);
+  input.apply({.pass = 1, .first = 1, .count = 2});
+  EXPECT_THROW(input.apply({.pass = 1, .first = 3, .count = 1}), CorruptMessage);
+  input.apply({.pass = 1, .first = 5, .count = 1, .ending = Ending::ended});
+  EXPECT_THROW(input.apply({.pass = 1, .first = 7, .count = 1}), CorruptMessage);
 }
 
 TEST(PipelineMerge, RefusesItemsThatDoNotFollow) {
@@ -112,20 +113,20 @@ TEST(PipelineMerge, WaitsForNobodyWhoHasSaidThatNothingComes) {
   EXPECT_EQ(merge.next(), OrderedMerge::Step::wait);
   EXPECT_EQ(merge.worker(), 0);
   merge.apply(0, {.pass = 1, .marks = {}, .reached = 2});
-  EXPECT_EQ(merge.next(), OrderedMerge::Step::give);
+  EXPECT_EQ(merge.next(), OrderedMerge::Step::take);
   EXPECT_EQ(merge.worker(), 1);
 }
 
 TEST(PipelineOrders, AreGivenAgainOnceAllHaveAnswered) {
-  Orders orders(2);
-  EXPECT_TRUE(orders.all_answered());
-  EXPECT_EQ(orders.give(Pause{}).number, 1u);
-  EXPECT_THROW(orders.apply(0, {.number = 2, .process = {}, .totals = {}}), CorruptMessage);
-  orders.apply(0, {.number = 1, .process = {}, .totals = {}});
-  EXPECT_THROW(orders.apply(0, {.number = 1, .process = {}, .totals = {}}), CorruptMessage);
-  EXPECT_FALSE(orders.all_answered());
-  orders.apply(1, {.number = 1, .process = {}, .totals = {}});
-  EXPECT_TRUE(orders.all_answered());
+  CommandLog commands(2);
+  EXPECT_TRUE(commands.all_acked());
+  EXPECT_EQ(commands.issue(Pause{}).number, 1u);
+  EXPECT_THROW(commands.apply(0, {.number = 2, .process = {}, .totals = {}}), CorruptMessage);
+  commands.apply(0, {.number = 1, .process = {}, .totals = {}});
+  EXPECT_THROW(commands.apply(0, {.number = 1, .process = {}, .totals = {}}), CorruptMessage);
+  EXPECT_FALSE(commands.all_acked());
+  commands.apply(1, {.number = 1, .process = {}, .totals = {}});
+  EXPECT_TRUE(commands.all_acked());
 }
 
 }  // namespace

@@ -16,7 +16,7 @@
 namespace levada::pipeline::protocol::testing {
 
 enum class Stages : std::uint8_t { one_to_one, some_dropped, some_doubled };
-enum class Command : std::uint8_t { reset, pause, resume, shutdown };
+enum class Request : std::uint8_t { reset, pause, resume, shutdown };
 
 struct Setup {
   int workers = 2;
@@ -24,17 +24,17 @@ struct Setup {
   std::size_t window = 1;
   int group = 1;  ///< items dealt at once
   Stages stages = Stages::one_to_one;
-  std::vector<Command> commands{};                        ///< after the first reset: each at any time, in this order
+  std::vector<Request> requests{};                        ///< after the first reset: each at any time, in this order
   std::int64_t dispatcher_fails = -1, worker_fails = -1;  ///< at that item
   std::int64_t leaves_after = -1;                         ///< a worker ends by itself after so many items
   /// Begun at a cursor: the consumer has had what has a smaller mark, and workers have drawn so many; they make the
   /// rest again and drop it.
   std::int64_t mark = 0;
-  std::vector<std::int64_t> drawn{};
+  std::vector<std::int64_t> num_inputs{};
 
   Reset reset() const {
     Reset reset{.epoch = 0, .dispatcher = {}, .workers = {}, .mark = mark};
-    for (const std::int64_t number : drawn) reset.workers.push_back({.drawn = number, .cursor = {}});
+    for (const std::int64_t number : num_inputs) reset.workers.push_back({.num_inputs = number, .cursor = {}});
     return reset;
   }
 
@@ -59,14 +59,14 @@ T take_first(std::vector<T>& queue) {
 
 struct DispatcherModel {
   ProcessState state;
-  RoundRobinAssigner dealer;
+  RoundRobinAssigner assigner;
   std::vector<std::optional<Message>> pending;
   bool ended = false;
 };
 
 struct WorkerModel {
   ProcessState state;
-  WorkerInput drawer;
+  WorkerInput input;
   std::optional<Message> pending, early;
   std::int64_t sent = 0, reached = 0;
   bool finished = false;
@@ -78,18 +78,18 @@ struct MergeQueue {
 };
 
 struct World {
-  Orders orders;
+  CommandLog commands;
   OrderedMerge merge;
   std::vector<MergeQueue> merge_queues;
   std::uint64_t pass = 0;
-  std::size_t commanded = 0;
+  std::size_t requested = 0;
   bool paused = false, shut = false, finished = false;
-  std::vector<std::int64_t> given;
+  std::vector<std::int64_t> outputs;
 
   DispatcherModel dispatcher;
   std::vector<WorkerModel> workers;
-  std::vector<std::vector<Order>> order_queues;  ///< the dispatching process's first
-  std::vector<std::vector<Answer>> answer_queues;
+  std::vector<std::vector<Command>> command_queues;  ///< the dispatching process's first
+  std::vector<std::vector<Ack>> ack_queues;
   std::vector<std::vector<Message>> dealt, gathered;
 };
 
@@ -101,14 +101,14 @@ class Explorer {
   std::size_t run() {
     World world;
     const auto count = static_cast<std::size_t>(setup_.workers);
-    world.orders = Orders(setup_.workers + 1);
+    world.commands = CommandLog(setup_.workers + 1);
     world.workers.resize(count);
     world.merge_queues.resize(count);
     world.dealt.resize(count);
     world.gathered.resize(count);
-    world.order_queues.resize(count + 1);
-    world.answer_queues.resize(count + 1);
-    give(world, Command::reset);
+    world.command_queues.resize(count + 1);
+    world.ack_queues.resize(count + 1);
+    request(world, Request::reset);
     seen_.insert(key(world));
     std::vector<World> waiting{std::move(world)};
     while (!waiting.empty() && !::testing::Test::HasFailure()) {
@@ -124,7 +124,7 @@ class Explorer {
     return seen_.size();
   }
 
-  /// What was given at the ends that were reached.
+  /// The outputs at the ends that were reached.
   bool reached_end() const { return reached_end_; }
 
  private:
@@ -140,62 +140,62 @@ class Explorer {
       is_enough = is_alone;
       to(std::move(copy));
     };
-    const bool all_told = world.commanded == setup_.commands.size() && !world.finished;
-    const auto is_told = [&](int process) {
-      return all_told && world.order_queues[static_cast<std::size_t>(process)].empty();
+    const bool all_informed = world.requested == setup_.requests.size() && !world.finished;
+    const auto is_informed = [&](int process) {
+      return all_informed && world.command_queues[static_cast<std::size_t>(process)].empty();
     };
     for (int p = 0; p <= setup_.workers; ++p) {
-      attempt(true, [&](World& w) { return take_answer(w, p); });
+      attempt(true, [&](World& w) { return receive_ack(w, p); });
     }
-    attempt(all_told, [&](World& w) { return take_item(w); });
-    for (int i = 0; i < setup_.workers; ++i) attempt(is_told(i + 1), [&](World& w) { return work(w, i); });
-    for (int i = 0; i < setup_.workers; ++i) attempt(is_told(0), [&](World& w) { return send_share(w, i); });
-    attempt(is_told(0), [&](World& w) { return deal(w); });
-    for (int p = 0; p <= setup_.workers; ++p) attempt(false, [&](World& w) { return hear(w, p); });
-    attempt(false, [&](World& w) { return command(w); });
+    attempt(all_informed, [&](World& w) { return take_item(w); });
+    for (int i = 0; i < setup_.workers; ++i) attempt(is_informed(i + 1), [&](World& w) { return work(w, i); });
+    for (int i = 0; i < setup_.workers; ++i) attempt(is_informed(0), [&](World& w) { return send_share(w, i); });
+    attempt(is_informed(0), [&](World& w) { return deal(w); });
+    for (int p = 0; p <= setup_.workers; ++p) attempt(false, [&](World& w) { return receive_command(w, p); });
+    attempt(false, [&](World& w) { return make_request(w); });
   }
 
   bool is_over(const World& world) const {
-    return world.shut && world.orders.all_answered() && world.dispatcher.state.over() &&
+    return world.shut && world.commands.all_acked() && world.dispatcher.state.over() &&
            std::all_of(world.workers.begin(), world.workers.end(), [](const auto& w) { return w.state.over(); });
   }
 
-  void give(World& world, Command command) {
-    decltype(Order::what) what;
-    switch (command) {
-      case Command::reset: what = setup_.reset(); break;
-      case Command::pause: what = Pause{}; break;
-      case Command::resume: what = Resume{}; break;
-      case Command::shutdown: what = Shutdown{}; break;
+  void request(World& world, Request request) {
+    decltype(Command::what) what;
+    switch (request) {
+      case Request::reset: what = setup_.reset(); break;
+      case Request::pause: what = Pause{}; break;
+      case Request::resume: what = Resume{}; break;
+      case Request::shutdown: what = Shutdown{}; break;
     }
-    const Order order = world.orders.give(what);
-    for (auto& queue : world.order_queues) queue.push_back(order);
-    if (command == Command::reset) {
-      world.pass = order.number;
+    const Command command = world.commands.issue(what);
+    for (auto& queue : world.command_queues) queue.push_back(command);
+    if (request == Request::reset) {
+      world.pass = command.number;
       world.merge = OrderedMerge(setup_.workers, {setup_.mark, 0});
       for (auto& queue : world.merge_queues) queue = {};
-      world.given.clear();
+      world.outputs.clear();
       world.finished = false;
     }
-    world.shut = command == Command::shutdown;
-    world.paused = command == Command::pause;
+    world.shut = request == Request::shutdown;
+    world.paused = request == Request::pause;
   }
 
-  bool command(World& world) {
-    if (world.shut || !world.orders.all_answered()) return false;
-    if (world.commanded < setup_.commands.size()) {
-      give(world, setup_.commands[world.commanded++]);
+  bool make_request(World& world) {
+    if (world.shut || !world.commands.all_acked()) return false;
+    if (world.requested < setup_.requests.size()) {
+      request(world, setup_.requests[world.requested++]);
       return true;
     }
     if (!world.finished) return false;
-    give(world, Command::shutdown);
+    request(world, Request::shutdown);
     return true;
   }
 
-  bool take_answer(World& world, int process) {
-    auto& queue = world.answer_queues[static_cast<std::size_t>(process)];
+  bool receive_ack(World& world, int process) {
+    auto& queue = world.ack_queues[static_cast<std::size_t>(process)];
     if (queue.empty()) return false;
-    world.orders.apply(process, take_first(queue));
+    world.commands.apply(process, take_first(queue));
     return true;
   }
 
@@ -205,9 +205,9 @@ class Explorer {
     const int worker = world.merge.worker();
     auto& merging = world.merge_queues[static_cast<std::size_t>(worker)];
     switch (step) {
-      case OrderedMerge::Step::give:
-        world.merge.gave();
-        world.given.push_back(take_first(merging.values));
+      case OrderedMerge::Step::take:
+        world.merge.taken();
+        world.outputs.push_back(take_first(merging.values));
         expect_in_order(world);
         return true;
       case OrderedMerge::Step::wait: break;
@@ -229,18 +229,18 @@ class Explorer {
     reached_end_ = true;
     world.finished = true;
     EXPECT_EQ(failed, setup_.dispatcher_fails >= 0 || setup_.worker_fails >= 0);
-    EXPECT_EQ(world.given, expected(world.pass)) << describe(world);
+    EXPECT_EQ(world.outputs, expected(world.pass)) << describe(world);
     EXPECT_EQ(world.merge.any_left(), setup_.leaves_after >= 0 && !failed);
   }
 
-  /// What a single process gives: for each item its copies.
+  /// Returns the outputs of a single process: the copies of each item.
   std::vector<std::int64_t> expected(std::uint64_t pass) const {
     std::vector<std::int64_t> values;
-    std::vector<std::int64_t> given(static_cast<std::size_t>(setup_.workers), 0);
+    std::vector<std::int64_t> num_outputs(static_cast<std::size_t>(setup_.workers), 0);
     for (std::int64_t item = 0; item < setup_.items; ++item) {
       if (item == setup_.dispatcher_fails || item == setup_.worker_fails) break;
       if (item / setup_.workers + 1 < setup_.mark) continue;
-      auto& of_worker = given[static_cast<std::size_t>(item % setup_.workers)];
+      auto& of_worker = num_outputs[static_cast<std::size_t>(item % setup_.workers)];
       for (int copy = 0; copy < setup_.copies_of(item); ++copy) {
         if (setup_.leaves_after >= 0 && of_worker == setup_.leaves_after) break;
         ++of_worker;
@@ -256,20 +256,20 @@ class Explorer {
 
   void expect_in_order(const World& world) const {
     const auto all = expected(world.pass);
-    ASSERT_LE(world.given.size(), all.size()) << describe(world);
-    EXPECT_TRUE(std::equal(world.given.begin(), world.given.end(), all.begin())) << describe(world);
+    ASSERT_LE(world.outputs.size(), all.size()) << describe(world);
+    EXPECT_TRUE(std::equal(world.outputs.begin(), world.outputs.end(), all.begin())) << describe(world);
   }
 
-  bool hear(World& world, int process) {
-    auto& queue = world.order_queues[static_cast<std::size_t>(process)];
+  bool receive_command(World& world, int process) {
+    auto& queue = world.command_queues[static_cast<std::size_t>(process)];
     if (queue.empty()) return false;
-    const Order order = take_first(queue);
-    const bool resets = std::holds_alternative<Reset>(order.what);
+    const Command command = take_first(queue);
+    const bool resets = std::holds_alternative<Reset>(command.what);
     if (process == 0) {
       auto& dispatcher = world.dispatcher;
-      dispatcher.state.apply(order);
+      dispatcher.state.apply(command);
       if (resets) {
-        dispatcher.dealer = RoundRobinAssigner(setup_.workers, dispatcher.state.reset());
+        dispatcher.assigner = RoundRobinAssigner(setup_.workers, dispatcher.state.reset());
         dispatcher.ended = false;
       }
       if (resets || dispatcher.state.over() || dispatcher.pending.empty()) {
@@ -277,45 +277,45 @@ class Explorer {
       }
     } else {
       auto& worker = world.workers[static_cast<std::size_t>(process - 1)];
-      worker.state.apply(order);
+      worker.state.apply(command);
       if (resets) {
         const auto early = std::move(worker.early);
         const ProcessState state = worker.state;
         const auto index = static_cast<std::size_t>(process - 1);
-        const std::int64_t drawn = index < setup_.drawn.size() ? setup_.drawn[index] : 0;
-        worker = {.state = state, .drawer = WorkerInput(process - 1, setup_.workers, drawn), .early = early};
+        const std::int64_t num_inputs = index < setup_.num_inputs.size() ? setup_.num_inputs[index] : 0;
+        worker = {.state = state, .input = WorkerInput(process - 1, setup_.workers, num_inputs), .early = early};
         worker.reached = state.reset().mark;
       }
     }
-    world.answer_queues[static_cast<std::size_t>(process)].push_back({.number = order.number});
+    world.ack_queues[static_cast<std::size_t>(process)].push_back({.number = command.number});
     return true;
   }
 
   static bool runs(const ProcessState& state) { return state.pass() != 0 && !state.paused() && !state.over(); }
   bool deal(World& world) {
     auto& dispatcher = world.dispatcher;
-    auto& dealer = dispatcher.dealer;
+    auto& assigner = dispatcher.assigner;
     const bool busy = std::any_of(dispatcher.pending.begin(), dispatcher.pending.end(), [](auto& m) { return !!m; });
     if (!runs(dispatcher.state) || dispatcher.ended || busy) return false;
     bool moved = false;
-    for (int i = 0; i < setup_.group && dealer.number() < setup_.items; ++i) {
-      if (dealer.number() == setup_.dispatcher_fails) break;
+    for (int i = 0; i < setup_.group && assigner.number() < setup_.items; ++i) {
+      if (assigner.number() == setup_.dispatcher_fails) break;
       moved = true;
-      if (!dealer.wanted()) {
-        dealer.dealt();
+      if (!assigner.wanted()) {
+        assigner.dealt();
         continue;
       }
-      auto& message = dispatcher.pending[static_cast<std::size_t>(dealer.worker())];
-      if (!message) message = Message{{.pass = dispatcher.state.pass(), .first = dealer.number()}, {}};
+      auto& message = dispatcher.pending[static_cast<std::size_t>(assigner.worker())];
+      if (!message) message = Message{{.pass = dispatcher.state.pass(), .first = assigner.number()}, {}};
       ++message->items.count;
-      dealer.dealt();
+      assigner.dealt();
     }
-    if (moved && dealer.number() < setup_.items) return true;
-    const bool fails = dealer.number() == setup_.dispatcher_fails;
+    if (moved && assigner.number() < setup_.items) return true;
+    const bool fails = assigner.number() == setup_.dispatcher_fails;
     for (int w = 0; w < setup_.workers; ++w) {
       auto& message = dispatcher.pending[static_cast<std::size_t>(w)];
       if (!message) message = Message{{.pass = dispatcher.state.pass()}, {}};
-      message->items.ending = fails && dealer.worker() == w ? Ending::failed : Ending::ended;
+      message->items.ending = fails && assigner.worker() == w ? Ending::failed : Ending::ended;
     }
     dispatcher.ended = true;
     return true;
@@ -340,18 +340,18 @@ class Explorer {
       return true;
     }
     if (worker.finished) return take_dealt(world, number).has_value();
-    if (worker.drawer.at_hand() > 0) return make(worker, number);
-    if (worker.drawer.at_ending()) {
-      worker.drawer.draw_ending();
-      put(worker, {}, worker.drawer.ending());
+    if (worker.input.at_hand() > 0) return make(worker, number);
+    if (worker.input.at_ending()) {
+      worker.input.take_ending();
+      put(worker, {}, worker.input.ending());
       return true;
     }
     if (auto message = take_dealt(world, number)) {
-      if (*message) worker.drawer.apply((*message)->items);
+      if (*message) worker.input.apply((*message)->items);
       return true;
     }
-    if (setup_.stages == Stages::one_to_one || worker.early || worker.reached > worker.drawer.drawn()) return false;
-    put(worker, {}, Ending::none, worker.drawer.drawn() + 1);
+    if (setup_.stages == Stages::one_to_one || worker.early || worker.reached > worker.input.num_inputs()) return false;
+    put(worker, {}, Ending::none, worker.input.num_inputs() + 1);
     return true;
   }
 
@@ -373,13 +373,13 @@ class Explorer {
   }
 
   bool make(WorkerModel& worker, int number) {
-    const std::int64_t item = worker.drawer.drawn() * setup_.workers + number;
-    worker.drawer.draw();
+    const std::int64_t item = worker.input.num_inputs() * setup_.workers + number;
+    worker.input.take();
     if (item == setup_.worker_fails) {
       put(worker, {}, Ending::failed);
       return true;
     }
-    if (worker.drawer.mark() < setup_.mark) return true;
+    if (worker.input.mark() < setup_.mark) return true;
     std::vector<std::int64_t> values;
     for (int copy = 0; copy < setup_.copies_of(item); ++copy) {
       if (setup_.leaves_after >= 0 && worker.sent + copy == setup_.leaves_after) break;
@@ -392,7 +392,7 @@ class Explorer {
   }
 
   void put(WorkerModel& worker, std::vector<std::int64_t> values, Ending ending, std::int64_t reached = 0) {
-    const std::int64_t mark = worker.drawer.mark();
+    const std::int64_t mark = worker.input.mark();
     const bool announces = setup_.stages == Stages::one_to_one && ending == Ending::none;
     Message message{{.pass = worker.state.pass(),
                      .first = worker.sent,
@@ -418,7 +418,7 @@ class Explorer {
     if (message) add(writer, *message);
   }
   static void add(ByteWriter& writer, const ProcessState& state) {
-    for (const auto number : {state.heard(), state.pass()}) writer.put(number);
+    for (const auto number : {state.applied(), state.pass()}) writer.put(number);
   }
   template <typename T>
   static void add_queue(ByteWriter& writer, const std::vector<T>& queue) {
@@ -431,48 +431,48 @@ class Explorer {
 
   std::uint64_t key(const World& world) const {
     ByteWriter writer;
-    writer.put(static_cast<std::uint64_t>(world.commanded));
+    writer.put(static_cast<std::uint64_t>(world.requested));
     for (const bool flag : {world.paused, world.shut, world.finished}) writer.put(flag);
-    writer.put(world.orders.given());
-    for (int p = 0; p <= setup_.workers; ++p) writer.put(world.orders.answered(p));
+    writer.put(world.commands.issued());
+    for (int p = 0; p <= setup_.workers; ++p) writer.put(world.commands.acked(p));
     writer.put(world.merge.position().mark);
     writer.put(static_cast<std::int32_t>(world.merge.position().worker));
-    for (const auto value : world.given) writer.put(value);
+    for (const auto value : world.outputs) writer.put(value);
     for (const auto& queue : world.merge_queues) {
       writer.put(queue.applied);
       for (const auto value : queue.values) writer.put(value);
     }
     add(writer, world.dispatcher.state);
-    writer.put(world.dispatcher.dealer.number());
+    writer.put(world.dispatcher.assigner.number());
     writer.put(world.dispatcher.ended);
     for (const auto& message : world.dispatcher.pending) add(writer, message);
     for (const auto& worker : world.workers) {
       add(writer, worker.state);
-      for (const auto number : {worker.drawer.drawn(), worker.drawer.at_hand(), worker.sent, worker.reached}) {
+      for (const auto number : {worker.input.num_inputs(), worker.input.at_hand(), worker.sent, worker.reached}) {
         writer.put(number);
       }
-      writer.put(worker.drawer.ending());
-      for (const bool flag : {worker.drawer.drew_ending(), worker.finished}) writer.put(flag);
+      writer.put(worker.input.ending());
+      for (const bool flag : {worker.input.took_ending(), worker.finished}) writer.put(flag);
       add(writer, worker.pending);
       add(writer, worker.early);
     }
-    for (const auto& queue : world.order_queues) add_queue(writer, queue);
-    for (const auto& queue : world.answer_queues) add_queue(writer, queue);
+    for (const auto& queue : world.command_queues) add_queue(writer, queue);
+    for (const auto& queue : world.ack_queues) add_queue(writer, queue);
     for (const auto& queue : world.dealt) add_queue(writer, queue);
     for (const auto& queue : world.gathered) add_queue(writer, queue);
     return hash64(writer.view());
   }
 
   static std::string describe(const World& world) {
-    std::string text = "given";
-    for (const auto value : world.given) text += " " + std::to_string(value);
+    std::string text = "outputs";
+    for (const auto value : world.outputs) text += " " + std::to_string(value);
     text += "; the consumer is at mark " + std::to_string(world.merge.position().mark) + " of worker " +
             std::to_string(world.merge.position().worker);
     for (const auto& worker : world.workers) {
-      text += "; a worker has drawn " + std::to_string(worker.drawer.drawn()) + " and sent " +
+      text += "; a worker has drawn " + std::to_string(worker.input.num_inputs()) + " and sent " +
               std::to_string(worker.sent) + (worker.pending ? ", one waits" : "");
     }
-    return text + "; dealt " + std::to_string(world.dispatcher.dealer.number());
+    return text + "; dealt " + std::to_string(world.dispatcher.assigner.number());
   }
 
   Setup setup_;

@@ -21,7 +21,7 @@ void serve(const Process& process) {
   } catch (const PeerLost&) {
     throw;
   } catch (const std::exception& error) {
-    // Before the loop is gone, which to others looks like leaving.
+    // Before the loop is destroyed, which other processes take for leaving.
     process.engine->abort(fmt::format("{}: {}", process.name, error.what()));
     throw;
   }
@@ -31,10 +31,10 @@ namespace {
 
 constexpr std::int64_t no_limit = std::numeric_limits<std::int64_t>::max();
 
-/// An epoch that the others are told to begin when the consumer's stages have been restored, or draw for that.
-class Pass {
+/// Starts an epoch in the other processes, once the consumer's stages have been restored or need items for that.
+class EpochStart {
  public:
-  Pass(ConsumerEndpoint& gatherer, std::int64_t epoch) : endpoint_(gatherer), epoch_(epoch) {}
+  EpochStart(ConsumerEndpoint& endpoint, std::int64_t epoch) : endpoint_(endpoint), epoch_(epoch) {}
   void restore(const Cursor& cursor) { cursor_ = cursor; }
   ConsumerEndpoint& begin() {
     if (!std::exchange(begun_, true)) endpoint_.reset(epoch_, cursor_);
@@ -48,16 +48,16 @@ class Pass {
   bool begun_ = false;
 };
 
-/// What the workers give, as the consumer's stages see it.
-class Gathered final : public Stream {
+/// The items of the workers, as the input of the consumer's stages.
+class CollectedIterator final : public Iterator {
  public:
-  explicit Gathered(std::shared_ptr<Pass> pass) : pass_(std::move(pass)) {}
-  std::optional<Item> next() override { return pass_->begin().next(); }
-  Cursor save() const override { return pass_->begin().save(); }
-  void restore(const Cursor& cursor) override { pass_->restore(cursor); }
+  explicit CollectedIterator(std::shared_ptr<EpochStart> start) : start_(std::move(start)) {}
+  std::optional<Item> next() override { return start_->begin().next(); }
+  Cursor save() const override { return start_->begin().save(); }
+  void restore(const Cursor& cursor) override { start_->restore(cursor); }
 
  private:
-  std::shared_ptr<Pass> pass_;
+  std::shared_ptr<EpochStart> start_;
 };
 
 void add(Stats::OfStage& stage, const protocol::ProcessTotals::OfStage& more) {
@@ -92,14 +92,14 @@ Consumer::Consumer(Process process)
 void Consumer::begin(std::int64_t epoch, const std::optional<Cursor>& cursor, std::int64_t behind) {
   if (epoch < 0) throw InvalidArgument(fmt::format("epoch {} of a pipeline; epochs are counted from 0", epoch));
   if (behind < 0 || behind > max_count) throw InvalidArgument(fmt::format("the state is of item {}", behind));
-  end_stream();
+  end_iterator();
   left_ = no_limit;
   paused_ = ended_ = false;
   epoch_ = epoch;
-  given_ = 0;
-  const Running running{
-      .values = process_.values,
-      .opening = make_opening(
+  num_outputs_ = 0;
+  const RuntimeOptions runtime_options{
+      .traits = process_.traits,
+      .open_context = make_open_context(
           process_.options.seed, epoch,
           {.rank = process_.options.rank, .ranks = process_.options.ranks, .workers = process_.options.workers}),
       .process = process_.name,
@@ -110,39 +110,39 @@ void Consumer::begin(std::int64_t epoch, const std::optional<Cursor>& cursor, st
       .paused = &paused_,
       .snapshot_every = process_.options.snapshot_every,
       .log = log_.get()};
-  if (process_.begin_epoch) process_.begin_epoch(running.opening);
-  std::map<int, StreamPtr> instead;
-  std::shared_ptr<Pass> pass;
+  if (process_.begin_epoch) process_.begin_epoch(runtime_options.open_context);
+  std::map<int, IteratorPtr> instead;
+  std::shared_ptr<EpochStart> start;
   if (endpoint_) {
-    pass = std::make_shared<Pass>(*endpoint_, epoch);
-    instead.emplace(*placement_.collect_boundary, std::make_unique<Gathered>(pass));
+    start = std::make_shared<EpochStart>(*endpoint_, epoch);
+    instead.emplace(*placement_.collect_boundary, std::make_unique<CollectedIterator>(start));
   }
-  StreamPtr stream = open(process_.graph, process_.graph.end(), running, std::move(instead));
-  if (cursor) stream->restore(stages_of(*cursor));
-  const bool workers_go_on = pass && placement_.one_to_one && placement_.collect_boundary == process_.graph.end();
-  if (behind > 0 && workers_go_on) pass->restore(ConsumerEndpoint::cursor_behind(behind));
-  if (pass) pass->begin();
+  IteratorPtr iterator = open(process_.graph, process_.graph.end(), runtime_options, std::move(instead));
+  if (cursor) iterator->restore(stages_of(*cursor));
+  const bool workers_go_on = start && placement_.one_to_one && placement_.collect_boundary == process_.graph.end();
+  if (behind > 0 && workers_go_on) start->restore(ConsumerEndpoint::cursor_behind(behind));
+  if (start) start->begin();
   if (behind > 0 && !workers_go_on) {
-    const auto passed = stream->skip(behind);
+    const auto passed = iterator->skip(behind);
     if (passed < behind) {
       throw InvalidArgument(fmt::format("the state is of item {} of an epoch that has {}", behind, passed));
     }
   }
-  // Stages that go on from their end let go of what is before them.
-  if (pass.use_count() == 1) endpoint_->halt();
-  stream_ = std::move(stream);
+  // Stages that were restored at their end have released their inputs.
+  if (start.use_count() == 1) endpoint_->halt();
+  iterator_ = std::move(iterator);
   const std::lock_guard lock(timing_);
   begun_ = Clock::now();
 }
 
 std::optional<Item> Consumer::next() {
-  if (!stream_) throw InvalidArgument("a pipeline gives items once an epoch has been begun; call reset()");
+  if (!iterator_) throw InvalidArgument("a pipeline gives items once an epoch has been begun; call reset()");
   if (paused_ || left_ == 0) return std::nullopt;
-  auto item = stream_->next();
+  auto item = iterator_->next();
   if (!item) count_time();
   ended_ = !item;
   if (item && left_ != no_limit) --left_;
-  if (log_ && !endpoint_) log_->add(StageSample{trace_time(Clock::now()), given_ += item.has_value()});
+  if (log_ && !endpoint_) log_->add(StageSample{trace_time(Clock::now()), num_outputs_ += item.has_value()});
   return item;
 }
 
@@ -152,7 +152,7 @@ void Consumer::limit(std::int64_t items) {
 }
 
 void Consumer::pause() {
-  // Paused also where the others have not answered: what has been asked of them is for resume() to take back.
+  // Paused even if the others have not acknowledged: resume() takes the command back.
   if (!paused_.exchange(true) && endpoint_) endpoint_->pause();
 }
 
@@ -163,12 +163,12 @@ void Consumer::resume() {
 }
 
 Cursor Consumer::save() const {
-  if (!stream_) throw InvalidArgument("a pipeline has a cursor once an epoch has been begun; call reset()");
-  return Tree::dict({{"epoch", Tree(epoch_)}, {"stages", stream_->save()}});
+  if (!iterator_) throw InvalidArgument("a pipeline has a cursor once an epoch has been begun; call reset()");
+  return Tree::dict({{"epoch", Tree(epoch_)}, {"stages", iterator_->save()}});
 }
 
 bool Consumer::shutdown(Duration grace) {
-  end_stream();
+  end_iterator();
   if (!endpoint_ || over_) return true;
   over_ = true;
   return endpoint_->shutdown(Deadline::after(grace));
@@ -185,10 +185,10 @@ Stats Consumer::stats() const {
   add(stats, process_.name, Role::consumer, own);
   if (!endpoint_) return stats;
   const ProcessRanks ranks = ProcessRanks::of(placement_, process_.options);
-  for (const protocol::Answer& told : endpoint_->reports(false, std::chrono::milliseconds(200))) {
+  for (const protocol::Ack& ack : endpoint_->reports(false, std::chrono::milliseconds(200))) {
     const bool dispatches = ranks.has_dispatcher && stats.processes.size() == ProcessRanks::dispatcher;
-    const protocol::ProcessTotals& totals = told.totals;
-    add(stats, told.process, dispatches ? Role::dispatcher : Role::worker, totals);
+    const protocol::ProcessTotals& totals = ack.totals;
+    add(stats, ack.process, dispatches ? Role::dispatcher : Role::worker, totals);
     stats.messages += totals.messages;
     stats.wakeups += totals.wakeups;
     stats.bytes += totals.bytes;
@@ -205,8 +205,8 @@ std::vector<StageTrace> Consumer::traces() const {
     return std::vector<StageTrace>(static_cast<std::size_t>(ProcessRanks::of(placement_, process_.options).size()));
   std::vector<StageTrace> traces = {log_->trace()};
   if (!endpoint_) return traces;
-  for (const protocol::Answer& told : endpoint_->reports(true, timeout)) {
-    auto of = told.trace.empty() ? std::vector<StageTrace>(1) : decode_stage_traces(told.trace);
+  for (const protocol::Ack& ack : endpoint_->reports(true, timeout)) {
+    auto of = ack.trace.empty() ? std::vector<StageTrace>(1) : decode_stage_traces(ack.trace);
     if (of.size() != 1) throw CorruptMessage(0, fmt::format("{} traces of one process", of.size()));
     traces.push_back(std::move(of.front()));
   }
@@ -217,9 +217,9 @@ Consumer::~Consumer() {
   try {
     shutdown(std::chrono::milliseconds(200));
   } catch (const std::exception&) {
-    // The group has ended; there is nobody to tell.
+    // The group has ended; no process is left to notify.
   }
-  end_stream();
+  end_iterator();
 }
 
 const Tree& Consumer::stages_of(const Cursor& cursor) const {
@@ -230,9 +230,9 @@ const Tree& Consumer::stages_of(const Cursor& cursor) const {
   return cursor.at("stages");
 }
 
-void Consumer::end_stream() {
+void Consumer::end_iterator() {
   if (endpoint_) endpoint_->interrupt();
-  stream_.reset();
+  iterator_.reset();
   count_time();
 }
 

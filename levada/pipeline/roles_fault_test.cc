@@ -25,9 +25,9 @@ Map failing_at(std::int64_t item) {
 }
 /// An item that Trees cannot be made of, and so cannot be packed.
 Map unpackable_at(std::int64_t item) {
-  static const Foreign::Language language{[](void*) noexcept {}, [](void*) noexcept {}};
+  static const LanguageObject::Language language{[](void*) noexcept {}, [](void*) noexcept {}};
   return {[item](Item given) -> Item {
-    if (testing::number_in(given) == item) return Foreign(nullptr, language);
+    if (testing::number_in(given) == item) return LanguageObject(nullptr, language);
     return given;
   }};
 }
@@ -101,8 +101,8 @@ TEST(PipelineFaults, AFailureWhileAnEpochIsBegunComesFirst) {
     inproc::run_ranks(processes_of(graph, options), [&](std::shared_ptr<Engine> engine) {
       Process process = process_of(engine, graph, options);
       if (engine->info().rank == rank) {
-        process.begin_epoch = [](const Opening& opening) {
-          if (opening.epoch == 0) throw std::runtime_error("no seed");
+        process.begin_epoch = [](const OpenContext& open_context) {
+          if (open_context.epoch == 0) throw std::runtime_error("no seed");
         };
       }
       if (engine->info().rank != 0) return serve(process);

@@ -10,9 +10,9 @@
 
 #include "levada/engine/inproc/inproc.h"
 #include "levada/engine/shm/forked_ranks_testing.h"
+#include "levada/pipeline/open_graph_testing.h"
 #include "levada/pipeline/roles.h"
-#include "levada/pipeline/running_testing.h"
-#include "levada/pipeline/tree_values.h"
+#include "levada/pipeline/tree_item_traits.h"
 
 namespace levada::pipeline::testing {
 
@@ -24,16 +24,16 @@ inline int processes_of(const Graph& graph, const ProcessOptions& options) {
   return 1 + options.workers + (placement.dispatch_boundary ? 1 : 0);
 }
 
-inline const TreeValues& tree_values() {
-  static const TreeValues values;
-  return values;
+inline const TreeItemTraits& tree_item_traits() {
+  static const TreeItemTraits traits;
+  return traits;
 }
 
 inline Process process_of(std::shared_ptr<Engine> engine, const Graph& graph, const ProcessOptions& options) {
   const int rank = engine ? engine->info().rank : 0;
   return {.engine = std::move(engine),
           .graph = graph,
-          .values = tree_values(),
+          .traits = tree_item_traits(),
           .options = options,
           .name = "process " + std::to_string(rank),
           .all_ranks = nullptr};

@@ -2,7 +2,7 @@
 
 #include "levada/corpus/permutation.h"
 #include "levada/pipeline/checkpointed_input.h"
-#include "levada/pipeline/streams.h"
+#include "levada/pipeline/graph_builder.h"
 
 namespace levada::pipeline {
 namespace {
@@ -12,10 +12,10 @@ struct HeldItem {
   std::int64_t position = 0;
 };
 
-class ShuffleStream final : public HoldingStream<HeldItem> {
+class ShuffleIterator final : public HoldingIterator<HeldItem> {
  public:
-  ShuffleStream(GraphContextPtr context, int stage, StagePtr input, std::uint64_t seed)
-      : HoldingStream(std::move(context), stage, std::move(input)), seed_(seed) {}
+  ShuffleIterator(GraphContextPtr context, int stage, StagePtr input, std::uint64_t seed)
+      : HoldingIterator(std::move(context), stage, std::move(input)), seed_(seed) {}
 
  private:
   std::optional<Item> make_one() override {
@@ -23,7 +23,7 @@ class ShuffleStream final : public HoldingStream<HeldItem> {
     while (held_.size() < size) {
       auto item = pull_tracked();
       if (!item) break;
-      held_.push_back({std::move(*item), given_ - 1});
+      held_.push_back({std::move(*item), num_inputs_ - 1});
     }
     if (held_.empty()) return std::nullopt;
     auto& drawn = held_[below(held_.size())];
@@ -57,7 +57,7 @@ class ShuffleStream final : public HoldingStream<HeldItem> {
 }  // namespace
 
 StagePtr make_stage(const Shuffle& shuffle, const StagePlace& at) {
-  return at.make<ShuffleStream>(at.input(), seed_of(at, shuffle.seed));
+  return at.make<ShuffleIterator>(at.input(), seed_of(at, shuffle.seed));
 }
 
 }  // namespace levada::pipeline

@@ -4,15 +4,15 @@
 #include <algorithm>
 
 #include "levada/base/error.h"
-#include "levada/pipeline/opening.h"
-#include "levada/pipeline/streams.h"
+#include "levada/pipeline/graph_builder.h"
+#include "levada/pipeline/open_context.h"
 
 namespace levada::pipeline {
 namespace {
 
-class MapStream final : public StageStream {
+class MapIterator final : public StageIterator {
  public:
-  using StageStream::StageStream;
+  using StageIterator::StageIterator;
 
  private:
   std::optional<Item> make() override {
@@ -24,13 +24,13 @@ class MapStream final : public StageStream {
     return std::nullopt;
   }
   std::int64_t pass_over(std::int64_t items) override {
-    return operation<Map>().on_error == OnError::raise ? skip_input(items) : StageStream::pass_over(items);
+    return operation<Map>().on_error == OnError::raise ? skip_input(items) : StageIterator::pass_over(items);
   }
 };
 
-class FilterStream final : public StageStream {
+class FilterIterator final : public StageIterator {
  public:
-  using StageStream::StageStream;
+  using StageIterator::StageIterator;
 
  private:
   std::optional<Item> make() override {
@@ -43,65 +43,65 @@ class FilterStream final : public StageStream {
   }
 };
 
-class TakeStream final : public StageStream {
+class TakeIterator final : public StageIterator {
  public:
-  using StageStream::StageStream;
+  using StageIterator::StageIterator;
 
  private:
   std::optional<Item> make() override {
-    if (given_ >= operation<Take>().count) return std::nullopt;
+    if (num_inputs_ >= operation<Take>().count) return std::nullopt;
     return pull();
   }
 };
 
-class SkipStream final : public StageStream {
+class SkipIterator final : public StageIterator {
  public:
-  using StageStream::StageStream;
+  using StageIterator::StageIterator;
 
  private:
   std::optional<Item> make() override {
-    while (given_ < operation<Skip>().count) {
+    while (num_inputs_ < operation<Skip>().count) {
       if (!pull()) return std::nullopt;
     }
     return pull();
   }
 };
 
-class ShardStream final : public StageStream {
+class ShardIterator final : public StageIterator {
  public:
-  ShardStream(GraphContextPtr context, int stage, StagePtr input, Division division)
-      : StageStream(std::move(context), stage, std::move(input)), division_(division) {}
+  ShardIterator(GraphContextPtr context, int stage, StagePtr input, Partition partition)
+      : StageIterator(std::move(context), stage, std::move(input)), partition_(partition) {}
 
  private:
   std::optional<Item> make() override {
     for (;;) {
-      const bool mine = given_ % division_.count == division_.index;
+      const bool mine = num_inputs_ % partition_.count == partition_.index;
       auto item = pull();
       if (mine || !item) return item;
     }
   }
   std::int64_t pass_over(std::int64_t items) override {
     if (items == 0) return 0;
-    const auto before = (division_.index + division_.count - given_ % division_.count) % division_.count;
-    const auto passed = skip_input(before + (items - 1) * division_.count + 1);
-    return passed <= before ? 0 : (passed - before - 1) / division_.count + 1;
+    const auto before = (partition_.index + partition_.count - num_inputs_ % partition_.count) % partition_.count;
+    const auto passed = skip_input(before + (items - 1) * partition_.count + 1);
+    return passed <= before ? 0 : (passed - before - 1) / partition_.count + 1;
   }
 
-  Division division_;
+  Partition partition_;
 };
 
-class Identity final : public StageStream {
+class Identity final : public StageIterator {
  public:
-  using StageStream::StageStream;
+  using StageIterator::StageIterator;
 
  private:
   std::optional<Item> make() override { return pull(); }
   std::int64_t pass_over(std::int64_t items) override { return skip_input(items); }
 };
 
-class BatchStream final : public StageStream {
+class BatchIterator final : public StageIterator {
  public:
-  using StageStream::StageStream;
+  using StageIterator::StageIterator;
 
  private:
   std::optional<Item> make() override {
@@ -116,14 +116,14 @@ class BatchStream final : public StageStream {
     }
     const bool whole = static_cast<std::int64_t>(items.size()) == batch.size;
     if (items.empty() || (!whole && batch.drop_last)) return std::nullopt;
-    return guarded([&] { return context_->values.list_of(std::move(items)); });
+    return guarded([&] { return context_->traits.list_of(std::move(items)); });
   }
 };
 
-class RepeatStream final : public StageStream {
+class RepeatIterator final : public StageIterator {
  public:
-  RepeatStream(GraphContextPtr context, int stage, std::function<StagePtr(std::int64_t)> open)
-      : StageStream(std::move(context), stage, nullptr), open_(std::move(open)) {}
+  RepeatIterator(GraphContextPtr context, int stage, std::function<StagePtr(std::int64_t)> open)
+      : StageIterator(std::move(context), stage, nullptr), open_(std::move(open)) {}
 
  private:
   std::optional<Item> make() override {
@@ -178,19 +178,19 @@ void expect_here(const StagePlace& repeat, int stage) {
 
 StagePtr make_stage(const Map& map, const StagePlace& at) {
   if (map.threads > 0) return make_threaded_map(at);
-  return at.make<MapStream>(at.input());
+  return at.make<MapIterator>(at.input());
 }
 StagePtr make_stage(const Filter&, const StagePlace& at) {
-  return at.make<FilterStream>(at.input());
+  return at.make<FilterIterator>(at.input());
 }
 StagePtr make_stage(const Take&, const StagePlace& at) {
-  return at.make<TakeStream>(at.input());
+  return at.make<TakeIterator>(at.input());
 }
 StagePtr make_stage(const Skip&, const StagePlace& at) {
-  return at.make<SkipStream>(at.input());
+  return at.make<SkipIterator>(at.input());
 }
 StagePtr make_stage(const Batch&, const StagePlace& at) {
-  return at.make<BatchStream>(at.input());
+  return at.make<BatchIterator>(at.input());
 }
 StagePtr make_stage(const Dispatch&, const StagePlace& at) {
   return make_identity(at, at.input());
@@ -201,20 +201,20 @@ StagePtr make_identity(const StagePlace& at, StagePtr input) {
 
 StagePtr make_stage(const Shard&, const StagePlace& at) {
   const auto& graph = at.builder.context()->graph;
-  const auto division = division_of(graph, at.stage, at.builder.opening());
+  const auto partition = partition_of(graph, at.stage, at.builder.open_context());
   if (divides_at_source(graph, at.stage) && !at.builder.is_given(at.before())) {
-    return make_identity(at, at.builder.open_source(at.before(), division));
+    return make_identity(at, at.builder.open_source(at.before(), partition));
   }
-  return at.make<ShardStream>(at.input(), division);
+  return at.make<ShardIterator>(at.input(), partition);
 }
 
 // Its passes are graphs of their own, each opened when the one before it has ended.
 StagePtr make_stage(const Repeat& repeat, const StagePlace& at) {
   expect_here(at, at.before());
-  return at.make<RepeatStream>([context = at.builder.context(), opening = at.builder.opening(),
-                                prefetches = at.builder.prefetches(), times = repeat.times,
-                                before = at.before()](std::int64_t pass) {
-    return GraphBuilder(context, further_pass(opening, pass, times), prefetches, {}).open_end(before);
+  return at.make<RepeatIterator>([context = at.builder.context(), open_context = at.builder.open_context(),
+                                  prefetches = at.builder.prefetches(), times = repeat.times,
+                                  before = at.before()](std::int64_t pass) {
+    return GraphBuilder(context, further_pass(open_context, pass, times), prefetches, {}).open_end(before);
   });
 }
 

@@ -7,7 +7,7 @@
 namespace levada::pipeline {
 namespace {
 
-/// Marks as a stream would that is that slow.
+/// Marks as an iterator would that is that slow.
 void walk(SnapshotLog& history, std::int64_t items, Duration cost_of_item) {
   for (std::int64_t position = 0; position < items; ++position) {
     if (history.due()) history.mark(position, [&] { return Tree(position); });
@@ -26,7 +26,7 @@ TEST(SnapshotLog, FindsBackToEveryPositionThatIsKept) {
   }
 }
 
-TEST(SnapshotLog, RemembersEveryPositionOfASlowStream) {
+TEST(SnapshotLog, RemembersEveryPositionOfASlowIterator) {
   SnapshotLog history;
   walk(history, 50, std::chrono::milliseconds(1));
   std::int64_t exact = 0;

@@ -6,7 +6,7 @@
 
 #include "levada/base/refusal_testing.h"
 #include "levada/pipeline/graph_testing.h"
-#include "levada/pipeline/running_testing.h"
+#include "levada/pipeline/open_graph_testing.h"
 
 namespace levada::pipeline::testing {
 namespace {
@@ -40,8 +40,8 @@ TEST(ThreadedMap, FailsAtTheItemThatFails) {
           .threads = 3};
   const auto graph = Graph::source(range(0, 100)).then(map, "fragile");
   Opened opened(graph);
-  for (std::int64_t i = 0; i < 7; ++i) ASSERT_EQ(number_in(*opened.stream().next()), i);
-  const auto failure = failure_of([&] { opened.stream().next(); });
+  for (std::int64_t i = 0; i < 7; ++i) ASSERT_EQ(number_in(*opened.iterator().next()), i);
+  const auto failure = failure_of([&] { opened.iterator().next(); });
   EXPECT_EQ(failure.stage, "fragile");
   EXPECT_EQ(failure.item, 7);
   map.on_error = OnError::skip;
@@ -57,8 +57,8 @@ TEST(ThreadedMap, ReturnsItemsBeforeAFailureOfAnEarlierStage) {
   }};
   const Map same{.function = [](Item item) { return item; }, .threads = 3};
   Opened opened(Graph::source(range(0, 100)).then(fails, "fails").then(same));
-  for (std::int64_t i = 0; i < 5; ++i) ASSERT_EQ(number_in(*opened.stream().next()), i);
-  EXPECT_EQ(failure_of([&] { opened.stream().next(); }).stage, "fails");
+  for (std::int64_t i = 0; i < 5; ++i) ASSERT_EQ(number_in(*opened.iterator().next()), i);
+  EXPECT_EQ(failure_of([&] { opened.iterator().next(); }).stage, "fails");
 }
 
 TEST(ThreadedMap, MakesFewItemsThatNobodyAsksFor) {

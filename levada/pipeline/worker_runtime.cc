@@ -22,15 +22,15 @@ ProcessRanks ranks_of(const Process& process, const Placement& placement) {
 }
 
 constexpr auto watch_interval = std::chrono::milliseconds(500);
-constexpr int most_workers = 4096;
+constexpr int max_workers = 4096;
 
 }  // namespace
 
 // ---- ProcessRanks
 
 ProcessRanks ProcessRanks::of(const Placement& placement, const ProcessOptions& options) {
-  if (options.workers < 0 || options.workers > most_workers) {
-    throw InvalidArgument(fmt::format("{} workers; give 0 to {}", options.workers, most_workers));
+  if (options.workers < 0 || options.workers > max_workers) {
+    throw InvalidArgument(fmt::format("{} workers; give 0 to {}", options.workers, max_workers));
   }
   if (options.workers == 0 || !placement.collect_boundary) return {};
   return {options.workers, placement.dispatch_boundary.has_value()};
@@ -42,14 +42,14 @@ std::string ProcessRanks::name(int rank) const {
   return fmt::format("worker {}", rank - rank_of(0));
 }
 
-std::shared_ptr<Channel> ProcessRanks::open_orders(Engine& engine) const {
+std::shared_ptr<Channel> ProcessRanks::open_commands(Engine& engine) const {
   std::vector<int> to;
   for (int rank = 1; rank < size(); ++rank) to.push_back(rank);
   // An order follows once the one before has been answered; but that to shut down follows at once.
   return engine.open(0, to, 4);
 }
 
-std::shared_ptr<Channel> ProcessRanks::open_answers(Engine& engine, int from) const {
+std::shared_ptr<Channel> ProcessRanks::open_acks(Engine& engine, int from) const {
   return engine.open(from, {0}, 8);
 }
 
@@ -163,15 +163,15 @@ WorkerRuntime::WorkerRuntime(const Process& process)
       ranks_(ranks_of(process, placement_)),
       counts_(process.graph.stages().size()),
       log_(make_stage_log(process.graph, process.options)),
-      orders_(ranks_.open_orders(*process.engine)),
-      answers_(ranks_.open_answers(*process.engine, process.engine->info().rank)),
+      command_channel_(ranks_.open_commands(*process.engine)),
+      ack_channel_(ranks_.open_acks(*process.engine, process.engine->info().rank)),
       watch_(process.engine, process.graph, process.name, counts_) {
-  answer(0, false);
+  acknowledge(0, false);
 }
 
-Running WorkerRuntime::running(const Copy& copy) {
-  return {.values = process_.values,
-          .opening = make_opening(process_.options.seed, state_.reset().epoch, copy),
+RuntimeOptions WorkerRuntime::runtime_options(const Copy& copy) {
+  return {.traits = process_.traits,
+          .open_context = make_open_context(process_.options.seed, state_.reset().epoch, copy),
           .process = process_.name,
           .counts = counts_,
           .all_ranks = nullptr,
@@ -195,23 +195,23 @@ bool WorkerRuntime::begin_pass() {
 }
 
 void WorkerRuntime::attend() {
-  hear();
+  receive_commands();
   while (state_.paused() && !interrupted()) wait_once({}, {}, 0, 0);
   if (interrupted()) throw Interrupted();
 }
 
-void WorkerRuntime::hear() {
+void WorkerRuntime::receive_commands() {
   while (true) {
-    const auto received = engine().try_receive(*orders_);
+    const auto received = engine().try_receive(*command_channel_);
     if (!received.message) {
       left_ = received.ended && !state_.over();
       return;
     }
-    const auto order = decode<protocol::Order>(received.message->bytes);
-    state_.apply(order);
+    const auto command = decode<protocol::Command>(received.message->bytes);
+    state_.apply(command);
     paused_ = state_.paused();
-    const auto* report = std::get_if<protocol::Report>(&order.what);
-    answer(state_.heard(), state_.over() || (report != nullptr && report->with_trace));
+    const auto* report = std::get_if<protocol::Report>(&command.what);
+    acknowledge(state_.applied(), state_.over() || (report != nullptr && report->with_trace));
   }
 }
 
@@ -229,12 +229,12 @@ void WorkerRuntime::wait_once(const std::vector<Channel*>& receive, const std::v
                                        : StageWork::idle;
   const StageScope scope(log(), work, work == StageWork::input || work == StageWork::room ? rank : -1);
   std::vector<Channel*> channels = receive;
-  channels.push_back(orders_.get());
+  channels.push_back(command_channel_.get());
   watch_.waits_for(rank);
   const WaitFor conditions{.receive = channels, .publish = publish, .allocate = memory, .poll = &process_.poll};
   if (engine().wait(conditions, Deadline::after(std::chrono::seconds(10))) == Woken::ready) {
     traffic_.wakeups.fetch_add(1, std::memory_order_relaxed);
-    hear();
+    receive_commands();
   }
   watch_.works();
 }
@@ -245,7 +245,7 @@ Failure WorkerRuntime::cannot_pack(int stage, std::int64_t item, const std::exce
   return failure;
 }
 
-void WorkerRuntime::send(std::span<const std::unique_ptr<Outgoing>> outgoing) {
+void WorkerRuntime::send(std::span<const std::unique_ptr<ItemSender>> outgoing) {
   for (;;) {
     std::vector<Channel*> room;
     std::size_t memory = 0;
@@ -254,7 +254,7 @@ void WorkerRuntime::send(std::span<const std::unique_ptr<Outgoing>> outgoing) {
       const StageScope scope(log(), StageWork::pack);
       for (const auto& each : outgoing) {
         if (each->try_send()) continue;
-        const Outgoing::Needs needs = each->needs();
+        const ItemSender::Needs needs = each->needs();
         if (needs.room != nullptr) room.push_back(needs.room);
         else memory = needs.memory;
         rank = each->to();
@@ -277,21 +277,21 @@ protocol::ProcessTotals WorkerRuntime::totals() const {
   return totals;
 }
 
-void WorkerRuntime::gave(std::int64_t items) {
+void WorkerRuntime::count_sent(std::int64_t items) {
   if (log_) log_->add(StageSample{trace_time(Clock::now()), items});
 }
 
-void WorkerRuntime::answer(std::uint64_t order, bool with_trace) {
-  protocol::Answer told{.number = order, .process = process_.name, .totals = totals(), .trace = {}};
+void WorkerRuntime::acknowledge(std::uint64_t command, bool with_trace) {
+  protocol::Ack ack{.number = command, .process = process_.name, .totals = totals(), .trace = {}};
   if (log_ && with_trace) {
     const auto trace = log_->trace();
-    told.trace = levada::encode(std::span(&trace, 1));
+    ack.trace = levada::encode(std::span(&trace, 1));
   }
-  const Bytes bytes = encode(told);
+  const Bytes bytes = encode(ack);
   const auto deadline = Deadline::after(process_.options.timeout);
   Block block = allocate(engine(), bytes.size(), deadline, "pipeline");
   std::ranges::copy(bytes, block.memory().begin());
-  publish(engine(), *answers_, std::move(block), bytes.size(), deadline, "pipeline");
+  publish(engine(), *ack_channel_, std::move(block), bytes.size(), deadline, "pipeline");
 }
 
 }  // namespace levada::pipeline

@@ -1049,7 +1049,7 @@ class PickleSink:
 def memory_at(address: int, size: int, owner: object) -> Memory:
     """`size` bytes that `owner` has at `address`."""
 
-class Values:
+class ItemTraits:
     """How items cross between the processes of a pipeline."""
 
     def __init__(self) -> None: ...
@@ -1059,7 +1059,7 @@ class Values:
         What another process gets of some items, and how many bytes lie beside their pickle.
         """
 
-class Opening:
+class OpenContext:
     """What the copy of a stage in one process is opened with."""
 
     @property

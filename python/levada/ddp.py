@@ -17,8 +17,8 @@ UnderWay = queue.SimpleQueue[tuple[ReduceHandle, Any] | None]
 
 
 class State:
-    """What average() takes: the group whose ranks average (by default the whole job) and the seconds of one wait. One for
-    each model."""
+    """The state of average(), one for each model: the group whose ranks average (by default the whole job), and the seconds of
+    one wait."""
 
     def __init__(self, group: Any = None, *, timeout: float = 1800.0) -> None:
         self.reduce = ReduceScatter(group, capacity_mb=0, timeout=timeout)
@@ -35,9 +35,9 @@ def average(
     state: State,
     bucket: dist.GradBucket,  # type: ignore[name-defined, unused-ignore]
 ) -> torch.futures.Future[torch.Tensor]:
-    """The average of one of the model's own buckets over all ranks: made in the background, while the backward pass goes
-    on. To be given to register_comm_hook(). Gradients on a GPU are averaged there, by its backend's all-reduce over a
-    process group of Levada's own: the same sums as without the hook."""
+    """Averages one of the model's buckets over all ranks, in the background of the backward pass: a hook for
+    register_comm_hook(). Gradients on a GPU are averaged there, by the backend's all-reduce over a process group of Levada's
+    own, with the same sums as without the hook."""
     if not on_cpu(bucket.buffer()):
         return state.reduce.average_on_device(bucket.buffer())  # type: ignore[no-any-return, unused-ignore]
     future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
@@ -46,7 +46,7 @@ def average(
 
 
 def _complete(under_way: UnderWay) -> None:
-    """Gives each future its result; they end in the order in which they began."""
+    """Sets the result of each future. They complete in the order in which they began."""
     while (next_one := under_way.get()) is not None:
         handle, future = next_one
         try:

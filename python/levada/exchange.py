@@ -1,17 +1,17 @@
-"""Samples move from the ranks that made them to the ranks that need them.
+"""Moves samples from the ranks that made them to the ranks that need them.
 
     from levada import exchange
 
-    store = exchange.Store(tensors="torch")                      # one a rank
+    store = exchange.Store(tensors="torch")                      # one per rank
     store.store(exchange.SampleBatch(ids, {"tokens": tokens}, {"tokens": lengths}))
 
-    held = exchange.all_gather(store)                                # who has what: no payload
+    held = exchange.all_gather(store)                                # which rank has what: no payload
     critic = exchange.destinations(levada.Mesh(dp=2, tp=2), held.meta(), balance="flops")   # equal work for each dp rank
     exchange.redistribute(store, critic, ["tokens"])
     mine = store.get(critic[dp].ids)                             # bit for bit what was stored elsewhere
 
-Every byte leaves its rank once for each set of ranks that lacks it, and lands where it stays; what a rank has already
-does not move. `docs/design/exchange.md` tells how.
+Every byte leaves its rank once for each set of ranks that needs it, and is received where it stays; data that a rank has
+already does not move. `docs/design/exchange.md` explains how.
 """
 
 from __future__ import annotations
@@ -52,19 +52,20 @@ __all__ = [
 ]
 
 Wants = Mapping[int, Iterable[str]] | Iterable[Destination]
-"""By rank the ids that it is to have; or destinations."""
+"""A dict from each rank to the ids that it is to receive, or a list of destinations."""
 
 _IN_FLIGHT = 64 << 20
 
 
 def all_gather(store: Store, group: Any = None, *, timeout: float = 1800.0) -> SampleDirectory:
-    """Who has what of all the group's stores, the same on all its ranks. Collective over them; only ids, lengths and
-    values travel. group: as levada.join() takes it. timeout: seconds of one wait: by default 30 minutes, for another rank
-    may be generating or saving a checkpoint.
+    """Returns which rank holds which samples and keys in the stores of a group, the same on all its ranks. Collective; only
+    ids, lengths and values are sent.
 
-    Raises InvalidArgument on all ranks, naming id, key and ranks, where two of them hold different forms of one sample,
-    or one of them a key in different forms; and naming calls and stores, where ranks are in another call, or in one for a
-    store of another name.
+    group: as levada.join() accepts it. timeout: seconds of one wait, by default 30 minutes, because another rank may be
+    generating or saving a checkpoint.
+
+    Raises InvalidArgument on all ranks: naming id, key and ranks, if two ranks hold different forms of one sample, or one
+    rank holds a key in different forms; naming calls and stores, if ranks make different calls or name different stores.
     """
     return _levada.all_gather(join(group), store, timeout)
 
@@ -78,14 +79,20 @@ def destinations(
     balance: Balance | str | None = None,
     key: str = "",
 ) -> list[Destination]:
-    """ids[d] for all ranks of a model with coordinate d along the data axes, whatever their other coordinates.
+    """Returns the destinations of a model's samples: ids[d] for all ranks with coordinate d along the data axes, whatever
+    their other coordinates.
 
-    mesh: a Mesh, or a DeviceMesh of torch.distributed. ids: a list of ids for each data coordinate, or a batch, or its
-    meta, whose samples are divided over them as `balance` says, by the sequences of `key` or of all keys: a Balance, or its
-    cost, such as "flops"; by default "tokens", and free counts. ranks: those of the job on which the model is, in the
-    mesh's order; by default those of the DeviceMesh, or from 0 on. cut: along the axis cp sequences are given "whole", or
-    cut in "consecutive" parts or "zigzag". Raises InvalidArgument unless there is one list of ids for each data coordinate,
-    and one rank a place of the mesh; and for a cost that is a function.
+    - `mesh`: a Mesh, or a DeviceMesh of torch.distributed.
+    - `ids`: a list of ids for each data coordinate; or a batch, or its meta, whose samples `balance` divides over the data
+      coordinates.
+    - `ranks`: the job's ranks that the model runs on, in the mesh's order; by default the ranks of the DeviceMesh, or 0, 1,
+      and so on.
+    - `cut`: along the axis cp each rank gets sequences "whole", or parts of them, "consecutive" or "zigzag".
+    - `balance`: a Balance, or its cost, such as "flops"; by default "tokens" with free counts.
+    - `key`: the key whose sequences are balanced; by default all keys.
+
+    Raises InvalidArgument unless there is one list of ids for each data coordinate and one rank for each place of the mesh,
+    and for a cost that is a function.
     """
     ranks, mesh = _model_ranks(mesh, ranks), as_mesh(mesh)
     if isinstance(ids, SampleBatch):
@@ -101,7 +108,7 @@ def destinations(
 
 
 def data_heads(mesh: Mesh | Any, ranks: Sequence[int] | None = None) -> list[int]:
-    """For each coordinate along the data axes the rank that gives out what its group has made: tensor and context
+    """Returns, for each coordinate along the data axes, the rank that stores its group's results: tensor and context
     coordinate 0 in the last pipeline stage. mesh, ranks: as for destinations()."""
     return _levada.data_heads(as_mesh(mesh), _model_ranks(mesh, ranks))
 
@@ -119,14 +126,14 @@ def plan(
     allow_absent: bool = False,
     host_of: Sequence[int] = (),
 ) -> ExchangePlan:
-    """What has to move so that everybody has the ids and keys that they want, as redistribute() moves it. Pure: the same
-    on every rank, and on a controller that is none.
+    """Returns the moves with which redistribute() delivers the wanted ids and keys to each rank. Pure: the same on every rank,
+    and on a controller that is no rank.
 
-    cut_keys: those of `keys` of which a destination with a part gets just that. allow_absent: samples may lack keys,
-    some or all; they come without them, and not at all where they have none. host_of: each rank's host; by default one
-    host.
+    - `cut_keys`: the keys of which a destination with a part of the sequence gets only that part.
+    - `allow_absent`: samples may lack some or all keys. They arrive without these, and not at all if they have none.
+    - `host_of`: the host of each rank; by default all are on one host.
 
-    Raises InvalidArgument, naming id, key and ranks, for an id that nobody holds and a key that nobody has of it.
+    Raises InvalidArgument, naming id, key and ranks, for an id that no rank holds, or a key that no rank holds for it.
     """
     return _levada.plan_exchange(directory, _request(wants, keys, cut_keys, allow_absent), list(host_of))
 
@@ -143,19 +150,19 @@ def redistribute(
     in_flight_bytes: int = _IN_FLIGHT,
     timeout: float = 1800.0,
 ) -> ExchangeResult:
-    """Delivers to each rank of a group the ids and keys that it is to have: all ranks ask for the same, as plan() takes
-    it. Collective over the group, one call at a time; safe to repeat. There is nothing to set up.
+    """Delivers the wanted ids and keys to each rank of a group. All ranks pass the same `wants` and `keys`, as to plan().
+    Collective over the group, one call at a time; safe to repeat. There is nothing to set up.
 
-    group: as levada.join() takes it; ranks are those within it. chunk_bytes: of a message at most, the same on all ranks;
-    by default what suits the engine, 1 MiB or 16. in_flight_bytes: of this rank's messages that are on the way at a time,
-    or two messages; where ranks share memory, always three messages. timeout: seconds of one wait, for the others to begin
-    or for the next message.
+    - `group`: as levada.join() accepts it. `wants` names ranks by their numbers within it.
+    - `chunk_bytes`: the largest message, the same on all ranks; by default 1 MiB or 16 MiB, as suits the engine.
+    - `in_flight_bytes`: the bytes of this rank's messages that may be under way at a time, at least two messages. Between
+      ranks that share memory it is always three messages.
+    - `timeout`: seconds of one wait, for the other ranks to begin or for the next message.
 
-    Raises InvalidArgument alike on all ranks, before anything has moved: what plan() refuses; ranks that ask for
-    different things, make different calls or name different stores; a store whose bound does not allow what is to come.
-    Raises PeerLost where a rank is lost or has left, naming the exception that ended it, and Timeout; what one rank alone
-    raises ends the group, and is EngineError on the others. Each key of each sample is then in a store as a whole or not
-    at all.
+    Raises InvalidArgument on all ranks alike, before anything has moved: for what plan() rejects; if ranks make different
+    requests or calls, or name different stores; if the limit of a store does not allow what it would receive. Raises
+    PeerLost if a rank is lost or has left, naming the exception that ended it, and Timeout. An exception on one rank alone
+    ends the group and is EngineError on the others. Each key of each sample is then in a store completely or not at all.
     """
     request = _request(wants, keys, cut_keys, allow_absent)
     return _levada.redistribute(join(group), store, request, chunk_bytes, in_flight_bytes, timeout)
@@ -164,9 +171,10 @@ def redistribute(
 def balance(
     tokens: Sequence[int], parts: int, *, equal: bool = False, in_order: bool = False
 ) -> list[list[int]]:
-    """Positions of `tokens` by part, such that the parts have about as many tokens: the fullest at most 4/3 of the least
-    possible. equal: no part has two items more than another. in_order: consecutive runs, the fullest of which has the
-    least possible. Raises InvalidArgument for no parts, a negative count, and too few items for `equal` or `in_order`.
+    """Divides the positions of `tokens` into parts with about the same number of tokens: the largest part has at most 4/3 of
+    the minimum possible. equal: the numbers of items differ by at most one. in_order: parts are consecutive runs, and the
+    largest has the minimum possible. Raises InvalidArgument for no parts, a negative count, and too few items for `equal`
+    or `in_order`.
     """
     if equal and in_order:
         raise InvalidArgument("equal counts of consecutive items leave nothing to balance; give one of equal, in_order")

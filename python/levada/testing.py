@@ -1,4 +1,4 @@
-"""What whoever brings an engine of their own tests it with."""
+"""Tests for engines that are not part of Levada."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ __all__ = ["conformance"]
 
 
 def conformance(factory: Callable[[], Membership]) -> list[str]:
-    """Runs the cases that are the engine contract's definition; gives the names of those that took part.
+    """Runs the cases that define the engine contract and returns the names of those that ran.
 
-    factory: makes this rank's Membership in a group of its own at every call. Collective: to be called on every rank of
-    that group at once. Raises AssertionError, which names the case, at the first that does not hold.
+    factory: returns this rank's Membership in a new group at every call. Collective: every rank of the group calls this at
+    the same time. Raises AssertionError, naming the case, at the first case that fails.
     """
     job: Membership | None = None
     passed = []

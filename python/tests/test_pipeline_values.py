@@ -15,7 +15,7 @@ from levada import _levada
 
 
 def crossed(*items: Any) -> list[Any]:
-    received, _ = _levada.Values().copy(list(items))
+    received, _ = _levada.ItemTraits().copy(list(items))
     return received
 
 
@@ -41,10 +41,10 @@ def test_arrays_of_all_kinds_come_back_bit_for_bit(dtype: Any, shape: tuple[int,
 
 
 def test_large_arrays_lie_beside_the_pickle_and_small_ones_in_it() -> None:
-    values = _levada.Values()
+    traits = _levada.ItemTraits()
     large, small = np.arange(5000), np.arange(10)
-    assert values.copy([large, {"again": [large]}, small])[1] == large.nbytes
-    (first, second, _), _ = values.copy([large, {"again": [large]}, small])
+    assert traits.copy([large, {"again": [large]}, small])[1] == large.nbytes
+    (first, second, _), _ = traits.copy([large, {"again": [large]}, small])
     assert first is second["again"][0]  # one object crosses once
     first[0] = 7
     assert large[0] == 0
@@ -52,9 +52,9 @@ def test_large_arrays_lie_beside_the_pickle_and_small_ones_in_it() -> None:
 
 def test_strided_arrays_and_views_bring_their_own_elements_alone() -> None:
     base = np.arange(1_000_000).reshape(1000, 1000)
-    values = _levada.Values()
+    traits = _levada.ItemTraits()
     for view in (base[3], base.T, base[::7, 5], base[10:20, ::-1], np.broadcast_to(base[0], (3, 1000))):
-        (received,), beside = values.copy([view])
+        (received,), beside = traits.copy([view])
         assert np.array_equal(received, view) and beside <= view.nbytes
 
 
@@ -75,11 +75,11 @@ def test_objects_keep_what_they_hold() -> None:
 
 
 def test_what_cannot_be_pickled_says_why_and_does_no_harm() -> None:
-    values = _levada.Values()
+    traits = _levada.ItemTraits()
     with pytest.raises(Exception, match="lambda") as caught:
-        values.copy([np.arange(1000), lambda: 0])
+        traits.copy([np.arange(1000), lambda: 0])
     assert isinstance(caught.value.__cause__, Exception)
-    assert values.copy([1, "a"])[0] == [1, "a"]
+    assert traits.copy([1, "a"])[0] == [1, "a"]
 
 
 def test_memory_lives_as_long_as_what_views_it() -> None:

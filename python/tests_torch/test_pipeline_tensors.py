@@ -15,7 +15,7 @@ DTYPES = [
 
 
 def crossed(*items: Any) -> tuple[list[Any], int]:
-    return _levada.Values().copy(list(items))
+    return _levada.ItemTraits().copy(list(items))
 
 
 def bits(tensor: torch.Tensor) -> bytes:

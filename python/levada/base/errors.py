@@ -11,54 +11,54 @@ _UNSAFE = re.compile(
 
 
 class Error(Exception):
-    """The base of all of them. Its text is one sentence: what was wrong, where, what to do. Whatever the text quotes, str()
-    can be shown on a terminal: control characters but newlines and tabs are escaped."""
+    """The base class of Levada's exceptions. Its text is one sentence: what was wrong, where, what to do. str() is safe to show
+    on a terminal, whatever the text quotes: control characters except newlines and tabs are escaped."""
 
     def __str__(self) -> str:
         return _UNSAFE.sub(lambda found: found[0].encode("unicode_escape").decode(), super().__str__())
 
 
 class InvalidArgument(Error, ValueError):
-    """The caller passed something that cannot work."""
+    """The caller passed an argument that cannot work."""
 
 
 class Timeout(Error, TimeoutError):
-    """A deadline passed; the text says who waited for whom."""
+    """A deadline passed; the text names the waiting and the awaited ranks."""
 
 
 class PeerLost(Error):
-    """Another rank ended without leaving: `rank`, or -1 where that is not known."""
+    """Another rank ended without leaving: `rank`, or -1 if it is not known."""
 
     rank: int = -1
 
 
 class CorruptMessage(Error):
-    """Bytes from outside broke the format."""
+    """Bytes from outside violate the format."""
 
 
 class Unsupported(Error):
-    """This build, machine or process cannot do it."""
+    """This build, machine or process does not support the operation."""
 
 
 class SourceError(Error):
-    """Reading the data failed, on the rank that the text names; it holds a Python reader's traceback."""
+    """Reading the data failed on the rank that the text names. The text includes the traceback of a Python reader."""
 
 
 class EngineError(Error):
-    """Carrying the data failed, or a rank aborted."""
+    """Transferring the data failed, or a rank aborted."""
 
 
 class StageFailed(SourceError):
-    """A stage of a pipeline raised. The cause of what is raised again, which is of the class that the stage raised; by
-    itself where that class cannot be made again. The text says all of it."""
+    """A stage of a pipeline raised. It is the cause of the exception that is raised again, which has the class of the stage's
+    exception; if that class cannot be created, this is raised itself. The text is complete."""
 
     stage: str = ""
-    """Its name; empty where it was none, as in starting."""
+    """The name of the stage; empty if the process failed outside of stages, such as while starting."""
     process: str = ""
-    """Such as "worker 1 (process 4242)"."""
+    """The process, such as "worker 1 (process 4242)"."""
     item: int = 0
-    """How many items the stage had been given before."""
+    """How many items the stage had received before."""
     traceback: str = ""
-    """Of the process that it happened in."""
+    """The traceback of the process in which it happened."""
     original: bytes = b""
-    """The exception as it crosses between processes, if its class is not imported here: it may be in the next one."""
+    """The exception as it crosses between processes, if its class is not imported here but may be in the next process."""

@@ -24,15 +24,16 @@ class _Source(Protocol):
 
 
 class MetricsExporter:
-    """Exports numbers of feeds and pipeline runs, on a thread of its own, until it is closed; a context manager.
+    """Exports the metrics of feeds and pipeline runs on a thread of its own, until it is closed; a context manager.
 
-    to: a port or "HOST:PORT", where http requests are answered in Prometheus's text format (a port alone: of all addresses of
-        this machine; 0: any, see `port`); a path, whose file is replaced every `every` seconds and at the end; or a function,
-        which is called as often, and at the end, with {name: value}, such as wandb.log. What it raises is a warning.
-    labels: of all numbers, such as {"rank": "3"}.
+    to: a port or "HOST:PORT", which answers HTTP requests in Prometheus's text format (a port alone: on all addresses of this
+        machine; 0: any free port, see `port`); a path, whose file is replaced every `every` seconds and at the end; or a
+        function, such as wandb.log, which is called as often and at the end with {name: value}. If it raises, a warning is
+        issued.
+    labels: added to all metrics, such as {"rank": "3"}.
 
-    Each rank exports its own numbers, to a port or a file of its own. Counters of a feed begin anew with each pass. Raises
-    OSError for a port that cannot be had or a file that cannot be written.
+    Each rank exports its own metrics, to a port or file of its own. A feed's counters start at 0 with each pass. Raises OSError
+    for a port that cannot be opened or a file that cannot be written.
     """
 
     def __init__(
@@ -64,11 +65,11 @@ class MetricsExporter:
 
     @property
     def port(self) -> int | None:
-        """Where requests are answered; None elsewhere."""
+        """The port that answers requests; None for a file or a function."""
         return None if self._server is None else int(self._server.server_address[1])
 
     def close(self) -> None:
-        """Exports the last numbers to a file or a function, and ends."""
+        """Exports the last values to the file or function, and stops."""
         if self._closed.is_set():
             return
         self._closed.set()
@@ -111,14 +112,14 @@ class MetricsExporter:
                 is_last = self._closed.wait(self._every)
                 try:
                     export()
-                except Exception as error:  # A run is worth more than its numbers.
+                except Exception as error:  # must not end the run
                     warnings.warn(f"numbers could not be exported: {error!r}", RuntimeWarning, stacklevel=2)
 
         return work
 
 
 def address_of(to: object) -> tuple[str, int] | None:
-    """Host, "" for all of this machine's, and port of a port or a "HOST:PORT"; None for anything else."""
+    """Returns host ("" for all addresses of this machine) and port of a port or a "HOST:PORT"; None for anything else."""
     if isinstance(to, int):
         return "", to
     if isinstance(to, str) and "/" not in to:

@@ -1,4 +1,4 @@
-"""Steps whose work is divided over ranks: what samples cost, and how some of them become one packed row."""
+"""Balanced steps: what samples cost, and how several of them become one packed row."""
 
 from __future__ import annotations
 
@@ -20,27 +20,28 @@ Size = tuple[int, int, int, int, int]
 _LENGTHS = ("tokens", "input_ids")
 _MADE = ("cu_seqlens", "max_seqlen")
 _IGNORED = {"labels": -100}
-"""Of padding; 0 in other fields."""
+"""The value of padding by field; 0 in other fields."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Balance:
-    """How the samples of each step are divided over data-parallel ranks: so that all have about the same work.
+    """How to divide the samples of each step over data-parallel ranks, so that all have about the same work.
 
-    - `cost`: of a sample: its "tokens"; "flops", which grow with the square of its length as attention does, of a model of
-      hidden size 4096, or "flops(hidden=8192)", or "flops(linear=24576,quadratic=1)"; or a function of a sample of an
-      iterable, such as `lambda sample: sample["weight"]`, that returns a whole number, or two of them for two parts of a
-      model, of which the worse one counts.
-    - `counts`: "equal" gives each rank as many samples, "free" as many as balance wants; None: free where micro-batches are
-      made, else equal.
-    - `order`: of a rank's micro-batches: "as-read", "long-first", or "paired", a costly one beside a cheap one.
-    - `max_delay`: a sample of a Corpus that alone would make a step long waits up to so many steps for others like it, so
-      that each rank has one of them; steps then have other samples than without.
-    - `length`: of a sample of an iterable, in tokens: a function; None: the length of its `tokens` or `input_ids`, or its own.
-    - `too_long`: a sample of an iterable that has more tokens than max_tokens is an "error", or is "cut": the fields that
-      are as long as the sample lose what is behind. A Corpus cuts documents at its own sequence.
-    - `pad_to`: to multiples of which lengths are rounded up in a packed row, as context parallelism and fp8 want it. Of a
-      Corpus that is an option of its own.
+    - `cost`: what a sample costs. "tokens": its length. "flops": a cost that grows with the square of its length as attention
+      does, for a model of hidden size 4096; "flops(hidden=8192)" and "flops(linear=24576,quadratic=1)" set others. Or a
+      function of a sample of an iterable, such as `lambda sample: sample["weight"]`, that returns an integer, or two for
+      two parts of a model, of which the worse one counts.
+    - `counts`: "equal": each rank has the same number of samples; "free": as many as balances best. None: "free" with
+      micro-batches, else "equal".
+    - `order`: the order of a rank's micro-batches: "as-read", "long-first", or "paired", a costly one beside a cheap one.
+    - `max_delay`: a sample of a Corpus that alone would make a step long waits up to this many steps for similar ones, so
+      that each rank has one. Steps then have other samples than without it.
+    - `length`: a function that returns the tokens of a sample of an iterable; None: the length of its `tokens` or
+      `input_ids`, or of the sample itself.
+    - `too_long`: what happens to a sample of an iterable with more than max_tokens tokens. "error" raises; "cut" drops the
+      end of the fields that are as long as the sample. A Corpus cuts documents at its own sequence.
+    - `pad_to`: rounds lengths in a packed row up to a multiple of this, as context parallelism and fp8 need it. A Corpus has
+      its own option for this.
     """
 
     cost: Cost = "tokens"
@@ -66,17 +67,17 @@ class Balance:
         self.resolved(0)
 
     def resolved(self, max_tokens: int) -> BalancedBy:
-        """As the C++ core takes it. Raises InvalidArgument."""
+        """Returns the options of the C++ core. Raises InvalidArgument."""
         counts = self.counts or ("free" if max_tokens else "equal")
         return BalancedBy(self.cost if isinstance(self.cost, str) else "weights", counts, self.order, max_tokens, self.max_delay)
 
 
 class RefusedSample(InvalidArgument):
-    """A sample that cannot be balanced, or samples of which no batch can be made."""
+    """A sample cannot be balanced, or no batch can be made from some samples."""
 
 
 class Samples:
-    """Takes the samples of a step from an iterator, and makes batches of some of them."""
+    """Takes the samples of a step from an iterator, and makes batches from some of them."""
 
     def __init__(self, balance: Balance, max_tokens: int | None, collate: Callable[[list[Any]], Any] | None) -> None:
         self._balance = balance
@@ -88,7 +89,7 @@ class Samples:
         self._taken: list[Any] = []
 
     def take(self, iterator: Iterator[Any], count: int) -> list[Size]:
-        """The sizes of the next samples, fewer at the end."""
+        """Takes the next `count` samples, fewer at the end, and returns their sizes."""
         self._taken.clear()
         sizes = []
         for number, sample in enumerate(itertools.islice(iterator, count)):
@@ -100,7 +101,7 @@ class Samples:
         return sizes
 
     def gather(self, places: list[int]) -> Any:
-        """One batch of those at these places among the samples taken last."""
+        """Returns one batch of the samples at these places among those taken last."""
         samples = [self._taken[place] for place in places]
         if self._collate is not None:
             return self._collate(samples)
@@ -110,7 +111,7 @@ class Samples:
             raise RefusedSample(str(error)) from None
 
     def _cut(self, sample: Any) -> Any:
-        """The sample, or what fits a micro-batch of it."""
+        """Returns the sample, cut to what fits a micro-batch."""
         if self._limit is None or (length := self._tokens(sample)) <= self._limit:
             return sample
         if not isinstance(sample, Mapping):
@@ -134,7 +135,7 @@ class Samples:
 
 
 def _is_as_long(value: Any, length: int) -> bool:
-    """Whether it has an element for each of a sample's tokens."""
+    """Returns whether it has an element for each of a sample's tokens."""
     if not _is_of_numbers(value) and not hasattr(value, "ndim"):
         return False
     return getattr(value, "ndim", 1) > 0 and len(value) == length
@@ -166,7 +167,7 @@ def _whole(value: Any, name: str, sample: Any) -> int:
 
 
 def length_of(sample: Any) -> int:
-    """Tokens of a sample: of its field `tokens` or `input_ids`, or its own length. Raises InvalidArgument."""
+    """Returns the tokens of a sample: the length of its field `tokens` or `input_ids`, or of itself. Raises InvalidArgument."""
     if isinstance(sample, Mapping):
         for name in _LENGTHS:
             if name in sample:
@@ -178,16 +179,16 @@ def length_of(sample: Any) -> int:
 def collate_packed(
     samples: Sequence[Any], *, pad_to: int = 1, length: Callable[[Any], int] = length_of
 ) -> dict[Any, Any]:
-    """Samples of different lengths as the segments of one packed row, in the memory that the running feed sends from.
+    """Packs samples of different lengths into one row with a segment for each, in the memory that the running feed sends from.
 
     samples: mappings with the same keys, or bare sequences of tokens. A field whose first dimension is the sample's length
-    (a tensor, an array or a list of numbers) becomes [1, n, ...], n being the sum of the lengths, each rounded up to a
-    multiple of `pad_to`; padding is 0, of `labels` -100. Any other field becomes the list of the samples' values. To these
-    come `cu_seqlens`, int32 [1, segments + 1], where segments begin, and n; `max_seqlen`, int32 [1]; and, where samples
-    have none, `position_ids`, int64 [1, n], from 0 in each segment. Tensors of torch stay such, all else becomes numpy
-    arrays.
+    (a tensor, an array or a list of numbers) becomes [1, n, ...]. n is the sum of the lengths, each rounded up to a multiple
+    of `pad_to`; padding is 0, and -100 in `labels`. Any other field becomes the list of the samples' values. Added are
+    `cu_seqlens`, int32 [1, segments + 1], where segments begin, and n; `max_seqlen`, int32 [1]; and, if the samples lack
+    them, `position_ids`, int64 [1, n], from 0 in each segment. Torch tensors remain torch tensors; other fields become
+    numpy arrays.
 
-    Raises InvalidArgument for samples whose fields differ in keys, dtype or further dimensions, naming the field.
+    Raises InvalidArgument, naming the field, if samples differ in keys, dtype or further dimensions.
     """
     import numpy as np
 
@@ -223,7 +224,7 @@ def collate_packed(
 
 
 def _packed(key: Any, values: list[Any], lengths: list[int], begins: list[int], size: int) -> Any:
-    """A field of a packed row: one tensor, or the values as they are."""
+    """Returns a field of a packed row: one tensor, or the values unchanged."""
     import numpy as np
 
     torch = sys.modules.get("torch")

@@ -1,4 +1,4 @@
-"""Objects of classes of one's own as containers, and back.
+"""Takes objects of users' classes apart as containers, and puts them together again.
 
 A class crosses between ranks by name, "module:qualified.name". It is looked up among the classes that are registered
 and in the modules that are imported; nothing is imported or unpickled for it unless pickles are allowed.
@@ -22,21 +22,21 @@ from levada.base.errors import InvalidArgument, Unsupported
 Key = str | int
 Parts = tuple[str, str, list[Key], list[Any], Any]
 """Kind ("dict" loses keys that a rank does not get, "record" has None there, "leaf" crosses as one value), class, keys,
-children, what else."""
+children, other state."""
 
 
 _PLAIN = (bool, int, float, str, bytes, type(None))
 
 
 class Leaf(NamedTuple):
-    """How a plain value crosses that a message has no leaf for."""
+    """How a plain value crosses for which a message has no leaf."""
 
     take_apart: Callable[[Any], Any]
     put_together: Callable[[Any], Any]
 
 
 def _in_order(elements: Collection[Any]) -> list[Any]:
-    """The elements of a set in an order that is the same in every process."""
+    """Returns the elements of a set in an order that is the same in every process."""
     kinds = set(map(type, elements))
     if len(kinds) == 1 and kinds < {str, int, bytes}:
         return sorted(elements)
@@ -44,7 +44,7 @@ def _in_order(elements: Collection[Any]) -> list[Any]:
 
 
 def _canonical(element: Any) -> str:
-    """As repr(), which lists a set in the order that its process has."""
+    """Returns a repr() that does not depend on the order in which this process iterates sets."""
     if isinstance(element, frozenset):
         return f"frozenset({sorted(map(_canonical, element))})"
     if isinstance(element, tuple):
@@ -127,12 +127,12 @@ def register(
     flatten: Callable[[Any], tuple[Any, ...]],
     unflatten: Callable[[Any, list[Any]], Any],
 ) -> None:
-    """Lets objects of `cls` (of this very class) be part of batches, by the conventions of optree.
+    """Registers `cls`, so that its objects (not those of subclasses) can be part of batches, by the conventions of optree.
 
-    `flatten(object)` gives (children, state) or (children, state, names): an iterable of trees, a tree of whatever else
-    the object needs, and the children's names in paths (otherwise "0", "1", ...). `unflatten(state, children)` makes an
-    object of them; a child that a rank's layout leaves out is None. To be called on every rank alike. Raises
-    InvalidArgument where another class of that name is registered.
+    `flatten(object)` returns (children, state) or (children, state, names): an iterable of trees, a tree of whatever else
+    the object needs, and the children's names in paths (by default "0", "1", ...). `unflatten(state, children)` makes an
+    object from them; a child that a rank's layout leaves out is None. Every rank has to register the same classes. Raises
+    InvalidArgument if another class of that name is registered.
     """
     name = name_of(cls)
     if _registered.get(name, Registration(cls, flatten, unflatten)).cls is not cls:
@@ -145,7 +145,7 @@ def name_of(cls: type) -> str:
 
 
 def find(name: str, may_import: bool = False) -> Any:
-    """What `name` names in the modules that are imported. Raises Unsupported, saying which import is missing."""
+    """Returns the object of that name in the imported modules. Raises Unsupported, naming the missing import."""
     module, _, path = name.partition(":")
     found: Any = sys.modules.get(module)
     if found is None and may_import:
@@ -188,7 +188,7 @@ def _flatten_tensordict(value: Any) -> tuple[Any, ...]:
 
 
 def _unflatten_tensordict(state: Any, children: list[Any]) -> Any:
-    """Of the keys that this rank was given, along whose batch dimensions a layout may have cut them."""
+    """Makes a TensorDict of the keys that this rank got. A layout may have cut them along their batch dimensions."""
     keys, batch_size, names, has_device = state
     items = {key: child for key, child in zip(keys, children, strict=True) if child is not None}
     for child in items.values():
@@ -202,7 +202,7 @@ def _unflatten_tensordict(state: Any, children: list[Any]) -> Any:
 
 
 def _findable(cls: Any, path: str) -> str:
-    """The name of `cls`, by which every rank finds it."""
+    """Returns the name by which every rank finds `cls`."""
     if not hasattr(cls, "__qualname__"):
         raise TypeError(f"{path} cannot cross between ranks: {cls!r} has no name; define a function at the top of a module")
     name = name_of(cls)
@@ -227,8 +227,8 @@ def _is_dataclass(cls: Any) -> bool:
 
 
 def take_apart(value: Any, path: str, allow_pickle: bool) -> Parts | None:
-    """The parts of an object that is no plain container; None for one of a class that is not known. Of pickles alone a
-    part may be what can cross no other way."""
+    """Returns the parts of an object that is not a plain container; None for an object of an unknown class. With
+    allow_pickle a part may be one that crosses only as a pickle."""
     cls = type(value)
     name = "PIL.Image:Image" if _is_image(value) else name_of(cls)
     leaf = _LEAVES.get(name)
@@ -251,13 +251,13 @@ def take_apart(value: Any, path: str, allow_pickle: bool) -> Parts | None:
 
 
 def _is_image(value: Any) -> bool:
-    """Whether it is an image of PIL's, also one that a file of some format is opened as."""
+    """Returns whether it is an image of PIL, also one of the classes for opened files."""
     images = sys.modules.get("PIL.Image")
     return images is not None and isinstance(value, images.Image)
 
 
 def _names_of(keys: Iterable[Any]) -> tuple[list[Key], list[tuple[str, Any]]]:
-    """Keys as a message has them, strings and integers, and which keys those names are that stand for others."""
+    """Returns the keys as a message holds them, strings and integers; and which of these names replace another key."""
     given = list(keys)
     taken = {key for key in given if type(key) is str}
     names: list[Key] = []
@@ -276,8 +276,8 @@ def _names_of(keys: Iterable[Any]) -> tuple[list[Key], list[tuple[str, Any]]]:
 
 
 def _notes_of(value: Any, names: list[Key]) -> dict[str, Any] | None:
-    """Plain values that a data class keeps besides its fields. Others, and what it works out on demand, may be of the
-    whole batch, of which a rank gets a part."""
+    """Returns the plain values that a data class keeps besides its fields. Other attributes, and those computed on demand, may
+    describe the whole batch, of which a rank gets a part."""
     cls = type(value)
     notes = {
         name: each
@@ -297,14 +297,14 @@ def _flattened(value: Any, cls: type, registration: Registration) -> Parts:
 
 
 def _state_of(value: Any, others: list[tuple[str, Any]], path: str, allow_pickle: bool) -> Any:
-    """What a mapping needs besides its items: a defaultdict's factory by name, attributes of its own, its other keys."""
+    """Returns what a mapping needs besides its items: the name of a defaultdict's factory, its attributes, its other keys."""
     attributes = dict(getattr(value, "__dict__", {}))
     if isinstance(value, UserDict):
         attributes.pop("data", None)
     if _is_dataclass(value):
         attributes = {}  # its fields are its items
     if not allow_pickle and "_encodings" in attributes and _is_batch_encoding(value):
-        attributes["_encodings"] = None  # as of a tokenizer in Python, which has none either
+        attributes["_encodings"] = None  # as that of a tokenizer written in Python
     factory = value.default_factory if isinstance(value, defaultdict) else None
     if factory is None and not attributes and not others:
         return None
@@ -317,7 +317,7 @@ def _is_batch_encoding(value: Any) -> bool:
 
 
 def put_together(name: str, keys: list[Key], children: list[Any], state: Any, may_import: bool) -> Any:
-    """The object whose parts these are."""
+    """Returns the object that take_apart() took these parts from."""
     leaf = _LEAVES.get(name)
     if leaf is not None:
         return leaf.put_together(children[0])

@@ -1,4 +1,4 @@
-"""Batches made where feeds send from, so that nothing has to be copied."""
+"""Batches made in the memory that feeds send from, so that they need not be copied."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from levada._levada import Membership
 from levada.base.errors import InvalidArgument
 
 _ALIGNMENT = 64
-_job: Membership | None = None  # for whose feed this process makes batches
+_job: Membership | None = None  # whose feed this process makes batches for
 
 
 def make_batches_for(job: Membership) -> None:
-    """From now on empty() gives memory that feeds of `job` send from."""
+    """Makes empty() allocate memory that feeds of `job` send from."""
     global _job
     _job = job
 
 
 def empty(shape: int | Sequence[int], dtype: Any = "float64") -> Any:
-    """A tensor, content unset, in the memory that the running feed sends from: a torch tensor for a torch.dtype, a numpy
-    array for all else that numpy takes as a dtype.
+    """Returns an uninitialized tensor in the memory that the running feed sends from: a torch tensor for a torch.dtype, a numpy
+    array for any other dtype that numpy accepts.
 
-    For loaders. A batch all of whose tensors were made by empty(), one after the other on one thread, and are held by
-    nobody but the batch when it is yielded, is sent as it lies. What is still held (by a generator's own variable, a
+    For loaders. A batch is sent without a copy if all its tensors were made by empty(), one after the other on one thread,
+    and only the batch refers to them when it is yielded. A tensor that something else refers to (a generator's variable, a
     cache, a buffer that is used again) is copied, as are tensors made elsewhere. The first batch shows how much memory
-    one takes; where there is none to be had, and in worker processes and outside a feed, this is ordinary memory.
+    a batch takes. If there is not enough of it, in worker processes, and outside a feed, this returns ordinary memory.
 
-    Raises InvalidArgument for a shape that is none and for a dtype that no tensor has.
+    Raises InvalidArgument for an invalid shape and for a dtype that no tensor has.
     """
     import numpy as np
 
@@ -45,13 +45,14 @@ def empty(shape: int | Sequence[int], dtype: Any = "float64") -> Any:
 
 
 def collate(samples: Sequence[Any]) -> Any:
-    """One batch of samples that are alike, in the memory that the running feed sends from: a collate_fn for a DataLoader.
+    """Makes one batch of samples of the same structure, in the memory that the running feed sends from: a collate_fn for a
+    DataLoader.
 
-    What torch.utils.data.default_collate makes: tensors, arrays and numbers are stacked along a new first dimension,
-    mappings, named tuples and sequences are kept, a tuple becomes a list, strings and bytes lists of them. Without torch
-    imported the results are numpy arrays. In a worker process this is default_collate.
+    Returns what torch.utils.data.default_collate returns: tensors, arrays and numbers are stacked along a new first
+    dimension; mappings, named tuples and sequences are kept; a tuple becomes a list; strings and bytes become lists of them.
+    If torch is not imported, the results are numpy arrays. In a worker process this calls default_collate.
 
-    Raises TypeError for what cannot be stacked, RuntimeError or ValueError where samples differ.
+    Raises TypeError for values that cannot be stacked, RuntimeError or ValueError if samples differ in structure or shape.
     """
     if not samples:
         raise InvalidArgument("a batch has at least one sample")
@@ -124,12 +125,12 @@ def _stack_tensors(samples: Sequence[Any], torch: Any) -> Any:
     if not plain or any(sample.dtype != first.dtype or sample.requires_grad for sample in samples):
         return torch.stack(list(samples))
     if any(sample.shape != first.shape for sample in samples):
-        return torch.stack(list(samples))  # says what is wrong
+        return torch.stack(list(samples))  # raises with torch's message
     return torch.stack(list(samples), out=empty((len(samples), *first.shape), first.dtype))
 
 
 def _stack_arrays(samples: Sequence[Any], torch: Any) -> Any:
-    """Arrays, numpy's scalars and numbers: as tensors where torch is imported."""
+    """Stacks arrays, numpy's scalars and numbers, as tensors if torch is imported."""
     import numpy as np
 
     arrays = [np.asarray(sample) for sample in samples]

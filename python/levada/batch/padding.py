@@ -15,14 +15,14 @@ __all__ = ["collate_padded"]
 def collate_padded(
     samples: Sequence[Any], *, pad_value: float | Mapping[str, float] = 0, pad_to: int = 1
 ) -> Any:
-    """One batch of samples whose arrays and tensors may differ in their first dimension: each is padded behind its end to
-    the longest of the batch, rounded up to a multiple of `pad_to`. Otherwise as collate().
+    """Makes one batch of samples whose arrays and tensors may differ in their first dimension, as collate() does otherwise. A
+    field of shape [L, ...], or a list of L numbers, becomes [samples, longest, ...]: each is padded at its end to the
+    longest of the batch, rounded up to a multiple of `pad_to`.
 
-    pad_value: of all, or by field of samples that are mappings, such as {"labels": -100}; other fields get 0. One for a
-        field that samples lack is InvalidArgument, as is one that the field's dtype cannot hold.
-    A field of shape [L, ...], or a list of L numbers, becomes [samples, longest, ...]. All else is as with collate().
+    pad_value: one value for all fields; or, for samples that are mappings, a value by field, such as {"labels": -100}, and 0
+        for the others. A field that the samples lack, or a value that the field's dtype cannot hold, raises InvalidArgument.
 
-    Raises InvalidArgument where samples differ in fields, dtypes or further dimensions.
+    Raises InvalidArgument if samples differ in fields, dtypes or further dimensions.
     """
     if not samples:
         raise InvalidArgument("a batch has at least one sample")
@@ -65,7 +65,7 @@ def _padded(values: Sequence[Any], what: str, pad_value: float, pad_to: int) -> 
 
 
 def _arrays_of(values: Sequence[Any]) -> Sequence[Any]:
-    """Lists of numbers as arrays of one dtype; others as they are."""
+    """Returns lists of numbers as arrays of one dtype, and other values unchanged."""
     import numpy as np
 
     if not isinstance(values[0], (list, tuple)):

@@ -1,4 +1,4 @@
-"""Chats as tokens: messages rendered by a chat template of `transformers`, of which what the assistant says is learned."""
+"""Chats as tokens: messages rendered by a chat template of `transformers`. The loss covers what the assistant says."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def open_chat_tokenizer(given: Any, chat_template: str) -> _levada.Tokenizer:
     """Returns a tokenizer of JSON lists of messages, {"role": ..., "content": ...} each.
 
     given: a folder that `transformers` saved a tokenizer in, or such a tokenizer. chat_template: "own", or the path of a
-    Jinja file. Ids are those of `apply_chat_template`; one outside of the template's {% generation %} blocks is ~id, for no
-    loss is computed for it. Raises InvalidArgument for a template without such blocks and for other tokenizers, SourceError
-    for files that cannot be read.
+    Jinja file. The ids are those of `apply_chat_template`; an id outside of the template's {% generation %} blocks is
+    returned as ~id, because no loss is computed for it. Raises InvalidArgument for a template without such blocks and for
+    other tokenizers, SourceError for files that cannot be read.
     """
     tokenizer = _tokenizer_of(given)
     name = str(tokenizer.name_or_path or type(tokenizer).__name__)
     template = _template_of(tokenizer, name, chat_template)
-    lock = threading.Lock()  # apply_chat_template() sets what encoding reads.
+    lock = threading.Lock()  # apply_chat_template() changes state that encoding reads
 
     def encode(texts: list[str]) -> list[list[int]]:
         with lock:

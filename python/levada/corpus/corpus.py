@@ -21,25 +21,25 @@ PathLike = str | os.PathLike[str]
 
 @dataclasses.dataclass(eq=False)
 class Corpus:
-    """The documents of text and of Megatron's .bin/.idx files as samples of `sequence` tokens.
+    """Reads documents of text and of Megatron's .bin/.idx files as samples of `sequence` tokens.
 
-    Only named here: opened, and tokenized the first time, by the ranks that read, or when its size is asked for.
-    docs/data-loading.md tells of files, folders, patterns, mixes and of what a batch holds.
+    Creating a Corpus only names the files. The reading ranks open them, and tokenize them the first time; so does asking for
+    the size. docs/data-loading.md explains files, folders, patterns, mixes and what a batch holds.
 
-    packing: "cut" lays documents end to end, "best-fit" packs whole ones side by side, "documents" makes each a sample.
-
-    split, part: proportions in which the documents of each file are divided, such as (98, 1, 1), and which of "train",
-    "valid" and "test" this is; parts are disjoint. reset_position_ids, reset_attention_mask, eod_mask_loss: as Megatron-LM
-    means them, where documents are cut. dtype: of tokens, labels and position_ids, "int64" or "int32". resume_weights: a
-    state of a mix with other weights is taken, and from there on these ones hold.
-
-    tokenizer: what makes text into tokens: "bytes"; the path of a tokenizer.json, of a folder of `transformers` or of a
-    SentencePiece .model; or a tokenizer of `tokenizers` or `transformers` itself. eod: the token that ends each document,
-    by its text or number; by default the tokenizer's own. chat_template: "own" or the path of a Jinja template: lines are
-    chats, lists of messages in `text_field`, and the loss mask leaves what the assistant says. cache_dir, cache_size:
-    where the tokens of text are kept, and how many bytes they may take.
-
-    tensors: what batches consist of, arrays of "numpy" or tensors of "torch".
+    - `packing`: "cut" lays documents end to end and cuts, "best-fit" packs whole documents side by side, "documents" makes
+      each document a sample.
+    - `split`, `part`: proportions by which the documents of each file are divided, such as (98, 1, 1), and which part this
+      is: "train", "valid" or "test". Parts are disjoint.
+    - `reset_position_ids`, `reset_attention_mask`, `eod_mask_loss`: as in Megatron-LM, for documents that are cut.
+    - `dtype`: "int64" or "int32", for tokens, labels and position_ids.
+    - `resume_weights`: accepts the state of a mix with other weights; from there on this corpus's weights apply.
+    - `tokenizer`: "bytes"; the path of a tokenizer.json, of a folder of `transformers` or of a SentencePiece .model; or a
+      tokenizer object of `tokenizers` or `transformers`.
+    - `eod`: the token that ends each document, as text or number; by default the tokenizer's.
+    - `chat_template`: "own", or the path of a Jinja template. Lines are then chats, lists of messages in `text_field`, and
+      the loss mask is 1 only for what the assistant says.
+    - `cache_dir`, `cache_size`: where the tokens of text are cached, and how many bytes they may take.
+    - `tensors`: "numpy" or "torch": what batches consist of.
     """
 
     paths: PathLike | Sequence[PathLike]
@@ -80,7 +80,7 @@ class Corpus:
         return {**vars(self), "_opened": None, "_of_parent": None}
 
     def options(self) -> dict[str, Any]:
-        """As the C++ core takes them."""
+        """Returns the options of the C++ core."""
         options = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         del options["tensors"], options["chat_template"]
         several = [self.paths] if isinstance(self.paths, (str, os.PathLike)) else self.paths
@@ -94,29 +94,29 @@ class Corpus:
         return options
 
     def open(self) -> CorpusSource:
-        """The source itself, opened once in a process. Raises SourceError and InvalidArgument."""
+        """Returns the source, opened once per process. Raises SourceError and InvalidArgument."""
         if self._opened is not None and self._process != os.getpid():
-            # It has threads that a forked process has not, so it can neither read here nor end here.
+            # Its threads do not exist in a forked process, so it can neither read nor be destroyed here.
             self._of_parent, self._opened = self._opened, None
         if self._opened is None:
             self._opened, self._process = _levada.open_corpus(**self.options()), os.getpid()
         return self._opened
 
     def __len__(self) -> int:
-        """Samples of one epoch."""
+        """Returns the number of samples of one epoch."""
         return self.open().sequences
 
     @property
     def tokens(self) -> int:
-        """Tokens of all documents, with those that end them."""
+        """The number of tokens of all documents, including those that end them."""
         return self.open().tokens
 
     @property
     def documents(self) -> int:
-        """How many there are."""
+        """The number of documents."""
         return self.open().documents
 
     @property
     def digest(self) -> str:
-        """Of what the files hold."""
+        """A digest of the content of the files."""
         return self.open().digest

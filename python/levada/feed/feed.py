@@ -39,7 +39,7 @@ def _number_in(group: Any) -> int:
 
 
 def _parts_of(source: Any) -> Iterator[Any]:
-    """What of a source may want to know the epoch: itself, and a DataLoader's dataset and samplers."""
+    """Yields the parts of a source that may have a set_epoch(): itself, and a DataLoader's dataset and samplers."""
     yield source
     for name in ("dataset", "sampler", "batch_sampler"):
         yield getattr(source, name, None)
@@ -47,7 +47,7 @@ def _parts_of(source: Any) -> Iterator[Any]:
 
 
 def tell_epoch(source: Any, epoch: int) -> None:
-    """Tells a source and a DataLoader's parts, each once, whichever has a set_epoch()."""
+    """Calls set_epoch() once on the source and on each part of a DataLoader that has one."""
     for part in {id(part): part for part in _parts_of(source)}.values():
         tell = getattr(part, "set_epoch", None)
         if tell is not None:
@@ -72,53 +72,53 @@ _MOST_SECONDS = 1e8
 
 
 class Feed:
-    """Batches of one reader, or some, on every rank of a mesh: `for batch in feed`.
+    """Sends batches from one or several reader ranks to every rank of a mesh: `for batch in feed`.
 
-    Made and iterated on every rank alike, several feeds in the same order; each iter() is a pass over the source and is
-    collective.
+    All ranks construct and iterate their feeds alike, several feeds in the same order. Each iter() starts a pass over the
+    source and is collective.
 
-    - `source`: an iterable of batches, iterated on the ranks that read alone (others may pass None), a Corpus, a Pipeline,
-      or what Pipeline.run(..., alone=True) gives.
-    - `mesh`: the ranks' axes, as a Mesh or a DeviceMesh of torch.distributed; by default all ranks are dp. A Mesh of the
-      whole job that contradicts Megatron's process groups, where they are initialized, is InvalidArgument.
-    - `data_axes`: of a DeviceMesh, the axes along which batches differ, where their names are not those that Mesh knows.
-    - `group`: whose ranks they are: a process group of torch.distributed, or what join() gave; by default those of a
-      DeviceMesh, or the whole job.
+    - `source`: an iterable of batches, which only the reading ranks iterate (other ranks may pass None), a Corpus, a
+      Pipeline, or the Run that Pipeline.run(..., alone=True) returns.
+    - `mesh`: the axes of the ranks, as a Mesh or a DeviceMesh of torch.distributed; by default all ranks are along dp. If
+      Megatron's process groups are initialized, a Mesh of the whole job that contradicts them raises InvalidArgument.
+    - `data_axes`: the axes of a DeviceMesh along which batches differ, if their names are not among those that Mesh knows.
+    - `group`: the ranks that take part: a process group of torch.distributed, or the Membership that join() returned. By
+      default the ranks of the DeviceMesh, or the whole job.
     - `layout`: a Layout, or a dict of field paths and patterns. By default each dp rank gets whole batches, and its cp, tp
-      and pp peers the same; of a Corpus layout "gpt".
-    - `readers`: "one" rank, "all", one a "host", or one at each coordinate along axes: "dp", "dp,pp". By default one; of a
-      Pipeline one a host, whose processes then serve all ranks there.
-    - `iterate`: who iterates an iterable: a "thread" of its own, ahead of the steps; "inline" the caller's own
-      thread, inside next() and never ahead, which draws from random generators as a plain loop does; a "process" of its
-      own, which imports the main module again.
-    - `divide`: "deal" gives item t * dp + d to dp rank d in step t; "split" cuts each item along dim 0.
-    - `batch`: samples a dp rank and step, of a Corpus and of an iterable whose samples are balanced; of an iterable's global
-      batches, to be split, the rows of a dp rank, so that the last batch may have fewer.
-    - `balance`: the samples of each step (batch x dp) are divided over dp ranks so that each has about the same work: a
-      Balance, or its cost, such as "flops". Of an iterable, which then yields samples. A step has the same samples as
-      without, and goes on from the same states.
-    - `max_tokens`: each rank gets its samples of a step as micro-batches of at most so many tokens, the same number of them
-      on every rank: each is an item of the iteration, and `micro` and `num_micro` say which.
-    - `collate`: makes a batch of a list of samples of an iterable; None: levada.collate_packed.
-    - `tail`: of a last round that the data does not fill: "drop"; where `batch` says how full it is, also "pad", which
-      repeats the last sample with a loss_mask of 0, and "short", which leaves the last ranks fewer rows, perhaps none.
-    - `depth`: batches a rank may be behind its reader; 0: two more than pp.
-    - `skip`: steps to leave out of the next pass.
-    - `timeout`: seconds of one wait, also for all ranks to begin a pass. After 30 s a line on standard error says who is
-      waited for.
-    - `access`: "private" lets a rank write to its batch, unseen by the others, and copies only where that is cheaper;
-      "copy" gives every rank memory of its own; "read_only" gives numpy arrays that cannot be written and refuses torch,
-      which has no such tensors; None: "private" for torch, "read_only" for numpy.
-    - `device`: where torch tensors go, through pinned memory where there is a device to pin it for; None: they stay.
+      and pp peers the same ones. For a Corpus the default is the layout "gpt".
+    - `readers`: "one" rank, "all", one per "host", or one at each coordinate along the named axes: "dp", "dp,pp". The
+      default is "one", and "host" for a Pipeline: its worker processes then serve all ranks of their host.
+    - `iterate`: what iterates an iterable. "thread": a thread of the feed, ahead of the steps. "inline": the thread that
+      calls next(), never ahead, so that random generators are drawn from as in a plain loop. "process": a process of the
+      feed, which imports the main module again.
+    - `divide`: "deal" sends item t * dp + d to dp rank d in step t; "split" cuts each item along dim 0.
+    - `batch`: for a Corpus, and for an iterable whose samples are balanced: samples per dp rank and step. With
+      divide="split": rows per dp rank of an iterable's global batches; the last batch may then have fewer.
+    - `balance`: divides the samples of each step (batch x dp) over the dp ranks so that each has about the same work: a
+      Balance, or its cost, such as "flops". An iterable must then yield samples. A step has the same samples as without
+      balance, and the same states resume it.
+    - `max_tokens`: splits each rank's samples of a step into micro-batches of at most this many tokens, the same number of
+      micro-batches on every rank. Each is one item of the iteration; `micro` and `num_micro` are its number and their count.
+    - `collate`: makes a batch from a list of an iterable's balanced samples; None: levada.collate_packed.
+    - `tail`: what happens to a last round that the data do not fill. "drop" leaves it out. If `batch` is given, also "pad",
+      which repeats the last sample with a loss_mask of 0, and "short", which leaves the last ranks fewer rows or none.
+    - `depth`: how many batches a rank may be behind its reader; 0 means pp + 2.
+    - `skip`: steps to leave out at the start of the next pass.
+    - `timeout`: seconds of one wait, the wait for all ranks to begin a pass included. After 30 s a line on standard error
+      names the ranks that are waited for.
+    - `access`: "private" lets a rank write to its batch, which no other rank sees, and copies only where that is cheaper;
+      "copy" allocates memory for each rank; "read_only" returns numpy arrays that cannot be written, and refuses torch
+      tensors, which cannot be read-only. None: "private" for torch, "read_only" for numpy.
+    - `device`: where torch tensors are moved, through pinned memory if the device has any; None: they stay on the CPU.
     - `allow_pickle`: whether objects of any class may cross, as pickles.
-    - `record`: keep what each rank does when, and the processes of a Pipeline, for write_report() and write_trace().
+    - `record`: whether to record what each rank, and each process of a Pipeline, does when, for write_report() and
+      write_trace().
 
-    DataLoader(feed, batch_size=None) takes it for the torch IterableDataset that it stands in for, if torch is imported
-    when the feed is made.
+    DataLoader(feed, batch_size=None) accepts the feed as a torch IterableDataset if torch is imported when the feed is made.
 
-    Raises, from its iteration: SourceError on every rank at the step at which a reader raised, with its traceback;
-    Timeout, which says who waits for whom; PeerLost where a rank was killed, or left its loop, by an exception or
-    otherwise, while this one asks for more.
+    Iterating raises SourceError on every rank at the step at which a reader raised, with that reader's traceback; Timeout,
+    which names the waiting and the awaited ranks; and PeerLost if another rank was killed or left its loop, by an exception
+    or otherwise, while this one asks for more.
     """
 
     def __init__(
@@ -204,7 +204,7 @@ class Feed:
         self._last: Pass | None = None
 
     def _check(self, iterate: str, divide: str, tail: str, skip: int) -> None:
-        """Refuses what does not fit together."""
+        """Raises InvalidArgument for arguments that contradict each other."""
         if self.balance is not None:
             self._check_balance(divide, tail)
         elif self.collate is not None:
@@ -280,8 +280,8 @@ class Feed:
         )
 
     def __iter__(self) -> Iterator[Any]:
-        """A new pass, from the start of the source; one that is under way is closed, and raises InvalidArgument where its
-        loop goes on."""
+        """Starts a new pass, from the start of the source. A pass that is under way is closed; a loop that continues over
+        it raises InvalidArgument."""
         return self._start()
 
     def _start(self) -> FeedPass:
@@ -293,13 +293,13 @@ class Feed:
         begin = self._begin(options)
         self._passes += 1
         started = FeedPass(options, begin, f"pass {self._passes} of feed {self._number}", self._move)
-        # Weakly: a loop that is left drops its iterator, and that is how the other ranks hear of it.
+        # A weak reference: a loop that is left drops its iterator, which notifies the other ranks.
         self._running = weakref.ref(started)
         self._last = started.core
         return started
 
     def __next__(self) -> Any:
-        """The next batch of a pass that the first next() begins and close() or iter() ends."""
+        """Returns the next batch of a pass that the first next() starts and close() or iter() ends."""
         if self._own is None:
             self._own = self._start()
         return next(self._own)
@@ -311,25 +311,26 @@ class Feed:
         try:
             self.close()
         except Error:
-            if kind is None:  # otherwise that says why
+            if kind is None:  # otherwise the exception under way says why
                 raise
 
     def close(self) -> None:
-        """Leaves the pass under way. All ranks may do so at the same step; on one that asks for more it is an error."""
+        """Leaves the pass under way. All ranks may do so at the same step; a rank that asks for more raises PeerLost."""
         running = self._running() if self._running is not None else None
         self._own = self._running = None
         if running is not None:
             running.close()
 
     def request_stop(self) -> None:
-        """Asks all ranks to stop soon, at one step; one rank is enough."""
+        """Makes all ranks stop soon, at the same step. It is enough that one rank calls it."""
         if self._last is not None:
             self._last.request_stop()
 
     def set_epoch(self, epoch: int) -> None:
-        """Which epoch the next pass is: tells the source, its dataset, sampler and batch sampler and that one's sampler,
-        whichever has a set_epoch(), or begins there in a Corpus. After load_state_dict(), another epoch than the state's
-        begins at its start; a Corpus refuses one that the state does not stand at the start of."""
+        """Sets the epoch of the next pass. Calls set_epoch() on the source, its dataset, its sampler, its batch sampler and
+        the sampler of that, if they have one; a Corpus starts the pass at this epoch. After load_state_dict(), an epoch
+        other than the state's starts at its beginning. For a Corpus that is InvalidArgument, unless the state is at the
+        beginning of that epoch."""
         if not 0 <= epoch < 2**62:
             raise InvalidArgument(f"epoch must be from 0 to 2**62 - 1, got {epoch}")
         if epoch != self._epoch and not self._is_corpus:
@@ -338,8 +339,8 @@ class Feed:
         tell_epoch(self.source, epoch)
 
     def __len__(self) -> int:
-        """Steps of a whole pass, whether or not the next one skips some, where the source knows its length on this rank.
-        Raises TypeError where it does not."""
+        """Returns the steps of a whole pass, including those that the next pass skips. Raises TypeError if the source has no
+        length on this rank."""
         if isinstance(self.source, Corpus):
             if self.source.epochs == 0:
                 raise TypeError("a corpus without end has no length")
@@ -352,64 +353,70 @@ class Feed:
 
     @property
     def sampler(self) -> Feed:
-        """The feed: trainers such as Lightning's tell a loader's sampler which epoch begins."""
+        """The feed itself: trainers such as Lightning's call set_epoch() on the sampler of a loader."""
         return self
 
     @property
     def epoch(self) -> int:
-        """What set_epoch() or load_state_dict() has set; 0 at first."""
+        """The epoch that set_epoch() or load_state_dict() has set; 0 at first."""
         return self._epoch
 
     @property
     def step(self) -> int:
-        """Steps taken of the pass; of one with micro-batches, as soon as the first of them is."""
+        """Steps of the pass taken so far. A step with micro-batches counts as soon as its first one is taken."""
         return 0 if self._last is None else self._last.step
 
     @property
     def micro(self) -> int:
-        """Which micro-batch of its step the batch taken last is, from 0."""
+        """The number of the last taken batch among the micro-batches of its step, from 0."""
         return 0 if self._last is None else self._last.micro
 
     @property
     def num_micro(self) -> int:
-        """How many micro-batches that step has."""
+        """How many micro-batches the step of the last taken batch has."""
         return 1 if self._last is None else self._last.num_micro
 
     @property
     def end(self) -> dict[str, Any] | None:
-        """Why the pass ended: cause, step, rank, message. None before. "exhausted", "steps", "stopped" (request_stop()) and
-        "failed" are the same on every rank; this one "left" its loop, or was "abandoned" by a rank that left before."""
+        """Why the pass ended: cause, step, rank, message; None while it runs. The causes "exhausted", "steps", "stopped"
+        (request_stop()) and "failed" are the same on every rank. "left": this rank left its loop; "abandoned": another rank
+        had left before."""
         return None if self._last is None else self._last.end
 
     @property
     def stats(self) -> dict[str, Any]:
-        """Of the pass: batches, samples, bytes, copied_batches, bytes_read; seconds, and of those in next() waited_seconds
-        and, with them, taken_seconds until the engine had given the batches."""
+        """Counts of the pass: batches, samples, bytes, copied_batches, bytes_read; seconds since it began; waited_seconds that
+        next() waited; and taken_seconds, which are those and the rest of the time that next() took to get the batches
+        from the engine."""
         return {} if self._last is None else self._last.stats
 
     def metrics(self, labels: Mapping[str, str] | None = None) -> list[Metric]:
-        """The same as `levada_feed_..._total`, for a MetricsExporter; each with `labels`. Of a pass under way they are of now,
-        also for another thread, while this one waits for a batch."""
+        """The stats as the counters `levada_feed_..._total`, each with `labels`, for a MetricsExporter. During a pass they are
+        up to date, also on another thread while this one waits for a batch."""
         return [] if self._last is None else self._last.metrics(list((labels or {}).items()))
 
     @property
     def balance_report(self) -> dict[str, Any] | None:
-        """What the steps come to that this rank has planned as a reader of balanced steps, else None: `steps`, `samples`,
-        `tokens`, `padding` among them, `micro_batches` (of each rank), and in the units of the cost, summed over the steps, the work of the
-        `busiest` rank, of the `busiest_unbalanced` if ranks took the samples in their order, the `bound` below which no
-        busiest rank can be, and the `mean`; of samples that `max_delay` let wait how many were `delayed`, and for how many `waited_steps` in all and
-        `longest_wait` at most; `unused_share` of max_tokens; and a `series` of the same over time."""
+        """How well the steps that this rank planned as a reader are balanced; None on other ranks and without `balance`.
+
+        - `steps`, `samples`, `tokens`, and `padding`, which is counted in the tokens.
+        - `micro_batches` of each rank; `unused_share`, the part of max_tokens that they do not fill.
+        - In units of the cost, summed over the steps: the work of the `busiest` rank; `busiest_unbalanced`, the same if ranks
+          took the samples in their order; `bound`, below which the busiest rank cannot be; and the `mean`.
+        - `delayed`: samples that `max_delay` made wait; `waited_steps` of all of them, and the `longest_wait`.
+        - `series`: the same over time.
+        """
         report = None if self._last is None else self._last.balance
         return None if report is None else json.loads(report.to_json())
 
     def write_report(self, path: PathLike) -> None:
-        """Writes a page for a browser, on rank 0: where each rank's time went in the last pass and what it waited for, and
-        which stage of a pipeline is the bottleneck. Collective; takes record=True."""
+        """Writes a page for a browser, on rank 0. It shows where each rank's time went in the last pass, what the rank waited
+        for, and which stage of a pipeline is the bottleneck. Collective; needs record=True."""
         self._write_history(path, None)
 
     def write_trace(self, path: PathLike) -> None:
-        """Writes what each rank, and each process of a pipeline, did when in the last pass, for Perfetto
-        (ui.perfetto.dev), on rank 0. Collective; takes record=True."""
+        """Writes a trace of the last pass for Perfetto (ui.perfetto.dev), on rank 0: what each rank, and each process of a
+        pipeline, did when. Collective; needs record=True."""
         self._write_history(None, path)
 
     def _write_history(
@@ -427,17 +434,17 @@ class Feed:
         return self.source._story() if isinstance(self.source, Run) else None
 
     def state_dict(self) -> dict[str, Any]:
-        """The position after the last batch taken, for load_state_dict() of another run: of a Corpus on any mesh, of an
-        iterable that has a state_dict() of its own on each rank its own. A loader whose state is large is asked for it
-        now and then; the items since then are read again. Of an iterable without state_dict() the position is a number
-        of items: it is iterated from its start, where it has to yield the same, and they are read again. Raises
-        Unsupported for a loader's state that cannot be saved."""
+        """Returns the position after the last batch taken, for load_state_dict() of another run. For a Corpus it is valid on
+        any mesh. For an iterable that has a state_dict(), each rank returns the state of its reader's iterable; a loader
+        whose state_dict() is slow is called only now and then, and a resumed run reads the items since then again. For an
+        iterable without state_dict() the position is a number of items: a resumed run iterates it from its start and drops
+        them, so it must yield the same items again. Raises Unsupported if a loader's state cannot be saved."""
         last = self._last
         if last is None:
             (cursor, samples), epoch = (self._cursor, self._samples), self._epoch
         else:
             epoch = self._began_epoch
-            whole = last.step - (last.micro + 1 < last.num_micro)  # A step is resumed before it or behind it.
+            whole = last.step - (last.micro + 1 < last.num_micro)  # A run resumes before or after a whole step.
             if whole > 0 and last.cursor:
                 cursor, samples = last.cursor, 0
             else:
@@ -447,9 +454,9 @@ class Feed:
         return FeedState(kind, cursor, samples, epoch).encode()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Lets the next pass begin where state_dict() was taken, in that epoch. Raises InvalidArgument for what is no such
-        state, naming the key. The iteration raises it for a damaged cursor, and on every rank where the data have fewer
-        items than the state counts."""
+        """Makes the next pass start where state_dict() was called, in that epoch. Raises InvalidArgument, naming the key, for
+        anything that is not such a state. Iterating raises it for a damaged cursor, and, on every rank, if the data have
+        fewer items than the state counts."""
         kind = "corpus" if self._is_corpus else "iterable"
         position = read_state(state, kind)
         self.close()
@@ -459,7 +466,7 @@ class Feed:
         self._cursor, self._samples = position.cursor, position.samples
 
     def _begin(self, options: PassOptions) -> Beginning:
-        """The source of the next pass, and where it begins; skip and a loaded state are used up."""
+        """Returns the source of the next pass and where it begins. Resets skip and the loaded state."""
         cursor, counted = self._cursor, self._samples
         skipped = counted + self.skip * self._samples_a_step
         self._began_at, self._began_epoch = (cursor, skipped), self._epoch

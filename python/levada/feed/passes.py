@@ -22,12 +22,12 @@ from levada.job.job import close_at_exit
 from levada.pipeline.run import Run
 
 MAX_SAMPLES = 1 << 50
-"""More than any run counts, and few enough for all sums of positions to fit 64 bits."""
+"""More samples than any run has, and few enough that sums of positions fit 64 bits."""
 
 
 @dataclasses.dataclass(frozen=True)
 class PassOptions:
-    """What a pass takes from its feed, as Feed says."""
+    """The arguments of Feed that a pass needs."""
 
     job: Membership
     mesh: Mesh
@@ -48,7 +48,7 @@ class PassOptions:
     allow_pickle: bool
     record: bool
     counts_rows: bool
-    """Whether an item of an iterable has `batch` rows a rank, so that a last one may have fewer."""
+    """Whether an item of an iterable has `batch` rows per rank, so that the last one may have fewer."""
 
     @property
     def samples_a_step(self) -> int:
@@ -60,7 +60,7 @@ class PassOptions:
 
 
 class Beginning:
-    """What a pass starts with: a source on ranks that read, and who makes its items where an iterable does."""
+    """What a pass starts with: on reading ranks a source, and for an iterable the Reader that makes its items."""
 
     def __init__(self, source: Source | None, first_sample: int, reader: Reader | None = None, *, cursor: bytes = b"") -> None:
         self.source = source
@@ -75,7 +75,7 @@ class Beginning:
             self._reader.watch(tell_where)
 
     def stop(self) -> None:
-        """Ends who makes items; what hangs is left to itself."""
+        """Stops the reader; a reader that hangs is abandoned."""
         if isinstance(self.source, Handoff):
             self.source.stop()
         if self._reader is not None:
@@ -84,11 +84,12 @@ class Beginning:
 
 
 _UNTIL_OPENED = 1e8
-"""Seconds. Readers may tokenize for hours; one that dies meanwhile is lost, which ends the wait."""
+"""Seconds. Readers may tokenize for hours; if a reader dies meanwhile, PeerLost ends the wait."""
 
 
 def begin_corpus(options: PassOptions, corpus: Corpus, epoch: int, cursor: bytes, *, is_first: bool) -> Beginning:
-    """At a state of an earlier run, or at an epoch. The first time, all ranks wait until the readers have tokenized."""
+    """Returns the beginning of a pass over a corpus: at `cursor`, the state of an earlier run, or at the start of `epoch`. The
+    first time, all ranks wait until the readers have tokenized."""
     begin = _open_corpus(options, corpus, epoch, cursor)
     if options.job.size > 1 and is_first:
         _levada.agree(options.job, b"", _UNTIL_OPENED, "opening the corpus")
@@ -105,7 +106,7 @@ def _open_corpus(options: PassOptions, corpus: Corpus, epoch: int, cursor: bytes
         begin = epoch * opened.sequences
         first = source.resume(cursor) if cursor else begin
         if first < begin:
-            # Allowed at the end of the epoch before, where fewer samples than a step are left.
+            # A state near the end of the previous epoch is allowed if fewer samples than a step are left there.
             if options.tail != "drop" or begin - first >= options.samples_a_step:
                 raise InvalidArgument(
                     f"the state is at sample {first}, in epoch {first // opened.sequences}, and set_epoch() says {epoch}: "
@@ -114,12 +115,13 @@ def _open_corpus(options: PassOptions, corpus: Corpus, epoch: int, cursor: bytes
             first = begin
         return Beginning(source, first, cursor=cursor)
     except Error as error:
-        # Whether all ranks see it or one, they agree on nothing yet: told in the stream, every rank raises it.
+        # All ranks may see this error or one alone. Sent in the stream, it is raised on every rank.
         return Beginning(_levada.unopened(type(error).__name__, str(error)), first)
 
 
 def begin_iterable(options: PassOptions, source: Any, cursor: bytes, samples_since: int) -> Beginning:
-    """At a state of an earlier run, `samples_since` behind its cursor, or where iter() of `source` begins."""
+    """Returns the beginning of a pass over an iterable: `samples_since` samples after the cursor of an earlier run's state, or
+    the start of iter(source)."""
     first, position, state = _read_cursor(options, cursor) if cursor else (0, 0, None)
     if isinstance(source, Run) and options.readers != "one" and len(set(options.job.host_of)) > 1:
         source.agree_on_seed(options.job)
@@ -137,7 +139,8 @@ def begin_iterable(options: PassOptions, source: Any, cursor: bytes, samples_sin
 
 
 def _read_cursor(options: PassOptions, cursor: bytes) -> tuple[int, int, Any]:
-    """Returns the first sample, the items before the loader's state, and that. Raises InvalidArgument for a damaged one."""
+    """Returns the first sample, the number of items before the loader's state, and that state. Raises InvalidArgument for a
+    damaged cursor."""
     try:
         first, position, state = _levada.read_cursor(cursor, allow_pickle=options.allow_pickle)
     except CorruptMessage as error:
@@ -156,14 +159,14 @@ def _reader_of(options: PassOptions, source: Any, state: Any, handoff: Handoff, 
 
 
 class FeedPass:
-    """The iterator of one pass. Leaves the feed when it goes, as at a `break` or when its loop raises."""
+    """The iterator of one pass. Leaves the feed when it is dropped, as after a `break` or when its loop raises."""
 
     def __init__(
         self, options: PassOptions, begin: Beginning, name: str, move: Callable[[Any], Any] | None
     ) -> None:
         self._begin = begin
         self._move = move
-        self._before = handled()  # which is not why the pass will be left
+        self._before = handled()  # an exception from before the pass is not why it is left
         self._is_superseded = False
         try:
             self.core = self._start(options, name)
@@ -211,7 +214,7 @@ class FeedPass:
         return batch if self._move is None else self._move(batch)
 
     def supersede(self) -> None:
-        """close(); where batches were left, next() then says so instead of ending a loop early."""
+        """Closes the pass. If batches were left, next() then raises instead of ending its loop early."""
         self._is_superseded = self.core.end is None
         self.close()
 
@@ -220,7 +223,7 @@ class FeedPass:
 
 
 def _leave(core: Pass, begin: Beginning, before: BaseException | None, error: BaseException | None) -> None:
-    """Leaves the feed because of an exception, unless that was there `before` the pass."""
+    """Leaves the feed, because of `error` unless that is the exception from `before` the pass."""
     if error is not before:
         note_left(error, core.step)
     try:
@@ -230,5 +233,5 @@ def _leave(core: Pass, begin: Beginning, before: BaseException | None, error: Ba
 
 
 def _leave_dropped(core: Pass, begin: Beginning, before: BaseException | None, error: BaseException | None) -> None:
-    with contextlib.suppress(Error):  # the job has ended otherwise, which the next call says
+    with contextlib.suppress(Error):  # the job has ended for another reason, which the next call raises
         _leave(core, begin, before, error or handled())

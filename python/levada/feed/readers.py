@@ -1,4 +1,4 @@
-"""Who makes the batches of an iterable on a rank that reads: a thread, the caller, or a process of its own."""
+"""What iterates an iterable on a reading rank: a thread, the caller, or a process of its own."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ from levada.batch.balance import RefusedSample, Samples
 ITERATE = ("thread", "inline", "process")
 _FRAMES = 4  # as many as a line of the board holds
 _LONG = 0.5
-"""Seconds after which those who wait are told what an item takes so long in."""
+"""Seconds after which waiting ranks are notified of the functions that a slow item is in."""
 
 
 _NOTHING = object()
 _FREE = 1e-4
 _SHARE = 0.01
-"""Asking a loader for its state takes so many seconds, or at most such a share of the time."""
+"""Calls of a loader's state_dict() take at most _FREE seconds each, or at most this share of the time."""
 
 State = tuple[bytes, str, int]
-"""A loader's state, packed; why it could not be; and how many items have come since."""
+"""A loader's packed state, the reason why it could not be packed, and the number of items since then."""
 
 
 class ReportedError(Exception):
-    """A failure elsewhere, whose text says all there is to say."""
+    """A failure in another process. Its text is complete and needs no traceback."""
 
 
 class Counted(NamedTuple):
-    """The items that a loaded state counts, and that the data therefore have."""
+    """The number of items that a loaded state counts, which the data must therefore have."""
 
     before: int
-    """Those before the loader's own state, at which it resumes."""
+    """Items before the loader's own state, at which it resumes."""
     items: int
-    """All of them."""
+    """All items."""
     tolerance: int
-    """As many may lack: those of a last step that was not full."""
+    """How many items may be missing: those of a last step that was not full."""
 
     def check(self, passed: int) -> None:
-        """Raises EndsBeforeState if no more items than `passed` came of those that were to be read again."""
+        """Raises EndsBeforeState if the data ended after `passed` of the items that were to be read again."""
         if self.before + passed < self.items - self.tolerance:
             raise EndsBeforeState(
                 f"the state counts {self.items:,} items, but the data end after {self.before + passed:,}: load a state that "
@@ -62,8 +62,8 @@ class EndsBeforeState(Exception):
 
 
 class PacedState:
-    """A loader's state, asked for at a pace that costs its batches nothing to speak of: that of an item between two
-    states is the earlier one, from which the items since are read again."""
+    """Calls a loader's state_dict() so seldom that it costs its batches almost no time. The state of an item between two
+    calls is the earlier state and the number of items since then, which are read again."""
 
     def __init__(self, state_dict: Callable[[], Any], allow_pickle: bool) -> None:
         self._state_dict = state_dict
@@ -71,7 +71,7 @@ class PacedState:
         self._due = 0.0
 
     def __call__(self) -> State | None:
-        """None where it is not due."""
+        """Returns the state, or None if the next call of state_dict() is not due yet."""
         begun = time.monotonic()
         if begun < self._due:
             return None
@@ -84,13 +84,13 @@ class PacedState:
     def _pack(self) -> State:
         try:
             return _levada.pack_state(self._state_dict(), allow_pickle=self._allow_pickle), "", 0
-        except Exception as error:  # which concerns only those who ask the feed for its state
+        except Exception as error:  # raised again only by Feed.state_dict()
             return b"", "".join(traceback.format_exception_only(error)).strip(), 0
 
 
 class Maker:
-    """Makes what a feed asks a Handoff for: the items of one iterator, with the states after some of them; or batches of
-    `samples`, which they are then."""
+    """Makes what a feed requests from a Handoff: the items of one iterator, with the states after some of them. With
+    `samples` the iterator yields samples, and this makes batches from them."""
 
     def __init__(
         self,
@@ -129,7 +129,7 @@ class Maker:
         return False
 
     def _serve(self, skipped: int, taken: int, gathered: list[int]) -> bool:
-        """Gives what is wanted, as Handoff.wanted() says it; False behind the end."""
+        """Hands over what Handoff.wanted() requests. Returns False at the end of the data."""
         if gathered:
             assert self._samples is not None
             self._prepare(self._samples.gather(gathered), None)
@@ -147,7 +147,7 @@ class Maker:
                 self._handoff.end(skipped)
                 return False
             self._prepare(item, self._state())
-            del item  # What the batch alone holds is sent as it lies.
+            del item  # Memory that only the batch refers to is sent without a copy.
         self._handoff.give()
         return True
 
@@ -155,11 +155,11 @@ class Maker:
         self._handoff.prepare(item, state, allow_pickle=self._allow_pickle)
 
     def _skip(self, items: int) -> int:
-        """Passes over so many, or as many as there are. Returns how many."""
+        """Drops up to `items` items and returns how many it dropped."""
         return sum(1 for _ in itertools.islice(self._iterator, items))
 
     def where(self) -> str:
-        """The functions that make() is in, the innermost last: "__next__ > get > wait (threading.py:320)"."""
+        """Returns the functions that make() is in, the innermost last: "__next__ > get > wait (threading.py:320)"."""
         frame = sys._current_frames().get(self._thread)
         names: list[str] = []
         place = ""
@@ -181,7 +181,7 @@ def open_maker(
     samples: Samples | None = None,
     counted: Counted = NOTHING_COUNTED,
 ) -> Maker:
-    """Of iter() of `source`, which goes on at `state` unless that is None."""
+    """Returns a Maker of the items of iter(source), which resumes at `state` unless that is None."""
     if source is None:
         raise TypeError("this rank reads for the feed, but its source is None")
     if state is not None:
@@ -193,29 +193,29 @@ def open_maker(
 
 
 class Reader(Protocol):
-    """What makes items for a Handoff."""
+    """Makes items for a Handoff."""
 
     make: Callable[[], bool] | None
-    """To be called on the thread that wants a batch; None where another one makes it."""
+    """Called on the thread that wants a batch; None if another thread makes it."""
 
     where: Callable[[], str]
-    """What it is in, for who waits for it."""
+    """Returns the functions that the iterator is in, for messages on ranks that wait for it."""
 
     def watch(self, tell_where: Callable[[], None]) -> None:
-        """Sees to it that `tell_where` is called now and then while an item takes long, where no thread of the core's does."""
+        """Starts a thread that calls `tell_where` periodically while an item is slow, unless a thread of the core does."""
 
     def stop(self) -> None:
-        """Ends it. Its Handoff has been stopped."""
+        """Stops the reader. Its Handoff has been stopped before."""
 
 
 class InlineReader:
-    """The caller's own thread, inside next(), and one that watches it."""
+    """Iterates on the caller's thread, inside next(), with a second thread that watches it."""
 
     def __init__(self, maker: Maker) -> None:
         self.make: Callable[[], bool] | None = self._make
         self.where: Callable[[], str] = maker.where
         self._maker = maker
-        self._since: float | None = None  # when the item was wanted that is being made
+        self._since: float | None = None  # when the item that is being made was requested
         self._stopped = threading.Event()
 
     def _make(self) -> bool:
@@ -240,7 +240,7 @@ class InlineReader:
 
 
 class BackgroundReader:
-    """A thread, which can be left behind where the iterator hangs."""
+    """Iterates on a thread of its own, which is abandoned if the iterator hangs."""
 
     make: Callable[[], bool] | None = None
 
@@ -250,13 +250,13 @@ class BackgroundReader:
         self._thread.start()
 
     def watch(self, tell_where: Callable[[], None]) -> None:
-        """The core's reading thread does."""
+        """Does nothing: the core's reading thread calls it."""
 
     def stop(self) -> None:
         self._thread.join(timeout=1.0)
 
 
 def _make_all(maker: Maker) -> None:
-    with contextlib.suppress(BaseException):  # which every rank hears of
+    with contextlib.suppress(BaseException):  # the Handoff reports it to every rank
         while maker.make():
             pass

@@ -17,7 +17,7 @@ from levada.job.groups import ENGINES, finish, join_group, lock_of
 from levada.job.meshes import is_device_mesh, ranks_of
 
 _FAREWELL = 10.0
-"""Seconds that a rank at its end waits for others to have heard of it."""
+"""Seconds that an exiting rank waits for the others to be notified of its end."""
 
 _membership: Membership | None = None  # in the whole job
 _joined: weakref.WeakSet[Membership] = weakref.WeakSet()
@@ -25,7 +25,7 @@ _parts: weakref.WeakKeyDictionary[Membership, dict[tuple[int, ...], Membership]]
 
 
 class _WholeJob:
-    """Stands for the job of the environment among the groups of which threads join one at a time."""
+    """Represents the environment's job among the groups that threads join one at a time."""
 
 
 class Closable(Protocol):
@@ -36,19 +36,19 @@ _open: weakref.WeakSet[Closable] = weakref.WeakSet()
 
 
 def join(group: Any = None, *, engine: str = "auto", timeout: float = 1800.0) -> Membership:
-    """This process's membership in a group of ranks. Collective at its first call for a group, which waits `timeout`
-    seconds for all its ranks; later ones give the same. Feeds call it themselves.
+    """Returns this process's membership in a group of ranks. The first call for a group is collective and waits `timeout`
+    seconds for all its ranks; later calls return the same object. Feeds call it themselves.
 
-    group: a process group or a DeviceMesh of torch.distributed, whose members alone take part, by their ranks in it; or
-    a Membership, which is returned. A DeviceMesh of several axes over some ranks of the job joins the whole job first,
-    so that all its ranks call this. None: torch.distributed's world, if it is initialised; else the job that torchrun,
-    SLURM, MPI or `levada run` started; else a job of one rank.
-    engine: "shm", for ranks of one host; "c10d", over a process group; "shm+c10d": shm within each host, c10d between
-    them; "auto": shm where all ranks are on one host, c10d where each is on its own, else both.
+    group: a process group or a DeviceMesh of torch.distributed: only its members take part, with their ranks in it. Or a
+        Membership, which is returned. A DeviceMesh of several axes over some ranks of the job joins the whole job first, so
+        all ranks of the job must call this. None: torch.distributed's world, if it is initialized; else the job that
+        torchrun, SLURM, MPI or `levada run` started; else a job of one rank.
+    engine: "shm", for ranks of one host; "c10d", over a process group; "shm+c10d", shm within each host and c10d between
+        hosts; "auto", shm if all ranks are on one host, c10d if each is on a host of its own, and otherwise "shm+c10d".
 
-    Raises InvalidArgument for an engine or a group that is none, and where ranks ask for different engines; Timeout, naming
-    who did not arrive; EngineError, on all ranks, where one cannot connect to another; Unsupported, at once, where the
-    launcher's variables say that ranks are on several hosts, and torch.distributed is not initialized.
+    Raises InvalidArgument for an unknown engine or group, and if ranks request different engines; Timeout, naming the ranks
+    that did not arrive; EngineError on all ranks, if one cannot connect to another; Unsupported, at once, if the launcher's
+    variables say that ranks are on several hosts and torch.distributed is not initialized.
     """
     if engine not in ENGINES:
         raise InvalidArgument(f'engine is "{engine}"; it must be one of {", ".join(ENGINES)}')
@@ -75,8 +75,8 @@ def _join_devices(device_mesh: Any, engine: str, timeout: float) -> Membership:
 
 
 def _join_job(engine: str, timeout: float) -> Membership:
-    """The ranks of an initialised torch.distributed are the job's, whatever the environment says: launchers number ranks
-    by themselves, and not all say which of them are on this host. A job that has been joined before stays the job."""
+    """Joins the whole job. If torch.distributed is initialized, its ranks are the job's, whatever the environment says:
+    launchers have their own rank numbers, and not all say which ranks are on this host. A job that was joined before stays the job."""
     global _membership
     if not _has_joined() and (world := _world_of_torch()) is not None:
         return join_group(world, engine, timeout)
@@ -94,7 +94,7 @@ def _has_joined() -> bool:
 
 
 def _world_of_torch() -> Any:
-    """The process group of all ranks of torch.distributed; None where that is not initialised or has one rank."""
+    """Returns torch.distributed's group of all ranks; None if it is not initialized or has one rank."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None
@@ -103,7 +103,7 @@ def _world_of_torch() -> Any:
 
 
 def _place() -> tuple[int, int]:
-    """Rank and size in the whole job, which need not have been joined; (0, 1) outside a job."""
+    """Returns rank and size in the whole job, which need not have been joined; (0, 1) outside a job."""
     if _membership is not None and _has_joined():
         return _membership.rank, _membership.size
     if (world := _world_of_torch()) is not None:
@@ -112,8 +112,8 @@ def _place() -> tuple[int, int]:
 
 
 def join_part(job: Membership, ranks: tuple[int, ...]) -> Membership:
-    """This process's membership among some ranks of a job, by their places in `ranks`; the job's own where those are all.
-    Collective over these alone at its first call for them; later ones give the same."""
+    """Returns this process's membership among some ranks of a job, numbered by their places in `ranks`; the job itself if those
+    are all its ranks. The first call for these ranks is collective over them; later calls return the same object."""
     if ranks == tuple(range(job.size)):
         return job
     known = _parts.setdefault(job, {})
@@ -125,23 +125,23 @@ def join_part(job: Membership, ranks: tuple[int, ...]) -> Membership:
 
 
 def rank() -> int:
-    """This process's rank in the whole job, which need not have been joined; 0 outside a job."""
+    """Returns this process's rank in the whole job, which need not have been joined; 0 outside a job."""
     return _place()[0]
 
 
 def world_size() -> int:
-    """How many ranks the whole job has, which need not have been joined; 1 outside a job."""
+    """Returns the number of ranks of the whole job, which need not have been joined; 1 outside a job."""
     return _place()[1]
 
 
 def close_at_exit(what: Closable) -> None:
-    """Closes it before the interpreter ends, if it is still there."""
+    """Registers `what` to be closed before the interpreter exits, unless it is dropped before."""
     _open.add(what)
 
 
 @atexit.register
 def _leave() -> None:
-    """Ends what is open while threads still run, so that nobody waits for this rank."""
+    """Closes everything while threads still run, so that no rank waits for this one."""
     failure, step = note_uncaught()
     for joined in list(_joined) if failure else ():
         with contextlib.suppress(Error):  # the job has ended otherwise
@@ -149,7 +149,7 @@ def _leave() -> None:
     for each in list(_open):
         try:
             each.close()
-        except Exception:  # the job has ended otherwise, which has been said where it happened
+        except Exception:  # the job has ended for another reason, which was reported there
             continue
     for joined in list(_joined):
         joined.leave()

@@ -1,4 +1,4 @@
-"""What a pipeline is run with."""
+"""The options that a pipeline runs with."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from levada.base.errors import InvalidArgument
 from levada.pipeline.workers import CONTEXTS
 
 _FOREVER = 1e8
-"""Seconds: more are as good as none, and fewer than a clock's count holds."""
+"""Seconds: practically no limit, and few enough for a clock's count."""
 _MAX_WORKERS = 1022
-"""As many as an engine of 1024 processes has room for, beside the dispatching process and this one."""
+"""An engine has at most 1024 processes, two of which are the dispatching process and this one."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """As Pipeline.run() says."""
+    """The arguments of Pipeline.run()."""
 
     workers: int
     context: str

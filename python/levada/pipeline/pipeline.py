@@ -19,14 +19,13 @@ U = TypeVar("U")
 
 
 class Pipeline(Generic[T]):
-    """Items one after the other, and what is done to them: a value. Each method gives a new pipeline; this one stays as
-    it is.
+    """A source of items and the stages that they pass through: an immutable value. Each method returns a new pipeline.
 
         pipeline = (
             levada.Pipeline(lines)          # any iterable, or a function that makes one; a levada.Corpus
             .shuffle(10_000)
-            .dispatch()                     # what stands before this runs once, in a process of its own
-            .map(parse)                     # what stands after it, in each worker
+            .dispatch()                     # the stages before this run once, in a process of their own
+            .map(parse)                     # the stages after it run in each worker
             .batch(32)
         )
         for batch in pipeline.run(workers=2):
@@ -34,12 +33,12 @@ class Pipeline(Generic[T]):
 
     `for item in pipeline` runs all of it in this process.
 
-    A source is iterated anew in each epoch. Where it has state_dict() and load_state_dict() these say where it stands, in
-    plain values; otherwise going on passes over what was given before. What has items by number (a list, a range, a map-style data set)
-    is divided by a shard() right behind it without being read, and goes on at once.
+    Each epoch iterates the source anew. If it has state_dict() and load_state_dict(), these save and restore its position,
+    as plain values; without them a resumed run reads the earlier items again and drops them. An indexable source (a list, a
+    range, a map-style data set) resumes at once, and a shard() directly after it divides it without reading other items.
 
-    Every stage may be given a name, by which failures, show() and stats() call it. on_error="skip" leaves out an item
-    whose function raises, and counts it; "raise" raises; without either run() decides.
+    Every stage takes a `name`, which failures, show() and stats() use. on_error="skip" leaves out an item whose function
+    raises, and counts it; "raise" raises; by default the on_error of run() applies.
     """
 
     def __init__(self, source: Iterable[T] | Callable[[], Iterable[T]] | Corpus, *, name: str | None = None) -> None:
@@ -62,13 +61,13 @@ class Pipeline(Generic[T]):
     def from_iterable(
         cls, source: Iterable[T] | Callable[[], Iterable[T]], *, name: str | None = None
     ) -> Pipeline[T]:
-        """The same as Pipeline(source)."""
+        """Returns Pipeline(source)."""
         return cls(source, name=name)
 
     @classmethod
     def from_lines(cls, paths: Paths, *, range_bytes: int = 4 << 20, name: str | None = None) -> Pipeline[str]:
-        """The lines of text files, such as a .jsonl, as they stand there. The files are read by ranges of so many bytes:
-        a shard() right behind divides those, and nobody reads another's."""
+        """Yields the lines of text files, such as a .jsonl, unchanged. The files are read in ranges of `range_bytes`. A shard()
+        directly after this divides the ranges, so that each copy reads only its own."""
         ranges: Pipeline[Any] = cls(ByteRanges(paths, range_bytes))  # type: ignore[arg-type]
         return ranges._then("flat_map", name, function=Lines, on_error="raise")
 
@@ -83,21 +82,21 @@ class Pipeline(Generic[T]):
         name: str | None = None,
         on_error: str | None = None,
     ) -> Pipeline[U]:
-        """What `function` gives for each item. With `threads` so many call it side by side, in the same process: for
-        functions that wait, or that release the GIL. Each process keeps the order of its items; the order among workers is
-        that of one process only with run(ordered=True), which has the consumer call `function`."""
+        """Calls `function` on each item and yields the results. With `threads`, that many threads of each process call it in
+        parallel, for functions that wait or release the GIL. Each process keeps the order of its items. The order across
+        workers is that of one process only with run(ordered=True), where the consumer calls `function`."""
         return self._then("map", name, function=function, on_error=on_error, threads=threads)
 
     def filter(
         self, predicate: Callable[[T], Any], *, name: str | None = None, on_error: str | None = None
     ) -> Pipeline[T]:
-        """Items for which `predicate` gives something true."""
+        """Keeps the items for which `predicate` returns a true value."""
         return self._then("filter", name, predicate=predicate, on_error=on_error)
 
     def flat_map(
         self, function: Callable[[T], Iterable[U]], *, name: str | None = None, on_error: str | None = None
     ) -> Pipeline[U]:
-        """The items of what `function` gives for each item."""
+        """Calls `function` on each item and yields the items of the iterable that it returns."""
         return self._then("flat_map", name, function=function, on_error=on_error)
 
     def batch(
@@ -108,8 +107,8 @@ class Pipeline(Generic[T]):
         collate: Callable[[list[T]], Any] | None = None,
         name: str | None = None,
     ) -> Pipeline[Any]:
-        """Lists of `size` items, the last one of what is left unless `drop_last`; with `collate`, what that makes of
-        each, such as torch's default_collate."""
+        """Groups items into lists of `size`. The last list holds the rest, unless `drop_last`. `collate`, such as torch's
+        default_collate, is called on each list."""
         batches = self._then("batch", name, size=size, drop_last=drop_last)
         return batches if collate is None else batches.map(collate)
 
@@ -124,15 +123,15 @@ class Pipeline(Generic[T]):
         collate: Callable[[list[T]], Any] | None = None,
         name: str | None = None,
     ) -> Pipeline[Any]:
-        """Lists of items of like length, which take little padding.
+        """Groups items of similar length into lists, which need little padding.
 
-        - `length`: of an item, a function, or the field of a dict whose len() it is.
-        - `boundaries`: growing lengths at which the next bucket begins: [512, 1024] makes buckets of up to 511, of 512 to
-          1023, and of 1024 and more.
-        - `size`, `max_tokens`: a bucket's items are given once they are `size`, and before the longest of them times their
-          number would be more than `max_tokens`. One of the two is needed.
-        - `drop_last`: leave out what buckets hold at the end. Else they are given then, shortest bucket first.
-        - `collate`: what makes a batch of such a list, such as levada.collate_padded.
+        - `length`: a function that returns the length of an item, or the field of a dict whose len() is the length.
+        - `boundaries`: increasing lengths at which the next bucket begins: [512, 1024] makes buckets of lengths up to 511,
+          512 to 1023, and 1024 or more.
+        - `size`, `max_tokens`: a bucket is emitted when it has `size` items, and before its longest length times its number
+          of items would exceed `max_tokens`. At least one of the two is required.
+        - `drop_last`: leave out the items that are in buckets at the end. Otherwise they are emitted, shortest bucket first.
+        - `collate`: makes a batch from each list, such as levada.collate_padded.
 
         Raises InvalidArgument, naming the item, for an item longer than `max_tokens`."""
         measure = FieldLength(length) if isinstance(length, str) else length
@@ -147,7 +146,7 @@ class Pipeline(Generic[T]):
         return batches if collate is None else batches.map(collate)
 
     def unbatch(self, *, name: str | None = None) -> Pipeline[Any]:
-        """The elements of each item."""
+        """Yields the elements of each item."""
         return self._then("unbatch", name)
 
     def pack(
@@ -173,7 +172,7 @@ class Pipeline(Generic[T]):
         - `method`: "cut" lays documents end to end and cuts: row i is tokens i * S to i * S + S of all, the last
           only a label. "best-fit" keeps documents whole and apart: a document of L tokens takes L - 1 positions, and
           one of fewer than two tokens none.
-        - `buffer`: how many documents "best-fit" chooses from. Each time it packs them, best fit decreasing, it gives
+        - `buffer`: how many documents "best-fit" chooses from. Each time it packs them, best fit decreasing, it emits
           the fuller half of the rows and keeps the other documents, at most eight times.
         - `pad_to`: "best-fit" pads each document to a multiple of it, "cut" what is in the last row. Divides S.
         - `partial`: whether "cut" pads the tokens at the end that do not fill a row ("pad") or leaves them out
@@ -211,12 +210,12 @@ class Pipeline(Generic[T]):
         return self._then("pack", name, **arguments)
 
     def shuffle(self, buffer: int = 1000, *, seed: int | None = None, name: str | None = None) -> Pipeline[T]:
-        """In an order drawn at random, another one each epoch, through a buffer of so many items."""
+        """Yields the items in random order, different in each epoch, through a buffer of `buffer` items."""
         return self._then("shuffle", name, buffer=buffer, seed=seed)
 
     def shard(self, *, name: str | None = None) -> Pipeline[T]:
-        """Of all items this copy's part: every n-th. Right behind a source that has items by number nothing else is
-        read; right behind from_lines() it divides what is read, and what lies in it is this copy's."""
+        """Keeps this copy's items: every n-th, for n copies. Directly after an indexable source, only this copy's items are
+        read. Directly after from_lines(), each copy reads its own byte ranges and keeps all lines in them."""
         stage = self._stage
         if stage.operation == "flat_map" and stage.arguments["function"] is Lines:
             shard = Stage("shard", name, stage.inputs, {})
@@ -224,36 +223,36 @@ class Pipeline(Generic[T]):
         return self._then("shard", name)
 
     def take(self, count: int, *, name: str | None = None) -> Pipeline[T]:
-        """The first `count` items."""
+        """Yields the first `count` items."""
         return self._then("take", name, count=count)
 
     def skip(self, count: int, *, name: str | None = None) -> Pipeline[T]:
-        """All but the first `count` items."""
+        """Yields all but the first `count` items."""
         return self._then("skip", name, count=count)
 
     def repeat(self, times: int | None = None, *, name: str | None = None) -> Pipeline[T]:
-        """The same over again, shuffled anew each time; without `times` endlessly."""
+        """Repeats the items `times` times, endlessly by default, shuffled anew each time."""
         return self._then("repeat", name, times=times)
 
     def cache(self, folder: str | os.PathLike[str], *, key: str = "", name: str | None = None) -> Pipeline[T]:
-        """Keeps the items in a file of `folder` when they have all been taken once; from then on, also in later runs,
-        they come from there, and nothing before this runs.
+        """Writes the items to a file in `folder` during the first complete pass. Later passes, also of later runs, read them
+        from there, and the stages before this do not run again.
 
-        All epochs have the items of that first one in its order: put shuffle() after this. A function before it that
-        draws at random is not called again. Each part that shard() makes has its own file. Items are containers of
-        plain values, arrays, tensors and objects of classes that levada.register() knows; nothing is pickled. A file is
-        whole or not there: a pass that does not come to its end leaves none.
+        All epochs have the items of the first one, in its order: put shuffle() after this. A function before it that draws
+        random numbers is not called again. Each part of a shard() has its own file. Items are containers of plain values,
+        arrays, tensors and objects of classes registered with levada.register(); nothing is pickled. A file is complete or
+        absent: a pass that does not reach its end leaves none.
 
-        The file says which stages made it, and `key`: with others the run raises InvalidArgument. It does not notice
-        changed functions and changed data, so put what stands for them into `key`, such as a version."""
+        The file records `key` and the stages that made it; if they differ, the run raises InvalidArgument. Changed functions
+        and changed data are not detected, so put something that identifies them, such as a version, into `key`."""
         return self._then("cache", name, folder=os.fspath(folder), key=key)
 
     def zip(self, *others: Pipeline[Any], name: str | None = None) -> Pipeline[tuple[Any, ...]]:
-        """Tuples of an item of each; ends with the shortest."""
+        """Yields tuples of one item from each pipeline; ends with the shortest."""
         return Pipeline._of(Stage("zip", name, (self._stage, *(each._stage for each in others)), {}))
 
     def concat(self, *others: Pipeline[T], name: str | None = None) -> Pipeline[T]:
-        """All items of this, then those of each other one."""
+        """Yields all items of this pipeline, then those of each other one."""
         return Pipeline._of(Stage("concat", name, (self._stage, *(each._stage for each in others)), {}))
 
     def interleave(
@@ -264,37 +263,37 @@ class Pipeline(Generic[T]):
         seed: int | None = None,
         name: str | None = None,
     ) -> Pipeline[T]:
-        """One item at a time of this or another one, drawn at random by `weights`, another order each epoch; without
-        weights of all in turn. Ends when the first of them ends, or with stop="last" when all have: then those that have
-        ended are left out of the draw. One that shall not end may repeat()."""
+        """Yields one item at a time from this or another pipeline, chosen at random by `weights`, in another order each epoch;
+        without weights from all of them in turn. Ends when the first pipeline ends, or with stop="last" when all have
+        ended; until then the choice is among the others. A pipeline that must not end can repeat()."""
         inputs = (self._stage, *(each._stage for each in others))
         arguments = {"weights": [float(each) for each in weights or ()], "stop": stop, "seed": seed}
         return Pipeline._of(Stage("interleave", name, inputs, arguments))
 
     def fork(self, branches: int = 2, *, buffer: int = 1000, name: str | None = None) -> list[Pipeline[T]]:
-        """The same items so many times, to be brought together again. A branch may be ahead of another by `buffer`
-        items."""
+        """Returns `branches` pipelines with the same items, to be joined again. One branch may be ahead of another by up to
+        `buffer` items."""
         forked = Stage("fork", name, (self._stage,), {"branches": branches, "buffer": buffer})
         return [Pipeline._of(Stage("branch", None, (forked,), {"index": at})) for at in range(branches)]
 
     def prefetch(self, depth: int = 10, *, name: str | None = None) -> Pipeline[T]:
-        """Made ahead, on a thread."""
+        """Makes up to `depth` items ahead, on a thread."""
         return self._then("prefetch", name, depth=depth)
 
     def dispatch(self, *, name: str | None = None) -> Pipeline[T]:
-        """What stands before this must not be copied: it runs in one process, which deals its items to the workers in
-        turn. Nothing where there are no workers."""
+        """Runs the stages before this once, in one process that deals its items to the workers in turn: for stages that must
+        not be copied. Without workers it does nothing."""
         return self._then("dispatch", name)
 
     def fullsync(self, *, name: str | None = None) -> Pipeline[T]:
-        """All ranks stop at the end of the shortest, and fail with the first that fails."""
+        """Makes all ranks stop when the shortest one ends, and fail when the first one fails."""
         return self._then("fullsync", name)
 
     def transform(
         self, function: Callable[..., Iterable[U]], *others: Pipeline[Any], name: str | None = None
     ) -> Pipeline[U]:
-        """What `function` makes of an iterator over the items, and of one over those of each other pipeline: a
-        generator function for what no other stage does."""
+        """Calls `function` with an iterator over the items, and one over the items of each other pipeline, and yields what the
+        iterable that it returns yields. A generator function can do here what no other stage does."""
         inputs = (self._stage, *(each._stage for each in others))
         arguments = {"open": Transformer(function), "what": describe(function)}
         return Pipeline._of(Stage("transform", name, inputs, arguments))
@@ -303,7 +302,7 @@ class Pipeline(Generic[T]):
         return iter(self.run())
 
     def __len__(self) -> int:
-        """Of one process alone. Raises TypeError where that is not known before."""
+        """Returns the number of items in one process without workers. Raises TypeError if it is not known in advance."""
         return length_of_stage(self._stage)
 
     def __reduce__(self) -> Any:
@@ -331,34 +330,35 @@ class Pipeline(Generic[T]):
         allow_pickle: bool = False,
         on_worker_death: str = "raise",
     ) -> Run[T]:
-        """The pipeline at work; each `for` over what this gives is an epoch.
+        """Returns a Run of the pipeline; each `for` over it is an epoch.
 
-        - `workers`: processes; 0: all stages run in this one.
-        - `context`: how they start, as multiprocessing's: "spawn", "forkserver", or "fork" while this process has no
-          threads of Levada's. What stages hold crosses by pickle, lambdas and local functions by cloudpickle.
-        - `worker_prefetch`, `main_prefetch`: how many items may wait for a worker, and of each worker for this process.
-          Small items that are quickly made count many as one.
-        - `prefetch_bytes`: bounds either in bytes.
-        - `snapshot_every`: items after which a process saves where it stands, for state_dict(); a run that goes on may
-          make so many again. 0: as often as takes 1% of the time. A state is exact at any item either way.
-        - `seed`: of all that is drawn at random; drawn itself where none is given, the same on all ranks of `group`.
-        - `ordered`: the order of a single process, whatever the stages. What works on one item and gives one keeps it
-          anyway.
-        - `on_error`: what a stage that says nothing of it does when its function raises: "raise" or "skip".
-        - `worker_init`: called in each worker with its number when it has started.
-        - `threads`: of torch and OpenMP in each process; 0 leaves them alone.
+        - `workers`: number of worker processes; 0 runs all stages in this process.
+        - `context`: multiprocessing's start method: "spawn", "forkserver", or "fork" while this process has no threads of
+          Levada. The arguments of stages cross by pickle, lambdas and local functions by cloudpickle.
+        - `worker_prefetch`, `main_prefetch`: how many items may wait for each worker, and from each worker for this process.
+          Many small items that are made quickly count as one.
+        - `prefetch_bytes`: limits each of these queues in bytes.
+        - `snapshot_every`: items after which a process saves its position for state_dict(); a resumed run may make that many
+          items again. 0: as often as 1% of the time allows. A state is exact at any item either way.
+        - `seed`: seeds everything that is drawn at random. By default it is drawn, the same on all ranks of `group`.
+        - `ordered`: keeps the order of a single process, whatever the stages. Stages that make one item from each item keep
+          it anyway.
+        - `on_error`: what a stage without an on_error does when its function raises: "raise" or "skip".
+        - `worker_init`: called in each worker with its number, when it has started.
+        - `threads`: threads of torch and OpenMP in each process; 0 leaves them unchanged.
         - `timeout`, `start_timeout`: seconds for an item, and for the processes to start.
-        - `group`: the ranks among which shard() divides and which fullsync() holds together: a process group of
-          torch.distributed, or what join() returns. Iterating is then collective. Without a group nothing is; in a job
-          of several ranks a pipeline with shard() or fullsync() raises InvalidArgument unless `alone`, which says that
-          this rank reads all by itself.
-        - `record`: keep what each process does when, for write_trace().
-        - `allow_pickle`: whether state_dict() may hold pickles, of what sources' own state_dict() return that is no plain
-          value, and load_state_dict() unpickle them. Unpickling runs whatever code a state names.
-        - `on_worker_death`: what happens where a process of the pipeline is killed or exits: "raise" raises PeerLost;
-          "replace" warns, starts all its processes again and goes on behind the item given last, in the same order, with
-          no item lost or given twice. Functions are called again for items that were under way. The third time behind
-          the same item it raises PeerLost. Not with fullsync().
+        - `group`: the ranks that shard() divides items among and fullsync() keeps together: a process group of
+          torch.distributed, or the Membership that join() returns. Iterating is then collective, and otherwise local. In a
+          job of several ranks a pipeline with shard() or fullsync() needs either `group` or alone=True, and raises
+          InvalidArgument without them.
+        - `alone`: this rank reads everything by itself.
+        - `record`: records what each process does when, for write_trace().
+        - `allow_pickle`: whether state_dict() may pickle what is not a plain value in the states of sources, and
+          load_state_dict() may unpickle it. Unpickling runs any code that a state names.
+        - `on_worker_death`: what happens when a process of the pipeline is killed or exits. "raise" raises PeerLost.
+          "replace" warns, restarts all its processes and resumes after the last item taken, in the same order; no item is
+          lost or repeated. Functions are called again for items that were under way. The third death after the same item
+          raises PeerLost. Not with fullsync().
         """
         options = Options(
             workers=workers,
@@ -383,7 +383,7 @@ class Pipeline(Generic[T]):
         return Run(self._stage, options)
 
     def show(self, format: str = "text", *, workers: int = 2, ordered: bool = False) -> str:
-        """The stages, and which process each runs in, as "text", "json" or "mermaid"."""
+        """Returns the stages, and the process that each runs in, as "text", "json" or "mermaid"."""
         return _levada.show_graph(self._graph, format, workers, ordered, None)
 
     def __repr__(self) -> str:
@@ -391,8 +391,8 @@ class Pipeline(Generic[T]):
 
 
 def native(dispatch: NativeSource | None, work: NativeSource) -> Pipeline[Any]:
-    """Of what makes streams by itself: `dispatch` in the dispatching process, if there is one, and `work` in each worker,
-    on the items that it is dealt."""
+    """Returns a pipeline of native sources: `dispatch`, if given, in the dispatching process, and `work` in each worker, on
+    the items that are dealt to it."""
     if dispatch is None:
         source = Stage("source", "workers", (), {"source": work})
         return Pipeline._of(Stage("shard", None, (source,), {}))

@@ -1,4 +1,4 @@
-"""A pipeline at work: its processes, its epochs, and where it stands."""
+"""A running pipeline: its processes, its epochs and its position."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ from levada.pipeline.workers import Task, WorkerGroup
 T = TypeVar("T")
 
 _GRACE = 5.0
-"""Seconds for processes to end in order."""
+"""Seconds for processes to end on request."""
 _SCHEDULED = 0.2
-"""Seconds for a process that has said that it ends to do so."""
+"""Seconds for a process to exit after it has announced its end."""
 _PATIENCE = 5.0
 """Seconds that close() waits for another thread that starts processes."""
 _MAX_DEATHS = 3
-"""As often as processes may end behind one and the same item."""
+"""How often processes may die after the same item."""
 _OWN_PROCESS_LOST = " of the pipeline ended unexpectedly: "
-"""In the text of a PeerLost, that its rank is one of this pipeline's processes and not of the group of its fullsync()."""
+"""Marks the text of a PeerLost whose rank is a process of this pipeline, not a rank of its fullsync() group."""
 _CALLABLES = {"source": "source", "map": "function", "filter": "predicate", "flat_map": "function", "transform": "open"}
-"""Of operations that hold what has to be sent, the argument that does."""
+"""By operation, the argument that has to be sent to the process that runs it."""
 
 
 class Run(Generic[T]):
-    """What Pipeline.run() gives: `for item in run` is an epoch, the next one the next epoch. Its processes start with the
-    first, and stay until close(), the end of a `with` block, or until nobody has it any more.
+    """A running pipeline, which Pipeline.run() returns. Each `for item in run` is an epoch. Its processes start with the first
+    one and run until close(), the end of a `with` block, or until the object is dropped.
 
-    One thread takes items; others may meanwhile call pause(), resume(), stats(), show(), write_report(), write_trace()
-    and close(), which ends the loop. Whatever else they call raises InvalidArgument while an item is on its way."""
+    One thread takes items. Meanwhile other threads may call pause(), resume(), stats(), show(), write_report(),
+    write_trace() and close(), which ends the loop. Their other calls raise InvalidArgument while an item is being taken."""
 
     def __init__(self, end: Stage, options: Options) -> None:
         self._end_stage = end
@@ -62,14 +62,14 @@ class Run(Generic[T]):
         self._position: Position | None = None
         self._worker_group: WorkerGroup | None = None
         self._consumer: Consumer | None = None
-        self._told: bytes | None = None
+        self._last_story: bytes | None = None
         self._begun: int | None = None
         self._is_over = self._is_stuck = False
-        self._deaths, self._died_at = 0, (-1, -1)  # how often processes have ended behind one epoch's same item, and which
+        self._deaths, self._died_at = 0, (-1, -1)  # deaths after one item, and that item: epoch and number
         self._starting = threading.RLock()
         self._owner = os.getpid()
-        self._ranks: Membership | None = None  # whom a fullsync() may keep waiting
-        self._before: BaseException | None = None  # handled when the epoch began, so that it is not why it ends
+        self._ranks: Membership | None = None  # the ranks that wait in fullsync()
+        self._before: BaseException | None = None  # the exception handled when the epoch began: not why it ends
         close_at_exit(self)
 
     def _warn_of_copies(self) -> None:
@@ -89,29 +89,29 @@ class Run(Generic[T]):
             )
 
     def __iter__(self) -> Epoch:
-        """The next epoch, or what is left of the one that a loaded state is of. Ends the one under way."""
+        """Starts the next epoch, or resumes the epoch of a loaded state. Ends the epoch that is under way."""
         with self._starting:
             consumer = self._start()
             with self._closed_if_asked(consumer):
                 try:
-                    self._go_on(consumer)
+                    self._begin_epoch(consumer)
                 except PeerLost as error:
                     given = 0 if self._position is None else self._position.items
                     self._note_death(self._lost(str(error), error.rank) or error, given)
                     consumer = self._start_again()
-                    self._go_on(consumer)
+                    self._begin_epoch(consumer)
             self._begun, self._is_over, self._is_stuck = self._epoch, False, False
             self._before = handled()
             self._epoch += 1
             return Epoch(self, consumer)
 
-    def _go_on(self, consumer: Consumer) -> None:
-        """Begins the epoch, at the loaded state where there is one."""
+    def _begin_epoch(self, consumer: Consumer) -> None:
+        """Begins the epoch, at the loaded state if there is one."""
         position = self._position
         if position is None:
             consumer.reset(self._epoch, 0, None)
             return
-        # A cursor of one process says nothing of several: what gives the same items is begun again and passed over.
+        # A cursor of a run without workers does not fit one with workers: the same items are made again and dropped.
         is_alike = (position.workers == 0) == (self.options.workers == 0)
         if not is_alike and not (position.keeps_order and self._keeps_order):
             raise InvalidArgument(
@@ -123,7 +123,7 @@ class Run(Generic[T]):
 
     @contextmanager
     def _closed_if_asked(self, consumer: Consumer) -> Iterator[None]:
-        """Closes afterwards, where a signal handler has asked for it meanwhile."""
+        """Closes the run afterwards if a signal handler has called close() meanwhile."""
         try:
             yield
         finally:
@@ -131,19 +131,19 @@ class Run(Generic[T]):
                 self.close()
 
     def __len__(self) -> int:
-        """Of an epoch. Raises TypeError where that is not known before."""
+        """Returns the number of items of an epoch. Raises TypeError if it is not known in advance."""
         return length_of_stage(self._end_stage)
 
     @property
     def seed(self) -> int:
-        """What all that is drawn at random is drawn from; drawn itself where none was given, the same on all ranks."""
+        """The seed of everything that is drawn at random. If none was given, it is drawn, the same on all ranks."""
         if self._seed is None:
             self.agree_on_seed(self._job())
         assert self._seed is not None
         return self._seed
 
     def agree_on_seed(self, job: Membership | None) -> None:
-        """Draws the seed, if none was given. Collective over the ranks of `job`, which then have the same."""
+        """Draws the seed if none was given. Collective over the ranks of `job`, which get the same seed."""
         if self._seed is not None:
             return
         drawn = secrets.token_bytes(8)
@@ -153,32 +153,32 @@ class Run(Generic[T]):
 
     @property
     def epoch(self) -> int:
-        """Which one is under way, or the next where none is."""
+        """The epoch that is under way, or else the next one."""
         return self._epoch if self._begun is None or self._is_over else self._begun
 
     @property
     def is_started(self) -> bool:
-        """Whether its processes are there."""
+        """Whether its processes have started."""
         return self._consumer is not None
 
     def start(self) -> None:
-        """Starts its processes, which the first pass does otherwise."""
+        """Starts its processes. Without this call the first epoch starts them."""
         self._start()
 
     @property
     def is_restored(self) -> bool:
-        """Whether the next pass goes on in the middle of an epoch."""
+        """Whether the next pass resumes in the middle of an epoch."""
         return self._position is not None
 
     def set_epoch(self, epoch: int) -> None:
-        """Which one the next pass is."""
+        """Sets the epoch of the next pass."""
         if epoch < 0:
             raise InvalidArgument(f"epoch is {epoch}")
         self._epoch, self._position, self._begun = epoch, None, None
 
     def state_dict(self) -> dict[str, Any]:
-        """Where it stands, after the item given last: small, and good for another number of workers where every item
-        makes one. Raises InvalidArgument once it has been closed in the middle of an epoch."""
+        """Returns the position after the last item taken. The state is small, and another number of workers can resume it if
+        every stage makes one item from each item. Raises InvalidArgument after close() in the middle of an epoch."""
         epoch, position = self._epoch, self._position
         if position is None and self._begun is not None and not self._is_over:
             epoch, position = self._begun, self._save()
@@ -203,8 +203,8 @@ class Run(Generic[T]):
         return Position(self.options.workers, self._keeps_order, items, cursor)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Lets the next pass go on where state_dict() was taken, of a pipeline of the same stages. Raises InvalidArgument
-        for what is no state, CorruptMessage for one that has been changed."""
+        """Makes the next pass resume where state_dict() was called, on a pipeline of the same stages. Raises InvalidArgument
+        for anything that is not such a state, and CorruptMessage for a state that has been changed."""
         if not isinstance(state, Mapping) or state.get("version") != VERSION:
             raise InvalidArgument("this is no state of a pipeline, or one of another version of Levada")
         seed, epoch, packed = (state.get(name) for name in ("seed", "epoch", "position"))
@@ -221,44 +221,45 @@ class Run(Generic[T]):
         self._begun = None
 
     def limit(self, items: int) -> None:
-        """The loop ends after so many more items; resume() lets it go on."""
+        """Ends the loop after `items` more items; after resume() it can continue."""
         consumer = self._start()
         with self._closed_if_asked(consumer):
             consumer.limit(items)
 
     def pause(self) -> None:
-        """Nothing is made ahead any more, and a loop ends, until resume()."""
+        """Stops making items ahead and ends the loop, until resume()."""
         self._start().pause()
 
     def resume(self) -> None:
-        """Ends a pause, and a limit that was reached: next() of the same iterator, or `for` over it, goes on."""
+        """Ends a pause, or a limit that was reached: next() of the same iterator, or a `for` over it, continues."""
         self._start().resume()
 
     def stats(self) -> dict[str, Any]:
-        """By stage, of all processes: items given, items skipped, seconds in its own work and waiting for what is before
-        it; and messages, wakeups, bytes and bytes copied between the processes."""
+        """Returns, for each stage over all processes, the items it yielded and skipped, and the seconds it worked and waited
+        for the stage before it; and the messages, wakeups, bytes and copied bytes between the processes."""
         if self._consumer is None:
             return {}
         return self._consumer.stats(self._graph)
 
     def metrics(self, labels: Mapping[str, str] | None = None) -> list[Metric]:
-        """The same as `levada_pipeline_..._total`, for a MetricsExporter; each with `labels`."""
+        """Returns the stats as the counters `levada_pipeline_..._total`, each with `labels`, for a MetricsExporter."""
         if self._consumer is None:
             return []
         return self._consumer.metrics(self._graph, list((labels or {}).items()))
 
     def show(self, format: str = "text") -> str:
-        """The stages, which process each runs in, and once at work which one is the bottleneck, as "text", "json" or
-        "mermaid"."""
+        """Returns the stages and the process that each runs in, as "text", "json" or "mermaid"; of a started run also which
+        stage is the bottleneck."""
         return _levada.show_graph(self._graph, format, self.options.workers, self.options.ordered, self._consumer)
 
     def write_report(self, path: str | os.PathLike[str]) -> None:
-        """Writes a page for a browser: the graph with its processes, what each stage did in each of them and waited for,
-        and which one is the bottleneck. While it is at work, or afterwards."""
+        """Writes a page for a browser, while the pipeline runs or afterwards. It shows the graph with its processes, how long
+        each stage worked and waited in each of them, and which stage is the bottleneck."""
         self._write_history(page=os.fspath(path), trace="")
 
     def write_trace(self, path: str | os.PathLike[str]) -> None:
-        """Writes what each process did when, for Perfetto (ui.perfetto.dev): a track a stage. Takes run(record=True)."""
+        """Writes a trace of what each process did when, for Perfetto (ui.perfetto.dev), with a track for each stage. Needs
+        run(record=True)."""
         if not self.options.record:
             raise InvalidArgument("nothing was recorded of this pipeline; run(record=True) does")
         self._write_history(page="", trace=os.fspath(path))
@@ -272,8 +273,8 @@ class Run(Generic[T]):
     def _story(self) -> bytes | None:
         """What each process has done, and when where that is recorded; None before the first epoch."""
         if self._consumer is not None:
-            self._told = self._consumer.story(self._graph, self.options.workers, self.options.ordered)
-        return self._told
+            self._last_story = self._consumer.story(self._graph, self.options.workers, self.options.ordered)
+        return self._last_story
 
     def _record(self) -> None:
         """As run(record=True), where no process has been started yet."""
@@ -327,8 +328,8 @@ class Run(Generic[T]):
                 try:
                     consumer.shutdown(grace)
                 except Error:
-                    is_whole = False  # one is lost already, which has been said
-                self._told = consumer.story(self._graph, self.options.workers, self.options.ordered)
+                    is_whole = False  # a process is lost already, which has been reported
+                self._last_story = consumer.story(self._graph, self.options.workers, self.options.ordered)
         finally:
             if workers is not None:
                 workers.end(max(deadline - time.monotonic(), _SCHEDULED) if is_whole else 0.0)
@@ -344,7 +345,7 @@ class Run(Generic[T]):
             self.close()
 
     def _job(self) -> Membership | None:
-        """The ranks that this one belongs to; None where it is alone."""
+        """Returns the ranks that run this pipeline together; None if this rank runs it alone."""
         if self.options.alone or world_size() == 1:
             return None
         if self.options.group is None:
@@ -379,7 +380,7 @@ class Run(Generic[T]):
         return self._consumer
 
     def _tokenize_texts(self) -> None:
-        """Those of corpora that workers read: otherwise they would wait for each other to do it."""
+        """Tokenizes the corpora that workers read. Otherwise the workers would wait for each other to do it."""
         for step in self._steps:
             source = step.arguments.get("source")
             if isinstance(source, Corpus) and self._roles[step.name] == "worker":
@@ -421,16 +422,16 @@ class Run(Generic[T]):
         ]
 
     def _sent(self, step: Step, role: str) -> Step:
-        """The step without what only other processes need."""
+        """Returns the step without arguments that only other processes need."""
         name = _CALLABLES.get(step.operation)
         if name is None or self._roles[step.name] == role:
             return step
         divides = divides_itself(step.arguments["source"]) if step.operation == "source" else "no"
         return step._replace(arguments={**step.arguments, name: Elsewhere(divides)})
 
-    def _tell(self, kind: str, text: str, rank: int) -> Consumer | None:
-        """Raises, with what is known of the processes here, what their engine said; or gives the consumer that goes on,
-        where processes are replaced."""
+    def _on_engine_error(self, kind: str, text: str, rank: int) -> Consumer | None:
+        """Raises an error of the engine with what this process knows of the others; or returns the consumer that continues,
+        if processes are replaced."""
         workers = self._worker_group
         if workers is None:
             return None
@@ -441,7 +442,7 @@ class Run(Generic[T]):
         return None if lost is None else self._replace(lost)
 
     def _lost(self, text: str, rank: int) -> PeerLost | None:
-        """Which process of this pipeline has ended, and how; None where it was none of them."""
+        """Returns a PeerLost that says which process of this pipeline has died, and how; None if none of them has."""
         workers = self._worker_group
         assert workers is not None
         at = rank - 1 if rank > 0 and _OWN_PROCESS_LOST in text else workers.lost()
@@ -452,7 +453,7 @@ class Run(Generic[T]):
         return lost
 
     def _replace(self, lost: PeerLost) -> Consumer:
-        """Other processes, which go on behind the item given last."""
+        """Starts new processes and returns their consumer, which resumes after the last item taken."""
         with self._starting:
             before = self._consumer
             assert before is not None
@@ -466,7 +467,7 @@ class Run(Generic[T]):
                     lost = self._lost(str(error), error.rank) or error
 
     def _note_death(self, lost: PeerLost, given: int) -> None:
-        """Raises it where processes are not replaced, or have ended at the same place before."""
+        """Raises `lost` unless processes are replaced, and if they have died too often after the same item."""
         at = (self.epoch, given)
         self._deaths = self._deaths + 1 if at == self._died_at else 1
         self._died_at = at

@@ -33,7 +33,7 @@ class ReduceScatter:
     - `group`: a process group of torch.distributed, a Membership, or None for the whole job; each call may name another.
       Groups of the same ranks share buckets if they are the same object or Membership.
     - `capacity_mb`: MiB of a bucket, all ranks' pieces together. Larger inputs are reduced alone before the call returns,
-      and close no bucket. 0: all are.
+      and close no bucket. 0: all inputs are reduced alone.
     - `in_flight`: launched buckets of a group whose callbacks have not run; the call that launches one more waits for the
       oldest. All-reduces and all-gathers count as buckets.
     - `timeout`: seconds of one wait. The default of 30 minutes lets another rank save a checkpoint.
@@ -55,7 +55,7 @@ class ReduceScatter:
         self._devices: DeviceReduce | None = None
         self._limits = (capacity_mb, in_flight, timeout)
         self._core = _levada.Bucketer(capacity_mb=capacity_mb, in_flight=in_flight, timeout=timeout)
-        close_at_exit(self)  # it keeps its group from being left
+        close_at_exit(self)  # an open Bucketer keeps its group from being left
 
     def __call__(
         self, inputs: Any | Sequence[Any], callback: Callback | None = None, *, op: str = "sum", group: Any = None

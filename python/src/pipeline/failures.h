@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "levada/pipeline/failure.h"
-#include "python/src/pipeline/foreign.h"
+#include "python/src/pipeline/language_object.h"
 
 namespace levada::python {
 

@@ -15,7 +15,7 @@
 
 #include "levada/base/enum_names.h"
 #include "levada/base/error.h"
-#include "levada/pipeline/origins.h"
+#include "levada/pipeline/item_sources.h"
 #include "levada/pipeline/placement.h"
 #include "python/src/bindings.h"
 #include "python/src/corpus/corpus.h"
@@ -84,7 +84,7 @@ Graph corpus_graph(const nb::kwargs& given) {
     throw InvalidArgument(fmt::format("tensors is {:.40}; it must be numpy or torch", tensors));
   }
   const auto kind = tensors == "torch" ? TensorKind::torch : TensorKind::array;
-  return Graph::source(shown_origin(pipeline::corpus(std::move(paths), std::move(options)), kind),
+  return Graph::source(shown_source(pipeline::corpus(std::move(paths), std::move(options)), kind),
                        nb::cast<std::string>(given["name"]));
 }
 
@@ -96,7 +96,7 @@ void bind_beginnings(nb::class_<Graph>& graph_class) {
           [](nb::object open, const std::string& what, const std::string& divides, const std::string& name,
              bool allow_pickle) {
             const auto divides_itself = parse_enum("divides", divides, divides_names);
-            return Graph::source(python_origin(std::move(open), what, divides_itself, allow_pickle), name);
+            return Graph::source(python_source(std::move(open), what, divides_itself, allow_pickle), name);
           },
           nb::arg("open"), nb::arg("what"), nb::arg("divides"), nb::kw_only(), nb::arg("name"),
           nb::arg("allow_pickle") = false, "`divides`: \"no\", \"in parts\" or \"in turns\".")
@@ -268,7 +268,7 @@ void bind_process_stages(nb::class_<Graph>& graph_class) {
 }
 
 void bind_placement(nb::class_<Graph>& graph_class) {
-  graph_class.def("tie", &Graph::tie, nb::arg("first"), nb::arg("last"), "One process runs both, and all between.")
+  graph_class.def("tie", &Graph::colocate, nb::arg("first"), nb::arg("last"), "One process runs both, and all between.")
       .def("stages", &stages_of, nb::sig("def stages(self) -> list[tuple[str, str, list[int]]]"),
            "Name, operation and inputs of each.")
       .def("place", &place, nb::arg("workers"), nb::arg("ordered"),

@@ -114,7 +114,7 @@ class Sink {
     return kept;
   }
 
-  pipeline::Values::Packed packed;
+  pipeline::ItemTraits::Packed packed;
   std::shared_ptr<Objects> objects;
 
  private:
@@ -131,7 +131,7 @@ bool is_imported(const char* module) {
 }  // namespace
 
 /// One pickler for all that crosses, which forgets its memo in between: making one costs more than a small item.
-class PythonValues::Pickler {
+class PythonItemTraits::Pickler {
  public:
   Pickler()
       : sink_(nb::cast(Sink())),
@@ -178,9 +178,10 @@ class PythonValues::Pickler {
   bool known_ = false, has_torch_ = false;
 };
 
-PythonValues::PythonValues() : pickler_(std::make_unique<Pickler>()), libraries_(std::make_unique<TensorLibraries>()) {}
+PythonItemTraits::PythonItemTraits()
+    : pickler_(std::make_unique<Pickler>()), libraries_(std::make_unique<TensorLibraries>()) {}
 
-PythonValues::~PythonValues() {
+PythonItemTraits::~PythonItemTraits() {
   if (Py_IsInitialized() == 0) {
     static_cast<void>(pickler_.release());  // goes with the interpreter
     static_cast<void>(libraries_.release());
@@ -191,25 +192,25 @@ PythonValues::~PythonValues() {
   libraries_.reset();
 }
 
-pipeline::Item PythonValues::list_of(std::vector<pipeline::Item> items) const {
+pipeline::Item PythonItemTraits::list_of(std::vector<pipeline::Item> items) const {
   return in_python([&] {
     const std::vector<pipeline::Item> taken = std::move(items);
     return item_of(list_of_objects(taken));
   });
 }
 
-pipeline::Item PythonValues::tuple_of(std::vector<pipeline::Item> items) const {
+pipeline::Item PythonItemTraits::tuple_of(std::vector<pipeline::Item> items) const {
   return in_python([&] {
     const std::vector<pipeline::Item> taken = std::move(items);
     return item_of(nb::steal(PyList_AsTuple(list_of_objects(taken).ptr())));
   });
 }
 
-std::vector<pipeline::Item> PythonValues::elements(pipeline::Item item) const {
+std::vector<pipeline::Item> PythonItemTraits::elements(pipeline::Item item) const {
   return in_python([&] { return items_of(object_of(std::move(item))); });
 }
 
-Tensor PythonValues::other_array(nb::handle value, const std::string& name, TensorKind& kind) const {
+Tensor PythonItemTraits::other_array(nb::handle value, const std::string& name, TensorKind& kind) const {
   if (auto tensor = libraries_->plain_tensor(value)) {
     kind = TensorKind::torch;
     return *std::move(tensor);
@@ -226,7 +227,7 @@ Tensor PythonValues::other_array(nb::handle value, const std::string& name, Tens
   }
 }
 
-pipeline::Arrays PythonValues::arrays_of(const pipeline::Item& item) const {
+pipeline::Arrays PythonItemTraits::arrays_of(const pipeline::Item& item) const {
   return in_python([&] {
     const auto object = object_of_const(item);
     pipeline::Arrays arrays;
@@ -254,7 +255,7 @@ pipeline::Arrays PythonValues::arrays_of(const pipeline::Item& item) const {
   });
 }
 
-pipeline::Item PythonValues::dict_of(pipeline::Arrays arrays) const {
+pipeline::Item PythonItemTraits::dict_of(pipeline::Arrays arrays) const {
   return in_python([&] {
     libraries_->look_again();
     const auto kind = arrays.kind == torch_arrays ? TensorKind::torch : TensorKind::array;
@@ -264,7 +265,7 @@ pipeline::Item PythonValues::dict_of(pipeline::Arrays arrays) const {
   });
 }
 
-Tree PythonValues::to_tree(const pipeline::Item& item) const {
+Tree PythonItemTraits::to_tree(const pipeline::Item& item) const {
   return in_python([&] {
     try {
       return levada::python::to_tree(object_of_const(item), false, "item");
@@ -275,7 +276,7 @@ Tree PythonValues::to_tree(const pipeline::Item& item) const {
   });
 }
 
-std::vector<pipeline::Item> PythonValues::from_trees(std::vector<Tree> trees) const {
+std::vector<pipeline::Item> PythonItemTraits::from_trees(std::vector<Tree> trees) const {
   return in_python([&] {
     Rebuilder rebuilder(false);
     std::vector<pipeline::Item> items;
@@ -285,12 +286,12 @@ std::vector<pipeline::Item> PythonValues::from_trees(std::vector<Tree> trees) co
   });
 }
 
-PythonValues::Packed PythonValues::pack(std::span<const pipeline::Item> items) const {
+PythonItemTraits::Packed PythonItemTraits::pack(std::span<const pipeline::Item> items) const {
   return in_python([&] { return pickler_->pack(list_of_objects(items)); });
 }
 
-std::vector<pipeline::Item> PythonValues::unpack(ByteView head, std::span<const std::span<std::byte>> buffers,
-                                                 std::shared_ptr<const void> hold) const {
+std::vector<pipeline::Item> PythonItemTraits::unpack(ByteView head, std::span<const std::span<std::byte>> buffers,
+                                                     std::shared_ptr<const void> hold) const {
   if (head.empty()) return {};
   return in_python([&] {
     nb::list views;
@@ -305,9 +306,9 @@ std::vector<pipeline::Item> PythonValues::unpack(ByteView head, std::span<const 
 namespace {
 
 /// As an engine does: buffers land in memory of the receiver's own.
-std::pair<nb::list, std::size_t> copy(const PythonValues& values, const nb::list& objects) {
+std::pair<nb::list, std::size_t> copy(const PythonItemTraits& traits, const nb::list& objects) {
   const auto items = items_of(objects);
-  const auto packed = values.pack(items);
+  const auto packed = traits.pack(items);
   auto received = std::make_shared<std::vector<Tensor>>();
   std::vector<std::span<std::byte>> buffers;
   std::size_t beside = 0;
@@ -318,7 +319,7 @@ std::pair<nb::list, std::size_t> copy(const PythonValues& values, const nb::list
     buffers.push_back(memory.mutable_bytes());
     beside += buffer.size();
   }
-  return {list_of_objects(values.unpack(packed.head, buffers, received)), beside};
+  return {list_of_objects(traits.unpack(packed.head, buffers, received)), beside};
 }
 
 }  // namespace
@@ -336,7 +337,7 @@ void bind_pickling(nb::module_& module) {
         return Memory({reinterpret_cast<std::byte*>(address), size}, std::move(hold));
       },
       nb::arg("address"), nb::arg("size"), nb::arg("owner"), "`size` bytes that `owner` has at `address`.");
-  nb::class_<PythonValues>(module, "Values", "How items cross between the processes of a pipeline.")
+  nb::class_<PythonItemTraits>(module, "ItemTraits", "How items cross between the processes of a pipeline.")
       .def(nb::init<>())
       .def("copy", &copy, nb::arg("items"),
            nb::sig("def copy(self, items: list[typing.Any]) -> tuple[list[typing.Any], int]"),

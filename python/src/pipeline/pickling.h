@@ -6,16 +6,16 @@
 #include <memory>
 
 #include "python/src/batch/tensors.h"
-#include "python/src/pipeline/foreign.h"
+#include "python/src/pipeline/language_object.h"
 
 namespace levada::python {
 
 /// Many items are one pickle of protocol 5. Memory of tensors and arrays goes beside it, not through it; what came so
 /// views the memory that it was received in. With the GIL or without.
-class PythonValues final : public pipeline::Values {
+class PythonItemTraits final : public pipeline::ItemTraits {
  public:
-  PythonValues();
-  ~PythonValues() override;
+  PythonItemTraits();
+  ~PythonItemTraits() override;
 
   pipeline::Item list_of(std::vector<pipeline::Item> items) const override;
   pipeline::Item tuple_of(std::vector<pipeline::Item> items) const override;

@@ -14,7 +14,7 @@
 #include <utility>
 
 #include "levada/base/error.h"
-#include "levada/pipeline/origins.h"
+#include "levada/pipeline/item_sources.h"
 #include "levada/pipeline/placement.h"
 #include "levada/pipeline/roles.h"
 #include "levada/pipeline/show.h"
@@ -37,16 +37,16 @@ namespace {
 
 using pipeline::Graph;
 using pipeline::Item;
-using pipeline::Opening;
+using pipeline::OpenContext;
 using pipeline::ProcessOptions;
 
 std::string show(const Graph& graph, const std::string& format, int workers, bool ordered,
                  const pipeline::Stats* stats) {
   const auto placement = pipeline::place(graph, workers, ordered);
-  const pipeline::Picture picture{.graph = graph, .placement = placement, .workers = workers, .stats = stats};
-  if (format == "text") return pipeline::to_text(picture);
-  if (format == "json") return pipeline::to_json(picture);
-  if (format == "mermaid") return pipeline::to_mermaid(picture);
+  const pipeline::GraphView view{.graph = graph, .placement = placement, .workers = workers, .stats = stats};
+  if (format == "text") return pipeline::to_text(view);
+  if (format == "json") return pipeline::to_json(view);
+  if (format == "mermaid") return pipeline::to_mermaid(view);
   throw InvalidArgument(fmt::format("format is {:.40}; it must be text, json or mermaid", format));
 }
 
@@ -68,18 +68,19 @@ ProcessOptions options_of(const nb::dict& given) {
 }
 
 /// Calls it before each epoch; nothing where it is None.
-std::function<void(const Opening&)> begin_epoch_by(nb::object function) {
+std::function<void(const OpenContext&)> begin_epoch_by(nb::object function) {
   if (function.is_none()) return {};
-  return
-      [function = Shared(std::move(function))](const Opening& opening) { in_python([&] { function.get()(opening); }); };
+  return [function = Shared(std::move(function))](const OpenContext& open_context) {
+    in_python([&] { function.get()(open_context); });
+  };
 }
 
 void serve(const Membership& job, const Graph& graph, const nb::dict& options, const std::string& name,
            nb::object begin_epoch) {
-  const PythonValues values;
+  const PythonItemTraits traits;
   const pipeline::Process process{.engine = job.shared(),
                                   .graph = graph,
-                                  .values = values,
+                                  .traits = traits,
                                   .options = options_of(options),
                                   .name = name,
                                   .all_ranks = nullptr,
@@ -102,7 +103,7 @@ class Consumer {
       : keeps_resume_point_(nb::cast<bool>(options["replaceable"])) {
     pipeline::Process process{.engine = std::move(engine),
                               .graph = graph,
-                              .values = values_,
+                              .traits = traits_,
                               .options = options_of(options),
                               .name = std::move(name),
                               .all_ranks = std::move(all_ranks),
@@ -235,20 +236,20 @@ class Consumer {
     nb::dict stages;
     for (std::size_t at = 0; at < stats.stages.size(); ++at) {
       const auto& of = stats.stages[at];
-      nb::dict told;
-      told["items"] = of.items;
-      told["skipped"] = of.skipped;
-      told["busy_seconds"] = of.busy_seconds;
-      told["waited_seconds"] = of.waited_seconds;
-      stages[graph.stages()[at].name.c_str()] = told;
+      nb::dict totals;
+      totals["items"] = of.items;
+      totals["skipped"] = of.skipped;
+      totals["busy_seconds"] = of.busy_seconds;
+      totals["waited_seconds"] = of.waited_seconds;
+      stages[graph.stages()[at].name.c_str()] = totals;
     }
-    nb::dict told;
-    told["stages"] = stages;
-    told["messages"] = stats.messages;
-    told["wakeups"] = stats.wakeups;
-    told["bytes"] = stats.bytes;
-    told["copied"] = stats.copied;
-    return told;
+    nb::dict totals;
+    totals["stages"] = stages;
+    totals["messages"] = stats.messages;
+    totals["wakeups"] = stats.wakeups;
+    totals["bytes"] = stats.bytes;
+    totals["copied"] = stats.copied;
+    return totals;
   }
 
   /// An encoded report::PipelineReport.
@@ -285,9 +286,8 @@ class Consumer {
     const auto stats = consumer().stats();
     auto traces = consumer().traces();
     const auto placement = pipeline::place(graph, workers, ordered);
-    const pipeline::Picture picture{.graph = graph, .placement = placement, .workers = workers, .stats = &stats};
-    report::PipelineReport report{.json = pipeline::to_json(picture),
-                                  .finding = pipeline::describe_bottleneck(picture)};
+    const pipeline::GraphView view{.graph = graph, .placement = placement, .workers = workers, .stats = &stats};
+    report::PipelineReport report{.json = pipeline::to_json(view), .finding = pipeline::describe_bottleneck(view)};
     for (std::size_t i = 0; i < stats.processes.size() && i < traces.size(); ++i) {
       auto& process = report.processes.emplace_back(
           report::ProcessReport{.name = stats.processes[i].name, .stages = {}, .trace = std::move(traces[i])});
@@ -338,7 +338,7 @@ class Consumer {
   }
 
   pid_t process_ = current_process();
-  PythonValues values_;
+  PythonItemTraits traits_;
   std::unique_ptr<pipeline::Consumer> consumer_;
   OneCaller taking_, pausing_;
   std::atomic<bool> closing_ = false;  ///< read without the GIL
@@ -363,7 +363,8 @@ std::shared_ptr<Consumer> make_consumer(const Membership* job, const Graph& grap
 /// One epoch as an iterator: over when the next begins.
 class Epoch {
  public:
-  /// `run`: what has the consumer; its _tell() says how a process ended, or gives the consumer that takes its place.
+  /// `run`: what has the consumer; its _on_engine_error() raises how a process ended, or returns the consumer that
+  /// takes its place.
   Epoch(nb::object run, std::shared_ptr<Consumer> consumer)
       : run_(std::move(run)), consumer_(std::move(consumer)), pass_(consumer_->pass()) {}
 
@@ -383,8 +384,8 @@ class Epoch {
       } catch (const Error& error) {
         if (error.kind() != ErrorKind::peer_lost && error.kind() != ErrorKind::timeout) throw;
         const auto* lost = dynamic_cast<const PeerLost*>(&error);
-        const nb::object other = run_.attr("_tell")(std::string(error.name()), std::string(error.what()),
-                                                    lost == nullptr ? -1 : lost->rank());
+        const nb::object other = run_.attr("_on_engine_error")(std::string(error.name()), std::string(error.what()),
+                                                               lost == nullptr ? -1 : lost->rank());
         if (other.is_none()) throw;
         consumer_ = nb::cast<std::shared_ptr<Consumer>>(other);
         pass_ = consumer_->pass();

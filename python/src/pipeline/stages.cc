@@ -24,8 +24,8 @@ namespace {
 
 using pipeline::Cursor;
 using pipeline::Item;
-using pipeline::Opening;
-using pipeline::StreamPtr;
+using pipeline::IteratorPtr;
+using pipeline::OpenContext;
 
 nb::object call(nb::handle function, nb::handle argument) {
   PyObject* const arguments[] = {argument.ptr()};
@@ -72,7 +72,7 @@ struct Position {
   }
   static Position decode(const Cursor& cursor) {
     const pipeline::CursorFields fields(cursor, name);
-    Position position{.given = fields.count("given"), .state = {}, .inputs = {}};
+    Position position{.num_outputs = fields.count("given"), .state = {}, .inputs = {}};
     if (fields.has("state")) position.state = fields.bytes("state");
     if (fields.has("inputs")) position.inputs = pipeline::list_in_cursor(fields.at("inputs"), name);
     return position;
@@ -81,33 +81,33 @@ struct Position {
 
 /// The items of an iterable that is made when the first is wanted. What it says of itself is kept as plain values,
 /// which may hold pickles only where those are allowed.
-class PythonStream : public pipeline::Stream {
+class PythonIterator : public pipeline::Iterator {
  public:
-  explicit PythonStream(bool allow_pickle) : allow_pickle_(allow_pickle) {}
+  explicit PythonIterator(bool allow_pickle) : allow_pickle_(allow_pickle) {}
 
   std::optional<Item> next() override {
     return in_python([&]() -> std::optional<Item> {
       if (!iterator_.is_valid()) open();
       auto item = next_of(iterator_);
       if (!item) return std::nullopt;
-      ++given_;
+      ++num_outputs_;
       return item_of(*std::move(item));
     });
   }
   std::int64_t skip(std::int64_t items) override {
-    if (iterator_.is_valid() || start_.state) return Stream::skip(items);
-    start_.given += items;  // open() throws where there are fewer
+    if (iterator_.is_valid() || start_.state) return Iterator::skip(items);
+    start_.num_outputs += items;  // open() throws where there are fewer
     return items;
   }
   Cursor save() const override {
     if (!iterator_.is_valid()) return start_.encode();
-    Position position{.given = given_, .state = own_state(), .inputs = {}};
+    Position position{.num_outputs = num_outputs_, .state = own_state(), .inputs = {}};
     position.inputs = position.state ? save_inputs() : start_of_inputs_;
     return position.encode();
   }
   void restore(const Cursor& cursor) override { start_ = Position::decode(cursor); }
 
-  ~PythonStream() override { drop(); }
+  ~PythonIterator() override { drop(); }
 
  protected:
   /// Lets go of the iterator, and of what it holds.
@@ -141,12 +141,13 @@ class PythonStream : public pipeline::Stream {
     iterator_ = std::move(opened.iterator);
     state_dict_ = std::move(opened.state_dict);
     if (!start_.state) {
-      for (auto at = opened.skipped; at < start_.given; ++at) {
+      for (auto at = opened.skipped; at < start_.num_outputs; ++at) {
         if (next_of(iterator_)) continue;
-        throw InvalidArgument(fmt::format("the state is of item {} of an iterable that has {}", start_.given, at));
+        throw InvalidArgument(
+            fmt::format("the state is of item {} of an iterable that has {}", start_.num_outputs, at));
       }
     }
-    given_ = start_.given;
+    num_outputs_ = start_.num_outputs;
   }
 
   /// Nothing where the iterable has no state, or none that can be kept: then it is passed over what it has given.
@@ -181,36 +182,36 @@ class PythonStream : public pipeline::Stream {
   Position start_;
   nb::object iterator_;
   mutable nb::object state_dict_;
-  std::int64_t given_ = 0;
+  std::int64_t num_outputs_ = 0;
 };
 
-class OriginStream final : public PythonStream {
+class SourceIterator final : public PythonIterator {
  public:
-  OriginStream(Shared open, Opening opening, pipeline::Division division, bool allow_pickle)
-      : PythonStream(allow_pickle), open_(std::move(open)), opening_(opening), division_(division) {}
+  SourceIterator(Shared open, OpenContext open_context, pipeline::Partition partition, bool allow_pickle)
+      : PythonIterator(allow_pickle), open_(std::move(open)), open_context_(open_context), partition_(partition) {}
 
  private:
   Opened make(const Position& start) override {
     const nb::object state = start.state ? rebuilt(*start.state) : nb::none();
     const nb::tuple made = nb::cast<nb::tuple>(
-        open_.get()(opening_, division_.index, division_.count, start.state ? 0 : start.given, state));
+        open_.get()(open_context_, partition_.index, partition_.count, start.state ? 0 : start.num_outputs, state));
     return {.iterator = made[0], .state_dict = made[1], .skipped = nb::cast<std::int64_t>(made[2])};
   }
 
   Shared open_;
-  Opening opening_;
-  pipeline::Division division_;
+  OpenContext open_context_;
+  pipeline::Partition partition_;
 };
 
-class PythonOrigin final : public pipeline::Origin {
+class PythonItemSource final : public pipeline::ItemSource {
  public:
-  PythonOrigin(Shared open, std::string description, DividesItself divides, bool allow_pickle)
+  PythonItemSource(Shared open, std::string description, DividesItself divides, bool allow_pickle)
       : open_(std::move(open)), description_(std::move(description)), divides_(divides), allow_pickle_(allow_pickle) {}
   std::string describe() const override { return description_; }
   bool divides() const override { return divides_ != DividesItself::no; }
   bool divides_in_turns() const override { return divides_ == DividesItself::in_turns; }
-  StreamPtr open(const Opening& opening, pipeline::Division division) const override {
-    return std::make_unique<OriginStream>(open_, opening, division, allow_pickle_);
+  IteratorPtr open(const OpenContext& open_context, pipeline::Partition partition) const override {
+    return std::make_unique<SourceIterator>(open_, open_context, partition, allow_pickle_);
   }
 
  private:
@@ -221,9 +222,9 @@ class PythonOrigin final : public pipeline::Origin {
 };
 
 /// What a function makes of one item.
-class MadeStream final : public PythonStream {
+class MadeIterator final : public PythonIterator {
  public:
-  MadeStream(nb::object iterable, bool allow_pickle) : PythonStream(allow_pickle), iterable_(std::move(iterable)) {}
+  MadeIterator(nb::object iterable, bool allow_pickle) : PythonIterator(allow_pickle), iterable_(std::move(iterable)) {}
 
  private:
   Opened make(const Position& start) override {
@@ -238,36 +239,39 @@ class MadeStream final : public PythonStream {
 /// A stage before a transform, as Python has it. Closed when the transform goes, whoever still holds this.
 class StageIterator {
  public:
-  explicit StageIterator(StreamPtr stream) : stream_(std::move(stream)) {}
+  explicit StageIterator(IteratorPtr iterator) : iterator_(std::move(iterator)) {}
 
   nb::object next() {
-    if (!stream_) throw InvalidArgument("the epoch of this iterator is over");
+    if (!iterator_) throw InvalidArgument("the epoch of this iterator is over");
     auto item = next_item();
     if (!item) throw nb::stop_iteration();
     return object_of(*std::move(item));
   }
-  Cursor save() const { return stream_->save(); }
-  /// Without the GIL, which threads of the stream may want before they end.
-  void close() { stream_.reset(); }
+  Cursor save() const { return iterator_->save(); }
+  /// Without the GIL, which threads of the iterator may want before they end.
+  void close() { iterator_.reset(); }
 
  private:
   std::optional<Item> next_item() {
     try {
       const nb::gil_scoped_release released;
-      return stream_->next();
+      return iterator_->next();
     } catch (const nb::python_error& raised) {
       throw nb::python_error(raised);  // to be raised in Python uses one up, and the stage behind throws it too
     }
   }
 
-  StreamPtr stream_;
+  IteratorPtr iterator_;
 };
 
-class TransformStream final : public PythonStream {
+class TransformIterator final : public PythonIterator {
  public:
-  TransformStream(Shared open, std::vector<StreamPtr> inputs, Opening opening, bool allow_pickle)
-      : PythonStream(allow_pickle), open_(std::move(open)), waiting_(std::move(inputs)), opening_(opening) {}
-  ~TransformStream() override {
+  TransformIterator(Shared open, std::vector<IteratorPtr> inputs, OpenContext open_context, bool allow_pickle)
+      : PythonIterator(allow_pickle),
+        open_(std::move(open)),
+        waiting_(std::move(inputs)),
+        open_context_(open_context) {}
+  ~TransformIterator() override {
     drop();
     for (const auto& input : inputs_) input->close();
   }
@@ -282,7 +286,7 @@ class TransformStream final : public PythonStream {
       iterators.append(nb::cast(inputs_.back()));
     }
     waiting_.clear();
-    auto iterable = open_.get()(iterators, opening_);
+    auto iterable = open_.get()(iterators, open_context_);
     if (start.state) iterable.attr("load_state_dict")(rebuilt(*start.state));
     return {.iterator = iterator_of(iterable), .state_dict = nb::getattr(iterable, "state_dict", nb::none())};
   }
@@ -297,16 +301,16 @@ class TransformStream final : public PythonStream {
   }
 
   Shared open_;
-  std::vector<StreamPtr> waiting_;
+  std::vector<IteratorPtr> waiting_;
   std::vector<std::shared_ptr<StageIterator>> inputs_;
-  Opening opening_;
+  OpenContext open_context_;
 };
 
-/// The items of another stream as Python's objects.
-class ShownStream final : public pipeline::Stream {
+/// The items of another iterator as Python's objects.
+class ShownIterator final : public pipeline::Iterator {
  public:
-  ShownStream(StreamPtr stream, TensorKind kind) : stream_(std::move(stream)), kind_(kind) {}
-  ~ShownStream() override {
+  ShownIterator(IteratorPtr iterator, TensorKind kind) : iterator_(std::move(iterator)), kind_(kind) {}
+  ~ShownIterator() override {
     if (Py_IsInitialized() == 0) {
       rebuilder_.release();  // its objects went with the interpreter
       return;
@@ -315,7 +319,7 @@ class ShownStream final : public pipeline::Stream {
     rebuilder_.reset();
   }
   std::optional<Item> next() override {
-    auto item = stream_->next();
+    auto item = iterator_->next();
     if (!item) return item;
     return in_python([&] {
       const Item taken = *std::move(item);
@@ -323,40 +327,41 @@ class ShownStream final : public pipeline::Stream {
       return item_of(rebuilder_->rebuild(std::get<Tree>(taken)));
     });
   }
-  std::int64_t skip(std::int64_t items) override { return stream_->skip(items); }
-  Cursor save() const override { return stream_->save(); }
-  void restore(const Cursor& cursor) override { stream_->restore(cursor); }
+  std::int64_t skip(std::int64_t items) override { return iterator_->skip(items); }
+  Cursor save() const override { return iterator_->save(); }
+  void restore(const Cursor& cursor) override { iterator_->restore(cursor); }
 
  private:
-  StreamPtr stream_;
+  IteratorPtr iterator_;
   TensorKind kind_;
   std::unique_ptr<Rebuilder> rebuilder_;
 };
 
-class ShownOrigin final : public pipeline::Origin {
+class ShownItemSource final : public pipeline::ItemSource {
  public:
-  ShownOrigin(std::shared_ptr<const Origin> origin, TensorKind kind) : origin_(std::move(origin)), kind_(kind) {}
-  std::string describe() const override { return origin_->describe(); }
-  bool divides() const override { return origin_->divides(); }
-  bool divides_in_turns() const override { return origin_->divides_in_turns(); }
-  StreamPtr open(const Opening& opening, pipeline::Division division) const override {
-    return std::make_unique<ShownStream>(origin_->open(opening, division), kind_);
+  ShownItemSource(std::shared_ptr<const ItemSource> items, TensorKind kind) : items_(std::move(items)), kind_(kind) {}
+  std::string describe() const override { return items_->describe(); }
+  bool divides() const override { return items_->divides(); }
+  bool divides_in_turns() const override { return items_->divides_in_turns(); }
+  IteratorPtr open(const OpenContext& open_context, pipeline::Partition partition) const override {
+    return std::make_unique<ShownIterator>(items_->open(open_context, partition), kind_);
   }
 
  private:
-  std::shared_ptr<const Origin> origin_;
+  std::shared_ptr<const ItemSource> items_;
   TensorKind kind_;
 };
 
 }  // namespace
 
-std::shared_ptr<const pipeline::Origin> shown_origin(std::shared_ptr<const pipeline::Origin> trees, TensorKind kind) {
-  return std::make_shared<ShownOrigin>(std::move(trees), kind);
+std::shared_ptr<const pipeline::ItemSource> shown_source(std::shared_ptr<const pipeline::ItemSource> trees,
+                                                         TensorKind kind) {
+  return std::make_shared<ShownItemSource>(std::move(trees), kind);
 }
 
-std::shared_ptr<const pipeline::Origin> python_origin(nb::object open, std::string description, DividesItself divides,
-                                                      bool allow_pickle) {
-  return std::make_shared<PythonOrigin>(Shared(std::move(open)), std::move(description), divides, allow_pickle);
+std::shared_ptr<const pipeline::ItemSource> python_source(nb::object open, std::string description,
+                                                          DividesItself divides, bool allow_pickle) {
+  return std::make_shared<PythonItemSource>(Shared(std::move(open)), std::move(description), divides, allow_pickle);
 }
 
 pipeline::Map map_of(nb::object function, pipeline::OnError on_error, int threads) {
@@ -391,29 +396,29 @@ std::function<std::int64_t(const Item&)> length_of(nb::object length) {
 }
 
 pipeline::FlatMap flat_map_of(nb::object function, pipeline::OnError on_error, bool allow_pickle) {
-  const auto apply = [function = Shared(std::move(function)), allow_pickle](Item item) -> StreamPtr {
+  const auto apply = [function = Shared(std::move(function)), allow_pickle](Item item) -> IteratorPtr {
     return in_python(
-        [&] { return std::make_unique<MadeStream>(call(function.get(), object_of(std::move(item))), allow_pickle); });
+        [&] { return std::make_unique<MadeIterator>(call(function.get(), object_of(std::move(item))), allow_pickle); });
   };
   return {.function = apply, .on_error = on_error};
 }
 
 pipeline::Transform transform_of(nb::object open, std::string what, bool allow_pickle) {
-  const auto apply = [open = Shared(std::move(open)), allow_pickle](std::vector<StreamPtr> inputs,
-                                                                    const Opening& opening) -> StreamPtr {
-    return std::make_unique<TransformStream>(open, std::move(inputs), opening, allow_pickle);
+  const auto apply = [open = Shared(std::move(open)), allow_pickle](std::vector<IteratorPtr> inputs,
+                                                                    const OpenContext& open_context) -> IteratorPtr {
+    return std::make_unique<TransformIterator>(open, std::move(inputs), open_context, allow_pickle);
   };
   return {.what = std::move(what), .open = apply};
 }
 
 void bind_stages(nb::module_& module) {
-  const auto part = [](const pipeline::Division& division) { return std::pair(division.index, division.count); };
-  nb::class_<Opening>(module, "Opening", "What the copy of a stage in one process is opened with.")
-      .def_ro("epoch", &Opening::epoch)
-      .def_ro("shared_seed", &Opening::shared_seed, "Of the epoch; the same in all processes of all ranks.")
-      .def_ro("own_seed", &Opening::own_seed, "Of the epoch, the rank and the worker.")
-      .def_prop_ro("among_ranks", [part](const Opening& opening) { return part(opening.among_ranks); })
-      .def_prop_ro("among_all", [part](const Opening& opening) { return part(opening.among_all); });
+  const auto part = [](const pipeline::Partition& partition) { return std::pair(partition.index, partition.count); };
+  nb::class_<OpenContext>(module, "OpenContext", "The parameters with which a process opens its copy of a stage.")
+      .def_ro("epoch", &OpenContext::epoch)
+      .def_ro("shared_seed", &OpenContext::shared_seed, "Of the epoch; the same in all processes of all ranks.")
+      .def_ro("own_seed", &OpenContext::own_seed, "Of the epoch, the rank and the worker.")
+      .def_prop_ro("among_ranks", [part](const OpenContext& open_context) { return part(open_context.among_ranks); })
+      .def_prop_ro("among_all", [part](const OpenContext& open_context) { return part(open_context.among_all); });
   nb::class_<StageIterator>(module, "StageIterator", "The items of a stage.")
       .def(
           "__iter__", [](nb::handle self) { return nb::borrow(self); }, nb::sig("def __iter__(self) -> StageIterator"))

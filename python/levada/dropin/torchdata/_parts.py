@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from torch.utils.data import IterDataPipe, MapDataPipe  # type: ignore[import-not-found, unused-ignore]
 from torch.utils.data.graph_settings import apply_sharding  # type: ignore[import-not-found, unused-ignore]
 
-from levada._levada import Graph, Opening
+from levada._levada import Graph, OpenContext
 from levada.base.errors import InvalidArgument, Unsupported
 from levada.dropin.torchdata._datapipes import SHARDING_PRIORITIES, is_kind
 from levada.dropin.torchdata.graph import all_of, connected, replace, set_datapipes_seed, set_graph_random_seed, shards
@@ -148,8 +148,8 @@ class Part(NativeSource):
         self._is_ready = False
         self.iter_reset_fn: Callable[[DataPipe], DataPipe] | None = None
 
-    def __call__(self, inputs: list[Iterator[Any]], opening: Opening) -> Iterator[Any]:
-        number = 0 if self._dispatches else opening.among_all[0]
+    def __call__(self, inputs: list[Iterator[Any]], context: OpenContext) -> Iterator[Any]:
+        number = 0 if self._dispatches else context.among_all[0]
         info = WorkerInfo(self._workers, number)
         if not self._is_ready:
             self._prepare(info)
@@ -157,7 +157,7 @@ class Part(NativeSource):
             self._entrance.open = functools.partial(iter, _Received(inputs[0]))
         if self.iter_reset_fn is not None:
             self._datapipe = self.iter_reset_fn(self._datapipe)
-        seeds = SeedGenerator(opening.shared_seed)
+        seeds = SeedGenerator(context.shared_seed)
         if self._dispatches:
             set_datapipes_seed(all_of(self._datapipe), seeds, distributed_shared=True)
         else:

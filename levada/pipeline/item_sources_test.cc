@@ -1,4 +1,4 @@
-#include "levada/pipeline/origins.h"
+#include "levada/pipeline/item_sources.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 
 #include "levada/base/error.h"
 #include "levada/corpus/corpus_testing.h"
-#include "levada/pipeline/running_testing.h"
+#include "levada/pipeline/open_graph_testing.h"
 #include "levada/sources/megatron_testing.h"
 
 namespace levada::pipeline::testing {
@@ -56,7 +56,7 @@ class CountedCorpus {
   CorpusOptions options_;
 };
 
-TEST(Origins, RangesGoUpAndDown) {
+TEST(ItemSources, RangesGoUpAndDown) {
   EXPECT_THAT(numbers_of(Graph::source(range(3, 9, 2))), ElementsAre(3, 5, 7));
   EXPECT_THAT(numbers_of(Graph::source(range(3, -4, -3))), ElementsAre(3, 0, -3));
   EXPECT_THAT(numbers_of(Graph::source(range(3, 3))), IsEmpty());
@@ -68,11 +68,11 @@ TEST(Origins, RangesGoUpAndDown) {
   EXPECT_THROW(range(least, most), InvalidArgument);
 }
 
-TEST(Origins, GiveTheTreesTheyAreGiven) {
+TEST(ItemSources, GiveTheTreesTheyAreGiven) {
   EXPECT_THAT(items_of(Graph::source(trees({1, "b", Tree::list({2.5})}))), ElementsAre(1, "b", Tree::list({2.5})));
 }
 
-TEST(Origins, ASampleIsOneRowOfABatch) {
+TEST(ItemSources, ASampleIsOneRowOfABatch) {
   for (const bool binary : {false, true}) {
     CountedCorpus corpus(binary ? megatron() : Files{{"a.jsonl", jsonl()}}, {binary ? "a.bin" : "a.jsonl"});
     const auto items = items_of(corpus.graph());
@@ -90,7 +90,7 @@ TEST(Origins, ASampleIsOneRowOfABatch) {
   }
 }
 
-TEST(Origins, AWorkerReadsNoBytesThatItDiscards) {
+TEST(ItemSources, AWorkerReadsNoBytesThatItDiscards) {
   for (const bool binary : {false, true}) {
     const auto make = [&] {
       return CountedCorpus(binary ? megatron() : Files{{"a.jsonl", jsonl()}}, {binary ? "a.bin" : "a.jsonl"});
@@ -119,18 +119,18 @@ TEST(Origins, AWorkerReadsNoBytesThatItDiscards) {
   }
 }
 
-TEST(Origins, CorporaGoOnWithTheNextEpochsOrder) {
+TEST(ItemSources, CorporaGoOnWithTheNextEpochsOrder) {
   const Files files = {{"a.jsonl", jsonl()}};
   int opened = 0;
-  const auto origin =
+  const auto source =
       corpus({"a.jsonl"},
              {.sequence = row_tokens, .shuffle_seed = 3, .cache_dir = scratch_cache(), .open = [&](const auto& path) {
                 ++opened;
                 return std::make_unique<MemoryFile>(path, files.at(path));
               }});
   const auto plain = open_files(files, {.sequence = row_tokens});
-  const auto graph = Graph::source(origin);
-  EXPECT_EQ(origin->describe(), "a.jsonl");
+  const auto graph = Graph::source(source);
+  EXPECT_EQ(source->describe(), "a.jsonl");
   std::set<std::string> orders;
   for (std::int64_t epoch = 0; epoch < 3; ++epoch) {
     std::string order;
@@ -144,7 +144,7 @@ TEST(Origins, CorporaGoOnWithTheNextEpochsOrder) {
   EXPECT_EQ(opened, 0) << "the first epoch's corpus is used again";
 }
 
-TEST(Origins, SamplesGoOnFromACursorOfTheSameCorpusOnly) {
+TEST(ItemSources, SamplesGoOnFromACursorOfTheSameCorpusOnly) {
   const auto make = [](std::int64_t length) {
     const Files files = {{"a.jsonl", jsonl()}};
     return Graph::source(
@@ -158,12 +158,12 @@ TEST(Origins, SamplesGoOnFromACursorOfTheSameCorpusOnly) {
   Opened opened(graph, {}, 2);
   opened.items(17);
   Opened again(graph, {}, 2);
-  again.stream().restore(opened.stream().save());
+  again.iterator().restore(opened.iterator().save());
   EXPECT_EQ(again.items(), std::vector<Tree>(all.begin() + 17, all.end()));
-  EXPECT_THROW(Opened(make(row_tokens / 2)).stream().restore(opened.stream().save()), InvalidArgument);
+  EXPECT_THROW(Opened(make(row_tokens / 2)).iterator().restore(opened.iterator().save()), InvalidArgument);
 }
 
-TEST(Origins, FailAsTheSourceDoes) {
+TEST(ItemSources, FailAsTheSourceDoes) {
   auto files = Files{{"a.jsonl", jsonl() + "no json\n"}};
   const auto graph = Graph::source(
       corpus({"a.jsonl"}, {.sequence = row_tokens, .cache_dir = scratch_cache(), .open = [files](const auto& path) {

@@ -1,4 +1,4 @@
-#include "python/src/pipeline/foreign.h"
+#include "python/src/pipeline/language_object.h"
 
 #include <variant>
 
@@ -22,23 +22,23 @@ void release(void* object) noexcept {
   PyGILState_Release(gil);
 }
 
-constexpr pipeline::Foreign::Language python{.retain = retain, .release = release};
+constexpr pipeline::LanguageObject::Language python{.retain = retain, .release = release};
 
 }  // namespace
 
 pipeline::Item item_of(nb::object object) {
-  return pipeline::Foreign(object.release().ptr(), python);
+  return pipeline::LanguageObject(object.release().ptr(), python);
 }
 
 nb::object object_of(pipeline::Item item) {
-  if (auto* foreign = std::get_if<pipeline::Foreign>(&item)) {
+  if (auto* foreign = std::get_if<pipeline::LanguageObject>(&item)) {
     return nb::steal(static_cast<PyObject*>(std::move(*foreign).detach()));
   }
   return object_of_const(item);
 }
 
 nb::object object_of_const(const pipeline::Item& item) {
-  if (const auto* foreign = std::get_if<pipeline::Foreign>(&item)) {
+  if (const auto* foreign = std::get_if<pipeline::LanguageObject>(&item)) {
     return nb::borrow(static_cast<PyObject*>(foreign->object()));
   }
   return Rebuilder(false).rebuild(std::get<Tree>(item));

@@ -1,4 +1,4 @@
-// Opening the streams of a graph's stages.
+// Opens the iterators of a graph's stages.
 #pragma once
 
 #include <functional>
@@ -7,46 +7,50 @@
 #include <utility>
 #include <vector>
 
-#include "levada/pipeline/stage_stream.h"
+#include "levada/pipeline/stage_iterator.h"
 
 namespace levada::pipeline {
 
 class Forked;
 
-/// Opens the streams of one pass over a graph, from its end on.
+/// Opens the iterators of one pass over a graph, starting at its end.
 class GraphBuilder {
  public:
-  using Instead = std::map<int, StreamPtr>;
+  using Instead = std::map<int, IteratorPtr>;
 
-  GraphBuilder(GraphContextPtr context, const Opening& opening, bool prefetches, Instead instead)
-      : context_(std::move(context)), opening_(opening), prefetches_(prefetches), instead_(std::move(instead)) {}
+  GraphBuilder(GraphContextPtr context, const OpenContext& open_context, bool prefetches, Instead instead)
+      : context_(std::move(context)),
+        open_context_(open_context),
+        prefetches_(prefetches),
+        instead_(std::move(instead)) {}
 
-  /// The streams up to this stage, ready to be restored or to begin.
+  /// Opens the iterators up to this stage, ready to be restored or to begin.
   StagePtr open_end(int stage);
 
   // For make_stage().
 
   const GraphContextPtr& context() const { return context_; }
-  const Opening& opening() const { return opening_; }
+  const OpenContext& open_context() const { return open_context_; }
   bool prefetches() const { return prefetches_; }
   bool is_given(int stage) const { return instead_.contains(stage); }
-  /// The stream of a stage that the thread of that number pulls.
+  /// Opens the iterator of a stage, from which the thread of that number pulls items.
   StagePtr open(int stage, int thread);
-  StagePtr open_source(int stage, Division division);
-  /// The fork that a branch takes from, which its branches share.
+  StagePtr open_source(int stage, Partition partition);
+  /// Returns the state of a fork, which its branches share.
   std::shared_ptr<Forked> fork(int stage);
-  /// Of the caller 0; of each Prefetch one, and of the branches of a fork together.
+  /// Returns a new thread number. The caller has 0; each Prefetch has one, and so have the branches of each fork
+  /// together.
   int new_thread() { return ++threads_; }
   void add_start(std::function<void()> start) { starts_.push_back(std::move(start)); }
 
  private:
   GraphContextPtr context_;
-  Opening opening_;
+  OpenContext open_context_;
   bool prefetches_;
   Instead instead_;
   std::map<int, std::shared_ptr<Forked>> forks_;
-  std::vector<std::shared_ptr<Forked>> made_forks_;  ///< what comes before first
-  StageStream::Starts starts_;
+  std::vector<std::shared_ptr<Forked>> made_forks_;  ///< inputs first
+  StageIterator::Starts starts_;
   int threads_ = 0;
 };
 
@@ -65,7 +69,7 @@ struct StagePlace {
   }
 };
 
-// The stream of each kind of stage.
+// Each opens the iterator of one kind of stage.
 StagePtr make_stage(const Source& source, const StagePlace& at);
 StagePtr make_stage(const Map& map, const StagePlace& at);
 StagePtr make_stage(const Filter& filter, const StagePlace& at);
@@ -93,17 +97,17 @@ StagePtr make_stage(const Transform& transform, const StagePlace& at);
 /// Returns the seed of a stage that draws at random: from `given` and the epoch, or else from the pipeline's seed.
 std::uint64_t seed_of(const StagePlace& at, std::optional<std::uint64_t> given);
 
-/// Of a Map with threads.
+/// Opens a Map with threads.
 StagePtr make_threaded_map(const StagePlace& at);
-/// Items as they come.
+/// Opens a stage that yields its input unchanged.
 StagePtr make_identity(const StagePlace& at, StagePtr input);
-/// `stream` as it is, neither counted nor its failures named: of another process.
-StagePtr make_given(const StagePlace& at, StreamPtr stream);
-/// `stream`, whose failures are the stage's.
-StagePtr make_foreign(const StagePlace& at, StreamPtr stream);
+/// Opens a stage of another process: its items are not counted, and its failures have their stage already.
+StagePtr make_given(const StagePlace& at, IteratorPtr iterator);
+/// Opens a stage whose items and failures are those of `iterator`.
+StagePtr make_foreign(const StagePlace& at, IteratorPtr iterator);
 
 std::shared_ptr<Forked> make_fork(const StagePlace& at);
-/// When all has been restored, a fork before those that come before it.
-void settle(Forked& fork);
+/// Called when all stages have been restored, for a fork before the forks that feed it.
+void finish_restore(Forked& fork);
 
 }  // namespace levada::pipeline

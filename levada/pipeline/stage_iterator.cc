@@ -1,4 +1,4 @@
-#include "levada/pipeline/stage_stream.h"
+#include "levada/pipeline/stage_iterator.h"
 
 #include <fmt/format.h>
 
@@ -23,11 +23,11 @@ void throw_as_failed(const GraphContext& context, int stage, std::int64_t item) 
     throw;
   } catch (const StageFailed& error) {
     if (!error.failure().stage.empty()) throw;
-    const auto& said = error.failure();
-    failure.kind = said.kind;
-    failure.message = said.message;
-    failure.traceback = said.traceback;
-    failure.exception = said.exception;
+    const auto& thrown = error.failure();
+    failure.kind = thrown.kind;
+    failure.message = thrown.message;
+    failure.traceback = thrown.traceback;
+    failure.exception = thrown.exception;
   } catch (const Error& error) {
     failure.kind = error.kind();
     failure.message = error.what();
@@ -37,26 +37,26 @@ void throw_as_failed(const GraphContext& context, int stage, std::int64_t item) 
   throw StageFailed(std::move(failure));
 }
 
-StageStream::StageStream(GraphContextPtr context, int stage, StagePtr input)
+StageIterator::StageIterator(GraphContextPtr context, int stage, StagePtr input)
     : context_(std::move(context)),
       number_(stage),
       counts_(&context_->counts[static_cast<std::size_t>(stage)]),
       input_(std::move(input)),
       draw_(static_cast<std::uint32_t>(stage) + 1) {}
 
-std::optional<Item> StageStream::next() {
+std::optional<Item> StageIterator::next() {
   if (ended_ || failed_) return std::nullopt;
   if (--until_timed_ == 0) return timed();
   return counted();
 }
 
-std::int64_t StageStream::skip(std::int64_t items) {
+std::int64_t StageIterator::skip(std::int64_t items) {
   if (ended_ || failed_) return 0;
   if (!starts_.empty()) begin();
   return pass_over(items);
 }
 
-std::optional<Item> StageStream::counted() {
+std::optional<Item> StageIterator::counted() {
   try {
     auto item = make();
     if (item) [[likely]] {
@@ -72,7 +72,7 @@ std::optional<Item> StageStream::counted() {
   }
 }
 
-void StageStream::begin() {
+void StageIterator::begin() {
   try {
     for (const auto& start : std::exchange(starts_, {})) start();
   } catch (...) {
@@ -81,7 +81,7 @@ void StageStream::begin() {
   }
 }
 
-void StageStream::attend(Clock::time_point now) {
+void StageIterator::attend(Clock::time_point now) {
   try {
     context_->attend(now);
   } catch (...) {
@@ -91,7 +91,7 @@ void StageStream::attend(Clock::time_point now) {
 }
 
 // Some items' time stands for that of all.
-std::optional<Item> StageStream::timed() {
+std::optional<Item> StageIterator::timed() {
   if (!starts_.empty()) begin();
   timing_ = true;
   waited_ = {};
@@ -114,7 +114,7 @@ std::optional<Item> StageStream::timed() {
   return item;
 }
 
-void StageStream::add_wait(Clock::time_point begin, Clock::time_point end) {
+void StageIterator::add_wait(Clock::time_point begin, Clock::time_point end) {
   waited_ += end - begin;
   ++waits_;
   if (context_->log == nullptr) return;
@@ -125,19 +125,19 @@ void StageStream::add_wait(Clock::time_point begin, Clock::time_point end) {
 }
 
 // Where not every item is timed they are too small to be seen one by one.
-void StageStream::record(Clock::time_point begin, Duration spent, bool gave) const {
+void StageIterator::record(Clock::time_point begin, Duration spent, bool has_item) const {
   const bool is_here = counts_ == &context_->counts[static_cast<std::size_t>(number_)];
   if (!is_here) return;  // what another process gives is waited for by who pulls it
   context_->log->add({.work = StageWork::item,
                       .stage = number_,
-                      .items = gave ? 1u : 0u,
+                      .items = has_item ? 1u : 0u,
                       .begin_ns = trace_time(begin),
                       .duration_ns = trace_time(begin + spent) - trace_time(begin),
                       .waited_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(waited_).count()});
 }
 
 // Random, so that sampling cannot fall into step with a stage that does its work at every n-th item.
-std::int64_t StageStream::next_gap(Duration spent) {
+std::int64_t StageIterator::next_gap(Duration spent) {
   constexpr auto slow = std::chrono::microseconds(2);  ///< in comparison with a look at the clock
   constexpr std::uint32_t mean = 64;
   if (spent > slow * (1 + waits_)) return 1;
@@ -145,8 +145,8 @@ std::int64_t StageStream::next_gap(Duration spent) {
   return 1 + (draw_ >> 16) % (2 * mean - 1);
 }
 
-std::vector<Tree> StageStream::entries() const {
-  Fields own = {{"stage", stage().name}, {"given", given_}};
+std::vector<Tree> StageIterator::entries() const {
+  Fields own = {{"stage", stage().name}, {"given", num_inputs_}};
   if (ended_) {
     own.emplace_back("ended", true);
     std::vector<Tree> only;
@@ -159,10 +159,10 @@ std::vector<Tree> StageStream::entries() const {
   return std::move(saved.before);
 }
 
-void StageStream::restore_entries(std::span<const Tree> entries) {
+void StageIterator::restore_entries(std::span<const Tree> entries) {
   if (entries.empty()) throw InvalidArgument(fmt::format("the state ends before stage {}", stage().name));
   const CursorFields own(entries.back(), stage().name);
-  given_ = own.count("given");
+  num_inputs_ = own.count("given");
   const auto before = entries.first(entries.size() - 1);
   ended_ = own.has("ended");
   if (!ended_) return restore_saved(own, before);
@@ -170,7 +170,7 @@ void StageStream::restore_entries(std::span<const Tree> entries) {
   release();
 }
 
-void StageStream::restore_saved(const CursorFields&, std::span<const Tree> before) {
+void StageIterator::restore_saved(const CursorFields&, std::span<const Tree> before) {
   input_->restore_entries(before);
 }
 

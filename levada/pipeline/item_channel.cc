@@ -1,4 +1,4 @@
-#include "levada/pipeline/carrier.h"
+#include "levada/pipeline/item_channel.h"
 
 #include <fmt/format.h>
 
@@ -37,11 +37,11 @@ void put(std::span<std::byte> memory, std::size_t& at, ByteView bytes) {
 
 // ---- ItemMessage
 
-std::size_t ItemMessage::bytes(ByteView header, const Values::Packed& packed) {
+std::size_t ItemMessage::bytes(ByteView header, const ItemTraits::Packed& packed) {
   return laid_out(prefix_bytes + header.size() + packed.head.size(), packed.buffers);
 }
 
-void ItemMessage::write(std::span<std::byte> memory, ByteView header, const Values::Packed& packed) {
+void ItemMessage::write(std::span<std::byte> memory, ByteView header, const ItemTraits::Packed& packed) {
   ByteWriter prefix;
   prefix.put(message_magic);
   prefix.put(static_cast<std::uint32_t>(header.size()));
@@ -83,36 +83,36 @@ EdgeChannels::EdgeChannels(Engine& engine, int from, int to, const EdgeOptions& 
   channels_ = {engine.open(from, {to}, window), engine.open(from, {to}, 1)};
 }
 
-// ---- Outgoing
+// ---- ItemSender
 
-Outgoing::Outgoing(std::shared_ptr<Engine> engine, int to, const EdgeOptions& options, Traffic& traffic)
+ItemSender::ItemSender(std::shared_ptr<Engine> engine, int to, const EdgeOptions& options, Traffic& traffic)
     : engine_(std::move(engine)),
       channels_(*engine_, engine_->info().rank, to, options),
-      most_bytes_(options.bytes),
+      max_bytes_(options.bytes),
       traffic_(traffic) {}
 
-void Outgoing::put(std::span<const Item> items, const Values& values, const Header& header) {
-  put_part(items, values, header, 0, items.size());
+void ItemSender::put(std::span<const Item> items, const ItemTraits& traits, const Header& header) {
+  put_part(items, traits, header, 0, items.size());
 }
 
-void Outgoing::put_part(std::span<const Item> items, const Values& values, const Header& header, std::size_t begin,
-                        std::size_t end) {
+void ItemSender::put_part(std::span<const Item> items, const ItemTraits& traits, const Header& header,
+                          std::size_t begin, std::size_t end) {
   const bool divisible = end - begin > 1;
   const auto put_halves = [&] {
     const std::size_t middle = begin + (end - begin) / 2;
-    put_part(items, values, header, begin, middle);
-    put_part(items, values, header, middle, end);
+    put_part(items, traits, header, begin, middle);
+    put_part(items, traits, header, middle, end);
   };
   Pending pending;
   try {
-    if (begin < end) pending.packed = values.pack(items.subspan(begin, end - begin));
+    if (begin < end) pending.packed = traits.pack(items.subspan(begin, end - begin));
   } catch (const std::exception&) {
     if (!divisible) throw CannotPack{begin, std::current_exception()};
     return put_halves();
   }
   pending.payload = pending.packed.head.size();
   for (const ByteView buffer : pending.packed.buffers) pending.payload += buffer.size();
-  if (divisible && pending.payload > most_bytes_) return put_halves();
+  if (divisible && pending.payload > max_bytes_) return put_halves();
   ItemMessage::Header whole{
       .number = sent_ + pending_.size(), .items = header(begin, end), .head_bytes = pending.packed.head.size()};
   for (const ByteView buffer : pending.packed.buffers) whole.buffer_bytes.push_back(buffer.size());
@@ -122,7 +122,7 @@ void Outgoing::put_part(std::span<const Item> items, const Values& values, const
   pending_.push_back(std::move(pending));
 }
 
-bool Outgoing::fill(Pending& pending) {
+bool ItemSender::fill(Pending& pending) {
   auto block = engine_->try_allocate(pending.bytes);
   if (!block) return false;
   ItemMessage::write(block->memory(), pending.header, pending.packed);
@@ -133,7 +133,7 @@ bool Outgoing::fill(Pending& pending) {
   return true;
 }
 
-bool Outgoing::try_send() {
+bool ItemSender::try_send() {
   for (; !pending_.empty(); pending_.pop_front()) {
     Pending& pending = pending_.front();
     if (!pending.block && !fill(pending)) return false;
@@ -144,22 +144,22 @@ bool Outgoing::try_send() {
   return true;
 }
 
-Outgoing::Needs Outgoing::needs() const {
+ItemSender::Needs ItemSender::needs() const {
   if (pending_.empty()) return {};
   const Pending& pending = pending_.front();
   if (!pending.block) return {.memory = pending.bytes};
   return {.room = &channels_.channel_for(pending.bytes)};
 }
 
-// ---- Incoming
+// ---- ItemReceiver
 
-Incoming::Incoming(std::shared_ptr<Engine> engine, int from, const EdgeOptions& options, Traffic& traffic)
+ItemReceiver::ItemReceiver(std::shared_ptr<Engine> engine, int from, const EdgeOptions& options, Traffic& traffic)
     : engine_(std::move(engine)),
       channels_(*engine_, from, engine_->info().rank, options),
-      most_held_(options.bytes),
+      max_held_(options.bytes),
       traffic_(traffic) {}
 
-std::optional<Incoming::Arrival> Incoming::try_receive() {
+std::optional<ItemReceiver::Arrival> ItemReceiver::try_receive() {
   for (std::size_t i = 0; i < early_.size(); ++i) {
     if (!early_[i]) {
       Received received = engine_->try_receive(channels_.channel(i));
@@ -175,7 +175,7 @@ std::optional<Incoming::Arrival> Incoming::try_receive() {
   return std::nullopt;
 }
 
-std::vector<Channel*> Incoming::channels() const {
+std::vector<Channel*> ItemReceiver::channels() const {
   std::vector<Channel*> channels;
   for (std::size_t i = 0; i < early_.size(); ++i) {
     if (!early_[i]) channels.push_back(&channels_.channel(i));
@@ -183,7 +183,7 @@ std::vector<Channel*> Incoming::channels() const {
   return channels;
 }
 
-std::shared_ptr<const void> Incoming::counted(std::shared_ptr<const void> hold, std::size_t bytes) {
+std::shared_ptr<const void> ItemReceiver::counted(std::shared_ptr<const void> hold, std::size_t bytes) {
   held_->fetch_add(bytes, std::memory_order_relaxed);
   const void* that = hold.get();
   return {that, [hold = std::move(hold), held = held_, bytes](const void*) mutable {
@@ -192,18 +192,18 @@ std::shared_ptr<const void> Incoming::counted(std::shared_ptr<const void> hold, 
           }};
 }
 
-std::vector<Item> Incoming::unpack(Arrival arrival, const Values& values) {
+std::vector<Item> ItemReceiver::unpack(Arrival arrival, const ItemTraits& traits) {
   const std::size_t count = arrival.items.count;
   if (count == 0) return {};
-  auto items = unpack_some(std::move(arrival), values);
+  auto items = unpack_some(std::move(arrival), traits);
   if (items.size() == count) return items;
   throw CorruptMessage(0, fmt::format("a message of {} items counts {}", items.size(), count));
 }
 
-std::vector<Item> Incoming::unpack_some(Arrival arrival, const Values& values) {
+std::vector<Item> ItemReceiver::unpack_some(Arrival arrival, const ItemTraits& traits) {
   Lease& lease = arrival.lease;
   const ItemMessage& parts = arrival;
-  if (parts.buffers.empty()) return values.unpack(parts.head, {}, nullptr);
+  if (parts.buffers.empty()) return traits.unpack(parts.head, {}, nullptr);
 
   const std::byte* const received = lease.bytes.data();
   const std::size_t size = lease.bytes.size();
@@ -211,18 +211,18 @@ std::vector<Item> Incoming::unpack_some(Arrival arrival, const Values& values) {
   const auto lay = [&](std::byte* to, const std::byte* from) {
     for (const ByteView buffer : parts.buffers) buffers.emplace_back(to + (buffer.data() - from), buffer.size());
   };
-  const bool held_too_long = held_->load(std::memory_order_relaxed) >= most_held_;
+  const bool held_too_long = held_->load(std::memory_order_relaxed) >= max_held_;
   const auto view = held_too_long ? std::span<std::byte>() : engine_->make_private(*arrival.channel, lease);
   if (!view.empty()) {
     lay(view.data(), received);
-    return values.unpack(parts.head, buffers, counted(std::move(lease.hold), size));
+    return traits.unpack(parts.head, buffers, counted(std::move(lease.hold), size));
   }
   const auto first = static_cast<std::size_t>(parts.buffers.front().data() - received);
   const std::shared_ptr<std::byte> memory = aligned_memory(size - first);
   copy_payload(memory.get(), received + first, size - first);
   traffic_.copied.fetch_add(size - first, std::memory_order_relaxed);
   lay(memory.get(), received + first);
-  return values.unpack(parts.head, buffers, memory);
+  return traits.unpack(parts.head, buffers, memory);
 }
 
 }  // namespace levada::pipeline

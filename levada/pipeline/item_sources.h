@@ -16,10 +16,10 @@
 namespace levada::pipeline {
 
 /// The integers begin, begin + step, ... before end, as int64. Throws InvalidArgument for a step of zero.
-std::shared_ptr<const Origin> range(std::int64_t begin, std::int64_t end, std::int64_t step = 1);
+std::shared_ptr<const ItemSource> range(std::int64_t begin, std::int64_t end, std::int64_t step = 1);
 
 /// Copies of these.
-std::shared_ptr<const Origin> trees(std::vector<Tree> trees);
+std::shared_ptr<const ItemSource> trees(std::vector<Tree> trees);
 
 /// Samples of a Levada source, each by itself: without the dimension along which batches of them lie.
 struct SampleOptions {
@@ -29,12 +29,12 @@ struct SampleOptions {
   /// The sample at which the source goes on from its cursor; throws where that is of another source. Empty: unchecked.
   std::function<std::int64_t(levada::Source&, ByteView)> resume = {};
 };
-/// `open` is called once for each stream, which has the source to itself.
-std::shared_ptr<const Origin> samples(std::function<std::shared_ptr<levada::Source>()> open,
-                                      SampleOptions options = {});
+/// `open` is called once for each iterator, which has the source to itself.
+std::shared_ptr<const ItemSource> samples(std::function<std::shared_ptr<levada::Source>()> open,
+                                          SampleOptions options = {});
 
 /// The samples of a corpus; a pipeline's epoch is one of its. `options.epochs` is not looked at. Opened when it is
 /// first read, in each process, and kept from epoch to epoch.
-std::shared_ptr<const Origin> corpus(std::vector<std::string> paths, CorpusOptions options = {});
+std::shared_ptr<const ItemSource> corpus(std::vector<std::string> paths, CorpusOptions options = {});
 
 }  // namespace levada::pipeline

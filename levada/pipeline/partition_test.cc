@@ -1,4 +1,4 @@
-#include "levada/pipeline/opening.h"
+#include "levada/pipeline/open_context.h"
 
 #include <gtest/gtest.h>
 
@@ -12,31 +12,31 @@ using testing::same;
 
 /// "ranks", "all" or "whole": what shard `name` divides among.
 std::string among(const Graph& graph, const std::string& name = "shard") {
-  const Opening opening{.among_ranks = {1, 2}, .among_all = {3, 8}};
-  const Division division = division_of(graph, graph.find(name), opening);
-  if (division.count == 8) return division.index == 3 ? "all" : "?";
-  if (division.count == 2) return division.index == 1 ? "ranks" : "?";
-  return division.index == 0 && division.count == 1 ? "whole" : "?";
+  const OpenContext open_context{.among_ranks = {1, 2}, .among_all = {3, 8}};
+  const Partition partition = partition_of(graph, graph.find(name), open_context);
+  if (partition.count == 8) return partition.index == 3 ? "all" : "?";
+  if (partition.count == 2) return partition.index == 1 ? "ranks" : "?";
+  return partition.index == 0 && partition.count == 1 ? "whole" : "?";
 }
 
-TEST(Division, IsAmongRanksBeforeADispatchAndBehindOne) {
+TEST(Partition, IsAmongRanksBeforeADispatchAndBehindOne) {
   EXPECT_EQ(among(numbers().then(Shard{}).then(same()).then(Dispatch{})), "ranks");
   EXPECT_EQ(among(numbers().then(Dispatch{}).then(same()).then(Shard{})), "ranks");
 }
 
-TEST(Division, IsAmongAllWorkersWhereNothingDeals) {
+TEST(Partition, IsAmongAllWorkersWhereNothingDeals) {
   EXPECT_EQ(among(numbers().then(Shard{}).then(same())), "all");
   const Graph dealt = numbers().then(Dispatch{});
   EXPECT_EQ(among(Graph::join(Zip{}, {dealt, numbers().then(Shard{})})), "all") << "a branch beside a dispatch";
 }
 
-TEST(Division, IsOfNothingBehindAnotherShard) {
+TEST(Partition, IsOfNothingBehindAnotherShard) {
   const Graph graph = numbers().then(Shard{}).then(Dispatch{}).then(same()).then(Shard{});
   EXPECT_EQ(among(graph), "ranks");
   EXPECT_EQ(among(graph, "shard_2"), "whole");
 }
 
-TEST(Division, IsTheSourcesRightBehindOneThatDivides) {
+TEST(Partition, IsTheSourcesRightBehindOneThatDivides) {
   const Graph graph = numbers(10, {}, true).then(Shard{});
   EXPECT_TRUE(divides_at_source(graph, 1));
   EXPECT_FALSE(divides_at_source(graph, 0));
@@ -44,7 +44,7 @@ TEST(Division, IsTheSourcesRightBehindOneThatDivides) {
   EXPECT_FALSE(divides_at_source(numbers(10, {}, true).then(same()).then(Shard{}), 2));
 }
 
-TEST(Division, LetsAllCopiesDrawAlikeWhereTheySeeTheSame) {
+TEST(Partition, LetsAllCopiesDrawAlikeWhereTheySeeTheSame) {
   const Graph graph = numbers().then(Shuffle{}).then(Shard{}).then(Shuffle{});
   EXPECT_TRUE(draws_alike(graph, graph.find("shuffle")));
   EXPECT_FALSE(draws_alike(graph, graph.find("shuffle_2")));

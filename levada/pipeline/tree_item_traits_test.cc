@@ -1,4 +1,4 @@
-#include "levada/pipeline/tree_values.h"
+#include "levada/pipeline/tree_item_traits.h"
 
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@
 namespace levada::pipeline {
 namespace {
 
-const TreeValues values;
+const TreeItemTraits traits;
 
 /// What another process has of a packing: copies, aligned.
 struct Received {
@@ -21,7 +21,7 @@ struct Received {
   std::vector<Tensor> memory;
   std::vector<std::span<std::byte>> buffers;
 
-  explicit Received(const Values::Packed& packed) : head(packed.head) {
+  explicit Received(const ItemTraits::Packed& packed) : head(packed.head) {
     for (const auto& buffer : packed.buffers) {
       const TensorView view(dtypes::uint8, {static_cast<std::int64_t>(buffer.size())}, buffer.data());
       memory.push_back(Tensor::copy_of(view));
@@ -32,14 +32,14 @@ struct Received {
 
 std::vector<Tree> carried(const std::vector<Tree>& trees) {
   std::vector<Tree> back;
-  const auto received = std::make_shared<Received>(values.pack(std::vector<Item>(trees.begin(), trees.end())));
-  for (auto& item : values.unpack(received->head, received->buffers, received)) {
+  const auto received = std::make_shared<Received>(traits.pack(std::vector<Item>(trees.begin(), trees.end())));
+  for (auto& item : traits.unpack(received->head, received->buffers, received)) {
     back.push_back(std::get<Tree>(std::move(item)));
   }
   return back;
 }
 
-TEST(TreeValues, CarryAllThatATreeCanBe) {
+TEST(TreeItemTraits, CarryAllThatATreeCanBe) {
   const std::vector<Tree> trees = {
       Tree(),
       true,
@@ -61,13 +61,13 @@ TEST(TreeValues, CarryAllThatATreeCanBe) {
   EXPECT_TRUE(carried({}).empty());
 }
 
-TEST(TreeValues, CarryStridedTensorsContiguous) {
+TEST(TreeItemTraits, CarryStridedTensorsContiguous) {
   const auto tensor = Tensor::zeros(dtypes::int32, {100, 100});
   const auto column = tensor.slice(1, 3, 5);
   EXPECT_TRUE(carried({column}) == std::vector<Tree>{column});
 }
 
-TEST(TreeValues, CarryRandomTrees) {
+TEST(TreeItemTraits, CarryRandomTrees) {
   for (std::uint64_t seed = 0; seed < 300; ++seed) {
     RandomTrees random(seed);
     std::vector<Tree> trees;
@@ -76,17 +76,17 @@ TEST(TreeValues, CarryRandomTrees) {
   }
 }
 
-TEST(TreeValues, LendLargeTensorsWithoutACopy) {
+TEST(TreeItemTraits, LendLargeTensorsWithoutACopy) {
   const auto tensor = Tensor::zeros(dtypes::uint8, {100000});
   const std::vector<Item> items = {Tree::list({Tree(tensor), Tree(1)})};
   const auto before = copied_bytes();
-  const auto packed = values.pack(items);
+  const auto packed = traits.pack(items);
   ASSERT_EQ(packed.buffers.size(), 1u);
   EXPECT_EQ(packed.buffers[0].data(), tensor.bytes().data());
   const Received received(packed);
   const auto hold = std::make_shared<int>(0);
   const auto copied = copied_bytes();
-  const auto back = values.unpack(received.head, received.buffers, hold);
+  const auto back = traits.unpack(received.head, received.buffers, hold);
   EXPECT_EQ(copied_bytes(), copied);
   EXPECT_EQ(copied - before, 100000u);  // By the test alone.
   const auto& there = std::get<Tree>(back[0]).tensor("[0]");
@@ -95,22 +95,22 @@ TEST(TreeValues, LendLargeTensorsWithoutACopy) {
   EXPECT_EQ(there.owner(), hold);
 }
 
-TEST(TreeValues, RefuseEveryPieceAndEveryChangeOrReadSomethingElse) {
+TEST(TreeItemTraits, RefuseEveryPieceAndEveryChangeOrReadSomethingElse) {
   const std::vector<Item> items = {
       Tree::dict({{"a", Tensor::zeros(dtypes::float32, {200})}, {"b", Tree::list({1, "x"})}}),
       Tree(Container{ContainerKind::record, "m:N", {Key("x")}, {Tree(1)}, Bytes(2)}),
       Tree(Tensor::of<std::int64_t>({2}, {1, 2}))};
-  const Received received(values.pack(items));
+  const Received received(traits.pack(items));
   for (std::size_t size = 0; size < received.head.size(); ++size) {
-    EXPECT_THROW(values.unpack(ByteView(received.head).first(size), received.buffers, nullptr), CorruptMessage);
+    EXPECT_THROW(traits.unpack(ByteView(received.head).first(size), received.buffers, nullptr), CorruptMessage);
   }
-  EXPECT_THROW(values.unpack(received.head, {}, nullptr), CorruptMessage);
+  EXPECT_THROW(traits.unpack(received.head, {}, nullptr), CorruptMessage);
   for (std::size_t at = 0; at < received.head.size(); ++at) {
     for (int value = 0; value < 256; ++value) {
       auto head = received.head;
       head[at] = static_cast<std::byte>(value);
       try {
-        values.unpack(head, received.buffers, nullptr);
+        traits.unpack(head, received.buffers, nullptr);
       } catch (const CorruptMessage& error) {
         EXPECT_LE(error.offset(), head.size());
       }
@@ -118,35 +118,35 @@ TEST(TreeValues, RefuseEveryPieceAndEveryChangeOrReadSomethingElse) {
   }
 }
 
-TEST(TreeValues, TakeDictsOfArraysApartAndPutThemTogether) {
+TEST(TreeItemTraits, TakeDictsOfArraysApartAndPutThemTogether) {
   const auto tensor = Tensor::of<std::int32_t>({2}, {1, 2});
   const Tree dict = Tree::dict({{"tokens", tensor}, {"mask", tensor}});
-  const auto arrays = values.arrays_of(dict);
+  const auto arrays = traits.arrays_of(dict);
   ASSERT_EQ(arrays.fields.size(), 2u);
   EXPECT_EQ(arrays.fields[1].first, "mask");
   EXPECT_EQ(arrays.fields[1].second.view().data(), tensor.view().data());
-  EXPECT_EQ(std::get<Tree>(values.dict_of(arrays)), dict);
-  EXPECT_EQ(values.arrays_of(Tree(tensor)).fields.at(0).first, "");
+  EXPECT_EQ(std::get<Tree>(traits.dict_of(arrays)), dict);
+  EXPECT_EQ(traits.arrays_of(Tree(tensor)).fields.at(0).first, "");
   for (const auto& other : {Tree(5), Tree::list({tensor}), Tree::dict({{"a", 1}}), Tree::dict({{7, tensor}})}) {
-    EXPECT_THROW(values.arrays_of(other), InvalidArgument);
+    EXPECT_THROW(traits.arrays_of(other), InvalidArgument);
   }
 }
 
-TEST(TreeValues, RefuseWhatCannotCross) {
-  static const Foreign::Language language{[](void*) noexcept {}, [](void*) noexcept {}};
+TEST(TreeItemTraits, RefuseWhatCannotCross) {
+  static const LanguageObject::Language language{[](void*) noexcept {}, [](void*) noexcept {}};
   int object = 0;
-  const std::vector<Item> foreign = {Foreign(&object, language)};
-  EXPECT_THROW(values.pack(foreign), InvalidArgument);
-  EXPECT_THROW(values.list_of(foreign), InvalidArgument);
-  EXPECT_THROW(values.elements(foreign[0]), InvalidArgument);
-  EXPECT_THROW(values.arrays_of(foreign[0]), InvalidArgument);
-  EXPECT_THROW(values.elements(Tree(5)), InvalidArgument);
-  EXPECT_THROW(values.elements(Tree::dict({{"a", 1}})), InvalidArgument);
+  const std::vector<Item> foreign = {LanguageObject(&object, language)};
+  EXPECT_THROW(traits.pack(foreign), InvalidArgument);
+  EXPECT_THROW(traits.list_of(foreign), InvalidArgument);
+  EXPECT_THROW(traits.elements(foreign[0]), InvalidArgument);
+  EXPECT_THROW(traits.arrays_of(foreign[0]), InvalidArgument);
+  EXPECT_THROW(traits.elements(Tree(5)), InvalidArgument);
+  EXPECT_THROW(traits.elements(Tree::dict({{"a", 1}})), InvalidArgument);
   const std::vector<Item> elsewhere = {Tree(Tensor(TensorView(dtypes::int8, {4}, nullptr, Device{2, 0}), nullptr))};
-  EXPECT_THROW(values.pack(elsewhere), InvalidArgument);
+  EXPECT_THROW(traits.pack(elsewhere), InvalidArgument);
   Tree deep;
   for (int i = 0; i < 70; ++i) deep = Tree::list({deep});
-  EXPECT_THROW(values.pack(std::vector<Item>{deep}), InvalidArgument);
+  EXPECT_THROW(traits.pack(std::vector<Item>{deep}), InvalidArgument);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "levada/pipeline/opening.h"
+#include "levada/pipeline/open_context.h"
 
 #include <fmt/format.h>
 
@@ -23,10 +23,11 @@ std::uint64_t own_seed(std::uint64_t shared, const Copy& copy) {
 
 }  // namespace
 
-Opening make_opening(std::uint64_t seed, std::int64_t epoch, const Copy& copy) {
+OpenContext make_open_context(std::uint64_t seed, std::int64_t epoch, const Copy& copy) {
   const auto shared = derived(seed, epoch);
-  const Division among_ranks{copy.rank, copy.ranks};
-  const Division among_all{copy.rank + std::int64_t{copy.ranks} * copy.worker, std::int64_t{copy.ranks} * copy.workers};
+  const Partition among_ranks{copy.rank, copy.ranks};
+  const Partition among_all{copy.rank + std::int64_t{copy.ranks} * copy.worker,
+                            std::int64_t{copy.ranks} * copy.workers};
   return {.epoch = epoch,
           .shared_seed = shared,
           .own_seed = own_seed(shared, copy),
@@ -34,15 +35,16 @@ Opening make_opening(std::uint64_t seed, std::int64_t epoch, const Copy& copy) {
           .among_all = copy.role == Role::worker ? among_all : among_ranks};
 }
 
-Opening further_pass(const Opening& opening, std::int64_t pass, std::optional<std::int64_t> times) {
-  auto further = opening;
-  if (__builtin_mul_overflow(opening.epoch, times.value_or(1), &further.epoch) ||
+OpenContext further_pass(const OpenContext& open_context, std::int64_t pass, std::optional<std::int64_t> times) {
+  auto further = open_context;
+  if (__builtin_mul_overflow(open_context.epoch, times.value_or(1), &further.epoch) ||
       __builtin_add_overflow(further.epoch, pass, &further.epoch)) {
-    throw InvalidArgument(fmt::format("pass {} of epoch {} has no number: repeat it fewer times", pass, opening.epoch));
+    throw InvalidArgument(
+        fmt::format("pass {} of epoch {} has no number: repeat it fewer times", pass, open_context.epoch));
   }
   if (pass == 0) return further;
-  further.shared_seed = derived(opening.shared_seed, pass);
-  further.own_seed = derived(opening.own_seed, pass);
+  further.shared_seed = derived(open_context.shared_seed, pass);
+  further.own_seed = derived(open_context.own_seed, pass);
   return further;
 }
 
@@ -50,11 +52,11 @@ std::uint64_t stage_seed(std::uint64_t seed, std::string_view stage) {
   return hash64(as_bytes(stage), seed);
 }
 
-Division division_of(const Graph& graph, int shard, const Opening& opening) {
+Partition partition_of(const Graph& graph, int shard, const OpenContext& open_context) {
   const Reachability reach(graph);
   if (reach.follows<Shard>(shard)) return {};
   const bool dealt = reach.follows<Dispatch>(shard) || reach.precedes<Dispatch>(shard);
-  return dealt ? opening.among_ranks : opening.among_all;
+  return dealt ? open_context.among_ranks : open_context.among_all;
 }
 
 bool divides_at_source(const Graph& graph, int shard) {
@@ -62,7 +64,7 @@ bool divides_at_source(const Graph& graph, int shard) {
   if (!std::holds_alternative<Shard>(stage.operation)) return false;
   const Stage& before = graph.stages()[static_cast<std::size_t>(stage.inputs.front())];
   const auto* source = std::get_if<Source>(&before.operation);
-  return source != nullptr && source->origin->divides();
+  return source != nullptr && source->items->divides();
 }
 
 bool draws_alike(const Graph& graph, int stage) {

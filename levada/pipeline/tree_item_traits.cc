@@ -1,4 +1,4 @@
-#include "levada/pipeline/tree_values.h"
+#include "levada/pipeline/tree_item_traits.h"
 
 #include <fmt/format.h>
 
@@ -95,14 +95,14 @@ class HeadWriter {
 
 class TreePacker {
  public:
-  Values::Packed pack(std::span<const Item> items) {
+  ItemTraits::Packed pack(std::span<const Item> items) {
     out_.put_number(items.size());
     for (const auto& item : items) {
       const auto* tree = std::get_if<Tree>(&item);
       if (tree == nullptr) throw InvalidArgument("an object of another language came to a pipeline of trees");
       put(*tree, 0);
     }
-    Values::Packed packed{.head = std::move(out_).take()};
+    ItemTraits::Packed packed{.head = std::move(out_).take()};
     for (const auto& tensor : tensors_) packed.buffers.push_back(tensor.bytes());
     if (!tensors_.empty()) packed.hold = std::make_shared<std::vector<Tensor>>(std::move(tensors_));
     return packed;
@@ -335,13 +335,13 @@ class TreeUnpacker {
   const std::shared_ptr<const void>& hold_;
 };
 
-[[noreturn]] void throw_foreign() {
+[[noreturn]] void throw_language_object() {
   throw InvalidArgument("an object of another language came to a pipeline of trees");
 }
 
 Tree& tree_in(Item& item) {
   if (auto* tree = std::get_if<Tree>(&item)) return *tree;
-  throw_foreign();
+  throw_language_object();
 }
 
 std::vector<Tree> trees_of(std::vector<Item> items) {
@@ -353,15 +353,15 @@ std::vector<Tree> trees_of(std::vector<Item> items) {
 
 }  // namespace
 
-Item TreeValues::list_of(std::vector<Item> items) const {
+Item TreeItemTraits::list_of(std::vector<Item> items) const {
   return Tree::list(trees_of(std::move(items)));
 }
 
-Item TreeValues::tuple_of(std::vector<Item> items) const {
+Item TreeItemTraits::tuple_of(std::vector<Item> items) const {
   return Tree::tuple(trees_of(std::move(items)));
 }
 
-std::vector<Item> TreeValues::elements(Item item) const {
+std::vector<Item> TreeItemTraits::elements(Item item) const {
   const auto& tree = tree_in(item);
   const bool is_batch = !tree.is_leaf() &&
                         (tree.container().kind == ContainerKind::list || tree.container().kind == ContainerKind::tuple);
@@ -370,22 +370,22 @@ std::vector<Item> TreeValues::elements(Item item) const {
   return {children.begin(), children.end()};
 }
 
-Tree TreeValues::to_tree(const Item& item) const {
+Tree TreeItemTraits::to_tree(const Item& item) const {
   if (const auto* tree = std::get_if<Tree>(&item)) return *tree;
-  throw_foreign();
+  throw_language_object();
 }
 
-std::vector<Item> TreeValues::from_trees(std::vector<Tree> trees) const {
+std::vector<Item> TreeItemTraits::from_trees(std::vector<Tree> trees) const {
   return {std::make_move_iterator(trees.begin()), std::make_move_iterator(trees.end())};
 }
 
-Arrays TreeValues::arrays_of(const Item& item) const {
+Arrays TreeItemTraits::arrays_of(const Item& item) const {
   const auto tensor_in = [](const Tree& tree, const std::string& name) {
     if (const auto* tensor = tree.is_leaf() ? std::get_if<Tensor>(&tree.leaf()) : nullptr) return *tensor;
     throw InvalidArgument(fmt::format("{} is no array", name.empty() ? "the item" : name));
   };
   const auto* tree = std::get_if<Tree>(&item);
-  if (tree == nullptr) throw_foreign();
+  if (tree == nullptr) throw_language_object();
   if (tree->is_leaf() || tree->container().kind != ContainerKind::dict) return {.fields = {{"", tensor_in(*tree, "")}}};
   Arrays arrays;
   const auto& container = tree->container();
@@ -397,18 +397,18 @@ Arrays TreeValues::arrays_of(const Item& item) const {
   return arrays;
 }
 
-Item TreeValues::dict_of(Arrays arrays) const {
+Item TreeItemTraits::dict_of(Arrays arrays) const {
   std::vector<std::pair<Key, Tree>> fields;
   for (auto& [name, tensor] : arrays.fields) fields.emplace_back(std::move(name), std::move(tensor));
   return Tree::dict(std::move(fields));
 }
 
-Values::Packed TreeValues::pack(std::span<const Item> items) const {
+ItemTraits::Packed TreeItemTraits::pack(std::span<const Item> items) const {
   return TreePacker().pack(items);
 }
 
-std::vector<Item> TreeValues::unpack(ByteView head, std::span<const std::span<std::byte>> buffers,
-                                     std::shared_ptr<const void> hold) const {
+std::vector<Item> TreeItemTraits::unpack(ByteView head, std::span<const std::span<std::byte>> buffers,
+                                         std::shared_ptr<const void> hold) const {
   return TreeUnpacker(head, buffers, hold).unpack();
 }
 

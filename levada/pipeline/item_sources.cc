@@ -1,4 +1,4 @@
-#include "levada/pipeline/origins.h"
+#include "levada/pipeline/item_sources.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -21,17 +21,17 @@ std::int64_t count_in(const Cursor& cursor) {
 
 /// A part of `size` items that have numbers: all with number p, p + n, ...
 template <typename At>
-class NumberedStream final : public Stream {
+class NumberedIterator final : public Iterator {
  public:
-  NumberedStream(std::int64_t size, Division division, At at)
-      : left_(size > division.index ? (size - division.index - 1) / division.count + 1 : 0),
+  NumberedIterator(std::int64_t size, Partition partition, At at)
+      : left_(size > partition.index ? (size - partition.index - 1) / partition.count + 1 : 0),
         size_(left_),
-        division_(division),
+        partition_(partition),
         at_(std::move(at)) {}
 
   std::optional<Item> next() override {
     if (left_ == 0) return std::nullopt;
-    const auto number = division_.index + division_.count * (size_ - left_);
+    const auto number = partition_.index + partition_.count * (size_ - left_);
     --left_;
     return at_(number);
   }
@@ -49,16 +49,16 @@ class NumberedStream final : public Stream {
 
  private:
   std::int64_t left_, size_;
-  Division division_;
+  Partition partition_;
   At at_;
 };
 
 template <typename At>
-StreamPtr numbered(std::int64_t size, Division division, At at) {
-  return std::make_unique<NumberedStream<At>>(size, division, std::move(at));
+IteratorPtr numbered(std::int64_t size, Partition partition, At at) {
+  return std::make_unique<NumberedIterator<At>>(size, partition, std::move(at));
 }
 
-class Range final : public Origin {
+class Range final : public ItemSource {
  public:
   Range(std::int64_t begin, std::int64_t end, std::int64_t step) : begin_(begin), step_(step) {
     if (step == 0) throw InvalidArgument("a range cannot have steps of 0");
@@ -77,10 +77,10 @@ class Range final : public Origin {
   std::string describe() const override { return fmt::format("range of {}", size_); }
   bool divides() const override { return true; }
   bool divides_in_turns() const override { return true; }
-  StreamPtr open(const Opening&, Division division) const override {
+  IteratorPtr open(const OpenContext&, Partition partition) const override {
     // Unsigned, for between the ends of a range there may be more than a signed number holds.
     return numbered(
-        size_, division,
+        size_, partition,
         [begin = static_cast<std::uint64_t>(begin_), step = static_cast<std::uint64_t>(step_)](std::int64_t i) {
           return Tree(static_cast<std::int64_t>(begin + static_cast<std::uint64_t>(i) * step));
         });
@@ -90,15 +90,15 @@ class Range final : public Origin {
   std::int64_t begin_, step_, size_ = 0;
 };
 
-class Trees final : public Origin {
+class Trees final : public ItemSource {
  public:
   explicit Trees(std::vector<Tree> trees) : trees_(std::make_shared<const std::vector<Tree>>(std::move(trees))) {}
 
   std::string describe() const override { return fmt::format("{} items", trees_->size()); }
   bool divides() const override { return true; }
   bool divides_in_turns() const override { return true; }
-  StreamPtr open(const Opening&, Division division) const override {
-    return numbered(static_cast<std::int64_t>(trees_->size()), division,
+  IteratorPtr open(const OpenContext&, Partition partition) const override {
+    return numbered(static_cast<std::int64_t>(trees_->size()), partition,
                     [trees = trees_](std::int64_t i) { return (*trees)[static_cast<std::size_t>(i)]; });
   }
 
@@ -120,11 +120,11 @@ Tree only_sample(const Tree& batch) {
   return sample.owner() == nullptr ? Tensor::copy_of(sample) : sample;
 }
 
-class SampleStream final : public Stream {
+class SampleIterator final : public Iterator {
  public:
-  SampleStream(std::shared_ptr<levada::Source> source, std::shared_ptr<const SampleOptions> options, std::int64_t epoch,
-               Division division)
-      : source_(std::move(source)), options_(std::move(options)), division_(division) {
+  SampleIterator(std::shared_ptr<levada::Source> source, std::shared_ptr<const SampleOptions> options,
+                 std::int64_t epoch, Partition partition)
+      : source_(std::move(source)), options_(std::move(options)), partition_(partition) {
     const auto per_epoch = options_->per_epoch ? options_->per_epoch(*source_) : std::nullopt;
     if (!per_epoch) return;
     if (__builtin_mul_overflow(epoch, *per_epoch, &first_) || __builtin_add_overflow(first_, *per_epoch, &end_)) {
@@ -133,7 +133,7 @@ class SampleStream final : public Stream {
   }
 
   std::optional<Item> next() override {
-    const auto sample = first_ + division_.index + division_.count * read_;
+    const auto sample = first_ + partition_.index + partition_.count * read_;
     if (sample >= end_) return std::nullopt;
     announce();
     const auto batch = source_->read(sample, 1, memory_);
@@ -142,14 +142,14 @@ class SampleStream final : public Stream {
     return only_sample(*batch);
   }
   std::int64_t skip(std::int64_t items) override {
-    if (!options_->per_epoch) return Stream::skip(items);
+    if (!options_->per_epoch) return Iterator::skip(items);
     const auto passed = std::clamp<std::int64_t>(size() - read_, 0, items);
     read_ += passed;
     return passed;
   }
 
   Cursor save() const override {
-    const auto sample = first_ + division_.index + division_.count * read_;
+    const auto sample = first_ + partition_.index + partition_.count * read_;
     return Tree::dict({{"next", read_}, {"source", source_->cursor(sample)}});
   }
   void restore(const Cursor& cursor) override {
@@ -170,25 +170,25 @@ class SampleStream final : public Stream {
     constexpr std::int64_t ahead = 256;
     const auto end = std::min(read_ + ahead, size());
     for (announced_ = std::max(announced_, read_); announced_ < end; ++announced_) {
-      source_->will_read(first_ + division_.index + division_.count * announced_, 1);
+      source_->will_read(first_ + partition_.index + partition_.count * announced_, 1);
     }
   }
 
   /// Of this part.
   std::int64_t size() const {
     const auto all = end_ - first_;
-    return all > division_.index ? (all - division_.index - 1) / division_.count + 1 : 0;
+    return all > partition_.index ? (all - partition_.index - 1) / partition_.count + 1 : 0;
   }
 
   std::shared_ptr<levada::Source> source_;
   std::shared_ptr<const SampleOptions> options_;
-  Division division_;
+  Partition partition_;
   HeapMemory memory_;
   std::int64_t first_ = 0, end_ = std::numeric_limits<std::int64_t>::max();
   std::int64_t read_ = 0, announced_ = 0;
 };
 
-class Samples final : public Origin {
+class Samples final : public ItemSource {
  public:
   Samples(std::function<std::shared_ptr<levada::Source>()> open, SampleOptions options)
       : open_(std::move(open)), options_(std::make_shared<const SampleOptions>(std::move(options))) {}
@@ -196,8 +196,8 @@ class Samples final : public Origin {
   std::string describe() const override { return options_->what; }
   bool divides() const override { return true; }
   bool divides_in_turns() const override { return true; }
-  StreamPtr open(const Opening& opening, Division division) const override {
-    return std::make_unique<SampleStream>(open_(), options_, opening.epoch, division);
+  IteratorPtr open(const OpenContext& open_context, Partition partition) const override {
+    return std::make_unique<SampleIterator>(open_(), options_, open_context.epoch, partition);
   }
 
  private:
@@ -234,19 +234,20 @@ class IdleCorpora {
 
 }  // namespace
 
-std::shared_ptr<const Origin> range(std::int64_t begin, std::int64_t end, std::int64_t step) {
+std::shared_ptr<const ItemSource> range(std::int64_t begin, std::int64_t end, std::int64_t step) {
   return std::make_shared<const Range>(begin, end, step);
 }
 
-std::shared_ptr<const Origin> trees(std::vector<Tree> trees) {
+std::shared_ptr<const ItemSource> trees(std::vector<Tree> trees) {
   return std::make_shared<const Trees>(std::move(trees));
 }
 
-std::shared_ptr<const Origin> samples(std::function<std::shared_ptr<levada::Source>()> open, SampleOptions options) {
+std::shared_ptr<const ItemSource> samples(std::function<std::shared_ptr<levada::Source>()> open,
+                                          SampleOptions options) {
   return std::make_shared<const Samples>(std::move(open), std::move(options));
 }
 
-std::shared_ptr<const Origin> corpus(std::vector<std::string> paths, CorpusOptions options) {
+std::shared_ptr<const ItemSource> corpus(std::vector<std::string> paths, CorpusOptions options) {
   options.epochs = 0;
   auto what = paths.empty() ? std::string("corpus") : paths.front();
   if (paths.size() > 1) what += fmt::format(" and {} more", paths.size() - 1);

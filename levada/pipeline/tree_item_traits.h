@@ -1,4 +1,4 @@
-// The values of pipelines of C++: Trees.
+// The traits of pipelines of C++: Trees.
 #pragma once
 
 #include "levada/pipeline/item.h"
@@ -7,8 +7,8 @@ namespace levada::pipeline {
 
 /// Batches are lists, what zip gives are tuples. Items cross as bytes of this process's own kind, for other processes
 /// of the same build; tensors of more than some hundred bytes beside them, contiguous ones without a copy. Throws
-/// InvalidArgument for Foreign items, and for tensors that are not in this machine's memory.
-class TreeValues final : public Values {
+/// InvalidArgument for LanguageObject items, and for tensors that are not in this machine's memory.
+class TreeItemTraits final : public ItemTraits {
  public:
   Item list_of(std::vector<Item> items) const override;
   Item tuple_of(std::vector<Item> items) const override;

@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "levada/pipeline/graph.h"
-#include "levada/pipeline/opening.h"
-#include "levada/pipeline/origins.h"
-#include "levada/pipeline/running.h"
-#include "levada/pipeline/tree_values.h"
+#include "levada/pipeline/item_sources.h"
+#include "levada/pipeline/open_context.h"
+#include "levada/pipeline/open_graph.h"
+#include "levada/pipeline/tree_item_traits.h"
 
 namespace levada::pipeline::testing {
 
@@ -22,19 +22,19 @@ class Opened {
  public:
   explicit Opened(const Graph& graph, const Copy& copy = {}, std::int64_t epoch = 0, std::uint64_t seed = 7)
       : counts_(graph.stages().size()),
-        stream_(open(graph, graph.end(),
-                     Running{.values = values_,
-                             .opening = make_opening(seed, epoch, copy),
-                             .process = "process 42",
-                             .counts = counts_})) {}
+        iterator_(open(graph, graph.end(),
+                       RuntimeOptions{.traits = traits_,
+                                      .open_context = make_open_context(seed, epoch, copy),
+                                      .process = "process 42",
+                                      .counts = counts_})) {}
 
-  Stream& stream() { return *stream_; }
+  Iterator& iterator() { return *iterator_; }
   const Counts& counts() const { return counts_; }
   /// Items as text, except tensors: enough to compare.
   std::vector<Tree> items(std::size_t most = 1 << 20) {
     std::vector<Tree> items;
     while (items.size() < most) {
-      auto item = stream_->next();
+      auto item = iterator_->next();
       if (!item) break;
       items.push_back(std::get<Tree>(std::move(*item)));
     }
@@ -47,9 +47,9 @@ class Opened {
   }
 
  private:
-  TreeValues values_;
+  TreeItemTraits traits_;
   Counts counts_;
-  StreamPtr stream_;
+  IteratorPtr iterator_;
 };
 
 inline std::vector<Tree> items_of(const Graph& graph) {
