@@ -77,6 +77,7 @@ def destinations(
     cut: str = "whole",
     balance: Balance | str | None = None,
     key: str = "",
+    data_axes: Sequence[str] | None = None,
 ) -> list[Destination]:
     """ids[d] for all ranks of a model with coordinate d along the data axes, whatever their other coordinates.
 
@@ -84,10 +85,11 @@ def destinations(
     meta, whose samples are divided over them as `balance` says, by the sequences of `key` or of all keys: a Balance, or its
     cost, such as "flops"; by default "tokens", and free counts. ranks: those of the job on which the model is, in the
     mesh's order; by default those of the DeviceMesh, or from 0 on. cut: along the axis cp sequences are given "whole", or
-    cut in "consecutive" parts or "zigzag". Raises InvalidArgument unless there is one list of ids for each data coordinate,
-    and one rank a place of the mesh; and for a cost that is a function.
+    cut in "consecutive" parts or "zigzag". data_axes: of a DeviceMesh, the axes along which samples differ. Raises
+    InvalidArgument unless there is one list of ids for each data coordinate, and one rank a place of the mesh; and for a
+    cost that is a function.
     """
-    ranks, mesh = _model_ranks(mesh, ranks), as_mesh(mesh)
+    ranks, mesh = _model_ranks(mesh, ranks), as_mesh(mesh, data_axes)
     if isinstance(ids, SampleBatch):
         by = balance if isinstance(balance, Balance) else Balance(balance or "tokens")
         if not isinstance(by.cost, str):
@@ -100,10 +102,12 @@ def destinations(
     return _levada.destinations_of(mesh, ids, ranks, cut)
 
 
-def data_heads(mesh: Mesh | Any, ranks: Sequence[int] | None = None) -> list[int]:
-    """For each coordinate along the data axes the rank that gives out what its group has made: tensor and context
-    coordinate 0 in the last pipeline stage. mesh, ranks: as for destinations()."""
-    return _levada.data_heads(as_mesh(mesh), _model_ranks(mesh, ranks))
+def data_heads(
+    mesh: Mesh | Any, ranks: Sequence[int] | None = None, *, data_axes: Sequence[str] | None = None
+) -> list[int]:
+    """For each coordinate along the data axes the rank that sends what its group has made: tensor and context coordinate
+    0 in the last pipeline stage. mesh, ranks, data_axes: as for destinations()."""
+    return _levada.data_heads(as_mesh(mesh, data_axes), _model_ranks(mesh, ranks))
 
 
 def _model_ranks(mesh: Any, ranks: Sequence[int] | None) -> Sequence[int] | None:

@@ -100,6 +100,9 @@ def test_a_device_mesh_is_taken_where_a_mesh_is(tmp_path: pathlib.Path) -> None:
             tell(error=str(error))
         named = torch.distributed.device_mesh.init_device_mesh("cpu", (2, 2), mesh_dim_names=("replica", "tp"))
         tell(named=list(levada.Feed(range(4), named, data_axes=["replica"])))
+        critic = exchange.destinations(named, [["a"], ["b"]], data_axes=["replica"])
+        tell(ranks=[each.ranks for each in critic], ids=[each.ids for each in critic],
+             heads=exchange.data_heads(named, data_axes=["replica"]))
         try:
             levada.Feed([1], levada.Mesh(dp=4), data_axes=["dp"])
         except levada.InvalidArgument as error:
@@ -112,7 +115,39 @@ def test_a_device_mesh_is_taken_where_a_mesh_is(tmp_path: pathlib.Path) -> None:
         assert mine[2] == {"size": 2, "heads": [rank % 2, 2 + rank % 2]}
         assert "give a levada.Mesh or a DeviceMesh" in str(mine[3]["error"])
         assert mine[4] == {"named": [rank // 2, 2 + rank // 2]}
-        assert "data_axes is for a DeviceMesh" in str(mine[5]["error"])
+        assert mine[5] == {"ranks": [[0, 1], [2, 3]], "ids": [["a"], ["b"]], "heads": [0, 2]}
+        assert "data_axes is for a DeviceMesh" in str(mine[6]["error"])
+
+
+def test_a_mesh_of_a_device_mesh_knows_this_process_s_rank_in_it(tmp_path: pathlib.Path) -> None:
+    told = process_groups.succeed(
+        tmp_path,
+        8,
+        """
+        from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+        whole = init_device_mesh("cpu", (2, 2, 2), mesh_dim_names=("pp", "dp", "tp"))
+        for axes in (("pp", "dp", "tp"), ("dp",), ("pp", "tp"), ("pp", "dp")):
+            devices = whole[axes]
+            mesh = levada.Mesh.from_device_mesh(devices)
+            assert [mesh.coordinate(axis) for axis in axes] == list(devices.get_coordinate()), (axes, mesh)
+            assert [mesh[axis].coordinate(axis) for axis in axes] == [devices.get_local_rank(axis) for axis in axes]
+        named = levada.Feed(range(4), whole["dp"], data_axes=[]).mesh
+        tell(dp=levada.Feed(range(4), whole["dp"]).mesh.coordinate("dp"), named=named.coordinate("dp"), data=named.data_axes)
+        some = DeviceMesh("cpu", [[2, 3], [6, 7]], mesh_dim_names=("dp", "tp"))
+        mesh = levada.Mesh.from_device_mesh(some)
+        try:
+            tell(some=[mesh.coordinate("dp"), mesh.coordinate("tp")], group=mesh.group(["tp"]))
+        except levada.InvalidArgument as error:
+            tell(error=str(error))
+        """,
+    )
+    for rank, mine in enumerate(told):
+        assert mine[0] == {"dp": rank // 2 % 2, "named": rank // 2 % 2, "data": []}
+        if rank in (2, 3, 6, 7):
+            dp, tp = rank // 4, rank % 2
+            assert mine[1] == {"some": [dp, tp], "group": [2 * dp, 2 * dp + 1]}
+        else:
+            assert f"rank {rank} of the job is not in the device mesh of 'dp=2,tp=2'" in str(mine[1]["error"])
 
 
 def test_a_mesh_is_checked_against_process_groups(tmp_path: pathlib.Path) -> None:
@@ -143,7 +178,16 @@ def test_a_mesh_is_checked_against_process_groups(tmp_path: pathlib.Path) -> Non
             levada.Feed(range(4), levada.Mesh(dp=1, tp=2, pp=2))
         except levada.InvalidArgument as error:
             tell(error=str(error))
-        tell(got=list(levada.Feed(range(4), levada.Mesh(pp=2, tp=2))), own=list(levada.Feed(range(4))))
+        # A mesh of data axes alone is compared, too, and any group of all ranks.
+        everybody = dist.new_group([0, 1, 2, 3])
+        from torch.distributed.device_mesh import init_device_mesh
+        devices = init_device_mesh("cpu", (4,), mesh_dim_names=("dp",))
+        for arguments in ({}, {"group": dist.group.WORLD}, {"mesh": levada.Mesh(dp=4), "group": everybody}, {"mesh": devices}):
+            try:
+                tell(wrong=list(levada.Feed(range(4), **arguments)))
+            except levada.InvalidArgument as error:
+                tell(alone=str(error))
+        tell(got=list(levada.Feed(range(4), levada.Mesh(pp=2, tp=2))), own=list(levada.Feed(range(4), group=levada.join())))
         halves = [dist.new_group([0, 2]), dist.new_group([1, 3])]
         tell(half=list(levada.Feed(range(2), levada.Mesh(tp=2), group=halves[rank % 2])))
         """,
@@ -153,8 +197,36 @@ def test_a_mesh_is_checked_against_process_groups(tmp_path: pathlib.Path) -> Non
         assert f"rank {rank} is dp0 tp{rank // 2} pp{rank % 2}" in str(mine[1]["error"])
         for refused in mine[1:3]:
             assert "Megatron's process group for tp has ranks" in str(refused["error"])
-        assert mine[3] == {"got": [0, 1, 2, 3], "own": [rank]}  # where each rank gets its own, no group contradicts
-        assert mine[4] == {"half": [0, 1]}
+        assert "levada.join()" not in str(mine[1]["error"])
+        for refused in mine[3:7]:
+            assert f"rank {rank} is dp{rank} in the mesh 'dp=4'" in str(refused["alone"])
+            assert "as Mesh.from_env(tp=2, pp=2); a feed that is not to follow" in str(refused["alone"])
+        assert mine[7] == {"got": [0, 1, 2, 3], "own": [rank]}  # a Membership is the caller's word
+        assert mine[8] == {"half": [0, 1]}
+
+
+def test_a_mesh_is_checked_against_the_groups_of_megatron_core(tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("megatron.core", reason="megatron-core is not installed")
+    told = process_groups.succeed(
+        tmp_path,
+        4,
+        """
+        from megatron.core import parallel_state
+        parallel_state.initialize_model_parallel(tensor_model_parallel_size=2, expert_model_parallel_size=2)
+        tell(mesh=str(levada.Mesh.from_env(tp=2)), got=list(levada.Feed(range(4), levada.Mesh(dp=2, tp=2))))
+        for axes, data_axes in (({"dp": 4}, None), ({"ep": 2, "tp": 2}, None), ({"tp": 2, "ep": 2}, ["ep"]), ({"ep": 2, "tp": 2}, ["ep"])):
+            try:
+                tell(got=list(levada.Feed(range(4), levada.Mesh(**axes, data_axes=data_axes))))
+            except levada.InvalidArgument as error:
+                tell(error=str(error))
+        """,
+    )
+    for rank, mine in enumerate(told):
+        got = [rank // 2, 2 + rank // 2]
+        assert mine[0] == {"mesh": "dp=2,tp=2", "got": got}
+        for refused, axis in zip(mine[1:4], ("tp", "dp", "tp"), strict=True):
+            assert f"Megatron's process group for {axis} has ranks" in str(refused["error"])
+        assert mine[4] == {"got": got}
 
 
 def test_what_is_no_group_or_engine_is_refused() -> None:
@@ -174,5 +246,5 @@ def test_placements_of_dtensors_say_where_a_field_goes() -> None:
     for placement in (Partial(), Shard):
         with pytest.raises(levada.InvalidArgument, match="cannot be placed along dp"):
             levada.Layout({"ids": {"dp": placement}})
-    with pytest.raises(levada.InvalidArgument, match="dict from axes"):
-        levada.Layout({"ids": [Shard(0)]})
+    with pytest.raises(levada.InvalidArgument, match=r'Shard\(dim=0\) in a list names no axis; write \{"dp": Shard\(dim=0\)\}'):
+        levada.Layout({"ids": [Shard(0), Replicate()]})
