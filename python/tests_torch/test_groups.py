@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pathlib
+import re
+import textwrap
 
 import levada
 import process_groups
@@ -227,6 +229,77 @@ def test_a_mesh_is_checked_against_the_groups_of_megatron_core(tmp_path: pathlib
         for refused, axis in zip(mine[1:4], ("tp", "dp", "tp"), strict=True):
             assert f"Megatron's process group for {axis} has ranks" in str(refused["error"])
         assert mine[4] == {"got": got}
+
+
+ABSENT = """
+from levada.job import arrivals, c10d
+arrivals.REMIND_AFTER = 0.3
+"""
+
+
+OVER_TCP = """
+port = os.path.join(os.path.dirname(os.path.abspath(__file__)), "port")
+if rank == 0:
+    store = dist.TCPStore("127.0.0.1", 0, size, True, wait_for_workers=False)
+    with open(port + "+", "w") as file: file.write(str(store.port))
+    os.rename(port + "+", port)
+else:
+    while not os.path.exists(port): time.sleep(0.01)
+    store = dist.TCPStore("127.0.0.1", int(open(port).read()), size, False, wait_for_workers=False)
+dist.destroy_process_group()
+dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
+"""
+
+
+@pytest.mark.parametrize("over", ["", OVER_TCP], ids=["file", "tcp"])
+def test_a_reminder_and_the_timeout_name_the_ranks_that_do_not_join(tmp_path: pathlib.Path, over: str) -> None:
+    make = """
+        done = dist.new_group([0, 1, 2, 3])
+        if rank not in (1, 3):
+            try:
+                levada.join(dist.group.WORLD, timeout=1.5)
+            except levada.Timeout as error:
+                tell(error=str(error))
+        dist.monitored_barrier(done)
+        """
+    outcomes = process_groups.finish(process_groups.start(tmp_path, 4, ABSENT + over + textwrap.dedent(make)), tmp_path)
+    assert [outcome.status for outcome in outcomes] == [0] * 4, "\n".join(each.errors for each in outcomes)
+    for rank in (0, 2):
+        lines = [line for line in outcomes[rank].errors.splitlines() if line.startswith("levada: ")]
+        assert len(lines) == 2, outcomes[rank].errors  # after 0.3 and 0.9 s
+        said = re.compile(rf"rank {rank} on host \S+ has waited (\d\.\d) s to join its group for rank\(s\) 1, 3 of its 4")
+        assert all(said.search(line) and line.endswith("; still waiting") for line in lines), lines
+        error = str(outcomes[rank].told[0][0]["error"])
+        assert (found := said.search(error)) and float(found[1]) >= 1.5 and "whether all of them join" in error, error
+
+
+@pytest.mark.parametrize("over", ["", OVER_TCP], ids=["file", "tcp"])
+def test_a_group_that_cannot_connect_names_the_ranks_that_are_missing(tmp_path: pathlib.Path, over: str) -> None:
+    body = """
+        store = dist.PrefixStore("own", dist.group.WORLD.get_group_store())
+        if rank == 0:
+            try:
+                c10d._own_group(store, 0, 2, [dist.ProcessGroupGloo.create_default_device()], 1.0)
+            except levada.Timeout as error:
+                tell(error=str(error))
+        dist.monitored_barrier()
+        """
+    first, second = process_groups.finish(process_groups.start(tmp_path, 2, ABSENT + over + textwrap.dedent(body)), tmp_path)
+    assert (first.status, second.status) == (0, 0), first.errors + second.errors
+    named = "to connect its group over gloo for rank(s) 1 of its 2"
+    assert named in first.errors and named in str(first.told[0][0]["error"])
+
+
+def test_the_seed_of_an_epoch_reminds_of_the_ranks_that_have_not_begun_it(tmp_path: pathlib.Path) -> None:
+    body = """
+        from levada.dropin.torchdata.random import dist_share_seed
+        for seed in (5, 6):   # the second one late
+            if rank == 0 and seed == 6: time.sleep(1.0)
+            tell(seed=dist_share_seed(seed + rank))
+        """
+    outcomes = process_groups.finish(process_groups.start(tmp_path, 2, ABSENT + textwrap.dedent(body)), tmp_path)
+    assert [outcome.told[0] for outcome in outcomes] == [[{"seed": 5}, {"seed": 6}]] * 2, outcomes[1].errors
+    assert "to share a seed in its group for rank(s) 0 of its 2; still waiting" in outcomes[1].errors
 
 
 def test_what_is_no_group_or_engine_is_refused() -> None:
