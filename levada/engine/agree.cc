@@ -144,6 +144,16 @@ class Gather {
   std::vector<Lease> parts_;
 };
 
+/// Posts why this rank ends a collective call, for ranks that see it leave while they wait for its answer.
+void post_loss(Engine& engine, const PeerLost& lost) {
+  try {
+    const std::int64_t step = engine.status(engine.info().rank).step;
+    engine.post(Status::make(raised_operation, step, lost.rank(), fmt::format("PeerLost: {}", lost.what())));
+  } catch (const Error&) {
+    // The group has ended, and its calls say why on every rank.
+  }
+}
+
 Bytes join(ByteView mine, std::span<const Lease> others) {
   ByteWriter all;
   all.put_sized(mine);
@@ -173,9 +183,14 @@ std::vector<Bytes> agree(Engine& engine, ByteView mine, Deadline deadline, std::
   if (rank == 0) {
     const auto channels = open_to_root(engine);
     const auto answer = engine.open(0, others, 1);
-    const Bytes all = join(mine, Gather(engine, channels, what).run(deadline, poll));
-    send(engine, *answer, all, deadline, what, poll);
-    return split(all, size);
+    try {
+      const Bytes all = join(mine, Gather(engine, channels, what).run(deadline, poll));
+      send(engine, *answer, all, deadline, what, poll);
+      return split(all, size);
+    } catch (const PeerLost& lost) {
+      post_loss(engine, lost);  // before the channels end
+      throw;
+    }
   }
   const auto to_root = engine.open(rank, {0}, 1);
   const auto answer = engine.open(0, others, 1);

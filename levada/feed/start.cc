@@ -162,10 +162,18 @@ std::shared_ptr<Engine> group_of_pass(Engine& engine) {
   return engine.subgroup(all, "feed");
 }
 
-/// agree_on(). A rank that gives up ends the pass for all: others may have started it already.
-void start_together(Engine& group, const FeedConfig& config, Deadline deadline, const std::function<void()>& poll) {
+/// agree_on(). A rank that gives up ends the pass for all: others may have started it already. `job`: the engine of which
+/// `group` has all ranks.
+void start_together(Engine& job, Engine& group, const FeedConfig& config, Deadline deadline,
+                    const std::function<void()>& poll) {
   try {
     agree_on(group, config, deadline, poll);
+  } catch (const PeerLost&) {
+    // A rank that an exception ended before it came to this group has posted that in the job.
+    for (int rank = 0; rank < job.info().size; ++rank) {
+      if (raised_by(job, rank)) throw_left(job, rank, "starting the feed");
+    }
+    throw;
   } catch (const Timeout& timeout) {
     group.abort(timeout.what());
     throw;
@@ -201,7 +209,7 @@ FeedWiring start_feed(const std::shared_ptr<Engine>& engine, const Mesh& mesh, c
   }
   auto group = group_of_pass(*engine);
   const auto config = config_of(mesh, layout, options, reads ? source.get() : nullptr, error);
-  start_together(*group, config, Deadline::after(options.timeout), options.poll);
+  start_together(*engine, *group, config, Deadline::after(options.timeout), options.poll);
   FeedWiring wiring = wire_feed(std::move(group), std::move(audiences), depth_of(mesh, options));
   wiring.parent = engine;
   return wiring;

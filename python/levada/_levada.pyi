@@ -74,7 +74,7 @@ class Mesh:
         """
 
     @staticmethod
-    def from_device_mesh(device_mesh: object) -> Mesh:
+    def from_device_mesh(device_mesh: object, *, data_axes: Sequence[str] | None = None) -> Mesh:
         """
         The axes of a torch.distributed DeviceMesh; of one over some of the job's ranks, a mesh of their group. Raises InvalidArgument for one without mesh_dim_names, or whose ranks do not rise row after row.
         """
@@ -107,7 +107,9 @@ class Mesh:
 
     @overload
     def coordinate(self, axis: str) -> int:
-        """Position of this process's rank in its job along an axis."""
+        """
+        Position of this process along an axis of a mesh that has the whole job's ranks, of a DeviceMesh's, or of some axes of those. Raises InvalidArgument for another mesh, and outside the DeviceMesh.
+        """
 
     @overload
     def group(self, rank: int, axes: Sequence[str]) -> list[int]:
@@ -116,12 +118,12 @@ class Mesh:
     @overload
     def group(self, axes: Sequence[str]) -> list[int]:
         """
-        The ranks that differ from this process's rank in its job at most along these axes.
+        The ranks of the mesh that differ from this process's at most along these axes, as coordinate(axis) knows it.
         """
 
     def __getitem__(self, axes: str | tuple[str, ...], /) -> Mesh:
         """
-        The mesh of these axes alone, in this mesh's order. Raises KeyError for an axis that the mesh lacks.
+        The mesh of these axes alone, in this mesh's order, whose ranks are the positions along them. Raises KeyError for an axis that the mesh lacks.
         """
 
     def describe(self, rank: int) -> str:

@@ -78,6 +78,7 @@ def destinations(
     cut: str = "whole",
     balance: Balance | str | None = None,
     key: str = "",
+    data_axes: Sequence[str] | None = None,
 ) -> list[Destination]:
     """Returns the destinations of a model's samples: ids[d] for all ranks with coordinate d along the data axes, whatever
     their other coordinates.
@@ -90,11 +91,12 @@ def destinations(
     - `cut`: along the axis cp each rank gets sequences "whole", or parts of them, "consecutive" or "zigzag".
     - `balance`: a Balance, or its cost, such as "flops"; by default "tokens" with free counts.
     - `key`: the key whose sequences are balanced; by default all keys.
+    - `data_axes`: the axes of a DeviceMesh along which samples differ.
 
     Raises InvalidArgument unless there is one list of ids for each data coordinate and one rank for each place of the mesh,
     and for a cost that is a function.
     """
-    ranks, mesh = _model_ranks(mesh, ranks), as_mesh(mesh)
+    ranks, mesh = _model_ranks(mesh, ranks), as_mesh(mesh, data_axes)
     if isinstance(ids, SampleBatch):
         by = balance if isinstance(balance, Balance) else Balance(balance or "tokens")
         if not isinstance(by.cost, str):
@@ -107,10 +109,12 @@ def destinations(
     return _levada.destinations_of(mesh, ids, ranks, cut)
 
 
-def data_heads(mesh: Mesh | Any, ranks: Sequence[int] | None = None) -> list[int]:
-    """Returns, for each coordinate along the data axes, the rank that stores its group's results: tensor and context
-    coordinate 0 in the last pipeline stage. mesh, ranks: as for destinations()."""
-    return _levada.data_heads(as_mesh(mesh), _model_ranks(mesh, ranks))
+def data_heads(
+    mesh: Mesh | Any, ranks: Sequence[int] | None = None, *, data_axes: Sequence[str] | None = None
+) -> list[int]:
+    """Returns, for each coordinate along the data axes, the rank that sends its group's results: tensor and context
+    coordinate 0 in the last pipeline stage. mesh, ranks, data_axes: as for destinations()."""
+    return _levada.data_heads(as_mesh(mesh, data_axes), _model_ranks(mesh, ranks))
 
 
 def _model_ranks(mesh: Any, ranks: Sequence[int] | None) -> Sequence[int] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import statistics
 import subprocess
 import sys
 import textwrap
@@ -64,8 +65,9 @@ def succeed(folder: pathlib.Path, ranks: int, body: str) -> list[list[dict[str, 
     return outcome.told
 
 
-PROMPT = 5.0
-"""Seconds from a rank's failure to the error on the others: they take a fraction of one, a busy machine takes more."""
+PROMPT, CAP = 1.0, 5.0
+"""Seconds from a rank's failure to the error on the others: the median of several runs, and of any run, which may share a
+busy machine."""
 
 
 def run_without_launcher(folder: pathlib.Path, ranks: int, body: str, within: float = 60) -> list[list[dict[str, Any]]]:
@@ -85,9 +87,15 @@ def run_without_launcher(folder: pathlib.Path, ranks: int, body: str, within: fl
     return [told_by(folder, rank) for rank in range(ranks)]
 
 
-def assert_prompt(told: list[list[dict[str, Any]]], failing: int) -> None:
+def assert_prompt(told: list[list[dict[str, Any]]], failing: int) -> float:
     """Asserts that every other rank's first line, whose `heard` is a time of time.monotonic(), which all processes of a host
-    share, follows the failing rank's `failed` within PROMPT seconds."""
+    share, follows the failing rank's `failed` within CAP seconds. Returns the longest of these delays."""
     (failed,) = [each["failed"] for each in told[failing] if "failed" in each]
-    for mine in told[:failing] + told[failing + 1 :]:
-        assert mine and 0 <= mine[0]["heard"] - failed < PROMPT, (failed, mine)
+    others = told[:failing] + told[failing + 1 :]
+    assert all(mine and 0 <= mine[0]["heard"] - failed < CAP for mine in others), (failed, others)
+    return max(float(mine[0]["heard"]) - failed for mine in others)
+
+
+def assert_prompt_in_most_runs(delays: list[float]) -> None:
+    """Asserts that the median of the delays of assert_prompt() is less than PROMPT."""
+    assert len(delays) >= 3 and statistics.median(delays) < PROMPT, delays

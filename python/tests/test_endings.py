@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import re
 import time
 from typing import Any
 
@@ -37,8 +38,14 @@ LOOPS = {
 
 
 def _outcomes(folder: pathlib.Path, loop: str, failure: str) -> list[dict[str, Any]]:
-    """Runs a loop in which rank 1 fails on three ranks that no launcher watches. Returns what ranks 0 and 2 report, which
-    get their errors promptly."""
+    """What ranks 0 and 2 report of _failure(), which get their errors promptly."""
+    told = _failure(folder, loop, failure)
+    ranks.assert_prompt(told, failing=1)
+    return [told[0][0], told[2][0]]
+
+
+def _failure(folder: pathlib.Path, loop: str, failure: str) -> list[list[dict[str, Any]]]:
+    """Runs a loop in which rank 1 fails on three ranks that no launcher watches. Returns what the ranks report."""
     body = f"""
 {ITEMS}
 feed = levada.Feed(items, timeout=60)
@@ -53,9 +60,51 @@ try:
 except levada.PeerLost as error:
     tell(heard=time.monotonic(), rank=error.rank, text=str(error), end=feed.end)
 """
-    told = ranks.run_without_launcher(folder, 3, body)
+    return ranks.run_without_launcher(folder, 3, body)
+
+
+def test_the_others_get_the_error_within_a_second(tmp_path: pathlib.Path) -> None:
+    delays = []
+    for attempt in range(3):
+        folder = tmp_path / str(attempt)
+        folder.mkdir()
+        told = _failure(folder, LOOPS["plain"], 'raise ValueError("loss is NaN")')
+        delays.append(ranks.assert_prompt(told, failing=1))
+    ranks.assert_prompt_in_most_runs(delays)
+
+
+@pytest.mark.parametrize(
+    ("failure", "text"),
+    [
+        ('raise ValueError("disk is full")', "rank 1 .*with ValueError: disk is full"),
+        ("sys.exit(0)", "rank 1 "),
+        ("os._exit(0)", "rank 1 "),
+        ("os.kill(os.getpid(), signal.SIGKILL)", "rank 1 "),
+    ],
+)
+def test_a_rank_that_ends_between_passes_is_an_error_on_those_that_begin_the_next(
+    tmp_path: pathlib.Path, failure: str, text: str
+) -> None:
+    told = ranks.run_without_launcher(
+        tmp_path,
+        3,
+        f"""
+        feed = levada.Feed(range(9), timeout=60)
+        for batch in feed: pass
+        if rank == 1:
+            time.sleep(0.5)   # the others wait
+            tell(failed=time.monotonic())
+            {failure}
+        try:
+            for batch in feed: pass
+            tell(finished=True)
+        except levada.PeerLost as error:
+            tell(heard=time.monotonic(), text=str(error))
+        """,
+    )
     ranks.assert_prompt(told, failing=1)
-    return [told[0][0], told[2][0]]
+    for mine in told[0] + told[2]:  # perhaps by way of rank 0, which got the error before
+        assert re.search(text, mine["text"]), mine
 
 
 @pytest.mark.parametrize("loop", LOOPS)

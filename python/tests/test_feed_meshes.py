@@ -159,3 +159,32 @@ def test_a_mesh_knows_its_own_rank_and_its_parts(tmp_path: pathlib.Path) -> None
         assert (mine["part"], mine["data"], mine["parts"], mine["epoch"]) == ("tp=2", [], "dp=2,tp=2", 0)
     with pytest.raises(KeyError, match="cp"):
         levada.Mesh(dp=2)["cp"]
+
+
+def test_a_part_of_a_mesh_knows_its_own_rank_in_itself(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        8,
+        """
+        mesh = levada.Mesh(pp=2, dp=2, tp=2)
+        outer = mesh["pp", "dp"]
+        tell(dp=mesh["dp"].coordinate("dp"), outer=[outer.coordinate("pp"), outer.coordinate("dp")], group=outer.group(["dp"]),
+             part=outer["pp"].coordinate("pp"), equal=mesh["dp"] == levada.Mesh(dp=2), alike=hash(mesh["dp"]) == hash(levada.Mesh(dp=2)))
+        # Neither is of this job, though the part has as many ranks.
+        for other in (levada.Mesh(dp=2), levada.Mesh(dp=8, tp=2)["dp"]):
+            try:
+                tell(wrong=other.coordinate("dp"))
+            except levada.InvalidArgument as error:
+                tell(error=str(error), given=other.coordinate(1, "dp"))
+            try:
+                tell(wrong=other.group(["dp"]))
+            except levada.InvalidArgument as error:
+                tell(error=str(error), given=other.group(1, ["dp"])[:2])
+        """,
+    )
+    for rank, mine in enumerate(told):
+        pp, dp = rank // 4, rank // 2 % 2
+        assert mine[0] == {"dp": dp, "outer": [pp, dp], "group": [2 * pp, 2 * pp + 1], "part": pp, "equal": True, "alike": True}
+        for refused, mesh, given in zip(mine[1:], ["'dp=2' has 2"] * 2 + ["'dp=8,tp=2' has 16"] * 2, [1, [0, 1]] * 2, strict=True):
+            assert f"the mesh {mesh} ranks and the job has 8" in refused["error"] and "pass a rank" in refused["error"]
+            assert refused["given"] == given

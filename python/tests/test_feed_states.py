@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import pathlib
 import pickle
+import types
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +13,7 @@ import levada
 import numpy as np
 import pytest
 import ranks
+from levada.feed import readers
 
 
 def test_a_state_that_was_loaded_is_the_state_until_a_batch_is_taken() -> None:
@@ -150,6 +152,20 @@ def test_a_loader_whose_state_takes_long_is_seldom_asked_and_resumes_exactly(tmp
     assert [len(mine) for mine in told] == [3, 3]
     for each in [*told[0], *told[1]]:
         assert each["same"] and each["seldom"] and 100_000 < each["size"] < 110_000
+
+
+@pytest.mark.parametrize(("size", "receivers", "seconds"), [(1 << 20, 1, 0.2), (1 << 20, 7, 0.8), (1000, 7, 0.0)])
+def test_a_state_is_asked_for_as_often_as_its_bytes_to_all_ranks_cost_one_percent(
+    monkeypatch: pytest.MonkeyPatch, size: int, receivers: int, seconds: float
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(readers, "time", types.SimpleNamespace(monotonic=lambda: now))
+    state = readers.PacedState(lambda: bytes(size), False, receivers)
+    assert state() is not None
+    now += seconds
+    assert (state() is None) == (seconds > 0)
+    now += 0.1 * seconds
+    assert state() is not None
 
 
 @pytest.mark.parametrize("iterate", ["thread", "inline", "process"])

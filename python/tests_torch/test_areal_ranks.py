@@ -208,11 +208,13 @@ def test_ranks_that_no_step_names_need_not_come(tmp_path: pathlib.Path) -> None:
         from levada.dropin.areal import DataManager, RedistribStep, SequenceSample
         data = DataManager({}, group=dist.group.WORLD, timeout=20.0)
         data.setup_process_groups()
-        sample = SequenceSample.from_default([2], ["a"], {"input_ids": torch.tensor([3, 4])})
+        values = torch.ones(2, requires_grad=True) * 3   # arrives without its gradients, as over a broadcast
+        sample = SequenceSample.from_default([2], ["a"], {"input_ids": torch.tensor([3, 4]), "seq": values})
         if rank == 0: data.store(sample)
         if rank < 2:
-            data.redistribute(sample.meta(), [RedistribStep("bcast", 0, [0], [1], ["a"], ["input_ids"])])
-            tell(got=data.get("a").data["input_ids"].tolist())
+            data.redistribute(sample.meta(), [RedistribStep("bcast", 0, [0], [1], ["a"], [key]) for key in ("input_ids", "seq")])
+            got = data.get("a").data
+            tell(got=got["input_ids"].tolist(), seq=got["seq"].tolist(), requires=got["seq"].requires_grad)
             open(os.path.join(os.path.dirname(os.path.abspath(__file__)), f"done{rank}"), "w").close()
         else:   # busy until the others have what they want
             folder = os.path.dirname(os.path.abspath(__file__))
@@ -222,7 +224,8 @@ def test_ranks_that_no_step_names_need_not_come(tmp_path: pathlib.Path) -> None:
             else: raise TimeoutError
         """,
     )
-    assert told == [[{"got": [3, 4]}], [{"got": [3, 4]}], []]
+    got = {"got": [3, 4], "seq": [3.0, 3.0]}
+    assert told == [[{**got, "requires": True}], [{**got, "requires": False}], []]
 
 
 def test_a_split_without_a_group_takes_that_of_realhf_or_is_refused(tmp_path: pathlib.Path) -> None:

@@ -44,6 +44,9 @@ def test_a_mesh_is_made_of_a_device_mesh() -> None:
             self.mesh = torch.tensor(ranks)
             self.mesh_dim_names = names
 
+        def get_coordinate(self) -> list[int] | None:
+            return None
+
     assert levada.Mesh.from_device_mesh(DeviceMesh([[0, 1], [2, 3]], ("dp", "tp"))) == levada.Mesh(dp=2, tp=2)
     assert levada.Mesh.from_device_mesh(DeviceMesh([[1, 3, 5]], ("dp", "tp"))) == levada.Mesh(dp=1, tp=3)
     with pytest.raises(levada.InvalidArgument, match="name its axes"):

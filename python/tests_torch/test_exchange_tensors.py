@@ -5,6 +5,7 @@ from __future__ import annotations
 import pathlib
 
 import process_groups
+import pytest
 import ranks
 import torch
 from levada import exchange
@@ -59,3 +60,20 @@ def test_values_of_torch_cross_as_they_are() -> None:
     assert batch.values(0) == values and {name: type(each) for name, each in batch.values(0).items()} == {
         name: type(each) for name, each in values.items()
     }
+
+
+@pytest.mark.parametrize(
+    ("tensor", "why"),
+    [
+        (torch.ones(2, requires_grad=True), "requires gradients"),
+        (torch.ones(2, requires_grad=True) * 2, "requires gradients"),
+        (torch.nn.Parameter(torch.ones(2)), "is a torch.nn.Parameter"),
+        (torch.nn.Parameter(torch.ones(2), requires_grad=False), "is a torch.nn.Parameter"),
+    ],
+)
+def test_what_requires_gradients_is_refused_by_key_and_sample(tensor: torch.Tensor, why: str) -> None:
+    with pytest.raises(TypeError, match=f"key x {why}.*detach"):
+        exchange.SampleBatch(["a", "b"], {"x": tensor})
+    with pytest.raises(TypeError, match=f"key x of sample b {why}.*detach"):
+        exchange.SampleBatch(["a", "b"], {"x": [torch.ones(2), tensor]})
+    assert exchange.SampleBatch(["a"], {"x": [tensor.detach()]}).item("x", 0).tolist() == tensor.tolist()

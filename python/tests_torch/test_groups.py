@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pathlib
+import re
+import textwrap
 
 import levada
 import process_groups
@@ -100,6 +102,9 @@ def test_a_device_mesh_is_taken_where_a_mesh_is(tmp_path: pathlib.Path) -> None:
             tell(error=str(error))
         named = torch.distributed.device_mesh.init_device_mesh("cpu", (2, 2), mesh_dim_names=("replica", "tp"))
         tell(named=list(levada.Feed(range(4), named, data_axes=["replica"])))
+        critic = exchange.destinations(named, [["a"], ["b"]], data_axes=["replica"])
+        tell(ranks=[each.ranks for each in critic], ids=[each.ids for each in critic],
+             heads=exchange.data_heads(named, data_axes=["replica"]))
         try:
             levada.Feed([1], levada.Mesh(dp=4), data_axes=["dp"])
         except levada.InvalidArgument as error:
@@ -112,7 +117,39 @@ def test_a_device_mesh_is_taken_where_a_mesh_is(tmp_path: pathlib.Path) -> None:
         assert mine[2] == {"size": 2, "heads": [rank % 2, 2 + rank % 2]}
         assert "give a levada.Mesh or a DeviceMesh" in str(mine[3]["error"])
         assert mine[4] == {"named": [rank // 2, 2 + rank // 2]}
-        assert "data_axes is for a DeviceMesh" in str(mine[5]["error"])
+        assert mine[5] == {"ranks": [[0, 1], [2, 3]], "ids": [["a"], ["b"]], "heads": [0, 2]}
+        assert "data_axes is for a DeviceMesh" in str(mine[6]["error"])
+
+
+def test_a_mesh_of_a_device_mesh_knows_this_process_s_rank_in_it(tmp_path: pathlib.Path) -> None:
+    told = process_groups.succeed(
+        tmp_path,
+        8,
+        """
+        from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+        whole = init_device_mesh("cpu", (2, 2, 2), mesh_dim_names=("pp", "dp", "tp"))
+        for axes in (("pp", "dp", "tp"), ("dp",), ("pp", "tp"), ("pp", "dp")):
+            devices = whole[axes]
+            mesh = levada.Mesh.from_device_mesh(devices)
+            assert [mesh.coordinate(axis) for axis in axes] == list(devices.get_coordinate()), (axes, mesh)
+            assert [mesh[axis].coordinate(axis) for axis in axes] == [devices.get_local_rank(axis) for axis in axes]
+        named = levada.Feed(range(4), whole["dp"], data_axes=[]).mesh
+        tell(dp=levada.Feed(range(4), whole["dp"]).mesh.coordinate("dp"), named=named.coordinate("dp"), data=named.data_axes)
+        some = DeviceMesh("cpu", [[2, 3], [6, 7]], mesh_dim_names=("dp", "tp"))
+        mesh = levada.Mesh.from_device_mesh(some)
+        try:
+            tell(some=[mesh.coordinate("dp"), mesh.coordinate("tp")], group=mesh.group(["tp"]))
+        except levada.InvalidArgument as error:
+            tell(error=str(error))
+        """,
+    )
+    for rank, mine in enumerate(told):
+        assert mine[0] == {"dp": rank // 2 % 2, "named": rank // 2 % 2, "data": []}
+        if rank in (2, 3, 6, 7):
+            dp, tp = rank // 4, rank % 2
+            assert mine[1] == {"some": [dp, tp], "group": [2 * dp, 2 * dp + 1]}
+        else:
+            assert f"rank {rank} of the job is not in the device mesh of 'dp=2,tp=2'" in str(mine[1]["error"])
 
 
 def test_a_mesh_is_checked_against_process_groups(tmp_path: pathlib.Path) -> None:
@@ -143,7 +180,16 @@ def test_a_mesh_is_checked_against_process_groups(tmp_path: pathlib.Path) -> Non
             levada.Feed(range(4), levada.Mesh(dp=1, tp=2, pp=2))
         except levada.InvalidArgument as error:
             tell(error=str(error))
-        tell(got=list(levada.Feed(range(4), levada.Mesh(pp=2, tp=2))), own=list(levada.Feed(range(4))))
+        # A mesh of data axes alone is compared, too, and any group of all ranks.
+        everybody = dist.new_group([0, 1, 2, 3])
+        from torch.distributed.device_mesh import init_device_mesh
+        devices = init_device_mesh("cpu", (4,), mesh_dim_names=("dp",))
+        for arguments in ({}, {"group": dist.group.WORLD}, {"mesh": levada.Mesh(dp=4), "group": everybody}, {"mesh": devices}):
+            try:
+                tell(wrong=list(levada.Feed(range(4), **arguments)))
+            except levada.InvalidArgument as error:
+                tell(alone=str(error))
+        tell(got=list(levada.Feed(range(4), levada.Mesh(pp=2, tp=2))), own=list(levada.Feed(range(4), group=levada.join())))
         halves = [dist.new_group([0, 2]), dist.new_group([1, 3])]
         tell(half=list(levada.Feed(range(2), levada.Mesh(tp=2), group=halves[rank % 2])))
         """,
@@ -153,8 +199,107 @@ def test_a_mesh_is_checked_against_process_groups(tmp_path: pathlib.Path) -> Non
         assert f"rank {rank} is dp0 tp{rank // 2} pp{rank % 2}" in str(mine[1]["error"])
         for refused in mine[1:3]:
             assert "Megatron's process group for tp has ranks" in str(refused["error"])
-        assert mine[3] == {"got": [0, 1, 2, 3], "own": [rank]}  # where each rank gets its own, no group contradicts
-        assert mine[4] == {"half": [0, 1]}
+        assert "levada.join()" not in str(mine[1]["error"])
+        for refused in mine[3:7]:
+            assert f"rank {rank} is dp{rank} in the mesh 'dp=4'" in str(refused["alone"])
+            assert "as Mesh.from_env(tp=2, pp=2); a feed that is not to follow" in str(refused["alone"])
+        assert mine[7] == {"got": [0, 1, 2, 3], "own": [rank]}  # a Membership is the caller's word
+        assert mine[8] == {"half": [0, 1]}
+
+
+def test_a_mesh_is_checked_against_the_groups_of_megatron_core(tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("megatron.core", reason="megatron-core is not installed")
+    told = process_groups.succeed(
+        tmp_path,
+        4,
+        """
+        from megatron.core import parallel_state
+        parallel_state.initialize_model_parallel(tensor_model_parallel_size=2, expert_model_parallel_size=2)
+        tell(mesh=str(levada.Mesh.from_env(tp=2)), got=list(levada.Feed(range(4), levada.Mesh(dp=2, tp=2))))
+        for axes, data_axes in (({"dp": 4}, None), ({"ep": 2, "tp": 2}, None), ({"tp": 2, "ep": 2}, ["ep"]), ({"ep": 2, "tp": 2}, ["ep"])):
+            try:
+                tell(got=list(levada.Feed(range(4), levada.Mesh(**axes, data_axes=data_axes))))
+            except levada.InvalidArgument as error:
+                tell(error=str(error))
+        """,
+    )
+    for rank, mine in enumerate(told):
+        got = [rank // 2, 2 + rank // 2]
+        assert mine[0] == {"mesh": "dp=2,tp=2", "got": got}
+        for refused, axis in zip(mine[1:4], ("tp", "dp", "tp"), strict=True):
+            assert f"Megatron's process group for {axis} has ranks" in str(refused["error"])
+        assert mine[4] == {"got": got}
+
+
+ABSENT = """
+from levada.job import arrivals, c10d
+arrivals.REMIND_AFTER = 0.3
+"""
+
+
+OVER_TCP = """
+port = os.path.join(os.path.dirname(os.path.abspath(__file__)), "port")
+if rank == 0:
+    store = dist.TCPStore("127.0.0.1", 0, size, True, wait_for_workers=False)
+    with open(port + "+", "w") as file: file.write(str(store.port))
+    os.rename(port + "+", port)
+else:
+    while not os.path.exists(port): time.sleep(0.01)
+    store = dist.TCPStore("127.0.0.1", int(open(port).read()), size, False, wait_for_workers=False)
+dist.destroy_process_group()
+dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
+"""
+
+
+@pytest.mark.parametrize("over", ["", OVER_TCP], ids=["file", "tcp"])
+def test_a_reminder_and_the_timeout_name_the_ranks_that_do_not_join(tmp_path: pathlib.Path, over: str) -> None:
+    make = """
+        done = dist.new_group([0, 1, 2, 3])
+        if rank not in (1, 3):
+            try:
+                levada.join(dist.group.WORLD, timeout=1.5)
+            except levada.Timeout as error:
+                tell(error=str(error))
+        dist.monitored_barrier(done)
+        """
+    outcomes = process_groups.finish(process_groups.start(tmp_path, 4, ABSENT + over + textwrap.dedent(make)), tmp_path)
+    assert [outcome.status for outcome in outcomes] == [0] * 4, "\n".join(each.errors for each in outcomes)
+    for rank in (0, 2):
+        lines = [line for line in outcomes[rank].errors.splitlines() if line.startswith("levada: ")]
+        assert len(lines) == 2, outcomes[rank].errors  # after 0.3 and 0.9 s
+        said = re.compile(rf"rank {rank} on host \S+ has waited (\d\.\d) s to join its group for rank\(s\) 1, 3 of its 4")
+        assert all(said.search(line) and line.endswith("; still waiting") for line in lines), lines
+        error = str(outcomes[rank].told[0][0]["error"])
+        assert (found := said.search(error)) and float(found[1]) >= 1.5 and "whether all of them join" in error, error
+
+
+@pytest.mark.parametrize("over", ["", OVER_TCP], ids=["file", "tcp"])
+def test_a_group_that_cannot_connect_names_the_ranks_that_are_missing(tmp_path: pathlib.Path, over: str) -> None:
+    body = """
+        store = dist.PrefixStore("own", dist.group.WORLD.get_group_store())
+        if rank == 0:
+            try:
+                c10d._own_group(store, 0, 2, [dist.ProcessGroupGloo.create_default_device()], 1.0)
+            except levada.Timeout as error:
+                tell(error=str(error))
+        dist.monitored_barrier()
+        """
+    first, second = process_groups.finish(process_groups.start(tmp_path, 2, ABSENT + over + textwrap.dedent(body)), tmp_path)
+    assert (first.status, second.status) == (0, 0), first.errors + second.errors
+    named = "to connect its group over gloo for rank(s) 1 of its 2"
+    assert named in first.errors and named in str(first.told[0][0]["error"])
+
+
+def test_the_seed_of_an_epoch_reminds_of_the_ranks_that_have_not_begun_it(tmp_path: pathlib.Path) -> None:
+    body = """
+        from levada.dropin.torchdata.random import dist_share_seed
+        for seed in (5, 6):   # the second one late
+            if rank == 0 and seed == 6: time.sleep(1.0)
+            tell(seed=dist_share_seed(seed + rank))
+        """
+    outcomes = process_groups.finish(process_groups.start(tmp_path, 2, ABSENT + textwrap.dedent(body)), tmp_path)
+    assert [outcome.told[0] for outcome in outcomes] == [[{"seed": 5}, {"seed": 6}]] * 2, outcomes[1].errors
+    assert "to share a seed in its group for rank(s) 0 of its 2; still waiting" in outcomes[1].errors
 
 
 def test_what_is_no_group_or_engine_is_refused() -> None:
@@ -174,5 +319,5 @@ def test_placements_of_dtensors_say_where_a_field_goes() -> None:
     for placement in (Partial(), Shard):
         with pytest.raises(levada.InvalidArgument, match="cannot be placed along dp"):
             levada.Layout({"ids": {"dp": placement}})
-    with pytest.raises(levada.InvalidArgument, match="dict from axes"):
-        levada.Layout({"ids": [Shard(0)]})
+    with pytest.raises(levada.InvalidArgument, match=r'Shard\(dim=0\) in a list names no axis; write \{"dp": Shard\(dim=0\)\}'):
+        levada.Layout({"ids": [Shard(0), Replicate()]})

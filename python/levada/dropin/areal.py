@@ -204,7 +204,7 @@ class DataManager:
             sample = self.storage.get(id)
             data = {} if sample is None else sample.data or {}
             try:
-                fields = {key: data[key].cpu() for key in names if data.get(key) is not None}
+                fields = {key: data[key].detach().cpu() for key in names if data.get(key) is not None}
                 if sample is not None and fields:
                     seqlens = {key: sample.seqlens[key] for key in fields}
                     lent = SampleBatch([id], fields, seqlens)

@@ -363,8 +363,11 @@ class _Stream:
         try:
             batch: Batch | None = next(self._feed)
             return batch
-        except SourceError:
-            self._feed.close()  # the next call starts anew, on all ranks alike
+        except (SourceError, Unsupported) as error:
+            if isinstance(error, SourceError):
+                self._feed.close()  # the next call starts anew, on all ranks alike
+            advice = f"set {__name__}.ALLOW_PICKLE = True"
+            error.args = (str(error).replace("give allow_pickle=True", advice),)
             raise
         finally:
             del self._reader.read

@@ -21,7 +21,7 @@ from levada.feed.readers import ITERATE
 from levada.feed.states import FeedState, read_state
 from levada.job.groups import size_of
 from levada.job.job import join, world_size
-from levada.job.meshes import as_mesh, check_whole_job, is_device_mesh
+from levada.job.meshes import as_mesh, check_feed, is_device_mesh
 from levada.pipeline.pipeline import Pipeline
 from levada.pipeline.run import Run
 
@@ -167,13 +167,11 @@ class Feed:
             source._record()
         self.record = record
         self.group = group
-        if mesh is None:
-            mesh = Mesh(dp=world_size() if group is None else size_of(group))
-        elif group is None and is_device_mesh(mesh):
+        if group is None and is_device_mesh(mesh):
             self.group = mesh
-        self.mesh = as_mesh(mesh, data_axes)
-        if self.group is None:
-            check_whole_job(self.mesh, world_size())
+        ranks = world_size() if self.group is None else size_of(self.group)
+        self.mesh = as_mesh(Mesh(dp=ranks) if mesh is None else mesh, data_axes)
+        check_feed(self.mesh, self.group, world_size())
         self.layout = self._layout(layout, divide)
         self.readers = readers
         self.iterate = iterate

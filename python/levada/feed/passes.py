@@ -56,7 +56,15 @@ class PassOptions:
 
     @property
     def is_reader(self) -> bool:
-        return _levada.reads(self.readers, self.mesh, self.job.host_of, self.job.rank)
+        return self._reads(self.job.rank)
+
+    @property
+    def ranks_per_reader(self) -> int:
+        """How many ranks get batches from one that reads."""
+        return self.job.size // sum(map(self._reads, range(self.job.size)))
+
+    def _reads(self, rank: int) -> bool:
+        return _levada.reads(self.readers, self.mesh, self.job.host_of, rank)
 
 
 class Beginning:
@@ -153,8 +161,8 @@ def _read_cursor(options: PassOptions, cursor: bytes) -> tuple[int, int, Any]:
 def _reader_of(options: PassOptions, source: Any, state: Any, handoff: Handoff, counted: Counted) -> Reader:
     samples = None if options.balance is None else Samples(options.balance, options.max_tokens, options.collate)
     if options.iterate == "process":
-        return ProcessReader(source, state, handoff, options.allow_pickle, samples, counted)
-    maker = open_maker(source, state, handoff, options.allow_pickle, samples, counted)
+        return ProcessReader(source, state, handoff, options.allow_pickle, options.ranks_per_reader, samples, counted)
+    maker = open_maker(source, state, handoff, options.allow_pickle, options.ranks_per_reader, samples, counted)
     return InlineReader(maker) if options.iterate == "inline" else BackgroundReader(maker)
 
 

@@ -36,11 +36,18 @@ class ProcessReader(BackgroundReader):
     """A process that iterates, and a thread of this process that takes its batches."""
 
     def __init__(
-        self, source: Any, state: Any, handoff: Handoff, allow_pickle: bool, samples: Samples | None, counted: Counted
+        self,
+        source: Any,
+        state: Any,
+        handoff: Handoff,
+        allow_pickle: bool,
+        ranks: int,
+        samples: Samples | None,
+        counted: Counted,
     ) -> None:
         if source is None:
             raise TypeError("this rank reads for the feed, but its source is None")
-        self._child = _Child(source, state, allow_pickle)
+        self._child = _Child(source, state, allow_pickle, ranks)
         super().__init__(Maker(self._child, self._child.state, handoff, allow_pickle, samples, counted))
         self.where = self._child.where
 
@@ -52,7 +59,7 @@ class ProcessReader(BackgroundReader):
 class _Child:
     """The iterator that the process's is here."""
 
-    def __init__(self, source: Any, state: Any, allow_pickle: bool) -> None:
+    def __init__(self, source: Any, state: Any, allow_pickle: bool, ranks: int) -> None:
         self._owner = os.getpid()
         self._name = type(source).__name__
         self._state: State | None = None
@@ -61,7 +68,7 @@ class _Child:
         # No daemon, for that could have no workers; begin() sees to it that it does not outlive this process. No fork, for
         # this process has threads of Levada's, whose locks a fork could find taken for good.
         self._process = multiprocessing.get_context("spawn").Process(
-            target=_serve, args=(there, self._owner, given, allow_pickle), name="levada reader", daemon=False
+            target=_serve, args=(there, self._owner, given, allow_pickle, ranks), name="levada reader", daemon=False
         )
         with here, there:
             start(self._process)
@@ -115,7 +122,7 @@ class _Child:
         return f"process {self._process.pid}, which iterated {self._name}, {exit_text(self._process)}"
 
 
-def _serve(link: socket.socket, parent: int, given: bytes, allow_pickle: bool) -> None:
+def _serve(link: socket.socket, parent: int, given: bytes, allow_pickle: bool, ranks: int) -> None:
     """The main function of the process."""
     begin(parent)
     job = _levada.link(0, 2, [link.detach()], _START)
@@ -123,7 +130,7 @@ def _serve(link: socket.socket, parent: int, given: bytes, allow_pickle: bool) -
     make = None
     try:
         source, state = pickle.loads(given)
-        make = open_maker(source, state, handoff, allow_pickle).make
+        make = open_maker(source, state, handoff, allow_pickle, ranks + 1).make  # and this process's parent
     except Exception:
         handoff.fail(traceback.format_exc())
     with contextlib.suppress(Error):  # the parent is notified, or has ended

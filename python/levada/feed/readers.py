@@ -25,7 +25,9 @@ _LONG = 0.5
 _NOTHING = object()
 _FREE = 1e-4
 _SHARE = 0.01
-"""Calls of a loader's state_dict() take at most _FREE seconds each, or at most this share of the time."""
+"""A loader's state costs at most _FREE seconds an item, or at most this share of the time."""
+_PER_BYTE = 1e-9
+"""Seconds in which each rank, and the reader for each, copies a byte of a state, or a network of 10 Gb/s carries it."""
 
 State = tuple[bytes, str, int]
 """A loader's packed state, the reason why it could not be packed, and the number of items since then."""
@@ -62,12 +64,15 @@ class EndsBeforeState(Exception):
 
 
 class PacedState:
-    """Calls a loader's state_dict() so seldom that it costs its batches almost no time. The state of an item between two
-    calls is the earlier state and the number of items since then, which are read again."""
+    """Calls a loader's state_dict() so seldom that asking for, encoding and sending its state costs its batches almost no
+    time. The state of an item between two calls is the earlier state and the number of items since then, which are read
+    again."""
 
-    def __init__(self, state_dict: Callable[[], Any], allow_pickle: bool) -> None:
+    def __init__(self, state_dict: Callable[[], Any], allow_pickle: bool, ranks: int) -> None:
+        """`ranks`: those that this reader sends it to."""
         self._state_dict = state_dict
         self._allow_pickle = allow_pickle
+        self._seconds_per_byte = (1 + ranks) * _PER_BYTE
         self._due = 0.0
 
     def __call__(self) -> State | None:
@@ -77,8 +82,9 @@ class PacedState:
             return None
         state = self._pack()
         ended = time.monotonic()
-        if ended - begun > _FREE:
-            self._due = ended + (ended - begun) / _SHARE
+        cost = ended - begun + len(state[0]) * self._seconds_per_byte
+        if cost > _FREE:
+            self._due = ended + cost / _SHARE
         return state
 
     def _pack(self) -> State:
@@ -178,17 +184,19 @@ def open_maker(
     state: Any,
     handoff: Handoff,
     allow_pickle: bool,
+    ranks: int,
     samples: Samples | None = None,
     counted: Counted = NOTHING_COUNTED,
 ) -> Maker:
-    """Returns a Maker of the items of iter(source), which resumes at `state` unless that is None."""
+    """Returns a Maker of the items of iter(source), which resumes at `state` unless that is None. `ranks`: the number of
+    ranks that receive its batches."""
     if source is None:
         raise TypeError("this rank reads for the feed, but its source is None")
     if state is not None:
         source.load_state_dict(state)
     iterator = iter(source)
     state_dict = getattr(source, "state_dict", None)
-    paced = PacedState(state_dict, allow_pickle) if state_dict else lambda: None
+    paced = PacedState(state_dict, allow_pickle, ranks) if state_dict else lambda: None
     return Maker(iterator, paced, handoff, allow_pickle, samples, counted)
 
 

@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 from levada import _levada
 from levada._levada import Link, Membership
 from levada.base.errors import EngineError, InvalidArgument, Timeout, Unsupported
+from levada.job.arrivals import Arrivals
 from levada.job.groups import all_gather
 
 _HEADERS, _BODIES = 1, 2  # tags
@@ -385,19 +386,17 @@ def _own_group(store: Any, rank: int, size: int, devices: list[Any], timeout: fl
     options = distributed.ProcessGroupGloo._Options()
     options._devices, options._threads = devices, 2 * len(devices)
     options._timeout = datetime.timedelta(seconds=timeout)
-    try:
-        with _starting_polite_threads():
-            group = distributed.ProcessGroupGloo(store, rank, size, options)
-        barrier = distributed.BarrierOptions()
-        barrier.timeout = datetime.timedelta(seconds=max(timeout - (time.monotonic() - began), 0.001))
-        group.barrier(barrier).wait()  # where one has gone before another is connected to all, that one fails
-        return group
-    except RuntimeError as error:
-        kind = Timeout if time.monotonic() - began >= timeout else EngineError
-        raise kind(
-            f"rank {rank} on host {socket.gethostname()} could not reach all ranks of its group over gloo: "
-            f"{_first_line(error)}; see whether a firewall lies between the hosts"
-        ) from error
+    with Arrivals(store, rank, size, "to connect its group over gloo") as arrivals:
+        try:
+            with _starting_polite_threads():
+                group = distributed.ProcessGroupGloo(store, rank, size, options)
+            barrier = distributed.BarrierOptions()
+            barrier.timeout = datetime.timedelta(seconds=max(timeout - (time.monotonic() - began), 0.001))
+            group.barrier(barrier).wait()  # where one has gone before another is connected to all, that one fails
+            return group
+        except RuntimeError as error:
+            kind = Timeout if time.monotonic() - began >= timeout else EngineError
+            raise kind(f"{arrivals.describe()} ({_first_line(error)}); see whether a firewall lies between the hosts") from error
 
 
 def join_over(group: Any, name: str, host_of: list[int], timeout: float) -> tuple[Membership, ProcessGroupTransport]:

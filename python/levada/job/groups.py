@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from levada import _levada
 from levada._levada import Membership
 from levada.base.errors import EngineError, InvalidArgument, Timeout, Unsupported
+from levada.job.arrivals import arrivals_at
 from levada.job.meshes import is_device_mesh, ranks_of
 
 ENGINES = ("auto", "shm", "c10d", "shm+c10d")
@@ -80,15 +81,15 @@ def all_gather(group: Any, mine: bytes, timeout: float) -> list[bytes]:
     sent = torch.tensor(list(mine), dtype=torch.uint8, device=device)
     received = [torch.empty_like(sent) for _ in range(group.size())]
     began = time.monotonic()
-    try:
-        group.allgather([received], [sent]).wait(datetime.timedelta(seconds=timeout))
-    except RuntimeError as error:
-        kind = Timeout if time.monotonic() - began >= timeout else EngineError
-        why = str(error).partition("\n")[0]
-        raise kind(
-            f"rank {group.rank()} on host {socket.gethostname()} did not hear from all {group.size()} ranks of its group ({why}); "
-            "see whether all of them join it, and whether a firewall lies between their hosts"
-        ) from error
+    with arrivals_at(group, "to join its group") as arrivals:
+        try:
+            group.allgather([received], [sent]).wait(datetime.timedelta(seconds=timeout))
+        except RuntimeError as error:
+            kind = Timeout if time.monotonic() - began >= timeout else EngineError
+            why = str(error).partition("\n")[0]
+            raise kind(
+                f"{arrivals.describe()} ({why}); see whether all of them join it, and whether a firewall lies between their hosts"
+            ) from error
     return [bytes(each.tolist()) for each in received]
 
 

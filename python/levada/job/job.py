@@ -46,6 +46,9 @@ def join(group: Any = None, *, engine: str = "auto", timeout: float = 1800.0) ->
     engine: "shm", for ranks of one host; "c10d", over a process group; "shm+c10d", shm within each host and c10d between
         hosts; "auto", shm if all ranks are on one host, c10d if each is on a host of its own, and otherwise "shm+c10d".
 
+    A rank that waits writes a line on standard error, over a process group after 30 s, that names the ranks that have not
+    arrived.
+
     Raises InvalidArgument for an unknown engine or group, and if ranks request different engines; Timeout, naming the ranks
     that did not arrive; EngineError on all ranks, if one cannot connect to another; Unsupported, at once, if the launcher's
     variables say that ranks are on several hosts and torch.distributed is not initialized.

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from levada._levada import Mesh
+from levada._levada import Membership, Mesh
 from levada.base.errors import InvalidArgument
 
 
@@ -23,8 +23,7 @@ def as_mesh(mesh: Any, data_axes: Sequence[str] | None = None) -> Mesh:
             raise InvalidArgument("data_axes is for a DeviceMesh; give it to levada.Mesh(..., data_axes=...) itself")
         return mesh
     if is_device_mesh(mesh):
-        made = Mesh.from_device_mesh(mesh)
-        return made if data_axes is None else Mesh(data_axes=data_axes, **dict(made.axes))
+        return Mesh.from_device_mesh(mesh, data_axes=data_axes)
     raise InvalidArgument(f"mesh is {mesh!r}; give a levada.Mesh or a DeviceMesh of torch.distributed")
 
 
@@ -33,7 +32,9 @@ def ranks_of(device_mesh: Any) -> tuple[int, ...]:
     return tuple(device_mesh.mesh.flatten().tolist())
 
 
-def check_groups(mesh: Mesh, whose: str, groups: Mapping[str, Any]) -> None:
+def check_groups(
+    mesh: Mesh, whose: str, groups: Mapping[str, Any], example: str = "as Mesh.from_env(order='tp-cp-ep-dp-pp')"
+) -> None:
     """Raises InvalidArgument unless each of this process's process groups, by axis, has the ranks that the mesh of the
     whole job puts along that axis. "dp" is all data axes together."""
     distributed = sys.modules["torch.distributed"]
@@ -45,22 +46,29 @@ def check_groups(mesh: Mesh, whose: str, groups: Mapping[str, Any]) -> None:
         if ranks != expected:
             raise InvalidArgument(
                 f"rank {rank} is {mesh.describe(rank)} in the mesh '{mesh}', where ranks {expected} differ along {axis}, but "
-                f"{whose} for {axis} has ranks {ranks}; give the axes in the order of the groups, as "
-                f"Mesh.from_env(order='tp-cp-ep-dp-pp') does from the fastest on"
+                f"{whose} for {axis} has ranks {ranks}; give the mesh the axes of the groups in their order, {example}"
             )
 
 
-def check_whole_job(mesh: Mesh, ranks: int) -> None:
-    """check_megatron() of a mesh of all the job's ranks on which some get the same batches. Where each rank gets its own,
-    the groups along which a model is divided do not matter."""
-    if mesh.size == ranks and len(mesh.data_axes) < len(mesh.axes):
-        check_megatron(mesh)
+def check_feed(mesh: Mesh, group: Any, ranks: int) -> None:
+    """check_megatron() of the mesh of a feed, if that is of all the job's ranks in their order. A Membership as `group` is
+    the caller's word that the mesh is right, whatever Megatron's groups are."""
+    if mesh.size != ranks or isinstance(group, Membership) or _megatron() is None:
+        return
+    if group is None:
+        members = list(range(ranks))
+    elif is_device_mesh(group):
+        members = list(ranks_of(group))
+    else:
+        members = sys.modules["torch.distributed"].get_process_group_ranks(group)
+    if members == list(range(ranks)):
+        check_megatron(mesh, "; a feed that is not to follow Megatron's groups takes group=levada.join()")
 
 
-def check_megatron(mesh: Mesh) -> None:
+def check_megatron(mesh: Mesh, otherwise: str = "") -> None:
     """check_groups() of Megatron-LM's groups, where they have been initialized."""
-    state = sys.modules.get("megatron.core.parallel_state")
-    if state is None or not state.model_parallel_is_initialized():
+    state = _megatron()
+    if state is None:
         return
     groups = {
         "tp": state.get_tensor_model_parallel_group(),
@@ -68,4 +76,13 @@ def check_megatron(mesh: Mesh) -> None:
         "pp": state.get_pipeline_model_parallel_group(),
         "dp": state.get_data_parallel_group(),
     }
-    check_groups(mesh, "Megatron's process group", groups)
+    if "ep" in dict(mesh.axes):  # which Megatron takes from the ranks along its other axes
+        groups["ep"] = state.get_expert_model_parallel_group()
+    sizes = [f"{axis}={group.size()}" for axis, group in groups.items() if axis != "dp" and group.size() > 1]
+    check_groups(mesh, "Megatron's process group", groups, f"as Mesh.from_env({', '.join(sizes)}){otherwise}")
+
+
+def _megatron() -> Any:
+    """Megatron-LM's module of process groups, where they have been initialized."""
+    state = sys.modules.get("megatron.core.parallel_state")
+    return state if state is not None and state.model_parallel_is_initialized() else None

@@ -123,6 +123,20 @@ nb::dict values_at(const Samples& samples, std::size_t position) {
   return told;
 }
 
+/// The elements of a tensor of `samples`. Throws Python's TypeError, naming `path`, for what an exchange would lose.
+Tensor tensor_of(Samples& samples, const TensorLibraries& libraries, nb::handle value, TensorKind kind,
+                 const std::string& path) {
+  Tensor tensor = libraries.from_python(value, kind, path);
+  if (kind != TensorKind::torch) return tensor;
+  const int traits = static_cast<int>(libraries.torch_kind(value, tensor.view())) & TorchTraits::all;
+  if ((traits & (TorchTraits::requires_grad | TorchTraits::parameter)) != 0) {
+    const char* what = (traits & TorchTraits::parameter) != 0 ? "is a torch.nn.Parameter" : "requires gradients";
+    throw nb::type_error(fmt::format("{} {}, which does not cross; give detach() of it", path, what).c_str());
+  }
+  samples.kind = kind;
+  return tensor;
+}
+
 /// One tensor, or None, an item.
 void set_items(Samples& samples, std::string name, nb::handle items, nb::handle seqlens) {
   const TensorLibraries libraries;
@@ -136,10 +150,11 @@ void set_items(Samples& samples, std::string name, nb::handle items, nb::handle 
       continue;
     }
     TensorKind kind{};
-    const auto path = fmt::format("key {}, item {}", key.name, tensors.size());
+    const auto path = tensors.size() < samples.batch.size()
+                          ? fmt::format("key {} of sample {}", key.name, samples.batch.ids()[tensors.size()])
+                          : fmt::format("key {}, item {}", key.name, tensors.size());
     if (!libraries.is_tensor(item, kind)) throw nb::type_error(fmt::format("{} is no tensor", path).c_str());
-    if (kind == TensorKind::torch) samples.kind = kind;
-    Tensor tensor = libraries.from_python(item, kind, path);
+    Tensor tensor = tensor_of(samples, libraries, item, kind, path);
     if (tensor.shape().rank() == 0) throw InvalidArgument(fmt::format("{} has no dimension of tokens", path));
     const std::int64_t tokens = tensor.shape()[0];
     lengths.push_back(std::span(&tokens, 1));
@@ -157,8 +172,7 @@ void set(Samples& samples, std::string key, nb::handle data, nb::handle seqlens)
   const TensorLibraries libraries;
   TensorKind kind{};
   if (!libraries.is_tensor(data, kind)) return set_items(samples, std::move(key), data, seqlens);
-  Tensor packed = libraries.from_python(data, kind, fmt::format("key {}", key));
-  if (kind == TensorKind::torch) samples.kind = kind;
+  Tensor packed = tensor_of(samples, libraries, data, kind, fmt::format("key {}", key));
   auto lengths = seqlens.is_none() ? Seqlens::one_each(Lengths(samples.batch.size(), 1)) : seqlens_of(seqlens);
   samples.changing().set(std::move(key), std::move(packed), std::move(lengths));
 }

@@ -45,6 +45,11 @@ std::string text_of(nb::handle placement) {
   if (nb::isinstance<Replicate>(placement)) return to_string(nb::cast<Replicate>(placement));
   if (nb::isinstance<Zigzag>(placement)) return to_string(nb::cast<Zigzag>(placement));
   if (nb::isinstance<Stages>(placement)) return to_string(nb::cast<Stages>(placement));
+  if (nb::hasattr(placement, "is_replicate")) {  // a DTensor's, in a list: the layout has no mesh to order it by
+    throw InvalidArgument(
+        fmt::format("{} in a list names no axis; write {{\"dp\": {}}}, a dict with one entry for each axis of the mesh",
+                    nb::repr(placement).c_str(), nb::repr(placement).c_str()));
+  }
   throw InvalidArgument(fmt::format(
       "{} is not a placement: pass a levada.Shard, Replicate, Zigzag or Stages, its text such as \"shard(dp,0)\", or a "
       "dict from axes to placements of torch.distributed.tensor",

@@ -46,7 +46,8 @@ Mesh mesh_of_job(const std::optional<std::string>& order, const Names& data_axes
   return mesh;
 }
 
-Mesh mesh_of_devices(nb::handle device_mesh) {
+/// The mesh keeps this process's coordinates in the DeviceMesh, None for a process that is not in it: own_rank().
+nb::object mesh_of_devices(nb::handle device_mesh, const Names& data_axes) {
   const nb::object names = device_mesh.attr("mesh_dim_names");
   if (names.is_none()) throw InvalidArgument("the device mesh has no mesh_dim_names; name its axes, as ('dp', 'tp')");
   const nb::object ranks = device_mesh.attr("mesh");
@@ -57,14 +58,41 @@ Mesh mesh_of_devices(nb::handle device_mesh) {
   std::vector<Axis> axes;
   const auto sizes = nb::cast<std::vector<int>>(nb::list(ranks.attr("shape")));
   for (std::size_t i = 0; i < sizes.size(); ++i) axes.push_back({nb::cast<std::string>(names[i]), sizes[i]});
-  return Mesh(std::move(axes));
+  nb::object mesh = nb::cast(Mesh(std::move(axes), data_axes));
+  mesh.attr("_coordinates") = device_mesh.attr("get_coordinate")();
+  return mesh;
 }
 
-int own_rank() {
-  return nb::cast<int>(nb::module_::import_("levada.job.job").attr("rank")());
+/// This process's rank in a mesh: in the whole job, in a DeviceMesh, or in some axes of such a mesh. Throws
+/// InvalidArgument for a mesh in which this process has no place that is known.
+int own_rank(nb::handle self) {
+  const auto& mesh = nb::cast<const Mesh&>(self);
+  if (const nb::object whole = nb::getattr(self, "_whole", nb::none()); !whole.is_none()) {
+    const auto& larger = nb::cast<const Mesh&>(whole);
+    const int rank = own_rank(whole);
+    std::vector<int> coordinates;
+    for (const auto& axis : mesh.axes()) coordinates.push_back(larger.coordinate(rank, axis.name));
+    return mesh.rank_at(coordinates);
+  }
+  const nb::module_ job = nb::module_::import_("levada.job.job");
+  const int rank = nb::cast<int>(job.attr("rank")());
+  if (nb::hasattr(self, "_coordinates")) {
+    const nb::object coordinates = self.attr("_coordinates");
+    if (!coordinates.is_none()) return mesh.rank_at(nb::cast<std::vector<int>>(coordinates));
+    throw InvalidArgument(fmt::format(
+        "rank {} of the job is not in the device mesh of '{}'; pass a rank of the mesh first", rank, mesh.to_string()));
+  }
+  const int ranks = nb::cast<int>(job.attr("world_size")());
+  if (mesh.size() == ranks) return rank;
+  throw InvalidArgument(
+      fmt::format("the mesh '{}' has {} ranks and the job has {}, so that rank {} of the job has no known place in the "
+                  "mesh; pass a rank of the mesh first",
+                  mesh.to_string(), mesh.size(), ranks, rank));
 }
 
-Mesh part_of_mesh(const Mesh& mesh, const std::variant<std::string, std::vector<std::string>>& names) {
+/// The part keeps the mesh that it is of: own_rank().
+nb::object part_of_mesh(nb::handle self, const std::variant<std::string, std::vector<std::string>>& names) {
+  const auto& mesh = nb::cast<const Mesh&>(self);
   const auto* one = std::get_if<std::string>(&names);
   const auto wanted = one != nullptr ? std::vector{*one} : std::get<std::vector<std::string>>(names);
   for (const auto& name : wanted) {
@@ -77,7 +105,9 @@ Mesh part_of_mesh(const Mesh& mesh, const std::variant<std::string, std::vector<
     axes.push_back(axis);
     if (std::ranges::find(mesh.data_axes(), axis.name) != mesh.data_axes().end()) data_axes.push_back(axis.name);
   }
-  return Mesh(std::move(axes), data_axes);
+  nb::object part = nb::cast(Mesh(std::move(axes), data_axes));
+  part.attr("_whole") = self;
+  return part;
 }
 
 std::vector<std::pair<std::string, int>> axis_list(const Mesh& mesh) {
@@ -89,7 +119,8 @@ std::vector<std::pair<std::string, int>> axis_list(const Mesh& mesh) {
 }  // namespace
 
 void bind_mesh(nb::module_& module) {
-  nb::class_<Mesh>(module, "Mesh", "The ranks of a job as named axes, row-major: the last varies fastest.")
+  nb::class_<Mesh>(module, "Mesh", nb::dynamic_attr(),
+                   "The ranks of a job as named axes, row-major: the last varies fastest.")
       .def(
           "__init__",
           [](Mesh* self, const Names& data_axes, const nb::kwargs& axes) { new (self) Mesh(axes_of(axes), data_axes); },
@@ -115,8 +146,11 @@ void bind_mesh(nb::module_& module) {
           "`order` does not name. Raises InvalidArgument where the axes do not multiply to the job's size, and where "
           "Megatron's process groups, if they are initialized, hold other ranks.")
       .def_static(
-          "from_device_mesh", &mesh_of_devices, nb::arg("device_mesh"),
-          nb::sig("def from_device_mesh(device_mesh: object) -> Mesh"),
+          "from_device_mesh", &mesh_of_devices, nb::arg("device_mesh"), nb::kw_only(),
+          nb::arg("data_axes") = nb::none(),
+          nb::sig(
+              "def from_device_mesh(device_mesh: object, *, data_axes: collections.abc.Sequence[str] | None = None) "
+              "-> Mesh"),
           "The axes of a torch.distributed DeviceMesh; of one over some of the job's ranks, a mesh of their group. "
           "Raises InvalidArgument for one without mesh_dim_names, or whose ranks do not rise row after row.")
       .def_prop_ro("size", &Mesh::size, "Ranks in all.")
@@ -128,16 +162,28 @@ void bind_mesh(nb::module_& module) {
       .def("axis_size", &Mesh::axis_size, nb::arg("name"), "Ranks along an axis; 1 for one that the mesh has not.")
       .def("coordinate", &Mesh::coordinate, nb::arg("rank"), nb::arg("axis"), "Position of a rank along an axis.")
       .def(
-          "coordinate", [](const Mesh& mesh, const std::string& axis) { return mesh.coordinate(own_rank(), axis); },
-          nb::arg("axis"), "Position of this process's rank in its job along an axis.")
+          "coordinate",
+          [](nb::handle self, const std::string& axis) {
+            return nb::cast<const Mesh&>(self).coordinate(own_rank(self), axis);
+          },
+          nb::arg("axis"), nb::sig("def coordinate(self, axis: str) -> int"),
+          "Position of this process along an axis of a mesh that has the whole job's ranks, of a DeviceMesh's, or of "
+          "some axes of those. Raises InvalidArgument for another mesh, and outside the DeviceMesh.")
       .def("group", &Mesh::group, nb::arg("rank"), nb::arg("axes"),
            "The ranks that differ from `rank` at most along these axes, ascending.")
       .def(
-          "group", [](const Mesh& mesh, const Mesh::Names& axes) { return mesh.group(own_rank(), axes); },
-          nb::arg("axes"), "The ranks that differ from this process's rank in its job at most along these axes.")
+          "group",
+          [](nb::handle self, const Mesh::Names& axes) {
+            return nb::cast<const Mesh&>(self).group(own_rank(self), axes);
+          },
+          nb::arg("axes"), nb::sig("def group(self, axes: collections.abc.Sequence[str]) -> list[int]"),
+          "The ranks of the mesh that differ from this process's at most along these axes, as coordinate(axis) knows "
+          "it.")
       .def("__getitem__", &part_of_mesh, nb::arg("axes"),
            nb::sig("def __getitem__(self, axes: str | tuple[str, ...], /) -> Mesh"),
-           "The mesh of these axes alone, in this mesh's order. Raises KeyError for an axis that the mesh lacks.")
+           "The mesh of these axes alone, in this mesh's order, whose ranks are the positions along them. Raises "
+           "KeyError for "
+           "an axis that the mesh lacks.")
       .def("describe", &Mesh::describe, nb::arg("rank"), "A rank's coordinates for people: 'dp0 tp1'.")
       .def(
           "__eq__",

@@ -9,6 +9,8 @@ from typing import Any
 import torch  # type: ignore[import-not-found, unused-ignore]
 import torch.distributed as dist  # type: ignore[import-not-found, unused-ignore]
 
+from levada.job.arrivals import arrivals_at
+
 __all__ = ["SeedGenerator", "dist_share_seed"]
 
 
@@ -46,7 +48,9 @@ class SeedGenerator:
 
 
 def dist_share_seed(seed: int, process_group: Any = None) -> int:
-    """Returns rank 0's seed on every rank of the group. Collective."""
+    """Returns rank 0's seed on every rank of the group. Collective. After 30 s a line on standard error names the ranks
+    that have not called it."""
     shared = torch.tensor(seed - 2**63, dtype=torch.int64)
-    dist.broadcast(shared, src=0, group=process_group)
+    with arrivals_at(dist.group.WORLD if process_group is None else process_group, "to share a seed in its group"):
+        dist.broadcast(shared, src=0, group=process_group)
     return int(shared.item()) + 2**63
