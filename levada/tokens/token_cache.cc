@@ -119,17 +119,25 @@ bool remove_list_if_ended(const std::string& path) {
   return fd && ::flock(fd.get(), LOCK_EX | LOCK_NB) == 0 && ::unlink(path.c_str()) == 0;
 }
 
-/// Entries that some process has in use; forgets the lists of those that have ended.
+/// Returns the names of the entries that some process has in use, and removes the lists of processes that have ended.
+/// Throws SourceError for a list that cannot be read: any entry may be on it.
 std::set<std::string> entries_in_use(const std::string& dir) {
   std::set<std::string> names;
   std::error_code error;
   for (const auto& file : fs::directory_iterator(dir, error)) {
     const auto path = file.path().string();
     if (!file.path().filename().string().starts_with(uses_prefix) || remove_list_if_ended(path)) continue;
-    const auto list = read_own(path).value_or("");
-    for (std::size_t at = 0; at < list.size();) {
-      const auto end = std::min(list.find('\n', at), list.size());
-      names.insert(list.substr(at, end - at));
+    const auto list = read_own(path);
+    if (!list) {
+      if (fs::symlink_status(path, error).type() == fs::file_type::not_found) continue;  // Its process has just ended.
+      throw SourceError(
+          fmt::format("{} lists entries of the token cache that are in use, and cannot be read, so no entry can be "
+                      "removed: remove it when no process uses the cache any more",
+                      printable(path)));
+    }
+    for (std::size_t at = 0; at < list->size();) {
+      const auto end = std::min(list->find('\n', at), list->size());
+      names.insert(list->substr(at, end - at));
       at = end + 1;
     }
   }
@@ -387,16 +395,22 @@ std::vector<CachedTokens> TokenCache::tokenize(const std::vector<std::string>& p
   return tokens;
 }
 
-void TokenCache::bound() {
+void TokenCache::bound() try {
   prune(*options_.max_bytes);
   std::uint64_t bytes = 0;
   for (const auto& entry : entries()) bytes += entry.bytes;
-  const std::lock_guard lock(mutex_);
-  if (bytes <= *options_.max_bytes || !options_.warn || std::exchange(has_warned_, true)) return;
-  options_.warn(
+  if (bytes <= *options_.max_bytes) return;
+  warn_once(
       fmt::format("the token cache {} holds {} that are in use, more than the {} that it may have: raise that "
                   "(--cache-size, cache_size=)",
                   printable(dir_), format_bytes(bytes), format_bytes(*options_.max_bytes)));
+} catch (const SourceError& error) {
+  warn_once(error.what());  // The tokens are there, and the cache may stay larger for once.
+}
+
+void TokenCache::warn_once(const std::string& text) {
+  const std::lock_guard lock(mutex_);
+  if (options_.warn && !std::exchange(has_warned_, true)) options_.warn(text);
 }
 
 std::vector<TokenCacheEntry> TokenCache::entries() const {

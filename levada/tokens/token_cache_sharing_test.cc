@@ -1,5 +1,8 @@
+#include <fcntl.h>
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -7,6 +10,7 @@
 #include <functional>
 #include <latch>
 
+#include "levada/base/refusal_testing.h"
 #include "levada/base/threads.h"
 #include "levada/tokens/token_caching_testing.h"
 
@@ -17,6 +21,7 @@ using ::testing::ElementsAre;
 using ::testing::EndsWith;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
+using ::testing::StartsWith;
 namespace fs = std::filesystem;
 
 /// Another process, which runs `act` and then ends without a word to anyone.
@@ -186,6 +191,31 @@ TEST_F(TokenCacheSharing, KeepsWhatAnotherProcessHasInUse) {
   for (const auto& entry : cache.entries()) EXPECT_FALSE(entry.in_use) << entry.source;
   EXPECT_THAT(cache.prune(0), SizeIs(2));
   EXPECT_THAT(names_in_cache(), IsEmpty());
+}
+
+TEST_F(TokenCacheSharing, KeepsWhatAProcessWithTensOfThousandsOfEntriesHasInUse) {
+  std::string list;
+  for (int i = 0; i < 40'000; ++i) list += fmt::format("shard-{:05}.jsonl.zst-0123456789abcdef\n", i);
+  list += fs::path(tokenize_alone(b_).prefix).filename().string() + "\n";
+  const auto path = dir_.write("cache/tokens/in-use-abcdef", list);
+  UniqueFd user(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  ASSERT_EQ(::flock(user.get(), LOCK_EX), 0);
+  EXPECT_THAT(open().prune(0), IsEmpty());
+  user = {};
+  EXPECT_THAT(open().prune(0), SizeIs(1));
+}
+
+TEST_F(TokenCacheSharing, RemovesNothingWhereAListOfWhatIsInUseCannotBeRead) {
+  tokenize_alone(b_);
+  const auto path = dir_.file("cache/tokens/in-use-abcdef");
+  fs::create_directory(path);
+  EXPECT_THAT(refusal<SourceError>([&] { open().prune(0); }), StartsWith(path + " lists entries of the token cache"));
+  auto cache = open(0);
+  EXPECT_GT(tokenize(cache, dir_.write("c.txt", "c")).bytes_read, 0);
+  EXPECT_THAT(warnings_, ElementsAre(StartsWith(path)));
+  EXPECT_THAT(names_in_cache(), SizeIs(2 * 3));
+  fs::remove(path);
+  EXPECT_THAT(cache.entries(), SizeIs(2));
 }
 
 TEST_F(TokenCacheSharing, KeepsWhatIsInUseThoughAForkedProcessLetsGoOfIt) {

@@ -279,6 +279,17 @@ TEST_F(TokenCaching, BelievesNoEntryOfAnotherUser) {
   }
 }
 
+TEST_F(TokenCaching, PutsAnEntryInThePlaceOfWhatIsNoRegularFile) {
+  for (const char* extension : {".json", ".bin", ".idx"}) {
+    const auto path = tokenize_alone(b_).prefix + extension;
+    fs::remove(path);
+    ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+    EXPECT_THAT(open().prune(std::uint64_t{1} << 40), IsEmpty());
+    EXPECT_GT(tokenize_alone(b_).bytes_read, 0) << extension;
+    EXPECT_TRUE(fs::is_regular_file(path)) << extension;
+  }
+}
+
 TEST_F(TokenCaching, MakesRoomWhileItTokenizesManyFiles) {
   for (int i = 0; i < 8; ++i) tokenize_alone(dir_.write(std::to_string(i) + ".txt", std::string(1000, 'a')));
   const auto one = open().entries().at(0).bytes;
