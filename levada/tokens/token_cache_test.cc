@@ -3,15 +3,14 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <csignal>
 #include <functional>
 #include <sstream>
 
 #include "levada/base/fault_testing.h"
+#include "levada/base/full_disk_testing.h"
 #include "levada/sources/sampled_digest.h"
 #include "levada/tokens/token_caching_testing.h"
 
@@ -196,24 +195,6 @@ TEST_F(TokenCaching, AsksForAnotherFolderWhereItCannotWrite) {
             "SourceError: cannot write to the token cache " + b_ +
                 "/cache/tokens: Not a directory; name another folder (--cache-dir, cache_dir=)");
 }
-
-/// Files of this process grow no further than `bytes` as long as it lives.
-class FullDisk {
- public:
-  explicit FullDisk(rlim_t bytes) : before_(::signal(SIGXFSZ, SIG_IGN)) {
-    EXPECT_EQ(::getrlimit(RLIMIT_FSIZE, &limit_), 0);
-    const rlimit now{.rlim_cur = bytes, .rlim_max = limit_.rlim_max};
-    EXPECT_EQ(::setrlimit(RLIMIT_FSIZE, &now), 0);
-  }
-  ~FullDisk() {
-    EXPECT_EQ(::setrlimit(RLIMIT_FSIZE, &limit_), 0);
-    ::signal(SIGXFSZ, before_);
-  }
-
- private:
-  void (*before_)(int);
-  rlimit limit_{};
-};
 
 TEST_F(TokenCaching, SaysHowToMakeRoomWhereTheDiskIsFullAndLeavesNothing) {
   const auto path = write_large(2);
