@@ -36,8 +36,9 @@ class ThreadGroup {
   /// As start_thread().
   template <typename Body>
   void start(std::string_view what, Body&& body) {
-    threads_.emplace_back();
-    threads_.back() = start_thread(what, std::forward<Body>(body));
+    std::list<std::thread> started(1);  // Allocated first: a thread that runs must not be lost.
+    started.back() = start_thread(what, std::forward<Body>(body));
+    threads_.splice(threads_.end(), started);
   }
   bool empty() const { return threads_.empty(); }
   std::size_t size() const { return threads_.size(); }
