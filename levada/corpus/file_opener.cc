@@ -24,8 +24,9 @@ BlockCacheOptions blocks_of(const CorpusOptions& options) {
 
 }  // namespace
 
-FileOpener::FileOpener(const CorpusOptions& options)
+FileOpener::FileOpener(const CorpusOptions& options, std::shared_ptr<MemoryClaims> memory)
     : options_(options),
+      memory_(std::move(memory)),
       token_storage_(options.io, options.open, options.remote, blocks_of(options)),
       text_storage_(options.io, options.open, options.remote),
       cache_storage_(options.io, open_file) {}
@@ -96,6 +97,7 @@ TokenFileOptions FileOpener::options_for(const Storage& storage) const {
                 const std::lock_guard lock(mutex_);
                 if (options_.progress) options_.progress(progress);
               },
+          .memory = memory_,
           .open = [&storage](const std::string& path) { return storage.open(path); }};
 }
 
