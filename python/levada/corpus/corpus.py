@@ -35,9 +35,10 @@ class Corpus:
 
     tokenizer: what makes text into tokens: "bytes"; the path of a tokenizer.json, of a folder of `transformers` or of a
     SentencePiece .model; or a tokenizer of `tokenizers` or `transformers` itself. eod: the token that ends each document,
-    by its text or number; by default the tokenizer's own. chat_template: "own" or the path of a Jinja template: lines are
-    chats, lists of messages in `text_field`, and the loss mask leaves what the assistant says. cache_dir, cache_size:
-    where the tokens of text are kept, and how many bytes they may take.
+    by its text or number; by default the tokenizer's own. special_tokens: documents also get the tokens that the
+    tokenizer's own template puts around a text, such as a beginning of text. chat_template: "own" or the path of a Jinja
+    template: lines are chats, lists of messages in `text_field`, and the loss mask leaves what the assistant says.
+    cache_dir, cache_size: where the tokens of text are kept, and how many bytes they may take.
 
     tensors: what batches consist of, arrays of "numpy" or tensors of "torch".
     """
@@ -53,6 +54,7 @@ class Corpus:
     part: str = "train"
     tokenizer: Any = "bytes"
     eod: str | int = ""
+    special_tokens: bool = False
     chat_template: str = ""
     text_field: str = ""
     skip_bad: bool = False
@@ -82,11 +84,11 @@ class Corpus:
     def options(self) -> dict[str, Any]:
         """As the C++ core takes them."""
         options = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        del options["tensors"], options["chat_template"]
+        del options["tensors"], options["chat_template"], options["special_tokens"]
         several = [self.paths] if isinstance(self.paths, (str, os.PathLike)) else self.paths
         options["paths"] = [os.fsencode(path) for path in several]
         options["cache_dir"] = os.fsencode(self.cache_dir)
-        options["tokenizer"] = open_tokenizer(self.tokenizer, self.chat_template)
+        options["tokenizer"] = open_tokenizer(self.tokenizer, self.chat_template, self.special_tokens)
         options["eod"] = str(self.eod)
         options["split"] = [float(share) for share in self.split]
         options["formats"] = FORMATS
