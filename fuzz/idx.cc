@@ -61,8 +61,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::string idx(reinterpret_cast<const char*>(data) + 2, size - 2);
   try {
     std::int64_t in_documents = 0;
-    const auto index = levada::read_megatron_index(levada::MemoryFile("a.idx", idx), levada::MemoryFile("a.bin", bin),
-                                                   [&](std::int64_t tokens) { in_documents += tokens; });
+    const auto index =
+        levada::read_megatron_index(levada::MemoryFile("a.idx", idx), levada::MemoryFile("a.bin", bin),
+                                    {.on_document = [&](std::int64_t tokens) { in_documents += tokens; }});
     check_index(index, in_documents, bin.size());
     check_reads(levada::TokenFile("a.bin", {.open = levada::open_from({{"a.idx", idx}, {"a.bin", bin}})}));
   } catch (const levada::SourceError&) {

@@ -198,16 +198,16 @@ TEST(CommandFeed, ReadsMoreFilesThanItMayOpen) {
   }
   const auto one = write_file("set.txt", "0123456789abcdef");
   ASSERT_EQ(run({"convert", one, sets + "/0", "--append-eod"}).status, 0);
-  for (int i = 1; i < 600; ++i) {
+  for (int i = 1; i < 4000; ++i) {
     for (const auto* extension : {".bin", ".idx"}) {
       std::filesystem::copy_file(sets + "/0" + extension, fmt::format("{}/{}{}", sets, i, extension));
     }
   }
   rlimit before{};
   ::getrlimit(RLIMIT_NOFILE, &before);
-  const rlimit few{1024, before.rlim_max};
+  const rlimit few{256, before.rlim_max};
   ::setrlimit(RLIMIT_NOFILE, &few);
-  for (const auto& [path, samples] : {std::pair(texts, 1499), std::pair(sets, 637)}) {
+  for (const auto& [path, samples] : {std::pair(texts, 1499), std::pair(sets, 4249)}) {
     const auto report = json_of({"feed", path, "--mesh", "dp=2", "--readers", "dp", "--seq", "16", "--batch", "1"});
     EXPECT_EQ(report["samples"], samples / 2 * 2) << path;
   }

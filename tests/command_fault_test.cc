@@ -213,6 +213,17 @@ Outcome run_limited(const std::string& limits, const std::vector<std::string>& a
   return Command({"-c", line}, {}, "/bin/bash").wait();
 }
 
+TEST(CommandFault, StartsItsRanksWithoutProc) {
+  const std::string empty_proc = "mount -t tmpfs none /proc";
+  const auto in_own_mounts = [](const std::string& line) {
+    return Command({"-m", "sh", "-c", line}, {}, "/usr/bin/unshare").wait();
+  };
+  if (in_own_mounts(empty_proc).status != 0) GTEST_SKIP() << "needs mounts";  // skipped without: rights to mount
+  const auto outcome = in_own_mounts(empty_proc + "; exec " + LEVADA_COMMAND + " feed '" + corpus() +
+                                     "' --mesh dp=2 --batch 2 --seq 64 --steps 2 --json");
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+}
+
 // A sanitizer ends a process that can allocate nothing.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 TEST(CommandFault, EndsWithOneSentenceWhereThreadsOrMemoryAreRefused) {
@@ -288,18 +299,22 @@ TEST(CommandFault, TokenizesMoreTextThanItsControlGroupAllowsMemory) {
   EXPECT_EQ(outcome.status, 0) << outcome.err;
 }
 
-TEST(CommandFault, SaysWhatATableOfDocumentsTakesWhereAControlGroupDoesNotAllowIt) {
+TEST(CommandFault, SaysWhatPackedDocumentsTakeWhereAControlGroupDoesNotAllowIt) {
   const MemoryGroup group(std::uint64_t{48} << 20);
   if (!group.is_usable()) GTEST_SKIP() << no_control_group;  // skipped without: a control group
-  const auto path = scratch() + "/documents.bin";
-  std::string lines;
-  for (int i = 0; i < 2'500'000; ++i) lines += "{\"text\":\"ab\"}\n";
-  ASSERT_EQ(run({"convert", write_file("documents.jsonl", lines), path}).status, 0);
-  const auto outcome =
-      run_limited(group.join(), {"feed", path, "--batch", "1", "--seq", "4", "--steps", "1", "--pack", "best-fit"});
-  EXPECT_EQ(outcome.status, 2) << outcome.err;
-  EXPECT_THAT(outcome.err, HasSubstr("the table of documents of " + path + " takes about "));
-  EXPECT_THAT(outcome.err, HasSubstr(" of the 48.0 MiB that the machine and this process's control groups allow"));
+  const auto refusal = [&](int documents, const std::string& what) {
+    const auto path = scratch() + "/documents.bin";
+    std::string lines;
+    for (int i = 0; i < documents; ++i) lines += "{\"text\":\"ab\"}\n";
+    ASSERT_EQ(run({"convert", write_file("documents.jsonl", lines), path, "--overwrite"}).status, 0);
+    const auto outcome =
+        run_limited(group.join(), {"feed", path, "--batch", "1", "--seq", "4", "--steps", "1", "--pack", "best-fit"});
+    EXPECT_EQ(outcome.status, 2) << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr(what));
+    EXPECT_THAT(outcome.err, HasSubstr(" of the 48.0 MiB that the machine and this process's control groups allow"));
+  };
+  refusal(6'500'000, "the table of documents of " + scratch() + "/documents.bin takes about ");
+  refusal(2'500'000, "the order of 2500000 packed documents takes about ");
 }
 
 #endif

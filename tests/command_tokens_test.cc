@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "command_run.h"
+#include "levada/sources/megatron_testing.h"
 
 namespace levada::test {
 namespace {
@@ -346,6 +347,16 @@ TEST(CommandTokens, AreOfASentencePieceModel) {
     return json_of(std::move(arguments)).at("ranks").at(1).at("fields");
   };
   EXPECT_EQ(digests({"feed", path, "--tokenizer", model()}), digests({"feed", out}));
+}
+
+TEST(CommandTokens, OfADataSetAreInTheVocabularyOfTheTokenizer) {
+  const auto path = write_file("beyond.bin", raw_bin<std::uint16_t>({1, 2, 60'000, 3, 4}));
+  write_file("beyond.idx", raw_index(8, 2, {5}, {0, 1}).bytes());
+  const std::vector<std::string> feed = {"feed", path, "--mesh", "dp=1", "--batch", "1", "--seq", "4"};
+  EXPECT_EQ(json_of(feed).at("steps"), 1);
+  auto named = feed;
+  named.insert(named.end(), {"--tokenizer", model()});
+  expect_refusal(named, 1, "beyond.bin: token 2 is 60000, but the tokenizer has ");
 }
 
 TEST(CommandTokens, AreTheSameWhateverTheNameOfTheTokenizer) {

@@ -35,9 +35,12 @@ class ThreadGroup {
 
   /// As start_thread().
   template <typename Body>
-  void start(std::string_view what, Body&& body) {
-    threads_.emplace_back();
-    threads_.back() = start_thread(what, std::forward<Body>(body));
+  void start(std::string_view what, Body&& body) try {
+    std::list<std::thread> started(1);  // Allocated first: a thread that runs must not be lost.
+    started.back() = start_thread(what, std::forward<Body>(body));
+    threads_.splice(threads_.end(), started);
+  } catch (const std::bad_alloc&) {
+    throw_no_thread(what, std::make_error_code(std::errc::not_enough_memory));
   }
   bool empty() const { return threads_.empty(); }
   std::size_t size() const { return threads_.size(); }

@@ -12,13 +12,19 @@
 
 namespace levada::cli {
 
+/// The tokenizer that is asked for.
+struct TokenizerChoice {
+  std::string name;
+  std::string chat_template = {};  ///< "own" or a file; empty: of texts, not of chats
+  bool special_tokens = false;     ///< with those that the tokenizer's template puts around each text
+};
+
 /// What a program adds to the command.
 struct Extensions {
   /// The program, with its first arguments, that is this command, for the ranks that it starts; empty: this process's.
   std::vector<std::string> self = {};
-  /// Opens a tokenizer by name, that of chats where a template is named; returns null for a name that it does not know.
-  std::function<std::shared_ptr<const Tokenizer>(const std::string& name, const std::string& chat_template)>
-      open_tokenizer = {};
+  /// Returns null for a tokenizer that it does not know.
+  std::function<std::shared_ptr<const Tokenizer>(const TokenizerChoice& choice)> open_tokenizer = {};
   std::string tokenizers = {};  ///< which ones those are, for messages
   std::vector<TextFormat> formats = {};
   RemoteFiles remote = {};

@@ -68,7 +68,7 @@ std::optional<DType> parse_dtype(const std::string& name) {
 ConvertOptions options_of(const ConvertArguments& arguments, const Extensions& extensions) {
   if (arguments.threads < 0) throw InvalidArgument(fmt::format("--threads is {}", arguments.threads));
   ConvertOptions options{
-      .tokenizer = open_tokenizer(arguments.text.tokenizer, extensions),
+      .tokenizer = open_tokenizer({arguments.text.tokenizer, {}, arguments.text.special_tokens}, extensions),
       .dtype = parse_dtype(arguments.dtype),
       .text = arguments.text.options,
       .formats = extensions.formats,

@@ -19,7 +19,8 @@ CorpusOptions corpus_options(const DataArguments& arguments, int readers) {
   options.sequence = arguments.job.sequence;
   if (arguments.shuffle) options.shuffle_seed = arguments.seed;
   options.epochs = arguments.epochs;
-  options.tokenizer = open_tokenizer(arguments.text.tokenizer, arguments.extensions, arguments.chat_template);
+  options.tokenizer = open_tokenizer({arguments.text.tokenizer, arguments.chat_template, arguments.text.special_tokens},
+                                     arguments.extensions);
   options.end_of_document = arguments.text.end_of_document;
   options.text_field = arguments.text.options.text_field;
   options.skip_bad = arguments.text.options.skip_bad;

@@ -119,14 +119,15 @@ DataSummary summarise_megatron(const std::string& path, const SummaryOptions& op
   DataSummary summary{
       .format = "megatron", .paths = {paths.bin, paths.idx}, .bytes = bin->identity().size + idx->identity().size};
   std::int64_t begin = 0;
-  const auto index = read_megatron_index(
-      *idx, *bin,
-      [&](std::int64_t tokens) {
-        if (summary.lengths.count() < options.sample) begin += tokens;
-        if (summary.lengths.count() == options.sample) summary.sample.tokens = tokens;
-        summary.lengths.add(tokens);
-      },
-      [&](std::uint64_t done) { options.progress(done, idx->identity().size); });
+  const auto index =
+      read_megatron_index(*idx, *bin,
+                          {.on_document =
+                               [&](std::int64_t tokens) {
+                                 if (summary.lengths.count() < options.sample) begin += tokens;
+                                 if (summary.lengths.count() == options.sample) summary.sample.tokens = tokens;
+                                 summary.lengths.add(tokens);
+                               },
+                           .on_progress = [&](std::uint64_t done) { options.progress(done, idx->identity().size); }});
   summary.dtype = index.dtype;
   summary.documents = index.documents;
   summary.sequences = index.sequences;

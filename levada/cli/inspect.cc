@@ -160,7 +160,8 @@ std::string as_json(const DataSummary& summary) {
 
 int run_inspect(InspectArguments arguments, const Extensions& extensions) {
   arguments.options.text = arguments.text.options;
-  arguments.options.tokenizer = open_tokenizer(arguments.text.tokenizer, extensions);
+  arguments.options.tokenizer =
+      open_tokenizer({arguments.text.tokenizer, {}, arguments.text.special_tokens}, extensions);
   arguments.options.formats = extensions.formats;
   const auto storage = open_storage(extensions);
   arguments.options.open = [&](const std::string& path) { return storage.open(path); };

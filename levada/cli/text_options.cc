@@ -15,6 +15,8 @@ namespace levada::cli {
 void add_text_options(CLI::App& command, TextArguments& arguments) {
   add_option(command, "--tokenizer", arguments.tokenizer, "NAME",
              "What makes text into tokens: bytes, or a tokenizer's file");
+  command.add_flag("--special-tokens", arguments.special_tokens,
+                   "Put those of the tokenizer's template around each document");
   command
       .add_option("--eod", arguments.end_of_document,
                   "The token that ends each document, its number or text [the tokenizer's own]")
@@ -27,18 +29,22 @@ void add_text_options(CLI::App& command, TextArguments& arguments) {
                    "Leave out .jsonl lines that cannot be used, and count them");
 }
 
-std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& name, const Extensions& extensions,
-                                                const std::string& chat_template) {
-  if (name == "bytes" && chat_template.empty()) return byte_tokenizer();
+std::shared_ptr<const Tokenizer> open_tokenizer(const TokenizerChoice& choice, const Extensions& extensions) {
+  if (choice.name == "bytes" && choice.chat_template.empty() && !choice.special_tokens) return byte_tokenizer();
   if (extensions.open_tokenizer) {
-    if (auto tokenizer = extensions.open_tokenizer(name, chat_template)) return tokenizer;
+    if (auto tokenizer = extensions.open_tokenizer(choice)) return tokenizer;
   }
-  if (!chat_template.empty()) {
+  if (!choice.chat_template.empty()) {
     throw InvalidArgument(fmt::format(
         "--chat-template takes a tokenizer of transformers, and the levada of the Python package; --tokenizer is {}",
-        printable(name)));
+        printable(choice.name)));
   }
-  throw InvalidArgument(fmt::format("--tokenizer is {}; it must be bytes{}", printable(name),
+  if (choice.special_tokens) {
+    throw InvalidArgument(
+        fmt::format("--special-tokens takes a tokenizer.json, and the levada of the Python package; --tokenizer is {}",
+                    printable(choice.name)));
+  }
+  throw InvalidArgument(fmt::format("--tokenizer is {}; it must be bytes{}", printable(choice.name),
                                     extensions.tokenizers.empty() ? "" : " or " + extensions.tokenizers));
 }
 

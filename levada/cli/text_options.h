@@ -13,6 +13,7 @@ namespace levada::cli {
 
 struct TextArguments {
   std::string tokenizer = "bytes";
+  bool special_tokens = false;  ///< those of the tokenizer's template, around each document
   std::string end_of_document;  ///< a token; empty: the tokenizer's own
   TextOptions options = {};
 };
@@ -20,9 +21,7 @@ struct TextArguments {
 void add_text_options(CLI::App& command, TextArguments& arguments);
 
 /// Throws InvalidArgument for an unknown name, SourceError for a file that cannot be read or is not a tokenizer.
-/// `chat_template`: empty for a tokenizer of texts.
-std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& name, const Extensions& extensions,
-                                                const std::string& chat_template = {});
+std::shared_ptr<const Tokenizer> open_tokenizer(const TokenizerChoice& choice, const Extensions& extensions);
 
 /// Storage as the command reads it where it makes no corpus.
 Storage open_storage(const Extensions& extensions);

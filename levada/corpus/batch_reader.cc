@@ -53,7 +53,7 @@ BatchRows segment_of(const BatchRows& row, std::size_t index, std::span<std::int
 
 BatchReader::BatchReader(const std::vector<std::unique_ptr<const OpenedSource>>& sources, const BatchForm& form,
                          int threads)
-    : sources_(sources), form_(form), team_(threads) {
+    : sources_(sources), form_(form), team_(threads, "reading (--io-threads, io_threads=)") {
   readers_.resize(static_cast<std::size_t>(team_.size()));
   for (auto& reader : readers_) reader.activity = &reading_;
 }

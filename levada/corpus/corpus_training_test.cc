@@ -6,6 +6,7 @@
 #include "levada/base/fault_testing.h"
 #include "levada/corpus/corpus_testing.h"
 #include "levada/sources/megatron_testing.h"
+#include "levada/tokens/tokenizer_testing.h"
 
 namespace levada {
 namespace {
@@ -149,6 +150,20 @@ TEST(CorpusSplit, IsOfEachFileAndPartOfTheOrder) {
   EXPECT_THAT(fault_of([&] { open("train").resume(valid.cursor(1)); }),
               HasSubstr("split is 1,1 train, there 1,1 valid"));
   EXPECT_THAT(fault_of([&] { open("test"); }), HasSubstr("the split 1,1 leaves nothing for test"));
+}
+
+TEST(CorpusTokens, AreInTheVocabularyOfTheTokenizerThatIsNamed) {
+  HeapMemory memory;
+  const auto read = [&](std::int32_t last, CorpusOptions options) {
+    options.sequence = 3;
+    open_tokens(tokens_of({{1, 2, 3, last}}), options).read(0, 1, memory);
+  };
+  const CorpusOptions named{.tokenizer = std::make_shared<HookedTokenizer>()};  // It has 257 tokens.
+  EXPECT_NO_THROW(read(256, named));
+  EXPECT_EQ(fault_of([&] { read(257, named); }),
+            "SourceError: a.bin: token 3 is 257, but the tokenizer has 257 tokens: it is not the one that the file was "
+            "made with");
+  EXPECT_NO_THROW(read(257, {})) << "no tokenizer is named";
 }
 
 /// A chat is a list of digits; those from 5 on are learned.

@@ -24,8 +24,9 @@ BlockCacheOptions blocks_of(const CorpusOptions& options) {
 
 }  // namespace
 
-FileOpener::FileOpener(const CorpusOptions& options)
+FileOpener::FileOpener(const CorpusOptions& options, std::shared_ptr<MemoryClaims> memory)
     : options_(options),
+      memory_(std::move(memory)),
       token_storage_(options.io, options.open, options.remote, blocks_of(options)),
       text_storage_(options.io, options.open, options.remote),
       cache_storage_(options.io, open_file) {}
@@ -42,7 +43,7 @@ std::vector<OpenedFile> FileOpener::open(const std::vector<std::string>& names) 
   std::vector<OpenedFile> files(paths.size());
   constexpr int remote_threads = 16;  // They wait more than they work.
   const int local_threads = std::max(static_cast<int>(std::thread::hardware_concurrency()), 1);
-  ReadTeam(std::ranges::any_of(paths, is_url) ? remote_threads : local_threads)
+  ReadTeam(std::ranges::any_of(paths, is_url) ? remote_threads : local_threads, "opening files")
       .run(paths.size(), [&](std::size_t i, std::size_t) {
         files[i] = cached[i] != nullptr ? open_cached(*cached[i]) : open_tokens(paths[i]);
       });
@@ -96,6 +97,7 @@ TokenFileOptions FileOpener::options_for(const Storage& storage) const {
                 const std::lock_guard lock(mutex_);
                 if (options_.progress) options_.progress(progress);
               },
+          .memory = memory_,
           .open = [&storage](const std::string& path) { return storage.open(path); }};
 }
 

@@ -16,8 +16,10 @@ namespace levada {
 /// Tokenizes text files and opens token files. One thread at a time.
 class FileOpener {
  public:
-  /// Borrows the options. Throws InvalidArgument for options out of range.
-  explicit FileOpener(const CorpusOptions& options);
+  /// Borrows the options. `memory` counts what the files' tables take while they are opened side by side. Throws
+  /// InvalidArgument for options out of range.
+  explicit FileOpener(const CorpusOptions& options,
+                      std::shared_ptr<MemoryClaims> memory = std::make_shared<MemoryClaims>());
 
   /// Opens all files that expand_paths() makes of `paths`, in their order; the files may live longer than this. Throws
   /// SourceError for what cannot be read or tokenized, InvalidArgument for a file of no known kind.
@@ -36,6 +38,7 @@ class FileOpener {
   TokenFileOptions options_for(const Storage& storage) const;
 
   const CorpusOptions& options_;
+  std::shared_ptr<MemoryClaims> memory_;
   Storage token_storage_, text_storage_, cache_storage_;
   std::shared_ptr<TokenCache> cache_;
   std::int64_t end_of_document_ = 0;

@@ -72,14 +72,44 @@ BinPacking pack_best_fit(std::span<const std::int64_t> sizes, std::int64_t capac
 }
 
 PackedOrder::PackedOrder(std::int64_t documents, std::function<std::int64_t(std::int64_t)> tokens_of,
-                         std::int64_t sequence, std::int64_t pad_to, std::int64_t max_pieces)
+                         std::int64_t sequence, std::int64_t pad_to, std::int64_t max_pieces,
+                         const std::function<MemoryLimits()>& limits)
     : tokens_of_(std::move(tokens_of)), sequence_(sequence), pad_to_(pad_to), max_pieces_(max_pieces) {
   if (documents >= whole_flag) {
     throw InvalidArgument(fmt::format("{} documents are more than one source can have packed: divide it", documents));
   }
+  reserve(documents, limits);
   for (std::int64_t first = 0; first < documents; first += window) {
     add_window(first, std::min(first + window, documents));
   }
+}
+
+/// Allocates all memory at once, since growing would take up to three times as much for a while.
+void PackedOrder::reserve(std::int64_t documents, const std::function<MemoryLimits()>& limits) {
+  constexpr std::uint64_t small = std::uint64_t{1} << 20;  // The limits take up to a millisecond to read.
+  std::int64_t wholes = 0, rests = 0, rest_positions = 0;
+  for (std::int64_t document = 0; document < documents; ++document) {
+    const auto positions = positions_of(document);
+    wholes += positions / sequence_;
+    rests += positions % sequence_ > 0 ? 1 : 0;
+    rest_positions += rounded(positions % sequence_);
+  }
+  if (wholes >= whole_flag) {
+    throw InvalidArgument("a source has more samples than can be packed: divide it, or take longer sequences");
+  }
+  // Of two bins with room for more pieces, what is in one would not have fitted into the other.
+  const auto windows = documents / window + 1;
+  const auto bins = std::min(rests, 2 * rest_positions / sequence_ + rests / max_pieces_ + windows);
+  const auto samples = static_cast<std::size_t>(wholes + bins), members = static_cast<std::size_t>(wholes + rests);
+  const auto bytes = members * sizeof(members_.front()) + (samples + 1) * sizeof(begins_.front()) +
+                     static_cast<std::size_t>(wholes) * sizeof(whole_samples_.front());
+  if (bytes >= small) {
+    expect_memory(bytes, limits(), fmt::format("the order of {} packed documents", documents),
+                  ", or cut documents instead of packing them");
+  }
+  members_.reserve(members);
+  begins_.reserve(samples + 1);
+  whole_samples_.reserve(static_cast<std::size_t>(wholes));
 }
 
 void PackedOrder::add_window(std::int64_t first, std::int64_t end) {
@@ -95,9 +125,6 @@ void PackedOrder::add_window(std::int64_t first, std::int64_t end) {
   for (std::size_t document = static_cast<std::size_t>(first), rest = 0; document < static_cast<std::size_t>(end);
        ++document) {
     const auto whole = positions_of(static_cast<std::int64_t>(document)) / sequence_;
-    if (whole + static_cast<std::int64_t>(whole_samples_.size()) >= whole_flag) {
-      throw InvalidArgument("a source has more samples than can be packed: divide it, or take longer sequences");
-    }
     for (std::int64_t number = 0; number < whole; ++number) {
       const auto member = whole_flag | static_cast<std::uint32_t>(whole_samples_.size());
       whole_samples_.push_back({static_cast<std::uint32_t>(document), static_cast<std::uint32_t>(number)});

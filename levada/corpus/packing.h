@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "levada/base/memory_limits.h"
+
 namespace levada {
 
 /// How documents become samples.
@@ -51,9 +53,11 @@ class PackedOrder {
   /// `tokens_of` returns how many tokens a document has, its end included; pieces() calls it again. `sequence`
   /// is a multiple of `pad_to`, to multiples of which pieces are rounded up. A sample holds at most `max_pieces`; if
   /// that is 1, samples are the documents and pieces of documents in storage order. Throws InvalidArgument for more
-  /// than 2^31 documents or samples.
-  PackedOrder(std::int64_t documents, std::function<std::int64_t(std::int64_t)> tokens_of, std::int64_t sequence,
-              std::int64_t pad_to = 1, std::int64_t max_pieces = std::numeric_limits<std::int64_t>::max());
+  /// than 2^31 documents or samples, and where `limits` leave no memory for the order.
+  PackedOrder(
+      std::int64_t documents, std::function<std::int64_t(std::int64_t)> tokens_of, std::int64_t sequence,
+      std::int64_t pad_to = 1, std::int64_t max_pieces = std::numeric_limits<std::int64_t>::max(),
+      const std::function<MemoryLimits()>& limits = [] { return memory_limits(); });
 
   std::int64_t size() const { return static_cast<std::int64_t>(begins_.size()) - 1; }
   /// Returns the number of positions with a label in all samples.
@@ -75,6 +79,7 @@ class PackedOrder {
   std::int64_t begin(std::int64_t sample) const { return begins_[static_cast<std::size_t>(sample)]; }
   /// Returns the number of inputs in a document: 0 for one without any token, which some formats allow.
   std::int64_t positions_of(std::int64_t document) const { return std::max<std::int64_t>(tokens_of_(document) - 1, 0); }
+  void reserve(std::int64_t documents, const std::function<MemoryLimits()>& limits);
   void add_window(std::int64_t first, std::int64_t end);
   void add_sample(std::span<const std::uint32_t> members, std::int64_t length);
 

@@ -7,11 +7,16 @@
 #include <map>
 #include <random>
 #include <set>
+#include <tuple>
+
+#include "levada/base/refusal_testing.h"
 
 namespace levada {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 std::vector<std::int64_t> some_lengths(std::size_t count, unsigned seed, std::int64_t most) {
   std::mt19937 random(seed);
@@ -160,6 +165,25 @@ TEST(Packing, KeepsDocumentsApartInStorageOrderWhereASampleIsOnePiece) {
                         {0, 0, 3}, {1, 0, 10}, {1, 10, 10}, {1, 20, 1}, {3, 0, 2}, {4, 0, 10}, {6, 0, 6}}));
   EXPECT_EQ(order.positions(), 3 + 21 + 2 + 10 + 6);
   EXPECT_EQ(order.most_segments(), 2);
+}
+
+TEST(Packing, SaysWhatItTakesBeforeItTakesMoreMemoryThanThereIs) {
+  constexpr std::int64_t documents = 1'000'000;
+  const auto make = [&](std::int64_t tokens, std::int64_t max_pieces, std::uint64_t available) {
+    return PackedOrder(
+        documents, [=](std::int64_t) { return tokens; }, 4096, 1, max_pieces,
+        [=] { return MemoryLimits{.total = std::uint64_t{1} << 30, .available = available}; });
+  };
+  constexpr std::uint64_t mib = std::uint64_t{1} << 20;
+  // 4 bytes a document and few samples; 12 a document that is a sample; 20 a sample of the documents' own.
+  for (const auto& [tokens, max_pieces, megabytes] :
+       {std::tuple{5, 1'000'000, 4}, std::tuple{5, 1, 12}, std::tuple{4097, 1'000'000, 20}}) {
+    const auto bytes = static_cast<std::uint64_t>(megabytes) * documents;
+    EXPECT_EQ(make(tokens, max_pieces, bytes + mib).positions(), documents * (tokens - 1));
+    EXPECT_THAT(refusal([&, tokens = tokens, max_pieces = max_pieces] { make(tokens, max_pieces, bytes - mib); }),
+                AllOf(HasSubstr("the order of 1000000 packed documents takes about"),
+                      HasSubstr(", or cut documents instead of packing them")));
+  }
 }
 
 TEST(Packing, FillsSamplesNearlyWhole) {

@@ -6,12 +6,14 @@
 #include <mutex>
 #include <utility>
 
+#include "levada/base/error.h"
 #include "levada/base/threads.h"
 
 namespace levada {
 
 struct ReadTeam::State {
   int size = 1;
+  std::string purpose;
   ThreadGroup threads;
 
   std::mutex mutex;
@@ -58,13 +60,19 @@ struct ReadTeam::State {
 
   void start() {
     for (int member = 1; member < size; ++member) {
-      threads.start("reading (--io-threads)", [this, member] { live(static_cast<std::size_t>(member)); });
+      try {
+        threads.start(purpose, [this, member] { live(static_cast<std::size_t>(member)); });
+      } catch (const EngineError&) {
+        if (threads.empty()) throw;
+        return;
+      }
     }
   }
 };
 
-ReadTeam::ReadTeam(int size) : state_(std::make_unique<State>()) {
+ReadTeam::ReadTeam(int size, std::string purpose) : state_(std::make_unique<State>()) {
   state_->size = size;
+  state_->purpose = std::move(purpose);
 }
 
 ReadTeam::~ReadTeam() {

@@ -1,20 +1,28 @@
 #include "levada/corpus/read_team.h"
 
 #include <gtest/gtest.h>
+#include <pthread.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <array>
 #include <atomic>
+#include <fstream>
+#include <functional>
 #include <latch>
 #include <stdexcept>
 #include <string>
 #include <vector>
+
+#include "levada/base/error.h"
 
 namespace levada {
 namespace {
 
 TEST(ReadTeam, DoesEachPieceOnce) {
   for (const int size : {1, 2, 5}) {
-    ReadTeam team(size);
+    ReadTeam team(size, "testing");
     for (const std::size_t pieces : {0, 1, 2, 100}) {
       std::vector<std::atomic<int>> done(pieces);
       team.run(pieces, [&](std::size_t piece, std::size_t member) {
@@ -27,7 +35,7 @@ TEST(ReadTeam, DoesEachPieceOnce) {
 }
 
 TEST(ReadTeam, DoesFewPiecesWithManyThreads) {
-  ReadTeam team(64);
+  ReadTeam team(64, "testing");
   for (int time = 0; time < 2000; ++time) {
     std::array<std::atomic<int>, 3> done{};
     team.run(done.size(), [&](std::size_t piece, std::size_t) { ++done[piece]; });
@@ -36,7 +44,7 @@ TEST(ReadTeam, DoesFewPiecesWithManyThreads) {
 }
 
 TEST(ReadTeam, WorksSideBySide) {
-  ReadTeam team(3);
+  ReadTeam team(3, "testing");
   std::latch all(3);  // Passed only when three pieces are under way at once.
   std::array<std::atomic<int>, 3> members{};
   team.run(3, [&](std::size_t, std::size_t member) {
@@ -47,7 +55,7 @@ TEST(ReadTeam, WorksSideBySide) {
 }
 
 TEST(ReadTeam, ThrowsWhatTheFirstPieceThatFailedThrewAndGoesOn) {
-  ReadTeam team(3);
+  ReadTeam team(3, "testing");
   std::latch all(3);
   try {
     team.run(3, [&](std::size_t piece, std::size_t) {
@@ -64,7 +72,7 @@ TEST(ReadTeam, ThrowsWhatTheFirstPieceThatFailedThrewAndGoesOn) {
 }
 
 TEST(ReadTeam, BeginsNoPieceBehindAFailure) {
-  ReadTeam team(2);
+  ReadTeam team(2, "testing");
   std::atomic<int> begun = 0;
   EXPECT_THROW(team.run(1'000'000,
                         [&](std::size_t, std::size_t) {
@@ -74,6 +82,65 @@ TEST(ReadTeam, BeginsNoPieceBehindAFailure) {
                std::runtime_error);
   EXPECT_LE(begun, 2);
 }
+
+// A sanitizer ends a process that can allocate nothing.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+/// Runs `body` in a process whose address space has room for so many more threads; its exit status.
+int with_room_for_threads(std::size_t threads, const std::function<int()>& body) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    constexpr std::size_t stack = std::size_t{1} << 30;
+    pthread_attr_t attributes;
+    ::pthread_attr_init(&attributes);
+    ::pthread_attr_setstacksize(&attributes, stack);
+    ::pthread_setattr_default_np(&attributes);
+    std::size_t pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    const rlim_t space = pages * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)) + threads * stack + stack / 2;
+    const rlimit limit{space, space};
+    ::setrlimit(RLIMIT_AS, &limit);
+    ::_exit(body());
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+TEST(ReadTeam, WorksWithTheThreadsThatTheSystemAllows) {
+  EXPECT_EQ(with_room_for_threads(2,
+                                  [] {
+                                    ReadTeam team(100, "testing");
+                                    std::latch two(2);
+                                    std::atomic<int> done = 0;
+                                    for (int time = 0; time < 3; ++time) {
+                                      team.run(1000, [&](std::size_t piece, std::size_t) {
+                                        if (time == 0 && piece < 2) two.arrive_and_wait();
+                                        ++done;
+                                      });
+                                    }
+                                    return done == 3000 ? 0 : 1;
+                                  }),
+            0);
+}
+
+TEST(ReadTeam, NamesItsPurposeWhereTheSystemAllowsNoThread) {
+  EXPECT_EQ(with_room_for_threads(
+                0,
+                [] {
+                  ReadTeam team(100, "opening files");
+                  for (int time = 0; time < 2; ++time) {
+                    try {
+                      team.run(2, [](std::size_t, std::size_t) {});
+                      return 1;
+                    } catch (const EngineError& error) {
+                      if (!std::string(error.what()).starts_with("cannot start a thread for opening files: ")) return 2;
+                    }
+                  }
+                  return 0;
+                }),
+            0);
+}
+#endif
 
 }  // namespace
 }  // namespace levada

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <exception>
 #include <mutex>
 
 #include "levada/base/text.h"
@@ -102,6 +103,8 @@ class Feed::Impl {
   const std::optional<FeedEnd>& end() const { return end_; }
   bool is_reader() const { return wiring_.is_reader(); }
   const std::shared_ptr<Engine>& group() const { return wiring_.engine; }
+  /// Exceptions that were on their way when the feed was made.
+  int exceptions_before() const { return exceptions_before_; }
   BalanceSeries balance() const { return steps_ ? steps_->balance() : BalanceSeries(); }
   FeedStats stats() const {
     FeedStats stats;
@@ -289,6 +292,7 @@ class Feed::Impl {
   /// Its reader, or the lead where the batch may be there but is not granted yet.
   int waiting_for() const { return follower_.may_receive() ? own_.from : wiring_.lead(); }
 
+  int exceptions_before_ = std::uncaught_exceptions();
   FeedWiring wiring_;
   Reporter reporter_{wiring_};
   feed_protocol::Follower follower_;
@@ -339,8 +343,9 @@ Feed::Feed(std::shared_ptr<Engine> engine, const Mesh& mesh, const Layout& layou
     : impl_(std::make_unique<Impl>(std::move(engine), mesh, layout, std::move(source), options)) {}
 
 Feed::~Feed() {
+  const bool is_unwinding = std::uncaught_exceptions() > impl_->exceptions_before();
   try {
-    impl_->close({});
+    impl_->close(is_unwinding ? "an exception" : "");
   } catch (const std::exception&) {
     // The group has ended otherwise, or poll gave up: there is nobody to tell.
   }

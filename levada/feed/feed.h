@@ -91,7 +91,7 @@ class Feed {
   /// their feed if it has started, throws EngineError.
   Feed(std::shared_ptr<Engine> engine, const Mesh& mesh, const Layout& layout, std::shared_ptr<Source> source,
        const FeedOptions& options);
-  /// close(), without its exceptions.
+  /// close(), without its exceptions; with the reason "an exception" where one leaves the feed's scope.
   ~Feed();
   Feed(const Feed&) = delete;
   Feed& operator=(const Feed&) = delete;

@@ -1,6 +1,8 @@
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <future>
 #include <latch>
 #include <thread>
@@ -15,6 +17,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::ContainsRegex;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::Numbered;
 using testing::NumberedOptions;
@@ -164,6 +167,56 @@ TEST(FeedFaults, ALeadThatLeavesForAReasonIsAnErrorAlsoWhereTheOthersLeaveOrTheF
                   HasSubstr("PeerLost: rank 0 left the feed at step 3 with ValueError: no"));
     }
   }
+}
+
+TEST(FeedFaults, AnExceptionThatLeavesTheScopeOfAFeedIsTheReasonForTheOthers) {
+  // The lead's is an error also where the feed ends.
+  for (const auto& [leaver, samples] : {std::pair{1, 90}, std::pair{0, 90}, std::pair{0, 9}}) {
+    std::latch gone(1);
+    const auto errors = errors_of(3, [&, leaver = leaver, samples = samples](const std::shared_ptr<Engine>& engine) {
+      const int rank = engine->info().rank;
+      try {
+        Feed feed(engine, Mesh::parse("dp=3"), layouts::gpt(), numbered({.samples = samples}), {.batch = 1});
+        for (int step = 0; step < 3; ++step) EXPECT_TRUE(feed.next());
+        if (rank == leaver) throw std::runtime_error("loss is NaN");
+        gone.wait();
+        feed.next();
+      } catch (const std::runtime_error&) {
+        if (rank != leaver) throw;
+        gone.count_down();
+      }
+    });
+    for (int rank = 0; rank < 3; ++rank) {
+      const auto& error = errors[static_cast<std::size_t>(rank)];
+      if (rank == leaver) EXPECT_THAT(error, "none");
+      else EXPECT_THAT(error, HasSubstr(fmt::format("rank {} left the feed at step 3 with an exception", leaver)));
+    }
+  }
+}
+
+TEST(FeedFaults, AFeedThatIsMadeWhileAnExceptionIsUnwoundIsNotLeftWithIt) {
+  struct Cleanup {
+    std::shared_ptr<Engine> engine;
+    std::string& error;
+    ~Cleanup() {
+      try {
+        Feed feed(engine, Mesh::parse("dp=2"), layouts::gpt(), numbered({.samples = 1000}), {.batch = 1});
+        while (feed.next() && engine->info().rank == 0) {
+        }
+      } catch (const PeerLost& lost) {
+        error = lost.what();
+      }
+    }
+  };
+  std::array<std::string, 2> errors;
+  inproc::run_ranks(2, [&](const std::shared_ptr<Engine>& engine) {
+    try {
+      const Cleanup cleanup{engine, errors[static_cast<std::size_t>(engine->info().rank)]};
+      throw std::runtime_error("unrelated");
+    } catch (const std::runtime_error&) {  // It has nothing to do with the feed.
+    }
+  });
+  EXPECT_THAT(errors, ElementsAre(HasSubstr("rank 1 left the feed at step 1, but rank 0 is at step"), ""));
 }
 
 TEST(FeedFaults, ARankWithoutMemoryToSayThatItLeavesWaitsNoLongerThanItsTimeoutOrItsPoll) {

@@ -1,8 +1,11 @@
 // Items that are kept in a file from the first whole pass on.
 #include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <system_error>
+#include <utility>
 
 #include "levada/base/error.h"
 #include "levada/pipeline/graph_builder.h"
@@ -125,11 +128,27 @@ class CacheIterator final : public StageIterator {
   std::int64_t missed_ = 0;  ///< items that the stages before have yet to pass over
 };
 
+/// Throws SourceError unless the open `file` is a regular one of this user: nobody else is to decide what is trained
+/// on.
+void expect_own(const File& file, const std::string& path) {
+  struct stat status {};
+  if (::lstat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode) && status.st_uid == ::geteuid() &&
+      status.st_ino == file.identity().inode) {
+    return;
+  }
+  throw SourceError(
+      fmt::format("{} is a link or another user's file, whose items are not used; remove it, or give the cache another "
+                  "folder",
+                  file.path()));
+}
+
 /// Returns null if there is none.
 std::unique_ptr<ItemFile> open_if_there(const std::string& path, const std::string& origin) {
   std::error_code error;
   if (!std::filesystem::exists(path, error)) return nullptr;
-  auto file = std::make_unique<ItemFile>(open_file(path));
+  auto opened = open_file(path);
+  expect_own(*opened, path);
+  auto file = std::make_unique<ItemFile>(std::move(opened));
   if (file->origin() == origin) return file;
   throw InvalidArgument(fmt::format(
       "{} has the items of another pipeline ({}) than this one ({}); remove it, or give the cache another folder", path,

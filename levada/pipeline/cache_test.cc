@@ -1,8 +1,13 @@
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 
+#include "levada/base/full_disk_testing.h"
 #include "levada/base/refusal_testing.h"
 #include "levada/pipeline/graph_testing.h"
 #include "levada/pipeline/item_file.h"
@@ -12,7 +17,9 @@
 namespace levada::pipeline::testing {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 /// A pipeline whose first stage counts its items.
 class CacheTest : public ::testing::Test {
@@ -168,6 +175,55 @@ TEST_F(CacheTest, FailsWhereTheFolderCannotBeMade) {
   const auto failure = failure_of([&] { numbers_of(cached()); });
   EXPECT_EQ(failure.stage, "cache");
   EXPECT_THAT(failure.message, HasSubstr("part-0-of-1.items"));
+}
+
+TEST_F(CacheTest, UsesNoItemsOfAnotherUserAndNoLinks) {
+  const auto expected = numbers_of(cached());
+  if (::chown(part().c_str(), 12345, 12345) == 0) {  // Only root can do that.
+    EXPECT_THAT(refusal<SourceError>([&] { Opened{cached()}; }),
+                StartsWith(part() + " is a link or another user's file"));
+    ASSERT_EQ(::chown(part().c_str(), ::geteuid(), ::getegid()), 0);
+    EXPECT_EQ(numbers_of(cached()), expected);
+  }
+  std::filesystem::rename(part(), scratch_.file("elsewhere"));
+  std::filesystem::create_symlink(scratch_.file("elsewhere"), part());
+  EXPECT_THAT(refusal<SourceError>([&] { Opened{cached()}; }),
+              StartsWith(part() + " is a link or another user's file"));
+}
+
+TEST_F(CacheTest, LeavesNothingWhereTheDiskIsFull) {
+  const std::string text(2'000, 'x');
+  const auto graph =
+      Graph::source(pipeline::trees(std::vector<Tree>(2'000, Tree(text)))).then(Cache{.folder = folder()});
+  {
+    const FullDisk full(1 << 20);
+    const auto failure = failure_of([&] { items_of(graph); });
+    EXPECT_EQ(failure.stage, "cache");
+    EXPECT_THAT(failure.message, AllOf(HasSubstr("cannot write " + part()), HasSubstr("File too large")));
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(folder()));
+  EXPECT_EQ(items_of(graph).size(), 2'000);
+  EXPECT_TRUE(std::filesystem::exists(part()));
+}
+
+TEST_F(CacheTest, IsMadeAnewWhereItsWriterWasKilled) {
+  const auto expected = numbers_of(cached(100'000));
+  std::filesystem::remove_all(folder());
+  const pid_t writer = ::fork();
+  if (writer == 0) {
+    Opened opened(cached(100'000));
+    opened.items(90'000);
+    ::raise(SIGKILL);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(writer, &status, 0), writer);
+  ASSERT_TRUE(WIFSIGNALED(status));
+  EXPECT_FALSE(std::filesystem::exists(part()));
+  EXPECT_FALSE(std::filesystem::is_empty(folder())) << "it was killed before it wrote";
+  made_ = 0;
+  for (int pass = 0; pass < 2; ++pass) EXPECT_EQ(numbers_of(cached(100'000)), expected);
+  EXPECT_EQ(made_, 100'000);
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder()), {}), 1);
 }
 
 TEST_F(CacheTest, RefusesWhatWouldRunInTheFirstPassOnly) {

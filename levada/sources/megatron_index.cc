@@ -162,15 +162,19 @@ class IndexPass {
         token_bytes_(header.dtype.bytes(1)),
         runs_(token_bytes_) {}
 
-  void run(const std::function<void(std::int64_t)>& on_document) {
+  void run(const IndexCallbacks& callbacks) {
+    if (callbacks.on_start) callbacks.on_start(static_cast<std::int64_t>(header_.document_indices) - 1);
     if (const auto first = documents_.next(); first != 0) {
       in_.fail(fmt::format("its first document begins with sequence {} and not 0", first));
     }
     for (std::uint64_t document = 1; document < header_.document_indices; ++document) {
       const auto end = document_end(document);
       const auto before = runs_.tokens();
-      while (sequence_ < end) pass_sequence();
-      if (on_document) on_document(runs_.tokens() - before);
+      while (sequence_ < end) {
+        pass_sequence();
+        if (!in_order_ && runs_.bytes() >= announced_runs_) announce_runs(callbacks);
+      }
+      if (callbacks.on_document) callbacks.on_document(runs_.tokens() - before);
     }
     if (sequence_ < header_.sequences) {
       in_.fail(fmt::format("its documents end at sequence {}, and it has {}", sequence_, header_.sequences));
@@ -192,6 +196,11 @@ class IndexPass {
   }
 
  private:
+  void announce_runs(const IndexCallbacks& callbacks) {
+    if (callbacks.on_more_runs) callbacks.on_more_runs(runs_step);
+    announced_runs_ += runs_step;
+  }
+
   std::uint64_t document_end(std::uint64_t document) {
     const auto end = documents_.next();
     if (end < 0 || static_cast<std::uint64_t>(end) < sequence_ || static_cast<std::uint64_t>(end) > header_.sequences) {
@@ -222,6 +231,8 @@ class IndexPass {
     ++sequence_;
   }
 
+  static constexpr std::uint64_t runs_step = std::uint64_t{16} << 20;
+
   IndexReader& in_;
   const Header& header_;
   const File& bin_;
@@ -231,6 +242,7 @@ class IndexPass {
   ArrayReader<std::int8_t> modes_;
   std::uint64_t token_bytes_;
   TokenRuns runs_;
+  std::uint64_t announced_runs_ = std::uint64_t{1} << 20;  ///< bytes; the first of them are not worth an announcement
   std::uint64_t sequence_ = 0, expected_place_ = 0;
   bool in_order_ = true;  ///< each sequence so far begins where the one before ends
 };
@@ -265,14 +277,12 @@ std::optional<std::uint8_t> megatron_code(DType dtype) {
   return static_cast<std::uint8_t>(found - dtype_codes.begin() + 1);
 }
 
-MegatronIndex read_megatron_index(const File& idx, const File& bin,
-                                  const std::function<void(std::int64_t)>& on_document,
-                                  const std::function<void(std::uint64_t)>& on_progress) {
+MegatronIndex read_megatron_index(const File& idx, const File& bin, const IndexCallbacks& callbacks) {
   const auto identity = idx.identity();
-  IndexReader in(idx, on_progress);
+  IndexReader in(idx, callbacks.on_progress);
   const auto header = read_header(in);
   IndexPass pass(in, header, bin);
-  pass.run(on_document);
+  pass.run(callbacks);
   expect_unchanged(idx, identity);
   return {.dtype = header.dtype,
           .sequences = static_cast<std::int64_t>(header.sequences),

@@ -39,11 +39,16 @@ struct MegatronIndex {
   std::int64_t tokens() const { return runs.tokens(); }
 };
 
-/// Reads an .idx and validates it against its .bin: every sequence is inside the .bin. Calls `on_document` with the
-/// number of tokens of each document, in order, and `on_progress` with the number of bytes of the .idx read so far.
-/// Throws SourceError, naming the file and the fault.
-MegatronIndex read_megatron_index(const File& idx, const File& bin,
-                                  const std::function<void(std::int64_t)>& on_document = {},
-                                  const std::function<void(std::uint64_t)>& on_progress = {});
+/// What is called while an .idx is read; each may be empty.
+struct IndexCallbacks {
+  std::function<void(std::int64_t documents)> on_start = {};   ///< once, before the first document
+  std::function<void(std::int64_t tokens)> on_document = {};   ///< for each document, in order
+  std::function<void(std::uint64_t bytes)> on_more_runs = {};  ///< before MegatronIndex::runs take up to `bytes` more
+  std::function<void(std::uint64_t bytes)> on_progress = {};   ///< with the bytes of the .idx read so far
+};
+
+/// Reads an .idx and validates it against its .bin: every sequence is inside the .bin. Throws SourceError, naming the
+/// file and the fault, and what the callbacks throw.
+MegatronIndex read_megatron_index(const File& idx, const File& bin, const IndexCallbacks& callbacks = {});
 
 }  // namespace levada

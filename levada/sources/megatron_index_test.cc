@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "levada/base/error.h"
 #include "levada/sources/megatron_testing.h"
 #include "levada/sources/memory_file_testing.h"
@@ -21,7 +23,7 @@ struct Decoded {
 Decoded decode(const std::string& idx, std::size_t bin_bytes) {
   std::vector<std::int64_t> documents;
   auto index = read_megatron_index(MemoryFile("a.idx", idx), MemoryFile("a.bin", std::string(bin_bytes, '\0')),
-                                   [&](std::int64_t tokens) { documents.push_back(tokens); });
+                                   {.on_document = [&](std::int64_t tokens) { documents.push_back(tokens); }});
   return {std::move(index), std::move(documents)};
 }
 
@@ -88,6 +90,25 @@ TEST(MegatronIndex, FollowsSequencesWhereverTheyLie) {
   EXPECT_EQ(runs.find(7), (TokenRuns::Place{2, 1}));
 }
 
+TEST(MegatronIndex, AnnouncesTheMemoryOfSequencesOutOfOrder) {
+  constexpr std::int32_t count = 2'000'000;
+  RawIndex raw{.dtype = 1, .documents = {0, count}};
+  raw.lengths.assign(count, 1);
+  for (std::int32_t i = 0; i < count; ++i) raw.places.push_back(i);
+  std::uint64_t announced = 0;
+  const auto read = [&](RawIndex& index) {
+    return read_megatron_index(MemoryFile("a.idx", index.bytes()), MemoryFile("a.bin", std::string(count, ' ')),
+                               {.on_more_runs = [&](std::uint64_t bytes) { announced += bytes; }});
+  };
+  read(raw);
+  EXPECT_EQ(announced, 0);
+  std::ranges::reverse(raw.places);
+  const auto taken = read(raw).runs.bytes();
+  EXPECT_GE(taken, 12 * std::uint64_t{count});
+  EXPECT_GE(announced + (1 << 20), taken);
+  EXPECT_LE(announced, taken + (16 << 20));
+}
+
 TEST(MegatronIndex, FindsItsWayThroughManySequencesInAnyOrder) {
   constexpr std::int32_t count = 100'000;
   RawIndex raw{.dtype = 1, .documents = {0, count}};
@@ -122,8 +143,8 @@ TEST(TokenRuns, GrowBeyondWhatFourBytesCount) {
 TEST(MegatronIndex, ReadsEachByteOnce) {
   const auto bytes = raw_index(1, 1, std::vector<std::int32_t>(50'000, 1), {0, 50'000}).bytes();
   std::uint64_t done = 0;
-  read_megatron_index(MemoryFile("a.idx", bytes), MemoryFile("a.bin", std::string(50'000, ' ')), {},
-                      [&](std::uint64_t so_far) { done = so_far; });
+  read_megatron_index(MemoryFile("a.idx", bytes), MemoryFile("a.bin", std::string(50'000, ' ')),
+                      {.on_progress = [&](std::uint64_t so_far) { done = so_far; }});
   EXPECT_EQ(done, bytes.size());
 }
 

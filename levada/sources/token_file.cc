@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "levada/base/error.h"
-#include "levada/base/memory_limits.h"
 #include "levada/sources/sampled_digest.h"
 
 namespace levada {
@@ -15,17 +15,11 @@ namespace {
 
 /// Enough to make a call cheap against the copy, little enough to stay in a second-level cache; whole tokens.
 constexpr std::size_t piece_bytes = std::size_t{256} << 10;
+/// Once so many documents are known, the memory for them is in use and no longer claimed.
+constexpr std::size_t settled_documents = std::size_t{1} << 17;
 
 bool is_integer(DType dtype) {
   return dtype != dtypes::float32 && dtype != dtypes::float64;
-}
-
-/// Throws InvalidArgument where there is no memory for `begins`, which is full, to double: old and new are both held.
-void expect_room_to_grow(const std::vector<std::int64_t>& begins, const std::string& path) {
-  constexpr std::size_t small = std::size_t{1} << 17;  // The limits take up to a millisecond to read.
-  if (begins.size() < small) return;
-  expect_memory(2 * begins.size() * sizeof(begins.front()), memory_limits(), "the table of documents of " + path,
-                ", or cut documents instead of packing them");
 }
 
 }  // namespace
@@ -38,17 +32,31 @@ TokenFile::TokenFile(const std::string& path, const TokenFileOptions& options)
       masks_loss_(options.masks_loss),
       vocabulary_(options.vocabulary) {
   const bool keeps_begins = options.by_document || options.documents.begin > 0 || options.documents.end < 1;
-  if (keeps_begins) document_begins_.push_back(0);
-  index_ = read_megatron_index(
-      *idx_, *bin_,
-      [&](std::int64_t tokens) {
-        if (!keeps_begins) return;
-        if (document_begins_.size() == document_begins_.capacity()) expect_room_to_grow(document_begins_, path);
-        document_begins_.push_back(document_begins_.back() + tokens);
-      },
-      [&](std::uint64_t done) {
-        if (options.progress) options.progress({idx_->path(), done, idx_identity_.size});
-      });
+  MemoryClaims::Claim begins(*options.memory), runs(*options.memory);
+  IndexCallbacks callbacks;
+  if (keeps_begins) {
+    callbacks.on_start = [&](std::int64_t documents) {
+      const auto count = static_cast<std::size_t>(documents) + 1;
+      begins.add(count * sizeof(std::int64_t), "the table of documents of " + this->path(),
+                 options.by_document ? ", or cut documents instead of packing them" : "");
+      document_begins_.reserve(count);
+      document_begins_.push_back(0);
+    };
+    callbacks.on_document = [&](std::int64_t tokens) {
+      document_begins_.push_back(document_begins_.back() + tokens);
+      if (document_begins_.size() % settled_documents == 0) begins.settle(settled_documents * sizeof(std::int64_t));
+    };
+  }
+  std::uint64_t growing = 0;
+  callbacks.on_more_runs = [&](std::uint64_t bytes) {
+    runs.settle(std::exchange(growing, bytes));
+    runs.add(bytes, fmt::format("the next part of the table of sequences of {}, which are not in storage order,",
+                                idx_->path()));
+  };
+  callbacks.on_progress = [&](std::uint64_t done) {
+    if (options.progress) options.progress({idx_->path(), done, idx_identity_.size});
+  };
+  index_ = read_megatron_index(*idx_, *bin_, callbacks);
   if (!is_integer(index_.dtype)) {
     throw SourceError(fmt::format("{} holds {} numbers, and tokens are integers: it cannot be fed", bin_->path(),
                                   index_.dtype.name()));

@@ -9,6 +9,7 @@
 
 #include "levada/sources/file.h"
 #include "levada/sources/megatron_index.h"
+#include "levada/sources/memory_claims.h"
 #include "levada/sources/source.h"
 #include "levada/sources/token_writer.h"
 
@@ -31,6 +32,8 @@ struct TokenFileOptions {
   std::int64_t vocabulary = 0;   ///< tokens are below it; 0: not known
   DocumentShare documents = {};  ///< the documents to read; documents and tokens are numbered from the first of them
   std::function<void(const PrepareProgress&)> progress = {};
+  /// Shared by files that are opened side by side.
+  std::shared_ptr<MemoryClaims> memory = std::make_shared<MemoryClaims>();
   /// Opens files: replaced by tests, and by wrappers that throttle or retry.
   std::function<std::unique_ptr<File>(const std::string&)> open = open_file;
 };
@@ -54,7 +57,7 @@ struct ReadState {
 class TokenFile {
  public:
   /// `path`: the prefix, or the name of either file. Throws SourceError for files that cannot be opened, are damaged,
-  /// or hold no integers.
+  /// or hold no integers; InvalidArgument where there is no memory for their tables.
   TokenFile(const std::string& path, const TokenFileOptions& options);
 
   /// Returns the path of the .bin.

@@ -21,6 +21,8 @@ class TokenRuns {
 
   /// The next `tokens` positions are the tokens from `byte` on.
   void add(std::uint64_t byte, std::int64_t tokens);
+  /// Returns how much memory the runs take.
+  std::uint64_t bytes() const { return blocks_.size() * sizeof(Block); }
   /// Positions so far.
   std::int64_t tokens() const { return end_; }
   /// Returns the place of the token at `position`, which must be less than tokens().

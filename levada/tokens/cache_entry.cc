@@ -21,13 +21,13 @@ bool is_own_file(const struct stat& status) {
 
 }  // namespace
 
-std::optional<std::string> read_own(const std::string& path) {
+std::optional<std::string> read_own(const std::string& path, std::size_t max_bytes) {
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   struct stat status {};
   if (!fd || ::fstat(fd.get(), &status) != 0 || !is_own_file(status)) return {};
   std::string content;
   std::string piece(std::size_t{64} << 10, '\0');
-  while (content.size() <= max_meta_bytes) {
+  while (content.size() <= max_bytes) {
     const auto got = ::read(fd.get(), piece.data(), piece.size());
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return {};
@@ -52,7 +52,7 @@ std::string CacheEntryMeta::text() const {
 }
 
 std::optional<CacheEntryMeta> CacheEntryMeta::read(const std::string& path) try {
-  const auto content = read_own(path);
+  const auto content = read_own(path, max_meta_bytes);
   if (!content) return std::nullopt;
   const auto json = parse_json(*content, 2, "");
   if (json.at("version") != version) return std::nullopt;

@@ -1,7 +1,9 @@
 // The files of an entry in a token cache.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -27,8 +29,10 @@ struct CacheEntryMeta {
   static std::optional<CacheEntryMeta> read(const std::string& path);
 };
 
-/// Returns the content of a regular file of this user; empty for any other, since other users' files are untrusted.
-std::optional<std::string> read_own(const std::string& path);
+/// Returns the content of a regular file of this user; empty for any other, since other users' files are untrusted, and
+/// for a file of more than `max_bytes`.
+std::optional<std::string> read_own(const std::string& path,
+                                    std::size_t max_bytes = std::numeric_limits<std::size_t>::max());
 /// Whether the .bin and the .idx are this user's own, and together of the length that they were written with.
 bool has_all_bytes(const std::string& prefix, std::uint64_t bytes);
 

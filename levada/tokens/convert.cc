@@ -23,11 +23,12 @@ Conversion convert_to_megatron(const std::vector<std::string>& from, const std::
   const auto total = std::accumulate(sizes.begin(), sizes.end(), std::uint64_t{0});
   const auto dtype = options.dtype.value_or(token_dtype(options.tokenizer->vocabulary_size()));
   MegatronWriter writer(to, {.dtype = dtype, .overwrite = options.overwrite, .write = options.write});
+  WorkTeam team(options.threads - 1);
   std::int64_t bad_lines = 0;
   std::uint64_t before = 0;
   for (std::size_t i = 0; i < from.size(); ++i) {
     const auto reader = read_text(from[i], options.text, options.formats, options.open);
-    TokenizeOptions how{.end_of_document = options.end_of_document, .threads = options.threads};
+    TokenizeOptions how{.end_of_document = options.end_of_document, .team = &team};
     if (options.progress) how.progress = [&] { options.progress(before + reader->stored_bytes(), total); };
     tokenize(*reader, *options.tokenizer, writer, how);
     bad_lines += reader->bad_lines();

@@ -39,9 +39,9 @@ struct Conversion {
 };
 
 /// Writes the documents of .jsonl and .txt files, in their order, as tokens to the data set at `to` (the prefix, or
-/// either file's name): with the same tokenizer and end of document the bytes that Megatron-LM's preprocess_data
-/// writes. The data set appears whole or not at all. Throws InvalidArgument for invalid options, SourceError for a
-/// file that cannot be read or written.
+/// either file's name): with the same tokenizer, special tokens and end of document the bytes that Megatron-LM's
+/// preprocess_data writes; docs/command.md says with which of its flags. The data set appears whole or not at all.
+/// Throws InvalidArgument for invalid options, SourceError for a file that cannot be read or written.
 Conversion convert_to_megatron(const std::vector<std::string>& from, const std::string& to,
                                const ConvertOptions& options = {});
 

@@ -119,17 +119,25 @@ bool remove_list_if_ended(const std::string& path) {
   return fd && ::flock(fd.get(), LOCK_EX | LOCK_NB) == 0 && ::unlink(path.c_str()) == 0;
 }
 
-/// Entries that some process has in use; forgets the lists of those that have ended.
+/// Returns the names of the entries that some process has in use, and removes the lists of processes that have ended.
+/// Throws SourceError for a list that cannot be read: any entry may be on it.
 std::set<std::string> entries_in_use(const std::string& dir) {
   std::set<std::string> names;
   std::error_code error;
   for (const auto& file : fs::directory_iterator(dir, error)) {
     const auto path = file.path().string();
     if (!file.path().filename().string().starts_with(uses_prefix) || remove_list_if_ended(path)) continue;
-    const auto list = read_own(path).value_or("");
-    for (std::size_t at = 0; at < list.size();) {
-      const auto end = std::min(list.find('\n', at), list.size());
-      names.insert(list.substr(at, end - at));
+    const auto list = read_own(path);
+    if (!list) {
+      if (fs::symlink_status(path, error).type() == fs::file_type::not_found) continue;  // Its process has just ended.
+      throw SourceError(
+          fmt::format("{} lists entries of the token cache that are in use, and cannot be read, so no entry can be "
+                      "removed: remove it when no process uses the cache any more",
+                      printable(path)));
+    }
+    for (std::size_t at = 0; at < list->size();) {
+      const auto end = std::min(list->find('\n', at), list->size());
+      names.insert(list->substr(at, end - at));
       at = end + 1;
     }
   }
@@ -165,12 +173,17 @@ void remove_unreadable(const std::string& dir) {
   }
 }
 
-/// Calls act(i) for each i below `count`, on `threads` threads. Rethrows the exception of the lowest i that failed.
-void for_each_of(std::size_t count, std::size_t threads, const std::function<void(std::size_t)>& act) {
-  std::atomic<std::size_t> next = 0;
+/// Calls act(i) for each i below `count`, on `threads` threads, or as many as the system allows. The first `helpers` of
+/// them help the team when there is no i left. Rethrows the exception of the lowest i that failed.
+void for_each_of(std::size_t count, std::size_t threads, const std::function<void(std::size_t)>& act, WorkTeam& team,
+                 std::size_t helpers) {
+  std::atomic<std::size_t> next = 0, at_work = threads;
   std::mutex failing;
   std::pair<std::size_t, std::exception_ptr> failure{count, nullptr};
-  const auto run = [&]() noexcept {
+  const auto leave = [&](std::size_t leaving) {
+    if ((at_work -= leaving) == 0) team.end();
+  };
+  const auto run = [&](std::size_t number) noexcept {
     for (auto i = next++; i < count; i = next++) {
       try {
         act(i);
@@ -180,10 +193,18 @@ void for_each_of(std::size_t count, std::size_t threads, const std::function<voi
         if (i < failure.first) failure = {i, std::current_exception()};
       }
     }
+    leave(1);
+    if (number < helpers) team.help();
   };
   ThreadGroup others;
-  for (std::size_t i = 1; i < threads; ++i) others.start("tokenizing", run);
-  run();
+  std::size_t started = 1;
+  try {
+    for (; started < threads; ++started) others.start("tokenizing", [&run, started] { run(started); });
+  } catch (const EngineError&) {
+    if (started == 1) throw;
+    leave(threads - started);
+  }
+  run(0);
   others.join();
   if (failure.second) std::rethrow_exception(failure.second);
 }
@@ -234,10 +255,13 @@ std::string token_cache_folder(const std::string& dir) {
 
 /// What the files that are tokenized together have in common.
 struct TokenCache::Work {
+  explicit Work(std::size_t helpers) : team(static_cast<int>(helpers)) {}
+
   std::mutex mutex;
   std::uint64_t done = 0;
   std::atomic<std::uint64_t> total = 0;
   std::atomic<std::uint64_t> made = 0;  ///< bytes of entries since the cache was last bounded
+  WorkTeam team;                        ///< that encodes; last, since its threads use the others
 };
 
 TokenCache::TokenCache(TokenCacheOptions options)
@@ -285,7 +309,7 @@ std::optional<CachedTokens> TokenCache::find(const std::string& prefix, const st
 }
 
 CachedTokens TokenCache::make(const std::string& prefix, const std::string& key, const std::string& path,
-                              const TokenizeTexts& how, int threads, Work& work) {
+                              const TokenizeTexts& how, Work& work) {
   AtomicFile meta_file(meta_path(prefix));
   // Its maker may have been done between the look and the reservation.
   if (auto found = find(prefix, key)) return *std::move(found);
@@ -302,7 +326,7 @@ CachedTokens TokenCache::make(const std::string& prefix, const std::string& key,
     MegatronWriter writer(prefix, {.dtype = dtype, .overwrite = true, .masks_loss = how.text.chats, .write = write});
     const auto reader = read_text(path, how.text, how.formats, how.open);
     std::uint64_t noted = 0;
-    TokenizeOptions options{.threads = threads};
+    TokenizeOptions options{.team = &work.team};
     if (!how.text.chats) options.end_of_document = how.end_of_document;
     options.progress = [&] {
       const std::lock_guard lock(work.mutex);
@@ -339,7 +363,7 @@ CachedTokens TokenCache::make(const std::string& prefix, const std::string& key,
   }
 }
 
-CachedTokens TokenCache::find_or_make(const std::string& path, const TokenizeTexts& how, int threads, Work& work) {
+CachedTokens TokenCache::find_or_make(const std::string& path, const TokenizeTexts& how, Work& work) {
   constexpr auto pause = std::chrono::milliseconds(100);
   const auto file = how.open(path);
   if (file->identity().size == 0) throw SourceError(fmt::format("{} is empty", file->path()));
@@ -353,7 +377,7 @@ CachedTokens TokenCache::find_or_make(const std::string& path, const TokenizeTex
       return *std::move(found);
     }
     try {
-      return make(prefix, key, path, how, threads, work);
+      return make(prefix, key, path, how, work);
     } catch (const FileBusy&) {
       if (!has_waited && options_.warn) {
         options_.warn(fmt::format("another process is tokenizing {}: waiting for its tokens", file->path()));
@@ -369,34 +393,42 @@ CachedTokens TokenCache::find_or_make(const std::string& path, const TokenizeTex
 
 std::vector<CachedTokens> TokenCache::tokenize(const std::vector<std::string>& paths, const TokenizeTexts& how) {
   std::vector<CachedTokens> tokens(paths.size());
-  Work work;
   const auto threads = static_cast<std::size_t>(how.threads > 0 ? how.threads : std::thread::hardware_concurrency());
   const std::size_t least =
       std::ranges::any_of(paths, is_url) ? 16 : 1;  // Threads that wait for a network work little.
   const auto side_by_side = std::min(std::max(threads, least), std::max<std::size_t>(paths.size(), 1));
-  const auto threads_each = static_cast<int>(std::max<std::size_t>(threads / side_by_side, 1));
-  for_each_of(paths.size(), side_by_side, [&](std::size_t i) { work.total += how.open(paths[i])->identity().size; });
+  Work work(threads - std::min(threads, side_by_side));
+  WorkTeam none;
+  const auto add_size = [&](std::size_t i) { work.total += how.open(paths[i])->identity().size; };
+  for_each_of(paths.size(), side_by_side, add_size, none, 0);
   const auto often = *options_.max_bytes / 8;  // Entries of earlier runs go before the disk is full of new ones.
-  for_each_of(paths.size(), side_by_side, [&](std::size_t i) {
-    tokens[i] = find_or_make(paths[i], how, threads_each, work);
+  const auto tokenize_one = [&](std::size_t i) {
+    tokens[i] = find_or_make(paths[i], how, work);
     if (work.made <= often) return;
     work.made = 0;
     bound();
-  });
+  };
+  for_each_of(paths.size(), side_by_side, tokenize_one, work.team, threads);
   if (work.made > 0) bound();
   return tokens;
 }
 
-void TokenCache::bound() {
+void TokenCache::bound() try {
   prune(*options_.max_bytes);
   std::uint64_t bytes = 0;
   for (const auto& entry : entries()) bytes += entry.bytes;
-  const std::lock_guard lock(mutex_);
-  if (bytes <= *options_.max_bytes || !options_.warn || std::exchange(has_warned_, true)) return;
-  options_.warn(
+  if (bytes <= *options_.max_bytes) return;
+  warn_once(
       fmt::format("the token cache {} holds {} that are in use, more than the {} that it may have: raise that "
                   "(--cache-size, cache_size=)",
                   printable(dir_), format_bytes(bytes), format_bytes(*options_.max_bytes)));
+} catch (const SourceError& error) {
+  warn_once(error.what());  // The tokens are there, and the cache may stay larger for once.
+}
+
+void TokenCache::warn_once(const std::string& text) {
+  const std::lock_guard lock(mutex_);
+  if (options_.warn && !std::exchange(has_warned_, true)) options_.warn(text);
 }
 
 std::vector<TokenCacheEntry> TokenCache::entries() const {

@@ -77,7 +77,8 @@ class TokenCache {
   /// Returns all entries, the most recently used first.
   std::vector<TokenCacheEntry> entries() const;
   /// Evicts the least recently used entries that are not in use until at most `max_bytes` remain; also removes the
-  /// leftovers of killed processes and entries of another version. Returns the evicted entries.
+  /// leftovers of killed processes and entries of another version. Returns the evicted entries. Throws SourceError,
+  /// and evicts nothing, if a process's list of entries in use cannot be read.
   std::vector<TokenCacheEntry> prune(std::uint64_t max_bytes);
   /// Reads all of an entry. Throws SourceError if it is damaged.
   void check(const TokenCacheEntry& entry) const;
@@ -86,12 +87,13 @@ class TokenCache {
 
  private:
   struct Work;
-  CachedTokens find_or_make(const std::string& path, const TokenizeTexts& how, int threads, Work& work);
+  CachedTokens find_or_make(const std::string& path, const TokenizeTexts& how, Work& work);
   std::optional<CachedTokens> find(const std::string& prefix, const std::string& key);
   CachedTokens make(const std::string& prefix, const std::string& key, const std::string& path,
-                    const TokenizeTexts& how, int threads, Work& work);
+                    const TokenizeTexts& how, Work& work);
   void note_use(const std::string& prefix);
   void bound();
+  void warn_once(const std::string& text);
 
   TokenCacheOptions options_;
   std::string dir_;

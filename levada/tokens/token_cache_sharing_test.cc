@@ -1,12 +1,19 @@
+#include <fcntl.h>
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
 #include <csignal>
 #include <functional>
 #include <latch>
 
+#include "levada/base/refusal_testing.h"
 #include "levada/base/threads.h"
 #include "levada/tokens/token_caching_testing.h"
 
@@ -17,6 +24,7 @@ using ::testing::ElementsAre;
 using ::testing::EndsWith;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
+using ::testing::StartsWith;
 namespace fs = std::filesystem;
 
 /// Another process, which runs `act` and then ends without a word to anyone.
@@ -85,6 +93,24 @@ TEST_F(TokenCacheSharing, HasOneOfManyThreadsMakeAnEntry) {
   for (const auto& prefix : prefixes) EXPECT_EQ(prefix, prefixes[0]);
   EXPECT_EQ(tokenizer_->num_texts, 1);
   EXPECT_THAT(names_in_cache(), SizeIs(3));
+}
+
+TEST_F(TokenCacheSharing, HasTheThreadsOfFinishedTextsHelpWithTheRest) {
+  std::mutex mutex;
+  std::condition_variable more;
+  int at_once = 0, most_at_once = 0;
+  const auto tokenizer = std::make_shared<HookedTokenizer>([&](const Texts& texts) {
+    if (texts.size() == 1) return;  // the small one
+    std::unique_lock lock(mutex);
+    most_at_once = std::max(most_at_once, ++at_once);
+    more.notify_all();
+    more.wait_for(lock, std::chrono::seconds(10), [&] { return most_at_once == 2; });
+    --at_once;
+  });
+  auto cache = open();
+  const auto made = cache.tokenize({write_large(4), b_}, {.tokenizer = tokenizer, .threads = 2});
+  EXPECT_EQ(most_at_once, 2);
+  EXPECT_EQ(tokens_in(made[1].prefix), tokens_in(tokenize_alone(b_).prefix));
 }
 
 TEST_F(TokenCacheSharing, HasOneOfManyProcessesMakeAnEntryForWhichOthersWait) {
@@ -186,6 +212,31 @@ TEST_F(TokenCacheSharing, KeepsWhatAnotherProcessHasInUse) {
   for (const auto& entry : cache.entries()) EXPECT_FALSE(entry.in_use) << entry.source;
   EXPECT_THAT(cache.prune(0), SizeIs(2));
   EXPECT_THAT(names_in_cache(), IsEmpty());
+}
+
+TEST_F(TokenCacheSharing, KeepsWhatAProcessWithTensOfThousandsOfEntriesHasInUse) {
+  std::string list;
+  for (int i = 0; i < 40'000; ++i) list += fmt::format("shard-{:05}.jsonl.zst-0123456789abcdef\n", i);
+  list += fs::path(tokenize_alone(b_).prefix).filename().string() + "\n";
+  const auto path = dir_.write("cache/tokens/in-use-abcdef", list);
+  UniqueFd user(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  ASSERT_EQ(::flock(user.get(), LOCK_EX), 0);
+  EXPECT_THAT(open().prune(0), IsEmpty());
+  user = {};
+  EXPECT_THAT(open().prune(0), SizeIs(1));
+}
+
+TEST_F(TokenCacheSharing, RemovesNothingWhereAListOfWhatIsInUseCannotBeRead) {
+  tokenize_alone(b_);
+  const auto path = dir_.file("cache/tokens/in-use-abcdef");
+  fs::create_directory(path);
+  EXPECT_THAT(refusal<SourceError>([&] { open().prune(0); }), StartsWith(path + " lists entries of the token cache"));
+  auto cache = open(0);
+  EXPECT_GT(tokenize(cache, dir_.write("c.txt", "c")).bytes_read, 0);
+  EXPECT_THAT(warnings_, ElementsAre(StartsWith(path)));
+  EXPECT_THAT(names_in_cache(), SizeIs(2 * 3));
+  fs::remove(path);
+  EXPECT_THAT(cache.entries(), SizeIs(2));
 }
 
 TEST_F(TokenCacheSharing, KeepsWhatIsInUseThoughAForkedProcessLetsGoOfIt) {

@@ -3,15 +3,14 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <csignal>
 #include <functional>
 #include <sstream>
 
 #include "levada/base/fault_testing.h"
+#include "levada/base/full_disk_testing.h"
 #include "levada/sources/sampled_digest.h"
 #include "levada/tokens/token_caching_testing.h"
 
@@ -197,24 +196,6 @@ TEST_F(TokenCaching, AsksForAnotherFolderWhereItCannotWrite) {
                 "/cache/tokens: Not a directory; name another folder (--cache-dir, cache_dir=)");
 }
 
-/// Files of this process grow no further than `bytes` as long as it lives.
-class FullDisk {
- public:
-  explicit FullDisk(rlim_t bytes) : before_(::signal(SIGXFSZ, SIG_IGN)) {
-    EXPECT_EQ(::getrlimit(RLIMIT_FSIZE, &limit_), 0);
-    const rlimit now{.rlim_cur = bytes, .rlim_max = limit_.rlim_max};
-    EXPECT_EQ(::setrlimit(RLIMIT_FSIZE, &now), 0);
-  }
-  ~FullDisk() {
-    EXPECT_EQ(::setrlimit(RLIMIT_FSIZE, &limit_), 0);
-    ::signal(SIGXFSZ, before_);
-  }
-
- private:
-  void (*before_)(int);
-  rlimit limit_{};
-};
-
 TEST_F(TokenCaching, SaysHowToMakeRoomWhereTheDiskIsFullAndLeavesNothing) {
   const auto path = write_large(2);
   auto cache = open();
@@ -276,6 +257,17 @@ TEST_F(TokenCaching, BelievesNoEntryOfAnotherUser) {
     const auto made = tokenize_alone(b_);
     const bool is_theirs = ::chown((made.prefix + extension).c_str(), 12345, 12345) == 0;  // Only root can do that.
     EXPECT_EQ(tokenize_alone(b_).bytes_read > 0, is_theirs) << extension;
+  }
+}
+
+TEST_F(TokenCaching, PutsAnEntryInThePlaceOfWhatIsNoRegularFile) {
+  for (const char* extension : {".json", ".bin", ".idx"}) {
+    const auto path = tokenize_alone(b_).prefix + extension;
+    fs::remove(path);
+    ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+    EXPECT_THAT(open().prune(std::uint64_t{1} << 40), IsEmpty());
+    EXPECT_GT(tokenize_alone(b_).bytes_read, 0) << extension;
+    EXPECT_TRUE(fs::is_regular_file(path)) << extension;
   }
 }
 

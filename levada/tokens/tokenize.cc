@@ -7,7 +7,6 @@
 #include <mutex>
 
 #include "levada/base/error.h"
-#include "levada/base/threads.h"
 
 namespace levada {
 namespace {
@@ -20,11 +19,8 @@ class ParallelTokenizer {
       : reader_(reader), tokenizer_(tokenizer), writer_(writer), options_(options) {}
 
   void run() {
-    {
-      ThreadGroup others;
-      for (int i = 1; i < options_.threads; ++i) others.start("tokenizing", [this] { work(); });
-      work();
-    }
+    if (options_.team != nullptr) options_.team->run([this] { work(); });
+    else work();
     if (error_) std::rethrow_exception(error_);
   }
 

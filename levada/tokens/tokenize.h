@@ -8,6 +8,7 @@
 #include "levada/sources/megatron_writer.h"
 #include "levada/tokens/text_reader.h"
 #include "levada/tokens/tokenizer.h"
+#include "levada/tokens/work_team.h"
 
 namespace levada {
 
@@ -16,7 +17,7 @@ DType token_dtype(std::int64_t vocabulary_size);
 
 struct TokenizeOptions {
   std::optional<std::int64_t> end_of_document;  ///< appended to every document that has tokens; empty: nothing
-  int threads = 1;                              ///< that encode side by side, the calling one among them
+  WorkTeam* team = nullptr;                     ///< threads that help the calling one to encode; null: none
   /// Called after each piece of text, by any of the threads, one at a time. An exception ends the work.
   std::function<void()> progress = {};
 };

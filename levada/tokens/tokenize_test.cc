@@ -69,8 +69,9 @@ TEST(Tokenize, WritesTheSameWithAnyNumberOfThreads) {
     Pieces reader(pieces);
     MegatronWriter writer(dir.file(std::to_string(threads)), {.dtype = dtypes::uint16});
     int pieces_done = 0;
+    WorkTeam team(threads - 1);
     tokenize(reader, *byte_tokenizer(), writer,
-             {.end_of_document = 256, .threads = threads, .progress = [&] { ++pieces_done; }});
+             {.end_of_document = 256, .team = &team, .progress = [&] { ++pieces_done; }});
     writer.finish();
     EXPECT_EQ(pieces_done, 500);
   }
@@ -98,7 +99,8 @@ TEST(Tokenize, EncodesSideBySide) {
   text.add("a");
   Pieces reader({text, text, text, text});
   MegatronWriter writer(dir.file("a"), {.dtype = dtypes::uint16});
-  tokenize(reader, tokenizer, writer, {.threads = 4});
+  WorkTeam team(3);
+  tokenize(reader, tokenizer, writer, {.team = &team});
   EXPECT_EQ(writer.documents(), 4);
 }
 
@@ -143,7 +145,8 @@ TEST(Tokenize, EndsWithTheErrorOfTheReaderTheTokenizerTheWriterOrTheCaller) {
   for (const int threads : {1, 4}) {
     num_encoded = 0;
     const auto bytes = byte_tokenizer();
-    const TokenizeOptions options{.end_of_document = 256, .threads = threads};
+    WorkTeam team(threads - 1);
+    const TokenizeOptions options{.end_of_document = 256, .team = &team};
     EXPECT_EQ(fault(*bytes, {.dtype = dtypes::uint16}, options, 70), "SourceError: the reader has failed");
     EXPECT_EQ(fault(failing, {.dtype = dtypes::uint16}, options), "SourceError: the tokenizer has failed");
     EXPECT_THAT(fault(*bytes, {.dtype = dtypes::uint16, .write = full}, options), HasSubstr("the disk is full"));

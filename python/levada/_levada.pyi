@@ -1244,5 +1244,5 @@ def report_failed_start(kind: str, message: str) -> None:
     The same, in a rank that has not begun to join its job: the ranks that wait for it receive the error and end.
     """
 
-def command(arguments: Sequence[str], self: Sequence[str], open_tokenizer: Callable[[str, str], Tokenizer], formats: Sequence[TextFormat], remote: RemoteFiles) -> int:
+def command(arguments: Sequence[str], self: Sequence[str], open_tokenizer: Callable[[str, str, bool], Tokenizer], formats: Sequence[TextFormat], remote: RemoteFiles) -> int:
     """Runs the `levada` command and returns its exit status."""

@@ -109,6 +109,53 @@ def test_ids_are_those_of_the_package(tmp_path: pathlib.Path, kind: str) -> None
     assert stored(tmp_path, tmp_path, TEXTS)[0] == expected
 
 
+def with_template(tokenizer: Any, template: str = "<bos> $A") -> Any:
+    """A tokenizer that begins texts with a token, as those of Llama and Gemma do."""
+    marked = tokenizers.Tokenizer.from_str(tokenizer.to_str())
+    marked.add_special_tokens(["<bos>", "<eos>"])
+    ids = [(token, marked.token_to_id(token)) for token in ("<bos>", "<eos>")]
+    marked.post_processor = tokenizers.processors.TemplateProcessing(template, special_tokens=ids)
+    return marked
+
+
+@pytest.mark.parametrize("template", ["<bos> $A", "$A <eos>", "<bos> $A <eos>"])
+def test_special_tokens_are_those_of_the_packages_template(tmp_path: pathlib.Path, bpe: Any, template: str) -> None:
+    tokenizer = with_template(bpe, template)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    expected = [tokenizer.encode(text).ids for text in TEXTS]
+    assert expected[0] == [tokenizer.token_to_id(token) for token in template.split() if token != "$A"]
+    assert stored(tmp_path, tmp_path, TEXTS, "--special-tokens")[0] == expected
+    assert stored(tmp_path, tmp_path, TEXTS)[0] == ids_of(tokenizer, TEXTS) == ids_of(bpe, TEXTS)
+
+
+def test_a_corpus_with_special_tokens_is_another_one(tmp_path: pathlib.Path, bpe: Any) -> None:
+    tokenizer, path = with_template(bpe), write_jsonl(tmp_path / "texts.jsonl", TEXTS)
+    for special_tokens in (True, False, True):
+        corpus = levada.Corpus(path, tokenizer=tokenizer, special_tokens=special_tokens, eod=END, sequence=1)
+        rows = [row["tokens"][0, 0] for row in levada.Feed(corpus, batch=1)]
+        documents = [tokenizer.encode(text, add_special_tokens=special_tokens).ids for text in TEXTS]
+        assert rows == [id for ids in with_ends(documents, tokenizer.token_to_id(END)) for id in ids][:-1]
+
+
+@pytest.mark.parametrize("given", ["bytes", "some.model"])
+def test_special_tokens_take_a_template(given: str) -> None:
+    with pytest.raises(levada.InvalidArgument, match=rf"special_tokens takes a tokenizer\.json or its folder; {given} has no"):
+        _tokenizers.open_tokenizer(given, special_tokens=True)
+    with pytest.raises(levada.InvalidArgument, match="a chat has those of its chat_template"):
+        _tokenizers.open_tokenizer(given, "own", special_tokens=True)
+
+
+def test_a_data_set_of_another_vocabulary_is_refused(tmp_path: pathlib.Path, bpe: Any) -> None:
+    larger = tokenizers.Tokenizer.from_str(bpe.to_str())
+    larger.add_tokens(["quickbrown"])
+    larger.save(str(tmp_path / "tokenizer.json"))
+    stored(tmp_path, tmp_path, ["the quickbrown fox"], "--append-eod")
+    options: dict[str, Any] = {"sequence": 2, "eod": END}
+    assert list(levada.Feed(levada.Corpus(tmp_path / "made.bin", tokenizer=larger, **options), batch=1))
+    with pytest.raises(levada.SourceError, match=f"is {bpe.get_vocab_size()}, but the tokenizer has {bpe.get_vocab_size()}"):
+        list(levada.Feed(levada.Corpus(tmp_path / "made.bin", tokenizer=bpe, **options), batch=1))
+
+
 def test_a_tokenizer_that_truncates_and_pads_encodes_whole_documents(tmp_path: pathlib.Path, bpe: Any) -> None:
     expected = ids_of(bpe, TEXTS)
     short = tokenizers.Tokenizer.from_str(bpe.to_str())
@@ -378,7 +425,7 @@ def test_what_a_tokenizer_raises_is_told_with_its_name(tmp_path: pathlib.Path, m
 
     def open_with(encode: Callable[[list[str]], Any]) -> None:
         made = levada._levada.Tokenizer("mine", f"digest {encode}", 10, 0, lambda token: None, encode)
-        monkeypatch.setattr("levada.corpus.corpus.open_tokenizer", lambda given, template: made)
+        monkeypatch.setattr("levada.corpus.corpus.open_tokenizer", lambda *given: made)
         len(levada.Corpus(text, sequence=1))
 
     def raising(texts: list[str]) -> Any:
@@ -405,7 +452,7 @@ def test_ctrl_c_ends_tokenizing(tmp_path: pathlib.Path) -> None:
         "    time.sleep(0.2)\n"
         "    return [[1] for _ in texts]\n"
         "made = levada._levada.Tokenizer('mine', 'digest', 10, 0, lambda token: None, encode)\n"
-        "levada.corpus.corpus.open_tokenizer = lambda given, template: made\n"
+        "levada.corpus.corpus.open_tokenizer = lambda *given: made\n"
         "try:\n"
         "    len(levada.Corpus(sys.argv[1], sequence=16))\n"
         "except KeyboardInterrupt:\n"

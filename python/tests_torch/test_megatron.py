@@ -6,23 +6,28 @@ import json
 import os
 import pathlib
 import subprocess
+import sys
 import types
 from typing import Any
 
 import levada
 import numpy as np
 import pytest
+import tokenizers
 import torch
+import transformers
 
 pytest.importorskip("megatron.core.datasets", reason="megatron-core is not installed")
 from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
 from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
 from megatron.core.datasets.indexed_dataset import DType, IndexedDataset, IndexedDatasetBuilder
+from megatron.core.tokenizers.text.libraries import HuggingFaceTokenizer
 
 SEQUENCE = 48
 EOD = 256
 NO_TOKEN = 300
 CHOICES = ("reset_position_ids", "reset_attention_mask", "eod_mask_loss")
+TEXTS = ["hello", "", "naïve 漢字", "x" * 1000, " the levada brings the water to the fields", "a <eos> in a text"]
 COMMAND = os.environ.get("LEVADA_COMMAND", "levada")
 
 
@@ -58,6 +63,43 @@ def test_a_converted_text_is_what_megatron_writes(tmp_path: pathlib.Path) -> Non
     (tmp_path / "text.jsonl").write_text("".join(json.dumps({"text": each}) + "\n" for each in texts))
     subprocess.run([COMMAND, "convert", tmp_path / "text.jsonl", tmp_path / "ours", "--append-eod"], check=True)
     write(tmp_path / "theirs", [[*text.encode(), EOD] if text else [] for text in texts])
+    for extension in (".bin", ".idx"):
+        assert (tmp_path / f"ours{extension}").read_bytes() == (tmp_path / f"theirs{extension}").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def llama_like(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A folder of transformers with a tokenizer that begins texts with a token, and ends them with none."""
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
+    trainer = tokenizers.trainers.BpeTrainer(vocab_size=300, special_tokens=["<bos>", "<eos>"], initial_alphabet=alphabet)
+    tokenizer.train_from_iterator(TEXTS, trainer)
+    begin = [("<bos>", tokenizer.token_to_id("<bos>"))]
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing("<bos> $A", special_tokens=begin)
+    folder = tmp_path_factory.mktemp("tokenizer")
+    transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token="<bos>", eos_token="<eos>", clean_up_tokenization_spaces=False
+    ).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("special_tokens", [False, True])
+def test_a_text_of_a_tokenizer_of_transformers_is_converted_as_megatron_does(
+    tmp_path: pathlib.Path, llama_like: pathlib.Path, special_tokens: bool
+) -> None:
+    theirs = HuggingFaceTokenizer(str(llama_like), include_special_tokens=special_tokens)
+    builder = IndexedDatasetBuilder(f"{tmp_path / 'theirs'}.bin", dtype=DType.optimal_dtype(theirs.vocab_size))
+    for text in TEXTS:  # as Encoder.encode() of tools/preprocess_data.py does it, with --append-eod
+        ids = theirs.text_to_ids(text)
+        if ids:
+            ids.append(theirs.eod)
+        builder.add_document(torch.tensor(ids), [len(ids)] if ids else [])
+    builder.finalize(f"{tmp_path / 'theirs'}.idx")
+    (tmp_path / "text.jsonl").write_text("".join(json.dumps({"text": each}) + "\n" for each in TEXTS))
+    options = ["--tokenizer", llama_like, "--append-eod", *(["--special-tokens"] if special_tokens else [])]
+    convert = [sys.executable, "-m", "levada", "convert", tmp_path / "text.jsonl", tmp_path / "ours", *options]
+    subprocess.run(convert, check=True)
     for extension in (".bin", ".idx"):
         assert (tmp_path / f"ours{extension}").read_bytes() == (tmp_path / f"theirs{extension}").read_bytes()
 

@@ -36,6 +36,8 @@ class Corpus:
     - `tokenizer`: "bytes"; the path of a tokenizer.json, of a folder of `transformers` or of a SentencePiece .model; or a
       tokenizer object of `tokenizers` or `transformers`.
     - `eod`: the token that ends each document, as text or number; by default the tokenizer's.
+    - `special_tokens`: documents also get the tokens that the tokenizer's own template puts around a text, such as a
+      beginning of text.
     - `chat_template`: "own", or the path of a Jinja template. Lines are then chats, lists of messages in `text_field`, and
       the loss mask is 1 only for what the assistant says.
     - `cache_dir`, `cache_size`: where the tokens of text are cached, and how many bytes they may take.
@@ -53,6 +55,7 @@ class Corpus:
     part: str = "train"
     tokenizer: Any = "bytes"
     eod: str | int = ""
+    special_tokens: bool = False
     chat_template: str = ""
     text_field: str = ""
     skip_bad: bool = False
@@ -82,11 +85,11 @@ class Corpus:
     def options(self) -> dict[str, Any]:
         """Returns the options of the C++ core."""
         options = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        del options["tensors"], options["chat_template"]
+        del options["tensors"], options["chat_template"], options["special_tokens"]
         several = [self.paths] if isinstance(self.paths, (str, os.PathLike)) else self.paths
         options["paths"] = [os.fsencode(path) for path in several]
         options["cache_dir"] = os.fsencode(self.cache_dir)
-        options["tokenizer"] = open_tokenizer(self.tokenizer, self.chat_template)
+        options["tokenizer"] = open_tokenizer(self.tokenizer, self.chat_template, self.special_tokens)
         options["eod"] = str(self.eod)
         options["split"] = [float(share) for share in self.split]
         options["formats"] = FORMATS

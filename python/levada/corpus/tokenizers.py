@@ -17,34 +17,39 @@ from levada.corpus.chats import open_chat_tokenizer
 __all__ = ["open_tokenizer"]
 
 
-def open_tokenizer(given: Any, chat_template: str = "") -> _levada.Tokenizer:
+def open_tokenizer(given: Any, chat_template: str = "", special_tokens: bool = False) -> _levada.Tokenizer:
     """Returns the tokenizer that `given` names.
 
     given: "bytes"; the path of a tokenizer.json, of a folder that `transformers` saved one in, or of a SentencePiece
     .model; or a `tokenizers.Tokenizer` or a fast tokenizer of `transformers` itself. chat_template: "own" or the path of a
-    Jinja file, for chats: that takes a folder or a tokenizer of `transformers`. Raises InvalidArgument for anything else,
+    Jinja file, for chats: that takes a folder or a tokenizer of `transformers`. special_tokens: with those that the
+    post-processor of a tokenizer of `tokenizers` puts around each text. Raises InvalidArgument for anything else,
     SourceError for a file that is missing or is no tokenizer, Unsupported where the package that reads it is not
     installed.
     """
     if chat_template:
+        if special_tokens:
+            raise InvalidArgument("special_tokens is True, but a chat has those of its chat_template: give one of the two")
         return open_chat_tokenizer(given, chat_template)
     if isinstance(given, (str, os.PathLike)):
-        return _open_path(os.fspath(given))
+        return _open_path(os.fspath(given), special_tokens)
     if hasattr(given, "backend_tokenizer"):  # transformers
         name = str(given.name_or_path or type(given).__name__)
-        return _of_tokenizers(given.backend_tokenizer, name, given.eos_token_id)
+        return _of_tokenizers(given.backend_tokenizer, name, given.eos_token_id, special_tokens)
     if hasattr(given, "encode_batch_fast"):
-        return _of_tokenizers(given, type(given).__name__, None)
+        return _of_tokenizers(given, type(given).__name__, None, special_tokens)
     raise InvalidArgument(
         f"tokenizer is of type {type(given).__name__}; it must be a path, a tokenizers.Tokenizer or a fast tokenizer "
         "of transformers"
     )
 
 
-def _open_path(name: str) -> _levada.Tokenizer:
+def _open_path(name: str, special_tokens: bool) -> _levada.Tokenizer:
+    path = pathlib.Path(name)
+    if special_tokens and (name == "bytes" or path.suffix == ".model"):
+        raise InvalidArgument(f"special_tokens takes a tokenizer.json or its folder; {name} has no template that names any")
     if name == "bytes":
         return _levada.byte_tokenizer()
-    path = pathlib.Path(name)
     if path.suffix == ".model":
         return _open_sentencepiece(path)
     file = path / "tokenizer.json" if path.is_dir() else path
@@ -59,7 +64,7 @@ def _open_path(name: str) -> _levada.Tokenizer:
     except Exception as error:  # The package raises no narrower one.
         raise SourceError(f"{file} is no tokenizer of the package tokenizers: {error}") from error
     eos = _eos_token(file.parent)
-    return _of_tokenizers(tokenizer, name, None if eos is None else tokenizer.token_to_id(eos))
+    return _of_tokenizers(tokenizer, name, None if eos is None else tokenizer.token_to_id(eos), special_tokens)
 
 
 def _eos_token(folder: pathlib.Path) -> str | None:
@@ -73,7 +78,7 @@ def _eos_token(folder: pathlib.Path) -> str | None:
     return None
 
 
-def _of_tokenizers(given: Any, name: str, eos: int | None) -> _levada.Tokenizer:
+def _of_tokenizers(given: Any, name: str, eos: int | None, special_tokens: bool) -> _levada.Tokenizer:
     try:
         tokenizer = given.__class__.from_str(given.to_str())
     except Exception as error:  # The package raises no narrower one.
@@ -83,11 +88,12 @@ def _of_tokenizers(given: Any, name: str, eos: int | None) -> _levada.Tokenizer:
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
 
     def encode(texts: list[str]) -> list[list[int]]:
-        return [encoding.ids for encoding in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+        return [encoding.ids for encoding in tokenizer.encode_batch_fast(texts, add_special_tokens=special_tokens)]
 
     size = max(len(vocabulary), 1 + max(vocabulary.values(), default=-1))
     digest = hashlib.sha256(tokenizer.to_str().encode()).hexdigest()
-    return _levada.Tokenizer(_shown(name), f"tokenizers {digest}", size, eos, tokenizer.token_to_id, encode)
+    kind = "tokenizers with special tokens" if special_tokens else "tokenizers"
+    return _levada.Tokenizer(_shown(name), f"{kind} {digest}", size, eos, tokenizer.token_to_id, encode)
 
 
 def _open_sentencepiece(path: pathlib.Path) -> _levada.Tokenizer:

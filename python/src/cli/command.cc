@@ -24,11 +24,10 @@ int command(const std::vector<std::string>& arguments, const std::vector<std::st
             const nb::object& open_tokenizer, const nb::object& formats, const nb::object& remote) {
   std::vector<const char*> pointers;
   for (const auto& argument : arguments) pointers.push_back(argument.c_str());
-  const auto open = [&open_tokenizer](const std::string& name,
-                                      const std::string& chat_template) -> std::shared_ptr<const Tokenizer> {
+  const auto open = [&open_tokenizer](const cli::TokenizerChoice& choice) -> std::shared_ptr<const Tokenizer> {
     const nb::gil_scoped_acquire gil;
     try {
-      return tokenizer_of(open_tokenizer(name, chat_template));
+      return tokenizer_of(open_tokenizer(choice.name, choice.chat_template, choice.special_tokens));
     } catch (const nb::python_error& error) {
       rethrow(error);
       throw;
@@ -63,7 +62,7 @@ void bind_command(nb::module_& module) {
   module.def("command", &command, nb::arg("arguments"), nb::arg("self"), nb::arg("open_tokenizer"), nb::arg("formats"),
              nb::arg("remote"),
              nb::sig("def command(arguments: collections.abc.Sequence[str], self: collections.abc.Sequence[str], "
-                     "open_tokenizer: collections.abc.Callable[[str, str], Tokenizer], "
+                     "open_tokenizer: collections.abc.Callable[[str, str, bool], Tokenizer], "
                      "formats: collections.abc.Sequence[TextFormat], remote: RemoteFiles) -> int"),
              "Runs the `levada` command and returns its exit status.");
 }
