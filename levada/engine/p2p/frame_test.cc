@@ -14,7 +14,7 @@ namespace levada::p2p {
 namespace {
 
 Bytes bytes_of(const Entry& entry) {
-  const Lease encoded = encode(entry);
+  const Lease encoded = encode({&entry, 1});
   return {encoded.bytes.begin(), encoded.bytes.end()};
 }
 
@@ -32,15 +32,14 @@ TEST(P2pFrame, CarriesEveryNotice) {
   for (int kind = 1; kind <= static_cast<int>(Notice::Kind::departed); ++kind) {
     Notice notice{.kind = static_cast<Notice::Kind>(kind), .key = 5, .count = 6};
     if (notice.kind == Notice::Kind::opened) notice.group = 7, notice.window = 8;
-    const Lease encoded = encode(notice);
+    const Entry entry = entry_of(notice);
+    const Lease encoded = encode({&entry, 1});
     EXPECT_EQ(notice_of(decode(encoded.bytes, 2).front()), notice) << kind;
   }
 }
 
 Bytes joined(std::initializer_list<Entry> entries) {
-  std::vector<Lease> encoded;
-  for (const Entry& entry : entries) encoded.push_back(encode(entry));
-  const Lease all = join(encoded);
+  const Lease all = encode(entries);
   return {all.bytes.begin(), all.bytes.end()};
 }
 
