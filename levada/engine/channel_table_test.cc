@@ -65,6 +65,16 @@ TEST(ChannelTable, KeepsARankInASubgroupThatLeavesItsParentAlone) {
   EXPECT_TRUE(groups[0].cause) << "but not this one";
 }
 
+TEST(ChannelTable, KeepsOneEndingForAPeerThatIsGoneHoweverOftenItFails) {
+  Rank rank(0, 3);
+  for (int i = 0; i < 1000; ++i) {
+    rank.table.end({.kind = ErrorKind::corrupt_message, .rank = 1});
+    rank.table.end({.kind = ErrorKind::peer_lost, .rank = 1});
+  }
+  EXPECT_EQ(rank.table.num_endings(), 1U);
+  EXPECT_EQ(rank.cause(), ErrorKind::corrupt_message);
+}
+
 TEST(ChannelTable, RefusesWhatNoRankSends) {
   const auto refuses = [](const std::function<void(ChannelTable&)>& act) {
     Rank rank(0, 3);

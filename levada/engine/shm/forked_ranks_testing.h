@@ -62,4 +62,13 @@ std::vector<HostMemory> share_in_process(int size, std::size_t memory_bytes);
 std::string run_threads(int size, const std::function<void(std::shared_ptr<Engine>)>& body, std::size_t memory_bytes,
                         const EndpointOptions& options = {});
 
+/// A thread of this process, as the kernel sees it.
+struct ThreadState {
+  bool is_asleep = false;
+  long num_sleeps = 0;
+};
+ThreadState state_of_thread(int thread);
+/// Returns how often the thread has slept, once it sleeps.
+long wait_until_it_sleeps(int thread);
+
 }  // namespace levada::shm::test
