@@ -142,7 +142,7 @@ class Model {
         break;
       case Act::die:
         state.dead = true;
-        network_.tell_all(rank, {.kind = ErrorKind::peer_lost, .rank = rank});
+        network_.send_all(rank, {.kind = ErrorKind::peer_lost, .rank = rank});
         break;
       case Act::deliver: network_.deliver(step.from, rank); return;
     }
@@ -204,7 +204,7 @@ class Model {
     return true;
   }
 
-  /// Equal for states that cannot be told apart.
+  /// Equal for states that cannot be distinguished.
   std::string fingerprint() {
     ByteWriter writer;
     for (int rank = 0; rank < scenario_.size; ++rank) {
@@ -285,7 +285,7 @@ class Model {
   void abort(int rank, std::uint64_t group) {
     const Ending ending{.kind = ErrorKind::engine, .group = group, .rank = rank};
     network_.rank(rank).table.end(ending);
-    network_.tell_all(rank, ending);
+    network_.send_all(rank, ending);
   }
   std::optional<ErrorKind> expected_cause(const Group& group) {
     const bool is_parent = scenario_.in_subgroup && group.is_root();

@@ -52,10 +52,10 @@ struct Network {
   void carry(int from) {
     for (const AddressedNotice& outgoing : rank(from).table.take_notices())
       queue(from, outgoing.to).push_back(outgoing.notice);
-    for (const Ending& ending : rank(from).table.take_endings()) tell_all(from, ending);
+    for (const Ending& ending : rank(from).table.take_endings()) send_all(from, ending);
     rank(from).table.take_dropped();
   }
-  void tell_all(int from, const Ending& ending) {
+  void send_all(int from, const Ending& ending) {
     for (int to = 0; to < size(); ++to) {
       if (to != from) queue(from, to).push_back(ending);
     }

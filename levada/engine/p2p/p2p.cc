@@ -247,7 +247,7 @@ Block P2pEndpoint::block_for(int from, const Entry& entry) {
   }
   const Lock lock(*this);
   if (is_closed_locked(from)) return {};
-  // What this peer sends next cannot be told apart from a body that nobody receives.
+  // What this peer sends next cannot be distinguished from a body that nobody receives.
   is_ignored_[static_cast<std::size_t>(from)] = has_body(entry);
   end_for_all({.kind = ErrorKind::engine,
                .rank = rank(),

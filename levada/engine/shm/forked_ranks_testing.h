@@ -58,7 +58,8 @@ std::string run_forked(int size, const std::function<void(std::shared_ptr<Engine
                        int killed = -1);
 /// Memory that ranks in one process have in common.
 std::vector<HostMemory> share_in_process(int size, std::size_t memory_bytes);
-/// The same with ranks as threads of this process that share one mapping, so that a sanitizer sees who writes what.
+/// The same with ranks as threads of this process that share one mapping, so that a sanitizer sees which thread writes
+/// what.
 std::string run_threads(int size, const std::function<void(std::shared_ptr<Engine>)>& body, std::size_t memory_bytes,
                         const EndpointOptions& options = {});
 

@@ -102,9 +102,9 @@ std::vector<nb::bytes> agree(const Membership& job, const nb::bytes& mine, doubl
   const auto all = interruptible_on(job, what, [&](const auto& engine, const auto& poll) {
     return levada::agree(*engine, own, Deadline::after(seconds(timeout)), what, &poll);
   });
-  std::vector<nb::bytes> told;
-  for (const auto& each : all) told.emplace_back(each.data(), each.size());
-  return told;
+  std::vector<nb::bytes> parts;
+  for (const auto& each : all) parts.emplace_back(each.data(), each.size());
+  return parts;
 }
 
 nb::object empty(const Membership& job, const std::vector<std::int64_t>& shape, const std::string& dtype, bool torch) {
@@ -183,7 +183,7 @@ void bind_launch(nb::module_& module) {
           "because of it, or -1.")
       .def("leave", &Membership::leave, nb::call_guard<nb::gil_scoped_release>(),
            "Leaves the job: the other ranks are not alarmed. What has been received stays.");
-  module.def("join", &join, nb::arg("engine"), nb::arg("timeout"), "Joins the job that the environment tells of.");
+  module.def("join", &join, nb::arg("engine"), nb::arg("timeout"), "Joins the job that the environment describes.");
   module.def("meet", &meet, nb::arg("rank"), nb::arg("size"), nb::arg("rendezvous"), nb::arg("timeout"), nb::kw_only(),
              nb::arg("memory_bytes") = 0,
              "Joins the ranks of this host that give the same name for their rendezvous, over shared memory: a rank's "
@@ -208,9 +208,10 @@ void bind_launch(nb::module_& module) {
         return reason.empty() ? std::nullopt : std::optional(reason);
       },
       "Why a fork of this process could not go on with Levada; None where it could.");
-  module.def("place", &place, "Rank and size as the environment tells them; None outside a job.");
+  module.def("place", &place, "Returns rank and size as the environment gives them; None outside a job.");
   module.def("agree", &agree, nb::arg("job"), nb::arg("mine"), nb::arg("timeout"), nb::arg("what"),
-             "What each rank says, in their order. Collective. `what` is being done, for who waits.");
+             "Returns what each rank passed as `mine`, by rank. Collective. `what` names the operation in the text of "
+             "a Timeout.");
   module.def("run_local", &run_local, nb::arg("size"), nb::arg("command"),
              "Starts `size` ranks with a command line and waits for them: exit status and what went wrong.");
 }
