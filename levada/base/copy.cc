@@ -32,7 +32,7 @@ void stream_lines(std::byte* to, const std::byte* from, std::size_t lines) {
     auto* target = reinterpret_cast<__m128i*>(to);
     for (int i = 0; i < 4; ++i) _mm_stream_si128(target + i, _mm_loadu_si128(source + i));
   }
-  _mm_sfence();  // whoever is told of these bytes sees them
+  _mm_sfence();  // the stores above are visible before those that follow
 }
 #endif
 

@@ -8,17 +8,17 @@ namespace levada {
 
 /// What a copy leaves in the caches.
 enum class CopyMode : std::uint8_t {
-  cached,        ///< what was written last is still there for who reads it soon
+  cached,        ///< what was written last stays cached for a reader that follows soon
   non_temporal,  ///< where the processor can, it is written to memory, and what it overwrites is not read first
 };
 
-/// Of what is written in one go little more than this is still in a cache near the core that wrote it.
-inline constexpr std::uint64_t caches_keep = std::uint64_t{4} << 20;
+/// Little more than this, of what is written at a time, is still in a cache near the core that wrote it.
+inline constexpr std::uint64_t cached_write_bytes = std::uint64_t{4} << 20;
 
-/// Returns how to copy `bytes` that belong together, of which none is read before the last is written. Above what the
-/// caches keep, a non-temporal copy takes about two thirds of the time.
+/// Returns how to copy `bytes` that belong together, of which none is read before the last is written. Above that
+/// size, a non-temporal copy takes about two thirds of the time.
 constexpr CopyMode copy_mode_for(std::uint64_t bytes) {
-  return bytes > caches_keep ? CopyMode::non_temporal : CopyMode::cached;
+  return bytes > cached_write_bytes ? CopyMode::non_temporal : CopyMode::cached;
 }
 
 /// memcpy of payload, added to copied_bytes(). Engines and transfer copy payload through these alone.

@@ -49,8 +49,8 @@ TEST(CopyPayloadPastCaches, CopiesFromAnywhereToAnywhere) {
 
 TEST(WayToCopy, GoesPastTheCachesWithMoreThanTheyKeep) {
   EXPECT_EQ(copy_mode_for(0), CopyMode::cached);
-  EXPECT_EQ(copy_mode_for(caches_keep), CopyMode::cached);
-  EXPECT_EQ(copy_mode_for(caches_keep + 1), CopyMode::non_temporal);
+  EXPECT_EQ(copy_mode_for(cached_write_bytes), CopyMode::cached);
+  EXPECT_EQ(copy_mode_for(cached_write_bytes + 1), CopyMode::non_temporal);
   EXPECT_EQ(copy_mode_for(std::uint64_t{1} << 40), CopyMode::non_temporal);
 }
 

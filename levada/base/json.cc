@@ -31,9 +31,9 @@ nlohmann::ordered_json parse_json(std::string_view text, int deepest, std::strin
   try {
     return Json::parse(text.begin(), text.end(), callback);
   } catch (const Json::exception& error) {
-    const std::string_view told = error.what();  // "[json.exception.parse_error.101] parse error at line 1, ..."
-    const auto bracket = told.find("] ");
-    refuse(fmt::format("it is not JSON: {}", told.substr(bracket == std::string_view::npos ? 0 : bracket + 2)));
+    const std::string_view message = error.what();  // "[json.exception.parse_error.101] parse error at line 1, ..."
+    const auto bracket = message.find("] ");
+    refuse(fmt::format("it is not JSON: {}", message.substr(bracket == std::string_view::npos ? 0 : bracket + 2)));
   }
   return {};
 }

@@ -143,7 +143,7 @@ TEST(BlockPool, TakesNoMoreThanTheSystemHasAvailableAndAsksAgain) {
   std::atomic<std::uint64_t> available = 60 * mib;
   const Counted counted(1000 * mib, [&] { return MemoryLimits{1000 * mib, available}; });
   EXPECT_FALSE(counted.pool->try_allocate(40 * mib)) << "a margin of the limit stays free";
-  EXPECT_TRUE(counted.pool->retry_after()) << "nothing tells of memory that other processes free";
+  EXPECT_TRUE(counted.pool->retry_after()) << "nothing notifies of memory that other processes free";
   EXPECT_TRUE(counted.pool->try_allocate(10 * mib));
   available = 200 * mib;
   EXPECT_TRUE(counted.pool->may_allocate(40 * mib));

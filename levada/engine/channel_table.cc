@@ -10,7 +10,7 @@
 namespace levada {
 namespace {
 
-constexpr auto another_ranks_channel = "it speaks on a channel of another rank";
+constexpr auto another_ranks_channel = "it sends on a channel of another rank";
 
 [[noreturn]] void refuse(const std::string& what) {
   throw CorruptMessage(0, what);
@@ -46,7 +46,7 @@ void ChannelTable::leave(Group& group) {
     if (!is_subgroup) continue;
     for (const int rank : other->ranks) notify(rank, {.kind = Notice::Kind::staying, .key = key, .is_urgent = false});
   }
-  // At once: whoever ends later is not lost to the group.
+  // At once: a rank that ends later is not lost to the group.
   for (const int rank : group.ranks) notify(rank, {.kind = Notice::Kind::left, .key = group.key()});
   membership_.leave_oneself(group.keys, group.ranks.size() - 1);
 }

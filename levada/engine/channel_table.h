@@ -1,4 +1,4 @@
-// What a channel means, for every engine alike: streams of messages, windows, ends, groups, who has left. A pure value:
+// What a channel means, for every engine alike: streams of messages, windows, ends, groups, membership. A pure value:
 // no lock, no I/O, no clock. Media deliver events into it and carry out what it asks for.
 #pragma once
 
@@ -127,7 +127,7 @@ class ChannelTable {
   std::shared_ptr<ChannelState> open(Group& group, std::uint64_t key, int from, std::span<const int> to, int window);
   /// Nothing happens to an end that is not this rank's or is closed.
   void close(ChannelState& channel, End end);
-  /// This rank lets go of its ends. The sending one is closed, unless that must be done by close().
+  /// Closes this rank's ends, except a sending one that must be closed by close().
   void release(ChannelState& channel);
   bool has_room(const ChannelState& channel) const;
   /// To be called before a message is sent: the first one is announced.
@@ -187,7 +187,7 @@ class ChannelTable {
 
   void notify(int to, Notice notice);
   ChannelState& find_or_add(std::uint64_t key);
-  /// The channel on which `from` speaks as its sender.
+  /// Returns the channel of which `from` claims to be the sender.
   ChannelState& channel_from(int from, std::uint64_t key);
   void accept_opened(int from, const Notice& notice);
   void accept_received(int from, const Notice& notice);

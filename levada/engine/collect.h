@@ -37,8 +37,8 @@ class Reminder {
   std::function<void(const std::string&)> write_;
 };
 
-/// try_allocate() until it gives a block. `what` names the operation in the Timeout, which says who holds how much of
-/// what this rank has sent on `sent`.
+/// Calls try_allocate() until it returns a block. `what` names the operation in the Timeout, which says how much of
+/// what this rank has sent on `sent` each rank holds.
 Block allocate(Engine& engine, std::size_t bytes, Deadline deadline, std::string_view what,
                std::span<Channel* const> sent = {}, const std::function<void()>* poll = nullptr);
 
@@ -94,8 +94,8 @@ class GatherScatter {
 /// status board, following waiting_for from rank to rank.
 std::string explain_wait(Engine& engine, std::string_view what, int waiting_for, Duration waited);
 
-/// "rank 0 waited 30.0 s in feed for step 17 for 12.5 MiB of memory: rank 2 has 1 not received, 3 still leased": who
-/// holds what was sent on `sent`.
+/// "rank 0 waited 30.0 s in feed for step 17 for 12.5 MiB of memory: rank 2 has 1 not received, 3 still leased": which
+/// ranks hold what was sent on `sent`.
 std::string explain_full_memory(Engine& engine, std::size_t bytes, std::string_view what, Duration waited,
                                 std::span<Channel* const> sent);
 

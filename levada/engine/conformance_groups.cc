@@ -103,7 +103,7 @@ void a_subgroup_outlives_the_engine_it_was_made_from(const Handle& engine) {
   meet(*engine);
 }
 
-void who_left_the_whole_without_entering_a_part_is_not_waited_for(const Handle& engine) {
+void a_rank_that_left_the_parent_without_entering_a_subgroup_is_not_waited_for(const Handle& engine) {
   Handle whole = engine->subgroup(all_ranks(*engine), "whole");
   meet(*whole);
   const int last = size_of(*engine) - 1;
@@ -165,8 +165,8 @@ constexpr Case groups_list[] = {
     {"subgroups work side by side", 1, subgroups_work_side_by_side},
     {"groups of the same ranks do not mix", 1, groups_of_the_same_ranks_do_not_mix},
     {"a subgroup outlives the engine it was made from", 1, a_subgroup_outlives_the_engine_it_was_made_from},
-    {"who left the whole without entering a part is not waited for", 2,
-     who_left_the_whole_without_entering_a_part_is_not_waited_for},
+    {"a rank that left the parent without entering a subgroup is not waited for", 2,
+     a_rank_that_left_the_parent_without_entering_a_subgroup_is_not_waited_for},
     {"a channel belongs to one engine", 1, a_channel_belongs_to_one_engine},
     {"closing a channel of another engine changes nothing", 1, closing_a_channel_of_another_engine_changes_nothing},
     {"subgroup refuses what cannot work", 1, subgroup_refuses_what_cannot_work},

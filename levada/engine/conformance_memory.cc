@@ -183,7 +183,7 @@ void a_lease_may_end_on_any_thread(const Handle& engine) {
   meet(*engine);
 }
 
-void a_block_may_be_shared_with_whoever_else_sends_it(const Handle& engine) {
+void a_block_may_be_shared_with_another_sender(const Handle& engine) {
   constexpr std::uint64_t bytes = 500'000;
   const auto channel = engine->open(0, all_ranks(*engine), 2);
   if (rank_of(*engine) == 0) {
@@ -199,9 +199,9 @@ void a_block_may_be_shared_with_whoever_else_sends_it(const Handle& engine) {
       Lease own = receive(*engine, *channel, i, bytes);
       expect(*engine, own.bytes.data() == at, "what is shared is not copied");
       const auto writable = engine->make_private(*channel, own);
-      expect(*engine, writable.data() != at, "who else has the block does not see what a receiver writes");
+      expect(*engine, writable.data() != at, "other owners of the block do not see what a receiver writes");
       own = {};
-      expect_eventually(*engine, "a shared block is let go", [&] {
+      expect_eventually(*engine, "a shared block is released", [&] {
         static_cast<void>(engine->memory_in_use());  // looks at what has come back
         return other.expired();
       });
@@ -248,7 +248,7 @@ bool may_be_forwarded_to(const Engine& engine, int rank) {
   return host != host_of[0] && std::count(host_of.begin(), host_of.end(), host) > 1;
 }
 
-void holders_tell_who_keeps_what(const Handle& engine) {
+void holders_name_the_ranks_that_keep_messages(const Handle& engine) {
   const int size = size_of(*engine);
   const auto channel = engine->open(0, all_ranks(*engine), 4);
   const auto has = [&](int rank, int not_received, int leased) {
@@ -324,9 +324,9 @@ constexpr Case memory_list[] = {
     {"leases outlive channel and engine", 1, leases_outlive_channel_and_engine},
     {"memory stays bounded over thousands of messages", 1, memory_stays_bounded_over_thousands_of_messages},
     {"a lease may end on any thread", 1, a_lease_may_end_on_any_thread},
-    {"a block may be shared with whoever else sends it", 1, a_block_may_be_shared_with_whoever_else_sends_it},
+    {"a block may be shared with another sender", 1, a_block_may_be_shared_with_another_sender},
     {"ranks that share memory see each other's", 1, ranks_that_share_memory_see_each_others},
-    {"holders tell who keeps what", 1, holders_tell_who_keeps_what},
+    {"holders name the ranks that keep messages", 1, holders_name_the_ranks_that_keep_messages},
     {"memory in use is counted until it comes back", 1, memory_in_use_is_counted_until_it_comes_back},
     {"memory goes back to the system and is there again", 1, memory_goes_back_to_the_system_and_is_there_again},
 };

@@ -230,6 +230,29 @@ void a_wait_polls_while_it_lasts(const Handle& engine) {
   static_cast<void>(receive(*engine, *channel, 3, 30));
 }
 
+void a_change_calls_the_hook_while_no_thread_waits(const Handle& engine) {
+  const auto num_calls = std::make_shared<std::atomic<int>>(0);
+  try {
+    engine->on_change([num_calls] { ++*num_calls; });
+  } catch (const Unsupported&) {
+    return;  // its messages are seen only while a thread waits
+  }
+  const auto channel = engine->open(0, all_ranks(*engine), 1);
+  for (std::uint64_t i = 0; i < 20; ++i) {
+    if (rank_of(*engine) == 0) send(*engine, *channel, i, 100);
+    while (true) {
+      const int seen = *num_calls;
+      if (const auto received = engine->try_receive(*channel).message) {
+        expect_filled(*engine, received->bytes, i, 100);
+        break;
+      }
+      expect_eventually(*engine, "a message calls the hook", [&] { return *num_calls != seen; });
+    }
+  }
+  engine->on_change({});
+  meet(*engine);
+}
+
 constexpr Case waiting_list[] = {
     {"a wait ends at its deadline", 1, a_wait_ends_at_its_deadline},
     {"what holds already ends a wait", 1, what_holds_already_ends_a_wait},
@@ -243,6 +266,7 @@ constexpr Case waiting_list[] = {
     {"a rank has a status in each group", 1, a_rank_has_a_status_in_each_group},
     {"a wait polls while it lasts", 1, a_wait_polls_while_it_lasts},
     {"room wakes a blocked sender", 2, room_wakes_a_blocked_sender},
+    {"a change calls the hook while no thread waits", 1, a_change_calls_the_hook_while_no_thread_waits},
     {"a posted status can be read by all", 1, a_posted_status_can_be_read_by_all},
 };
 

@@ -33,7 +33,7 @@ void Endpoint::expect_usable() const {
 
 // ---- what every call looks at
 
-void Endpoint::look(Group& group) {
+void Endpoint::drain_and_refresh(Group& group) {
   drain();
   carry_all();
   refresh(group);
@@ -47,7 +47,7 @@ void Endpoint::refresh(Group& group) {
 }
 
 void Endpoint::check_locked(Group& group) {
-  look(group);
+  drain_and_refresh(group);
   group.check();
 }
 
@@ -70,7 +70,7 @@ void Endpoint::check(Group& group) {
 std::optional<Cause> Endpoint::cause(Group& group) {
   expect_usable();
   const Lock lock(*this);
-  look(group);
+  drain_and_refresh(group);
   return group.cause;
 }
 
@@ -185,7 +185,7 @@ bool Endpoint::try_publish(Group& group, ChannelState& channel, const Lease& lea
 Received Endpoint::try_receive(Group& group, ChannelState& channel) {
   expect_usable();
   const Lock lock(*this);
-  look(group);
+  drain_and_refresh(group);
   group.check_aborted();
   if (!channel.arrived.empty()) {
     Received received = lease(channel, table_.receive(channel));
@@ -250,7 +250,7 @@ std::uint64_t Endpoint::trim() {
 bool Endpoint::is_ready(Group& group, const WaitFor& wanted) {
   {
     const Lock lock(*this);
-    look(group);
+    drain_and_refresh(group);
     group.check_aborted();
     for (Channel* const channel : wanted.receive) {
       const ChannelState& state = state_of(*channel);

@@ -100,7 +100,7 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
   /// Delivers what has come into the table.
   virtual void drain() {}
   virtual void carry(const AddressedNotice& addressed) = 0;
-  /// Tells the members of the ending's group, of which this rank is one.
+  /// Notifies the members of the ending's group, of which this rank is one.
   virtual void carry(const Group& group, const Ending& ending) = 0;
   /// Updates Receiver::num_received where receivers send no receipts.
   virtual void collect_receipts(ChannelState& /*channel*/) {}
@@ -133,8 +133,8 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
 
   /// After each call: sends what it has left to send.
   virtual void flush() noexcept {}
-  /// Makes this process's sleepers look again; those alone, where the medium can tell, that wait for `channel` or for
-  /// memory, unless it is null.
+  /// Makes this process's sleepers check their conditions again. Unless `channel` is null, a medium may wake those
+  /// alone that wait for it or for memory: shm does; inproc and p2p wake all.
   virtual void notify(const ChannelState* channel = nullptr) noexcept;
   /// One thread's sleep, from begin_sleep() to end_sleep().
   struct Sleep {
@@ -143,7 +143,8 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
     std::uint32_t mask = 0;
     bool wants_space = false;
   };
-  /// observe() comes before each look at the conditions, sleep() after it. By default they sleep on `changed`.
+  /// observe() comes before each drain_and_refresh at the conditions, sleep() after it. By default they sleep on
+  /// `changed`.
   virtual Sleep begin_sleep(const WaitFor& /*wanted*/) { return {}; }
   virtual void end_sleep(const Sleep& /*sleep*/) noexcept {}
   virtual void observe(Sleep& sleep);
@@ -157,7 +158,7 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
 
   void expect_usable() const;
   bool is_usable() const { return token_.valid(); }
-  /// Holds mutex_, and calls flush() once it has let go of it.
+  /// Holds mutex_, and calls flush() after unlocking it.
   class Lock {
    public:
     explicit Lock(Endpoint& endpoint) : endpoint_(endpoint), lock_(endpoint.mutex_) {}
@@ -173,7 +174,7 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
     std::unique_lock<std::mutex> lock_;
   };
   /// With mutex_ held: drains, and brings the group's cause up to date; check_locked() throws it.
-  void look(Group& group);
+  void drain_and_refresh(Group& group);
   void refresh(Group& group);
   void check_locked(Group& group);
   /// With mutex_ held: carries what the table has left to carry.

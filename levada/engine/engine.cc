@@ -18,14 +18,14 @@ void put_text(std::array<char, N>& to, std::string_view text) {
 }  // namespace
 
 std::string Cause::text() const {
-  const std::string who = rank >= 0 ? fmt::format("rank {}", rank) : "a rank outside this group";
+  const std::string name = rank >= 0 ? fmt::format("rank {}", rank) : "a rank outside this group";
   switch (kind) {
     case ErrorKind::peer_lost:
-      return fmt::format("{} ended without leaving{} ({}); its own output may say why", who,
+      return fmt::format("{} ended without leaving{} ({}); its own output may say why", name,
                          step >= 0 ? fmt::format(" at step {}", step) : "", detail);
-    case ErrorKind::corrupt_message: return fmt::format("{} sent a malformed message: {}", who, detail);
-    case ErrorKind::invalid_argument: return fmt::format("{} differs from the others: {}", who, detail);
-    default: return fmt::format("{} aborted: {}", who, detail);
+    case ErrorKind::corrupt_message: return fmt::format("{} sent a malformed message: {}", name, detail);
+    case ErrorKind::invalid_argument: return fmt::format("{} differs from the others: {}", name, detail);
+    default: return fmt::format("{} aborted: {}", name, detail);
   }
 }
 

@@ -157,7 +157,7 @@ struct WaitFor {
   std::span<Channel* const> receive{};      ///< one of these has a message, or has ended
   std::span<Channel* const> publish{};      ///< try_publish() on one of these may succeed, or this rank has closed it
   std::size_t allocate = 0;                 ///< unless 0: try_allocate() of that many bytes may succeed
-  const std::atomic<bool>* stop = nullptr;  ///< becomes true; whoever sets it calls wake()
+  const std::atomic<bool>* stop = nullptr;  ///< becomes true; its setter calls wake()
   /// Called on the waiting thread, without locks, before it sleeps and then at least every `poll_interval`. What it
   /// throws, wait() throws. Null, or an empty function: none.
   const std::function<void()>* poll = nullptr;
@@ -200,7 +200,7 @@ class Engine {
   }
 
   /// Returns an engine over some of this one's ranks, in the order given: ranks[i] becomes rank i. Collective over
-  /// those ranks alone, but waits for nobody. Groups of the same ranks are told apart by `name`, and by the order in
+  /// those ranks alone, but waits for nobody. Groups of the same ranks are distinguished by `name`, and by the order in
   /// which they are made, which must be the same on all members. The result stays usable after this engine is
   /// destroyed. Throws InvalidArgument for a rank out of range or named twice, and for ranks that this one is not
   /// among.
@@ -262,7 +262,7 @@ class Engine {
   /// InvalidArgument where `kind` says so, with the first 200 bytes of `reason`.
   virtual void abort(std::string_view reason, ErrorKind kind) noexcept = 0;
   void abort(std::string_view reason) noexcept { abort(reason, ErrorKind::engine); }
-  /// Tells all ranks that one has ended without leaving, as something else has seen it: for them it is lost. Nothing
+  /// Notifies all ranks that one has ended without leaving, as something else has seen: for them it is lost. Nothing
   /// happens on an engine that sees that by itself, such as between processes of one host.
   virtual void report_lost(int /*rank*/, std::string_view /*how*/) noexcept {}
   /// Returns why calls throw; nothing while they do not.

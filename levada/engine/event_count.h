@@ -12,9 +12,9 @@
 
 namespace levada {
 
-/// Whoever changes a condition notifies afterwards; a waiter reads count(), looks at its conditions, and then waits for
-/// the count to move on. No change between the two is missed. To notify costs no system call while nobody waits. Any
-/// thread.
+/// A thread that changes a condition notifies afterwards; a waiter reads count(), looks at its conditions, and then
+/// waits for the count to move on. No change between the two is missed. To notify costs no system call while nobody
+/// waits. Any thread.
 class EventCount {
  public:
   void notify() noexcept;

@@ -23,7 +23,7 @@ class Membership {
   /// This rank has left it, which has `num_others` other members; forgets the groups that are over.
   void leave_oneself(std::span<const std::uint64_t> groups, std::size_t num_others);
   /// Forgets a group that all have left, once this rank is in none made from it. To be called after everything that
-  /// asks who has left it.
+  /// asks which ranks have left it.
   void forget_if_over(std::uint64_t group);
   /// Whether `rank` has left the group groups.front().
   bool has_left(std::span<const std::uint64_t> groups, int rank) const;

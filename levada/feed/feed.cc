@@ -138,7 +138,7 @@ class Feed::Impl {
       wait({.receive = decisions}, deadline, reminder, explain);
     }
   }
-  /// Whether the ranks have been told of this one's leaving, or of another's that concerns them as much.
+  /// Returns whether the lead has announced that this rank leaves, or that another one does at the same step or before.
   bool is_known_to_have_left() const {
     const auto& left = follower_.departure();
     return left && left->step <= follower_.step();
@@ -347,7 +347,7 @@ Feed::~Feed() {
   try {
     impl_->close(is_unwinding ? "an exception" : "");
   } catch (const std::exception&) {
-    // The group has ended otherwise, or poll gave up: there is nobody to tell.
+    // The group has ended otherwise, or poll gave up: no rank is left to notify.
   }
 }
 

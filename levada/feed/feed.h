@@ -97,8 +97,8 @@ class Feed {
   Feed& operator=(const Feed&) = delete;
 
   /// The next batch; empty after the last, at the same step on every rank. Throws what a reader threw, on every rank at
-  /// the step where it happened; Timeout, which explains who waits for whom; PeerLost, also where another rank has left
-  /// the feed without this step.
+  /// the step where it happened; Timeout, which explains which rank waits for which; PeerLost, also where another rank
+  /// has left the feed without this step.
   std::optional<Batch> next();
 
   /// Asks all ranks to stop soon, at one step; next() goes on until then. Not collective: one rank is enough. Any

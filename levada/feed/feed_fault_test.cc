@@ -337,7 +337,7 @@ TEST(FeedFaults, ALeadThatLeavesWithoutAnEndIsLostToThoseWhoseReaderLives) {
       if (rank != 0 || first < 2) return;
       hanging.count_down();
       leaving.wait();
-      std::this_thread::sleep_for(std::chrono::seconds(1));  // for longer than who leaves waits for it
+      std::this_thread::sleep_for(std::chrono::seconds(1));  // for longer than a leaving rank waits for it
     };
     bool has_started = false;
     const auto give_up = [&] {
@@ -447,7 +447,7 @@ TEST(FeedFaults, ATimeoutNamesTheRankThatIsFurthestBehind) {
       while (feed.next()) {
       }
     } catch (const Timeout&) {
-      done.arrive_and_wait();  // whoever leaves first would be the others' error
+      done.arrive_and_wait();  // a rank that left first would be the others' error
       throw;
     }
   });

@@ -18,30 +18,31 @@ using testing::Numbered;
 using testing::NumberedOptions;
 
 /// What each rank gets, by rank and step, as bytes.
-using Fed = std::vector<std::vector<Bytes>>;
+using RankBatches = std::vector<std::vector<Bytes>>;
 
 void feed_one(const std::shared_ptr<Engine>& engine, const Mesh& mesh, const FeedOptions& options,
-              const NumberedOptions& source, Fed& fed) {
+              const NumberedOptions& source, RankBatches& batches) {
   Feed feed(engine, mesh, layouts::gpt(), std::make_shared<Numbered>(source), options);
-  while (auto got = feed.next()) fed[static_cast<std::size_t>(engine->info().rank)].push_back(encode_tree(got->tree()));
+  while (auto got = feed.next())
+    batches[static_cast<std::size_t>(engine->info().rank)].push_back(encode_tree(got->tree()));
 }
 
-Fed fed_on_one_host(const Mesh& mesh, const FeedOptions& options, const NumberedOptions& source) {
-  Fed fed(static_cast<std::size_t>(mesh.size()));
-  inproc::run_ranks(mesh.size(), [&](const auto& engine) { feed_one(engine, mesh, options, source, fed); });
-  return fed;
+RankBatches batches_on_one_host(const Mesh& mesh, const FeedOptions& options, const NumberedOptions& source) {
+  RankBatches batches(static_cast<std::size_t>(mesh.size()));
+  inproc::run_ranks(mesh.size(), [&](const auto& engine) { feed_one(engine, mesh, options, source, batches); });
+  return batches;
 }
 
-Fed fed_on_hosts(int ranks_a_host, const Mesh& mesh, const FeedOptions& options, const NumberedOptions& source,
-                 std::uint64_t* crossed = nullptr) {
-  Fed fed(static_cast<std::size_t>(mesh.size()));
+RankBatches batches_on_hosts(int ranks_a_host, const Mesh& mesh, const FeedOptions& options,
+                             const NumberedOptions& source, std::uint64_t* crossed = nullptr) {
+  RankBatches batches(static_cast<std::size_t>(mesh.size()));
   const auto body = [&](const std::shared_ptr<Engine>& engine, joined::test::Job& job) {
-    feed_one(engine, mesh, options, source, fed);
+    feed_one(engine, mesh, options, source, batches);
     agree(*engine, {}, Deadline::after(std::chrono::seconds(30)), "test");
     if (engine->info().rank == 0 && crossed != nullptr) *crossed = job.network.crossed_bytes();
   };
   EXPECT_EQ(joined::test::run_ranks(mesh.size(), {.ranks_a_host = ranks_a_host}, body), "");
-  return fed;
+  return batches;
 }
 
 TEST(FeedBetweenHosts, GivesEveryRankWhatItGetsOnOneHost) {
@@ -50,10 +51,10 @@ TEST(FeedBetweenHosts, GivesEveryRankWhatItGetsOnOneHost) {
     for (const char* readers : {"one", "all", "host", "dp"}) {
       const FeedOptions options{.batch = 2, .tail = Tail::pad, .readers = Readers::parse(readers)};
       const NumberedOptions source{.samples = 5 * mesh.data_size() * 2 + 1, .sequence = 12};
-      const Fed expected = fed_on_one_host(mesh, options, source);
+      const RankBatches expected = batches_on_one_host(mesh, options, source);
       EXPECT_EQ(expected[0].size(), 6U);
       for (const int ranks_a_host : {1, 2, 3}) {
-        EXPECT_EQ(fed_on_hosts(ranks_a_host, mesh, options, source), expected)
+        EXPECT_EQ(batches_on_hosts(ranks_a_host, mesh, options, source), expected)
             << name << ", read by " << readers << ", " << ranks_a_host << " ranks a host";
       }
     }
@@ -66,7 +67,7 @@ TEST(FeedBetweenHosts, SendsABatchToEachHostOnce) {
   const std::uint64_t all = 16 * 16'384 * (3 * sizeof(std::int64_t) + sizeof(float));
   for (const int ranks_a_host : {1, 2, 3}) {
     std::uint64_t crossed = 0;
-    fed_on_hosts(ranks_a_host, mesh, {.batch = 2, .readers = Readers::parse("one")}, source, &crossed);
+    batches_on_hosts(ranks_a_host, mesh, {.batch = 2, .readers = Readers::parse("one")}, source, &crossed);
     const auto other_hosts = static_cast<std::uint64_t>(6 / ranks_a_host - 1);
     EXPECT_GE(crossed, other_hosts * all);
     EXPECT_LT(crossed, other_hosts * all * 102 / 100);

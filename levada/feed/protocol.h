@@ -1,9 +1,9 @@
 // How far all ranks may go, and where they stop: the feed's decisions as values, without I/O.
 //
-// The lead is the first reader. Readers tell it how many rounds they have sent (Ready), where their data ended and why
-// (Stopped); ranks ask it to stop all of them (StopAsked). It decides how many rounds may be used (granted) and, once,
-// the end. A single reader needs no grants: a round reaches all of its audiences or none, so what has arrived may be
-// used.
+// The lead is the first reader. Readers report to it how many rounds they have sent (Ready), where their data ended and
+// why (Stopped); ranks ask it to stop all of them (StopAsked). It decides how many rounds may be used (granted) and,
+// once, the end. A single reader needs no grants: a round reaches all of its audiences or none, so what has arrived may
+// be used.
 //
 // A step is a round, or several where it has micro-batches: then an end that a rank asks for comes behind the last of
 // them.

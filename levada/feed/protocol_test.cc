@@ -163,11 +163,10 @@ struct Model {
   std::vector<Reader> readers;
   std::vector<Rank> ranks;  ///< rank i is served by reader i % readers
   Lead lead;
-  std::deque<Event>
-      reports;  ///< one queue: the order in which the lead hears several readers is explored as sending order
-  std::int64_t granted_told = 0;
-  bool end_told = false;
-  std::optional<Left> departure_told;
+  std::deque<Event> reports;  ///< one queue: the order in which the lead receives reports is explored as sending order
+  std::int64_t sent_granted = 0;
+  bool sent_end = false;
+  std::optional<Left> sent_departure;
   int depth = 1;
   int micro_batches = 1;  ///< rounds of a step
   std::set<int> may_leave;
@@ -175,7 +174,7 @@ struct Model {
   std::optional<std::int64_t> leaves;  ///< the step at which all of them do, and not before; empty: at any
   bool may_stop = false;               ///< whether rank 0 may ask for a stop
   bool asked_stop = false;
-  std::set<std::string> heard;  ///< what the lead has been told: with its end, all that its state depends on
+  std::set<std::string> applied;  ///< the lead's reports so far: with its end, all that its state depends on
 
   Model(std::vector<Reader> the_readers, int rank_count, int window)
       : readers(std::move(the_readers)), lead(static_cast<int>(readers.size())), depth(window) {
@@ -193,21 +192,21 @@ struct Model {
   std::vector<Model> successors() const;
   std::string key() const;
   void report(Event event) {
-    // A lone reader is the lead and tells itself at once.
-    if (readers.size() == 1) hear(event);
+    // A single reader is the lead, and its reports need no queue.
+    if (readers.size() == 1) apply_report(event);
     else reports.push_back(std::move(event));
   }
-  void hear(const Event& event) {
-    heard.emplace(as_text(encode(event)));
+  void apply_report(const Event& event) {
+    applied.emplace(as_text(encode(event)));
     if (const auto* ready = std::get_if<Ready>(&event)) lead.apply(*ready);
     if (const auto* stopped = std::get_if<Stopped>(&event)) lead.apply(*stopped);
     if (const auto* asked = std::get_if<StopAsked>(&event)) lead.apply(*asked);
     if (const auto* gone = std::get_if<Left>(&event)) lead.apply(*gone);
   }
-  /// Rank 0 leads until it is over; one that leaves first tells all that it does.
+  /// Rank 0 leads until it is over; one that leaves first reports that to all.
   bool lead_is_gone() const {
     return ranks[0].is_over() &&
-           (!ranks[0].left || (departure_told && departure_told->step <= ranks[0].follower.step()));
+           (!ranks[0].left || (sent_departure && sent_departure->step <= ranks[0].follower.step()));
   }
   bool all_over() const {
     return std::all_of(ranks.begin(), ranks.end(), [](const Rank& rank) { return rank.is_over(); });
@@ -243,24 +242,24 @@ std::vector<Model> Model::successors() const {
   }
   if (!reports.empty() && !lead_is_gone()) {
     branch([&](Model& m) {
-      m.hear(m.reports.front());
+      m.apply_report(m.reports.front());
       m.reports.pop_front();
     });
   }
-  const bool grant = readers.size() > 1 && lead.granted() > granted_told;
-  const auto tell = [&](const Event& word, auto&& change) {
+  const bool grant = readers.size() > 1 && lead.granted() > sent_granted;
+  const auto broadcast = [&](const Event& event, auto&& change) {
     branch([&](Model& m) {
-      for (Rank& rank : m.ranks) rank.decisions.push_back(word);
+      for (Rank& rank : m.ranks) rank.decisions.push_back(event);
       change(m);
     });
   };
   if (lead_is_gone()) {
-  } else if (!end_told && lead.end()) {
-    tell(Ended{*lead.end()}, [](Model& m) { m.end_told = true; });
-  } else if (lead.departure() && lead.departure() != departure_told) {
-    tell(*lead.departure(), [](Model& m) { m.departure_told = m.lead.departure(); });
-  } else if (!end_told && grant) {
-    tell(Granted{lead.granted()}, [](Model& m) { m.granted_told = m.lead.granted(); });
+  } else if (!sent_end && lead.end()) {
+    broadcast(Ended{*lead.end()}, [](Model& m) { m.sent_end = true; });
+  } else if (lead.departure() && lead.departure() != sent_departure) {
+    broadcast(*lead.departure(), [](Model& m) { m.sent_departure = m.lead.departure(); });
+  } else if (!sent_end && grant) {
+    broadcast(Granted{lead.granted()}, [](Model& m) { m.sent_granted = m.lead.granted(); });
   }
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     const Rank& rank = ranks[i];
@@ -310,12 +309,12 @@ std::string Model::key() const {
   for (const Reader& reader : readers) number(reader.sent * 2 + (reader.stopped ? 1 : 0));
   for (const Event& event : reports) add(event);
   key += '/';
-  for (const std::string& event : heard) key += event;
+  for (const std::string& event : applied) key += event;
   number(lead.granted());
-  number(granted_told * 4 + (end_told ? 1 : 0) + (asked_stop ? 2 : 0));
+  number(sent_granted * 4 + (sent_end ? 1 : 0) + (asked_stop ? 2 : 0));
   if (lead.end()) add(Ended{*lead.end()});
   if (lead.departure()) add(*lead.departure());
-  if (departure_told) add(*departure_told);
+  if (sent_departure) add(*sent_departure);
   for (const Rank& rank : ranks) {
     key += '|';
     number(rank.follower.step());

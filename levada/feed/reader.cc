@@ -11,7 +11,7 @@
 namespace levada {
 namespace {
 
-/// How often a reader that waits looks who keeps it waiting.
+/// How often a reader that waits checks which rank it waits for.
 constexpr Duration until_looked_again = std::chrono::milliseconds(100);
 
 }  // namespace
@@ -99,7 +99,7 @@ void FeedReader::run() noexcept {
 }
 
 bool FeedReader::finished() const {
-  // The lead goes on forwarding who has left.
+  // The lead continues to forward which rank has left.
   return !lead_ && reported_end_ && !reporter_.send(std::nullopt);
 }
 
@@ -178,7 +178,7 @@ Channel* FeedReader::full_channel() {
   const auto is_full = [&](Channel* channel) {
     return wiring_.engine->wait({.publish = std::span(&channel, 1)}, Deadline::now()) != Woken::ready;
   };
-  // Who was last before is likely to be so again: then one wake-up does for all.
+  // The slowest channel is likely to stay the slowest: then one wake-up is enough.
   if (slowest_ != nullptr && is_full(slowest_)) return slowest_;
   const auto found = std::ranges::find_if(prepared_, is_full, &FeedRounds::Outgoing::channel);
   if (found == prepared_.end()) return nullptr;

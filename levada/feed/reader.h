@@ -1,5 +1,5 @@
 // The reading side of a feed: rounds are read ahead by a thread, or one by one by the caller; a thread sends what there
-// was no room for, hears the other ranks and tells them the end and who has left.
+// was no room for, receives the other ranks' reports, and sends them the end and which rank has left.
 #pragma once
 
 #include <atomic>

@@ -76,7 +76,7 @@ class FeedRounds {
   std::int64_t samples_in(std::int64_t round) const;
   /// Whether there is no such round; if so it notes the end.
   bool is_over(std::int64_t round);
-  /// Tells the source which samples this and the next rounds will read.
+  /// Announces to the source which samples this and the next rounds will read.
   void announce(std::int64_t round);
   std::optional<Tree> read_unit(const Unit& unit, std::int64_t round, Memory& memory);
   /// Makes a batch of fewer samples what the tail's rule says; `batch` is empty where there are none.

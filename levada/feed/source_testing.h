@@ -1,4 +1,4 @@
-// A source for tests, whose every element tells which sample and position it belongs to.
+// A source for tests, whose every element says which sample and position it belongs to.
 #pragma once
 
 #include <atomic>

@@ -12,7 +12,7 @@
 
 namespace levada {
 
-/// Who reads, who is sent what, and the channels that this rank shares in: constant once made.
+/// Which ranks read, what each rank is sent, and the channels that this rank uses: constant once made.
 struct FeedWiring {
   std::shared_ptr<Engine> engine;
   std::weak_ptr<Engine> parent{};  ///< the engine that the feed was given, with the same ranks

@@ -64,12 +64,12 @@ std::string rendezvous_of(const Environment& job) {
   return job.rendezvous.empty() ? fmt::format("parent process {}", ::getppid()) : job.rendezvous;
 }
 
-/// Where no variable says how many ranks this host has, whoever waits is told what the others may need.
+/// Where no variable says how many ranks this host has, a rank that waits is shown what the others may need.
 std::shared_ptr<Engine> meet(const Environment& job, const JoinOptions& options) {
   const auto hint =
       job.local_size ? std::string() : fmt::format("; no variable says how many ranks are on this host: {}", remedy);
-  const auto with_hint = [&](const std::function<void(const std::string&)>& tell) {
-    return tell ? [=](const std::string& text) { tell(text + hint); } : tell;
+  const auto with_hint = [&](const std::function<void(const std::string&)>& write) {
+    return write ? [=](const std::string& text) { write(text + hint); } : write;
   };
   try {
     return shm::meet(
@@ -200,7 +200,7 @@ bool refuse_start(ErrorKind kind, const std::string& message) noexcept try {
   const auto job = detect([](const char* name) -> const char* { return std::getenv(name); });
   if (!job || job->size == 1 || std::getenv(links_variable) != nullptr) return false;
   return shm::refuse_start(job->rank, job->size, rendezvous_of(*job), kind, message);
-} catch (const std::exception&) {  // then nobody can be told
+} catch (const std::exception&) {  // then no rank can be notified
   return false;
 }
 

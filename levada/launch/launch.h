@@ -44,7 +44,7 @@ struct JoinOptions {
   std::function<void(const std::string&)> report = {};  ///< as shm::Options::report
 };
 
-/// This process's engine in the job that the environment tells of, or a world of one outside any. Collective; once a
+/// This process's engine in the job that the environment describes, or a world of one outside any. Collective; once a
 /// process in a job that run_local() started. Throws InvalidArgument for an engine that is not in this build or cannot
 /// join such a job; Unsupported, at once, where the environment says that ranks are on other hosts, which this function
 /// cannot reach; and what shm::join() does. Where the environment does not say how many ranks this host has, all are
@@ -70,14 +70,14 @@ LocalResult run_local(int size, const std::vector<std::string>& arguments, const
 /// to standard output fails as before. To be called before this process opens anything.
 void open_standard_descriptors();
 
-/// In a rank of another launcher's job that fails before it calls join(): tells the other ranks, whose join() then
-/// throws an error of `kind` with `message`, which rank 0 shows to the user. Waits a few seconds for ranks that can be
-/// told. False where this rank, or rank 0 itself, has to show it.
+/// In a rank of another launcher's job that fails before it calls join(): notifies the other ranks, whose join() then
+/// throws an error of `kind` with `message`, which rank 0 shows to the user. Waits a few seconds for ranks that can
+/// be notified. Returns false where this rank, or rank 0 itself, has to show it.
 bool refuse_start(ErrorKind kind, const std::string& message) noexcept;
 
-/// In a rank that run_local() started: says why this rank is about to fail, so that run_local() gives one message for
-/// all ranks. False where nobody listens, and in a process that a rank has started, whose failure the rank may
-/// tolerate; then it is for this process to tell the user.
+/// In a rank that run_local() started: reports why this rank is about to fail, so that run_local() returns one message
+/// for all ranks. Returns false where nothing receives the report, and in a process that a rank has started, whose
+/// failure the rank may tolerate; then this process shows the message itself.
 bool report_failure(ErrorKind kind, std::string_view message) noexcept;
 
 }  // namespace levada::launch

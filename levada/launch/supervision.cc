@@ -77,14 +77,14 @@ std::optional<LocalResult> Supervision::reported(bool peer_lost) const {
   return {};
 }
 
-/// A rank that failed without a word, before one that saw another go.
+/// A rank that failed without a report, before one that saw another end.
 std::optional<LocalResult> Supervision::bad_status() const {
   for (const int rank : order_) {
     const int status = ranks_[static_cast<std::size_t>(rank)].wait_status.value_or(0);
     if (!WIFEXITED(status) || WEXITSTATUS(status) == 0) continue;
-    bool spoke = false;
-    for (const auto& report : reports_) spoke = spoke || report.rank == rank;
-    if (spoke) continue;
+    bool has_reported = false;
+    for (const auto& report : reports_) has_reported = has_reported || report.rank == rank;
+    if (has_reported) continue;
     return LocalResult{.exit_status = WEXITSTATUS(status),
                        .first_failed = rank,
                        .message = fmt::format("rank {} ended with status {}", rank, WEXITSTATUS(status))};

@@ -51,7 +51,7 @@ class Supervision {
   /// The signal that ends the job; 0 if none does.
   int signal() const { return signal_; }
   /// To be asked when all have ended. A killed rank is named before a reported error, and that before the PeerLost of
-  /// those who saw a rank go.
+  /// the ranks that saw it end.
   LocalResult result() const;
 
  private:

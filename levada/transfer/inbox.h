@@ -28,7 +28,7 @@ Access parse_access(std::string_view word, std::string_view what = "access");
 class Inbox {
  public:
   /// At most `keep` messages stay views of the sender's memory at a time; further ones come as copies, so that a caller
-  /// who holds on to them never stops the sender.
+  /// that keeps them never stops the sender.
   /// `writes`, for Access::private_: whether trees of such a structure will be written; the others are read_only. It is
   /// asked when the structure changes. Empty: all will.
   Inbox(std::shared_ptr<Engine> engine, std::shared_ptr<Channel> channel, Access access, int keep,

@@ -246,7 +246,7 @@ TEST(Transfer, WhatIsTakenInIsTheBatchsOwn) {
 
 TEST(Transfer, MoreThanCachesKeepArrivesAsItWas) {
   with_loop([](Loop& loop) {
-    const std::int64_t words = static_cast<std::int64_t>(caches_keep) / 8 + 5;
+    const std::int64_t words = static_cast<std::int64_t>(cached_write_bytes) / 8 + 5;
     Tensor x = Tensor::empty(dtypes::int64, {2, words});
     std::iota(x.mutable_as<std::int64_t>().begin(), x.mutable_as<std::int64_t>().end(), 0);
     const FlatTree batch = flatten(Tree::dict({{"rows", x}, {"part", x.slice(1, 3, words - 2)}}));

@@ -37,7 +37,9 @@ class Job {
     for (int rank = 0; rank < size; ++rank) {
       auto far = p2p::make_engine(std::make_shared<p2p::test::LoopbackTransport>(network, rank, host_of),
                                   {.heartbeat = hosts.heartbeat});
-      engines.push_back(make_engine(near[static_cast<std::size_t>(rank)], std::move(far), hosts.options));
+      Options options = hosts.options;
+      options.heartbeat = hosts.heartbeat;
+      engines.push_back(make_engine(near[static_cast<std::size_t>(rank)], std::move(far), options));
     }
   }
   /// As if the rank's process had ended.

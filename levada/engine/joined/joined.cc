@@ -120,8 +120,9 @@ class JoinedEngine final : public Engine {
   void post(const Status& status) override {
     call([&] {
       check_far();
-      near_->post(status);
+      // In this order: a rank of this host that sees the status may end the group, before the other post is done.
       far_->post(status);
+      near_->post(status);
     });
   }
   Status status(int rank) override {
@@ -424,9 +425,10 @@ Woken JoinedEngine::wait_for_both(const WaitFor& conditions, Deadline deadline, 
     if (is_ready) return Woken::ready;
     if (conditions.stop != nullptr && conditions.stop->load()) return Woken::stopped;
     if (deadline.expired()) return Woken::timeout;
+    check();
     if (!near.receive.empty() || !near.publish.empty() || near.allocate != 0) {
       near.stop = &alarm.rung();
-      near.poll = &poll;
+      near.poll = conditions.poll;
       near_->wait(near, deadline);
     } else {
       far.publish = wanted.far_publish;
@@ -459,7 +461,7 @@ std::shared_ptr<Engine> make_engine(std::shared_ptr<Engine> near, std::shared_pt
   far->on_change([changes] { changes->notify(); });
   auto shared = std::make_shared<Shared>();
   shared->options = options;
-  shared->relay = std::make_shared<Relay>(changes, options.leave_timeout);
+  shared->relay = std::make_shared<Relay>(changes, options);
   return std::make_shared<JoinedEngine>(std::move(near), std::move(far), std::move(near_ranks),
                                         hash64(as_bytes(std::string_view("joined"))), std::move(shared));
 }

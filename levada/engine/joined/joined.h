@@ -14,6 +14,9 @@ struct Options {
   int degree = 16;
   /// How long a rank that leaves goes on forwarding what others of its host still wait for. Then it ends their groups.
   Duration leave_timeout = std::chrono::seconds(60);
+  /// How long the forwarding thread waits for the near engine at most before it looks again at what wakes nobody.
+  /// Duration::max(): nothing is such.
+  Duration heartbeat = std::chrono::seconds(1);
 };
 
 /// This rank's engine of all ranks of `far`, in its numbering. What stays on a host goes through `near` alone. What

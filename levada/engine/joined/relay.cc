@@ -11,6 +11,11 @@
 #include "levada/base/threads.h"
 
 namespace levada::joined {
+namespace {
+
+constexpr Duration retry_interval = std::chrono::milliseconds(5);
+
+}  // namespace
 
 // ---- Forward
 
@@ -66,10 +71,9 @@ bool Forward::put_near() {
   return true;
 }
 
-void Forward::wait(const std::atomic<bool>& stop, Deadline deadline) {
-  Channel* const room[] = {near_.channel.get()};
-  if (in_near_memory_) near_.engine->wait({.publish = room, .stop = &stop}, deadline);
-  else near_.engine->wait({.allocate = message_.bytes.size(), .stop = &stop}, deadline);
+Forward::Obstacle Forward::obstacle() const {
+  if (in_near_memory_) return {.full = near_.channel.get()};
+  return {.bytes = message_.bytes.size()};
 }
 
 void Forward::abort(std::string_view reason) noexcept {
@@ -125,7 +129,7 @@ Relay::~Relay() {
   if (!thread_) return;
   {
     std::unique_lock lock(mutex_);
-    if (!changed_.wait_for(lock, leave_timeout_, [&] { return forwards_.empty(); })) {
+    if (!changed_.wait_for(lock, options_.leave_timeout, [&] { return forwards_.empty(); })) {
       for (const auto& forward : forwards_) {
         forward->abort("a rank has left that forwards messages to the others of its host");
       }
@@ -158,10 +162,8 @@ void Relay::run() {
       const std::lock_guard lock(mutex_);
       if (stopping_) return;
     }
-    // It waits for one of them alone; the others are looked at soon enough.
-    const Duration longest = blocked.size() > 1 ? std::chrono::milliseconds(5) : Duration(std::chrono::seconds(1));
     if (blocked.empty()) changes_->count().wait(seen, Deadline::never());
-    else wait_near(*blocked.front(), seen, longest);
+    else wait_near(blocked, seen);
   }
 }
 
@@ -186,11 +188,26 @@ std::vector<Forward*> Relay::advance_all() {
   return blocked;
 }
 
-void Relay::wait_near(Forward& blocked, std::uint64_t seen, Duration longest) {
-  const FarChanges::Alarm alarm(*changes_, blocked.near());
+void Relay::wait_near(std::span<Forward* const> blocked, std::uint64_t seen) {
+  Engine& near = blocked.front()->near();
+  std::vector<Channel*> full;
+  std::size_t bytes = 0;
+  Duration longest = options_.heartbeat;
+  for (Forward* const forward : blocked) {
+    if (&forward->near() != &near) {
+      // A wait is one group's; those of other groups are retried soon.
+      longest = std::min<Duration>(longest, retry_interval);
+      continue;
+    }
+    const auto obstacle = forward->obstacle();
+    if (obstacle.full != nullptr) full.push_back(obstacle.full);
+    else bytes = bytes == 0 ? obstacle.bytes : std::min(bytes, obstacle.bytes);
+  }
+  const FarChanges::Alarm alarm(*changes_, near);
   if (changes_->count().count() != seen) return;
+  const auto until = longest == Duration::max() ? Deadline::never() : Deadline::after(longest);
   try {
-    blocked.wait(alarm.rung(), Deadline::after(longest));
+    near.wait({.publish = full, .allocate = bytes, .stop = &alarm.rung()}, until);
   } catch (const Error&) {  // its group has ended, which advance() finds as well
   }
 }

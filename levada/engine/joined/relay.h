@@ -8,6 +8,7 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string_view>
 #include <thread>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "levada/engine/engine.h"
 #include "levada/engine/event_count.h"
 #include "levada/engine/fork_token.h"
+#include "levada/engine/joined/joined.h"
 
 namespace levada::joined {
 
@@ -41,8 +43,12 @@ class Forward {
   };
   /// Forwards what can be. Does not block.
   State advance();
-  /// Waits for what advance() is blocked by, on near().
-  void wait(const std::atomic<bool>& stop, Deadline deadline);
+  /// What advance() is blocked by, on near().
+  struct Obstacle {
+    Channel* full = nullptr;  ///< has no room
+    std::size_t bytes = 0;    ///< or: there is no memory for so many
+  };
+  Obstacle obstacle() const;
   Engine& near() { return *near_.engine; }
   /// Ends the groups for all their members.
   void abort(std::string_view reason) noexcept;
@@ -99,8 +105,8 @@ class FarChanges {
 /// ends when all channels have been forwarded to their ends, or at a deadline, and then ends their groups for all.
 class Relay {
  public:
-  Relay(std::shared_ptr<FarChanges> changes, Duration leave_timeout)
-      : changes_(std::move(changes)), leave_timeout_(leave_timeout) {}
+  Relay(std::shared_ptr<FarChanges> changes, Options options)
+      : changes_(std::move(changes)), options_(std::move(options)) {}
   ~Relay();
   Relay(const Relay&) = delete;
   Relay& operator=(const Relay&) = delete;
@@ -114,10 +120,11 @@ class Relay {
   void wake();
   /// Those that are blocked.
   std::vector<Forward*> advance_all();
-  void wait_near(Forward& blocked, std::uint64_t seen, Duration longest);
+  /// Waits until one of them may advance, or the far engine has changed since `seen`.
+  void wait_near(std::span<Forward* const> blocked, std::uint64_t seen);
 
   const std::shared_ptr<FarChanges> changes_;
-  const Duration leave_timeout_;
+  const Options options_;
   const ForkToken token_;
   std::mutex mutex_;                              // guards what follows
   std::list<std::unique_ptr<Forward>> forwards_;  ///< removed by the thread alone

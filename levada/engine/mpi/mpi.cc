@@ -33,7 +33,7 @@ namespace {
 constexpr std::array<std::string_view, 4> engine_names = {"auto", "shm", "mpi", "shm+mpi"};
 
 /// What each rank sends all others before engines are made.
-struct Terms {
+struct Hello {
   std::uint64_t host = 0;
   std::uint64_t max_piece_bytes = 0;
   std::uint64_t nonce = 0;
@@ -43,7 +43,7 @@ struct Terms {
 
   std::string_view engine_name() const { return engine.data(); }
 };
-static_assert(std::has_unique_object_representations_v<Terms>);
+static_assert(std::has_unique_object_representations_v<Hello>);
 
 std::string_view name_of_level(int level) {
   switch (level) {
@@ -55,9 +55,9 @@ std::string_view name_of_level(int level) {
 
 // The checks throw the same on all ranks.
 
-void check_options(const std::vector<Terms>& terms) {
+void check_options(const std::vector<Hello>& terms) {
   for (std::size_t rank = 0; rank < terms.size(); ++rank) {
-    const Terms& each = terms[rank];
+    const Hello& each = terms[rank];
     if (std::find(engine_names.begin(), engine_names.end(), each.engine_name()) == engine_names.end()) {
       throw InvalidArgument(fmt::format("engine must be one of {}, got '{}' on rank {}", fmt::join(engine_names, ", "),
                                         each.engine_name(), rank));
@@ -77,7 +77,7 @@ void check_options(const std::vector<Terms>& terms) {
   }
 }
 
-void check_threads(const std::vector<Terms>& terms, std::string_view engine) {
+void check_threads(const std::vector<Hello>& terms, std::string_view engine) {
   for (std::size_t rank = 0; rank < terms.size(); ++rank) {
     if (terms[rank].thread_level >= MPI_THREAD_MULTIPLE) continue;
     throw Unsupported(fmt::format(
@@ -98,10 +98,10 @@ std::string engine_for(const std::vector<int>& host_of, std::string_view asked) 
   return asked == engine_names[0] ? choose_engine(host_of, "mpi") : std::string(asked);
 }
 
-std::vector<int> hosts_of(const std::vector<Terms>& terms) {
+std::vector<int> hosts_of(const std::vector<Hello>& terms) {
   std::vector<std::uint64_t> hosts;
   std::vector<int> host_of;
-  for (const Terms& each : terms) {
+  for (const Hello& each : terms) {
     const auto found = std::find(hosts.begin(), hosts.end(), each.host);
     host_of.push_back(static_cast<int>(found - hosts.begin()));
     if (found == hosts.end()) hosts.push_back(each.host);
@@ -119,7 +119,7 @@ std::int32_t silence() {
   return is_number && (seconds == 0 || seconds >= 3) ? seconds : -1;
 }
 
-void check_silence(const Terms& of_rank_0) {
+void check_silence(const Hello& of_rank_0) {
   if (of_rank_0.silence >= 0) return;
   throw InvalidArgument("LEVADA_SILENCE of rank 0 must be a number of seconds from 3 on, or 0 for no limit");
 }
@@ -174,13 +174,13 @@ Communicator::Communicator(MPI_Comm parent, Options options) : options_(std::mov
   check(MPI_Comm_rank(duplicate_.comm, &rank_), "MPI_Comm_rank()");
   check(MPI_Comm_size(duplicate_.comm, &size), "MPI_Comm_size()");
   std::random_device random;
-  Terms mine{.host = host_identity(),
+  Hello mine{.host = host_identity(),
              .max_piece_bytes = options_.max_piece_bytes,
              .nonce = std::uint64_t{random()} << 32 | random(),
              .silence = silence()};
   options_.engine.copy(mine.engine.data(), mine.engine.size() - 1);
   check(MPI_Query_thread(&mine.thread_level), "MPI_Query_thread()");
-  std::vector<Terms> terms(static_cast<std::size_t>(size));
+  std::vector<Hello> terms(static_cast<std::size_t>(size));
   check(MPI_Allgather(&mine, sizeof mine, MPI_BYTE, terms.data(), sizeof mine, MPI_BYTE, duplicate_.comm),
         "MPI_Allgather()");
   check_options(terms);

@@ -72,38 +72,52 @@ std::pair<Entry, std::size_t> decode_one(ByteView bytes, bool is_last, int size)
   return {entry, entry_bytes + tail};
 }
 
-std::shared_ptr<std::byte[]> memory_for(std::size_t bytes) {
-  return std::make_shared_for_overwrite<std::byte[]>(bytes);
-}
-
 }  // namespace
 
-Lease encode(const Entry& entry) {
-  const std::size_t bytes = entry_bytes + entry.tail.size();
-  const auto memory = memory_for(bytes);
+Entry entry_of(const Notice& notice) {
+  Entry entry{.kind = Entry::Kind::notice,
+              .key = notice.key,
+              .count = notice.count,
+              .rank = static_cast<std::int32_t>(notice.kind)};
+  if (notice.kind == Notice::Kind::opened) {
+    const auto tail = std::make_shared<const OpenedTail>(OpenedTail{notice.group, notice.window, 0});
+    entry.tail = std::as_bytes(std::span(tail.get(), 1));
+    entry.hold = tail;
+  }
+  return entry;
+}
+
+Entry entry_of(const Ending& ending) {
+  const bool is_loss = ending.kind == ErrorKind::peer_lost;
+  const auto detail = std::make_shared<const std::string>(ending.detail);
+  return {.kind = is_loss ? Entry::Kind::lost : Entry::Kind::aborted,
+          .key = ending.group,
+          .count = is_loss ? 0 : static_cast<std::uint64_t>(ending.kind),
+          .rank = ending.rank,
+          .tail = as_bytes(*detail),
+          .hold = detail};
+}
+
+Lease encode(std::span<const Entry> entries) {
+  std::size_t bytes = 0;
+  for (const Entry& entry : entries) bytes += entry_bytes + entry.tail.size();
+  const auto memory = std::make_shared_for_overwrite<std::byte[]>(bytes);
   std::byte* to = memory.get();
   const auto put = [&to](auto value) {
     std::memcpy(to, &value, sizeof value);  // not payload: a field
     to += sizeof value;
   };
-  put(mark);
-  put(static_cast<std::uint32_t>(entry.tail.size()));
-  put(static_cast<std::uint32_t>(entry.kind));
-  put(entry.rank);
-  put(entry.key);
-  put(entry.count);
-  copy_payload(to, entry.tail.data(), entry.tail.size());
+  for (const Entry& entry : entries) {
+    put(&entry == &entries.back() ? mark : mark | more);
+    put(static_cast<std::uint32_t>(entry.tail.size()));
+    put(static_cast<std::uint32_t>(entry.kind));
+    put(entry.rank);
+    put(entry.key);
+    put(entry.count);
+    copy_payload(to, entry.tail.data(), entry.tail.size());
+    to += entry.tail.size();
+  }
   return {.bytes = ByteView(memory.get(), bytes), .hold = memory};
-}
-
-Lease encode(const Notice& notice) {
-  const OpenedTail tail{notice.group, notice.window, 0};
-  const bool opened = notice.kind == Notice::Kind::opened;
-  return encode(Entry{.kind = Entry::Kind::notice,
-                      .key = notice.key,
-                      .count = notice.count,
-                      .rank = static_cast<std::int32_t>(notice.kind),
-                      .tail = opened ? std::as_bytes(std::span(&tail, 1)) : ByteView()});
 }
 
 Notice notice_of(const Entry& entry) {
@@ -115,23 +129,6 @@ Notice notice_of(const Entry& entry) {
     notice.window = tail.window;
   }
   return notice;
-}
-
-Lease join(std::span<const Lease> entries) {
-  if (entries.size() == 1) return entries.front();
-  std::size_t bytes = 0;
-  for (const Lease& entry : entries) bytes += entry.bytes.size();
-  const auto memory = memory_for(bytes);
-  std::byte* to = memory.get();
-  for (const Lease& entry : entries) {
-    copy_payload(to, entry.bytes.data(), entry.bytes.size());
-    if (&entry != &entries.back()) {
-      const std::uint32_t marked = mark | more;
-      std::memcpy(to, &marked, sizeof marked);  // not payload: what begins an entry
-    }
-    to += entry.bytes.size();
-  }
-  return {.bytes = ByteView(memory.get(), bytes), .hold = memory};
 }
 
 std::vector<Entry> decode(ByteView bytes, int size) {

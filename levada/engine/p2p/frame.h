@@ -2,7 +2,7 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -27,6 +27,7 @@ struct Entry {
   std::uint64_t count = 0;
   std::int32_t rank = -1;
   ByteView tail{};
+  std::shared_ptr<const void> hold{};  ///< keeps the tail until it is encoded, where nothing else does
 };
 
 inline constexpr std::size_t entry_bytes = 32;
@@ -35,13 +36,14 @@ inline bool has_body(const Entry& entry) {
   return entry.kind == Entry::Kind::message && entry.tail.empty();
 }
 
-/// In memory of its own.
-Lease encode(const Entry& entry);
-Lease encode(const Notice& notice);
-/// Encoded entries end to end, as the header of one frame. Only the last may be one of a message that has a body.
-Lease join(std::span<const Lease> entries);
-/// The entries of a header. Whatever the bytes are: throws CorruptMessage for those that encode() and join() do not
-/// make, in a group of `size` ranks. Tails are views of them; what follows the last entry is ignored.
+/// Entries that keep their own tails.
+Entry entry_of(const Notice& notice);
+Entry entry_of(const Ending& ending);
+/// Encodes entries end to end, as the header of one frame, in memory of its own; copies their tails. Only the last
+/// entry may be one of a message that has a body.
+Lease encode(std::span<const Entry> entries);
+/// The entries of a header. Whatever the bytes are: throws CorruptMessage for those that encode() does not make, in
+/// a group of `size` ranks. Tails are views of them; what follows the last entry is ignored.
 std::vector<Entry> decode(ByteView bytes, int size);
 /// The notice in an entry of that kind, which decode() has returned.
 Notice notice_of(const Entry& entry);

@@ -14,7 +14,7 @@ namespace levada::p2p {
 namespace {
 
 Bytes bytes_of(const Entry& entry) {
-  const Lease encoded = encode(entry);
+  const Lease encoded = encode({&entry, 1});
   return {encoded.bytes.begin(), encoded.bytes.end()};
 }
 
@@ -32,15 +32,14 @@ TEST(P2pFrame, CarriesEveryNotice) {
   for (int kind = 1; kind <= static_cast<int>(Notice::Kind::departed); ++kind) {
     Notice notice{.kind = static_cast<Notice::Kind>(kind), .key = 5, .count = 6};
     if (notice.kind == Notice::Kind::opened) notice.group = 7, notice.window = 8;
-    const Lease encoded = encode(notice);
+    const Entry entry = entry_of(notice);
+    const Lease encoded = encode({&entry, 1});
     EXPECT_EQ(notice_of(decode(encoded.bytes, 2).front()), notice) << kind;
   }
 }
 
 Bytes joined(std::initializer_list<Entry> entries) {
-  std::vector<Lease> encoded;
-  for (const Entry& entry : entries) encoded.push_back(encode(entry));
-  const Lease all = join(encoded);
+  const Lease all = encode(entries);
   return {all.bytes.begin(), all.bytes.end()};
 }
 
@@ -103,6 +102,28 @@ std::string after(const Bytes& bytes) {
 
 TEST(P2pFrame, ThatIsMalformedEndsTheGroupNamingItsSender) {
   EXPECT_NE(after({std::byte{1}, std::byte{2}}).find("rank 1 sent a malformed message"), std::string::npos);
+}
+
+TEST(P2pFrame, ThatIsMalformedChangesNothingOnceItsSenderIsClosed) {
+  test::LoopbackNetwork network(3);
+  const auto engines = test::make_engines(network);
+  const std::vector<int> others{0, 2};
+  const auto group = engines[0]->subgroup(others, "others"), peer = engines[2]->subgroup(others, "others");
+  const auto receiving = group->open(1, {0}, 1), sending = peer->open(1, {0}, 1);
+  const auto receive_behind_malformed = [&](int count) {
+    const Bytes malformed{std::byte{1}, std::byte{2}};
+    const auto hold = std::make_shared<const Bytes>(malformed);
+    for (int i = 0; i < count; ++i) network.send(0, {.from = 1, .frame = {.header = {*hold, hold}, .body = {}}});
+    test::send(*peer, *sending, 10, std::byte{5});
+    EXPECT_EQ(receive(*group, *receiving, test::limit(), "test").value().bytes[9], std::byte{5});
+  };
+  receive_behind_malformed(1);
+  const Cause cause = engines[0]->cause().value();
+  EXPECT_EQ(cause.kind, ErrorKind::corrupt_message);
+  receive_behind_malformed(1000);
+  EXPECT_EQ(engines[0]->cause().value().text(), cause.text());
+  EXPECT_FALSE(group->cause());
+  network.lose(1);
 }
 
 TEST(P2pFrame, MayHoldAnything) {

@@ -91,7 +91,7 @@ class LoopbackNetwork {
     }
     mailbox(rank).receiver->flush_deferred();
   }
-  /// As if the rank's process had died: what it sends goes nowhere, and nobody is there any more for it either.
+  /// As if the rank's process had died: what it sends is dropped, and its peers are lost to it.
   void lose(int rank) {
     mailbox(rank).is_lost = true;
     for (int other = 0; other < size(); ++other) {
@@ -101,7 +101,7 @@ class LoopbackNetwork {
     }
   }
   bool is_lost(int rank) { return mailbox(rank).is_lost; }
-  /// Sends to this rank fail from now on; nobody is told so before.
+  /// Sends to this rank fail from now on, without a report before.
   void disconnect(int rank) { mailbox(rank).is_disconnected = true; }
   bool is_disconnected(int rank) { return mailbox(rank).is_disconnected; }
   /// How many packets there have been for a rank.

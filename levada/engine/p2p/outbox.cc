@@ -3,8 +3,6 @@
 #include <exception>
 #include <utility>
 
-#include "levada/engine/p2p/frame.h"
-
 namespace levada::p2p {
 
 Outbox::Outbox(std::shared_ptr<Transport> transport, int size)
@@ -12,19 +10,18 @@ Outbox::Outbox(std::shared_ptr<Transport> transport, int size)
       max_header_bytes_(transport_->max_header_bytes()),
       peers_(static_cast<std::size_t>(size)) {}
 
-void Outbox::add(int to, Lease entry, bool is_urgent, std::optional<std::uint64_t> receipt_of) {
+void Outbox::add(int to, Entry entry, bool is_urgent, std::optional<std::uint64_t> receipt_of) {
   const std::lock_guard lock(mutex_);
   auto& items = peer(to).items;
   if (receipt_of && !items.empty() && items.back().receipt_of == receipt_of) items.pop_back();
   add_locked(to, {.entry = std::move(entry), .body = {}, .receipt_of = receipt_of}, is_urgent);
 }
 
-void Outbox::add(std::span<const int> to, const Frame& message) {
+void Outbox::add(std::span<const int> to, const Entry& message, const Lease& body) {
   const std::lock_guard lock(mutex_);
   ++num_multicasts_;
   for (const int rank : to) {
-    add_locked(rank, {.entry = message.header, .body = message.body, .multicast = num_multicasts_, .receipt_of = {}},
-               true);
+    add_locked(rank, {.entry = message, .body = body, .multicast = num_multicasts_, .receipt_of = {}}, true);
   }
 }
 
@@ -33,7 +30,7 @@ void Outbox::expedite(int to) {
   if (!peer(to).items.empty()) make_due(to);
 }
 
-void Outbox::finish(int to, Lease entry) {
+void Outbox::finish(int to, Entry entry) {
   const std::lock_guard lock(mutex_);
   add_locked(to, {.entry = std::move(entry), .body = {}, .receipt_of = {}, .is_last = true}, true);
   peer(to).is_closed = true;
@@ -65,22 +62,21 @@ void Outbox::make_all_due() {
 }
 
 Outbox::Transmission Outbox::next_frame(int to) {
-  Transmission next{.peers = {to}, .frame = {}};
-  std::vector<Lease> entries;
+  Transmission next{.peers = {to}, .entries = {}, .body = {}};
   std::size_t bytes = 0;
   auto& items = peer(to).items;
-  const std::uint64_t multicast = items.front().body.bytes.empty() ? 0 : items.front().multicast;
-  while (!items.empty() && next.frame.body.bytes.empty()) {
+  const std::uint64_t multicast = items.front().multicast;
+  while (!items.empty() && next.body.bytes.empty()) {
     Item& item = items.front();
-    bytes += item.entry.bytes.size();
+    bytes += entry_bytes + item.entry.tail.size();
     if (bytes > max_header_bytes_) break;
-    entries.push_back(std::move(item.entry));
-    next.frame.body = std::move(item.body);
+    next.entries.push_back(std::move(item.entry));
+    next.body = std::move(item.body);
     next.is_last = item.is_last;
     items.pop_front();
   }
-  next.frame.header = join(entries);
-  for (std::size_t i = 0; multicast != 0 && i < due_.size(); ++i) {
+  const bool is_multicast = multicast != 0 && next.entries.size() == 1;
+  for (std::size_t i = 0; is_multicast && i < due_.size(); ++i) {
     auto& theirs = peer(due_[i]).items;
     if (theirs.empty() || theirs.front().multicast != multicast) continue;
     theirs.pop_front();
@@ -113,7 +109,7 @@ void Outbox::flush(const Failed& failed) noexcept {
     Transmission next = next_frame(to);
     lock.unlock();
     try {
-      transport_->send(next.peers, next.frame);
+      transport_->send(next.peers, {.header = encode(next.entries), .body = next.body});
       if (next.is_last) transport_->close(to);
     } catch (const std::exception& error) {
       for (const int each : next.peers) failed(each, error.what());

@@ -11,13 +11,14 @@
 #include <string_view>
 #include <vector>
 
+#include "levada/engine/p2p/frame.h"
 #include "levada/engine/p2p/transport.h"
 
 namespace levada::p2p {
 
-/// Frames in the order in which they were added, for each peer. Entries to the same peer share a frame where they fit
-/// into one header. What is not urgent waits for a frame to share, at most for `batching_delay`. Any thread; no lock is
-/// held while the transport sends, and whichever thread is at it sends for all.
+/// Keeps entries in the order in which they were added, for each peer. Entries to the same peer share a frame where
+/// they fit into one header. Entries that are not urgent wait for a frame to share, at most for `batching_delay`. Any
+/// thread. One thread at a time encodes frames and sends them, for all threads, without holding a lock.
 class Outbox {
  public:
   static constexpr Duration batching_delay = std::chrono::milliseconds(20);
@@ -25,18 +26,18 @@ class Outbox {
   Outbox(std::shared_ptr<Transport> transport, int size);
 
   /// `receipt_of`: the entry is a receipt for this channel, and replaces an older one that is still the last entry.
-  void add(int to, Lease entry, bool is_urgent, std::optional<std::uint64_t> receipt_of = {});
-  /// One message to several peers; urgent.
-  void add(std::span<const int> to, const Frame& message);
+  void add(int to, Entry entry, bool is_urgent, std::optional<std::uint64_t> receipt_of = {});
+  /// One message to several peers; urgent. `body` is without bytes where the message is the entry's tail.
+  void add(std::span<const int> to, const Entry& message, const Lease& body);
   /// Makes urgent what is waiting for a peer.
   void expedite(int to);
   /// The last entry to a peer; what is added later is dropped. Once it has been sent the transport closes the peer.
-  void finish(int to, Lease entry);
+  void finish(int to, Entry entry);
   /// Drops what is left for a peer, and what is added later.
   void close(int to);
 
-  /// Hands what is due to the transport, unless another thread is doing so. `failed` is told which peers it could not
-  /// send to, and why.
+  /// Hands what is due to the transport, unless another thread is doing so. Calls `failed` for each peer that it could
+  /// not send to.
   using Failed = std::function<void(int peer, std::string_view why)>;
   void flush(const Failed& failed) noexcept;
   /// The same for what is deferred.
@@ -44,7 +45,7 @@ class Outbox {
 
  private:
   struct Item {
-    Lease entry;
+    Entry entry;
     Lease body;
     std::uint64_t multicast = 0;  ///< the same for all copies of a message to several peers
     std::optional<std::uint64_t> receipt_of;
@@ -61,7 +62,8 @@ class Outbox {
   void make_all_due();
   struct Transmission {
     std::vector<int> peers;
-    Frame frame;
+    std::vector<Entry> entries;
+    Lease body;
     bool is_last = false;  ///< to its one peer
   };
   /// The next frame to `to`, and to every other peer that gets the same one next.

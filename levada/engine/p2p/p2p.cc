@@ -58,15 +58,6 @@ P2pChannelState& own(ChannelState& channel) {
 /// Arrival::id of a message that lies in a block of the channel's landing.
 constexpr std::uint64_t landed = 1;
 
-Lease encode_ending(const Ending& ending) {
-  const bool is_loss = ending.kind == ErrorKind::peer_lost;
-  return encode(Entry{.kind = is_loss ? Entry::Kind::lost : Entry::Kind::aborted,
-                      .key = ending.group,
-                      .count = is_loss ? 0 : static_cast<std::uint64_t>(ending.kind),
-                      .rank = ending.rank,
-                      .tail = as_bytes(ending.detail)});
-}
-
 /// Functions of Receiver are called by the transport's threads.
 class P2pEndpoint final : public Endpoint, public Receiver {
  public:
@@ -162,14 +153,15 @@ class P2pEndpoint final : public Endpoint, public Receiver {
 
 void P2pEndpoint::carry(const AddressedNotice& addressed) {
   const auto& [to, notice] = addressed;
-  if (notice.kind == Notice::Kind::departed) return outbox_.finish(to, encode(notice));
+  if (notice.kind == Notice::Kind::departed) return outbox_.finish(to, entry_of(notice));
   const bool is_receipt = notice.kind == Notice::Kind::received;
-  outbox_.add(to, encode(notice), notice.is_urgent, is_receipt ? std::optional(notice.key) : std::nullopt);
+  outbox_.add(to, entry_of(notice), notice.is_urgent, is_receipt ? std::optional(notice.key) : std::nullopt);
 }
 
 void P2pEndpoint::carry(const Group& group, const Ending& ending) {
+  const Entry entry = entry_of(ending);
   for (const int to : group.ranks) {
-    if (to != rank()) outbox_.add(to, encode_ending(ending), true);
+    if (to != rank()) outbox_.add(to, entry, true);
   }
 }
 
@@ -193,16 +185,15 @@ void P2pEndpoint::send(ChannelState& channel, Message message) {
   }
   notify();
   if (peers.empty()) return;
-  const std::size_t bytes = message.bytes.size();
-  const bool is_inline = bytes <= max_inline_bytes_;
-  Frame frame{
-      .header = encode(Entry{.key = channel.key, .count = bytes, .tail = is_inline ? message.bytes : ByteView()}),
-      .body = {}};
-  if (!is_inline) {
-    frame.body = {message.bytes, std::make_shared<LeaseState>(std::move(message.hold), own(channel).in_transit,
-                                                              changed_, fork_token_)};
+  Entry entry{.key = channel.key, .count = message.bytes.size()};
+  if (message.bytes.size() <= max_inline_bytes_) {
+    entry.tail = message.bytes;
+    entry.hold = std::move(message.hold);
+    return outbox_.add(peers, entry, {});
   }
-  outbox_.add(peers, frame);
+  outbox_.add(peers, entry,
+              {message.bytes,
+               std::make_shared<LeaseState>(std::move(message.hold), own(channel).in_transit, changed_, fork_token_)});
 }
 
 bool P2pEndpoint::sleep(const Sleep& sleep, Deadline deadline) {
@@ -256,7 +247,7 @@ Block P2pEndpoint::block_for(int from, const Entry& entry) {
   }
   const Lock lock(*this);
   if (is_closed_locked(from)) return {};
-  // What this peer sends next cannot be told apart from a body that nobody receives.
+  // What this peer sends next cannot be distinguished from a body that nobody receives.
   is_ignored_[static_cast<std::size_t>(from)] = has_body(entry);
   end_for_all({.kind = ErrorKind::engine,
                .rank = rank(),
@@ -317,7 +308,7 @@ void P2pEndpoint::accept(int from, const Entry& entry, Block block) {
     case Entry::Kind::notice: {
       const Notice notice = notice_of(entry);
       // Answered, so that neither end before the other's last frame.
-      if (notice.kind == Notice::Kind::departed) outbox_.finish(from, encode(notice));
+      if (notice.kind == Notice::Kind::departed) outbox_.finish(from, entry_of(notice));
       table_.apply(from, notice);
       if (notice.kind == Notice::Kind::waiting) outbox_.expedite(from);  // perhaps a close that is deferred
       return;
@@ -333,11 +324,9 @@ void P2pEndpoint::accept(int from, const Entry& entry, Block block) {
           {.kind = ErrorKind::peer_lost, .rank = entry.rank, .detail = std::string(as_text(entry.tail))});
     case Entry::Kind::ask_status: {
       const Group* const group = table_.group(entry.key);
-      const Status mine = group != nullptr ? slot(*group, group->rank).status : Status();
-      return outbox_.add(
-          from,
-          encode(Entry{.kind = Entry::Kind::status, .key = entry.key, .tail = std::as_bytes(std::span(&mine, 1))}),
-          true);
+      const auto mine = std::make_shared<const Status>(group != nullptr ? slot(*group, group->rank).status : Status());
+      const ByteView tail = std::as_bytes(std::span(mine.get(), 1));
+      return outbox_.add(from, {.kind = Entry::Kind::status, .key = entry.key, .tail = tail, .hold = mine}, true);
     }
     case Entry::Kind::status: {
       const Group* const group = table_.group(entry.key);
@@ -356,8 +345,9 @@ void P2pEndpoint::end_for_all(Ending ending) {
   if (is_loss && table_.is_gone(ending.rank)) return;
   if (is_loss) outbox_.close(ending.rank);
   // Only one rank may have seen it.
+  const Entry entry = entry_of(ending);
   for (int to = 0; to < size(); ++to) {
-    if (to != rank() && !table_.is_gone(to)) outbox_.add(to, encode_ending(ending), true);
+    if (to != rank() && !table_.is_gone(to)) outbox_.add(to, entry, true);
   }
   table_.end(std::move(ending));
 }
@@ -392,7 +382,7 @@ P2pEndpoint::StatusSlot& P2pEndpoint::slot(const Group& group, int rank) {
 
 void P2pEndpoint::ask_status(Group& group, int rank) {
   if (rank == group.rank || std::exchange(slot(group, rank).is_asked, true)) return;
-  outbox_.add(group.endpoint_rank(rank), encode(Entry{.kind = Entry::Kind::ask_status, .key = group.key()}), true);
+  outbox_.add(group.endpoint_rank(rank), {.kind = Entry::Kind::ask_status, .key = group.key()}, true);
 }
 
 void P2pEndpoint::after_quiet(Group& group) {

@@ -139,7 +139,8 @@ class PeerThatIsOut {
   void send_once_more() {
     const std::vector<int> to{0};
     const std::uint64_t key = KeyDeriver(root_group("wire", 0, 3).key()).channel(1, to);
-    const Lease header = encode(Entry{.key = key, .count = 1, .tail = as_bytes("x")});
+    const Entry entry{.key = key, .count = 1, .tail = as_bytes("x")};
+    const Lease header = encode({&entry, 1});
     network_.send(0, {.from = 1, .frame = Frame{.header = header, .body = {}}});
     test::send(*rest_[1], *marker_[1], 1, std::byte{1});
     static_cast<void>(receive(*rest_[0], *marker_[0], test::limit(), "test"));

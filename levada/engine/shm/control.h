@@ -1,4 +1,4 @@
-// The memory that all ranks of a host write: who lives, who sleeps, rings of descriptors, acknowledgments.
+// The memory that all ranks of a host write: which ranks live and sleep, rings of descriptors, acknowledgments.
 // A faulty peer may have written anything in it: whatever is read from it is checked before it is used.
 #pragma once
 
@@ -91,7 +91,7 @@ class SlotAck {
   /// Of a message not received: as if it had been.
   bool drop(std::uint32_t generation) { return move(generation, published, returned); }
   bool give_back(std::uint32_t generation) { return move(generation, received, returned); }
-  /// Any other word, whoever wrote it, counts as returned.
+  /// Any other word counts as returned, even one that a faulty rank wrote.
   Step step(std::uint32_t generation) const {
     const std::uint32_t word = word_->load(std::memory_order_seq_cst);
     if (word == pack(generation, published)) return published;
@@ -160,7 +160,7 @@ struct RankPage {
   std::atomic<std::int32_t> process;  ///< its id, for people
   alignas(64) FutexWord left;         ///< by its own will
   FutexWord gone;                     ///< has left and holds no lease any more
-  FutexWord dead;                     ///< 1 + its order: ended without leaving; set by whoever sees it
+  FutexWord dead;                     ///< 1 + its order: ended without leaving; set by any rank that sees it
   using Ranks = std::array<std::atomic<std::uint64_t>, max_ranks / 64>;
   alignas(64) Ranks pending;  ///< ranks whose rings have something for this one
   Ranks senders;              ///< ranks that have ever had
@@ -198,7 +198,7 @@ class Control {
 
   /// A number that is larger for what happens later.
   std::uint32_t next_order() const { return alarm().fetch_add(1, std::memory_order_seq_cst) + 1; }
-  /// Makes all ranks look again at who lives.
+  /// Makes all ranks check again which ranks live.
   void raise_alarm() const;
   /// `rank`'s thread is no more: notes whether that was a death, and raises the alarm if nobody has yet.
   void note_end(int rank) const;

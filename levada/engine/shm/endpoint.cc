@@ -197,7 +197,7 @@ void ShmEndpoint::mark_corrupt(int from, const std::string& what) {
   notify(nullptr);
 }
 
-// ---- what is told to others
+// ---- what is sent to others
 
 void ShmEndpoint::carry(const AddressedNotice& addressed) {
   using Kind = Notice::Kind;
@@ -356,25 +356,25 @@ void ShmEndpoint::send(ChannelState& channel, Message message) {
   });
   if (!has_receiver) return;
   const std::uint32_t slot = *pool_->slot_at(message.bytes.data());
-  if (uses_.size() <= slot) uses_.resize(slot + 1);
+  if (publications_.size() <= slot) publications_.resize(slot + 1);
   in_flight_.reserve(in_flight_.size() + 1);
-  Use& use = uses_[slot];
-  use.generation = (use.generation + 1) % generations;
-  use.channel = channel.shared_from_this();
-  use.hold = std::move(message.hold);
+  Publication& publication = publications_[slot];
+  publication.generation = (publication.generation + 1) % generations;
+  publication.channel = channel.shared_from_this();
+  publication.hold = std::move(message.hold);
   Descriptor descriptor;
   descriptor.key = channel.key;
   descriptor.offset = memory_.data[static_cast<std::size_t>(rank())]->offset_of(message.bytes.data());
   descriptor.bytes = message.bytes.size();
   descriptor.slot = slot;
-  descriptor.generation = use.generation & (generations - 1);
-  own_state(channel).outstanding.push_back({slot, use.generation});
+  descriptor.generation = publication.generation & (generations - 1);
+  own_state(channel).outstanding.push_back({slot, publication.generation});
   in_flight_.push_back(slot);
   static_cast<void>(message.block.release());
   const WakeMask mask = wake_for(channel.key);
   for (const auto& receiver : channel.receivers) {
     if (table_.receiver_is_over(channel, receiver)) continue;
-    control_.ack(rank(), slot, receiver.rank).publish(use.generation);
+    control_.ack(rank(), slot, receiver.rank).publish(publication.generation);
     if (receiver.rank == rank()) table_.arrive(rank(), channel.key, {.bytes = message.bytes, .id = id_of(descriptor)});
     else push(receiver.rank, descriptor);
   }
@@ -387,7 +387,7 @@ void ShmEndpoint::check_forwarded(ByteView bytes) const {
   if (!slot) {
     throw Unsupported("the shm engine forwards only what lies in this rank's own blocks; copy the message into one");
   }
-  if (*slot < uses_.size() && uses_[*slot].channel) {
+  if (*slot < publications_.size() && publications_[*slot].channel) {
     throw Unsupported("the shm engine sends a block on one channel at a time; copy the message into another one");
   }
 }

@@ -121,14 +121,14 @@ class ShmEndpoint final : public levada::Endpoint {
 
   // Guarded by mutex_.
   std::vector<std::pair<int, WakeMask>> pending_wakes_;  ///< of other ranks' doorbells `own`
-  struct Use {
+  struct Publication {
     std::uint32_t generation = 0;
     std::shared_ptr<ChannelState> channel;
     std::shared_ptr<const void> hold;  ///< of a lease that was published; else the block is the message's
   };
-  std::vector<Use> uses_;  ///< what a slot's block was published for
+  std::vector<Publication> publications_;  ///< of each slot's block, the last one
   std::vector<std::uint32_t> in_flight_;
-  std::vector<std::shared_ptr<const void>> released_;    ///< to be let go without mutex_
+  std::vector<std::shared_ptr<const void>> released_;    ///< to be released without mutex_
   std::vector<std::uint64_t> num_pushed_, num_drained_;  ///< of each ring
   std::vector<std::vector<Descriptor>> kept_;            ///< notices for which a ring had no room
   std::size_t next_board_ = 0;                           ///< guarded by post_mutex_

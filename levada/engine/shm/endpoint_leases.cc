@@ -46,11 +46,11 @@ class ShmEndpoint::LeaseState {
 class ShmEndpoint::PrivateLeaseState {
  public:
   PrivateLeaseState(std::shared_ptr<const ShmEndpoint> endpoint, std::shared_ptr<const void> lease,
-                    PrivateViews::Use use)
-      : endpoint_(std::move(endpoint)), lease_(std::move(lease)), use_(std::move(use)) {}
+                    PrivateViews::View view)
+      : endpoint_(std::move(endpoint)), lease_(std::move(lease)), view_(std::move(view)) {}
   ~PrivateLeaseState() {
     // Before the block goes back: then it may come again.
-    if (endpoint_->is_usable()) endpoint_->views_->close(std::move(use_));
+    if (endpoint_->is_usable()) endpoint_->views_->close(std::move(view_));
   }
   PrivateLeaseState(const PrivateLeaseState&) = delete;
   PrivateLeaseState& operator=(const PrivateLeaseState&) = delete;
@@ -58,7 +58,7 @@ class ShmEndpoint::PrivateLeaseState {
  private:
   std::shared_ptr<const ShmEndpoint> endpoint_;
   std::shared_ptr<const void> lease_;
-  PrivateViews::Use use_;
+  PrivateViews::View view_;
 };
 
 Received ShmEndpoint::lease(ChannelState& channel, Arrival arrival) {
@@ -84,8 +84,8 @@ void ShmEndpoint::drop(int from, const Arrival& arrival) {
 int ShmEndpoint::num_leased(ChannelState& channel, const ChannelState::Receiver& receiver) {
   int leased = 0;
   for (const std::uint32_t slot : in_flight_) {
-    if (uses_[slot].channel.get() != &channel) continue;
-    if (control_.ack(rank(), slot, receiver.rank).step(uses_[slot].generation) == SlotAck::received) ++leased;
+    if (publications_[slot].channel.get() != &channel) continue;
+    if (control_.ack(rank(), slot, receiver.rank).step(publications_[slot].generation) == SlotAck::received) ++leased;
   }
   return leased;
 }
@@ -99,21 +99,21 @@ std::span<std::byte> ShmEndpoint::make_private(ChannelState& channel, Lease& lea
   const bool is_ours_alone = from == rank() && channel.spec.to.size() == 1 && !is_forwarded(lease.bytes);
   if (!is_shared || is_ours_alone) return {const_cast<std::byte*>(lease.bytes.data()), lease.bytes.size()};
   if (lease.bytes.size() < min_private_bytes || own_state(channel).writes_much) return {};
-  PrivateViews::Use use{from,
-                        {begin, align_up(begin + lease.bytes.size(), page_bytes)},
-                        std::static_pointer_cast<ShmChannelState>(channel.shared_from_this())};
-  const auto view = views_->open(use, data.size());
-  if (view.empty()) return {};
+  PrivateViews::View view{from,
+                          {begin, align_up(begin + lease.bytes.size(), page_bytes)},
+                          std::static_pointer_cast<ShmChannelState>(channel.shared_from_this())};
+  const auto writable = views_->open(view, data.size());
+  if (writable.empty()) return {};
   auto self = std::static_pointer_cast<const ShmEndpoint>(shared_from_this());
-  lease.hold = std::make_shared<PrivateLeaseState>(std::move(self), std::move(lease.hold), std::move(use));
-  lease.bytes = view.first(lease.bytes.size());
-  return view.first(lease.bytes.size());
+  lease.hold = std::make_shared<PrivateLeaseState>(std::move(self), std::move(lease.hold), std::move(view));
+  lease.bytes = writable.first(lease.bytes.size());
+  return writable.first(lease.bytes.size());
 }
 
 bool ShmEndpoint::is_forwarded(ByteView bytes) const {
   const auto slot = pool_->slot_at(bytes.data());
   const std::lock_guard lock(mutex_);
-  return slot && *slot < uses_.size() && uses_[*slot].hold != nullptr;
+  return slot && *slot < publications_.size() && publications_[*slot].hold != nullptr;
 }
 
 // ---- memory
@@ -129,9 +129,9 @@ std::optional<ByteView> ShmEndpoint::view(int rank, std::uint64_t position, std:
 void ShmEndpoint::reclaim() {
   std::erase_if(in_flight_, [&](std::uint32_t slot) {
     if (!is_returned_by_all(slot)) return false;
-    uses_[slot].channel.reset();
-    if (uses_[slot].hold) {
-      released_.push_back(std::move(uses_[slot].hold));
+    publications_[slot].channel.reset();
+    if (publications_[slot].hold) {
+      released_.push_back(std::move(publications_[slot].hold));
       has_pending_ = true;
     } else {
       pool_->give_back(slot);
@@ -141,11 +141,12 @@ void ShmEndpoint::reclaim() {
 }
 
 bool ShmEndpoint::is_returned_by_all(std::uint32_t slot) {
-  const Use& use = uses_[slot];
-  release_for_gone(*use.channel, slot, use.generation);
-  return std::all_of(use.channel->receivers.begin(), use.channel->receivers.end(), [&](const auto& receiver) {
-    return control_.ack(rank(), slot, receiver.rank).step(use.generation) == SlotAck::returned;
-  });
+  const Publication& publication = publications_[slot];
+  release_for_gone(*publication.channel, slot, publication.generation);
+  return std::all_of(
+      publication.channel->receivers.begin(), publication.channel->receivers.end(), [&](const auto& receiver) {
+        return control_.ack(rank(), slot, receiver.rank).step(publication.generation) == SlotAck::returned;
+      });
 }
 
 }  // namespace levada::shm

@@ -8,7 +8,9 @@
 #include <array>
 #include <csignal>
 #include <cstring>
+#include <fstream>
 #include <mutex>
+#include <string>
 #include <thread>
 
 #include "levada/base/error.h"
@@ -142,6 +144,23 @@ std::string run_threads(int size, const std::function<void(std::shared_ptr<Engin
   }
   for (std::thread& thread : threads) thread.join();
   return failures;
+}
+
+ThreadState state_of_thread(int thread) {
+  std::ifstream file(fmt::format("/proc/self/task/{}/status", thread));
+  ThreadState found;
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("State:")) found.is_asleep = line.find("S (") != std::string::npos;
+    if (line.starts_with("voluntary_ctxt_switches:")) found.num_sleeps = std::stol(line.substr(line.find(':') + 1));
+  }
+  return found;
+}
+
+long wait_until_it_sleeps(int thread) {
+  for (const Deadline deadline = soon(); !deadline.expired(); std::this_thread::yield()) {
+    if (const auto state = state_of_thread(thread); state.is_asleep) return state.num_sleeps;
+  }
+  throw Timeout("the thread does not sleep");
 }
 
 }  // namespace levada::shm::test

@@ -58,8 +58,18 @@ std::string run_forked(int size, const std::function<void(std::shared_ptr<Engine
                        int killed = -1);
 /// Memory that ranks in one process have in common.
 std::vector<HostMemory> share_in_process(int size, std::size_t memory_bytes);
-/// The same with ranks as threads of this process that share one mapping, so that a sanitizer sees who writes what.
+/// The same with ranks as threads of this process that share one mapping, so that a sanitizer sees which thread writes
+/// what.
 std::string run_threads(int size, const std::function<void(std::shared_ptr<Engine>)>& body, std::size_t memory_bytes,
                         const EndpointOptions& options = {});
+
+/// A thread of this process, as the kernel sees it.
+struct ThreadState {
+  bool is_asleep = false;
+  long num_sleeps = 0;
+};
+ThreadState state_of_thread(int thread);
+/// Returns how often the thread has slept, once it sleeps.
+long wait_until_it_sleeps(int thread);
 
 }  // namespace levada::shm::test

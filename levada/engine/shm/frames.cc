@@ -111,7 +111,8 @@ std::optional<Frame> receive_frame(const UniqueFd& socket) {
     size = ::recvmsg(socket.get(), &message, MSG_CMSG_CLOEXEC);
   } while (size < 0 && (errno == EINTR || errno == ECONNRESET));
   if (size == 0) return std::nullopt;
-  if (size < 0) throw EngineError(fmt::format("cannot hear a rank that starts ({})", system_error("recvmsg", errno)));
+  if (size < 0)
+    throw EngineError(fmt::format("cannot receive from a rank that starts ({})", system_error("recvmsg", errno)));
   frame.fds = detach_fds(message);
   if ((message.msg_flags & MSG_CTRUNC) != 0) {
     throw EngineError("a rank's shared memory could not be received; raise the number of open files (ulimit -n)");

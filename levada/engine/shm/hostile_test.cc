@@ -183,10 +183,10 @@ TEST(Hostile, RandomDescriptorsNeverDoHarm) {
 
 // ---- the start
 
-/// What join() of rank 0 of two throws when `speak` has said something on the other end of its link.
-std::string start_with(const std::function<void(const UniqueFd&)>& speak) {
+/// What join() of rank 0 of two throws when `send` has sent something on the other end of its link.
+std::string start_with(const std::function<void(const UniqueFd&)>& send) {
   auto [mine, theirs] = make_socket_pair();
-  speak(theirs);
+  send(theirs);
   std::vector<UniqueFd> links(2);
   links[1] = std::move(mine);
   try {

@@ -15,7 +15,7 @@ namespace {
 /// From here on, catching the writes of a page and finding it again costs more than copying all.
 constexpr std::size_t much_percent = 3;
 
-bool overlap(const PrivateViews::Use& one, const PrivateViews::Use& other) {
+bool overlap(const PrivateViews::View& one, const PrivateViews::View& other) {
   return one.rank == other.rank && one.interval.begin < other.interval.end && other.interval.begin < one.interval.end;
 }
 
@@ -61,40 +61,40 @@ bool PrivateViews::map(std::size_t rank, std::size_t size) {
   return true;
 }
 
-std::span<std::byte> PrivateViews::open(const Use& use, std::size_t size) {
+std::span<std::byte> PrivateViews::open(const View& view, std::size_t size) {
   std::unique_lock lock(mutex_);
   if (!files_ || refused_) return {};
-  if (!start() || !map(static_cast<std::size_t>(use.rank), size)) refused_ = true;
-  else clean_before(use, lock);
-  return refused_ ? std::span<std::byte>() : view_of(use);
+  if (!start() || !map(static_cast<std::size_t>(view.rank), size)) refused_ = true;
+  else clean_before(view, lock);
+  return refused_ ? std::span<std::byte>() : view_of(view);
 }
 
-void PrivateViews::close(Use use) noexcept {
+void PrivateViews::close(View view) noexcept {
   {
     const std::lock_guard lock(mutex_);
-    closed_.push_back(std::move(use));
+    closed_.push_back(std::move(view));
   }
   changed_.notify_all();
 }
 
-std::span<std::byte> PrivateViews::view_of(const Use& use) const {
-  return maps_[static_cast<std::size_t>(use.rank)].memory().subspan(use.interval.begin, use.interval.size());
+std::span<std::byte> PrivateViews::view_of(const View& view) const {
+  return maps_[static_cast<std::size_t>(view.rank)].memory().subspan(view.interval.begin, view.interval.size());
 }
 
-void PrivateViews::clean_before(const Use& use, std::unique_lock<std::mutex>& lock) {
-  changed_.wait(lock, [&] { return !cleaning_ || !overlap(*cleaning_, use); });
-  std::erase_if(closed_, [&](const Use& closed) {
-    if (!overlap(closed, use)) return false;
+void PrivateViews::clean_before(const View& view, std::unique_lock<std::mutex>& lock) {
+  changed_.wait(lock, [&] { return !cleaning_ || !overlap(*cleaning_, view); });
+  std::erase_if(closed_, [&](const View& closed) {
+    if (!overlap(closed, view)) return false;
     clean(closed);
     return true;
   });
 }
 
-void PrivateViews::clean(const Use& use) {
-  const auto pages = written_->drop(view_of(use));
+void PrivateViews::clean(const View& view) {
+  const auto pages = written_->drop(view_of(view));
   // A page that stayed would be seen again.
   if (!pages) refused_ = true;
-  else if (*pages * 100 > use.interval.size() / page_bytes * much_percent) use.channel->writes_much = true;
+  else if (*pages * 100 > view.interval.size() / page_bytes * much_percent) view.channel->writes_much = true;
 }
 
 void PrivateViews::run() {

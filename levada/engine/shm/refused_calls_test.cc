@@ -81,7 +81,7 @@ TEST(RefusedCalls, SealDataFilesWhereNoneCanBeReopenedReadOnly) {
 TEST(RefusedCalls, EndTheStartWhereNoDeathWouldBeSeen) {
   for (const int number : {SYS_get_robust_list, SYS_set_robust_list}) {
     const auto error = start_without(number, 0, ENOSYS);
-    EXPECT_NE(error.find("does not tell of the death of a rank"), std::string::npos) << error;
+    EXPECT_NE(error.find("does not report the death of a rank"), std::string::npos) << error;
   }
 }
 

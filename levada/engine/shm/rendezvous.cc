@@ -54,7 +54,7 @@ bool same_user(const UniqueFd& socket) {
   return ::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == ::getuid();
 }
 
-/// Who listens at an address, for people.
+/// Describes the process that listens at an address.
 std::string holder_of(const Address& address) {
   const UniqueFd socket = make_socket();
   ucred holder{};

@@ -136,7 +136,7 @@ class MeetingPlace {
     }
     return std::move(socket_);
   }
-  /// A socket of that user's who listens there.
+  /// That user's socket, which listens there.
   UniqueFd listen_as(uid_t user) && {
     const uid_t own = ::geteuid();
     const bool listens =

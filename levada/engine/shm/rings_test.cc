@@ -3,10 +3,8 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <fstream>
 #include <future>
 #include <memory>
-#include <string>
 #include <thread>
 #include <vector>
 
@@ -72,16 +70,6 @@ TEST(Rings, NoMessageOvertakesANoticeThatWasKeptBack) {
   }
 }
 
-/// Returns when the kernel has put the thread to sleep.
-void wait_until_it_sleeps(pid_t thread) {
-  for (const Deadline deadline = test::soon(); !deadline.expired(); std::this_thread::yield()) {
-    std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/stat");
-    std::string word;
-    for (int i = 0; i < 3; ++i) file >> word;  // the number, the name, the state
-    if (word == "S") return;
-  }
-}
-
 /// What its sender closes while the ring is full ends for the receiver once it has made room, although the only thread
 /// of the sender waits for messages of another doorbell.
 TEST(Rings, ANoticeThatWasKeptBackWakesThreadsThatWaitForMessages) {
@@ -105,7 +93,7 @@ TEST(Rings, ANoticeThatWasKeptBackWakesThreadsThatWaitForMessages) {
   }
   sender->close(*sent.filling, End::sending);
   sent.closed.clear();
-  wait_until_it_sleeps(waiter);
+  test::wait_until_it_sleeps(waiter);
   while (receive(*receiver, *received.filling, test::soon(), "test")) {
   }
   EXPECT_FALSE(receive(*receiver, *received.closed.back(), test::soon(), "test"));

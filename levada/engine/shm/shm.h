@@ -1,4 +1,4 @@
-// Ranks as processes of one host: shared memory, no names, no daemon. docs/design/shm.md tells how.
+// Ranks as processes of one host: shared memory, no names, no daemon. docs/design/shm.md explains how.
 #pragma once
 
 #include <cstdint>
@@ -20,14 +20,15 @@ struct Options {
   Duration timeout = std::chrono::seconds(60);  ///< for all ranks to arrive
   /// Given a sentence on whom this rank waits for in meet(), after five seconds and then every thirty. May be empty.
   std::function<void(const std::string&)> remind = {};
-  /// Given what meet() throws on a rank that rank 0 cannot hear, so that rank 0 does not show it. May be empty.
+  /// Given what meet() throws on a rank that rank 0 does not receive from, so that rank 0 does not show it. May be
+  /// empty.
   std::function<void(const std::string&)> report = {};
 };
 
 /// Collective over the ranks of one host: rank 0 gathers the others over Unix sockets and hands out the shared memory.
 /// `links`: for rank 0 one connected socket to each other rank, in order (entry 0 unused); for the others entry 0
-/// alone, connected to rank 0. Throws Timeout, naming who did not arrive; PeerLost, naming who ended while starting;
-/// EngineError where memory or system calls are refused, saying how to lift it.
+/// alone, connected to rank 0. Throws Timeout, naming the ranks that did not arrive; PeerLost, naming one that ended
+/// while starting; EngineError where memory or system calls are refused, saying how to lift it.
 std::shared_ptr<Engine> join(int rank, int size, std::vector<UniqueFd> links, const Options& options = {});
 
 /// The same for ranks that nobody launched together: they meet at an abstract Unix socket whose name is made from user

@@ -137,7 +137,7 @@ void StartLeader::collect(FrameKind expected, const char* step, const std::funct
       if (!frame) throw_lost(rank, step);
       OpenedFrame opened = open_frame(frame->bytes);
       if (opened.kind != expected || std::erase(missing, rank) == 0) {
-        throw EngineError(fmt::format("rank {} says what it should not while the ranks were {}", rank, step));
+        throw EngineError(fmt::format("rank {} sent a frame that is not expected while the ranks were {}", rank, step));
       }
       use(rank, opened.rest);
     }
@@ -148,7 +148,7 @@ void StartLeader::send(int rank, ByteView bytes, std::span<const int> fds) {
   const UniqueFd& link = links_[static_cast<std::size_t>(rank)];
   if (send_frame(link, bytes, fds, deadline_)) return;
   if (const auto frame = receive_frame(link)) open_frame(frame->bytes);  // throws what the rank sent before it closed
-  throw_lost(rank, "being told");
+  throw_lost(rank, "being sent its part");
 }
 
 void StartLeader::release() {
@@ -242,7 +242,7 @@ void StartPeer::receive(FrameKind expected, const std::function<void(ByteReader&
   auto frame = receive_frame(link_.front());
   if (!frame) throw PeerLost(0, "rank 0 ended while the ranks were starting; its own output may say why");
   OpenedFrame opened = open_frame(frame->bytes);
-  if (opened.kind != expected) throw EngineError("rank 0 says what it should not in a start");
+  if (opened.kind != expected) throw EngineError("rank 0 sent a frame that is not expected during the start");
   use(opened.rest, *frame);
 }
 

@@ -71,7 +71,7 @@ OpenedFrame open_frame(ByteView bytes) {
   ByteReader reader(bytes);
   if (!is_from_rank(bytes)) {
     throw EngineError(
-        "what connects as a rank does not speak as one; is the name of the rendezvous used by something else?");
+        "a process that is no rank connected as one; is the name of the rendezvous used by something else?");
   }
   static_cast<void>(reader.get<std::uint64_t>());
   if (const auto theirs = reader.get<std::uint32_t>(); theirs != version) {

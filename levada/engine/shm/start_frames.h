@@ -10,10 +10,10 @@
 
 namespace levada::shm {
 
-/// Why a start failed, as one rank tells the others.
+/// Why a start failed, as one rank reports it to the others.
 struct StartFailure {
   ErrorKind kind = ErrorKind::engine;
-  int lost = -1;  ///< of peer_lost: who
+  int lost = -1;  ///< peer_lost: the rank
   std::string message;
 
   static StartFailure of(const Error& error);
@@ -21,7 +21,7 @@ struct StartFailure {
 };
 
 enum class FrameKind : std::uint8_t {
-  hello = 1,   ///< to rank 0: who I am, how much memory I can use
+  hello = 1,   ///< to rank 0: its sender's number, and how much memory it can use
   plan = 2,    ///< from rank 0, in as many frames as the files need: how much memory each rank has; with files
   ready = 3,   ///< to rank 0: I have mapped everything, and count as alive
   go = 4,      ///< from rank 0: everybody does

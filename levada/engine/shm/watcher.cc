@@ -60,7 +60,7 @@ Watcher::Watcher(std::shared_ptr<const Mapping> control, int rank, int size)
   lock.unlock();
   thread_.join();
   throw EngineError(
-      fmt::format("this system does not tell of the death of a rank ({}), which the shm engine needs; allow robust "
+      fmt::format("this system does not report the death of a rank ({}), which the shm engine needs; allow robust "
                   "futexes (in the container's seccomp profile), or use another engine",
                   system_error("set_robust_list", refusal_)));
 }

@@ -13,7 +13,7 @@
 namespace levada::shm {
 
 /// A thread that stands for this rank and watches the next one. Its id lies in the rank's `alive` word and on its list
-/// of robust futexes: when the process ends, however it ends, the kernel marks the word and wakes who sleeps on it,
+/// of robust futexes: when the process ends, however it ends, the kernel marks the word and wakes its sleepers,
 /// before it begins to take the process's memory apart. The next living rank's word is what this thread sleeps on.
 class Watcher {
  public:

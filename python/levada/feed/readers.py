@@ -145,7 +145,7 @@ class Maker:
             return False
         elif taken:
             assert self._samples is not None
-            self._handoff.tell(self._samples.take(self._iterator, taken), self._state())
+            self._handoff.report_sizes(self._samples.take(self._iterator, taken), self._state())
             return True
         else:
             item = next(self._iterator, _NOTHING)

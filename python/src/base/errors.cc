@@ -14,7 +14,7 @@ nb::object class_of(std::string_view name) {
 
 void raise(const Error& error) {
   const auto type = class_of(error.name());
-  // Of a name that is no UTF-8, say: told as it can be rather than not at all.
+  // A name in the message may not be UTF-8: its bytes are escaped.
   const std::string_view what = error.what();
   nb::object exception =
       type(nb::steal(PyUnicode_DecodeUTF8(what.data(), static_cast<Py_ssize_t>(what.size()), "backslashreplace")));

@@ -128,7 +128,7 @@ class Pass {
     feed.reset();
   }
 
-  /// On the board, for who waits.
+  /// On the board, for ranks that wait.
   void tell_where() {
     const auto engine = board_.lock();
     if (!engine) return;
@@ -167,12 +167,12 @@ class Pass {
   nb::object end() const {
     const auto& end = is_idle() ? feed_->end() : end_;
     if (!end) return nb::none();
-    nb::dict told;
-    told["cause"] = std::string(to_string(end->cause));
-    told["step"] = end->step;
-    told["rank"] = end->rank;
-    told["message"] = end->message;
-    return told;
+    nb::dict values;
+    values["cause"] = std::string(to_string(end->cause));
+    values["step"] = end->step;
+    values["rank"] = end->rank;
+    values["message"] = end->message;
+    return values;
   }
   /// What the steps come to that this rank has planned; empty where it plans none.
   std::optional<report::BalanceReport> balance() const {
@@ -183,16 +183,16 @@ class Pass {
   std::vector<Metric> metrics(const MetricLabels& labels) const { return current_stats().metrics(labels); }
   nb::dict stats() const {
     const auto stats = current_stats();
-    nb::dict told;
-    told["batches"] = stats.batches;
-    told["samples"] = stats.samples;
-    told["bytes"] = stats.bytes;
-    told["waited_seconds"] = std::chrono::duration<double>(stats.waited).count();
-    told["taken_seconds"] = std::chrono::duration<double>(stats.taking).count();
-    told["copied_batches"] = stats.copied_batches;
-    told["bytes_read"] = stats.read.bytes_read;
-    told["seconds"] = std::chrono::duration<double>(ended_.value_or(Clock::now()) - begun_).count();
-    return told;
+    nb::dict values;
+    values["batches"] = stats.batches;
+    values["samples"] = stats.samples;
+    values["bytes"] = stats.bytes;
+    values["waited_seconds"] = std::chrono::duration<double>(stats.waited).count();
+    values["taken_seconds"] = std::chrono::duration<double>(stats.taking).count();
+    values["copied_batches"] = stats.copied_batches;
+    values["bytes_read"] = stats.read.bytes_read;
+    values["seconds"] = std::chrono::duration<double>(ended_.value_or(Clock::now()) - begun_).count();
+    return values;
   }
 
  private:
@@ -249,7 +249,7 @@ class Pass {
 
   bool is_inline() const { return handoff_ && !make_.is_none(); }
 
-  /// Inside next(). What ends the process, such as KeyboardInterrupt, goes on once the others have been told.
+  /// Inside next(). What ends the process, such as KeyboardInterrupt, continues once the others have been notified.
   void make_item() {
     const nb::gil_scoped_acquire gil;
     try {

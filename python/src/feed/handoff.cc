@@ -59,7 +59,7 @@ void Handoff::give() {
   answer(std::exchange(prepared_, {}));
 }
 
-void Handoff::tell(std::vector<SampleSize> sizes, std::optional<LoaderState> state, std::int64_t since) {
+void Handoff::report_sizes(std::vector<SampleSize> sizes, std::optional<LoaderState> state, std::int64_t since) {
   {
     const std::lock_guard lock(mutex_);
     ended_ = wanted_ && std::cmp_less(sizes.size(), wanted_->taken);
@@ -195,9 +195,9 @@ Tree Handoff::gather(std::span<const std::int64_t> samples, Memory& memory) {
 }
 
 void Handoff::expect_last(std::int64_t rows) {
-  const auto told = fmt::format("item {} has {} rows where a step takes {}", position_ - 1, rows, samples_);
-  if (rows > samples_) throw SourceError(told + "; give batches of batch x dp rows");
-  if (expect<Item>({.gathered = {}})) throw SourceError(told + ", and is not the last: only that may have fewer");
+  const auto what = fmt::format("item {} has {} rows where a step takes {}", position_ - 1, rows, samples_);
+  if (rows > samples_) throw SourceError(what + "; give batches of batch x dp rows");
+  if (expect<Item>({.gathered = {}})) throw SourceError(what + ", and is not the last: only that may have fewer");
   const std::lock_guard lock(mutex_);
   lacking_ = samples_ - rows;
 }

@@ -26,10 +26,10 @@ struct LoaderState {
 
 /// A Source whose items are made by another thread or a function, one when it is asked for: what a Python iterator
 /// yields. An item is `samples` numbers of the Source: one batch, or a global one for so many ranks. The reading thread
-/// needs no GIL and is let go by stop(), whatever the other thread is stuck in.
+/// needs no GIL and is released by stop(), whatever the other thread is stuck in.
 class Handoff : public Source {
  public:
-  /// `position`: items that the iterator has given before; `activity`: what it is, for who waits for it.
+  /// `position`: items that the iterator has given before; `activity`: what it is, for the text of a Timeout.
   /// `counts_rows`: whether an item's samples are the rows of its first tensor, of which the last item may have fewer.
   Handoff(std::int64_t samples, std::int64_t position, std::string activity, bool counts_rows)
       : samples_(samples),
@@ -41,7 +41,7 @@ class Handoff : public Source {
   /// What is asked of the making side: the next item; or the sizes of some; or one item made of some of those.
   struct Wanted {
     std::int64_t skipped = 0;            ///< items to pass over first
-    std::int64_t taken = 0;              ///< items to take and keep, for tell()
+    std::int64_t taken = 0;              ///< items to take and keep, for report_sizes()
     std::vector<std::int64_t> gathered;  ///< of those taken last, counted among them
   };
   /// The making side, one thread. Blocks until something is wanted; empty: nothing ever again.
@@ -58,7 +58,7 @@ class Handoff : public Source {
   void give();
   /// The sizes of the items that were taken, fewer than were asked for only at the end; the loader's state, as of an
   /// Item.
-  void tell(std::vector<SampleSize> sizes, std::optional<LoaderState> state, std::int64_t since);
+  void report_sizes(std::vector<SampleSize> sizes, std::optional<LoaderState> state, std::int64_t since);
   /// There are but `more` after those given.
   void end(std::int64_t more);
   /// The iterator raised.

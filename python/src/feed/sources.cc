@@ -60,14 +60,14 @@ void prepare(PythonHandoff& handoff, nb::handle batch, const GivenState& given, 
 
 using Size = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t>;
 
-void tell(PythonHandoff& handoff, const std::vector<Size>& told, const GivenState& given) {
+void report_sizes(PythonHandoff& handoff, const std::vector<Size>& all, const GivenState& given) {
   std::vector<SampleSize> sizes;
-  for (const auto& [tokens, squares, first, second, padding] : told) {
+  for (const auto& [tokens, squares, first, second, padding] : all) {
     sizes.push_back({tokens, squares, {first, second}, padding});
   }
   auto [state, since] = state_of(given);
   const nb::gil_scoped_release released;
-  handoff.tell(std::move(sizes), std::move(state), since);
+  handoff.report_sizes(std::move(sizes), std::move(state), since);
 }
 
 std::optional<std::tuple<std::int64_t, std::int64_t, std::vector<std::int64_t>>> wanted(PythonHandoff& handoff) {
@@ -96,7 +96,7 @@ std::tuple<std::int64_t, std::int64_t, nb::object> read_cursor(const nb::bytes& 
   return {cursor.next, cursor.position, Rebuilder(allow_pickle).rebuild(state)};
 }
 
-/// Stands for a source that this rank could not open: every rank hears why at the first step.
+/// Stands for a source that this rank could not open: every rank raises its error at the first step.
 class Unopened final : public Source {
  public:
   Unopened(ErrorKind kind, std::string message) : kind_(kind), message_(std::move(message)) {}
@@ -121,12 +121,12 @@ void bind_sources(nb::module_& module) {
   nb::class_<PythonHandoff, Source>(module, "Handoff", "Batches that one thread makes when a feed asks for them.")
       .def(nb::init<std::int64_t, std::int64_t, std::string, bool>(), nb::arg("samples"), nb::arg("position"),
            nb::arg("activity"), nb::arg("counts_rows"))
-      .def(
-          "wanted", &wanted,
-          "Blocks until something is wanted. How many items to pass over; how many to take then, for tell(), or 0; and "
-          "which of those taken last to make one item of. Without the latter two: the next item. None "
-          "when there is no more to do.")
-      .def("tell", &tell, nb::arg("sizes"), nb::arg("state").none(),
+      .def("wanted", &wanted,
+           "Blocks until something is wanted. How many items to pass over; how many to take then, for report_sizes(), "
+           "or 0; and "
+           "which of those taken last to make one item of. Without the latter two: the next item. None "
+           "when there is no more to do.")
+      .def("report_sizes", &report_sizes, nb::arg("sizes"), nb::arg("state").none(),
            "Of the items that were taken, fewer at the end: positions in a row, their square, two weights, and how "
            "many positions are padding. state: "
            "as "

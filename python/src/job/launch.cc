@@ -102,9 +102,9 @@ std::vector<nb::bytes> agree(const Membership& job, const nb::bytes& mine, doubl
   const auto all = interruptible_on(job, what, [&](const auto& engine, const auto& poll) {
     return levada::agree(*engine, own, Deadline::after(seconds(timeout)), what, &poll);
   });
-  std::vector<nb::bytes> told;
-  for (const auto& each : all) told.emplace_back(each.data(), each.size());
-  return told;
+  std::vector<nb::bytes> parts;
+  for (const auto& each : all) parts.emplace_back(each.data(), each.size());
+  return parts;
 }
 
 nb::object empty(const Membership& job, const std::vector<std::int64_t>& shape, const std::string& dtype, bool torch) {
@@ -208,10 +208,10 @@ void bind_launch(nb::module_& module) {
         return reason.empty() ? std::nullopt : std::optional(reason);
       },
       "Why a fork of this process could not go on with Levada; None where it could.");
-  module.def("place", &place, "Rank and size as the environment tells them; None outside a job.");
-  module.def(
-      "agree", &agree, nb::arg("job"), nb::arg("mine"), nb::arg("timeout"), nb::arg("what"),
-      "Returns the bytes of each rank, in the order of ranks. Collective. `what` describes the call in messages.");
+  module.def("place", &place, "Returns rank and size as the environment gives them; None outside a job.");
+  module.def("agree", &agree, nb::arg("job"), nb::arg("mine"), nb::arg("timeout"), nb::arg("what"),
+             "Returns the bytes of each rank, in the order of ranks. Collective. `what` names the operation in the text of "
+             "a Timeout.");
   module.def("run_local", &run_local, nb::arg("size"), nb::arg("command"),
              "Starts `size` ranks with a command line and waits for them: exit status and what went wrong.");
 }

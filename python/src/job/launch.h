@@ -17,7 +17,7 @@ std::string unforkable();
 /// Counts for that until `what` is gone.
 void keep_from_forking(const std::shared_ptr<const void>& what);
 
-/// An engine that can be left, whoever still holds this, and that a forked child cannot use.
+/// An engine that can be left while others still hold this, and that a forked child cannot use.
 class Membership {
  public:
   explicit Membership(std::shared_ptr<Engine> engine)
