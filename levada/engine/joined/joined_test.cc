@@ -50,6 +50,10 @@ TEST_P(JoinedConformance, HoldsForATreeWithoutHeartbeat) {
                 .heartbeat = Duration::max()});
 }
 
+TEST_P(JoinedConformance, HoldsForATreeOfHostsWithOneRankEach) {
+  expect_holds({.ranks_a_host = 1, .options = {.degree = 2, .leave_timeout = std::chrono::milliseconds(500)}});
+}
+
 INSTANTIATE_TEST_SUITE_P(, JoinedConformance, testing::ValuesIn(conformance::all_trials()),
                          [](const auto& trial) { return conformance::name_of(trial.param); });
 
