@@ -157,16 +157,18 @@ bool Relay::wait_for_ends(std::unique_lock<std::mutex>& lock) {
   const auto begin = Clock::now();
   const Deadline deadline = Deadline::after(options_.leave_timeout);
   Reminder reminder(options_.remind_after);
+  bool has_asked = false;  // the sender, which answers later, what it does
   while (!forwards_.empty()) {
     if (deadline.expired()) return false;
-    const auto text = forwards_.front()->explain(Clock::now() - begin);  // each time: others are asked what they do
-    reminder.write_if_due([&] { return text; });
+    if (reminder.next(deadline).expired()) {
+      const auto text = forwards_.front()->explain(Clock::now() - begin);
+      if (std::exchange(has_asked, !has_asked)) reminder.write_if_due([&] { return text; });
+    }
     lock.unlock();
     const bool is_interrupted = options_.is_interrupted && options_.is_interrupted();
     lock.lock();
     if (is_interrupted) return forwards_.empty();
-    changed_.wait_for(lock, std::min(reminder.next(deadline).remaining(), WaitFor::poll_interval),
-                      [&] { return forwards_.empty(); });
+    changed_.wait_for(lock, std::min(deadline.remaining(), WaitFor::poll_interval), [&] { return forwards_.empty(); });
   }
   return true;
 }
