@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "command_run.h"
 
@@ -127,6 +128,8 @@ TEST(CommandUsage, RefusesNumbersThatCannotBe) {
   expect_feed_refusal({"--mesh", "pp=4", "--depth", "3"}, 2, "--depth is 3; with 4 pipeline stages");
   expect_feed_refusal({"--readers", "some"}, 2, "some");
   expect_feed_refusal({"--engine", "pigeon"}, 2, "there is no engine pigeon");
+  expect_feed_refusal({"--engine", "shm+mpi"}, 2,
+                      "the engine shm+mpi is for C++ programs that call levada::mpi::join()");
   expect_feed_refusal({"--access", "private"}, 2, "read_only or copy");
 }
 
@@ -236,8 +239,20 @@ TEST(CommandDoctor, GivesEnginesAndAdviceAsJson) {
   EXPECT_GE(machine.at("cores"), 1);
   EXPECT_GT(machine.at("memory"), 0);
   EXPECT_GT(machine.at("copy_gb_s"), 0);
+  EXPECT_GT(machine.at("host_copy_gb_s"), 0);
   EXPECT_GT(machine.at("wake_us"), 0);
   EXPECT_TRUE(machine.at("message_us").is_null() || machine.at("message_us") > 0);
+}
+
+TEST(CommandDoctor, GivesOptionsThatPlanTakes) {
+  const auto machine = Json::parse(run({"doctor", "--json"}).out);
+  std::istringstream words(machine.at("plan_options").get<std::string>());
+  std::vector<std::string> plan = {"plan", "--hosts", "4x2", "--mesh", "dp=8", "--json"};
+  for (std::string word; words >> word;) plan.push_back(word);
+  const auto outcome = run(plan);
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  const double copied = machine.at("host_copy_gb_s");
+  EXPECT_NEAR(Json::parse(outcome.out).at("memory_bytes_per_s").get<double>(), copied * 1e9, copied * 1e7);
 }
 
 TEST(CommandUsage, RefusesAnEmptyValueInsteadOfTakingTheNextOptionForIt) {

@@ -54,7 +54,9 @@ Cluster parse_cluster(const ClusterArguments& arguments, const Job& job) {
                   .ranks_per_host = ranks_per_host,
                   .link_bytes_per_s = parse_speed("--link", arguments.link),
                   .copy_bytes_per_s = parse_speed("--memory", arguments.memory),
-                  .message_s = parse_positive_duration("--message", arguments.message)};
+                  .message_s = parse_positive_duration("--message", arguments.message),
+                  .degree = arguments.degree};
+  if (cluster.degree < 1) throw InvalidArgument(fmt::format("--degree must be at least 1, got {}", cluster.degree));
   if (!arguments.storage.empty()) cluster.storage_bytes_per_s = parse_speed("--storage", arguments.storage);
   cluster.stored_bytes = stored_token_bytes * job.fields.front().shape.element_count().value_or(0);
   return cluster;
@@ -124,7 +126,8 @@ void add_cluster_options(CLI::App& command, ClusterArguments& arguments) {
       .add_option("--storage", arguments.storage, "With --hosts: what storage gives all readers together [no limit]")
       ->type_name("SPEED");
   add_option(command, "--step", arguments.step, "TIME", "With --hosts: how long a training step takes");
-  for (const char* name : {"--link", "--memory", "--message", "--storage", "--step"}) {
+  add_option(command, "--degree", arguments.degree, "N", "With --hosts: to how many hosts one sends a message at most");
+  for (const char* name : {"--link", "--memory", "--message", "--storage", "--step", "--degree"}) {
     command.get_option(name)->needs(hosts);
   }
 }
@@ -193,6 +196,7 @@ std::string Comparison::to_json() const {
       {"message_s", cluster.message_s},
       {"storage_bytes_per_s", cluster.storage_bytes_per_s ? Json(*cluster.storage_bytes_per_s) : Json(nullptr)},
       {"step_s", step_s},
+      {"degree", cluster.degree},
       {"choices", choices},
       {"recommended", recommended(costs, step_s).readers.to_string()}};
   return json_text(json);

@@ -17,6 +17,7 @@ struct ClusterArguments {
   std::string link = "100Gb/s";
   std::string memory = "10GB/s";
   std::string message = "200us";
+  int degree = Cluster().degree;
   std::string storage;
   std::string step = "1s";
 };

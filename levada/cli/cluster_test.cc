@@ -12,6 +12,7 @@
 
 #include "levada/base/json.h"
 #include "levada/base/refusal_testing.h"
+#include "levada/engine/joined/joined.h"
 #include "levada/engine/joined/route.h"
 
 namespace levada::cli {
@@ -79,6 +80,16 @@ TEST(CompareReadersOfAJob, TakesItsConstantsFromTheOptions) {
   EXPECT_DOUBLE_EQ(one.storage.seconds, 256 / 64e3);
 }
 
+TEST(CompareReadersOfAJob, SendsToAsManyHostsAsTheDegreeSays) {
+  const auto messages = [](int degree) {
+    return compare_readers({.mesh = "tp=8"}, {.hosts = "8x1", .degree = degree}).costs.front().messages.amount;
+  };
+  EXPECT_EQ(messages(1), 2u);  // one comes in and one goes out
+  EXPECT_EQ(messages(3), 4u);
+  EXPECT_EQ(messages(7), 7u);
+  EXPECT_EQ(ClusterArguments().degree, joined::Options().degree);
+}
+
 TEST(CompareReadersOfAJob, ReadsAsMuchWhenAGlobalBatchIsSplit) {
   const auto split = compare_readers({.divide = "split"}, {.hosts = "2x2", .storage = "1GB/s"});
   const auto dealt = compare_readers({}, {.hosts = "2x2", .storage = "1GB/s"});
@@ -98,6 +109,7 @@ TEST(CompareReadersOfAJob, RefusesWhatCannotBe) {
   EXPECT_THAT(refused({.mesh = "dp=2"}, {.hosts = "2x2"}), HasSubstr("the mesh dp=2 has 2 ranks, but this job has 4"));
   EXPECT_THAT(refused({}, {.hosts = "2x2", .message = "0"}), HasSubstr("--message is 0"));
   EXPECT_THAT(refused({}, {.hosts = "2x2", .message = "soon"}), HasSubstr("soon"));
+  EXPECT_THAT(refused({}, {.hosts = "2x2", .degree = 0}), HasSubstr("--degree must be at least 1, got 0"));
   EXPECT_THAT(refused({}, {.hosts = "2x2", .step = "0s"}), HasSubstr("--step is 0s"));
   EXPECT_THAT(refused({}, {.hosts = "2x2", .memory = "10"}), HasSubstr("--memory is '10'"));
   EXPECT_THAT(refused({}, {.hosts = "2x2", .storage = "10"}), HasSubstr("--storage is '10'"));
@@ -182,7 +194,7 @@ TEST(CompareReadersOfAJob, CountsWhatTheJoinedEngineSends) {
   std::mt19937 random(11);
   for (const char* mesh : {"dp=24", "tp=24", "dp=2,tp=12", "dp=3,tp=4,pp=2", "tp=2,dp=12", "pp=2,dp=4,cp=3"}) {
     for (const char* readers : {"one", "host", "all", "dp", "tp", "pp"}) {
-      const int ranks_per_host = std::vector{2, 3, 4, 6, 8, 12}[random() % 6];
+      const int ranks_per_host = std::vector{1, 2, 3, 4, 6, 8, 12}[random() % 7];
       const int degree = 1 + static_cast<int>(random() % 4);
       SCOPED_TRACE(fmt::format("{}, readers {}, {} ranks a host, degree {}", mesh, readers, ranks_per_host, degree));
       const auto job = parse_job({.mesh = mesh, .batch = 1, .sequence = 12});

@@ -46,7 +46,8 @@ std::string engine_text() {
                          over_hosts("shm+"));
     }
     const bool is_one_host = *job->local_size == job->size;
-    const auto name = is_one_host ? "shm" : over_hosts(*job->local_size == 1 ? "" : "shm+");
+    const bool is_direct = *job->local_size == 1 && job->size - 1 <= default_degree;
+    const auto name = is_one_host ? "shm" : over_hosts(is_direct ? "" : "shm+");
     return describe_engine(name, job->size, *job->local_size);
   } catch (const InvalidArgument& error) {
     return fmt::format("none: {}", error.what());
@@ -66,7 +67,8 @@ std::string machine_table(const Machine& machine) {
   table.add({"lockable memory", machine.memlock ? format_bytes(*machine.memlock) : "unlimited"});
   table.add({"open files", fmt::format("{}", machine.open_files)});
   table.add({"PAGEMAP_SCAN", machine.pagemap_scan});
-  table.add({"copying", fmt::format("{:.1f} GB/s on one core", machine.copy_gb_s)});
+  table.add({"copying", fmt::format("{:.1f} GB/s on one core, {:.1f} GB/s on all, or 8", machine.copy_gb_s,
+                                    machine.host_copy_gb_s)});
   table.add({"waking a thread", fmt::format("{:.1f} us", machine.wake_us)});
   table.add({"a message over TCP",
              machine.message_us ? fmt::format("{:.1f} us", *machine.message_us) : "there is no loopback network"});
@@ -76,6 +78,9 @@ std::string machine_table(const Machine& machine) {
 
 std::string as_text(const Machine& machine, const std::vector<std::string>& advice) {
   auto text = output_style().bold("This machine, for ranks that share its memory") + "\n\n" + machine_table(machine);
+  text += "\n  " + output_style().bold("For levada plan --hosts, on hosts like this one") + "\n";
+  text += fmt::format("  {}\n", plan_options_for(machine));
+  for (const auto& sentence : unmeasured_plan_options(machine)) text += fmt::format("  - not measured: {}\n", sentence);
   text += "\n";
   if (advice.empty()) return text + "  Nothing here limits speed.\n";
   text += "  " + output_style().bold("What limits speed here, and how to lift it") + "\n";
@@ -102,9 +107,12 @@ std::string as_json(const Machine& machine, const std::vector<std::string>& advi
       {"open_files", machine.open_files},
       {"pagemap_scan", machine.pagemap_scan == "yes"},
       {"copy_gb_s", machine.copy_gb_s},
+      {"host_copy_gb_s", machine.host_copy_gb_s},
       {"wake_us", machine.wake_us},
       {"message_us", machine.message_us ? nlohmann::ordered_json(*machine.message_us) : nullptr},
       {"links", links},
+      {"plan_options", plan_options_for(machine)},
+      {"plan_options_unmeasured", unmeasured_plan_options(machine)},
       {"advice", advice}};
   return json_text(json) + "\n";
 }

@@ -31,6 +31,7 @@ struct Machine {
   bool memory_files = false;             ///< whether memfd_create() returns sealable memory
   std::string pagemap_scan;              ///< "yes", or why not
   double copy_gb_s = 0;                  ///< of one core
+  double host_copy_gb_s = 0;             ///< of as many cores as this process may use, at most 8
   double wake_us = 0;                    ///< from waking a thread to its running
   std::optional<double> message_us;      ///< from sending over TCP to having it; empty: no loopback network
   std::vector<NetworkLink> links;  ///< by name; none where only the network's other end knows, as in many containers
@@ -41,6 +42,12 @@ Machine examine_machine();
 
 /// What limits speed here and how to lift it; a sentence each, none where all is well.
 std::vector<std::string> advice_for(const Machine& machine);
+
+/// Returns the options of `levada plan --hosts` for hosts like this one, as far as one host can measure them:
+/// "--link 25Gb/s --memory 12.3GB/s".
+std::string plan_options_for(const Machine& machine);
+/// Returns a sentence for each option that it cannot measure, which says what to pass instead.
+std::vector<std::string> unmeasured_plan_options(const Machine& machine);
 
 /// Returns the links whose speed is in `folder`, /sys/class/net.
 std::vector<NetworkLink> network_links(const std::string& folder);

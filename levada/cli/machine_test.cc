@@ -34,6 +34,20 @@ ReadFile files(std::map<std::string, std::string> texts) {
   };
 }
 
+TEST(PlanOptions, AreTheFastestLinkAndTheCopiesOfAllCores) {
+  auto machine = good_machine();
+  machine.host_copy_gb_s = 23.456;
+  EXPECT_EQ(plan_options_for(machine), "--memory 23.5GB/s");
+  EXPECT_THAT(unmeasured_plan_options(machine),
+              ElementsAre(HasSubstr("--link: "), HasSubstr("--message: "), HasSubstr("--storage, --step: ")));
+  machine.links = {{"eth0", 25}, {"ib0", 200}, {"wlan0", 0.3}};
+  machine.message_us = 12.3;
+  EXPECT_EQ(plan_options_for(machine), "--link 200Gb/s --memory 23.5GB/s");
+  EXPECT_THAT(
+      unmeasured_plan_options(machine),
+      ElementsAre(HasSubstr("200us over c10d and 10us over mpi, 12 us of it the system's"), HasSubstr("--step")));
+}
+
 TEST(Advice, HasNothingToSayOnAGoodMachine) {
   EXPECT_THAT(advice_for(good_machine()), ElementsAre());
 }

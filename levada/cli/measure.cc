@@ -80,16 +80,24 @@ bool receive_message(int fd, SmallMessage& message) {
 
 }  // namespace
 
-double measure_copy() {
-  constexpr std::size_t bytes = 64u << 20;
-  std::vector<char> from(bytes, 'a');
-  std::vector<char> to(bytes, 'b');
+double measure_copy(int threads) {
+  const std::size_t bytes = (std::size_t{64} << 20) / static_cast<std::size_t>(std::min(threads, 4));  // of a thread
+  std::vector<std::vector<char>> from(static_cast<std::size_t>(threads), std::vector<char>(bytes, 'a'));
+  auto to = from;
+  const auto copy = [&](std::size_t thread) {
+    std::memcpy(to[thread].data(), from[thread].data(), bytes);
+    asm volatile("" : : "r"(to[thread].data()) : "memory");
+  };
   double best = 0;
   for (int round = 0; round < 4; ++round) {
     const auto begin = Clock::now();
-    std::memcpy(to.data(), from.data(), bytes);
-    asm volatile("" : : "r"(to.data()) : "memory");
-    best = std::max(best, static_cast<double>(bytes) / seconds_of(Clock::now() - begin));
+    ThreadGroup others;
+    for (std::size_t thread = 1; thread < from.size(); ++thread) {
+      others.start("measuring", [&copy, thread] { copy(thread); });
+    }
+    copy(0);
+    others.join();
+    best = std::max(best, static_cast<double>(bytes * from.size()) / seconds_of(Clock::now() - begin));
   }
   return best / 1e9;
 }

@@ -5,8 +5,8 @@
 
 namespace levada::cli {
 
-/// GB/s that one core copies between buffers larger than its caches.
-double measure_copy();
+/// GB/s that so many threads copy together between buffers larger than the caches.
+double measure_copy(int threads);
 /// Microseconds from waking a sleeping thread to its running: half of the median round trip.
 double measure_wake();
 /// Microseconds from sending a small message over TCP, without leaving the machine, to a sleeping thread's having it:

@@ -27,10 +27,11 @@ std::string_view between_hosts(std::string_view name) {
 
 }  // namespace
 
-std::string choose_engine(const std::vector<int>& host_of, std::string_view between) {
+std::string choose_engine(const std::vector<int>& host_of, std::string_view between, int degree) {
   const auto ranks = ranks_by_host(host_of);
   if (ranks.size() <= 1) return "shm";
-  return ranks.size() == host_of.size() ? std::string(between) : fmt::format("shm+{}", between);
+  const bool is_direct = ranks.size() == host_of.size() && ranks.size() - 1 <= static_cast<std::size_t>(degree);
+  return is_direct ? std::string(between) : fmt::format("shm+{}", between);
 }
 
 std::string describe_engine(std::string_view name, int ranks, int ranks_here) {

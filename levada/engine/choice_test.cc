@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <numeric>
+#include <vector>
 
 namespace levada {
 namespace {
@@ -13,6 +15,17 @@ TEST(ChooseEngine, DependsOnHowManyRanksTheHostsHave) {
   EXPECT_EQ(choose_engine({0, 1, 2}, "c10d"), "c10d");
   EXPECT_EQ(choose_engine({0, 1, 0}, "c10d"), "shm+c10d");
   EXPECT_EQ(choose_engine({0, 0, 1}, "mpi"), "shm+mpi");
+}
+
+TEST(ChooseEngine, ForwardsWhereOneRankWouldSendToMoreOtherHostsThanTheDegree) {
+  std::vector<int> host_of(17);
+  std::iota(host_of.begin(), host_of.end(), 0);
+  EXPECT_EQ(choose_engine(host_of, "c10d"), "c10d");
+  host_of.push_back(17);
+  EXPECT_EQ(choose_engine(host_of, "c10d"), "shm+c10d");
+  EXPECT_EQ(choose_engine(host_of, "c10d", 17), "c10d");
+  EXPECT_EQ(choose_engine({0, 1, 2}, "mpi", 2), "mpi");
+  EXPECT_EQ(choose_engine({0, 1, 2}, "mpi", 1), "shm+mpi");
 }
 
 std::string describe(std::string name, std::vector<int> host_of) {

@@ -241,11 +241,14 @@ void ranks_that_share_memory_see_each_others(const Handle& engine) {
   meet(*engine);
 }
 
-/// Whether another rank of its host may forward to it what rank 0 sends.
+/// Whether another rank may forward to it what rank 0 sends: one of its host, or of a third host, as in a tree.
 bool may_be_forwarded_to(const Engine& engine, int rank) {
   const auto& host_of = engine.info().host_of;
   const int host = host_of[static_cast<std::size_t>(rank)];
-  return host != host_of[0] && std::count(host_of.begin(), host_of.end(), host) > 1;
+  const bool is_alone = std::count(host_of.begin(), host_of.end(), host) == 1;
+  const bool has_third_host =
+      std::any_of(host_of.begin(), host_of.end(), [&](int each) { return each != host && each != host_of[0]; });
+  return host != host_of[0] && (!is_alone || has_third_host);
 }
 
 void holders_name_the_ranks_that_keep_messages(const Handle& engine) {

@@ -182,7 +182,7 @@ enum class Woken : std::uint8_t { ready, stopped, timeout };
 /// Destroying the last reference leaves the group: channels close, and the other members carry on.
 class Engine {
  public:
-  virtual ~Engine() = default;
+  virtual ~Engine() = default;  ///< leaving may block until what this rank forwards has been received
 
   virtual const EngineInfo& info() const = 0;
   /// Returns whether a lease of what `rank` has sent shows the very bytes of that rank's block.

@@ -190,6 +190,8 @@ std::string join_error(const Variables& variables, const JoinOptions& options = 
     text = error.what();
   } catch (const Timeout& error) {
     text = std::string("Timeout: ") + error.what();
+  } catch (const InvalidArgument& error) {
+    text = std::string("InvalidArgument: ") + error.what();
   }
   for (const auto& [name, value] : variables) ::unsetenv(name.c_str());
   return text;
@@ -214,6 +216,18 @@ TEST(Join, RefusesRanksOfOtherHostsAtOnceAndNamesWhatJoinsThem) {
                           {"OMPI_COMM_WORLD_LOCAL_SIZE", "1"}}),
               "rank " + number + " is one of 4, but OMPI_COMM_WORLD_LOCAL_SIZE gives this host only 1; " + remedy);
   }
+}
+
+TEST(Join, NamesWhatJoinsOverAnEngineThatIsNotHere) {
+  EXPECT_EQ(join_error({}, {.engine = "pigeon"}),
+            "InvalidArgument: there is no engine pigeon in this build; there are inproc, shm");
+  EXPECT_EQ(
+      join_error({}, {.engine = "mpi"}),
+      "InvalidArgument: the engine mpi is for C++ programs that call levada::mpi::join(); here there are inproc, shm");
+  EXPECT_EQ(
+      join_error({}, {.engine = "shm+c10d"}),
+      "InvalidArgument: the engine shm+c10d is for Python programs that call levada.join(); here there are inproc, "
+      "shm");
 }
 
 TEST(Join, NamesWhatJoinsRanksOfOtherHostsWhereNothingSaysHowManyThisOneHas) {

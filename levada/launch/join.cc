@@ -12,6 +12,7 @@
 #include <cstring>
 #include <new>
 #include <optional>
+#include <utility>
 
 #include "levada/base/bytes.h"
 #include "levada/base/text.h"
@@ -148,6 +149,12 @@ std::vector<std::string> engines() {
 void check_engine(std::string_view name) {
   const auto known = engines();
   if (std::find(known.begin(), known.end(), name) != known.end()) return;
+  for (const auto& [ending, caller] : {std::pair("mpi", "C++ programs that call levada::mpi::join()"),
+                                       std::pair("c10d", "Python programs that call levada.join()")}) {
+    if (name != ending && name != fmt::format("shm+{}", ending)) continue;
+    throw InvalidArgument(
+        fmt::format("the engine {} is for {}; here there are {}", name, caller, fmt::join(known, ", ")));
+  }
   throw InvalidArgument(fmt::format("there is no engine {} in this build; there are {}", name, fmt::join(known, ", ")));
 }
 

@@ -16,7 +16,7 @@ namespace levada::launch {
 
 /// Names of the engines in this build.
 std::vector<std::string> engines();
-/// Throws InvalidArgument, naming those that there are, for a name that is none of them.
+/// Throws InvalidArgument for another name, with these names, and with what joins over MPI or c10d where it names that.
 void check_engine(std::string_view name);
 
 /// What the environment says of this process's place in a job.

@@ -30,8 +30,7 @@ class Traffic {
   template <typename Receivers>
   void send(int from, const Receivers& receivers, std::uint64_t bytes) {
     find_forwarders(from, receivers);
-    const bool has_tree = cluster_.ranks_per_host > 1;
-    const std::size_t degree = has_tree ? static_cast<std::size_t>(cluster_.degree) : forwarders_.size();
+    const auto degree = static_cast<std::size_t>(cluster_.degree);
     for (std::size_t i = 0; i < forwarders_.size(); ++i) {
       const std::size_t begin = std::min(forwarders_.size(), i * degree + 1);
       const std::size_t children = std::min(forwarders_.size(), begin + degree) - begin;

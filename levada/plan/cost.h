@@ -20,8 +20,8 @@ struct Cluster {
   double message_s = 200e-6;         ///< a rank's work for one message to or from another host, whatever its size
   std::optional<double> storage_bytes_per_s = {};  ///< for all readers together; empty: storage limits nothing
   std::uint64_t stored_bytes = 0;                  ///< what storage gives a reader for one batch
-  /// How many other hosts a message is sent to by one host at most; more are reached by a tree, as joined::route_of()
-  /// builds it. With one rank a host there is no tree: the reader sends to every host itself.
+  /// To how many other hosts a host sends a message at most; more are reached by a tree, as joined::route_of() builds
+  /// it.
   int degree = 16;
 
   bool operator==(const Cluster&) const = default;

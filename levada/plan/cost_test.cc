@@ -94,10 +94,11 @@ TEST(Cost, OfSeveralAudiencesHasATreeForEach) {
   EXPECT_EQ(one.messages.amount, 4u);
 }
 
-TEST(Cost, OfOneRankAHostHasNoTree) {
+TEST(Cost, OfOneRankAHostGoesDownATreeToo) {
   const Cost one = cost("tp=18", "one", {.hosts = 18, .ranks_per_host = 1});
-  EXPECT_EQ(one.link.amount, 17000u);
-  EXPECT_EQ(one.messages.amount, 17u);
+  EXPECT_EQ(one.link.amount, 16000u);
+  EXPECT_EQ(one.crossing_bytes, 17000u);
+  EXPECT_EQ(one.messages.amount, 16u);
 }
 
 TEST(Cost, OfABatchThatIsCutWritesItsPartsOnceMore) {

@@ -364,14 +364,14 @@ def meet(rank: int, size: int, rendezvous: str, timeout: float, *, memory_bytes:
     Joins the ranks of this host that give the same name for their rendezvous, over shared memory: a rank's batches take at most `memory_bytes`, or as much as the machine allows.
     """
 
-def join_hosts(near: Membership, far: Membership) -> Membership:
+def join_hosts(near: Membership, far: Membership, degree: int, leave_timeout: float) -> Membership:
     """
-    The ranks of `far`, of which `near` has those of this host: what stays on a host goes through `near`, and crosses once to each other one.
+    The ranks of `far`, of which `near` has those of this host: what stays on a host goes through `near`, and crosses once to each other one. A rank sends a message to at most `degree` other hosts; one that leaves waits `leave_timeout` seconds for the ends of the channels that it forwards.
     """
 
-def choose_engine(host_of: Sequence[int], between: str) -> str:
+def choose_engine(host_of: Sequence[int], between: str, degree: int) -> str:
     """
-    The engine for ranks on these hosts: shm on one, `between` where each rank is on its own, else both.
+    The engine for ranks on these hosts: shm on one, `between` where each rank is on its own and sends to at most `degree` others, else both.
     """
 
 def log_engine(job: Membership) -> None:

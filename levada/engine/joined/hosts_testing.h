@@ -23,6 +23,7 @@ struct Hosts {
   int ranks_a_host = 2;
   Options options{.leave_timeout = std::chrono::milliseconds(500)};
   Duration heartbeat = std::chrono::milliseconds(200);
+  std::size_t memory_bytes = inproc::Options().memory_bytes;  ///< of each rank's blocks
 };
 
 class Job {
@@ -32,7 +33,9 @@ class Job {
     for (int rank = 0; rank < size; ++rank) host_of.push_back(rank / hosts.ranks_a_host);
     for (int first = 0; first < size; first += hosts.ranks_a_host) {
       const int here = std::min(hosts.ranks_a_host, size - first);
-      for (auto& engine : inproc::make_group(here, {.heartbeat = hosts.heartbeat})) near.push_back(std::move(engine));
+      for (auto& engine : inproc::make_group(here, {hosts.memory_bytes, hosts.heartbeat})) {
+        near.push_back(std::move(engine));
+      }
     }
     for (int rank = 0; rank < size; ++rank) {
       auto far = p2p::make_engine(std::make_shared<p2p::test::LoopbackTransport>(network, rank, host_of),

@@ -181,6 +181,13 @@ class JoinedEngine final : public Engine {
   JoinedChannel& publishing(Channel& channel);
   bool try_send(JoinedChannel& channel, const Lease& lease);
 
+  /// To whom this rank forwards.
+  std::vector<int> others(const Route& route) const {
+    std::vector<int> ranks = route.near.to;
+    std::erase(ranks, info_.rank);
+    ranks.insert(ranks.end(), route.outgoing.to.begin(), route.outgoing.to.end());
+    return ranks;
+  }
   Port open_near(const Leg& leg, int window, ChannelOptions options);
   Port open_far(const Leg& leg, int window, ChannelOptions options);
 
@@ -253,7 +260,9 @@ std::shared_ptr<Channel> JoinedEngine::open(int from, std::span<const int> to, i
     const Port outgoing = open_far(route.outgoing, window, options_of(route.outgoing, {}));
     Landing landing = near ? landing_in(near_) : std::move(options.landing);
     const Port incoming = open_far(route.incoming, window, options_of(route.incoming, std::move(landing)));
-    if (route.forwards()) shared_->relay->add(std::make_unique<Forward>(incoming, near, outgoing));
+    if (route.forwards()) {
+      shared_->relay->add(std::make_unique<Forward>(incoming, near, outgoing, from, others(route)));
+    }
     auto channel = std::make_shared<JoinedChannel>(
         this, from, std::vector<int>(to.begin(), to.end()), window, info_.rank, options.must_be_closed,
         JoinedChannel::Legs{near, incoming, from == info_.rank ? outgoing : Port()}, has_ended_, shared_);
@@ -456,7 +465,7 @@ std::shared_ptr<Engine> make_engine(std::shared_ptr<Engine> near, std::shared_pt
         all.rank, all.name, rank_in(near_ranks, all.rank), near_ranks.size(), here.rank, here.size, here.name,
         here.name));
   }
-  if (options.degree < 1) throw InvalidArgument(fmt::format("a degree of {}: give at least 1", options.degree));
+  if (options.degree < 1) throw InvalidArgument(fmt::format("degree must be at least 1, got {}", options.degree));
   const auto changes = std::make_shared<FarChanges>();
   far->on_change([changes] { changes->notify(); });
   auto shared = std::make_shared<Shared>();

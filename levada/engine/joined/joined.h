@@ -2,20 +2,28 @@
 // docs/design/joined.md explains how.
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include "levada/base/deadline.h"
+#include "levada/engine/choice.h"
 #include "levada/engine/engine.h"
 
 namespace levada::joined {
 
 struct Options {
-  /// To so many other hosts a rank sends at most; where a channel has receivers on more, some of these send on.
-  int degree = 16;
-  /// How long a rank that leaves goes on forwarding what others of its host still wait for. Then it ends their groups.
-  Duration leave_timeout = std::chrono::seconds(60);
-  /// How long the forwarding thread waits for the near engine at most before it looks again at what wakes nobody.
-  /// Duration::max(): nothing is such.
+  /// To how many other hosts a rank sends a message at most; the same on all ranks. Where a channel has receivers on
+  /// more hosts, some of these forward it.
+  int degree = default_degree;
+  /// How long a rank that leaves waits for the ends of the channels that it forwards: their sender may be in the
+  /// program's code. Then it ends the groups of these channels.
+  Duration leave_timeout = std::chrono::minutes(30);
+  Duration remind_after = std::chrono::seconds(30);  ///< of that wait: as Reminder does
+  /// Called ten times a second during that wait; where it returns true, the wait ends as at leave_timeout. May be
+  /// empty.
+  std::function<bool()> is_interrupted = {};
+  /// How long the forwarding thread waits for the near engine at most before it checks again what wakes nobody.
+  /// Duration::max(): there is nothing of that kind.
   Duration heartbeat = std::chrono::seconds(1);
 };
 

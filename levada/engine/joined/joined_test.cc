@@ -1,8 +1,14 @@
 #include "levada/engine/joined/joined.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <thread>
 #include <vector>
 
 #include "levada/base/copy.h"
@@ -42,6 +48,10 @@ TEST_P(JoinedConformance, HoldsForATreeWithoutHeartbeat) {
   expect_holds({.ranks_a_host = 2,
                 .options = {.degree = 1, .leave_timeout = std::chrono::milliseconds(500)},
                 .heartbeat = Duration::max()});
+}
+
+TEST_P(JoinedConformance, HoldsForATreeOfHostsWithOneRankEach) {
+  expect_holds({.ranks_a_host = 1, .options = {.degree = 2, .leave_timeout = std::chrono::milliseconds(500)}});
 }
 
 INSTANTIATE_TEST_SUITE_P(, JoinedConformance, testing::ValuesIn(conformance::all_trials()),
@@ -102,6 +112,121 @@ TEST(Joined, CopiesNothingThatItForwards) {
   EXPECT_EQ(run_ranks(6, {}, body), "");
   // The transport of the tests copies each body once for each other host.
   EXPECT_LT(copied, (8 * 2 + 1) * bytes);
+}
+
+Deadline limit() {
+  return Deadline::after(std::chrono::seconds(20));
+}
+
+void send(Engine& engine, Channel& channel, std::size_t bytes, int value) {
+  Block block = allocate(engine, bytes, limit(), "test");
+  std::memset(block.memory().data(), value, bytes);
+  publish(engine, channel, std::move(block), bytes, limit(), "test");
+}
+
+void expect_message(const std::optional<Lease>& lease, std::size_t bytes, int value) {
+  const Bytes expected(bytes, static_cast<std::byte>(value));
+  if (!lease || !std::equal(lease->bytes.begin(), lease->bytes.end(), expected.begin(), expected.end())) {
+    throw conformance::Failure("a message arrives as it was sent");
+  }
+}
+
+/// Waits until another rank's thread has set `flag`.
+void wait_until(const std::atomic<bool>& flag) {
+  for (const Deadline deadline = limit(); !flag;) {
+    if (deadline.expired()) throw conformance::Failure("another rank takes too long");
+    std::this_thread::yield();
+  }
+}
+
+TEST(Joined, ARankThatLeavesForwardsToTheOthersOfItsHostUntilTheEnd) {
+  std::atomic<bool> leaves = false;
+  const auto body = [&](const std::shared_ptr<Engine>& engine, Job&) {
+    const int rank = engine->info().rank;
+    if (rank == 1) return;
+    const auto channel = engine->open(0, {2, 3}, 1);
+    if (rank == 0) {
+      send(*engine, *channel, 1'000, 0);
+      wait_until(leaves);
+      for (int i = 1; i < 50; ++i) send(*engine, *channel, 1'000, i);
+    } else if (rank == 2) {
+      expect_message(receive(*engine, *channel, limit(), "test"), 1'000, 0);
+      engine->close(*channel, End::receiving);
+      leaves = true;
+    } else {
+      for (int i = 0; i < 50; ++i) expect_message(receive(*engine, *channel, limit(), "test"), 1'000, i);
+      if (receive(*engine, *channel, limit(), "test")) throw conformance::Failure("the channel ends");
+    }
+  };
+  EXPECT_EQ(run_ranks(4, {.options = {.leave_timeout = std::chrono::seconds(20)}}, body), "");
+}
+
+/// Rank 2 leaves while rank 0 keeps the channel open, and the others wait. Returns what these throw.
+std::string leave_early(const Options& options) {
+  const auto body = [](const std::shared_ptr<Engine>& engine, Job&) {
+    const int rank = engine->info().rank;
+    const auto channel = rank == 1 ? nullptr : engine->open(0, {2, 3}, 1);
+    if (rank == 0) engine->post(Status::make("saving", 7));
+    if (rank == 3) receive(*engine, *channel, limit(), "test");
+    else if (rank != 2) engine->wait({}, limit());
+  };
+  return run_ranks(4, {.options = options}, body);
+}
+
+const auto three_refusals = testing::MatchesRegex(
+    "(.*rank 2 aborted: it has left, and after .* still forwards what rank 0 sends to rank 3; raise "
+    "leave_timeout\n){3}");
+
+TEST(Joined, ARankThatLeavesEndsTheGroupsOfWhatItForwardsAfterItsTimeout) {
+  EXPECT_THAT(leave_early({.leave_timeout = std::chrono::milliseconds(200)}), three_refusals);
+}
+
+TEST(Joined, ARankThatIsInterruptedWhileItLeavesEndsTheGroupsOfWhatItForwards) {
+  std::atomic<int> calls = 0;
+  EXPECT_THAT(leave_early({.is_interrupted = [&] { return ++calls == 3; }}), three_refusals);
+  EXPECT_EQ(calls, 3);
+}
+
+TEST(Joined, ARankThatLeavesSaysForWhomItForwards) {
+  testing::internal::CaptureStderr();
+  leave_early({.leave_timeout = std::chrono::milliseconds(400), .remind_after = std::chrono::milliseconds(200)});
+  EXPECT_THAT(
+      testing::internal::GetCapturedStderr(),
+      testing::MatchesRegex("levada: rank 2 waited .* in leaving \\(it still forwards to rank 3\\) from rank 0; "
+                            "rank 0: saving step 7.*; still waiting\n"));
+}
+
+TEST(Joined, ForwardsSeveralChannelsOnceThereIsMemoryForTheirMessages) {
+  constexpr std::size_t memory = 1 << 20;
+  std::atomic<bool> is_full = false, is_blocked[2] = {false, false};
+  const auto body = [&](const std::shared_ptr<Engine>& engine, Job&) {
+    const int rank = engine->info().rank;
+    const auto sent = [](int from) { return 100'000 + static_cast<std::size_t>(from) * 200'000; };
+    if (rank < 2) {
+      const auto channel = engine->open(rank, {2, 3}, 1);
+      wait_until(is_full);
+      // The second one has room once the first has been taken to be forwarded.
+      for (int i = 0; i < 2; ++i) send(*engine, *channel, sent(rank), i);
+      is_blocked[rank] = true;
+      for (int i = 2; i < 5; ++i) send(*engine, *channel, sent(rank), i);
+      return;
+    }
+    const std::shared_ptr<Channel> channels[] = {engine->open(0, {2, 3}, 1), engine->open(1, {2, 3}, 1)};
+    if (rank == 2) {
+      const Block all = allocate(*engine, memory, limit(), "test");
+      is_full = true;
+      for (const auto& each : is_blocked) wait_until(each);
+      for (const auto& each : channels) {
+        if (engine->try_receive(*each).message) throw conformance::Failure("there was no memory to forward in");
+      }
+    }
+    for (int i = 0; i < 5; ++i) {
+      for (int from = 0; from < 2; ++from) {
+        expect_message(receive(*engine, *channels[from], limit(), "test"), sent(from), i);
+      }
+    }
+  };
+  EXPECT_EQ(run_ranks(4, {.memory_bytes = memory}, body), "");
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "levada/engine/joined/relay.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <exception>
@@ -9,6 +10,7 @@
 #include "levada/base/copy.h"
 #include "levada/base/error.h"
 #include "levada/base/threads.h"
+#include "levada/engine/collect.h"
 
 namespace levada::joined {
 namespace {
@@ -19,8 +21,12 @@ constexpr Duration retry_interval = std::chrono::milliseconds(5);
 
 // ---- Forward
 
-Forward::Forward(Port incoming, Port near, Port outgoing)
-    : incoming_(std::move(incoming)), near_(std::move(near)), outgoing_(std::move(outgoing)) {}
+Forward::Forward(Port incoming, Port near, Port outgoing, int from, std::vector<int> to)
+    : incoming_(std::move(incoming)),
+      near_(std::move(near)),
+      outgoing_(std::move(outgoing)),
+      from_(from),
+      to_(std::move(to)) {}
 
 Forward::State Forward::advance() {
   try {
@@ -76,6 +82,18 @@ Forward::Obstacle Forward::obstacle() const {
   return {.bytes = message_.bytes.size()};
 }
 
+std::string Forward::explain(Duration waited) const try {
+  return explain_wait(*incoming_.engine, fmt::format("leaving (it still forwards to rank {})", fmt::join(to_, ", ")),
+                      from_, waited);
+} catch (const Error& error) {  // the group has ended meanwhile
+  return error.what();
+}
+
+void Forward::abort_late(Duration waited) noexcept {
+  abort(fmt::format("it has left, and after {} still forwards what rank {} sends to rank {}; raise leave_timeout",
+                    format_duration(waited), from_, fmt::join(to_, ", ")));
+}
+
 void Forward::abort(std::string_view reason) noexcept {
   if (near_) near_.engine->abort(reason);
   incoming_.engine->abort(reason);
@@ -129,15 +147,34 @@ Relay::~Relay() {
   if (!thread_) return;
   {
     std::unique_lock lock(mutex_);
-    if (!changed_.wait_for(lock, options_.leave_timeout, [&] { return forwards_.empty(); })) {
-      for (const auto& forward : forwards_) {
-        forward->abort("a rank has left that forwards messages to the others of its host");
-      }
+    const auto begin = Clock::now();
+    if (!wait_for_ends(lock)) {
+      for (const auto& forward : forwards_) forward->abort_late(Clock::now() - begin);
     }
     stopping_ = true;
   }
   wake();
   thread_->join();
+}
+
+bool Relay::wait_for_ends(std::unique_lock<std::mutex>& lock) {
+  const auto begin = Clock::now();
+  const Deadline deadline = Deadline::after(options_.leave_timeout);
+  Reminder reminder(options_.remind_after);
+  bool has_asked = false;  // the sender, which answers later, what it does
+  while (!forwards_.empty()) {
+    if (deadline.expired()) return false;
+    if (reminder.next(deadline).expired()) {
+      const auto text = forwards_.front()->explain(Clock::now() - begin);
+      if (std::exchange(has_asked, !has_asked)) reminder.write_if_due([&] { return text; });
+    }
+    lock.unlock();
+    const bool is_interrupted = options_.is_interrupted && options_.is_interrupted();
+    lock.lock();
+    if (is_interrupted) return forwards_.empty();
+    changed_.wait_for(lock, std::min(deadline.remaining(), WaitFor::poll_interval), [&] { return forwards_.empty(); });
+  }
+  return true;
 }
 
 void Relay::wake() {

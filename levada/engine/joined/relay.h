@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <span>
+#include <string>
 #include <string_view>
 #include <thread>
 #include <vector>
@@ -32,8 +33,9 @@ struct Port {
 class Forward {
  public:
   /// `near` or `outgoing` may be empty. What comes in has landed in blocks of `near`'s engine, as far as it had any.
-  /// Both must be closed, so that nobody takes the end of forwarding for the end of the channel.
-  Forward(Port incoming, Port near, Port outgoing);
+  /// Both must be closed, so that nobody takes the end of forwarding for the end of the channel. `from` sends on the
+  /// channel, and `to` get what is forwarded: ranks of the incoming port's engine.
+  Forward(Port incoming, Port near, Port outgoing, int from, std::vector<int> to);
 
   enum class State : std::uint8_t {
     idle,     ///< waits for a message or the end, or for room on the outgoing channel
@@ -50,15 +52,20 @@ class Forward {
   };
   Obstacle obstacle() const;
   Engine& near() { return *near_.engine; }
-  /// Ends the groups for all their members.
-  void abort(std::string_view reason) noexcept;
+  /// What a rank that leaves waits for, and for how long it has.
+  std::string explain(Duration waited) const;
+  /// Ends the groups for all their members, since a rank that leaves has waited too long.
+  void abort_late(Duration waited) noexcept;
 
  private:
+  void abort(std::string_view reason) noexcept;
   State try_advance();
   bool take_in();
   bool put_near();
 
   Port incoming_, near_, outgoing_;
+  const int from_;
+  const std::vector<int> to_;
   Lease message_;  ///< being forwarded; without bytes: none
   bool in_near_memory_ = false;
   bool near_is_due_ = false, outgoing_is_due_ = false;
@@ -101,12 +108,12 @@ class FarChanges {
   std::shared_ptr<const std::function<void()>> hook_;
 };
 
-/// The thread of a process that forwards. Any thread may call. Whoever uses channels keeps it; once nobody does, it
-/// ends when all channels have been forwarded to their ends, or at a deadline, and then ends their groups for all.
+/// The thread of a process that forwards. Any thread may call. Whoever uses channels keeps it.
 class Relay {
  public:
   Relay(std::shared_ptr<FarChanges> changes, Options options)
       : changes_(std::move(changes)), options_(std::move(options)) {}
+  /// Waits until all channels have been forwarded to their ends, as the options say; else ends their groups for all.
   ~Relay();
   Relay(const Relay&) = delete;
   Relay& operator=(const Relay&) = delete;
@@ -122,6 +129,8 @@ class Relay {
   std::vector<Forward*> advance_all();
   /// Waits until one of them may advance, or the far engine has changed since `seen`.
   void wait_near(std::span<Forward* const> blocked, std::uint64_t seen);
+  /// Returns whether all channels have ended. `lock` holds the mutex.
+  bool wait_for_ends(std::unique_lock<std::mutex>& lock);
 
   const std::shared_ptr<FarChanges> changes_;
   const Options options_;

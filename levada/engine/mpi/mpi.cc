@@ -37,6 +37,7 @@ struct Hello {
   std::uint64_t host = 0;
   std::uint64_t max_piece_bytes = 0;
   std::uint64_t nonce = 0;
+  std::int64_t degree = 0;
   std::int32_t thread_level = 0;
   std::int32_t silence = 0;       ///< seconds; that of rank 0 counts
   std::array<char, 24> engine{};  ///< as much of its name as fits
@@ -66,6 +67,13 @@ void check_options(const std::vector<Hello>& terms) {
       throw InvalidArgument(fmt::format("engine is {} on rank 0 and {} on rank {}; give all ranks the same",
                                         terms[0].engine_name(), each.engine_name(), rank));
     }
+    if (each.degree < 1) {
+      throw InvalidArgument(fmt::format("degree must be at least 1, got {} on rank {}", each.degree, rank));
+    }
+    if (each.degree != terms[0].degree) {
+      throw InvalidArgument(fmt::format("degree is {} on rank 0 and {} on rank {}; give all ranks the same",
+                                        terms[0].degree, each.degree, rank));
+    }
     if (each.max_piece_bytes < 1 || each.max_piece_bytes > std::numeric_limits<int>::max()) {
       throw InvalidArgument(fmt::format("max_piece_bytes must be between 1 and {}, got {} on rank {}",
                                         std::numeric_limits<int>::max(), each.max_piece_bytes, rank));
@@ -88,14 +96,15 @@ void check_threads(const std::vector<Hello>& terms, std::string_view engine) {
   }
 }
 
-/// The engine for these ranks, where it is `asked` for.
-std::string engine_for(const std::vector<int>& host_of, std::string_view asked) {
+/// The engine for these ranks.
+std::string engine_for(const std::vector<int>& host_of, const Options& options) {
+  const std::string_view asked = options.engine;
   const auto num_hosts = std::set<int>(host_of.begin(), host_of.end()).size();
   if (asked == "shm" && num_hosts > 1) {
     throw Unsupported(
         fmt::format("the ranks are on {} hosts, which the engine shm cannot join; use shm+mpi, or auto", num_hosts));
   }
-  return asked == engine_names[0] ? choose_engine(host_of, "mpi") : std::string(asked);
+  return asked == engine_names[0] ? choose_engine(host_of, "mpi", options.degree) : std::string(asked);
 }
 
 std::vector<int> hosts_of(const std::vector<Hello>& terms) {
@@ -177,6 +186,7 @@ Communicator::Communicator(MPI_Comm parent, Options options) : options_(std::mov
   Hello mine{.host = host_identity(),
              .max_piece_bytes = options_.max_piece_bytes,
              .nonce = std::uint64_t{random()} << 32 | random(),
+             .degree = options_.degree,
              .silence = silence()};
   options_.engine.copy(mine.engine.data(), mine.engine.size() - 1);
   check(MPI_Query_thread(&mine.thread_level), "MPI_Query_thread()");
@@ -187,7 +197,7 @@ Communicator::Communicator(MPI_Comm parent, Options options) : options_(std::mov
   check_silence(terms[0]);
   host_of_ = hosts_of(terms);
   nonce_ = terms[0].nonce;
-  options_.engine = engine_for(host_of_, options_.engine);
+  options_.engine = engine_for(host_of_, options_);
   if (options_.engine == "shm") return;
   check_threads(terms, options_.engine);
   if (choose_engine(host_of_, "mpi") != "shm" && terms[0].silence > 0) watch_hosts(terms[0].silence);
@@ -269,7 +279,8 @@ std::shared_ptr<Engine> Communicator::make_engine() {
                         fmt::format("levada-mpi-{:016x}-{}-{}", nonce_, num_engines_, host),
                         {.memory_bytes = options_.memory_bytes, .timeout = options_.timeout});
   if (options_.engine == "shm") return near;
-  return joined::make_engine(std::move(near), make_far_engine(), {.leave_timeout = options_.leave_timeout});
+  return joined::make_engine(std::move(near), make_far_engine(),
+                             {.degree = options_.degree, .leave_timeout = options_.leave_timeout});
 }
 
 Job::~Job() {

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "levada/engine/choice.h"
 #include "levada/engine/engine.h"
 
 namespace levada::mpi {
@@ -17,17 +18,18 @@ namespace levada::mpi {
 class HostWatch;
 class MpiTransport;
 
-/// `engine` and max_piece_bytes are the same on all ranks.
+/// `engine`, degree and max_piece_bytes are the same on all ranks.
 struct Options {
   /// "shm": shared memory, for ranks of one host. "mpi": messages of MPI. "shm+mpi": the first within hosts, the second
-  /// between them. "auto": "shm" where all ranks are on one host, "mpi" where each is on its own, else "shm+mpi".
+  /// between them. "auto": what choose_engine() returns.
   std::string engine = "auto";
   std::size_t memory_bytes = 0;  ///< what the blocks of this rank may take together; 0: what the machine allows
   /// How often a rank that waits asks what the others do, and looks again at what wakes nobody. 0: every 100 ms, and
   /// 10 ms more for each rank.
   Duration heartbeat = Duration::zero();
   Duration timeout = std::chrono::seconds(60);        ///< for the ranks of this host to meet
-  Duration leave_timeout = std::chrono::seconds(60);  ///< as joined::Options::leave_timeout
+  int degree = default_degree;                        ///< as joined::Options::degree
+  Duration leave_timeout = std::chrono::minutes(30);  ///< as joined::Options::leave_timeout
   /// MPI gets longer messages in pieces. At most what fits into an int.
   std::size_t max_piece_bytes = std::size_t{1} << 30;
 };

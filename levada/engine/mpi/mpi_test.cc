@@ -216,6 +216,9 @@ TEST(MpiEngines, AreRefusedOnAllRanksWhereOneOfThemDiffers) {
   EXPECT_EQ(refusal({.max_piece_bytes = 2'000}),
             "max_piece_bytes is 1000 on rank 0 and 2000 on rank " + rank + "; give all ranks the same");
   EXPECT_EQ(refusal({.max_piece_bytes = 0}), "max_piece_bytes must be between 1 and 2147483647, got 0 on rank " + rank);
+  EXPECT_EQ(refusal({.degree = 4, .max_piece_bytes = 1'000}),
+            "degree is 16 on rank 0 and 4 on rank " + rank + "; give all ranks the same");
+  EXPECT_EQ(refusal({.degree = 0, .max_piece_bytes = 1'000}), "degree must be at least 1, got 0 on rank " + rank);
   EXPECT_EQ(refusal({.engine = "shm", .max_piece_bytes = 1'000}),
             "engine is auto on rank 0 and shm on rank " + rank + "; give all ranks the same");
   EXPECT_EQ(refusal({.engine = "shared memory of the host or not", .max_piece_bytes = 1'000}),

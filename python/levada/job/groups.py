@@ -27,8 +27,20 @@ _transports: list[Any] = []  # whose threads may still run
 _locks: weakref.WeakKeyDictionary[Any, dict[tuple[int, ...], threading.RLock]] = weakref.WeakKeyDictionary()
 _locks_guard = threading.Lock()
 
+MAX_DEGREE = 2**31 - 1
+
 _HOST_BYTES = 16
 _NONCE_BYTES = 16
+_DEGREE_BYTES = 4
+
+
+class Options(NamedTuple):
+    """How ranks join; as join() takes them."""
+
+    engine: str
+    timeout: float
+    degree: int
+    leave_timeout: float
 
 
 class _Place(NamedTuple):
@@ -38,15 +50,18 @@ class _Place(NamedTuple):
     """Equal on ranks that can share memory."""
     nonce: bytes
     """What rank 0's is names this start."""
+    degree: int
     engine: str
 
     def encode(self) -> bytes:
-        return self.host + self.nonce + bytes([ENGINES.index(self.engine)])
+        degree = self.degree.to_bytes(_DEGREE_BYTES, "little")
+        return self.host + self.nonce + degree + bytes([ENGINES.index(self.engine)])
 
     @classmethod
     def decode(cls, told: bytes) -> _Place:
         engine = ENGINES[told[-1]] if told[-1] < len(ENGINES) else "another"
-        return cls(told[:_HOST_BYTES], told[_HOST_BYTES:-1], engine)
+        nonce, degree = told[_HOST_BYTES : -1 - _DEGREE_BYTES], told[-1 - _DEGREE_BYTES : -1]
+        return cls(told[:_HOST_BYTES], nonce, int.from_bytes(degree, "little"), engine)
 
 
 def _read(path: str) -> str:
@@ -119,32 +134,37 @@ def size_of(group: Any) -> int:
     return int(group.size())
 
 
-def join_group(group: Any, engine: str, timeout: float) -> Membership:
+def join_group(group: Any, options: Options) -> Membership:
     """Returns the Membership of a process group's ranks, by their numbers in it; the same object while the group lives."""
     if isinstance(group, Membership):
         return group
     size_of(group)
-    known = _memberships.setdefault(group, {})
+    known, engine = _memberships.setdefault(group, {}), options.engine
     with lock_of(group):
         if engine not in known:
-            joined = _start(group, engine, timeout)
+            joined = _start(group, options)
             known[engine] = known[joined.engine] = known.get(joined.engine, joined)
             known.setdefault("auto", joined)
         return known[engine]
 
 
-def _start(group: Any, engine: str, timeout: float) -> Membership:
-    mine = _Place(_host(), os.urandom(_NONCE_BYTES), engine)
-    places = [_Place.decode(told) for told in all_gather(group, mine.encode(), timeout)]
-    asked = [place.engine for place in places]
+def _check_same(what: str, asked: list[Any]) -> None:
     if len(set(asked)) > 1:
-        by_engine = {each: [str(rank) for rank, other in enumerate(asked) if other == each] for each in asked}
-        listed = "; ".join(f"{each} on rank {', '.join(ranks)}" for each, ranks in by_engine.items())
-        raise InvalidArgument(f"the group's ranks join it with different engines: {listed}; pass the same on all of them")
+        by_value = {each: [str(rank) for rank, other in enumerate(asked) if other == each] for each in asked}
+        listed = "; ".join(f"{each} on rank {', '.join(ranks)}" for each, ranks in by_value.items())
+        raise InvalidArgument(f"the group's ranks join it with different {what}: {listed}; pass the same on all of them")
+
+
+def _start(group: Any, options: Options) -> Membership:
+    engine, timeout, degree, leave_timeout = options
+    mine = _Place(_host(), os.urandom(_NONCE_BYTES), degree, engine)
+    places = [_Place.decode(told) for told in all_gather(group, mine.encode(), timeout)]
+    _check_same("engines", [place.engine for place in places])
+    _check_same("degrees", [place.degree for place in places])
     hosts = list(dict.fromkeys(place.host for place in places))
     host_of = [hosts.index(place.host) for place in places]
     if engine == "auto":
-        engine = _levada.choose_engine(host_of, "c10d")
+        engine = _levada.choose_engine(host_of, "c10d", degree)
     name = f"levada-{places[0].nonce.hex()}"
     if engine == "shm" and len(hosts) > 1:
         raise Unsupported(f"the group's ranks are on {len(hosts)} hosts, which the engine shm cannot join; use shm+c10d")
@@ -155,7 +175,7 @@ def _start(group: Any, engine: str, timeout: float) -> Membership:
         here = [rank for rank, other in enumerate(host_of) if other == host]
         joined = _levada.meet(here.index(group.rank()), len(here), f"{name}-{host}", timeout)
     if engine == "shm+c10d":
-        joined = _levada.join_hosts(joined, _join_far(group, name, host_of, timeout))
+        joined = _levada.join_hosts(joined, _join_far(group, name, host_of, timeout), degree, leave_timeout)
     _levada.log_engine(joined)
     return joined
 

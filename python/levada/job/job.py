@@ -13,7 +13,7 @@ from levada import _levada
 from levada._levada import Membership
 from levada.base.errors import Error, InvalidArgument, Unsupported
 from levada.base.exits import note_uncaught  # whose exit handler, which kills processes, runs after this module's
-from levada.job.groups import ENGINES, finish, join_group, lock_of
+from levada.job.groups import ENGINES, MAX_DEGREE, Options, finish, join_group, lock_of
 from levada.job.meshes import is_device_mesh, ranks_of
 
 _FAREWELL = 10.0
@@ -35,7 +35,9 @@ class Closable(Protocol):
 _open: weakref.WeakSet[Closable] = weakref.WeakSet()
 
 
-def join(group: Any = None, *, engine: str = "auto", timeout: float = 1800.0) -> Membership:
+def join(
+    group: Any = None, *, engine: str = "auto", timeout: float = 1800.0, degree: int = 16, leave_timeout: float = 1800.0
+) -> Membership:
     """Returns this process's membership in a group of ranks. The first call for a group is collective and waits `timeout`
     seconds for all its ranks; later calls return the same object. Feeds call it themselves.
 
@@ -44,51 +46,59 @@ def join(group: Any = None, *, engine: str = "auto", timeout: float = 1800.0) ->
         all ranks of the job must call this. None: torch.distributed's world, if it is initialized; else the job that
         torchrun, SLURM, MPI or `levada run` started; else a job of one rank.
     engine: "shm", for ranks of one host; "c10d", over a process group; "shm+c10d", shm within each host and c10d between
-        hosts; "auto", shm if all ranks are on one host, c10d if each is on a host of its own, and otherwise "shm+c10d".
+        hosts; "auto", shm if all ranks are on one host, c10d if each is on a host of its own and there are at most
+        `degree` others, and otherwise "shm+c10d".
+    degree: the number of other hosts to which a rank sends a message at most, over shm+c10d; these forward it to more hosts.
+    leave_timeout: the seconds for which a rank that leaves waits for the ends of the channels that it forwards to others of
+        its host, whose sender may be in the program's own code; then it ends their groups.
 
     A rank that waits writes a line on standard error, over a process group after 30 s, that names the ranks that have not
     arrived.
 
-    Raises InvalidArgument for an unknown engine or group, and if ranks request different engines; Timeout, naming the ranks
+    Raises InvalidArgument for an unknown engine or group, and if ranks request different engines or degrees; Timeout, naming the ranks
     that did not arrive; EngineError on all ranks, if one cannot connect to another; Unsupported, at once, if the launcher's
     variables say that ranks are on several hosts and torch.distributed is not initialized.
     """
     if engine not in ENGINES:
-        raise InvalidArgument(f'engine is "{engine}"; it must be one of {", ".join(ENGINES)}')
+        remedy = ", and C++ programs join over MPI by levada::mpi::join()" if "mpi" in str(engine) else ""
+        raise InvalidArgument(f'engine is "{engine}"; it must be one of {", ".join(ENGINES)}{remedy}')
+    if not 1 <= degree <= MAX_DEGREE:
+        raise InvalidArgument(f"degree must be from 1 to {MAX_DEGREE}, got {degree}")
+    options = Options(engine, timeout, degree, leave_timeout)
     if getattr(multiprocessing.process.current_process(), "_inheriting", False):
         raise Unsupported(
             "this process is being started by another one and imports the main module for that; what joins a job, as a feed "
             'does, belongs under if __name__ == "__main__": there'
         )
     if group is not None and is_device_mesh(group):
-        joined = _join_devices(group, engine, timeout)
+        joined = _join_devices(group, options)
     else:
-        joined = _join_job(engine, timeout) if group is None else join_group(group, engine, timeout)
+        joined = _join_job(options) if group is None else join_group(group, options)
     _joined.add(joined)
     return joined
 
 
-def _join_devices(device_mesh: Any, engine: str, timeout: float) -> Membership:
+def _join_devices(device_mesh: Any, options: Options) -> Membership:
     ranks = ranks_of(device_mesh)
     if len(ranks) == world_size():
-        return _join_job(engine, timeout)
+        return _join_job(options)
     if device_mesh.ndim == 1:
-        return join_group(device_mesh.get_group(), engine, timeout)
-    return join_part(join(None, engine=engine, timeout=timeout), ranks)
+        return join_group(device_mesh.get_group(), options)
+    return join_part(join(None, **options._asdict()), ranks)
 
 
-def _join_job(engine: str, timeout: float) -> Membership:
+def _join_job(options: Options) -> Membership:
     """Joins the whole job. If torch.distributed is initialized, its ranks are the job's, whatever the environment says:
     launchers have their own rank numbers, and not all say which ranks are on this host. A job that was joined before stays the job."""
     global _membership
     if not _has_joined() and (world := _world_of_torch()) is not None:
-        return join_group(world, engine, timeout)
+        return join_group(world, options)
     if _membership is None:
-        if "c10d" in engine:
-            raise Unsupported(f"the engine {engine} needs a process group; initialise torch.distributed, or pass a group")
+        if "c10d" in options.engine:
+            raise Unsupported(f"the engine {options.engine} needs a process group; initialise torch.distributed, or pass a group")
         with lock_of(_WholeJob):
             if _membership is None:
-                _membership = _levada.join(engine, timeout)
+                _membership = _levada.join(options.engine, options.timeout)
     return _membership
 
 

@@ -63,8 +63,18 @@ Membership meet(int rank, int size, const std::string& rendezvous, double timeou
   return Membership(interruptible([=] { return shm::meet(rank, size, rendezvous, options); }, [] { return false; }));
 }
 
-Membership join_hosts(const Membership& near, const Membership& far) {
-  return Membership(joined::make_engine(near.shared(), far.shared()));
+/// Whether a signal handler raises. Nobody can catch that where this rank leaves; it is written to standard error.
+bool is_interrupted() {
+  const nb::gil_scoped_acquire gil;
+  if (PyErr_CheckSignals() == 0) return false;
+  nb::python_error().discard_as_unraisable("levada: leaving the job");
+  return true;
+}
+
+Membership join_hosts(const Membership& near, const Membership& far, int degree, double leave_timeout) {
+  return Membership(joined::make_engine(
+      near.shared(), far.shared(),
+      {.degree = degree, .leave_timeout = seconds(leave_timeout), .is_interrupted = is_interrupted}));
 }
 
 /// `sockets` are given away.
@@ -189,11 +199,14 @@ void bind_launch(nb::module_& module) {
              "Joins the ranks of this host that give the same name for their rendezvous, over shared memory: a rank's "
              "batches take at most `memory_bytes`, or as much as the machine allows.");
   module.def(
-      "join_hosts", &join_hosts, nb::arg("near"), nb::arg("far"), nb::call_guard<nb::gil_scoped_release>(),
+      "join_hosts", &join_hosts, nb::arg("near"), nb::arg("far"), nb::arg("degree"), nb::arg("leave_timeout"),
+      nb::call_guard<nb::gil_scoped_release>(),
       "The ranks of `far`, of which `near` has those of this host: what stays on a host goes through `near`, and "
-      "crosses once to each other one.");
-  module.def("choose_engine", &choose_engine, nb::arg("host_of"), nb::arg("between"),
-             "The engine for ranks on these hosts: shm on one, `between` where each rank is on its own, else both.");
+      "crosses once to each other one. A rank sends a message to at most `degree` other hosts; one that leaves waits "
+      "`leave_timeout` seconds for the ends of the channels that it forwards.");
+  module.def("choose_engine", &choose_engine, nb::arg("host_of"), nb::arg("between"), nb::arg("degree"),
+             "The engine for ranks on these hosts: shm on one, `between` where each rank is on its own and sends to at "
+             "most `degree` others, else both.");
   module.def(
       "log_engine", [](const Membership& job) { log_engine(job.engine().info()); }, nb::arg("job"),
       "Writes the engine's choice to standard error on rank 0, where LEVADA_LOG is info.");

@@ -1,6 +1,8 @@
 // This process's engine, as Python holds it.
 #pragma once
 
+#include <nanobind/nanobind.h>
+
 #include <memory>
 #include <string>
 
@@ -23,6 +25,15 @@ class Membership {
   explicit Membership(std::shared_ptr<Engine> engine)
       : engine_(std::move(engine)), memory_(std::make_shared<BatchMemory>(engine_)) {
     keep_from_forking(engine_);
+  }
+  Membership(Membership&&) = default;
+  Membership& operator=(Membership&&) = delete;
+  /// With the GIL, which it releases: the engine may wait for messages, and the threads that bring them need it.
+  ~Membership() {
+    if (!engine_) return;
+    const nanobind::gil_scoped_release released;
+    exchange_.reset();
+    engine_.reset();
   }
 
   /// Throws Unsupported in a forked child and after leave().
