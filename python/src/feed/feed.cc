@@ -169,7 +169,7 @@ class Pass {
     if (!end) return nb::none();
     nb::dict told;
     told["cause"] = std::string(to_string(end->cause));
-    told["step"] = end->step;
+    told["step"] = end->at.step;
     told["rank"] = end->rank;
     told["message"] = end->message;
     return told;
