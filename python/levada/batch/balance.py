@@ -9,9 +9,9 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from levada._levada import BalancedBy
+from levada._levada import BalancedBy, pack_field
 from levada.base.errors import InvalidArgument
-from levada.batch.memory import empty
+from levada.batch.memory import begin_batch, empty
 
 Cost = str | Callable[[Any], int | tuple[int, int]]
 Size = tuple[int, int, int, int, int]
@@ -84,7 +84,7 @@ class Samples:
         if balance.too_long == "cut" and max_tokens is not None:
             self._limit = max_tokens // balance.pad_to * balance.pad_to
         self._length = balance.length or length_of
-        self._collate = collate
+        self._collate = None if collate is collate_packed else collate
         self._taken: list[Any] = []
 
     def take(self, iterator: Iterator[Any], count: int) -> list[Size]:
@@ -203,6 +203,7 @@ def collate_packed(
     lengths = [length(sample) for sample in samples]
     ends = list(itertools.accumulate(-(-each // pad_to) * pad_to for each in lengths))
     begins = [0, *ends[:-1]]
+    begin_batch(_expected_bytes(mappings[0], lengths[0], ends))
     row: dict[Any, Any] = {
         key: _packed(key, [sample[key] for sample in mappings], lengths, begins, ends[-1]) for key in keys
     }
@@ -222,34 +223,55 @@ def collate_packed(
     return row
 
 
+def _expected_bytes(first: Mapping[Any, Any], length: int, ends: list[int]) -> int:
+    """What the tensors of a packed row take, if the fields of its first sample are those of all."""
+    per_position = 8  # of position_ids
+    for value in first.values():
+        if isinstance(value, (list, tuple)):
+            per_position += 8 if len(value) == length else 0
+        elif getattr(value, "ndim", 0) > 0 and len(value) == length:
+            per_position += -(-getattr(value, "nbytes", 0) // length)
+    return ends[-1] * per_position + 4 * (len(ends) + 2) + 64 * (len(first) + 3)
+
+
 def _packed(key: Any, values: list[Any], lengths: list[int], begins: list[int], size: int) -> Any:
     """A field of a packed row: one tensor, or the values as they are."""
+
+    def make(shape: list[int], dtype: str) -> tuple[Any, Any]:
+        torch = sys.modules.get("torch")
+        row = empty(shape, values[0].dtype if torch is not None and isinstance(values[0], torch.Tensor) else dtype)
+        value = _IGNORED.get(key, 0)
+        return row, None if value == 0 or sum(lengths) == size else _element(key, row, value)
+
+    row = pack_field(str(key), values, lengths, begins, size, _converted, make)
+    return values if row is None else row
+
+
+def _element(key: Any, row: Any, value: int) -> Any:
+    """A tensor like the row that has the one element `value`."""
+    import numpy as np
+
+    refusal = InvalidArgument(f"field {key} is of {row.dtype} and cannot be padded with {value}; give it another dtype")
+    try:
+        element = np.full(1, value, row.dtype) if isinstance(row, np.ndarray) else row.new_full((1,), value)
+    except (OverflowError, RuntimeError) as error:
+        raise refusal from error
+    (held,) = element.tolist()
+    if not isinstance(held, float) and held != value:
+        raise refusal
+    return element
+
+
+def _converted(value: Any) -> Any:
+    """A tensor or an array of one that is not as they lie in memory, or of a list of numbers; None of all else."""
     import numpy as np
 
     torch = sys.modules.get("torch")
-    if torch is not None and all(isinstance(value, torch.Tensor) for value in values):
-        tensors: list[Any] = values
-    else:
-        if not all(_is_of_numbers(value) for value in values):
-            return values
-        tensors = [np.asarray(value) for value in values]
-    if not all(_is_as_long(tensor, length) for tensor, length in zip(tensors, lengths, strict=True)):
-        return values
-    first = tensors[0]
-    for at, tensor in enumerate(tensors):
-        if tensor.dtype != first.dtype or tensor.shape[1:] != first.shape[1:]:
-            raise InvalidArgument(
-                f"field {key} of sample {at} of a packed row is {tensor.dtype} of shape {list(tensor.shape)}, that of the "
-                f"first {first.dtype} of shape {list(first.shape)}"
-            )
-    row = empty((1, size, *first.shape[1:]), first.dtype)
-    at = 0
-    for tensor, begin in zip(tensors, begins, strict=True):
-        row[0, at:begin] = _IGNORED.get(key, 0)
-        at = begin + len(tensor)
-        row[0, begin:at] = tensor
-    row[0, at:] = _IGNORED.get(key, 0)
-    return row
+    if torch is not None and isinstance(value, torch.Tensor):
+        return value.detach().cpu()
+    if isinstance(value, np.ndarray):
+        return None if value.dtype.kind in "OSUMm" else np.asarray(value, value.dtype.newbyteorder("="))
+    return np.asarray(value) if _is_of_numbers(value) else None
 
 
 def _is_of_numbers(value: Any) -> bool:

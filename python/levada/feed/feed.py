@@ -16,7 +16,7 @@ from levada.batch.balance import Balance, Cost
 from levada.batch.devices import mover
 from levada.corpus.corpus import Corpus, PathLike
 from levada.feed.history import write_feed_history
-from levada.feed.passes import Beginning, FeedPass, PassOptions, begin_corpus, begin_iterable
+from levada.feed.passes import Beginning, FeedPass, PassOptions, begin_corpus, begin_iterable, whole_steps
 from levada.feed.readers import ITERATE
 from levada.feed.states import FeedState, read_state
 from levada.job.groups import size_of
@@ -99,7 +99,8 @@ class Feed:
       without, and goes on from the same states.
     - `max_tokens`: each rank gets its samples of a step as micro-batches of at most so many tokens, the same number of them
       on every rank: each is an item of the iteration, and `micro` and `num_micro` say which.
-    - `collate`: makes a batch of a list of samples of an iterable; None: levada.collate_packed.
+    - `collate`: makes a batch of a list of samples of an iterable; None: levada.collate_packed, with the balance's pad_to
+      and length.
     - `tail`: of a last round that the data does not fill: "drop"; where `batch` says how full it is, also "pad", which
       repeats the last sample with a loss_mask of 0, and "short", which leaves the last ranks fewer rows, perhaps none.
     - `depth`: batches a rank may be behind its reader; 0: two more than pp.
@@ -377,7 +378,7 @@ class Feed:
 
     @property
     def end(self) -> dict[str, Any] | None:
-        """Why the pass ended: cause, step, rank, message. None before. "exhausted", "steps", "stopped" (request_stop()) and
+        """Why the pass ended: cause, step (the number of whole steps), rank, message. None before. "exhausted", "steps", "stopped" (request_stop()) and
         "failed" are the same on every rank; this one "left" its loop, or was "abandoned" by a rank that left before."""
         return None if self._last is None else self._last.end
 
@@ -437,7 +438,7 @@ class Feed:
             (cursor, samples), epoch = (self._cursor, self._samples), self._epoch
         else:
             epoch = self._began_epoch
-            whole = last.step - (last.micro + 1 < last.num_micro)  # A step is resumed before it or behind it.
+            whole = whole_steps(last)  # A step is resumed before it or behind it.
             if whole > 0 and last.cursor:
                 cursor, samples = last.cursor, 0
             else:
