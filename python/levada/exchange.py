@@ -85,13 +85,16 @@ def destinations(
     cost, such as "flops"; by default "tokens", and free counts. ranks: those of the job on which the model is, in the
     mesh's order; by default those of the DeviceMesh, or from 0 on. cut: along the axis cp sequences are given "whole", or
     cut in "consecutive" parts or "zigzag". Raises InvalidArgument unless there is one list of ids for each data coordinate,
-    and one rank a place of the mesh; and for a cost that is a function.
+    and one rank a place of the mesh; and for a cost that is a field or a function.
     """
     ranks, mesh = _model_ranks(mesh, ranks), as_mesh(mesh)
     if isinstance(ids, SampleBatch):
         by = balance if isinstance(balance, Balance) else Balance(balance or "tokens")
-        if not isinstance(by.cost, str):
-            raise InvalidArgument("the cost of samples between models is a name, such as \"flops\", not a function")
+        if by.weight is not None:
+            raise InvalidArgument(
+                "the cost of samples between models follows from their sequences, as \"flops\" does; for weights of your own "
+                "give the ids that levada.exchange.balance(weights, mesh.data_size) divides"
+            )
         parts = ids.balanced(mesh.data_size, key, equal=by.counts == "equal", cost=by.cost)
         names = ids.ids
         ids = [[names[at] for at in part] for part in parts]

@@ -153,6 +153,25 @@ def test_costs_may_be_functions_with_two_parts(tmp_path: pathlib.Path) -> None:
         assert max(parts) < 1.05 * sum(parts) / 2
 
 
+@pytest.mark.parametrize("iterate", ["thread", "process"])
+def test_costs_may_be_a_field_of_the_samples(tmp_path: pathlib.Path, iterate: str) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        job(f"""
+        if __name__ == "__main__":
+            source = list(samples())
+            by = levada.Balance("field(weight)", counts="free")
+            feed = levada.Feed(source, batch=50, balance=by, iterate={iterate!r})
+            tell(got=[numbers_of(batch) for batch in feed], report=feed.balance_report)
+        """),
+    )
+    weights = [[sum(_length(number) % 7 for number in numbers) for numbers in mine["got"]] for (mine,) in told]
+    for first, second in zip(*weights, strict=True):
+        assert abs(first - second) <= 1
+    assert told[0][0]["report"]["mean"] == sum(_length(number) % 7 for number in range(200)) / 2
+
+
 def test_samples_that_are_too_long_are_cut_where_asked(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,
@@ -209,14 +228,16 @@ def test_the_reader_says_what_steps_come_to(tmp_path: pathlib.Path) -> None:
         ('max_tokens=100, batch=10', "raise max_tokens"),
         ('max_tokens=0, batch=10', "at least one token"),
         ('balance="work", batch=10', "tokens"),
-        ('balance="weights", batch=10', "a function of a sample that returns its weight"),
+        ('balance="weights", batch=10', "name the field that holds a sample's weight"),
+        ('balance="field(missing)", batch=10', "is not known: KeyError: 'missing'"),
+        ('balance="field()", batch=10', "field()"),
         ('balance=lambda sample: -1, batch=10', "sample 0 of the step: the cost of a sample is -1; it must be a whole number"),
         ('balance=lambda sample: float("nan"), batch=10', "whole number of 0 or more"),
         ('balance=lambda sample: 0.5, batch=10', "whole number of 0 or more"),
         ('balance=lambda sample: sample["missing"], batch=10', "is not known: KeyError: 'missing'; the sample is {'tokens'"),
         ('balance=levada.Balance(length=lambda sample: 0), batch=10', "must have a token"),
         ('balance=levada.Balance(order="random"), batch=10', "as-read"),
-        ('balance=levada.Balance(max_delay=2), batch=10', "for a Corpus"),
+        ('balance=levada.Balance(max_delay=2), batch=10', "use a Corpus"),
         ('balance=levada.Balance(max_delay=-1), batch=10', "0 or more"),
         ('balance=levada.Balance(too_long="drop"), batch=10', '"error" or "cut"'),
         ('balance=levada.Balance(pad_to=8), max_tokens=7, batch=10', "no sample fits"),

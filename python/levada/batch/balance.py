@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import operator
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -19,6 +20,7 @@ Size = tuple[int, int, int, int, int]
 
 _LENGTHS = ("tokens", "input_ids")
 _MADE = ("cu_seqlens", "max_seqlen")
+_FIELD = re.compile(r"field\((.+)\)")
 _IGNORED = {"labels": -100}
 """Of padding; 0 in other fields."""
 
@@ -28,9 +30,9 @@ class Balance:
     """How the samples of each step are divided over data-parallel ranks: so that all have about the same work.
 
     - `cost`: of a sample: its "tokens"; "flops", which grow with the square of its length as attention does, of a model of
-      hidden size 4096, or "flops(hidden=8192)", or "flops(linear=24576,quadratic=1)"; or a function of a sample of an
-      iterable, such as `lambda sample: sample["weight"]`, that returns a whole number, or two of them for two parts of a
-      model, of which the worse one counts.
+      hidden size 4096, or "flops(hidden=8192)", or "flops(linear=24576,quadratic=1)"; of a sample of an iterable also
+      "field(weight)", the whole number in its field `weight`, or a function of the sample that returns a whole number, or
+      two of them for two parts of a model, of which the worse one counts.
     - `counts`: "equal" gives each rank as many samples, "free" as many as balance wants; None: free where micro-batches are
       made, else equal.
     - `order`: of a rank's micro-batches: "as-read", "long-first", or "paired", a costly one beside a cheap one.
@@ -56,7 +58,10 @@ class Balance:
         if not isinstance(self.cost, str) and not callable(self.cost):
             raise InvalidArgument(f"cost is {self.cost!r}; it must be a name, such as \"flops\", or a function of a sample")
         if self.cost == "weights":
-            raise InvalidArgument("cost is \"weights\"; give a function of a sample that returns its weight")
+            raise InvalidArgument(
+                'cost is "weights"; name the field that holds a sample\'s weight, as in "field(weight)", or give a function of a '
+                "sample that returns it"
+            )
         if isinstance(self.pad_to, bool) or not isinstance(self.pad_to, int) or self.pad_to < 1:
             raise InvalidArgument(f"pad_to must be a whole number of 1 or more, got {self.pad_to!r}")
         if isinstance(self.max_delay, bool) or not isinstance(self.max_delay, int) or not 0 <= self.max_delay < 2**31:
@@ -65,10 +70,19 @@ class Balance:
             raise InvalidArgument(f'too_long is {self.too_long!r}; it must be "error" or "cut"')
         self.resolved(0)
 
+    @property
+    def weight(self) -> Callable[[Any], Any] | None:
+        """The cost as a function of a sample; None where it follows from a sample's length."""
+        if not isinstance(self.cost, str):
+            return self.cost
+        field = _FIELD.fullmatch(self.cost)
+        return None if field is None else operator.itemgetter(field[1])
+
     def resolved(self, max_tokens: int) -> BalancedBy:
         """As the C++ core takes it. Raises InvalidArgument."""
         counts = self.counts or ("free" if max_tokens else "equal")
-        return BalancedBy(self.cost if isinstance(self.cost, str) else "weights", counts, self.order, max_tokens, self.max_delay)
+        cost = self.cost if isinstance(self.cost, str) and self.weight is None else "weights"
+        return BalancedBy(cost, counts, self.order, max_tokens, self.max_delay)
 
 
 class RefusedSample(InvalidArgument):
@@ -84,6 +98,7 @@ class Samples:
         if balance.too_long == "cut" and max_tokens is not None:
             self._limit = max_tokens // balance.pad_to * balance.pad_to
         self._length = balance.length or length_of
+        self._weight = balance.weight
         self._collate = None if collate is collate_packed else collate
         self._taken: list[Any] = []
 
@@ -126,9 +141,9 @@ class Samples:
     def _size(self, sample: Any) -> Size:
         length, pad = self._tokens(sample), self._balance.pad_to
         tokens = -(-length // pad) * pad
-        if isinstance(self._balance.cost, str):
+        if self._weight is None:
             return tokens, tokens * tokens, 0, 0, tokens - length
-        cost = _call(self._balance.cost, "cost", sample)
+        cost = _call(self._weight, "cost", sample)
         first, second = cost if isinstance(cost, tuple) else (cost, 0)
         return tokens, tokens * tokens, _whole(first, "cost", sample), _whole(second, "cost", sample), tokens - length
 
@@ -197,7 +212,8 @@ def collate_packed(
     keys = list(mappings[0])
     for at, sample in enumerate(mappings):
         if list(sample) != keys and set(sample) != set(keys):
-            raise InvalidArgument(f"sample {at} of a packed row has fields {sorted(map(str, sample))}, the first has {sorted(map(str, keys))}")
+            fields, first = (sorted(map(str, each)) for each in (sample, keys))
+            raise InvalidArgument(f"sample {at} of a packed row has fields {fields}, the first has {first}")
     if taken := [key for key in _MADE if key in keys]:
         raise InvalidArgument(f"samples have a field {taken[0]}, which a packed row gets itself; leave it out of them")
     lengths = [length(sample) for sample in samples]

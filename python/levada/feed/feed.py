@@ -235,13 +235,17 @@ class Feed:
         by = self.balance
         if self.max_tokens is not None and self.max_tokens < by.pad_to:
             raise InvalidArgument(f"max_tokens is {self.max_tokens}; with pad_to={by.pad_to} no sample fits a micro-batch")
-        of_samples = [not isinstance(by.cost, str), by.length, by.pad_to > 1, by.too_long != "error", self.collate]
+        of_samples = [by.weight, by.length, by.pad_to > 1, by.too_long != "error", self.collate]
         if not self._is_corpus and by.max_delay > 0:
-            raise InvalidArgument("the samples of an iterable come one behind the other; max_delay is for a Corpus")
+            raise InvalidArgument(
+                f"max_delay is {by.max_delay}, but the samples of an iterable come one behind the other, and a state could not "
+                "hold those that wait; use a Corpus, let the loader itself yield long samples together, or cut them with "
+                'too_long="cut"'
+            )
         if self._is_corpus and any(of_samples):
             raise InvalidArgument(
-                "cost as a function, length, pad_to and too_long of a Balance and collate are for samples of an iterable: a Corpus knows "
-                "the lengths of its own, and cuts and pads by options of its own"
+                "cost as a field or function, length, pad_to and too_long of a Balance and collate are for samples of an "
+                "iterable: a Corpus knows the lengths of its own, and cuts and pads by options of its own"
             )
 
     def _layout(self, layout: Layout | Mapping[str, Placements] | None, divide: str) -> Layout:
@@ -378,8 +382,9 @@ class Feed:
 
     @property
     def end(self) -> dict[str, Any] | None:
-        """Why the pass ended: cause, step (the number of whole steps), rank, message. None before. "exhausted", "steps", "stopped" (request_stop()) and
-        "failed" are the same on every rank; this one "left" its loop, or was "abandoned" by a rank that left before."""
+        """Why the pass ended: cause, step (the number of whole steps), rank, message. None before. "exhausted", "steps",
+        "stopped" (request_stop()) and "failed" are the same on every rank; this one "left" its loop, or was "abandoned" by
+        a rank that left before."""
         return None if self._last is None else self._last.end
 
     @property

@@ -124,8 +124,10 @@ void bind_packed_rows(nb::module_& module) {
       nb::sig("def pack_field(field: str, values: list[typing.Any], lengths: collections.abc.Sequence[int], begins: "
               "collections.abc.Sequence[int], size: int, convert: collections.abc.Callable[[typing.Any], typing.Any], "
               "make: collections.abc.Callable[[list[int], str], tuple[typing.Any, typing.Any]]) -> typing.Any"),
-      "One field of a packed row of `size` positions: the values side by side, each from its begin on. None where one is "
-      "no tensor, array or list of numbers as long as its sample. convert: returns a tensor or an array of a value that "
+      "One field of a packed row of `size` positions: the values side by side, each from its begin on. None where one "
+      "is "
+      "no tensor, array or list of numbers as long as its sample. convert: returns a tensor or an array of a value "
+      "that "
       "is no plain one, or None. make: returns the row, of a shape and dtype, and a tensor of one element to pad with, "
       "None for 0. Raises InvalidArgument, naming the field, where values differ in dtype or further dimensions; "
       "TypeError for elements that no tensor has.");
