@@ -22,7 +22,7 @@ void run(const char* path, const char* axes) {
     tokens += static_cast<std::int64_t>(seen.size());  // here a step would train; the memory goes back with `batch`
   }
   std::printf("%s: %lld tokens in %lld steps\n", mesh.describe(engine->info().rank).c_str(),
-              static_cast<long long>(tokens), static_cast<long long>(feed.end()->step));
+              static_cast<long long>(tokens), static_cast<long long>(feed.end()->at.step));
 }
 
 }  // namespace

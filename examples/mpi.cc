@@ -26,7 +26,7 @@ void run(const char* path) {
     tokens += static_cast<std::int64_t>(batch->tensor("tokens").as<std::int64_t>().size());  // here a step would train
   }
   std::printf("%s: %lld tokens in %lld steps\n", mesh.describe(engine->info().rank).c_str(),
-              static_cast<long long>(tokens), static_cast<long long>(feed.end()->step));
+              static_cast<long long>(tokens), static_cast<long long>(feed.end()->at.step));
 }
 
 }  // namespace

@@ -97,7 +97,7 @@ void check_feed(const std::shared_ptr<Engine>& engine) {
     }
     next += batch * size;
   }
-  expect(feed.end()->step == Numbers::num_samples / (batch * size), "the feed ends at another step");
+  expect(feed.end()->at.step == Numbers::num_samples / (batch * size), "the feed ends at another step");
 }
 
 void check_exchange(const std::shared_ptr<Engine>& engine) {

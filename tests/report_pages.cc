@@ -61,7 +61,8 @@ report::FeedReport feed_report() {
                                 .busiest = 102,
                                 .unbalanced = step < 1000 ? 150.0 : 170.0,
                                 .bound = 100,
-                                .mean = 100});
+                                .mean = 80,
+                                .padding = 120'000});
   }
   return report;
 }

@@ -280,7 +280,7 @@ std::optional<Gathered> gather_alone(const Run& run, const Feed& feed, Fed fed) 
   }
   const auto steps = fed.steps;
   ranks.front() = rank_report(feed, run.job.mesh, 0, std::move(fed));
-  const FeedEnd end{.cause = FeedEnd::Cause::failed, .step = steps, .message = {}};
+  const FeedEnd end{.cause = FeedEnd::Cause::failed, .at = {.step = steps}, .message = {}};
   std::vector<Trace> traces(ranks.size());
   traces.front() = run.log.trace();
   return Gathered{job_report(info, run.job, run.arguments, end, *run.data.corpus, run.data.start.first_sample, steps,

@@ -79,7 +79,7 @@ class Feed::Impl {
       if (follower_.is_abandoned()) expect_company();
       if (!follower_.end()) reporter_.send(std::nullopt);
       if (follower_.finished()) return finish();
-      if (reader_ && reader_->read_now(follower_.step(), [this] { while_reading(); })) continue;
+      if (reader_ && reader_->read_now(follower_.at().round, [this] { while_reading(); })) continue;
       if (follower_.may_receive()) {
         if (auto arrival = inbox_.try_receive()) return hand_out(std::move(*arrival), called);
       }
@@ -124,7 +124,7 @@ class Feed::Impl {
     Reminder reminder(remind_after_);
     const auto explain = [&] { return explain_wait(*wiring_.engine, "leaving the feed", wiring_.lead(), timeout_); };
     auto blocked =
-        reporter_.send(feed_protocol::Left{wiring_.rank(), follower_.step(), std::string(cut_text(reason, 2000))});
+        reporter_.send(feed_protocol::Left{wiring_.rank(), follower_.at(), std::string(cut_text(reason, 2000))});
     while (blocked) {
       const std::span<Channel* const> room(&blocked.room, blocked.room == nullptr ? 0 : 1);
       wait({.publish = room, .allocate = blocked.memory}, deadline, reminder, explain);
@@ -141,7 +141,7 @@ class Feed::Impl {
   /// Returns whether the lead has announced that this rank leaves, or that another one does at the same step or before.
   bool is_known_to_have_left() const {
     const auto& left = follower_.departure();
-    return left && left->step <= follower_.step();
+    return left && left->at.round <= follower_.at().round;
   }
 
   void receive_decisions() {
@@ -155,8 +155,9 @@ class Feed::Impl {
     }
   }
 
-  /// Throws PeerLost: the step that is due cannot be used, since a rank has left. One that gave no reason may have left
-  /// at the end, of which word is still on its way, or may be ending with an exception of which it did not know yet.
+  /// Throws PeerLost: the batch that is due cannot be used, since a rank has left. One that gave no reason may have
+  /// left at the end, of which word is still on its way, or may be ending with an exception of which it did not know
+  /// yet.
   void expect_company() {
     const auto deadline = Deadline::after(until_a_reason_comes);
     const std::array<Channel*, 1> decisions = {wiring_.decisions.get()};
@@ -169,7 +170,7 @@ class Feed::Impl {
       for (const auto& group : {wiring_.engine, wiring_.parent.lock()}) {
         if (!group) continue;
         const auto reason = raised_by(*group, left.rank);
-        if (reason) follower_.apply(feed_protocol::Left{left.rank, left.step, *reason});
+        if (reason) follower_.apply(feed_protocol::Left{left.rank, left.at, *reason});
       }
     }
     if (!follower_.is_abandoned()) return;
@@ -180,18 +181,18 @@ class Feed::Impl {
   }
 
   [[noreturn]] void throw_left(const feed_protocol::Left& left) const {
-    const auto asked = fmt::format("rank {} is at step {}", wiring_.rank(), follower_.step());
+    const auto gone = fmt::format("rank {} left the feed at {}", left.rank, to_string(left.at));
+    const auto asked = fmt::format("rank {} is at {}", wiring_.rank(), to_string(follower_.at()));
     if (!left.reason.empty()) {
-      throw PeerLost(left.rank, fmt::format("rank {} left the feed at step {} with {}; {} and cannot go on without it",
-                                            left.rank, left.step, left.reason, asked));
+      throw PeerLost(left.rank, fmt::format("{} with {}; {} and cannot go on without it", gone, left.reason, asked));
     }
-    throw PeerLost(left.rank, fmt::format("rank {} left the feed at step {}, but {} and asks for more; let all ranks "
-                                          "leave their loops at the same step, or one of them call request_stop()",
-                                          left.rank, left.step, asked));
+    throw PeerLost(left.rank, fmt::format("{}, but {} and asks for more; let all ranks leave their loops at the same "
+                                          "step, or one of them call request_stop()",
+                                          gone, asked));
   }
 
   FeedEnd own_end(FeedEnd::Cause cause, int rank) const {
-    return {.cause = cause, .step = follower_.step(), .rank = rank, .message = {}};
+    return {.cause = cause, .at = follower_.at(), .rank = rank, .message = {}};
   }
 
   /// Called again and again while this rank's caller waits for memory to read into.
@@ -205,17 +206,19 @@ class Feed::Impl {
     end_ = follower_.end();
     stop_reader();
     if (end_->cause != FeedEnd::Cause::failed) return std::nullopt;
-    throw_error(end_->error, fmt::format("rank {} could not read step {}: {}", end_->rank, end_->step, end_->message));
+    throw_error(end_->error,
+                fmt::format("rank {} could not read {}: {}", end_->rank, to_string(end_->at), end_->message));
   }
 
   Batch hand_out(Inbox::Arrival arrival, Clock::time_point called) {
     auto envelope = feed_protocol::decode_envelope(arrival.envelope);
-    if (envelope.round != follower_.step()) {
-      throw CorruptMessage(0, fmt::format("step {} came, step {} was due", envelope.round, follower_.step()));
-    }
-    follower_.advance();
     const auto micro = envelope.micro.value_or(
         MicroBatch{.step = envelope.round, .samples = envelope.samples_at(data_coordinate_, batch_)});
+    const FeedPosition came{.round = envelope.round, .step = micro.step, .micro = micro.micro};
+    if (came != follower_.at()) {
+      throw CorruptMessage(0, fmt::format("{} came, {} was due", to_string(came), to_string(follower_.at())));
+    }
+    follower_.advance(micro.ends_step());
     {
       const std::lock_guard lock(stats_mutex_);
       ++stats_.batches;
@@ -241,13 +244,13 @@ class Feed::Impl {
     if (may_receive && !inbox_.ended()) channels.push_back(&inbox_.channel());
     if (channels.empty()) {
       check_group(*wiring_.engine);
-      throw PeerLost(waiting_for(), fmt::format("rank {} left the feed before step {} without ending it", waiting_for(),
-                                                follower_.step()));
+      throw PeerLost(waiting_for(), fmt::format("rank {} left the feed before {} without ending it", waiting_for(),
+                                                to_string(follower_.at())));
     }
     if (!is_reader()) post("waiting for a batch");
     const WaitCount count(*this);
     const TraceScope scope(trace_, TraceThread::step, may_receive ? TraceKind::handover : TraceKind::grant,
-                           follower_.step(), waiting_for());
+                           follower_.at().round, waiting_for());
     Reminder reminder(remind_after_);
     wait({.receive = channels}, Deadline::after(timeout_), reminder,
          [&] { return explain_wait(*wiring_.engine, "the feed", waiting_for(), count.elapsed()); });
@@ -287,7 +290,7 @@ class Feed::Impl {
   }
 
   void post(std::string_view operation) {
-    wiring_.engine->post(Status::make(operation, follower_.step(), waiting_for()));
+    wiring_.engine->post(Status::make(operation, follower_.at().step, waiting_for()));
   }
   /// Its reader, or the lead where the batch may be there but is not granted yet.
   int waiting_for() const { return follower_.may_receive() ? own_.from : wiring_.lead(); }

@@ -13,11 +13,12 @@
 namespace levada {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
 /// Samples of different lengths: number g is its number, as often as it is long; some of them give a packed row.
-class Lengths final : public Source {
+class Lengths : public Source {
  public:
   explicit Lengths(std::vector<std::int64_t> lengths) : lengths_(std::move(lengths)) {}
 
@@ -188,6 +189,7 @@ TEST(FeedBalance, StepsAreCountedAndStoppedWhole) {
       if (!stops) {
         EXPECT_EQ(last->step, 2);
       }
+      EXPECT_EQ(feed.end()->at.step, last->step + 1);
       EXPECT_EQ(feed.end()->cause, stops ? FeedEnd::Cause::stopped : FeedEnd::Cause::steps);
     });
   }
@@ -198,6 +200,66 @@ TEST(FeedBalance, AShortTailIsAStepOfItsOwn) {
       run(Mesh::parse("dp=2"), {.batch = 4, .tail = Tail::short_, .balance = Balance{.max_tokens = 4000}},
           random_lengths(19, 5));
   EXPECT_EQ(of_step(given, 2), (std::vector<std::int64_t>{16, 17, 18}));
+}
+
+/// Reads as Lengths does, until it comes to a sample behind those of the first three steps of 16.
+class BreaksInStepThree final : public Lengths {
+ public:
+  using Lengths::Lengths;
+  Tree gather(std::span<const std::int64_t> samples, Memory& memory) override {
+    if (samples.front() >= 3 * 16) throw SourceError("the well is dry");
+    return Lengths::gather(samples, memory);
+  }
+};
+
+TEST(FeedBalance, ErrorsNameTheStepAndNotTheNumberOfMicroBatchesBeforeIt) {
+  auto too_long = random_lengths(160, 8);
+  too_long[3 * 16 + 5] = 1001;
+  for (const char* readers : {"one", "all"}) {
+    for (const bool breaks : {false, true}) {
+      inproc::run_ranks(2, [&](const std::shared_ptr<Engine>& engine) {
+        std::shared_ptr<Source> source = std::make_shared<Lengths>(too_long);
+        if (breaks) source = std::make_shared<BreaksInStepThree>(random_lengths(160, 8));
+        Feed feed(engine, Mesh::parse("dp=2"), layouts::data_parallel(), source,
+                  {.batch = 8, .balance = Balance{.max_tokens = 1000}, .readers = Readers::parse(readers)});
+        std::int64_t micro_batches = 0;
+        const auto read_all = [&] {
+          while (feed.next()) ++micro_batches;
+        };
+        const auto* why =
+            breaks ? "could not read step 3: the well is dry" : "could not read step 3: the step of samples 48 to 63";
+        EXPECT_THAT(read_all, ThrowsMessage<Error>(HasSubstr(why))) << readers;
+        EXPECT_EQ(feed.end()->at.step, 3);
+        EXPECT_GT(micro_batches, 6) << "steps have several";
+      });
+    }
+  }
+}
+
+TEST(FeedBalance, ARankThatLeavesWithinAStepIsAnErrorThatNamesStepAndMicroBatch) {
+  for (const char* reason : {"", "ValueError: loss is NaN"}) {
+    inproc::run_ranks(2, [&](const std::shared_ptr<Engine>& engine) {
+      Feed feed(engine, Mesh::parse("dp=2"), layouts::data_parallel(),
+                std::make_shared<Lengths>(random_lengths(160, 8)),
+                {.batch = 8, .balance = Balance{.max_tokens = 1000}, .depth = 1});
+      if (engine->info().rank == 1) {
+        std::optional<Batch> batch;
+        do batch = feed.next();
+        while (batch->step < 3);
+        feed.close(reason);
+        EXPECT_EQ(feed.end()->at.step, 3);
+        return;
+      }
+      const auto read_all = [&] {
+        while (feed.next()) {
+        }
+      };
+      EXPECT_THAT(read_all,
+                  ThrowsMessage<PeerLost>(AllOf(HasSubstr("rank 1 left the feed at step 3, micro-batch 1"),
+                                                HasSubstr("rank 0 is at step 3, micro-batch "), HasSubstr(reason))));
+      EXPECT_EQ(feed.end()->at.step, 3);
+    });
+  }
 }
 
 void expect_refused(const FeedOptions& options, const std::vector<std::int64_t>& lengths, const char* kind,

@@ -96,7 +96,7 @@ TEST(FeedFaults, ARankThatLeavesIsAnErrorWithItsReasonOnAllThatAskForMore) {
           }
           feed.close(reason);
           EXPECT_EQ(feed.end()->cause, FeedEnd::Cause::left);
-          EXPECT_EQ(feed.end()->step, 3);
+          EXPECT_EQ(feed.end()->at.step, 3);
         });
         const auto left = "rank " + std::to_string(leaver) + " left the feed at step 3";
         for (int rank = 0; rank < 4; ++rank) {

@@ -118,7 +118,7 @@ TEST_P(FeedOverMeshes, EveryRankGetsItsPartOnceWhoeverReads) {
         EXPECT_EQ(step, rounds) << "the incomplete round is dropped on all ranks";
         ASSERT_TRUE(feed.end());
         EXPECT_EQ(feed.end()->cause, FeedEnd::Cause::exhausted);
-        EXPECT_EQ(feed.end()->step, rounds);
+        EXPECT_EQ(feed.end()->at.step, rounds);
         EXPECT_FALSE(feed.next()) << "the end stays the end";
       });
     }
@@ -212,7 +212,7 @@ TEST(Feed, ARankThatAsksForAStopGetsTheSameLastStepAsAllOthers) {
                }
                const std::lock_guard lock(mutex);
                last_steps.insert(last);
-               ends.insert(feed.end()->step);
+               ends.insert(feed.end()->at.step);
                EXPECT_EQ(feed.end()->cause, FeedEnd::Cause::stopped);
              });
     ASSERT_EQ(last_steps.size(), 1u) << readers;

@@ -1,5 +1,7 @@
 #include "levada/feed/protocol.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 namespace levada {
@@ -16,6 +18,11 @@ std::string_view to_string(FeedEnd::Cause cause) {
   return "unknown";
 }
 
+std::string to_string(const FeedPosition& position) {
+  const auto step = fmt::format("step {}", position.step);
+  return position.micro == 0 ? step : fmt::format("{}, micro-batch {}", step, position.micro);
+}
+
 }  // namespace levada
 
 namespace levada::feed_protocol {
@@ -23,11 +30,24 @@ namespace {
 
 enum class Tag : std::uint8_t { ready = 1, stopped = 2, stop_asked = 3, left = 4, granted = 5, ended = 6 };
 
+void put_position(ByteWriter& writer, const FeedPosition& position) {
+  for (const auto number : {position.round, position.step, position.micro}) writer.put(number);
+}
+
+FeedPosition get_position(ByteReader& reader) {
+  FeedPosition position{.round = reader.get_at_least<std::int64_t>(0, "round")};
+  position.step = reader.get_at_least<std::int64_t>(0, "step");
+  position.micro = reader.get_at_least<std::int64_t>(0, "micro-batch");
+  const bool fits = position.step <= position.round && position.micro <= position.round - position.step;
+  if (!fits) reader.fail("a position of more steps and micro-batches than rounds");
+  return position;
+}
+
 void put_end(ByteWriter& writer, const FeedEnd& end) {
   writer.put(end.cause);
   writer.put(end.error);
   writer.put(std::int32_t{end.rank});
-  writer.put(end.step);
+  put_position(writer, end.at);
   writer.put_sized(std::string_view(end.message));
 }
 
@@ -36,7 +56,7 @@ FeedEnd get_end(ByteReader& reader) {
   end.cause = reader.get_enum(FeedEnd::Cause::exhausted, FeedEnd::Cause::failed, "cause of an end");
   end.error = reader.get_enum(ErrorKind::invalid_argument, ErrorKind::engine, "kind of error");
   end.rank = reader.get<std::int32_t>();
-  end.step = reader.get_at_least<std::int64_t>(0, "step");
+  end.at = get_position(reader);
   end.message = reader.get_string();
   return end;
 }
@@ -47,8 +67,7 @@ struct Encoder {
   void operator()(const Ready& event) {
     writer.put(Tag::ready);
     writer.put(std::int32_t{event.reader});
-    writer.put(event.rounds);
-    writer.put(static_cast<std::uint8_t>(event.ends_step));
+    put_position(writer, event.at);
   }
   void operator()(const Stopped& event) {
     writer.put(Tag::stopped);
@@ -62,7 +81,7 @@ struct Encoder {
   void operator()(const Left& event) {
     writer.put(Tag::left);
     writer.put(std::int32_t{event.rank});
-    writer.put(event.step);
+    put_position(writer, event.at);
     writer.put_sized(std::string_view(event.reason));
   }
   void operator()(const Granted& event) {
@@ -79,10 +98,7 @@ Event get_event(ByteReader& reader) {
   switch (reader.get_enum(Tag::ready, Tag::ended, "event")) {
     case Tag::ready: {
       const auto number = reader.get<std::int32_t>();
-      const auto rounds = reader.get_at_least<std::int64_t>(0, "rounds");
-      const auto ends_step = reader.get<std::uint8_t>();
-      if (ends_step > 1) reader.fail("an event that is neither the end of a step nor none");
-      return Ready{number, rounds, ends_step == 1};
+      return Ready{number, get_position(reader)};
     }
     case Tag::stopped: {
       const auto number = reader.get<std::int32_t>();
@@ -91,8 +107,8 @@ Event get_event(ByteReader& reader) {
     case Tag::stop_asked: return StopAsked{reader.get<std::int32_t>()};
     case Tag::left: {
       const auto rank = reader.get<std::int32_t>();
-      const auto step = reader.get_at_least<std::int64_t>(0, "step");
-      return Left{rank, step, reader.get_string()};
+      const auto at = get_position(reader);
+      return Left{rank, at, reader.get_string()};
     }
     case Tag::granted: return Granted{reader.get_at_least<std::int64_t>(0, "rounds")};
     case Tag::ended: break;
@@ -117,7 +133,7 @@ Event decode(ByteView bytes) {
 
 void Lead::apply(const Ready& event) {
   auto& known = ready_.at(static_cast<std::size_t>(event.reader));
-  if (event.rounds > known.rounds) known = event;
+  if (event.at.round > known.at.round) known = event;
   settle();
 }
 
@@ -128,8 +144,8 @@ void Lead::apply(const Stopped& event) {
 }
 
 void Departure::apply(const Left& event) {
-  const bool concerns_more = !first_ || event.step < first_->step ||
-                             (event.step == first_->step && first_->reason.empty() && !event.reason.empty());
+  const bool concerns_more = !first_ || event.at.round < first_->at.round ||
+                             (event.at.round == first_->at.round && first_->reason.empty() && !event.reason.empty());
   if (concerns_more) first_ = event;
 }
 
@@ -139,27 +155,27 @@ void Lead::apply(const StopAsked& event) {
 }
 
 const Ready& Lead::slowest() const {
-  return *std::ranges::min_element(ready_, {}, &Ready::rounds);
+  return *std::ranges::min_element(ready_, {}, [](const Ready& ready) { return ready.at.round; });
 }
 
 std::int64_t Lead::granted() const {
-  const std::int64_t sent = slowest().rounds;
-  return end_ ? std::min(sent, end_->step) : sent;
+  const std::int64_t sent = slowest().at.round;
+  return end_ ? std::min(sent, end_->at.round) : sent;
 }
 
 void Lead::settle() {
   if (end_) return;
   const FeedEnd* nearest = nullptr;
   for (const auto& stopped : stopped_) {
-    if (!stopped || (nearest != nullptr && stopped->step > nearest->step)) continue;
-    const bool worse = nearest == nullptr || stopped->step < nearest->step ||
+    if (!stopped || (nearest != nullptr && stopped->at.round > nearest->at.round)) continue;
+    const bool worse = nearest == nullptr || stopped->at.round < nearest->at.round ||
                        (stopped->cause == FeedEnd::Cause::failed && nearest->cause != FeedEnd::Cause::failed);
     if (worse) nearest = &*stopped;
   }
-  if (nearest != nullptr && granted() >= nearest->step) {
+  if (nearest != nullptr && granted() >= nearest->at.round) {
     end_ = *nearest;
-  } else if (stop_asked_ && slowest().ends_step) {
-    end_ = FeedEnd{.cause = FeedEnd::Cause::stopped, .step = granted(), .rank = stop_asked_->rank, .message = {}};
+  } else if (stop_asked_ && slowest().at.micro == 0) {
+    end_ = FeedEnd{.cause = FeedEnd::Cause::stopped, .at = slowest().at, .rank = stop_asked_->rank, .message = {}};
   }
 }
 

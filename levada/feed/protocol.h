@@ -6,7 +6,7 @@
 // be used.
 //
 // A step is a round, or several where it has micro-batches: then an end that a rank asks for comes behind the last of
-// them.
+// them. Rounds order everything; the step is counted beside them, for people.
 //
 // A rank that leaves the feed reports that too (Left), and the lead forwards it to all ranks. Each rank decides by
 // itself what it means: ranks that leave at the same step never notice, a rank that asks for that step gets an error.
@@ -24,6 +24,24 @@
 
 namespace levada {
 
+/// How far a feed has come: so many rounds, the next of which is micro-batch `micro` of step `step`.
+struct FeedPosition {
+  std::int64_t round = 0;
+  std::int64_t step = 0;   ///< so many whole steps are behind it
+  std::int64_t micro = 0;  ///< 0 between two steps
+
+  /// Passes over a round, which ends a step or does not.
+  void advance(bool ends_step) {
+    ++round;
+    step += ends_step ? 1 : 0;
+    micro = ends_step ? 0 : micro + 1;
+  }
+  bool operator==(const FeedPosition&) const = default;
+};
+
+/// "step 3", or within a step "step 3, micro-batch 1".
+std::string to_string(const FeedPosition& position);
+
 /// Why a feed ended. `left` and `abandoned` are one rank's own view; every other end is the same on every rank.
 struct FeedEnd {
   enum class Cause : std::uint8_t {
@@ -35,8 +53,8 @@ struct FeedEnd {
     abandoned = 6,  ///< another rank left, and this one could not go on without it
   };
   Cause cause = Cause::exhausted;
-  std::int64_t step = 0;  ///< the number of steps that were handed out
-  int rank = 0;           ///< the reader that came to the end or failed, the rank that asked for the stop or left
+  FeedPosition at;  ///< behind the last round that was handed out
+  int rank = 0;     ///< the reader that came to the end or failed, the rank that asked for the stop or left
   ErrorKind error = ErrorKind::source;
   std::string message;  ///< of the error
   bool operator==(const FeedEnd&) const = default;
@@ -47,14 +65,13 @@ std::string_view to_string(FeedEnd::Cause cause);
 
 namespace feed_protocol {
 
-/// Reader number `reader` has sent `rounds` rounds, the last of which ends a step or does not.
+/// Reader number `reader` has sent all rounds before this position.
 struct Ready {
   int reader = 0;
-  std::int64_t rounds = 0;
-  bool ends_step = true;
+  FeedPosition at;
   bool operator==(const Ready&) const = default;
 };
-/// Reader number `reader` will send no more than end.step rounds.
+/// Reader number `reader` will send no more than end.at.round rounds.
 struct Stopped {
   int reader = 0;
   FeedEnd end;
@@ -65,10 +82,10 @@ struct StopAsked {
   int rank = 0;
   bool operator==(const StopAsked&) const = default;
 };
-/// A rank has left after so many steps, and will not use another.
+/// A rank has left at this position, and will not use another round.
 struct Left {
   int rank = 0;
-  std::int64_t step = 0;
+  FeedPosition at;
   std::string reason;  ///< the exception that made it leave; empty if none did
   bool operator==(const Left&) const = default;
 };
@@ -88,7 +105,7 @@ Bytes encode(const Event& event);
 /// Reads bytes that may lie. Throws CorruptMessage.
 Event decode(ByteView bytes);
 
-/// Of the ranks that have left, the one that concerns most others: the earliest, and of those of one step one that
+/// Of the ranks that have left, the one that concerns most others: the earliest, and of those of one round one that
 /// gives a reason.
 class Departure {
  public:
@@ -138,19 +155,20 @@ class Follower {
   void apply(const Granted& event);
   void apply(const Ended& event) { end_ = event.end; }
   void apply(const Left& event) { departure_.apply(event); }
-  /// The caller was given the batch of step(). Only when may_receive().
-  void advance() { ++step_; }
+  /// The caller was given the batch of at(), which ends a step or does not. Only when may_receive().
+  void advance(bool ends_step) { at_.advance(ends_step); }
 
-  std::int64_t step() const { return step_; }
+  const FeedPosition& at() const { return at_; }
   bool may_receive() const {
-    return !is_abandoned() && !finished() && (end_ ? step_ < end_->step : !needs_grants_ || step_ < granted_);
+    return !is_abandoned() && !finished() &&
+           (end_ ? at_.round < end_->at.round : !needs_grants_ || at_.round < granted_);
   }
-  bool finished() const { return end_ && step_ >= end_->step; }
-  /// Whether asking for step() is an error, because a rank has left without it. A rank that gave no reason and left
-  /// where the feed ends anyway is none.
+  bool finished() const { return end_ && at_.round >= end_->at.round; }
+  /// Whether asking for the round of at() is an error, because a rank has left without it. A rank that gave no reason
+  /// and left where the feed ends anyway is none.
   bool is_abandoned() const {
     const auto& left = departure_.get();
-    return left && step_ >= left->step && (!finished() || !left->reason.empty());
+    return left && at_.round >= left->at.round && (!finished() || !left->reason.empty());
   }
   const std::optional<FeedEnd>& end() const { return end_; }
   const std::optional<Left>& departure() const { return departure_.get(); }
@@ -158,7 +176,7 @@ class Follower {
  private:
   bool needs_grants_;
   std::int64_t granted_ = 0;
-  std::int64_t step_ = 0;
+  FeedPosition at_;
   std::optional<FeedEnd> end_;
   Departure departure_;
 };

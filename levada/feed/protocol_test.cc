@@ -10,16 +10,21 @@
 namespace levada::feed_protocol {
 namespace {
 
-FeedEnd exhausted(std::int64_t step, int rank = 0) {
-  return {.step = step, .rank = rank, .message = {}};
+/// Where each step is one round.
+FeedPosition at(std::int64_t round) {
+  return {.round = round, .step = round};
+}
+
+FeedEnd exhausted(std::int64_t round, int rank = 0) {
+  return {.at = at(round), .rank = rank, .message = {}};
 }
 
 TEST(FeedProtocol, EveryEventCrossesTheWireUnchanged) {
   const FeedEnd failed{
-      .cause = FeedEnd::Cause::failed, .step = 7, .rank = 3, .error = ErrorKind::timeout, .message = "no"};
+      .cause = FeedEnd::Cause::failed, .at = {9, 3, 2}, .rank = 3, .error = ErrorKind::timeout, .message = "no"};
   for (const Event& event :
-       {Event(Ready{2, 9}), Event(Ready{2, 9, false}), Event(Stopped{1, failed}), Event(StopAsked{5}),
-        Event(Left{5, 3, "ValueError: no"}), Event(Granted{11}), Event(Ended{failed})}) {
+       {Event(Ready{2, at(9)}), Event(Ready{2, {9, 4, 1}}), Event(Stopped{1, failed}), Event(StopAsked{5}),
+        Event(Left{5, {7, 3, 1}, "ValueError: no"}), Event(Granted{11}), Event(Ended{failed})}) {
     EXPECT_EQ(decode(encode(event)), event);
   }
 }
@@ -36,27 +41,30 @@ TEST(FeedProtocol, RefusesBytesThatAreNoEvent) {
   bad.push_back(std::byte{0});
   EXPECT_THROW(decode(bad), CorruptMessage);
   EXPECT_THROW(decode(encode(Granted{-1})), CorruptMessage);
-  EXPECT_THROW(decode(encode(Left{1, -1, ""})), CorruptMessage);
+  for (const FeedPosition& position :
+       {FeedPosition{-1, 0, 0}, {0, -1, 0}, {0, 0, -1}, {1, 2, 0}, {1, 1, 1}, {1, 0, 2}}) {
+    EXPECT_THROW(decode(encode(Left{1, position, ""})), CorruptMessage) << to_string(position);
+  }
   EXPECT_THROW(decode(encode(Ended{{.cause = FeedEnd::Cause::left, .message = {}}})), CorruptMessage);
 }
 
 TEST(FeedProtocol, GrantsWhatEveryReaderHasSent) {
   Lead lead(2);
-  lead.apply(Ready{0, 3});
+  lead.apply(Ready{0, at(3)});
   EXPECT_EQ(lead.granted(), 0);
-  lead.apply(Ready{1, 2});
+  lead.apply(Ready{1, at(2)});
   EXPECT_EQ(lead.granted(), 2);
 }
 
 TEST(FeedProtocol, EndsWhereTheShortestReaderEnds) {
   Lead lead(2);
-  lead.apply(Ready{0, 5});
-  lead.apply(Ready{1, 1});
+  lead.apply(Ready{0, at(5)});
+  lead.apply(Ready{1, at(1)});
   lead.apply(Stopped{0, exhausted(2)});
   EXPECT_FALSE(lead.end()) << "reader 1 has not come so far";
-  lead.apply(Ready{1, 2});
+  lead.apply(Ready{1, at(2)});
   ASSERT_TRUE(lead.end());
-  EXPECT_EQ(lead.end()->step, 2);
+  EXPECT_EQ(lead.end()->at.round, 2);
   EXPECT_EQ(lead.granted(), 2);
 }
 
@@ -66,19 +74,19 @@ TEST(FeedProtocol, AFailureIsToldRatherThanAnEndAtTheSameStep) {
   EXPECT_EQ(lead.end()->cause, FeedEnd::Cause::exhausted);
 
   Lead other(2);
-  other.apply(Ready{0, 1});
+  other.apply(Ready{0, at(1)});
   other.apply(Stopped{0, exhausted(1, 0)});
-  other.apply(Stopped{1, {.cause = FeedEnd::Cause::failed, .step = 1, .rank = 1, .message = "broken"}});
+  other.apply(Stopped{1, {.cause = FeedEnd::Cause::failed, .at = at(1), .rank = 1, .message = "broken"}});
   EXPECT_FALSE(other.end());
-  other.apply(Ready{1, 1});
+  other.apply(Ready{1, at(1)});
   EXPECT_EQ(other.end()->message, "broken");
 }
 
 TEST(FeedProtocol, AnEndOnceToldStays) {
   Lead lead(1);
-  lead.apply(Ready{0, 2});
+  lead.apply(Ready{0, at(2)});
   lead.apply(StopAsked{3});
-  EXPECT_EQ(*lead.end(), (FeedEnd{.cause = FeedEnd::Cause::stopped, .step = 2, .rank = 3, .message = {}}));
+  EXPECT_EQ(*lead.end(), (FeedEnd{.cause = FeedEnd::Cause::stopped, .at = at(2), .rank = 3, .message = {}}));
   lead.apply(StopAsked{1});
   lead.apply(Stopped{0, exhausted(2)});
   EXPECT_EQ(lead.end()->rank, 3);
@@ -86,20 +94,20 @@ TEST(FeedProtocol, AnEndOnceToldStays) {
 
 TEST(FeedProtocol, AStopComesBehindTheLastMicroBatchOfAStep) {
   Lead lead(2);
-  lead.apply(Ready{0, 2, false});
-  lead.apply(Ready{1, 2, false});
+  lead.apply(Ready{0, {2, 1, 1}});
+  lead.apply(Ready{1, {2, 1, 1}});
   lead.apply(StopAsked{3});
   EXPECT_FALSE(lead.end());
-  lead.apply(Ready{0, 3, true});
+  lead.apply(Ready{0, {3, 2, 0}});
   EXPECT_FALSE(lead.end()) << "reader 1 has not come so far";
-  lead.apply(Ready{1, 3, true});
-  EXPECT_EQ(*lead.end(), (FeedEnd{.cause = FeedEnd::Cause::stopped, .step = 3, .rank = 3, .message = {}}));
+  lead.apply(Ready{1, {3, 2, 0}});
+  EXPECT_EQ(*lead.end(), (FeedEnd{.cause = FeedEnd::Cause::stopped, .at = {3, 2, 0}, .rank = 3, .message = {}}));
 }
 
 TEST(FeedProtocol, ARankThatLeavesEndsNothing) {
   Lead lead(1);
-  lead.apply(Ready{0, 2});
-  lead.apply(Left{3, 1, "ValueError: no"});
+  lead.apply(Ready{0, at(2)});
+  lead.apply(Left{3, at(1), "ValueError: no"});
   EXPECT_FALSE(lead.end());
   EXPECT_EQ(lead.granted(), 2);
 }
@@ -107,26 +115,26 @@ TEST(FeedProtocol, ARankThatLeavesEndsNothing) {
 TEST(FeedProtocol, ForwardsTheEarliestDepartureAndOfOneStepOneWithAReason) {
   Lead lead(1);
   EXPECT_FALSE(lead.departure());
-  lead.apply(Left{3, 7, ""});
+  lead.apply(Left{3, at(7), ""});
   EXPECT_EQ(lead.departure()->rank, 3);
-  lead.apply(Left{2, 8, "later"});
+  lead.apply(Left{2, at(8), "later"});
   EXPECT_EQ(lead.departure()->rank, 3);
-  lead.apply(Left{1, 7, "ValueError: no"});
+  lead.apply(Left{1, at(7), "ValueError: no"});
   EXPECT_EQ(lead.departure()->rank, 1);
-  lead.apply(Left{0, 7, "another"});
+  lead.apply(Left{0, at(7), "another"});
   EXPECT_EQ(lead.departure()->rank, 1);
-  lead.apply(Left{4, 6, ""});
+  lead.apply(Left{4, at(6), ""});
   EXPECT_EQ(lead.departure()->rank, 4);
 }
 
 TEST(FeedProtocol, OnlyARankThatAsksForTheStepOfADepartureIsAbandoned) {
   Follower follower(false);
-  follower.apply(Left{1, 2, "ValueError: no"});
+  follower.apply(Left{1, at(2), "ValueError: no"});
   EXPECT_FALSE(follower.is_abandoned());
   EXPECT_TRUE(follower.may_receive());
-  follower.advance();
+  follower.advance(true);
   EXPECT_FALSE(follower.is_abandoned());
-  follower.advance();
+  follower.advance(true);
   EXPECT_TRUE(follower.is_abandoned());
   EXPECT_FALSE(follower.may_receive());
 }
@@ -134,8 +142,8 @@ TEST(FeedProtocol, OnlyARankThatAsksForTheStepOfADepartureIsAbandoned) {
 TEST(FeedProtocol, ADepartureWhereTheFeedEndsIsAnErrorOnlyWithAReason) {
   for (const char* reason : {"", "ValueError: no"}) {
     Follower follower(false);
-    follower.apply(Left{1, 1, reason});
-    follower.advance();
+    follower.apply(Left{1, at(1), reason});
+    follower.advance(true);
     EXPECT_TRUE(follower.is_abandoned());
     follower.apply(Ended{exhausted(1)});
     EXPECT_EQ(follower.is_abandoned(), *reason != '\0');
@@ -171,7 +179,7 @@ struct Model {
   int micro_batches = 1;  ///< rounds of a step
   std::set<int> may_leave;
   std::string reason;                  ///< with which they leave
-  std::optional<std::int64_t> leaves;  ///< the step at which all of them do, and not before; empty: at any
+  std::optional<std::int64_t> leaves;  ///< the round at which all of them do, and not before; empty: at any
   bool may_stop = false;               ///< whether rank 0 may ask for a stop
   bool asked_stop = false;
   std::set<std::string> applied;  ///< the lead's reports so far: with its end, all that its state depends on
@@ -181,6 +189,9 @@ struct Model {
     for (int i = 0; i < rank_count; ++i) ranks.push_back({.follower = Follower(readers.size() > 1)});
   }
 
+  FeedPosition after(std::int64_t rounds) const {
+    return {.round = rounds, .step = rounds / micro_batches, .micro = rounds % micro_batches};
+  }
   bool has_room(std::size_t reader) const {
     for (std::size_t i = reader; i < ranks.size(); i += readers.size()) {
       if (!ranks[i].left && !ranks[i].was_abandoned && ranks[i].data >= depth) return false;
@@ -206,7 +217,7 @@ struct Model {
   /// Rank 0 leads until it is over; one that leaves first reports that to all.
   bool lead_is_gone() const {
     return ranks[0].is_over() &&
-           (!ranks[0].left || (sent_departure && sent_departure->step <= ranks[0].follower.step()));
+           (!ranks[0].left || (sent_departure && sent_departure->at.round <= ranks[0].follower.at().round));
   }
   bool all_over() const {
     return std::all_of(ranks.begin(), ranks.end(), [](const Rank& rank) { return rank.is_over(); });
@@ -228,7 +239,7 @@ std::vector<Model> Model::successors() const {
     if (reader.sent == reader.length) {
       branch([&](Model& m) {
         m.readers[r].stopped = true;
-        FeedEnd end = exhausted(reader.length, number);
+        FeedEnd end{.at = after(reader.length), .rank = number, .message = {}};
         if (reader.fails) end.cause = FeedEnd::Cause::failed;
         m.report(Stopped{number, end});
       });
@@ -236,7 +247,7 @@ std::vector<Model> Model::successors() const {
       branch([&](Model& m) {
         for (std::size_t i = r; i < ranks.size(); i += readers.size()) m.ranks[i].data += m.ranks[i].is_over() ? 0 : 1;
         const auto sent = ++m.readers[r].sent;
-        m.report(Ready{number, sent, sent % m.micro_batches == 0});
+        m.report(Ready{number, after(sent)});
       });
     }
   }
@@ -273,19 +284,20 @@ std::vector<Model> Model::successors() const {
       });
     }
     if (rank.is_over()) continue;
-    const bool leaves_here = may_leave.contains(static_cast<int>(i)) && (!leaves || rank.follower.step() == *leaves);
+    const bool leaves_here =
+        may_leave.contains(static_cast<int>(i)) && (!leaves || rank.follower.at().round == *leaves);
     if (leaves_here) {
       branch([&](Model& m) {
         m.ranks[i].left = true;
         m.ranks[i].data = 0;
-        m.report(Left{static_cast<int>(i), rank.follower.step(), reason});
+        m.report(Left{static_cast<int>(i), rank.follower.at(), reason});
       });
-      if (leaves) continue;  // it asks for no other step
+      if (leaves) continue;  // it asks for no other round
     }
     if (rank.data > 0 && rank.follower.may_receive()) {
       branch([&](Model& m) {
         --m.ranks[i].data;
-        m.ranks[i].follower.advance();
+        m.ranks[i].follower.advance(after(rank.follower.at().round + 1).micro == 0);
       });
     }
     const bool needs_lead = !rank.follower.finished() && !rank.follower.may_receive();
@@ -317,7 +329,7 @@ std::string Model::key() const {
   if (sent_departure) add(*sent_departure);
   for (const Rank& rank : ranks) {
     key += '|';
-    number(rank.follower.step());
+    number(rank.follower.at().round);
     number(rank.data * 8 + (rank.was_abandoned ? 4 : 0) + (rank.left ? 2 : 0) + (rank.follower.may_receive() ? 1 : 0));
     if (rank.follower.end()) add(Ended{*rank.follower.end()});
     if (rank.follower.departure()) add(*rank.follower.departure());
@@ -329,14 +341,15 @@ std::string Model::key() const {
 
 /// How a feed came out.
 struct Outcome {
-  std::int64_t max_steps = 0;  ///< that a rank was given
+  std::int64_t max_rounds = 0;  ///< that a rank was given
   bool any_left = false;
   bool any_abandoned = false;
   auto operator<=>(const Outcome&) const = default;
 };
 
 /// Goes through every order of events. Where nothing more can happen, no rank may still be waiting; ranks that came to
-/// an end came to the lead's; none was given a step at which, as it knew, another had left. Returns how feeds came out.
+/// an end came to the lead's; none was given a round at which, as it knew, another had left. Returns how feeds came
+/// out.
 std::set<Outcome> explore(const Model& start) {
   std::set<std::string> seen;
   std::set<Outcome> outcomes;
@@ -351,12 +364,12 @@ std::set<Outcome> explore(const Model& start) {
       if (!state.all_over()) return outcomes;
       Outcome outcome;
       for (const Model::Rank& rank : state.ranks) {
-        outcome.max_steps = std::max(outcome.max_steps, rank.follower.step());
+        outcome.max_rounds = std::max(outcome.max_rounds, rank.follower.at().round);
         outcome.any_left |= rank.left;
         outcome.any_abandoned |= rank.was_abandoned;
         if (rank.left || rank.was_abandoned) continue;
         EXPECT_EQ(*rank.follower.end(), *state.lead.end());
-        EXPECT_EQ(rank.follower.step(), state.lead.end()->step);
+        EXPECT_EQ(rank.follower.at(), state.lead.end()->at);
       }
       EXPECT_TRUE(outcome.any_left || !outcome.any_abandoned);
       outcomes.insert(outcome);
@@ -368,8 +381,8 @@ std::set<Outcome> explore(const Model& start) {
 
 using Outcomes = std::set<Outcome>;
 
-Outcomes ends_at(std::int64_t step) {
-  return {{.max_steps = step}};
+Outcomes ends_at(std::int64_t round) {
+  return {{.max_rounds = round}};
 }
 
 TEST(FeedProtocolExplored, OneReaderGivesAllItsRoundsToAll) {
@@ -401,7 +414,7 @@ TEST(FeedProtocolExplored, AStopThatARankAsksForNeverDividesAStep) {
     model.may_stop = true;
     model.micro_batches = 2;
     const auto outcomes = explore(model);
-    EXPECT_EQ(outcomes, (Outcomes{{.max_steps = 0}, {.max_steps = 2}, {.max_steps = 4}})) << readers;
+    EXPECT_EQ(outcomes, (Outcomes{{.max_rounds = 0}, {.max_rounds = 2}, {.max_rounds = 4}})) << readers;
   }
 }
 
@@ -412,7 +425,7 @@ TEST(FeedProtocolExplored, RanksThatAllLeaveAtTheSameStepNeverSeeAnError) {
       model.may_leave = {0, 1, 2};
       model.leaves = 2;
       model.reason = reason;
-      EXPECT_EQ(explore(model), (Outcomes{{.max_steps = 2, .any_left = true}})) << readers << reason;
+      EXPECT_EQ(explore(model), (Outcomes{{.max_rounds = 2, .any_left = true}})) << readers << reason;
     }
   }
 }
@@ -423,8 +436,8 @@ TEST(FeedProtocolExplored, ARankThatLeavesWhileAnotherGoesOnIsAnErrorOnThatOrThe
       Model model(std::vector<Model::Reader>(readers, {.length = 3}), 3, 1);
       model.may_leave = {leaver};
       const auto outcomes = explore(model);
-      EXPECT_TRUE(outcomes.contains({.max_steps = 3})) << "nobody left";
-      EXPECT_TRUE(outcomes.contains({.max_steps = 0, .any_left = true, .any_abandoned = true}));
+      EXPECT_TRUE(outcomes.contains({.max_rounds = 3})) << "nobody left";
+      EXPECT_TRUE(outcomes.contains({.max_rounds = 0, .any_left = true, .any_abandoned = true}));
     }
   }
 }
@@ -437,7 +450,7 @@ TEST(FeedProtocolExplored, ARankThatLeavesWithAReasonBeforeTheEndIsNeverTheEndFo
   model.reason = "ValueError: no";
   for (const Outcome& outcome : explore(model)) {
     EXPECT_TRUE(outcome.any_left);
-    EXPECT_TRUE(outcome.any_abandoned || outcome.max_steps == 3) << "rank 0 had been given all by then";
+    EXPECT_TRUE(outcome.any_abandoned || outcome.max_rounds == 3) << "rank 0 had been given all by then";
   }
 }
 

@@ -43,7 +43,7 @@ bool FeedReader::read_now(std::int64_t round, const std::function<void()>& waiti
   std::unique_lock lock(driving_);
   // A round that waits for room is the thread's to send, as are decisions and reports: an end of a channel is one
   // thread's at a time.
-  if (round != round_ || reported_end_ || !prepared_.empty() || (lead_ && lead_->has_end())) return false;
+  if (round != next_.round || reported_end_ || !prepared_.empty() || (lead_ && lead_->has_end())) return false;
   try {
     waiting_ = waiting;
     read_round(lock);
@@ -131,7 +131,7 @@ void FeedReader::read_round(std::unique_lock<std::mutex>& driving) {
   std::vector<FeedRounds::Outgoing> read;
   std::exception_ptr error;
   try {
-    read = rounds_.read(round_, [this](std::size_t bytes) { return allocate(bytes); });
+    read = rounds_.read([this](std::size_t bytes) { return allocate(bytes); });
   } catch (...) {
     error = std::current_exception();
   }
@@ -144,7 +144,7 @@ void FeedReader::read_round(std::unique_lock<std::mutex>& driving) {
     const std::lock_guard lock(stats_mutex_);
     stats_ = rounds_.source().stats();
   }
-  if (rounds_.abandoned()) report(feed_protocol::Left{wiring_.rank(), round_, {}});
+  if (rounds_.abandoned()) report(feed_protocol::Left{wiring_.rank(), next_, {}});
   else if (rounds_.ended()) report(feed_protocol::Stopped{wiring_.reader_index(), *rounds_.ended()});
   reported_end_ = rounds_.abandoned() || rounds_.ended();
 }
@@ -154,7 +154,7 @@ bool FeedReader::send_round() {
   const bool has_room = full_channel() == nullptr;
   {
     const bool is_complete = prepared_.front().batch == nullptr;
-    const TraceScope scope(is_complete ? nullptr : trace_, TraceThread::reader, TraceKind::pack, round_);
+    const TraceScope scope(is_complete ? nullptr : trace_, TraceThread::reader, TraceKind::pack, next_.round);
     for (auto& outgoing : prepared_) {
       outgoing.complete();
       // Waits only where another channel's messages have meanwhile taken the room that there was.
@@ -165,7 +165,8 @@ bool FeedReader::send_round() {
   }
   if (!has_room) return false;
   prepared_.clear();
-  report(feed_protocol::Ready{wiring_.reader_index(), ++round_, rounds_.ends_step()});
+  next_ = rounds_.next();
+  report(feed_protocol::Ready{wiring_.reader_index(), next_});
   return true;
 }
 
@@ -198,7 +199,7 @@ FeedReader::WaitSet FeedReader::wait_set() {
     if (!ahead_ && !reported_end_) post("in its own step", -1, {});
     return awaited;
   }
-  awaited.held = round_;
+  awaited.held = next_.round;
   if (Channel* const full = full_channel()) {
     awaited.room.push_back(full);
     awaited.slow = post_full();
@@ -230,13 +231,13 @@ int FeedReader::post_full() const {
   }
   if (furthest.rank < 0) return -1;
   post("waiting for room", furthest.rank,
-       fmt::format("rank {} has not received step {}", furthest.rank, round_ - furthest.not_received));
+       fmt::format("rank {} has not received the last {} of its batches", furthest.rank, furthest.not_received));
   return furthest.rank;
 }
 
 void FeedReader::sample_memory() const {
   if (trace_ == nullptr) return;
-  trace_->add({.step = round_, .time_ns = trace_time(Clock::now()), .bytes = wiring_.engine->memory_in_use()});
+  trace_->add({.step = next_.round, .time_ns = trace_time(Clock::now()), .bytes = wiring_.engine->memory_in_use()});
 }
 
 Block FeedReader::allocate(std::size_t bytes) {
@@ -256,7 +257,7 @@ Block FeedReader::allocate(std::size_t bytes) {
     }
     expect_to_fit(bytes, sent);
     post("waiting for memory", -1, explain());
-    const TraceScope scope(trace_, TraceThread::reader, TraceKind::memory, round_);
+    const TraceScope scope(trace_, TraceThread::reader, TraceKind::memory, next_.round);
     const auto until = Deadline::after(std::min(until_looked_again, deadline.remaining()));
     const Woken woken = reminder.wait(engine, {.allocate = bytes, .stop = &stop_}, until, explain);
     if (woken == Woken::stopped) throw Interrupted{};
@@ -274,7 +275,7 @@ void FeedReader::expect_to_fit(std::size_t bytes, std::span<Channel* const> sent
     static_cast<void>(engine.try_allocate(std::min(round_bytes_, engine.memory_in_use()) + bytes));
   } catch (const InvalidArgument& error) {
     throw InvalidArgument(
-        fmt::format("the messages of step {} cannot be in memory together: {}", round_, error.what()));
+        fmt::format("the messages of {} cannot be in memory together: {}", to_string(next_), error.what()));
   }
 }
 
@@ -288,7 +289,7 @@ void FeedReader::call_waiting() {
 }
 
 void FeedReader::post(std::string_view operation, int waiting_for, std::string_view detail) const {
-  auto status = Status::make(operation, round_, waiting_for, detail);
+  auto status = Status::make(operation, next_.step, waiting_for, detail);
   if (posted_.operation == status.operation && posted_.step == status.step) status.since_ns = posted_.since_ns;
   wiring_.engine->post(posted_ = status);
 }

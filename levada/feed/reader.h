@@ -81,7 +81,7 @@ class FeedReader {
   std::optional<FeedLead> lead_;
   std::vector<FeedRounds::Outgoing> prepared_;
   Channel* slowest_ = nullptr;  ///< which had no room the last time one had none
-  std::int64_t round_ = 0;      ///< the next one to send
+  FeedPosition next_;           ///< of the round to send next
   bool reported_end_ = false;
   bool is_reading_ = false;        ///< with driving_ released
   std::uint64_t round_bytes_ = 0;  ///< of the blocks that this round has taken

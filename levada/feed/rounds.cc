@@ -69,7 +69,8 @@ FeedRounds::FeedRounds(const FeedWiring& wiring, const Mesh& mesh, const Layout&
   }
 }
 
-std::vector<FeedRounds::Outgoing> FeedRounds::read(std::int64_t round, const AllocateBlock& allocate) {
+std::vector<FeedRounds::Outgoing> FeedRounds::read(const AllocateBlock& allocate) {
+  const auto round = next_.round;
   try {
     if (is_over(round)) return {};
     announce(round);
@@ -89,8 +90,7 @@ std::vector<FeedRounds::Outgoing> FeedRounds::read(std::int64_t round, const All
     std::vector<Outgoing> outgoing;
     for (std::size_t i = 0; i < units_.size(); ++i) prepare(units_[i], round, batches[i], allocate, outgoing);
     const auto micro = source_->micro_batch(begin_of(round));
-    ends_step_ = !micro || micro->ends_step();
-    steps_read_ += ends_step_ ? 1 : 0;
+    next_.advance(!micro || micro->ends_step());
     const auto own = wiring_.data[static_cast<std::size_t>(wiring_.own_audience())].get();
     std::stable_partition(outgoing.begin(), outgoing.end(),
                           [&](const Outgoing& message) { return message.channel != own; });
@@ -102,11 +102,11 @@ std::vector<FeedRounds::Outgoing> FeedRounds::read(std::int64_t round, const All
   } catch (const ReadAbandoned&) {
     abandoned_ = true;
   } catch (const Error& error) {
-    end(FeedEnd::Cause::failed, round);
+    end(FeedEnd::Cause::failed);
     ended_->error = error.kind();
     ended_->message = error.what();
   } catch (const std::exception& error) {
-    end(FeedEnd::Cause::failed, round);
+    end(FeedEnd::Cause::failed);
     ended_->message = error.what();
   }
   return {};
@@ -130,13 +130,13 @@ std::int64_t FeedRounds::samples_in(std::int64_t round) const {
 }
 
 bool FeedRounds::is_over(std::int64_t round) {
-  if (steps_ && steps_read_ >= *steps_) {
-    end(FeedEnd::Cause::steps, round);
+  if (steps_ && next_.step >= *steps_) {
+    end(FeedEnd::Cause::steps);
     return true;
   }
   const auto samples = samples_in(round);
   if (samples == round_samples() || (samples > 0 && tail_ != Tail::drop)) return false;
-  end(FeedEnd::Cause::exhausted, round);
+  end(FeedEnd::Cause::exhausted);
   return true;
 }
 
@@ -207,8 +207,8 @@ const FeedRounds::UnitPlan& FeedRounds::plan_of(Unit& unit, const FlatTree& batc
   return unit.plans.emplace_back(std::move(plan));
 }
 
-void FeedRounds::end(FeedEnd::Cause cause, std::int64_t round) {
-  ended_ = FeedEnd{.cause = cause, .step = round, .rank = wiring_.rank(), .message = {}};
+void FeedRounds::end(FeedEnd::Cause cause) {
+  ended_ = FeedEnd{.cause = cause, .at = next_, .rank = wiring_.rank(), .message = {}};
 }
 
 }  // namespace levada

@@ -42,14 +42,14 @@ class FeedRounds {
     void complete();
   };
 
-  /// Reads round number `round` whole, all of this reader's batches of it, and finds memory for all messages, which are
-  /// to be completed; the one for this rank's own audience is the last. Empty, with why in ended(), when there is none:
-  /// the data or the steps are over, or the source threw; or in abandoned(): the source's user wants no more.
-  std::vector<Outgoing> read(std::int64_t round, const AllocateBlock& allocate);
+  /// Reads the next round whole, all of this reader's batches of it, and finds memory for all messages, which are to be
+  /// completed; the one for this rank's own audience is the last. Empty, with why in ended(), when there is none: the
+  /// data or the steps are over, or the source threw; or in abandoned(): the source's user wants no more.
+  std::vector<Outgoing> read(const AllocateBlock& allocate);
   const std::optional<FeedEnd>& ended() const { return ended_; }
   bool abandoned() const { return abandoned_; }
-  /// Returns whether the round that was read last ends a step.
-  bool ends_step() const { return ends_step_; }
+  /// Returns the position of the round that is to be read next.
+  const FeedPosition& next() const { return next_; }
 
   const Source& source() const { return *source_; }
   /// Source::on_wait().
@@ -84,7 +84,7 @@ class FeedRounds {
   void prepare(Unit& unit, std::int64_t round, const std::shared_ptr<UnitBatch>& batch, const AllocateBlock& allocate,
                std::vector<Outgoing>& outgoing);
   const UnitPlan& plan_of(Unit& unit, const FlatTree& batch);
-  void end(FeedEnd::Cause cause, std::int64_t round);
+  void end(FeedEnd::Cause cause);
 
   const FeedWiring& wiring_;
   Mesh mesh_;
@@ -96,8 +96,7 @@ class FeedRounds {
   bool divides_sequences_;
   std::int64_t first_;
   std::optional<std::int64_t> steps_;
-  std::int64_t steps_read_ = 0;  ///< whole ones
-  bool ends_step_ = true;
+  FeedPosition next_;
   TraceLog* trace_;
   std::vector<Unit> units_;
   std::int64_t announced_ = 0;  ///< rounds

@@ -35,6 +35,10 @@ double a_step(std::int64_t count, const StepBalance& balance) {
   return ratio(static_cast<double>(count), static_cast<double>(balance.steps));
 }
 
+std::string padding_share(const StepBalance& balance) {
+  return format_share(ratio(static_cast<double>(balance.padding), static_cast<double>(balance.tokens)));
+}
+
 std::string waits(const StepBalance& total) {
   const auto mean =
       ratio(static_cast<double>(total.waited), static_cast<double>(std::max<std::int64_t>(total.delayed, 1)));
@@ -73,12 +77,13 @@ std::string BalanceReport::to_json() const {
 std::string BalanceReport::to_text() const {
   auto text = fmt::format("the busiest rank has {:.3f}x of the least work that it can have, unbalanced {:.3f}x; by {}",
                           busiest(), unbalanced(), to_string(by));
+  const auto total = series.total();
+  if (total.padding > 0) text += fmt::format("; {} of the tokens are padding", padding_share(total));
   if (by.max_tokens > 0) {
-    const auto total = series.total();
     text += fmt::format("; {:.1f} micro-batches a step, {} of their tokens unused", a_step(total.micro_batches, total),
                         format_share(unused()));
   }
-  if (by.max_delay > 0) text += "; " + waits(series.total());
+  if (by.max_delay > 0) text += "; " + waits(total);
   return text;
 }
 
@@ -96,8 +101,7 @@ std::string BalanceReport::to_table(const Style& style) const {
   text +=
       fmt::format("{} of {:.6g} samples and {} tokens, {} of them padding, over {}, by {}\n",
                   counted(total.steps, "step"), a_step(total.samples, total), in_thousands(a_step(total.tokens, total)),
-                  format_share(ratio(static_cast<double>(total.padding), static_cast<double>(total.tokens))),
-                  counted(ranks, "data-parallel rank"), to_string(by));
+                  padding_share(total), counted(ranks, "data-parallel rank"), to_string(by));
   if (by.max_tokens > 0) {
     text += fmt::format("{:.1f} micro-batches a step on each rank; {} of their tokens unused\n",
                         a_step(total.micro_batches, total), format_share(unused()));

@@ -71,7 +71,8 @@ TEST(BalanceReport, IsASentence) {
   EXPECT_EQ(
       two_steps(100).to_text(),
       "the busiest rank has 1.000x of the least work that it can have, unbalanced 1.600x; by tokens, free counts, "
-      "at most 100 tokens, as-read; 10.0 micro-batches a step, 10% of their tokens unused");
+      "at most 100 tokens, as-read; 2.5% of the tokens are padding; 10.0 micro-batches a step, 10% of their tokens "
+      "unused");
 }
 
 }  // namespace

@@ -254,14 +254,18 @@ const timeline = (feed, thread, id, title, about) => {
 const work = (feed) => {
   const balance = feed.balance;
   if (!balance?.series.length) return null;
+  const perStep = (value, entry) => value / Math.max(entry.steps, 1);
+  const tokens = (entry) => `${thousands(perStep(entry.tokens, entry))} tokens a step, ` +
+    `${share(entry.padding / Math.max(entry.tokens, 1))} of them padding`;
   const even = balance.series.map((entry) => over(entry.busiest, entry.bound));
   const uneven = balance.series.map((entry) => over(entry.busiest_unbalanced, entry.bound));
   const high = 1 + Math.max(Math.ceil(20 * (Math.max(...even, ...uneven) - 1)) / 20, 0.05);
+  const ofMean = (part, work) => ratio(over(balance.series[part][work], balance.series[part].mean));
   const first = (part) => sum(balance.series.slice(0, part).map((entry) => entry.steps)) + 1;
   const key = (style, name, value) => ({ style, name, value: ratio(over(value, balance.bound)) });
   return section("work", "How the work of steps was divided",
     "Work of the busiest data-parallel rank relative to the least possible: whatever a step takes beyond 1x, the " +
-    `other ranks wait. ${balance.by}.`,
+    `other ranks wait. ${balance.by}; ${tokens(balance)}.`,
     legend([key("c-2", "balanced", balance.busiest),
       key("c-1", "in the samples' order", balance.busiest_unbalanced)]),
     curves({ parts: even.length, low: 1, high, label: feed.balance_text,
@@ -270,8 +274,10 @@ const work = (feed) => {
       axis: h("div", { class: "axis" }, h("span", { style: "left:0%" }, "step 1"),
         h("span", { class: "last", style: "left:100%" }, `step ${commas(balance.steps)}`)),
       describe: (part) => ({ title: `from step ${commas(first(part))}`,
-        rows: [tipRow("c-2", `balanced ${ratio(even[part])}`),
-          tipRow("c-1", `in the samples' order ${ratio(uneven[part])}`)] }) }));
+        rows: [tipRow("c-2", `balanced ${ratio(even[part])}, of the mean ${ofMean(part, "busiest")}`),
+          tipRow("c-1", `in the samples' order ${ratio(uneven[part])}, ` +
+            `of the mean ${ofMean(part, "busiest_unbalanced")}`),
+          h("div", null, tokens(balance.series[part]))] }) }));
 };
 
 const memory = (feed) => {

@@ -55,6 +55,11 @@ class Digests:
         The digests by path, 32 hexadecimal digits each: those of `levada feed --json` for the same batches.
         """
 
+def pack_field(field: str, values: list[Any], lengths: Sequence[int], begins: Sequence[int], size: int, convert: Callable[[Any], Any], make: Callable[[list[int], str], tuple[Any, Any]]) -> Any:
+    """
+    One field of a packed row of `size` positions: the values side by side, each from its begin on. None where one is no tensor, array or list of numbers as long as its sample. convert: returns a tensor or an array of a value that is no plain one, or None. make: returns the row, of a shape and dtype, and a tensor of one element to pad with, None for 0. Raises InvalidArgument, naming the field, where values differ in dtype or further dimensions; TypeError for elements that no tensor has.
+    """
+
 class Mesh:
     """The ranks of a job as named axes, row-major: the last varies fastest."""
 

@@ -94,13 +94,16 @@ def destinations(
     - `data_axes`: the axes of a DeviceMesh along which samples differ.
 
     Raises InvalidArgument unless there is one list of ids for each data coordinate and one rank for each place of the mesh,
-    and for a cost that is a function.
+    and for a cost that is a field or a function.
     """
     ranks, mesh = _model_ranks(mesh, ranks), as_mesh(mesh, data_axes)
     if isinstance(ids, SampleBatch):
         by = balance if isinstance(balance, Balance) else Balance(balance or "tokens")
-        if not isinstance(by.cost, str):
-            raise InvalidArgument("the cost of samples between models is a name, such as \"flops\", not a function")
+        if by.weight is not None:
+            raise InvalidArgument(
+                "the cost of samples between models follows from their sequences, as \"flops\" does; for weights of your own "
+                "give the ids that levada.exchange.balance(weights, mesh.data_size) divides"
+            )
         parts = ids.balanced(mesh.data_size, key, equal=by.counts == "equal", cost=by.cost)
         names = ids.ids
         ids = [[names[at] for at in part] for part in parts]

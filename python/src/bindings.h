@@ -8,6 +8,7 @@ namespace levada::python {
 void bind_errors(nanobind::module_& module);
 void bind_metrics(nanobind::module_& module);
 void bind_trees(nanobind::module_& module);
+void bind_packed_rows(nanobind::module_& module);
 void bind_mesh(nanobind::module_& module);
 void bind_layout(nanobind::module_& module);
 void bind_launch(nanobind::module_& module);

@@ -9,6 +9,7 @@ NB_MODULE(_levada, module) {
   levada::python::bind_errors(module);
   levada::python::bind_metrics(module);
   levada::python::bind_trees(module);
+  levada::python::bind_packed_rows(module);
   levada::python::bind_mesh(module);
   levada::python::bind_layout(module);
   levada::python::bind_tokenizers(module);

@@ -153,6 +153,25 @@ def test_costs_may_be_functions_with_two_parts(tmp_path: pathlib.Path) -> None:
         assert max(parts) < 1.05 * sum(parts) / 2
 
 
+@pytest.mark.parametrize("iterate", ["thread", "process"])
+def test_costs_may_be_a_field_of_the_samples(tmp_path: pathlib.Path, iterate: str) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        job(f"""
+        if __name__ == "__main__":
+            source = list(samples())
+            by = levada.Balance("field(weight)", counts="free")
+            feed = levada.Feed(source, batch=50, balance=by, iterate={iterate!r})
+            tell(got=[numbers_of(batch) for batch in feed], report=feed.balance_report)
+        """),
+    )
+    weights = [[sum(_length(number) % 7 for number in numbers) for numbers in mine["got"]] for (mine,) in told]
+    for first, second in zip(*weights, strict=True):
+        assert abs(first - second) <= 1
+    assert told[0][0]["report"]["mean"] == sum(_length(number) % 7 for number in range(200)) / 2
+
+
 def test_samples_that_are_too_long_are_cut_where_asked(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,
@@ -209,14 +228,16 @@ def test_the_reader_says_what_steps_come_to(tmp_path: pathlib.Path) -> None:
         ('max_tokens=100, batch=10', "raise max_tokens"),
         ('max_tokens=0, batch=10', "at least one token"),
         ('balance="work", batch=10', "tokens"),
-        ('balance="weights", batch=10', "a function of a sample that returns its weight"),
+        ('balance="weights", batch=10', "name the field that holds a sample's weight"),
+        ('balance="field(missing)", batch=10', "is not known: KeyError: 'missing'"),
+        ('balance="field()", batch=10', "field()"),
         ('balance=lambda sample: -1, batch=10', "sample 0 of the step: the cost of a sample is -1; it must be a whole number"),
         ('balance=lambda sample: float("nan"), batch=10', "whole number of 0 or more"),
         ('balance=lambda sample: 0.5, batch=10', "whole number of 0 or more"),
         ('balance=lambda sample: sample["missing"], batch=10', "is not known: KeyError: 'missing'; the sample is {'tokens'"),
         ('balance=levada.Balance(length=lambda sample: 0), batch=10', "must have a token"),
         ('balance=levada.Balance(order="random"), batch=10', "as-read"),
-        ('balance=levada.Balance(max_delay=2), batch=10', "for a Corpus"),
+        ('balance=levada.Balance(max_delay=2), batch=10', "use a Corpus"),
         ('balance=levada.Balance(max_delay=-1), batch=10', "0 or more"),
         ('balance=levada.Balance(too_long="drop"), batch=10', '"error" or "cut"'),
         ('balance=levada.Balance(pad_to=8), max_tokens=7, batch=10', "no sample fits"),
@@ -244,6 +265,162 @@ def test_what_cannot_be_balanced_is_one_error_on_every_rank(tmp_path: pathlib.Pa
     )
     for (mine,) in told:
         assert why in mine["error"]
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "why"),
+    [
+        ("samples()", "balance=lambda sample: -(sample['name'] == 's123')", "sample 3 of the step: the cost of a sample is -1"),
+        ("broken()", "balance='flops'", "the well is dry"),
+        ("broken(levada.InvalidArgument)", "balance='flops'", "the well is dry"),
+        ("long(samples())", "balance='flops'", "sample 3 of the step has 1001 tokens"),
+        ("levada.Corpus(PATH, sequence=2048, packing='documents')", "balance='flops'", "sample 3 of the step has 1001 tokens"),
+    ],
+)
+def test_errors_name_the_step_and_not_how_many_micro_batches_came_before(
+    tmp_path: pathlib.Path, source: str, options: str, why: str
+) -> None:
+    texts = ["a" * (1001 if number == 123 else 1 + number * 37 % 300) for number in range(200)]
+    (tmp_path / "c.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        job(f"""
+        def broken(error=ValueError):
+            for number, sample in enumerate(samples()):
+                if number == 123:
+                    raise error("the well is dry")
+                yield sample
+        def long(samples):
+            for number, sample in enumerate(samples):
+                yield {{"tokens": np.zeros(1001)}} if number == 123 else {{"tokens": sample["tokens"]}}
+        micro_batches = 0
+        feed = levada.Feed({source.replace("PATH", repr(str(tmp_path / "c.jsonl")))}, {options}, batch=20, max_tokens=1000)
+        try:
+            for batch in feed:
+                micro_batches += 1
+        except levada.Error as error:
+            tell(error=str(error), end=feed.end, step=feed.step, micro_batches=micro_batches)
+        """),
+    )
+    for (mine,) in told:
+        assert f"rank 0 could not read step 3: " in mine["error"] and why in mine["error"]
+        assert mine["end"]["step"] == mine["step"] == 3 < mine["micro_batches"]
+
+
+@pytest.mark.parametrize("leaves", ["raise ValueError('loss is NaN')", "break"])
+def test_a_rank_that_leaves_within_a_step_is_an_error_that_names_step_and_micro_batch(
+    tmp_path: pathlib.Path, leaves: str
+) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        job(f"""
+        feed = levada.Feed(samples(), batch=20, balance="flops", max_tokens=1000, depth=1)
+        try:
+            for batch in feed:
+                if rank == 1 and feed.step == 4:
+                    {leaves}
+        except (levada.PeerLost, ValueError) as error:
+            tell(error=str(error), end=feed.end)
+        else:
+            tell(error="none", end=feed.end)
+        """),
+    )
+    (other,), (leaver,) = told
+    assert "rank 1 left the feed at step 3, micro-batch 1" in other["error"]
+    assert ("ValueError: loss is NaN" in other["error"]) == ("raise" in leaves)
+    assert other["end"]["cause"] == "abandoned" and leaver["end"]["cause"] == "left"
+    assert other["end"]["step"] == leaver["end"]["step"] == 3
+
+
+def test_a_stop_is_counted_in_steps(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        job("""
+        feed = levada.Feed(samples(), batch=20, max_tokens=1000, depth=1)
+        for batch in feed:
+            if feed.step == 2:
+                feed.request_stop()
+        tell(end=feed.end, step=feed.step, is_whole=feed.micro + 1 == feed.num_micro)
+        """),
+    )
+    for (mine,) in told:
+        assert mine["end"]["cause"] == "stopped" and mine["is_whole"]
+        assert mine["end"]["step"] == mine["step"] < 5
+
+
+@pytest.mark.parametrize("collate", ["None", "levada.collate_packed"])
+def test_collate_packed_by_name_is_what_packs_without_it(tmp_path: pathlib.Path, collate: str) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        job(f"""
+        by = levada.Balance("flops", pad_to=8, length=lambda sample: sample["n"])
+        def own(samples):
+            for sample in samples:
+                yield {{"ids": sample["tokens"], "labels": sample["labels"], "n": len(sample["tokens"]), "name": sample["name"]}}
+        feed = levada.Feed(own(samples()), batch=20, balance=by, max_tokens=1000, collate={collate})
+        positions = 0
+        for batch in feed:
+            ends = batch["cu_seqlens"][0].tolist()
+            positions += ends[-1]
+            for number, begin, end in zip(numbers_of(batch), ends, ends[1:]):
+                length = lengths()[number]
+                assert end - begin == -(-length // 8) * 8
+                assert batch["labels"][0, begin:end].tolist() == [*range(length), *[-100] * (end - begin - length)]
+        if rank == 0:
+            assert feed.balance_report["tokens"] == sum(-(-length // 8) * 8 for length in lengths())
+        def mixed():
+            for number, sample in enumerate(samples()):
+                yield {{"tokens": sample["tokens"].astype(np.int32)}} if number == 50 else {{"tokens": sample["tokens"]}}
+        try:
+            for batch in levada.Feed(mixed(), batch=20, max_tokens=1000, collate={collate}):
+                pass
+        except levada.InvalidArgument as error:
+            tell(error=str(error), positions=positions)
+        """),
+    )
+    for (mine,) in told:
+        assert "rank 0 could not read step 1" in mine["error"] and "field tokens of a packed row: sample" in mine["error"]
+        assert "Traceback" not in mine["error"]
+    assert sum(mine["positions"] for (mine,) in told) == sum(-(-_length(number) // 8) * 8 for number in range(200))
+
+
+def test_a_collate_function_of_ones_own_makes_the_batches_of_balanced_samples(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        job("""
+        def padded(samples):
+            longest = max(len(sample["tokens"]) for sample in samples)
+            tokens = levada.empty((len(samples), longest), "int64")
+            tokens[:] = -1
+            for row, sample in zip(tokens, samples):
+                row[: len(sample["tokens"])] = sample["tokens"]
+            return {"tokens": tokens, "name": [sample["name"] for sample in samples]}
+        feed = levada.Feed(samples(), batch=20, balance="flops", max_tokens=1000, collate=padded)
+        got = []
+        for batch in feed:
+            numbers = numbers_of(batch)
+            for number, row in zip(numbers, batch["tokens"]):
+                assert (row[row >= 0] == number).all() and (row >= 0).sum() == lengths()[number]
+            got.append([feed.step, feed.micro, feed.num_micro, numbers])
+        def refuses(samples):
+            raise KeyError("image")
+        try:
+            next(levada.Feed(samples(), batch=20, balance="flops", collate=refuses))
+        except levada.SourceError as error:
+            tell(got=got, error=str(error))
+        """),
+    )
+    steps = by_step(told)
+    assert {step: sorted(numbers) for step, numbers in steps.items()} == {
+        step: list(range(40 * (step - 1), 40 * step)) for step in range(1, 6)
+    }
+    for (mine,) in told:
+        assert "could not read step 0" in mine["error"] and "KeyError: 'image'" in mine["error"] and "refuses" in mine["error"]
 
 
 def test_ranks_that_ask_for_different_balances_hear_of_it(tmp_path: pathlib.Path) -> None:
@@ -338,11 +515,28 @@ def test_packed_rows_hold_samples_side_by_side() -> None:
     [
         ([], "at least one sample"),
         ([{"tokens": [1]}, {"tokens": [1], "more": 2}], "sample 1 of a packed row has fields"),
-        ([{"tokens": np.ones(1)}, {"tokens": np.ones(1, np.float32)}], "field tokens of sample 1"),
+        ([{"tokens": np.ones(1)}, {"tokens": np.ones(1, np.float32)}], "field tokens of a packed row: sample 1 is float32"),
+        ([{"labels": np.ones(1, np.uint8), "tokens": [1]}], "cannot be padded with -100"),
         ([{"tokens": [1], "cu_seqlens": 1}], "gets itself"),
         ([{"text": "a"}], "length="),
     ],
 )
 def test_samples_that_fit_no_row_are_refused(samples: list[Any], why: str) -> None:
     with pytest.raises(levada.InvalidArgument, match=why):
-        levada.collate_packed(samples)
+        levada.collate_packed(samples, pad_to=2)
+
+
+def test_packed_rows_are_made_of_any_numbers() -> None:
+    backwards = np.arange(12, dtype=np.int16).reshape(6, 2)[::-2]
+    row = levada.collate_packed(
+        [
+            {"tokens": (1, 2, 3), "scores": [0.5, 1, 2], "flags": [True, False, True], "rows": backwards, "words": ["a", "b", "c"]},
+            {"tokens": [4], "scores": [3.0], "flags": [True], "rows": backwards[:1].astype(">i2"), "words": ["d"]},
+        ]
+    )
+    assert row["tokens"].tolist() == [[1, 2, 3, 4]] and row["tokens"].dtype == np.int64
+    assert row["scores"].tolist() == [[0.5, 1, 2, 3]] and row["scores"].dtype == np.float64
+    assert row["flags"].tolist() == [[True, False, True, True]] and row["flags"].dtype == bool
+    assert row["rows"].tolist() == [[[10, 11], [6, 7], [2, 3], [10, 11]]] and row["rows"].dtype == np.int16
+    assert row["words"] == [["a", "b", "c"], ["d"]]
+    assert levada.collate_packed([{"tokens": np.array([1]), "text": np.array(["a"])}])["text"] == [np.array(["a"])]

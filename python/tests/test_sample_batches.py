@@ -85,7 +85,7 @@ def test_a_batch_is_divided_by_tokens() -> None:
         batch.balanced(4, cost="weights")
     with pytest.raises(levada.InvalidArgument, match="in place of ids"):
         exchange.destinations(levada.Mesh(dp=2), [["a"], ["b"]], balance="flops")
-    with pytest.raises(levada.InvalidArgument, match="not a function"):
+    with pytest.raises(levada.InvalidArgument, match="levada.exchange.balance"):
         exchange.destinations(levada.Mesh(dp=2), batch, balance=levada.Balance(lambda sample: 1))
     assert exchange.balance([5, 4, 3, 2], 2) == [[0, 3], [1, 2]]
     assert exchange.balance([9, 1, 1, 1], 2, equal=True) != exchange.balance([9, 1, 1, 1], 2)

@@ -105,3 +105,30 @@ def test_arrays_beside_tensors_stay_read_only(tmp_path: pathlib.Path) -> None:
         """,
     )
     assert [[each["writeable"] for each in mine] for mine in told] == [[False, True, True]] * 2
+
+
+def test_packed_rows_of_torch_tensors_hold_what_assignments_would() -> None:
+    lengths = [5, 1, 8]
+    samples = [
+        {
+            "tokens": torch.arange(n) + 10 * n,
+            "labels": torch.arange(n, dtype=torch.int32),
+            "weights": torch.rand(n, 3).to(torch.bfloat16),
+            "parameter": torch.nn.Parameter(torch.rand(n)),
+            "strided": torch.rand(n, 4)[:, ::2],
+            "conjugate": torch.rand(n, dtype=torch.complex64).conj(),
+            "id": torch.tensor(n),
+        }
+        for n in lengths
+    ]
+    row = levada.collate_packed(samples, pad_to=4)
+    for field, fill in {"tokens": 0, "labels": -100, "weights": 0, "parameter": 0, "strided": 0, "conjugate": 0}.items():
+        first = samples[0][field]
+        expected = torch.full((1, 20, *first.shape[1:]), fill, dtype=first.dtype)
+        for begin, sample in zip((0, 8, 12), samples):
+            expected[0, begin : begin + len(sample[field])] = sample[field].detach()
+        assert row[field].dtype == first.dtype and torch.equal(row[field], expected)
+    assert row["id"] == [sample["id"] for sample in samples]
+    assert row["cu_seqlens"].tolist() == [[0, 8, 12, 20]] and row["position_ids"].dtype == torch.int64
+    with pytest.raises(levada.InvalidArgument, match="cannot be padded with -100"):
+        levada.collate_packed([{"tokens": [1], "labels": torch.ones(1, dtype=torch.uint8)}], pad_to=2)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import operator
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from levada._levada import BalancedBy
+from levada._levada import BalancedBy, pack_field
 from levada.base.errors import InvalidArgument
-from levada.batch.memory import empty
+from levada.batch.memory import begin_batch, empty
 
 Cost = str | Callable[[Any], int | tuple[int, int]]
 Size = tuple[int, int, int, int, int]
@@ -19,6 +20,7 @@ Size = tuple[int, int, int, int, int]
 
 _LENGTHS = ("tokens", "input_ids")
 _MADE = ("cu_seqlens", "max_seqlen")
+_FIELD = re.compile(r"field\((.+)\)")
 _IGNORED = {"labels": -100}
 """The value of padding by field; 0 in other fields."""
 
@@ -28,9 +30,9 @@ class Balance:
     """How to divide the samples of each step over data-parallel ranks, so that all have about the same work.
 
     - `cost`: what a sample costs. "tokens": its length. "flops": a cost that grows with the square of its length as attention
-      does, for a model of hidden size 4096; "flops(hidden=8192)" and "flops(linear=24576,quadratic=1)" set others. Or a
-      function of a sample of an iterable, such as `lambda sample: sample["weight"]`, that returns an integer, or two for
-      two parts of a model, of which the worse one counts.
+      does, for a model of hidden size 4096; "flops(hidden=8192)" and "flops(linear=24576,quadratic=1)" set others. For
+      samples of an iterable also "field(weight)", the integer in their field `weight`, or a function of a sample that returns
+      an integer, or two for two parts of a model, of which the worse one counts.
     - `counts`: "equal": each rank has the same number of samples; "free": as many as balances best. None: "free" with
       micro-batches, else "equal".
     - `order`: the order of a rank's micro-batches: "as-read", "long-first", or "paired", a costly one beside a cheap one.
@@ -57,7 +59,10 @@ class Balance:
         if not isinstance(self.cost, str) and not callable(self.cost):
             raise InvalidArgument(f"cost is {self.cost!r}; it must be a name, such as \"flops\", or a function of a sample")
         if self.cost == "weights":
-            raise InvalidArgument("cost is \"weights\"; give a function of a sample that returns its weight")
+            raise InvalidArgument(
+                'cost is "weights"; name the field that holds a sample\'s weight, as in "field(weight)", or give a function of a '
+                "sample that returns it"
+            )
         if isinstance(self.pad_to, bool) or not isinstance(self.pad_to, int) or self.pad_to < 1:
             raise InvalidArgument(f"pad_to must be a whole number of 1 or more, got {self.pad_to!r}")
         if isinstance(self.max_delay, bool) or not isinstance(self.max_delay, int) or not 0 <= self.max_delay < 2**31:
@@ -66,10 +71,19 @@ class Balance:
             raise InvalidArgument(f'too_long is {self.too_long!r}; it must be "error" or "cut"')
         self.resolved(0)
 
+    @property
+    def weight(self) -> Callable[[Any], Any] | None:
+        """The cost as a function of a sample; None where it follows from a sample's length."""
+        if not isinstance(self.cost, str):
+            return self.cost
+        field = _FIELD.fullmatch(self.cost)
+        return None if field is None else operator.itemgetter(field[1])
+
     def resolved(self, max_tokens: int) -> BalancedBy:
         """Returns the options of the C++ core. Raises InvalidArgument."""
         counts = self.counts or ("free" if max_tokens else "equal")
-        return BalancedBy(self.cost if isinstance(self.cost, str) else "weights", counts, self.order, max_tokens, self.max_delay)
+        cost = self.cost if isinstance(self.cost, str) and self.weight is None else "weights"
+        return BalancedBy(cost, counts, self.order, max_tokens, self.max_delay)
 
 
 class RefusedSample(InvalidArgument):
@@ -85,7 +99,8 @@ class Samples:
         if balance.too_long == "cut" and max_tokens is not None:
             self._limit = max_tokens // balance.pad_to * balance.pad_to
         self._length = balance.length or length_of
-        self._collate = collate
+        self._weight = balance.weight
+        self._collate = None if collate is collate_packed else collate
         self._taken: list[Any] = []
 
     def take(self, iterator: Iterator[Any], count: int) -> list[Size]:
@@ -127,9 +142,9 @@ class Samples:
     def _size(self, sample: Any) -> Size:
         length, pad = self._tokens(sample), self._balance.pad_to
         tokens = -(-length // pad) * pad
-        if isinstance(self._balance.cost, str):
+        if self._weight is None:
             return tokens, tokens * tokens, 0, 0, tokens - length
-        cost = _call(self._balance.cost, "cost", sample)
+        cost = _call(self._weight, "cost", sample)
         first, second = cost if isinstance(cost, tuple) else (cost, 0)
         return tokens, tokens * tokens, _whole(first, "cost", sample), _whole(second, "cost", sample), tokens - length
 
@@ -198,12 +213,14 @@ def collate_packed(
     keys = list(mappings[0])
     for at, sample in enumerate(mappings):
         if list(sample) != keys and set(sample) != set(keys):
-            raise InvalidArgument(f"sample {at} of a packed row has fields {sorted(map(str, sample))}, the first has {sorted(map(str, keys))}")
+            fields, first = (sorted(map(str, each)) for each in (sample, keys))
+            raise InvalidArgument(f"sample {at} of a packed row has fields {fields}, the first has {first}")
     if taken := [key for key in _MADE if key in keys]:
         raise InvalidArgument(f"samples have a field {taken[0]}, which a packed row gets itself; leave it out of them")
     lengths = [length(sample) for sample in samples]
     ends = list(itertools.accumulate(-(-each // pad_to) * pad_to for each in lengths))
     begins = [0, *ends[:-1]]
+    begin_batch(_expected_bytes(mappings[0], lengths[0], ends))
     row: dict[Any, Any] = {
         key: _packed(key, [sample[key] for sample in mappings], lengths, begins, ends[-1]) for key in keys
     }
@@ -223,34 +240,55 @@ def collate_packed(
     return row
 
 
+def _expected_bytes(first: Mapping[Any, Any], length: int, ends: list[int]) -> int:
+    """What the tensors of a packed row take, if the fields of its first sample are those of all."""
+    per_position = 8  # of position_ids
+    for value in first.values():
+        if isinstance(value, (list, tuple)):
+            per_position += 8 if len(value) == length else 0
+        elif getattr(value, "ndim", 0) > 0 and len(value) == length:
+            per_position += -(-getattr(value, "nbytes", 0) // length)
+    return ends[-1] * per_position + 4 * (len(ends) + 2) + 64 * (len(first) + 3)
+
+
 def _packed(key: Any, values: list[Any], lengths: list[int], begins: list[int], size: int) -> Any:
     """Returns a field of a packed row: one tensor, or the values unchanged."""
+
+    def make(shape: list[int], dtype: str) -> tuple[Any, Any]:
+        torch = sys.modules.get("torch")
+        row = empty(shape, values[0].dtype if torch is not None and isinstance(values[0], torch.Tensor) else dtype)
+        value = _IGNORED.get(key, 0)
+        return row, None if value == 0 or sum(lengths) == size else _element(key, row, value)
+
+    row = pack_field(str(key), values, lengths, begins, size, _converted, make)
+    return values if row is None else row
+
+
+def _element(key: Any, row: Any, value: int) -> Any:
+    """Returns a tensor like the row that has the one element `value`."""
+    import numpy as np
+
+    refusal = InvalidArgument(f"field {key} is of {row.dtype} and cannot be padded with {value}; give it another dtype")
+    try:
+        element = np.full(1, value, row.dtype) if isinstance(row, np.ndarray) else row.new_full((1,), value)
+    except (OverflowError, RuntimeError) as error:
+        raise refusal from error
+    (held,) = element.tolist()
+    if not isinstance(held, float) and held != value:
+        raise refusal
+    return element
+
+
+def _converted(value: Any) -> Any:
+    """Returns a tensor or an array for one that is not contiguous, or for a list of numbers; None for anything else."""
     import numpy as np
 
     torch = sys.modules.get("torch")
-    if torch is not None and all(isinstance(value, torch.Tensor) for value in values):
-        tensors: list[Any] = values
-    else:
-        if not all(_is_of_numbers(value) for value in values):
-            return values
-        tensors = [np.asarray(value) for value in values]
-    if not all(_is_as_long(tensor, length) for tensor, length in zip(tensors, lengths, strict=True)):
-        return values
-    first = tensors[0]
-    for at, tensor in enumerate(tensors):
-        if tensor.dtype != first.dtype or tensor.shape[1:] != first.shape[1:]:
-            raise InvalidArgument(
-                f"field {key} of sample {at} of a packed row is {tensor.dtype} of shape {list(tensor.shape)}, that of the "
-                f"first {first.dtype} of shape {list(first.shape)}"
-            )
-    row = empty((1, size, *first.shape[1:]), first.dtype)
-    at = 0
-    for tensor, begin in zip(tensors, begins, strict=True):
-        row[0, at:begin] = _IGNORED.get(key, 0)
-        at = begin + len(tensor)
-        row[0, begin:at] = tensor
-    row[0, at:] = _IGNORED.get(key, 0)
-    return row
+    if torch is not None and isinstance(value, torch.Tensor):
+        return value.detach().cpu()
+    if isinstance(value, np.ndarray):
+        return None if value.dtype.kind in "OSUMm" else np.asarray(value, value.dtype.newbyteorder("="))
+    return np.asarray(value) if _is_of_numbers(value) else None
 
 
 def _is_of_numbers(value: Any) -> bool:

@@ -44,6 +44,12 @@ def empty(shape: int | Sequence[int], dtype: Any = "float64") -> Any:
     return torch.empty(sizes, dtype=dtype) if torch is not None and is_torch else np.empty(sizes, dtype)
 
 
+def begin_batch(size: int) -> None:
+    """Begins a batch of this thread, whose tensors made by empty() have `size` bytes in all, each rounded up to 64."""
+    if _job is not None:
+        _job.begin_batch(size)
+
+
 def collate(samples: Sequence[Any]) -> Any:
     """Makes one batch of samples of the same structure, in the memory that the running feed sends from: a collate_fn for a
     DataLoader.
@@ -60,8 +66,7 @@ def collate(samples: Sequence[Any]) -> Any:
     data = sys.modules.get("torch.utils.data")
     if data is not None and data.get_worker_info() is not None:
         return data.default_collate(list(samples))
-    if _job is not None:
-        _job.begin_batch(len(samples) * _bytes_of(samples[0], torch) + _ALIGNMENT * _leaves_of(samples[0]))
+    begin_batch(len(samples) * _bytes_of(samples[0], torch) + _ALIGNMENT * _leaves_of(samples[0]))
     return _batch(samples, torch)
 
 

@@ -16,7 +16,7 @@ from levada.batch.balance import Balance, Cost
 from levada.batch.devices import mover
 from levada.corpus.corpus import Corpus, PathLike
 from levada.feed.history import write_feed_history
-from levada.feed.passes import Beginning, FeedPass, PassOptions, begin_corpus, begin_iterable
+from levada.feed.passes import Beginning, FeedPass, PassOptions, begin_corpus, begin_iterable, whole_steps
 from levada.feed.readers import ITERATE
 from levada.feed.states import FeedState, read_state
 from levada.job.groups import size_of
@@ -99,7 +99,8 @@ class Feed:
       balance, and the same states resume it.
     - `max_tokens`: splits each rank's samples of a step into micro-batches of at most this many tokens, the same number of
       micro-batches on every rank. Each is one item of the iteration; `micro` and `num_micro` are its number and their count.
-    - `collate`: makes a batch from a list of an iterable's balanced samples; None: levada.collate_packed.
+    - `collate`: makes a batch from a list of an iterable's balanced samples; None:
+      levada.collate_packed, with the balance's pad_to and length.
     - `tail`: what happens to a last round that the data do not fill. "drop" leaves it out. If `batch` is given, also "pad",
       which repeats the last sample with a loss_mask of 0, and "short", which leaves the last ranks fewer rows or none.
     - `depth`: how many batches a rank may be behind its reader; 0 means pp + 2.
@@ -232,13 +233,17 @@ class Feed:
         by = self.balance
         if self.max_tokens is not None and self.max_tokens < by.pad_to:
             raise InvalidArgument(f"max_tokens is {self.max_tokens}; with pad_to={by.pad_to} no sample fits a micro-batch")
-        of_samples = [not isinstance(by.cost, str), by.length, by.pad_to > 1, by.too_long != "error", self.collate]
+        of_samples = [by.weight, by.length, by.pad_to > 1, by.too_long != "error", self.collate]
         if not self._is_corpus and by.max_delay > 0:
-            raise InvalidArgument("the samples of an iterable come one behind the other; max_delay is for a Corpus")
+            raise InvalidArgument(
+                f"max_delay is {by.max_delay}, but the samples of an iterable come one behind the other, and a state could not "
+                "hold those that wait; use a Corpus, let the loader itself yield long samples together, or cut them with "
+                'too_long="cut"'
+            )
         if self._is_corpus and any(of_samples):
             raise InvalidArgument(
-                "cost as a function, length, pad_to and too_long of a Balance and collate are for samples of an iterable: a Corpus knows "
-                "the lengths of its own, and cuts and pads by options of its own"
+                "cost as a field or function, length, pad_to and too_long of a Balance and collate are for samples of an "
+                "iterable: a Corpus knows the lengths of its own, and cuts and pads by options of its own"
             )
 
     def _layout(self, layout: Layout | Mapping[str, Placements] | None, divide: str) -> Layout:
@@ -376,7 +381,7 @@ class Feed:
 
     @property
     def end(self) -> dict[str, Any] | None:
-        """Why the pass ended: cause, step, rank, message; None while it runs. The causes "exhausted", "steps", "stopped"
+        """Why the pass ended: cause, step (the number of whole steps), rank, message; None while it runs. The causes "exhausted", "steps", "stopped"
         (request_stop()) and "failed" are the same on every rank. "left": this rank left its loop; "abandoned": another rank
         had left before."""
         return None if self._last is None else self._last.end
@@ -442,7 +447,7 @@ class Feed:
             (cursor, samples), epoch = (self._cursor, self._samples), self._epoch
         else:
             epoch = self._began_epoch
-            whole = last.step - (last.micro + 1 < last.num_micro)  # A run resumes before or after a whole step.
+            whole = whole_steps(last)  # A run resumes before or after a whole step.
             if whole > 0 and last.cursor:
                 cursor, samples = last.cursor, 0
             else:

@@ -20,7 +20,13 @@ bool BatchMemory::is_idle(const std::shared_ptr<Batch>& batch) {
 }
 
 void BatchMemory::begin(std::size_t bytes) {
-  if (is_usable()) start(bytes);
+  if (!is_usable()) return;
+  {
+    // Blocks of one size are used again; of ever new sizes each would have to be mapped anew.
+    const std::lock_guard lock(mutex_);
+    bytes = std::max(bytes, expected_);
+  }
+  start(bytes);
 }
 
 Tensor BatchMemory::empty(DType dtype, const Shape& shape) {

@@ -23,7 +23,8 @@ class BatchMemory {
  public:
   explicit BatchMemory(const std::shared_ptr<Engine>& engine) : engine_(engine) {}
 
-  /// Begins a batch of the calling thread's, whose tensors have `bytes` in all.
+  /// Begins a batch of the calling thread's, whose tensors have `bytes` in all. Its Block is no smaller than those
+  /// before.
   void begin(std::size_t bytes);
   /// Writable, content unset. Throws InvalidArgument for a shape that is none.
   Tensor empty(DType dtype, const Shape& shape);

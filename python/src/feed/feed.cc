@@ -169,7 +169,7 @@ class Pass {
     if (!end) return nb::none();
     nb::dict values;
     values["cause"] = std::string(to_string(end->cause));
-    values["step"] = end->step;
+    values["step"] = end->at.step;
     values["rank"] = end->rank;
     values["message"] = end->message;
     return values;
