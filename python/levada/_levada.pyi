@@ -1242,5 +1242,10 @@ def report_failed_start(kind: str, message: str) -> None:
     The same, in a rank that has not begun to join its job: the ranks that wait for it receive the error and end.
     """
 
+def printable(text: str) -> str:
+    """
+    `text` as it can be shown on one line of a terminal, control characters escaped.
+    """
+
 def command(arguments: Sequence[str], self: Sequence[str], open_tokenizer: Callable[[str, str], Tokenizer], formats: Sequence[TextFormat], remote: RemoteFiles) -> int:
     """Runs the `levada` command and returns its exit status."""

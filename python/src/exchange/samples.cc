@@ -11,6 +11,7 @@
 #include <variant>
 
 #include "levada/base/error.h"
+#include "levada/base/text.h"
 #include "levada/tree/codec.h"
 #include "python/src/batch/trees.h"
 #include "python/src/bindings.h"
@@ -70,7 +71,7 @@ bool has_elements(const Tree& tree) {
 
 /// As batches hold it.
 PlainValue value_of(nb::handle value, const std::string& name) {
-  const auto place = [&] { return fmt::format("values['{}']", name); };
+  const auto place = [&] { return fmt::format("values['{}']", printable(name)); };
   if (auto leaf = plain_leaf(value, place); leaf && !std::holds_alternative<Bytes>(*leaf)) {
     return std::visit(
         [](auto&& plain) -> PlainValue {
@@ -136,7 +137,7 @@ void set_items(Samples& samples, std::string name, nb::handle items, nb::handle 
       continue;
     }
     TensorKind kind{};
-    const auto path = fmt::format("key {}, item {}", key.name, tensors.size());
+    const auto path = fmt::format("key {}, item {}", printable(key.name), tensors.size());
     if (!libraries.is_tensor(item, kind)) throw nb::type_error(fmt::format("{} is no tensor", path).c_str());
     if (kind == TensorKind::torch) samples.kind = kind;
     Tensor tensor = libraries.from_python(item, kind, path);
