@@ -1,8 +1,11 @@
 """The C++ core of levada; use the package levada."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, overload
+from typing import Any, NoReturn, overload
 
+
+def throw_no_thread(what: str) -> NoReturn:
+    """Raises EngineError: the system refused a thread for `what`."""
 
 class Metric:
     """One number of a run, now."""

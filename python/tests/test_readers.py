@@ -5,6 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import pathlib
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -316,6 +318,68 @@ def test_an_interrupt_of_its_end_does_not_spare_a_process(monkeypatch: pytest.Mo
         _exits.end(process, 100.0)
     join(30)
     assert process.exitcode == -signal.SIGKILL and not interrupts
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "levada.Feed(range(5), iterate='process')",
+        "levada.Pipeline(range(5)).dispatch().map(str).run(2, context='spawn')",
+    ],
+)
+def test_an_interrupt_while_a_process_starts_leaves_none(tmp_path: pathlib.Path, source: str) -> None:
+    run_interrupted_start(tmp_path, f"next(iter({source}))", "print(multiprocessing.active_children() == [])")
+
+
+def test_a_process_whose_start_is_interrupted_does_not_outlive_the_interpreter(tmp_path: pathlib.Path) -> None:
+    process = "multiprocessing.get_context('spawn').Process(target=time.sleep, args=(1000,))"
+    run_interrupted_start(tmp_path, f"process = {process}; exits.start(process)", "print(process.is_alive())")
+
+
+def run_interrupted_start(folder: pathlib.Path, begin: str, then: str) -> None:
+    """Runs a program that gets SIGINT as soon as its first process has started, and then prints True."""
+    script = folder / "script.py"
+    script.write_text(
+        f"""
+import multiprocessing, os, signal, time
+import levada
+from levada.base import exits
+start = multiprocessing.process.BaseProcess.start
+def interrupted(process):
+    start(process)
+    os.kill(os.getpid(), signal.SIGINT)
+if __name__ == "__main__":
+    multiprocessing.process.BaseProcess.start = interrupted
+    try:
+        {begin}
+    except KeyboardInterrupt:
+        {then}
+    print(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+"""
+    )
+    ran = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
+    assert (ran.returncode, ran.stdout) == (0, "True\nFalse\n"), ran.stderr
+
+
+def test_a_process_may_take_as_long_to_start_as_the_feed_waits(tmp_path: pathlib.Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        """
+import time
+import levada
+if __name__ == "__main__":
+    began = time.monotonic()
+    try:
+        list(levada.Feed(range(3), iterate="process", timeout=2))
+    except levada.SourceError as error:
+        print(error)
+    assert time.monotonic() - began < 30
+else:
+    time.sleep(100)
+"""
+    )
+    ran = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
+    assert "which is to iterate range, did not start within 2 s, the timeout of the feed" in ran.stdout, ran.stderr
 
 
 def test_interrupts_again_and_again_leave_neither_a_process_nor_a_hang(tmp_path: pathlib.Path) -> None:

@@ -277,3 +277,30 @@ def test_ranks_on_several_hosts_are_joined_by_the_default_group(tmp_path: pathli
         assert mine[0] == {"engine": "shm+c10d", "host_of": [0, 1, 1]} and mine[1] == {"same": True}
         assert "on 2 hosts" in str(mine[2]["text"])
         assert mine[3] == {"got": 2, "feed": [rank, rank + 3]}
+
+
+def test_a_thread_that_is_refused_is_told_with_the_limits_to_raise(tmp_path: pathlib.Path) -> None:
+    told = process_groups.succeed(
+        tmp_path,
+        2,
+        """
+        import threading, levada.ddp
+        start = threading.Thread.start
+        def refuse(thread):
+            if thread.name.startswith("levada") and thread.name.endswith(refused):
+                raise RuntimeError("can't start new thread")
+            start(thread)
+        threading.Thread.start = refuse
+        for refused, use in (
+            ("_flush", lambda: levada.join(dist.group.WORLD, engine="c10d")),
+            ("ddp", lambda: levada.ddp.State(dist.group.WORLD)),
+        ):
+            try:
+                use()
+            except levada.EngineError as error:
+                tell(text=str(error))
+        """,
+    )
+    for mine in told:
+        assert len(mine) == 2
+        assert all("cannot start a thread for" in str(each["text"]) and "(ulimit -u" in str(each["text"]) for each in mine)

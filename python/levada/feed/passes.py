@@ -150,7 +150,7 @@ def _read_cursor(options: PassOptions, cursor: bytes) -> tuple[int, int, Any]:
 def _reader_of(options: PassOptions, source: Any, state: Any, handoff: Handoff, counted: Counted) -> Reader:
     samples = None if options.balance is None else Samples(options.balance, options.max_tokens, options.collate)
     if options.iterate == "process":
-        return ProcessReader(source, state, handoff, options.allow_pickle, samples, counted)
+        return ProcessReader(source, state, handoff, options.allow_pickle, samples, counted, options.timeout)
     maker = open_maker(source, state, handoff, options.allow_pickle, samples, counted)
     return InlineReader(maker) if options.iterate == "inline" else BackgroundReader(maker)
 
