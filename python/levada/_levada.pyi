@@ -528,9 +528,10 @@ class Pass:
     def balance(self) -> BalanceReport | None:
         """What the steps that this rank planned come to, if it plans any."""
 
-    @property
-    def cursor(self) -> bytes:
-        """Where to resume behind the batch taken last. Raises Unsupported."""
+    def position(self) -> tuple[int, bytes]:
+        """
+        Returns how many steps have been taken whole, and the cursor behind them. Raises Unsupported.
+        """
 
     @property
     def state(self) -> tuple[bytes, str] | None:

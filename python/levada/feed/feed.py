@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import numbers
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from levada._levada import Layout, Mesh, Metric, Pass, Replicate, Shard, Stages, Zigzag
 from levada.base.errors import Error, InvalidArgument, Unsupported
@@ -69,6 +71,15 @@ def _check_seconds(name: str, seconds: Any) -> None:
 
 
 _MOST_SECONDS = 1e8
+
+
+class _Last(NamedTuple):
+    """The pass begun last."""
+
+    core: Pass
+    began: FeedState
+    """Where."""
+    begin: Beginning
 
 
 class Feed:
@@ -194,14 +205,12 @@ class Feed:
         self._number = _number_in(self.group)
         self._passes = 0  # begun
         self._has_opened_corpus = False
-        self._epoch = 0
-        self._cursor = b""
-        self._samples = 0  # to pass over behind the cursor
-        self._began_at = b"", 0  # cursor and samples of the pass under way
-        self._began_epoch = 0
+        # Other threads may ask meanwhile: what belongs together is replaced as one value.
+        self._next = FeedState("corpus" if self._is_corpus else "iterable", b"", 0, 0)  # where the next pass begins
         self._own: FeedPass | None = None  # of next()
         self._running: weakref.ref[FeedPass] | None = None
-        self._last: Pass | None = None
+        self._last: _Last | None = None
+        self._beginning = threading.RLock()
 
     def _check(self, iterate: str, divide: str, tail: str, skip: int) -> None:
         """Refuses what does not fit together."""
@@ -285,24 +294,49 @@ class Feed:
         return self._start()
 
     def _start(self) -> FeedPass:
-        running = self._running() if self._running is not None else None
-        self._own = self._running = None
-        if running is not None:
-            running.supersede()
-        options = self._options()
-        begin = self._begin(options)
-        self._passes += 1
-        started = FeedPass(options, begin, f"pass {self._passes} of feed {self._number}", self._move)
-        # Weakly: a loop that is left drops its iterator, and that is how the other ranks hear of it.
-        self._running = weakref.ref(started)
-        self._last = started.core
-        return started
+        with self._one_thread():
+            running, self._own = self._running_pass(), None
+            if running is not None:
+                running.supersede()
+            if self._last is not None:
+                self._last.begin.stop()  # which a thread that has left a loop may not have come to yet
+            options = self._options()
+            at = self._next._replace(samples=self._next.samples + self.skip * self._samples_a_step)
+            begin = self._begin(options)
+            begin.first_sample += at.samples
+            self._passes += 1
+            started = FeedPass(options, begin, f"pass {self._passes} of feed {self._number}", self._move)
+            # Weakly: a loop that is left drops its iterator, and that is how the other ranks hear of it.
+            self._running = weakref.ref(started)
+            self._last = _Last(started.core, at, begin)
+            self._next, self.skip = self._next._replace(cursor=b"", samples=0), 0
+            return started
+
+    @contextlib.contextmanager
+    def _one_thread(self) -> Iterator[None]:
+        """Raises InvalidArgument while another thread begins a pass or says where the next one begins."""
+        if not self._beginning.acquire(blocking=False):
+            raise InvalidArgument(
+                "a call of this feed that begins a pass, or says where one begins, is under way on another thread; let one "
+                "thread at a time make it"
+            )
+        try:
+            yield
+        finally:
+            self._beginning.release()
+
+    def _running_pass(self) -> FeedPass | None:
+        """The pass under way, or one that has been closed and is still held."""
+        running = self._running
+        return None if running is None else running()
 
     def __next__(self) -> Any:
         """The next batch of a pass that the first next() begins and close() or iter() ends."""
-        if self._own is None:
-            self._own = self._start()
-        return next(self._own)
+        own = self._own
+        if own is None:
+            with self._one_thread():
+                own = self._own = self._own or self._start()
+        return next(own)
 
     def __enter__(self) -> Feed:
         return self
@@ -316,15 +350,15 @@ class Feed:
 
     def close(self) -> None:
         """Leaves the pass under way. All ranks may do so at the same step; on one that asks for more it is an error."""
-        running = self._running() if self._running is not None else None
-        self._own = self._running = None
+        running, self._own = self._running_pass(), None
         if running is not None:
             running.close()
 
     def request_stop(self) -> None:
         """Asks all ranks to stop soon, at one step; one rank is enough."""
-        if self._last is not None:
-            self._last.request_stop()
+        core = self._core
+        if core is not None:
+            core.request_stop()
 
     def set_epoch(self, epoch: int) -> None:
         """Which epoch the next pass is: tells the source, its dataset, sampler and batch sampler and that one's sampler,
@@ -332,10 +366,11 @@ class Feed:
         begins at its start; a Corpus refuses one that the state does not stand at the start of."""
         if not 0 <= epoch < 2**62:
             raise InvalidArgument(f"epoch must be from 0 to 2**62 - 1, got {epoch}")
-        if epoch != self._epoch and not self._is_corpus:
-            self._cursor, self._samples = b"", 0
-        self._epoch = epoch
-        tell_epoch(self.source, epoch)
+        with self._one_thread():
+            if epoch != self.epoch and not self._is_corpus:
+                self._next = self._next._replace(cursor=b"", samples=0)
+            self._next = self._next._replace(epoch=epoch)
+            tell_epoch(self.source, epoch)
 
     def __len__(self) -> int:
         """Steps of a whole pass, whether or not the next one skips some, where the source knows its length on this rank.
@@ -358,39 +393,51 @@ class Feed:
     @property
     def epoch(self) -> int:
         """What set_epoch() or load_state_dict() has set; 0 at first."""
-        return self._epoch
+        return self._next.epoch
+
+    @property
+    def _core(self) -> Pass | None:
+        """The pass begun last."""
+        last = self._last
+        return None if last is None else last.core
 
     @property
     def step(self) -> int:
         """Steps taken of the pass; of one with micro-batches, as soon as the first of them is."""
-        return 0 if self._last is None else self._last.step
+        core = self._core
+        return 0 if core is None else core.step
 
     @property
     def micro(self) -> int:
         """Which micro-batch of its step the batch taken last is, from 0."""
-        return 0 if self._last is None else self._last.micro
+        core = self._core
+        return 0 if core is None else core.micro
 
     @property
     def num_micro(self) -> int:
         """How many micro-batches that step has."""
-        return 1 if self._last is None else self._last.num_micro
+        core = self._core
+        return 1 if core is None else core.num_micro
 
     @property
     def end(self) -> dict[str, Any] | None:
         """Why the pass ended: cause, step, rank, message. None before. "exhausted", "steps", "stopped" (request_stop()) and
         "failed" are the same on every rank; this one "left" its loop, or was "abandoned" by a rank that left before."""
-        return None if self._last is None else self._last.end
+        core = self._core
+        return None if core is None else core.end
 
     @property
     def stats(self) -> dict[str, Any]:
         """Of the pass: batches, samples, bytes, copied_batches, bytes_read; seconds, and of those in next() waited_seconds
         and, with them, taken_seconds until the engine had given the batches."""
-        return {} if self._last is None else self._last.stats
+        core = self._core
+        return {} if core is None else core.stats
 
     def metrics(self, labels: Mapping[str, str] | None = None) -> list[Metric]:
         """The same as `levada_feed_..._total`, for a MetricsExporter; each with `labels`. Of a pass under way they are of now,
         also for another thread, while this one waits for a batch."""
-        return [] if self._last is None else self._last.metrics(list((labels or {}).items()))
+        core = self._core
+        return [] if core is None else core.metrics(list((labels or {}).items()))
 
     @property
     def balance_report(self) -> dict[str, Any] | None:
@@ -399,7 +446,8 @@ class Feed:
         `busiest` rank, of the `busiest_unbalanced` if ranks took the samples in their order, the `bound` below which no
         busiest rank can be, and the `mean`; of samples that `max_delay` let wait how many were `delayed`, and for how many `waited_steps` in all and
         `longest_wait` at most; `unused_share` of max_tokens; and a `series` of the same over time."""
-        report = None if self._last is None else self._last.balance
+        core = self._core
+        report = None if core is None else core.balance
         return None if report is None else json.loads(report.to_json())
 
     def write_report(self, path: PathLike) -> None:
@@ -415,12 +463,13 @@ class Feed:
     def _write_history(
         self, page: PathLike | None, trace: PathLike | None, *, source: str | None = None, error: str = ""
     ) -> None:
-        if self._last is None or not self.record:
+        core = self._core
+        if core is None or not self.record:
             raise InvalidArgument("nothing was recorded of this feed; make it with record=True and iterate it first")
         sequence = self.source.sequence if isinstance(self.source, Corpus) else 0
         data = {"source": source or f"a {type(self.source).__name__}", "sequence": sequence}
         write_feed_history(
-            self._options(), self._last, self._pipeline_story(), data, page=page, trace=trace, error=error
+            self._options(), core, self._pipeline_story(), data, page=page, trace=trace, error=error
         )
 
     def _pipeline_story(self) -> bytes | None:
@@ -434,40 +483,28 @@ class Feed:
         Unsupported for a loader's state that cannot be saved."""
         last = self._last
         if last is None:
-            (cursor, samples), epoch = (self._cursor, self._samples), self._epoch
-        else:
-            epoch = self._began_epoch
-            whole = last.step - (last.micro + 1 < last.num_micro)  # A step is resumed before it or behind it.
-            if whole > 0 and last.cursor:
-                cursor, samples = last.cursor, 0
-            else:
-                cursor, samples = self._began_at
-                samples += whole * self._samples_a_step
-        kind = "corpus" if self._is_corpus else "iterable"
-        return FeedState(kind, cursor, samples, epoch).encode()
+            return self._next.encode()
+        steps, cursor = last.core.position()
+        if steps > 0 and cursor:
+            return last.began._replace(cursor=cursor, samples=0).encode()
+        return last.began._replace(samples=last.began.samples + steps * self._samples_a_step).encode()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Lets the next pass begin where state_dict() was taken, in that epoch. Raises InvalidArgument for what is no such
         state, naming the key. The iteration raises it for a damaged cursor, and on every rank where the data have fewer
         items than the state counts."""
-        kind = "corpus" if self._is_corpus else "iterable"
-        position = read_state(state, kind)
-        self.close()
-        self._last = None
-        if self._epoch != position.epoch:
-            self.set_epoch(position.epoch)
-        self._cursor, self._samples = position.cursor, position.samples
+        position = read_state(state, self._next.source)
+        with self._one_thread():
+            self.close()
+            if self.epoch != position.epoch:
+                self.set_epoch(position.epoch)
+            self._next, self._last = position, None
 
     def _begin(self, options: PassOptions) -> Beginning:
-        """The source of the next pass, and where it begins; skip and a loaded state are used up."""
-        cursor, counted = self._cursor, self._samples
-        skipped = counted + self.skip * self._samples_a_step
-        self._began_at, self._began_epoch = (cursor, skipped), self._epoch
-        self._cursor, self._samples, self.skip = b"", 0, 0
-        if isinstance(self.source, Corpus):
-            begin = begin_corpus(options, self.source, self._epoch, cursor, is_first=not self._has_opened_corpus)
-            self._has_opened_corpus = True
-        else:
-            begin = begin_iterable(options, self.source, cursor, counted)
-        begin.first_sample += skipped
+        """The source of the next pass, at the cursor of where that begins."""
+        at = self._next
+        if not isinstance(self.source, Corpus):
+            return begin_iterable(options, self.source, at.cursor, at.samples)
+        begin = begin_corpus(options, self.source, at.epoch, at.cursor, is_first=not self._has_opened_corpus)
+        self._has_opened_corpus = True
         return begin

@@ -75,12 +75,13 @@ class Beginning:
             self._reader.watch(tell_where)
 
     def stop(self) -> None:
-        """Ends who makes items; what hangs is left to itself."""
-        if isinstance(self.source, Handoff):
-            self.source.stop()
-        if self._reader is not None:
-            self._reader.stop()
-        self._reader = self.make = self.where = None
+        """Ends who makes items; what hangs is left to itself. Several threads may call it."""
+        source, reader = self.source, self._reader
+        if isinstance(source, Handoff):
+            source.stop()
+        if reader is not None:
+            reader.stop()
+        self.source = self._reader = self.make = self.where = None
 
 
 _UNTIL_OPENED = 1e8
