@@ -314,6 +314,43 @@ def test_threads_store_read_and_plan_samples_side_by_side(tmp_path: pathlib.Path
     )
 
 
+def test_threads_divide_samples_and_make_batches_side_by_side(tmp_path: pathlib.Path) -> None:
+    run(
+        tmp_path,
+        """
+        lengths = [1 + 7 * number % 13 for number in range(64)]
+        batch = exchange.SampleBatch([f"s{n}" for n in range(64)], {"x": np.zeros(sum(lengths))}, {"x": lengths})
+        mesh = levada.Mesh(dp=4, tp=2)
+        def divide():
+            return [(each.ranks, each.ids) for each in exchange.destinations(mesh, batch, balance="flops")]
+        divided, parts, over = divide(), exchange.balance(lengths, 4), threading.Event()
+        def plan():
+            for _ in range(100):
+                assert divide() == divided and exchange.balance(lengths, 4) == parts
+        def loader():
+            for number in range(500):
+                made = levada.empty((50, 2))
+                made.fill(number)
+                yield {"x": made, "y": levada.collate([{"z": np.full(3, number)}] * 4)}
+                del made
+        def feed():
+            try:
+                for number, got in enumerate(levada.Feed(loader(), timeout=60)):
+                    assert (got["x"] == number).all() and (got["y"]["z"] == number).all()
+                return number
+            finally:
+                over.set()
+        def make():
+            while not over.is_set():
+                made = levada.empty((10, 3), "int32")
+                made.fill(7)
+                assert (made == 7).all() and levada.collate([{"z": np.ones(3)}] * 4)["z"].sum() == 12
+        outcomes = together(feed, plan, plan, make, make)
+        assert outcomes == [499, None, None, None, None], outcomes
+        """,
+    )
+
+
 def test_threads_pack_digest_index_and_plan_side_by_side(tmp_path: pathlib.Path) -> None:
     run(
         tmp_path,

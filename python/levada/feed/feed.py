@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 import numbers
 import sys
-import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from levada._levada import Layout, Mesh, Metric, Pass, Replicate, Shard, Stages, Zigzag
+from levada.base.callers import OneCaller
 from levada.base.errors import Error, InvalidArgument, Unsupported
 from levada.batch.balance import Balance, Cost
 from levada.batch.devices import mover
@@ -210,7 +209,7 @@ class Feed:
         self._own: FeedPass | None = None  # of next()
         self._running: weakref.ref[FeedPass] | None = None
         self._last: _Last | None = None
-        self._beginning = threading.RLock()
+        self._beginning = OneCaller("a call that begins a pass of this feed, or says where one begins,")
 
     def _check(self, iterate: str, divide: str, tail: str, skip: int) -> None:
         """Refuses what does not fit together."""
@@ -294,7 +293,7 @@ class Feed:
         return self._start()
 
     def _start(self) -> FeedPass:
-        with self._one_thread():
+        with self._beginning:
             running, self._own = self._running_pass(), None
             if running is not None:
                 running.supersede()
@@ -312,19 +311,6 @@ class Feed:
             self._next, self.skip = self._next._replace(cursor=b"", samples=0), 0
             return started
 
-    @contextlib.contextmanager
-    def _one_thread(self) -> Iterator[None]:
-        """Raises InvalidArgument while another thread begins a pass or says where the next one begins."""
-        if not self._beginning.acquire(blocking=False):
-            raise InvalidArgument(
-                "a call of this feed that begins a pass, or says where one begins, is under way on another thread; let one "
-                "thread at a time make it"
-            )
-        try:
-            yield
-        finally:
-            self._beginning.release()
-
     def _running_pass(self) -> FeedPass | None:
         """The pass under way, or one that has been closed and is still held."""
         running = self._running
@@ -334,7 +320,7 @@ class Feed:
         """The next batch of a pass that the first next() begins and close() or iter() ends."""
         own = self._own
         if own is None:
-            with self._one_thread():
+            with self._beginning:
                 own = self._own = self._own or self._start()
         return next(own)
 
@@ -366,7 +352,7 @@ class Feed:
         begins at its start; a Corpus refuses one that the state does not stand at the start of."""
         if not 0 <= epoch < 2**62:
             raise InvalidArgument(f"epoch must be from 0 to 2**62 - 1, got {epoch}")
-        with self._one_thread():
+        with self._beginning:
             if epoch != self.epoch and not self._is_corpus:
                 self._next = self._next._replace(cursor=b"", samples=0)
             self._next = self._next._replace(epoch=epoch)
@@ -494,7 +480,7 @@ class Feed:
         state, naming the key. The iteration raises it for a damaged cursor, and on every rank where the data have fewer
         items than the state counts."""
         position = read_state(state, self._next.source)
-        with self._one_thread():
+        with self._beginning:
             self.close()
             if self.epoch != position.epoch:
                 self.set_epoch(position.epoch)
