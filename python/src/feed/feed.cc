@@ -355,7 +355,8 @@ class WhenDropped {
     try {
       call_(value == nullptr ? nb::handle(Py_None) : nb::handle(value));
     } catch (nb::python_error& error) {
-      error.discard_as_unraisable("levada: leaving a feed");
+      if (error.matches(PyExc_KeyboardInterrupt)) PyErr_SetInterrupt();  // raised again where that can be
+      else error.discard_as_unraisable("levada: leaving a feed");
     }
     call_.reset();
     PyErr_Restore(type, value, trace);
