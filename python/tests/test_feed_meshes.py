@@ -159,3 +159,20 @@ def test_a_mesh_knows_its_own_rank_and_its_parts(tmp_path: pathlib.Path) -> None
         assert (mine["part"], mine["data"], mine["parts"], mine["epoch"]) == ("tp=2", [], "dp=2,tp=2", 0)
     with pytest.raises(KeyError, match="cp"):
         levada.Mesh(dp=2)["cp"]
+
+
+def test_ranks_with_different_layouts_get_one_message_of_one_line(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        """
+        layout = {"x": ["shard(tp,0)"], "y\\x1b*": "replicate(tp)"} if rank else {"x": "replicate(tp)"}
+        try:
+            list(levada.Feed([{"x": np.zeros(4)}], mesh=levada.Mesh(tp=2), layout=layout, timeout=60))
+        except levada.InvalidArgument as error:
+            tell(error=str(error))
+        """,
+    )
+    (first,), (second,) = ([each["error"] for each in mine] for mine in told)
+    assert first == second and first.isprintable(), (first, second)
+    assert "layout" in first and "rank 1" in first and "rank 0" in first and "shard(tp,0)" in first, first
