@@ -138,9 +138,9 @@ TEST_F(AtomicFileTest, DoesNotWriteToAFileThatSomebodyElseHoldsOpenOrHasLinked) 
 TEST_F(AtomicFileTest, RefusesThePartialFileOfAnotherUser) {
   const auto partial = path().substr(0, path().size() - 5) + ".state.partial";
   std::ofstream(partial) << "theirs";
-  const bool is_theirs = ::chown(partial.c_str(), 12345, 12345) == 0;  // Only root can do that.
+  if (::chown(partial.c_str(), 12345, 12345) != 0) GTEST_SKIP() << "only root can give a file to another user";
   EXPECT_THAT(fault_of([&] { AtomicFile{path()}; }),
-              is_theirs ? HasSubstr(".state.partial belongs to another user: remove it") : HasSubstr("no fault"));
+              HasSubstr(".state.partial belongs to another user: remove it"));
 }
 
 TEST_F(AtomicFileTest, RemovesWhatDeadProcessesLeftAndNothingElse) {

@@ -68,11 +68,11 @@ void check_depth(const FeedArguments& arguments, const Job& job) {
   }
 }
 
-/// Shows the report. Throws if ranks that share their data received different data.
+/// Prints the report. Throws EngineError instead if ranks that share their data received different data.
 void show(const report::FeedReport& report, bool json) {
-  print(json ? report.to_json() + "\n" : report.to_text(output_style()));
   const auto difference = report::find_difference(report.ranks, report.peers);
   if (!difference.empty()) throw EngineError(difference);
+  print(json ? report.to_json() + "\n" : report.to_text(output_style()));
 }
 
 int feed_as_rank(const FeedArguments& arguments, const Job& job) {

@@ -117,7 +117,8 @@ std::string find_difference(const std::vector<RankReport>& ranks, const std::vec
       const auto* found = find_field(ranks.at(static_cast<std::size_t>(rank)), group.field);
       const bool equal = expected != nullptr && found != nullptr ? *expected == *found : expected == found;
       if (equal) continue;
-      return fmt::format("ranks {} and {} should hold the same {}, but theirs differ", first, rank, group.field);
+      return fmt::format("ranks {} and {} should hold the same {}, but theirs differ", first, rank,
+                         printable(group.field));
     }
   }
   return "";

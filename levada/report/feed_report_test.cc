@@ -129,6 +129,14 @@ TEST(FeedReport, NamesPeersWhoseBitsDiffer) {
   EXPECT_EQ(nlohmann::json::parse(report.to_json())["peers_identical"], false);
 }
 
+TEST(FeedReport, EscapesTheFieldInWhichPeersDiffer) {
+  auto report = four_ranks();
+  report.peers = {{"\x1b[2J", {0, 1}}};
+  report.ranks[1].fields.push_back({.name = "\x1b[2J"});
+  EXPECT_EQ(find_difference(report.ranks, report.peers),
+            "ranks 0 and 1 should hold the same \\x1b[2J, but theirs differ");
+}
+
 TEST(FeedReport, NamesAPeerThatLacksTheField) {
   auto report = four_ranks();
   report.ranks[1].fields.clear();

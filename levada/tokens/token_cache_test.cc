@@ -255,8 +255,9 @@ TEST_F(TokenCaching, RemovesWhatItCannotReadUnlessItIsInUse) {
 TEST_F(TokenCaching, BelievesNoEntryOfAnotherUser) {
   for (const char* extension : {".json", ".bin", ".idx"}) {
     const auto made = tokenize_alone(b_);
-    const bool is_theirs = ::chown((made.prefix + extension).c_str(), 12345, 12345) == 0;  // Only root can do that.
-    EXPECT_EQ(tokenize_alone(b_).bytes_read > 0, is_theirs) << extension;
+    const auto file = made.prefix + extension;
+    if (::chown(file.c_str(), 12345, 12345) != 0) GTEST_SKIP() << "only root can give a file to another user";
+    EXPECT_GT(tokenize_alone(b_).bytes_read, 0) << extension;
   }
 }
 

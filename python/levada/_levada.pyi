@@ -1,8 +1,11 @@
 """The C++ core of levada; use the package levada."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, overload
+from typing import Any, NoReturn, overload
 
+
+def throw_no_thread(what: str) -> NoReturn:
+    """Raises EngineError: the system refused a thread for `what`."""
 
 class Metric:
     """One number of a run, now."""
@@ -532,9 +535,10 @@ class Pass:
     def balance(self) -> BalanceReport | None:
         """What the steps that this rank planned come to, if it plans any."""
 
-    @property
-    def cursor(self) -> bytes:
-        """Where to resume behind the batch taken last. Raises Unsupported."""
+    def position(self) -> tuple[int, bytes]:
+        """
+        Returns how many steps have been taken whole, and the cursor behind them. Raises Unsupported.
+        """
 
     @property
     def state(self) -> tuple[bytes, str] | None:
@@ -1247,6 +1251,11 @@ def report_error(kind: str, message: str, lost: int) -> None:
 def report_failed_start(kind: str, message: str) -> None:
     """
     The same, in a rank that has not begun to join its job: the ranks that wait for it receive the error and end.
+    """
+
+def printable(text: str) -> str:
+    """
+    `text` as it can be shown on one line of a terminal, control characters escaped.
     """
 
 def command(arguments: Sequence[str], self: Sequence[str], open_tokenizer: Callable[[str, str, bool], Tokenizer], formats: Sequence[TextFormat], remote: RemoteFiles) -> int:

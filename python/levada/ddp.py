@@ -4,13 +4,13 @@
 """
 
 import queue
-import threading
 from typing import Any
 
 import torch  # type: ignore[import-not-found, unused-ignore]
 import torch.distributed as dist  # type: ignore[import-not-found, unused-ignore]
 
 from levada._levada import ReduceHandle
+from levada.base.threads import start_thread
 from levada.reduce.reduce import ReduceScatter, on_cpu
 
 UnderWay = queue.SimpleQueue[tuple[ReduceHandle, Any] | None]
@@ -23,7 +23,7 @@ class State:
     def __init__(self, group: Any = None, *, timeout: float = 1800.0) -> None:
         self.reduce = ReduceScatter(group, capacity_mb=0, timeout=timeout)
         self.under_way: UnderWay = queue.SimpleQueue()
-        threading.Thread(target=_complete, args=(self.under_way,), name="levada ddp", daemon=True).start()
+        start_thread("averages under way", "levada ddp", _complete, self.under_way)
 
     def __del__(self) -> None:
         if hasattr(self, "under_way"):

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 LOADERS = """
-import time
+import shutil, time
+import levada
 import numpy as np
 class Dataset:
     @staticmethod
@@ -24,6 +25,13 @@ def number(): return 5
 def broken():
     yield {"x": np.ones(2)}
     raise KeyError("no such record")
+def differing(): return ({"y": np.ones(2), "x": np.full(2, 10 * i + levada.rank())} for i in range(3))
+def differing_keys(): return [{"x": np.ones(2)} | ({"a\\x1b[2J": np.ones(2)} if levada.rank() else {})]
+def control_characters(): return [{"a\\x1b[2J\\nb": np.ones(2)}]
+def uncrossable(): return [{"a\\x1b[2J\\nb": object()}]
+def removing():
+    yield {"x": np.ones(2)}
+    shutil.rmtree("gone")
 """
 
 
@@ -87,6 +95,39 @@ def test_an_iterable_that_raises_fails_the_command_once(tmp_path: pathlib.Path) 
     ran = run(tmp_path, "feed", "loaders:broken", "--mesh", "tp=2")
     assert ran.returncode == 1 and ran.stdout == ""
     assert ran.stderr.count("rank 0 could not read step 1") == 1 and "KeyError: 'no such record'" in ran.stderr
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+@pytest.mark.parametrize(("source", "field"), [("loaders:differing", "x"), ("loaders:differing_keys", '"a\\x1b[2J"')])
+def test_ranks_that_are_fed_different_data_fail_the_command(
+    tmp_path: pathlib.Path, source: str, field: str, options: list[str]
+) -> None:
+    ran = run(tmp_path, "feed", source, "--mesh", "dp=1,tp=2", "--readers", "all", *options)
+    assert ran.returncode == 1 and ran.stdout == ""
+    assert ran.stderr == (
+        f"levada: ranks 0 and 1 should hold the same {field}, but theirs differ; {source} must yield the same on every "
+        "rank that reads, or one rank reads: --readers one\n"
+    )
+    assert run(tmp_path, "feed", source, "--mesh", "dp=2", "--readers", "all", *options).returncode == 0
+
+
+def test_the_table_escapes_keys(tmp_path: pathlib.Path) -> None:
+    ran = run(tmp_path, "feed", "loaders:control_characters")
+    assert ran.returncode == 0 and "a\\x1b[2J\\nb" in ran.stdout and "\x1b" not in ran.stdout
+
+
+def test_an_error_escapes_keys(tmp_path: pathlib.Path) -> None:
+    ran = run(tmp_path, "feed", "loaders:uncrossable")
+    assert ran.returncode == 1 and ran.stdout == ""
+    assert "batch['a\\x1b[2J\\nb'] cannot cross between ranks" in ran.stderr and "\x1b" not in ran.stderr
+
+
+@pytest.mark.parametrize("option", ["--report", "--trace"])
+def test_a_report_that_cannot_be_written_leaves_standard_output_empty(tmp_path: pathlib.Path, option: str) -> None:
+    (tmp_path / "gone").mkdir()
+    ran = run(tmp_path, "feed", "loaders:removing", "--mesh", "tp=2", "--json", option, "gone/written")
+    assert ran.returncode == 1 and ran.stdout == ""
+    assert ran.stderr == "levada: rank 0 could not write the report: cannot create gone/written: No such file or directory\n"
 
 
 def test_bad_usage_is_told(tmp_path: pathlib.Path) -> None:

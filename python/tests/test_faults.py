@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import pathlib
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import levada
 import pytest
 import ranks
+from levada.base import exits
 
 
 def test_what_cannot_cross_or_be_iterated_reaches_every_rank(tmp_path: pathlib.Path) -> None:
@@ -397,3 +402,49 @@ except levada.EngineError as error:
 """
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert "cannot start a thread" in ran.stdout and "(ulimit -u" in ran.stdout, ran.stderr
+
+
+REFUSED = "cannot start a thread for .*: Resource temporarily unavailable; allow more processes .ulimit -u"
+
+
+@pytest.fixture
+def no_more_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system refuses Levada's threads that are written in Python."""
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name.startswith("levada"):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+
+
+@pytest.mark.parametrize(
+    ("iterate", "error"), [("thread", levada.SourceError), ("process", levada.SourceError), ("inline", levada.EngineError)]
+)
+@pytest.mark.usefixtures("no_more_threads")
+def test_a_feed_whose_thread_is_refused_says_which_limits_to_raise(iterate: str, error: type[Exception]) -> None:
+    with pytest.raises(error, match=REFUSED):
+        list(levada.Feed(range(3), iterate=iterate, timeout=60))
+    assert not multiprocessing.active_children()
+
+
+@pytest.mark.usefixtures("no_more_threads")
+def test_an_exporter_whose_thread_is_refused_frees_its_port() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    for _ in range(2):
+        with pytest.raises(levada.EngineError, match=REFUSED):
+            levada.MetricsExporter(f"127.0.0.1:{port}", levada.Feed(range(3)))
+
+
+@pytest.mark.usefixtures("no_more_threads")
+def test_a_process_for_whose_starter_there_is_no_thread_is_not_started() -> None:
+    process = multiprocessing.get_context("spawn").Process(target=print)
+    exits._starter.cache_clear()
+    with ThreadPoolExecutor(1) as pool:
+        with pytest.raises(levada.EngineError, match=REFUSED):
+            pool.submit(exits.start, process).result(60)
+    assert process.pid is None

@@ -188,3 +188,20 @@ def test_a_part_of_a_mesh_knows_its_own_rank_in_itself(tmp_path: pathlib.Path) -
         for refused, mesh, given in zip(mine[1:], ["'dp=2' has 2"] * 2 + ["'dp=8,tp=2' has 16"] * 2, [1, [0, 1]] * 2, strict=True):
             assert f"the mesh {mesh} ranks and the job has 8" in refused["error"] and "pass a rank" in refused["error"]
             assert refused["given"] == given
+
+
+def test_ranks_with_different_layouts_get_one_message_of_one_line(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        """
+        layout = {"x": ["shard(tp,0)"], "y\\x1b*": "replicate(tp)"} if rank else {"x": "replicate(tp)"}
+        try:
+            list(levada.Feed([{"x": np.zeros(4)}], mesh=levada.Mesh(tp=2), layout=layout, timeout=60))
+        except levada.InvalidArgument as error:
+            tell(error=str(error))
+        """,
+    )
+    (first,), (second,) = ([each["error"] for each in mine] for mine in told)
+    assert first == second and first.isprintable(), (first, second)
+    assert "layout" in first and "rank 1" in first and "rank 0" in first and "shard(tp,0)" in first, first

@@ -430,8 +430,11 @@ def test_a_process_that_hangs_is_named_with_its_place() -> None:
         return item
 
     run = Pipeline(range(5)).dispatch().map(hang).run(1, **{**OPTIONS, "timeout": 5.0})
+    items = iter(run)
+    begin = time.monotonic()
     with pytest.raises(levada.Timeout, match=r"worker 0 \(process \d+\)") as caught:
-        list(run)
+        list(items)
+    assert 4 < time.monotonic() - begin < 9  # half a second more, in which the processes say where they are
     assert "in hang" in str(caught.value)
     begin = time.monotonic()
     run.close()

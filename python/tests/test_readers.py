@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import pathlib
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import levada
 import pytest
 import ranks
 from levada.base import exits as _exits
+from levada.feed import passes
 
 
 def test_iter_is_called_by_who_begins_the_pass_and_next_by_the_reader() -> None:
@@ -318,6 +323,68 @@ def test_an_interrupt_of_its_end_does_not_spare_a_process(monkeypatch: pytest.Mo
     assert process.exitcode == -signal.SIGKILL and not interrupts
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        "levada.Feed(range(5), iterate='process')",
+        "levada.Pipeline(range(5)).dispatch().map(str).run(2, context='spawn')",
+    ],
+)
+def test_an_interrupt_while_a_process_starts_leaves_none(tmp_path: pathlib.Path, source: str) -> None:
+    run_interrupted_start(tmp_path, f"next(iter({source}))", "print(multiprocessing.active_children() == [])")
+
+
+def test_a_process_whose_start_is_interrupted_does_not_outlive_the_interpreter(tmp_path: pathlib.Path) -> None:
+    process = "multiprocessing.get_context('spawn').Process(target=time.sleep, args=(1000,))"
+    run_interrupted_start(tmp_path, f"process = {process}; exits.start(process)", "print(process.is_alive())")
+
+
+def run_interrupted_start(folder: pathlib.Path, begin: str, then: str) -> None:
+    """Runs a program that gets SIGINT as soon as its first process has started, and then prints True."""
+    script = folder / "script.py"
+    script.write_text(
+        f"""
+import multiprocessing, os, signal, time
+import levada
+from levada.base import exits
+start = multiprocessing.process.BaseProcess.start
+def interrupted(process):
+    start(process)
+    os.kill(os.getpid(), signal.SIGINT)
+if __name__ == "__main__":
+    multiprocessing.process.BaseProcess.start = interrupted
+    try:
+        {begin}
+    except KeyboardInterrupt:
+        {then}
+    print(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+"""
+    )
+    ran = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
+    assert (ran.returncode, ran.stdout) == (0, "True\nFalse\n"), ran.stderr
+
+
+def test_a_process_may_take_as_long_to_start_as_the_feed_waits(tmp_path: pathlib.Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        """
+import time
+import levada
+if __name__ == "__main__":
+    began = time.monotonic()
+    try:
+        list(levada.Feed(range(3), iterate="process", timeout=2))
+    except levada.SourceError as error:
+        print(error)
+    assert time.monotonic() - began < 30
+else:
+    time.sleep(100)
+"""
+    )
+    ran = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
+    assert "which is to iterate range, did not start within 2 s, the timeout of the feed" in ran.stdout, ran.stderr
+
+
 def test_interrupts_again_and_again_leave_neither_a_process_nor_a_hang(tmp_path: pathlib.Path) -> None:
     outcome = ranks.run(
         tmp_path,
@@ -339,6 +406,99 @@ def test_interrupts_again_and_again_leave_neither_a_process_nor_a_hang(tmp_path:
     )
     assert outcome.status != 0 and "KeyboardInterrupt" in outcome.errors
     assert not is_running(outcome.told[0][0]["pid"])
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_interrupts_while_passes_begin_and_end_leave_no_process(tmp_path: pathlib.Path, seed: int) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        f"""
+import multiprocessing, random, signal, time
+import levada
+class Loader:
+    def __iter__(self):
+        return iter(range(10**6))
+def interrupt(*_):
+    raise KeyboardInterrupt
+if __name__ == "__main__":
+    draw, interrupted = random.Random({seed}), 0
+    signal.signal(signal.SIGALRM, interrupt)
+    for _ in range(10):
+        try:
+            try:
+                signal.setitimer(signal.ITIMER_REAL, draw.uniform(0.001, 1.0), draw.choice([0, 0.02]))
+                with levada.Feed(Loader(), iterate="process", timeout=60) as feed:
+                    for item in feed:
+                        if item == 3:
+                            break
+                    assert item == 3, item
+                if draw.random() < 0.5:
+                    time.sleep(10)
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+        except KeyboardInterrupt:
+            interrupted += 1
+    deadline = time.monotonic() + 30
+    while multiprocessing.active_children() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    print(interrupted > 2, multiprocessing.active_children())
+"""
+    )
+    ran = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=110)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "True []\n", ""), ran.stderr
+
+
+def test_an_interrupt_while_a_pass_is_dropped_is_raised_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    leave = passes._leave
+
+    def interrupted(*arguments: Any) -> None:
+        leave(*arguments)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(passes, "_leave", interrupted)
+    passing = iter(levada.Feed(range(3)))
+    assert next(passing) == 0
+    with pytest.raises(KeyboardInterrupt):
+        del passing
+        time.sleep(1)
+
+
+def test_an_interrupt_ends_a_close_that_waits_for_another_thread() -> None:
+    inside, go_on = threading.Event(), threading.Event()
+
+    class Loader:
+        def __iter__(self) -> Iterator[int]:
+            inside.set()
+            go_on.wait(60)
+            yield 1
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    feed = levada.Feed(Loader(), iterate="inline", timeout=60)
+    passing = iter(feed)
+
+    def take() -> None:
+        with contextlib.suppress(levada.PeerLost):  # the pass is left all the same
+            list(passing)
+
+    taking = threading.Thread(target=take)
+    taking.start()
+    assert inside.wait(60)
+    before = signal.signal(signal.SIGALRM, interrupt)
+    begun = time.monotonic()
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.5)
+        with pytest.raises(KeyboardInterrupt):
+            feed.close()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert time.monotonic() - begun < 4  # close() itself waits 5 s and raises Timeout
+    go_on.set()
+    taking.join(60)
+    assert not taking.is_alive()
+    feed.close()
 
 
 @pytest.mark.parametrize("iterate", ["thread", "inline", "process"])

@@ -10,6 +10,7 @@ from racing import TIMES, run
 
 pytestmark = pytest.mark.timeout(120 * TIMES)
 
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_threads_that_take_from_one_epoch_get_each_item_once_or_are_refused(tmp_path: pathlib.Path, workers: int) -> None:
     run(
@@ -168,6 +169,105 @@ def test_threads_on_one_feed_get_each_batch_once_or_are_refused(tmp_path: pathli
     )
 
 
+def test_threads_that_begin_passes_of_one_feed_are_refused_or_end_each_others(tmp_path: pathlib.Path) -> None:
+    run(
+        tmp_path,
+        """
+        class Source:
+            def __init__(self): self.users = set()
+            def __iter__(self):
+                time.sleep(0.001)
+                return self
+            def __next__(self):
+                self.users.add(threading.get_ident())
+                time.sleep(0.0001)
+                assert self.users == {threading.get_ident()}, "two passes at a time"
+                self.users.clear()
+                return 1
+        feed = levada.Feed(Source(), timeout=60)
+        def begin(use):
+            def work():
+                used = 0
+                for _ in range(30):
+                    try:
+                        use()
+                        used += 1
+                    except StopIteration:
+                        used += 1
+                    except levada.InvalidArgument as error:
+                        if not is_busy(error) and "a newer pass" not in str(error): raise
+                    time.sleep(0.001)
+                return used
+            return work
+        outcomes = together(*[begin(lambda: list(itertools.islice(feed, 5)))] * 2, *[begin(lambda: next(feed))] * 2,
+                            begin(feed.close), begin(lambda: iter(feed)))
+        assert all(isinstance(each, int) for each in outcomes) and sum(outcomes) > 0, outcomes
+        assert list(itertools.islice(feed, 5)) == [1] * 5
+        """,
+    )
+
+
+def test_a_feeds_state_is_of_one_moment_whatever_another_thread_does(tmp_path: pathlib.Path) -> None:
+    run(
+        tmp_path,
+        """
+        sys.setswitchinterval(1e-5)
+        class Source:
+            epoch = 0
+            def set_epoch(self, epoch): self.epoch = epoch
+            def __iter__(self): return ((self.epoch, number) for number in range(50))
+        feed, states, over = levada.Feed(Source(), timeout=60), [], threading.Event()
+        def take():
+            try:
+                for epoch in range(20):
+                    feed.set_epoch(epoch)
+                    assert list(feed) == [(epoch, number) for number in range(50)]
+            finally:
+                over.set()
+        def ask():
+            while not over.is_set():
+                states.append(feed.state_dict())
+                feed.metrics(), feed.balance_report, feed.stats, feed.end, feed.step, feed.micro, feed.num_micro
+        outcomes = together(take, ask, ask)
+        assert not any(outcomes), outcomes
+        at = [(each["epoch"], each["samples"]) for each in states]
+        assert len(set(at)) > 5 and set(at) <= set(itertools.product(range(20), range(51))), sorted(set(at))
+        feed.load_state_dict(states[len(states) // 2])
+        epoch, samples = at[len(states) // 2]
+        assert list(feed) == [(epoch, number) for number in range(samples, 50)]
+        """,
+    )
+
+
+def test_whatever_other_threads_call_on_a_feed_does_no_harm(tmp_path: pathlib.Path) -> None:
+    run(
+        tmp_path,
+        """
+        sys.setswitchinterval(1e-5)
+        feed = levada.Feed([np.full(4, number) for number in range(200)], timeout=60)
+        state = feed.state_dict()
+        def repeat(use):
+            def work():
+                for number in range(100):
+                    try:
+                        use(number)
+                    except levada.InvalidArgument as error:
+                        if not is_busy(error) and "a newer pass" not in str(error): raise
+                    time.sleep(0.001)
+            return work
+        def take(_):
+            got = [int(batch[0]) for batch in feed]
+            assert got == sorted(set(got)), got
+        outcomes = together(repeat(take), repeat(take), repeat(lambda _: feed.request_stop()), repeat(feed.set_epoch),
+                            repeat(lambda _: feed.load_state_dict(state)), repeat(lambda _: feed.state_dict()),
+                            repeat(lambda _: feed.close()), repeat(lambda _: (feed.stats, feed.metrics(), feed.end)))
+        assert not any(outcomes), outcomes
+        feed.load_state_dict(state)
+        assert [int(batch[0]) for batch in feed] == list(range(200))
+        """,
+    )
+
+
 def test_threads_on_one_reduce_scatter_are_refused_or_get_their_sums(tmp_path: pathlib.Path) -> None:
     run(
         tmp_path,
@@ -210,6 +310,43 @@ def test_threads_store_read_and_plan_samples_side_by_side(tmp_path: pathlib.Path
         outcomes = together(add(0), add(1), read, read, plan, plan)
         assert not any(outcomes), outcomes
         assert len(store) == 64
+        """,
+    )
+
+
+def test_threads_divide_samples_and_make_batches_side_by_side(tmp_path: pathlib.Path) -> None:
+    run(
+        tmp_path,
+        """
+        lengths = [1 + 7 * number % 13 for number in range(64)]
+        batch = exchange.SampleBatch([f"s{n}" for n in range(64)], {"x": np.zeros(sum(lengths))}, {"x": lengths})
+        mesh = levada.Mesh(dp=4, tp=2)
+        def divide():
+            return [(each.ranks, each.ids) for each in exchange.destinations(mesh, batch, balance="flops")]
+        divided, parts, over = divide(), exchange.balance(lengths, 4), threading.Event()
+        def plan():
+            for _ in range(100):
+                assert divide() == divided and exchange.balance(lengths, 4) == parts
+        def loader():
+            for number in range(500):
+                made = levada.empty((50, 2))
+                made.fill(number)
+                yield {"x": made, "y": levada.collate([{"z": np.full(3, number)}] * 4)}
+                del made
+        def feed():
+            try:
+                for number, got in enumerate(levada.Feed(loader(), timeout=60)):
+                    assert (got["x"] == number).all() and (got["y"]["z"] == number).all()
+                return number
+            finally:
+                over.set()
+        def make():
+            while not over.is_set():
+                made = levada.empty((10, 3), "int32")
+                made.fill(7)
+                assert (made == 7).all() and levada.collate([{"z": np.ones(3)}] * 4)["z"].sum() == 12
+        outcomes = together(feed, plan, plan, make, make)
+        assert outcomes == [499, None, None, None, None], outcomes
         """,
     )
 

@@ -67,3 +67,32 @@ def test_threads_of_each_rank_on_one_reduce_scatter_get_their_sums_or_are_refuse
         """,
         ranks=2,
     )
+
+
+def test_a_thread_may_leave_the_job_while_others_use_it(tmp_path: pathlib.Path) -> None:
+    run(
+        tmp_path,
+        """
+        job = levada.join()
+        def until_gone(use):
+            def work():
+                try:
+                    while True: use()
+                except levada.Error as error:
+                    return type(error).__name__, str(error)
+            return work
+        def reduce():
+            with levada.ReduceScatter(timeout=60) as reduce:
+                reduce.all_reduce(np.ones(4)).wait()
+        store = exchange.Store()
+        store.store(exchange.SampleBatch([f"s{levada.rank()}"], {"x": np.zeros(3)}, {"x": [3]}))
+        def leave():
+            time.sleep(0.2)
+            for _ in range(20): job.leave()
+        outcomes = together(until_gone(lambda: list(levada.Feed([np.zeros(4)] * 20, timeout=60))), until_gone(reduce),
+                            until_gone(lambda: exchange.all_gather(store, timeout=60)), leave, leave)
+        assert outcomes[3:] == [None, None], outcomes
+        assert all(kind in ("PeerLost", "Unsupported") and "left" in text for kind, text in outcomes[:3]), outcomes
+        """,
+        ranks=2,
+    )

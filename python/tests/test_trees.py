@@ -272,6 +272,14 @@ def test_what_cannot_cross_is_named_by_its_path(batch: Any, path: str) -> None:
         levada.pack(batch)
 
 
+@pytest.mark.parametrize("value", [object(), np.zeros(2, ">i4"), collections.defaultdict(lambda: 0), os.fsdecode(b"\xff")])
+def test_a_path_to_what_cannot_cross_escapes_its_keys(value: Any) -> None:
+    with pytest.raises(TypeError) as raised:
+        levada.pack({"a\x1b[2J\n\u202e": value})
+    text = str(raised.value)
+    assert text.startswith(r"batch['a\x1b[2J\n\u202e']") and " cannot cross between ranks: " in text and text.isprintable()
+
+
 def test_a_batch_within_itself_is_refused() -> None:
     batch: list[Any] = []
     batch.append(batch)

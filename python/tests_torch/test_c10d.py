@@ -298,3 +298,30 @@ def test_a_body_of_more_than_2_gib_arrives_whole(tmp_path: pathlib.Path) -> None
         """,
     )
     assert told == [[{"length": 1, "right": True}], [{"length": 21 * 2**30 // 10, "right": True}]]
+
+
+def test_a_thread_that_is_refused_is_told_with_the_limits_to_raise(tmp_path: pathlib.Path) -> None:
+    told = process_groups.succeed(
+        tmp_path,
+        2,
+        """
+        import threading, levada.ddp
+        start = threading.Thread.start
+        def refuse(thread):
+            if thread.name.startswith("levada") and thread.name.endswith(refused):
+                raise RuntimeError("can't start new thread")
+            start(thread)
+        threading.Thread.start = refuse
+        for refused, use in (
+            ("_flush", lambda: levada.join(dist.group.WORLD, engine="c10d")),
+            ("ddp", lambda: levada.ddp.State(dist.group.WORLD)),
+        ):
+            try:
+                use()
+            except levada.EngineError as error:
+                tell(text=str(error))
+        """,
+    )
+    for mine in told:
+        assert len(mine) == 2
+        assert all("cannot start a thread for" in str(each["text"]) and "(ulimit -u" in str(each["text"]) for each in mine)

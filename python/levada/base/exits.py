@@ -17,6 +17,7 @@ from concurrent.futures import Future
 from multiprocessing.process import BaseProcess
 
 from levada import _levada
+from levada.base.threads import start_thread
 
 _started: weakref.WeakSet[BaseProcess] = weakref.WeakSet()
 _uncaught: BaseException | None = None  # what ends this process, once it ends
@@ -25,14 +26,14 @@ _left_at = (0, -1)  # the id of the exception because of which a feed was left l
 
 def start(process: BaseProcess) -> None:
     """Starts it, on a thread that ends when this process does: the kernel kills it with the thread that started it. Ctrl-C
-    does not reach it before it calls begin()."""
+    does not reach it before it calls begin(). What is raised, such as KeyboardInterrupt, may leave it started: end() it."""
+    _started.add(process)
     if threading.current_thread() is threading.main_thread():
         _start(process)
     else:
         started: Future[None] = Future()
         _starter(os.getpid()).put(lambda: _answer(started, process))
         started.result()
-    _started.add(process)
 
 
 def begin(parent: int) -> None:
@@ -45,7 +46,9 @@ def begin(parent: int) -> None:
 
 
 def end(process: BaseProcess, grace: float = 0.0) -> None:
-    """Waits so many seconds for its end, kills it, and waits for that. Ctrl-C does not spare it."""
+    """Waits so many seconds for its end, kills it, and waits for that, unless it never started. Ctrl-C does not spare it."""
+    if process.pid is None:
+        return
     try:
         process.join(grace)
     finally:
@@ -102,8 +105,9 @@ def _release_fork_server() -> None:
 
 
 def _start(process: BaseProcess) -> None:
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         process.start()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -118,7 +122,7 @@ def _starter(owner: int) -> queue.SimpleQueue[Callable[[], None]]:
         while True:
             calls.get()()
 
-    threading.Thread(target=call_all, name="levada starter", daemon=True).start()
+    start_thread("processes to be started by", "levada starter", call_all)
     return calls
 
 
@@ -143,5 +147,5 @@ os.register_at_fork(after_in_child=_forget_all)
 def _kill_all() -> None:
     """For whom an interrupt of end() has spared, and whom multiprocessing would wait for."""
     for process in list(_started):
-        if process._parent_pid == os.getpid():  # type: ignore[attr-defined]
+        if process.pid is not None and process._parent_pid == os.getpid():  # type: ignore[attr-defined]
             process.kill()

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from levada import _levada
 from levada.base.errors import InvalidArgument
+from levada.base.threads import start_thread
 
 __all__ = ["MetricsExporter"]
 
@@ -60,8 +61,12 @@ class MetricsExporter:
             path = pathlib.Path(to)  # type: ignore[arg-type]
             self._write(path)
             work = self._repeat(lambda: self._write(path))
-        self._thread = threading.Thread(target=work, name="levada metrics", daemon=True)
-        self._thread.start()
+        try:
+            self._thread = start_thread("exporting metrics", "levada metrics", work)
+        except BaseException:
+            if self._server is not None:
+                self._server.server_close()
+            raise
 
     @property
     def port(self) -> int | None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from levada import _levada
 from levada._levada import Digests, Membership, Mesh
-from levada.base.errors import Error, InvalidArgument, SourceError
+from levada.base.errors import EngineError, Error, InvalidArgument, SourceError
 from levada.cli.metrics import check_metrics, start_metrics
 from levada.feed.feed import Feed
 from levada.feed.history import rank_report
@@ -128,12 +128,28 @@ def _feed_as_rank(options: argparse.Namespace, mesh: Mesh) -> int:
                     print(f"levada: {second}", file=sys.stderr)
         raise
     mine = {**rank_report(job, mesh, options.readers, passing.stats), "fields": digests.describe()}
-    told = _levada.agree(job, json.dumps(mine).encode(), options.timeout, "gathering the report")
-    if job.rank == 0:
-        report = _report(job, mesh, options, passing, [json.loads(each) for each in told])
-        print(json.dumps(report) if options.json else _text(options, report), flush=True)
+    gathered = _levada.agree(job, json.dumps(mine).encode(), options.timeout, "gathering the report")
+    ranks = [json.loads(each) for each in gathered]
     _write_history(passing, options)
+    _check_peers(mesh, options, ranks)
+    if job.rank == 0:
+        report = _report(job, mesh, options, passing, ranks)
+        print(json.dumps(report) if options.json else _text(options, report), flush=True)
     return 0
+
+
+def _check_peers(mesh: Mesh, options: argparse.Namespace, ranks: list[dict[str, Any]]) -> None:
+    """Raises EngineError, the same on every rank, if ranks that share their data were given different data."""
+    shared = [name for name, _ in mesh.axes if name not in mesh.data_axes]
+    for rank, report in enumerate(ranks):
+        first = mesh.group(rank, shared)[0]
+        expected, found = ranks[first]["fields"], report["fields"]
+        for name in {**expected, **found}:
+            if expected.get(name) != found.get(name):
+                raise EngineError(
+                    f"ranks {first} and {rank} should hold the same {_levada.printable(name)}, but theirs differ; "
+                    f"{options.source} must yield the same on every rank that reads, or one rank reads: --readers one"
+                )
 
 
 def _write_history(passing: Feed, options: argparse.Namespace, error: str = "") -> None:
@@ -213,7 +229,6 @@ def _sentence(error: BaseException) -> str:
 def _report(
     job: Membership, mesh: Mesh, options: argparse.Namespace, passing: Feed, ranks: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    alike = [mesh.group(rank, [name for name, _ in mesh.axes if name not in mesh.data_axes])[0] for rank in range(mesh.size)]
     return {
         "steps": passing.step,
         "samples": sum(ranks[rank]["samples"] for rank in mesh.group(0, mesh.data_axes)),
@@ -227,14 +242,14 @@ def _report(
         "iterate": options.iterate,
         "divide": options.divide,
         "end": (passing.end or {})["cause"],
-        "peers_identical": all(rank["fields"] == ranks[first]["fields"] for rank, first in zip(ranks, alike, strict=True)),
+        "peers_identical": True,  # or _check_peers() had raised
         "ranks": ranks,
     }
 
 
 def _text(options: argparse.Namespace, report: dict[str, Any]) -> str:
     names = list(dict.fromkeys(name for rank in report["ranks"] for name in rank["fields"]))
-    rows = [["rank", "coords", "batches", "bytes", "wait", *names]]
+    rows = [["rank", "coords", "batches", "bytes", "wait", *map(_levada.printable, names)]]
     for rank in report["ranks"]:
         coordinates = " ".join(f"{axis}{at}" for axis, at in rank["coords"].items()) or "-"
         digests = [rank["fields"].get(name, {"digest": "-"})["digest"][:8] for name in names]
@@ -250,6 +265,6 @@ def _text(options: argparse.Namespace, report: dict[str, Any]) -> str:
             *table,
             "",
             f"  data   {ended} {report['steps']} steps, in {report['seconds']:.2f} s",
-            f"  proof  ranks of one data coordinate {'hold' if report['peers_identical'] else 'do not hold'} the same data",
+            "  proof  ranks of one data coordinate hold the same data",
         ]
     )

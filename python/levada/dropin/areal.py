@@ -30,6 +30,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from levada._levada import Membership
+from levada.base.callers import OneCaller
 from levada.base.errors import InvalidArgument
 from levada.batch.devices import mover
 from levada.dropin._areal_groups import MicroBatchSpec
@@ -94,6 +95,7 @@ class DataManager:
         self.timeout = timeout
         self._group = group
         self._move = mover(device)
+        self._caller = OneCaller("redistribute() of this DataManager")
         self._wire = Store(tensors="torch", name="areal")  # what is being sent, without a copy, and what arrives
 
     def setup_process_groups(self) -> None:
@@ -142,9 +144,12 @@ class DataManager:
         Raises InvalidArgument alike on all ranks that steps name, with nothing moved, naming id, key and ranks: for what
         data_info has not, a rank that has not what it is to send, cannot send it (its error has the cause), or has it
         of other lengths or dtype. Raises PeerLost, EngineError or Timeout where a rank is lost; the storage is then as it
-        was.
+        was. Raises InvalidArgument while another thread is inside.
         """
-        moves = _moves(plan)
+        with self._caller:
+            self._carry_out(data_info, _moves(plan))
+
+    def _carry_out(self, data_info: SequenceSample, moves: Moves) -> None:
         ranks = tuple(sorted({rank for (to, _), keys in moves.items() for rank in (to, *(at for _, at in keys))}))
         job = join(self._group)
         if job.rank not in ranks:
@@ -152,11 +157,9 @@ class DataManager:
         lengths = _Lengths(data_info)
         arrived = [it for part in _parts(moves, lengths) for it in self._exchange(part, lengths, job, ranks)]
         for sample in arrived + lengths.without_data(moves, job.rank):
-            id = sample.ids[0]
-            if id in self.storage:
-                self.storage[id].update_(sample)
-            else:
-                self.storage[id] = sample
+            held = self.storage.setdefault(sample.ids[0], sample)
+            if held is not sample:
+                held.update_(sample)
 
     def _exchange(
         self, moves: Moves, lengths: _Lengths, job: Membership, ranks: tuple[int, ...]

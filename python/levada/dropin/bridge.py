@@ -42,10 +42,12 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from levada._levada import Mesh
+from levada.base.callers import OneCaller
 from levada.base.errors import InvalidArgument, SourceError, Unsupported
 from levada.batch.devices import accelerator, mover
 from levada.dropin._megatron import ON_HOST, STANDARD, Batch, Stage, hosts_mtp, packed_keys, place, projected, sliced
 from levada.feed.feed import Feed
+from levada.job.groups import lock_of
 from levada.job.job import join
 
 parallel_state: Any
@@ -346,6 +348,7 @@ class _Stream:
     evaluation share one feed. Starting it is collective, and happens once."""
 
     def __init__(self, group: Any) -> None:
+        self._caller = OneCaller("a call for a batch of this group")
         self._reader = DataIterator()
         # Of the membership, not of the group, so that the group can go.
         self._feed = Feed(
@@ -359,24 +362,26 @@ class _Stream:
         )
 
     def next(self, read: Callable[[], Batch | None]) -> Batch | None:
-        self._reader.read = read
-        try:
-            batch: Batch | None = next(self._feed)
-            return batch
-        except (SourceError, Unsupported) as error:
-            if isinstance(error, SourceError):
-                self._feed.close()  # the next call starts anew, on all ranks alike
-            advice = f"set {__name__}.ALLOW_PICKLE = True"
-            error.args = (str(error).replace("give allow_pickle=True", advice),)
-            raise
-        finally:
-            del self._reader.read
+        with self._caller:
+            self._reader.read = read
+            try:
+                batch: Batch | None = next(self._feed)
+                return batch
+            except (SourceError, Unsupported) as error:
+                if isinstance(error, SourceError):
+                    self._feed.close()  # the next call starts anew, on all ranks alike
+                advice = f"set {__name__}.ALLOW_PICKLE = True"
+                error.args = (str(error).replace("give allow_pickle=True", advice),)
+                raise
+            finally:
+                del self._reader.read
 
 
 _streams: weakref.WeakKeyDictionary[Any, _Stream] = weakref.WeakKeyDictionary()
 
 
 def _stream_of(group: Any) -> _Stream:
-    if group not in _streams:
-        _streams[group] = _Stream(group)
-    return _streams[group]
+    with lock_of(group):
+        if group not in _streams:
+            _streams[group] = _Stream(group)
+        return _streams[group]

@@ -8,15 +8,16 @@ import numbers
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from levada._levada import Layout, Mesh, Metric, Pass, Replicate, Shard, Stages, Zigzag
+from levada.base.callers import OneCaller
 from levada.base.errors import Error, InvalidArgument, Unsupported
 from levada.batch.balance import Balance, Cost
 from levada.batch.devices import mover
 from levada.corpus.corpus import Corpus, PathLike
 from levada.feed.history import write_feed_history
-from levada.feed.passes import Beginning, FeedPass, PassOptions, begin_corpus, begin_iterable, whole_steps
+from levada.feed.passes import Beginning, FeedPass, PassOptions, begin_corpus, begin_iterable
 from levada.feed.readers import ITERATE
 from levada.feed.states import FeedState, read_state
 from levada.job.groups import size_of
@@ -69,6 +70,14 @@ def _check_seconds(name: str, seconds: Any) -> None:
 
 
 _MOST_SECONDS = 1e8
+
+
+class _Last(NamedTuple):
+    """The pass that began last."""
+
+    core: Pass
+    began: FeedState  # where
+    begin: Beginning
 
 
 class Feed:
@@ -193,14 +202,12 @@ class Feed:
         self._number = _number_in(self.group)
         self._passes = 0  # begun
         self._has_opened_corpus = False
-        self._epoch = 0
-        self._cursor = b""
-        self._samples = 0  # to pass over behind the cursor
-        self._began_at = b"", 0  # cursor and samples of the pass under way
-        self._began_epoch = 0
+        # Other threads may ask meanwhile: what belongs together is replaced as one value.
+        self._next = FeedState("corpus" if self._is_corpus else "iterable", b"", 0, 0)  # where the next pass begins
         self._own: FeedPass | None = None  # of next()
         self._running: weakref.ref[FeedPass] | None = None
-        self._last: Pass | None = None
+        self._last: _Last | None = None
+        self._beginning = OneCaller("a call that begins a pass of this feed, or says where one begins,")
 
     def _check(self, iterate: str, divide: str, tail: str, skip: int) -> None:
         """Raises InvalidArgument for arguments that contradict each other."""
@@ -288,24 +295,36 @@ class Feed:
         return self._start()
 
     def _start(self) -> FeedPass:
-        running = self._running() if self._running is not None else None
-        self._own = self._running = None
-        if running is not None:
-            running.supersede()
-        options = self._options()
-        begin = self._begin(options)
-        self._passes += 1
-        started = FeedPass(options, begin, f"pass {self._passes} of feed {self._number}", self._move)
-        # A weak reference: a loop that is left drops its iterator, which notifies the other ranks.
-        self._running = weakref.ref(started)
-        self._last = started.core
-        return started
+        with self._beginning:
+            running, self._own = self._running_pass(), None
+            if running is not None:
+                running.supersede()
+            if self._last is not None:
+                self._last.begin.stop()  # which a thread that has left a loop may not have come to yet
+            options = self._options()
+            at = self._next._replace(samples=self._next.samples + self.skip * self._samples_a_step)
+            begin = self._begin(options)
+            begin.first_sample += at.samples
+            self._passes += 1
+            started = FeedPass(options, begin, f"pass {self._passes} of feed {self._number}", self._move)
+            # A weak reference: a loop that is left drops its iterator, which notifies the other ranks.
+            self._running = weakref.ref(started)
+            self._last = _Last(started.core, at, begin)
+            self._next, self.skip = self._next._replace(cursor=b"", samples=0), 0
+            return started
+
+    def _running_pass(self) -> FeedPass | None:
+        """Returns the pass under way, or one that has been closed and is still referenced."""
+        running = self._running
+        return None if running is None else running()
 
     def __next__(self) -> Any:
         """Returns the next batch of a pass that the first next() starts and close() or iter() ends."""
-        if self._own is None:
-            self._own = self._start()
-        return next(self._own)
+        own = self._own
+        if own is None:
+            with self._beginning:
+                own = self._own = self._own or self._start()
+        return next(own)
 
     def __enter__(self) -> Feed:
         return self
@@ -319,15 +338,15 @@ class Feed:
 
     def close(self) -> None:
         """Leaves the pass under way. All ranks may do so at the same step; a rank that asks for more raises PeerLost."""
-        running = self._running() if self._running is not None else None
-        self._own = self._running = None
+        running, self._own = self._running_pass(), None
         if running is not None:
             running.close()
 
     def request_stop(self) -> None:
         """Makes all ranks stop soon, at the same step. It is enough that one rank calls it."""
-        if self._last is not None:
-            self._last.request_stop()
+        core = self._core
+        if core is not None:
+            core.request_stop()
 
     def set_epoch(self, epoch: int) -> None:
         """Sets the epoch of the next pass. Calls set_epoch() on the source, its dataset, its sampler, its batch sampler and
@@ -336,10 +355,11 @@ class Feed:
         beginning of that epoch."""
         if not 0 <= epoch < 2**62:
             raise InvalidArgument(f"epoch must be from 0 to 2**62 - 1, got {epoch}")
-        if epoch != self._epoch and not self._is_corpus:
-            self._cursor, self._samples = b"", 0
-        self._epoch = epoch
-        tell_epoch(self.source, epoch)
+        with self._beginning:
+            if epoch != self.epoch and not self._is_corpus:
+                self._next = self._next._replace(cursor=b"", samples=0)
+            self._next = self._next._replace(epoch=epoch)
+            tell_epoch(self.source, epoch)
 
     def __len__(self) -> int:
         """Returns the steps of a whole pass, including those that the next pass skips. Raises TypeError if the source has no
@@ -362,41 +382,53 @@ class Feed:
     @property
     def epoch(self) -> int:
         """The epoch that set_epoch() or load_state_dict() has set; 0 at first."""
-        return self._epoch
+        return self._next.epoch
+
+    @property
+    def _core(self) -> Pass | None:
+        """The pass that began last."""
+        last = self._last
+        return None if last is None else last.core
 
     @property
     def step(self) -> int:
         """Steps of the pass taken so far. A step with micro-batches counts as soon as its first one is taken."""
-        return 0 if self._last is None else self._last.step
+        core = self._core
+        return 0 if core is None else core.step
 
     @property
     def micro(self) -> int:
         """The number of the last taken batch among the micro-batches of its step, from 0."""
-        return 0 if self._last is None else self._last.micro
+        core = self._core
+        return 0 if core is None else core.micro
 
     @property
     def num_micro(self) -> int:
         """How many micro-batches the step of the last taken batch has."""
-        return 1 if self._last is None else self._last.num_micro
+        core = self._core
+        return 1 if core is None else core.num_micro
 
     @property
     def end(self) -> dict[str, Any] | None:
-        """Why the pass ended: cause, step (the number of whole steps), rank, message; None while it runs. The causes "exhausted", "steps", "stopped"
-        (request_stop()) and "failed" are the same on every rank. "left": this rank left its loop; "abandoned": another rank
-        had left before."""
-        return None if self._last is None else self._last.end
+        """Why the pass ended: cause, step (the number of whole steps), rank, message; None while it runs. The causes
+        "exhausted", "steps", "stopped" (request_stop()) and "failed" are the same on every rank. "left": this rank left its
+        loop; "abandoned": another rank had left before."""
+        core = self._core
+        return None if core is None else core.end
 
     @property
     def stats(self) -> dict[str, Any]:
         """Counts of the pass: batches, samples, bytes, copied_batches, bytes_read; seconds since it began; waited_seconds that
         next() waited; and taken_seconds, which are those and the rest of the time that next() took to get the batches
         from the engine."""
-        return {} if self._last is None else self._last.stats
+        core = self._core
+        return {} if core is None else core.stats
 
     def metrics(self, labels: Mapping[str, str] | None = None) -> list[Metric]:
         """The stats as the counters `levada_feed_..._total`, each with `labels`, for a MetricsExporter. During a pass they are
         up to date, also on another thread while this one waits for a batch."""
-        return [] if self._last is None else self._last.metrics(list((labels or {}).items()))
+        core = self._core
+        return [] if core is None else core.metrics(list((labels or {}).items()))
 
     @property
     def balance_report(self) -> dict[str, Any] | None:
@@ -409,7 +441,8 @@ class Feed:
         - `delayed`: samples that `max_delay` made wait; `waited_steps` of all of them, and the `longest_wait`.
         - `series`: the same over time.
         """
-        report = None if self._last is None else self._last.balance
+        core = self._core
+        report = None if core is None else core.balance
         return None if report is None else json.loads(report.to_json())
 
     def write_report(self, path: PathLike) -> None:
@@ -425,12 +458,13 @@ class Feed:
     def _write_history(
         self, page: PathLike | None, trace: PathLike | None, *, source: str | None = None, error: str = ""
     ) -> None:
-        if self._last is None or not self.record:
+        core = self._core
+        if core is None or not self.record:
             raise InvalidArgument("nothing was recorded of this feed; make it with record=True and iterate it first")
         sequence = self.source.sequence if isinstance(self.source, Corpus) else 0
         data = {"source": source or f"a {type(self.source).__name__}", "sequence": sequence}
         write_feed_history(
-            self._options(), self._last, self._pipeline_story(), data, page=page, trace=trace, error=error
+            self._options(), core, self._pipeline_story(), data, page=page, trace=trace, error=error
         )
 
     def _pipeline_story(self) -> bytes | None:
@@ -444,40 +478,28 @@ class Feed:
         them, so it must yield the same items again. Raises Unsupported if a loader's state cannot be saved."""
         last = self._last
         if last is None:
-            (cursor, samples), epoch = (self._cursor, self._samples), self._epoch
-        else:
-            epoch = self._began_epoch
-            whole = whole_steps(last)  # A run resumes before or after a whole step.
-            if whole > 0 and last.cursor:
-                cursor, samples = last.cursor, 0
-            else:
-                cursor, samples = self._began_at
-                samples += whole * self._samples_a_step
-        kind = "corpus" if self._is_corpus else "iterable"
-        return FeedState(kind, cursor, samples, epoch).encode()
+            return self._next.encode()
+        steps, cursor = last.core.position()
+        if steps > 0 and cursor:
+            return last.began._replace(cursor=cursor, samples=0).encode()
+        return last.began._replace(samples=last.began.samples + steps * self._samples_a_step).encode()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Makes the next pass start where state_dict() was called, in that epoch. Raises InvalidArgument, naming the key, for
         anything that is not such a state. Iterating raises it for a damaged cursor, and, on every rank, if the data have
         fewer items than the state counts."""
-        kind = "corpus" if self._is_corpus else "iterable"
-        position = read_state(state, kind)
-        self.close()
-        self._last = None
-        if self._epoch != position.epoch:
-            self.set_epoch(position.epoch)
-        self._cursor, self._samples = position.cursor, position.samples
+        position = read_state(state, self._next.source)
+        with self._beginning:
+            self.close()
+            if self.epoch != position.epoch:
+                self.set_epoch(position.epoch)
+            self._next, self._last = position, None
 
     def _begin(self, options: PassOptions) -> Beginning:
-        """Returns the source of the next pass and where it begins. Resets skip and the loaded state."""
-        cursor, counted = self._cursor, self._samples
-        skipped = counted + self.skip * self._samples_a_step
-        self._began_at, self._began_epoch = (cursor, skipped), self._epoch
-        self._cursor, self._samples, self.skip = b"", 0, 0
-        if isinstance(self.source, Corpus):
-            begin = begin_corpus(options, self.source, self._epoch, cursor, is_first=not self._has_opened_corpus)
-            self._has_opened_corpus = True
-        else:
-            begin = begin_iterable(options, self.source, cursor, counted)
-        begin.first_sample += skipped
+        """Returns the source of the next pass, at the cursor where that begins."""
+        at = self._next
+        if not isinstance(self.source, Corpus):
+            return begin_iterable(options, self.source, at.cursor, at.samples)
+        begin = begin_corpus(options, self.source, at.epoch, at.cursor, is_first=not self._has_opened_corpus)
+        self._has_opened_corpus = True
         return begin

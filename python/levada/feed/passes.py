@@ -83,12 +83,13 @@ class Beginning:
             self._reader.watch(tell_where)
 
     def stop(self) -> None:
-        """Stops the reader; a reader that hangs is abandoned."""
-        if isinstance(self.source, Handoff):
-            self.source.stop()
-        if self._reader is not None:
-            self._reader.stop()
-        self._reader = self.make = self.where = None
+        """Stops the reader; a reader that hangs is abandoned. Several threads may call it."""
+        source, reader = self.source, self._reader
+        if isinstance(source, Handoff):
+            source.stop()
+        if reader is not None:
+            reader.stop()
+        self.source = self._reader = self.make = self.where = None
 
 
 _UNTIL_OPENED = 1e8
@@ -161,7 +162,9 @@ def _read_cursor(options: PassOptions, cursor: bytes) -> tuple[int, int, Any]:
 def _reader_of(options: PassOptions, source: Any, state: Any, handoff: Handoff, counted: Counted) -> Reader:
     samples = None if options.balance is None else Samples(options.balance, options.max_tokens, options.collate)
     if options.iterate == "process":
-        return ProcessReader(source, state, handoff, options.allow_pickle, options.ranks_per_reader, samples, counted)
+        return ProcessReader(
+            source, state, handoff, options.allow_pickle, options.ranks_per_reader, samples, counted, options.timeout
+        )
     maker = open_maker(source, state, handoff, options.allow_pickle, options.ranks_per_reader, samples, counted)
     return InlineReader(maker) if options.iterate == "inline" else BackgroundReader(maker)
 

@@ -12,24 +12,20 @@ from typing import Any
 
 from levada import _levada
 from levada._levada import Handoff, Layout, Membership, Mesh, Pass, Source
-from levada.base.errors import Error, PeerLost, SourceError
+from levada.base.errors import Error, PeerLost, SourceError, Timeout
 from levada.base.exits import begin, end, exit_text, start
 from levada.batch.balance import Samples
 from levada.feed.readers import BackgroundReader, Counted, Maker, ReportedError, State, open_maker
 from levada.pipeline.workers import dumps
 
-_START = 60.0
-"""Seconds for the process to start, which imports what its parent has imported."""
 _TIMEOUT = 1e8
-"""Seconds of a wait between the two processes: ranks that wait for the batch have their own timeout."""
+"""Seconds of a wait between the two processes once both have started: ranks that wait for the batch have their own timeout."""
 _GRACE = 1.0
 """Seconds for the process to end on request, with the loader's workers."""
 
 
-_ON_STDERR = (
-    "what it said of it is on stderr. It imports the main module again, so what that does belongs under "
-    "if __name__ == \"__main__\":"
-)
+_IMPORTS = "it imports the main module again, so what that does belongs under if __name__ == \"__main__\":"
+_ON_STDERR = f"what it said of it is on stderr; {_IMPORTS}"
 
 
 class ProcessReader(BackgroundReader):
@@ -44,11 +40,16 @@ class ProcessReader(BackgroundReader):
         ranks: int,
         samples: Samples | None,
         counted: Counted,
+        timeout: float,
     ) -> None:
         if source is None:
             raise TypeError("this rank reads for the feed, but its source is None")
-        self._child = _Child(source, state, allow_pickle, ranks)
-        super().__init__(Maker(self._child, self._child.state, handoff, allow_pickle, samples, counted))
+        self._child = _Child(source, state, allow_pickle, ranks, timeout)
+        try:
+            super().__init__(Maker(self._child, self._child.state, handoff, allow_pickle, samples, counted))
+        except BaseException:
+            self._child.stop()
+            raise
         self.where = self._child.where
 
     def stop(self) -> None:
@@ -59,7 +60,8 @@ class ProcessReader(BackgroundReader):
 class _Child:
     """The iterator that the process's is here."""
 
-    def __init__(self, source: Any, state: Any, allow_pickle: bool, ranks: int) -> None:
+    def __init__(self, source: Any, state: Any, allow_pickle: bool, ranks: int, timeout: float) -> None:
+        """`timeout`: seconds for the process to start, which imports what its parent's main module does."""
         self._owner = os.getpid()
         self._name = type(source).__name__
         self._state: State | None = None
@@ -68,19 +70,28 @@ class _Child:
         # No daemon, for that could have no workers; begin() sees to it that it does not outlive this process. No fork, for
         # this process has threads of Levada's, whose locks a fork could find taken for good.
         self._process = multiprocessing.get_context("spawn").Process(
-            target=_serve, args=(there, self._owner, given, allow_pickle, ranks), name="levada reader", daemon=False
+            target=_serve,
+            args=(there, self._owner, given, allow_pickle, ranks, timeout),
+            name="levada reader",
+            daemon=False,
         )
-        with here, there:
-            start(self._process)
-            there.close()
-            try:
-                self._job = _levada.link(1, 2, [here.detach()], _START)
-                self._pass = _start(self._job, None, None, allow_pickle)
-            except PeerLost:
-                raise SourceError(f"{self._exit_text()} while it started; {_ON_STDERR}") from None
-            except BaseException:
-                end(self._process)
-                raise
+        try:
+            with here, there:
+                start(self._process)
+                there.close()
+                self._job = _levada.link(1, 2, [here.detach()], timeout)
+            self._pass = _start(self._job, None, None, allow_pickle)
+        except PeerLost:
+            raise SourceError(f"{self._exit_text()} while it started; {_ON_STDERR}") from None
+        except Timeout:
+            end(self._process)
+            raise Timeout(
+                f"process {self._process.pid}, which is to iterate {self._name}, did not start within {timeout:g} s, the "
+                f"timeout of the feed; {_IMPORTS}"
+            ) from None
+        except BaseException:
+            end(self._process)
+            raise
 
     def __iter__(self) -> _Child:
         return self
@@ -122,10 +133,10 @@ class _Child:
         return f"process {self._process.pid}, which iterated {self._name}, {exit_text(self._process)}"
 
 
-def _serve(link: socket.socket, parent: int, given: bytes, allow_pickle: bool, ranks: int) -> None:
+def _serve(link: socket.socket, parent: int, given: bytes, allow_pickle: bool, ranks: int, timeout: float) -> None:
     """The main function of the process."""
     begin(parent)
-    job = _levada.link(0, 2, [link.detach()], _START)
+    job = _levada.link(0, 2, [link.detach()], timeout)
     handoff = Handoff(1, 0, "a batch of a loader", False)
     make = None
     try:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 from levada import _levada
 from levada._levada import Handoff
+from levada.base.threads import start_thread
 from levada.batch.balance import RefusedSample, Samples
 
 ITERATE = ("thread", "inline", "process")
@@ -234,7 +235,7 @@ class InlineReader:
             self._since = None
 
     def watch(self, tell_where: Callable[[], None]) -> None:
-        threading.Thread(target=self._watch, args=(tell_where,), name="levada watch", daemon=True).start()
+        start_thread("watching the loader", "levada watch", self._watch, tell_where)
 
     def _watch(self, tell_where: Callable[[], None]) -> None:
         while not self._stopped.wait(_LONG):
@@ -254,8 +255,7 @@ class BackgroundReader:
 
     def __init__(self, maker: Maker) -> None:
         self.where: Callable[[], str] = maker.where
-        self._thread = threading.Thread(target=_make_all, args=(maker,), name="levada reader", daemon=True)
-        self._thread.start()
+        self._thread = start_thread("iterating the source", "levada reader", _make_all, maker)
 
     def watch(self, tell_where: Callable[[], None]) -> None:
         """Does nothing: the core's reading thread calls it."""

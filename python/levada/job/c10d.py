@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 from levada import _levada
 from levada._levada import Link, Membership
 from levada.base.errors import EngineError, InvalidArgument, Timeout, Unsupported
+from levada.base.threads import start_thread
 from levada.job.arrivals import Arrivals
 from levada.job.groups import all_gather
 
@@ -87,10 +88,21 @@ class ProcessGroupTransport:
         self._link = link
         if self._group is None:
             return self._over.set()
-        for work in (self._receive, self._settle, self._watch, self._flush):
-            thread = threading.Thread(target=work, args=(link,), name=f"levada c10d {work.__name__}", daemon=True)
-            thread.start()
-            self._threads.append(thread)
+        all_started = threading.Event()
+
+        def run(work: Callable[[Link], None]) -> None:
+            all_started.wait()
+            if not self._over.is_set():
+                work(link)
+
+        try:
+            for work in (self._receive, self._settle, self._watch, self._flush):
+                self._threads.append(start_thread("the engine c10d", f"levada c10d {work.__name__}", run, work))
+        except BaseException:
+            self._over.set()
+            raise
+        finally:
+            all_started.set()
 
     def send(self, peers: list[int], header: Any, body: Any) -> None:
         """Called by the engine, one call at a time. The arrays own what they show, and live until it has been sent."""

@@ -106,18 +106,20 @@ class WorkerGroup:
             name=f"levada {task.title}",
             daemon=False,
         )
+        self._processes.append(process)
+        self._status_pipes.append(status)
         try:
             with there, report:
                 start(process)
         except OSError as error:
             here.close()
-            status.close()
             raise Unsupported(
                 f"{task.title} cannot be started: {error.strerror}; use fewer workers, or raise the limits on processes "
                 "(ulimit -u), file descriptors (ulimit -n) and memory"
             ) from error
-        self._processes.append(process)
-        self._status_pipes.append(status)
+        except BaseException:
+            here.close()
+            raise
         return here
 
     def _wait_until_ready(self, deadline: float) -> None:
@@ -206,10 +208,11 @@ class WorkerGroup:
         self._kill()
 
     def _kill(self) -> None:
-        for process in self._processes:
+        started = [process for process in self._processes if process.pid is not None]
+        for process in started:
             if process.exitcode is None:
                 process.kill()
-        for process in self._processes:
+        for process in started:
             process.join()
         for status in self._status_pipes:
             status.close()

@@ -8,11 +8,11 @@ import dataclasses
 import datetime
 import importlib
 import json
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from levada import _levada
+from levada.base.callers import OneCaller
 from levada.base.errors import InvalidArgument, Unsupported
 from levada.job.groups import size_of
 from levada.job.job import join
@@ -121,7 +121,7 @@ class DeviceReduce:
         self._due: collections.deque[_Bucket] = collections.deque()  # whose callbacks are to be run
         self._error: BaseException | None = None
         self._running = False
-        self._caller = threading.RLock()
+        self._caller = OneCaller("a call of this bucketer")  # those of callbacks nest
 
     def reduce_scatter(self, group: Any, inputs: Any, op: str, callback: Callback | None) -> DeviceHandle:
         """Enqueues inputs, as ReduceScatter does."""
@@ -131,7 +131,7 @@ class DeviceReduce:
         size = size_of(group)
         pieces = _parts(torch, tensors[0], size) if whole else tensors
         _check_alike(pieces, size)
-        with self._call():
+        with self._caller:
             key = self._key(torch, group, pieces[0], op)
             bytes_of_all = pieces[0].numel() * pieces[0].element_size() * size
             close, alone = self._bucketing.apply(key.number, bytes_of_all)
@@ -160,7 +160,7 @@ class DeviceReduce:
 
     def finish(self, bucket: _Bucket) -> None:
         """Launches a bucket, and those that were opened before, and runs its group's callbacks up to its own."""
-        with self._call():
+        with self._caller:
             if bucket.sums is None:
                 for number in self._bucketing.flush_through(bucket.key.number):
                     self._launch(number)
@@ -170,7 +170,7 @@ class DeviceReduce:
 
     def flush(self) -> None:
         """Launches what is open and runs all callbacks. Raises the first exception of one."""
-        with self._call():
+        with self._caller:
             while self._open or self._launched:
                 for number in self._bucketing.flush():
                     self._launch(number)
@@ -185,16 +185,6 @@ class DeviceReduce:
         """Returns the number of inputs whose callbacks have not run."""
         buckets = [*self._open.values(), *self._launched, *self._due]
         return sum(len(bucket.entries) - bucket.called for bucket in buckets)
-
-    @contextlib.contextmanager
-    def _call(self) -> Iterator[None]:
-        """Surrounds each call; calls of callbacks are nested."""
-        if not self._caller.acquire(blocking=False):
-            raise InvalidArgument("a call of this bucketer is under way on another thread; let one thread at a time use it")
-        try:
-            yield
-        finally:
-            self._caller.release()
 
     def _key(self, torch: Any, group: Any, like: Any, op: str) -> _Key:
         if op not in ("sum", "average"):

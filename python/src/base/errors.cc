@@ -1,6 +1,9 @@
 // levada::Error as the exceptions of levada/base/errors.py.
 #include "python/src/base/errors.h"
 
+#include <nanobind/stl/string.h>
+
+#include "levada/base/threads.h"
 #include "python/src/bindings.h"
 
 namespace nb = nanobind;
@@ -32,7 +35,7 @@ ErrorKind kind_of(std::string_view name) {
   return ErrorKind::source;
 }
 
-void bind_errors(nb::module_&) {
+void bind_errors(nb::module_& module) {
   nb::register_exception_translator([](const std::exception_ptr& thrown, void*) {
     try {
       std::rethrow_exception(thrown);
@@ -40,6 +43,13 @@ void bind_errors(nb::module_&) {
       raise(error);
     }
   });
+  module.def(
+      "throw_no_thread",
+      [](const std::string& what) {
+        throw_no_thread(what, std::make_error_code(std::errc::resource_unavailable_try_again));
+      },
+      nb::arg("what"), nb::sig("def throw_no_thread(what: str) -> typing.NoReturn"),
+      "Raises EngineError: the system refused a thread for `what`.");
 }
 
 }  // namespace levada::python

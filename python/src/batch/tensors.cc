@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "levada/base/error.h"
+#include "levada/base/text.h"
 
 namespace nb = nanobind;
 
@@ -32,7 +33,7 @@ bool is_instance(nb::handle value, const nb::object& type) {
 }
 
 [[noreturn]] void refuse(const std::string& path, std::string_view why) {
-  throw nb::type_error(fmt::format("{} cannot cross between ranks: {}", path, why).c_str());
+  throw nb::type_error(printable(fmt::format("{} cannot cross between ranks: {}", path, why)).c_str());
 }
 
 /// DLPack types that numpy has only with ml_dtypes and that torch does not give out everywhere: they pass as integers.

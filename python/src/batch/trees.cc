@@ -9,6 +9,7 @@
 
 #include "levada/base/copy.h"
 #include "levada/base/error.h"
+#include "levada/base/text.h"
 #include "levada/cli/field_digests.h"
 #include "levada/tree/codec.h"
 #include "levada/tree/schema.h"
@@ -28,13 +29,14 @@ struct Path {
   std::size_t child = 0;
   std::string_view whole = "batch";
 
+  /// It can be shown on one line of a terminal.
   std::string text() const {
     if (above == nullptr) return std::string(whole);
     if (container == nullptr) return above->text() + ".state";
     if (container->keys.empty()) return fmt::format("{}[{}]", above->text(), child);
     const auto& key = container->keys[child];
     if (const auto* number = std::get_if<std::int64_t>(&key)) return fmt::format("{}[{}]", above->text(), *number);
-    const auto& name = std::get<std::string>(key);
+    const auto name = printable(std::get<std::string>(key));
     return container->kind == ContainerKind::record ? fmt::format("{}.{}", above->text(), name)
                                                     : fmt::format("{}['{}']", above->text(), name);
   }

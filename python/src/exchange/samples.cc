@@ -11,6 +11,7 @@
 #include <variant>
 
 #include "levada/base/error.h"
+#include "levada/base/text.h"
 #include "levada/tree/codec.h"
 #include "python/src/batch/trees.h"
 #include "python/src/bindings.h"
@@ -70,7 +71,7 @@ bool has_elements(const Tree& tree) {
 
 /// As batches hold it.
 PlainValue value_of(nb::handle value, const std::string& name) {
-  const auto place = [&] { return fmt::format("values['{}']", name); };
+  const auto place = [&] { return fmt::format("values['{}']", printable(name)); };
   if (auto leaf = plain_leaf(value, place); leaf && !std::holds_alternative<Bytes>(*leaf)) {
     return std::visit(
         [](auto&& plain) -> PlainValue {
@@ -151,8 +152,8 @@ void set_items(Samples& samples, std::string name, nb::handle items, nb::handle 
     }
     TensorKind kind{};
     const auto path = tensors.size() < samples.batch.size()
-                          ? fmt::format("key {} of sample {}", key.name, samples.batch.ids()[tensors.size()])
-                          : fmt::format("key {}, item {}", key.name, tensors.size());
+                          ? fmt::format("key {} of sample {}", printable(key.name), printable(samples.batch.ids()[tensors.size()]))
+                          : fmt::format("key {}, item {}", printable(key.name), tensors.size());
     if (!libraries.is_tensor(item, kind)) throw nb::type_error(fmt::format("{} is no tensor", path).c_str());
     Tensor tensor = tensor_of(samples, libraries, item, kind, path);
     if (tensor.shape().rank() == 0) throw InvalidArgument(fmt::format("{} has no dimension of tokens", path));

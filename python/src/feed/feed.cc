@@ -146,12 +146,14 @@ class Pass {
   std::int64_t step() const { return step_; }
   std::int64_t micro() const { return micro_; }
   std::int64_t num_micro() const { return num_micro_; }
-  nb::bytes cursor() const {
+  /// One value, which a thread that takes batches meanwhile does not tear apart.
+  std::pair<std::int64_t, nb::bytes> position() const {
     if (loader_ && !loader_->state->failure.empty()) {
       throw Unsupported(fmt::format("the loader's state cannot be saved: {}", loader_->state->failure));
     }
     const Bytes cursor = loader_ ? loader_->encode() : cursor_;
-    return nb::bytes(cursor.data(), cursor.size());
+    const bool is_within = micro_ + 1 < num_micro_;  // a step, which is resumed before it or behind it
+    return {step_ - (is_within ? 1 : 0), nb::bytes(cursor.data(), cursor.size())};
   }
   /// Of the loader, as its rank gave it with the batch taken last; None where it gave none with that.
   nb::object state() const {
@@ -353,7 +355,8 @@ class WhenDropped {
     try {
       call_(value == nullptr ? nb::handle(Py_None) : nb::handle(value));
     } catch (nb::python_error& error) {
-      error.discard_as_unraisable("levada: leaving a feed");
+      if (error.matches(PyExc_KeyboardInterrupt)) PyErr_SetInterrupt();  // raised again where that can be
+      else error.discard_as_unraisable("levada: leaving a feed");
     }
     call_.reset();
     PyErr_Restore(type, value, trace);
@@ -462,7 +465,8 @@ void bind_feed(nb::module_& module) {
       .def_prop_ro("micro", &Pass::micro)
       .def_prop_ro("num_micro", &Pass::num_micro)
       .def_prop_ro("balance", &Pass::balance, "What the steps that this rank planned come to, if it plans any.")
-      .def_prop_ro("cursor", &Pass::cursor, "Where to resume behind the batch taken last. Raises Unsupported.")
+      .def("position", &Pass::position,
+           "Returns how many steps have been taken whole, and the cursor behind them. Raises Unsupported.")
       .def_prop_ro("state", &Pass::state, nb::sig("def state(self) -> tuple[bytes, str] | None"),
                    "The loader's state, where the batch taken last came with one.")
       .def_prop_ro("end", &Pass::end, nb::sig("def end(self) -> dict[str, typing.Any] | None"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import threading
 import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any, Generic, TypeVar
@@ -13,7 +12,7 @@ from torch.utils.data.datapipes.datapipe import (  # type: ignore[import-not-fou
     _DataPipeSerializationWrapper,
 )
 
-from levada.base.errors import InvalidArgument
+from levada.base.callers import OneCaller
 from levada.dropin.torchdata.error import PauseIteration
 from levada.dropin.torchdata.random import SeedGenerator
 from levada.dropin.torchdata.reading_service import (
@@ -66,19 +65,15 @@ class DataLoader2Iterator(Iterator[T]):
             )
         if loader._is_paused:
             raise StopIteration
-        if not loader._taking.acquire(blocking=False):
-            raise InvalidArgument(
-                "a call of this DataLoader2 is under way on another thread; take its items on one thread at a time"
-            )
-        try:
+        with loader._caller:
             return self._next_of(loader)
-        finally:
-            loader._taking.release()
 
     def _next_of(self, loader: DataLoader2[T]) -> T:
+        if loader._datapipe_iter is None:
+            raise RuntimeError("this DataLoader2 has been shut down")
         loader._reset_iter = True
         try:
-            item: T = next(loader._datapipe_iter)  # type: ignore[arg-type]
+            item: T = next(loader._datapipe_iter)
         except PauseIteration:
             raise StopIteration from None
         except StopIteration:
@@ -120,7 +115,7 @@ class DataLoader2Iterator(Iterator[T]):
 class DataLoader2(Generic[T]):
     """Iterates datapipes. `datapipe_adapter_fn`: one function or several that change the datapipe first;
     `reading_service`: carries it out, by default in this process. Datapipe and service are copied and can be used again.
-    One thread at a time takes items; another one gets InvalidArgument."""
+    One thread at a time uses it; another one gets InvalidArgument."""
 
     def __init__(
         self,
@@ -144,7 +139,7 @@ class DataLoader2(Generic[T]):
         self._terminated = False
         self._is_paused = False
         self._is_over = False
-        self._taking = threading.Lock()  # held by the thread that takes an item
+        self._caller = OneCaller("a call of this DataLoader2")
         self._seeds = SeedGenerator()
         self._seeds_of_epoch: SeedGenerator = clone(self._seeds)
         self._has_seeds = False  # of a state, for the next epoch
@@ -161,14 +156,15 @@ class DataLoader2(Generic[T]):
         self._before = dumps(self.datapipe)
 
     def __iter__(self) -> DataLoader2Iterator[T]:
-        if self.datapipe is None:
-            raise RuntimeError("this DataLoader2 has no datapipe: pass one to it, or call load_state_dict()")
-        if self._terminated:
-            raise RuntimeError("this DataLoader2 has been shut down")
-        if self._reset_iter:
-            self._begin_epoch()
-        self.valid_iterator_id = 0 if self.valid_iterator_id is None else self.valid_iterator_id + 1
-        return DataLoader2Iterator(self, self.valid_iterator_id)
+        with self._caller:
+            if self.datapipe is None:
+                raise RuntimeError("this DataLoader2 has no datapipe: pass one to it, or call load_state_dict()")
+            if self._terminated:
+                raise RuntimeError("this DataLoader2 has been shut down")
+            if self._reset_iter:
+                self._begin_epoch()
+            self.valid_iterator_id = 0 if self.valid_iterator_id is None else self.valid_iterator_id + 1
+            return DataLoader2Iterator(self, self.valid_iterator_id)
 
     def _begin_epoch(self) -> None:
         if self._seed is None:
@@ -207,14 +203,15 @@ class DataLoader2(Generic[T]):
 
     def shutdown(self) -> None:
         """Ends the other processes, and with them the loader."""
-        if self._terminated:
-            return
-        self._terminated = True
-        self._datapipe_iter = None
-        self._reset_iter = True
-        if self.reading_service is not None:
-            self.reading_service.finalize_iteration()
-            self.reading_service.finalize()
+        with self._caller:
+            if self._terminated:
+                return
+            self._terminated = True
+            self._datapipe_iter = None
+            self._reset_iter = True
+            if self.reading_service is not None:
+                self.reading_service.finalize_iteration()
+                self.reading_service.finalize()
 
     def __del__(self) -> None:
         if hasattr(self, "_before"):
@@ -228,6 +225,10 @@ class DataLoader2(Generic[T]):
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the datapipes, the seeds and, after an item, the loop's position."""
+        with self._caller:
+            return self._state()
+
+    def _state(self) -> dict[str, Any]:
         if self.valid_iterator_id is None and self._state_dict is not None:
             return self._state_dict
         service, place = self.reading_service, None
@@ -257,6 +258,10 @@ class DataLoader2(Generic[T]):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Resumes where state_dict() was called. Only before the first iter(). A state that torchdata saved resumes at the
         beginning of an epoch, as there."""
+        with self._caller:
+            self._load(state_dict)
+
+    def _load(self, state_dict: dict[str, Any]) -> None:
         if self._datapipe_iter is not None:
             raise RuntimeError("this DataLoader2 has been iterated already; call load_state_dict() on a new one")
         self._state_dict = state_dict
