@@ -13,7 +13,7 @@ from typing import Any
 from levada._levada import Layout, Mesh, Metric, Pass, Replicate, Shard, Stages, Zigzag
 from levada.base.errors import Error, InvalidArgument, Unsupported
 from levada.batch.balance import Balance, Cost
-from levada.batch.devices import mover
+from levada.batch.devices import sender
 from levada.corpus.corpus import Corpus, PathLike
 from levada.feed.history import write_feed_history
 from levada.feed.passes import Beginning, FeedPass, PassOptions, begin_corpus, begin_iterable
@@ -110,6 +110,9 @@ class Feed:
       "copy" gives every rank memory of its own; "read_only" gives numpy arrays that cannot be written and refuses torch,
       which has no such tensors; None: "private" for torch, "read_only" for numpy.
     - `device`: where torch tensors go, through pinned memory where there is a device to pin it for; None: they stay.
+    - `prefetch_to_device`: copies the next batch to `device`, if it has arrived, on a stream of its own, while the caller
+      works on this one. The current stream waits for the copy when that batch is taken.
+    - `pin_memory`: puts torch tensors into pinned memory, for a caller who copies them to a device. No `device` then.
     - `allow_pickle`: whether objects of any class may cross, as pickles.
     - `record`: keep what each rank does when, and the processes of a Pipeline, for write_report() and write_trace().
 
@@ -142,6 +145,8 @@ class Feed:
         timeout: float = 1800.0,
         access: str | None = None,
         device: Any = None,
+        prefetch_to_device: bool = False,
+        pin_memory: bool = False,
         allow_pickle: bool = False,
         group: Any = None,
         record: bool = False,
@@ -186,7 +191,10 @@ class Feed:
         self.timeout = timeout
         self.access = access
         self.device = device
-        self._move = mover(device)
+        self.prefetch_to_device = prefetch_to_device
+        self.pin_memory = pin_memory
+        self._check_device()
+        self._send = sender(device, pin_memory=pin_memory, own_stream=prefetch_to_device)
         self.allow_pickle = allow_pickle
         data = sys.modules.get("torch.utils.data")
         if data is not None:
@@ -222,6 +230,20 @@ class Feed:
             raise InvalidArgument(f"iterate is {iterate}; a Corpus is read by the C++ core, on threads of its own")
         if skip < 0:
             raise InvalidArgument(f"skip is {skip}; it counts steps from 0")
+
+    def _check_device(self) -> None:
+        if self.pin_memory and self.device is not None:
+            raise InvalidArgument(
+                f"pin_memory=True is for batches that the caller moves, and device is {self.device}, where they go through "
+                "pinned memory anyway: give one of the two"
+            )
+        if self.prefetch_to_device and self.device is None:
+            raise InvalidArgument("prefetch_to_device=True copies batches to a device, and device is None: name it, too")
+        if self.prefetch_to_device and self.iterate == "inline":
+            raise InvalidArgument(
+                'iterate is inline, which reads no batch ahead that prefetch_to_device=True could copy: iterate by "thread", '
+                "or do without prefetching"
+            )
 
     def _check_balance(self, divide: str, tail: str) -> None:
         assert self.balance is not None
@@ -292,7 +314,8 @@ class Feed:
         options = self._options()
         begin = self._begin(options)
         self._passes += 1
-        started = FeedPass(options, begin, f"pass {self._passes} of feed {self._number}", self._move)
+        name = f"pass {self._passes} of feed {self._number}"
+        started = FeedPass(options, begin, name, self._send, is_ahead=self.prefetch_to_device)
         # Weakly: a loop that is left drops its iterator, and that is how the other ranks hear of it.
         self._running = weakref.ref(started)
         self._last = started.core
