@@ -6,6 +6,7 @@
 #include <array>
 #include <exception>
 #include <mutex>
+#include <utility>
 
 #include "levada/base/text.h"
 #include "levada/engine/collect.h"
@@ -81,10 +82,24 @@ class Feed::Impl {
       if (follower_.finished()) return finish();
       if (reader_ && reader_->read_now(follower_.at().round, [this] { while_reading(); })) continue;
       if (follower_.may_receive()) {
-        if (auto arrival = inbox_.try_receive()) return hand_out(std::move(*arrival), called);
+        if (failed_ahead_) std::rethrow_exception(std::exchange(failed_ahead_, nullptr));
+        auto arrival = ahead_ ? std::exchange(ahead_, std::nullopt) : inbox_.try_receive();
+        if (arrival) return hand_out(std::move(*arrival), called);
       }
       wait_for_batch();
     }
+  }
+
+  std::optional<FlatTree> receive_ahead() {
+    if (end_ || ahead_ || failed_ahead_) return std::nullopt;
+    try {
+      receive_decisions();
+      if (follower_.may_receive()) ahead_ = inbox_.try_receive();
+    } catch (const std::exception&) {
+      failed_ahead_ = std::current_exception();
+    }
+    if (!ahead_) return std::nullopt;
+    return std::exchange(ahead_->content, FlatTree());
   }
 
   void request_stop() { reporter_.send(feed_protocol::StopAsked{wiring_.rank()}); }
@@ -225,7 +240,7 @@ class Feed::Impl {
       stats_.samples += micro.samples;
       stats_.bytes += arrival.tensor_bytes;
       stats_.copied_batches += arrival.copied ? 1 : 0;
-      stats_.taking += arrival.there - called;
+      stats_.taking += std::max(arrival.there - called, Duration{});  // one that was received ahead was there before
     }
     own_step_.emplace(trace_, TraceThread::step, TraceKind::step, envelope.round, own_.from);
     return {.step = micro.step,
@@ -302,6 +317,8 @@ class Feed::Impl {
   bool lead_is_gone_ = false;  ///< no more decisions come
   const Audience& own_;
   Inbox inbox_;
+  std::optional<Inbox::Arrival> ahead_;  ///< received ahead, its content handed out already
+  std::exception_ptr failed_ahead_;      ///< what receiving ahead threw
   Duration timeout_;
   Duration remind_after_;
   std::function<void()> poll_;
@@ -356,6 +373,9 @@ Feed::~Feed() {
 
 std::optional<Batch> Feed::next() {
   return impl_->next();
+}
+std::optional<FlatTree> Feed::receive_ahead() {
+  return impl_->receive_ahead();
 }
 void Feed::request_stop() {
   impl_->request_stop();

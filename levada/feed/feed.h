@@ -101,6 +101,12 @@ class Feed {
   /// has left the feed without this step.
   std::optional<Batch> next();
 
+  /// Receives the content of the batch that next() will return, if that has arrived; next() then returns it without its
+  /// content. Returns nothing where none has arrived, where one was received ahead already, and where next() will not
+  /// return a batch. Never blocks, never reads a batch that nobody has asked for, and changes neither end() nor
+  /// stats(); what goes wrong is thrown by next(). Called by next()'s thread.
+  std::optional<FlatTree> receive_ahead();
+
   /// Asks all ranks to stop soon, at one step; next() goes on until then. Not collective: one rank is enough. Any
   /// thread. Where the lead has no room for the word, it is sent by the next call of next().
   void request_stop();

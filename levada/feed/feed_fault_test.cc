@@ -63,6 +63,22 @@ TEST(FeedFaults, AReaderThatThrowsEndsAllRanksAtItsStepWithItsMessage) {
   }
 }
 
+TEST(FeedFaults, AnErrorBehindABatchReceivedAheadIsThrownAtItsStep) {
+  const auto errors = errors_of(2, [&](const std::shared_ptr<Engine>& engine) {
+    const auto broken = [](std::int64_t first) {
+      if (first >= 4) throw SourceError("the well is dry");
+    };
+    Feed feed(engine, Mesh::parse("dp=2"), layouts::gpt(), numbered({.before = broken}), {.batch = 1});
+    EXPECT_TRUE(feed.next());
+    while (!feed.receive_ahead()) std::this_thread::yield();
+    EXPECT_TRUE(feed.next());
+    for (int i = 0; i < 1000; ++i) EXPECT_FALSE(feed.receive_ahead());
+    EXPECT_FALSE(feed.end());
+    feed.next();
+  });
+  for (const auto& error : errors) EXPECT_THAT(error, AllOf(HasSubstr("SourceError"), HasSubstr("step 2")));
+}
+
 TEST(FeedFaults, OneReaderOfSeveralThatThrowsEndsAllAtItsStep) {
   const auto errors = errors_of(3, [&](const std::shared_ptr<Engine>& engine) {
     const int rank = engine->info().rank;

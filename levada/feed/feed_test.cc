@@ -7,6 +7,7 @@
 #include <map>
 #include <mutex>
 #include <set>
+#include <thread>
 
 #include "levada/base/copy.h"
 #include "levada/engine/inproc/inproc.h"
@@ -287,6 +288,51 @@ TEST(Feed, ABatchFindsItsTensorsByPath) {
     EXPECT_EQ(Tree(tokens), Tree(batch->tree().tensor("tokens")));
     EXPECT_EQ(batch->tensor("\"tokens\"").view().data(), tokens.view().data()) << "another way to write the path";
     EXPECT_THAT([&] { return batch->tensor("nothing"); }, ThrowsMessage<InvalidArgument>(HasSubstr("tokens")));
+  });
+}
+
+/// Waits until a batch has arrived, where one will.
+FlatTree ahead_of(Feed& feed) {
+  for (const auto deadline = Deadline::after(std::chrono::seconds(60)); !deadline.expired();) {
+    if (auto content = feed.receive_ahead()) return std::move(*content);
+    std::this_thread::yield();
+  }
+  ADD_FAILURE() << "no batch has arrived";
+  return {};
+}
+
+TEST(Feed, ABatchReceivedAheadIsTheOneThatNextReturnsAndCountsThenAlone) {
+  for (const char* readers : {"one", "all", "dp"}) {
+    const Mesh mesh = Mesh::parse("dp=2,tp=2");
+    run_feed(mesh, {.batch = 1, .readers = Readers::parse(readers)}, {.samples = 8}, [&](Feed& feed, int rank) {
+      EXPECT_EQ(feed.next()->tree(), expected(mesh, rank, 0, 1, 8));
+      for (int step = 1; step < 4; ++step) {
+        EXPECT_EQ(unflatten(ahead_of(feed)), expected(mesh, rank, step, 1, 8)) << readers;
+        EXPECT_FALSE(feed.receive_ahead()) << "no more than one";
+        EXPECT_EQ(feed.stats().batches, step);
+        const auto batch = feed.next();
+        EXPECT_EQ(batch->step, step);
+        EXPECT_TRUE(batch->content.leaves.empty());
+        ByteReader cursor(batch->cursor);
+        EXPECT_EQ(cursor.get<std::int64_t>(), 2 * (step + 1));
+        EXPECT_EQ(feed.stats().batches, step + 1);
+      }
+      for (int i = 0; i < 100; ++i) EXPECT_FALSE(feed.receive_ahead());
+      EXPECT_FALSE(feed.end()) << "which next() alone comes to";
+      EXPECT_FALSE(feed.next());
+      EXPECT_EQ(feed.end()->step, 4);
+      EXPECT_FALSE(feed.receive_ahead());
+    });
+  }
+}
+
+TEST(Feed, NothingIsReadAheadWhereTheCallerReadsInsideNext) {
+  run_feed(Mesh(), {.batch = 1, .ahead = false}, {.samples = 2}, [](Feed& feed, int) {
+    EXPECT_FALSE(feed.receive_ahead());
+    EXPECT_TRUE(feed.next());
+    EXPECT_FALSE(feed.receive_ahead());
+    EXPECT_TRUE(feed.next());
+    EXPECT_FALSE(feed.next());
   });
 }
 

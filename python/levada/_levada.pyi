@@ -512,6 +512,11 @@ class Pass:
     def drop_next(self) -> bool:
         """Takes a batch and makes nothing of it; False after the last."""
 
+    def receive_ahead(self) -> tuple[Any] | None:
+        """
+        Returns the batch that comes next, if it has arrived, without taking it: drop_next() then does. Never blocks.
+        """
+
     def close(self, reason: str = '') -> None:
         """
         Leaves the feed; `reason`: the exception that makes this rank leave, for the others' error.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import pathlib
+import weakref
 from types import SimpleNamespace
 from typing import Any
 
@@ -94,6 +96,15 @@ def test_tensors_go_to_the_device_and_nothing_else() -> None:
         levada.Feed(batches, device="nowhere")
 
 
+def test_what_was_moved_goes_with_the_last_reference_to_it() -> None:
+    gc.disable()
+    try:
+        moved = weakref.ref(_devices.to_device([torch.ones(3)], torch.device("meta"))[0])
+        assert moved() is None
+    finally:
+        gc.enable()
+
+
 def test_what_lies_on_a_device_does_not_pass_through_this_machines_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """With pinned memory and events that torch has no device for here, and with meta for the device."""
 
@@ -115,7 +126,7 @@ def test_what_lies_on_a_device_does_not_pass_through_this_machines_memory(monkey
     monkeypatch.setattr(_devices, "_Stage", Stage)
     monkeypatch.setattr(_devices, "_with_index", lambda device: device)
     there, here = torch.ones(1000, device="meta"), torch.ones(3)
-    moved = _devices._Staging(torch.device("meta")).move({"there": there, "here": [here, here]})
+    moved = _devices._Staging(torch.device("meta"), own_stream=False).send({"there": there, "here": [here, here]})()
     assert moved["there"] is there and moved["here"][0].device.type == "meta" and moved["here"][0] is moved["here"][1]
     assert Stage.reserved == [512] and len(Stage.held) == 1 and Stage.held[0] is here
 

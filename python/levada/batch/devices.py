@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
+import functools
 import importlib
 import sys
 import types
-from collections.abc import Callable, Mapping, MutableMapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any
 
 from levada.base.errors import Unsupported
@@ -27,23 +30,52 @@ def accelerator() -> Any:
     return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else None
 
 
-def mover(device: Any) -> Callable[[Any], Any] | None:
-    """What moves the batches of a feed to `device`, on a GPU through pinned memory; None where there is nothing to do.
+Arrive = Callable[[], Any]
+"""Returns a batch that is on its way: work that is given to the current stream from then on finds it there."""
+Send = Callable[[Any], Arrive]
+"""Starts moving a batch. What it is given may be dropped as soon as it has returned."""
+
+
+def sender(device: Any, *, pin_memory: bool = False, own_stream: bool = False) -> Send | None:
+    """What moves the batches of a feed to `device`, on a GPU through pinned memory, and with `own_stream` on a stream of
+    their own; without a device into pinned memory, with `pin_memory`. None where there is nothing to do.
     A device without an index is the one that is current when the first batch is moved. Raises Unsupported without torch, RuntimeError where torch knows no such device."""
     if device is None:
-        return None
-    try:
-        torch = importlib.import_module("torch")
-    except ImportError:
-        raise Unsupported(f"device is {device}, but torch, whose tensors would go there, is not installed") from None
-    target = torch.device(device)
+        return _pinner() if pin_memory else None
+    target = _torch(f"device is {device}").device(device)
     if target.type == "cpu":
         return None
     if target.type == "meta":
-        return lambda batch: to_device(batch, target)
+        return lambda batch: _there(to_device(batch, target))
+    torch: Any = sys.modules["torch"]
     if not hasattr(torch, "accelerator"):
         raise Unsupported(f"device is {device}, which takes PyTorch 2.6 or later; this is {torch.__version__}")
-    return _Staging(target).move
+    return _Staging(target, own_stream=own_stream).send
+
+
+def mover(device: Any) -> Callable[[Any], Any] | None:
+    """What moves a batch to `device` at once, as sender() does on the current stream; None where there is nothing to do."""
+    send = sender(device)
+    return None if send is None else lambda batch: send(batch)()
+
+
+def _torch(wanted: str) -> Any:
+    try:
+        return importlib.import_module("torch")
+    except ImportError:
+        raise Unsupported(f"{wanted}, but torch, whose tensors would be moved, is not installed") from None
+
+
+def _there(batch: Any) -> Arrive:
+    return lambda: batch
+
+
+def _pinner() -> Send | None:
+    _torch("pin_memory is True")
+    if accelerator() is None:
+        warnings.warn("pin_memory=True, but torch finds no accelerator: batches stay in memory that is not pinned", stacklevel=4)
+        return None
+    return lambda batch: _there(_map_tensors(batch, lambda tensor: _as(tensor, _detached(tensor).pin_memory())))
 
 
 def to_device(batch: Any, device: Any) -> Any:
@@ -66,19 +98,21 @@ def _as(like: Any, tensor: Any) -> Any:
 
 class _Staging:
     """Pinned memory on the way from this machine's memory to a device, so that a copy runs beside what the device and the
-    caller do."""
+    caller do; on a stream of its own also beside what the device does of the step before."""
 
-    def __init__(self, device: Any) -> None:
+    def __init__(self, device: Any, *, own_stream: bool) -> None:
         self._device = device
+        self._own_stream = own_stream
+        self._stream: Any = None  # one for all passes: what is freed on a stream is used again on that stream alone
         self._stages: list[_Stage] = []  # one is filled while the device copies from the other
 
-    def move(self, batch: Any) -> Any:
+    def send(self, batch: Any) -> Arrive:
         if not self._stages:
-            self._device = _with_index(self._device)
-            self._stages = [_Stage(self._device), _Stage(self._device)]
+            self._start()
         stage = self._stages[0]
         self._stages.reverse()
         sizes: list[int] = []
+        sent: list[Any] = []
 
         def measure(tensor: Any) -> Any:
             if tensor.is_cpu:
@@ -88,13 +122,42 @@ class _Staging:
         def send(tensor: Any) -> Any:
             own = _detached(tensor)
             held = stage.hold(own) if tensor.is_cpu else own
-            return _as(tensor, held.to(self._device, non_blocking=True))
+            sent.append(_as(tensor, held.to(self._device, non_blocking=True)))
+            return sent[-1]
 
         _map_tensors(batch, measure)
         stage.reserve(sum(sizes))
-        moved = _map_tensors(batch, send)
-        stage.sent()
-        return moved
+        with contextlib.nullcontext() if self._stream is None else _current(self._stream):
+            moved = _map_tensors(batch, send)
+            stage.sent()
+        return _there(moved) if self._stream is None else functools.partial(self._arrive, moved, sent, stage)
+
+    def _start(self) -> None:
+        torch: Any = sys.modules["torch"]
+        self._device = _with_index(self._device)
+        self._stream = torch.Stream(self._device) if self._own_stream else None
+        self._stages = [_Stage(self._device), _Stage(self._device)]
+
+    def _arrive(self, batch: Any, tensors: list[Any], stage: _Stage) -> Any:
+        torch: Any = sys.modules["torch"]
+        current = torch.accelerator.current_stream(self._device)
+        current.wait_event(stage.copied)
+        for tensor in tensors:
+            tensor.record_stream(current)  # which may still read it when the caller has dropped it
+        return batch
+
+
+@contextlib.contextmanager
+def _current(stream: Any) -> Iterator[None]:
+    """Makes a stream the current one of its device, and leaves both that and the current device as they were."""
+    torch: Any = sys.modules["torch"]
+    device, before = torch.accelerator.current_device_index(), torch.accelerator.current_stream(stream.device)
+    torch.accelerator.set_stream(stream)  # makes its device the current one, too
+    try:
+        yield
+    finally:
+        torch.accelerator.set_stream(before)
+        torch.accelerator.set_device_index(device)
 
 
 def _with_index(device: Any) -> Any:
@@ -108,7 +171,7 @@ class _Stage:
     def __init__(self, device: Any) -> None:
         torch: Any = sys.modules["torch"]
         self._device = device
-        self._copied = torch.Event(device)  # when the device no longer needs the memory
+        self.copied = torch.Event(device)  # when the device no longer needs the memory
         self._memory = torch.empty(0, dtype=torch.uint8)
         self._used = 0
 
@@ -116,11 +179,11 @@ class _Stage:
         """All that is to be copied from here has been given to the device, on its current stream: another device may be
         the process's current one."""
         torch: Any = sys.modules["torch"]
-        self._copied.record(torch.accelerator.current_stream(self._device))
+        self.copied.record(torch.accelerator.current_stream(self._device))
 
     def reserve(self, size: int) -> None:
         if self._memory.numel() > 0:
-            self._copied.synchronize()
+            self.copied.synchronize()
         if size > self._memory.numel():
             self._memory = self._memory.new_empty(size, pin_memory=True)
         self._used = 0
@@ -150,18 +213,23 @@ def _aligned(size: int) -> int:
 
 def _map_tensors(batch: Any, change: Callable[[Any], Any]) -> Any:
     torch = sys.modules.get("torch")
-    if torch is None:
-        return batch
-    changed: dict[int, Any] = {}
+    return batch if torch is None else _TensorMap(torch.Tensor, change)(batch)
 
-    def of(value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
-            if id(value) not in changed:
-                changed[id(value)] = change(value)
-            return changed[id(value)]
-        return _map_children(value, of)
 
-    return of(batch)
+class _TensorMap:
+    """No nested function, which would refer to itself and so keep the tensors until garbage is collected."""
+
+    def __init__(self, cls: type, change: Callable[[Any], Any]) -> None:
+        self._cls = cls
+        self._change = change
+        self._changed: dict[int, Any] = {}
+
+    def __call__(self, value: Any) -> Any:
+        if not isinstance(value, self._cls):
+            return _map_children(value, self)
+        if id(value) not in self._changed:
+            self._changed[id(value)] = self._change(value)
+        return self._changed[id(value)]
 
 
 def _map_children(value: Any, function: Any) -> Any:

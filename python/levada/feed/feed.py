@@ -14,7 +14,7 @@ from levada._levada import Layout, Mesh, Metric, Pass, Replicate, Shard, Stages,
 from levada.base.callers import OneCaller
 from levada.base.errors import Error, InvalidArgument, Unsupported
 from levada.batch.balance import Balance, Cost
-from levada.batch.devices import mover
+from levada.batch.devices import sender
 from levada.corpus.corpus import Corpus, PathLike
 from levada.feed.history import write_feed_history
 from levada.feed.passes import Beginning, FeedPass, PassOptions, begin_corpus, begin_iterable
@@ -108,8 +108,8 @@ class Feed:
       balance, and the same states resume it.
     - `max_tokens`: splits each rank's samples of a step into micro-batches of at most this many tokens, the same number of
       micro-batches on every rank. Each is one item of the iteration; `micro` and `num_micro` are its number and their count.
-    - `collate`: makes a batch from a list of an iterable's balanced samples; None:
-      levada.collate_packed, with the balance's pad_to and length.
+    - `collate`: makes a batch from a list of an iterable's balanced samples; None: levada.collate_packed, with
+      the balance's pad_to and length.
     - `tail`: what happens to a last round that the data do not fill. "drop" leaves it out. If `batch` is given, also "pad",
       which repeats the last sample with a loss_mask of 0, and "short", which leaves the last ranks fewer rows or none.
     - `depth`: how many batches a rank may be behind its reader; 0 means pp + 2.
@@ -120,6 +120,9 @@ class Feed:
       "copy" allocates memory for each rank; "read_only" returns numpy arrays that cannot be written, and refuses torch
       tensors, which cannot be read-only. None: "private" for torch, "read_only" for numpy.
     - `device`: where torch tensors are moved, through pinned memory if the device has any; None: they stay on the CPU.
+    - `prefetch_to_device`: copies the next batch to `device`, if it has arrived, on a stream of its own, while the caller
+      works on this one. The current stream waits for the copy when that batch is taken.
+    - `pin_memory`: puts torch tensors into pinned memory, for a caller who copies them to a device. No `device` then.
     - `allow_pickle`: whether objects of any class may cross, as pickles.
     - `record`: whether to record what each rank, and each process of a Pipeline, does when, for write_report() and
       write_trace().
@@ -152,6 +155,8 @@ class Feed:
         timeout: float = 1800.0,
         access: str | None = None,
         device: Any = None,
+        prefetch_to_device: bool = False,
+        pin_memory: bool = False,
         allow_pickle: bool = False,
         group: Any = None,
         record: bool = False,
@@ -194,7 +199,10 @@ class Feed:
         self.timeout = timeout
         self.access = access
         self.device = device
-        self._move = mover(device)
+        self.prefetch_to_device = prefetch_to_device
+        self.pin_memory = pin_memory
+        self._check_device()
+        self._send = sender(device, pin_memory=pin_memory, own_stream=prefetch_to_device)
         self.allow_pickle = allow_pickle
         data = sys.modules.get("torch.utils.data")
         if data is not None:
@@ -228,6 +236,20 @@ class Feed:
             raise InvalidArgument(f"iterate is {iterate}; a Corpus is read by the C++ core, on threads of its own")
         if skip < 0:
             raise InvalidArgument(f"skip is {skip}; it counts steps from 0")
+
+    def _check_device(self) -> None:
+        if self.pin_memory and self.device is not None:
+            raise InvalidArgument(
+                f"pin_memory=True is for batches that the caller moves, and device is {self.device}, where they go through "
+                "pinned memory anyway: give one of the two"
+            )
+        if self.prefetch_to_device and self.device is None:
+            raise InvalidArgument("prefetch_to_device=True copies batches to a device, and device is None: name it, too")
+        if self.prefetch_to_device and self.iterate == "inline":
+            raise InvalidArgument(
+                'iterate is inline, which reads no batch ahead that prefetch_to_device=True could copy: iterate by "thread", '
+                "or do without prefetching"
+            )
 
     def _check_balance(self, divide: str, tail: str) -> None:
         assert self.balance is not None
@@ -306,7 +328,8 @@ class Feed:
             begin = self._begin(options)
             begin.first_sample += at.samples
             self._passes += 1
-            started = FeedPass(options, begin, f"pass {self._passes} of feed {self._number}", self._move)
+            name = f"pass {self._passes} of feed {self._number}"
+            started = FeedPass(options, begin, name, self._send, is_ahead=self.prefetch_to_device)
             # A weak reference: a loop that is left drops its iterator, which notifies the other ranks.
             self._running = weakref.ref(started)
             self._last = _Last(started.core, at, begin)

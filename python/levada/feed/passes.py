@@ -7,13 +7,14 @@ import dataclasses
 import functools
 import traceback
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from levada import _levada
 from levada._levada import Handoff, Layout, Membership, Mesh, Pass, Source, WhenDropped
 from levada.base.errors import CorruptMessage, Error, InvalidArgument
 from levada.base.exits import failure_text, handled, note_left
 from levada.batch.balance import Balance, Samples
+from levada.batch.devices import Arrive, Send
 from levada.batch.memory import make_batches_for
 from levada.corpus.corpus import Corpus
 from levada.feed.process_reader import ProcessReader
@@ -173,10 +174,13 @@ class FeedPass:
     """The iterator of one pass. Leaves the feed when it is dropped, as after a `break` or when its loop raises."""
 
     def __init__(
-        self, options: PassOptions, begin: Beginning, name: str, move: Callable[[Any], Any] | None
+        self, options: PassOptions, begin: Beginning, name: str, send: Send | None, *, is_ahead: bool
     ) -> None:
+        """`send`: moves batches; with `is_ahead` the next one, if it has arrived, before next() returns."""
         self._begin = begin
-        self._move = move
+        self._send = send
+        self._is_ahead = is_ahead and send is not None
+        self._ahead: Arrive | None = None
         self._before = handled()  # an exception from before the pass is not why it is left
         self._is_superseded = False
         try:
@@ -221,8 +225,21 @@ class FeedPass:
     def __next__(self) -> Any:
         if self._is_superseded:
             raise InvalidArgument("a newer pass of this feed has ended this one; a feed has one pass at a time")
-        batch = next(self.core)
-        return batch if self._move is None else self._move(batch)
+        if self._send is None:
+            return next(self.core)
+        batch = self._take(self._send)()
+        if self._is_ahead:
+            self._ahead = _raise_interrupted  # unless what follows returns
+            self._ahead = _send_ahead(self.core, self._send)
+        return batch
+
+    def _take(self, send: Send) -> Arrive:
+        ahead, self._ahead = self._ahead, None
+        if ahead is None:
+            return send(next(self.core))
+        if not self.core.drop_next():  # closed meanwhile
+            raise StopIteration
+        return ahead
 
     def supersede(self) -> None:
         """Closes the pass. If batches were left, next() then raises instead of ending its loop early."""
@@ -230,12 +247,31 @@ class FeedPass:
         self.close()
 
     def close(self) -> None:
+        self._ahead = None
         _leave(self.core, self._begin, self._before, handled())
 
 
 def whole_steps(core: Pass) -> int:
     """Steps of the pass of which every micro-batch has been taken."""
     return core.step - (core.micro + 1 < core.num_micro)
+
+
+def _send_ahead(core: Pass, send: Send) -> Arrive | None:
+    """Starts moving the batch that comes next, if it has arrived. It is not taken yet: what goes wrong is raised at its
+    step."""
+    try:
+        received = core.receive_ahead()
+        return None if received is None else send(*received)
+    except Exception as error:
+        return functools.partial(_raise, error)
+
+
+def _raise(error: Exception) -> NoReturn:
+    raise error
+
+
+def _raise_interrupted() -> NoReturn:
+    raise InvalidArgument("next() was interrupted while it fetched this batch ahead; begin a new pass, from a saved state")
 
 
 def _leave(core: Pass, begin: Beginning, before: BaseException | None, error: BaseException | None) -> None:

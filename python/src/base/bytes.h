@@ -12,4 +12,8 @@ inline ByteView view_of(const nanobind::bytes& bytes) {
   return {static_cast<const std::byte*>(bytes.data()), bytes.size()};
 }
 
+inline nanobind::bytes to_bytes(const Bytes& bytes) {
+  return nanobind::bytes(bytes.data(), bytes.size());
+}
+
 }  // namespace levada::python

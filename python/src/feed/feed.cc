@@ -100,6 +100,19 @@ class Pass {
 
   bool drop_next() { return take().has_value(); }
 
+  /// None, or a tuple of the batch alone, which may be None itself.
+  nb::object receive_ahead() {
+    expect_own_process();
+    std::optional<FlatTree> content;
+    if (feed_) {
+      const OneCaller::Call entry(occupancy_, "this feed");
+      const nb::gil_scoped_release released;
+      content = feed_->receive_ahead();
+    }
+    if (leaving_) close();  // asked for by another thread meanwhile
+    return content && feed_ ? nb::make_tuple(rebuilder_.rebuild(*content)) : nb::object(nb::none());
+  }
+
   /// `reason`: the exception that makes this rank leave.
   void close(const std::string& reason = {}) {
     if (current_process() != process_) {
@@ -151,9 +164,8 @@ class Pass {
     if (loader_ && !loader_->state->failure.empty()) {
       throw Unsupported(fmt::format("the loader's state cannot be saved: {}", loader_->state->failure));
     }
-    const Bytes cursor = loader_ ? loader_->encode() : cursor_;
     const bool is_within = micro_ + 1 < num_micro_;  // a step, which is resumed before it or behind it
-    return {step_ - (is_within ? 1 : 0), nb::bytes(cursor.data(), cursor.size())};
+    return {step_ - (is_within ? 1 : 0), to_bytes(loader_ ? loader_->encode() : cursor_)};
   }
   /// Of the loader, as its rank gave it with the batch taken last; None where it gave none with that.
   nb::object state() const {
@@ -162,10 +174,7 @@ class Pass {
     return nb::make_tuple(nb::bytes(message.data(), message.size()), failure);
   }
   /// What was recorded, encoded; empty where nothing is.
-  nb::bytes trace() const {
-    const Bytes trace = log_ ? encode(log_->trace()) : Bytes();
-    return nb::bytes(trace.data(), trace.size());
-  }
+  nb::bytes trace() const { return to_bytes(log_ ? encode(log_->trace()) : Bytes()); }
   nb::object end() const {
     const auto& end = is_idle() ? feed_->end() : end_;
     if (!end) return nb::none();
@@ -457,6 +466,9 @@ void bind_feed(nb::module_& module) {
           "__iter__", [](nb::handle self) { return nb::borrow(self); }, nb::sig("def __iter__(self) -> Pass"))
       .def("__next__", &Pass::next, nb::sig("def __next__(self) -> typing.Any"))
       .def("drop_next", &Pass::drop_next, "Takes a batch and makes nothing of it; False after the last.")
+      .def("receive_ahead", &Pass::receive_ahead, nb::sig("def receive_ahead(self) -> tuple[typing.Any] | None"),
+           "Returns the batch that comes next, if it has arrived, without taking it: drop_next() then does. Never "
+           "blocks.")
       .def("close", &Pass::close, nb::arg("reason") = "",
            "Leaves the feed; `reason`: the exception that makes this rank leave, for the others' error.")
       .def("tell_where", &Pass::tell_where, "Says on the board what the making of an item is in.")

@@ -1,0 +1,361 @@
+"""A feed that copies the next batch to a device while the caller works on this one."""
+
+from __future__ import annotations
+
+import pathlib
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import levada
+import pytest
+import ranks
+import torch
+from levada.feed import passes
+
+PATIENT = """
+import time
+from levada.feed import passes
+once = passes._send_ahead
+def send_ahead(core, send):
+    "Waits for the next batch, of so many, where otherwise it is as it happens."
+    ahead = once(core, send)
+    while ahead is None and core.step < send_ahead.batches:
+        time.sleep(0.001)
+        ahead = once(core, send)
+    return ahead
+passes._send_ahead = send_ahead
+"""
+
+
+def wait_ahead(monkeypatch: pytest.MonkeyPatch, batches: int) -> None:
+    """Lets next() wait until the batch behind the one that it returns has arrived, of so many batches."""
+    monkeypatch.setattr(passes, "_send_ahead", passes._send_ahead)
+    exec(PATIENT, {})
+    passes._send_ahead.batches = batches  # type: ignore[attr-defined]
+
+
+class Stream:
+    """What a device is to do, in order; nothing is done before run()."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.work: list[Callable[[], bool]] = []
+        """Each returns whether it could be done."""
+
+    def do(self, work: Callable[[], Any]) -> None:
+        self.work.append(lambda: (work(), True)[1])
+
+    def wait_event(self, event: Event) -> None:
+        marked = event.marked
+        self.work.append(lambda: marked[0] not in marked[1].work)
+
+    def run(self, limit: int = 100) -> None:
+        while limit > 0 and self.work and self.work[0]():
+            self.work.pop(0)
+            limit -= 1
+
+
+class Event:
+    def __init__(self, device: torch.device) -> None:
+        self.marked: Any = None
+
+    def record(self, stream: Stream) -> None:
+        mark = lambda: True  # noqa: E731  this one, not another like it
+        stream.work.append(mark)
+        self.marked = mark, stream
+
+    def synchronize(self) -> None:
+        mark, stream = self.marked
+        stream.run(stream.work.index(mark) + 1 if mark in stream.work else 0)
+
+
+class Machine:
+    """torch.accelerator of a machine with two devices."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, current: int) -> None:
+        self.index = current
+        self.streams = [Stream(torch.device("cuda", index)) for index in range(2)]
+        self.made: list[Stream] = []
+        self.recorded: list[tuple[Any, Any]] = []
+        new_empty, to = torch.Tensor.new_empty, torch.Tensor.to
+        for name in ("current_device_index", "current_stream", "set_stream", "set_device_index"):
+            monkeypatch.setattr(torch.accelerator, name, getattr(self, name))
+        monkeypatch.setattr(torch, "Event", Event)
+        monkeypatch.setattr(torch, "Stream", self.make)
+        monkeypatch.setattr(torch.Tensor, "new_empty", lambda tensor, size, pin_memory: new_empty(tensor, size))
+        monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: self.recorded.append((tensor, stream)))
+        monkeypatch.setattr(
+            torch.Tensor, "to", lambda tensor, *to_, **given: self.copy(tensor, *to_) if given else to(tensor, *to_)
+        )
+
+    def current_device_index(self) -> int:
+        return self.index
+
+    def current_stream(self, device: torch.device) -> Stream:
+        return self.streams[device.index]
+
+    def set_stream(self, stream: Stream) -> None:
+        self.index = stream.device.index
+        self.streams[self.index] = stream
+
+    def set_device_index(self, index: int) -> None:
+        self.index = index
+
+    def make(self, device: torch.device) -> Stream:
+        self.made.append(Stream(device))
+        return self.made[-1]
+
+    def copy(self, tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+        there = torch.full_like(tensor, -1)
+        self.streams[device.index].do(lambda: there.copy_(tensor))
+        return there
+
+
+@pytest.mark.parametrize(("device", "current", "index"), [("cuda:1", 0, 1), ("cuda", 1, 1), ("cuda", 0, 0)])
+def test_the_next_batch_is_copied_on_a_stream_of_its_own_for_which_the_current_one_waits(
+    monkeypatch: pytest.MonkeyPatch, device: str, current: int, index: int
+) -> None:
+    machine = Machine(monkeypatch, current)
+    wait_ahead(monkeypatch, 6)
+    compute, seen = list(machine.streams), []
+    feed = levada.Feed([{"x": torch.full((3,), float(step))} for step in range(6)], device=device, prefetch_to_device=True)
+    for epoch in range(2):
+        for step, batch in enumerate(feed):
+            assert machine.streams == compute and machine.index == current, "the caller's own"
+            (copies,) = machine.made
+            assert copies.device == torch.device("cuda", index)
+            compute[index].do(lambda batch=batch: seen.append(batch["x"].tolist()))
+            compute[index].run()
+            assert len(seen) == 6 * epoch + step, "the caller's work waits for its batch"
+            assert len(copies.work) == (4 if step < 5 else 2), "of each batch on its way its copy and the event behind that"
+            assert len(machine.recorded) == len(seen) + 1 and machine.recorded[-1][0] is batch["x"]
+            assert machine.recorded[-1][1] is compute[index]
+            copies.run(2)
+            compute[index].run()
+            assert seen[-1] == [float(step)] * 3, "and for no other"
+    assert not compute[1 - index].work
+
+
+def story(feed: levada.Feed, batches: Iterator[Any]) -> Iterator[dict[str, Any]]:
+    for batch in batches:
+        stats = {name: number for name, number in feed.stats.items() if not name.endswith("seconds")}
+        stats.pop("bytes_read", None)  # ahead of the steps
+        yield {
+            "shapes": {key: list(value.shape) for key, value in batch.items()},
+            "at": [feed.step, feed.micro, feed.num_micro, feed.epoch, feed.end],
+            "stats": stats,
+            "metrics": [each.value for each in feed.metrics() if "seconds" not in each.name and "read" not in each.name],
+            "state": feed.state_dict(),
+        }
+
+
+class Loader:
+    """With a state that says what was read last."""
+
+    def __init__(self) -> None:
+        self.position = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        while self.position < 6:
+            self.position += 1
+            yield {"x": torch.ones(self.position)}
+
+    def state_dict(self) -> dict[str, int]:
+        return {"position": self.position}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.position = state["position"]
+
+
+def corpus(folder: pathlib.Path) -> levada.Corpus:
+    (folder / "text.txt").write_text("".join(f"some text, number {i}\n" for i in range(40)))
+    return levada.Corpus([folder / "text.txt"], sequence=16, tensors="torch", cache_dir=folder / "cache")
+
+
+SOURCES: dict[str, tuple[Callable[[pathlib.Path], Any], dict[str, Any]]] = {
+    "a corpus": (corpus, {"batch": 4}),
+    "a loader with a state": (lambda _: Loader(), {}),
+    "an iterable": (lambda _: [{"x": torch.ones(step + 1)} for step in range(6)], {}),
+    "micro-batches": (
+        lambda _: [{"input_ids": torch.ones(8 + 5 * (i % 7), dtype=torch.int64)} for i in range(24)],
+        {"batch": 4, "max_tokens": 64},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_all_that_a_feed_says_is_of_the_batch_in_hand_and_a_state_resumes_at_the_next(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path, name: str
+) -> None:
+    make, options = SOURCES[name]
+
+    def feed(**ahead: Any) -> levada.Feed:
+        return levada.Feed(make(tmp_path), device="meta", **options, **ahead)
+
+    plain = feed()
+    expected = list(story(plain, iter(plain)))
+    wait_ahead(monkeypatch, plain.step)
+    fed = feed(prefetch_to_device=True)
+    assert list(story(fed, iter(fed))) == expected and fed.end == plain.end
+    passes._send_ahead.batches = 0  # type: ignore[attr-defined]
+    for at in range(0, len(expected), 2):
+        whole = expected[at]["at"][1] + 1 == expected[at]["at"][2]  # else it resumes before its step
+        first = at + 1 if whole else at - expected[at]["at"][1]
+        resumed = feed(prefetch_to_device=True)
+        resumed.load_state_dict(expected[at]["state"])
+        assert [each["shapes"] for each in story(resumed, iter(resumed))] == [each["shapes"] for each in expected[first:]]
+
+
+def failing(at: int) -> Iterator[Any]:
+    for step in range(at):
+        yield {"x": torch.ones(step + 1)}
+    raise ValueError("the well is dry")
+
+
+def test_an_error_of_the_source_is_raised_at_its_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    wait_ahead(monkeypatch, 3)
+    feed, steps = levada.Feed(failing(3), device="meta", prefetch_to_device=True), []
+    with pytest.raises(levada.SourceError, match=r"step 3.*the well is dry|the well is dry"):
+        for _ in feed:
+            time.sleep(0.01)
+            steps.append((feed.step, feed.end))
+    assert steps == [(1, None), (2, None), (3, None)]
+
+
+def test_an_error_of_moving_a_batch_is_raised_at_its_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    wait_ahead(monkeypatch, 4)
+    feed, steps = levada.Feed([{"x": step} for step in range(4)], device="meta", prefetch_to_device=True), []
+    send = feed._send
+    assert send is not None
+
+    def refuse(batch: Any) -> Any:
+        if batch["x"] == 2:
+            raise RuntimeError("out of memory")
+        return send(batch)
+
+    feed._send = refuse
+    with pytest.raises(RuntimeError, match="out of memory"):
+        for batch in feed:
+            steps.append((batch["x"], feed.step))
+    assert steps == [(0, 1), (1, 2)] and feed.step == 3
+
+
+def test_an_interrupt_comes_at_once_and_no_batch_is_left_out_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    wait_ahead(monkeypatch, 4)
+    feed = levada.Feed([{"x": step} for step in range(4)], device="meta", prefetch_to_device=True)
+    send = feed._send
+    assert send is not None
+
+    def interrupted(batch: Any) -> Any:
+        if batch["x"] == 2:
+            raise KeyboardInterrupt
+        return send(batch)
+
+    feed._send = interrupted
+    assert next(feed) == {"x": 0}
+    with pytest.raises(KeyboardInterrupt):
+        next(feed)
+    with pytest.raises(levada.InvalidArgument, match="begin a new pass"):
+        next(feed)
+    feed.close()
+
+
+@pytest.mark.parametrize("how", ["break", "close", "raise", "supersede"])
+def test_leaving_releases_the_batch_ahead(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    wait_ahead(monkeypatch, 5)
+    feed = levada.Feed([{"x": torch.ones(3)} for _ in range(5)], device="meta", prefetch_to_device=True)
+    send, moved = feed._send, []
+    assert send is not None
+
+    def watched(batch: Any) -> Any:
+        arrive = send(batch)
+        moved.append(weakref.ref(arrive()["x"]))
+        return arrive
+
+    feed._send = watched
+
+    def leave() -> None:
+        for step, _ in enumerate(feed):
+            if step == 1 and how == "close":
+                feed.close()
+            elif step == 1 and how == "supersede":
+                iter(feed)
+            elif step == 1:
+                assert moved[2]() is not None
+                if how == "raise":
+                    raise ValueError
+                break
+
+    if how in ("raise", "supersede"):
+        with pytest.raises(ValueError if how == "raise" else levada.InvalidArgument):
+            leave()
+    else:
+        leave()
+    assert len(moved) == 3 and feed.step == (0 if how == "supersede" else 2)
+    assert [each() for each in moved] == [None] * 3
+
+
+def test_ranks_that_leave_with_a_batch_ahead_do_so_in_order_and_one_that_asks_for_more_is_told(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        PATIENT
+        + """
+import torch
+send_ahead.batches = 3
+feed = levada.Feed([{"x": torch.ones(i + 1)} for i in range(10)], device="meta", prefetch_to_device=True)
+for step, batch in enumerate(feed):
+    if step == 2: break
+send_ahead.batches = 5
+tell(step=feed.step, sizes=[len(batch["x"]) for batch in feed])
+send_ahead.batches = 2
+feed = levada.Feed(range(200), device="meta", prefetch_to_device=True)
+error = ""
+try:
+    for step, batch in enumerate(feed):
+        if rank == 0 and step == 1: break
+except levada.PeerLost as lost:
+    error = str(lost)
+tell(error=error, step=feed.step)
+""",
+    )
+    for rank, (first, second) in enumerate(told):
+        assert first == {"step": 3, "sizes": [2 * step + rank + 1 for step in range(5)]}
+        assert (second["step"] == 2 if rank == 0 else 2 <= second["step"] < 100) and bool(second["error"]) == (rank == 1)
+
+
+def test_what_cannot_be_prefetched_is_refused() -> None:
+    with pytest.raises(levada.InvalidArgument, match="device is None"):
+        levada.Feed([1], prefetch_to_device=True)
+    with pytest.raises(levada.InvalidArgument, match="iterate is inline"):
+        levada.Feed([1], device="meta", prefetch_to_device=True, iterate="inline")
+    with pytest.raises(levada.InvalidArgument, match="device is meta"):
+        levada.Feed([1], device="meta", pin_memory=True)
+    assert list(levada.Feed([1, 2], device="cpu", prefetch_to_device=True)) == [1, 2], "where there is nothing to copy"
+
+
+def test_batches_for_callers_who_move_them_lie_in_pinned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    pinned: list[Any] = []
+
+    def pin(tensor: torch.Tensor) -> torch.Tensor:
+        pinned.append(tensor.clone())
+        return pinned[-1]
+
+    monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
+    tensor = torch.arange(3.0)
+    (batch,) = levada.Feed([{"x": tensor, "more": (tensor, torch.nn.Parameter(tensor)), "text": "as it is"}], pin_memory=True)
+    assert batch["x"] is pinned[0] and batch["more"][0] is pinned[0] and len(pinned) == 2
+    assert type(batch["more"][1]) is torch.nn.Parameter and batch["more"][1].requires_grad
+    assert batch["text"] == "as it is" and torch.equal(batch["x"], tensor)
+
+
+def test_memory_is_not_pinned_where_no_device_could_copy_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
+    with pytest.warns(UserWarning, match="no accelerator"):
+        feed = levada.Feed([torch.ones(2)], pin_memory=True)
+    (batch,) = feed
+    assert not batch.is_pinned()
