@@ -304,6 +304,9 @@ def dumps(value: Any, what: str = "a stage", instead: str = "a function that mak
         def reducer_override(self, given: Any) -> Any:
             if by_name and isinstance(given, (type, types.FunctionType)) and _is_in(main, given):
                 return NotImplemented
+            if isinstance(given, types.CodeType):  # cloudpickle leaves the file out, which tracebacks need
+                make, arguments = self.dispatch_table[types.CodeType](given)
+                return _make_code, (make, arguments, given.co_filename)
             return super().reducer_override(given)
 
     stream = io.BytesIO()
@@ -315,6 +318,10 @@ def dumps(value: Any, what: str = "a stage", instead: str = "a function that mak
             "file, a connection), which is then called in the process that needs it"
         ) from error
     return stream.getvalue()
+
+
+def _make_code(make: Callable[..., types.CodeType], arguments: tuple[Any, ...], file: str) -> types.CodeType:
+    return make(*arguments).replace(co_filename=file)
 
 
 def _is_in(module: Any, given: Any) -> bool:
