@@ -365,7 +365,7 @@ class Membership:
         """
 
 def join(engine: str, timeout: float) -> Membership:
-    """Joins the job that the environment tells of."""
+    """Joins the job that the environment describes."""
 
 def meet(rank: int, size: int, rendezvous: str, timeout: float, *, memory_bytes: int = 0) -> Membership:
     """
@@ -403,11 +403,13 @@ def unforkable() -> str | None:
     """
 
 def place() -> tuple[int, int] | None:
-    """Rank and size as the environment tells them; None outside a job."""
+    """
+    Returns rank and size as the environment gives them; None outside a job.
+    """
 
 def agree(job: Membership, mine: bytes, timeout: float, what: str) -> list[bytes]:
     """
-    What each rank says, in their order. Collective. `what` is being done, for who waits.
+    Returns what each rank passed as `mine`, by rank. Collective. `what` names the operation in the text of a Timeout.
     """
 
 def run_local(size: int, command: Sequence[str]) -> tuple[int, str]:
@@ -449,10 +451,10 @@ class Handoff(Source):
 
     def wanted(self) -> tuple[int, int, list[int]] | None:
         """
-        Blocks until something is wanted. How many items to pass over; how many to take then, for tell(), or 0; and which of those taken last to make one item of. Without the latter two: the next item. None when there is no more to do.
+        Blocks until something is wanted. How many items to pass over; how many to take then, for report_sizes(), or 0; and which of those taken last to make one item of. Without the latter two: the next item. None when there is no more to do.
         """
 
-    def tell(self, sizes: Sequence[tuple[int, int, int, int, int]], state: tuple[bytes, str, int] | None) -> None:
+    def report_sizes(self, sizes: Sequence[tuple[int, int, int, int, int]], state: tuple[bytes, str, int] | None) -> None:
         """
         Of the items that were taken, fewer at the end: positions in a row, their square, two weights, and how many positions are padding. state: as of prepare().
         """

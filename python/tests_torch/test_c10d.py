@@ -164,6 +164,27 @@ def test_what_is_sent_is_held_until_it_has_gone(tmp_path: pathlib.Path) -> None:
         assert mine == [{"held": 0, "bodies": list(range(8)), "right": True}, {"gone": True}]
 
 
+def test_a_body_of_more_than_2_gib_arrives_whole(tmp_path: pathlib.Path) -> None:
+    if os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") < 6 << 30:
+        pytest.skip("a message of 2.1 GiB takes 4.5 GB of memory, in two processes")
+    told = process_groups.succeed(
+        tmp_path,
+        2,
+        """
+        job = levada.join(dist.group.WORLD, engine="c10d")
+        length, piece = 21 * 2**30 // 10, 2**20
+        large = np.zeros(length, dtype=np.uint8)  # of which only what is written takes memory
+        large[::piece] = np.arange(-(-length // piece)) % 251
+        large[-1] = 77
+        feed = levada.Feed([{"x": np.zeros(1, dtype=np.uint8)}, {"x": large}], group=job)
+        for batch in feed:
+            got = np.asarray(batch["x"])
+            tell(length=got.size, right=rank == 0 or bool((got[::piece] == large[::piece]).all() and got[-1] == 77))
+        """,
+    )
+    assert told == [[{"length": 1, "right": True}], [{"length": 21 * 2**30 // 10, "right": True}]]
+
+
 def test_a_rank_gets_one_message_a_step(tmp_path: pathlib.Path) -> None:
     told = process_groups.succeed(
         tmp_path,
@@ -277,27 +298,6 @@ def test_ranks_on_several_hosts_are_joined_by_the_default_group(tmp_path: pathli
         assert mine[0] == {"engine": "shm+c10d", "host_of": [0, 1, 1]} and mine[1] == {"same": True}
         assert "on 2 hosts" in str(mine[2]["text"])
         assert mine[3] == {"got": 2, "feed": [rank, rank + 3]}
-
-
-def test_a_body_of_more_than_2_gib_arrives_whole(tmp_path: pathlib.Path) -> None:
-    if os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") < 6 << 30:
-        pytest.skip("a message of 2.1 GiB takes 4.5 GB of memory, in two processes")
-    told = process_groups.succeed(
-        tmp_path,
-        2,
-        """
-        job = levada.join(dist.group.WORLD, engine="c10d")
-        length, piece = 21 * 2**30 // 10, 2**20
-        large = np.zeros(length, dtype=np.uint8)  # of which only what is written takes memory
-        large[::piece] = np.arange(-(-length // piece)) % 251
-        large[-1] = 77
-        feed = levada.Feed([{"x": np.zeros(1, dtype=np.uint8)}, {"x": large}], group=job)
-        for batch in feed:
-            got = np.asarray(batch["x"])
-            tell(length=got.size, right=rank == 0 or bool((got[::piece] == large[::piece]).all() and got[-1] == 77))
-        """,
-    )
-    assert told == [[{"length": 1, "right": True}], [{"length": 21 * 2**30 // 10, "right": True}]]
 
 
 def test_a_thread_that_is_refused_is_told_with_the_limits_to_raise(tmp_path: pathlib.Path) -> None:
