@@ -13,7 +13,7 @@
 namespace levada::bench {
 namespace {
 
-constexpr int most_workers = 62;
+constexpr int max_workers = 62;
 constexpr std::uint64_t int_bytes = 8;
 
 std::int64_t number_of(const pipeline::Item& item) {
@@ -56,8 +56,8 @@ std::int64_t take(pipeline::Consumer& consumer, std::int64_t first, double secon
 }  // namespace
 
 void check(const DispatchOptions& options) {
-  if (options.workers < 1 || options.workers > most_workers) {
-    throw InvalidArgument(fmt::format("--workers is {}; give 1 to {}", options.workers, most_workers));
+  if (options.workers < 1 || options.workers > max_workers) {
+    throw InvalidArgument(fmt::format("--workers is {}; give 1 to {}", options.workers, max_workers));
   }
   if (options.item_bytes == 0 || (options.item_bytes > int_bytes && options.item_bytes % int_bytes != 0)) {
     throw InvalidArgument(

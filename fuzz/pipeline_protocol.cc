@@ -21,8 +21,8 @@ void read_item_message(levada::ByteView message) {
   protocol::OrderedMerge merge(2, {});
   merge.apply(1, parts.items);
   static_cast<void>(merge.next());
-  protocol::WorkerInput drawer(0, 1, 0);
-  drawer.apply(parts.items);
+  protocol::WorkerInput input(0, 1, 0);
+  input.apply(parts.items);
 }
 
 }  // namespace

@@ -7,10 +7,10 @@
 #include "levada/engine/inproc/inproc.h"
 #include "levada/engine/joined/hosts_testing.h"
 #include "levada/feed/feed.h"
-#include "levada/pipeline/open_context.h"
 #include "levada/pipeline/item_sources.h"
+#include "levada/pipeline/open_context.h"
+#include "levada/pipeline/open_graph.h"
 #include "levada/pipeline/pipeline_source.h"
-#include "levada/pipeline/running.h"
 #include "levada/pipeline/tree_item_traits.h"
 
 namespace levada::pipeline {
@@ -33,9 +33,11 @@ std::shared_ptr<PipelineSource> make_source() {
   const Graph graph = Graph::source(range(0, items)).then(Shuffle{.buffer = 8}).then(most).then(sample);
   const std::shared_ptr<Kept> kept(new Kept{graph, {}, Counts(graph.stages().size())});
   const auto open_epoch = [kept](std::int64_t epoch) {
-    return open(
-        kept->graph, kept->graph.end(),
-        {.traits = kept->traits, .open_context = make_open_context(7, epoch, {}), .process = "reader", .counts = kept->counts});
+    return open(kept->graph, kept->graph.end(),
+                {.traits = kept->traits,
+                 .open_context = make_open_context(7, epoch, {}),
+                 .process = "reader",
+                 .counts = kept->counts});
   };
   return std::make_shared<PipelineSource>(open_epoch, PipelineSourceOptions{.epochs = epochs});
 }

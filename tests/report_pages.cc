@@ -81,8 +81,8 @@ report::PipelineReport pipeline_report(int rank) {
                      {"the dispatching process", Role::dispatcher, {stats.stages[0], stats.stages[1], none, none}},
                      {"worker 0 " + hostile, Role::worker, {none, none, half, batches}},
                      {"worker 1", Role::worker, {none, none, half, batches}}};
-  const pipeline::Picture picture{.graph = graph, .placement = placement, .workers = 2, .stats = &stats};
-  return {.rank = rank, .json = to_json(picture), .finding = describe_bottleneck(picture), .processes = {}};
+  const pipeline::GraphView view{.graph = graph, .placement = placement, .workers = 2, .stats = &stats};
+  return {.rank = rank, .json = to_json(view), .finding = describe_bottleneck(view), .processes = {}};
 }
 
 void write(const std::string& path, const std::string& page) {

@@ -26,7 +26,7 @@ class BucketBatchIterator final : public HoldingIterator<MeasuredItem> {
 
   std::optional<Item> make_one() override {
     while (auto item = pull_tracked()) {
-      auto measured = guarded([&] { return hold(std::move(*item), given_ - 1); });
+      auto measured = guarded([&] { return hold(std::move(*item), num_inputs_ - 1); });
       const auto bucket = measured.bucket;
       if (!has_room(measured)) {
         auto given = take(bucket);

@@ -5,10 +5,10 @@
 #include <system_error>
 
 #include "levada/base/error.h"
+#include "levada/pipeline/graph_builder.h"
 #include "levada/pipeline/item_file.h"
 #include "levada/pipeline/open_context.h"
 #include "levada/pipeline/show.h"
-#include "levada/pipeline/graph_builder.h"
 
 namespace levada::pipeline {
 namespace {
@@ -41,7 +41,7 @@ std::string origin_of(const StagePlace& at) {
 class CacheIterator final : public StageIterator {
  public:
   CacheIterator(GraphContextPtr context, int stage, StagePtr input, std::unique_ptr<ItemFile> file, std::string path,
-              std::string origin)
+                std::string origin)
       : StageIterator(std::move(context), stage, std::move(input)),
         file_(std::move(file)),
         path_(std::move(path)),
@@ -50,7 +50,7 @@ class CacheIterator final : public StageIterator {
  private:
   std::optional<Item> make() override {
     if (file_) return read();
-    if (given_ == 0) start_writing();
+    if (num_inputs_ == 0) start_writing();
     pass_over_missed();
     auto item = pull();
     if (writer_) guarded([&] { item ? writer_->add(context_->traits.to_tree(*item)) : writer_->finish(); });
@@ -58,16 +58,16 @@ class CacheIterator final : public StageIterator {
   }
 
   std::optional<Item> read() {
-    if (given_ == file_->size()) return std::nullopt;
-    const auto at = static_cast<std::size_t>(given_ - first_);
-    if (given_ < first_ || at >= items_.size()) {
+    if (num_inputs_ == file_->size()) return std::nullopt;
+    const auto at = static_cast<std::size_t>(num_inputs_ - first_);
+    if (num_inputs_ < first_ || at >= items_.size()) {
       guarded([&] {
-        auto chunk = file_->read(given_);
+        auto chunk = file_->read(num_inputs_);
         items_ = context_->traits.from_trees(std::move(chunk.items));
         first_ = chunk.first;
       });
     }
-    return std::move(items_[static_cast<std::size_t>(given_++ - first_)]);
+    return std::move(items_[static_cast<std::size_t>(num_inputs_++ - first_)]);
   }
 
   /// Does nothing where another process writes the file, or has written it since this pass was opened.
@@ -86,8 +86,8 @@ class CacheIterator final : public StageIterator {
 
   std::int64_t pass_over(std::int64_t items) override {
     if (file_) {
-      const auto passed = std::min(items, file_->size() - given_);
-      given_ += passed;
+      const auto passed = std::min(items, file_->size() - num_inputs_);
+      num_inputs_ += passed;
       return passed;
     }
     writer_.reset();
@@ -103,9 +103,9 @@ class CacheIterator final : public StageIterator {
   Saved saved() const override { return {file_ || missed_ > 0 ? std::vector<Tree>() : input_->entries(), {}}; }
   void restore_saved(const CursorFields& own, std::span<const Tree> before) override {
     if (file_) {
-      if (given_ > file_->size()) own.refuse(fmt::format("{} has {} items", path_, file_->size()));
+      if (num_inputs_ > file_->size()) own.refuse(fmt::format("{} has {} items", path_, file_->size()));
     } else if (before.empty()) {
-      missed_ = given_;
+      missed_ = num_inputs_;
     } else {
       input_->restore_entries(before);
     }

@@ -6,7 +6,7 @@
 #include "levada/base/refusal_testing.h"
 #include "levada/pipeline/graph_testing.h"
 #include "levada/pipeline/item_file.h"
-#include "levada/pipeline/running_testing.h"
+#include "levada/pipeline/open_graph_testing.h"
 #include "levada/sources/scratch_dir_testing.h"
 
 namespace levada::pipeline::testing {

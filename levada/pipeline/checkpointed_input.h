@@ -73,7 +73,7 @@ class HoldingIterator : public StageIterator {
   virtual void save_own(Fields& fields) const = 0;
   virtual void restore_own(const CursorFields& own) = 0;
   /// Called after restore_own(), when held_ has been filled again.
-  virtual void settle() {}
+  virtual void finish_restore() {}
 
   std::optional<Item> pull_tracked() {
     return pulled([this] { return source_.next(); });
@@ -100,10 +100,10 @@ class HoldingIterator : public StageIterator {
   std::pair<Bytes, std::int64_t> held_positions() const {
     Bytes packed(held_.size() * sizeof(std::uint32_t));
     auto* to = packed.data();
-    auto oldest = given_;
+    auto oldest = num_inputs_;
     for (const auto& held : held_) {
       oldest = std::min(oldest, held.position);
-      const auto behind = static_cast<std::uint32_t>(given_ - held.position);
+      const auto behind = static_cast<std::uint32_t>(num_inputs_ - held.position);
       std::memcpy(to, &behind, sizeof(behind));
       to += sizeof(behind);
     }
@@ -114,7 +114,7 @@ class HoldingIterator : public StageIterator {
     must_mark_ = false;
     const auto begin = Clock::now();
     auto held = held_positions();
-    if (given_ - held.second > std::numeric_limits<std::uint32_t>::max()) return;
+    if (num_inputs_ - held.second > std::numeric_limits<std::uint32_t>::max()) return;
     source_.keep_from(held.second);
     history_.keep_from(made_);
     const auto save = [&] { return Tree::list(snapshot(std::move(held))); };
@@ -124,8 +124,11 @@ class HoldingIterator : public StageIterator {
   std::vector<Tree> snapshot(std::pair<Bytes, std::int64_t> positions) const {
     auto& [held, from] = positions;
     auto point = source_.at(from);
-    Fields fields = {
-        {"stage", stage().name}, {"from", from}, {"skip", point.skip}, {"given", given_}, {"held", std::move(held)}};
+    Fields fields = {{"stage", stage().name},
+                     {"from", from},
+                     {"skip", point.skip},
+                     {"given", num_inputs_},
+                     {"held", std::move(held)}};
     save_own(fields);
     point.entries.push_back(Tree::dict(std::move(fields)));
     return std::move(point.entries);
@@ -157,21 +160,21 @@ class HoldingIterator : public StageIterator {
     source_.restore(before.first(before.size() - 1), from, there.count("skip"));
     restore_own(there);
     restored_ = SnapshotLog::Point{Tree::list({before.begin(), before.end()}), own.count("skip")};
-    given_ = from;
-    given_then_ = given;
+    num_inputs_ = from;
+    inputs_then_ = given;
   }
 
   void fill_again() {
     held_.resize(held_places_.size());
-    while (given_ < given_then_) {
+    while (num_inputs_ < inputs_then_) {
       auto item = pull_tracked();
       if (!item) fail_short();
-      const auto place = held_places_.find(given_ - 1);
+      const auto place = held_places_.find(num_inputs_ - 1);
       if (place == held_places_.end()) continue;
-      held_[place->second] = guarded([&] { return hold(*std::move(item), given_ - 1); });
+      held_[place->second] = guarded([&] { return hold(*std::move(item), num_inputs_ - 1); });
     }
     held_places_.clear();
-    guarded([&] { settle(); });
+    guarded([&] { finish_restore(); });
     for (; made_ < restored_->skip; ++made_) {
       if (!pass_one()) fail_short();
     }
@@ -191,7 +194,7 @@ class HoldingIterator : public StageIterator {
 
   std::optional<SnapshotLog::Point> restored_;  ///< until the buffer is filled again
   std::unordered_map<std::int64_t, std::size_t> held_places_;
-  std::int64_t given_then_ = 0;
+  std::int64_t inputs_then_ = 0;
 };
 
 }  // namespace levada::pipeline

@@ -26,8 +26,8 @@ constexpr std::size_t max_place_bytes = std::size_t{16} << 20;
 constexpr std::string_view cursor_name = "in the workers";
 
 /// How many of items [0, given) go to `worker`.
-std::int64_t share_of(std::int64_t given, int worker, int workers) {
-  return (given - worker + workers - 1) / workers;
+std::int64_t share_of(std::int64_t num_outputs, int worker, int workers) {
+  return (num_outputs - worker + workers - 1) / workers;
 }
 
 }  // namespace
@@ -48,7 +48,7 @@ ConsumerEndpoint::ConsumerEndpoint(const Process& process, const Placement& plac
   for (int rank = 1; rank < ranks_.size(); ++rank) ack_channels_.push_back(ranks_.open_acks(*process.engine, rank));
   for (int w = 0; w < workers(); ++w) {
     queues_.push_back({.incoming = std::make_unique<ItemReceiver>(process.engine, ranks_.rank_of(w),
-                                                              main_edge(process.options), traffic_)});
+                                                                  main_edge(process.options), traffic_)});
   }
 }
 
@@ -109,7 +109,7 @@ void ConsumerEndpoint::await_acks(Deadline deadline) {
   Reminder reminder(process_.options.remind_after);
   const auto number = [this] {
     const std::lock_guard lock(control_);
-    return command_log_.given();  // other threads may give more meanwhile
+    return command_log_.issued();  // other threads may give more meanwhile
   }();
   for (;;) {
     const bool last_look = deadline.expired();
@@ -158,11 +158,11 @@ void ConsumerEndpoint::publish_command(decltype(protocol::Command::what) what, D
   if (over_) throw InvalidArgument("a pipeline that has been shut down takes no more commands");
   over_ = std::holds_alternative<protocol::Shutdown>(what);
   // What finds no memory takes no number, or the next order would look like one after the next.
-  const std::size_t size = encode(protocol::Command{command_log_.given() + 1, what}).size();
+  const std::size_t size = encode(protocol::Command{command_log_.issued() + 1, what}).size();
   Block block = allocate(*process_.engine, size, deadline, "pipeline");
   const Bytes bytes = [&] {
     const std::lock_guard lock(control_);
-    return encode(command_log_.give(std::move(what)));
+    return encode(command_log_.issue(std::move(what)));
   }();
   std::ranges::copy(bytes, block.memory().begin());
   publish(*process_.engine, *command_channel_, std::move(block), bytes.size(), deadline, "pipeline");
@@ -186,9 +186,9 @@ void ConsumerEndpoint::reset(std::int64_t epoch, const std::optional<Cursor>& cu
   protocol::Reset reset{
       .epoch = epoch, .dispatcher = from.dispatcher, .workers = from.workers, .mark = from.position.mark};
   issue_command(std::move(reset), deadline_from_now());
-  pass_ = command_log_.given();
+  pass_ = command_log_.issued();
   merge_ = OrderedMerge(workers(), from.position);
-  given_before_ = from.given;
+  outputs_before_ = from.num_outputs;
   places_ = {from.dispatcher};
   for (std::size_t w = 0; w < queues_.size(); ++w) {
     WorkerQueue queue;
@@ -261,7 +261,7 @@ std::optional<Item> ConsumerEndpoint::next() {
     const OrderedMerge::Step step = merge_.next();
     WorkerQueue& queue = queues_[static_cast<std::size_t>(merge_.worker())];
     switch (step) {
-      case OrderedMerge::Step::give: merge_.gave(); return std::move(queue.items[queue.next++]);
+      case OrderedMerge::Step::take: merge_.taken(); return std::move(queue.items[queue.next++]);
       case OrderedMerge::Step::wait: fetch(merge_.worker()); break;
       case OrderedMerge::Step::failed: halt(); throw StageFailed(queue.failure.value_or(Failure{}));
       case OrderedMerge::Step::ended:
@@ -295,19 +295,19 @@ void ConsumerEndpoint::use(WorkerQueue& queue, int worker, ItemReceiver::Arrival
   protocol::Items& items = arrival.items;
   if (items.start) {
     queue.start = *std::move(items.start);
-    queue.start_given = merge_.given(worker);
+    queue.start_outputs = merge_.num_outputs(worker);
   }
   for (DispatcherSnapshot& place : items.places) add_place(std::move(place));
   queue.failure = std::move(items.failure);
   merge_.apply(worker, items);
   queue.next = 0;
   queue.items.clear();
-  if (log_ != nullptr) log_->add(StageSample{trace_time(Clock::now()), given_before_ + merge_.given()});
+  if (log_ != nullptr) log_->add(StageSample{trace_time(Clock::now()), outputs_before_ + merge_.num_outputs()});
   try {
     const StageScope scope(log_, StageWork::unpack);
     queue.items = queue.incoming->unpack(std::move(arrival), process_.traits);
   } catch (const std::exception&) {
-    throw StageFailed(failure_of(std::current_exception(), process_.name, given_before_ + merge_.given()));
+    throw StageFailed(failure_of(std::current_exception(), process_.name, outputs_before_ + merge_.num_outputs()));
   }
 }
 
@@ -367,10 +367,10 @@ const DispatcherSnapshot& ConsumerEndpoint::place_before(std::int64_t number) co
 }
 
 std::int64_t ConsumerEndpoint::needed() const {
-  if (!has_state_) return given_before_ + merge_.given();
+  if (!has_state_) return outputs_before_ + merge_.num_outputs();
   auto least = std::numeric_limits<std::int64_t>::max();
   for (std::size_t w = 0; w < queues_.size(); ++w) {
-    least = std::min(least, queues_[w].start.drawn * workers() + static_cast<std::int64_t>(w));
+    least = std::min(least, queues_[w].start.num_inputs * workers() + static_cast<std::int64_t>(w));
   }
   return least;
 }
@@ -380,17 +380,17 @@ Cursor ConsumerEndpoint::save() const {
   std::vector<Tree> parts;
   for (std::size_t w = 0; has_state_ && w < queues_.size(); ++w) {
     const WorkerQueue& queue = queues_[w];
-    const std::int64_t drop = queue.start.drop + merge_.given(static_cast<int>(w)) - queue.start_given;
+    const std::int64_t drop = queue.start.drop + merge_.num_outputs(static_cast<int>(w)) - queue.start_outputs;
     parts.push_back(Tree::dict({{"stage", Tree(std::string(cursor_name))},
-                                {"drawn", number(queue.start.drawn)},
-                                {"given", number(queue.start.given)},
+                                {"drawn", number(queue.start.num_inputs)},
+                                {"given", number(queue.start.num_outputs)},
                                 {"drop", number(drop)},
                                 {"cursor", Tree(queue.start.cursor)}}));
   }
   const DispatcherSnapshot& place = place_before(needed());
   return Tree::dict({{"stage", Tree(std::string(cursor_name))},
                      {"workers", number(workers())},
-                     {"given", number(given_before_ + merge_.given())},
+                     {"given", number(outputs_before_ + merge_.num_outputs())},
                      {"mark", number(merge_.position().mark)},
                      {"worker", number(merge_.position().worker)},
                      {"number", number(place.number)},
@@ -407,14 +407,16 @@ Cursor ConsumerEndpoint::cursor_behind(std::int64_t items) {
                      {"cursor", Tree(Bytes{})}});
 }
 
-ConsumerEndpoint::ResumePoint ConsumerEndpoint::beginning_anywhere(std::int64_t given,
+ConsumerEndpoint::ResumePoint ConsumerEndpoint::beginning_anywhere(std::int64_t num_outputs,
                                                                    const DispatcherSnapshot& place) const {
-  ResumePoint from{.given = given, .position = {given / workers() + 1, static_cast<int>(given % workers())}};
+  ResumePoint from{.num_outputs = num_outputs,
+                   .position = {num_outputs / workers() + 1, static_cast<int>(num_outputs % workers())}};
   if (!has_state_) from.dispatcher = place;
   for (int w = 0; w < workers(); ++w) {
-    const std::int64_t share = share_of(given, w, workers());
+    const std::int64_t share = share_of(num_outputs, w, workers());
     // Without a cursor of theirs, workers make again what the consumer has had.
-    from.workers.push_back(has_state_ ? WorkerSnapshot{.drop = share} : WorkerSnapshot{.drawn = share, .given = share});
+    from.workers.push_back(has_state_ ? WorkerSnapshot{.drop = share}
+                                      : WorkerSnapshot{.num_inputs = share, .num_outputs = share});
   }
   return from;
 }
@@ -422,10 +424,12 @@ ConsumerEndpoint::ResumePoint ConsumerEndpoint::beginning_anywhere(std::int64_t 
 ConsumerEndpoint::ResumePoint ConsumerEndpoint::beginning(const Cursor& cursor) const {
   const CursorFields fields(cursor, cursor_name);
   const DispatcherSnapshot place{fields.count("number"), fields.bytes("cursor")};
-  const std::int64_t given = fields.count("given");
+  const std::int64_t num_outputs = fields.count("given");
   const std::int64_t saved_workers = fields.count("workers");
-  if (place.number > given && !has_state_) fields.refuse(fmt::format("it is of item {} of {}", place.number, given));
-  if (!has_state_ || (saved_workers != workers() && placement_.one_to_one)) return beginning_anywhere(given, place);
+  if (place.number > num_outputs && !has_state_)
+    fields.refuse(fmt::format("it is of item {} of {}", place.number, num_outputs));
+  if (!has_state_ || (saved_workers != workers() && placement_.one_to_one))
+    return beginning_anywhere(num_outputs, place);
   const auto& parts = list_in_cursor(fields.at("parts"), cursor_name);
   if (saved_workers != workers() || static_cast<std::int64_t>(parts.size()) != workers()) {
     throw InvalidArgument(
@@ -433,7 +437,7 @@ ConsumerEndpoint::ResumePoint ConsumerEndpoint::beginning(const Cursor& cursor) 
                     "divided among {}; resume with as many workers as it was saved with",
                     saved_workers, workers()));
   }
-  ResumePoint from{.given = given, .dispatcher = place};
+  ResumePoint from{.num_outputs = num_outputs, .dispatcher = place};
   from.position = {fields.count("mark"), static_cast<int>(fields.count("worker") % workers())};
   for (const Tree& part : parts) {
     const CursorFields of(part, cursor_name);

@@ -50,18 +50,18 @@ class ConsumerEndpoint {
     std::size_t next = 0;
     std::optional<Failure> failure;
     protocol::WorkerSnapshot start;  ///< what it would make again ...
-    std::int64_t start_given = 0;    ///< ... after so many items of this pass
+    std::int64_t start_outputs = 0;  ///< ... after so many items of this pass
   };
   /// Where a pass begins.
   struct ResumePoint {
-    std::int64_t given = 0;
+    std::int64_t num_outputs = 0;
     protocol::OrderedMerge::Position position;
     protocol::DispatcherSnapshot dispatcher;
     std::vector<protocol::WorkerSnapshot> workers;
   };
 
   ResumePoint beginning(const Cursor& cursor) const;
-  ResumePoint beginning_anywhere(std::int64_t given, const protocol::DispatcherSnapshot& place) const;
+  ResumePoint beginning_anywhere(std::int64_t num_outputs, const protocol::DispatcherSnapshot& place) const;
   void issue_command(decltype(protocol::Command::what) what, Deadline deadline);
   void publish_command(decltype(protocol::Command::what) what, Deadline deadline);
   void await_acks(Deadline deadline);
@@ -106,9 +106,9 @@ class ConsumerEndpoint {
   std::shared_ptr<Channel> command_channel_;
   std::vector<std::shared_ptr<Channel>> ack_channels_;
   protocol::CommandLog command_log_;
-  std::vector<std::string> names_;      ///< by rank
+  std::vector<std::string> names_;        ///< by rank
   std::vector<protocol::Ack> last_acks_;  ///< by rank from 1 on
-  std::vector<bool> left_;              ///< by rank from 1 on: no more answers come
+  std::vector<bool> left_;                ///< by rank from 1 on: no more answers come
   std::atomic<bool> all_named_{false};
   std::atomic<bool> paused_{false}, interrupted_{false}, wakes_{false};
 
@@ -117,7 +117,7 @@ class ConsumerEndpoint {
   protocol::OrderedMerge merge_;
   std::vector<WorkerQueue> queues_;
   std::vector<protocol::DispatcherSnapshot> places_;  ///< ascending
-  std::int64_t given_before_ = 0;
+  std::int64_t outputs_before_ = 0;
   bool halted_ = false;
 
   std::atomic<bool> over_{false};  ///< all have been told to end, or are about to be

@@ -49,9 +49,9 @@ class CursorFields {
 /// The children of a list. Throws InvalidArgument, naming the stage.
 const std::vector<Tree>& list_in_cursor(const Tree& tree, std::string_view stage);
 
-/// Remembers an iterator's cursor at some of its positions, so that any later one is found again by restoring the nearest
-/// before it and dropping items. Cursors are taken as often as costs one percent of the iterator's time: at every item of
-/// a slow one. Bounded: of many, every other is forgotten. One thread marks; any may ask.
+/// Remembers an iterator's cursor at some of its positions, so that any later one is found again by restoring the
+/// nearest before it and dropping items. Cursors are taken as often as costs one percent of the iterator's time: at
+/// every item of a slow one. Bounded: of many, every other is forgotten. One thread marks; any may ask.
 class SnapshotLog {
  public:
   /// `every`: marks are due so many items apart, whatever they cost. 0: by their cost.
@@ -59,8 +59,8 @@ class SnapshotLog {
 
   /// Called once an item: whether it is time to mark where the iterator stands.
   bool due() { return ++since_ >= every_; }
-  /// `save` gives the iterator's cursor at `position`. The first mark says where the history begins. Returns how long it
-  /// took since `begin`.
+  /// `save` gives the iterator's cursor at `position`. The first mark says where the history begins. Returns how long
+  /// it took since `begin`.
   Duration mark(std::int64_t position, const std::function<Cursor()>& save, Clock::time_point begin = Clock::now());
 
   struct Point {

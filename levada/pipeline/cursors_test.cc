@@ -4,7 +4,7 @@
 #include <random>
 #include <stdexcept>
 
-#include "levada/pipeline/running_testing.h"
+#include "levada/pipeline/open_graph_testing.h"
 #include "levada/tree/codec.h"
 
 namespace levada::pipeline::testing {

@@ -19,7 +19,7 @@ class Dispatcher {
     const Process& process = loop.process();
     for (int w = 0; w < loop.ranks().workers; ++w) {
       outgoing_.push_back(std::make_unique<ItemSender>(process.engine, loop.ranks().rank_of(w),
-                                                     worker_edge(process.options), loop.traffic()));
+                                                       worker_edge(process.options), loop.traffic()));
     }
   }
 
@@ -49,10 +49,10 @@ class Dispatcher {
   }
 
   void run_pass() {
-    dealer_ = protocol::RoundRobinAssigner(workers(), loop_.state().reset());
-    sizer_ = MessageSizer(options().worker_prefetch > 0 ? MessageSizer::most_items : 1);
+    assigner_ = protocol::RoundRobinAssigner(workers(), loop_.state().reset());
+    sizer_ = MessageSizer(options().worker_prefetch > 0 ? MessageSizer::max_items : 1);
     pace_ = SnapshotPace(options().snapshot_every);
-    saved_at_ = dealer_.number();
+    saved_at_ = assigner_.number();
     place_.reset();
     shares_.assign(shares_.size(), {});
     std::optional<Failed> failure;
@@ -60,7 +60,7 @@ class Dispatcher {
       failure = deal_all();
     } catch (const std::exception&) {
       if (loop_.interrupted()) return;
-      failure = failed(std::current_exception(), dealer_.number());
+      failure = failed(std::current_exception(), assigner_.number());
     }
     // What was made before it comes first, and may fail on its way.
     if (auto earlier = put_shares(failure ? Ending::none : Ending::ended)) failure = std::move(earlier);
@@ -71,10 +71,10 @@ class Dispatcher {
 
   std::optional<Failed> deal_all() {
     const auto& state = loop_.state();
-    const Running running = loop_.running(
+    const RuntimeOptions runtime_options = loop_.runtime_options(
         {.role = Role::dispatcher, .rank = options().rank, .ranks = options().ranks, .workers = options().workers});
-    if (loop_.process().begin_epoch) loop_.process().begin_epoch(running.open_context);
-    const auto iterator = open(loop_.process().graph, *loop_.placement().dispatch_boundary, running);
+    if (loop_.process().begin_epoch) loop_.process().begin_epoch(runtime_options.open_context);
+    const auto iterator = open(loop_.process().graph, *loop_.placement().dispatch_boundary, runtime_options);
     if (!state.reset().dispatcher.cursor.empty()) iterator->restore(unpack_cursor(state.reset().dispatcher.cursor));
     for (;;) {
       loop_.attend();
@@ -82,14 +82,14 @@ class Dispatcher {
       for (bool full = false; !full;) {
         auto item = iterator->next();
         if (!item) {
-          if (!dealer_.has_caught_up()) {
+          if (!assigner_.has_caught_up()) {
             throw InvalidArgument(
-                fmt::format("the state is of further on than item {}, after which there are none", dealer_.number()));
+                fmt::format("the state is of further on than item {}, after which there are none", assigner_.number()));
           }
           return std::nullopt;
         }
-        if (dealer_.wanted()) add(*std::move(item));
-        dealer_.dealt();
+        if (assigner_.wanted()) add(*std::move(item));
+        assigner_.dealt();
         full = sizer_.add([this] { return loop_.work_time(); }) || is_snapshot_due();
       }
       if (auto failure = flush()) return failure;
@@ -99,22 +99,22 @@ class Dispatcher {
   /// Whether the user's number of items has been made since the last snapshot.
   bool is_snapshot_due() const {
     const auto every = options().snapshot_every;
-    return every > 0 && dealer_.number() - saved_at_ >= every;
+    return every > 0 && assigner_.number() - saved_at_ >= every;
   }
 
   void begin_message(const Iterator& iterator) {
-    if (pace_.is_due(dealer_.number() - saved_at_, Clock::now())) {
-      saved_at_ = dealer_.number();
+    if (pace_.is_due(assigner_.number() - saved_at_, Clock::now())) {
+      saved_at_ = assigner_.number();
       place_ = loop_.snapshot(pace_, [&] {
-        return protocol::DispatcherSnapshot{dealer_.number(), pack_cursor(iterator.save())};
+        return protocol::DispatcherSnapshot{assigner_.number(), pack_cursor(iterator.save())};
       });
     }
     sizer_.begin(loop_.work_time());
   }
 
   void add(Item item) {
-    Share& share = shares_[static_cast<std::size_t>(dealer_.worker())];
-    if (share.items.empty()) share.first = dealer_.number();
+    Share& share = shares_[static_cast<std::size_t>(assigner_.worker())];
+    if (share.items.empty()) share.first = assigner_.number();
     share.items.push_back(std::move(item));
   }
 
@@ -124,7 +124,7 @@ class Dispatcher {
     std::size_t bytes = 0;
     for (const auto& outgoing : outgoing_) bytes += outgoing->take_bytes();
     sizer_.sent(made, bytes);
-    loop_.gave(dealer_.number());
+    loop_.gave(assigner_.number());
     if (!failure) loop_.send(outgoing_);
     return failure;
   }
@@ -183,7 +183,7 @@ class Dispatcher {
   WorkerRuntime& loop_;
   std::vector<std::unique_ptr<ItemSender>> outgoing_;
   std::vector<Share> shares_;
-  protocol::RoundRobinAssigner dealer_;
+  protocol::RoundRobinAssigner assigner_;
   MessageSizer sizer_;
   SnapshotPace pace_;
   std::int64_t saved_at_ = 0;

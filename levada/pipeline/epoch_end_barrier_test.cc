@@ -110,8 +110,8 @@ class Forest {
     tree(rank).say(said);
     pass_on(rank);
   }
-  int most_sent() const { return std::ranges::max(sent_); }
-  int most_received() const { return std::ranges::max(received_); }
+  int max_sent() const { return std::ranges::max(sent_); }
+  int max_received() const { return std::ranges::max(received_); }
 
  private:
   void pass_on(int rank) {
@@ -154,8 +154,8 @@ TEST(EndTree, TakesFewMessagesABunchHoweverManyRanksThereAre) {
     }
   }
   // Three levels: in each a message to the group and one from each other of it, and the results on the way back.
-  EXPECT_LE(forest.most_sent(), bunches * 5);
-  EXPECT_LE(forest.most_received(), bunches * (3 * 15 + 1));
+  EXPECT_LE(forest.max_sent(), bunches * 5);
+  EXPECT_LE(forest.max_received(), bunches * (3 * 15 + 1));
 }
 
 TEST(EndTree, AllRanksComeToTheSameEndWhateverTheGroups) {

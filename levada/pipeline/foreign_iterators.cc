@@ -13,7 +13,7 @@ class ForeignIterator : public StageIterator {
  protected:
   std::optional<Item> make() override {
     auto item = guarded([this] { return iterator_->next(); });
-    given_ += item.has_value();
+    num_inputs_ += item.has_value();
     return item;
   }
   IteratorPtr iterator_;
@@ -21,10 +21,10 @@ class ForeignIterator : public StageIterator {
  private:
   std::int64_t pass_over(std::int64_t items) override {
     const auto passed = guarded([&] { return iterator_->skip(items); });
-    given_ += passed;
+    num_inputs_ += passed;
     return passed;
   }
-  std::int64_t item_number() const override { return given_; }
+  std::int64_t item_number() const override { return num_inputs_; }
   Saved saved() const override { return {{}, {{"at", iterator_->save()}}}; }
   void restore_saved(const CursorFields& own, std::span<const Tree> before) override {
     if (!before.empty()) own.refuse("something comes before it");
@@ -44,7 +44,7 @@ class GivenIterator final : public ForeignIterator {
  private:
   std::optional<Item> make() override {
     auto item = iterator_->next();
-    given_ += item.has_value();
+    num_inputs_ += item.has_value();
     return item;
   }
   std::int64_t pass_over(std::int64_t items) override {

@@ -25,8 +25,8 @@ class Forked {
   }
 
   /// Before the first next(): what comes before goes on where the branch goes on that is furthest back.
-  void settle() {
-    settled_ = true;
+  void finish_restore() {
+    is_restored_ = true;
     auto& from = slowest();
     end_ = base_ = from.position;
     for (const auto& each : branches_) furthest_restored_ = std::max(furthest_restored_, each.position.load());
@@ -71,8 +71,8 @@ class Forked {
   CheckpointedInput::Point at(int number) {
     const auto lock = locked();
     const auto& branch = of(number);
-    if (!settled_ && branch.restored) return *branch.restored;
-    return source_.at(settled_ ? branch.position.load() : 0);
+    if (!is_restored_ && branch.restored) return *branch.restored;
+    return source_.at(is_restored_ ? branch.position.load() : 0);
   }
 
   void restore(int number, CheckpointedInput::Point point, std::int64_t position) {
@@ -203,7 +203,7 @@ class Forked {
   std::int64_t base_ = 0;             ///< position of the item at the front
   std::atomic<std::int64_t> end_{0};  ///< position behind the item at the back
   std::int64_t furthest_restored_ = 0;
-  bool settled_ = false, ended_ = false;
+  bool is_restored_ = false, ended_ = false;
   std::exception_ptr thrown_;
   std::atomic<bool> pulling_{false};  ///< a branch has what comes before make an item
 };
@@ -229,7 +229,7 @@ class BranchIterator final : public StageIterator {
     return {std::move(point.entries), {{"skip", point.skip}}};
   }
   void restore_saved(const CursorFields& own, std::span<const Tree> before) override {
-    fork_->restore(number_in_fork_, {{before.begin(), before.end()}, own.count("skip")}, given_);
+    fork_->restore(number_in_fork_, {{before.begin(), before.end()}, own.count("skip")}, num_inputs_);
   }
   void release() override {
     if (auto fork = std::exchange(fork_, nullptr)) fork->leave(number_in_fork_);
@@ -245,8 +245,8 @@ std::shared_ptr<Forked> make_fork(const StagePlace& at) {
   return std::make_shared<Forked>(at.builder.context(), at.stage, at.input());
 }
 
-void settle(Forked& fork) {
-  fork.settle();
+void finish_restore(Forked& fork) {
+  fork.finish_restore();
 }
 
 StagePtr make_stage(const Branch&, const StagePlace& at) {

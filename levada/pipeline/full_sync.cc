@@ -7,8 +7,8 @@
 #include "levada/base/error.h"
 #include "levada/pipeline/checkpointed_input.h"
 #include "levada/pipeline/epoch_end_barrier.h"
-#include "levada/pipeline/message_sizer.h"
 #include "levada/pipeline/graph_builder.h"
+#include "levada/pipeline/message_sizer.h"
 
 namespace levada::pipeline {
 namespace {
@@ -51,11 +51,11 @@ class FullSyncIterator final : public StageIterator {
       if (all.failed_rank == agreement_.rank()) std::rethrow_exception(thrown_);
       throw StageFailed(*all.failure);
     }
-    if (given_ == bunch_ && !is_over_) look();
+    if (num_inputs_ == bunch_ && !is_over_) look();
     std::optional<Item> item(std::move(ahead_.front()));
     ahead_.pop_front();
-    ++given_;
-    if (source_) source_->keep_from(given_);
+    ++num_inputs_;
+    if (source_) source_->keep_from(num_inputs_);
     return item;
   }
 
@@ -99,11 +99,11 @@ class FullSyncIterator final : public StageIterator {
     sizer_.sent(Clock::now(), 0);
     return true;
   }
-  std::int64_t made() const { return given_ + static_cast<std::int64_t>(ahead_.size()); }
+  std::int64_t made() const { return num_inputs_ + static_cast<std::int64_t>(ahead_.size()); }
 
   EndTree::Outcome await() {
     try {
-      return waited([&] { return agreement_.await(given_); });
+      return waited([&] { return agreement_.await(num_inputs_); });
     } catch (const std::exception&) {
       if (thrown_ && ahead_.empty()) std::rethrow_exception(thrown_);  // what happened here says more
       throw;
@@ -112,22 +112,22 @@ class FullSyncIterator final : public StageIterator {
 
   Saved saved() const override {
     if (!source_) std::rethrow_exception(thrown_);
-    auto point = source_->at(given_);
+    auto point = source_->at(num_inputs_);
     return {std::move(point.entries), {{"skip", point.skip}}};
   }
   void restore_saved(const CursorFields& own, std::span<const Tree> before) override {
-    if (source_) source_->restore(before, given_, own.count("skip"));
+    if (source_) source_->restore(before, num_inputs_, own.count("skip"));
   }
   void release() override {
     if (source_) source_->release();
   }
 
   /// Items of a bunch: two of them are kept, whatever their size, and a message costs what some ten items do.
-  static constexpr std::int64_t most_items = 16;
+  static constexpr std::int64_t max_items = 16;
 
   EpochEndBarrier agreement_;
   std::optional<CheckpointedInput> source_;  ///< empty where it could not be opened
-  MessageSizer sizer_{most_items};
+  MessageSizer sizer_{max_items};
   bool looked_ = false;
   std::deque<Item> ahead_;
   std::int64_t bunch_ = 0;     ///< where the last one begins

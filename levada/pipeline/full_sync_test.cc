@@ -12,9 +12,9 @@
 #include "levada/engine/inproc/inproc.h"
 #include "levada/engine/shm/forked_ranks_testing.h"
 #include "levada/pipeline/graph_testing.h"
+#include "levada/pipeline/open_graph_testing.h"
 #include "levada/pipeline/ranks_testing.h"
 #include "levada/pipeline/roles_testing.h"
-#include "levada/pipeline/running_testing.h"
 
 namespace levada::pipeline {
 namespace {
@@ -32,12 +32,13 @@ class OnRank {
   OnRank(const Graph& graph, const std::shared_ptr<Engine>& engine, std::function<void()> poll = {})
       : counts_(graph.stages().size()),
         iterator_(open(graph, graph.end(),
-                     Running{.traits = traits_,
-                             .open_context = make_open_context(7, 0, {.rank = engine->info().rank, .ranks = engine->info().size}),
-                             .process = "the consumer",
-                             .counts = counts_,
-                             .all_ranks = engine,
-                             .poll = std::move(poll)})) {}
+                       RuntimeOptions{.traits = traits_,
+                                      .open_context = make_open_context(
+                                          7, 0, {.rank = engine->info().rank, .ranks = engine->info().size}),
+                                      .process = "the consumer",
+                                      .counts = counts_,
+                                      .all_ranks = engine,
+                                      .poll = std::move(poll)})) {}
 
   Iterator& iterator() { return *iterator_; }
   std::vector<std::int64_t> numbers(std::size_t most = 1 << 20) {

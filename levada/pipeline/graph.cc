@@ -214,25 +214,25 @@ struct Graph::State {
       int number = find(other.identities[i]);
       if (number < 0) {
         Stage stage = other.stages[i];
-        stage.tied.clear();
+        stage.colocated.clear();
         renumber(stage.inputs);
         number = append(std::move(stage), other.identities[i], other.named[i]);
       }
       number_of.push_back(number);
     }
     for (std::size_t i = 0; i < other.stages.size(); ++i) {
-      for (const int to : other.stages[i].tied) tie(number_of[i], number_of[static_cast<std::size_t>(to)]);
+      for (const int to : other.stages[i].colocated) colocate(number_of[i], number_of[static_cast<std::size_t>(to)]);
     }
     return number_of.back();
   }
 
-  void tie(int first, int last) {
-    auto& tied = stages[static_cast<std::size_t>(first)].tied;
-    if (std::ranges::find(tied, last) == tied.end()) tied.push_back(last);
+  void colocate(int first, int last) {
+    auto& colocated = stages[static_cast<std::size_t>(first)].colocated;
+    if (std::ranges::find(colocated, last) == colocated.end()) colocated.push_back(last);
   }
 
   /// Gives each stage a name of its own; those that callers gave stay.
-  void settle_names() {
+  void assign_names() {
     std::set<std::string> taken;
     for (std::size_t i = 0; i < stages.size(); ++i) {
       if (named[i] && !taken.insert(stages[i].name).second) refuse(stages[i].name, "another stage has that name");
@@ -266,14 +266,14 @@ Graph Graph::join(Operation operation, const std::vector<Graph>& inputs, std::st
     refuse(last.name, fmt::format("it has {} stages before it, and needs {}", inputs.size(), wanted.said));
   }
   for (const Graph& input : inputs) last.inputs.push_back(state.merge(*input.state_));
-  state.settle_names();
+  state.assign_names();
   for (const Stage& stage : state.stages) {
     if (stage.name == name) refuse(name, "another stage has that name");
   }
   for (const int input : last.inputs) check_fork(last, state.stages[static_cast<std::size_t>(input)]);
   if (name.empty()) last.name.clear();
   state.append(std::move(last), std::make_shared<const char>(), !name.empty());
-  state.settle_names();
+  state.assign_names();
   check_taken_once(state.stages);
   Graph graph(std::move(state));
   check_caches(graph);
@@ -287,11 +287,11 @@ std::vector<Graph> Graph::fork(std::int64_t branches, std::int64_t buffer, std::
   return graphs;
 }
 
-Graph Graph::tie(std::string_view first, std::string_view last) const {
+Graph Graph::colocate(std::string_view first, std::string_view last) const {
   const int from = find(first), to = find(last);
   if (!Reachability(*this).feeds(from, to)) refuse(first, fmt::format("its items do not reach \"{}\"", last));
   State state = *state_;
-  state.tie(from, to);
+  state.colocate(from, to);
   return Graph(std::move(state));
 }
 

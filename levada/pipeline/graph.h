@@ -157,8 +157,8 @@ std::string_view operation_name(const Operation& operation);
 struct Stage {
   std::string name;  ///< unique in its graph
   Operation operation;
-  std::vector<int> inputs;  ///< numbers of the stages before it, all smaller than its own
-  std::vector<int> tied;    ///< numbers of stages after it that it holds on to: see Graph::tie()
+  std::vector<int> inputs;     ///< numbers of the stages before it, all smaller than its own
+  std::vector<int> colocated;  ///< numbers of stages after it that it holds on to: see Graph::tie()
 };
 
 /// A stage and all that comes before it. A value; cheap to copy. Building on one leaves it as it is.
@@ -179,7 +179,7 @@ class Graph {
   std::vector<Graph> fork(std::int64_t branches = 2, std::int64_t buffer = 1000, std::string name = {}) const;
   /// The same, but stage `first` also holds on to `last`, which its items reach, as objects of other libraries do that
   /// refer to each other in a circle: one process runs both, with all that is between. Throws InvalidArgument.
-  Graph tie(std::string_view first, std::string_view last) const;
+  Graph colocate(std::string_view first, std::string_view last) const;
 
   /// In an order in which inputs come first; the last is the end.
   const std::vector<Stage>& stages() const;

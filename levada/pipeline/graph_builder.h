@@ -19,7 +19,10 @@ class GraphBuilder {
   using Instead = std::map<int, IteratorPtr>;
 
   GraphBuilder(GraphContextPtr context, const OpenContext& open_context, bool prefetches, Instead instead)
-      : context_(std::move(context)), open_context_(open_context), prefetches_(prefetches), instead_(std::move(instead)) {}
+      : context_(std::move(context)),
+        open_context_(open_context),
+        prefetches_(prefetches),
+        instead_(std::move(instead)) {}
 
   /// The iterators up to this stage, ready to be restored or to begin.
   StagePtr open_end(int stage);
@@ -104,6 +107,6 @@ StagePtr make_foreign(const StagePlace& at, IteratorPtr iterator);
 
 std::shared_ptr<Forked> make_fork(const StagePlace& at);
 /// When all has been restored, a fork before those that come before it.
-void settle(Forked& fork);
+void finish_restore(Forked& fork);
 
 }  // namespace levada::pipeline

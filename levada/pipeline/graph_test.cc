@@ -106,13 +106,13 @@ TEST(Graph, FindsStagesByNameOrListsThem) {
 }
 
 TEST(Graph, TiesAStageToOneThatItFeedsInWhateverGraph) {
-  const Graph tied = numbers().then(same()).then(all()).tie("source", "filter");
-  EXPECT_THAT(tied.stages()[0].tied, ElementsAre(2));
-  const Graph joined = Graph::join(Zip{}, {numbers(3, "other"), tied});
-  EXPECT_THAT(joined.stages()[0].tied, IsEmpty());
-  EXPECT_THAT(joined.stages()[1].tied, ElementsAre(3));
-  EXPECT_THAT(refusal([&] { tied.tie("filter", "source"); }), HasSubstr("its items do not reach \"source\""));
-  EXPECT_THAT(refusal([&] { tied.tie("map", "map"); }), HasSubstr("do not reach"));
+  const Graph colocated = numbers().then(same()).then(all()).colocate("source", "filter");
+  EXPECT_THAT(colocated.stages()[0].colocated, ElementsAre(2));
+  const Graph joined = Graph::join(Zip{}, {numbers(3, "other"), colocated});
+  EXPECT_THAT(joined.stages()[0].colocated, IsEmpty());
+  EXPECT_THAT(joined.stages()[1].colocated, ElementsAre(3));
+  EXPECT_THAT(refusal([&] { colocated.colocate("filter", "source"); }), HasSubstr("its items do not reach \"source\""));
+  EXPECT_THAT(refusal([&] { colocated.colocate("map", "map"); }), HasSubstr("do not reach"));
 }
 
 TEST(Graph, KnowsTheNameOfEveryOperation) {

@@ -57,8 +57,8 @@ struct Arrays {
   int kind = 0;                                        ///< of array, if the language has several
 };
 
-/// What only the language of the items knows. The functions of a pipeline with LanguageObject items come with one; TreeItemTraits
-/// is that of C++. Any thread may call, several at once.
+/// What only the language of the items knows. The functions of a pipeline with LanguageObject items come with one;
+/// TreeItemTraits is that of C++. Any thread may call, several at once.
 class ItemTraits {
  public:
   virtual ~ItemTraits() = default;

@@ -88,15 +88,15 @@ EdgeChannels::EdgeChannels(Engine& engine, int from, int to, const EdgeOptions& 
 ItemSender::ItemSender(std::shared_ptr<Engine> engine, int to, const EdgeOptions& options, Traffic& traffic)
     : engine_(std::move(engine)),
       channels_(*engine_, engine_->info().rank, to, options),
-      most_bytes_(options.bytes),
+      max_bytes_(options.bytes),
       traffic_(traffic) {}
 
 void ItemSender::put(std::span<const Item> items, const ItemTraits& traits, const Header& header) {
   put_part(items, traits, header, 0, items.size());
 }
 
-void ItemSender::put_part(std::span<const Item> items, const ItemTraits& traits, const Header& header, std::size_t begin,
-                        std::size_t end) {
+void ItemSender::put_part(std::span<const Item> items, const ItemTraits& traits, const Header& header,
+                          std::size_t begin, std::size_t end) {
   const bool divisible = end - begin > 1;
   const auto put_halves = [&] {
     const std::size_t middle = begin + (end - begin) / 2;
@@ -112,7 +112,7 @@ void ItemSender::put_part(std::span<const Item> items, const ItemTraits& traits,
   }
   pending.payload = pending.packed.head.size();
   for (const ByteView buffer : pending.packed.buffers) pending.payload += buffer.size();
-  if (divisible && pending.payload > most_bytes_) return put_halves();
+  if (divisible && pending.payload > max_bytes_) return put_halves();
   ItemMessage::Header whole{
       .number = sent_ + pending_.size(), .items = header(begin, end), .head_bytes = pending.packed.head.size()};
   for (const ByteView buffer : pending.packed.buffers) whole.buffer_bytes.push_back(buffer.size());
@@ -156,7 +156,7 @@ ItemSender::Needs ItemSender::needs() const {
 ItemReceiver::ItemReceiver(std::shared_ptr<Engine> engine, int from, const EdgeOptions& options, Traffic& traffic)
     : engine_(std::move(engine)),
       channels_(*engine_, from, engine_->info().rank, options),
-      most_held_(options.bytes),
+      max_held_(options.bytes),
       traffic_(traffic) {}
 
 std::optional<ItemReceiver::Arrival> ItemReceiver::try_receive() {
@@ -211,7 +211,7 @@ std::vector<Item> ItemReceiver::unpack_some(Arrival arrival, const ItemTraits& t
   const auto lay = [&](std::byte* to, const std::byte* from) {
     for (const ByteView buffer : parts.buffers) buffers.emplace_back(to + (buffer.data() - from), buffer.size());
   };
-  const bool held_too_long = held_->load(std::memory_order_relaxed) >= most_held_;
+  const bool held_too_long = held_->load(std::memory_order_relaxed) >= max_held_;
   const auto view = held_too_long ? std::span<std::byte>() : engine_->make_private(*arrival.channel, lease);
   if (!view.empty()) {
     lay(view.data(), received);

@@ -113,7 +113,7 @@ class ItemSender {
 
   std::shared_ptr<Engine> engine_;
   EdgeChannels channels_;
-  std::size_t most_bytes_;
+  std::size_t max_bytes_;
   Traffic& traffic_;
   std::deque<Pending> pending_;
   std::uint64_t sent_ = 0;
@@ -148,7 +148,7 @@ class ItemReceiver {
 
   std::shared_ptr<Engine> engine_;
   EdgeChannels channels_;
-  std::size_t most_held_;
+  std::size_t max_held_;
   Traffic& traffic_;
   std::uint64_t received_ = 0;
   bool ended_ = false;

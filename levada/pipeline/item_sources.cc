@@ -122,8 +122,8 @@ Tree only_sample(const Tree& batch) {
 
 class SampleIterator final : public Iterator {
  public:
-  SampleIterator(std::shared_ptr<levada::Source> source, std::shared_ptr<const SampleOptions> options, std::int64_t epoch,
-               Partition partition)
+  SampleIterator(std::shared_ptr<levada::Source> source, std::shared_ptr<const SampleOptions> options,
+                 std::int64_t epoch, Partition partition)
       : source_(std::move(source)), options_(std::move(options)), partition_(partition) {
     const auto per_epoch = options_->per_epoch ? options_->per_epoch(*source_) : std::nullopt;
     if (!per_epoch) return;
@@ -242,7 +242,8 @@ std::shared_ptr<const ItemSource> trees(std::vector<Tree> trees) {
   return std::make_shared<const Trees>(std::move(trees));
 }
 
-std::shared_ptr<const ItemSource> samples(std::function<std::shared_ptr<levada::Source>()> open, SampleOptions options) {
+std::shared_ptr<const ItemSource> samples(std::function<std::shared_ptr<levada::Source>()> open,
+                                          SampleOptions options) {
   return std::make_shared<const Samples>(std::move(open), std::move(options));
 }
 

@@ -31,7 +31,7 @@ struct SampleOptions {
 };
 /// `open` is called once for each iterator, which has the source to itself.
 std::shared_ptr<const ItemSource> samples(std::function<std::shared_ptr<levada::Source>()> open,
-                                      SampleOptions options = {});
+                                          SampleOptions options = {});
 
 /// The samples of a corpus; a pipeline's epoch is one of its. `options.epochs` is not looked at. Opened when it is
 /// first read, in each process, and kept from epoch to epoch.

@@ -9,7 +9,7 @@
 
 #include "levada/base/error.h"
 #include "levada/corpus/corpus_testing.h"
-#include "levada/pipeline/running_testing.h"
+#include "levada/pipeline/open_graph_testing.h"
 #include "levada/sources/megatron_testing.h"
 
 namespace levada::pipeline::testing {

@@ -20,8 +20,8 @@ struct OpenContext {
   std::int64_t epoch = 0;
   std::uint64_t shared_seed = 0;  ///< of the epoch; the same in all processes of all ranks
   std::uint64_t own_seed = 0;     ///< of the epoch, the rank and the worker; in the dispatching process the shared one
-  Partition among_ranks;           ///< what a shard before a dispatch, and one after it, keeps
-  Partition among_all;             ///< workers of all ranks: what a shard keeps where no dispatch stands before it
+  Partition among_ranks;          ///< what a shard before a dispatch, and one after it, keeps
+  Partition among_all;            ///< workers of all ranks: what a shard keeps where no dispatch stands before it
 };
 
 /// Where an iterator stands: portable and small; a Tree of numbers and bytes, so that it can be written and looked at.
@@ -43,8 +43,8 @@ class Iterator {
     return passed;
   }
 
-  /// Where it stands. An iterator opened the same way that is given this by restore() gives the items that this one would
-  /// give next.
+  /// Where it stands. An iterator opened the same way that is given this by restore() gives the items that this one
+  /// would give next.
   virtual Cursor save() const = 0;
   /// Before the first next(). Throws InvalidArgument for a cursor of something else; it may lie.
   virtual void restore(const Cursor& cursor) = 0;

@@ -52,7 +52,7 @@ class ZipIterator final : public MergingIterator {
       if (!item) return std::nullopt;
       items.push_back(std::move(*item));
     }
-    ++given_;
+    ++num_inputs_;
     return guarded([&] { return context_->traits.tuple_of(std::move(items)); });
   }
 };
@@ -74,7 +74,7 @@ class ConcatIterator final : public MergingIterator {
       passed += inputs_[at_]->skip(items - passed);
       if (passed == items) break;
     }
-    given_ += passed;
+    num_inputs_ += passed;
     return passed;
   }
   void save_own(Fields& fields) const override { fields.emplace_back("at", static_cast<std::int64_t>(at_)); }

@@ -15,10 +15,10 @@ class MessageSizer {
  public:
   static constexpr Duration message_time = std::chrono::microseconds(150);
   static constexpr std::size_t message_bytes = std::size_t{1} << 20;
-  static constexpr std::int64_t most_items = 4096;
+  static constexpr std::int64_t max_items = 4096;
 
   MessageSizer() = default;
-  explicit MessageSizer(std::int64_t most) : most_(std::max<std::int64_t>(most, 1)) {}
+  explicit MessageSizer(std::int64_t limit) : max_(std::max<std::int64_t>(limit, 1)) {}
 
   /// The making of a message's first item begins.
   void begin(Clock::time_point now) {
@@ -39,12 +39,12 @@ class MessageSizer {
     const double time_share = std::max<double>(static_cast<double>((now - begun_).count()), 1) / message_time.count();
     const double share = std::max(time_share, static_cast<double>(bytes) / message_bytes);
     const double wanted = std::min(static_cast<double>(count_) / share, 2.0 * static_cast<double>(target_));
-    target_ = std::clamp(static_cast<std::int64_t>(wanted), std::int64_t{1}, most_);
+    target_ = std::clamp(static_cast<std::int64_t>(wanted), std::int64_t{1}, max_);
   }
   std::int64_t target() const { return target_; }
 
  private:
-  std::int64_t most_ = most_items;
+  std::int64_t max_ = max_items;
   std::int64_t target_ = 1;
   std::int64_t count_ = 0;
   Clock::time_point begun_;

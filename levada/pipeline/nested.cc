@@ -32,7 +32,7 @@ class Elements final : public Iterator {
 class FlatMapIterator final : public StageIterator {
  public:
   FlatMapIterator(GraphContextPtr context, int stage, StagePtr input, std::function<IteratorPtr(Item)> function,
-                OnError on_error)
+                  OnError on_error)
       : StageIterator(context, stage, nullptr),
         outer_(context, stage, std::move(input)),
         function_(std::move(function)),
@@ -49,7 +49,7 @@ class FlatMapIterator final : public StageIterator {
       }
       auto item = pulled([&] { return outer_.next(); });
       if (!item) return std::nullopt;
-      outer_.keep_from(given_ - 1);
+      outer_.keep_from(num_inputs_ - 1);
       if (auto made = attempted(on_error_, [&] { return function_(std::move(*item)); })) inner_ = std::move(*made);
     }
   }
@@ -67,15 +67,15 @@ class FlatMapIterator final : public StageIterator {
 
   Saved saved() const override {
     const bool inside = inner_ != nullptr || inner_cursor_;
-    auto point = outer_.at(inside ? given_ - 1 : given_);
+    auto point = outer_.at(inside ? num_inputs_ - 1 : num_inputs_);
     Fields own = {{"skip", point.skip}};
     if (inside) own.emplace_back("inner", inner_cursor_ ? *inner_cursor_ : inner_->save());
     return {std::move(point.entries), std::move(own)};
   }
   void restore_saved(const CursorFields& own, std::span<const Tree> before) override {
     if (own.has("inner")) inner_cursor_ = own.at("inner");
-    if (inner_cursor_ && given_ == 0) own.refuse("it is inside of no item");
-    outer_.restore(before, inner_cursor_ ? given_ - 1 : given_, own.count("skip"));
+    if (inner_cursor_ && num_inputs_ == 0) own.refuse("it is inside of no item");
+    outer_.restore(before, inner_cursor_ ? num_inputs_ - 1 : num_inputs_, own.count("skip"));
   }
   void release() override {
     inner_.reset();

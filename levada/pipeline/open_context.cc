@@ -26,7 +26,8 @@ std::uint64_t own_seed(std::uint64_t shared, const Copy& copy) {
 OpenContext make_open_context(std::uint64_t seed, std::int64_t epoch, const Copy& copy) {
   const auto shared = derived(seed, epoch);
   const Partition among_ranks{copy.rank, copy.ranks};
-  const Partition among_all{copy.rank + std::int64_t{copy.ranks} * copy.worker, std::int64_t{copy.ranks} * copy.workers};
+  const Partition among_all{copy.rank + std::int64_t{copy.ranks} * copy.worker,
+                            std::int64_t{copy.ranks} * copy.workers};
   return {.epoch = epoch,
           .shared_seed = shared,
           .own_seed = own_seed(shared, copy),
@@ -38,7 +39,8 @@ OpenContext further_pass(const OpenContext& open_context, std::int64_t pass, std
   auto further = open_context;
   if (__builtin_mul_overflow(open_context.epoch, times.value_or(1), &further.epoch) ||
       __builtin_add_overflow(further.epoch, pass, &further.epoch)) {
-    throw InvalidArgument(fmt::format("pass {} of epoch {} has no number: repeat it fewer times", pass, open_context.epoch));
+    throw InvalidArgument(
+        fmt::format("pass {} of epoch {} has no number: repeat it fewer times", pass, open_context.epoch));
   }
   if (pass == 0) return further;
   further.shared_seed = derived(open_context.shared_seed, pass);

@@ -11,8 +11,8 @@
 #include <string_view>
 
 #include "levada/pipeline/graph.h"
-#include "levada/pipeline/placement.h"
 #include "levada/pipeline/iterator.h"
+#include "levada/pipeline/placement.h"
 
 namespace levada::pipeline {
 

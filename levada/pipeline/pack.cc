@@ -44,7 +44,7 @@ class CutIterator final : public StageIterator {
       const auto size = document->size();
       if (held_.empty() && at_ > 0 && size <= at_) break;
       left_ += size;
-      if (size > 0) held_.push_back({std::move(document), given_ - 1});
+      if (size > 0) held_.push_back({std::move(document), num_inputs_ - 1});
     }
     if (left_ >= 0) return;
     guarded([] { throw InvalidArgument("the state is of a token that its document does not have"); });
@@ -74,7 +74,7 @@ class CutIterator final : public StageIterator {
     source_.keep_from(next_position());
   }
 
-  std::int64_t next_position() const { return held_.empty() ? given_ : held_.front().position; }
+  std::int64_t next_position() const { return held_.empty() ? num_inputs_ : held_.front().position; }
 
   Saved saved() const override {
     const auto from = next_position();
@@ -82,8 +82,8 @@ class CutIterator final : public StageIterator {
     return {std::move(point.entries), {{"from", from}, {"skip", point.skip}, {"at", at_}}};
   }
   void restore_saved(const CursorFields& own, std::span<const Tree> before) override {
-    given_ = own.count("from");
-    source_.restore(before, given_, own.count("skip"));
+    num_inputs_ = own.count("from");
+    source_.restore(before, num_inputs_, own.count("skip"));
     at_ = own.count("at");
     left_ = -at_;
   }
@@ -168,7 +168,7 @@ class BestFitIterator final : public HoldingIterator<HeldRest> {
     for (; !is_last_long() && std::ssize(held_) < pack_.buffer && read_ < pack_.buffer; ++read_) {
       auto item = pull_tracked();
       if (!item) return false;
-      guarded([&] { add(hold(*std::move(item), given_ - 1)); });
+      guarded([&] { add(hold(*std::move(item), num_inputs_ - 1)); });
     }
     return true;
   }
@@ -261,7 +261,7 @@ class BestFitIterator final : public HoldingIterator<HeldRest> {
     read_ = own.count("read");
     if (cut_then_ % pack_.sequence != 0) own.refuse("its sequence is another");
   }
-  void settle() override {
+  void finish_restore() override {
     const auto refuse = [] { throw InvalidArgument("the state is of other documents"); };
     if (rounds_then_.size() != held_.size() || (held_.empty() && cut_then_ > 0)) refuse();
     for (std::size_t i = 0; i < held_.size(); ++i) {

@@ -5,7 +5,7 @@
 
 #include "levada/corpus/packing.h"
 #include "levada/pipeline/collate.h"
-#include "levada/pipeline/running_testing.h"
+#include "levada/pipeline/open_graph_testing.h"
 
 namespace levada::pipeline::testing {
 namespace {

@@ -57,7 +57,7 @@ std::int64_t PipelineSource::resume(ByteView cursor) {
   if (skip > sample) fields.refuse(fmt::format("it leaves out {} samples of {}", skip, sample));
   begin_epoch(epoch);
   if (fields.has("stream")) iterator_->restore(fields.at("stream"));
-  given_in_epoch_ = fields.count("given");
+  read_in_epoch_ = fields.count("given");
   next_ = sample - skip;
   return sample;
 }
@@ -103,7 +103,7 @@ std::optional<Tree> PipelineSource::next_sample() {
                                     options_.what));
     }
     ++next_;
-    ++given_in_epoch_;
+    ++read_in_epoch_;
     return std::move(*tree);
   }
   return std::nullopt;
@@ -111,7 +111,7 @@ std::optional<Tree> PipelineSource::next_sample() {
 
 /// False at the end of all epochs.
 bool PipelineSource::open_next() {
-  const bool empty = epoch_ >= 0 && given_in_epoch_ == 0;
+  const bool empty = epoch_ >= 0 && read_in_epoch_ == 0;
   ended_ = empty || (options_.epochs > 0 && epoch_ + 1 >= options_.epochs);
   if (!ended_) begin_epoch(epoch_ + 1);
   return !ended_;
@@ -120,12 +120,12 @@ bool PipelineSource::open_next() {
 void PipelineSource::begin_epoch(std::int64_t epoch) {
   iterator_ = open_epoch_(epoch);
   epoch_ = epoch;
-  given_in_epoch_ = 0;
+  read_in_epoch_ = 0;
 }
 
 Cursor PipelineSource::mark() const {
   std::vector<std::pair<Key, Tree>> fields = {
-      {"stage", std::string(cursor_kind)}, {"epoch", std::max<std::int64_t>(epoch_, 0)}, {"given", given_in_epoch_}};
+      {"stage", std::string(cursor_kind)}, {"epoch", std::max<std::int64_t>(epoch_, 0)}, {"given", read_in_epoch_}};
   if (iterator_) fields.emplace_back("stream", iterator_->save());
   return Tree::dict(std::move(fields));
 }

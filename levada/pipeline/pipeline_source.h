@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "levada/pipeline/cursors.h"
-#include "levada/pipeline/roles.h"
 #include "levada/pipeline/iterator.h"
+#include "levada/pipeline/roles.h"
 #include "levada/sources/source.h"
 
 namespace levada::pipeline {
@@ -27,7 +27,8 @@ struct PipelineSourceOptions {
 class PipelineSource final : public levada::Source {
  public:
   /// `open_epoch` gives the iterator of an epoch, counted from 0. One is open at a time.
-  explicit PipelineSource(std::function<IteratorPtr(std::int64_t epoch)> open_epoch, PipelineSourceOptions options = {});
+  explicit PipelineSource(std::function<IteratorPtr(std::int64_t epoch)> open_epoch,
+                          PipelineSourceOptions options = {});
 
   /// Goes on where another run's cursor() says; gives the number of that sample, to be read next. Before the first
   /// read(). Throws CorruptMessage or InvalidArgument for what is no such cursor, or of another pipeline.
@@ -51,7 +52,7 @@ class PipelineSource final : public levada::Source {
   PipelineSourceOptions options_;
   IteratorPtr iterator_;
   std::atomic<std::int64_t> epoch_{-1}, next_{0};  ///< of the sample that the iterator gives next
-  std::int64_t given_in_epoch_ = 0;
+  std::int64_t read_in_epoch_ = 0;
   bool ended_ = false, marked_ = false;
   std::optional<Tree> last_;  ///< the sample before next_
   SnapshotLog history_;

@@ -31,8 +31,9 @@ class Epochs {
       : graph_(std::make_shared<Graph>(std::move(graph))), counts_(new Counts(graph_->stages().size())) {}
 
   IteratorPtr operator()(std::int64_t epoch) const {
-    return open(*graph_, graph_->end(),
-                {.traits = *traits_, .open_context = make_open_context(7, epoch, {}), .process = "test", .counts = *counts_});
+    return open(
+        *graph_, graph_->end(),
+        {.traits = *traits_, .open_context = make_open_context(7, epoch, {}), .process = "test", .counts = *counts_});
   }
 
  private:

@@ -212,7 +212,7 @@ Reachability::Reachability(const Graph& graph) : graph_(graph), leaving_(graph.s
       leaving_[static_cast<std::size_t>(input)].push_back(static_cast<int>(stage));
     }
     before_.push_back(std::move(before));
-    for (const int other : stages[stage].tied) leaving_[stage].push_back(other);
+    for (const int other : stages[stage].colocated) leaving_[stage].push_back(other);
   }
 }
 

@@ -119,8 +119,8 @@ Graph many(const Marks& marks, bool sharded = true) {
   const Graph left = marked(branches[0], marks.left, "left_mark");
   const Graph pair = zip({left, branches[1]}, "pair");
   const Graph circle = marked(source("circle"), marks.circle, "circle_mark").then(same(), "mapped");
-  const Graph tied = marked(circle.tie("circle", "mapped"), marks.mapped, "mapped_mark");
-  return zip({single, pair, tied}, "end");
+  const Graph colocated = marked(circle.colocate("circle", "mapped"), marks.mapped, "mapped_mark");
+  return zip({single, pair, colocated}, "end");
 }
 
 std::string ancestor(const Graph& graph, const std::vector<std::string>& names) {
@@ -253,9 +253,9 @@ TEST(Placement, RefusesToDispatchWhatNeedsAllRanks) {
       refusal(numbers().then(FullSync{}).then(Dispatch{})),
       "stage \"full_sync\" runs where the ranks meet, in the consumer, but feeds \"dispatch\", which the dispatching "
       "process runs; put it behind the last dispatch");
-  EXPECT_THAT(refusal(numbers().then(same()).then(FullSync{}).tie("source", "full_sync")),
+  EXPECT_THAT(refusal(numbers().then(same()).then(FullSync{}).colocate("source", "full_sync")),
               HasSubstr("no stage can run in a worker: all are tied to \"full_sync\""));
-  EXPECT_THAT(refusal(numbers().then(Repeat{2}).then(FullSync{}).tie("repeat", "full_sync")),
+  EXPECT_THAT(refusal(numbers().then(Repeat{2}).then(FullSync{}).colocate("repeat", "full_sync")),
               HasSubstr("no stage can run in a worker"))
       << "the source alone could, but not what begins it over again";
 }
@@ -337,8 +337,8 @@ std::string broken(const Graph& graph, const Placement& placement) {
         return "an edge leaves out the workers";
       }
     }
-    for (const int tied : stages[static_cast<std::size_t>(stage)].tied) {
-      if (role(tied) != role(stage)) return "stages that are tied are apart";
+    for (const int colocated : stages[static_cast<std::size_t>(stage)].colocated) {
+      if (role(colocated) != role(stage)) return "stages that are tied are apart";
     }
     const auto& operation = stages[static_cast<std::size_t>(stage)].operation;
     if (std::holds_alternative<Repeat>(operation)) {
@@ -392,7 +392,8 @@ TEST(LowestCommonAncestor, IsTheLowestStageThatTheGraphCanBeCutBehind) {
       int edges = 0;
       for (std::size_t i = 0; i < stages.size(); ++i) {
         for (const int input : stages[i].inputs) edges += inside[static_cast<std::size_t>(input)] && !inside[i];
-        for (const int tied : stages[i].tied) edges += inside[i] && !inside[static_cast<std::size_t>(tied)];
+        for (const int colocated : stages[i].colocated)
+          edges += inside[i] && !inside[static_cast<std::size_t>(colocated)];
       }
       return edges;
     };

@@ -51,8 +51,8 @@ class PrefetchIterator final : public StageIterator {
     ++taken_;
     if (2 * (put_ - taken_) <= depth_) context_->threads.wake(filler_);
     if (thrown) std::rethrow_exception(thrown);
-    given_ += item.has_value();
-    source_.keep_from(given_);
+    num_inputs_ += item.has_value();
+    source_.keep_from(num_inputs_);
     return item;
   }
 
@@ -91,11 +91,11 @@ class PrefetchIterator final : public StageIterator {
   Slot& slot_of(std::int64_t number) { return ring_[static_cast<std::size_t>(number % depth_)]; }
 
   Saved saved() const override {
-    auto point = source_.at(given_);
+    auto point = source_.at(num_inputs_);
     return {std::move(point.entries), {{"skip", point.skip}}};
   }
   void restore_saved(const CursorFields& own, std::span<const Tree> before) override {
-    source_.restore(before, given_, own.count("skip"));
+    source_.restore(before, num_inputs_, own.count("skip"));
   }
   void release() override {
     self_.reset();

@@ -11,7 +11,7 @@
 #include <thread>
 #include <utility>
 
-#include "levada/pipeline/running_testing.h"
+#include "levada/pipeline/open_graph_testing.h"
 
 namespace levada::pipeline::testing {
 namespace {
@@ -103,7 +103,8 @@ TEST(Prefetch, IsLeftOutWhereThatIsAsked) {
                          .then(Prefetch{3});
   const TreeItemTraits traits;
   Counts counts(3);
-  auto iterator = open(graph, 2, {.traits = traits, .open_context = {}, .process = "", .counts = counts, .prefetches = false});
+  auto iterator =
+      open(graph, 2, {.traits = traits, .open_context = {}, .process = "", .counts = counts, .prefetches = false});
   while (iterator->next()) continue;
   EXPECT_TRUE(same);
   EXPECT_EQ(counts[2].items, 9);

@@ -53,7 +53,7 @@ RoundRobinAssigner::RoundRobinAssigner(int workers, const Reset& reset)
     : workers_(workers), number_(reset.dispatcher.number), first_(static_cast<std::size_t>(workers), 0) {
   const std::size_t known = std::min(first_.size(), reset.workers.size());
   for (std::size_t w = 0; w < known; ++w) {
-    first_[w] = reset.workers[w].drawn * workers + static_cast<std::int64_t>(w);
+    first_[w] = reset.workers[w].num_inputs * workers + static_cast<std::int64_t>(w);
   }
 }
 
@@ -68,7 +68,7 @@ bool RoundRobinAssigner::has_caught_up() const {
 // ---- WorkerInput
 
 void WorkerInput::apply(const Items& items) {
-  const std::int64_t expected = (drawn_ + at_hand_) * workers_ + worker_;
+  const std::int64_t expected = (num_inputs_ + at_hand_) * workers_ + worker_;
   if (ending_ != Ending::none) refuse("items after the end");
   if (items.count > 0 && items.first != expected) {
     refuse(fmt::format("item {} where item {} was due", items.first, expected));
@@ -77,14 +77,14 @@ void WorkerInput::apply(const Items& items) {
   ending_ = items.ending;
 }
 
-void WorkerInput::draw() {
+void WorkerInput::take() {
   --at_hand_;
-  ++drawn_;
+  ++num_inputs_;
 }
 
-void WorkerInput::restore(std::int64_t drawn, bool drew_ending) {
-  drawn_ = drawn;
-  drew_ending_ = drew_ending;
+void WorkerInput::restore(std::int64_t num_inputs, bool took_ending) {
+  num_inputs_ = num_inputs;
+  took_ending_ = took_ending;
 }
 
 // ---- OrderedMerge
@@ -93,12 +93,12 @@ void OrderedMerge::apply(int worker, const Items& items) {
   WorkerQueue& queue = queues_[static_cast<std::size_t>(worker)];
   if (queue.ending != Ending::none) refuse("items after the end");
   if (items.first != queue.sent) refuse(fmt::format("item {} of a worker where {} was due", items.first, queue.sent));
-  std::int64_t least = queue.reached;
+  std::int64_t smallest = queue.reached;
   for (const std::int64_t mark : items.marks) {
-    if (mark < least) refuse(fmt::format("mark {} after {}", mark, least));
-    least = mark;
+    if (mark < smallest) refuse(fmt::format("mark {} after {}", mark, smallest));
+    smallest = mark;
   }
-  if (items.reached < least) refuse(fmt::format("mark {} after {}", items.reached, least));
+  if (items.reached < smallest) refuse(fmt::format("mark {} after {}", items.reached, smallest));
   if (queue.at == queue.marks.size()) {
     queue.marks = items.marks;
     queue.at = 0;
@@ -114,7 +114,7 @@ OrderedMerge::Step OrderedMerge::next() {
   do {
     const WorkerQueue& queue = queues_[static_cast<std::size_t>(position_.worker)];
     if (queue.at < queue.marks.size()) {
-      if (queue.marks[queue.at] <= position_.mark) return Step::give;
+      if (queue.marks[queue.at] <= position_.mark) return Step::take;
     } else if (queue.ending == Ending::failed && queue.reached <= position_.mark) {
       return Step::failed;
     } else if (queue.ending == Ending::none && queue.reached <= position_.mark) {
@@ -127,17 +127,17 @@ OrderedMerge::Step OrderedMerge::next() {
 bool OrderedMerge::advance() {
   if (++position_.worker < static_cast<int>(queues_.size())) return true;
   // Once round: to the smallest mark that anything can have.
-  std::optional<std::int64_t> least;
+  std::optional<std::int64_t> smallest;
   for (const WorkerQueue& queue : queues_) {
     if (queue.at == queue.marks.size() && is_end(queue.ending)) continue;
     const std::int64_t mark = queue.at < queue.marks.size() ? queue.marks[queue.at] : queue.reached;
-    least = std::min(least.value_or(mark), mark);
+    smallest = std::min(smallest.value_or(mark), mark);
   }
-  if (!least) {
+  if (!smallest) {
     --position_.worker;
     return false;
   }
-  position_ = {std::max(*least, position_.mark + 1), 0};
+  position_ = {std::max(*smallest, position_.mark + 1), 0};
   return true;
 }
 
@@ -146,29 +146,30 @@ bool OrderedMerge::any_left() const {
                      [](const WorkerQueue& queue) { return queue.ending == Ending::left; });
 }
 
-void OrderedMerge::gave() {
+void OrderedMerge::taken() {
   WorkerQueue& queue = queues_[static_cast<std::size_t>(position_.worker)];
   ++queue.at;
-  ++queue.given;
-  ++given_;
+  ++queue.num_outputs;
+  ++num_outputs_;
 }
 
 // ---- CommandLog
 
-Command CommandLog::give(decltype(Command::what) what) {
-  return {++given_, std::move(what)};
+Command CommandLog::issue(decltype(Command::what) what) {
+  return {++issued_, std::move(what)};
 }
 
 void CommandLog::apply(int process, const Ack& ack) {
   auto& last = acked_[static_cast<std::size_t>(process)];
-  if (ack.number != last + 1 || ack.number > given_) {
-    refuse(fmt::format("an acknowledgement of command {} where {} of {} had been acknowledged", ack.number, last, given_));
+  if (ack.number != last + 1 || ack.number > issued_) {
+    refuse(fmt::format("an acknowledgement of command {} where {} of {} had been acknowledged", ack.number, last,
+                       issued_));
   }
   last = ack.number;
 }
 
 bool CommandLog::all_acked() const {
-  return std::all_of(acked_.begin(), acked_.end(), [this](std::uint64_t last) { return last == given_; });
+  return std::all_of(acked_.begin(), acked_.end(), [this](std::uint64_t last) { return last == issued_; });
 }
 
 }  // namespace levada::pipeline::protocol

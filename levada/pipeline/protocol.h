@@ -1,10 +1,10 @@
-// What the processes of a pipeline tell each other, and what each decides: values, without I/O.
+// The messages between the processes of a pipeline and the decisions of each process: values, without I/O.
 //
-// The consumer gives orders, numbered from one, which all others hear in turn and answer once. An order to reset begins
-// a pass; all items carry its number, so that those of an earlier pass are known. Item i of the dispatching process
-// goes to worker i mod N. What a worker gives is marked with how many items it had drawn by then: the consumer takes
-// items by mark, then by worker, which is the order of those that they were made from. So no worker is waited for that
-// has nothing to give, and one that has ended drops out by itself.
+// The consumer sends commands, numbered from one. All other processes receive them in order and acknowledge each once.
+// A Reset begins a pass, and all items carry its number, so that a process recognizes those of an earlier pass. Item i
+// of the dispatching process goes to worker i mod N. A worker marks each item that it sends with the number of inputs
+// that it had taken by then. The consumer takes items by mark, then by worker, which is the order of the inputs that
+// they were made from. So it does not wait for a worker that has nothing to send, and ignores one that has ended.
 #pragma once
 
 #include <cstdint>
@@ -19,31 +19,31 @@
 
 namespace levada::pipeline::protocol {
 
-// ---- orders
+// ---- commands
 
-/// Where a worker begins.
+/// Where a worker resumes.
 struct WorkerSnapshot {
-  std::int64_t drawn = 0;  ///< items dealt to it before: it is sent those that follow
-  std::int64_t given = 0;  ///< items that it had given there
-  std::int64_t drop = 0;   ///< items that it makes first and that the consumer has had
-  Bytes cursor;            ///< its iterator's; empty: at its first item
-  static auto fields(auto& self) { return std::tie(self.drawn, self.given, self.drop, self.cursor); }
+  std::int64_t num_inputs = 0;   ///< items that were dealt to it before
+  std::int64_t num_outputs = 0;  ///< items that it had sent before
+  std::int64_t drop = 0;         ///< items that it makes again and drops, because the consumer has taken them
+  Bytes cursor;                  ///< of its iterator; empty: at the first item
+  static auto fields(auto& self) { return std::tie(self.num_inputs, self.num_outputs, self.drop, self.cursor); }
   bool operator==(const WorkerSnapshot&) const = default;
 };
-/// Where the dispatching process stands before item `number`.
+/// The position of the dispatching process before item `number`.
 struct DispatcherSnapshot {
   std::int64_t number = 0;
-  Bytes cursor;  ///< empty: at its first item
+  Bytes cursor;  ///< empty: at the first item
   static auto fields(auto& self) { return std::tie(self.number, self.cursor); }
   bool operator==(const DispatcherSnapshot&) const = default;
 };
 
-/// Drop everything and begin anew. Ends a pause.
+/// Drops everything and begins a pass. Ends a pause.
 struct Reset {
   std::int64_t epoch = 0;
   DispatcherSnapshot dispatcher;
   std::vector<WorkerSnapshot> workers;  ///< empty: all at their first item
-  std::int64_t mark = 0;                ///< the consumer has had what has a smaller one: nobody is told of it
+  std::int64_t mark = 0;                ///< items with smaller marks are not sent: the consumer has taken them
   static auto fields(auto& self) { return std::tie(self.epoch, self.dispatcher, self.workers, self.mark); }
   bool operator==(const Reset&) const = default;
 };
@@ -56,7 +56,7 @@ struct Resume {
   static auto fields(auto&) { return std::tie(); }
   bool operator==(const Resume&) const = default;
 };
-/// Nothing but an answer.
+/// Requests an acknowledgement alone.
 struct Report {
   bool with_trace = false;
   static auto fields(auto& self) { return std::tie(self.with_trace); }
@@ -74,7 +74,7 @@ struct Command {
   bool operator==(const Command&) const = default;
 };
 
-/// What a process has done so far.
+/// The counts of a process since its start.
 struct ProcessTotals {
   struct OfStage {
     std::int64_t items = 0, skipped = 0, busy_ns = 0, waited_ns = 0;
@@ -87,12 +87,12 @@ struct ProcessTotals {
   static auto fields(auto& self) { return std::tie(self.stages, self.messages, self.wakeups, self.bytes, self.copied); }
   bool operator==(const ProcessTotals&) const = default;
 };
-/// To order `number`; to order 0, that the process is there.
+/// Acknowledges command `number`; 0 announces that the process has started.
 struct Ack {
   std::uint64_t number = 0;
   std::string process;
   ProcessTotals totals;
-  Bytes trace;  ///< one StageTrace, where the order asks for it; empty: none
+  Bytes trace;  ///< one StageTrace if the command requests it; empty: none
   static auto fields(auto& self) { return std::tie(self.number, self.process, self.totals, self.trace); }
   bool operator==(const Ack&) const = default;
 };
@@ -103,25 +103,24 @@ enum class Ending : std::uint8_t {
   none = 1,
   ended = 2,
   failed = 3,
-  left = 4,  ///< from a worker: ended, though it might be dealt more
+  left = 4,  ///< from a worker: it has ended before all items were dealt
 };
 constexpr Ending last_of(Ending) {
   return Ending::left;
 }
 
-/// What stands before a message's items.
+/// The header of a message of items.
 struct Items {
-  std::uint64_t pass = 0;   ///< the number of the order to reset
+  std::uint64_t pass = 0;   ///< the number of its Reset
   std::int64_t first = 0;   ///< from the dispatching process: the first item's number. From a worker: items sent before
-  std::uint32_t count = 0;  ///< items here; from the dispatching process each has a number N larger than the one before
+  std::uint32_t count = 0;  ///< items here; from the dispatching process, their numbers increase by N
   Ending ending = Ending::none;    ///< after them
-  std::optional<Failure> failure;  ///< where failed
+  std::optional<Failure> failure;  ///< if failed
 
-  std::vector<std::int64_t> marks;      ///< from a worker: one an item; none smaller than the one before
-  std::int64_t reached = 0;             ///< from a worker: what follows, and an ending, has no smaller mark
-  std::optional<WorkerSnapshot> start;  ///< from a worker: how it would make these items again, none dropped
-  std::vector<DispatcherSnapshot>
-      places;  ///< of the dispatching process; the items that they precede are among those drawn
+  std::vector<std::int64_t> marks;         ///< from a worker: one for each item, not decreasing
+  std::int64_t reached = 0;                ///< from a worker: no later item, nor the ending, has a smaller mark
+  std::optional<WorkerSnapshot> start;     ///< from a worker: how to make these items again, dropping none
+  std::vector<DispatcherSnapshot> places;  ///< of the dispatching process, before items that the worker has taken
   static auto fields(auto& self) {
     return std::tie(self.pass, self.first, self.count, self.ending, self.failure, self.marks, self.reached, self.start,
                     self.places);
@@ -135,20 +134,20 @@ struct Items {
 enum class Decision : std::uint8_t {
   use,
   drop,  ///< of a pass that is over
-  keep,  ///< of a pass that this process has still to be told of
+  keep,  ///< of a pass whose Reset has not arrived yet
 };
 
 // ---- decisions
 
-/// Where a dispatching process or a worker stands by the orders that it has heard.
+/// The state of a dispatching process or a worker after the commands that it has received.
 class ProcessState {
  public:
-  /// Throws CorruptMessage for an order that does not follow on the last.
+  /// Throws CorruptMessage unless the command's number follows that of the last one.
   void apply(const Command& command);
 
   /// Returns the number of the last applied command, which is the last acknowledged one.
   std::uint64_t applied() const { return applied_; }
-  /// 0: none has been ordered yet.
+  /// Returns the number of the current pass; 0 before the first one.
   std::uint64_t pass() const { return pass_; }
   const Reset& reset() const { return reset_; }
   bool paused() const { return paused_; }
@@ -163,19 +162,20 @@ class ProcessState {
   bool paused_ = false, over_ = false;
 };
 
-/// Whom the dispatching process deals to, in one pass.
+/// Decides which worker gets the dispatching process's next item, in one pass.
 class RoundRobinAssigner {
  public:
   RoundRobinAssigner() = default;
   RoundRobinAssigner(int workers, const Reset& reset);
 
-  /// Of the next item.
+  /// Returns the number of the next item, and its worker.
   std::int64_t number() const { return number_; }
   int worker() const { return static_cast<int>(number_ % workers_); }
-  /// Whether its worker has not had it.
+  /// Returns whether the worker needs the next item: it did not have it before the state.
   bool wanted() const;
   void dealt() { ++number_; }
-  /// Whether so many items have been dealt that each worker can have had what it says: else there are fewer than that.
+  /// Returns whether as many items have been dealt as all workers had before the state. If not at the end, the data are
+  /// shorter than the state says.
   bool has_caught_up() const;
 
   bool operator==(const RoundRobinAssigner&) const = default;
@@ -183,45 +183,46 @@ class RoundRobinAssigner {
  private:
   int workers_ = 1;
   std::int64_t number_ = 0;
-  std::vector<std::int64_t> first_;  ///< by worker: the first that it wants
+  std::vector<std::int64_t> first_;  ///< by worker: the first item that it needs
 };
 
-/// What a worker has drawn, in one pass.
+/// The inputs of a worker, in one pass.
 class WorkerInput {
  public:
   WorkerInput() = default;
-  WorkerInput(int worker, int workers, std::int64_t drawn) : worker_(worker), workers_(workers), drawn_(drawn) {}
+  WorkerInput(int worker, int workers, std::int64_t num_inputs)
+      : worker_(worker), workers_(workers), num_inputs_(num_inputs) {}
 
-  /// A message of this pass. Throws CorruptMessage unless its items follow on the last.
+  /// Adds a message of this pass. Throws CorruptMessage unless its items follow the last ones.
   void apply(const Items& items);
   std::int64_t at_hand() const { return at_hand_; }
-  /// Takes one of them.
-  void draw();
-  /// Nothing at hand, and nothing to come: the end, or the failure, is what is drawn.
+  /// Takes one of the items at hand.
+  void take();
+  /// Returns whether the ending is next: no item is at hand, and none will arrive.
   bool at_ending() const { return at_hand_ == 0 && ending_ != Ending::none; }
-  void draw_ending() { drew_ending_ = true; }
-  /// Where its iterator begins: before the first message.
-  void restore(std::int64_t drawn, bool drew_ending);
+  void take_ending() { took_ending_ = true; }
+  /// Sets the position of a restored iterator, before the first message.
+  void restore(std::int64_t num_inputs, bool took_ending);
   Ending ending() const { return ending_; }
-  bool drew_ending() const { return drew_ending_; }
-  std::int64_t drawn() const { return drawn_; }
-  /// Of what is given now.
-  std::int64_t mark() const { return drawn_ + (drew_ending_ ? 1 : 0); }
+  bool took_ending() const { return took_ending_; }
+  std::int64_t num_inputs() const { return num_inputs_; }
+  /// Returns the mark of the next output.
+  std::int64_t mark() const { return num_inputs_ + (took_ending_ ? 1 : 0); }
 
   bool operator==(const WorkerInput&) const = default;
 
  private:
   int worker_ = 0, workers_ = 1;
-  std::int64_t drawn_ = 0;
+  std::int64_t num_inputs_ = 0;
   std::int64_t at_hand_ = 0;
   Ending ending_ = Ending::none;
-  bool drew_ending_ = false;
+  bool took_ending_ = false;
 };
 
-/// In which order the consumer takes what the workers give, in one pass.
+/// Decides the order in which the consumer takes the workers' items, in one pass.
 class OrderedMerge {
  public:
-  /// Where it stands: at items of worker `worker` that have mark `mark`.
+  /// At the items of worker `worker` that have mark `mark`.
   struct Position {
     std::int64_t mark = 0;
     int worker = 0;
@@ -231,24 +232,24 @@ class OrderedMerge {
   OrderedMerge() = default;
   OrderedMerge(int workers, Position position) : position_(position), queues_(static_cast<std::size_t>(workers)) {}
 
-  /// A message of this pass. Throws CorruptMessage for items that do not follow on those before.
+  /// Adds a message of this pass. Throws CorruptMessage unless its items follow the last ones.
   void apply(int worker, const Items& items);
 
   enum class Step : std::uint8_t {
-    give,    ///< the next item of worker()
+    take,    ///< the next item of worker()
     wait,    ///< for a message of worker()
     failed,  ///< with the failure that ended worker()
     ended,
   };
   Step next();
   int worker() const { return position_.worker; }
-  /// After Step::give.
-  void gave();
+  /// Called after an item was taken, which next() asked for by Step::take.
+  void taken();
 
   const Position& position() const { return position_; }
-  std::int64_t given() const { return given_; }
-  std::int64_t given(int worker) const { return queues_[static_cast<std::size_t>(worker)].given; }
-  /// Whether somebody may still make items for workers that take none.
+  std::int64_t num_outputs() const { return num_outputs_; }
+  std::int64_t num_outputs(int worker) const { return queues_[static_cast<std::size_t>(worker)].num_outputs; }
+  /// Returns whether a worker has left, for which the dispatching process may still make items.
   bool any_left() const;
 
   bool operator==(const OrderedMerge&) const = default;
@@ -257,7 +258,7 @@ class OrderedMerge {
   struct WorkerQueue {
     std::vector<std::int64_t> marks;  ///< of the messages last applied
     std::size_t at = 0;               ///< the next of them
-    std::int64_t sent = 0, given = 0;
+    std::int64_t sent = 0, num_outputs = 0;
     std::int64_t reached = 0;
     Ending ending = Ending::none;
     bool operator==(const WorkerQueue&) const = default;
@@ -266,27 +267,28 @@ class OrderedMerge {
 
   Position position_;
   std::vector<WorkerQueue> queues_;
-  std::int64_t given_ = 0;
+  std::int64_t num_outputs_ = 0;
 };
 
-/// The consumer's orders, and who has still to answer.
+/// The consumer's commands, and which processes have acknowledged them.
 class CommandLog {
  public:
   CommandLog() = default;
   explicit CommandLog(int processes) : acked_(static_cast<std::size_t>(processes), 0) {}
 
-  /// Only when all have answered the last one.
-  Command give(decltype(Command::what) what);
-  /// Of process `process`, counted from 0. Throws CorruptMessage for what answers no order, or again.
+  /// Returns the next command. All processes must have acknowledged the last one, unless this shuts down.
+  Command issue(decltype(Command::what) what);
+  /// Records an acknowledgement of process `process`, counted from 0. Throws CorruptMessage if it is of no command, or
+  /// repeated.
   void apply(int process, const Ack& ack);
-  std::uint64_t given() const { return given_; }
-  bool acked(int process) const { return acked_[static_cast<std::size_t>(process)] == given_; }
+  std::uint64_t issued() const { return issued_; }
+  bool acked(int process) const { return acked_[static_cast<std::size_t>(process)] == issued_; }
   bool all_acked() const;
 
   bool operator==(const CommandLog&) const = default;
 
  private:
-  std::uint64_t given_ = 0;
+  std::uint64_t issued_ = 0;
   std::vector<std::uint64_t> acked_;
 };
 

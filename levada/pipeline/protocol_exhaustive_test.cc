@@ -5,8 +5,8 @@
 namespace levada::pipeline::protocol {
 namespace {
 
-using testing::Request;
 using testing::Explorer;
+using testing::Request;
 using testing::Setup;
 using testing::Stages;
 
@@ -71,9 +71,9 @@ TEST(PipelineProtocol, GoesOnWhereWorkersHaveComeUnevenlyFar) {
   for (const Stages stages : all_stages) {
     for (int group = 1; group <= 3; ++group) {
       for (std::int64_t mark = 1; mark <= 5; ++mark) {
-        explore({.items = 12, .group = group, .stages = stages, .mark = mark, .drawn = {0, mark - 1}});
-        explore({.items = 12, .group = group, .stages = stages, .mark = mark, .drawn = {mark - 1, 0}});
-        explore({.workers = 3, .items = 12, .stages = stages, .mark = mark, .drawn = {0, mark - 1, mark / 2}});
+        explore({.items = 12, .group = group, .stages = stages, .mark = mark, .num_inputs = {0, mark - 1}});
+        explore({.items = 12, .group = group, .stages = stages, .mark = mark, .num_inputs = {mark - 1, 0}});
+        explore({.workers = 3, .items = 12, .stages = stages, .mark = mark, .num_inputs = {0, mark - 1, mark / 2}});
       }
     }
   }

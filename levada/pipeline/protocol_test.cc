@@ -20,7 +20,7 @@ std::vector<Items> some_items() {
   Items consecutive{.pass = 4, .count = 3};
   consecutive.marks = {4, 5, 6};
   consecutive.reached = 6;
-  consecutive.start = WorkerSnapshot{.drawn = 4, .given = 2, .drop = 0, .cursor = Bytes(9)};
+  consecutive.start = WorkerSnapshot{.num_inputs = 4, .num_outputs = 2, .drop = 0, .cursor = Bytes(9)};
   Items failed{.pass = 9, .ending = Ending::failed};
   failed.failure = failure;
   return {listed, consecutive, failed, Items{.pass = 1, .ending = Ending::left}};
@@ -75,22 +75,23 @@ TEST(PipelineLoop, AResetEndsAPause) {
 }
 
 TEST(PipelineDealer, DealsInTurnAndSkipsWhatAWorkerHasHad) {
-  RoundRobinAssigner dealer(
-      3, Reset{.epoch = 0, .dispatcher = {4, {}}, .workers = {{.drawn = 3}, {.drawn = 1}, {.drawn = 2}}});
+  RoundRobinAssigner assigner(
+      3,
+      Reset{.epoch = 0, .dispatcher = {4, {}}, .workers = {{.num_inputs = 3}, {.num_inputs = 1}, {.num_inputs = 2}}});
   std::vector<std::pair<std::int64_t, int>> wanted;
-  for (; dealer.number() < 11; dealer.dealt()) {
-    if (dealer.wanted()) wanted.emplace_back(dealer.number(), dealer.worker());
+  for (; assigner.number() < 11; assigner.dealt()) {
+    if (assigner.wanted()) wanted.emplace_back(assigner.number(), assigner.worker());
   }
   EXPECT_EQ(wanted, (std::vector<std::pair<std::int64_t, int>>{{4, 1}, {7, 1}, {8, 2}, {9, 0}, {10, 1}}));
 }
 
 TEST(PipelineDrawer, RefusesItemsThatDoNotFollow) {
-  WorkerInput drawer(1, 2, 0);
-  EXPECT_THROW(drawer.apply({.pass = 1, .first = 3, .count = 1}), CorruptMessage);
-  drawer.apply({.pass = 1, .first = 1, .count = 2});
-  EXPECT_THROW(drawer.apply({.pass = 1, .first = 3, .count = 1}), CorruptMessage);
-  drawer.apply({.pass = 1, .first = 5, .count = 1, .ending = Ending::ended});
-  EXPECT_THROW(drawer.apply({.pass = 1, .first = 7, .count = 1}), CorruptMessage);
+  WorkerInput input(1, 2, 0);
+  EXPECT_THROW(input.apply({.pass = 1, .first = 3, .count = 1}), CorruptMessage);
+  input.apply({.pass = 1, .first = 1, .count = 2});
+  EXPECT_THROW(input.apply({.pass = 1, .first = 3, .count = 1}), CorruptMessage);
+  input.apply({.pass = 1, .first = 5, .count = 1, .ending = Ending::ended});
+  EXPECT_THROW(input.apply({.pass = 1, .first = 7, .count = 1}), CorruptMessage);
 }
 
 TEST(PipelineMerge, RefusesItemsThatDoNotFollow) {
@@ -112,14 +113,14 @@ TEST(PipelineMerge, WaitsForNobodyWhoHasSaidThatNothingComes) {
   EXPECT_EQ(merge.next(), OrderedMerge::Step::wait);
   EXPECT_EQ(merge.worker(), 0);
   merge.apply(0, {.pass = 1, .marks = {}, .reached = 2});
-  EXPECT_EQ(merge.next(), OrderedMerge::Step::give);
+  EXPECT_EQ(merge.next(), OrderedMerge::Step::take);
   EXPECT_EQ(merge.worker(), 1);
 }
 
 TEST(PipelineOrders, AreGivenAgainOnceAllHaveAnswered) {
   CommandLog commands(2);
   EXPECT_TRUE(commands.all_acked());
-  EXPECT_EQ(commands.give(Pause{}).number, 1u);
+  EXPECT_EQ(commands.issue(Pause{}).number, 1u);
   EXPECT_THROW(commands.apply(0, {.number = 2, .process = {}, .totals = {}}), CorruptMessage);
   commands.apply(0, {.number = 1, .process = {}, .totals = {}});
   EXPECT_THROW(commands.apply(0, {.number = 1, .process = {}, .totals = {}}), CorruptMessage);

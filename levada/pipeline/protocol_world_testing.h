@@ -30,11 +30,11 @@ struct Setup {
   /// Begun at a cursor: the consumer has had what has a smaller mark, and workers have drawn so many; they make the
   /// rest again and drop it.
   std::int64_t mark = 0;
-  std::vector<std::int64_t> drawn{};
+  std::vector<std::int64_t> num_inputs{};
 
   Reset reset() const {
     Reset reset{.epoch = 0, .dispatcher = {}, .workers = {}, .mark = mark};
-    for (const std::int64_t number : drawn) reset.workers.push_back({.drawn = number, .cursor = {}});
+    for (const std::int64_t number : num_inputs) reset.workers.push_back({.num_inputs = number, .cursor = {}});
     return reset;
   }
 
@@ -59,14 +59,14 @@ T take_first(std::vector<T>& queue) {
 
 struct DispatcherModel {
   ProcessState state;
-  RoundRobinAssigner dealer;
+  RoundRobinAssigner assigner;
   std::vector<std::optional<Message>> pending;
   bool ended = false;
 };
 
 struct WorkerModel {
   ProcessState state;
-  WorkerInput drawer;
+  WorkerInput input;
   std::optional<Message> pending, early;
   std::int64_t sent = 0, reached = 0;
   bool finished = false;
@@ -84,7 +84,7 @@ struct World {
   std::uint64_t pass = 0;
   std::size_t requested = 0;
   bool paused = false, shut = false, finished = false;
-  std::vector<std::int64_t> given;
+  std::vector<std::int64_t> outputs;
 
   DispatcherModel dispatcher;
   std::vector<WorkerModel> workers;
@@ -108,7 +108,7 @@ class Explorer {
     world.gathered.resize(count);
     world.command_queues.resize(count + 1);
     world.ack_queues.resize(count + 1);
-    give(world, Request::reset);
+    request(world, Request::reset);
     seen_.insert(key(world));
     std::vector<World> waiting{std::move(world)};
     while (!waiting.empty() && !::testing::Test::HasFailure()) {
@@ -124,7 +124,7 @@ class Explorer {
     return seen_.size();
   }
 
-  /// What was given at the ends that were reached.
+  /// The outputs at the ends that were reached.
   bool reached_end() const { return reached_end_; }
 
  private:
@@ -160,7 +160,7 @@ class Explorer {
            std::all_of(world.workers.begin(), world.workers.end(), [](const auto& w) { return w.state.over(); });
   }
 
-  void give(World& world, Request request) {
+  void request(World& world, Request request) {
     decltype(Command::what) what;
     switch (request) {
       case Request::reset: what = setup_.reset(); break;
@@ -168,13 +168,13 @@ class Explorer {
       case Request::resume: what = Resume{}; break;
       case Request::shutdown: what = Shutdown{}; break;
     }
-    const Command command = world.commands.give(what);
+    const Command command = world.commands.issue(what);
     for (auto& queue : world.command_queues) queue.push_back(command);
     if (request == Request::reset) {
       world.pass = command.number;
       world.merge = OrderedMerge(setup_.workers, {setup_.mark, 0});
       for (auto& queue : world.merge_queues) queue = {};
-      world.given.clear();
+      world.outputs.clear();
       world.finished = false;
     }
     world.shut = request == Request::shutdown;
@@ -184,11 +184,11 @@ class Explorer {
   bool make_request(World& world) {
     if (world.shut || !world.commands.all_acked()) return false;
     if (world.requested < setup_.requests.size()) {
-      give(world, setup_.requests[world.requested++]);
+      request(world, setup_.requests[world.requested++]);
       return true;
     }
     if (!world.finished) return false;
-    give(world, Request::shutdown);
+    request(world, Request::shutdown);
     return true;
   }
 
@@ -205,9 +205,9 @@ class Explorer {
     const int worker = world.merge.worker();
     auto& merging = world.merge_queues[static_cast<std::size_t>(worker)];
     switch (step) {
-      case OrderedMerge::Step::give:
-        world.merge.gave();
-        world.given.push_back(take_first(merging.values));
+      case OrderedMerge::Step::take:
+        world.merge.taken();
+        world.outputs.push_back(take_first(merging.values));
         expect_in_order(world);
         return true;
       case OrderedMerge::Step::wait: break;
@@ -229,18 +229,18 @@ class Explorer {
     reached_end_ = true;
     world.finished = true;
     EXPECT_EQ(failed, setup_.dispatcher_fails >= 0 || setup_.worker_fails >= 0);
-    EXPECT_EQ(world.given, expected(world.pass)) << describe(world);
+    EXPECT_EQ(world.outputs, expected(world.pass)) << describe(world);
     EXPECT_EQ(world.merge.any_left(), setup_.leaves_after >= 0 && !failed);
   }
 
-  /// What a single process gives: for each item its copies.
+  /// Returns the outputs of a single process: the copies of each item.
   std::vector<std::int64_t> expected(std::uint64_t pass) const {
     std::vector<std::int64_t> values;
-    std::vector<std::int64_t> given(static_cast<std::size_t>(setup_.workers), 0);
+    std::vector<std::int64_t> num_outputs(static_cast<std::size_t>(setup_.workers), 0);
     for (std::int64_t item = 0; item < setup_.items; ++item) {
       if (item == setup_.dispatcher_fails || item == setup_.worker_fails) break;
       if (item / setup_.workers + 1 < setup_.mark) continue;
-      auto& of_worker = given[static_cast<std::size_t>(item % setup_.workers)];
+      auto& of_worker = num_outputs[static_cast<std::size_t>(item % setup_.workers)];
       for (int copy = 0; copy < setup_.copies_of(item); ++copy) {
         if (setup_.leaves_after >= 0 && of_worker == setup_.leaves_after) break;
         ++of_worker;
@@ -256,8 +256,8 @@ class Explorer {
 
   void expect_in_order(const World& world) const {
     const auto all = expected(world.pass);
-    ASSERT_LE(world.given.size(), all.size()) << describe(world);
-    EXPECT_TRUE(std::equal(world.given.begin(), world.given.end(), all.begin())) << describe(world);
+    ASSERT_LE(world.outputs.size(), all.size()) << describe(world);
+    EXPECT_TRUE(std::equal(world.outputs.begin(), world.outputs.end(), all.begin())) << describe(world);
   }
 
   bool hear(World& world, int process) {
@@ -269,7 +269,7 @@ class Explorer {
       auto& dispatcher = world.dispatcher;
       dispatcher.state.apply(command);
       if (resets) {
-        dispatcher.dealer = RoundRobinAssigner(setup_.workers, dispatcher.state.reset());
+        dispatcher.assigner = RoundRobinAssigner(setup_.workers, dispatcher.state.reset());
         dispatcher.ended = false;
       }
       if (resets || dispatcher.state.over() || dispatcher.pending.empty()) {
@@ -282,8 +282,8 @@ class Explorer {
         const auto early = std::move(worker.early);
         const ProcessState state = worker.state;
         const auto index = static_cast<std::size_t>(process - 1);
-        const std::int64_t drawn = index < setup_.drawn.size() ? setup_.drawn[index] : 0;
-        worker = {.state = state, .drawer = WorkerInput(process - 1, setup_.workers, drawn), .early = early};
+        const std::int64_t num_inputs = index < setup_.num_inputs.size() ? setup_.num_inputs[index] : 0;
+        worker = {.state = state, .input = WorkerInput(process - 1, setup_.workers, num_inputs), .early = early};
         worker.reached = state.reset().mark;
       }
     }
@@ -294,28 +294,28 @@ class Explorer {
   static bool runs(const ProcessState& state) { return state.pass() != 0 && !state.paused() && !state.over(); }
   bool deal(World& world) {
     auto& dispatcher = world.dispatcher;
-    auto& dealer = dispatcher.dealer;
+    auto& assigner = dispatcher.assigner;
     const bool busy = std::any_of(dispatcher.pending.begin(), dispatcher.pending.end(), [](auto& m) { return !!m; });
     if (!runs(dispatcher.state) || dispatcher.ended || busy) return false;
     bool moved = false;
-    for (int i = 0; i < setup_.group && dealer.number() < setup_.items; ++i) {
-      if (dealer.number() == setup_.dispatcher_fails) break;
+    for (int i = 0; i < setup_.group && assigner.number() < setup_.items; ++i) {
+      if (assigner.number() == setup_.dispatcher_fails) break;
       moved = true;
-      if (!dealer.wanted()) {
-        dealer.dealt();
+      if (!assigner.wanted()) {
+        assigner.dealt();
         continue;
       }
-      auto& message = dispatcher.pending[static_cast<std::size_t>(dealer.worker())];
-      if (!message) message = Message{{.pass = dispatcher.state.pass(), .first = dealer.number()}, {}};
+      auto& message = dispatcher.pending[static_cast<std::size_t>(assigner.worker())];
+      if (!message) message = Message{{.pass = dispatcher.state.pass(), .first = assigner.number()}, {}};
       ++message->items.count;
-      dealer.dealt();
+      assigner.dealt();
     }
-    if (moved && dealer.number() < setup_.items) return true;
-    const bool fails = dealer.number() == setup_.dispatcher_fails;
+    if (moved && assigner.number() < setup_.items) return true;
+    const bool fails = assigner.number() == setup_.dispatcher_fails;
     for (int w = 0; w < setup_.workers; ++w) {
       auto& message = dispatcher.pending[static_cast<std::size_t>(w)];
       if (!message) message = Message{{.pass = dispatcher.state.pass()}, {}};
-      message->items.ending = fails && dealer.worker() == w ? Ending::failed : Ending::ended;
+      message->items.ending = fails && assigner.worker() == w ? Ending::failed : Ending::ended;
     }
     dispatcher.ended = true;
     return true;
@@ -340,18 +340,18 @@ class Explorer {
       return true;
     }
     if (worker.finished) return take_dealt(world, number).has_value();
-    if (worker.drawer.at_hand() > 0) return make(worker, number);
-    if (worker.drawer.at_ending()) {
-      worker.drawer.draw_ending();
-      put(worker, {}, worker.drawer.ending());
+    if (worker.input.at_hand() > 0) return make(worker, number);
+    if (worker.input.at_ending()) {
+      worker.input.take_ending();
+      put(worker, {}, worker.input.ending());
       return true;
     }
     if (auto message = take_dealt(world, number)) {
-      if (*message) worker.drawer.apply((*message)->items);
+      if (*message) worker.input.apply((*message)->items);
       return true;
     }
-    if (setup_.stages == Stages::one_to_one || worker.early || worker.reached > worker.drawer.drawn()) return false;
-    put(worker, {}, Ending::none, worker.drawer.drawn() + 1);
+    if (setup_.stages == Stages::one_to_one || worker.early || worker.reached > worker.input.num_inputs()) return false;
+    put(worker, {}, Ending::none, worker.input.num_inputs() + 1);
     return true;
   }
 
@@ -373,13 +373,13 @@ class Explorer {
   }
 
   bool make(WorkerModel& worker, int number) {
-    const std::int64_t item = worker.drawer.drawn() * setup_.workers + number;
-    worker.drawer.draw();
+    const std::int64_t item = worker.input.num_inputs() * setup_.workers + number;
+    worker.input.take();
     if (item == setup_.worker_fails) {
       put(worker, {}, Ending::failed);
       return true;
     }
-    if (worker.drawer.mark() < setup_.mark) return true;
+    if (worker.input.mark() < setup_.mark) return true;
     std::vector<std::int64_t> values;
     for (int copy = 0; copy < setup_.copies_of(item); ++copy) {
       if (setup_.leaves_after >= 0 && worker.sent + copy == setup_.leaves_after) break;
@@ -392,7 +392,7 @@ class Explorer {
   }
 
   void put(WorkerModel& worker, std::vector<std::int64_t> values, Ending ending, std::int64_t reached = 0) {
-    const std::int64_t mark = worker.drawer.mark();
+    const std::int64_t mark = worker.input.mark();
     const bool announces = setup_.stages == Stages::one_to_one && ending == Ending::none;
     Message message{{.pass = worker.state.pass(),
                      .first = worker.sent,
@@ -433,26 +433,26 @@ class Explorer {
     ByteWriter writer;
     writer.put(static_cast<std::uint64_t>(world.requested));
     for (const bool flag : {world.paused, world.shut, world.finished}) writer.put(flag);
-    writer.put(world.commands.given());
+    writer.put(world.commands.issued());
     for (int p = 0; p <= setup_.workers; ++p) writer.put(world.commands.acked(p));
     writer.put(world.merge.position().mark);
     writer.put(static_cast<std::int32_t>(world.merge.position().worker));
-    for (const auto value : world.given) writer.put(value);
+    for (const auto value : world.outputs) writer.put(value);
     for (const auto& queue : world.merge_queues) {
       writer.put(queue.applied);
       for (const auto value : queue.values) writer.put(value);
     }
     add(writer, world.dispatcher.state);
-    writer.put(world.dispatcher.dealer.number());
+    writer.put(world.dispatcher.assigner.number());
     writer.put(world.dispatcher.ended);
     for (const auto& message : world.dispatcher.pending) add(writer, message);
     for (const auto& worker : world.workers) {
       add(writer, worker.state);
-      for (const auto number : {worker.drawer.drawn(), worker.drawer.at_hand(), worker.sent, worker.reached}) {
+      for (const auto number : {worker.input.num_inputs(), worker.input.at_hand(), worker.sent, worker.reached}) {
         writer.put(number);
       }
-      writer.put(worker.drawer.ending());
-      for (const bool flag : {worker.drawer.drew_ending(), worker.finished}) writer.put(flag);
+      writer.put(worker.input.ending());
+      for (const bool flag : {worker.input.took_ending(), worker.finished}) writer.put(flag);
       add(writer, worker.pending);
       add(writer, worker.early);
     }
@@ -464,15 +464,15 @@ class Explorer {
   }
 
   static std::string describe(const World& world) {
-    std::string text = "given";
-    for (const auto value : world.given) text += " " + std::to_string(value);
+    std::string text = "outputs";
+    for (const auto value : world.outputs) text += " " + std::to_string(value);
     text += "; the consumer is at mark " + std::to_string(world.merge.position().mark) + " of worker " +
             std::to_string(world.merge.position().worker);
     for (const auto& worker : world.workers) {
-      text += "; a worker has drawn " + std::to_string(worker.drawer.drawn()) + " and sent " +
+      text += "; a worker has drawn " + std::to_string(worker.input.num_inputs()) + " and sent " +
               std::to_string(worker.sent) + (worker.pending ? ", one waits" : "");
     }
-    return text + "; dealt " + std::to_string(world.dispatcher.dealer.number());
+    return text + "; dealt " + std::to_string(world.dispatcher.assigner.number());
   }
 
   Setup setup_;

@@ -48,7 +48,7 @@ class RandomGraph {
     if (options_.full_sync && draw(12) == 0) graph = graph.then(FullSync{});
     if (graph.end() > first + 1 && draw(6) == 0) {
       const auto& stages = graph.stages();
-      graph = graph.tie(stages[static_cast<std::size_t>(first + 1)].name, stages.back().name);
+      graph = graph.colocate(stages[static_cast<std::size_t>(first + 1)].name, stages.back().name);
     }
     return graph;
   }

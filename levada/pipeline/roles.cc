@@ -32,9 +32,9 @@ namespace {
 constexpr std::int64_t no_limit = std::numeric_limits<std::int64_t>::max();
 
 /// An epoch that the others are told to begin when the consumer's stages have been restored, or draw for that.
-class Pass {
+class EpochStart {
  public:
-  Pass(ConsumerEndpoint& gatherer, std::int64_t epoch) : endpoint_(gatherer), epoch_(epoch) {}
+  EpochStart(ConsumerEndpoint& endpoint, std::int64_t epoch) : endpoint_(endpoint), epoch_(epoch) {}
   void restore(const Cursor& cursor) { cursor_ = cursor; }
   ConsumerEndpoint& begin() {
     if (!std::exchange(begun_, true)) endpoint_.reset(epoch_, cursor_);
@@ -49,15 +49,15 @@ class Pass {
 };
 
 /// What the workers give, as the consumer's stages see it.
-class Gathered final : public Iterator {
+class CollectedIterator final : public Iterator {
  public:
-  explicit Gathered(std::shared_ptr<Pass> pass) : pass_(std::move(pass)) {}
-  std::optional<Item> next() override { return pass_->begin().next(); }
-  Cursor save() const override { return pass_->begin().save(); }
-  void restore(const Cursor& cursor) override { pass_->restore(cursor); }
+  explicit CollectedIterator(std::shared_ptr<EpochStart> start) : start_(std::move(start)) {}
+  std::optional<Item> next() override { return start_->begin().next(); }
+  Cursor save() const override { return start_->begin().save(); }
+  void restore(const Cursor& cursor) override { start_->restore(cursor); }
 
  private:
-  std::shared_ptr<Pass> pass_;
+  std::shared_ptr<EpochStart> start_;
 };
 
 void add(Stats::OfStage& stage, const protocol::ProcessTotals::OfStage& more) {
@@ -96,8 +96,8 @@ void Consumer::begin(std::int64_t epoch, const std::optional<Cursor>& cursor, st
   left_ = no_limit;
   paused_ = ended_ = false;
   epoch_ = epoch;
-  given_ = 0;
-  const Running running{
+  num_outputs_ = 0;
+  const RuntimeOptions runtime_options{
       .traits = process_.traits,
       .open_context = make_open_context(
           process_.options.seed, epoch,
@@ -110,18 +110,18 @@ void Consumer::begin(std::int64_t epoch, const std::optional<Cursor>& cursor, st
       .paused = &paused_,
       .snapshot_every = process_.options.snapshot_every,
       .log = log_.get()};
-  if (process_.begin_epoch) process_.begin_epoch(running.open_context);
+  if (process_.begin_epoch) process_.begin_epoch(runtime_options.open_context);
   std::map<int, IteratorPtr> instead;
-  std::shared_ptr<Pass> pass;
+  std::shared_ptr<EpochStart> start;
   if (endpoint_) {
-    pass = std::make_shared<Pass>(*endpoint_, epoch);
-    instead.emplace(*placement_.collect_boundary, std::make_unique<Gathered>(pass));
+    start = std::make_shared<EpochStart>(*endpoint_, epoch);
+    instead.emplace(*placement_.collect_boundary, std::make_unique<CollectedIterator>(start));
   }
-  IteratorPtr iterator = open(process_.graph, process_.graph.end(), running, std::move(instead));
+  IteratorPtr iterator = open(process_.graph, process_.graph.end(), runtime_options, std::move(instead));
   if (cursor) iterator->restore(stages_of(*cursor));
-  const bool workers_go_on = pass && placement_.one_to_one && placement_.collect_boundary == process_.graph.end();
-  if (behind > 0 && workers_go_on) pass->restore(ConsumerEndpoint::cursor_behind(behind));
-  if (pass) pass->begin();
+  const bool workers_go_on = start && placement_.one_to_one && placement_.collect_boundary == process_.graph.end();
+  if (behind > 0 && workers_go_on) start->restore(ConsumerEndpoint::cursor_behind(behind));
+  if (start) start->begin();
   if (behind > 0 && !workers_go_on) {
     const auto passed = iterator->skip(behind);
     if (passed < behind) {
@@ -129,7 +129,7 @@ void Consumer::begin(std::int64_t epoch, const std::optional<Cursor>& cursor, st
     }
   }
   // Stages that go on from their end let go of what is before them.
-  if (pass.use_count() == 1) endpoint_->halt();
+  if (start.use_count() == 1) endpoint_->halt();
   iterator_ = std::move(iterator);
   const std::lock_guard lock(timing_);
   begun_ = Clock::now();
@@ -142,7 +142,7 @@ std::optional<Item> Consumer::next() {
   if (!item) count_time();
   ended_ = !item;
   if (item && left_ != no_limit) --left_;
-  if (log_ && !endpoint_) log_->add(StageSample{trace_time(Clock::now()), given_ += item.has_value()});
+  if (log_ && !endpoint_) log_->add(StageSample{trace_time(Clock::now()), num_outputs_ += item.has_value()});
   return item;
 }
 

@@ -15,8 +15,8 @@
 #include "levada/base/deadline.h"
 #include "levada/engine/collect.h"
 #include "levada/engine/engine.h"
+#include "levada/pipeline/open_graph.h"
 #include "levada/pipeline/placement.h"
-#include "levada/pipeline/running.h"
 #include "levada/pipeline/show.h"
 
 namespace levada::pipeline {
@@ -118,7 +118,7 @@ class Consumer {
   std::optional<Clock::time_point> begun_;  ///< of the epoch under way
   Duration spent_{};                        ///< in those before
   std::int64_t epoch_ = 0;
-  std::int64_t given_ = 0;  ///< of this epoch, where there are no workers and it is recorded
+  std::int64_t num_outputs_ = 0;  ///< of this epoch, where there are no workers and it is recorded
   std::atomic<std::int64_t> left_{std::numeric_limits<std::int64_t>::max()};  ///< until a limit
   std::atomic<bool> paused_{false};
   bool ended_ = false;

@@ -16,7 +16,8 @@ TEST(Seeds, AreSharedByAllProcessesOfAnEpoch) {
   std::set<std::uint64_t> shared, of_epochs;
   for (int rank = 0; rank < ranks; ++rank) {
     for (const auto role : {Role::dispatcher, Role::worker, Role::consumer}) {
-      shared.insert(make_open_context(1, 0, {.role = role, .rank = rank, .ranks = ranks, .workers = workers}).shared_seed);
+      shared.insert(
+          make_open_context(1, 0, {.role = role, .rank = rank, .ranks = ranks, .workers = workers}).shared_seed);
     }
   }
   for (std::int64_t epoch = 0; epoch < 100; ++epoch) of_epochs.insert(make_open_context(1, epoch, {}).shared_seed);

@@ -20,17 +20,17 @@ std::string_view name_of(Role role) {
   return names[static_cast<std::size_t>(role)];
 }
 
-Role role_of(const Picture& picture, int stage) {
-  return picture.placement.role_of[static_cast<std::size_t>(stage)];
+Role role_of(const GraphView& view, int stage) {
+  return view.placement.role_of[static_cast<std::size_t>(stage)];
 }
 
 /// How many processes run a stage.
-int copies(const Picture& picture, Role role) {
-  return role == Role::worker ? std::max(picture.workers, 1) : 1;
+int copies(const GraphView& view, Role role) {
+  return role == Role::worker ? std::max(view.workers, 1) : 1;
 }
 
-const std::string& stage_name(const Picture& picture, int stage) {
-  return picture.graph.stages()[static_cast<std::size_t>(stage)].name;
+const std::string& stage_name(const GraphView& view, int stage) {
+  return view.graph.stages()[static_cast<std::size_t>(stage)].name;
 }
 
 Json parameters_of(const Pack& pack) {
@@ -119,30 +119,29 @@ std::string describe(const Operation& operation) {
 
 namespace {
 
-std::string describe_process(const Picture& picture, int stage) {
-  const Role role = role_of(picture, stage);
-  return copies(picture, role) == 1 ? std::string(name_of(role))
-                                    : fmt::format("{} x{}", name_of(role), picture.workers);
+std::string describe_process(const GraphView& view, int stage) {
+  const Role role = role_of(view, stage);
+  return copies(view, role) == 1 ? std::string(name_of(role)) : fmt::format("{} x{}", name_of(role), view.workers);
 }
 
-std::vector<std::string> input_names(const Picture& picture, const Stage& stage) {
+std::vector<std::string> input_names(const GraphView& view, const Stage& stage) {
   std::vector<std::string> names;
-  for (const int input : stage.inputs) names.push_back(stage_name(picture, input));
+  for (const int input : stage.inputs) names.push_back(stage_name(view, input));
   return names;
 }
 
-const Stats::OfStage* stats_of(const Picture& picture, int stage) {
-  if (picture.stats == nullptr || static_cast<std::size_t>(stage) >= picture.stats->stages.size()) return nullptr;
-  return &picture.stats->stages[static_cast<std::size_t>(stage)];
+const Stats::OfStage* stats_of(const GraphView& view, int stage) {
+  if (view.stats == nullptr || static_cast<std::size_t>(stage) >= view.stats->stages.size()) return nullptr;
+  return &view.stats->stages[static_cast<std::size_t>(stage)];
 }
 
-double per_second(const Picture& picture, const Stats::OfStage& of) {
-  return picture.stats->seconds > 0 ? static_cast<double>(of.items) / picture.stats->seconds : 0;
+double per_second(const GraphView& view, const Stats::OfStage& of) {
+  return view.stats->seconds > 0 ? static_cast<double>(of.items) / view.stats->seconds : 0;
 }
 
 /// The part of the time of each process that runs the stage.
-double part_of_time(const Picture& picture, int stage, double seconds) {
-  const double time = picture.stats->seconds * copies(picture, role_of(picture, stage));
+double part_of_time(const GraphView& view, int stage, double seconds) {
+  const double time = view.stats->seconds * copies(view, role_of(view, stage));
   return time > 0 ? seconds / time : 0;
 }
 
@@ -154,25 +153,25 @@ std::string rate(double per_second) {
 }
 
 /// The sum of what the stages of each kind of process take of its time.
-std::array<double, 3> loads(const Picture& picture) {
+std::array<double, 3> loads(const GraphView& view) {
   std::array<double, 3> sums{};
-  for (int stage = 0; stage <= picture.graph.end(); ++stage) {
-    if (const auto* of = stats_of(picture, stage)) {
-      sums[static_cast<std::size_t>(role_of(picture, stage))] += part_of_time(picture, stage, of->busy_seconds);
+  for (int stage = 0; stage <= view.graph.end(); ++stage) {
+    if (const auto* of = stats_of(view, stage)) {
+      sums[static_cast<std::size_t>(role_of(view, stage))] += part_of_time(view, stage, of->busy_seconds);
     }
   }
   return sums;
 }
 
 /// What may help where `stage` is the bottleneck.
-std::string advice(const Picture& picture, int stage) {
-  if (picture.workers == 0) {
+std::string advice(const GraphView& view, int stage) {
+  if (view.workers == 0) {
     return "All stages run in one process: with workers, those behind dispatch() or shard() would run beside it.";
   }
-  switch (role_of(picture, stage)) {
+  switch (role_of(view, stage)) {
     case Role::worker: return "Make it faster, or let more workers share it.";
     case Role::dispatcher:
-      return picture.graph.stages()[static_cast<std::size_t>(stage)].inputs.empty()
+      return view.graph.stages()[static_cast<std::size_t>(stage)].inputs.empty()
                  ? "One process runs it: shard() right behind a source whose items have numbers, instead of "
                    "dispatch(), "
                    "lets each worker read its own part."
@@ -184,24 +183,24 @@ std::string advice(const Picture& picture, int stage) {
 }
 
 /// How items go from process to process.
-std::string ways(const Picture& picture) {
-  const Placement& placement = picture.placement;
+std::string ways(const GraphView& view) {
+  const Placement& placement = view.placement;
   if (!placement.collect_boundary) return "no workers: the consumer runs all\n";
-  const auto workers = fmt::format("{} worker{}", picture.workers, picture.workers == 1 ? "" : "s");
+  const auto workers = fmt::format("{} worker{}", view.workers, view.workers == 1 ? "" : "s");
   const auto dealt = placement.dispatch_boundary ? fmt::format(", to which items of {} are dealt in turn",
-                                                               stage_name(picture, *placement.dispatch_boundary))
+                                                               stage_name(view, *placement.dispatch_boundary))
                                                  : std::string();
   return fmt::format("{}{}{}\n", workers, dealt,
                      placement.one_to_one ? "; one-to-one: the order is that of one process" : "");
 }
 
 /// A process, and what its stages did there.
-Json process_json(const Picture& picture, const Stats::OfProcess& process) {
+Json process_json(const GraphView& view, const Stats::OfProcess& process) {
   Json stages = Json::array();
-  for (int i = 0; i <= picture.graph.end() && static_cast<std::size_t>(i) < process.stages.size(); ++i) {
-    if (role_of(picture, i) != process.role) continue;
+  for (int i = 0; i <= view.graph.end() && static_cast<std::size_t>(i) < process.stages.size(); ++i) {
+    if (role_of(view, i) != process.role) continue;
     const auto& of = process.stages[static_cast<std::size_t>(i)];
-    stages.push_back({{"name", stage_name(picture, i)},
+    stages.push_back({{"name", stage_name(view, i)},
                       {"items", of.items},
                       {"skipped", of.skipped},
                       {"busy_s", of.busy_seconds},
@@ -230,36 +229,34 @@ std::string escape_mermaid(std::string_view text) {
   return escaped;
 }
 
-std::string mermaid_stage(const Picture& picture, int stage) {
-  const auto& [name, operation, inputs, tied] = picture.graph.stages()[static_cast<std::size_t>(stage)];
+std::string mermaid_stage(const GraphView& view, int stage) {
+  const auto& [name, operation, inputs, colocated] = view.graph.stages()[static_cast<std::size_t>(stage)];
   const std::string what = describe(operation);
   std::string label = escape_mermaid(name);
   if (what != name) label += "<br/>" + escape_mermaid(what);
-  if (const auto* of = stats_of(picture, stage))
-    label += fmt::format("<br/>{} items/s", rate(per_second(picture, *of)));
+  if (const auto* of = stats_of(view, stage)) label += fmt::format("<br/>{} items/s", rate(per_second(view, *of)));
   return fmt::format("s{}[\"{}\"]", stage, label);
 }
 
-std::string mermaid_box(const Picture& picture, Role role) {
+std::string mermaid_box(const GraphView& view, Role role) {
   std::string stages;
-  for (int stage = 0; stage <= picture.graph.end(); ++stage) {
-    if (role_of(picture, stage) == role) stages += fmt::format("    {}\n", mermaid_stage(picture, stage));
+  for (int stage = 0; stage <= view.graph.end(); ++stage) {
+    if (role_of(view, stage) == role) stages += fmt::format("    {}\n", mermaid_stage(view, stage));
   }
-  const Placement& placement = picture.placement;
+  const Placement& placement = view.placement;
   const bool passes_on = placement.dispatch_boundary && placement.dispatch_boundary == placement.collect_boundary;
   if (role == Role::worker && passes_on) stages += "    pass[\"pass on\"]\n";
   if (stages.empty()) return {};
-  const auto title =
-      copies(picture, role) == 1 ? std::string(name_of(role)) : fmt::format("{} workers", picture.workers);
+  const auto title = copies(view, role) == 1 ? std::string(name_of(role)) : fmt::format("{} workers", view.workers);
   return fmt::format("  subgraph {}[\"{}\"]\n{}  end\n", name_of(role), title, stages);
 }
 
 /// Where items of `stage` go on, to `to`: thick where they cross to another process.
-std::string mermaid_edge(const Picture& picture, int stage, const std::string& to, bool crosses) {
-  if (stage == picture.placement.dispatch_boundary && stage == picture.placement.collect_boundary) {
+std::string mermaid_edge(const GraphView& view, int stage, const std::string& to, bool crosses) {
+  if (stage == view.placement.dispatch_boundary && stage == view.placement.collect_boundary) {
     return fmt::format("  s{} == in turn ==> pass\n  pass ==> {}\n", stage, to);
   }
-  const bool deals = stage == picture.placement.dispatch_boundary;
+  const bool deals = stage == view.placement.dispatch_boundary;
   return fmt::format("  s{} {} {}\n", stage, !crosses ? "-->" : deals ? "== in turn ==>" : "==>", to);
 }
 
@@ -288,36 +285,36 @@ std::vector<Metric> metrics(const Graph& graph, const Stats& stats, const Metric
   return all;
 }
 
-std::optional<Bottleneck> bottleneck(const Picture& picture) {
-  if (picture.stats == nullptr) return std::nullopt;
-  const auto of = loads(picture);
+std::optional<Bottleneck> bottleneck(const GraphView& view) {
+  if (view.stats == nullptr) return std::nullopt;
+  const auto of = loads(view);
   const auto busiest = static_cast<Role>(std::ranges::max_element(of) - of.begin());
   if (of[static_cast<std::size_t>(busiest)] < 0.5) return std::nullopt;
   Bottleneck found;
-  for (int stage = 0; stage <= picture.graph.end(); ++stage) {
-    const auto* stats = stats_of(picture, stage);
-    if (stats == nullptr || role_of(picture, stage) != busiest) continue;
-    if (const double load = part_of_time(picture, stage, stats->busy_seconds); load > found.load) found = {stage, load};
+  for (int stage = 0; stage <= view.graph.end(); ++stage) {
+    const auto* stats = stats_of(view, stage);
+    if (stats == nullptr || role_of(view, stage) != busiest) continue;
+    if (const double load = part_of_time(view, stage, stats->busy_seconds); load > found.load) found = {stage, load};
   }
   return found;
 }
 
-std::string describe_bottleneck(const Picture& picture) {
-  const auto found = bottleneck(picture);
+std::string describe_bottleneck(const GraphView& view) {
+  const auto found = bottleneck(view);
   if (!found) {
     return fmt::format(
         "No stage is the bottleneck: the busiest process works {:.0f}% of the time, so the loop that takes the items "
         "sets the pace.",
-        100 * std::ranges::max(loads(picture)));
+        100 * std::ranges::max(loads(view)));
   }
-  const Role role = role_of(picture, found->stage);
-  const auto whose = copies(picture, role) > 1 ? std::string("each worker") : fmt::format("the {}", name_of(role));
-  return fmt::format("{} is the bottleneck: it takes {:.0f}% of {}'s time. {}", stage_name(picture, found->stage),
-                     100 * std::min(found->load, 1.0), whose, advice(picture, found->stage));
+  const Role role = role_of(view, found->stage);
+  const auto whose = copies(view, role) > 1 ? std::string("each worker") : fmt::format("the {}", name_of(role));
+  return fmt::format("{} is the bottleneck: it takes {:.0f}% of {}'s time. {}", stage_name(view, found->stage),
+                     100 * std::min(found->load, 1.0), whose, advice(view, found->stage));
 }
 
-std::string to_text(const Picture& picture) {
-  const bool at_work = picture.stats != nullptr;
+std::string to_text(const GraphView& view) {
+  const bool at_work = view.stats != nullptr;
   TextTable::Row head = {"stage", "operation", "process", "after"};
   std::vector<bool> right = {false, false, false, false};
   for (const char* column : {"items", "items/s", "skipped", "busy", "waited"}) {
@@ -325,70 +322,70 @@ std::string to_text(const Picture& picture) {
     if (at_work) right.push_back(true);
   }
   TextTable table(head);
-  for (int i = 0; i <= picture.graph.end(); ++i) {
-    const Stage& stage = picture.graph.stages()[static_cast<std::size_t>(i)];
-    TextTable::Row row = {stage.name, describe(stage.operation), describe_process(picture, i),
-                          fmt::format("{}", fmt::join(input_names(picture, stage), ", "))};
-    if (const auto* of = stats_of(picture, i)) {
-      row.insert(row.end(), {fmt::format("{}", of->items), rate(per_second(picture, *of)),
-                             fmt::format("{}", of->skipped), percent(part_of_time(picture, i, of->busy_seconds)),
-                             percent(part_of_time(picture, i, of->waited_seconds))});
+  for (int i = 0; i <= view.graph.end(); ++i) {
+    const Stage& stage = view.graph.stages()[static_cast<std::size_t>(i)];
+    TextTable::Row row = {stage.name, describe(stage.operation), describe_process(view, i),
+                          fmt::format("{}", fmt::join(input_names(view, stage), ", "))};
+    if (const auto* of = stats_of(view, i)) {
+      row.insert(row.end(), {fmt::format("{}", of->items), rate(per_second(view, *of)), fmt::format("{}", of->skipped),
+                             percent(part_of_time(view, i, of->busy_seconds)),
+                             percent(part_of_time(view, i, of->waited_seconds))});
     }
     row.resize(head.size());
     table.add(std::move(row));
   }
-  return table.to_string(right) + "\n" + ways(picture) + (at_work ? describe_bottleneck(picture) + "\n" : "");
+  return table.to_string(right) + "\n" + ways(view) + (at_work ? describe_bottleneck(view) + "\n" : "");
 }
 
-std::string to_json(const Picture& picture) {
+std::string to_json(const GraphView& view) {
   const auto name_or_null = [&](std::optional<int> stage) {
-    return stage ? Json(stage_name(picture, *stage)) : Json(nullptr);
+    return stage ? Json(stage_name(view, *stage)) : Json(nullptr);
   };
-  Json json = {{"workers", picture.workers},
-               {"dealt", name_or_null(picture.placement.dispatch_boundary)},
-               {"gathered", name_or_null(picture.placement.collect_boundary)},
-               {"one_to_one", picture.placement.one_to_one},
+  Json json = {{"workers", view.workers},
+               {"dealt", name_or_null(view.placement.dispatch_boundary)},
+               {"gathered", name_or_null(view.placement.collect_boundary)},
+               {"one_to_one", view.placement.one_to_one},
                {"stages", Json::array()}};
-  for (int i = 0; i <= picture.graph.end(); ++i) {
-    const Stage& stage = picture.graph.stages()[static_cast<std::size_t>(i)];
+  for (int i = 0; i <= view.graph.end(); ++i) {
+    const Stage& stage = view.graph.stages()[static_cast<std::size_t>(i)];
     Json shown = {{"name", stage.name},
                   {"operation", operation_name(stage.operation)},
                   {"what", describe(stage.operation)},
                   {"parameters", parameters(stage.operation)},
-                  {"process", name_of(role_of(picture, i))},
-                  {"inputs", input_names(picture, stage)}};
-    if (const auto* of = stats_of(picture, i)) {
+                  {"process", name_of(role_of(view, i))},
+                  {"inputs", input_names(view, stage)}};
+    if (const auto* of = stats_of(view, i)) {
       shown["items"] = of->items;
-      shown["items_per_s"] = per_second(picture, *of);
+      shown["items_per_s"] = per_second(view, *of);
       shown["skipped"] = of->skipped;
       shown["busy_s"] = of->busy_seconds;
       shown["waited_s"] = of->waited_seconds;
     }
     json["stages"].push_back(std::move(shown));
   }
-  if (picture.stats != nullptr) {
-    const auto found = bottleneck(picture);
-    json["seconds"] = picture.stats->seconds;
-    json["bottleneck"] = found ? Json(stage_name(picture, found->stage)) : Json(nullptr);
-    json["load"] = found ? found->load : std::ranges::max(loads(picture));
-    json["finding"] = describe_bottleneck(picture);
+  if (view.stats != nullptr) {
+    const auto found = bottleneck(view);
+    json["seconds"] = view.stats->seconds;
+    json["bottleneck"] = found ? Json(stage_name(view, found->stage)) : Json(nullptr);
+    json["load"] = found ? found->load : std::ranges::max(loads(view));
+    json["finding"] = describe_bottleneck(view);
     json["processes"] = Json::array();
-    for (const auto& process : picture.stats->processes) json["processes"].push_back(process_json(picture, process));
+    for (const auto& process : view.stats->processes) json["processes"].push_back(process_json(view, process));
   }
   return dump(json);
 }
 
-std::string to_mermaid(const Picture& picture) {
+std::string to_mermaid(const GraphView& view) {
   std::string text = "flowchart LR\n";
-  for (const Role role : {Role::dispatcher, Role::worker, Role::consumer}) text += mermaid_box(picture, role);
+  for (const Role role : {Role::dispatcher, Role::worker, Role::consumer}) text += mermaid_box(view, role);
   text += "  caller((\"caller\"))\n";
-  for (int i = 0; i <= picture.graph.end(); ++i) {
-    for (const int input : picture.graph.stages()[static_cast<std::size_t>(i)].inputs) {
-      text += mermaid_edge(picture, input, fmt::format("s{}", i), role_of(picture, input) != role_of(picture, i));
+  for (int i = 0; i <= view.graph.end(); ++i) {
+    for (const int input : view.graph.stages()[static_cast<std::size_t>(i)].inputs) {
+      text += mermaid_edge(view, input, fmt::format("s{}", i), role_of(view, input) != role_of(view, i));
     }
   }
-  const int end = picture.graph.end();
-  return text + mermaid_edge(picture, end, "caller", role_of(picture, end) != Role::consumer);
+  const int end = view.graph.end();
+  return text + mermaid_edge(view, end, "caller", role_of(view, end) != Role::consumer);
 }
 
 }  // namespace levada::pipeline

@@ -35,7 +35,7 @@ struct Stats {
 std::vector<Metric> metrics(const Graph& graph, const Stats& stats, const MetricLabels& labels);
 
 /// What is shown. Borrows all of it.
-struct Picture {
+struct GraphView {
   const Graph& graph;
   const Placement& placement;  ///< of `graph`
   int workers = 0;
@@ -46,11 +46,11 @@ struct Picture {
 std::string describe(const Operation& operation);
 
 /// A table, a line a stage; with stats a last line that names the bottleneck.
-std::string to_text(const Picture& picture);
+std::string to_text(const GraphView& view);
 /// One JSON object.
-std::string to_json(const Picture& picture);
+std::string to_json(const GraphView& view);
 /// A Mermaid flowchart, with a box a process.
-std::string to_mermaid(const Picture& picture);
+std::string to_mermaid(const GraphView& view);
 
 struct Bottleneck {
   int stage = 0;
@@ -58,9 +58,9 @@ struct Bottleneck {
 };
 /// Of the process that is busiest, the stage that takes most of its time; empty where no process is busy for half of
 /// it, so that it is the caller that all wait for.
-std::optional<Bottleneck> bottleneck(const Picture& picture);
+std::optional<Bottleneck> bottleneck(const GraphView& view);
 /// "parse is the bottleneck: it takes 97% of each worker's time. ..." and what may help; or that there is none. Needs
 /// stats.
-std::string describe_bottleneck(const Picture& picture);
+std::string describe_bottleneck(const GraphView& view);
 
 }  // namespace levada::pipeline

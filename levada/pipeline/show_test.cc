@@ -59,21 +59,21 @@ TEST(Show, NamesTheBottleneck) {
   const Placement placement = place(graph, 2);
   Stats stats{.stages = {{1000, 0, 0.5, 0}, {1000, 0, 0.25, 0.5}, {1000}, {990, 10, 18, 1}, {123, 0, 1, 19}},
               .seconds = 10};
-  const Picture picture{.graph = graph, .placement = placement, .workers = 2, .stats = &stats};
-  const std::string text = to_text(picture);
+  const GraphView view{.graph = graph, .placement = placement, .workers = 2, .stats = &stats};
+  const std::string text = to_text(view);
   EXPECT_THAT(text,
               HasSubstr("tokenize  map                        worker x2   dispatch    990     99.0       10  90 %"));
   EXPECT_THAT(text, HasSubstr(" 1000      100        0   5 %     0 %\n"));
   EXPECT_THAT(text,
               EndsWith("\ntokenize is the bottleneck: it takes 90% of each worker's time. Make it faster, or let more "
                        "workers share it.\n"));
-  EXPECT_EQ(bottleneck(picture)->stage, 3);
+  EXPECT_EQ(bottleneck(view)->stage, 3);
   stats.stages[0].busy_seconds = 9.9;
   EXPECT_THAT(
-      to_text(picture),
+      to_text(view),
       HasSubstr("\nsource is the bottleneck: it takes 99% of the dispatcher's time. One process runs it: shard()"));
   stats.seconds = 100;
-  EXPECT_THAT(to_text(picture),
+  EXPECT_THAT(to_text(view),
               HasSubstr("\nNo stage is the bottleneck: the busiest process works 10% of the time, so the loop"));
 }
 
@@ -124,9 +124,9 @@ TEST(Show, SaysTheParametersOfEveryOperation) {
   const auto branches = numbers().then(Repeat{3}).then(Take{5}).then(Skip{1}).then(Prefetch{2}).fork(2, 9);
   Map lenient = same();
   lenient.on_error = OnError::skip;
-  const Graph graph =
-      Graph::join(Zip{}, {branches[0].then(lenient),
-                          branches[1].then(Transform{"another's \"pipe\"", [](auto, auto&) { return IteratorPtr(); }})});
+  const Graph graph = Graph::join(
+      Zip{}, {branches[0].then(lenient),
+              branches[1].then(Transform{"another's \"pipe\"", [](auto, auto&) { return IteratorPtr(); }})});
   const std::string text = to_text({.graph = graph, .placement = place(graph, 0)});
   for (const char* part :
        {"repeat times=3 ", "take count=5 ", "skip count=1 ", "prefetch depth=2 ", "fork branches=2 buffer=9 ",

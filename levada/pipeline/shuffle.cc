@@ -23,7 +23,7 @@ class ShuffleIterator final : public HoldingIterator<HeldItem> {
     while (held_.size() < size) {
       auto item = pull_tracked();
       if (!item) break;
-      held_.push_back({std::move(*item), given_ - 1});
+      held_.push_back({std::move(*item), num_inputs_ - 1});
     }
     if (held_.empty()) return std::nullopt;
     auto& drawn = held_[below(held_.size())];

@@ -4,8 +4,8 @@
 #include <algorithm>
 
 #include "levada/base/error.h"
-#include "levada/pipeline/open_context.h"
 #include "levada/pipeline/graph_builder.h"
+#include "levada/pipeline/open_context.h"
 
 namespace levada::pipeline {
 namespace {
@@ -49,7 +49,7 @@ class TakeIterator final : public StageIterator {
 
  private:
   std::optional<Item> make() override {
-    if (given_ >= operation<Take>().count) return std::nullopt;
+    if (num_inputs_ >= operation<Take>().count) return std::nullopt;
     return pull();
   }
 };
@@ -60,7 +60,7 @@ class SkipIterator final : public StageIterator {
 
  private:
   std::optional<Item> make() override {
-    while (given_ < operation<Skip>().count) {
+    while (num_inputs_ < operation<Skip>().count) {
       if (!pull()) return std::nullopt;
     }
     return pull();
@@ -75,14 +75,14 @@ class ShardIterator final : public StageIterator {
  private:
   std::optional<Item> make() override {
     for (;;) {
-      const bool mine = given_ % partition_.count == partition_.index;
+      const bool mine = num_inputs_ % partition_.count == partition_.index;
       auto item = pull();
       if (mine || !item) return item;
     }
   }
   std::int64_t pass_over(std::int64_t items) override {
     if (items == 0) return 0;
-    const auto before = (partition_.index + partition_.count - given_ % partition_.count) % partition_.count;
+    const auto before = (partition_.index + partition_.count - num_inputs_ % partition_.count) % partition_.count;
     const auto passed = skip_input(before + (items - 1) * partition_.count + 1);
     return passed <= before ? 0 : (passed - before - 1) / partition_.count + 1;
   }
@@ -212,8 +212,8 @@ StagePtr make_stage(const Shard&, const StagePlace& at) {
 StagePtr make_stage(const Repeat& repeat, const StagePlace& at) {
   expect_here(at, at.before());
   return at.make<RepeatIterator>([context = at.builder.context(), open_context = at.builder.open_context(),
-                                prefetches = at.builder.prefetches(), times = repeat.times,
-                                before = at.before()](std::int64_t pass) {
+                                  prefetches = at.builder.prefetches(), times = repeat.times,
+                                  before = at.before()](std::int64_t pass) {
     return GraphBuilder(context, further_pass(open_context, pass, times), prefetches, {}).open_end(before);
   });
 }

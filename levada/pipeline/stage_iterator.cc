@@ -146,7 +146,7 @@ std::int64_t StageIterator::next_gap(Duration spent) {
 }
 
 std::vector<Tree> StageIterator::entries() const {
-  Fields own = {{"stage", stage().name}, {"given", given_}};
+  Fields own = {{"stage", stage().name}, {"given", num_inputs_}};
   if (ended_) {
     own.emplace_back("ended", true);
     std::vector<Tree> only;
@@ -162,7 +162,7 @@ std::vector<Tree> StageIterator::entries() const {
 void StageIterator::restore_entries(std::span<const Tree> entries) {
   if (entries.empty()) throw InvalidArgument(fmt::format("the state ends before stage {}", stage().name));
   const CursorFields own(entries.back(), stage().name);
-  given_ = own.count("given");
+  num_inputs_ = own.count("given");
   const auto before = entries.first(entries.size() - 1);
   ended_ = own.has("ended");
   if (!ended_) return restore_saved(own, before);

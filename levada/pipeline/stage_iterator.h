@@ -12,7 +12,7 @@
 #include "levada/base/deadline.h"
 #include "levada/pipeline/cursors.h"
 #include "levada/pipeline/graph_threads.h"
-#include "levada/pipeline/running.h"
+#include "levada/pipeline/open_graph.h"
 
 namespace levada::pipeline {
 
@@ -63,8 +63,8 @@ using StagePtr = std::unique_ptr<StageIterator>;
 /// Fields of a cursor's dict.
 using Fields = std::vector<std::pair<Key, Tree>>;
 
-/// The cursor of a graph is a list of dicts, one a stage, sources first. Those of one iterator after the other stand side
-/// by side, so that it is no deeper for a longer graph.
+/// The cursor of a graph is a list of dicts, one a stage, sources first. Those of one iterator after the other stand
+/// side by side, so that it is no deeper for a longer graph.
 class StageIterator : public Iterator {
  public:
   /// `input` may be null.
@@ -90,7 +90,7 @@ class StageIterator : public Iterator {
   virtual std::int64_t pass_over(std::int64_t items) { return Iterator::skip(items); }
   std::int64_t skip_input(std::int64_t items) {
     const auto passed = input_->skip(items);
-    given_ += passed;
+    num_inputs_ += passed;
     return passed;
   }
   /// What is to be known beside the base's, and the entries of what comes before.
@@ -117,7 +117,7 @@ class StageIterator : public Iterator {
   template <typename From>
   std::optional<Item> pulled(const From& from) {
     auto item = waited([&] { return from(); });
-    given_ += item.has_value();
+    num_inputs_ += item.has_value();
     return item;
   }
   template <typename Wait>
@@ -157,10 +157,10 @@ class StageIterator : public Iterator {
   int number_;
   StageCounts* counts_;
   StagePtr input_;
-  std::int64_t given_ = 0;  ///< items that came in
+  std::int64_t num_inputs_ = 0;  ///< items that came in
 
  private:
-  virtual std::int64_t item_number() const { return given_ > 0 ? given_ - 1 : 0; }
+  virtual std::int64_t item_number() const { return num_inputs_ > 0 ? num_inputs_ - 1 : 0; }
   void begin_own_work() const {
     if (context_->at != nullptr) context_->at->store(number_, std::memory_order_relaxed);
   }

@@ -31,7 +31,7 @@ class MapThreads {
       const std::lock_guard lock(mutex_);
       over_ = true;
     }
-    given_.notify_all();
+    num_inputs_.notify_all();
     threads_.join();
   }
   MapThreads(const MapThreads&) = delete;
@@ -43,7 +43,7 @@ class MapThreads {
       const std::lock_guard lock(mutex_);
       waiting_.push_back(task);
     }
-    given_.notify_one();
+    num_inputs_.notify_one();
     return task;
   }
 
@@ -60,7 +60,7 @@ class MapThreads {
   void run() {
     std::unique_lock lock(mutex_);
     while (true) {
-      given_.wait(lock, [this] { return over_ || !waiting_.empty(); });
+      num_inputs_.wait(lock, [this] { return over_ || !waiting_.empty(); });
       if (over_) return;
       const auto task = std::move(waiting_.front());
       waiting_.pop_front();
@@ -78,7 +78,7 @@ class MapThreads {
 
   std::function<Item(Item)> function_;
   std::mutex mutex_;
-  std::condition_variable given_, done_;
+  std::condition_variable num_inputs_, done_;
   std::deque<std::shared_ptr<Task>> waiting_;
   bool over_ = false;
   ThreadGroup threads_;
@@ -119,7 +119,7 @@ class ThreadedMapIterator final : public HoldingIterator<MappedItem> {
     while (!failed_input_ && static_cast<std::int64_t>(held_.size()) < capacity()) {
       auto item = pull_tracked();
       if (!item) break;
-      held_.push_back(hold(std::move(*item), given_ - 1));
+      held_.push_back(hold(std::move(*item), num_inputs_ - 1));
     }
   } catch (const StageFailed&) {
     failed_input_ = std::current_exception();

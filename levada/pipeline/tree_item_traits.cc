@@ -408,7 +408,7 @@ ItemTraits::Packed TreeItemTraits::pack(std::span<const Item> items) const {
 }
 
 std::vector<Item> TreeItemTraits::unpack(ByteView head, std::span<const std::span<std::byte>> buffers,
-                                     std::shared_ptr<const void> hold) const {
+                                         std::shared_ptr<const void> hold) const {
   return TreeUnpacker(head, buffers, hold).unpack();
 }
 

@@ -13,22 +13,22 @@ namespace {
 
 using protocol::Ending;
 
-constexpr std::string_view drawn_key = "drawn from the dispatching process";
+constexpr std::string_view inputs_key = "drawn from the dispatching process";
 
 /// The least that a cursor says has been drawn: what follows is needed to go on from it.
-std::optional<std::int64_t> drawn_in(const Tree& cursor) {
+std::optional<std::int64_t> inputs_in(const Tree& cursor) {
   if (cursor.is_leaf()) return std::nullopt;
   const Container& container = cursor.container();
   std::optional<std::int64_t> least;
   for (std::size_t i = 0; i < container.children.size(); ++i) {
     const Tree& child = container.children[i];
-    std::optional<std::int64_t> drawn;
-    if (i < container.keys.size() && container.keys[i] == Key(std::string(drawn_key)) && child.is_leaf()) {
-      if (const auto* number = std::get_if<std::int64_t>(&child.leaf())) drawn = *number;
+    std::optional<std::int64_t> num_inputs;
+    if (i < container.keys.size() && container.keys[i] == Key(std::string(inputs_key)) && child.is_leaf()) {
+      if (const auto* number = std::get_if<std::int64_t>(&child.leaf())) num_inputs = *number;
     } else {
-      drawn = drawn_in(child);
+      num_inputs = inputs_in(child);
     }
-    if (drawn) least = std::min(least.value_or(*drawn), *drawn);
+    if (num_inputs) least = std::min(least.value_or(*num_inputs), *num_inputs);
   }
   return least;
 }
@@ -38,11 +38,11 @@ class Worker {
   Worker(WorkerRuntime& loop, int number)
       : loop_(loop),
         number_(number),
-        marks_by_draw_(loop.placement().dispatch_boundary.has_value()),
-        one_a_mark_(!marks_by_draw_ || loop.placement().one_to_one),
+        marks_by_input_(loop.placement().dispatch_boundary.has_value()),
+        one_a_mark_(!marks_by_input_ || loop.placement().one_to_one),
         saves_(workers_have_state(loop.process().graph, loop.placement())) {
     const Process& process = loop.process();
-    if (marks_by_draw_) {
+    if (marks_by_input_) {
       incoming_.emplace(process.engine, ProcessRanks::dispatcher, worker_edge(process.options), loop.traffic());
     }
     outgoing_.push_back(std::make_unique<ItemSender>(process.engine, 0, main_edge(process.options), loop.traffic()));
@@ -61,21 +61,22 @@ class Worker {
   class Dealt final : public Iterator {
    public:
     explicit Dealt(Worker& worker) : worker_(worker) {}
-    std::optional<Item> next() override { return worker_.draw(); }
+    std::optional<Item> next() override { return worker_.next_input(); }
     Cursor save() const override {
-      return Tree::dict({{std::string(drawn_key), worker_.drawer_.drawn()}, {"ended", worker_.drawer_.drew_ending()}});
+      return Tree::dict(
+          {{std::string(inputs_key), worker_.input_.num_inputs()}, {"ended", worker_.input_.took_ending()}});
     }
     void restore(const Cursor& cursor) override {
-      const auto* drawn = std::get_if<std::int64_t>(&cursor.at(drawn_path()).leaf());
+      const auto* num_inputs = std::get_if<std::int64_t>(&cursor.at(inputs_path()).leaf());
       const auto* ended = std::get_if<bool>(&cursor.at("ended").leaf());
-      if (drawn == nullptr || ended == nullptr || *drawn < worker_.drawer_.drawn()) {
+      if (num_inputs == nullptr || ended == nullptr || *num_inputs < worker_.input_.num_inputs()) {
         throw InvalidArgument("this is no cursor of a worker of this pipeline");
       }
-      worker_.skip_to(*drawn, *ended);
+      worker_.skip_to(*num_inputs, *ended);
     }
 
    private:
-    static std::string drawn_path() { return '"' + std::string(drawn_key) + '"'; }
+    static std::string inputs_path() { return '"' + std::string(inputs_key) + '"'; }
     Worker& worker_;
   };
 
@@ -88,12 +89,12 @@ class Worker {
   }
 
   void run_pass() {
-    drawer_ = protocol::WorkerInput(number_, loop_.ranks().workers, start().drawn);
-    sizer_ = MessageSizer(options().main_prefetch > 0 ? MessageSizer::most_items : 1);
+    input_ = protocol::WorkerInput(number_, loop_.ranks().workers, start().num_inputs);
+    sizer_ = MessageSizer(options().main_prefetch > 0 ? MessageSizer::max_items : 1);
     pace_ = SnapshotPace(options().snapshot_every);
-    given_ = start().given;
+    num_outputs_ = start().num_outputs;
     sent_ = 0;
-    saved_at_ = given_;
+    saved_at_ = num_outputs_;
     reached_ = loop_.state().reset().mark;
     items_.clear();
     marks_.clear();
@@ -122,31 +123,32 @@ class Worker {
   /// The exception that is being handled, in the place of the item that would have come.
   Failed failed_here() {
     if (unpackable_) return *std::exchange(unpackable_, std::nullopt);
-    const std::int64_t at = marks_by_draw_ ? drawer_.mark() : given_ + 1;
-    return {at, failure_of(std::current_exception(), loop_.process().name, given_)};
+    const std::int64_t at = marks_by_input_ ? input_.mark() : num_outputs_ + 1;
+    return {at, failure_of(std::current_exception(), loop_.process().name, num_outputs_)};
   }
 
-  Ending ending() const { return marks_by_draw_ && !drawer_.drew_ending() ? Ending::left : Ending::ended; }
+  Ending ending() const { return marks_by_input_ && !input_.took_ending() ? Ending::left : Ending::ended; }
 
   std::optional<Failed> give_all() {
-    const Running running = this->running();
-    if (loop_.process().begin_epoch) loop_.process().begin_epoch(running.open_context);
+    const RuntimeOptions runtime_options = this->runtime_options();
+    if (loop_.process().begin_epoch) loop_.process().begin_epoch(runtime_options.open_context);
     std::map<int, IteratorPtr> instead;
-    if (marks_by_draw_) instead.emplace(*loop_.placement().dispatch_boundary, std::make_unique<Dealt>(*this));
-    const auto iterator = open(loop_.process().graph, *loop_.placement().collect_boundary, running, std::move(instead));
+    if (marks_by_input_) instead.emplace(*loop_.placement().dispatch_boundary, std::make_unique<Dealt>(*this));
+    const auto iterator =
+        open(loop_.process().graph, *loop_.placement().collect_boundary, runtime_options, std::move(instead));
     if (!start().cursor.empty()) iterator->restore(unpack_cursor(start().cursor));
     const auto passed = iterator->skip(start().drop);
-    given_ += passed;
+    num_outputs_ += passed;
     if (passed < start().drop) {
       throw InvalidArgument(fmt::format("the state is of further on than item {} of {}, after which there are none",
-                                        given_, loop_.process().name));
+                                        num_outputs_, loop_.process().name));
     }
     for (;;) {
       begin_message(*iterator);
       for (bool full = false; !full;) {
         auto item = iterator->next();
         if (!item) return std::nullopt;
-        ++given_;
+        ++num_outputs_;
         marks_.push_back(mark());
         items_.push_back(*std::move(item));
         full = sizer_.add([this] { return loop_.work_time(); }) || is_snapshot_due();
@@ -155,33 +157,34 @@ class Worker {
     }
   }
 
-  Running running() {
-    Running running = loop_.running({.role = Role::worker,
-                                     .rank = options().rank,
-                                     .ranks = options().ranks,
-                                     .worker = number_,
-                                     .workers = options().workers});
-    running.prefetches = !marks_by_draw_;
-    return running;
+  RuntimeOptions runtime_options() {
+    RuntimeOptions runtime_options = loop_.runtime_options({.role = Role::worker,
+                                                            .rank = options().rank,
+                                                            .ranks = options().ranks,
+                                                            .worker = number_,
+                                                            .workers = options().workers});
+    runtime_options.prefetches = !marks_by_input_;
+    return runtime_options;
   }
 
   /// Of what was given last.
-  std::int64_t mark() const { return marks_by_draw_ ? drawer_.mark() : given_; }
+  std::int64_t mark() const { return marks_by_input_ ? input_.mark() : num_outputs_; }
 
   /// Whether the user's number of items has been made since the last snapshot.
   bool is_snapshot_due() const {
     const auto every = options().snapshot_every;
-    return saves_ && every > 0 && given_ - saved_at_ >= every;
+    return saves_ && every > 0 && num_outputs_ - saved_at_ >= every;
   }
 
   void begin_message(const Iterator& iterator) {
     loop_.attend();
-    if (saves_ && pace_.is_due(given_ - saved_at_, Clock::now())) {
-      saved_at_ = given_;
+    if (saves_ && pace_.is_due(num_outputs_ - saved_at_, Clock::now())) {
+      saved_at_ = num_outputs_;
       start_ = loop_.snapshot(pace_, [&] {
         const Cursor cursor = iterator.save();
-        const std::int64_t drawn = drawn_in(cursor).value_or(drawer_.drawn());
-        return protocol::WorkerSnapshot{.drawn = drawn, .given = given_, .cursor = pack_cursor(cursor)};
+        const std::int64_t num_inputs = inputs_in(cursor).value_or(input_.num_inputs());
+        return protocol::WorkerSnapshot{
+            .num_inputs = num_inputs, .num_outputs = num_outputs_, .cursor = pack_cursor(cursor)};
       });
     }
     sizer_.begin(loop_.work_time());
@@ -221,7 +224,7 @@ class Worker {
         return header;
       });
     } catch (const ItemSender::CannotPack& item) {
-      const auto number = given_ - static_cast<std::int64_t>(items.size() - item.item);
+      const auto number = num_outputs_ - static_cast<std::int64_t>(items.size() - item.item);
       return Failed{marks[item.item], loop_.cannot_pack(*loop_.placement().collect_boundary, number, item.cause)};
     }
     return std::nullopt;
@@ -245,27 +248,27 @@ class Worker {
     std::optional<Failure> failure;
   };
 
-  std::optional<Item> draw() {
+  std::optional<Item> next_input() {
     while (at_hand_.next == at_hand_.items.size()) {
-      if (drawer_.at_ending()) {
-        drawer_.draw_ending();
-        if (drawer_.ending() == Ending::failed) throw StageFailed(at_hand_.failure.value_or(Failure{}));
+      if (input_.at_ending()) {
+        input_.take_ending();
+        if (input_.ending() == Ending::failed) throw StageFailed(at_hand_.failure.value_or(Failure{}));
         return std::nullopt;
       }
       refill();
     }
-    drawer_.draw();
+    input_.take();
     return std::move(at_hand_.items[at_hand_.next++]);
   }
 
   /// The position of a restored iterator: its messages begin at start().drawn.
-  void skip_to(std::int64_t drawn, bool ended) {
-    while (drawer_.drawn() < drawn) {
-      if (draw()) continue;
+  void skip_to(std::int64_t num_inputs, bool ended) {
+    while (input_.num_inputs() < num_inputs) {
+      if (next_input()) continue;
       throw InvalidArgument(fmt::format("the state is of further on than item {} of {}, after which there are none",
-                                        drawer_.drawn(), loop_.process().name));
+                                        input_.num_inputs(), loop_.process().name));
     }
-    if (ended) drawer_.restore(drawer_.drawn(), true);
+    if (ended) input_.restore(input_.num_inputs(), true);
   }
 
   void refill() {
@@ -273,12 +276,12 @@ class Worker {
     auto arrival = take();
     if (!arrival) {
       // What is ready is not held back, and nobody waits for more of the items drawn so far.
-      unpackable_ = flush(drawer_.drawn() + 1);
+      unpackable_ = flush(input_.num_inputs() + 1);
       if (unpackable_) throw StageFailed(unpackable_->failure);
       wait_for_input();
       return;
     }
-    drawer_.apply(arrival->items);
+    input_.apply(arrival->items);
     std::ranges::move(arrival->items.places, std::back_inserter(places_));
     at_hand_.failure = std::move(arrival->items.failure);
     at_hand_.next = 0;
@@ -288,7 +291,7 @@ class Worker {
     }
     // A stage that leaves out all that comes says so now and then.
     if (items_.empty() && !one_a_mark_) {
-      put(Ending::none, drawer_.drawn() + 1);
+      put(Ending::none, input_.num_inputs() + 1);
       loop_.send(outgoing_);
     }
   }
@@ -325,19 +328,19 @@ class Worker {
 
   WorkerRuntime& loop_;
   int number_;
-  bool marks_by_draw_, one_a_mark_, saves_;
+  bool marks_by_input_, one_a_mark_, saves_;
   std::optional<ItemReceiver> incoming_;
   std::vector<std::unique_ptr<ItemSender>> outgoing_;
   std::optional<ItemReceiver::Arrival> early_;  ///< of a pass that is still to be ordered
 
   // Of the pass under way.
-  protocol::WorkerInput drawer_;
+  protocol::WorkerInput input_;
   AtHand at_hand_;
   MessageSizer sizer_;
   SnapshotPace pace_;
   std::vector<Item> items_;  ///< made, not sent
   std::vector<std::int64_t> marks_;
-  std::int64_t given_ = 0, sent_ = 0, saved_at_ = 0, reached_ = 0;
+  std::int64_t num_outputs_ = 0, sent_ = 0, saved_at_ = 0, reached_ = 0;
   std::vector<protocol::DispatcherSnapshot> places_;
   std::optional<protocol::WorkerSnapshot> start_;
   std::optional<Failed> unpackable_;

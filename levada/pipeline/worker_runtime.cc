@@ -22,15 +22,15 @@ ProcessRanks ranks_of(const Process& process, const Placement& placement) {
 }
 
 constexpr auto watch_interval = std::chrono::milliseconds(500);
-constexpr int most_workers = 4096;
+constexpr int max_workers = 4096;
 
 }  // namespace
 
 // ---- ProcessRanks
 
 ProcessRanks ProcessRanks::of(const Placement& placement, const ProcessOptions& options) {
-  if (options.workers < 0 || options.workers > most_workers) {
-    throw InvalidArgument(fmt::format("{} workers; give 0 to {}", options.workers, most_workers));
+  if (options.workers < 0 || options.workers > max_workers) {
+    throw InvalidArgument(fmt::format("{} workers; give 0 to {}", options.workers, max_workers));
   }
   if (options.workers == 0 || !placement.collect_boundary) return {};
   return {options.workers, placement.dispatch_boundary.has_value()};
@@ -169,7 +169,7 @@ WorkerRuntime::WorkerRuntime(const Process& process)
   acknowledge(0, false);
 }
 
-Running WorkerRuntime::running(const Copy& copy) {
+RuntimeOptions WorkerRuntime::runtime_options(const Copy& copy) {
   return {.traits = process_.traits,
           .open_context = make_open_context(process_.options.seed, state_.reset().epoch, copy),
           .process = process_.name,

@@ -13,8 +13,8 @@
 
 #include "levada/base/stage_trace.h"
 #include "levada/engine/engine.h"
-#include "levada/pipeline/item_channel.h"
 #include "levada/pipeline/cursors.h"
+#include "levada/pipeline/item_channel.h"
 #include "levada/pipeline/open_context.h"
 #include "levada/pipeline/protocol.h"
 #include "levada/pipeline/roles.h"
@@ -73,7 +73,7 @@ class Watch {
   Watch(const Watch&) = delete;
   Watch& operator=(const Watch&) = delete;
 
-  /// For Running::at.
+  /// For RuntimeOptions::at.
   std::atomic<int>* at() { return &at_; }
   /// The process waits for a rank, or no longer.
   void waits_for(int rank);
@@ -152,7 +152,7 @@ class WorkerRuntime {
   /// So many items of this pass have been given on.
   void gave(std::int64_t items);
   /// What iterators of this process are opened with.
-  Running running(const Copy& copy);
+  RuntimeOptions runtime_options(const Copy& copy);
 
   /// The pass is over. No std::exception: no stage has failed.
   struct Interrupted {};

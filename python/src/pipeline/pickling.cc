@@ -178,7 +178,8 @@ class PythonItemTraits::Pickler {
   bool known_ = false, has_torch_ = false;
 };
 
-PythonItemTraits::PythonItemTraits() : pickler_(std::make_unique<Pickler>()), libraries_(std::make_unique<TensorLibraries>()) {}
+PythonItemTraits::PythonItemTraits()
+    : pickler_(std::make_unique<Pickler>()), libraries_(std::make_unique<TensorLibraries>()) {}
 
 PythonItemTraits::~PythonItemTraits() {
   if (Py_IsInitialized() == 0) {
@@ -290,7 +291,7 @@ PythonItemTraits::Packed PythonItemTraits::pack(std::span<const pipeline::Item> 
 }
 
 std::vector<pipeline::Item> PythonItemTraits::unpack(ByteView head, std::span<const std::span<std::byte>> buffers,
-                                                 std::shared_ptr<const void> hold) const {
+                                                     std::shared_ptr<const void> hold) const {
   if (head.empty()) return {};
   return in_python([&] {
     nb::list views;

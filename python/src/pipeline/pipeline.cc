@@ -43,10 +43,10 @@ using pipeline::ProcessOptions;
 std::string show(const Graph& graph, const std::string& format, int workers, bool ordered,
                  const pipeline::Stats* stats) {
   const auto placement = pipeline::place(graph, workers, ordered);
-  const pipeline::Picture picture{.graph = graph, .placement = placement, .workers = workers, .stats = stats};
-  if (format == "text") return pipeline::to_text(picture);
-  if (format == "json") return pipeline::to_json(picture);
-  if (format == "mermaid") return pipeline::to_mermaid(picture);
+  const pipeline::GraphView view{.graph = graph, .placement = placement, .workers = workers, .stats = stats};
+  if (format == "text") return pipeline::to_text(view);
+  if (format == "json") return pipeline::to_json(view);
+  if (format == "mermaid") return pipeline::to_mermaid(view);
   throw InvalidArgument(fmt::format("format is {:.40}; it must be text, json or mermaid", format));
 }
 
@@ -70,8 +70,9 @@ ProcessOptions options_of(const nb::dict& given) {
 /// Calls it before each epoch; nothing where it is None.
 std::function<void(const OpenContext&)> begin_epoch_by(nb::object function) {
   if (function.is_none()) return {};
-  return
-      [function = Shared(std::move(function))](const OpenContext& open_context) { in_python([&] { function.get()(open_context); }); };
+  return [function = Shared(std::move(function))](const OpenContext& open_context) {
+    in_python([&] { function.get()(open_context); });
+  };
 }
 
 void serve(const Membership& job, const Graph& graph, const nb::dict& options, const std::string& name,
@@ -285,9 +286,8 @@ class Consumer {
     const auto stats = consumer().stats();
     auto traces = consumer().traces();
     const auto placement = pipeline::place(graph, workers, ordered);
-    const pipeline::Picture picture{.graph = graph, .placement = placement, .workers = workers, .stats = &stats};
-    report::PipelineReport report{.json = pipeline::to_json(picture),
-                                  .finding = pipeline::describe_bottleneck(picture)};
+    const pipeline::GraphView view{.graph = graph, .placement = placement, .workers = workers, .stats = &stats};
+    report::PipelineReport report{.json = pipeline::to_json(view), .finding = pipeline::describe_bottleneck(view)};
     for (std::size_t i = 0; i < stats.processes.size() && i < traces.size(); ++i) {
       auto& process = report.processes.emplace_back(
           report::ProcessReport{.name = stats.processes[i].name, .stages = {}, .trace = std::move(traces[i])});

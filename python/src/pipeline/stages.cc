@@ -24,8 +24,8 @@ namespace {
 
 using pipeline::Cursor;
 using pipeline::Item;
-using pipeline::OpenContext;
 using pipeline::IteratorPtr;
+using pipeline::OpenContext;
 
 nb::object call(nb::handle function, nb::handle argument) {
   PyObject* const arguments[] = {argument.ptr()};
@@ -52,14 +52,14 @@ nb::object iterator_of(nb::handle iterable) {
 struct Position {
   static constexpr std::string_view name = "an iterable";
 
-  std::int64_t given = 0;
+  std::int64_t num_outputs = 0;
   std::optional<Bytes> state;
   std::vector<Cursor> inputs;
 
   Cursor encode() const {
     Container container{.kind = ContainerKind::dict, .type_name = {}, .keys = {"stage", "given"}, .children = {}};
     container.children.emplace_back(std::string(name));
-    container.children.emplace_back(given);
+    container.children.emplace_back(num_outputs);
     if (state) {
       container.keys.emplace_back("state");
       container.children.emplace_back(*state);
@@ -72,7 +72,7 @@ struct Position {
   }
   static Position decode(const Cursor& cursor) {
     const pipeline::CursorFields fields(cursor, name);
-    Position position{.given = fields.count("given"), .state = {}, .inputs = {}};
+    Position position{.num_outputs = fields.count("given"), .state = {}, .inputs = {}};
     if (fields.has("state")) position.state = fields.bytes("state");
     if (fields.has("inputs")) position.inputs = pipeline::list_in_cursor(fields.at("inputs"), name);
     return position;
@@ -90,18 +90,18 @@ class PythonIterator : public pipeline::Iterator {
       if (!iterator_.is_valid()) open();
       auto item = next_of(iterator_);
       if (!item) return std::nullopt;
-      ++given_;
+      ++num_outputs_;
       return item_of(*std::move(item));
     });
   }
   std::int64_t skip(std::int64_t items) override {
     if (iterator_.is_valid() || start_.state) return Iterator::skip(items);
-    start_.given += items;  // open() throws where there are fewer
+    start_.num_outputs += items;  // open() throws where there are fewer
     return items;
   }
   Cursor save() const override {
     if (!iterator_.is_valid()) return start_.encode();
-    Position position{.given = given_, .state = own_state(), .inputs = {}};
+    Position position{.num_outputs = num_outputs_, .state = own_state(), .inputs = {}};
     position.inputs = position.state ? save_inputs() : start_of_inputs_;
     return position.encode();
   }
@@ -141,12 +141,13 @@ class PythonIterator : public pipeline::Iterator {
     iterator_ = std::move(opened.iterator);
     state_dict_ = std::move(opened.state_dict);
     if (!start_.state) {
-      for (auto at = opened.skipped; at < start_.given; ++at) {
+      for (auto at = opened.skipped; at < start_.num_outputs; ++at) {
         if (next_of(iterator_)) continue;
-        throw InvalidArgument(fmt::format("the state is of item {} of an iterable that has {}", start_.given, at));
+        throw InvalidArgument(
+            fmt::format("the state is of item {} of an iterable that has {}", start_.num_outputs, at));
       }
     }
-    given_ = start_.given;
+    num_outputs_ = start_.num_outputs;
   }
 
   /// Nothing where the iterable has no state, or none that can be kept: then it is passed over what it has given.
@@ -181,7 +182,7 @@ class PythonIterator : public pipeline::Iterator {
   Position start_;
   nb::object iterator_;
   mutable nb::object state_dict_;
-  std::int64_t given_ = 0;
+  std::int64_t num_outputs_ = 0;
 };
 
 class SourceIterator final : public PythonIterator {
@@ -193,7 +194,7 @@ class SourceIterator final : public PythonIterator {
   Opened make(const Position& start) override {
     const nb::object state = start.state ? rebuilt(*start.state) : nb::none();
     const nb::tuple made = nb::cast<nb::tuple>(
-        open_.get()(open_context_, partition_.index, partition_.count, start.state ? 0 : start.given, state));
+        open_.get()(open_context_, partition_.index, partition_.count, start.state ? 0 : start.num_outputs, state));
     return {.iterator = made[0], .state_dict = made[1], .skipped = nb::cast<std::int64_t>(made[2])};
   }
 
@@ -266,7 +267,10 @@ class StageIterator {
 class TransformIterator final : public PythonIterator {
  public:
   TransformIterator(Shared open, std::vector<IteratorPtr> inputs, OpenContext open_context, bool allow_pickle)
-      : PythonIterator(allow_pickle), open_(std::move(open)), waiting_(std::move(inputs)), open_context_(open_context) {}
+      : PythonIterator(allow_pickle),
+        open_(std::move(open)),
+        waiting_(std::move(inputs)),
+        open_context_(open_context) {}
   ~TransformIterator() override {
     drop();
     for (const auto& input : inputs_) input->close();
@@ -350,12 +354,13 @@ class ShownItemSource final : public pipeline::ItemSource {
 
 }  // namespace
 
-std::shared_ptr<const pipeline::ItemSource> shown_source(std::shared_ptr<const pipeline::ItemSource> trees, TensorKind kind) {
+std::shared_ptr<const pipeline::ItemSource> shown_source(std::shared_ptr<const pipeline::ItemSource> trees,
+                                                         TensorKind kind) {
   return std::make_shared<ShownItemSource>(std::move(trees), kind);
 }
 
-std::shared_ptr<const pipeline::ItemSource> python_source(nb::object open, std::string description, DividesItself divides,
-                                                      bool allow_pickle) {
+std::shared_ptr<const pipeline::ItemSource> python_source(nb::object open, std::string description,
+                                                          DividesItself divides, bool allow_pickle) {
   return std::make_shared<PythonItemSource>(Shared(std::move(open)), std::move(description), divides, allow_pickle);
 }
 

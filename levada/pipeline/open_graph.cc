@@ -1,10 +1,10 @@
-#include "levada/pipeline/running.h"
+#include "levada/pipeline/open_graph.h"
 
 #include <fmt/format.h>
 
 #include "levada/base/error.h"
-#include "levada/pipeline/open_context.h"
 #include "levada/pipeline/graph_builder.h"
+#include "levada/pipeline/open_context.h"
 
 namespace levada::pipeline {
 
@@ -13,7 +13,7 @@ StagePtr GraphBuilder::open_end(int stage) {
   StageIterator::Starts starts;
   for (auto fork = made_forks_.rbegin(); fork != made_forks_.rend(); ++fork) {
     starts.emplace_back([weak = std::weak_ptr(*fork)] {
-      if (const auto forked = weak.lock()) settle(*forked);
+      if (const auto forked = weak.lock()) finish_restore(*forked);
     });
   }
   starts.insert(starts.end(), starts_.begin(), starts_.end());
@@ -66,15 +66,15 @@ StagePtr make_stage(const Source&, const StagePlace& at) {
 namespace {
 
 /// The end of a graph, as its caller has it.
-class Whole final : public Iterator {
+class RootIterator final : public Iterator {
  public:
-  Whole(GraphContextPtr context, StagePtr end) : context_(std::move(context)), end_(std::move(end)) {}
-  ~Whole() override {
+  RootIterator(GraphContextPtr context, StagePtr end) : context_(std::move(context)), end_(std::move(end)) {}
+  ~RootIterator() override {
     context_->threads.end();  // before its threads are waited for
     end_.reset();
   }
-  Whole(const Whole&) = delete;
-  Whole& operator=(const Whole&) = delete;
+  RootIterator(const RootIterator&) = delete;
+  RootIterator& operator=(const RootIterator&) = delete;
 
   std::optional<Item> next() override { return end_->next(); }
   std::int64_t skip(std::int64_t items) override { return end_->skip(items); }
@@ -88,26 +88,27 @@ class Whole final : public Iterator {
 
 }  // namespace
 
-IteratorPtr open(const Graph& graph, int end, const Running& running, std::map<int, IteratorPtr> instead) {
-  if (end < 0 || end > graph.end() || running.counts.size() < graph.stages().size()) {
+IteratorPtr open(const Graph& graph, int end, const RuntimeOptions& runtime_options,
+                 std::map<int, IteratorPtr> instead) {
+  if (end < 0 || end > graph.end() || runtime_options.counts.size() < graph.stages().size()) {
     throw InvalidArgument(fmt::format("stage {} of {} with {} counters cannot be opened", end, graph.stages().size(),
-                                      running.counts.size()));
+                                      runtime_options.counts.size()));
   }
   const GraphContextPtr context(new GraphContext{.graph = graph,
-                                                 .traits = running.traits,
-                                                 .process = running.process,
-                                                 .counts = running.counts,
-                                                 .all_ranks = running.all_ranks,
-                                                 .timeout = running.timeout,
-                                                 .poll = running.poll,
-                                                 .paused = running.paused,
-                                                 .snapshot_every = running.snapshot_every,
-                                                 .snapshot_time = running.snapshot_time,
-                                                 .at = running.at,
-                                                 .log = running.log,
-                                                 .threads = GraphThreads(running.poll)});
-  GraphBuilder builder(context, running.open_context, running.prefetches, std::move(instead));
-  return std::make_unique<Whole>(context, builder.open_end(end));
+                                                 .traits = runtime_options.traits,
+                                                 .process = runtime_options.process,
+                                                 .counts = runtime_options.counts,
+                                                 .all_ranks = runtime_options.all_ranks,
+                                                 .timeout = runtime_options.timeout,
+                                                 .poll = runtime_options.poll,
+                                                 .paused = runtime_options.paused,
+                                                 .snapshot_every = runtime_options.snapshot_every,
+                                                 .snapshot_time = runtime_options.snapshot_time,
+                                                 .at = runtime_options.at,
+                                                 .log = runtime_options.log,
+                                                 .threads = GraphThreads(runtime_options.poll)});
+  GraphBuilder builder(context, runtime_options.open_context, runtime_options.prefetches, std::move(instead));
+  return std::make_unique<RootIterator>(context, builder.open_end(end));
 }
 
 }  // namespace levada::pipeline

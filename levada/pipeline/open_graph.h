@@ -26,7 +26,7 @@ struct StageCounts {
 using Counts = std::deque<StageCounts>;
 
 /// What stages have at hand in a process.
-struct Running {
+struct RuntimeOptions {
   const ItemTraits& traits;
   OpenContext open_context;
   std::string process;  ///< for failures
@@ -49,9 +49,10 @@ struct Running {
 };
 
 /// The iterator of stage `end` and of what is before it, where each stage in `instead` is the iterator given. What a
-/// stage's function throws comes out of next() as StageFailed, with what next() of the iterators in `instead` throws left
-/// as it is; so does what is no std::exception, which on_error does not skip either. save() may cost
-/// time in proportion to what stages hold, such as a Shuffle's buffer. Throws StageFailed for what cannot be opened.
-IteratorPtr open(const Graph& graph, int end, const Running& running, std::map<int, IteratorPtr> instead = {});
+/// stage's function throws comes out of next() as StageFailed, with what next() of the iterators in `instead` throws
+/// left as it is; so does what is no std::exception, which on_error does not skip either. save() may cost time in
+/// proportion to what stages hold, such as a Shuffle's buffer. Throws StageFailed for what cannot be opened.
+IteratorPtr open(const Graph& graph, int end, const RuntimeOptions& runtime_options,
+                 std::map<int, IteratorPtr> instead = {});
 
 }  // namespace levada::pipeline

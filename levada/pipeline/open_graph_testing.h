@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "levada/pipeline/graph.h"
-#include "levada/pipeline/open_context.h"
 #include "levada/pipeline/item_sources.h"
-#include "levada/pipeline/running.h"
+#include "levada/pipeline/open_context.h"
+#include "levada/pipeline/open_graph.h"
 #include "levada/pipeline/tree_item_traits.h"
 
 namespace levada::pipeline::testing {
@@ -23,10 +23,10 @@ class Opened {
   explicit Opened(const Graph& graph, const Copy& copy = {}, std::int64_t epoch = 0, std::uint64_t seed = 7)
       : counts_(graph.stages().size()),
         iterator_(open(graph, graph.end(),
-                     Running{.traits = traits_,
-                             .open_context = make_open_context(seed, epoch, copy),
-                             .process = "process 42",
-                             .counts = counts_})) {}
+                       RuntimeOptions{.traits = traits_,
+                                      .open_context = make_open_context(seed, epoch, copy),
+                                      .process = "process 42",
+                                      .counts = counts_})) {}
 
   Iterator& iterator() { return *iterator_; }
   const Counts& counts() const { return counts_; }

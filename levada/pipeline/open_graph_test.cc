@@ -1,4 +1,4 @@
-#include "levada/pipeline/running.h"
+#include "levada/pipeline/open_graph.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <numeric>
 #include <stdexcept>
 
-#include "levada/pipeline/running_testing.h"
+#include "levada/pipeline/open_graph_testing.h"
 
 namespace levada::pipeline::testing {
 namespace {
@@ -24,56 +24,56 @@ Ints iota(std::int64_t from, std::int64_t to) {
   return all;
 }
 
-constexpr std::int64_t sizes[] = {0, 1, 2, 101};
+constexpr std::int64_t item_counts[] = {0, 1, 2, 101};
 
-TEST(Running, GivesTheItemsOfItsSource) {
-  for (const auto size : sizes) EXPECT_EQ(numbers_of(first_numbers(size)), iota(0, size));
+TEST(OpenGraph, GivesTheItemsOfItsSource) {
+  for (const auto size : item_counts) EXPECT_EQ(numbers_of(first_numbers(size)), iota(0, size));
 }
 
-TEST(Running, MapsAndFilters) {
+TEST(OpenGraph, MapsAndFilters) {
   const auto graph =
       first_numbers(10).then(mapped([](auto i) { return i * i; })).then(kept([](auto i) { return i % 2 == 1; }));
   EXPECT_THAT(numbers_of(graph), ElementsAre(1, 9, 25, 49, 81));
   EXPECT_THAT(numbers_of(first_numbers(0).then(mapped([](auto i) { return i; }))), IsEmpty());
 }
 
-TEST(Running, GivesTheItemsOfEachStreamOfAFlatMap) {
+TEST(OpenGraph, GivesTheItemsOfEachStreamOfAFlatMap) {
   EXPECT_THAT(numbers_of(first_numbers(6).then(several(3))), ElementsAre(10, 20, 21, 40, 50, 51));
   EXPECT_THAT(numbers_of(first_numbers(6).then(several(1))), IsEmpty());
 }
 
-TEST(Running, MakesBatchesAndTakesThemApart) {
+TEST(OpenGraph, MakesBatchesAndTakesThemApart) {
   const auto batches = items_of(first_numbers(5).then(Batch{2}));
   EXPECT_THAT(batches, ElementsAre(Tree::list({0, 1}), Tree::list({2, 3}), Tree::list({4})));
   EXPECT_EQ(items_of(first_numbers(5).then(Batch{2, true})).size(), 2u);
   EXPECT_EQ(items_of(first_numbers(4).then(Batch{2, true})).size(), 2u);
-  for (const auto size : sizes)
+  for (const auto size : item_counts)
     EXPECT_EQ(numbers_of(first_numbers(size).then(Batch{7}).then(Unbatch{})), iota(0, size));
   EXPECT_EQ(items_of(first_numbers(3).then(Batch{std::numeric_limits<std::int64_t>::max()})).size(), 1u);
 }
 
-TEST(Running, TakesAndSkips) {
+TEST(OpenGraph, TakesAndSkips) {
   EXPECT_THAT(numbers_of(first_numbers(101).then(Skip{3}).then(Take{2})), ElementsAre(3, 4));
   EXPECT_THAT(numbers_of(first_numbers(2).then(Skip{3})), IsEmpty());
   EXPECT_THAT(numbers_of(first_numbers(2).then(Take{0})), IsEmpty());
   EXPECT_THAT(numbers_of(first_numbers(2).then(Take{9})), ElementsAre(0, 1));
 }
 
-TEST(Running, AsksForNoMoreThanItTakes) {
+TEST(OpenGraph, AsksForNoMoreThanItTakes) {
   Ints asked;
   const auto graph = first_numbers(101).then(mapped([&](auto i) { return asked.emplace_back(i); })).then(Take{2});
   EXPECT_THAT(numbers_of(graph), ElementsAre(0, 1));
   EXPECT_THAT(asked, ElementsAre(0, 1));
 }
 
-TEST(Running, ZipsToTheEndOfTheShortest) {
+TEST(OpenGraph, ZipsToTheEndOfTheShortest) {
   const auto zipped = Graph::join(Zip{}, {first_numbers(3), first_numbers(2).then(mapped([](auto i) { return -i; }))});
   EXPECT_THAT(items_of(zipped), ElementsAre(Tree::tuple({0, 0}), Tree::tuple({1, -1})));
   EXPECT_THAT(items_of(Graph::join(Zip{}, {first_numbers(3), first_numbers(0)})), IsEmpty());
 }
 
-TEST(Running, ShufflesEachItemOnce) {
-  for (const auto size : sizes) {
+TEST(OpenGraph, ShufflesEachItemOnce) {
+  for (const auto size : item_counts) {
     for (const std::int64_t buffer : {1, 2, 10, 1000}) {
       auto numbers = numbers_of(first_numbers(size).then(Shuffle{buffer, 5}));
       const bool in_order = numbers == iota(0, size);
@@ -85,7 +85,7 @@ TEST(Running, ShufflesEachItemOnce) {
   }
 }
 
-TEST(Running, DrawsAnotherOrderInEachEpochAndForEachSeedAndStage) {
+TEST(OpenGraph, DrawsAnotherOrderInEachEpochAndForEachSeedAndStage) {
   const auto order = [](const Graph& graph, std::int64_t epoch, std::uint64_t seed) {
     return Opened(graph, {}, epoch, seed).numbers();
   };
@@ -99,7 +99,7 @@ TEST(Running, DrawsAnotherOrderInEachEpochAndForEachSeedAndStage) {
   EXPECT_NE(order(fixed, 0, 1), order(fixed, 1, 1));
 }
 
-TEST(Running, DrawsTheSameOnAllRanksBeforeAShardAndOthersAfterIt) {
+TEST(OpenGraph, DrawsTheSameOnAllRanksBeforeAShardAndOthersAfterIt) {
   const auto on = [](const Graph& graph, int rank) { return Opened(graph, {.rank = rank, .ranks = 2}).numbers(); };
   const auto before = first_numbers(101).then(Shuffle{50}).then(Shard{});
   auto all = on(before, 0);
@@ -112,7 +112,7 @@ TEST(Running, DrawsTheSameOnAllRanksBeforeAShardAndOthersAfterIt) {
   EXPECT_NE(on(after, 0), on(after, 1));
 }
 
-TEST(Running, ShardsKeepPartsThatTakenInTurnsAreTheWhole) {
+TEST(OpenGraph, ShardsKeepPartsThatTakenInTurnsAreTheWhole) {
   for (const bool at_source : {true, false}) {
     const auto all = at_source ? first_numbers(101) : first_numbers(101).then(mapped([](auto i) { return i; }));
     const auto graph = all.then(Shard{});
@@ -130,7 +130,7 @@ TEST(Running, ShardsKeepPartsThatTakenInTurnsAreTheWhole) {
   }
 }
 
-TEST(Running, RepeatsWithTheSeedsOfFurtherEpochs) {
+TEST(OpenGraph, RepeatsWithTheSeedsOfFurtherEpochs) {
   EXPECT_THAT(numbers_of(first_numbers(2).then(Repeat{3})), ElementsAre(0, 1, 0, 1, 0, 1));
   EXPECT_THAT(numbers_of(first_numbers(2).then(Repeat{0})), IsEmpty());
   EXPECT_THAT(numbers_of(first_numbers(0).then(Repeat{})), IsEmpty());
@@ -139,7 +139,7 @@ TEST(Running, RepeatsWithTheSeedsOfFurtherEpochs) {
   EXPECT_NE(Ints(numbers.begin(), numbers.begin() + 50), Ints(numbers.begin() + 50, numbers.end()));
 }
 
-TEST(Running, GivesEachBranchEachItem) {
+TEST(OpenGraph, GivesEachBranchEachItem) {
   const auto branches = first_numbers(101).fork(2);
   const auto zipped = Graph::join(Zip{}, {branches[0], branches[1].then(mapped([](auto i) { return -i; }))});
   const auto items = items_of(zipped);
@@ -147,7 +147,7 @@ TEST(Running, GivesEachBranchEachItem) {
   for (std::int64_t i = 0; i < 101; ++i) EXPECT_EQ(items[static_cast<std::size_t>(i)], Tree::tuple({i, -i}));
 }
 
-TEST(Running, ABranchMayBeAheadByTheBufferAndNoMore) {
+TEST(OpenGraph, ABranchMayBeAheadByTheBufferAndNoMore) {
   const auto ahead = [](std::int64_t lead, std::int64_t buffer) {
     const auto branches = first_numbers(101).fork(2, buffer, "both");
     return Graph::join(Zip{}, {branches[0].then(Skip{lead}), branches[1]});
@@ -164,7 +164,7 @@ TEST(Running, ABranchMayBeAheadByTheBufferAndNoMore) {
   EXPECT_EQ(failure_of([&] { items_of(ahead(30, 30)); }).stage, "both");
 }
 
-TEST(Running, ItDoesNotMatterWhichBranchOfAForkIsReadFirst) {
+TEST(OpenGraph, ItDoesNotMatterWhichBranchOfAForkIsReadFirst) {
   const auto both = [](int ahead, std::int64_t buffer) {
     auto branches = first_numbers(101).fork(2, buffer, "both");
     auto& branch = branches[static_cast<std::size_t>(ahead)];
@@ -192,11 +192,12 @@ Transform chained() {
    private:
     std::vector<IteratorPtr> inputs_;
   };
-  return {"one after the other",
-          [](std::vector<IteratorPtr> inputs, const OpenContext&) { return IteratorPtr(new Chain(std::move(inputs))); }};
+  return {"one after the other", [](std::vector<IteratorPtr> inputs, const OpenContext&) {
+            return IteratorPtr(new Chain(std::move(inputs)));
+          }};
 }
 
-TEST(Running, ABranchThatIsReadAfterAnotherTakesABufferForAllItems) {
+TEST(OpenGraph, ABranchThatIsReadAfterAnotherTakesABufferForAllItems) {
   const auto both = [](std::int64_t buffer) {
     return Graph::join(chained(), first_numbers(101).fork(2, buffer, "both")).then(mapped([](auto i) {
       return i + 1;
@@ -208,12 +209,12 @@ TEST(Running, ABranchThatIsReadAfterAnotherTakesABufferForAllItems) {
   EXPECT_EQ(items_of(both(101)).size(), 202u);
 }
 
-TEST(Running, ABranchThatHasEndedHoldsNobodyUp) {
+TEST(OpenGraph, ABranchThatHasEndedHoldsNobodyUp) {
   const auto branches = first_numbers(101).fork(2, 3);
   EXPECT_EQ(items_of(Graph::join(chained(), {branches[0].then(Take{2}), branches[1]})).size(), 103u);
 }
 
-TEST(Running, PassesDispatchByAndCountsWhatStagesDo) {
+TEST(OpenGraph, PassesDispatchByAndCountsWhatStagesDo) {
   const auto graph = first_numbers(101).then(Dispatch{}).then(kept([](auto i) { return i < 50; })).then(Batch{10});
   Opened opened(graph);
   EXPECT_EQ(opened.items().size(), 5u);
@@ -222,7 +223,7 @@ TEST(Running, PassesDispatchByAndCountsWhatStagesDo) {
   EXPECT_THAT(items, ElementsAre(101, 101, 50, 5));
 }
 
-TEST(Running, EstimatesWhereTheTimeGoes) {
+TEST(OpenGraph, EstimatesWhereTheTimeGoes) {
   const auto slow = [](auto i) {
     const auto until = Clock::now() + std::chrono::microseconds(200);
     while (Clock::now() < until) continue;
@@ -235,7 +236,7 @@ TEST(Running, EstimatesWhereTheTimeGoes) {
   EXPECT_GE(opened.counts()[2].waited_ns, 15'000'000);
 }
 
-TEST(Running, NamesStageItemAndProcessOfAFailure) {
+TEST(OpenGraph, NamesStageItemAndProcessOfAFailure) {
   const auto fails_at = [](std::int64_t at) {
     return first_numbers(101).then(
         mapped([at](auto i) { return i == at ? throw std::runtime_error("no such item") : i; }), "bad");
@@ -255,7 +256,7 @@ TEST(Running, NamesStageItemAndProcessOfAFailure) {
   }
 }
 
-TEST(Running, FillsInWhoseFailureItIs) {
+TEST(OpenGraph, FillsInWhoseFailureItIs) {
   const auto graph = first_numbers(5).then(mapped([](std::int64_t i) -> std::int64_t {
     if (i < 3) return i;
     throw StageFailed({.kind = ErrorKind::timeout, .message = "late", .traceback = "line 1", .exception = Bytes(3)});
@@ -264,7 +265,7 @@ TEST(Running, FillsInWhoseFailureItIs) {
   EXPECT_EQ(failure, (Failure{"map", "process 42", 3, ErrorKind::timeout, "late", "line 1", Bytes(3)}));
 }
 
-TEST(Running, LeavesOutAndCountsWhatFailsIfItIsToldTo) {
+TEST(OpenGraph, LeavesOutAndCountsWhatFailsIfItIsToldTo) {
   const auto odd_fails = [](std::int64_t i) { return i % 2 == 1 ? throw std::runtime_error("odd") : i; };
   Opened map(first_numbers(101).then(mapped(odd_fails, OnError::skip)));
   EXPECT_EQ(map.numbers().size(), 51u);
@@ -282,14 +283,14 @@ TEST(Running, LeavesOutAndCountsWhatFailsIfItIsToldTo) {
   EXPECT_EQ(flat_map.counts()[1].skipped, 4);
 }
 
-TEST(Running, LetsPassWhatIsNoFailureOfAStage) {
+TEST(OpenGraph, LetsPassWhatIsNoFailureOfAStage) {
   struct Interrupted {};
   const auto graph =
       first_numbers(5).then(mapped([](std::int64_t) -> std::int64_t { throw Interrupted(); }, OnError::skip));
   EXPECT_THROW(items_of(graph), Interrupted);
 }
 
-TEST(Running, FailsInTheStageThatCannotBeOpened) {
+TEST(OpenGraph, FailsInTheStageThatCannotBeOpened) {
   class Closed final : public ItemSource {
    public:
     std::string describe() const override { return "closed"; }
@@ -302,7 +303,7 @@ TEST(Running, FailsInTheStageThatCannotBeOpened) {
   EXPECT_EQ(failure.kind, ErrorKind::source);
 }
 
-TEST(Running, TakesStreamsInsteadOfStagesAsTheyAre) {
+TEST(OpenGraph, TakesStreamsInsteadOfStagesAsTheyAre) {
   class Lost final : public Iterator {
    public:
     std::optional<Item> next() override {
@@ -334,7 +335,7 @@ TEST(Running, TakesStreamsInsteadOfStagesAsTheyAre) {
   EXPECT_EQ(number_in(*again->next()), 0);
 }
 
-TEST(Running, KeepsNaN) {
+TEST(OpenGraph, KeepsNaN) {
   const auto nan = std::numeric_limits<double>::quiet_NaN();
   const auto graph = Graph::source(trees({nan, 1.0, nan})).then(Batch{2}).then(Unbatch{}).then(Shuffle{1});
   EXPECT_THAT(items_of(graph), ElementsAre(Tree(nan), Tree(1.0), Tree(nan)));
