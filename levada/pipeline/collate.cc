@@ -14,7 +14,7 @@ namespace {
 /// The same node of each sample.
 using Nodes = std::vector<const Tree*>;
 
-std::string say(const Leaf& leaf) {
+std::string describe(const Leaf& leaf) {
   return std::visit(
       Overloaded{
           [](None) { return std::string("None"); }, [](bool) { return std::string("a boolean"); },
@@ -24,8 +24,8 @@ std::string say(const Leaf& leaf) {
       leaf);
 }
 
-std::string say(const Tree& node) {
-  if (node.is_leaf()) return say(node.leaf());
+std::string describe(const Tree& node) {
+  if (node.is_leaf()) return describe(node.leaf());
   constexpr std::array<std::string_view, 5> kinds = {"", "list", "tuple", "dict", "record"};
   const Container& container = node.container();
   const auto kind = kinds[static_cast<std::size_t>(container.kind)];
@@ -84,7 +84,7 @@ class Collating {
       throw SourceError(
           fmt::format("sample {}: {} is {}, but of sample {} it is {}; samples of a batch are alike: map "
                       "them to one form",
-                      first_ + static_cast<std::int64_t>(i), place(), say(*nodes[i]), first_, say(model)));
+                      first_ + static_cast<std::int64_t>(i), place(), describe(*nodes[i]), first_, describe(model)));
     }
     return model.is_leaf() ? batch_of_leaves(nodes) : batch_of_containers(nodes);
   }
@@ -116,10 +116,11 @@ class Collating {
   Tree batch_of_tensors(const Nodes& nodes, const Tensor& model) {
     const std::size_t bytes = model.view().byte_count();
     if (!model.dtype().is_byte_sized()) {
-      throw Unsupported(fmt::format("{} is {}, which cannot lie side by side", place(), say(Leaf(model))));
+      throw Unsupported(fmt::format("{} is {}, which cannot lie side by side", place(), describe(Leaf(model))));
     }
     if (model.shape().rank() == Shape::max_rank) {
-      throw Unsupported(fmt::format("{} is {}: there is no room for one dimension more", place(), say(Leaf(model))));
+      throw Unsupported(
+          fmt::format("{} is {}: there is no room for one dimension more", place(), describe(Leaf(model))));
     }
     Tensor batch = memory_.empty(model.dtype(), shape_of_batch(model, nodes.size()));
     std::byte* to = batch.mutable_bytes().data();

@@ -1,4 +1,4 @@
-// The consumer's end: gives orders, takes what the workers give.
+// The consumer's end of a pipeline: sends commands, receives the workers' items.
 #pragma once
 
 #include <atomic>
@@ -12,30 +12,30 @@
 
 namespace levada::pipeline {
 
-/// Two threads may use it at a time, as where a Prefetch stands in the consumer: one that takes items, and one that
-/// gives orders.
+/// Two threads may use it at a time, one that takes items and one that sends commands, for example if the consumer runs
+/// a Prefetch.
 class ConsumerEndpoint {
  public:
   /// `process` and `log`, which may be null, outlive it.
   ConsumerEndpoint(const Process& process, const Placement& placement, StageLog* log = nullptr);
 
-  // ---- orders. Throw Timeout, PeerLost, naming the process.
+  // ---- commands. They throw Timeout and PeerLost, naming the process.
 
-  /// Of what stands behind the first `items`, where the placement is one-to-one.
+  /// Returns the cursor after the first `items`, for a placement that is one-to-one.
   static Cursor cursor_behind(std::int64_t items);
-  /// Begins anew, at first or at a cursor. Nobody is taking items.
+  /// Begins a pass, at its first item or at a cursor. No thread is taking items.
   void reset(std::int64_t epoch, const std::optional<Cursor>& cursor);
   void pause();
   void resume();
-  /// Lets nobody make items that nobody will take, until the next reset.
+  /// Stops all processes from making items, which the consumer will not take, until the next reset.
   void halt();
-  /// Whether all have answered in time.
+  /// Returns whether all processes have acknowledged in time.
   bool shutdown(Deadline deadline);
-  /// What each other process said last; asked anew where all answer within `timeout`.
+  /// Returns the last acknowledgement of each other process: new ones, if all answer within `timeout`.
   std::vector<protocol::Ack> reports(bool with_trace, Duration timeout);
   const Traffic& traffic() const { return traffic_; }
 
-  /// Ends the wait of whoever is taking items: it is thrown WorkerRuntime::Interrupted, until the next reset.
+  /// Ends the wait of a thread that is taking items, which throws WorkerRuntime::Interrupted, until the next reset.
   void interrupt();
 
   // ---- items
@@ -49,8 +49,8 @@ class ConsumerEndpoint {
     std::vector<Item> items;
     std::size_t next = 0;
     std::optional<Failure> failure;
-    protocol::WorkerSnapshot start;  ///< what it would make again ...
-    std::int64_t start_outputs = 0;  ///< ... after so many items of this pass
+    protocol::WorkerSnapshot start;  ///< a snapshot of the worker ...
+    std::int64_t start_outputs = 0;  ///< ... and the number of its items of this pass before it
   };
   /// Where a pass begins.
   struct ResumePoint {
@@ -66,7 +66,7 @@ class ConsumerEndpoint {
   void publish_command(decltype(protocol::Command::what) what, Deadline deadline);
   void await_acks(Deadline deadline);
   bool all_acked() const;
-  /// Of those who have not answered order `number` yet.
+  /// Returns the channels of processes that have not acknowledged command `number`.
   std::vector<Channel*> unacked(std::uint64_t number) const;
   bool has_left(int rank) const;
   void receive_acks();
@@ -100,19 +100,19 @@ class ConsumerEndpoint {
   StageLog* log_;
   Traffic traffic_;
 
-  std::mutex issuing_;  ///< orders go out in the order of their numbers
+  std::mutex issuing_;  ///< commands are sent in the order of their numbers
   std::mutex receiving_acks_;
-  mutable std::mutex control_;  ///< guards who has answered, and what
+  mutable std::mutex control_;  ///< guards the acknowledgements
   std::shared_ptr<Channel> command_channel_;
   std::vector<std::shared_ptr<Channel>> ack_channels_;
   protocol::CommandLog command_log_;
   std::vector<std::string> names_;        ///< by rank
   std::vector<protocol::Ack> last_acks_;  ///< by rank from 1 on
-  std::vector<bool> left_;                ///< by rank from 1 on: no more answers come
+  std::vector<bool> left_;                ///< by rank from 1 on: no more acknowledgements arrive
   std::atomic<bool> all_named_{false};
   std::atomic<bool> paused_{false}, interrupted_{false}, wakes_{false};
 
-  // Of the pass under way.
+  // The pass under way.
   std::uint64_t pass_ = 0;
   protocol::OrderedMerge merge_;
   std::vector<WorkerQueue> queues_;
@@ -120,7 +120,7 @@ class ConsumerEndpoint {
   std::int64_t outputs_before_ = 0;
   bool halted_ = false;
 
-  std::atomic<bool> over_{false};  ///< all have been told to end, or are about to be
+  std::atomic<bool> over_{false};  ///< the command to shut down has been sent, or is about to be
 };
 
 }  // namespace levada::pipeline

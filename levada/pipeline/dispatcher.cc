@@ -124,7 +124,7 @@ class Dispatcher {
     std::size_t bytes = 0;
     for (const auto& outgoing : outgoing_) bytes += outgoing->take_bytes();
     sizer_.sent(made, bytes);
-    loop_.gave(assigner_.number());
+    loop_.count_sent(assigner_.number());
     if (!failure) loop_.send(outgoing_);
     return failure;
   }

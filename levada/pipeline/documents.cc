@@ -19,7 +19,7 @@ namespace {
 constexpr std::int64_t ignored_label = -100;
 constexpr std::array<std::string_view, 3> made_here = {"position_ids", "cu_seqlens", "max_seqlen"};
 
-std::string say(const Tensor& tensor) {
+std::string describe(const Tensor& tensor) {
   return fmt::format("{} {}", tensor.dtype().name(), tensor.shape().to_string());
 }
 
@@ -78,7 +78,7 @@ Tensor field_of(const std::string& name, const Tensor& tensor, std::optional<std
   if (!view.device().is_cpu())
     throw InvalidArgument(fmt::format("{} is not in this machine's memory; copy it there", name));
   if (view.shape().rank() != 1 || !view.dtype().is_byte_sized()) {
-    throw InvalidArgument(fmt::format("{} is {}; a document is an array of one dimension", name, say(tensor)));
+    throw InvalidArgument(fmt::format("{} is {}; a document is an array of one dimension", name, describe(tensor)));
   }
   if (tokens && view.shape()[0] != *tokens) {
     throw InvalidArgument(
@@ -89,7 +89,7 @@ Tensor field_of(const std::string& name, const Tensor& tensor, std::optional<std
 
 Tensor integers_of(const std::string& name, const Tensor& tensor) {
   if (auto integers = as_integers(tensor)) return *std::move(integers);
-  throw InvalidArgument(fmt::format("{} is {}; it must be integers", name, say(tensor)));
+  throw InvalidArgument(fmt::format("{} is {}; it must be integers", name, describe(tensor)));
 }
 
 void write_ids(std::span<const std::int64_t> ids, IdSpan to) {
@@ -145,7 +145,8 @@ DocumentPtr DocumentReader::read(const Arrays& item) {
       check_range(field->first, *document.labels, tensor, -largest_id_ - 1, largest_id_);
     } else if (field->first == "loss_mask") {
       document.loss_mask = as_reals(tensor);
-      if (!document.loss_mask) throw InvalidArgument(fmt::format("loss_mask is {}; it must be numbers", say(tensor)));
+      if (!document.loss_mask)
+        throw InvalidArgument(fmt::format("loss_mask is {}; it must be numbers", describe(tensor)));
     } else {
       others.emplace_back(field->first, std::move(tensor));
     }

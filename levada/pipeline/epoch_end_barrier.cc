@@ -11,18 +11,18 @@
 namespace levada::pipeline {
 namespace {
 
-/// What a rank says takes in what it said before, so nothing is lost where there is no room for it.
+/// A report includes the earlier ones, so nothing is lost if there is no room to send one.
 constexpr int window = 4;
 
-/// Throws CorruptMessage for what takes back what `rank` said before.
-void replace(Lookahead& before, Lookahead said, int rank) {
-  if (said.until < before.until || before.kind != Lookahead::Kind::there) {
-    throw CorruptMessage(0, fmt::format("rank {} takes back what it said of item {} of its epoch", rank, before.until));
+/// Throws CorruptMessage for a report that contradicts an earlier one of `rank`.
+void replace(Lookahead& before, Lookahead reported, int rank) {
+  if (reported.until < before.until || before.kind != Lookahead::Kind::there) {
+    throw CorruptMessage(0, fmt::format("rank {} contradicts its report on item {} of its epoch", rank, before.until));
   }
-  before = std::move(said);
+  before = std::move(reported);
 }
 
-/// Puts back what stood on the status board when the wait is over.
+/// Restores the status on the board when the wait is over.
 class Waiting {
  public:
   Waiting(Engine& engine, const std::string& stage, std::int64_t item, int rank)
@@ -33,7 +33,7 @@ class Waiting {
     try {
       engine_.post(before_);
     } catch (const Error&) {
-      // The group has ended; nobody reads the board any more.
+      // The group has ended; no rank reads the board any more.
     }
   }
   Waiting(const Waiting&) = delete;
@@ -72,14 +72,14 @@ EndTree::EndTree(int rank, int ranks, int group) : rank_(rank) {
   }
 }
 
-void EndTree::say(Lookahead mine) {
+void EndTree::report(Lookahead mine) {
   mine.failed_rank = mine.kind == Lookahead::Kind::failed ? rank_ : 0;
   replace(mine_, std::move(mine), rank_);
   pass_on();
 }
 
-void EndTree::receive(std::size_t link, Lookahead said) {
-  replace(links_[link].current, std::move(said), links_[link].from);
+void EndTree::receive(std::size_t link, Lookahead reported) {
+  replace(links_[link].current, std::move(reported), links_[link].from);
   pass_on();
 }
 
@@ -110,7 +110,7 @@ std::optional<EndTree::Outcome> EndTree::outcome(std::int64_t item) const {
   return Outcome{of_all_.kind, of_all_.failed_rank, of_all_.failure ? &*of_all_.failure : nullptr};
 }
 
-bool EndTree::has_told(std::int64_t item) const {
+bool EndTree::has_sent(std::int64_t item) const {
   return std::ranges::all_of(links_, [&](const Link& link) { return !sends(link) || link.sent.knows(item); });
 }
 
@@ -118,7 +118,7 @@ bool EndTree::has_told(std::int64_t item) const {
 
 namespace {
 
-/// A group of its own: what this rank does meanwhile on others, on whatever thread, opens no channels in it.
+/// A group of its own, so that other work of this rank, on any thread, opens no channels in it.
 std::shared_ptr<Engine> group_of_all(Engine& engine) {
   std::vector<int> ranks(static_cast<std::size_t>(engine.info().size));
   std::iota(ranks.begin(), ranks.end(), 0);
@@ -138,20 +138,20 @@ EpochEndBarrier::EpochEndBarrier(std::shared_ptr<Engine> all_ranks, EpochEndBarr
   }
 }
 
-void EpochEndBarrier::say(const Lookahead& mine) {
-  tree_.say(mine);
-  tell();
+void EpochEndBarrier::report(const Lookahead& mine) {
+  tree_.report(mine);
+  send();
 }
 
-/// Whether all there is to tell has been sent.
-bool EpochEndBarrier::tell() {
+/// Returns whether everything has been sent.
+bool EpochEndBarrier::send() {
   bool all = true;
   for (std::size_t i = 0; i < channels_.size(); ++i) {
     const auto& link = tree_.links()[i];
     if (!tree_.sends(link) || link.sent == link.current) continue;
     const Bytes message = encode(link.current);
     Block block = allocate(*engine_, message.size(), Deadline::after(options_.timeout), options_.stage);
-    std::ranges::copy(message, block.memory().begin());  // not payload: what ranks say to each other
+    std::ranges::copy(message, block.memory().begin());  // not payload: reports of ranks
     if (engine_->try_publish(*channels_[i], block, message.size())) tree_.sent(i);
     else all = false;
   }
@@ -162,15 +162,15 @@ EndTree::Outcome EpochEndBarrier::await(std::int64_t item) {
   const auto deadline = Deadline::after(options_.timeout);
   Reminder reminder(options_.remind_after);
   for (;;) {
-    tell();
+    send();
     const auto known = tree_.outcome(item);
-    // Told before it is given: others may wait for that word while this rank's caller waits for them.
-    if (known && tree_.has_told(item)) return *known;
+    // Sent before it is returned: others may wait for this report while this rank's caller waits for them.
+    if (known && tree_.has_sent(item)) return *known;
     if (!receive()) wait_for(rank_missing(item), item, deadline, reminder);
   }
 }
 
-/// A word of each. Whether there was any.
+/// Receives one report of each rank. Returns whether there was any.
 bool EpochEndBarrier::receive() {
   bool any = false;
   for (std::size_t i = 0; i < channels_.size(); ++i) {
@@ -184,7 +184,7 @@ bool EpochEndBarrier::receive() {
   return any;
 }
 
-/// The first whose word on the item is missing; where none is, one that has no room for this rank's.
+/// Returns the first rank whose report on the item is missing; if none is, a rank without room for this rank's report.
 int EpochEndBarrier::rank_missing(std::int64_t item) {
   int missing = -1;
   for (std::size_t i = 0; i < channels_.size(); ++i) {
@@ -201,7 +201,7 @@ int EpochEndBarrier::rank_missing(std::int64_t item) {
 }
 
 void EpochEndBarrier::wait_for(int missing, std::int64_t item, Deadline deadline, Reminder& reminder) {
-  // Of all, also those whose word is known: one that has no room to tell others waits for this rank to receive.
+  // Of all ranks, also those that have reported: one without room to send waits for this rank to receive.
   std::vector<Channel*> receive, room;
   for (std::size_t i = 0; i < channels_.size(); ++i) {
     const auto& link = tree_.links()[i];

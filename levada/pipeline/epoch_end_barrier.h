@@ -1,4 +1,4 @@
-// Ranks that go through their items together: all end where the first of them does, and fail with it.
+// A barrier at the end of an epoch: all ranks end at the item at which the first of them ends or fails.
 #pragma once
 
 #include <cstdint>
@@ -16,31 +16,31 @@
 
 namespace levada::pipeline {
 
-/// What is known of the items of a rank, or of several ranks: those before `until` are there on all, and then one of
-/// them ends, or fails, or more may come.
+/// What is known about the items of one or several ranks: all of them have the items before `until`, and then one of
+/// them ends, or fails, or more items may follow.
 struct Lookahead {
   enum class Kind : std::uint8_t { there = 1, ended = 2, failed = 3 };
   std::int64_t until = 0;
   Kind kind = Kind::there;
-  std::int32_t failed_rank = 0;    ///< where failed
-  std::optional<Failure> failure;  ///< where failed
+  std::int32_t failed_rank = 0;    ///< if failed
+  std::optional<Failure> failure;  ///< if failed
   static auto fields(auto& self) { return std::tie(self.until, self.kind, self.failed_rank, self.failure); }
   bool operator==(const Lookahead&) const = default;
 
-  /// Whether it says what becomes of that item.
+  /// Returns whether it decides that item's outcome.
   bool knows(std::int64_t item) const { return until > item || kind != Kind::there; }
 };
 constexpr Lookahead::Kind last_of(Lookahead::Kind) {
   return Lookahead::Kind::failed;
 }
-/// Returns what both together know: the earlier of the two. At one item, one of which more is to be told goes before a
-/// failure, that of the lowest rank before others, and a failure before an end.
+/// Returns what is known about the ranks of both: the earlier of the two. At the same item, one to which more may be
+/// added precedes a failure, the failure of a lower rank precedes others, and a failure precedes an end.
 const Lookahead& earlier(const Lookahead& a, const Lookahead& b);
 
-/// What one rank has been told, and passes on: a minimum over all ranks, in groups of groups. Each rank tells its group
-/// what it knows of itself; the first of each group tells a group of such first ones what is known of its own, and so
-/// on. What the topmost group knows comes back the same way. So a rank sends and receives some group_size messages a
-/// level, and in a job of one group there is nothing to pass on. A value.
+/// One rank's state in a minimum over all ranks, which is computed along a tree of groups. Each rank reports to its
+/// group; the first rank of each group reports the group's minimum to a group of such first ranks, and so on. The
+/// result of the topmost group is sent down the same way. So a rank sends and receives about group_size messages per
+/// level, and in a job of one group nothing is forwarded. A value.
 class EndTree {
  public:
   static constexpr int group_size = 16;
@@ -49,30 +49,30 @@ class EndTree {
   /// A multicast that this rank sends or receives.
   struct Link {
     int level = 0;
-    bool is_result = false;  ///< what is known of all ranks; else what `from` knows of itself and of those below it
+    bool is_result = false;  ///< carries the minimum over all ranks; else that over `from` and the ranks below it
     int from = 0;
     std::vector<int> to;
-    Lookahead current;  ///< what has been received, or is to be sent
+    Lookahead current;  ///< received last, or to be sent
     Lookahead sent;
   };
   std::span<const Link> links() const { return links_; }
   bool sends(const Link& link) const { return link.from == rank_; }
 
-  /// Throw CorruptMessage for what takes back what was said before.
-  void say(Lookahead mine);
-  void receive(std::size_t link, Lookahead said);
+  /// Both throw CorruptMessage for a report that contradicts an earlier one.
+  void report(Lookahead mine);
+  void receive(std::size_t link, Lookahead reported);
   void sent(std::size_t link) { links_[link].sent = links_[link].current; }
 
-  /// What becomes of an item, the same on all ranks: it is there on all; or all end; or, where it failed on any, all
-  /// fail as the lowest rank that did. Empty until all have said.
+  /// The outcome of an item, the same on all ranks: all have it; or all end; or, if it failed on some, all fail as the
+  /// lowest of these ranks. Empty until all ranks have reported.
   struct Outcome {
     Lookahead::Kind kind = Lookahead::Kind::there;
     int failed_rank = -1;
-    const Failure* failure = nullptr;  ///< where failed; as long as nothing is applied
+    const Failure* failure = nullptr;  ///< if failed; valid until the next report
   };
   std::optional<Outcome> outcome(std::int64_t item) const;
-  /// Whether all that others need of this rank for that item has been sent.
-  bool has_told(std::int64_t item) const;
+  /// Returns whether this rank has sent all that others need for that item.
+  bool has_sent(std::int64_t item) const;
 
  private:
   void pass_on();
@@ -86,29 +86,30 @@ class EndTree {
 
 struct EpochEndBarrierOptions {
   std::string stage = "full_sync";              ///< for people
-  Duration timeout = std::chrono::minutes(30);  ///< for what another rank says
+  Duration timeout = std::chrono::minutes(30);  ///< for another rank's report
   Duration remind_after = Reminder::after;      ///< of one wait: as Reminder does
   std::function<void()> poll = {};              ///< called now and then while waiting; what it throws ends the wait
 };
 
-/// One rank's end of it. A rank says of many of its items at once what it knows as soon as it knows, and then does its
-/// work; by the time when it wants them, the others have said the same of theirs. Ranks may begin at different items,
-/// those before which are there on all. One thread at a time.
+/// One rank's end of the barrier. A rank reports many of its items at once, as soon as it has them, and then does its
+/// work; by the time it needs them, the others have reported theirs. Ranks may begin at different items; all ranks have
+/// the items before those. One thread at a time.
 class EpochEndBarrier {
  public:
-  /// Collective, but waits for nobody: all ranks make theirs in the same order.
+  /// Collective, but does not wait: all ranks construct theirs in the same order.
   EpochEndBarrier(std::shared_ptr<Engine> all_ranks, EpochEndBarrierOptions options);
 
-  /// Waits for nobody: what finds no room is told with what is said next, or in await(). Throws Timeout.
-  void say(const Lookahead& mine);
-  /// What becomes of item `item`, once all have said, and have been told what this rank says of it. Throws Timeout,
-  /// which tells who waits for whom; EngineError for a rank that left without a word; PeerLost; CorruptMessage.
+  /// Does not wait: a report for which there is no room is sent with the next one, or in await(). Throws Timeout.
+  void report(const Lookahead& mine);
+  /// Waits until all ranks have reported item `item` and this rank's report has been sent, and returns the outcome.
+  /// Throws Timeout, naming the waiting and the awaited rank; EngineError if a rank left without a report; PeerLost;
+  /// CorruptMessage.
   EndTree::Outcome await(std::int64_t item);
 
   int rank() const { return engine_->info().rank; }
 
  private:
-  bool tell();
+  bool send();
   bool receive();
   int rank_missing(std::int64_t item);
   void wait_for(int missing, std::int64_t item, Deadline deadline, Reminder& reminder);

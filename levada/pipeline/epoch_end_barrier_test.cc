@@ -36,29 +36,29 @@ struct Ending {
 
 /// Goes through `items` items of this rank's, of which it looks `bunch` ahead, and after which it ends or, where
 /// `fails`, throws; gives how it ended.
-Ending go_through(EpochEndBarrier& agreement, std::int64_t items, bool fails, std::int64_t bunch = 1,
+Ending go_through(EpochEndBarrier& barrier, std::int64_t items, bool fails, std::int64_t bunch = 1,
                   std::int64_t begin = 0) {
-  std::int64_t said = begin;
+  std::int64_t reported = begin;
   for (std::int64_t item = begin;; ++item) {
-    if (item == said && said <= items) {
+    if (item == reported && reported <= items) {
       Lookahead mine{.until = std::min(item + bunch, items)};
-      said = item + bunch;
-      if (said > items) mine.kind = fails ? Kind::failed : Kind::ended;
+      reported = item + bunch;
+      if (reported > items) mine.kind = fails ? Kind::failed : Kind::ended;
       if (mine.kind == Kind::failed) {
-        mine.failure = Failure{.stage = "map", .process = "rank " + std::to_string(agreement.rank()), .item = items};
+        mine.failure = Failure{.stage = "map", .process = "rank " + std::to_string(barrier.rank()), .item = items};
       }
-      agreement.say(mine);
+      barrier.report(mine);
     }
-    const auto all = agreement.await(item);
+    const auto all = barrier.await(item);
     if (all.kind == Kind::there) continue;
     return {all.kind, item, all.failed_rank, all.failure ? std::optional(*all.failure) : std::nullopt};
   }
 }
 
 /// Tells `tree` what `from` says to its group.
-void hear(EndTree& tree, int from, const Lookahead& said) {
+void receive_from(EndTree& tree, int from, const Lookahead& reported) {
   for (std::size_t i = 0; i < tree.links().size(); ++i) {
-    if (tree.links()[i].from == from && !tree.links()[i].is_result) return tree.receive(i, said);
+    if (tree.links()[i].from == from && !tree.links()[i].is_result) return tree.receive(i, reported);
   }
   FAIL() << "rank " << from << " tells this one nothing";
 }
@@ -66,24 +66,24 @@ void hear(EndTree& tree, int from, const Lookahead& said) {
 TEST(EndTree, KnowsOnceAllHaveSaid) {
   EndTree tree(0, 3);
   EXPECT_FALSE(tree.outcome(0));
-  tree.say({.until = 5});
-  hear(tree, 1, {.until = 3, .kind = Kind::ended});
+  tree.report({.until = 5});
+  receive_from(tree, 1, {.until = 3, .kind = Kind::ended});
   EXPECT_FALSE(tree.outcome(0));
-  hear(tree, 2, {.until = 2});
+  receive_from(tree, 2, {.until = 2});
   EXPECT_EQ(tree.outcome(1)->kind, Kind::there);
   EXPECT_FALSE(tree.outcome(2)) << "rank 2 may fail there";
   EXPECT_FALSE(tree.outcome(3)) << "or at 3";
-  hear(tree, 2, {.until = 9});
+  receive_from(tree, 2, {.until = 9});
   EXPECT_EQ(tree.outcome(2)->kind, Kind::there);
   EXPECT_EQ(tree.outcome(3)->kind, Kind::ended);
 }
 
 TEST(EndTree, AFailureGoesBeforeAnEndAndTheLowestRanksBeforeOthers) {
   EndTree tree(0, 4);
-  tree.say({.until = 3, .kind = Kind::ended});
-  hear(tree, 1, {4, Kind::failed, 1, Failure{.message = "later"}});
-  hear(tree, 3, {3, Kind::failed, 3, Failure{.message = "second"}});
-  hear(tree, 2, {3, Kind::failed, 2, Failure{.message = "first"}});
+  tree.report({.until = 3, .kind = Kind::ended});
+  receive_from(tree, 1, {4, Kind::failed, 1, Failure{.message = "later"}});
+  receive_from(tree, 3, {3, Kind::failed, 3, Failure{.message = "second"}});
+  receive_from(tree, 2, {3, Kind::failed, 2, Failure{.message = "first"}});
   EXPECT_EQ(tree.outcome(2)->kind, Kind::there);
   const auto outcome = tree.outcome(3);
   EXPECT_EQ(outcome->kind, Kind::failed);
@@ -93,10 +93,10 @@ TEST(EndTree, AFailureGoesBeforeAnEndAndTheLowestRanksBeforeOthers) {
 
 TEST(EndTree, RefusesWhatTakesBackWhatWasSaid) {
   EndTree tree(0, 1);
-  tree.say({.until = 5});
-  EXPECT_THROW(tree.say({.until = 4}), CorruptMessage);
-  tree.say({.until = 5, .kind = Kind::ended});
-  EXPECT_THROW(tree.say({.until = 6}), CorruptMessage);
+  tree.report({.until = 5});
+  EXPECT_THROW(tree.report({.until = 4}), CorruptMessage);
+  tree.report({.until = 5, .kind = Kind::ended});
+  EXPECT_THROW(tree.report({.until = 6}), CorruptMessage);
 }
 
 /// The trees of all ranks, and what they send each other.
@@ -106,8 +106,8 @@ class Forest {
     for (int rank = 0; rank < ranks; ++rank) trees_.emplace_back(rank, ranks, group);
   }
   EndTree& tree(int rank) { return trees_[static_cast<std::size_t>(rank)]; }
-  void say(int rank, const Lookahead& said) {
-    tree(rank).say(said);
+  void report(int rank, const Lookahead& reported) {
+    tree(rank).report(reported);
     pass_on(rank);
   }
   int max_sent() const { return std::ranges::max(sent_); }
@@ -147,7 +147,7 @@ TEST(EndTree, TakesFewMessagesABunchHoweverManyRanksThereAre) {
   std::iota(order.begin(), order.end(), 0);
   for (int bunch = 1; bunch <= bunches; ++bunch) {
     std::shuffle(order.begin(), order.end(), random);
-    for (const int rank : order) forest.say(rank, {.until = 16 * bunch});
+    for (const int rank : order) forest.report(rank, {.until = 16 * bunch});
     for (int rank = 0; rank < ranks; ++rank) {
       ASSERT_TRUE(forest.tree(rank).outcome(16 * bunch - 1)) << rank;
       ASSERT_FALSE(forest.tree(rank).outcome(16 * bunch)) << rank;
@@ -172,17 +172,17 @@ TEST(EndTree, AllRanksComeToTheSameEndWhateverTheGroups) {
       last.push_back(own);
       end = earlier(end, own);
     }
-    std::vector<std::int64_t> said(last.size(), 0);
+    std::vector<std::int64_t> reported(last.size(), 0);
     std::vector<int> left(last.size());
     std::iota(left.begin(), left.end(), 0);
     while (!left.empty()) {
       const auto at = random() % left.size();
       const int rank = left[at];
-      auto& until = said[static_cast<std::size_t>(rank)];
+      auto& until = reported[static_cast<std::size_t>(rank)];
       const auto& own = last[static_cast<std::size_t>(rank)];
       until = std::min(own.until, until + static_cast<std::int64_t>(random() % 8));
       const bool is_last = until == own.until && random() % 2 == 0;
-      forest.say(rank, is_last ? own : Lookahead{.until = until});
+      forest.report(rank, is_last ? own : Lookahead{.until = until});
       if (is_last) left.erase(left.begin() + static_cast<std::ptrdiff_t>(at));
     }
     for (int rank = 0; rank < ranks; ++rank) {
@@ -204,8 +204,8 @@ TEST(EpochEndBarrier, IsTheSameWhereGroupsTellEachOther) {
   std::atomic<int> same{0};
   for (int rank = 0; rank < ranks; ++rank) {
     threads.emplace_back([&, rank] {
-      EpochEndBarrier agreement(engines[static_cast<std::size_t>(rank)], {});
-      const Ending end = go_through(agreement, rank == 17 ? 41 : 50 + rank, rank == 17, 1 + rank % 5);
+      EpochEndBarrier barrier(engines[static_cast<std::size_t>(rank)], {});
+      const Ending end = go_through(barrier, rank == 17 ? 41 : 50 + rank, rank == 17, 1 + rank % 5);
       same += end.item == 41 && end.kind == Kind::failed && end.failed_rank == 17 && end.failure->process == "rank 17";
     });
   }
@@ -216,8 +216,8 @@ TEST(EpochEndBarrier, IsTheSameWhereGroupsTellEachOther) {
 TEST(EpochEndBarrier, EndsAllRanksWithTheShortest) {
   on_threads_and_processes(3, [](const std::shared_ptr<Engine>& engine) {
     const std::vector<std::int64_t> items = {7, 5, 300};
-    EpochEndBarrier agreement(engine, {});
-    const Ending end = go_through(agreement, items[static_cast<std::size_t>(engine->info().rank)], false);
+    EpochEndBarrier barrier(engine, {});
+    const Ending end = go_through(barrier, items[static_cast<std::size_t>(engine->info().rank)], false);
     require(end.item == 5 && end.kind == Kind::ended, "not at 5");
   });
 }
@@ -226,8 +226,8 @@ TEST(EpochEndBarrier, IsTheSameHoweverManyItemsRanksLookAhead) {
   for (const std::int64_t bunch : {2, 7, 64, 1000}) {
     on_threads_and_processes(3, [bunch](const std::shared_ptr<Engine>& engine) {
       const int rank = engine->info().rank;
-      EpochEndBarrier agreement(engine, {});
-      const Ending end = go_through(agreement, rank == 1 ? 501 : 600 + rank, false, rank == 0 ? 1 : bunch);
+      EpochEndBarrier barrier(engine, {});
+      const Ending end = go_through(barrier, rank == 1 ? 501 : 600 + rank, false, rank == 0 ? 1 : bunch);
       require(end.item == 501 && end.kind == Kind::ended, "not at 501");
     });
   }
@@ -236,22 +236,22 @@ TEST(EpochEndBarrier, IsTheSameHoweverManyItemsRanksLookAhead) {
 TEST(EpochEndBarrier, HoldsForRanksThatBeginAtDifferentItems) {
   on_threads_and_processes(2, [](const std::shared_ptr<Engine>& engine) {
     const int rank = engine->info().rank;
-    EpochEndBarrier agreement(engine, {});
-    require(go_through(agreement, 30 + rank, false, 4, 9 * rank).item == 30, "not at 30");
+    EpochEndBarrier barrier(engine, {});
+    require(go_through(barrier, 30 + rank, false, 4, 9 * rank).item == 30, "not at 30");
   });
 }
 
 TEST(EpochEndBarrier, IsWithOneselfWhereThereIsOneRank) {
   on_threads_and_processes(1, [](const std::shared_ptr<Engine>& engine) {
-    EpochEndBarrier agreement(engine, {});
-    require(go_through(agreement, 4, false).item == 4, "not at 4");
+    EpochEndBarrier barrier(engine, {});
+    require(go_through(barrier, 4, false).item == 4, "not at 4");
   });
 }
 
 TEST(EpochEndBarrier, FailsAllRanksWithTheOneThatFails) {
   on_threads_and_processes(3, [](const std::shared_ptr<Engine>& engine) {
-    EpochEndBarrier agreement(engine, {});
-    const Ending end = go_through(agreement, engine->info().rank == 2 ? 3 : 100, engine->info().rank == 2, 2);
+    EpochEndBarrier barrier(engine, {});
+    const Ending end = go_through(barrier, engine->info().rank == 2 ? 3 : 100, engine->info().rank == 2, 2);
     require(end.kind == Kind::failed && end.item == 3, "not at 3");
     require(end.failure == Failure{.stage = "map", .process = "rank 2", .item = 3}, "another failure");
     require(end.failed_rank == 2, "another rank");
@@ -260,8 +260,8 @@ TEST(EpochEndBarrier, FailsAllRanksWithTheOneThatFails) {
 
 TEST(EpochEndBarrier, IsOnTheLowestOfTheRanksThatFailAtOneItem) {
   on_threads_and_processes(4, [](const std::shared_ptr<Engine>& engine) {
-    EpochEndBarrier agreement(engine, {});
-    const Ending end = go_through(agreement, 2, engine->info().rank % 2 == 1);
+    EpochEndBarrier barrier(engine, {});
+    const Ending end = go_through(barrier, 2, engine->info().rank % 2 == 1);
     require(end.kind == Kind::failed && end.failed_rank == 1, "not rank 1's failure");
     require(end.failure->process == "rank 1", "another rank's failure");
   });
@@ -270,10 +270,10 @@ TEST(EpochEndBarrier, IsOnTheLowestOfTheRanksThatFailAtOneItem) {
 TEST(EpochEndBarrier, HoldsForOneEpochAfterTheOther) {
   on_threads_and_processes(2, [](const std::shared_ptr<Engine>& engine) {
     for (std::int64_t epoch = 0; epoch < 500; ++epoch) {
-      EpochEndBarrier agreement(engine, {});
+      EpochEndBarrier barrier(engine, {});
       const std::int64_t items = (epoch + engine->info().rank) % 3;
       const std::int64_t least = std::min(epoch % 3, (epoch + 1) % 3);
-      require(go_through(agreement, items, false).item == least, "epoch " + std::to_string(epoch));
+      require(go_through(barrier, items, false).item == least, "epoch " + std::to_string(epoch));
     }
   });
 }
@@ -281,12 +281,12 @@ TEST(EpochEndBarrier, HoldsForOneEpochAfterTheOther) {
 TEST(EpochEndBarrier, NamesTheRankThatLeftTheEpoch) {
   on_threads_and_processes(2, [](const std::shared_ptr<Engine>& engine) {
     if (engine->info().rank == 1) {
-      EpochEndBarrier(engine, {}).say({.until = 1});
+      EpochEndBarrier(engine, {}).report({.until = 1});
     } else {
-      EpochEndBarrier agreement(engine, {});
+      EpochEndBarrier barrier(engine, {});
       std::string error = "(none)";
       try {
-        go_through(agreement, 10, false);
+        go_through(barrier, 10, false);
       } catch (const PeerLost& e) {
         error = e.what();
       }
@@ -298,11 +298,11 @@ TEST(EpochEndBarrier, NamesTheRankThatLeftTheEpoch) {
 
 TEST(EpochEndBarrier, SaysWhomItWaitedForInVain) {
   const auto engines = inproc::make_group(2);
-  EpochEndBarrier agreement(engines[0], {.stage = "meet", .timeout = std::chrono::milliseconds(20)});
+  EpochEndBarrier barrier(engines[0], {.stage = "meet", .timeout = std::chrono::milliseconds(20)});
   engines[1]->post(Status::make("reading", 5, -1, "corpus.jsonl"));
-  agreement.say({.until = 8});
+  barrier.report({.until = 8});
   try {
-    agreement.await(7);
+    barrier.await(7);
     FAIL();
   } catch (const Timeout& error) {
     EXPECT_THAT(error.what(),
@@ -312,13 +312,13 @@ TEST(EpochEndBarrier, SaysWhomItWaitedForInVain) {
 
 TEST(EpochEndBarrier, SaysOnStandardErrorWhomItWaitsForIfThatTakesLong) {
   const auto engines = inproc::make_group(2);
-  EpochEndBarrier agreement(engines[0], {.stage = "meet",
-                                         .timeout = std::chrono::milliseconds(300),
-                                         .remind_after = std::chrono::milliseconds(20),
-                                         .poll = [] {}});
-  agreement.say({.until = 8});
+  EpochEndBarrier barrier(engines[0], {.stage = "meet",
+                                       .timeout = std::chrono::milliseconds(300),
+                                       .remind_after = std::chrono::milliseconds(20),
+                                       .poll = [] {}});
+  barrier.report({.until = 8});
   ::testing::internal::CaptureStderr();
-  EXPECT_THROW(agreement.await(7), Timeout);
+  EXPECT_THROW(barrier.await(7), Timeout);
   const auto text = ::testing::internal::GetCapturedStderr();
   EXPECT_THAT(text, StartsWith("levada: rank 0 waited "));
   EXPECT_THAT(text, HasSubstr(" in meet for step 7 from rank 1; rank 1: has posted nothing; still waiting\n"));
@@ -328,17 +328,17 @@ TEST(EpochEndBarrier, GivesNoItemThatOthersHaveNotBeenToldOf) {
   const auto engines = inproc::make_group(2);
   EpochEndBarrier ahead(engines[0], {.stage = "meet", .timeout = std::chrono::milliseconds(20)});
   EpochEndBarrier behind(engines[1], {.stage = "meet"});
-  behind.say({.until = 100});
+  behind.report({.until = 100});
   std::int64_t item = 0;
   try {
     for (; item < 100; ++item) {
-      ahead.say({.until = item + 1});
+      ahead.report({.until = item + 1});
       ahead.await(item);
     }
     FAIL() << "there is no end of room for words that nobody takes";
   } catch (const Timeout&) {
   }
-  behind.say({.until = 101});
+  behind.report({.until = 101});
   EXPECT_EQ(behind.await(item - 1).kind, Kind::there);
   EXPECT_EQ(ahead.await(item).kind, Kind::there);
 }
@@ -346,31 +346,31 @@ TEST(EpochEndBarrier, GivesNoItemThatOthersHaveNotBeenToldOf) {
 TEST(EpochEndBarrier, LetsItsCallerEndAWait) {
   const auto engines = inproc::make_group(2);
   struct Interrupted {};
-  EpochEndBarrier agreement(engines[0], {.poll = [] { throw Interrupted{}; }});
-  agreement.say({.until = 1});
-  EXPECT_THROW(agreement.await(0), Interrupted);
+  EpochEndBarrier barrier(engines[0], {.poll = [] { throw Interrupted{}; }});
+  barrier.report({.until = 1});
+  EXPECT_THROW(barrier.await(0), Interrupted);
 }
 
 TEST(EpochEndBarrier, FindsALostRank) {
   const auto engines = inproc::make_group(2);
   EpochEndBarrier first(engines[0], {}), second(engines[1], {});
-  first.say({.until = 1});
-  second.say({.until = 1});
+  first.report({.until = 1});
+  second.report({.until = 1});
   inproc::lose(*engines[1]);
   EXPECT_EQ(first.await(0).kind, Kind::there) << "what it said before holds";
-  EXPECT_THROW(first.say({.until = 2}), PeerLost);
+  EXPECT_THROW(first.report({.until = 2}), PeerLost);
 }
 
 TEST(EpochEndBarrier, FindsAKilledProcessWithinASecond) {
   const auto body = [](const std::shared_ptr<Engine>& engine) {
-    EpochEndBarrier agreement(engine, {});
-    agreement.say({.until = 1});
-    agreement.await(0);
+    EpochEndBarrier barrier(engine, {});
+    barrier.report({.until = 1});
+    barrier.await(0);
     if (engine->info().rank == 1) ::raise(SIGKILL);
     const auto begin = Clock::now();
     try {
-      agreement.say({.until = 2});
-      agreement.await(1);
+      barrier.report({.until = 2});
+      barrier.await(1);
     } catch (const PeerLost& lost) {
       require(lost.rank() == 1, "another rank");
       require(Clock::now() - begin < std::chrono::seconds(1), "late");

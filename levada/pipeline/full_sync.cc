@@ -28,7 +28,7 @@ Failure own_failure(const std::exception_ptr& error) {
 class FullSyncIterator final : public StageIterator {
  public:
   FullSyncIterator(const GraphContextPtr& context, int stage, const std::function<StagePtr()>& open_input)
-      : StageIterator(context, stage, nullptr), agreement_(context->all_ranks, options(*context, stage)) {
+      : StageIterator(context, stage, nullptr), barrier_(context->all_ranks, options(*context, stage)) {
     try {
       source_.emplace(context, stage, open_input());
     } catch (const std::exception&) {
@@ -48,7 +48,7 @@ class FullSyncIterator final : public StageIterator {
     const auto all = await();
     if (all.kind == Lookahead::Kind::ended) return std::nullopt;
     if (all.kind == Lookahead::Kind::failed) {
-      if (all.failed_rank == agreement_.rank()) std::rethrow_exception(thrown_);
+      if (all.failed_rank == barrier_.rank()) std::rethrow_exception(thrown_);
       throw StageFailed(*all.failure);
     }
     if (num_inputs_ == bunch_ && !is_over_) look();
@@ -77,12 +77,12 @@ class FullSyncIterator final : public StageIterator {
       is_over_ = true;
       mine.kind = Lookahead::Kind::failed;
       mine.failure = own_failure(thrown_);
-      mine.failure->process = fmt::format("rank {}, {}", agreement_.rank(),
+      mine.failure->process = fmt::format("rank {}, {}", barrier_.rank(),
                                           mine.failure->process.empty() ? context_->process : mine.failure->process);
     } else if (is_over_) {
       mine.kind = Lookahead::Kind::ended;
     }
-    agreement_.say(mine);
+    barrier_.report(mine);
     if (at_once) std::rethrow_exception(thrown_);
   }
 
@@ -103,7 +103,7 @@ class FullSyncIterator final : public StageIterator {
 
   EndTree::Outcome await() {
     try {
-      return waited([&] { return agreement_.await(num_inputs_); });
+      return waited([&] { return barrier_.await(num_inputs_); });
     } catch (const std::exception&) {
       if (thrown_ && ahead_.empty()) std::rethrow_exception(thrown_);  // what happened here says more
       throw;
@@ -125,7 +125,7 @@ class FullSyncIterator final : public StageIterator {
   /// Items of a bunch: two of them are kept, whatever their size, and a message costs what some ten items do.
   static constexpr std::int64_t max_items = 16;
 
-  EpochEndBarrier agreement_;
+  EpochEndBarrier barrier_;
   std::optional<CheckpointedInput> source_;  ///< empty where it could not be opened
   MessageSizer sizer_{max_items};
   bool looked_ = false;

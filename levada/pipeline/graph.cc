@@ -100,7 +100,7 @@ std::string fault_of(const Operation& operation, std::size_t inputs) {
 /// How many stages an operation has before it.
 struct Inputs {
   std::size_t least, most;
-  std::string_view said;
+  std::string_view text;
 };
 Inputs inputs_of(const Operation& operation) {
   if (std::holds_alternative<Source>(operation)) return {0, 0, "no stages"};
@@ -263,7 +263,7 @@ Graph Graph::join(Operation operation, const std::vector<Graph>& inputs, std::st
   if (const auto fault = fault_of(last.operation, inputs.size()); !fault.empty()) refuse(last.name, fault);
   const Inputs wanted = inputs_of(last.operation);
   if (inputs.size() < wanted.least || inputs.size() > wanted.most) {
-    refuse(last.name, fmt::format("it has {} stages before it, and needs {}", inputs.size(), wanted.said));
+    refuse(last.name, fmt::format("it has {} stages before it, and needs {}", inputs.size(), wanted.text));
   }
   for (const Graph& input : inputs) last.inputs.push_back(state.merge(*input.state_));
   state.assign_names();

@@ -15,21 +15,21 @@
 
 namespace levada::pipeline {
 
-/// Where items come from. Shared by the copies of a graph; what it opens is a process's own.
+/// Where items come from. The copies of a graph share it; each process opens its own iterators.
 class ItemSource {
  public:
   virtual ~ItemSource() = default;
   /// For people: "corpus.jsonl", "range".
   virtual std::string describe() const = 0;
-  /// Whether open() keeps to a Partition by itself, so that what is left out is not even read: by files, byte ranges of
+  /// Returns whether open() yields only its Partition, so that other items are not even read: by files, byte ranges of
   /// a .jsonl, ranges of an index.
   virtual bool divides() const = 0;
-  /// Whether part p of n is items p, p + n, p + 2n, ... of the whole.
+  /// Returns whether partition p of n has items p, p + n, p + 2n, ... of the whole.
   virtual bool divides_in_turns() const { return false; }
   virtual IteratorPtr open(const OpenContext& open_context, Partition partition) const = 0;
 };
 
-/// What a stage does when its function throws: the failure is the pipeline's, or the item is left out and counted.
+/// What a stage does when its function throws: the pipeline fails, or the stage leaves the item out and counts it.
 enum class OnError : std::uint8_t { raise, skip };
 
 struct Source {
@@ -38,13 +38,13 @@ struct Source {
 struct Map {
   std::function<Item(Item)> function;
   OnError on_error = OnError::raise;
-  int threads = 0;  ///< that call the function concurrently, in order; 0: the thread that pulls items calls it
+  int threads = 0;  ///< threads that call the function concurrently; 0: the thread that pulls items calls it
 };
 struct Filter {
   std::function<bool(const Item&)> predicate;
   OnError on_error = OnError::raise;
 };
-/// The items of each iterator that `function` makes of an item, one after the other.
+/// Calls `function` on each item, and yields the items of the iterators that it returns.
 struct FlatMap {
   std::function<IteratorPtr(Item)> function;
   OnError on_error = OnError::raise;
@@ -53,8 +53,8 @@ struct Batch {
   std::int64_t size = 1;
   bool drop_last = false;
 };
-/// Batches items of similar length. Collects items in buckets by length, and returns a bucket's items as a batch when
-/// they are `size` many, or before another one would make them more than `max_tokens`, padded to the longest.
+/// Batches items of similar length. Collects items in buckets by length. Yields a bucket's items as a batch when there
+/// are `size` of them, or before another item would make them more than `max_tokens`, padded to the longest.
 struct BucketBatch {
   std::function<std::int64_t(const Item&)> length;
   std::vector<std::int64_t> boundaries;   ///< increasing; bucket i has lengths from boundary i - 1 to below boundary i
@@ -86,13 +86,13 @@ struct Pack {
   /// Returns one for 32 positions, and at least 64, but no more than fit.
   std::int64_t default_max_documents() const;
 };
-/// A buffer of items, of which one drawn at random goes whenever one comes.
+/// Yields items in random order: each new item replaces a random one in a buffer, which is yielded.
 struct Shuffle {
   std::int64_t buffer = 1000;
-  std::optional<std::uint64_t> seed;  ///< none: drawn from the pipeline's
+  std::optional<std::uint64_t> seed;  ///< none: derived from the pipeline's
 };
-/// Of all items only this copy's part: item i where i mod count is index. Right after a Source that divides, its.
-/// Behind another shard it keeps all of them, which are a part already. partition_of() returns which part it keeps.
+/// Keeps this copy's partition: items i with i mod count = index. Directly after a Source that divides, the source
+/// yields only the partition. After another shard it keeps all items. partition_of() returns the partition.
 struct Shard {};
 struct Take {
   std::int64_t count = 0;
@@ -100,11 +100,11 @@ struct Take {
 struct Skip {
   std::int64_t count = 0;
 };
-/// The iterator before it over again, with the seeds of further epochs.
+/// Repeats its input, with the seeds of further epochs.
 struct Repeat {
   std::optional<std::int64_t> times;  ///< none: endlessly
 };
-/// Tuples of one item of each; ends with the shortest.
+/// Yields tuples of one item of each input; ends with the shortest.
 struct Zip {};
 /// Returns all items of its first input, then all items of the next.
 struct Concat {};
@@ -116,16 +116,16 @@ struct Interleave {
   StopAt stop = StopAt::first_end;
   std::optional<std::uint64_t> seed = {};  ///< none: drawn from the pipeline's
 };
-/// Keeps the items in a file of `folder` when a pass has come to its end; later passes, also of other runs, read them
-/// from there, and nothing before it runs. All passes have the same items in the same order, so what draws at random
-/// comes after it. Each part that shards before it make has its own file.
+/// Writes the items to a file in `folder` during the first complete pass. Later passes, also of other runs, read them
+/// from there, and the stages before it do not run. All passes have the same items in the same order, so random stages
+/// belong after it. Each partition of a shard before it has its own file.
 struct Cache {
   std::string folder;
   std::string key;  ///< whatever else decides the items, such as the version of a function before it
 };
-/// Gives each item to each Branch of it, of which it keeps `buffer`. A branch that is so far ahead of another waits if
-/// the other is read on another thread, of a Prefetch; otherwise, and where all threads wait, the pipeline fails with
-/// an InvalidArgument that names both branches and the buffer.
+/// Yields each item to each of its branches, and buffers `buffer` items. A branch that is that far ahead of another
+/// waits if the other is read on another thread, of a Prefetch. Otherwise, and if all threads wait, the pipeline fails
+/// with an InvalidArgument that names both branches and the buffer.
 struct Fork {
   std::int64_t branches = 2;
   std::int64_t buffer = 1000;
@@ -137,11 +137,11 @@ struct Branch {
 struct Prefetch {
   std::int64_t depth = 10;
 };
-/// What stands before it must not be copied into workers. The identity where there are none.
+/// Marks its input as not to be copied into workers. Without workers it is the identity.
 struct Dispatch {};
-/// All ranks stop at the end of the shortest, and fail with the first that fails.
+/// Makes all ranks stop when the shortest one ends, and fail when the first one fails.
 struct FullSync {};
-/// Anything else that makes one iterator of one or several, such as another library's.
+/// Any other function from iterators to one iterator, such as another library's stage.
 struct Transform {
   std::string what;  ///< for people
   std::function<IteratorPtr(std::vector<IteratorPtr> inputs, const OpenContext& open_context)> open;
@@ -158,33 +158,34 @@ struct Stage {
   std::string name;  ///< unique in its graph
   Operation operation;
   std::vector<int> inputs;     ///< numbers of the stages before it, all smaller than its own
-  std::vector<int> colocated;  ///< numbers of stages after it that it holds on to: see Graph::tie()
+  std::vector<int> colocated;  ///< numbers of later stages that run in the same process: see Graph::colocate()
 };
 
-/// A stage and all that comes before it. A value; cheap to copy. Building on one leaves it as it is.
+/// A stage and all stages before it. An immutable value; cheap to copy.
 class Graph {
  public:
   /// Throws InvalidArgument where `items` is null.
   static Graph source(std::shared_ptr<const ItemSource> items, std::string name = {});
 
-  /// This graph with one more stage at its end. An empty `name` becomes the operation's, numbered where there is one of
-  /// that name already ("map", "map_2"). Throws InvalidArgument, naming the stage: a name that is taken, a number out
-  /// of range, an operation that needs other inputs.
+  /// Returns this graph with one more stage at its end. An empty `name` becomes the operation's, numbered if that name
+  /// is taken ("map", "map_2"). Throws InvalidArgument, naming the stage, for a name that is taken, a number out of
+  /// range, and an operation that needs other inputs.
   Graph then(Operation operation, std::string name = {}) const;
-  /// Stages with several inputs. What graphs have in common, such as two branches of one fork, stays one; names that
-  /// were not given are numbered anew. Throws as then() does, and for a stage whose items two stages would take that
-  /// are no branches of it.
+  /// Returns a graph that ends in a stage with several inputs. Stages that the inputs have in common, such as a fork of
+  /// two branches, remain one stage; default names are numbered again. Throws as then() does, and if two stages other
+  /// than branches would take the items of one stage.
   static Graph join(Operation operation, const std::vector<Graph>& inputs, std::string name = {});
-  /// The branches of a fork at the end of this.
+  /// Returns the branches of a fork at the end of this graph.
   std::vector<Graph> fork(std::int64_t branches = 2, std::int64_t buffer = 1000, std::string name = {}) const;
-  /// The same, but stage `first` also holds on to `last`, which its items reach, as objects of other libraries do that
-  /// refer to each other in a circle: one process runs both, with all that is between. Throws InvalidArgument.
+  /// Returns this graph with the constraint that one process runs the stages `first` and `last` and all between them,
+  /// for example because `first` refers to the object of `last`. Throws InvalidArgument unless items of `first` reach
+  /// `last`.
   Graph colocate(std::string_view first, std::string_view last) const;
 
-  /// In an order in which inputs come first; the last is the end.
+  /// Returns the stages, inputs first; the last one is the end.
   const std::vector<Stage>& stages() const;
   int end() const { return static_cast<int>(stages().size()) - 1; }
-  /// Throws InvalidArgument that lists the names there are.
+  /// Returns the number of a stage. Throws InvalidArgument that lists all names.
   int find(std::string_view name) const;
 
  private:

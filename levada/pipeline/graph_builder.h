@@ -1,4 +1,4 @@
-// Opening the iterators of a graph's stages.
+// Opens the iterators of a graph's stages.
 #pragma once
 
 #include <functional>
@@ -13,7 +13,7 @@ namespace levada::pipeline {
 
 class Forked;
 
-/// Opens the iterators of one pass over a graph, from its end on.
+/// Opens the iterators of one pass over a graph, starting at its end.
 class GraphBuilder {
  public:
   using Instead = std::map<int, IteratorPtr>;
@@ -24,7 +24,7 @@ class GraphBuilder {
         prefetches_(prefetches),
         instead_(std::move(instead)) {}
 
-  /// The iterators up to this stage, ready to be restored or to begin.
+  /// Opens the iterators up to this stage, ready to be restored or to begin.
   StagePtr open_end(int stage);
 
   // For make_stage().
@@ -33,12 +33,13 @@ class GraphBuilder {
   const OpenContext& open_context() const { return open_context_; }
   bool prefetches() const { return prefetches_; }
   bool is_given(int stage) const { return instead_.contains(stage); }
-  /// The iterator of a stage that the thread of that number pulls.
+  /// Opens the iterator of a stage, from which the thread of that number pulls items.
   StagePtr open(int stage, int thread);
   StagePtr open_source(int stage, Partition partition);
-  /// The fork that a branch takes from, which its branches share.
+  /// Returns the state of a fork, which its branches share.
   std::shared_ptr<Forked> fork(int stage);
-  /// Of the caller 0; of each Prefetch one, and of the branches of a fork together.
+  /// Returns a new thread number. The caller has 0; each Prefetch has one, and so have the branches of each fork
+  /// together.
   int new_thread() { return ++threads_; }
   void add_start(std::function<void()> start) { starts_.push_back(std::move(start)); }
 
@@ -48,7 +49,7 @@ class GraphBuilder {
   bool prefetches_;
   Instead instead_;
   std::map<int, std::shared_ptr<Forked>> forks_;
-  std::vector<std::shared_ptr<Forked>> made_forks_;  ///< what comes before first
+  std::vector<std::shared_ptr<Forked>> made_forks_;  ///< inputs first
   StageIterator::Starts starts_;
   int threads_ = 0;
 };
@@ -68,7 +69,7 @@ struct StagePlace {
   }
 };
 
-// The iterator of each kind of stage.
+// Each opens the iterator of one kind of stage.
 StagePtr make_stage(const Source& source, const StagePlace& at);
 StagePtr make_stage(const Map& map, const StagePlace& at);
 StagePtr make_stage(const Filter& filter, const StagePlace& at);
@@ -96,17 +97,17 @@ StagePtr make_stage(const Transform& transform, const StagePlace& at);
 /// Returns the seed of a stage that draws at random: from `given` and the epoch, or else from the pipeline's seed.
 std::uint64_t seed_of(const StagePlace& at, std::optional<std::uint64_t> given);
 
-/// Of a Map with threads.
+/// Opens a Map with threads.
 StagePtr make_threaded_map(const StagePlace& at);
-/// Items as they come.
+/// Opens a stage that yields its input unchanged.
 StagePtr make_identity(const StagePlace& at, StagePtr input);
-/// `iterator` as it is, neither counted nor its failures named: of another process.
+/// Opens a stage of another process: its items are not counted, and its failures have their stage already.
 StagePtr make_given(const StagePlace& at, IteratorPtr iterator);
-/// `iterator`, whose failures are the stage's.
+/// Opens a stage whose items and failures are those of `iterator`.
 StagePtr make_foreign(const StagePlace& at, IteratorPtr iterator);
 
 std::shared_ptr<Forked> make_fork(const StagePlace& at);
-/// When all has been restored, a fork before those that come before it.
+/// Called when all stages have been restored, for a fork before the forks that feed it.
 void finish_restore(Forked& fork);
 
 }  // namespace levada::pipeline

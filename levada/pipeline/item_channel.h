@@ -1,4 +1,4 @@
-// How items cross between two processes of a pipeline: many in a message, in memory of the engine, with credit.
+// Channels of items between two processes of a pipeline: many items in a message, in the engine's memory, with credit.
 #pragma once
 
 #include <array>
@@ -19,7 +19,7 @@
 
 namespace levada::pipeline {
 
-/// What carrying has cost a process. Any thread.
+/// Counts the messages of a process. Any thread.
 struct Traffic {
   std::atomic<std::int64_t> messages{0};
   std::atomic<std::int64_t> wakeups{0};
@@ -42,24 +42,24 @@ struct ItemMessage {
   ByteView head;
   std::vector<ByteView> buffers;
 
-  /// Of bytes that may lie, which it views. Throws CorruptMessage.
+  /// Reads untrusted bytes, which the result views. Throws CorruptMessage.
   static ItemMessage read(ByteView message);
   static std::size_t bytes(ByteView header, const ItemTraits::Packed& packed);
-  /// Writes as many bytes as bytes() says to `memory`.
+  /// Writes as many bytes as bytes() returns to `memory`.
   static void write(std::span<std::byte> memory, ByteView header, const ItemTraits::Packed& packed);
 };
 
-/// Bounds on what waits at an edge.
+/// Limits on the messages that wait at an edge.
 struct EdgeOptions {
   std::int64_t messages = 10;
   std::size_t bytes = std::size_t{64} << 20;  ///< beyond one message
 };
 
-/// The two channels of an edge. A message that is more than its share of the bytes goes on a channel of its own, on
-/// which one waits; so both bounds are kept by the engine's windows alone. Messages are numbered across both.
+/// The two channels of an edge. A message that is larger than its share of the bytes uses a second channel, on which
+/// one message may wait; so the engine's windows enforce both limits. Messages are numbered across both.
 class EdgeChannels {
  public:
-  /// On both ends in the same order.
+  /// Both ends construct theirs in the same order.
   EdgeChannels(Engine& engine, int from, int to, const EdgeOptions& options);
 
   Channel& channel_for(std::size_t message_bytes) const { return *channels_[message_bytes > share_ ? 1 : 0]; }
@@ -75,23 +75,24 @@ class ItemSender {
  public:
   ItemSender(std::shared_ptr<Engine> engine, int to, const EdgeOptions& options, Traffic& traffic);
 
-  /// One item cannot be packed; those before it have been put.
+  /// An item cannot be packed; the items before it have been put.
   struct CannotPack {
     std::size_t item;
     std::exception_ptr cause;
   };
-  /// Puts items into one message, or several where one would be too large. `header` says what stands before items
-  /// [begin, end); it is asked for (0, 0) where there are none. Throws CannotPack.
+  /// Puts items into one message, or several if one would be too large. `header` returns the header of items [begin,
+  /// end); it is called with (0, 0) if there are none. Throws CannotPack.
   using Header = std::function<protocol::Items(std::size_t begin, std::size_t end)>;
   void put(std::span<const Item> items, const ItemTraits& traits, const Header& header);
   bool empty() const { return pending_.empty(); }
-  /// Sends what there is room for. True: all is gone. False: wait for what needs() says.
+  /// Sends messages as long as there is room. Returns whether all have been sent; if not, wait for what needs()
+  /// returns.
   bool try_send();
   void drop() { pending_.clear(); }
-  /// Bytes put since this was last asked.
+  /// Returns the bytes put since the last call.
   std::size_t take_bytes() { return std::exchange(bytes_, 0); }
 
-  /// Either memory of so many bytes, or room in a channel.
+  /// Either memory of this many bytes, or room in a channel.
   struct Needs {
     std::size_t memory = 0;
     Channel* room = nullptr;
@@ -125,20 +126,20 @@ class ItemReceiver {
  public:
   ItemReceiver(std::shared_ptr<Engine> engine, int from, const EdgeOptions& options, Traffic& traffic);
 
-  /// A message whose items are still in it.
+  /// A message whose items have not been unpacked.
   struct Arrival : ItemMessage {
     Lease lease;
     Channel* channel = nullptr;
   };
   /// Throws CorruptMessage.
   std::optional<Arrival> try_receive();
-  /// Whether try_receive() has found that the sender has left.
+  /// Returns whether try_receive() has found that the sender has left.
   bool ended() const { return ended_; }
-  /// The items, to be written by whoever gets them: in a private view, or in memory of their own. Throws
-  /// CorruptMessage, and what ItemTraits::unpack() does.
+  /// Returns the items, which their receiver may write to: in a private view, or in memory of their own. Throws
+  /// CorruptMessage, and what ItemTraits::unpack() throws.
   std::vector<Item> unpack(Arrival arrival, const ItemTraits& traits);
 
-  /// What to wait for when there is none.
+  /// Returns the channels to wait for when there is no message.
   std::vector<Channel*> channels() const;
   int from() const { return channels_.channel(0).from(); }
 

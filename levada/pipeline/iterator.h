@@ -1,4 +1,4 @@
-// Items one after the other, and where one stands among them.
+// Iterators over items, and their cursors.
 #pragma once
 
 #include <cstdint>
@@ -9,13 +9,13 @@
 
 namespace levada::pipeline {
 
-/// A part of what there is: part `index` of `count`. Parts are disjoint and make up the whole.
+/// Partition `index` of `count`. Partitions are disjoint and cover all items.
 struct Partition {
   std::int64_t index = 0;
   std::int64_t count = 1;
 };
 
-/// What the copy of a stage in one process is opened with. A pass of a pipeline is an epoch.
+/// The parameters with which a process opens its copy of a stage. A pass of a pipeline is an epoch.
 struct OpenContext {
   std::int64_t epoch = 0;
   std::uint64_t shared_seed = 0;  ///< of the epoch; the same in all processes of all ranks
@@ -24,29 +24,30 @@ struct OpenContext {
   Partition among_all;            ///< workers of all ranks: what a shard keeps where no dispatch stands before it
 };
 
-/// Where an iterator stands: portable and small; a Tree of numbers and bytes, so that it can be written and looked at.
+/// The position of an iterator: portable and small; a Tree of numbers and bytes, so that it can be written and
+/// inspected.
 using Cursor = Tree;
 
-/// Items, once. One thread at a time. What next() throws ends the iterator.
+/// Yields items once. One thread at a time. An exception of next() ends the iterator.
 class Iterator {
  public:
   virtual ~Iterator() = default;
 
-  /// The next item; empty at the end, and from then on.
+  /// Returns the next item; nothing at the end, and from then on.
   virtual std::optional<Item> next() = 0;
 
-  /// Passes over the next `items`; how many of them there were. With less work than next() takes where that can be
-  /// saved: a source that can seek does.
+  /// Drops the next `items` items and returns how many there were. Takes less work than next() if possible: a source
+  /// that can seek does.
   virtual std::int64_t skip(std::int64_t items) {
     std::int64_t passed = 0;
     while (passed < items && next()) ++passed;
     return passed;
   }
 
-  /// Where it stands. An iterator opened the same way that is given this by restore() gives the items that this one
-  /// would give next.
+  /// Returns the position. If an iterator that was opened in the same way restores it, it yields the items that this
+  /// one would yield next.
   virtual Cursor save() const = 0;
-  /// Before the first next(). Throws InvalidArgument for a cursor of something else; it may lie.
+  /// Called before the first next(). Throws InvalidArgument for a cursor of another pipeline; cursors are untrusted.
   virtual void restore(const Cursor& cursor) = 0;
 };
 

@@ -1,9 +1,9 @@
-// What the stages of a process are opened with: their part of the items, and their seeds.
+// The parameters with which a process opens its stages: its partition of the items, and its seeds.
 //
-// What a pipeline's processes draw at random from. One number, the same on all ranks, decides all of it:
-//   the epoch's shared seed is XXH3-64 of the epoch's number, seeded with it: of what runs before a partition, and in
-//   the dispatching process; own seeds are derived from it by rank (counted from 1), and by worker (from 1; the
-//   consumer is 0); a stage draws from one of the two and from its name, so that two stages do not draw the same.
+// All random numbers of a pipeline's processes are derived from one number, the pipeline's seed, which is the same on
+// all ranks. The epoch's shared seed is XXH3-64 of the epoch's number, seeded with it; stages before a partition and in
+// the dispatching process use it. Own seeds are derived from it by rank (counted from 1) and by worker (from 1; the
+// consumer is 0). A stage draws from one of the two and its name, so that two stages draw different numbers.
 #pragma once
 
 #include <cstdint>
@@ -20,29 +20,29 @@ namespace levada::pipeline {
 struct Copy {
   Role role = Role::consumer;
   int rank = 0, ranks = 1;
-  int worker = 0, workers = 0;  ///< of this rank; `worker` is looked at in a worker alone
+  int worker = 0, workers = 0;  ///< of this rank; `worker` is used only in a worker
 };
 
-/// What the stages of that process are opened with in that epoch. Of parts among all, worker w of rank r keeps part
-/// r + ranks * w: what the workers of a rank keep, taken in turns, is what the rank keeps without workers.
+/// Returns the parameters of a process in an epoch. Worker w of rank r keeps partition r + ranks * w of all: the
+/// partitions of a rank's workers, taken in turns, are the rank's partition without workers.
 OpenContext make_open_context(std::uint64_t seed, std::int64_t epoch, const Copy& copy);
 
-/// What a Repeat opens its pass number `pass` of `times` with: of the first the seeds given, then others. `times` of
-/// nothing: endlessly. Throws InvalidArgument where the number of the epoch does not fit.
+/// Returns the parameters of a Repeat's pass number `pass` of `times`: for the first the given seeds, then others.
+/// `times` of nothing: endlessly. Throws InvalidArgument if the number of the epoch does not fit.
 OpenContext further_pass(const OpenContext& open_context, std::int64_t pass, std::optional<std::int64_t> times);
 
-/// The seed of the stage of that name.
+/// Returns the seed of the stage of that name.
 std::uint64_t stage_seed(std::uint64_t seed, std::string_view stage);
 
-/// The part of what reaches it that a Shard keeps: one of the ranks' where a dispatch before or after it has the items
-/// dealt to the workers, one of all workers' of all ranks where none does, and all of it behind another shard.
+/// Returns the partition of its input that a Shard keeps: one per rank if a dispatch before or after it deals items to
+/// the workers, one per worker of all ranks if none does, and all of its input after another shard.
 Partition partition_of(const Graph& graph, int shard, const OpenContext& open_context);
 
-/// Whether it stands right after a Source that divides, and so leaves all dividing to it.
+/// Returns whether a Shard is directly after a Source that divides, and so leaves dividing to the source.
 bool divides_at_source(const Graph& graph, int shard);
 
-/// Whether all copies of `stage` draw at random alike, by the shared seed: what the dispatching process runs, with
-/// workers or without, and what is given the same items everywhere, of which a shard after it makes parts.
+/// Returns whether all copies of `stage` draw the same random numbers, by the shared seed: stages of the dispatching
+/// process, with or without workers, and stages with the same input everywhere, which a later shard divides.
 bool draws_alike(const Graph& graph, int stage);
 
 }  // namespace levada::pipeline

@@ -151,7 +151,7 @@ class Explorer {
     for (int i = 0; i < setup_.workers; ++i) attempt(is_informed(i + 1), [&](World& w) { return work(w, i); });
     for (int i = 0; i < setup_.workers; ++i) attempt(is_informed(0), [&](World& w) { return send_share(w, i); });
     attempt(is_informed(0), [&](World& w) { return deal(w); });
-    for (int p = 0; p <= setup_.workers; ++p) attempt(false, [&](World& w) { return hear(w, p); });
+    for (int p = 0; p <= setup_.workers; ++p) attempt(false, [&](World& w) { return receive_command(w, p); });
     attempt(false, [&](World& w) { return make_request(w); });
   }
 
@@ -260,7 +260,7 @@ class Explorer {
     EXPECT_TRUE(std::equal(world.outputs.begin(), world.outputs.end(), all.begin())) << describe(world);
   }
 
-  bool hear(World& world, int process) {
+  bool receive_command(World& world, int process) {
     auto& queue = world.command_queues[static_cast<std::size_t>(process)];
     if (queue.empty()) return false;
     const Command command = take_first(queue);

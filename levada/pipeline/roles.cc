@@ -21,7 +21,7 @@ void serve(const Process& process) {
   } catch (const PeerLost&) {
     throw;
   } catch (const std::exception& error) {
-    // Before the loop is gone, which to others looks like leaving.
+    // Before the loop is destroyed, which other processes take for leaving.
     process.engine->abort(fmt::format("{}: {}", process.name, error.what()));
     throw;
   }
@@ -31,7 +31,7 @@ namespace {
 
 constexpr std::int64_t no_limit = std::numeric_limits<std::int64_t>::max();
 
-/// An epoch that the others are told to begin when the consumer's stages have been restored, or draw for that.
+/// Starts an epoch in the other processes, once the consumer's stages have been restored or need items for that.
 class EpochStart {
  public:
   EpochStart(ConsumerEndpoint& endpoint, std::int64_t epoch) : endpoint_(endpoint), epoch_(epoch) {}
@@ -48,7 +48,7 @@ class EpochStart {
   bool begun_ = false;
 };
 
-/// What the workers give, as the consumer's stages see it.
+/// The items of the workers, as the input of the consumer's stages.
 class CollectedIterator final : public Iterator {
  public:
   explicit CollectedIterator(std::shared_ptr<EpochStart> start) : start_(std::move(start)) {}
@@ -128,7 +128,7 @@ void Consumer::begin(std::int64_t epoch, const std::optional<Cursor>& cursor, st
       throw InvalidArgument(fmt::format("the state is of item {} of an epoch that has {}", behind, passed));
     }
   }
-  // Stages that go on from their end let go of what is before them.
+  // Stages that were restored at their end have released their inputs.
   if (start.use_count() == 1) endpoint_->halt();
   iterator_ = std::move(iterator);
   const std::lock_guard lock(timing_);
@@ -152,7 +152,7 @@ void Consumer::limit(std::int64_t items) {
 }
 
 void Consumer::pause() {
-  // Paused also where the others have not answered: what has been asked of them is for resume() to take back.
+  // Paused even if the others have not acknowledged: resume() takes the command back.
   if (!paused_.exchange(true) && endpoint_) endpoint_->pause();
 }
 
@@ -217,7 +217,7 @@ Consumer::~Consumer() {
   try {
     shutdown(std::chrono::milliseconds(200));
   } catch (const std::exception&) {
-    // The group has ended; there is nobody to tell.
+    // The group has ended; no process is left to notify.
   }
   end_iterator();
 }

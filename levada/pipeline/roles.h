@@ -1,6 +1,6 @@
-// The processes of a pipeline: what the dispatching process and the workers do until they are told to end, and the
-// consumer's end of it. All over an Engine whose ranks are: 0 the consumer, then the dispatching process where the
-// placement has one, then the workers.
+// The processes of a pipeline: the main loops of the dispatching process and the workers, and the consumer. They
+// communicate over an Engine whose ranks are: 0 the consumer, then the dispatching process if the placement has one,
+// then the workers.
 #pragma once
 
 #include <atomic>
@@ -23,23 +23,24 @@ namespace levada::pipeline {
 
 struct ProcessOptions {
   int workers = 0;
-  /// Items that wait for one worker, and items of one worker that wait for the consumer. Small items that are quickly
-  /// made travel, and count, many as one: what takes some 150 us to make. With 0 each item travels alone, one waits.
+  /// Items that may wait for each worker, and from each worker for the consumer. Small items that are made quickly are
+  /// sent, and count, many as one: as many as take some 150 us to make. With 0 each item is sent alone, and one may
+  /// wait.
   std::int64_t worker_prefetch = 10;
   std::int64_t main_prefetch = 10;
-  std::size_t prefetch_bytes = std::size_t{64} << 20;  ///< bound on either in bytes, beyond one item
-  /// Items after which a process saves where it stands; a state may take making so many again. 0: as often as takes
-  /// one percent of the time.
+  std::size_t prefetch_bytes = std::size_t{64} << 20;  ///< limit of each in bytes, beyond one item
+  /// Items after which a process saves its position; a resumed run may make this many again. 0: as often as one percent
+  /// of the time allows.
   std::int64_t snapshot_every = 0;
-  bool ordered = false;  ///< the order of a single process, whatever the stages
+  bool ordered = false;  ///< keeps the order of a single process, whatever the stages
   std::uint64_t seed = 0;
   int rank = 0, ranks = 1;                      ///< of the job that the consumer is part of
-  Duration timeout = std::chrono::minutes(30);  ///< for an item, or an answer
+  Duration timeout = std::chrono::minutes(30);  ///< for an item, or an acknowledgement
   Duration remind_after = Reminder::after;      ///< of one such wait in the consumer: as Reminder does
-  bool record = false;                          ///< what each process does when, for traces()
+  bool record = false;                          ///< records what each process does when, for traces()
 };
 
-/// A pipeline that one process runs, and how it came to it. `engine` is null without workers.
+/// A pipeline that one process runs, and this process's part in it. `engine` is null without workers.
 struct Process {
   std::shared_ptr<Engine> engine;
   Graph graph;
@@ -47,58 +48,59 @@ struct Process {
   ProcessOptions options;
   std::string name;                   ///< "worker 0 (process 4242)"
   std::shared_ptr<Engine> all_ranks;  ///< for FullSync, in the consumer
-  /// Called before each epoch, to seed what the language draws at random from.
+  /// Called before each epoch, to seed the language's random generators.
   std::function<void(const OpenContext&)> begin_epoch = {};
   /// Called now and then while waiting; what it throws ends the wait.
   std::function<void()> poll = {};
 };
 
-/// The dispatching process or a worker, by its rank: answers each order once, and returns when told to end, or when the
-/// consumer leaves. What goes wrong in the pipeline goes to the consumer. Throws PeerLost once a process is lost.
+/// Runs the dispatching process or a worker, by its rank, until the consumer shuts it down or leaves. Acknowledges each
+/// command once, and sends failures of the pipeline to the consumer. Throws PeerLost once a process is lost.
 void serve(const Process& process);
 
 class ConsumerEndpoint;
 
-/// The consumer. One thread at a time, but that stats(), traces(), paused() and one of pause() and resume() may be
-/// called on other threads meanwhile. A forked child, which lacks its threads, must neither use nor destroy it.
+/// The consumer. One thread at a time; stats(), traces(), paused() and one of pause() and resume() may be called on
+/// other threads meanwhile. A forked child, which lacks its threads, must neither use nor destroy it.
 class Consumer {
  public:
   explicit Consumer(Process process);
   Consumer(const Consumer&) = delete;
   Consumer& operator=(const Consumer&) = delete;
-  /// shutdown(), without waiting long.
+  /// Calls shutdown() with a short grace.
   ~Consumer();
 
-  /// Begins epoch `epoch`, at its first item or at `cursor`, which may be of a run with other workers where the
-  /// placement is one-to-one. What is under way of an earlier epoch is dropped; limit and pause are over. Throws
-  /// InvalidArgument for a cursor of something else.
+  /// Begins epoch `epoch`, at its first item or at `cursor`, which may be of a run with another number of workers if
+  /// the placement is one-to-one. Drops items of an earlier epoch, and ends limit and pause. Throws InvalidArgument for
+  /// a cursor of another pipeline.
   void reset(std::int64_t epoch, const std::optional<Cursor>& cursor = {}) { begin(epoch, cursor, 0); }
-  /// Begins epoch `epoch` behind its first `items`, which are not made where the stages are one-to-one and the source
-  /// can seek. Throws InvalidArgument where there are fewer; where workers make them, next() does.
+  /// Begins epoch `epoch` after its first `items`, which are not made if the stages are one-to-one and the source can
+  /// seek. Throws InvalidArgument if there are fewer; if workers make them, next() throws it.
   void reset_behind(std::int64_t epoch, std::int64_t items) { begin(epoch, {}, items); }
-  /// The next item; empty at the end of the epoch, at a limit, and while paused. Items come in the order of those that
-  /// they were made from, whichever worker made them. Throws StageFailed in the failed item's place;
-  /// PeerLost, naming the process, within a second of its end; Timeout, saying which process is in which stage since
-  /// when.
+  /// Returns the next item; nothing at the end of the epoch, at a limit, and while paused. Items are in the order of
+  /// the inputs that they were made from, whichever worker made them. Throws StageFailed instead of a failed item;
+  /// PeerLost, naming the process, within a second of its end; Timeout, naming the process, its stage, and since when
+  /// it is in it.
   std::optional<Item> next();
-  /// Whether next() was empty at the end of the epoch, rather than at a limit or a pause.
+  /// Returns whether next() returned nothing at the end of the epoch, rather than at a limit or a pause.
   bool ended() const { return ended_; }
-  /// At most `items` more; then next() is empty until resume(). Processes make items ahead all the same.
+  /// Lets next() return at most `items` more items until resume(). Processes still make items ahead.
   void limit(std::int64_t items);
-  /// No process makes items ahead any more once this has returned, except for what a Prefetch has at hand; resume()
-  /// lets them. Paused also where it throws, as where a process does not answer.
+  /// Stops all processes from making items ahead, except those that a Prefetch has at hand, until resume(). The
+  /// pipeline is paused even if this throws, for example because a process does not answer.
   void pause();
   void resume();
   bool paused() const { return paused_; }
-  /// After the item given last.
+  /// Returns the cursor after the last item that next() returned.
   Cursor save() const;
-  /// Ends all processes' loops. False: one did not answer in `grace`.
+  /// Ends the loops of all processes. Returns false if one did not acknowledge within `grace`.
   bool shutdown(Duration grace);
 
   using Stats = pipeline::Stats;
   Stats stats() const;
-  /// Of each process, as in stats().processes: what it did when; empty ones without ProcessOptions::record, and of who
-  /// does not tell. `other` in them is a number among the processes. So is stats() good after shutdown().
+  /// Returns what each process did when, in the order of stats().processes. A trace is empty without
+  /// ProcessOptions::record, and if a process does not answer. `other` in them is an index of a process. Like stats()
+  /// it may be called after shutdown().
   std::vector<StageTrace> traces() const;
 
  private:
@@ -118,7 +120,7 @@ class Consumer {
   std::optional<Clock::time_point> begun_;  ///< of the epoch under way
   Duration spent_{};                        ///< in those before
   std::int64_t epoch_ = 0;
-  std::int64_t num_outputs_ = 0;  ///< of this epoch, where there are no workers and it is recorded
+  std::int64_t num_outputs_ = 0;  ///< of this epoch, if there are no workers and it is recorded
   std::atomic<std::int64_t> left_{std::numeric_limits<std::int64_t>::max()};  ///< until a limit
   std::atomic<bool> paused_{false};
   bool ended_ = false;

@@ -23,11 +23,11 @@ void throw_as_failed(const GraphContext& context, int stage, std::int64_t item) 
     throw;
   } catch (const StageFailed& error) {
     if (!error.failure().stage.empty()) throw;
-    const auto& said = error.failure();
-    failure.kind = said.kind;
-    failure.message = said.message;
-    failure.traceback = said.traceback;
-    failure.exception = said.exception;
+    const auto& thrown = error.failure();
+    failure.kind = thrown.kind;
+    failure.message = thrown.message;
+    failure.traceback = thrown.traceback;
+    failure.exception = thrown.exception;
   } catch (const Error& error) {
     failure.kind = error.kind();
     failure.message = error.what();
@@ -125,12 +125,12 @@ void StageIterator::add_wait(Clock::time_point begin, Clock::time_point end) {
 }
 
 // Where not every item is timed they are too small to be seen one by one.
-void StageIterator::record(Clock::time_point begin, Duration spent, bool gave) const {
+void StageIterator::record(Clock::time_point begin, Duration spent, bool has_item) const {
   const bool is_here = counts_ == &context_->counts[static_cast<std::size_t>(number_)];
   if (!is_here) return;  // what another process gives is waited for by who pulls it
   context_->log->add({.work = StageWork::item,
                       .stage = number_,
-                      .items = gave ? 1u : 0u,
+                      .items = has_item ? 1u : 0u,
                       .begin_ns = trace_time(begin),
                       .duration_ns = trace_time(begin + spent) - trace_time(begin),
                       .waited_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(waited_).count()});

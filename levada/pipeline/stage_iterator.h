@@ -169,7 +169,7 @@ class StageIterator : public Iterator {
   std::optional<Item> timed();
   void attend(Clock::time_point now);
   void add_wait(Clock::time_point begin, Clock::time_point end);
-  void record(Clock::time_point begin, Duration spent, bool gave) const;
+  void record(Clock::time_point begin, Duration spent, bool has_item) const;
   std::int64_t next_gap(Duration spent);
 
   Starts starts_;

@@ -195,7 +195,7 @@ class Worker {
     const auto made = loop_.work_time();
     auto failure = put(Ending::none, reached);
     sizer_.sent(made, outgoing_.front()->take_bytes());
-    loop_.gave(sent_);
+    loop_.count_sent(sent_);
     if (!failure) loop_.send(outgoing_);
     sizer_.begin(loop_.work_time());
     return failure;

@@ -195,12 +195,12 @@ bool WorkerRuntime::begin_pass() {
 }
 
 void WorkerRuntime::attend() {
-  hear();
+  receive_commands();
   while (state_.paused() && !interrupted()) wait_once({}, {}, 0, 0);
   if (interrupted()) throw Interrupted();
 }
 
-void WorkerRuntime::hear() {
+void WorkerRuntime::receive_commands() {
   while (true) {
     const auto received = engine().try_receive(*command_channel_);
     if (!received.message) {
@@ -234,7 +234,7 @@ void WorkerRuntime::wait_once(const std::vector<Channel*>& receive, const std::v
   const WaitFor conditions{.receive = channels, .publish = publish, .allocate = memory, .poll = &process_.poll};
   if (engine().wait(conditions, Deadline::after(std::chrono::seconds(10))) == Woken::ready) {
     traffic_.wakeups.fetch_add(1, std::memory_order_relaxed);
-    hear();
+    receive_commands();
   }
   watch_.works();
 }
@@ -277,7 +277,7 @@ protocol::ProcessTotals WorkerRuntime::totals() const {
   return totals;
 }
 
-void WorkerRuntime::gave(std::int64_t items) {
+void WorkerRuntime::count_sent(std::int64_t items) {
   if (log_) log_->add(StageSample{trace_time(Clock::now()), items});
 }
 

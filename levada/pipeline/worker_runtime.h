@@ -1,5 +1,4 @@
-// What the dispatching process and a worker have in common: hearing orders and answering them, waiting, saying what
-// they do.
+// What the dispatching process and a worker have in common: receiving and acknowledging commands, waiting, status.
 #pragma once
 
 #include <atomic>
@@ -35,27 +34,27 @@ struct ProcessRanks {
   /// "worker 1", "the dispatching process"
   std::string name(int rank) const;
 
-  /// The consumer's word to all others.
+  /// Opens the channel of commands, from the consumer to all others.
   std::shared_ptr<Channel> open_commands(Engine& engine) const;
   std::shared_ptr<Channel> open_acks(Engine& engine, int from) const;
 };
-/// Null unless processes are to record; small enough for the consumer to hold those of all.
+/// Returns null unless processes record; small enough that the consumer can hold those of all processes.
 std::unique_ptr<StageLog> make_stage_log(const Graph& graph, const ProcessOptions& options);
 EdgeOptions worker_edge(const ProcessOptions& options);
 EdgeOptions main_edge(const ProcessOptions& options);
 
-/// Whether what workers do next depends on more than what they are dealt next.
+/// Returns whether the next outputs of workers depend on more than their next inputs.
 bool workers_have_state(const Graph& graph, const Placement& placement);
 
-/// Any exception as what the consumer throws; `item`: where nothing better is known.
+/// Returns any exception as the failure that the consumer throws. `item` is used if the exception has no item.
 Failure failure_of(const std::exception_ptr& error, const std::string& process, std::int64_t item);
 
-/// When a process saves where its iterator stands: after every so many items or, where that is 0, often enough that
-/// little is made again and so seldom that it takes one percent of the time, however much a save takes.
+/// Decides when a process saves its iterator's cursor: after every `every` items or, if that is 0, often enough that
+/// few items are made again, and so seldom that it takes one percent of the time, however long a save takes.
 class SnapshotPace {
  public:
   explicit SnapshotPace(std::int64_t every = 0) : every_(every) {}
-  /// Whether to save at `now`, `items` after the last time.
+  /// Returns whether to save at `now`, `items` items after the last time.
   bool is_due(std::int64_t items, Clock::time_point now) const;
   void saved(Clock::time_point begun, Clock::time_point ended);
 
@@ -65,7 +64,7 @@ class SnapshotPace {
   Duration cost_{};
 };
 
-/// Posts which stage a process is in once it has been there for a while. A thread.
+/// A thread that posts which stage a process is in, if it has been there for a while.
 class Watch {
  public:
   Watch(std::shared_ptr<Engine> engine, const Graph& graph, std::string process, const Counts& counts);
@@ -75,7 +74,7 @@ class Watch {
 
   /// For RuntimeOptions::at.
   std::atomic<int>* at() { return &at_; }
-  /// The process waits for a rank, or no longer.
+  /// Called when the process begins to wait for a rank, and when it stops waiting.
   void waits_for(int rank);
   void works() { waiting_.store(false, std::memory_order_relaxed); }
 
@@ -96,16 +95,16 @@ class Watch {
   std::thread thread_;
 };
 
-/// What a dispatching process or a worker runs in: it hears orders and answers them wherever the process waits. The
-/// thread that makes it calls all of it. attend(), wait(), wait_for_command(), send() and whatever polls in an iterator
-/// that was opened with running() throw Interrupted once orders end the pass, which run_passes() alone catches;
-/// PeerLost once a process is lost.
+/// The runtime of a dispatching process or a worker: it receives and acknowledges commands wherever the process waits.
+/// The thread that constructs it calls all its functions. attend(), wait(), wait_for_command(), send() and the polls of
+/// an iterator that was opened with runtime_options() throw Interrupted once a command ends the pass, which only
+/// run_passes() catches; PeerLost once a process is lost.
 class WorkerRuntime {
  public:
-  /// `process` outlives it. Throws InvalidArgument for an engine of another size than the process's placement takes.
+  /// `process` outlives it. Throws InvalidArgument if the engine has another size than the placement needs.
   explicit WorkerRuntime(const Process& process);
 
-  /// Runs `pass` for each order to reset, until all is over, and `end` after each, also where orders have ended it.
+  /// Runs `pass` for each Reset until Shutdown, and `end` after each, also if a command has ended the pass.
   template <typename Pass, typename End>
   void run_passes(const Pass& pass, const End& end) {
     while (begin_pass()) {
@@ -119,14 +118,14 @@ class WorkerRuntime {
   }
   /// Returns whether a command has arrived that ends the pass under way.
   bool interrupted() const { return left_ || state_.over() || state_.pass() != begun_; }
-  /// Hears and answers the orders that have come; while paused, waits.
+  /// Receives and acknowledges the commands that have arrived; waits while paused.
   void attend();
-  /// Until one of these holds or an order has come, which it attends to. `rank`: who is to do something.
+  /// Waits until one of these holds or a command has arrived, which it attends to. `rank`: the rank that is waited for.
   void wait(const std::vector<Channel*>& receive, const std::vector<Channel*>& publish, std::size_t memory, int rank);
   void wait_for_command() { wait({}, {}, 0, 0); }
   /// Sends all that is in `outgoing`.
   void send(std::span<const std::unique_ptr<ItemSender>> outgoing);
-  /// That what this stage, the last one here, has given cannot cross to the next process.
+  /// Returns the failure that an item of this stage, the last one here, cannot be sent to the next process.
   Failure cannot_pack(int stage, std::int64_t item, const std::exception_ptr& cause) const;
 
   const protocol::ProcessState& state() const { return state_; }
@@ -135,9 +134,9 @@ class WorkerRuntime {
   const Process& process() const { return process_; }
   Engine& engine() const { return *process_.engine; }
   Traffic& traffic() { return traffic_; }
-  /// The clock without the time that snapshots have taken: what items cost.
+  /// Returns the clock without the time that snapshots have taken, to measure what items cost.
   Clock::time_point work_time() const { return Clock::now() - Duration(snapshot_time_); }
-  /// Calls `save`, whose time is no item's.
+  /// Calls `save`, whose time does not count as an item's.
   template <typename Save>
   auto snapshot(SnapshotPace& pace, const Save& save) {
     const auto begin = Clock::now();
@@ -147,20 +146,20 @@ class WorkerRuntime {
     snapshot_time_ += (end - begin).count();
     return saved;
   }
-  /// Null where nothing is recorded.
+  /// Returns null if nothing is recorded.
   StageLog* log() { return log_.get(); }
-  /// So many items of this pass have been given on.
-  void gave(std::int64_t items);
-  /// What iterators of this process are opened with.
+  /// Records that `items` items of this pass have been sent.
+  void count_sent(std::int64_t items);
+  /// Returns the options with which this process opens iterators.
   RuntimeOptions runtime_options(const Copy& copy);
 
   /// The pass is over. No std::exception: no stage has failed.
   struct Interrupted {};
 
  private:
-  /// Waits for an order to reset that has not been begun yet, and begins it. False: all is over.
+  /// Waits for the next Reset and begins its pass. Returns false after Shutdown.
   bool begin_pass();
-  void hear();
+  void receive_commands();
   void wait_once(const std::vector<Channel*>& receive, const std::vector<Channel*>& publish, std::size_t memory,
                  int rank);
   void acknowledge(std::uint64_t command, bool with_trace);
@@ -176,14 +175,14 @@ class WorkerRuntime {
   protocol::ProcessState state_;
   std::uint64_t begun_ = 0;
   bool left_ = false;                ///< the consumer
-  std::atomic<bool> paused_{false};  ///< as state_ says, for the threads that make items ahead
+  std::atomic<bool> paused_{false};  ///< a copy of state_'s, for the threads that make items ahead
   std::atomic<Duration::rep> snapshot_time_{0};
   Watch watch_;
 };
 
-/// What the dispatching process does until all is over.
+/// Runs the dispatching process until Shutdown.
 void dispatch(WorkerRuntime& loop);
-/// What worker number `worker` does until then.
+/// Runs worker number `worker` until Shutdown.
 void work(WorkerRuntime& loop, int worker);
 
 }  // namespace levada::pipeline
