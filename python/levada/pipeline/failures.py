@@ -1,4 +1,4 @@
-"""What a stage of a pipeline raises, on its way from one process to another."""
+"""Exceptions of a pipeline's stages, as they cross from one process to another."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def pack(exception: BaseException) -> tuple[str, str, str, bytes, str, str, int]
 
 
 def _forget_locals(exception: BaseException | None) -> None:
-    """Lets go of what the functions held that it came through: it may be kept long after them."""
+    """Clears the frames of the exception's traceback, since it may be kept for a long time."""
     while exception is not None:
         traceback.clear_frames(exception.__traceback__)
         exception = exception.__cause__ or exception.__context__
@@ -54,8 +54,8 @@ def _process() -> str:
 
 
 def _described(exception: BaseException) -> tuple[str, list[Any], dict[str, Any]]:
-    """Class, arguments and attributes, those that are plain values."""
-    arguments = list(_builtin_of(type(exception)).__reduce__(exception)[1])  # which are more than args of an OSError
+    """Returns the class, and the arguments and attributes that are plain values."""
+    arguments = list(_builtin_of(type(exception)).__reduce__(exception)[1])  # which has more than the args of an OSError
     if not _is_plain(arguments):
         arguments = [str(exception)]
     attributes = {name: value for name, value in vars(exception).items() if _is_plain(value)}
@@ -63,7 +63,7 @@ def _described(exception: BaseException) -> tuple[str, list[Any], dict[str, Any]
 
 
 def _builtin_of(kind: type) -> Any:
-    """The built-in exception that it is derived from, or is."""
+    """Returns the built-in exception class that it is or derives from."""
     return next(cls for cls in kind.__mro__ if getattr(builtins, cls.__name__, None) is cls)
 
 
@@ -78,8 +78,8 @@ def _is_plain(value: Any) -> bool:
 def unpack(
     text: str, stage: str, process: str, item: int, trace: str, packed: bytes, kind: str = "SourceError"
 ) -> BaseException:
-    """The exception, caused by a StageFailed that says where; that one alone where it cannot be made again. The bytes may
-    be of another rank: nothing is unpickled or imported, and no code of the exception's class runs."""
+    """Returns the exception, caused by a StageFailed that says where; or only that one, if the exception cannot be created. The
+    bytes may come from another rank: nothing is unpickled or imported, and no code of the exception's class runs."""
     failed = StageFailed(text)
     failed.stage, failed.process, failed.item, failed.traceback = stage, process, item, trace
     if not packed:
@@ -94,7 +94,7 @@ def unpack(
 
 
 def _of_kind(kind: str, text: str) -> BaseException | None:
-    """A failure of Levada's own, as its class."""
+    """Returns a failure of Levada itself as an exception of its class."""
     cls = getattr(errors, kind, None)
     return cls(text) if cls is not None and cls is not errors.SourceError else None
 
@@ -110,7 +110,7 @@ def _original(packed: bytes) -> BaseException | None:
 
 
 def _made_again(name: str, arguments: list[Any], attributes: dict[str, Any]) -> BaseException | None:
-    """None unless it is an Exception whose class is imported here: another process's SystemExit is not to end this one."""
+    """Returns None unless it is an Exception whose class is imported here: another process's SystemExit must not end this one."""
     module, _, path = name.partition(":")
     found: Any = sys.modules.get("__main__" if module == "__mp_main__" else module)
     for step in path.split("."):

@@ -1,4 +1,4 @@
-"""Lines of text files as items, read by byte ranges, so that whoever reads a part reads nothing else."""
+"""Lines of text files as items, read by byte ranges, so that each process reads only its own."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
 
 _BLOCK = 1 << 16
-"""Bytes of lines that are read at a time; their file is looked at once for all."""
+"""Bytes of lines that are read at a time; the file's stamp is checked once for them."""
 
 
 class FileStamp(NamedTuple):
-    """What tells whether a file is still the same."""
+    """Identifies the content of a file."""
 
     device: int
     inode: int
@@ -38,8 +38,7 @@ class ByteRange(NamedTuple):
 
 
 class ByteRanges:
-    """Files cut to ranges of `size` bytes, by number. As the files were when this was made: who reads them later finds
-    out whether they still are."""
+    """Files cut into ranges of `size` bytes, by number. Readers check that the files are unchanged since this was made."""
 
     def __init__(self, paths: Paths, size: int) -> None:
         if size < 1:
@@ -73,7 +72,7 @@ def _stamp_of_path(path: str) -> FileStamp:
 
 
 def stamp_of(path: str, file: BinaryIO) -> FileStamp:
-    """Raises SourceError for what is no regular file."""
+    """Returns the stamp of an open file. Raises SourceError unless it is a regular file."""
     status = os.fstat(file.fileno())
     if not stat.S_ISREG(status.st_mode):
         raise SourceError(f"{path} is not a regular file, so it has no lines that could be read in parts")
@@ -81,12 +80,12 @@ def stamp_of(path: str, file: BinaryIO) -> FileStamp:
 
 
 def open_file(path: str) -> BinaryIO:
-    """Does not wait for who writes to a pipe."""
+    """Opens a file; does not wait for the writer of a named pipe."""
     return open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))
 
 
 class Lines:
-    """The lines of a range, as text without what ends them. Says at which byte it stands."""
+    """The lines of a range, as text without line ends. Its state is a byte offset."""
 
     def __init__(self, range_: ByteRange) -> None:
         self._range = range_
@@ -120,7 +119,7 @@ class Lines:
 
 
 def _first_line(file: BinaryIO, begin: int) -> int:
-    """Where the first line begins that does not begin before `begin`."""
+    """Returns the offset of the first line that begins at `begin` or later."""
     if begin == 0:
         return 0
     file.seek(begin - 1)

@@ -1,4 +1,4 @@
-"""Where an epoch of a pipeline stands, as its states hold it."""
+"""The position in an epoch of a pipeline, as saved in states."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from levada import _levada
 from levada.base.errors import CorruptMessage
 
 VERSION = 2
-"""Of a state's format."""
+"""The version of the format of states."""
 _MAX_ITEMS = 1 << 50
 
 
 class Position(NamedTuple):
-    """Where an epoch stands."""
+    """A position in an epoch."""
 
     workers: int
     keeps_order: bool
     items: int
-    """How many have been given."""
+    """How many items were taken."""
     cursor: Any
-    """The C++ core's."""
+    """The cursor of the C++ core."""
 
     def encode(self) -> bytes:
         return _levada.pack(tuple(self))
 
     @staticmethod
     def decode(packed: bytes) -> Position:
-        """Of bytes that may lie. Raises CorruptMessage."""
+        """Decodes untrusted bytes. Raises CorruptMessage."""
         position = _levada.unpack(packed)
         types = (int, bool, int)
         if type(position) is tuple and len(position) == 4 and tuple(map(type, position[:3])) == types:

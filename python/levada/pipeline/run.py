@@ -62,7 +62,7 @@ class Run(Generic[T]):
         self._position: Position | None = None
         self._worker_group: WorkerGroup | None = None
         self._consumer: Consumer | None = None
-        self._told: bytes | None = None
+        self._last_story: bytes | None = None
         self._begun: int | None = None
         self._is_over = self._is_stuck = False
         self._deaths, self._died_at = 0, (-1, -1)  # deaths after one item, and that item: epoch and number
@@ -94,18 +94,18 @@ class Run(Generic[T]):
             consumer = self._start()
             with self._closed_if_asked(consumer):
                 try:
-                    self._go_on(consumer)
+                    self._begin_epoch(consumer)
                 except PeerLost as error:
                     given = 0 if self._position is None else self._position.items
                     self._note_death(self._lost(str(error), error.rank) or error, given)
                     consumer = self._start_again()
-                    self._go_on(consumer)
+                    self._begin_epoch(consumer)
             self._begun, self._is_over, self._is_stuck = self._epoch, False, False
             self._before = handled()
             self._epoch += 1
             return Epoch(self, consumer)
 
-    def _go_on(self, consumer: Consumer) -> None:
+    def _begin_epoch(self, consumer: Consumer) -> None:
         """Begins the epoch, at the loaded state if there is one."""
         position = self._position
         if position is None:
@@ -273,8 +273,8 @@ class Run(Generic[T]):
     def _story(self) -> bytes | None:
         """What each process has done, and when where that is recorded; None before the first epoch."""
         if self._consumer is not None:
-            self._told = self._consumer.story(self._graph, self.options.workers, self.options.ordered)
-        return self._told
+            self._last_story = self._consumer.story(self._graph, self.options.workers, self.options.ordered)
+        return self._last_story
 
     def _record(self) -> None:
         """As run(record=True), where no process has been started yet."""
@@ -329,7 +329,7 @@ class Run(Generic[T]):
                     consumer.shutdown(grace)
                 except Error:
                     is_whole = False  # a process is lost already, which has been reported
-                self._told = consumer.story(self._graph, self.options.workers, self.options.ordered)
+                self._last_story = consumer.story(self._graph, self.options.workers, self.options.ordered)
         finally:
             if workers is not None:
                 workers.end(max(deadline - time.monotonic(), _SCHEDULED) if is_whole else 0.0)
@@ -429,7 +429,7 @@ class Run(Generic[T]):
         divides = divides_itself(step.arguments["source"]) if step.operation == "source" else "no"
         return step._replace(arguments={**step.arguments, name: Elsewhere(divides)})
 
-    def _tell(self, kind: str, text: str, rank: int) -> Consumer | None:
+    def _on_engine_error(self, kind: str, text: str, rank: int) -> Consumer | None:
         """Raises an error of the engine with what this process knows of the others; or returns the consumer that continues,
         if processes are replaced."""
         workers = self._worker_group

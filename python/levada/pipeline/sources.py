@@ -1,4 +1,4 @@
-"""Where the items of a pipeline come from: any iterable, opened in the process that reads it."""
+"""The sources of pipelines: any iterable, opened in the process that reads it."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from levada.base.errors import InvalidArgument
 from levada.corpus.corpus import Corpus
 
 Opened = tuple[Iterator[Any], Callable[[], Any] | None, int]
-"""An iterator, what says its state, and how many items it has passed over."""
+"""An iterator, its state_dict(), and how many items it has dropped."""
 
 
 class NativeSource:
-    """Opens its part by itself, in each process."""
+    """A source that opens its own partition in each process."""
 
     def __call__(self, inputs: list[Iterator[Any]], context: OpenContext) -> Iterator[Any]:
         raise NotImplementedError
 
 
 def is_factory(source: Any) -> bool:
-    """Whether it is to be called for an iterable, in each epoch."""
+    """Returns whether it is a function that makes an iterable, to be called in each epoch."""
     return callable(source) and not hasattr(source, "__iter__") and not is_sequence(source)
 
 
 def is_sequence(source: Any) -> bool:
-    """Whether items can be had by number, so that a part of them is read alone and going on costs nothing."""
+    """Returns whether it is indexable, so that a partition is read without other items and resumes at once."""
     if isinstance(source, Sequence):
         return True
     by_number = hasattr(source, "__getitem__") and hasattr(source, "__len__") and not hasattr(source, "keys")
@@ -37,15 +37,15 @@ def is_sequence(source: Any) -> bool:
 
 
 def _iterates_by_number(source: Any) -> bool:
-    """Whether it is of a class that gives the same items in a loop and by number. Others may shuffle in one of them."""
+    """Returns whether its class yields the same items when iterated and by index. Other classes may shuffle in one of them."""
     classes = [("numpy", "ndarray"), ("torch", "Tensor"), ("datasets", "Dataset")]
     found = (getattr(sys.modules.get(module), name, None) for module, name in classes)
     return any(isinstance(source, cls) for cls in found if cls is not None)
 
 
 def divides_itself(source: Any) -> str:
-    """Whether a shard right behind it has it open its part alone, and whether that is every n-th item: "no", "in parts"
-    or "in turns"."""
+    """Returns whether the source opens only its partition if a shard directly follows: "no"; "in turns" if that is every n-th
+    item; otherwise "in parts"."""
     if isinstance(source, NativeSource):
         return "in parts"
     return "in turns" if isinstance(source, Corpus) or is_sequence(source) else "no"
@@ -57,19 +57,19 @@ def check_source(source: Any) -> None:
 
 
 def describe(source: Any) -> str:
-    """For people."""
+    """Returns a name for messages."""
     return str(getattr(source, "__name__", None) or type(source).__name__)
 
 
 def length_of(source: Any) -> int:
-    """Raises TypeError where it has none."""
+    """Returns its length. Raises TypeError if it has none."""
     return len(source)
 
 
 class SourceOpener:
-    """Opens a source in one process, once for each pass. The source is told the epoch if it has a set_epoch().
+    """Opens a source in one process, once for each pass, after calling its set_epoch() if it has one.
 
-    Where a pass left a source that has state_dict() and load_state_dict(), iter() of it may go on. So what it says before
+    If a pass left a source that has state_dict() and load_state_dict(), its iter() may continue there. So the state before
     the first pass of an epoch is kept, and loaded before another pass that begins in the same epoch.
     """
 
@@ -78,7 +78,7 @@ class SourceOpener:
         self._begin: tuple[int, Any] | None = None  # an epoch, and the source's state before it
 
     def __call__(self, context: OpenContext, index: int, count: int, given: int, state: Any) -> Opened:
-        """Part `index` of `count` of the items, from number `given` of that part or from `state`, if that is not None."""
+        """Opens partition `index` of `count`, from its item number `given`, or from `state` unless that is None."""
         source = self._source
         if isinstance(source, NativeSource):
             return source([], context), None, 0
@@ -104,11 +104,11 @@ class SourceOpener:
         return iter(source() if is_factory(source) else source), state_dict, 0
 
     def _start_of(self, epoch: int, state_dict: Callable[[], Any]) -> tuple[Any] | None:
-        """What it said before the first pass of the epoch; None where this is that pass, or it could not say it."""
+        """Returns the state before the first pass of the epoch; None if this is that pass, or if there was no state."""
         if self._begin is not None and self._begin[0] == epoch:
             return (copy.deepcopy(self._begin[1]),)
         self._begin = None
-        with contextlib.suppress(Exception):  # of a source that knows its state only while it is read
+        with contextlib.suppress(Exception):  # a source may have a state only while it is read
             self._begin = (epoch, copy.deepcopy(state_dict()))
         return None
 

@@ -1,4 +1,4 @@
-"""The stages of a pipeline as values: how each is made, in a form that crosses processes."""
+"""The stages of a pipeline as values that can be sent to other processes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from levada.pipeline.sources import SourceOpener, describe, divides_itself, leng
 
 
 class Step(NamedTuple):
-    """How a stage is made, in a form that can be pickled."""
+    """How to make a stage, in a form that can be pickled."""
 
     operation: str
     name: str
@@ -22,7 +22,7 @@ class Step(NamedTuple):
 
 
 class Elsewhere:
-    """Stands for what another process runs, and so need not be sent."""
+    """Replaces an argument of a stage of another process, which is not sent."""
 
     def __init__(self, divides: str) -> None:
         self.divides = divides
@@ -32,7 +32,7 @@ class Elsewhere:
 
 
 class Stage:
-    """A stage and those before it. Never changed."""
+    """A stage and its inputs. Immutable."""
 
     def __init__(self, operation: str, name: str | None, inputs: tuple[Stage, ...], arguments: dict[str, Any]) -> None:
         self.operation = operation
@@ -42,7 +42,7 @@ class Stage:
 
 
 def _inputs_first(end: Stage) -> list[Stage]:
-    """All stages, inputs first."""
+    """Returns all stages, inputs first."""
     found: dict[int, Stage] = {}
     waiting: list[tuple[Stage, bool]] = [(end, False)]
     while waiting:
@@ -58,7 +58,7 @@ def _inputs_first(end: Stage) -> list[Stage]:
 
 
 def steps_of(end: Stage) -> list[Step]:
-    """The stages with names: "map", "map_2", ... where none was given."""
+    """Returns the stages with names; default names are "map", "map_2", ..."""
     stages = _inputs_first(end)
     names = {stage.name for stage in stages if stage.name is not None}
     numbers = {id(stage): at for at, stage in enumerate(stages)}
@@ -71,7 +71,7 @@ def steps_of(end: Stage) -> list[Step]:
 
 
 def _unused(name: str, names: set[str]) -> str:
-    """That name, or it with a number."""
+    """Returns that name, with a number if it is taken."""
     numbered = (f"{name}_{number}" for number in itertools.count(2))
     return next(each for each in itertools.chain([name], numbered) if each not in names)
 
@@ -81,7 +81,7 @@ _WITH_STATE = ("source", "flat_map", "transform")
 
 
 def build(steps: Iterable[Step], on_error: str = "raise", allow_pickle: bool = False) -> Graph:
-    """The graph of these steps; `on_error` for stages that say nothing of it; `allow_pickle` for iterables' states."""
+    """Returns the graph of these steps. `on_error` is the default of stages; `allow_pickle` is for the states of iterables."""
     made: list[Any] = []
     for step in steps:
         inputs = [made[at] for at in step.inputs]
@@ -112,7 +112,7 @@ def _source(name: str, source: Any, allow_pickle: bool) -> Graph:
 
 
 class FieldLength:
-    """The length of a field of a dict."""
+    """Returns the length of a field of a dict."""
 
     def __init__(self, field: str) -> None:
         self.field = field
@@ -122,7 +122,7 @@ class FieldLength:
 
 
 class Transformer:
-    """What a transform is opened by: the user's function, which knows of its inputs alone."""
+    """Opens a transform by the user's function, which gets only the inputs."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
@@ -135,7 +135,7 @@ _SAME_LENGTH = ("map", "shuffle", "cache", "prefetch", "dispatch", "fork", "bran
 
 
 def length_of_stage(stage: Stage) -> int:
-    """Items of an epoch in one process of one rank. Raises TypeError."""
+    """Returns the items of an epoch in one process of one rank. Raises TypeError if that is not known."""
     given: dict[str, Any] = stage.arguments
     if stage.operation == "source":
         return length_of(given["source"])

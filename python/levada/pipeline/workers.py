@@ -1,4 +1,4 @@
-"""The other processes of a pipeline: the dispatching process and the workers, started, listened to and ended."""
+"""Starts, watches and ends the other processes of a pipeline: the dispatching process and the workers."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ from levada.pipeline.steps import Step, build
 CONTEXTS = ("spawn", "forkserver", "fork")
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _ANSWER = 0.5
-"""Seconds in which a process that is not stuck in the system says where it is."""
+"""Seconds in which a process that does not hang in the kernel writes its stack."""
 
 
 @dataclasses.dataclass
 class Task:
-    """What one process is to do."""
+    """What one process runs."""
 
     role: str
     """ "dispatcher" or "worker"."""
     number: int
-    """Of a worker, from 0."""
+    """The number of a worker, from 0."""
     steps: list[Step]
     options: dict[str, Any]
     on_error: str
@@ -58,7 +58,7 @@ class Task:
 
 
 def check_context(context: str) -> None:
-    """Raises where processes cannot be started so."""
+    """Raises InvalidArgument or Unsupported if processes cannot be started in this way."""
     if context not in CONTEXTS:
         raise InvalidArgument(f'context is "{context}"; it must be one of {", ".join(CONTEXTS)}')
     reason = _levada.unforkable() if context == "fork" else None
@@ -67,7 +67,7 @@ def check_context(context: str) -> None:
 
 
 class WorkerGroup:
-    """The dispatching process and the workers, started, and this one's place among them: rank 0 of a private job."""
+    """The started dispatching process and workers. This process is rank 0 of a private job with them."""
 
     def __init__(self, context: str, tasks: list[Task], timeout: float) -> None:
         check_context(context)
@@ -75,14 +75,14 @@ class WorkerGroup:
         self._owner = os.getpid()
         self._tasks = tasks
         self._processes: list[BaseProcess] = []
-        self._told: list[Connection] = []
+        self._status_pipes: list[Connection] = []
         links: list[socket.socket] = []
         deadline = time.monotonic() + timeout
         try:
             with _one_thread_each(tasks[0].threads):
                 for rank, task in enumerate(tasks, 1):
                     links.append(self._start(context, rank, task))
-            self._hear(deadline)
+            self._wait_until_ready(deadline)
             sockets = [link.detach() for link in links]
             links.clear()
             self.job: Membership = self._join(sockets, timeout)
@@ -94,45 +94,45 @@ class WorkerGroup:
                 link.close()
 
     def _start(self, context: str, rank: int, task: Task) -> socket.socket:
-        """This process's end of what links the two."""
+        """Starts a process and returns this process's end of the socket between the two."""
         starting = multiprocessing.get_context(context)
         here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        told, telling = starting.Pipe(duplex=False)
+        status, report = starting.Pipe(duplex=False)
         given = task if context == "fork" else dumps(task)
-        # No daemon, for that could have no workers of its own; _serve() sees to it that it does not outlive this one.
+        # Not a daemon, which could not start workers of its own; _serve() makes it end with this process.
         process = starting.Process(  # type: ignore[attr-defined]
             target=_serve,
-            args=(there, telling, self._owner, rank, len(self._tasks) + 1, given),
+            args=(there, report, self._owner, rank, len(self._tasks) + 1, given),
             name=f"levada {task.title}",
             daemon=False,
         )
         try:
-            with there, telling:
+            with there, report:
                 start(process)
         except OSError as error:
             here.close()
-            told.close()
+            status.close()
             raise Unsupported(
                 f"{task.title} cannot be started: {error.strerror}; use fewer workers, or raise the limits on processes "
                 "(ulimit -u), file descriptors (ulimit -n) and memory"
             ) from error
         self._processes.append(process)
-        self._told.append(told)
+        self._status_pipes.append(status)
         return here
 
-    def _hear(self, deadline: float) -> None:
-        """Waits until all are ready. Raises what one of them could not do."""
-        waiting: dict[Any, int] = {told: at for at, told in enumerate(self._told)}
+    def _wait_until_ready(self, deadline: float) -> None:
+        """Waits until all processes are ready. Raises the exception of one that failed to start."""
+        waiting: dict[Any, int] = {status: at for at, status in enumerate(self._status_pipes)}
         while waiting:
             left = deadline - time.monotonic()
             ready = multiprocessing.connection.wait(list(waiting), timeout=max(left, 0))
             if not ready:
                 late = ", ".join(self.name_of(at) for at in waiting.values())
                 raise Timeout(f"{late} did not start in time; more may be given by start_timeout")
-            for told in map(_as_connection, ready):
-                at = waiting.pop(told)
+            for status in map(_as_connection, ready):
+                at = waiting.pop(status)
                 try:
-                    failure = told.recv_bytes()
+                    failure = status.recv_bytes()
                 except EOFError:
                     text = f"{self.exit_text(at)} while it started; what it said of it is on stderr"
                     raise SourceError(text) from None
@@ -154,53 +154,53 @@ class WorkerGroup:
         return f"{self._tasks[at].title} (process {self._processes[at].pid})"
 
     def exit_text(self, at: int) -> str:
-        """ "worker 1 (process 4242) was killed by SIGKILL"."""
+        """Returns a text such as "worker 1 (process 4242) was killed by SIGKILL"."""
         process = self._processes[at]
         process.join(1.0)
         return f"{self.name_of(at)} {exit_text(process)}"
 
     def lost(self) -> int | None:
-        """A process that has ended, by its place; None where there is none."""
+        """Returns the index of a process that has ended; None if there is none."""
         return next((at for at, process in enumerate(self._processes) if process.exitcode is not None), None)
 
-    def _ask(self, at: int) -> None:
-        """Has a process say where it is."""
+    def _request_stack(self, at: int) -> None:
+        """Makes a process write its stack."""
         pid = self._processes[at].pid
         assert pid is not None
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGUSR1)
 
-    def _answer(self, at: int, deadline: float) -> str:
-        """The Python functions that a process is in, the innermost first."""
-        told = self._told[at]
+    def _read_stack(self, at: int, deadline: float) -> str:
+        """Returns the Python functions that a process is in, the innermost first."""
+        status = self._status_pipes[at]
         text = b""
         with contextlib.suppress(OSError):
-            while told.poll(0.05 if text else max(deadline - time.monotonic(), 0)):
-                more = os.read(told.fileno(), 1 << 16)
+            while status.poll(0.05 if text else max(deadline - time.monotonic(), 0)):
+                more = os.read(status.fileno(), 1 << 16)
                 if not more:
                     break
                 text += more
         return text.decode(errors="replace").rstrip() or "(it does not answer)"
 
     def describe(self) -> str:
-        """Where each process is."""
+        """Returns the functions that each process is in."""
         running = [at for at, process in enumerate(self._processes) if process.exitcode is None]
         for at in running:
-            self._ask(at)
+            self._request_stack(at)
         deadline = time.monotonic() + _ANSWER
-        return "\n\n".join(f"{self.name_of(at)} is in:\n{self._answer(at, deadline)}" for at in running)
+        return "\n\n".join(f"{self.name_of(at)} is in:\n{self._read_stack(at, deadline)}" for at in running)
 
     def end(self, grace: float) -> None:
-        """Waits for them to end, which they have been told to; kills those that do not, with a warning that says where
-        they were. Does nothing in a forked child, whose they are not."""
+        """Waits for the processes to end, which were told to before. Kills those that do not, with a warning that says which
+        functions they were in. Does nothing in a forked child, which did not start them."""
         if os.getpid() != self._owner:
             return
         deadline = time.monotonic() + grace
         for at, process in enumerate(self._processes):
             process.join(max(deadline - time.monotonic(), 0))
             if process.exitcode is None and grace > 0:
-                self._ask(at)
-                where = self._answer(at, time.monotonic() + _ANSWER)
+                self._request_stack(at)
+                where = self._read_stack(at, time.monotonic() + _ANSWER)
                 text = f"{self.name_of(at)} did not end in time and is killed; it was in:\n{where}"
                 warnings.warn(text, RuntimeWarning, stacklevel=2)
         self._kill()
@@ -211,15 +211,15 @@ class WorkerGroup:
                 process.kill()
         for process in self._processes:
             process.join()
-        for told in self._told:
-            told.close()
+        for status in self._status_pipes:
+            status.close()
         job = getattr(self, "job", None)
         if job is not None:
             job.leave()
 
 
 def _check_descriptors(processes: int) -> None:
-    """Raises where this process has too few left to hold those that link it to so many others."""
+    """Raises Unsupported if this process may not open enough file descriptors for that many processes."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     wanted = 4 * processes + 16
     left = limit - len(os.listdir("/proc/self/fd"))
@@ -231,14 +231,14 @@ def _check_descriptors(processes: int) -> None:
 
 
 def _as_connection(ready: Any) -> Connection:
-    """What wait() was given, by its type."""
+    """Returns an object of wait() as the Connection that it is."""
     assert isinstance(ready, Connection)
     return ready
 
 
 @contextlib.contextmanager
 def _one_thread_each(threads: int) -> Iterator[None]:
-    """Processes that start meanwhile find so many threads in their environment, where nothing is said of it."""
+    """Sets the number of threads in the environment of processes that start meanwhile, unless it is set."""
     added = [name for name in _THREADS if threads > 0 and name not in os.environ]
     os.environ.update(dict.fromkeys(added, str(threads)))
     try:
@@ -248,19 +248,19 @@ def _one_thread_each(threads: int) -> Iterator[None]:
             os.environ.pop(name, None)
 
 
-def _serve(link: socket.socket, telling: Connection, parent: int, rank: int, size: int, given: bytes | Task) -> None:
-    """The process."""
+def _serve(link: socket.socket, report: Connection, parent: int, rank: int, size: int, given: bytes | Task) -> None:
+    """The main function of a process."""
     begin(parent)
     try:
         task = given if isinstance(given, Task) else pickle.loads(given)
         graph = _prepare(task)
     except BaseException as error:
-        telling.send_bytes(pickle.dumps(failures.pack(error)))
+        report.send_bytes(pickle.dumps(failures.pack(error)))
         return
-    telling.send_bytes(b"")
-    faulthandler.register(signal.SIGUSR1, file=telling.fileno(), all_threads=True)
+    report.send_bytes(b"")
+    faulthandler.register(signal.SIGUSR1, file=report.fileno(), all_threads=True)
     job = _levada.link(rank, size, [link.detach()], task.start_timeout)
-    with contextlib.suppress(PeerLost):  # the others hear of it, or are gone
+    with contextlib.suppress(PeerLost):  # the other processes are notified, or have ended
         _levada.serve(job, graph, task.options, f"{task.title} (process {os.getpid()})", seed_all)
     job.leave()
 
@@ -278,10 +278,10 @@ def _prepare(task: Task) -> _levada.Graph:
 
 
 def seed_all(context: OpenContext) -> None:
-    """What draws from the generators of Python, numpy and torch draws by the pipeline's seed."""
+    """Seeds the generators of Python, numpy and torch with the pipeline's seed."""
     seed = context.own_seed
     random.seed(seed)
-    import numpy  # which a process that only starts others need not have
+    import numpy  # not needed by a process that only starts others
 
     numpy.random.seed(seed & 0xFFFFFFFF)
     torch = sys.modules.get("torch")
@@ -290,12 +290,12 @@ def seed_all(context: OpenContext) -> None:
 
 
 def dumps(value: Any, what: str = "a stage", instead: str = "a function that makes") -> bytes:
-    """A pickle for a process that is started: by name what the other process can import, by value what it cannot, such
-    as lambdas and local functions. Raises StageFailed, which names `what` and what may be given `instead`."""
+    """Pickles a value for a process that is started: by name if the process can import it, otherwise by value, such as
+    lambdas and local functions. Raises StageFailed, naming `what` and what can be passed `instead`."""
     import cloudpickle  # type: ignore[import-untyped, unused-ignore]
 
     main = sys.modules.get("__main__")
-    by_name = main is not None and hasattr(main, "__file__")  # started again by that file
+    by_name = main is not None and hasattr(main, "__file__")  # the other process imports it from its file
 
     class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc, unused-ignore]
         def reducer_override(self, given: Any) -> Any:
