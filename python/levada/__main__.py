@@ -1,5 +1,5 @@
-"""The `levada` command: that of the C++ core, `levada feed` of a Python iterable, and `levada run`, which starts the ranks
-of a Python script."""
+"""The `levada` command: the command of the C++ core, `levada feed` of a Python iterable, and `levada run`, which starts the
+ranks of a Python script."""
 
 from __future__ import annotations
 

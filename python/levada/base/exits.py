@@ -1,4 +1,4 @@
-"""How processes end: those that this one starts, which never outlive it, and this one itself."""
+"""The end of processes: of those that this one starts, which never outlive it, and of this one."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def end(process: BaseProcess, grace: float = 0.0) -> None:
 
 
 def note_left(error: BaseException | None, step: int) -> None:
-    """Called when a feed is left because of an exception."""
+    """Records that a feed is left because of an exception."""
     global _left_at
     _left_at = (id(error), step)
 
@@ -63,13 +63,13 @@ def note_uncaught() -> tuple[str, int]:
     """Called when the interpreter ends: what exception ends it, as failure_text() has it, or "" if none is known; and the
     step at which a feed was left because of it, or -1."""
     global _uncaught
-    if not hasattr(sys, "ps1"):  # at a prompt, one that came and went
+    if not hasattr(sys, "ps1"):  # at a prompt, an exception that was printed earlier
         _uncaught = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
     return failure_text(_uncaught), _left_at[1] if _left_at[0] == id(_uncaught) else -1
 
 
 def handled() -> BaseException | None:
-    """The exception that this thread handles, or that ends the process."""
+    """Returns the exception that this thread handles, or that ends the process."""
     return sys.exc_info()[1] or _uncaught
 
 

@@ -11,7 +11,7 @@ __all__ = ["get_cmake_dir", "require_extension"]
 
 
 def require_extension() -> None:
-    """Imports levada._levada. Raises ImportError, which says what to do, where that is impossible."""
+    """Imports levada._levada. If that fails, raises ImportError that says what to do."""
     if not sys.platform.startswith("linux"):
         raise ImportError(
             f"levada needs Linux, and this Python runs on {sys.platform}: use a Linux machine or container, on Windows WSL 2",

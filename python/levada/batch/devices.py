@@ -1,4 +1,4 @@
-"""Batches on devices."""
+"""Moves batches to devices."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from levada.base.errors import Unsupported
 from levada.batch.classes import find_registration, is_named_tuple
 
-_ALIGNMENT = 512  # bytes, of a tensor on its way
+_ALIGNMENT = 512  # bytes, of a tensor that is copied
 
 
 def accelerator() -> Any:
@@ -70,7 +70,7 @@ class _Staging:
 
     def __init__(self, device: Any) -> None:
         self._device = device
-        self._stages: list[_Stage] = []  # one is filled while the device still copies from the other
+        self._stages: list[_Stage] = []  # one is filled while the device copies from the other
 
     def move(self, batch: Any) -> Any:
         if not self._stages:
@@ -108,7 +108,7 @@ class _Stage:
     def __init__(self, device: Any) -> None:
         torch: Any = sys.modules["torch"]
         self._device = device
-        self._copied = torch.Event(device)  # when the device needs the memory no more
+        self._copied = torch.Event(device)  # when the device no longer needs the memory
         self._memory = torch.empty(0, dtype=torch.uint8)
         self._used = 0
 
@@ -126,7 +126,7 @@ class _Stage:
         self._used = 0
 
     def hold(self, tensor: Any) -> Any:
-        """The same tensor in this memory."""
+        """Returns a copy of the tensor in this memory."""
         here = self._memory[self._used : self._used + tensor.nbytes].view(tensor.dtype)
         here = here.as_strided(tensor.shape, tensor.stride()) if is_dense(tensor) else here.view(tensor.shape)
         self._used += _aligned(tensor.nbytes)
@@ -134,7 +134,7 @@ class _Stage:
 
 
 def is_dense(tensor: Any) -> bool:
-    """Whether its elements fill their memory, in whatever order of dimensions."""
+    """Returns whether its elements fill their memory, in any order of dimensions."""
     expected = 1
     for stride, extent in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if extent != 1:

@@ -1,5 +1,5 @@
-"""How torch's tensors are pickled between the processes of a pipeline: their memory goes beside the pickle, not through
-it, and not through files of shared memory as torch does it."""
+"""Pickles torch's tensors between the processes of a pipeline: their memory is sent outside the pickle, not in it, and not
+through files of shared memory as torch does."""
 
 from __future__ import annotations
 

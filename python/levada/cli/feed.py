@@ -1,4 +1,4 @@
-"""`levada feed module:callable`: what the callable gives, fed to every rank of a mesh, and a report of that."""
+"""`levada feed module:callable`: feeds the iterable that the callable returns to every rank of a mesh, and reports."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _MOST_RANKS = 256
 
 
 def names_callable(arguments: list[str]) -> bool:
-    """Whether a `levada feed` with these arguments is for this module."""
+    """Returns whether a `levada feed` with these arguments is for this module."""
     return any(_CALLABLE.fullmatch(argument) and not os.path.exists(argument) for argument in arguments)
 
 
 def feed(arguments: list[str]) -> int:
-    """Runs it, as a rank of a job or with ranks of its own. Gives the exit status."""
+    """Runs it, as a rank of a job or with ranks of its own. Returns the exit status."""
     options = _parse(arguments)
     try:
         place = _levada.place()
@@ -147,7 +147,7 @@ def _write_history(passing: Feed, options: argparse.Namespace, error: str = "") 
 
 
 def _open_on_readers(job: Membership, mesh: Mesh, options: argparse.Namespace) -> Iterable[Any] | None:
-    """The iterable on ranks that read. What is wrong with it on one rank is raised on all. Collective."""
+    """Returns the iterable on reading ranks. An error on one rank is raised on all. Collective."""
     source, problem = None, ("", "")
     try:
         function = _find(options.source)
@@ -167,7 +167,7 @@ def _open_on_readers(job: Membership, mesh: Mesh, options: argparse.Namespace) -
 
 
 def _find(name: str) -> Any:
-    """Imports the module of "module:callable". Raises InvalidArgument where there is none, or no such callable in it."""
+    """Imports the module of "module:callable". Raises InvalidArgument if the module or the callable does not exist."""
     module, _, path = name.partition(":")
     sys.path.insert(0, os.getcwd())
     try:
@@ -186,7 +186,7 @@ def _find(name: str) -> Any:
 
 
 class _Generated:
-    """What a callable's generator makes, in whatever process iterates: a generator itself cannot be sent to one."""
+    """Calls a generator function in the process that iterates: a generator itself cannot be sent there."""
 
     def __init__(self, name: str) -> None:
         self._name = name

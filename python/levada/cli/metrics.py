@@ -1,4 +1,4 @@
-"""Where `levada feed --metrics` exports each rank's numbers."""
+"""The metrics that `levada feed --metrics` exports on each rank."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def check_metrics(target: str, ranks: int) -> None:
 
 
 def start_metrics(target: str, job: Membership, feed: Feed) -> MetricsExporter:
-    """Exports this rank's numbers: at the port behind those of the host's lower ranks, or in a file named after the rank
-    where there are several. Raises EngineError where that cannot be."""
+    """Exports this rank's metrics: at the port after those of the host's lower ranks, or in a file, named after the rank if
+    there are several. Raises EngineError if that fails."""
     own: str | pathlib.Path
     address = address_of(target)
     if address is None:

@@ -15,13 +15,13 @@ from levada.base.packages import import_for
 __all__ = ["FORMATS"]
 
 _BATCH_BYTES = 1 << 20
-"""Of the rows that are decoded at a time, about."""
+"""About how many bytes of rows are decoded at a time."""
 
 _MAX_ROWS = 1 << 14
-"""That are decoded at a time: rows of equal texts are larger than they are stored."""
+"""Rows that are decoded at a time: rows of equal texts are larger in memory than in the file."""
 
 _BUFFER_BYTES = 1 << 20
-"""Of a column, as it is stored, that are read at a time."""
+"""Stored bytes of a column that are read at a time."""
 
 
 class _Stream(io.RawIOBase):
@@ -99,7 +99,7 @@ class ParquetReader:
             raise SourceError(f"{self._path} holds no documents: {what}")
 
     def _batches(self) -> Iterator[Any]:
-        """Those of one row group after the other, of as many rows as make _BATCH_BYTES on the average."""
+        """Yields the batches of one row group after the other, with as many rows as make _BATCH_BYTES on average."""
         groups = list(map(self._chunks_of, range(self._file.metadata.num_row_groups)))
         for chunks in groups:
             for chunk in chunks:
@@ -111,7 +111,7 @@ class ParquetReader:
             yield from self._file.iter_batches(rows, row_groups=[number], columns=[self._column], use_threads=False)
 
     def _chunks_of(self, number: int) -> list[Any]:
-        """What a row group says of the column: of a list of structs, of each of its leaves."""
+        """Returns a row group's metadata of the column; of a list of structs, of each of its leaves."""
         group = self._file.metadata.row_group(number)
         columns = map(group.column, range(group.num_columns))
         return [each for each in columns if f"{each.path_in_schema}.".startswith(f"{self._column}.")]
@@ -129,7 +129,7 @@ class ParquetReader:
 
     @staticmethod
     def _decoded(value: Any) -> Any:
-        """A str or None, or ValueError for what is not UTF-8."""
+        """Returns a str or None. Raises ValueError for bytes that are not UTF-8."""
         try:
             return value.as_py()
         except UnicodeDecodeError:
@@ -156,7 +156,7 @@ class ParquetReader:
 
 
 def _json_of(chat: list[Any]) -> str:
-    """Without what is null, for that is how a table says that a message lacks a field."""
+    """Returns the messages without null values, by which a table says that a message lacks a field."""
 
     def without_nulls(value: Any) -> Any:
         if isinstance(value, dict):

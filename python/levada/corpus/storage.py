@@ -17,14 +17,14 @@ from levada.base.packages import import_for
 __all__ = ["REMOTE"]
 
 _TAGS = ("ETag", "etag", "generation", "md5Hash", "Content-MD5", "content_md5", "checksum", "blob_id")
-"""Where file systems say of which content a file is; the first that one knows counts."""
+"""Keys of a file system's info that identify the content of a file; the first that is there counts."""
 
 _TIMES = ("LastModified", "last_modified", "mtime", "updated", "modified", "created", "Last-Modified")
 """The same for the time of its last change."""
 
 
 class RemoteFile:
-    """A file as it is when this is made. Any thread may call, also in a forked process."""
+    """A file with the content that it has when this is made. Any thread may call, also in a forked process."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -35,7 +35,7 @@ class RemoteFile:
             raise _fault(error) from error
 
     def read(self, start: int, end: int) -> bytes:
-        """Bytes [start, end), fewer if the answer was cut off. Raises SourceError if the file was changed, and OSError."""
+        """Returns bytes [start, end), fewer if the answer was cut off. Raises SourceError for a changed file, and OSError."""
         fs, path = _filesystem(self._url)
         try:
             if self.tag and hasattr(fs, "_call_s3"):
@@ -58,7 +58,7 @@ class RemoteFile:
 
 
 def list_files(url: str) -> list[str]:
-    """What a pattern matches, folders with a slash at the end; for any other URL the files below that folder."""
+    """Returns what a pattern matches, folders with a slash at the end; for any other URL the files below that folder."""
     fs, path = _filesystem(url)
     try:
         fs.invalidate_cache()
@@ -76,7 +76,7 @@ def list_files(url: str) -> list[str]:
 
 
 def _complete(listing: Any, path: str, **options: Any) -> Any:
-    """All that there is, or an error: fsspec by itself leaves out the folders that it cannot list."""
+    """Lists all files, or raises: fsspec by itself leaves out folders that it cannot list."""
     try:
         return listing(path, on_error="raise", **options)
     except TypeError:  # This file system lists everything at once, and raises.
@@ -84,7 +84,7 @@ def _complete(listing: Any, path: str, **options: Any) -> Any:
 
 
 def _filesystem(url: str) -> tuple[Any, Any]:
-    """The file system of this process and thread, and the path in it."""
+    """Returns the file system of this process and thread, and the path in it."""
     fsspec = import_for(url, "fsspec")
     try:
         return fsspec.core.url_to_fs(url)  # type: ignore[no-any-return]
@@ -97,7 +97,7 @@ def _filesystem(url: str) -> tuple[Any, Any]:
 
 
 def _look(fs: Any, path: str) -> tuple[int, int, str]:
-    """The file's size, the time of its last change and what names its content, as they are now."""
+    """Returns the file's current size, the time of its last change, and what identifies its content."""
     fs.invalidate_cache(path)
     info = fs.info(path)
     if info["type"] == "directory":
@@ -123,7 +123,7 @@ def _times(info: dict[str, Any]) -> Iterator[int]:
 
 
 def _read_s3(fs: Any, path: str, start: int, end: int, tag: str) -> bytes:
-    """One request that fails if the object is no longer of the same content."""
+    """Makes one request, which fails if the object's content has changed."""
 
     async def read() -> bytes:
         bucket, key, _ = fs.split_path(path)
@@ -140,7 +140,7 @@ def _url(like: str, name: str) -> str:
 
 
 def _status(error: BaseException) -> int:
-    """Of HTTP, if the error or its cause knows that."""
+    """Returns the HTTP status of the error or its cause, if there is one."""
     for each in (error, error.__cause__):
         answer = getattr(each, "response", None)
         known = answer.get("ResponseMetadata", {}).get("HTTPStatusCode") if isinstance(answer, dict) else None
@@ -151,7 +151,7 @@ def _status(error: BaseException) -> int:
 
 
 def _fault(error: Exception) -> Exception:
-    """What the C++ core tries again, or not, by its number."""
+    """Returns an error by whose number the C++ core decides whether to retry."""
     if isinstance(error, Error):
         return error
     status, text = _status(error), getattr(error, "strerror", None) or str(error) or type(error).__name__

@@ -1,4 +1,4 @@
-"""Tokenizers by the names that people have for them: files, folders, objects of `tokenizers` and `transformers`."""
+"""Opens tokenizers: files, folders, objects of `tokenizers` and `transformers`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["open_tokenizer"]
 
 
 def open_tokenizer(given: Any, chat_template: str = "") -> _levada.Tokenizer:
-    """Returns the tokenizer that `given` stands for.
+    """Returns the tokenizer that `given` names.
 
     given: "bytes"; the path of a tokenizer.json, of a folder that `transformers` saved one in, or of a SentencePiece
     .model; or a `tokenizers.Tokenizer` or a fast tokenizer of `transformers` itself. chat_template: "own" or the path of a
@@ -63,7 +63,7 @@ def _open_path(name: str) -> _levada.Tokenizer:
 
 
 def _eos_token(folder: pathlib.Path) -> str | None:
-    """What the files that `transformers` saves beside a tokenizer.json say of it."""
+    """Returns the content of the files that `transformers` saves next to a tokenizer.json."""
     for name in ("tokenizer_config.json", "special_tokens_map.json"):
         with contextlib.suppress(OSError, ValueError, AttributeError):
             token = json.loads((folder / name).read_text("utf-8")).get("eos_token")
@@ -110,5 +110,5 @@ def _open_sentencepiece(path: pathlib.Path) -> _levada.Tokenizer:
 
 
 def _shown(name: str) -> str:
-    """The name of a file, which need not be UTF-8, as UTF-8."""
+    """Returns the name of a file, which need not be UTF-8, as UTF-8."""
     return os.fsencode(name).decode("utf-8", "backslashreplace")

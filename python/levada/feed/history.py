@@ -1,4 +1,4 @@
-"""What all ranks did in a pass of a feed, as a page to look at and a trace for Perfetto."""
+"""Writes what all ranks did in a pass of a feed, as a page and as a trace for Perfetto."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from levada.feed.passes import PassOptions
 
 
 def rank_report(job: Membership, mesh: Mesh, readers: str, stats: dict[str, Any]) -> dict[str, Any]:
-    """What one rank was given."""
+    """The batches of one rank."""
     return {
         "rank": job.rank,
         "coords": {name: mesh.coordinate(job.rank, name) for name, _ in mesh.axes},
@@ -36,7 +36,7 @@ def write_feed_history(
     trace: PathLike | None,
     error: str = "",
 ) -> None:
-    """Writes the files on rank 0. `data`: what the source is called, and its tokens a sample, or 0. Collective."""
+    """Writes the files on rank 0. `data`: the name of the source, and its tokens per sample or 0. Collective."""
     mine = rank_report(options.job, options.mesh, options.readers, core.stats)
     mine["bytes_read"] = core.stats["bytes_read"]
     of_feed = {

@@ -1,4 +1,4 @@
-"""A loader in a process of its own: the two processes are the ranks of a private feed."""
+"""Iterates a loader in a process of its own: the two processes are the ranks of a private feed."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from levada.feed.readers import BackgroundReader, Counted, Maker, ReportedError,
 from levada.pipeline.workers import dumps
 
 _START = 60.0
-"""Seconds for the process to start, which may have to import what its parent has."""
+"""Seconds for the process to start, which imports what its parent has imported."""
 _TIMEOUT = 1e8
-"""Seconds of a wait between the two: those who wait for the batch have a timeout of their own."""
+"""Seconds of a wait between the two processes: ranks that wait for the batch have their own timeout."""
 _GRACE = 1.0
-"""Seconds to end in order, with workers of the loader's own."""
+"""Seconds for the process to end on request, with the loader's workers."""
 
 
 _ON_STDERR = (
@@ -33,7 +33,7 @@ _ON_STDERR = (
 
 
 class ProcessReader(BackgroundReader):
-    """A process that iterates, and a thread here that takes its batches."""
+    """A process that iterates, and a thread of this process that takes its batches."""
 
     def __init__(
         self, source: Any, state: Any, handoff: Handoff, allow_pickle: bool, samples: Samples | None, counted: Counted
@@ -100,7 +100,7 @@ class _Child:
         return f"process {self._process.pid}"
 
     def stop(self) -> None:
-        """Ends the process, and waits for that. Any thread. Does nothing in a forked child, whose it is not."""
+        """Ends the process and waits for its end. Any thread. Does nothing in a forked child, which did not start it."""
         if os.getpid() != self._owner:
             return
         try:
@@ -110,13 +110,13 @@ class _Child:
             end(self._process, _GRACE)
 
     def _exit_text(self) -> str:
-        """How the process ended, which its going has told already."""
+        """Returns how the process ended, after the end was noticed."""
         end(self._process, _GRACE)
         return f"process {self._process.pid}, which iterated {self._name}, {exit_text(self._process)}"
 
 
 def _serve(link: socket.socket, parent: int, given: bytes, allow_pickle: bool) -> None:
-    """The process."""
+    """The main function of the process."""
     begin(parent)
     job = _levada.link(0, 2, [link.detach()], _START)
     handoff = Handoff(1, 0, "a batch of a loader", False)
@@ -126,7 +126,7 @@ def _serve(link: socket.socket, parent: int, given: bytes, allow_pickle: bool) -
         make = open_maker(source, state, handoff, allow_pickle).make
     except Exception:
         handoff.fail(traceback.format_exc())
-    with contextlib.suppress(Error):  # the parent hears of it, or is gone
+    with contextlib.suppress(Error):  # the parent is notified, or has ended
         passing = _start(job, handoff, make, allow_pickle)
         while passing.drop_next():
             pass

@@ -1,4 +1,4 @@
-"""What a feed's state_dict() returns, and what load_state_dict() takes: perhaps another program's, or damaged."""
+"""The states of a feed, which may be those of another program, or damaged."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class FeedState(NamedTuple):
     """ "corpus" or "iterable"."""
     cursor: bytes
     samples: int
-    """Behind the cursor."""
+    """Samples after the cursor."""
     epoch: int
 
     def encode(self) -> dict[str, Any]:

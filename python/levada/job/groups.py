@@ -1,4 +1,4 @@
-"""Memberships of process groups of torch.distributed: what their ranks tell each other before they have an engine."""
+"""Memberships of process groups of torch.distributed, and what their ranks exchange before they have an engine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from levada.base.errors import EngineError, InvalidArgument, Timeout, Unsupporte
 from levada.job.meshes import is_device_mesh, ranks_of
 
 ENGINES = ("auto", "shm", "c10d", "shm+c10d")
-"""What join() takes for `engine`."""
+"""The values of `engine` of join()."""
 
 _memberships: weakref.WeakKeyDictionary[Any, dict[str, Membership]] = weakref.WeakKeyDictionary()
 _transports: list[Any] = []  # whose threads may still run
@@ -31,10 +31,10 @@ _NONCE_BYTES = 16
 
 
 class _Place(NamedTuple):
-    """What a rank tells the others of itself; so many bytes on every rank."""
+    """Bytes of the message in which a rank describes itself, the same on every rank."""
 
     host: bytes
-    """The same where shared memory is possible."""
+    """Equal on ranks that can share memory."""
     nonce: bytes
     """What rank 0's is names this start."""
     engine: str
@@ -65,14 +65,14 @@ def _network() -> str:
 
 
 def _host() -> bytes:
-    """Ranks share memory when they are of one user, under one kernel and in one network namespace."""
+    """Returns what is equal on ranks that can share memory: they have one user, one kernel and one network namespace."""
     boot = _read("/proc/sys/kernel/random/boot_id") or socket.gethostname()
     identity = (boot, _network(), os.getuid())
     return hashlib.blake2b(repr(identity).encode(), digest_size=_HOST_BYTES).digest()
 
 
 def all_gather(group: Any, mine: bytes, timeout: float) -> list[bytes]:
-    """Everybody's bytes by group rank, as many from each, over whatever devices the group carries."""
+    """Returns the bytes of all ranks, by group rank. Each has the same number of bytes. Works on any device of the group."""
     torch = importlib.import_module("torch")
     kinds = [device.type for device in getattr(group, "_device_types", [])]
     kind = "cpu" if "cpu" in kinds or not kinds else kinds[0]
@@ -106,7 +106,7 @@ def finish(timeout: float) -> None:
 
 
 def size_of(group: Any) -> int:
-    """How many ranks a Membership, a DeviceMesh, or a process group that this process belongs to, has."""
+    """Returns the number of ranks of a Membership, a DeviceMesh, or a process group that this process belongs to."""
     if isinstance(group, Membership):
         return group.size
     if is_device_mesh(group):
@@ -119,7 +119,7 @@ def size_of(group: Any) -> int:
 
 
 def join_group(group: Any, engine: str, timeout: float) -> Membership:
-    """The Membership over a process group's ranks, by their numbers in it; the same as long as the group is there."""
+    """Returns the Membership of a process group's ranks, by their numbers in it; the same object while the group lives."""
     if isinstance(group, Membership):
         return group
     size_of(group)

@@ -11,13 +11,13 @@ from levada.base.errors import InvalidArgument
 
 
 def is_device_mesh(mesh: Any) -> bool:
-    """Whether it is a DeviceMesh of torch.distributed."""
+    """Returns whether it is a DeviceMesh of torch.distributed."""
     return hasattr(mesh, "mesh_dim_names") and hasattr(mesh, "mesh")
 
 
 def as_mesh(mesh: Any, data_axes: Sequence[str] | None = None) -> Mesh:
-    """A Mesh as it is, or the axes of a DeviceMesh, of which `data_axes` are those along which batches differ. Raises
-    InvalidArgument for anything else, and for `data_axes` of a Mesh, which names its own."""
+    """Returns a Mesh unchanged, or the axes of a DeviceMesh; `data_axes` are those along which batches differ. Raises
+    InvalidArgument for anything else, and for `data_axes` of a Mesh, which has its own."""
     if isinstance(mesh, Mesh):
         if data_axes is not None:
             raise InvalidArgument("data_axes is for a DeviceMesh; give it to levada.Mesh(..., data_axes=...) itself")
@@ -29,7 +29,7 @@ def as_mesh(mesh: Any, data_axes: Sequence[str] | None = None) -> Mesh:
 
 
 def ranks_of(device_mesh: Any) -> tuple[int, ...]:
-    """The job's ranks in a DeviceMesh, row after row."""
+    """Returns the job's ranks in a DeviceMesh, row by row."""
     return tuple(device_mesh.mesh.flatten().tolist())
 
 

@@ -22,7 +22,7 @@ Callback = Callable[[Any], object]
 
 @dataclasses.dataclass(eq=False)
 class _Entry:
-    """An input from when it is enqueued to when its callback has run."""
+    """An input, from when it is enqueued until its callback has run."""
 
     shape: tuple[int, ...]
     begin: int
@@ -31,7 +31,7 @@ class _Entry:
 
 
 class _Bucket:
-    """Inputs of one key side by side, a row a rank; from its launch on, their sums."""
+    """Inputs of one key side by side, a row for each rank; after the launch, their sums."""
 
     def __init__(self, key: _Key, elements: int) -> None:
         self.key = key
@@ -72,13 +72,13 @@ class _Bucket:
 
 
 class DeviceHandle:
-    """A result to come, on a device."""
+    """A future result on a device."""
 
     def __init__(self, reduce: DeviceReduce, bucket: _Bucket, entry: _Entry) -> None:
         self._reduce, self._bucket, self._entry = reduce, bucket, entry
 
     def done(self) -> bool:
-        """Whether it has been reduced."""
+        """Returns whether it has been reduced."""
         return self._bucket.done()
 
     def wait(self) -> Any:
@@ -96,7 +96,7 @@ class DeviceHandle:
 
 
 class _Key:
-    """What shares a bucket: the ranks, the device, the dtype and the operation."""
+    """What inputs of one bucket have in common: ranks, device, dtype and operation."""
 
     def __init__(self, number: int, own: Any, host: Any, like: Any, op: str) -> None:
         self.number, self.own, self.like, self.op = number, own, like, op
@@ -124,7 +124,7 @@ class DeviceReduce:
         self._caller = threading.RLock()
 
     def reduce_scatter(self, group: Any, inputs: Any, op: str, callback: Callback | None) -> DeviceHandle:
-        """As ReduceScatter."""
+        """Enqueues inputs, as ReduceScatter does."""
         torch = importlib.import_module("torch")
         whole = isinstance(inputs, torch.Tensor)
         tensors = [inputs.detach()] if whole else [each.detach() for each in inputs]
@@ -182,13 +182,13 @@ class DeviceReduce:
             raise error
 
     def pending(self) -> int:
-        """Inputs whose callbacks have not run."""
+        """Returns the number of inputs whose callbacks have not run."""
         buckets = [*self._open.values(), *self._launched, *self._due]
         return sum(len(bucket.entries) - bucket.called for bucket in buckets)
 
     @contextlib.contextmanager
     def _call(self) -> Iterator[None]:
-        """Around a call from outside; those of callbacks nest."""
+        """Surrounds each call; calls of callbacks are nested."""
         if not self._caller.acquire(blocking=False):
             raise InvalidArgument("a call of this bucketer is under way on another thread; let one thread at a time use it")
         try:
@@ -210,7 +210,7 @@ class DeviceReduce:
         return self._keys[names]
 
     def _own_group(self, ranks: tuple[int, ...], device: str) -> Any:
-        """A process group over these ranks of the world for tensors on a device. Collective over them at first."""
+        """Returns a process group of these ranks for tensors on a device. The first call is collective over them."""
         distributed = importlib.import_module("torch.distributed")
         if (ranks, device) not in self._own:
             try:
@@ -258,7 +258,7 @@ class DeviceReduce:
         self._due.append(bucket)
 
     def _run_callbacks_of(self, bucket: _Bucket) -> None:
-        """What a callback itself calls runs no others."""
+        """Runs due callbacks, unless a callback itself has called this."""
         within_another, self._running = self._running, True
         try:
             bucket.settle()
@@ -281,7 +281,7 @@ class DeviceReduce:
 
 
 def _ranks_of(group: Any) -> tuple[int, ...]:
-    """The world's ranks in a process group, by their ranks in it."""
+    """Returns the world ranks of a process group, by their ranks in it."""
     ranks = tuple(importlib.import_module("torch.distributed").get_process_group_ranks(group))
     if list(ranks) != sorted(ranks):
         raise Unsupported(f"tensors on a device are reduced over groups in ascending order of ranks, not {list(ranks)}")
