@@ -17,7 +17,7 @@ std::size_t at(int rank) {
   return static_cast<std::size_t>(rank);
 }
 
-/// The most bytes first, then who has the fewest to choose from.
+/// Returns the choices with the most bytes first; among equal ones those with the fewest sources.
 std::vector<std::uint32_t> longest_first(const std::vector<SendChoice>& choices, const Sources& sources) {
   std::vector<std::uint32_t> order(choices.size());
   std::iota(order.begin(), order.end(), 0u);

@@ -1,4 +1,4 @@
-// Who is to have which samples: what is asked of an exchange.
+// The request of an exchange: which ranks receive which samples.
 #pragma once
 
 #include <string>
@@ -11,12 +11,11 @@
 
 namespace levada {
 
-/// All of these ranks are to have all of these samples. Ranks and ids may be empty, be repeated, or be in several
-/// destinations.
+/// All of these ranks receive all of these samples. Ranks and ids may be empty, repeated, or in several destinations.
 struct Destination {
   std::vector<int> ranks = {};
   std::vector<std::string> ids = {};
-  SequencePart part = {};  ///< of the keys that are cut; others come whole
+  SequencePart part = {};  ///< of the keys that are cut; other keys are sent whole
   bool operator==(const Destination&) const = default;
 };
 
@@ -24,9 +23,9 @@ struct Destination {
 struct ExchangeRequest {
   std::vector<Destination> destinations = {};
   std::vector<std::string> keys = {};      ///< at most 64
-  std::vector<std::string> cut_keys = {};  ///< those of `keys` of which a destination with a part gets just that
-  /// Whether keys may be absent for samples, some or all, which then come without them, and not at all where they have
-  /// none; else that is an error.
+  std::vector<std::string> cut_keys = {};  ///< those of `keys` of which a destination with a part gets only the part
+  /// Whether samples may lack some or all keys. They then arrive without these, and not at all if they have none. If false,
+  /// a missing key is an error.
   bool allow_absent = false;
 };
 

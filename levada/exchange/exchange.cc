@@ -32,15 +32,15 @@ ErrorKind get_error_kind(ByteReader& reader) {
   return static_cast<ErrorKind>(kind);
 }
 
-/// What a rank says before anything moves. Borrows its store's name and what it holds.
+/// The message of a rank before anything moves. Borrows its store's name and holdings.
 struct Preflight {
   Call call = Call::redistribute;
   std::string_view store;
   ErrorKind error = ErrorKind::invalid_argument;
   std::string message;            ///< empty: it is ready
-  std::uint64_t fingerprint = 0;  ///< of what it is asked for
+  std::uint64_t fingerprint = 0;  ///< of its request
   std::uint64_t bytes = 0, max_bytes = 0;
-  bool is_repeated = false;  ///< it holds what it held in the round before
+  bool is_repeated = false;  ///< its holdings are those of the previous round
   ByteView held;             ///< unless it is repeated
 
   Bytes encode() const {
@@ -57,24 +57,24 @@ struct Preflight {
   }
   static Preflight decode(ByteView all) {
     ByteReader reader(all);
-    Preflight said;
-    said.call = reader.get_enum(Call::all_gather, Call::redistribute, "exchange");
-    said.store = as_text(reader.get_sized());
-    said.error = get_error_kind(reader);
-    said.message = reader.get_string();
-    said.fingerprint = reader.get<std::uint64_t>();
-    said.bytes = reader.get<std::uint64_t>();
-    said.max_bytes = reader.get<std::uint64_t>();
-    said.is_repeated = reader.get<std::uint8_t>() != 0;
-    said.held = all.subspan(reader.offset());
-    return said;
+    Preflight read;
+    read.call = reader.get_enum(Call::all_gather, Call::redistribute, "exchange");
+    read.store = as_text(reader.get_sized());
+    read.error = get_error_kind(reader);
+    read.message = reader.get_string();
+    read.fingerprint = reader.get<std::uint64_t>();
+    read.bytes = reader.get<std::uint64_t>();
+    read.max_bytes = reader.get<std::uint64_t>();
+    read.is_repeated = reader.get<std::uint8_t>() != 0;
+    read.held = all.subspan(reader.offset());
+    return read;
   }
 
   /// "redistribute() with store 1".
   std::string call_text() const { return fmt::format("{}{}{}", name_of(call), store.empty() ? "" : " with ", store); }
 };
 
-/// What all ranks have said. Throws where one is not ready, or asks for something else.
+/// Decodes the preflights of all ranks. Throws if a rank is not ready, or makes another request.
 std::vector<Preflight> decode_all(std::span<const ByteView> gathered) {
   std::vector<Preflight> all;
   for (const ByteView each : gathered) all.push_back(Preflight::decode(each));
@@ -95,18 +95,18 @@ std::vector<Preflight> decode_all(std::span<const ByteView> gathered) {
   return all;
 }
 
-/// What this rank says, filled in by `fill`; what that throws becomes part of it.
+/// Returns this rank's preflight, filled in by `fill`. An exception of `fill` becomes part of it.
 template <typename Fill>
 Bytes preflight_of(Call call, const SampleStore& store, Fill&& fill) {
-  Preflight said{.call = call, .store = store.name()};
+  Preflight preflight{.call = call, .store = store.name()};
   const auto failed = [&](ErrorKind kind, const char* what) {
     return Preflight{.call = call, .store = store.name(), .error = kind, .message = what}.encode();
   };
   try {
-    said.bytes = store.bytes();
-    said.max_bytes = store.max_bytes();
-    fill(said);
-    return said.encode();
+    preflight.bytes = store.bytes();
+    preflight.max_bytes = store.max_bytes();
+    fill(preflight);
+    return preflight.encode();
   } catch (const Error& error) {
     return failed(error.kind(), error.what());
   } catch (const std::exception& error) {
@@ -114,8 +114,8 @@ Bytes preflight_of(Call call, const SampleStore& store, Fill&& fill) {
   }
 }
 
-/// Rank 0's answer to all where `make` throws an error of ours, which follows from what all have said: that error. Else
-/// what `make` returns, behind a byte that says so.
+/// Returns rank 0's answer to all ranks: what `make` returns, after a byte for no error; or the Error that it throws, which
+/// follows from the preflights.
 template <typename Make>
 std::vector<std::shared_ptr<const Bytes>> answer_or_error(std::size_t ranks, Make&& make) {
   try {
@@ -180,12 +180,12 @@ std::vector<std::uint64_t> coming_bytes(const ExchangePlan& plan, std::size_t ra
   return coming;
 }
 
-void check_bounds(const std::vector<std::uint64_t>& coming, const std::vector<Preflight>& said) {
-  for (std::size_t rank = 0; rank < said.size(); ++rank) {
-    const std::uint64_t room = said[rank].max_bytes - std::min(said[rank].bytes, said[rank].max_bytes);
+void check_bounds(const std::vector<std::uint64_t>& coming, const std::vector<Preflight>& preflights) {
+  for (std::size_t rank = 0; rank < preflights.size(); ++rank) {
+    const std::uint64_t room = preflights[rank].max_bytes - std::min(preflights[rank].bytes, preflights[rank].max_bytes);
     if (coming[rank] <= room) continue;
     throw InvalidArgument(fmt::format("rank {} is to receive {}, but its store, bounded to {}, has room for {}", rank,
-                                      format_bytes(coming[rank]), format_bytes(said[rank].max_bytes),
+                                      format_bytes(coming[rank]), format_bytes(preflights[rank].max_bytes),
                                       format_bytes(room)));
   }
 }
@@ -245,30 +245,30 @@ const SampleIndex& Exchange::index_of(const ExchangeRequest& request) {
 std::vector<std::shared_ptr<const Bytes>> Exchange::plan_for_all(std::span<const ByteView> gathered,
                                                                  const ExchangeRequest& request, Round& last,
                                                                  Round& now) const {
-  const auto said = decode_all(gathered);
-  for (const Preflight& each : said) {
+  const auto preflights = decode_all(gathered);
+  for (const Preflight& each : preflights) {
     if (!each.is_repeated) continue;
     if (last.fingerprint != each.fingerprint) throw CorruptMessage(0, "a round of an exchange repeats none");
   }
-  if (std::ranges::all_of(said, &Preflight::is_repeated)) {
-    check_bounds(last.coming, said);
+  if (std::ranges::all_of(preflights, &Preflight::is_repeated)) {
+    check_bounds(last.coming, preflights);
     now.held = std::move(last.held);
     now.coming = std::move(last.coming);
     ByteWriter writer;
     writer.put(no_error);
     writer.put(Answer::repeated);
-    return std::vector(said.size(), std::make_shared<const Bytes>(std::move(writer).take()));
+    return std::vector(preflights.size(), std::make_shared<const Bytes>(std::move(writer).take()));
   }
   HoldingsTable table(*index_, request.keys);
-  for (std::size_t rank = 0; rank < said.size(); ++rank) {
-    now.held.push_back(said[rank].is_repeated ? std::move(last.held[rank])
-                                              : Bytes(said[rank].held.begin(), said[rank].held.end()));
+  for (std::size_t rank = 0; rank < preflights.size(); ++rank) {
+    now.held.push_back(preflights[rank].is_repeated ? std::move(last.held[rank])
+                                              : Bytes(preflights[rank].held.begin(), preflights[rank].held.end()));
     table.add(static_cast<int>(rank), now.held.back());
   }
   const auto requested = table.requested();
   const ExchangePlan plan = plan_exchange(std::move(table).take(), request, requested, engine_->info().host_of);
-  now.coming = coming_bytes(plan, said.size());
-  check_bounds(now.coming, said);
+  now.coming = coming_bytes(plan, preflights.size());
+  check_bounds(now.coming, preflights);
   ByteWriter head;
   head.put(no_error);
   std::size_t kept = 0;
@@ -297,14 +297,14 @@ ExchangeResult Exchange::redistribute(SampleStore& store, const ExchangeRequest&
     if (!to_all_.empty()) store.use_memory_of(engine_);
     const auto last = last_ ? std::move(last_) : std::make_unique<Round>();
     auto now = std::make_unique<Round>();
-    const Bytes mine = preflight_of(Call::redistribute, store, [&](Preflight& said) {
+    const Bytes mine = preflight_of(Call::redistribute, store, [&](Preflight& preflight) {
       if (chunk_bytes == 0) throw InvalidArgument("chunk_bytes must be positive");
-      said.fingerprint = now->fingerprint = fingerprint_of(index_of(request), request, chunk_bytes);
+      preflight.fingerprint = now->fingerprint = fingerprint_of(index_of(request), request, chunk_bytes);
       const bool is_same_request = last->fingerprint == now->fingerprint;
       const bool is_same_store = is_same_request && store.version() == last->holdings.version;
       now->holdings = is_same_store ? std::move(last->holdings) : holdings_of(store, *index_, request.keys);
-      said.is_repeated = is_same_store || (is_same_request && now->holdings.bytes == last->holdings.bytes);
-      said.held = now->holdings.bytes;
+      preflight.is_repeated = is_same_store || (is_same_request && now->holdings.bytes == last->holdings.bytes);
+      preflight.held = now->holdings.bytes;
     });
     Duration plan_time{};
     const auto answer = [&](std::span<const ByteView> gathered) {
@@ -345,13 +345,13 @@ SampleDirectory Exchange::all_gather(const SampleStore& store, const ExchangeOpt
   const OneCaller::Call call(callers_, "this exchange");
   return exchanged(*engine_, [&] {
     Bytes held;
-    const Bytes mine = preflight_of(Call::all_gather, store, [&](Preflight& said) {
+    const Bytes mine = preflight_of(Call::all_gather, store, [&](Preflight& preflight) {
       held = store.directory(engine_->info().rank).encode();
-      said.held = held;
+      preflight.held = held;
     });
     const auto merge = [](std::span<const ByteView> gathered) {
       SampleDirectory all;
-      for (const Preflight& said : decode_all(gathered)) all.merge(SampleDirectory::decode(said.held));
+      for (const Preflight& each : decode_all(gathered)) all.merge(SampleDirectory::decode(each.held));
       ByteWriter writer;
       writer.put(no_error);
       writer.put_bytes(all.encode());

@@ -1,4 +1,4 @@
-// Samples move between the stores of ranks: from those that have them to those that are to have them.
+// Moves samples between the stores of ranks: from those that have them to those that need them.
 #pragma once
 
 #include <cstdint>

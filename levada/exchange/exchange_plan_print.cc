@@ -41,9 +41,9 @@ std::string counted(std::uint64_t count, std::string_view thing) {
 
 /// The first ones, and whether there are more.
 std::string shortened(const std::vector<std::string>& texts) {
-  constexpr std::size_t most = 4;
-  const bool more = texts.size() > most;
-  return fmt::format("{}{}", fmt::join(texts.begin(), texts.begin() + (more ? most : texts.size()), ", "),
+  constexpr std::size_t max_shown = 4;
+  const bool more = texts.size() > max_shown;
+  return fmt::format("{}{}", fmt::join(texts.begin(), texts.begin() + (more ? max_shown : texts.size()), ", "),
                      more ? ", ..." : "");
 }
 
@@ -77,7 +77,7 @@ std::string ExchangePlan::to_table() const {
   const Load most = busiest();
   text += fmt::format(
       "\nmoved      {:>10}  in {}\n"
-      "least      {:>10}  that any plan moves: what is lacked somewhere, once\n"
+      "minimum    {:>10}  of any plan: each missing item once\n"
       "delivered  {:>10}  among {}\n",
       format_bytes(moved_bytes()), counted(size(), "multicast"), format_bytes(lower_bound_bytes()),
       format_bytes(delivered_bytes()), counted(ranks().size(), "rank"));

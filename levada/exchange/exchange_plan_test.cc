@@ -34,7 +34,7 @@ from  to    bytes
    1   3  5.5 KiB
 
 moved        11.7 KiB  in 2 multicasts
-least        11.7 KiB  that any plan moves: what is lacked somewhere, once
+minimum      11.7 KiB  of any plan: each missing item once
 delivered    23.4 KiB  among 4 ranks
 busiest       6.2 KiB  sent by rank 0
 )");

@@ -1,5 +1,5 @@
-// What ranks say before an exchange: which of the samples asked for each of them holds, and what of them. For this
-// module's sources alone.
+// The holdings that ranks send before an exchange: which of the requested samples and keys each rank has. Private to this
+// module.
 #pragma once
 
 #include <cstdint>
@@ -15,19 +15,19 @@
 
 namespace levada {
 
-/// What a store holds of the samples asked for.
+/// The requested samples that a store holds.
 struct Holdings {
   /// A sample's numbers in the index and in the store.
   struct Sample {
     std::uint32_t number = 0, row = 0;
   };
-  Bytes bytes;                  ///< that travel: samples with any of the keys, those without, and the values of all
+  Bytes bytes;                  ///< to be sent: samples with any of the keys, samples without, and the values of all
   std::vector<Sample> samples;  ///< ascending by number
   std::uint64_t version = 0;    ///< of the store, for which the rows hold
 };
 Holdings holdings_of(const SampleStore& store, const SampleIndex& index, std::span<const std::string> keys);
 
-/// The holdings of all ranks, put together to a table whose samples are numbered as in the index. Borrows the index.
+/// Merges the holdings of all ranks into a table whose samples are numbered as in the index. Borrows the index.
 class HoldingsTable {
  public:
   HoldingsTable(const SampleIndex& index, std::span<const std::string> keys);
@@ -54,7 +54,7 @@ class HoldingsTable {
     std::vector<Grown> sets_{{}};
     std::map<Grown, std::uint32_t> numbers_;
     Grown asked_{};
-    std::uint32_t answer_ = 0;  ///< to what was asked last: neighbours mostly ask alike
+    std::uint32_t answer_ = 0;  ///< of the last lookup: neighbors mostly repeat it
   };
   /// Puts the table's own sets in the place of these; nothing can be added afterwards.
   void number_sets();

@@ -1,4 +1,4 @@
-// How an SampleDirectory keeps its table: for this module's sources alone.
+// The table of a SampleDirectory. Private to this module.
 #pragma once
 
 #include <deque>

@@ -1,4 +1,4 @@
-// The ids that an exchange is asked for, numbered alike on all ranks. For this module's sources alone.
+// The requested ids of an exchange, with the same numbers on all ranks. Private to this module.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 
 namespace levada {
 
-/// The ids of the destinations that have ranks, each once, numbered ascending: whatever the order in which ranks ask,
-/// so that numbers can travel in place of ids. Keeps the destinations.
+/// The ids of the destinations that have ranks, each once, numbered in ascending order, whatever the order of the request,
+/// so that numbers can be sent instead of ids. Keeps the destinations.
 class SampleIndex {
  public:
   /// Throws InvalidArgument for 2^32 ids or more.

@@ -54,7 +54,7 @@ class SampleStore {
   std::optional<SequencePart> part(std::string_view id, std::string_view key) const;
   /// Ids that are not here are ignored.
   void remove(std::span<const std::string> ids);
-  /// Removes all, and gives memory kept for later samples back.
+  /// Removes all samples, and releases memory that is kept for later ones.
   void clear();
 
   std::size_t size() const;
@@ -66,7 +66,7 @@ class SampleStore {
   /// Ascending.
   std::vector<std::string> ids() const;
 
-  /// What `rank`, which has this store, tells others: all samples, or some of them (those here) and some keys.
+  /// Returns the holdings that `rank`, the store's rank, sends to others: all samples, or some of them and some keys.
   SampleDirectory directory(int rank) const;
   SampleDirectory directory(int rank, std::span<const std::string> ids, std::span<const std::string> keys) const;
 
@@ -147,14 +147,14 @@ class SampleStore {
   std::optional<std::size_t> find(std::string_view id) const;
   std::size_t number_of(std::string_view id) const;
   void add(const SampleBatch& samples, Payload payload);
-  /// Finds the sample of that id, or the column of that key, or adds it; within a Rollback.
+  /// Finds the sample of that id, or the column of that key, or adds it; undone by a Rollback.
   std::size_t find_or_add(std::string_view id, std::uint64_t hash);
   std::size_t column_of(const SampleKey& key);
   /// The column in which a sample has a key of that name; null where it has none.
   const Column* column_with(std::size_t sample, std::string_view key) const;
   void check_bound(std::uint64_t bytes) const;
   void put(const SampleBatch& samples, Payload payload);
-  /// What get() gives of a key.
+  /// Returns the items of a key for get().
   void add_key(SampleBatch& batch, std::span<const std::size_t> samples, const std::string& name,
                bool allow_absent) const;
   // None of these can fail.

@@ -25,7 +25,7 @@ std::string ranks_text(const Holders& holders) {
 
 namespace {
 
-/// In place of the one part that a rank wants of a sample, where it is asked for different ones.
+/// The part of a rank for which different parts of one sample are requested.
 constexpr SequencePart different_parts{0, 0};
 
 void check_destinations(const ExchangeRequest& request, int ranks) {
@@ -48,7 +48,7 @@ void check_destinations(const ExchangeRequest& request, int ranks) {
   }
 }
 
-/// Gives lists of who wants what, and unites them.
+/// Numbers lists of the ranks that want a sample, and merges them.
 class Lists {
  public:
   explicit Lists(Interner<Holders>& lists) : lists_(lists) { lists_.of({}); }
@@ -62,10 +62,10 @@ class Lists {
     return lists_.of(want);
   }
 
-  /// Both; whoever wants the whole needs no part.
-  std::uint32_t united(std::uint32_t a, std::uint32_t b) {
+  /// Returns the list of the ranks of both. A rank that wants the whole needs no part.
+  std::uint32_t merged(std::uint32_t a, std::uint32_t b) {
     if (a == 0 || a == b) return b;
-    const auto [known, is_new] = united_.try_emplace(std::uint64_t{a} << 32 | b);
+    const auto [known, is_new] = merged_.try_emplace(std::uint64_t{a} << 32 | b);
     if (!is_new) return known->second;
     Holders all = lists_[a];
     for (const Holder& holder : lists_[b]) {
@@ -83,7 +83,7 @@ class Lists {
 
  private:
   Interner<Holders>& lists_;
-  std::unordered_map<std::uint64_t, std::uint32_t> united_;  // looked up, never walked over
+  std::unordered_map<std::uint64_t, std::uint32_t> merged_;  // looked up, never iterated
 };
 
 void note_different_parts(const Wants& wants, const SampleDirectory& directory, FirstError& errors) {
@@ -125,7 +125,7 @@ Wants find_wants(const SampleDirectory& directory, const ExchangeRequest& reques
     for (const std::string& id : destination.ids) {
       const std::uint32_t sample = requested[next++];
       std::uint32_t& known = sample == no_sample ? unheld[id] : wants.of_sample[sample];
-      known = lists.united(known, want);
+      known = lists.merged(known, want);
     }
   }
   FirstError errors;
