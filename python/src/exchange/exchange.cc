@@ -67,16 +67,15 @@ void bind_store(nb::module_& module) {
   const auto released = nb::call_guard<nb::gil_scoped_release>();
   nb::class_<Shelf>(
       module, "Store",
-      "The samples that this rank has, by id, in memory of their own. Any thread. Raises InvalidArgument, "
-      "naming id and key.")
-      .def(nb::init<std::uint64_t, const std::string&, const std::optional<std::string>&>(), nb::kw_only(),
-           nb::arg("max_bytes") = no_bound, nb::arg("tensors") = "numpy", nb::arg("name") = nb::none(),
-           "max_bytes: of tensors; what would go beyond is refused, and nothing of that call is stored. tensors: what "
-           "get() gives, arrays of \"numpy\" or tensors of \"torch\". name: ranks exchange between stores of the same "
-           "name "
-           "alone; by default \"store 1\", \"store 2\", ... in the order in which this process makes them.")
+      "The samples of this rank, by id, in the store's memory. Any thread. Raises InvalidArgument, naming id and key.")
+      .def(
+          nb::init<std::uint64_t, const std::string&, const std::optional<std::string>&>(), nb::kw_only(),
+          nb::arg("max_bytes") = no_bound, nb::arg("tensors") = "numpy", nb::arg("name") = nb::none(),
+          "max_bytes: the limit on the tensors' bytes; a call that would exceed it raises and stores nothing. tensors: "
+          "what get() returns, arrays of \"numpy\" or tensors of \"torch\". name: ranks exchange only between stores "
+          "of the same name; by default \"store 1\", \"store 2\", ... in the order in which this process makes them.")
       .def_prop_ro(
-          "name", [](const Shelf& shelf) { return shelf.store.name(); }, "As it was given, or made up.")
+          "name", [](const Shelf& shelf) { return shelf.store.name(); }, "The name, as passed or by default.")
       .def(
           "store",
           [](Shelf& shelf, Samples& samples, bool copy) {
@@ -85,41 +84,40 @@ void bind_store(nb::module_& module) {
             });
           },
           nb::arg("samples"), nb::kw_only(), nb::arg("copy") = true,
-          "New samples. copy=False: the batch's own memory is held, and must not be written while it is. Raises "
-          "InvalidArgument for an id that is here already, for a meta, and beyond the bound; nothing is stored then.")
+          "Stores new samples. copy=False refers to the batch's memory, which must not be written meanwhile. Raises "
+          "InvalidArgument for an id that is stored already, for a meta, and beyond max_bytes; nothing is stored then.")
       .def(
           "update",
           [](Shelf& shelf, Samples& samples) {
             with_batch(samples, [&](const SampleBatch& batch) { shelf.store.update(batch); });
           },
           nb::arg("samples"),
-          "Adds keys and values to samples that are here, replacing what they have. Raises InvalidArgument for an id "
-          "that is not here, for a meta, and beyond the bound; nothing has changed then.")
-      .def(
-          "get", &get, nb::arg("ids"), nb::arg("keys") = nb::none(), nb::kw_only(), nb::arg("allow_absent") = false,
-          released,
-          "These samples, in this order, with these keys (all where None); a key that a sample lacks is absent for it. "
-          "The tensors share the store's memory, stay as they are when it changes, and must not be written. Raises "
-          "InvalidArgument for an id that is not here, and for a key that none of them has: with allow_absent that is "
-          "absent for all, as on the other ranks of an exchange that allows it.")
+          "Adds keys and values to stored samples, replacing those that they have. Raises InvalidArgument for an id "
+          "that is not stored, for a meta, and beyond max_bytes; nothing changes then.")
+      .def("get", &get, nb::arg("ids"), nb::arg("keys") = nb::none(), nb::kw_only(), nb::arg("allow_absent") = false,
+           released,
+           "Returns these samples, in this order, with these keys (all if None); a key that a sample lacks is absent "
+           "for it. The tensors share the store's memory, do not change when it changes, and must not be written. "
+           "Raises InvalidArgument for an id that is not stored, and for a key that none of the samples has; with "
+           "allow_absent such a key is absent for all, as on the other ranks of an exchange that allows it.")
       .def(
           "has",
           [](const Shelf& shelf, const std::string& id, const std::optional<std::string>& key) {
             return key ? shelf.store.has(id, *key) : shelf.store.has(id);
           },
-          nb::arg("id"), nb::arg("key") = nb::none(), released, "Whether a sample, or a key of it, is here.")
+          nb::arg("id"), nb::arg("key") = nb::none(), released, "Returns whether a sample, or a key of it, is stored.")
       .def(
           "remove", [](Shelf& shelf, const std::vector<std::string>& ids) { shelf.store.remove(ids); }, nb::arg("ids"),
-          released, "Ids that are not here are ignored.")
+          released, "Removes samples. Ids that are not stored are ignored.")
       .def(
           "clear", [](Shelf& shelf) { shelf.store.clear(); }, released,
-          "Removes all, and gives memory kept for later samples back to the system.")
+          "Removes all samples, and releases memory that is kept for later ones to the system.")
       .def(
           "__len__", [](const Shelf& shelf) { return shelf.store.size(); }, released)
       .def_prop_ro(
-          "nbytes", [](const Shelf& shelf) { return shelf.store.bytes(); }, released, "Bytes of all tensors.")
+          "nbytes", [](const Shelf& shelf) { return shelf.store.bytes(); }, released, "The bytes of all tensors.")
       .def_prop_ro(
-          "ids", [](const Shelf& shelf) { return shelf.store.ids(); }, released, "Ascending.")
+          "ids", [](const Shelf& shelf) { return shelf.store.ids(); }, released, "The ids, ascending.")
       .def(
           "directory",
           [](const Shelf& shelf, int rank, const std::optional<std::vector<std::string>>& ids, const Keys& keys) {
@@ -128,7 +126,8 @@ void bind_store(nb::module_& module) {
                                          keys.value_or(std::vector<std::string>()));
           },
           nb::arg("rank"), nb::arg("ids") = nb::none(), nb::arg("keys") = nb::none(), released,
-          "What `rank`, which has this store, tells others: all samples, or these ids (those here) and keys.");
+          "Returns the holdings that `rank`, the store's rank, sends to others: all samples, or the stored ones of "
+          "these ids, and all or these keys.");
 }
 
 std::vector<int> holders(const SampleDirectory& directory, const std::string& id, const std::string& key) {
@@ -143,40 +142,40 @@ std::vector<int> holders(const SampleDirectory& directory, const std::string& id
 void bind_directory(nb::module_& module) {
   nb::class_<SampleDirectory> type(
       module, "SampleDirectory",
-      "Who holds which key of which sample, and how long it is there: all that planning needs to "
-      "know. No payload goes into it. Kept up to date by one controller, or made by all_gather().");
-  type.def(nb::init<>(), "Nobody holds anything.")
+      "Which ranks hold which keys of which samples, and the lengths of their sequences: all that planning needs. It "
+      "holds no payload. One controller maintains it, or all_gather() makes it.");
+  type.def(nb::init<>(), "Makes an empty directory.")
       .def(
           "add",
           [](SampleDirectory& directory, int rank, const Samples& samples) { directory.add(rank, samples.batch); },
           nb::arg("rank"), nb::arg("samples"),
-          "`rank` now holds all that a batch, or its meta, has. Raises InvalidArgument, naming id, key and ranks, "
-          "where "
-          "dtype, trailing shape, lengths or values are not those that other ranks hold; nothing has changed then.")
+          "Records that `rank` holds everything in a batch, or its meta. Raises InvalidArgument, naming id, key and "
+          "ranks, if dtype, trailing shape, lengths or values differ from those of other ranks; nothing changes then.")
       .def(
           "remove",
           [](SampleDirectory& directory, int rank, const std::vector<std::string>& ids) {
             directory.remove(rank, ids);
           },
-          nb::arg("rank"), nb::arg("ids"), "`rank` no longer holds them. Unknown ids are ignored.")
-      .def("clear", &SampleDirectory::clear, nb::arg("rank"), "`rank` no longer holds anything.")
+          nb::arg("rank"), nb::arg("ids"), "Records that `rank` no longer holds these ids. Unknown ids are ignored.")
+      .def("clear", &SampleDirectory::clear, nb::arg("rank"), "Records that `rank` holds nothing.")
       .def("merge", &SampleDirectory::merge, nb::arg("other"),
-           "Adds everything that another knows. Raises as add() does.")
-      .def("holders", &holders, nb::arg("id"), nb::arg("key"), "The ranks that hold a key of a sample, ascending.")
+           "Adds everything in another directory. Raises as add() does.")
+      .def("holders", &holders, nb::arg("id"), nb::arg("key"),
+           "Returns the ranks that hold a key of a sample, ascending.")
       .def(
           "meta", [](const SampleDirectory& directory) { return Samples{directory.meta()}; },
-          "All that is held anywhere, without data.")
+          "Returns a meta of all samples that any rank holds.")
       .def("__len__", &SampleDirectory::size)
       .def(
           "__contains__",
           [](const SampleDirectory& directory, const std::string& id) { return directory.contains(id); }, nb::arg("id"),
-          "Whether anybody holds the sample.");
+          "Returns whether any rank holds the sample.");
   type.def(
           "encode", [](const SampleDirectory& directory) { return bytes_of(directory.encode()); },
-          "Bytes that travel; pickling makes the same.")
+          "Returns bytes to send; pickling makes the same.")
       .def_static(
           "decode", [](const nb::bytes& bytes) { return SampleDirectory::decode(view_of(bytes)); }, nb::arg("bytes"),
-          "What encode() wrote. Raises CorruptMessage for other bytes.")
+          "Returns the directory that encode() wrote. Raises CorruptMessage for other bytes.")
       .def("__getstate__", [](const SampleDirectory& directory) { return bytes_of(directory.encode()); })
       .def("__setstate__", [](SampleDirectory& directory, const nb::bytes& bytes) {
         new (&directory) SampleDirectory(SampleDirectory::decode(view_of(bytes)));
@@ -204,7 +203,7 @@ PlannedMulticast multicast_at(const ExchangePlan& plan, std::size_t number) {
 }
 
 void bind_destination(nb::module_& module) {
-  nb::class_<Destination>(module, "Destination", "Ranks that are to have samples, all of them all.")
+  nb::class_<Destination>(module, "Destination", "Ranks and samples: each of the ranks receives each of the samples.")
       .def(
           "__init__",
           [](Destination* self, std::vector<int> ranks, std::vector<std::string> ids, std::uint16_t part,
@@ -213,8 +212,8 @@ void bind_destination(nb::module_& module) {
           },
           nb::arg("ranks"), nb::arg("ids"), nb::kw_only(), nb::arg("part") = 0, nb::arg("parts") = 1,
           nb::arg("zigzag") = false,
-          "part, parts, zigzag: of the keys that are cut, which part of each sequence; the others come whole. A zigzag "
-          "part is chunks part and 2*parts-1-part of 2*parts.")
+          "part, parts, zigzag: the part of each sequence of the cut keys; other keys are sent whole. A zigzag part is "
+          "chunks part and 2*parts-1-part of 2*parts.")
       .def_ro("ranks", &Destination::ranks)
       .def_ro("ids", &Destination::ids)
       .def_prop_ro("part", [](const Destination& to) { return to.part.index; })
@@ -227,7 +226,7 @@ void bind_destination(nb::module_& module) {
 }
 
 void bind_multicast(nb::module_& module) {
-  nb::class_<PlannedMulticast>(module, "Multicast", "What one rank sends to a set of ranks.")
+  nb::class_<PlannedMulticast>(module, "Multicast", "The items that one rank sends to a set of ranks.")
       .def_ro("source", &PlannedMulticast::source, "The rank that sends.")
       .def_ro("to", &PlannedMulticast::to, "The ranks that receive, ascending.")
       .def_ro("items", &PlannedMulticast::items, "(id, key), ascending.")
@@ -236,18 +235,19 @@ void bind_multicast(nb::module_& module) {
 
 void bind_plan(nb::module_& module) {
   nb::class_<ExchangePlan> type(module, "ExchangePlan",
-                                "What has to move: at most one multicast a sender and set of receivers. A value; print "
-                                "it for a table.");
+                                "The moves of an exchange: at most one multicast for each sender and set of receivers. "
+                                "A value; printing it shows a table.");
   type.def("__len__", &ExchangePlan::size)
-      .def("__getitem__", &multicast_at, nb::arg("number"), "A multicast, ordered by sender, then by receivers.")
+      .def("__getitem__", &multicast_at, nb::arg("number"),
+           "Returns a multicast; they are ordered by sender, then by receivers.")
       .def_prop_ro("moved_bytes", &ExchangePlan::moved_bytes,
                    "Bytes that leave their senders, each multicast counted once.")
       .def_prop_ro("lower_bound_bytes", &ExchangePlan::lower_bound_bytes,
-                   "The least that can move, nothing to a host that has it.")
+                   "The minimum of any plan that sends an item to no host that has it.")
       .def_prop_ro("delivered_bytes", &ExchangePlan::delivered_bytes, "Bytes that arrive, counted at each rank.")
       .def_prop_ro(
           "busiest", [](const ExchangePlan& plan) { return std::pair(plan.busiest().rank, plan.busiest().bytes); },
-          "(rank, bytes) of the rank that sends most; rank -1 where nothing moves.")
+          "(rank, bytes) of the rank that sends the most; rank -1 if nothing moves.")
       .def_prop_ro(
           "edges",
           [](const ExchangePlan& plan) {
@@ -257,16 +257,16 @@ void bind_plan(nb::module_& module) {
           },
           "(from, to, bytes) of each pair of ranks, ascending.")
       .def_prop_ro("ranks", &ExchangePlan::ranks, "Ranks that send or receive, ascending.")
-      .def("to_table", &ExchangePlan::to_table, "For people: one row a multicast, then the sums.")
+      .def("to_table", &ExchangePlan::to_table, "Returns a table to read: a row for each multicast, then the sums.")
       .def("to_json", &ExchangePlan::to_json, nb::arg("with_ids") = false,
-           "One JSON object: multicasts, moved_bytes, lower_bound_bytes, delivered_bytes, busiest, edges.")
+           "Returns one JSON object: multicasts, moved_bytes, lower_bound_bytes, delivered_bytes, busiest, edges.")
       .def("__str__", &ExchangePlan::to_table)
       .def(
           "__eq__",
           [](const ExchangePlan& plan, nb::handle other) {
             return nb::isinstance<ExchangePlan>(other) && plan == nb::cast<const ExchangePlan&>(other);
           },
-          nb::sig("def __eq__(self, other: object, /) -> bool"), "Whether the same moves in the same way.")
+          nb::sig("def __eq__(self, other: object, /) -> bool"), "Whether both have the same moves.")
       .def("__repr__", [](const ExchangePlan& plan) {
         return fmt::format("<ExchangePlan: {} multicasts, {} bytes>", plan.size(), plan.moved_bytes());
       });
@@ -274,20 +274,23 @@ void bind_plan(nb::module_& module) {
 
 void bind_result(nb::module_& module) {
   nb::class_<ExchangeResult>(module, "ExchangeResult", "What one exchange did.")
-      .def_ro("multicasts", &ExchangeResult::multicasts, "In all. At most one a sender and set of receivers.")
+      .def_ro("multicasts", &ExchangeResult::multicasts,
+              "The number of multicasts: at most one for each sender and set of receivers.")
       .def_ro("moved_bytes", &ExchangeResult::moved_bytes,
-              "That left their senders in all, each multicast counted once.")
+              "The bytes that all ranks sent, each multicast counted once.")
       .def_ro("lower_bound_bytes", &ExchangeResult::lower_bound_bytes,
-              "The least that can move, nothing to a host that has it.")
-      .def_ro("delivered_bytes", &ExchangeResult::delivered_bytes, "That arrived in all, counted at each rank.")
-      .def_ro("sent_bytes", &ExchangeResult::sent_bytes, "By this rank, each message counted once.")
+              "The minimum of any plan that sends an item to no host that has it.")
+      .def_ro("delivered_bytes", &ExchangeResult::delivered_bytes,
+              "The bytes that all ranks received, counted at each rank.")
+      .def_ro("sent_bytes", &ExchangeResult::sent_bytes, "The bytes that this rank sent, each message counted once.")
       .def_ro("sent_messages", &ExchangeResult::sent_messages)
-      .def_ro("received_bytes", &ExchangeResult::received_bytes, "By this rank, of those for it.")
-      .def_ro("agreed_bytes", &ExchangeResult::agreed_bytes, "That this rank told rank 0 before anything moved.")
+      .def_ro("received_bytes", &ExchangeResult::received_bytes, "The bytes that this rank received.")
+      .def_ro("agreed_bytes", &ExchangeResult::agreed_bytes,
+              "The bytes that this rank sent to rank 0 before anything moved.")
       .def_prop_ro("agree_seconds", [](const ExchangeResult& result) { return seconds(result.agree_time); })
       .def_prop_ro(
           "plan_seconds", [](const ExchangeResult& result) { return seconds(result.plan_time); },
-          "On rank 0, which plans for all; else 0.")
+          "The seconds of planning on rank 0, which plans for all; 0 on other ranks.")
       .def_prop_ro("move_seconds", [](const ExchangeResult& result) { return seconds(result.move_time); });
 }
 
@@ -315,7 +318,7 @@ ModelRanks model_of(const Mesh& mesh, const std::optional<std::vector<int>>& ran
 }
 
 void bind_functions(nb::module_& module) {
-  nb::class_<ExchangeRequest>(module, "ExchangeRequest", "What is asked of an exchange.")
+  nb::class_<ExchangeRequest>(module, "ExchangeRequest", "The request of an exchange.")
       .def(
           "__init__",
           [](ExchangeRequest* self, std::vector<Destination> destinations, std::vector<std::string> keys,

@@ -240,29 +240,29 @@ void bind_fields(nb::class_<Samples>& type) {
   type.def("set", &set, nb::arg("key"), nb::arg("data"), nb::arg("seqlens") = nb::none(),
            nb::sig("def set(self, key: str, data: typing.Any, seqlens: collections.abc.Sequence[int | "
                    "collections.abc.Sequence[int] | None] | None = None) -> None"),
-           "Adds a key, or replaces it. data: one tensor, [sum of lengths, trailing...]; or a list of one tensor, "
-           "[length, trailing...], an id, None where it is absent. seqlens: for each id its length in tokens, the "
-           "lengths of its sequences, or None; by default one token an id, of a list one sequence each. Contiguous "
-           "tensors are viewed, not copied. Raises InvalidArgument where lengths and tensors do not fit, TypeError for "
-           "what is no tensor on the CPU.")
+           "Adds a key, or replaces it. data: one tensor, [sum of lengths, trailing...]; or a list with a tensor, "
+           "[length, trailing...], for each id, or None if it is absent. seqlens: for each id its length in tokens, "
+           "the lengths of its sequences, or None; by default one token for each id, and for a list one sequence each. "
+           "Contiguous tensors are viewed, not copied. Raises InvalidArgument if lengths and tensors do not fit, "
+           "TypeError for anything but a tensor on the CPU.")
       .def("set_meta", &set_meta, nb::arg("key"), nb::arg("dtype"), nb::arg("seqlens"), nb::arg("trailing") = Lengths(),
            nb::sig("def set_meta(self, key: str, dtype: typing.Any, seqlens: collections.abc.Sequence[int | "
                    "collections.abc.Sequence[int] | None], trailing: collections.abc.Sequence[int] = ()) -> None"),
-           "Adds a key without data. dtype: of torch or numpy, or a name.")
+           "Adds a key without data. dtype: torch's or numpy's, or a name.")
       .def("__getitem__", &packed, nb::arg("key"), nb::sig("def __getitem__(self, key: str) -> typing.Any"),
-           "All tokens of a key, [sum of lengths, trailing...]: a view where they lie one after the other, as those of "
-           "a tensor given to set() and of divisions of it do; else a copy. A view of an array is read-only; a torch "
-           "tensor cannot be, and must not be written. Raises InvalidArgument for an unknown key and for a meta.")
+           "Returns all tokens of a key, [sum of lengths, trailing...]: a view if they are contiguous, as those of a "
+           "tensor passed to set() and of its divisions are; otherwise a copy. A view of an array is read-only; a "
+           "torch tensor cannot be, and must not be written. Raises InvalidArgument for an unknown key and for a meta.")
       .def("item", &item, nb::arg("key"), nb::arg("position"),
            nb::sig("def item(self, key: str, position: int) -> typing.Any"),
-           "The tokens of one id, as a view; None where the key is absent.")
+           "Returns the tokens of one id, as a view; None if the key is absent.")
       .def("sequence", &sequence, nb::arg("key"), nb::arg("position"), nb::arg("sequence"),
            nb::sig("def sequence(self, key: str, position: int, sequence: int) -> typing.Any"),
-           "One sequence of one id, as a view.")
+           "Returns one sequence of one id, as a view.")
       .def(
           "seqlens",
           [](const Samples& samples, const std::string& key) { return lengths_of(samples.batch.seqlens(key)); },
-          nb::arg("key"), "For each id the lengths of its sequences in tokens; None where the key is absent.")
+          nb::arg("key"), "Returns for each id the lengths of its sequences in tokens; None if the key is absent.")
       .def(
           "dtype", [](const Samples& samples, const std::string& key) { return samples.batch.key(key).dtype.name(); },
           nb::arg("key"), "\"int64\", \"bfloat16\", ...")
@@ -272,9 +272,9 @@ void bind_fields(nb::class_<Samples>& type) {
             const Shape& shape = samples.batch.key(key).trailing;
             return Lengths(shape.begin(), shape.end());
           },
-          nb::arg("key"), "The shape of one token: [] for scalars.")
+          nb::arg("key"), "Returns the shape of one token: [] for scalars.")
       .def("values", &values_at, nb::arg("position"),
-           nb::sig("def values(self, position: int) -> dict[str, typing.Any]"), "The values of one id.")
+           nb::sig("def values(self, position: int) -> dict[str, typing.Any]"), "Returns the values of one id.")
       .def(
           "set_values",
           [](Samples& samples, std::size_t position, nb::handle values) {
@@ -282,44 +282,45 @@ void bind_fields(nb::class_<Samples>& type) {
           },
           nb::arg("position"), nb::arg("values"),
           nb::sig("def set_values(self, position: int, values: collections.abc.Mapping[str, typing.Any]) -> None"),
-          "Replaces the values of one id: what a batch may hold, but no tensors with dimensions.");
+          "Replaces the values of one id: anything that a batch may hold, except tensors with dimensions.");
 }
 
 void bind_structure(nb::class_<Samples>& type) {
   type.def("__len__", [](const Samples& samples) { return samples.batch.size(); })
       .def_prop_ro(
-          "ids", [](const Samples& samples) { return samples.batch.ids(); }, "In their order.")
+          "ids", [](const Samples& samples) { return samples.batch.ids(); }, "The ids, in the batch's order.")
       .def_prop_ro(
-          "keys", [](const Samples& samples) { return samples.batch.keys(); }, "Ascending.")
+          "keys", [](const Samples& samples) { return samples.batch.keys(); }, "The keys, ascending.")
       .def(
           "__contains__", [](const Samples& samples, const std::string& key) { return samples.batch.has_key(key); },
-          nb::arg("key"), "Whether it has the key.")
+          nb::arg("key"), "Returns whether it has the key.")
       .def_prop_ro(
           "has_data", [](const Samples& samples) { return samples.batch.has_data(); },
-          "Whether all keys have data; a meta's have not.")
+          "Whether all keys have data; False for a meta.")
       .def_prop_ro(
           "nbytes", [](const Samples& samples) { return samples.batch.byte_count(); },
-          "Bytes of all tensors, whether they are here or not.")
+          "The bytes of all tensors, whether they have data or not.")
       .def(
           "meta",
           [](const Samples& samples) {
             return Samples{samples.batch.meta(), samples.kind};
           },
-          "The structure without the data.")
+          "Returns the structure without the data.")
       .def(
           "to_json", [](const Samples& samples) { return samples.batch.to_json(); },
-          "The meta as one JSON object: {\"ids\": [...], \"keys\": {\"tokens\": {\"dtype\": \"int64\", \"trailing\": "
-          "[], \"seqlens\": [[12], [3, 4], null]}}, \"values\": [{\"reward\": 1.5}, ...]}.")
+          "Returns the meta as one JSON object: {\"ids\": [...], \"keys\": {\"tokens\": {\"dtype\": \"int64\", "
+          "\"trailing\": [], \"seqlens\": [[12], [3, 4], null]}}, \"values\": [{\"reward\": 1.5}, ...]}.")
       .def_static(
           "from_json", [](const std::string& text) { return Samples{SampleBatch::from_json(text)}; }, nb::arg("text"),
-          "The meta that to_json() wrote. Raises InvalidArgument that says what is wrong with other text, and where.")
+          "Returns the meta that to_json() wrote. Raises InvalidArgument, naming the mistake and its place, for other "
+          "text.")
       .def(
           "__eq__",
           [](const Samples& samples, nb::handle other) {
             return nb::isinstance<Samples>(other) && samples.batch == nb::cast<const Samples&>(other).batch;
           },
           nb::sig("def __eq__(self, other: object, /) -> bool"),
-          "Same ids, keys, lengths, values and bits, or the same meta.")
+          "Whether ids, keys, lengths, values and bits are the same; for metas, all but the bits.")
       .def("__repr__", [](const Samples& samples) {
         return fmt::format("<SampleBatch: {} samples, keys {}, {} bytes{}>", samples.batch.size(),
                            fmt::join(samples.batch.keys(), ", "), samples.batch.byte_count(),
@@ -328,16 +329,16 @@ void bind_structure(nb::class_<Samples>& type) {
 }
 
 void bind_division(nb::class_<Samples>& type) {
-  type.def_static(
-          "gather", &gather, nb::arg("batches"),
-          "Batches one after the other; a key that one of them lacks is absent for its ids. Undoes split() and "
-          "unpack(). Raises InvalidArgument for an id that is listed twice, and where dtype or trailing shape of "
-          "a key differ.")
+  type.def_static("gather", &gather, nb::arg("batches"),
+                  "Joins batches, one after the other; a key that one of them lacks is absent for its ids. Reverses "
+                  "split() and unpack(). Raises InvalidArgument for an id that is listed twice, and if dtype or "
+                  "trailing shape of a key differ.")
       .def("split", &split, nb::arg("parts"),
            nb::sig("def split(self, parts: collections.abc.Sequence[int] | "
                    "collections.abc.Sequence[collections.abc.Sequence[int]]) -> list[SampleBatch]"),
-           "Consecutive parts of so many ids each; or a part for each list of positions, such as balanced() gives. All "
-           "keys stay together, nothing is copied. Raises InvalidArgument unless every position falls to one part.")
+           "Divides the batch into consecutive parts of these sizes; or into a part for each list of positions, such "
+           "as balanced() returns. All keys stay together, nothing is copied. Raises InvalidArgument unless every "
+           "position is in exactly one part.")
       .def(
           "balanced",
           [](const Samples& samples, std::size_t parts, const std::string& key, bool equal, const std::string& cost) {
@@ -345,34 +346,33 @@ void bind_division(nb::class_<Samples>& type) {
                                           SampleCost::parse(cost));
           },
           nb::arg("parts"), nb::arg("key") = "", nb::kw_only(), nb::arg("equal") = false, nb::arg("cost") = "tokens",
-          "Positions by part, such that the parts cost about as much, by the sequences of `key` or of all keys. equal: "
-          "no "
-          "part has two ids more than another. cost: \"tokens\" or \"flops\", as of levada.Balance. Raises "
-          "InvalidArgument for no parts, another cost, and with `equal` for fewer ids than parts.")
+          "Returns positions by part, such that the parts cost about the same, by the sequences of `key` or of all "
+          "keys. equal: the numbers of ids differ by at most one. cost: \"tokens\" or \"flops\", as in levada.Balance. "
+          "Raises InvalidArgument for no parts, another cost, and with `equal` for fewer ids than parts.")
       .def(
           "unpack", [](const Samples& samples) { return with_kind(samples.batch.unpack(), samples.kind); },
-          "Batches of one id each.")
+          "Divides the batch into batches of one id each.")
       .def(
           "reorder",
           [](const Samples& samples, const std::vector<std::size_t>& order) {
             return Samples{samples.batch.reorder(order), samples.kind};
           },
           nb::arg("order"),
-          "The ids at these positions, each of them once. select() with the ids of this batch undoes it.")
+          "Returns the ids at these positions, each of them once. select() with the ids of this batch reverses it.")
       .def("select", &select, nb::kw_only(), nb::arg("ids") = nb::none(), nb::arg("keys") = nb::none(),
-           "These ids, in this order, with these keys; all where None. Raises InvalidArgument for one that is not "
-           "there.")
+           "Returns these ids, in this order, with these keys; all if None. Raises InvalidArgument for an unknown id "
+           "or key.")
       .def(
           "rename",
           [](const Samples& samples, const std::map<std::string, std::string>& names) {
             return Samples{samples.batch.rename_keys(names), samples.kind};
           },
           nb::arg("names"), nb::sig("def rename(self, names: collections.abc.Mapping[str, str]) -> SampleBatch"),
-          "Keys under other names; those not named stay. Raises InvalidArgument for no such key, and where two would "
+          "Renames keys; others keep their names. Raises InvalidArgument for an unknown key, and if two keys would "
           "have one name.")
       .def("update", &update, nb::arg("other"),
-           "Adds the keys and values of a batch of the same ids, in any order, replacing those that are here. Raises "
-           "InvalidArgument where the ids differ.");
+           "Adds the keys and values of a batch of the same ids, in any order, replacing existing ones. Raises "
+           "InvalidArgument if the ids differ.");
 }
 
 }  // namespace
@@ -400,9 +400,9 @@ void bind_samples(nb::module_& module) {
   nb::class_<Samples> type(
       module, "SampleBatch",
       "Samples by id. Each key has for every id one or several sequences of tokens, each token a tensor of the key's "
-      "dtype and trailing shape, or is absent there; beside them each id has plain values. A batch without data, a "
-      "meta, has the same structure. Tensors come out as torch's where one of torch's was put in, else as numpy's. "
-      "Divisions, selections and gatherings share memory.");
+      "dtype and trailing shape, or is absent for that id. Each id may also have plain values. A batch without data, a "
+      "meta, has the same structure. Tensors are returned as torch tensors if a torch tensor was put in, otherwise as "
+      "numpy arrays. Divisions, selections and joined batches share memory.");
   type.def(
       "__init__",
       [](Samples* self, std::vector<std::string> ids, const nb::object& fields, const nb::object& seqlens,
@@ -417,9 +417,8 @@ void bind_samples(nb::module_& module) {
               "collections.abc.Sequence[int] | None]] | None = None, *, values: "
               "collections.abc.Sequence[collections.abc.Mapping[str, typing.Any]] | None = None) -> "
               "None"),
-      "fields and seqlens by key, as set() takes them; values: one mapping an id. Raises InvalidArgument for an empty "
-      "id "
-      "or one that is listed twice.");
+      "fields and seqlens: by key, as for set(); values: one mapping for each id. Raises InvalidArgument for an empty "
+      "id or one that is listed twice.");
   bind_fields(type);
   bind_structure(type);
   bind_division(type);

@@ -145,7 +145,8 @@ void keep_from_forking(const std::shared_ptr<const void>& what) {
 }
 
 void bind_launch(nb::module_& module) {
-  nb::class_<Membership>(module, "Membership", nb::is_weak_referenceable(), "This process's place in its job.")
+  nb::class_<Membership>(module, "Membership", nb::is_weak_referenceable(),
+                         "This process's membership in a group of ranks.")
       .def_prop_ro("rank", [](const Membership& job) { return job.engine().info().rank; })
       .def_prop_ro("size", [](const Membership& job) { return job.engine().info().size; })
       .def_prop_ro(
@@ -156,34 +157,33 @@ void bind_launch(nb::module_& module) {
           "The engine and why it joins these ranks: \"shm+c10d: 4 ranks on 2 hosts, 2 on each\".")
       .def_prop_ro(
           "host_of", [](const Membership& job) { return job.engine().info().host_of; },
-          "Each rank's host, numbered from 0.")
+          "The host of each rank, numbered from 0.")
       .def("empty", &empty, nb::arg("shape"), nb::arg("dtype"), nb::arg("torch"),
            nb::sig("def empty(self, shape: collections.abc.Sequence[int], dtype: str, torch: bool) -> typing.Any"),
-           "A tensor, content unset, in the memory of the batch that this thread is making.")
+           "Returns an uninitialized tensor in the memory of the batch that this thread is making.")
       .def(
           "begin_batch", [](const Membership& job, std::size_t bytes) { job.batch_memory()->begin(bytes); },
           nb::arg("bytes"), nb::call_guard<nb::gil_scoped_release>(),
-          "Begins a batch whose tensors have so many bytes in all, each rounded up to 64.")
+          "Begins a batch whose tensors have `bytes` bytes in all, each rounded up to 64.")
       .def(
           "subgroup",
           [](const Membership& job, const std::vector<int>& ranks, const std::string& name) {
             return Membership(job.engine().subgroup(ranks, name));
           },
           nb::arg("ranks"), nb::arg("name"), nb::call_guard<nb::gil_scoped_release>(),
-          "This process's place among some of the ranks: ranks[i] becomes rank i. Collective over those alone, which "
-          "give the same name.")
+          "Returns this process's membership among some of the ranks: ranks[i] becomes rank i. Collective over these "
+          "ranks, which pass the same name.")
       .def(
           "note_exception",
           [](const Membership& job, const std::string& text, std::int64_t step) {
             job.engine().post(Status::make(raised_operation, step, -1, text));
           },
           nb::arg("text"), nb::arg("step"), nb::call_guard<nb::gil_scoped_release>(),
-          "Says on the board that an exception ends this rank, for ranks that wait for it; step: at which it left a "
-          "feed "
+          "Posts that an exception ends this rank, for ranks that wait for it; step: the step at which it left a feed "
           "because of it, or -1.")
       .def("leave", &Membership::leave, nb::call_guard<nb::gil_scoped_release>(),
-           "Leaves the job: the other ranks are not alarmed. What has been received stays.");
-  module.def("join", &join, nb::arg("engine"), nb::arg("timeout"), "Joins the job that the environment tells of.");
+           "Leaves the job without an error on other ranks. Received batches stay valid.");
+  module.def("join", &join, nb::arg("engine"), nb::arg("timeout"), "Joins the job that the environment describes.");
   module.def("meet", &meet, nb::arg("rank"), nb::arg("size"), nb::arg("rendezvous"), nb::arg("timeout"), nb::kw_only(),
              nb::arg("memory_bytes") = 0,
              "Joins the ranks of this host that give the same name for their rendezvous, over shared memory: a rank's "
@@ -209,8 +209,9 @@ void bind_launch(nb::module_& module) {
       },
       "Why a fork of this process could not go on with Levada; None where it could.");
   module.def("place", &place, "Rank and size as the environment tells them; None outside a job.");
-  module.def("agree", &agree, nb::arg("job"), nb::arg("mine"), nb::arg("timeout"), nb::arg("what"),
-             "What each rank says, in their order. Collective. `what` is being done, for who waits.");
+  module.def(
+      "agree", &agree, nb::arg("job"), nb::arg("mine"), nb::arg("timeout"), nb::arg("what"),
+      "Returns the bytes of each rank, in the order of ranks. Collective. `what` describes the call in messages.");
   module.def("run_local", &run_local, nb::arg("size"), nb::arg("command"),
              "Starts `size` ranks with a command line and waits for them: exit status and what went wrong.");
 }

@@ -102,22 +102,22 @@ nb::class_<Kind> bind_placement(nb::module_& module, const char* name, const cha
 }  // namespace
 
 void bind_layout(nb::module_& module) {
-  bind_placement<Shard>(module, "Shard", "Dimension `dim` is cut into as many equal parts as the axis has ranks.")
+  bind_placement<Shard>(module, "Shard", "Cuts dimension `dim` into as many equal parts as the axis has ranks.")
       .def(nb::init<std::string, int>(), nb::arg("axis"), nb::arg("dim") = 0)
       .def_ro("dim", &Shard::dim)
       .def("__repr__", [](const Shard& shard) { return fmt::format("Shard('{}', {})", shard.axis, shard.dim); });
-  bind_placement<Replicate>(module, "Replicate", "Every rank along the axis holds all of it.")
+  bind_placement<Replicate>(module, "Replicate", "Sends every rank along the axis all of the field.")
       .def(nb::init<std::string>(), nb::arg("axis"))
       .def("__repr__", [](const Replicate& placement) { return fmt::format("Replicate('{}')", placement.axis); });
   bind_placement<Zigzag>(module, "Zigzag",
-                         "The balanced order of context parallelism: dimension `dim` is cut into 2n equal chunks along "
-                         "an axis of n ranks; coordinate c holds chunks c and 2n-1-c.")
+                         "The balanced order of context parallelism: cuts dimension `dim` into 2n equal chunks along "
+                         "an axis of n ranks; coordinate c gets chunks c and 2n-1-c.")
       .def(nb::init<std::string, int>(), nb::arg("axis"), nb::arg("dim") = 1)
       .def_ro("dim", &Zigzag::dim)
       .def("__repr__", [](const Zigzag& zigzag) { return fmt::format("Zigzag('{}', {})", zigzag.axis, zigzag.dim); });
   bind_placement<Stages>(module, "Stages",
-                         "Only the stages named along a pipeline axis hold it: \"first\", \"last\", and names that the "
-                         "layout defines.")
+                         "Sends the field only to the named stages along a pipeline axis: \"first\", \"last\", and "
+                         "names that the layout defines.")
       .def(
           "__init__",
           [](Stages* self, std::string axis, const nb::args& names) {
@@ -132,7 +132,7 @@ void bind_layout(nb::module_& module) {
         for (const auto& name : stages.names) names += fmt::format(", '{}'", name);
         return fmt::format("Stages('{}'{})", stages.axis, names);
       });
-  nb::class_<Layout>(module, "Layout", "For each field of a batch, its placements on a mesh.")
+  nb::class_<Layout>(module, "Layout", "The placements on a mesh of each field of a batch.")
       .def(
           "__init__",
           [](Layout* self, const nb::object& fields, const nb::object& otherwise,

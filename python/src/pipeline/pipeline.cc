@@ -363,7 +363,8 @@ std::shared_ptr<Consumer> make_consumer(const Membership* job, const Graph& grap
 /// One epoch as an iterator: over when the next begins.
 class Epoch {
  public:
-  /// `run`: what has the consumer; its _on_engine_error() raises how a process ended, or returns the consumer that takes its place.
+  /// `run`: what has the consumer; its _on_engine_error() raises how a process ended, or returns the consumer that
+  /// takes its place.
   Epoch(nb::object run, std::shared_ptr<Consumer> consumer)
       : run_(std::move(run)), consumer_(std::move(consumer)), pass_(consumer_->pass()) {}
 
@@ -384,7 +385,7 @@ class Epoch {
         if (error.kind() != ErrorKind::peer_lost && error.kind() != ErrorKind::timeout) throw;
         const auto* lost = dynamic_cast<const PeerLost*>(&error);
         const nb::object other = run_.attr("_on_engine_error")(std::string(error.name()), std::string(error.what()),
-                                                    lost == nullptr ? -1 : lost->rank());
+                                                               lost == nullptr ? -1 : lost->rank());
         if (other.is_none()) throw;
         consumer_ = nb::cast<std::shared_ptr<Consumer>>(other);
         pass_ = consumer_->pass();

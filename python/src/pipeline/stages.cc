@@ -413,7 +413,7 @@ pipeline::Transform transform_of(nb::object open, std::string what, bool allow_p
 
 void bind_stages(nb::module_& module) {
   const auto part = [](const pipeline::Partition& partition) { return std::pair(partition.index, partition.count); };
-  nb::class_<OpenContext>(module, "OpenContext", "What the copy of a stage in one process is opened with.")
+  nb::class_<OpenContext>(module, "OpenContext", "The parameters with which a process opens its copy of a stage.")
       .def_ro("epoch", &OpenContext::epoch)
       .def_ro("shared_seed", &OpenContext::shared_seed, "Of the epoch; the same in all processes of all ranks.")
       .def_ro("own_seed", &OpenContext::own_seed, "Of the epoch, the rank and the worker.")
