@@ -15,8 +15,8 @@
 
 namespace levada::cli {
 
-/// One call of the command. `action` is what the subcommand does that its arguments name: gives the exit status, throws
-/// levada::Error.
+/// One call of the command. `action` is what the subcommand does that its arguments name: returns the exit status,
+/// throws levada::Error.
 struct Invocation {
   std::function<int()> action;
   std::vector<std::string> arguments;  ///< the whole command line after the program's name
@@ -48,11 +48,11 @@ void add_option(CLI::App& command, const char* name, Value& value, const char* t
   command.add_option(name, value, text)->type_name(type)->capture_default_str();
 }
 
-/// Nobody reads standard output any more: the command ends quietly.
+/// Thrown if the reader of standard output has closed it: the command ends quietly.
 struct OutputClosed {};
 
-/// Writes all of `text` to standard output. Throws EngineError where it cannot be written, OutputClosed where nobody
-/// reads it.
+/// Writes all of `text` to standard output. Throws EngineError if it cannot be written, OutputClosed if its reader has
+/// closed it.
 void print(std::string_view text);
 /// Throws InvalidArgument, naming the option, where the file cannot be written. Leaves no file.
 void check_writable(std::string_view option, const std::string& path);

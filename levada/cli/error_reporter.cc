@@ -13,7 +13,8 @@ namespace {
 constexpr int failed = 1;
 constexpr int bad_usage = 2;
 
-/// This process's rank; 0 outside a job and where the environment contradicts itself, which is told where it is used.
+/// Returns this process's rank; 0 outside a job, and if the environment contradicts itself, which is reported where it
+/// is used.
 int own_rank() {
   try {
     const auto job = launch::detect([](const char* name) -> const char* { return std::getenv(name); });

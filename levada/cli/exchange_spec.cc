@@ -16,7 +16,7 @@ using Json = nlohmann::ordered_json;
   throw InvalidArgument(fmt::format("{}: {}", where, what));
 }
 
-/// What `make` gives; what it refuses is told with the place.
+/// Returns what `make` returns. Adds the place to an error that it throws.
 template <typename Make>
 auto saying(std::string_view where, Make&& make) {
   try {
@@ -26,7 +26,7 @@ auto saying(std::string_view where, Make&& make) {
   }
 }
 
-/// The value as T; nlohmann's conversions tell of the kind alone, so that what fits is checked here.
+/// Returns the value as T. nlohmann's conversions check only the kind, so the range is checked here.
 template <typename T>
 T get(const Json& value, std::string_view where, std::string_view what) {
   bool fits = false;

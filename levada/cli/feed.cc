@@ -68,7 +68,7 @@ void check_depth(const FeedArguments& arguments, const Job& job) {
   }
 }
 
-/// Shows the report, and fails where it shows that ranks were given different data.
+/// Shows the report. Throws if ranks that share their data received different data.
 void show(const report::FeedReport& report, bool json) {
   print(json ? report.to_json() + "\n" : report.to_text(output_style()));
   const auto difference = report::find_difference(report.ranks, report.peers);
@@ -102,7 +102,7 @@ int feed_processes(const FeedArguments& arguments, const Job& job, const Invocat
     command_line.insert(command_line.begin() + 1, "--passed-files=" + list->path());
   }
   auto options = invocation.ranks;
-  // What is under way has to be used before the state is one to go on from.
+  // Batches under way must be used before the state can be resumed.
   if (!arguments.save_state.empty()) options.signal_grace = parse_duration(arguments.timeout);
   // What is known has to be written down, also after a failure.
   if (arguments.history.wanted()) options.report_grace = std::chrono::seconds(5);
@@ -142,7 +142,7 @@ int run_feed(FeedArguments arguments, const Invocation& invocation) {
                     "a mesh of any size",
                     job.mesh.to_string(), job.mesh.size(), max_local_ranks));
   }
-  // Before any rank starts: what is wrong with the data is told here, and the ranks find its tokens ready.
+  // Before any rank starts, so that errors in the data are reported once, and the ranks find the tokens in the cache.
   {
     auto corpus = open_data(arguments, job, tail_of(arguments), true);
     static_cast<void>(start_point(corpus, state_to_load(arguments), job, arguments));

@@ -137,7 +137,8 @@ bool failed_together(const Feed& feed) {
   return feed.end() && feed.end()->cause == FeedEnd::Cause::failed;
 }
 
-/// Where the feed ended in agreement, also with an error, all ranks have used the same batches: a state to go on from.
+/// If the feed ended in agreement, also with an error, all ranks have used the same batches, and the state can be
+/// resumed.
 Fed take_and_save(Feed& feed, const FeedArguments& arguments, std::optional<std::uint64_t> steps, bool tell,
                   StateKeeper& state) try {
   auto fed = take_all(feed, arguments, steps, tell, state);
@@ -173,7 +174,7 @@ report::RankReport rank_report(const Feed& feed, const Mesh& mesh, int rank, Fed
   return report;
 }
 
-/// Groups of ranks that are given the same part of the same batch's field.
+/// Returns groups of ranks that receive the same part of a field of the same batch.
 std::vector<report::PeerGroup> peers_of(const Job& job) {
   auto alone = job;
   alone.readers = {};
@@ -193,7 +194,7 @@ std::vector<report::PeerGroup> peers_of(const Job& job) {
   return groups;
 }
 
-/// Readers that together read everything once: those of the ranks at the origin of all axes but the data axes.
+/// Returns the readers that together read everything once: those at coordinate 0 of all axes but the data axes.
 std::set<int> readers_of_everything(const Job& job, std::span<const int> host_of) {
   const auto readers = job.readers.of(job.mesh, host_of);
   std::set<int> once;
@@ -253,7 +254,7 @@ struct Gathered {
   std::vector<Trace> traces;  ///< by rank
 };
 
-/// What all ranks were given and did, on rank 0; empty on others. Collective.
+/// Returns the report of all ranks on rank 0, empty on others. Collective.
 std::optional<Gathered> gather(const Run& run, const Feed& feed, Fed fed) {
   const auto& info = run.engine.info();
   const auto steps = fed.steps;
@@ -298,7 +299,7 @@ void write_files(const Run& run, Gathered gathered, const std::string& error) {
   write_history(run.arguments.history, gathered.report, std::move(history));
 }
 
-/// Writes what can still be shown of a feed that failed; what goes wrong with that is no more than said.
+/// Writes the report and trace of a feed that failed. An error in that is only printed.
 void show_failure(const Run& run, const Feed& feed, const Error& error) {
   if (!run.arguments.history.wanted()) return;
   Fed fed{.fields = {},

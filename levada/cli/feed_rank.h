@@ -42,12 +42,12 @@ Tail tail_of(const FeedArguments& arguments);
 /// The state that the arguments name, read; empty if they name none. Throws InvalidArgument.
 std::string state_to_load(const FeedArguments& arguments);
 
-/// Where to begin: where the loaded state says, if there is one, and after the rounds to skip. Throws as
+/// Returns where to begin: at the loaded state, if there is one, and after the rounds to skip. Throws as
 /// Corpus::resume() does.
 StartPoint start_point(Corpus& corpus, std::string_view state, const Job& job, const FeedArguments& arguments);
 
-/// Feeds this rank until the end and gathers what all ranks were given. Collective; on rank 0 the report, empty on
-/// others. Throws what went wrong, on every rank.
+/// Feeds this rank until the end and gathers what all ranks received. Collective; returns the report on rank 0, empty
+/// on others. Throws what went wrong, on every rank.
 std::optional<report::FeedReport> feed_rank(const std::shared_ptr<Engine>& engine, const Job& job,
                                             const FeedArguments& arguments);
 

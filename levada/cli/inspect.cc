@@ -57,7 +57,8 @@ std::string facts(const DataSummary& summary, const std::string& tokenizer) {
   return text;
 }
 
-/// What a terminal must not be told is shown as a middle dot; `text` is UTF-8. As many characters as fit in a line.
+/// Returns the characters of `text`, which is UTF-8, that fit in a line. Characters that a terminal would interpret
+/// become a middle dot.
 std::string shown_line(std::string_view text) {
   std::string line;
   std::size_t columns = 0;

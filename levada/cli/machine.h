@@ -1,4 +1,4 @@
-// What this machine offers to ranks that share memory, and what stands in their way.
+// What this machine offers to ranks that share memory, and what limits them.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace levada::cli {
 
-/// A network interface that says how fast its link is.
+/// A network interface that reports the speed of its link.
 struct NetworkLink {
   std::string name;
   double gb_s = 0;  ///< 10^9 bits a second
@@ -28,7 +28,7 @@ struct Machine {
   std::optional<std::uint64_t> memlock;  ///< bytes; empty: no limit
   std::uint64_t open_files = 0;          ///< limit
   std::string shmem_huge_pages;          ///< "never", "advise", ...; "unknown"
-  bool memory_files = false;             ///< whether memfd_create() gives sealable memory
+  bool memory_files = false;             ///< whether memfd_create() returns sealable memory
   std::string pagemap_scan;              ///< "yes", or why not
   double copy_gb_s = 0;                  ///< of one core
   double wake_us = 0;                    ///< from waking a thread to its running
@@ -42,11 +42,11 @@ Machine examine_machine();
 /// What limits speed here and how to lift it; a sentence each, none where all is well.
 std::vector<std::string> advice_for(const Machine& machine);
 
-/// The links of which `folder`, /sys/class/net, gives a speed.
+/// Returns the links whose speed is in `folder`, /sys/class/net.
 std::vector<NetworkLink> network_links(const std::string& folder);
 /// Cores that the control groups above this process allow, v1 or v2; empty where they set no limit.
 std::optional<double> core_quota(const ReadFile& read);
-/// The word in brackets: "always within_size [advise] never" gives "advise".
+/// Returns the word in brackets: "advise" for "always within_size [advise] never".
 std::string chosen_word(const std::string& text);
 
 }  // namespace levada::cli

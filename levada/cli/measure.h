@@ -1,4 +1,4 @@
-// Short measurements that say what shared memory, and the system's network, can give on this machine.
+// Short measurements of the speed of this machine's shared memory and network.
 #pragma once
 
 #include <optional>

@@ -24,8 +24,8 @@ struct ExchangeRequest {
   std::vector<Destination> destinations = {};
   std::vector<std::string> keys = {};      ///< at most 64
   std::vector<std::string> cut_keys = {};  ///< those of `keys` of which a destination with a part gets only the part
-  /// Whether samples may lack some or all keys. They then arrive without these, and not at all if they have none. If false,
-  /// a missing key is an error.
+  /// Whether samples may lack some or all keys. They then arrive without these, and not at all if they have none. If
+  /// false, a missing key is an error.
   bool allow_absent = false;
 };
 

@@ -114,8 +114,8 @@ Bytes preflight_of(Call call, const SampleStore& store, Fill&& fill) {
   }
 }
 
-/// Returns rank 0's answer to all ranks: what `make` returns, after a byte for no error; or the Error that it throws, which
-/// follows from the preflights.
+/// Returns rank 0's answer to all ranks: what `make` returns, after a byte for no error; or the Error that it throws,
+/// which follows from the preflights.
 template <typename Make>
 std::vector<std::shared_ptr<const Bytes>> answer_or_error(std::size_t ranks, Make&& make) {
   try {
@@ -182,7 +182,8 @@ std::vector<std::uint64_t> coming_bytes(const ExchangePlan& plan, std::size_t ra
 
 void check_bounds(const std::vector<std::uint64_t>& coming, const std::vector<Preflight>& preflights) {
   for (std::size_t rank = 0; rank < preflights.size(); ++rank) {
-    const std::uint64_t room = preflights[rank].max_bytes - std::min(preflights[rank].bytes, preflights[rank].max_bytes);
+    const std::uint64_t room =
+        preflights[rank].max_bytes - std::min(preflights[rank].bytes, preflights[rank].max_bytes);
     if (coming[rank] <= room) continue;
     throw InvalidArgument(fmt::format("rank {} is to receive {}, but its store, bounded to {}, has room for {}", rank,
                                       format_bytes(coming[rank]), format_bytes(preflights[rank].max_bytes),
@@ -261,8 +262,9 @@ std::vector<std::shared_ptr<const Bytes>> Exchange::plan_for_all(std::span<const
   }
   HoldingsTable table(*index_, request.keys);
   for (std::size_t rank = 0; rank < preflights.size(); ++rank) {
-    now.held.push_back(preflights[rank].is_repeated ? std::move(last.held[rank])
-                                              : Bytes(preflights[rank].held.begin(), preflights[rank].held.end()));
+    now.held.push_back(preflights[rank].is_repeated
+                           ? std::move(last.held[rank])
+                           : Bytes(preflights[rank].held.begin(), preflights[rank].held.end()));
     table.add(static_cast<int>(rank), now.held.back());
   }
   const auto requested = table.requested();

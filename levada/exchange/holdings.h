@@ -1,5 +1,5 @@
-// The holdings that ranks send before an exchange: which of the requested samples and keys each rank has. Private to this
-// module.
+// The holdings that ranks send before an exchange: which of the requested samples and keys each rank has. Private to
+// this module.
 #pragma once
 
 #include <cstdint>

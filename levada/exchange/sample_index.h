@@ -11,8 +11,8 @@
 
 namespace levada {
 
-/// The ids of the destinations that have ranks, each once, numbered in ascending order, whatever the order of the request,
-/// so that numbers can be sent instead of ids. Keeps the destinations.
+/// The ids of the destinations that have ranks, each once, numbered in ascending order, whatever the order of the
+/// request, so that numbers can be sent instead of ids. Keeps the destinations.
 class SampleIndex {
  public:
   /// Throws InvalidArgument for 2^32 ids or more.

@@ -1,4 +1,4 @@
-// Stages that go back to earlier positions of their input, and those that hold back items of it.
+// Stages that return to earlier positions of their input, and stages that hold items of it.
 #pragma once
 
 #include <algorithm>
@@ -15,19 +15,19 @@
 
 namespace levada::pipeline {
 
-/// One thread pulls; any asks where it stood.
+/// An input whose earlier positions can be restored. One thread pulls items; any thread may ask for positions.
 class CheckpointedInput {
  public:
   CheckpointedInput(GraphContextPtr context, int stage, StagePtr input)
       : context_(std::move(context)), stage_(stage), input_(std::move(input)), history_(context_->snapshot_every) {}
 
-  /// Marks where it begins; next() and at() do where nobody has. Before other threads may ask.
+  /// Marks the first position, which next() and at() do otherwise. Called before other threads may ask.
   void begin() const;
   std::optional<Item> next();
   /// Items pulled.
   std::int64_t position() const { return position_; }
 
-  /// The entries of a cursor to go back to `position` with, and how many items to drop then.
+  /// The entries of a cursor, and how many items to drop after restoring it.
   struct Point {
     std::vector<Tree> entries;
     std::int64_t skip = 0;
@@ -35,7 +35,7 @@ class CheckpointedInput {
   Point at(std::int64_t position) const;
   void keep_from(std::int64_t position) { history_.keep_from(position); }
 
-  /// To `position`, which is `skip` behind what `entries` say. Throws InvalidArgument.
+  /// Restores `position`, which is `skip` items after `entries`. Throws InvalidArgument.
   void restore(std::span<const Tree> entries, std::int64_t position, std::int64_t skip);
   void release() { input_.reset(); }
 

@@ -1,4 +1,4 @@
-// Reading the parts of a cursor, and finding back to positions that lie behind.
+// Reads the parts of a cursor, and returns to earlier positions.
 #pragma once
 
 #include <algorithm>
@@ -16,23 +16,23 @@
 
 namespace levada::pipeline {
 
-/// The largest number of items that a cursor may have: the sum of two of them, and one times the number of workers, are
-/// numbers too.
+/// The largest number of items in a cursor: sums of two of them, and products with the number of workers, do not
+/// overflow.
 inline constexpr std::int64_t max_count = std::int64_t{1} << 50;
 
-/// A cursor as it travels.
+/// Returns a cursor as bytes.
 Bytes pack_cursor(const Cursor& cursor);
 /// Throws CorruptMessage.
 Cursor unpack_cursor(ByteView bytes);
 
-/// Reads the dict of one stage. Borrows it.
+/// Reads the dict of one stage, which it borrows.
 class CursorFields {
  public:
-  /// Throws InvalidArgument unless it is of the stage of that name.
+  /// Throws InvalidArgument unless the dict is that of the stage of that name.
   CursorFields(const Tree& fields, std::string_view stage);
 
   bool has(std::string_view name) const { return find(name) != nullptr; }
-  /// Throws InvalidArgument that names the stage and what is missing or amiss; so do the others.
+  /// This and the others throw InvalidArgument, naming the stage and the missing or invalid field.
   const Tree& at(std::string_view name) const;
   std::int64_t count(std::string_view name) const;  ///< from 0 to max_count
   std::int64_t integer(std::string_view name) const;
@@ -46,30 +46,30 @@ class CursorFields {
   std::string stage_;
 };
 
-/// The children of a list. Throws InvalidArgument, naming the stage.
+/// Returns the children of a list. Throws InvalidArgument, naming the stage, if it is not a list.
 const std::vector<Tree>& list_in_cursor(const Tree& tree, std::string_view stage);
 
-/// Remembers an iterator's cursor at some of its positions, so that any later one is found again by restoring the
-/// nearest before it and dropping items. Cursors are taken as often as costs one percent of the iterator's time: at
-/// every item of a slow one. Bounded: of many, every other is forgotten. One thread marks; any may ask.
+/// Keeps cursors of an iterator at some of its positions. Any later position is reached by restoring the nearest cursor
+/// before it and dropping items. Cursors are saved as often as one percent of the iterator's time allows: at every item
+/// of a slow one. Bounded: if there are many, every other one is dropped. One thread marks; any may read.
 class SnapshotLog {
  public:
-  /// `every`: marks are due so many items apart, whatever they cost. 0: by their cost.
+  /// `every`: the number of items between marks, whatever they cost. 0: by their cost.
   explicit SnapshotLog(std::int64_t every = 0) : is_fixed_(every > 0), every_(std::max<std::int64_t>(every, 1)) {}
 
-  /// Called once an item: whether it is time to mark where the iterator stands.
+  /// Called once per item. Returns whether a mark is due.
   bool due() { return ++since_ >= every_; }
-  /// `save` gives the iterator's cursor at `position`. The first mark says where the history begins. Returns how long
-  /// it took since `begin`.
+  /// Saves the cursor that `save` returns for `position`. The first mark is the earliest position of the log. Returns
+  /// the time since `begin`.
   Duration mark(std::int64_t position, const std::function<Cursor()>& save, Clock::time_point begin = Clock::now());
 
   struct Point {
     Cursor cursor;
     std::int64_t skip = 0;  ///< items to drop after restoring it
   };
-  /// `position` lies at or behind the first mark that is still needed.
+  /// Returns how to reach `position`, which is not before the first mark that is still needed.
   Point at(std::int64_t position) const;
-  /// No position before this will be asked for.
+  /// Drops marks that only earlier positions need.
   void keep_from(std::int64_t position) { keep_from_.store(position, std::memory_order_relaxed); }
 
  private:

@@ -1,4 +1,4 @@
-// What went wrong in a pipeline, and where.
+// Failures of a pipeline's stages.
 #pragma once
 
 #include <cstdint>
@@ -20,13 +20,13 @@ constexpr ErrorKind last_of(ErrorKind) {
 namespace levada::pipeline {
 
 struct Failure {
-  std::string stage;      ///< its name; empty where it was none, as in starting
+  std::string stage;      ///< the stage's name; empty if no stage failed, such as while starting
   std::string process;    ///< "worker 1 (process 4242)", "the dispatching process (process 4241)"
-  std::int64_t item = 0;  ///< how many the stage had been given before
+  std::int64_t item = 0;  ///< the number of items that the stage had received before
   ErrorKind kind = ErrorKind::source;
   std::string message;    ///< what was thrown
-  std::string traceback;  ///< of a language that has such; whole, ready to print
-  Bytes exception;        ///< the exception itself as its language packs it; may be empty
+  std::string traceback;  ///< if the language has tracebacks; complete, ready to print
+  Bytes exception;        ///< the exception as packed by its language; may be empty
   static auto fields(auto& self) {
     return std::tie(self.stage, self.process, self.item, self.kind, self.message, self.traceback, self.exception);
   }
@@ -36,8 +36,8 @@ struct Failure {
 /// "stage map, item 17, in worker 1 (process 4242): division by zero", then the traceback.
 std::string describe(const Failure& failure);
 
-/// Thrown where the failed item would have come. A function of a stage that knows more of its failure than a message,
-/// such as a traceback, throws one with an empty `stage`: stage, process and item are then filled in.
+/// Thrown instead of the failed item. A function of a stage that knows more about its failure than a message, such as a
+/// traceback, throws one with an empty `stage`; stage, process and item are then filled in.
 class StageFailed : public Error {
  public:
   explicit StageFailed(Failure failure) : Error(failure.kind, describe(failure)), failure_(std::move(failure)) {}

@@ -1,5 +1,5 @@
-// How many items go into one message: as many as take some time to make, so that what a message costs hardly counts and
-// nobody waits long for an item that is ready.
+// Decides how many items a message has: as many as take some time to make, so that the cost of a message hardly counts
+// and no process waits long for an item that is ready.
 #pragma once
 
 #include <algorithm>
@@ -9,8 +9,8 @@
 
 namespace levada::pipeline {
 
-/// Learns from one message for the next: a value that is told the time. Grows at most twofold at a time, so that it
-/// begins with single items, and goes back to them as soon as items get slow or large.
+/// Adapts the size of the next message to the last one. A value; callers pass the time. It grows at most twofold at a
+/// time, so it begins with single items, and returns to them as soon as items are slow or large.
 class MessageSizer {
  public:
   static constexpr Duration message_time = std::chrono::microseconds(150);
@@ -20,17 +20,17 @@ class MessageSizer {
   MessageSizer() = default;
   explicit MessageSizer(std::int64_t limit) : max_(std::max<std::int64_t>(limit, 1)) {}
 
-  /// The making of a message's first item begins.
+  /// Called before the first item of a message is made.
   void begin(Clock::time_point now) {
     begun_ = now;
     count_ = 0;
   }
-  /// One more item has been made. Whether the message is full.
+  /// Called after an item has been made. Returns whether the message is full.
   template <typename Now>
   bool add(Now&& now) {
     ++count_;
     if (count_ >= target_) return true;
-    // To look at the clock costs as much as a small item.
+    // Reading the clock costs as much as a small item.
     return (count_ < 16 || count_ % 16 == 0) && now() - begun_ >= message_time;
   }
   /// The message has been made, by `now`, with `bytes` of items.

@@ -9,22 +9,22 @@
 
 namespace levada::pipeline {
 
-/// A snapshot of `graph`, which outlives it.
+/// Which stages of `graph` feed which. Borrows the graph.
 class Reachability {
  public:
   explicit Reachability(const Graph& graph);
 
   int size() const { return static_cast<int>(before_.size()); }
-  /// Whether `stage` is `other` or items of it reach `other`.
+  /// Returns whether `stage` is `other`, or its items reach `other`.
   bool is_or_feeds(int stage, int other) const {
     return before_[static_cast<std::size_t>(other)][static_cast<std::size_t>(stage)];
   }
   bool feeds(int stage, int other) const { return stage != other && is_or_feeds(stage, other); }
-  /// How many stages `stage` is or is fed by.
+  /// Returns the number of stages that feed `stage`, itself included.
   int count_before(int stage) const;
-  /// Whether the stages up to `stage` are tied to the others by one edge at most, that which leaves `stage`.
+  /// Returns whether only the edges that leave `stage` connect the stages up to it with the others.
   bool can_cut_behind(int stage) const;
-  /// Whether any stage that `stage` is fed by, or feeds, is a T.
+  /// Return whether any stage that feeds `stage`, or that it feeds, is a T.
   template <typename T>
   bool follows(int stage) const {
     for (int other = 0; other < stage; ++other) {
@@ -43,7 +43,7 @@ class Reachability {
   bool is(int stage) const {
     return std::holds_alternative<T>(graph_.stages()[static_cast<std::size_t>(stage)].operation);
   }
-  /// Those that are a T.
+  /// Returns the stages that are a T.
   template <typename T>
   std::vector<int> all() const {
     std::vector<int> found;
@@ -57,10 +57,10 @@ class Reachability {
  private:
   const Graph& graph_;
   std::vector<std::vector<bool>> before_;  ///< before_[b][a]: a is b or feeds it
-  std::vector<std::vector<int>> leaving_;  ///< by stage, where its edges go; a tie is one too
+  std::vector<std::vector<int>> leaving_;  ///< by stage, the stages that its edges lead to; colocated stages too
 };
 
-/// Processes of a pipeline on one rank. The consumer is the caller's own.
+/// The processes of a pipeline on one rank. The consumer is the caller's process.
 enum class Role : std::uint8_t { dispatcher, worker, consumer };
 
 /// With workers, stages run in up to three places, cut at two edges: items of stage `dispatch_boundary` go from the
@@ -69,10 +69,10 @@ enum class Role : std::uint8_t { dispatcher, worker, consumer };
 struct Placement {
   std::vector<Role> role_of;             ///< by stage
   std::optional<int> dispatch_boundary;  ///< the last stage in the dispatching process; none: there is no such process
-  std::optional<int> collect_boundary;  ///< whose items workers give: `dispatch_boundary` where they only pass them on;
-                                        ///< none: no workers
-  /// Every item dealt, or kept by the one shard where none are, gives one item gathered, and nothing in the workers
-  /// remembers the items before: read from the workers in turn, they come in the order of one process.
+  /// The last stage in the workers: `dispatch_boundary` if they only forward items; none: no workers.
+  std::optional<int> collect_boundary;
+  /// Each item that is dealt, or kept by the only shard if none are dealt, becomes one collected item, and no stage in
+  /// the workers depends on earlier items. The workers' items, taken in turns, then have the order of one process.
   bool one_to_one = true;
 
   bool operator==(const Placement&) const = default;
@@ -82,22 +82,23 @@ struct Placement {
 /// after it, and branches that it does not feed, are copied into each worker. A stage that needs all ranks (FullSync),
 /// what comes after it, and branches that feed only those run in the consumer.
 ///
-/// A repeat behind a mark counts as one: what it begins over again is in its process.
+/// A repeat after a mark counts as a mark: its input must be in its process.
 ///
-/// With `ordered` the items come as from one process. For that workers run as far as all they do is one-to-one or done
-/// item by item (map, filter, flat_map, unbatch), the consumer the rest. Where there is no mark, shards and caches are
-/// taken for marks, and where there are none either, the workers only pass on.
+/// With `ordered` items have the order of one process. For that workers run only stages that are one-to-one or work
+/// item by item (map, filter, flat_map, unbatch), and the consumer runs the rest. If there is no mark, shards and
+/// caches are taken for marks; if there are none of these either, the workers only forward items.
 ///
-/// Throws InvalidArgument, naming the stages: a branch beside a mark that no shard divides; a stage that needs all
-/// ranks before a mark or a repeat.
+/// Throws InvalidArgument, naming the stages, for a branch besides a mark that no shard divides, and for a stage that
+/// needs all ranks before a mark or a repeat.
 Placement place(const Graph& graph, int workers, bool ordered = false);
 
-/// The last stage of the dispatching process, wherever there are workers; empty without dispatch marks.
+/// Returns the last stage of the dispatching process if there are workers; nothing without dispatch marks.
 std::optional<int> last_dispatched(const Graph& graph);
-/// The lowest stage that all of `stages` feed or are, and all that feeds it feeds nothing else, so that the graph can
-/// be cut behind it: siblings of a forked stage come with it, and stages tied to one. The end is always such a stage.
+/// Returns the lowest stage that all of `stages` are or feed, and after which the graph can be cut: no stage that feeds
+/// it feeds anything else. So siblings of a forked stage come with it, and colocated stages stay together. The end is
+/// always such a stage.
 int lowest_common_ancestor(const Graph& graph, const std::vector<int>& stages);
-/// The lowest stages of branches that `stage` neither feeds nor is fed by.
+/// Returns the lowest stages of branches that neither feed `stage` nor are fed by it.
 std::vector<int> branches_beside(const Graph& graph, int stage);
 
 }  // namespace levada::pipeline

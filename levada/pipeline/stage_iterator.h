@@ -1,4 +1,4 @@
-// What the iterators of a graph's stages have in common: counting, failures, cursors.
+// The base of the iterators of a graph's stages: counts, failures, cursors.
 #pragma once
 
 #include <exception>
@@ -16,7 +16,7 @@
 
 namespace levada::pipeline {
 
-/// What all iterators of one open() share.
+/// The state that all iterators of one open() share.
 struct GraphContext {
   Graph graph;
   const ItemTraits& traits;
@@ -36,11 +36,11 @@ struct GraphContext {
   bool must_attend(Clock::time_point now) const {
     return now.time_since_epoch().count() >= attend_at.load(std::memory_order_relaxed);
   }
-  /// Polls, on the caller's thread. Throws Stopped on that of a thread that nobody needs any more. Whoever makes items
-  /// does this now and then, or nobody could end what never comes to its next item.
+  /// Polls on the caller's thread; throws Stopped on a thread that is no longer needed. Stages call this now and then
+  /// while they make items, so that a stage that never makes another item can be ended.
   void attend(Clock::time_point now);
 
-  /// Saving has taken so long.
+  /// Counts the time of a snapshot.
   void count_snapshot(Duration cost) const {
     if (snapshot_time != nullptr && PrefetchThread::current() == nullptr) *snapshot_time += cost.count();
   }
@@ -48,8 +48,7 @@ struct GraphContext {
 };
 using GraphContextPtr = std::shared_ptr<GraphContext>;
 
-/// Throws the exception that is being handled as a StageFailed of that stage; one that says already whose it is as it
-/// is.
+/// Throws the current exception as a StageFailed of that stage; one that names its stage already is thrown unchanged.
 [[noreturn]] void throw_as_failed(const GraphContext& context, int stage, std::int64_t item);
 
 inline void count(std::atomic<std::int64_t>& counter, std::int64_t more = 1) {
@@ -63,8 +62,8 @@ using StagePtr = std::unique_ptr<StageIterator>;
 /// Fields of a cursor's dict.
 using Fields = std::vector<std::pair<Key, Tree>>;
 
-/// The cursor of a graph is a list of dicts, one a stage, sources first. Those of one iterator after the other stand
-/// side by side, so that it is no deeper for a longer graph.
+/// The cursor of a graph is a list of dicts, one for each stage, sources first. The dicts of successive iterators are
+/// next to each other, so that the cursor of a longer graph is not deeper.
 class StageIterator : public Iterator {
  public:
   /// `input` may be null.
@@ -78,29 +77,29 @@ class StageIterator : public Iterator {
   std::vector<Tree> entries() const;
   void restore_entries(std::span<const Tree> entries);
 
-  /// What the first next() does before anything else, when all is restored: forks find out where they go on, and
-  /// threads begin, all at once, so that none waits for another that has not been started.
+  /// Called at the first next(), when all stages have been restored: forks find their positions and threads begin, all
+  /// at once, so that none waits for another that has not started.
   using Starts = std::vector<std::function<void()>>;
   void start_with(Starts starts) { starts_ = std::move(starts); }
 
  protected:
-  /// The next item; empty at the end, after which it is not asked again.
+  /// Returns the next item; nothing at the end, after which it is not called again.
   virtual std::optional<Item> make() = 0;
-  /// skip(): of a stage that gives an item for each that comes in and remembers none, skip_input().
+  /// Implements skip(). A stage that yields one item for each input and keeps no state calls skip_input().
   virtual std::int64_t pass_over(std::int64_t items) { return Iterator::skip(items); }
   std::int64_t skip_input(std::int64_t items) {
     const auto passed = input_->skip(items);
     num_inputs_ += passed;
     return passed;
   }
-  /// What is to be known beside the base's, and the entries of what comes before.
+  /// The stage's own fields, and the entries of its inputs.
   struct Saved {
     std::vector<Tree> before;
     Fields own;
   };
   virtual Saved saved() const { return {input_->entries(), {}}; }
   virtual void restore_saved(const CursorFields& own, std::span<const Tree> before);
-  /// Ended: nothing before it is needed any more.
+  /// Called at the end: the inputs are no longer needed.
   virtual void release() { input_.reset(); }
 
   const Stage& stage() const { return context_->stage(number_); }
@@ -109,11 +108,11 @@ class StageIterator : public Iterator {
     return std::get<T>(stage().operation);
   }
 
-  /// The next item of the one input.
+  /// Returns the next item of the only input.
   std::optional<Item> pull() {
     return pulled([this] { return input_->next(); });
   }
-  /// An item that `from` gives, counted, and the time for it as waited.
+  /// Returns an item of `from`, and counts it and the time as waited.
   template <typename From>
   std::optional<Item> pulled(const From& from) {
     auto item = waited([&] { return from(); });
@@ -130,7 +129,7 @@ class StageIterator : public Iterator {
     return result;
   }
 
-  /// What `function`, which is the stage's own, gives. Its exceptions become failures of this stage.
+  /// Calls `function`, the stage's own work. Its exceptions become failures of this stage.
   template <typename Function>
   auto guarded(const Function& function) const {
     begin_own_work();
@@ -140,7 +139,7 @@ class StageIterator : public Iterator {
       throw_as_failed(*context_, number_, item_number());
     }
   }
-  /// The same; or nothing, counted, where it throws and failing items are skipped.
+  /// Does the same; if it throws and failing items are skipped, counts the item and returns nothing.
   template <typename Function>
   auto attempted(OnError on_error, const Function& function) -> std::optional<decltype(function())> {
     begin_own_work();

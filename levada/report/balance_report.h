@@ -24,7 +24,7 @@ struct BalanceReport {
   std::string to_json() const;
   /// One sentence.
   std::string to_text() const;
-  /// What there is to say before a run: sums a step in a table, and what it means.
+  /// Returns the report before a run: a table of sums per step, and what they mean.
   std::string to_table(const Style& style = {}) const;
 };
 

@@ -83,7 +83,7 @@ std::string peer_sentence(const FeedReport& report, const Style& style) {
                      counted(static_cast<std::int64_t>(report.peers.size()), "group"));
 }
 
-/// What several sources gave.
+/// What several sources contributed.
 std::string mix_sentence(const FeedReport& report) {
   std::string text;
   for (const auto& source : report.sources) {

@@ -1,4 +1,4 @@
-// What `levada feed` tells of a run: gathered from the ranks, shown as a table or as JSON.
+// The report of `levada feed`: gathered from the ranks, shown as a table or as JSON.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace levada::report {
 
-/// One field as one rank was given it.
+/// One field as one rank received it.
 struct FieldReport {
   std::string name;
   std::string digest;  ///< XXH3-128 over all batches in order, hexadecimal
@@ -47,7 +47,7 @@ std::string describe_coordinates(const RankReport& rank);
 Bytes encode(const RankReport& rank);
 RankReport decode_rank(ByteView bytes);
 
-/// Ranks that a layout gives the same part of a field.
+/// Ranks that receive the same part of a field.
 struct PeerGroup {
   std::string field;
   std::vector<int> ranks;
@@ -56,7 +56,7 @@ struct PeerGroup {
 /// A sentence on a group whose digests are not all equal; empty if all are.
 std::string find_difference(const std::vector<RankReport>& ranks, const std::vector<PeerGroup>& peers);
 
-/// What a source gave to all batches.
+/// What a source contributed to all batches.
 struct SourceReport {
   std::string name;
   std::int64_t samples = 0;
@@ -88,7 +88,7 @@ struct FeedReport {
   std::uint64_t bytes_read() const;
   std::uint64_t bytes_delivered() const;
   double read_amplification() const;
-  /// Of the tokens, those that are padding between packed documents and behind them.
+  /// Padding tokens between packed documents and after them; included in the tokens.
   double padding_share() const;
   /// Of the slowest rank.
   double seconds() const;

@@ -9,7 +9,7 @@
 namespace levada::report {
 namespace {
 
-/// `span` without what lies outside [begin, end).
+/// Returns `span` clipped to [begin, end).
 TraceSpan part_of(TraceSpan span, std::int64_t begin, std::int64_t end) {
   begin = std::max(begin, span.begin_ns);
   span.duration_ns = std::max<std::int64_t>(std::min(end, span.end_ns()) - begin, 0);
@@ -54,7 +54,7 @@ std::map<std::int64_t, int> slowest_readers(const std::vector<std::vector<TraceS
   return slowest;
 }
 
-/// Adds the span to the parts of the time from `begin` on that it lies in, each `width` long.
+/// Adds the span to the slots of time that it overlaps; they begin at `begin` and are `width` long.
 void spread(const TraceSpan& span, double begin, double width, TimelineRow& row) {
   const auto kind = static_cast<std::size_t>(span.kind);
   const double from = static_cast<double>(span.begin_ns) - begin, to = static_cast<double>(span.end_ns()) - begin;

@@ -10,7 +10,7 @@
 
 namespace levada::report {
 
-/// "reading storage": what a rank's time went to, as a legend says it.
+/// "reading storage": a use of a rank's time, as the legend names it.
 std::string_view describe(TraceKind kind);
 
 /// Spans of one thread without those that lie within others: each moment belongs to the innermost. Sorted by time.

@@ -46,10 +46,10 @@ std::vector<std::int64_t> row_begins(std::int64_t parts, int doublings) {
   return begins;
 }
 
-/// Of lengths, or the most that can be said.
+/// Returns the sum, or the largest number if it would overflow.
 std::int64_t sum(std::int64_t one, std::int64_t other) {
-  constexpr auto most = std::numeric_limits<std::int64_t>::max();
-  return one > most - other ? most : one + other;
+  constexpr auto max = std::numeric_limits<std::int64_t>::max();
+  return one > max - other ? max : one + other;
 }
 
 }  // namespace

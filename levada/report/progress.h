@@ -1,4 +1,4 @@
-// A line that tells how far a job is, on a terminal.
+// A line of progress on a terminal.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace levada::report {
 struct Progress {
   std::string what;                    ///< "feeding"
   std::uint64_t done = 0;              ///< of `total`
-  std::optional<std::uint64_t> total;  ///< empty where nobody knows
+  std::optional<std::uint64_t> total;  ///< empty if it is not known
   std::string amount;                  ///< what is done, in words: "90 of 200 steps"
   double seconds = 0;                  ///< so far
 };
@@ -24,7 +24,7 @@ std::string render_progress(const Progress& progress, int columns);
 /// nothing unless standard error is a terminal. One thread at a time.
 class ProgressLine {
  public:
-  /// `wanted` false: never says anything.
+  /// With `wanted` false it never prints anything.
   explicit ProgressLine(std::string what, bool wanted = true);
   ~ProgressLine() { clear(); }
   ProgressLine(const ProgressLine&) = delete;

@@ -213,7 +213,7 @@ std::uint64_t add_pipelines(Events& events, const std::vector<PipelineReport>& p
   for (const PipelineReport& pipeline : pipelines) {
     const auto count = pipeline.processes.size();
     for (std::size_t i = 0; i < count; ++i) {
-      // The consumer, which comes first, is shown behind those that it receives from.
+      // The consumer is first in the data, and shown after the processes that it receives from.
       const PipelineTracks tracks{pipeline, pipeline.processes[(i + 1) % count], number};
       number += static_cast<int>(tracks.process.stages.size()) + 2;
       dropped += tracks.process.trace.dropped;
