@@ -1153,8 +1153,8 @@ class Graph:
 
     def fullsync(self, *, name: str) -> Graph: ...
 
-    def tie(self, first: str, last: str) -> Graph:
-        """One process runs both, and all between."""
+    def colocate(self, first: str, last: str) -> Graph:
+        """Makes one process run both stages, and all between."""
 
     def stages(self) -> list[tuple[str, str, list[int]]]:
         """Name, operation and inputs of each."""
