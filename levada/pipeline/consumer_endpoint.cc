@@ -61,7 +61,7 @@ std::string ConsumerEndpoint::name(int rank) const {
   return reported.empty() ? ranks_.name(rank) : reported;
 }
 
-/// What `call` gives; a process that is lost is named.
+/// Returns what `call` returns. Adds the process's name to a PeerLost.
 template <typename Call>
 auto ConsumerEndpoint::named(const Call& call) {
   try {
@@ -109,7 +109,7 @@ void ConsumerEndpoint::await_acks(Deadline deadline) {
   Reminder reminder(process_.options.remind_after);
   const auto number = [this] {
     const std::lock_guard lock(control_);
-    return command_log_.issued();  // other threads may give more meanwhile
+    return command_log_.issued();  // other threads may issue more meanwhile
   }();
   for (;;) {
     const bool last_look = deadline.expired();
@@ -283,7 +283,7 @@ void ConsumerEndpoint::fetch(int worker) {
     auto arrival = named([&] { return queue.incoming->try_receive(); });
     if (!arrival) {
       const auto woken = named([&] { return wait_for(worker, wait); });
-      if (woken == Woken::stopped) wait = item_wait();  // the others go on after a pause
+      if (woken == Woken::stopped) wait = item_wait();  // the others continue after a pause
       continue;
     }
     if (arrival->items.pass > pass_) throw CorruptMessage(0, "a worker of the pipeline is ahead of its commands");
@@ -341,7 +341,7 @@ void ConsumerEndpoint::wait_while_paused() {
   if (interrupted_) throw WorkerRuntime::Interrupted();
 }
 
-// ---- where it stands
+// ---- cursors
 
 void ConsumerEndpoint::add_place(DispatcherSnapshot place) {
   const auto after = [](const DispatcherSnapshot& a, const DispatcherSnapshot& b) { return a.number < b.number; };

@@ -38,7 +38,7 @@ class Dispatcher {
     bool sent_ending = false;
   };
   struct Failed {
-    std::int64_t number = 0;  ///< of the item in whose place it comes
+    std::int64_t number = 0;  ///< of the item that it replaces
     Failure failure;
   };
 
@@ -62,7 +62,7 @@ class Dispatcher {
       if (loop_.interrupted()) return;
       failure = failed(std::current_exception(), assigner_.number());
     }
-    // What was made before it comes first, and may fail on its way.
+    // Items that were made before it are sent first, which may fail.
     if (auto earlier = put_shares(failure ? Ending::none : Ending::ended)) failure = std::move(earlier);
     if (failure) put_failure(*failure);
     loop_.send(outgoing_);

@@ -6,7 +6,7 @@
 namespace levada::pipeline {
 namespace {
 
-/// Numbers of a run; no message has more, so that one that lies cannot ask for memory without end.
+/// The limit on the numbers of a run, so that an untrusted message cannot request unlimited memory.
 constexpr std::uint32_t max_run = 1 << 20;
 
 }  // namespace

@@ -11,7 +11,7 @@
 namespace levada::pipeline {
 
 /// The items that one branch has had and another has not: a queue of at most `buffer`. Branches may be at work on
-/// several threads: then one that is ahead by the buffer waits for the slowest, unless nobody could go on.
+/// several threads: then one that is ahead by the buffer waits for the slowest, unless no thread could continue.
 class Forked {
  public:
   Forked(GraphContextPtr context, int stage, StagePtr input)
@@ -24,7 +24,7 @@ class Forked {
     return static_cast<int>(branches_.size()) - 1;
   }
 
-  /// Before the first next(): what comes before goes on where the branch goes on that is furthest back.
+  /// Called before the first next(): resumes the input where the branch resumes that is furthest behind.
   void finish_restore() {
     is_restored_ = true;
     auto& from = slowest();
@@ -205,7 +205,7 @@ class Forked {
   std::int64_t furthest_restored_ = 0;
   bool is_restored_ = false, ended_ = false;
   std::exception_ptr thrown_;
-  std::atomic<bool> pulling_{false};  ///< a branch has what comes before make an item
+  std::atomic<bool> pulling_{false};  ///< a branch is pulling an item from the input
 };
 
 namespace {

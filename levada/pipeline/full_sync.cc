@@ -1,5 +1,5 @@
-// The stage at which all ranks stop together. It looks a bunch of items ahead: while its caller works on one, the ranks
-// tell each other how many there are of the next.
+// The stage at which all ranks stop together. It makes a bunch of items ahead: while its caller works on one bunch, the
+// ranks report to each other how many items the next one has.
 #include <fmt/format.h>
 
 #include <deque>
@@ -59,7 +59,7 @@ class FullSyncIterator final : public StageIterator {
     return item;
   }
 
-  /// Makes the next bunch of items, and tells the others of it.
+  /// Makes the next bunch of items, and reports it to the other ranks.
   void look() {
     looked_ = true;
     bunch_ = made();
@@ -86,7 +86,7 @@ class FullSyncIterator final : public StageIterator {
     if (at_once) std::rethrow_exception(thrown_);
   }
 
-  /// As many as take so little time that they delay nobody. False: there are no more.
+  /// Makes as many items as take so little time that no rank is delayed. Returns false at the end.
   bool make_bunch() {
     const auto begin = Clock::now();
     sizer_.begin(begin);
@@ -131,7 +131,7 @@ class FullSyncIterator final : public StageIterator {
   bool looked_ = false;
   std::deque<Item> ahead_;
   std::int64_t bunch_ = 0;     ///< where the last one begins
-  bool is_over_ = false;       ///< nothing comes behind what is ahead
+  bool is_over_ = false;       ///< no items follow those made ahead
   std::exception_ptr thrown_;  ///< behind what is ahead
 };
 

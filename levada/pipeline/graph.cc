@@ -110,7 +110,7 @@ Inputs inputs_of(const Operation& operation) {
   return {1, 1, "one stage"};
 }
 
-/// A fork gives items to branches only, and they take them from a fork only.
+/// Throws unless only branches take items from a fork, and branches take items only from a fork.
 void check_fork(const Stage& stage, const Stage& input) {
   const auto* fork = std::get_if<Fork>(&input.operation);
   const auto* branch = std::get_if<Branch>(&stage.operation);
@@ -166,7 +166,7 @@ std::string numbered(std::string_view name, const std::set<std::string>& taken) 
   return free;
 }
 
-/// Who a stage is, in whatever graph it comes to stand.
+/// The identity of a stage, in every graph that it is part of.
 using StageIdentity = std::shared_ptr<const void>;
 
 }  // namespace
@@ -200,7 +200,7 @@ struct Graph::State {
     return static_cast<int>(stages.size()) - 1;
   }
 
-  /// Takes over what is not here yet; gives the number of its end.
+  /// Adds the stages that are not here yet. Returns the number of its end.
   int merge(const State& other) {
     if (stages.empty()) {
       *this = other;

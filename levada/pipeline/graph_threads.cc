@@ -63,7 +63,7 @@ void GraphThreads::wake(WaitPoint& point) {
   point.wakeup_.notify_one();
 }
 
-// Also wakes those that can change the answer: one that is ready, or, where nobody is, those that can fail.
+// Also wakes threads that can change the answer: one that is ready, or, if none is, those that can fail.
 bool GraphThreads::is_stuck() {
   if (waiting_.size() + joining_ < threads_) return false;
   bool stuck = true;

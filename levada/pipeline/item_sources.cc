@@ -205,7 +205,7 @@ class Samples final : public ItemSource {
   std::shared_ptr<const SampleOptions> options_;
 };
 
-/// Corpora that nobody reads at the moment. A process that was forked has none: threads do not come along.
+/// Corpora that no iterator reads at the moment. A forked process has none: it lacks their threads.
 class IdleCorpora {
  public:
   std::shared_ptr<Corpus> take() {

@@ -26,7 +26,8 @@ struct SampleOptions {
   std::string what = "samples";  ///< for people
   /// Samples of an epoch; epoch e are those from e * it on. None: every epoch is all there are.
   std::function<std::optional<std::int64_t>(const levada::Source&)> per_epoch = {};
-  /// The sample at which the source goes on from its cursor; throws where that is of another source. Empty: unchecked.
+  /// Returns the sample at which the source resumes from its cursor; throws for a cursor of another source. Empty:
+  /// unchecked.
   std::function<std::int64_t(levada::Source&, ByteView)> resume = {};
 };
 /// `open` is called once for each iterator, which has the source to itself.

@@ -54,7 +54,7 @@ class FlatMapIterator final : public StageIterator {
     }
   }
 
-  // The item that was being taken apart comes again.
+  // The item that was being taken apart is read again.
   void reopen() {
     const auto cursor = *std::exchange(inner_cursor_, std::nullopt);
     auto item = waited([&] { return outer_.next(); });
@@ -86,7 +86,7 @@ class FlatMapIterator final : public StageIterator {
   std::function<IteratorPtr(Item)> function_;
   OnError on_error_;
   IteratorPtr inner_;
-  std::optional<Cursor> inner_cursor_;  ///< to go on at, where inner_ is not yet made again
+  std::optional<Cursor> inner_cursor_;  ///< to resume at, until inner_ is made again
 };
 
 }  // namespace

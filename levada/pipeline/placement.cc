@@ -116,8 +116,9 @@ class Placing {
       }
     }
     if (largest >= 0) return largest;
-    throw InvalidArgument(fmt::format("no stage can run in a worker: all are tied to \"{}\", which needs all ranks",
-                                      name_of(graph_, reach_.all<FullSync>().front())));
+    throw InvalidArgument(
+        fmt::format("no stage can run in a worker: all must run in one process with \"{}\", which needs all ranks",
+                    name_of(graph_, reach_.all<FullSync>().front())));
   }
 
   /// Whether `holds` for all that workers would run if they ran up to `gathered`, with items coming from `from`.

@@ -98,11 +98,11 @@ TEST(Placement, WorkersPassOnWhatIsDealtWhereNoStageIsLeftForThem) {
   EXPECT_TRUE(placement.one_to_one);
 }
 
-// A graph of a single branch, a forked one and one whose stages are tied in a circle, zipped:
+// A graph of a single branch, a forked one and one with colocated stages in a circle, zipped:
 //
 //   single ------------------------------ zip
 //   forked -> fork -> left, right -> pair --/
-//   circle -> mapped (tied to circle) ----/
+//   circle -> mapped (with circle) -------/
 struct Marks {
   bool single = false, forked = false, left = false, circle = false, mapped = false;
 };
@@ -254,7 +254,7 @@ TEST(Placement, RefusesToDispatchWhatNeedsAllRanks) {
       "stage \"full_sync\" runs where the ranks meet, in the consumer, but feeds \"dispatch\", which the dispatching "
       "process runs; put it behind the last dispatch");
   EXPECT_THAT(refusal(numbers().then(same()).then(FullSync{}).colocate("source", "full_sync")),
-              HasSubstr("no stage can run in a worker: all are tied to \"full_sync\""));
+              HasSubstr("no stage can run in a worker: all must run in one process with \"full_sync\""));
   EXPECT_THAT(refusal(numbers().then(Repeat{2}).then(FullSync{}).colocate("repeat", "full_sync")),
               HasSubstr("no stage can run in a worker"))
       << "the source alone could, but not what begins it over again";
@@ -338,7 +338,7 @@ std::string broken(const Graph& graph, const Placement& placement) {
       }
     }
     for (const int colocated : stages[static_cast<std::size_t>(stage)].colocated) {
-      if (role(colocated) != role(stage)) return "stages that are tied are apart";
+      if (role(colocated) != role(stage)) return "colocated stages are apart";
     }
     const auto& operation = stages[static_cast<std::size_t>(stage)].operation;
     if (std::holds_alternative<Repeat>(operation)) {

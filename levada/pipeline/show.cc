@@ -251,7 +251,7 @@ std::string mermaid_box(const GraphView& view, Role role) {
   return fmt::format("  subgraph {}[\"{}\"]\n{}  end\n", name_of(role), title, stages);
 }
 
-/// Where items of `stage` go on, to `to`: thick where they cross to another process.
+/// Returns the edge from `stage` to `to`: thick if items cross to another process.
 std::string mermaid_edge(const GraphView& view, int stage, const std::string& to, bool crosses) {
   if (stage == view.placement.dispatch_boundary && stage == view.placement.collect_boundary) {
     return fmt::format("  s{} == in turn ==> pass\n  pass ==> {}\n", stage, to);

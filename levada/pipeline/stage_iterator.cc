@@ -90,7 +90,7 @@ void StageIterator::attend(Clock::time_point now) {
   }
 }
 
-// Some items' time stands for that of all.
+// The time of some items represents that of all.
 std::optional<Item> StageIterator::timed() {
   if (!starts_.empty()) begin();
   timing_ = true;
@@ -124,10 +124,10 @@ void StageIterator::add_wait(Clock::time_point begin, Clock::time_point end) {
                       .duration_ns = trace_time(end) - trace_time(begin)});
 }
 
-// Where not every item is timed they are too small to be seen one by one.
+// If not every item is timed, they are too small to be seen one by one.
 void StageIterator::record(Clock::time_point begin, Duration spent, bool has_item) const {
   const bool is_here = counts_ == &context_->counts[static_cast<std::size_t>(number_)];
-  if (!is_here) return;  // what another process gives is waited for by who pulls it
+  if (!is_here) return;  // the wait for another process's item is counted where it is pulled
   context_->log->add({.work = StageWork::item,
                       .stage = number_,
                       .items = has_item ? 1u : 0u,

@@ -15,7 +15,7 @@ using protocol::Ending;
 
 constexpr std::string_view inputs_key = "drawn from the dispatching process";
 
-/// The least that a cursor says has been drawn: what follows is needed to go on from it.
+/// Returns the smallest number of inputs in a cursor: the items after it are needed to resume.
 std::optional<std::int64_t> inputs_in(const Tree& cursor) {
   if (cursor.is_leaf()) return std::nullopt;
   const Container& container = cursor.container();
@@ -108,7 +108,7 @@ class Worker {
       if (loop_.interrupted()) return;
       failure = failed_here();
     }
-    // What was made before it comes first, and may fail on its way.
+    // Items that were made before it are sent first, which may fail.
     if (auto earlier = failure ? put(Ending::none, failure->mark) : put(ending(), mark())) failure = std::move(earlier);
     if (failure) put_failure(*failure);
     loop_.send(outgoing_);
@@ -275,7 +275,7 @@ class Worker {
     loop_.attend();
     auto arrival = take();
     if (!arrival) {
-      // What is ready is not held back, and nobody waits for more of the items drawn so far.
+      // Finished items are sent, and the consumer need not wait for more items of the inputs taken so far.
       unpackable_ = flush(input_.num_inputs() + 1);
       if (unpackable_) throw StageFailed(unpackable_->failure);
       wait_for_input();
@@ -289,7 +289,7 @@ class Worker {
       const StageScope scope(loop_.log(), StageWork::unpack);
       at_hand_.items = incoming_->unpack(*std::move(arrival), loop_.process().traits);
     }
-    // A stage that leaves out all that comes says so now and then.
+    // A stage that leaves out all items reports its progress now and then.
     if (items_.empty() && !one_a_mark_) {
       put(Ending::none, input_.num_inputs() + 1);
       loop_.send(outgoing_);
@@ -312,7 +312,7 @@ class Worker {
   }
 
   void wait_for_input() {
-    if (incoming_->ended()) return loop_.wait_for_command();  // the dispatching process has been told before us
+    if (incoming_->ended()) return loop_.wait_for_command();  // the dispatching process received the command first
     loop_.wait(incoming_->channels(), {}, 0, ProcessRanks::dispatcher);
     sizer_.begin(loop_.work_time());
   }

@@ -141,7 +141,7 @@ void Watch::run() {
     try {
       if (!waiting_.load(std::memory_order_relaxed)) look();
     } catch (const Error&) {
-      return;  // the group has ended; nobody reads the board any more
+      return;  // the group has ended; no rank reads the board any more
     }
   }
 }

@@ -154,7 +154,7 @@ def reads(readers: str, mesh: Mesh, host_of: Sequence[int], rank: int) -> bool:
     """Whether a rank is a reader."""
 
 class Shard:
-    """Dimension `dim` is cut into as many equal parts as the axis has ranks."""
+    """Cuts dimension `dim` into as many equal parts as the axis has ranks."""
 
     def __init__(self, axis: str, dim: int = 0) -> None: ...
 
@@ -173,7 +173,7 @@ class Shard:
     def __repr__(self) -> str: ...
 
 class Replicate:
-    """Every rank along the axis holds all of it."""
+    """Sends every rank along the axis all of the field."""
 
     def __init__(self, axis: str) -> None: ...
 
@@ -190,7 +190,7 @@ class Replicate:
 
 class Zigzag:
     """
-    The balanced order of context parallelism: dimension `dim` is cut into 2n equal chunks along an axis of n ranks; coordinate c holds chunks c and 2n-1-c.
+    The balanced order of context parallelism: cuts dimension `dim` into 2n equal chunks along an axis of n ranks; coordinate c gets chunks c and 2n-1-c.
     """
 
     def __init__(self, axis: str, dim: int = 1) -> None: ...
@@ -211,7 +211,7 @@ class Zigzag:
 
 class Stages:
     """
-    Only the stages named along a pipeline axis hold it: "first", "last", and names that the layout defines.
+    Sends the field only to the named stages along a pipeline axis: "first", "last", and names that the layout defines.
     """
 
     def __init__(self, axis: str, *names: str) -> None: ...
@@ -231,7 +231,7 @@ class Stages:
     def __repr__(self) -> str: ...
 
 class Layout:
-    """For each field of a batch, its placements on a mesh."""
+    """The placements on a mesh of each field of a batch."""
 
     def __init__(self, fields: Mapping[str, str | Shard | Replicate | Zigzag | Stages | Sequence[str | Shard | Replicate | Zigzag | Stages] | Mapping[str, Any]], *, otherwise: str | Shard | Replicate | Zigzag | Stages | Sequence[str | Shard | Replicate | Zigzag | Stages] | Mapping[str, Any] = (), optional: Sequence[str] = (), stages: Mapping[str, Sequence[int]] | None = None, name: str = 'custom') -> None:
         """
@@ -317,7 +317,7 @@ class RemoteFiles:
         """
 
 class Membership:
-    """This process's place in its job."""
+    """This process's membership in a group of ranks."""
 
     @property
     def rank(self) -> int: ...
@@ -337,31 +337,31 @@ class Membership:
 
     @property
     def host_of(self) -> list[int]:
-        """Each rank's host, numbered from 0."""
+        """The host of each rank, numbered from 0."""
 
     def empty(self, shape: Sequence[int], dtype: str, torch: bool) -> Any:
         """
-        A tensor, content unset, in the memory of the batch that this thread is making.
+        Returns an uninitialized tensor in the memory of the batch that this thread is making.
         """
 
     def begin_batch(self, bytes: int) -> None:
         """
-        Begins a batch whose tensors have so many bytes in all, each rounded up to 64.
+        Begins a batch whose tensors have `bytes` bytes in all, each rounded up to 64.
         """
 
     def subgroup(self, ranks: Sequence[int], name: str) -> Membership:
         """
-        This process's place among some of the ranks: ranks[i] becomes rank i. Collective over those alone, which give the same name.
+        Returns this process's membership among some of the ranks: ranks[i] becomes rank i. Collective over these ranks, which pass the same name.
         """
 
     def note_exception(self, text: str, step: int) -> None:
         """
-        Says on the board that an exception ends this rank, for ranks that wait for it; step: at which it left a feed because of it, or -1.
+        Posts that an exception ends this rank, for ranks that wait for it; step: the step at which it left a feed because of it, or -1.
         """
 
     def leave(self) -> None:
         """
-        Leaves the job: the other ranks are not alarmed. What has been received stays.
+        Leaves the job without an error on other ranks. Received batches stay valid.
         """
 
 def join(engine: str, timeout: float) -> Membership:
@@ -677,236 +677,242 @@ class Bucketer:
 
 class SampleBatch:
     """
-    Samples by id. Each key has for every id one or several sequences of tokens, each token a tensor of the key's dtype and trailing shape, or is absent there; beside them each id has plain values. A batch without data, a meta, has the same structure. Tensors come out as torch's where one of torch's was put in, else as numpy's. Divisions, selections and gatherings share memory.
+    Samples by id. Each key has for every id one or several sequences of tokens, each token a tensor of the key's dtype and trailing shape, or is absent for that id. Each id may also have plain values. A batch without data, a meta, has the same structure. Tensors are returned as torch tensors if a torch tensor was put in, otherwise as numpy arrays. Divisions, selections and joined batches share memory.
     """
 
     def __init__(self, ids: Sequence[str], fields: Mapping[str, Any] | None = None, seqlens: Mapping[str, Sequence[int | Sequence[int] | None]] | None = None, *, values: Sequence[Mapping[str, Any]] | None = None) -> None:
         """
-        fields and seqlens by key, as set() takes them; values: one mapping an id. Raises InvalidArgument for an empty id or one that is listed twice.
+        fields and seqlens: by key, as for set(); values: one mapping for each id. Raises InvalidArgument for an empty id or one that is listed twice.
         """
 
     def set(self, key: str, data: Any, seqlens: Sequence[int | Sequence[int] | None] | None = None) -> None:
         """
-        Adds a key, or replaces it. data: one tensor, [sum of lengths, trailing...]; or a list of one tensor, [length, trailing...], an id, None where it is absent. seqlens: for each id its length in tokens, the lengths of its sequences, or None; by default one token an id, of a list one sequence each. Contiguous tensors are viewed, not copied. Raises InvalidArgument where lengths and tensors do not fit, TypeError for what is no tensor on the CPU.
+        Adds a key, or replaces it. data: one tensor, [sum of lengths, trailing...]; or a list with a tensor, [length, trailing...], for each id, or None if it is absent. seqlens: for each id its length in tokens, the lengths of its sequences, or None; by default one token for each id, and for a list one sequence each. Contiguous tensors are viewed, not copied. Raises InvalidArgument if lengths and tensors do not fit, TypeError for anything but a tensor on the CPU.
         """
 
     def set_meta(self, key: str, dtype: Any, seqlens: Sequence[int | Sequence[int] | None], trailing: Sequence[int] = ()) -> None:
-        """Adds a key without data. dtype: of torch or numpy, or a name."""
+        """Adds a key without data. dtype: torch's or numpy's, or a name."""
 
     def __getitem__(self, key: str) -> Any:
         """
-        All tokens of a key, [sum of lengths, trailing...]: a view where they lie one after the other, as those of a tensor given to set() and of divisions of it do; else a copy. A view of an array is read-only; a torch tensor cannot be, and must not be written. Raises InvalidArgument for an unknown key and for a meta.
+        Returns all tokens of a key, [sum of lengths, trailing...]: a view if they are contiguous, as those of a tensor passed to set() and of its divisions are; otherwise a copy. A view of an array is read-only; a torch tensor cannot be, and must not be written. Raises InvalidArgument for an unknown key and for a meta.
         """
 
     def item(self, key: str, position: int) -> Any:
-        """The tokens of one id, as a view; None where the key is absent."""
+        """Returns the tokens of one id, as a view; None if the key is absent."""
 
     def sequence(self, key: str, position: int, sequence: int) -> Any:
-        """One sequence of one id, as a view."""
+        """Returns one sequence of one id, as a view."""
 
     def seqlens(self, key: str) -> list[list[int] | None]:
         """
-        For each id the lengths of its sequences in tokens; None where the key is absent.
+        Returns for each id the lengths of its sequences in tokens; None if the key is absent.
         """
 
     def dtype(self, key: str) -> str:
         """"int64", "bfloat16", ..."""
 
     def trailing(self, key: str) -> list[int]:
-        """The shape of one token: [] for scalars."""
+        """Returns the shape of one token: [] for scalars."""
 
     def values(self, position: int) -> dict[str, Any]:
-        """The values of one id."""
+        """Returns the values of one id."""
 
     def set_values(self, position: int, values: Mapping[str, Any]) -> None:
         """
-        Replaces the values of one id: what a batch may hold, but no tensors with dimensions.
+        Replaces the values of one id: anything that a batch may hold, except tensors with dimensions.
         """
 
     def __len__(self) -> int: ...
 
     @property
     def ids(self) -> list[str]:
-        """In their order."""
+        """The ids, in the batch's order."""
 
     @property
     def keys(self) -> list[str]:
-        """Ascending."""
+        """The keys, ascending."""
 
     def __contains__(self, key: str) -> bool:
-        """Whether it has the key."""
+        """Returns whether it has the key."""
 
     @property
     def has_data(self) -> bool:
-        """Whether all keys have data; a meta's have not."""
+        """Whether all keys have data; False for a meta."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all tensors, whether they are here or not."""
+        """The bytes of all tensors, whether they have data or not."""
 
     def meta(self) -> SampleBatch:
-        """The structure without the data."""
+        """Returns the structure without the data."""
 
     def to_json(self) -> str:
         """
-        The meta as one JSON object: {"ids": [...], "keys": {"tokens": {"dtype": "int64", "trailing": [], "seqlens": [[12], [3, 4], null]}}, "values": [{"reward": 1.5}, ...]}.
+        Returns the meta as one JSON object: {"ids": [...], "keys": {"tokens": {"dtype": "int64", "trailing": [], "seqlens": [[12], [3, 4], null]}}, "values": [{"reward": 1.5}, ...]}.
         """
 
     @staticmethod
     def from_json(text: str) -> SampleBatch:
         """
-        The meta that to_json() wrote. Raises InvalidArgument that says what is wrong with other text, and where.
+        Returns the meta that to_json() wrote. Raises InvalidArgument, naming the mistake and its place, for other text.
         """
 
     def __eq__(self, other: object, /) -> bool:
-        """Same ids, keys, lengths, values and bits, or the same meta."""
+        """
+        Whether ids, keys, lengths, values and bits are the same; for metas, all but the bits.
+        """
 
     def __repr__(self) -> str: ...
 
     @staticmethod
     def gather(batches: Sequence[SampleBatch]) -> SampleBatch:
         """
-        Batches one after the other; a key that one of them lacks is absent for its ids. Undoes split() and unpack(). Raises InvalidArgument for an id that is listed twice, and where dtype or trailing shape of a key differ.
+        Joins batches, one after the other; a key that one of them lacks is absent for its ids. Reverses split() and unpack(). Raises InvalidArgument for an id that is listed twice, and if dtype or trailing shape of a key differ.
         """
 
     def split(self, parts: Sequence[int] | Sequence[Sequence[int]]) -> list[SampleBatch]:
         """
-        Consecutive parts of so many ids each; or a part for each list of positions, such as balanced() gives. All keys stay together, nothing is copied. Raises InvalidArgument unless every position falls to one part.
+        Divides the batch into consecutive parts of these sizes; or into a part for each list of positions, such as balanced() returns. All keys stay together, nothing is copied. Raises InvalidArgument unless every position is in exactly one part.
         """
 
     def balanced(self, parts: int, key: str = '', *, equal: bool = False, cost: str = 'tokens') -> list[list[int]]:
         """
-        Positions by part, such that the parts cost about as much, by the sequences of `key` or of all keys. equal: no part has two ids more than another. cost: "tokens" or "flops", as of levada.Balance. Raises InvalidArgument for no parts, another cost, and with `equal` for fewer ids than parts.
+        Returns positions by part, such that the parts cost about the same, by the sequences of `key` or of all keys. equal: the numbers of ids differ by at most one. cost: "tokens" or "flops", as in levada.Balance. Raises InvalidArgument for no parts, another cost, and with `equal` for fewer ids than parts.
         """
 
     def unpack(self) -> list[SampleBatch]:
-        """Batches of one id each."""
+        """Divides the batch into batches of one id each."""
 
     def reorder(self, order: Sequence[int]) -> SampleBatch:
         """
-        The ids at these positions, each of them once. select() with the ids of this batch undoes it.
+        Returns the ids at these positions, each of them once. select() with the ids of this batch reverses it.
         """
 
     def select(self, *, ids: Sequence[str] | None = None, keys: Sequence[str] | None = None) -> SampleBatch:
         """
-        These ids, in this order, with these keys; all where None. Raises InvalidArgument for one that is not there.
+        Returns these ids, in this order, with these keys; all if None. Raises InvalidArgument for an unknown id or key.
         """
 
     def rename(self, names: Mapping[str, str]) -> SampleBatch:
         """
-        Keys under other names; those not named stay. Raises InvalidArgument for no such key, and where two would have one name.
+        Renames keys; others keep their names. Raises InvalidArgument for an unknown key, and if two keys would have one name.
         """
 
     def update(self, other: SampleBatch) -> None:
         """
-        Adds the keys and values of a batch of the same ids, in any order, replacing those that are here. Raises InvalidArgument where the ids differ.
+        Adds the keys and values of a batch of the same ids, in any order, replacing existing ones. Raises InvalidArgument if the ids differ.
         """
 
 class Store:
     """
-    The samples that this rank has, by id, in memory of their own. Any thread. Raises InvalidArgument, naming id and key.
+    The samples of this rank, by id, in the store's memory. Any thread. Raises InvalidArgument, naming id and key.
     """
 
     def __init__(self, *, max_bytes: int = 18446744073709551615, tensors: str = 'numpy', name: str | None = None) -> None:
         """
-        max_bytes: of tensors; what would go beyond is refused, and nothing of that call is stored. tensors: what get() gives, arrays of "numpy" or tensors of "torch". name: ranks exchange between stores of the same name alone; by default "store 1", "store 2", ... in the order in which this process makes them.
+        max_bytes: the limit on the tensors' bytes; a call that would exceed it raises and stores nothing. tensors: what get() returns, arrays of "numpy" or tensors of "torch". name: ranks exchange only between stores of the same name; by default "store 1", "store 2", ... in the order in which this process makes them.
         """
 
     @property
     def name(self) -> str:
-        """As it was given, or made up."""
+        """The name, as passed or by default."""
 
     def store(self, samples: SampleBatch, *, copy: bool = True) -> None:
         """
-        New samples. copy=False: the batch's own memory is held, and must not be written while it is. Raises InvalidArgument for an id that is here already, for a meta, and beyond the bound; nothing is stored then.
+        Stores new samples. copy=False refers to the batch's memory, which must not be written meanwhile. Raises InvalidArgument for an id that is stored already, for a meta, and beyond max_bytes; nothing is stored then.
         """
 
     def update(self, samples: SampleBatch) -> None:
         """
-        Adds keys and values to samples that are here, replacing what they have. Raises InvalidArgument for an id that is not here, for a meta, and beyond the bound; nothing has changed then.
+        Adds keys and values to stored samples, replacing those that they have. Raises InvalidArgument for an id that is not stored, for a meta, and beyond max_bytes; nothing changes then.
         """
 
     def get(self, ids: Sequence[str], keys: Sequence[str] | None = None, *, allow_absent: bool = False) -> SampleBatch:
         """
-        These samples, in this order, with these keys (all where None); a key that a sample lacks is absent for it. The tensors share the store's memory, stay as they are when it changes, and must not be written. Raises InvalidArgument for an id that is not here, and for a key that none of them has: with allow_absent that is absent for all, as on the other ranks of an exchange that allows it.
+        Returns these samples, in this order, with these keys (all if None); a key that a sample lacks is absent for it. The tensors share the store's memory, do not change when it changes, and must not be written. Raises InvalidArgument for an id that is not stored, and for a key that none of the samples has; with allow_absent such a key is absent for all, as on the other ranks of an exchange that allows it.
         """
 
     def has(self, id: str, key: str | None = None) -> bool:
-        """Whether a sample, or a key of it, is here."""
+        """Returns whether a sample, or a key of it, is stored."""
 
     def remove(self, ids: Sequence[str]) -> None:
-        """Ids that are not here are ignored."""
+        """Removes samples. Ids that are not stored are ignored."""
 
     def clear(self) -> None:
         """
-        Removes all, and gives memory kept for later samples back to the system.
+        Removes all samples, and releases memory that is kept for later ones to the system.
         """
 
     def __len__(self) -> int: ...
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all tensors."""
+        """The bytes of all tensors."""
 
     @property
     def ids(self) -> list[str]:
-        """Ascending."""
+        """The ids, ascending."""
 
     def directory(self, rank: int, ids: Sequence[str] | None = None, keys: Sequence[str] | None = None) -> SampleDirectory:
         """
-        What `rank`, which has this store, tells others: all samples, or these ids (those here) and keys.
+        Returns the holdings that `rank`, the store's rank, sends to others: all samples, or the stored ones of these ids, and all or these keys.
         """
 
 class SampleDirectory:
     """
-    Who holds which key of which sample, and how long it is there: all that planning needs to know. No payload goes into it. Kept up to date by one controller, or made by all_gather().
+    Which ranks hold which keys of which samples, and the lengths of their sequences: all that planning needs. It holds no payload. One controller maintains it, or all_gather() makes it.
     """
 
     def __init__(self) -> None:
-        """Nobody holds anything."""
+        """Makes an empty directory."""
 
     def add(self, rank: int, samples: SampleBatch) -> None:
         """
-        `rank` now holds all that a batch, or its meta, has. Raises InvalidArgument, naming id, key and ranks, where dtype, trailing shape, lengths or values are not those that other ranks hold; nothing has changed then.
+        Records that `rank` holds everything in a batch, or its meta. Raises InvalidArgument, naming id, key and ranks, if dtype, trailing shape, lengths or values differ from those of other ranks; nothing changes then.
         """
 
     def remove(self, rank: int, ids: Sequence[str]) -> None:
-        """`rank` no longer holds them. Unknown ids are ignored."""
+        """
+        Records that `rank` no longer holds these ids. Unknown ids are ignored.
+        """
 
     def clear(self, rank: int) -> None:
-        """`rank` no longer holds anything."""
+        """Records that `rank` holds nothing."""
 
     def merge(self, other: SampleDirectory) -> None:
-        """Adds everything that another knows. Raises as add() does."""
+        """Adds everything in another directory. Raises as add() does."""
 
     def holders(self, id: str, key: str) -> list[int]:
-        """The ranks that hold a key of a sample, ascending."""
+        """Returns the ranks that hold a key of a sample, ascending."""
 
     def meta(self) -> SampleBatch:
-        """All that is held anywhere, without data."""
+        """Returns a meta of all samples that any rank holds."""
 
     def __len__(self) -> int: ...
 
     def __contains__(self, id: str) -> bool:
-        """Whether anybody holds the sample."""
+        """Returns whether any rank holds the sample."""
 
     def encode(self) -> bytes:
-        """Bytes that travel; pickling makes the same."""
+        """Returns bytes to send; pickling makes the same."""
 
     @staticmethod
     def decode(bytes: bytes) -> SampleDirectory:
-        """What encode() wrote. Raises CorruptMessage for other bytes."""
+        """
+        Returns the directory that encode() wrote. Raises CorruptMessage for other bytes.
+        """
 
     def __getstate__(self) -> bytes: ...
 
     def __setstate__(self, arg: bytes, /) -> None: ...
 
 class Destination:
-    """Ranks that are to have samples, all of them all."""
+    """Ranks and samples: each of the ranks receives each of the samples."""
 
     def __init__(self, ranks: Sequence[int], ids: Sequence[str], *, part: int = 0, parts: int = 1, zigzag: bool = False) -> None:
         """
-        part, parts, zigzag: of the keys that are cut, which part of each sequence; the others come whole. A zigzag part is chunks part and 2*parts-1-part of 2*parts.
+        part, parts, zigzag: the part of each sequence of the cut keys; other keys are sent whole. A zigzag part is chunks part and 2*parts-1-part of 2*parts.
         """
 
     @property
@@ -927,7 +933,7 @@ class Destination:
     def __repr__(self) -> str: ...
 
 class Multicast:
-    """What one rank sends to a set of ranks."""
+    """The items that one rank sends to a set of ranks."""
 
     @property
     def source(self) -> int:
@@ -946,13 +952,13 @@ class Multicast:
 
 class ExchangePlan:
     """
-    What has to move: at most one multicast a sender and set of receivers. A value; print it for a table.
+    The moves of an exchange: at most one multicast for each sender and set of receivers. A value; printing it shows a table.
     """
 
     def __len__(self) -> int: ...
 
     def __getitem__(self, number: int) -> Multicast:
-        """A multicast, ordered by sender, then by receivers."""
+        """Returns a multicast; they are ordered by sender, then by receivers."""
 
     @property
     def moved_bytes(self) -> int:
@@ -960,7 +966,7 @@ class ExchangePlan:
 
     @property
     def lower_bound_bytes(self) -> int:
-        """The least that can move, nothing to a host that has it."""
+        """The minimum of any plan that sends an item to no host that has it."""
 
     @property
     def delivered_bytes(self) -> int:
@@ -969,7 +975,7 @@ class ExchangePlan:
     @property
     def busiest(self) -> tuple[int, int]:
         """
-        (rank, bytes) of the rank that sends most; rank -1 where nothing moves.
+        (rank, bytes) of the rank that sends the most; rank -1 if nothing moves.
         """
 
     @property
@@ -981,17 +987,17 @@ class ExchangePlan:
         """Ranks that send or receive, ascending."""
 
     def to_table(self) -> str:
-        """For people: one row a multicast, then the sums."""
+        """Returns a table to read: a row for each multicast, then the sums."""
 
     def to_json(self, with_ids: bool = False) -> str:
         """
-        One JSON object: multicasts, moved_bytes, lower_bound_bytes, delivered_bytes, busiest, edges.
+        Returns one JSON object: multicasts, moved_bytes, lower_bound_bytes, delivered_bytes, busiest, edges.
         """
 
     def __str__(self) -> str: ...
 
     def __eq__(self, other: object, /) -> bool:
-        """Whether the same moves in the same way."""
+        """Whether both have the same moves."""
 
     def __repr__(self) -> str: ...
 
@@ -1000,47 +1006,51 @@ class ExchangeResult:
 
     @property
     def multicasts(self) -> int:
-        """In all. At most one a sender and set of receivers."""
+        """
+        The number of multicasts: at most one for each sender and set of receivers.
+        """
 
     @property
     def moved_bytes(self) -> int:
-        """That left their senders in all, each multicast counted once."""
+        """The bytes that all ranks sent, each multicast counted once."""
 
     @property
     def lower_bound_bytes(self) -> int:
-        """The least that can move, nothing to a host that has it."""
+        """The minimum of any plan that sends an item to no host that has it."""
 
     @property
     def delivered_bytes(self) -> int:
-        """That arrived in all, counted at each rank."""
+        """The bytes that all ranks received, counted at each rank."""
 
     @property
     def sent_bytes(self) -> int:
-        """By this rank, each message counted once."""
+        """The bytes that this rank sent, each message counted once."""
 
     @property
     def sent_messages(self) -> int: ...
 
     @property
     def received_bytes(self) -> int:
-        """By this rank, of those for it."""
+        """The bytes that this rank received."""
 
     @property
     def agreed_bytes(self) -> int:
-        """That this rank told rank 0 before anything moved."""
+        """The bytes that this rank sent to rank 0 before anything moved."""
 
     @property
     def agree_seconds(self) -> float: ...
 
     @property
     def plan_seconds(self) -> float:
-        """On rank 0, which plans for all; else 0."""
+        """
+        The seconds of planning on rank 0, which plans for all; 0 on other ranks.
+        """
 
     @property
     def move_seconds(self) -> float: ...
 
 class ExchangeRequest:
-    """What is asked of an exchange."""
+    """The request of an exchange."""
 
     def __init__(self, destinations: Sequence[Destination], keys: Sequence[str], cut_keys: Sequence[str], allow_absent: bool) -> None: ...
 
@@ -1078,7 +1088,7 @@ class ItemTraits:
         """
 
 class OpenContext:
-    """What the copy of a stage in one process is opened with."""
+    """The parameters with which a process opens its copy of a stage."""
 
     @property
     def epoch(self) -> int: ...
@@ -1161,8 +1171,8 @@ class Graph:
 
     def fullsync(self, *, name: str) -> Graph: ...
 
-    def tie(self, first: str, last: str) -> Graph:
-        """One process runs both, and all between."""
+    def colocate(self, first: str, last: str) -> Graph:
+        """Makes one process run both stages, and all between."""
 
     def stages(self) -> list[tuple[str, str, list[int]]]:
         """Name, operation and inputs of each."""

@@ -268,7 +268,9 @@ void bind_process_stages(nb::class_<Graph>& graph_class) {
 }
 
 void bind_placement(nb::class_<Graph>& graph_class) {
-  graph_class.def("tie", &Graph::colocate, nb::arg("first"), nb::arg("last"), "One process runs both, and all between.")
+  graph_class
+      .def("colocate", &Graph::colocate, nb::arg("first"), nb::arg("last"),
+           "Makes one process run both stages, and all between.")
       .def("stages", &stages_of, nb::sig("def stages(self) -> list[tuple[str, str, list[int]]]"),
            "Name, operation and inputs of each.")
       .def("place", &place, nb::arg("workers"), nb::arg("ordered"),

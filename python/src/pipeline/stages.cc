@@ -52,14 +52,14 @@ nb::object iterator_of(nb::handle iterable) {
 struct Position {
   static constexpr std::string_view name = "an iterable";
 
-  std::int64_t given = 0;
+  std::int64_t num_outputs = 0;
   std::optional<Bytes> state;
   std::vector<Cursor> inputs;
 
   Cursor encode() const {
     Container container{.kind = ContainerKind::dict, .type_name = {}, .keys = {"stage", "given"}, .children = {}};
     container.children.emplace_back(std::string(name));
-    container.children.emplace_back(given);
+    container.children.emplace_back(num_outputs);
     if (state) {
       container.keys.emplace_back("state");
       container.children.emplace_back(*state);

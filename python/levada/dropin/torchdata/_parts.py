@@ -69,7 +69,7 @@ def _graph_of(pipes: list[DataPipe], names: dict[int, str]) -> Graph:
     for pipe in pipes:
         for held in connected(pipe):
             if numbers[id(held)] > numbers[id(pipe)]:
-                graph = graph.tie(names[id(pipe)], names[id(held)])
+                graph = graph.colocate(names[id(pipe)], names[id(held)])
     return graph
 
 
