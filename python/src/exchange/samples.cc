@@ -151,9 +151,10 @@ void set_items(Samples& samples, std::string name, nb::handle items, nb::handle 
       continue;
     }
     TensorKind kind{};
-    const auto path = tensors.size() < samples.batch.size()
-                          ? fmt::format("key {} of sample {}", printable(key.name), printable(samples.batch.ids()[tensors.size()]))
-                          : fmt::format("key {}, item {}", printable(key.name), tensors.size());
+    const auto path =
+        tensors.size() < samples.batch.size()
+            ? fmt::format("key {} of sample {}", printable(key.name), printable(samples.batch.ids()[tensors.size()]))
+            : fmt::format("key {}, item {}", printable(key.name), tensors.size());
     if (!libraries.is_tensor(item, kind)) throw nb::type_error(fmt::format("{} is no tensor", path).c_str());
     Tensor tensor = tensor_of(samples, libraries, item, kind, path);
     if (tensor.shape().rank() == 0) throw InvalidArgument(fmt::format("{} has no dimension of tokens", path));

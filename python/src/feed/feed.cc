@@ -159,13 +159,12 @@ class Pass {
   std::int64_t step() const { return step_; }
   std::int64_t micro() const { return micro_; }
   std::int64_t num_micro() const { return num_micro_; }
-  /// One value, which a thread that takes batches meanwhile does not tear apart.
+  /// Whole steps and the cursor behind them: one value, for other threads that ask while this one takes batches.
   std::pair<std::int64_t, nb::bytes> position() const {
     if (loader_ && !loader_->state->failure.empty()) {
       throw Unsupported(fmt::format("the loader's state cannot be saved: {}", loader_->state->failure));
     }
-    const bool is_within = micro_ + 1 < num_micro_;  // a step, which is resumed before it or behind it
-    return {step_ - (is_within ? 1 : 0), to_bytes(loader_ ? loader_->encode() : cursor_)};
+    return {step_ - (micro_ + 1 < num_micro_ ? 1 : 0), to_bytes(loader_ ? loader_->encode() : cursor_)};
   }
   /// Of the loader, as its rank gave it with the batch taken last; None where it gave none with that.
   nb::object state() const {

@@ -222,9 +222,10 @@ void bind_launch(nb::module_& module) {
       },
       "Why a fork of this process could not go on with Levada; None where it could.");
   module.def("place", &place, "Returns rank and size as the environment gives them; None outside a job.");
-  module.def("agree", &agree, nb::arg("job"), nb::arg("mine"), nb::arg("timeout"), nb::arg("what"),
-             "Returns the bytes of each rank, in the order of ranks. Collective. `what` names the operation in the text of "
-             "a Timeout.");
+  module.def(
+      "agree", &agree, nb::arg("job"), nb::arg("mine"), nb::arg("timeout"), nb::arg("what"),
+      "Returns the bytes of each rank, in the order of ranks. Collective. `what` names the operation in the text of "
+      "a Timeout.");
   module.def("run_local", &run_local, nb::arg("size"), nb::arg("command"),
              "Starts `size` ranks with a command line and waits for them: exit status and what went wrong.");
 }
