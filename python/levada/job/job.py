@@ -46,9 +46,9 @@ def join(group: Any = None, *, engine: str = "auto", timeout: float = 1800.0) ->
     engine: "shm", for ranks of one host; "c10d", over a process group; "shm+c10d": shm within each host, c10d between
     them; "auto": shm where all ranks are on one host, c10d where each is on its own, else both.
 
-    A rank that waits writes a line on standard error, over a process group after 30 s, that names the ranks that have not
-    come. Raises InvalidArgument for an engine or a group that is none, and where ranks ask for different engines; Timeout,
-    naming the ranks that did not come; EngineError, on all ranks, where one cannot connect to another; Unsupported, at once, where the
+    A rank that waits writes a line on standard error, over a process group after 30 s, that names the ranks that have not come.
+    Raises InvalidArgument for an engine or a group that is none, and where ranks ask for different engines; Timeout, naming the
+    ranks that did not come; EngineError, on all ranks, where one cannot connect to another; Unsupported, at once, where the
     launcher's variables say that ranks are on several hosts, and torch.distributed is not initialized.
     """
     if engine not in ENGINES:
