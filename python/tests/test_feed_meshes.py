@@ -169,7 +169,8 @@ def test_a_part_of_a_mesh_knows_its_own_rank_in_itself(tmp_path: pathlib.Path) -
         mesh = levada.Mesh(pp=2, dp=2, tp=2)
         outer = mesh["pp", "dp"]
         tell(dp=mesh["dp"].coordinate("dp"), outer=[outer.coordinate("pp"), outer.coordinate("dp")], group=outer.group(["dp"]),
-             part=outer["pp"].coordinate("pp"), equal=mesh["dp"] == levada.Mesh(dp=2), alike=hash(mesh["dp"]) == hash(levada.Mesh(dp=2)))
+             part=outer["pp"].coordinate("pp"), equal=mesh["dp"] == levada.Mesh(dp=2),
+             alike=hash(mesh["dp"]) == hash(levada.Mesh(dp=2)))
         # Neither is of this job, though the part has as many ranks.
         for other in (levada.Mesh(dp=2), levada.Mesh(dp=8, tp=2)["dp"]):
             try:
@@ -185,7 +186,8 @@ def test_a_part_of_a_mesh_knows_its_own_rank_in_itself(tmp_path: pathlib.Path) -
     for rank, mine in enumerate(told):
         pp, dp = rank // 4, rank // 2 % 2
         assert mine[0] == {"dp": dp, "outer": [pp, dp], "group": [2 * pp, 2 * pp + 1], "part": pp, "equal": True, "alike": True}
-        for refused, mesh, given in zip(mine[1:], ["'dp=2' has 2"] * 2 + ["'dp=8,tp=2' has 16"] * 2, [1, [0, 1]] * 2, strict=True):
+        meshes = ["'dp=2' has 2"] * 2 + ["'dp=8,tp=2' has 16"] * 2
+        for refused, mesh, given in zip(mine[1:], meshes, [1, [0, 1]] * 2, strict=True):
             assert f"the mesh {mesh} ranks and the job has 8" in refused["error"] and "pass a rank" in refused["error"]
             assert refused["given"] == given
 

@@ -212,7 +212,8 @@ def test_ranks_that_no_step_names_need_not_come(tmp_path: pathlib.Path) -> None:
         sample = SequenceSample.from_default([2], ["a"], {"input_ids": torch.tensor([3, 4]), "seq": values})
         if rank == 0: data.store(sample)
         if rank < 2:
-            data.redistribute(sample.meta(), [RedistribStep("bcast", 0, [0], [1], ["a"], [key]) for key in ("input_ids", "seq")])
+            steps = [RedistribStep("bcast", 0, [0], [1], ["a"], [key]) for key in ("input_ids", "seq")]
+            data.redistribute(sample.meta(), steps)
             got = data.get("a").data
             tell(got=got["input_ids"].tolist(), seq=got["seq"].tolist(), requires=got["seq"].requires_grad)
             open(os.path.join(os.path.dirname(os.path.abspath(__file__)), f"done{rank}"), "w").close()

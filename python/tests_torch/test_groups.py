@@ -216,7 +216,8 @@ def test_a_mesh_is_checked_against_the_groups_of_megatron_core(tmp_path: pathlib
         from megatron.core import parallel_state
         parallel_state.initialize_model_parallel(tensor_model_parallel_size=2, expert_model_parallel_size=2)
         tell(mesh=str(levada.Mesh.from_env(tp=2)), got=list(levada.Feed(range(4), levada.Mesh(dp=2, tp=2))))
-        for axes, data_axes in (({"dp": 4}, None), ({"ep": 2, "tp": 2}, None), ({"tp": 2, "ep": 2}, ["ep"]), ({"ep": 2, "tp": 2}, ["ep"])):
+        meshes = ({"dp": 4}, None), ({"ep": 2, "tp": 2}, None), ({"tp": 2, "ep": 2}, ["ep"]), ({"ep": 2, "tp": 2}, ["ep"])
+        for axes, data_axes in meshes:
             try:
                 tell(got=list(levada.Feed(range(4), levada.Mesh(**axes, data_axes=data_axes))))
             except levada.InvalidArgument as error:

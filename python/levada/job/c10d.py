@@ -408,7 +408,9 @@ def _own_group(store: Any, rank: int, size: int, devices: list[Any], timeout: fl
             return group
         except RuntimeError as error:
             kind = Timeout if time.monotonic() - began >= timeout else EngineError
-            raise kind(f"{arrivals.describe()} ({_first_line(error)}); see whether a firewall lies between the hosts") from error
+            raise kind(
+                f"{arrivals.describe()} ({_first_line(error)}); see whether a firewall lies between the hosts"
+            ) from error
 
 
 def join_over(group: Any, name: str, host_of: list[int], timeout: float) -> tuple[Membership, ProcessGroupTransport]:

@@ -103,7 +103,8 @@ def all_gather(group: Any, mine: bytes, timeout: float) -> list[bytes]:
             kind = Timeout if time.monotonic() - began >= timeout else EngineError
             why = str(error).partition("\n")[0]
             raise kind(
-                f"{arrivals.describe()} ({why}); see whether all of them join it, and whether a firewall lies between their hosts"
+                f"{arrivals.describe()} ({why}); see whether all of them join it, and whether a firewall lies between "
+                "their hosts"
             ) from error
     return [bytes(each.tolist()) for each in received]
 

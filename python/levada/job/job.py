@@ -55,9 +55,9 @@ def join(
     A rank that waits writes a line on standard error, over a process group after 30 s, that names the ranks that have not
     arrived.
 
-    Raises InvalidArgument for an unknown engine or group, and if ranks request different engines or degrees; Timeout, naming the ranks
-    that did not arrive; EngineError on all ranks, if one cannot connect to another; Unsupported, at once, if the launcher's
-    variables say that ranks are on several hosts and torch.distributed is not initialized.
+    Raises InvalidArgument for an unknown engine or group, and if ranks request different engines or degrees; Timeout, naming
+    the ranks that did not arrive; EngineError on all ranks, if one cannot connect to another; Unsupported, at once, if the
+    launcher's variables say that ranks are on several hosts and torch.distributed is not initialized.
     """
     if engine not in ENGINES:
         remedy = ", and C++ programs join over MPI by levada::mpi::join()" if "mpi" in str(engine) else ""
