@@ -182,8 +182,8 @@ void MegatronWriter::finish() {
     if (error) throw SourceError(fmt::format("cannot overwrite {}: {}", paths_.idx, error.message()));
     sync_folder_of(paths_.idx);
   }
-  bin_.publish();
-  idx_.publish();
+  bin_.publish(options_.lasting);
+  idx_.publish(options_.lasting);
 }
 
 }  // namespace levada

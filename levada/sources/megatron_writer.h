@@ -16,6 +16,7 @@ namespace levada {
 struct MegatronWriterOptions {
   DType dtype = dtypes::int32;   ///< an integer
   bool overwrite = false;        ///< of a data set that is there already
+  bool lasting = true;           ///< false: its names may be lost if power fails, until the folder is synchronized
   bool masks_loss = false;       ///< of int32: store ~token, too, as TokenFileOptions::masks_loss reads it
   bool modes = false;            ///< write one for each sequence
   AtomicFile::Write write = {};  ///< another one for tests

@@ -13,6 +13,7 @@
 #include <cstring>
 #include <ctime>
 #include <filesystem>
+#include <map>
 #include <set>
 #include <thread>
 #include <utility>
@@ -255,13 +256,15 @@ std::string token_cache_folder(const std::string& dir) {
 
 /// What the files that are tokenized together have in common.
 struct TokenCache::Work {
-  explicit Work(std::size_t helpers) : team(static_cast<int>(helpers)) {}
-
   std::mutex mutex;
-  std::uint64_t done = 0;
-  std::atomic<std::uint64_t> total = 0;
+  std::uint64_t done = 0, total = 0;    ///< bytes of texts; guarded by mutex
   std::atomic<std::uint64_t> made = 0;  ///< bytes of entries since the cache was last bounded
-  WorkTeam team;                        ///< that encodes; last, since its threads use the others
+  WorkTeam* team = nullptr;             ///< that encodes
+};
+
+/// A text, as it was when it was looked up.
+struct TokenCache::Text {
+  std::string path, key, prefix;
 };
 
 TokenCache::TokenCache(TokenCacheOptions options)
@@ -308,11 +311,15 @@ std::optional<CachedTokens> TokenCache::find(const std::string& prefix, const st
   return CachedTokens{.prefix = prefix, .bad_lines = meta->bad_lines, .digest = meta->digest};
 }
 
-CachedTokens TokenCache::make(const std::string& prefix, const std::string& key, const std::string& path,
-                              const TokenizeTexts& how, Work& work) {
+CachedTokens TokenCache::make(const Text& text, const TokenizeTexts& how, Work& work) {
+  const auto &path = text.path, &key = text.key, &prefix = text.prefix;
   AtomicFile meta_file(meta_path(prefix));
-  // Its maker may have been done between the look and the reservation.
-  if (auto found = find(prefix, key)) return *std::move(found);
+  // Another process may have made it since it was looked up.
+  if (auto found = find(prefix, key)) {
+    const std::lock_guard lock(work.mutex);
+    work.done += how.open(path)->identity().size;
+    return *std::move(found);
+  }
   int write_error = 0;
   Digest checksum;
   const auto write = [&](int fd, const void* bytes, std::size_t size) {
@@ -323,10 +330,12 @@ CachedTokens TokenCache::make(const std::string& prefix, const std::string& key,
   };
   try {
     const auto dtype = how.text.chats ? dtypes::int32 : token_dtype(how.tokenizer->vocabulary_size());
-    MegatronWriter writer(prefix, {.dtype = dtype, .overwrite = true, .masks_loss = how.text.chats, .write = write});
+    // The .json's name is made lasting with all others in the folder.
+    MegatronWriter writer(
+        prefix, {.dtype = dtype, .overwrite = true, .lasting = false, .masks_loss = how.text.chats, .write = write});
     const auto reader = read_text(path, how.text, how.formats, how.open);
     std::uint64_t noted = 0;
-    TokenizeOptions options{.team = &work.team};
+    TokenizeOptions options{.team = work.team};
     if (!how.text.chats) options.end_of_document = how.end_of_document;
     options.progress = [&] {
       const std::lock_guard lock(work.mutex);
@@ -363,28 +372,18 @@ CachedTokens TokenCache::make(const std::string& prefix, const std::string& key,
   }
 }
 
-CachedTokens TokenCache::find_or_make(const std::string& path, const TokenizeTexts& how, Work& work) {
+CachedTokens TokenCache::wait_or_make(const Text& text, const TokenizeTexts& how, Work& work) {
   constexpr auto pause = std::chrono::milliseconds(100);
-  const auto file = how.open(path);
-  if (file->identity().size == 0) throw SourceError(fmt::format("{} is empty", file->path()));
-  const auto place = real_path(path);
-  const auto key = key_of(place, *file, how);
-  const auto prefix = (fs::path(dir_) / entry_name(place, key)).string();
   for (bool has_waited = false;; has_waited = true) {
-    if (auto found = find(prefix, key)) {
-      const std::lock_guard lock(work.mutex);
-      work.done += file->identity().size;
-      return *std::move(found);
-    }
     try {
-      return make(prefix, key, path, how, work);
+      return make(text, how, work);
     } catch (const FileBusy&) {
       if (!has_waited && options_.warn) {
-        options_.warn(fmt::format("another process is tokenizing {}: waiting for its tokens", file->path()));
+        options_.warn(fmt::format("another process is tokenizing {}: waiting for its tokens", printable(text.path)));
       }
       if (how.progress) {
         const std::lock_guard lock(work.mutex);
-        how.progress({printable(path), work.done, work.total});
+        how.progress({printable(text.path), work.done, work.total});
       }
       std::this_thread::sleep_for(pause);
     }
@@ -396,19 +395,40 @@ std::vector<CachedTokens> TokenCache::tokenize(const std::vector<std::string>& p
   const auto threads = static_cast<std::size_t>(how.threads > 0 ? how.threads : std::thread::hardware_concurrency());
   const std::size_t least =
       std::ranges::any_of(paths, is_url) ? 16 : 1;  // Threads that wait for a network work little.
-  const auto side_by_side = std::min(std::max(threads, least), std::max<std::size_t>(paths.size(), 1));
-  Work work(threads - std::min(threads, side_by_side));
+  const auto side_by_side = [&](std::size_t count) {
+    return std::min(std::max(threads, least), std::max<std::size_t>(count, 1));
+  };
+  Work work;
+  std::map<std::size_t, Text> missing;
+  const auto look_up = [&](std::size_t i) {
+    const auto file = how.open(paths[i]);
+    const auto size = file->identity().size;
+    if (size == 0) throw SourceError(fmt::format("{} is empty", file->path()));
+    const auto place = real_path(paths[i]);
+    auto key = key_of(place, *file, how);
+    auto prefix = (fs::path(dir_) / entry_name(place, key)).string();
+    auto found = find(prefix, key);
+    const std::lock_guard lock(work.mutex);
+    work.total += size;
+    if (found) work.done += size;
+    if (found) tokens[i] = *std::move(found);
+    else missing.emplace(i, Text{paths[i], std::move(key), std::move(prefix)});
+  };
   WorkTeam none;
-  const auto add_size = [&](std::size_t i) { work.total += how.open(paths[i])->identity().size; };
-  for_each_of(paths.size(), side_by_side, add_size, none, 0);
+  for_each_of(paths.size(), side_by_side(paths.size()), look_up, none, 0);
+  if (missing.empty()) return tokens;
+  const std::vector<std::pair<std::size_t, Text>> texts(missing.begin(), missing.end());
+  const auto at_once = side_by_side(texts.size());
+  WorkTeam team(static_cast<int>(threads - std::min(threads, at_once)));
+  work.team = &team;
   const auto often = *options_.max_bytes / 8;  // Entries of earlier runs go before the disk is full of new ones.
   const auto tokenize_one = [&](std::size_t i) {
-    tokens[i] = find_or_make(paths[i], how, work);
+    tokens[texts[i].first] = wait_or_make(texts[i].second, how, work);
     if (work.made <= often) return;
     work.made = 0;
     bound();
   };
-  for_each_of(paths.size(), side_by_side, tokenize_one, work.team, threads);
+  for_each_of(texts.size(), at_once, tokenize_one, team, threads);
   if (work.made > 0) bound();
   return tokens;
 }

@@ -87,10 +87,10 @@ class TokenCache {
 
  private:
   struct Work;
-  CachedTokens find_or_make(const std::string& path, const TokenizeTexts& how, Work& work);
+  struct Text;
+  CachedTokens wait_or_make(const Text& text, const TokenizeTexts& how, Work& work);
   std::optional<CachedTokens> find(const std::string& prefix, const std::string& key);
-  CachedTokens make(const std::string& prefix, const std::string& key, const std::string& path,
-                    const TokenizeTexts& how, Work& work);
+  CachedTokens make(const Text& text, const TokenizeTexts& how, Work& work);
   void note_use(const std::string& prefix);
   void bound();
   void warn_once(const std::string& text);
