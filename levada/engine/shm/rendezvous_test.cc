@@ -170,7 +170,7 @@ TEST(Rendezvous, IsNotEndedByStrangersOfTheSameUser) {
 }
 
 TEST(Rendezvous, NamesAnotherUserWhoHoldsItsName) {
-  if (::geteuid() != 0) GTEST_SKIP() << "only root can be another user";
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can be another user";  // skipped without: root
   const auto name = unique_name("others");
   const UniqueFd theirs = MeetingPlace(name).listen_as(12345);
   for (int rank = 0; rank < 2; ++rank) {

@@ -61,8 +61,9 @@ void bind_command(nb::module_& module) {
       nb::arg("kind"), nb::arg("message"),
       "The same, in a rank that has not begun to join its job: the ranks that wait for it receive the error and "
       "end.");
-  module.def("printable", [](const std::string& text) { return printable(text); }, nb::arg("text"),
-             "`text` as it can be shown on one line of a terminal, control characters escaped.");
+  module.def(
+      "printable", [](const std::string& text) { return printable(text); }, nb::arg("text"),
+      "`text` as it can be shown on one line of a terminal, control characters escaped.");
   module.def("command", &command, nb::arg("arguments"), nb::arg("self"), nb::arg("open_tokenizer"), nb::arg("formats"),
              nb::arg("remote"),
              nb::sig("def command(arguments: collections.abc.Sequence[str], self: collections.abc.Sequence[str], "
