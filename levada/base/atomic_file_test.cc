@@ -138,8 +138,9 @@ TEST_F(AtomicFileTest, DoesNotWriteToAFileThatSomebodyElseHoldsOpenOrHasLinked) 
 TEST_F(AtomicFileTest, RefusesThePartialFileOfAnotherUser) {
   const auto partial = path().substr(0, path().size() - 5) + ".state.partial";
   std::ofstream(partial) << "theirs";
-  if (::chown(partial.c_str(), 12345, 12345) != 0)
+  if (::chown(partial.c_str(), 12345, 12345) != 0) {
     GTEST_SKIP() << "only root can give a file to another user";  // skipped without: root
+  }
   EXPECT_THAT(fault_of([&] { AtomicFile{path()}; }), HasSubstr(".state.partial belongs to another user: remove it"));
 }
 

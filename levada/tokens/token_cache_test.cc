@@ -256,8 +256,9 @@ TEST_F(TokenCaching, BelievesNoEntryOfAnotherUser) {
   for (const char* extension : {".json", ".bin", ".idx"}) {
     const auto made = tokenize_alone(b_);
     const auto file = made.prefix + extension;
-    if (::chown(file.c_str(), 12345, 12345) != 0)
+    if (::chown(file.c_str(), 12345, 12345) != 0) {
       GTEST_SKIP() << "only root can give a file to another user";  // skipped without: root
+    }
     EXPECT_GT(tokenize_alone(b_).bytes_read, 0) << extension;
   }
 }

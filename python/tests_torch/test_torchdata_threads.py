@@ -44,7 +44,8 @@ def test_whatever_other_threads_call_on_a_loader_does_no_harm(tmp_path: pathlib.
         from levada.dropin.torchdata import DataLoader2, MultiProcessingReadingService
         from torch.utils.data.datapipes.iter import IterableWrapper
         pipe = IterableWrapper(range(500)).sharding_filter().map(same)
-        loader, over = DataLoader2(pipe, reading_service=MultiProcessingReadingService({workers}, "forkserver")), threading.Event()
+        loader = DataLoader2(pipe, reading_service=MultiProcessingReadingService({workers}, "forkserver"))
+        over = threading.Event()
         def repeat(use):
             def work():
                 done = 0
