@@ -133,6 +133,10 @@ exec(blocks[0])
 tell(got=[tokens.tolist(), labels.tolist(), attention_mask])
 build = lambda: tell(built=rank)
 exec(blocks[1])
+loader = DataLoader(dataset, batch_size=4)
+exec(blocks[2])
+tell(tp=parallel_state.get_tensor_model_parallel_rank(), same=batch["x"][:, 0].tolist())
+feed.close()
 text = os.path.join(sys.path[0], "text.jsonl")
 prefix = os.path.join(sys.path[0], "text")
 if rank == 0:
@@ -142,7 +146,7 @@ if rank == 0:
     import subprocess
     subprocess.run([sys.executable, "-m", "levada", "convert", text, prefix], check=True)
 dist.barrier()
-exec(blocks[2].replace("dp=2, tp=2", "dp=1, tp=2"), shown=blocks[2])
+exec(blocks[3].replace("dp=2, tp=2", "dp=1, tp=2"), shown=blocks[3])
 tell(shapes=[list(batch["tokens"].shape) for batch in seen], first=seen[0]["tokens"].sum().item())
 """,
     )
@@ -150,6 +154,7 @@ tell(shapes=[list(batch["tokens"].shape) for batch in seen], first=seen[0]["toke
         assert mine.pop(0) == {"shared": [[0, 1, 2, 3, 4, 5]]}
         assert mine[0] == {"got": [[[0, 1, 2, 3, 4, 5]], [[1, 2, 3, 4, 5, 6]], None]}
         assert (mine[1] == {"built": 0}) is (rank == 0)
+        assert mine[-2] == {"tp": rank, "same": [0.0, 1.0, 2.0, 3.0]}
         assert mine[-1] == {"shapes": [[2, 64]] * 3, "first": told[0][-1]["first"]}
 
 
