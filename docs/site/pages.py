@@ -17,6 +17,12 @@ PYTHON = {
     "levada.exchange": "Samples between models.",
     "levada.testing": "Ranks in tests.",
     "levada.dropin": "In place of other packages.",
+    "levada.dropin.areal": "AReaL's data manager and planner.",
+    "levada.dropin.bridge": "Megatron-Bridge's broadcast of batches.",
+    "levada.dropin.fairscale": "fairscale's ReduceScatterBucketer.",
+    "levada.dropin.megatron": "Megatron-LM's sequence packing.",
+    "levada.dropin.swift": "ms-swift's DataLoaderDispatcher.",
+    "levada.dropin.torchdata": "torchdata's DataLoader2 and its reading services.",
 }
 PAGES = ("docs", "bench", "README.md", "CHANGELOG.md", "CONTRIBUTING.md")
 """Pages, and folders of pages."""

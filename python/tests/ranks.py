@@ -22,6 +22,18 @@ def tell(**what):
 """
 
 
+BLOCKS = """
+import builtins
+blocks = {blocks!r}
+_not_run = set(blocks)
+def exec(block, names=None, *, shown=None):
+    "Runs what a page shows, or that changed. At the end every block of the page has to have been run."
+    _not_run.discard(shown or block)
+    builtins.exec(block, globals() if names is None else names)
+"""
+BLOCKS_END = "\nassert not _not_run, f'blocks of this page are run by nothing: {_not_run}'\n"
+
+
 class Outcome(NamedTuple):
     status: int
     errors: str

@@ -18,7 +18,6 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader, DistributedSampler
 dist.init_process_group("gloo", init_method="file://{folder}/store", rank=rank, world_size={size})
-blocks = {blocks!r}
 folder = "{folder}/checkpoint"
 dataset = [{{"x": torch.full((3,), float(i)), "labels": torch.tensor(2.0 * i)}} for i in range(48)]
 seen = []
@@ -37,7 +36,8 @@ def blocks_of(page: str) -> list[str]:
 
 def run(folder: pathlib.Path, page: str, size: int, body: str) -> list[list[dict[str, Any]]]:
     """What each rank told."""
-    script = PREPARE.format(folder=folder, size=size, blocks=blocks_of(page)) + body
+    prepare = PREPARE.format(folder=folder, size=size) + ranks.BLOCKS.format(blocks=blocks_of(page))
+    script = prepare + body + ranks.BLOCKS_END
     outcome = ranks.run(folder, size, script, within=240)
     assert outcome.status == 0, outcome.errors
     return outcome.told

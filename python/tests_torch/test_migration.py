@@ -29,13 +29,13 @@ def numbers():
     told = [int(row[0]) for batch in seen for row in batch["x"]]
     seen.clear()
     return told
-blocks = {blocks!r}
 """
 
 
 def run(folder: pathlib.Path, page: str, body: str) -> list[list[dict[str, Any]]]:
     blocks = re.findall(r"```python\n(.*?)```", (PAGES / page).read_text(), re.DOTALL)
-    return ranks.succeed(folder, 2, PREPARE.format(folder=folder, blocks=blocks) + body)
+    prepare = PREPARE.format(folder=folder) + ranks.BLOCKS.format(blocks=blocks)
+    return ranks.succeed(folder, 2, prepare + body + ranks.BLOCKS_END)
 
 
 def test_from_a_plain_dataloader(tmp_path: pathlib.Path) -> None:
@@ -74,9 +74,22 @@ def trained(block):
     exec(block, names)
     return [parameter.tolist() for parameter in model.parameters()], names["loss"].item()
 tell(same=[trained(block) for block in blocks[:2]])
+from accelerate.data_loader import SeedableRandomSampler
+folder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "checkpoint")
+dataset = dataset + dataset[:8]  # seven steps an epoch; the state is saved behind the fifth of the second
+def steps_of(block, resumes):
+    torch.manual_seed(3)
+    model = torch.nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    numbers()
+    exec(block, dict(globals(), model=model, optimizer=optimizer, resumes=resumes))
+    return numbers(), [parameter.tolist() for parameter in model.parameters()]
+tell(whole=steps_of(blocks[2], False), rest=steps_of(blocks[2], True))
 """,
     )
-    for (mine,) in told:
+    for mine, resumed in told:
+        (whole, trained), (rest, trained_again) = resumed["whole"], resumed["rest"]
+        assert len(whole) == 28 and rest == whole[24:] and trained_again == trained
         before, after = mine["same"]
         assert before == after
     assert told[0][0]["same"][0][0] == told[1][0]["same"][0][0]
@@ -120,6 +133,10 @@ exec(blocks[0])
 tell(got=[tokens.tolist(), labels.tolist(), attention_mask])
 build = lambda: tell(built=rank)
 exec(blocks[1])
+loader = DataLoader(dataset, batch_size=4)
+exec(blocks[2])
+tell(tp=parallel_state.get_tensor_model_parallel_rank(), same=batch["x"][:, 0].tolist())
+feed.close()
 text = os.path.join(sys.path[0], "text.jsonl")
 prefix = os.path.join(sys.path[0], "text")
 if rank == 0:
@@ -129,7 +146,7 @@ if rank == 0:
     import subprocess
     subprocess.run([sys.executable, "-m", "levada", "convert", text, prefix], check=True)
 dist.barrier()
-exec(blocks[2].replace("dp=2, tp=2", "dp=1, tp=2"))
+exec(blocks[3].replace("dp=2, tp=2", "dp=1, tp=2"), shown=blocks[3])
 tell(shapes=[list(batch["tokens"].shape) for batch in seen], first=seen[0]["tokens"].sum().item())
 """,
     )
@@ -137,6 +154,7 @@ tell(shapes=[list(batch["tokens"].shape) for batch in seen], first=seen[0]["toke
         assert mine.pop(0) == {"shared": [[0, 1, 2, 3, 4, 5]]}
         assert mine[0] == {"got": [[[0, 1, 2, 3, 4, 5]], [[1, 2, 3, 4, 5, 6]], None]}
         assert (mine[1] == {"built": 0}) is (rank == 0)
+        assert mine[-2] == {"tp": rank, "same": [0.0, 1.0, 2.0, 3.0]}
         assert mine[-1] == {"shapes": [[2, 64]] * 3, "first": told[0][-1]["first"]}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from levada.base import errors as error_classes
 from levada.base.errors import Error, InvalidArgument, SourceError

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from levada._levada import Layout, Mesh, Metric, Pass, Replicate, Shard, Stages, Zigzag
 from levada.base.callers import OneCaller
-from levada.base.errors import Error, InvalidArgument, Unsupported
+from levada.base.errors import Error, InvalidArgument
 from levada.batch.balance import Balance, Cost
 from levada.batch.devices import sender
 from levada.corpus.corpus import Corpus, PathLike

@@ -31,7 +31,7 @@ from levada._levada import Link, Membership
 from levada.base.errors import EngineError, InvalidArgument, Timeout, Unsupported
 from levada.base.threads import start_thread
 from levada.job.arrivals import Arrivals
-from levada.job.groups import all_gather
+from levada.job.gathering import all_gather
 
 _HEADERS, _BODIES = 1, 2  # tags
 _MAX_HEADER_BYTES = 256 << 10

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import datetime
 import hashlib
 import importlib
 import os
 import pathlib
 import socket
 import threading
-import time
 import weakref
 from typing import Any, NamedTuple
 
 from levada import _levada
 from levada._levada import Membership
-from levada.base.errors import EngineError, InvalidArgument, Timeout, Unsupported
-from levada.job.arrivals import arrivals_at
+from levada.base.errors import InvalidArgument, Unsupported
+from levada.job.gathering import all_gather
 from levada.job.meshes import is_device_mesh, ranks_of
 
 ENGINES = ("auto", "shm", "c10d", "shm+c10d")
@@ -85,28 +83,6 @@ def _host() -> bytes:
     boot = _read("/proc/sys/kernel/random/boot_id") or socket.gethostname()
     identity = (boot, _network(), os.getuid())
     return hashlib.blake2b(repr(identity).encode(), digest_size=_HOST_BYTES).digest()
-
-
-def all_gather(group: Any, mine: bytes, timeout: float) -> list[bytes]:
-    """Returns the bytes of all ranks, by group rank. Each has the same number of bytes. Works on any device of the group."""
-    torch = importlib.import_module("torch")
-    kinds = [device.type for device in getattr(group, "_device_types", [])]
-    kind = "cpu" if "cpu" in kinds or not kinds else kinds[0]
-    device = torch.device("cpu") if kind == "cpu" else torch.device(kind, torch.get_device_module(kind).current_device())
-    sent = torch.tensor(list(mine), dtype=torch.uint8, device=device)
-    received = [torch.empty_like(sent) for _ in range(group.size())]
-    began = time.monotonic()
-    with arrivals_at(group, "to join its group") as arrivals:
-        try:
-            group.allgather([received], [sent]).wait(datetime.timedelta(seconds=timeout))
-        except RuntimeError as error:
-            kind = Timeout if time.monotonic() - began >= timeout else EngineError
-            why = str(error).partition("\n")[0]
-            raise kind(
-                f"{arrivals.describe()} ({why}); see whether all of them join it, and whether a firewall lies between "
-                "their hosts"
-            ) from error
-    return [bytes(each.tolist()) for each in received]
 
 
 def lock_of(group: Any, ranks: tuple[int, ...] = ()) -> threading.RLock:

@@ -25,7 +25,7 @@ from typing import Any
 
 from levada import _levada
 from levada._levada import Membership, OpenContext
-from levada.base.errors import Error, InvalidArgument, PeerLost, SourceError, StageFailed, Timeout, Unsupported
+from levada.base.errors import InvalidArgument, PeerLost, SourceError, StageFailed, Timeout, Unsupported
 from levada.base.exits import begin, exit_text, start
 from levada.pipeline import failures
 from levada.pipeline.steps import Step, build
