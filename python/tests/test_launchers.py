@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 
 import hosts as several
+import levada
 import pytest
 
 
@@ -21,6 +22,22 @@ def hosts() -> Iterator[several.Hosts]:
 def launcher(hosts: several.Hosts) -> Iterator[several.Launcher]:
     with several.Launcher(hosts, ["numpy", "levada"]) as made:
         yield made
+
+
+@pytest.mark.parametrize("engine", ["mpi", "shm+mpi"])
+def test_engines_over_mpi_are_refused_with_the_name_of_what_joins_over_them(engine: str) -> None:
+    with pytest.raises(levada.InvalidArgument) as refused:
+        levada.join(engine=engine)
+    assert str(refused.value) == (
+        f'engine is "{engine}"; it must be one of auto, shm, c10d, shm+c10d, and C++ programs join over MPI by '
+        "levada::mpi::join()"
+    )
+
+
+@pytest.mark.parametrize("degree", [0, -1, 2**31])
+def test_a_degree_is_a_positive_number(degree: int) -> None:
+    with pytest.raises(levada.InvalidArgument, match=f"^degree must be from 1 to 2147483647, got {degree}$"):
+        levada.join(degree=degree)
 
 
 def test_what_hosts_send_each_other_is_counted_and_is_held_up_while_one_is_cut_off(
