@@ -95,7 +95,9 @@ def _join_job(options: Options) -> Membership:
         return join_group(world, options)
     if _membership is None:
         if "c10d" in options.engine:
-            raise Unsupported(f"the engine {options.engine} needs a process group; initialise torch.distributed, or pass a group")
+            raise Unsupported(
+                f"the engine {options.engine} needs a process group; initialise torch.distributed, or pass a group"
+            )
         with lock_of(_WholeJob):
             if _membership is None:
                 _membership = _levada.join(options.engine, options.timeout)
