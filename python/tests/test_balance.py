@@ -200,7 +200,8 @@ def test_an_iterable_gives_the_samples_of_each_step_once_through_100_stops_on_an
         def runs():
             global stops
             by = levada.Balance(numbers.choice(["tokens", "flops(hidden=8)", "field(weight)"]),
-                                counts=numbers.choice(["free", "equal"]), order=numbers.choice(["as-read", "long-first", "paired"]))
+                                counts=numbers.choice(["free", "equal"]),
+                                order=numbers.choice(["as-read", "long-first", "paired"]))
             max_tokens = numbers.choice([None, 400, 1000])
             state, ended, got = None, False, {{}}
             while not ended:
@@ -455,7 +456,8 @@ def test_collate_packed_by_name_is_what_packs_without_it(tmp_path: pathlib.Path,
         by = levada.Balance("flops", pad_to=8, length=lambda sample: sample["n"])
         def own(samples):
             for sample in samples:
-                yield {{"ids": sample["tokens"], "labels": sample["labels"], "n": len(sample["tokens"]), "name": sample["name"]}}
+                tokens = sample["tokens"]
+                yield {{"ids": tokens, "labels": sample["labels"], "n": len(tokens), "name": sample["name"]}}
         feed = levada.Feed(own(samples()), batch=20, balance=by, max_tokens=1000, collate={collate})
         positions = 0
         for batch in feed:
@@ -625,7 +627,13 @@ def test_packed_rows_are_made_of_any_numbers() -> None:
     backwards = np.arange(12, dtype=np.int16).reshape(6, 2)[::-2]
     row = levada.collate_packed(
         [
-            {"tokens": (1, 2, 3), "scores": [0.5, 1, 2], "flags": [True, False, True], "rows": backwards, "words": ["a", "b", "c"]},
+            {
+                "tokens": (1, 2, 3),
+                "scores": [0.5, 1, 2],
+                "flags": [True, False, True],
+                "rows": backwards,
+                "words": ["a", "b", "c"],
+            },
             {"tokens": [4], "scores": [3.0], "flags": [True], "rows": backwards[:1].astype(">i2"), "words": ["d"]},
         ]
     )
