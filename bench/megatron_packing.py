@@ -10,9 +10,10 @@ installed one. These files ask for CUDA, which is stood in for by the CPU, and f
 
 "levada" has the schedule of Megatron-LM, over shared memory; "over gloo" is the engine c10d; "balanced" is Levada's own
 schedule. A message is what arrives at one rank from another: of an all-to-all, what is not empty. "gathers" are those of
-them that belong to all-gathers. The ratio is the median over steps of Megatron-LM's time to the row's. Work is the
-operations of a transformer of hidden size 4096, of the busiest data-parallel rank, over the mean; this and the number of
-micro-batches are means over steps.
+them that belong to all-gathers, and to the gathering of what ranks have to rank 0; the bytes of rank 0's answers to that
+are not counted. The ratio is the median over steps of Megatron-LM's time to the row's. Work is the operations of a
+transformer of hidden size 4096, of the busiest data-parallel rank, over the mean; this and the number of micro-batches are
+means over steps.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ from typing import Any
 
 import numpy as np
 
+CHUNK = 1 << 20
+"""Bytes of a message of an exchange in shared memory, at most."""
 WAYS = ("megatron", "levada", "levada over gloo", "levada balanced")
 
 
@@ -280,14 +283,14 @@ def measure_messages(step: Callable[[str, Any], list[Any]], way: str, items: lis
         others = [size for rank, size in enumerate(output_split_sizes) if size and rank != group.rank()]
         arrives(len(others), sum(others) * output.element_size())
 
-    def redistributed(*given: Any, **options: Any) -> Any:
-        result = redistribute(*given, **options)
-        told = summed([result.agreed_bytes])[0] - result.agreed_bytes
-        others = dist.get_world_size() - 1
-        arrives(others, told, others)
-        multicasts = [result.plan[number] for number in range(len(result.plan))]
-        coming = sum(multicast.messages for multicast in multicasts if dist.get_rank() in multicast.to)
-        arrives(coming, result.received_bytes)
+    def redistributed(store: Any, wants: Any, keys: Any, *, group: Any, **options: Any) -> Any:
+        plan = exchange.plan(exchange.all_gather(store, group), wants, keys, allow_absent=True)
+        result = redistribute(store, wants, keys, group=group, **options)
+        rank, others = dist.get_rank(), dist.get_world_size() - 1
+        given = summed([result.agreed_bytes])[0] - result.agreed_bytes
+        arrives(*(others, given, others) if rank == 0 else (1, 0, 1))  # what ranks have, and rank 0's answer
+        coming = [multicast.bytes for multicast in plan if rank in multicast.to]
+        arrives(sum(math.ceil(size / CHUNK) for size in coming), result.received_bytes)
         return result
 
     def agreed(job: Any, mine: bytes, timeout: float, what: str) -> Any:

@@ -5,9 +5,11 @@
 #include <mutex>
 #include <numeric>
 #include <random>
+#include <thread>
 
 #include "levada/base/error.h"
 #include "levada/engine/inproc/inproc.h"
+#include "levada/engine/p2p/in_process_transport_testing.h"
 #include "levada/feed/feed.h"
 
 namespace levada {
@@ -23,7 +25,11 @@ class Lengths : public Source {
   explicit Lengths(std::vector<std::int64_t> lengths) : lengths_(std::move(lengths)) {}
 
   std::optional<std::int64_t> size() const override { return std::ssize(lengths_); }
-  std::optional<Tree> read(std::int64_t, std::int64_t, Memory&) override { throw Unsupported("rows are not read"); }
+  std::optional<Tree> read(std::int64_t first, std::int64_t count, Memory& memory) override {
+    std::vector<std::int64_t> samples(static_cast<std::size_t>(count));
+    std::iota(samples.begin(), samples.end(), first);
+    return gather(samples, memory);
+  }
   std::vector<SampleSize> sizes(std::int64_t first, std::int64_t count) override {
     std::vector<SampleSize> sizes;
     for (auto g = first; g < std::min(first + count, std::ssize(lengths_)); ++g) {
@@ -167,6 +173,50 @@ TEST(FeedBalance, TheOnlyReaderAnnouncesTheNextStep) {
       const bool reads_all = readers == std::string_view("one") && engine->info().rank == 0;
       EXPECT_EQ(source->announced(), reads_all ? 4 * 8 : 0) << readers;
     });
+  }
+}
+
+/// What crosses between hosts in ten steps over three ranks, of which each is a host.
+struct Crossed {
+  std::uint64_t payload = 0;   ///< bytes of tensors, of all ranks
+  std::uint64_t overhead = 0;  ///< bytes between hosts besides the tensors of the ranks that do not read
+  std::uint64_t messages = 0;
+};
+
+Crossed crossed_with(const std::optional<Balance>& balance) {
+  Crossed crossed;
+  p2p::test::LoopbackNetwork network(3, {.max_header_bytes = 8192});  // Batches alone are larger, and have a body.
+  std::vector<std::thread> threads;
+  std::mutex mutex;
+  std::uint64_t remote = 0;
+  for (int rank = 0; rank < 3; ++rank) {
+    threads.emplace_back([&, rank] {
+      const auto engine = p2p::make_engine(
+          std::make_shared<p2p::test::LoopbackTransport>(network, rank, std::vector<int>{0, 1, 2}), {});
+      Feed feed(engine, Mesh::parse("dp=3"), layouts::data_parallel(),
+                std::make_shared<Lengths>(random_lengths(240, 9)), {.batch = 8, .balance = balance});
+      while (feed.next()) {
+      }
+      const std::lock_guard lock(mutex);
+      crossed.payload += feed.stats().bytes;
+      remote += rank == 0 ? 0 : feed.stats().bytes;
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  crossed.overhead = network.crossed_bytes() - remote;
+  crossed.messages = network.crossed_bodies();
+  return crossed;
+}
+
+TEST(FeedBalance, TakesNoMoreMessagesAndAddsLittleMoreThanTheNumberOfTheMicroBatchToEach) {
+  const auto plain = crossed_with({});
+  EXPECT_EQ(plain.messages, 2 * 10);
+  for (const auto sizes : {PartSizes::equal, PartSizes::any}) {
+    const auto balanced = crossed_with(Balance{.cost = SampleCost::parse("flops"), .sizes = sizes});
+    EXPECT_EQ(balanced.messages, plain.messages);
+    EXPECT_EQ(balanced.payload, plain.payload);
+    constexpr std::uint64_t micro_batch = 4 * sizeof(std::int64_t), others = 32;  // how often ranks acknowledge varies
+    EXPECT_LE(balanced.overhead, plain.overhead + plain.messages * (micro_batch + others));
   }
 }
 

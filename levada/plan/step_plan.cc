@@ -245,7 +245,7 @@ StepPlan plan_step(std::span<const SampleSize> samples, int num_ranks, const Bal
     if (samples[i].tokens <= options.max_tokens) continue;
     throw InvalidArgument(
         fmt::format("sample {} of the step has {} tokens, but a micro-batch holds at most {}; raise max_tokens or cut "
-                    "the sample",
+                    "the sample, or see \"Samples longer than a micro-batch\" in docs/balance.md",
                     i, samples[i].tokens, options.max_tokens));
   }
   scale(demands, num_ranks);

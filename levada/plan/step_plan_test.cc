@@ -286,9 +286,10 @@ TEST(StepPlan, RefusesASampleWithNegativeSizeAndNamesIt) {
 }
 
 TEST(StepPlan, RefusesASampleOfMoreThanMaxTokens) {
-  EXPECT_THAT(
-      refusal_of(of_tokens({3, 101, 4}), {.max_tokens = 100}),
-      HasSubstr("sample 1 of the step has 101 tokens, but a micro-batch holds at most 100; raise max_tokens or cut"));
+  EXPECT_THAT(refusal_of(of_tokens({3, 101, 4}), {.max_tokens = 100}),
+              HasSubstr("sample 1 of the step has 101 tokens, but a micro-batch holds at most 100; raise max_tokens or "
+                        "cut the sample, or "
+                        "see \"Samples longer than a micro-batch\" in docs/balance.md"));
 }
 
 TEST(StepPlan, RefusesFewerSamplesThanRanks) {

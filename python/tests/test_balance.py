@@ -172,6 +172,102 @@ def test_costs_may_be_a_field_of_the_samples(tmp_path: pathlib.Path, iterate: st
     assert told[0][0]["report"]["mean"] == sum(_length(number) % 7 for number in range(200)) / 2
 
 
+@pytest.mark.parametrize("has_state", [True, False])
+def test_an_iterable_gives_the_samples_of_each_step_once_through_100_stops_on_any_meshes(
+    tmp_path: pathlib.Path, has_state: bool
+) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        4,
+        job(f"""
+        import random
+        class Plain:
+            def __iter__(self):
+                return iter(samples())
+        class Loader:
+            at = 0
+            def __iter__(self):
+                everything = list(samples())
+                while self.at < len(everything):
+                    self.at += 1
+                    yield everything[self.at - 1]
+            def state_dict(self):
+                return {{"at": self.at}}
+            def load_state_dict(self, state):
+                self.at = state["at"]
+        numbers = random.Random(5)  # the same on every rank
+        stops = 0
+        def runs():
+            global stops
+            by = levada.Balance(numbers.choice(["tokens", "flops(hidden=8)", "field(weight)"]),
+                                counts=numbers.choice(["free", "equal"]),
+                                order=numbers.choice(["as-read", "long-first", "paired"]))
+            max_tokens = numbers.choice([None, 400, 1000])
+            state, ended, got = None, False, {{}}
+            while not ended:
+                dp = numbers.choice([1, 2, 4])
+                mesh = levada.Mesh(dp=dp, tp=4 // dp)
+                source = Loader() if {has_state} else Plain()
+                feed = levada.Feed(source, mesh, batch=24 // dp, balance=by, max_tokens=max_tokens,
+                                   readers=numbers.choice(["one", "all"]), iterate=numbers.choice(["thread", "inline"]))
+                if state is not None:
+                    feed.load_state_dict(state)
+                begun, batches, whole = len(got), numbers.randint(1, 12), {{}}
+                for batch in feed:
+                    if mesh.coordinate("tp") == 0:
+                        whole.setdefault(feed.step, []).extend(numbers_of(batch))
+                    batches -= 1
+                    if not batches:
+                        break
+                else:
+                    ended = True
+                stops += not ended
+                state = feed.state_dict()
+                steps = feed.step - (feed.micro + 1 < feed.num_micro)
+                for step in range(1, steps + 1):
+                    got[begun + step] = whole.get(step, [])
+                feed.close()
+            return got
+        got = []
+        while stops < 100:
+            got.append(list(runs().values()))
+        tell(got=got, stops=stops)
+        """),
+    )
+    for run in zip(*(mine["got"] for (mine,) in told), strict=True):
+        steps = [sorted(number for part in parts for number in part) for parts in zip(*run, strict=True)]
+        assert steps == [list(range(24 * step, 24 * step + 24)) for step in range(200 // 24)]
+
+
+@pytest.mark.parametrize("order", ["as-read", "long-first", "paired"])
+def test_micro_batches_come_in_the_order_that_was_asked_for(tmp_path: pathlib.Path, order: str) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        job(f"""
+        feed = levada.Feed(samples(), batch=40, balance=levada.Balance("flops(hidden=8)", order={order!r}), max_tokens=700)
+        got = []
+        for batch in feed:
+            ends = batch["cu_seqlens"][0].tolist()
+            cost = sum(48 * (end - begin) + (end - begin) ** 2 for begin, end in zip(ends, ends[1:]))
+            got.append([feed.step, numbers_of(batch)[0], cost])
+        tell(got=got)
+        """),
+    )
+    for (mine,) in told:
+        for step in (1, 2):
+            firsts = [first for at, first, _ in mine["got"] if at == step]
+            costs = [cost for at, _, cost in mine["got"] if at == step]
+            assert len(costs) > 4
+            falling = sorted(costs, reverse=True)
+            if order == "as-read":
+                assert firsts == sorted(firsts) and costs != falling
+            elif order == "long-first":
+                assert costs == falling
+            else:
+                assert costs == [falling[at // 2] if at % 2 == 0 else falling[-1 - at // 2] for at in range(len(costs))]
+
+
 def test_samples_that_are_too_long_are_cut_where_asked(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,
@@ -360,7 +456,8 @@ def test_collate_packed_by_name_is_what_packs_without_it(tmp_path: pathlib.Path,
         by = levada.Balance("flops", pad_to=8, length=lambda sample: sample["n"])
         def own(samples):
             for sample in samples:
-                yield {{"ids": sample["tokens"], "labels": sample["labels"], "n": len(sample["tokens"]), "name": sample["name"]}}
+                tokens = sample["tokens"]
+                yield {{"ids": tokens, "labels": sample["labels"], "n": len(tokens), "name": sample["name"]}}
         feed = levada.Feed(own(samples()), batch=20, balance=by, max_tokens=1000, collate={collate})
         positions = 0
         for batch in feed:
@@ -530,7 +627,13 @@ def test_packed_rows_are_made_of_any_numbers() -> None:
     backwards = np.arange(12, dtype=np.int16).reshape(6, 2)[::-2]
     row = levada.collate_packed(
         [
-            {"tokens": (1, 2, 3), "scores": [0.5, 1, 2], "flags": [True, False, True], "rows": backwards, "words": ["a", "b", "c"]},
+            {
+                "tokens": (1, 2, 3),
+                "scores": [0.5, 1, 2],
+                "flags": [True, False, True],
+                "rows": backwards,
+                "words": ["a", "b", "c"],
+            },
             {"tokens": [4], "scores": [3.0], "flags": [True], "rows": backwards[:1].astype(">i2"), "words": ["d"]},
         ]
     )

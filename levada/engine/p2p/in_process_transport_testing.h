@@ -111,7 +111,12 @@ class LoopbackNetwork {
   }
   /// Bytes of frames that have been sent from one host to another, so far.
   std::uint64_t crossed_bytes() const { return crossed_bytes_; }
-  void count_crossing(std::uint64_t bytes) { crossed_bytes_ += bytes; }
+  /// Of those frames, the ones with a body: one large message each.
+  std::uint64_t crossed_bodies() const { return crossed_bodies_; }
+  void count_crossing(const Frame& frame) {
+    crossed_bytes_ += frame.header.bytes.size() + frame.body.bytes.size();
+    crossed_bodies_ += frame.body.bytes.empty() ? 0 : 1;
+  }
 
  private:
   struct Mailbox {
@@ -155,7 +160,7 @@ class LoopbackNetwork {
   std::vector<Mailbox> mailboxes_;
   Settings settings_;
   std::vector<std::thread> threads_;
-  std::atomic<std::uint64_t> crossed_bytes_ = 0;
+  std::atomic<std::uint64_t> crossed_bytes_ = 0, crossed_bodies_ = 0;
 };
 
 class LoopbackTransport final : public Transport {
@@ -175,7 +180,7 @@ class LoopbackTransport final : public Transport {
     if (network_.is_lost(rank_)) return;
     for (const int peer : peers) {
       if (host_of(peer) != host_of(rank_)) {
-        network_.count_crossing(frame.header.bytes.size() + frame.body.bytes.size());
+        network_.count_crossing(frame);
       }
       if (network_.is_disconnected(peer)) receiver_->lost(peer, "it is disconnected");
       else network_.send(peer, {.from = rank_, .frame = frame});

@@ -60,8 +60,8 @@ class Balance:
             raise InvalidArgument(f"cost is {self.cost!r}; it must be a name, such as \"flops\", or a function of a sample")
         if self.cost == "weights":
             raise InvalidArgument(
-                'cost is "weights"; name the field that holds a sample\'s weight, as in "field(weight)", or give a function of a '
-                "sample that returns it"
+                'cost is "weights"; name the field that holds a sample\'s weight, as in "field(weight)", or give a function '
+                "of a sample that returns it"
             )
         if isinstance(self.pad_to, bool) or not isinstance(self.pad_to, int) or self.pad_to < 1:
             raise InvalidArgument(f"pad_to must be a whole number of 1 or more, got {self.pad_to!r}")

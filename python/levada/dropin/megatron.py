@@ -5,8 +5,9 @@
 
 In Megatron-LM (main, August 2026)                Here
 ------------------------------------------------  ------------------------------------------------------------------
-two gathers of lengths, an all-to-all for each    two small all-gathers; then one message from a rank to all ranks that
-of six keys, and ten broadcasts a micro-batch     need the same keys of its samples, tensor-parallel peers included
+two gathers of lengths, an all-to-all for each    a small all-gather, and a plan from rank 0; then one message from a rank
+of six keys, and ten broadcasts a micro-batch     to all ranks that need the same keys of its samples, tensor-parallel
+                                                  peers included
 samples are packed in their order                 samples are balanced by their cost; scheduler="dp_balanced" packs
                                                   them in their order
 the first and the last pipeline stage get all     a stage gets the keys that it computes with
