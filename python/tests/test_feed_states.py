@@ -238,3 +238,21 @@ def test_a_trainer_that_tells_a_loaders_sampler_the_epoch_tells_the_feed() -> No
     feed = levada.Feed(Shuffled())
     feed.sampler.set_epoch(2)
     assert feed.epoch == 2 and list(feed) == list(range(20, 24))
+
+
+def test_a_pass_that_cannot_begin_leaves_a_loaded_state_to_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    feed = levada.Feed(range(10))
+    taken = [next(feed) for _ in range(4)]
+    state = feed.state_dict()
+    feed = levada.Feed(range(10))
+    feed.load_state_dict(state)
+
+    def refuse(*_: object) -> None:
+        raise levada.Timeout("rank 1 did not arrive")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("levada.feed.feed.FeedPass", refuse)
+        with pytest.raises(levada.Timeout):
+            iter(feed)
+    assert feed.state_dict() == state
+    assert taken + list(feed) == list(range(10))
