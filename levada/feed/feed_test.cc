@@ -320,7 +320,7 @@ TEST(Feed, ABatchReceivedAheadIsTheOneThatNextReturnsAndCountsThenAlone) {
       for (int i = 0; i < 100; ++i) EXPECT_FALSE(feed.receive_ahead());
       EXPECT_FALSE(feed.end()) << "which next() alone comes to";
       EXPECT_FALSE(feed.next());
-      EXPECT_EQ(feed.end()->step, 4);
+      EXPECT_EQ(feed.end()->at.step, 4);
       EXPECT_FALSE(feed.receive_ahead());
     });
   }
