@@ -99,7 +99,7 @@ def destinations(
     ranks, mesh = _model_ranks(mesh, ranks), as_mesh(mesh, data_axes)
     if isinstance(ids, SampleBatch):
         by = balance if isinstance(balance, Balance) else Balance(balance or "tokens")
-        if by.weight is not None:
+        if not isinstance(by.cost, str) or by.weight is not None:
             raise InvalidArgument(
                 "the cost of samples between models follows from their sequences, as \"flops\" does; for weights of your own "
                 "give the ids that levada.exchange.balance(weights, mesh.data_size) divides"
