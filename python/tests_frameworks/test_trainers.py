@@ -38,14 +38,15 @@ def trained(block, name, dropout, steps=None):
         save_strategy="steps", save_steps=5, report_to=[], disable_tqdm=True, logging_steps=100
     )
     try:
-        exec(block, globals())
+        exec(block, globals(), shown=block.removeprefix(made))
     except InterruptedError:
         pass
     return numbers(), [parameter.tolist() for parameter in model.parameters()]
+made = "trainer = FeedTrainer(model, args, train_dataset=dataset)\\n"
 before, after, resume = blocks
 tell(plain=trained(before, "plain", 0.0), fed=trained(after, "fed", 0.0))
 whole = trained(after, "whole", 0.2)
-resume = "trainer = FeedTrainer(model, args, train_dataset=dataset)\\n" + resume
+resume = made + resume
 for stopped, saved in ((7, 5), (17, 15)):  # of twelve steps in an epoch
     trained(after, f"part{stopped}", 0.2, stopped)
     rest = trained(resume, f"part{stopped}", 0.2)
@@ -109,39 +110,3 @@ for name, step in (("step=5", 5), ("step=15", 15), ("epoch=0", 12), ("epoch=1", 
         assert epochs[0] != epochs[1] != epochs[2] != epochs[0]
     for mine in told:
         assert mine[2:] == [{"left": True, "same": True}] * 4
-
-
-def test_accelerate_resumes(tmp_path: pathlib.Path) -> None:
-    told = pages.run(
-        tmp_path,
-        "migrate/accelerate.md",
-        2,
-        """
-from accelerate import Accelerator
-from accelerate.data_loader import SeedableRandomSampler
-def trained(block):
-    global model, optimizer, resumes
-    torch.manual_seed(3)
-    model = torch.nn.Linear(3, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
-    exec(block, globals())
-    return numbers(), [parameter.tolist() for parameter in model.parameters()]
-from accelerate import skip_first_batches
-feed = levada.Feed([1])
-prepared = Accelerator().prepare(feed)
-try:
-    skip_first_batches(feed, 1)
-except AttributeError:
-    tell(prepares=prepared is feed)
-resumes = False
-whole = trained(blocks[2])
-resumes = True
-rest = trained(blocks[2])
-tell(left=rest[0] == whole[0][17:], same=rest[1] == whole[1], samples=whole[0], weights=whole[1])
-""",
-    )
-    assert [mine.pop(0) for mine in told] == [{"prepares": True}] * 2
-    assert told[0][0]["weights"] == told[1][0]["weights"]
-    assert [(mine[0]["left"], mine[0]["same"]) for mine in told] == [(True, True)] * 2
-    for epoch in (slice(0, 12), slice(12, 24)):
-        assert sorted(sum((pages.flat(mine[0]["samples"][epoch]) for mine in told), [])) == list(range(48))

@@ -74,6 +74,13 @@ def trained(block):
     exec(block, names)
     return [parameter.tolist() for parameter in model.parameters()], names["loss"].item()
 tell(same=[trained(block) for block in blocks[:2]])
+from accelerate import skip_first_batches
+feed = levada.Feed([1])
+tell(prepared=Accelerator().prepare(feed) is feed)
+try:
+    skip_first_batches(feed, 1)
+except AttributeError:
+    tell(skips=False)
 from accelerate.data_loader import SeedableRandomSampler
 folder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "checkpoint")
 dataset = dataset + dataset[:8]  # seven steps an epoch; the state is saved behind the fifth of the second
@@ -87,7 +94,8 @@ def steps_of(block, resumes):
 tell(whole=steps_of(blocks[2], False), rest=steps_of(blocks[2], True))
 """,
     )
-    for mine, resumed in told:
+    for mine, prepared, skipped, resumed in told:
+        assert prepared == {"prepared": True} and skipped == {"skips": False}
         (whole, trained), (rest, trained_again) = resumed["whole"], resumed["rest"]
         assert len(whole) == 28 and rest == whole[24:] and trained_again == trained
         before, after = mine["same"]
