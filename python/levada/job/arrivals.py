@@ -11,6 +11,9 @@ import time
 import weakref
 from typing import Any
 
+from levada.base.errors import EngineError
+from levada.base.threads import start_thread
+
 REMIND_AFTER = 30.0
 """Seconds until the first reminder; each further one comes after twice as long."""
 _MAX_LOOK = 2.0
@@ -34,7 +37,7 @@ class Arrivals:
         if self._store is not None:
             with contextlib.suppress(RuntimeError):  # the rank that keeps the store has ended
                 self._store.set(_mark(self._rank), str(self._call))
-        threading.Thread(target=self._remind, name="levada reminders", daemon=True).start()
+        start_thread("reminders of ranks that have not come", "levada reminders", self._remind)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -48,7 +51,8 @@ class Arrivals:
     def _awaited(self) -> str:
         found: queue.SimpleQueue[list[int] | None] = queue.SimpleQueue()
         if self._store is not None:  # whose host may be cut off: it has its own time-out, which is long
-            threading.Thread(target=lambda: found.put(self._missing()), name="levada arrivals", daemon=True).start()
+            with contextlib.suppress(EngineError):  # where no thread can be had, no rank is named
+                start_thread("the ranks that have come", "levada arrivals", lambda: found.put(self._missing()))
         try:
             missing = found.get(timeout=0 if self._store is None else _MAX_LOOK)
         except queue.Empty:
