@@ -409,7 +409,7 @@ def place() -> tuple[int, int] | None:
 
 def agree(job: Membership, mine: bytes, timeout: float, what: str) -> list[bytes]:
     """
-    Returns what each rank passed as `mine`, by rank. Collective. `what` names the operation in the text of a Timeout.
+    Returns the bytes of each rank, in the order of ranks. Collective. `what` names the operation in the text of a Timeout.
     """
 
 def run_local(size: int, command: Sequence[str]) -> tuple[int, str]:

@@ -247,7 +247,7 @@ def test_a_pass_that_cannot_begin_leaves_a_loaded_state_to_the_next_one(monkeypa
     feed = levada.Feed(range(10))
     feed.load_state_dict(state)
 
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise levada.Timeout("rank 1 did not arrive")
 
     with monkeypatch.context() as patched:

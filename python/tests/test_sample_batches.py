@@ -142,7 +142,7 @@ def test_what_a_batch_refuses_it_names() -> None:
         (lambda: make(["a", "b"], {"x": [np.zeros(1), np.ones((1, 2))]}), levada.InvalidArgument, "sample b, key x"),
         (lambda: make(["a"], {"x": "text"}), TypeError, "key x of sample a is no tensor"),
         (lambda: make(["a"], {"x": np.zeros(3)}, {"x": ["3"]}), TypeError, "integer"),
-        (lambda: make(["a"], {"x\x1b": "text"}), TypeError, r"key x\\x1b, item 0 is no tensor"),
+        (lambda: make(["a"], {"x\x1b": "text"}), TypeError, r"key x\\x1b of sample a is no tensor"),
         (lambda: make(["a"], {"x\x1b": np.zeros(2, ">i4")}), TypeError, r"key x\\x1b cannot cross"),
         (lambda: make(["a"], values=[{"x": object()}]), TypeError, r"values\['x'\] cannot cross"),
         (lambda: make(["a"], values=[{"x\x1b": object()}]), TypeError, r"values\['x\\x1b'\] cannot cross"),
