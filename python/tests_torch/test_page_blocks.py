@@ -88,7 +88,7 @@ PROGRAM = """
 #include "levada/exchange/exchange.h"
 #include "levada/feed/feed.h"
 #include "levada/launch/launch.h"
-#include "levada/pipeline/origins.h"
+#include "levada/pipeline/item_sources.h"
 #include "levada/pipeline/show.h"
 #ifdef WITH_MPI
 #include <mpi.h>
@@ -180,7 +180,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     for name, script in PROGRAMS.items():
         write_program(folder / "bin" / name, script)
     for path in [*(ROOT / "script").iterdir(), *(ROOT / "bench").glob("*.py")]:
-        write_program(folder / path.relative_to(ROOT), "exit 0")
+        write_program(folder / path.relative_to(ROOT), "exit")  # `levada run` reads a .py as Python: a name, which does nothing
     for path in [*(ROOT / "bench").glob("*.cc"), ROOT / "bench/mpi.cc"]:
         for preset in ("release", "openmpi"):
             write_program(folder / "build" / preset / "bench" / path.stem, "exit 0")

@@ -117,6 +117,7 @@ class PythonTransport final : public p2p::Transport {
     try {
       python_call();
     } catch (const nb::python_error& error) {
+      if (error.matches(PyExc_KeyboardInterrupt)) PyErr_SetInterrupt();  // raised again where that can be
       throw EngineError(error.what());
     }
   }
