@@ -182,7 +182,8 @@ class Model {
       Group* const group = group_of(rank);
       if (group != nullptr && it.cause(*group)) continue;
       if (channel.is_receiving && channel.arrived.empty()) {
-        EXPECT_EQ(it.table.sender_is_over(channel), sender_over) << "an end is seen, and none that is none";
+        EXPECT_EQ(it.table.sender_is_over(channel), sender_over)
+            << "a receiver finds the end that there is, and no other";
         if (of(0).opened) {
           EXPECT_EQ(channel.num_received, channels_[0]->num_sent) << "nothing is lost";
         }

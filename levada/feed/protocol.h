@@ -164,8 +164,8 @@ class Follower {
            (end_ ? at_.round < end_->at.round : !needs_grants_ || at_.round < granted_);
   }
   bool finished() const { return end_ && at_.round >= end_->at.round; }
-  /// Whether asking for the round of at() is an error, because a rank has left without it. A rank that gave no reason
-  /// and left where the feed ends anyway is none.
+  /// Returns whether asking for the round of at() is an error, because a rank has left before it. That a rank left
+  /// without a reason where the feed ends anyway is not an error.
   bool is_abandoned() const {
     const auto& left = departure_.get();
     return left && at_.round >= left->at.round && (!finished() || !left->reason.empty());

@@ -42,9 +42,9 @@ class FeedRounds {
     void complete();
   };
 
-  /// Reads the next round whole, all of this reader's batches of it, and finds memory for all messages, which are to be
-  /// completed; the one for this rank's own audience is the last. Empty, with why in ended(), when there is none: the
-  /// data or the steps are over, or the source threw; or in abandoned(): the source's user wants no more.
+  /// Reads the next whole round, all of this reader's batches of it, and allocates all messages, which are then to be
+  /// completed; the one for this rank's own audience is the last. Returns nothing if there is no further round: ended()
+  /// then says that the data or the steps are over or that the source threw, or abandoned() that the feed is left.
   std::vector<Outgoing> read(const AllocateBlock& allocate);
   const std::optional<FeedEnd>& ended() const { return ended_; }
   bool abandoned() const { return abandoned_; }

@@ -162,8 +162,8 @@ std::shared_ptr<Engine> group_of_pass(Engine& engine) {
   return engine.subgroup(all, "feed");
 }
 
-/// agree_on(). A rank that gives up ends the pass for all: others may have started it already. `job`: the engine of
-/// which `group` has all ranks.
+/// Calls agree_on(). A rank that times out ends the pass for all, since others may have started it already. `job`: the
+/// engine of which `group` has all ranks.
 void start_together(Engine& job, Engine& group, const FeedConfig& config, Deadline deadline,
                     const std::function<void()>& poll) {
   try {

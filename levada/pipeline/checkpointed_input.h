@@ -183,7 +183,9 @@ class HoldingIterator : public StageIterator {
   }
 
   void fail_short() const {
-    guarded([&] { throw InvalidArgument("the state is of further on than there are items"); });
+    guarded([&] {
+      throw InvalidArgument("the state is of an item after the end; resume with the data that it was saved with");
+    });
   }
 
   CheckpointedInput source_;

@@ -84,7 +84,9 @@ class Dispatcher {
         if (!item) {
           if (!assigner_.has_caught_up()) {
             throw InvalidArgument(
-                fmt::format("the state is of further on than item {}, after which there are none", assigner_.number()));
+                fmt::format("the state is of an item after the end: there are {} items; resume with the data that it "
+                            "was saved with",
+                            assigner_.number()));
           }
           return std::nullopt;
         }

@@ -33,7 +33,7 @@ class ForeignIterator : public StageIterator {
   void release() override { iterator_.reset(); }
 };
 
-/// Whoever runs it counts it and names its failures.
+/// The stage that runs it counts its items and names its failures.
 class GivenIterator final : public ForeignIterator {
  public:
   GivenIterator(GraphContextPtr context, int stage, IteratorPtr iterator)

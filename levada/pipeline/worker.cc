@@ -140,8 +140,10 @@ class Worker {
     const auto passed = iterator->skip(start().drop);
     num_outputs_ += passed;
     if (passed < start().drop) {
-      throw InvalidArgument(fmt::format("the state is of further on than item {} of {}, after which there are none",
-                                        num_outputs_, loop_.process().name));
+      throw InvalidArgument(
+          fmt::format("the state is of an item after the end: there are {} items in {}; resume with the data that it "
+                      "was saved with",
+                      num_outputs_, loop_.process().name));
     }
     for (;;) {
       begin_message(*iterator);
@@ -265,8 +267,10 @@ class Worker {
   void skip_to(std::int64_t num_inputs, bool ended) {
     while (input_.num_inputs() < num_inputs) {
       if (next_input()) continue;
-      throw InvalidArgument(fmt::format("the state is of further on than item {} of {}, after which there are none",
-                                        input_.num_inputs(), loop_.process().name));
+      throw InvalidArgument(
+          fmt::format("the state is of an item after the end: there are {} items in {}; resume with the data that it "
+                      "was saved with",
+                      input_.num_inputs(), loop_.process().name));
     }
     if (ended) input_.restore(input_.num_inputs(), true);
   }

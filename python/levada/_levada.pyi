@@ -516,7 +516,7 @@ class Pass:
 
     def receive_ahead(self) -> tuple[Any] | None:
         """
-        Returns the batch that comes next, if it has arrived, without taking it: drop_next() then does. Never blocks.
+        Returns the next batch if it has arrived; drop_next() then takes it. Never blocks.
         """
 
     def close(self, reason: str = '') -> None:
@@ -537,6 +537,9 @@ class Pass:
 
     @property
     def num_micro(self) -> int: ...
+
+    @property
+    def whole_steps(self) -> int: ...
 
     @property
     def balance(self) -> BalanceReport | None:

@@ -108,7 +108,7 @@ class FarChanges {
   std::shared_ptr<const std::function<void()>> hook_;
 };
 
-/// The thread of a process that forwards. Any thread may call. Whoever uses channels keeps it.
+/// The forwarding thread of a process. Any thread may call. All of the process's engines and channels share it.
 class Relay {
  public:
   Relay(std::shared_ptr<FarChanges> changes, Options options)

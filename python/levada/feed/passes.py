@@ -251,11 +251,6 @@ class FeedPass:
         _leave(self.core, self._begin, self._before, handled())
 
 
-def whole_steps(core: Pass) -> int:
-    """Steps of the pass of which every micro-batch has been taken."""
-    return core.step - (core.micro + 1 < core.num_micro)
-
-
 def _send_ahead(core: Pass, send: Send) -> Arrive | None:
     """Starts moving the batch that comes next, if it has arrived. It is not taken yet: what goes wrong is raised at its
     step."""
@@ -277,7 +272,7 @@ def _raise_interrupted() -> NoReturn:
 def _leave(core: Pass, begin: Beginning, before: BaseException | None, error: BaseException | None) -> None:
     """Leaves the feed, because of `error` unless that is the exception from `before` the pass."""
     if error is not before:
-        note_left(error, whole_steps(core))
+        note_left(error, core.whole_steps)
     try:
         core.close("" if error is before else failure_text(error))
     finally:

@@ -159,18 +159,18 @@ class Pass {
   std::int64_t step() const { return step_; }
   std::int64_t micro() const { return micro_; }
   std::int64_t num_micro() const { return num_micro_; }
+  std::int64_t whole_steps() const { return step_ - (micro_ + 1 < num_micro_ ? 1 : 0); }
   /// Whole steps and the cursor behind them: one value, for other threads that ask while this one takes batches.
   std::pair<std::int64_t, nb::bytes> position() const {
     if (loader_ && !loader_->state->failure.empty()) {
       throw Unsupported(fmt::format("the loader's state cannot be saved: {}", loader_->state->failure));
     }
-    return {step_ - (micro_ + 1 < num_micro_ ? 1 : 0), to_bytes(loader_ ? loader_->encode() : cursor_)};
+    return {whole_steps(), to_bytes(loader_ ? loader_->encode() : cursor_)};
   }
   /// Of the loader, as its rank gave it with the batch taken last; None where it gave none with that.
   nb::object state() const {
     if (!loader_ || !has_new_state_) return nb::none();
-    const auto& [message, failure] = *loader_->state;
-    return nb::make_tuple(nb::bytes(message.data(), message.size()), failure);
+    return nb::make_tuple(to_bytes(loader_->state->message), loader_->state->failure);
   }
   /// What was recorded, encoded; empty where nothing is.
   nb::bytes trace() const { return to_bytes(log_ ? encode(log_->trace()) : Bytes()); }
@@ -466,8 +466,7 @@ void bind_feed(nb::module_& module) {
       .def("__next__", &Pass::next, nb::sig("def __next__(self) -> typing.Any"))
       .def("drop_next", &Pass::drop_next, "Takes a batch and makes nothing of it; False after the last.")
       .def("receive_ahead", &Pass::receive_ahead, nb::sig("def receive_ahead(self) -> tuple[typing.Any] | None"),
-           "Returns the batch that comes next, if it has arrived, without taking it: drop_next() then does. Never "
-           "blocks.")
+           "Returns the next batch if it has arrived; drop_next() then takes it. Never blocks.")
       .def("close", &Pass::close, nb::arg("reason") = "",
            "Leaves the feed; `reason`: the exception that makes this rank leave, for the others' error.")
       .def("tell_where", &Pass::tell_where, "Says on the board what the making of an item is in.")
@@ -475,6 +474,7 @@ void bind_feed(nb::module_& module) {
       .def_prop_ro("step", &Pass::step)
       .def_prop_ro("micro", &Pass::micro)
       .def_prop_ro("num_micro", &Pass::num_micro)
+      .def_prop_ro("whole_steps", &Pass::whole_steps)
       .def_prop_ro("balance", &Pass::balance, "What the steps that this rank planned come to, if it plans any.")
       .def("position", &Pass::position,
            "Returns how many steps have been taken whole, and the cursor behind them. Raises Unsupported.")
