@@ -96,6 +96,9 @@ TEST(Cursors, GoOnInEveryStage) {
       expect_resumable(Graph::join(Interleave{.weights = {}, .stop = stop}, inputs));
       expect_resumable(Graph::join(Interleave{.weights = {5, 1, 0.1}, .stop = stop}, inputs));
     }
+    std::vector<Graph> repeated;
+    for (const auto& input : inputs) repeated.push_back(input.then(Repeat{}));
+    expect_resumable(Graph::join(Interleave{.weights = {5, 2, 3}, .stop = StopAt::full_cycle}, repeated));
     expect_resumable(source.then(buckets(4)).then(Unbatch{}));
     expect_resumable(source.then(Shuffle{5}).then(buckets({}, 40, true)).then(Batch{2}));
     const Map triple{

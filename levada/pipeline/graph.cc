@@ -123,6 +123,16 @@ void check_fork(const Stage& stage, const Stage& input) {
   }
 }
 
+/// Throws unless an Interleave that counts the passes of its inputs has such inputs.
+void check_cycle(const Stage& stage, const Stage& input) {
+  const auto* interleave = std::get_if<Interleave>(&stage.operation);
+  if (interleave == nullptr || interleave->stop != StopAt::full_cycle) return;
+  const auto* repeat = std::get_if<Repeat>(&input.operation);
+  if (repeat == nullptr || repeat->times) {
+    refuse(stage.name, fmt::format("input \"{}\" is no endless repeat, so it does not begin again", input.name));
+  }
+}
+
 /// An iterator is read once, so an item goes to one stage, or to one for each branch.
 void check_taken_once(const std::vector<Stage>& stages) {
   std::vector<std::vector<const Stage*>> takers(stages.size());
@@ -270,7 +280,11 @@ Graph Graph::join(Operation operation, const std::vector<Graph>& inputs, std::st
   for (const Stage& stage : state.stages) {
     if (stage.name == name) refuse(name, "another stage has that name");
   }
-  for (const int input : last.inputs) check_fork(last, state.stages[static_cast<std::size_t>(input)]);
+  for (const int input : last.inputs) {
+    const Stage& before = state.stages[static_cast<std::size_t>(input)];
+    check_fork(last, before);
+    check_cycle(last, before);
+  }
   if (name.empty()) last.name.clear();
   state.append(std::move(last), std::make_shared<const char>(), !name.empty());
   state.assign_names();

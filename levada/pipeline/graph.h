@@ -108,8 +108,9 @@ struct Repeat {
 struct Zip {};
 /// Returns all items of its first input, then all items of the next.
 struct Concat {};
-/// When an Interleave ends.
-enum class StopAt : std::uint8_t { first_end, last_end };
+/// When an Interleave ends: when an input ends, when all have, or when each has ended once and those that ended before
+/// the others have begun again. The latter takes inputs that are endless Repeats.
+enum class StopAt : std::uint8_t { first_end, last_end, full_cycle };
 /// Returns one item at a time, from an input chosen at random.
 struct Interleave {
   std::vector<double> weights;  ///< one for each input, above 0; empty: the inputs take turns

@@ -1,7 +1,10 @@
 // Stages that make one iterator of several.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <bit>
 
+#include "levada/base/error.h"
 #include "levada/corpus/permutation.h"
 #include "levada/pipeline/graph_builder.h"
 
@@ -98,11 +101,21 @@ class InterleaveIterator final : public MergingIterator {
   std::optional<Item> make() override {
     while (std::ranges::count(ended_, true) < std::ssize(ended_)) {
       const auto input = weights_.empty() ? next_in_turn() : draw();
-      if (auto item = pull_from(input)) return item;
-      if (operation<Interleave>().stop == StopAt::first_end) break;
+      auto item = pull_from(input);
+      if (item && !is_full_cycle()) return item;
+      if (item || operation<Interleave>().stop == StopAt::first_end) break;
       ended_[input] = true;
     }
     return std::nullopt;
+  }
+
+  /// Whether each input has ended once. One that has begun again has given an item more.
+  bool is_full_cycle() const {
+    if (operation<Interleave>().stop != StopAt::full_cycle) return false;
+    for (std::size_t i = 0; i < inputs_.size(); ++i) {
+      if (!ended_[i] && inputs_[i]->num_passes() == 0) return false;
+    }
+    return true;
   }
 
   std::size_t next_in_turn() {
@@ -162,6 +175,15 @@ StagePtr make_stage(const Concat&, const StagePlace& at) {
   return at.make<ConcatIterator>(at.inputs());
 }
 StagePtr make_stage(const Interleave& interleave, const StagePlace& at) {
+  if (interleave.stop == StopAt::full_cycle) {
+    const Stage& stage = at.builder.context()->stage(at.stage);
+    for (const int input : stage.inputs) {
+      if (!at.builder.is_given(input)) continue;
+      throw InvalidArgument(fmt::format(
+          "stage \"{}\" counts the passes of \"{}\", which another process runs; put it before what is dispatched",
+          stage.name, at.builder.context()->stage(input).name));
+    }
+  }
   return at.make<InterleaveIterator>(at.inputs(), seed_of(at, interleave.seed));
 }
 

@@ -68,6 +68,26 @@ TEST(Interleave, GivesEachItemOnceUntilTheLastEnds) {
   EXPECT_EQ(numbers, numbers_of(from(0, 61)));
 }
 
+TEST(Interleave, BeginsInputsAgainUntilEachHasEndedOnce) {
+  const auto cycle = [](std::vector<Graph> inputs, std::vector<double> weights = {}) {
+    for (auto& input : inputs) input = input.then(Repeat{});
+    return numbers_of(Graph::join(Interleave{.weights = std::move(weights), .stop = StopAt::full_cycle}, inputs));
+  };
+  EXPECT_THAT(cycle({from(0, 4), from(10, 12)}), ElementsAre(0, 10, 1, 11, 2, 10, 3, 11));
+  EXPECT_THAT(cycle({from(0, 4), from(9, 9), from(10, 12)}), ElementsAre(0, 10, 1, 11, 2, 10, 3, 11)) << "one is empty";
+  EXPECT_THAT(cycle({from(0, 0), from(9, 9)}), IsEmpty());
+  EXPECT_THAT(cycle({from(0, 3)}), ElementsAre(0, 1, 2));
+
+  auto numbers = cycle({from(0, 1000), from(1000, 1100)}, {1, 1});
+  EXPECT_EQ(std::ranges::count_if(numbers, [](auto number) { return number < 1000; }), 1000);
+  EXPECT_NEAR(static_cast<double>(numbers.size()), 2000, 200);
+  std::ranges::sort(numbers);
+  EXPECT_EQ(std::ranges::unique(numbers).begin() - numbers.begin(), 1100);
+
+  EXPECT_THAT(refusal([] { Graph::join(Interleave{.stop = StopAt::full_cycle}, {from(0, 1).then(Repeat{2})}); }),
+              HasSubstr("stage \"interleave\": input \"repeat\" is no endless repeat"));
+}
+
 TEST(Interleave, RefusesWeightsThatAreNone) {
   const auto refusal_of = [](std::vector<double> weights) {
     return refusal([&] { Graph::join(Interleave{.weights = std::move(weights)}, {from(0, 1), from(0, 1)}); });

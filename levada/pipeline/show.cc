@@ -64,7 +64,9 @@ Json parameters(const Operation& operation) {
                                [](const Pack& s) { return parameters_of(s); },
                                [&](const Interleave& s) -> Json {
                                  return {{"weights", s.weights},
-                                         {"stop", s.stop == StopAt::first_end ? "first" : "last"},
+                                         {"stop", s.stop == StopAt::first_end  ? "first"
+                                                  : s.stop == StopAt::last_end ? "last"
+                                                                               : "cycle"},
                                          {"seed", or_null(s.seed)}};
                                },
                                [&](const Shuffle& s) -> Json {

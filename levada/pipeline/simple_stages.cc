@@ -125,6 +125,8 @@ class RepeatIterator final : public StageIterator {
   RepeatIterator(GraphContextPtr context, int stage, std::function<StagePtr(std::int64_t)> open)
       : StageIterator(std::move(context), stage, nullptr), open_(std::move(open)) {}
 
+  std::int64_t num_passes() const override { return pass_; }
+
  private:
   std::optional<Item> make() override {
     const auto& times = operation<Repeat>().times;

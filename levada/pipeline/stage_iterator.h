@@ -74,6 +74,9 @@ class StageIterator : public Iterator {
   Cursor save() const final { return Tree::list(entries()); }
   void restore(const Cursor& cursor) final { restore_entries(list_in_cursor(cursor, stage().name)); }
 
+  /// How many times the input of an endless Repeat has ended.
+  virtual std::int64_t num_passes() const { return 0; }
+
   std::vector<Tree> entries() const;
   void restore_entries(std::span<const Tree> entries);
 

@@ -18,12 +18,13 @@ def test_concat_and_interleave_give_all_items() -> None:
     assert list(a.concat(b)) == [0, 1, 2, 3, 4, 10, 11, 12]
     assert list(a.interleave(b)) == [0, 10, 1, 11, 2, 12, 3]
     assert list(a.interleave(b, stop="last")) == [0, 10, 1, 11, 2, 12, 3, 4]
+    assert list(a.interleave(b, stop="cycle")) == [0, 10, 1, 11, 2, 12, 3, 10, 4, 11]
     assert len(a.concat(b)) == len(a.interleave(b, stop="last")) == 8
     with pytest.raises(TypeError):
         len(a.interleave(b))
     with pytest.raises(levada.InvalidArgument, match="it has 1 weights for 2 inputs"):
         a.interleave(b, weights=[1])
-    with pytest.raises(levada.InvalidArgument, match="stop is never; it must be first or last"):
+    with pytest.raises(levada.InvalidArgument, match="stop is never; it must be first, last or cycle"):
         a.interleave(b, stop="never")
 
 
@@ -95,6 +96,8 @@ STAGES_WITH_STATE = {
     "buckets": NUMBERS.shuffle(50).dispatch().bucket_batch(lambda number: number % 17, boundaries=[5, 10], size=4),
     "concat": NUMBERS.concat(levada.Pipeline(range(200)).shuffle(20)).dispatch().map(str, threads=2).shuffle(10),
     "interleave": NUMBERS.dispatch().interleave(levada.Pipeline(range(200)).shard(), weights=[2, 1], stop="last"),
+    "cycle": NUMBERS.interleave(levada.Pipeline(range(70)).shuffle(20), weights=[2, 1], stop="cycle").dispatch(),
+    "cycle behind shards": NUMBERS.shard().interleave(levada.Pipeline(range(70)).shard(), stop="cycle"),
 }
 
 

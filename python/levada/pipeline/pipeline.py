@@ -264,9 +264,15 @@ class Pipeline(Generic[T]):
         name: str | None = None,
     ) -> Pipeline[T]:
         """Yields one item at a time from this or another pipeline, chosen at random by `weights`, in another order each epoch;
-        without weights from all of them in turn. Ends when the first pipeline ends, or with stop="last" when all have
-        ended; until then the choice is among the others. A pipeline that must not end can repeat()."""
-        inputs = (self._stage, *(each._stage for each in others))
+        without weights from all of them in turn. A pipeline that must not end can repeat().
+
+        stop: "first" ends when a pipeline ends, "last" when all have ended; until then the choice is among the others. With
+        "cycle" a pipeline that ends begins again, with the seeds of a further epoch, until each has ended once, so that
+        every item is given at least once and the weights hold to the end."""
+        pipelines = [self, *others]
+        if stop == "cycle":
+            pipelines = [each.repeat() for each in pipelines]
+        inputs = tuple(each._stage for each in pipelines)
         arguments = {"weights": [float(each) for each in weights or ()], "stop": stop, "seed": seed}
         return Pipeline._of(Stage("interleave", name, inputs, arguments))
 

@@ -41,7 +41,8 @@ constexpr EnumName<pipeline::LongDocument> too_long_names[] = {{"cut", pipeline:
                                                                {"error", pipeline::LongDocument::error}};
 
 constexpr EnumName<pipeline::StopAt> stop_names[] = {{"first", pipeline::StopAt::first_end},
-                                                     {"last", pipeline::StopAt::last_end}};
+                                                     {"last", pipeline::StopAt::last_end},
+                                                     {"cycle", pipeline::StopAt::full_cycle}};
 constexpr EnumName<DividesItself> divides_names[] = {
     {"no", DividesItself::no}, {"in parts", DividesItself::in_parts}, {"in turns", DividesItself::in_turns}};
 
