@@ -21,7 +21,7 @@ namespace levada {
 namespace {
 
 /// Messages of a rank that others have not received yet.
-constexpr int window = 64;
+constexpr int reducer_window = 64;
 /// Inputs of a bucket are sent in messages of this size, unless one of them alone is larger.
 constexpr std::size_t message_bytes = std::size_t{4} << 20;
 
@@ -190,7 +190,7 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
   Reducer& reducer_of(const Group& group) {
     const auto found = reducers_.find(group.get());
     if (found != reducers_.end()) return *found->second;
-    auto made = std::make_unique<Reducer>(group, window, options_.timeout, options_.poll);
+    auto made = std::make_unique<Reducer>(group, reducer_window, options_.timeout, options_.poll);
     return *reducers_.emplace(group.get(), std::move(made)).first->second;
   }
 
