@@ -49,12 +49,14 @@ void TransferLoop::open_to_all(std::span<const std::shared_ptr<Channel>> to_all,
   std::size_t incoming = 0;
   for (std::size_t from = 0; from < to_all.size(); ++from) {
     const std::uint64_t bytes = parts_.rows.sent_by[from];
-    const auto own = std::ranges::equal_range(rows, static_cast<int>(from), {}, &ExchangeRow::from);
-    const bool is_sent = static_cast<int>(from) == parts_.engine.info().rank;
+    const auto rank = static_cast<int>(from);
+    const auto begin = std::ranges::lower_bound(rows, rank, {}, &ExchangeRow::from);
+    const auto end = std::ranges::upper_bound(rows, rank, {}, &ExchangeRow::from);
+    const bool is_sent = rank == parts_.engine.info().rank;
     const std::size_t first = incoming;
-    if (!is_sent) incoming += own.size();
+    if (!is_sent) incoming += static_cast<std::size_t>(end - begin);
     if (bytes == 0) continue;
-    if (is_sent) add_send({own.begin(), own.end()}, here, to_all[from]);
+    if (is_sent) add_send({begin, end}, here, to_all[from]);
     else receives_.push_back({to_all[from], 0, bytes, first, incoming});
   }
 }
