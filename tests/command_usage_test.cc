@@ -1,6 +1,7 @@
 // What the command says to arguments and data that are not as they should be, and its smaller subcommands.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -193,7 +194,7 @@ TEST(CommandPlan, ComparesReadersOnHostsThatNobodyHas) {
 
 TEST(CommandPlan, RefusesHostsThatCannotBe) {
   expect_refusal({"plan", "--hosts", "64"}, 2, "--hosts is '64'; write hosts and the ranks on each as 64x8");
-  expect_refusal({"plan", "--hosts", ""}, 2, "--hosts is ''");
+  expect_refusal({"plan", "--hosts", ""}, 2, "--hosts: the value is empty");
   expect_refusal({"plan", "--hosts", "64x8", "--link", "100"}, 2, "--link is '100'; write a speed as 100Gb/s");
   expect_refusal({"plan", "--hosts", "2x2", "--mesh", "dp=2"}, 2, "has 2 ranks, but this job has 4");
   expect_refusal({"plan", "--link", "100Gb/s"}, 2, "--link requires --hosts");
@@ -259,6 +260,35 @@ TEST(CommandUsage, RefusesAnEmptyValueInsteadOfTakingTheNextOptionForIt) {
   const auto outcome = run({"inspect", "--text-field=", "--json", "x.jsonl"});
   EXPECT_EQ(outcome.status, 2);
   EXPECT_THAT(outcome.err, HasSubstr("--text-field= has no value"));
+  for (const std::string option : {"--mesh", "--steps", "--load-state", "--cache-size", "--seed", "--depth"}) {
+    expect_feed_refusal({option, ""}, 2, option + ": the value is empty");
+  }
+  expect_refusal({"feed", "", "--seq", "8"}, 2, "PATH: the value is empty");
+  expect_refusal({"cache", "--prune", "--cache-size", ""}, 2, "--cache-size: the value is empty");
+}
+
+TEST(CommandUsage, ReadsDecimalNumbersAlone) {
+  const auto outcome = run({"feed", corpus(), "--batch", "02", "--seq", "0100", "--steps", "010", "--json"});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  const auto report = Json::parse(outcome.out);
+  EXPECT_EQ(report.at("seq"), 100);
+  EXPECT_EQ(report.at("batch"), 2);
+  EXPECT_EQ(report.at("steps"), 10);
+  expect_feed_refusal({"--steps", "99999999999999999999"}, 2, "--steps: 99999999999999999999 is out of range");
+  expect_feed_refusal({"--steps", "0x10"}, 2, "--steps: 0x10 is not a whole number");
+  expect_feed_refusal({"--seed", "-1"}, 2, "--seed: -1 is not a whole number from 0 on");
+  expect_feed_refusal({"--compute-ms", "nan"}, 2, "--compute-ms is nan");
+}
+
+TEST(CommandUsage, ReplacesNoDeviceNoPipeAndNothingThatIsRead) {
+  const auto pipe = scratch() + "/pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  for (const std::string option : {"--report", "--trace", "--save-state", "--metrics"}) {
+    expect_feed_refusal({option, pipe}, 2, option + " " + pipe + " is a device or a pipe");
+    expect_feed_refusal({option, corpus()}, 2, option + " " + corpus() + " is a file that is read");
+  }
+  expect_feed_refusal({"--report", scratch() + "/./x2", "--save-state", scratch() + "/x2"}, 2,
+                      "--report and --save-state both name");
 }
 
 }  // namespace

@@ -118,6 +118,17 @@ const std::string* option_without_value(const std::vector<std::string>& argument
   return found == arguments.end() ? nullptr : &*found;
 }
 
+/// An option that is given an empty value, as by "$UNSET", would keep its default.
+void refuse_empty_values(CLI::App& app) {
+  const auto check = [](const std::string& value) {
+    return std::string(value.empty() ? "the value is empty; give one, or leave the option out" : "");
+  };
+  for (auto* option : app.get_options()) {
+    if (option->get_items_expected_max() > 0) option->check(check);
+  }
+  for (auto* subcommand : app.get_subcommands({})) refuse_empty_values(*subcommand);
+}
+
 /// Parses the arguments; an exit status where that is all there is to do.
 std::optional<int> parse(CLI::App& app, const Invocation& invocation) {
   if (invocation.arguments.empty()) {
@@ -153,6 +164,7 @@ int run_arguments(Invocation invocation, const Program& program, const AddSubcom
   app.require_subcommand(1);
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);  // a later option overrides
   add(app, invocation);
+  refuse_empty_values(app);
   if (const auto status = parse(app, invocation)) return *status;
   return status_of(invocation.action, [&](ErrorKind kind, const std::string& message, int) {
     report_early_error(app, invocation.arguments, kind, message);

@@ -3,9 +3,13 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <charconv>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <system_error>
+#include <type_traits>
 #include <vector>
 
 #include "levada/cli/cli.h"
@@ -42,10 +46,36 @@ using AddSubcommands = std::function<void(CLI::App& app, Invocation& invocation)
 int run_program(int argc, const char* const* argv, Extensions extensions, const Program& program,
                 const AddSubcommands& add);
 
+/// Refuses what is no whole number in the range of Value. CLI11 takes a leading 0 for an octal number, and gives the
+/// nearest number for one out of range.
+template <typename Value>
+CLI::Validator decimal() {
+  const auto normalize = [](std::string& text) -> std::string {
+    Value value{};
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error == std::errc::result_out_of_range) return text + " is out of range";
+    if (error != std::errc() || end != text.data() + text.size()) {
+      return text + (std::is_unsigned_v<Value> ? " is not a whole number from 0 on" : " is not a whole number");
+    }
+    text = std::to_string(value);
+    return {};
+  };
+  return {[normalize](std::string& text) { return text.empty() ? std::string() : normalize(text); }, ""};
+}
+
 /// An option with a value, whose default the help shows.
 template <typename Value>
-void add_option(CLI::App& command, const char* name, Value& value, const char* type, const char* text) {
-  command.add_option(name, value, text)->type_name(type)->capture_default_str();
+CLI::Option* add_option(CLI::App& command, const char* name, Value& value, const char* type, const char* text) {
+  auto* option = command.add_option(name, value, text)->type_name(type)->capture_default_str();
+  if constexpr (std::is_integral_v<Value>) option->transform(decimal<Value>());
+  return option;
+}
+
+/// The same of a whole number that need not be given; the help shows no default.
+template <typename Number>
+void add_number(CLI::App& command, const char* name, Number& value, const char* type, const char* text) {
+  using Value = std::decay_t<decltype(*std::optional(value))>;
+  command.add_option(name, value, text)->type_name(type)->transform(decimal<Value>());
 }
 
 /// Thrown if the reader of standard output has closed it: the command ends quietly.
@@ -54,8 +84,17 @@ struct OutputClosed {};
 /// Writes all of `text` to standard output. Throws EngineError if it cannot be written, OutputClosed if its reader has
 /// closed it.
 void print(std::string_view text);
-/// Throws InvalidArgument, naming the option, where the file cannot be written. Leaves no file.
-void check_writable(std::string_view option, const std::string& path);
+/// A file that an option names to be written.
+struct OutputFile {
+  std::string_view option;
+  std::string path;
+};
+/// Throws InvalidArgument, naming the option, where a file cannot be written, is there and not a regular file (a
+/// device, a pipe), or is the same as another one or as one of `inputs`, which is called only where a file is there.
+/// Leaves no file.
+void check_outputs(
+    const std::vector<OutputFile>& outputs,
+    const std::function<std::vector<std::string>()>& inputs = [] { return std::vector<std::string>(); });
 /// How standard output is marked up.
 report::Style output_style();
 

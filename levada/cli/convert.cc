@@ -162,7 +162,7 @@ void add_convert(CLI::App& app, Invocation& invocation) {
   add_option(*command, "--dtype", arguments->dtype, "TYPE", "Of a token: auto, uint8, uint16, int16, int32, int64");
   command->add_flag("--append-eod", arguments->append_eod, "End each document with a token; --eod says which");
   add_text_options(*command, arguments->text);
-  command->add_option("--threads", arguments->threads, "Tokenize with N threads [one a core]")->type_name("N");
+  add_number(*command, "--threads", arguments->threads, "N", "Tokenize with N threads [one a core]");
   command->add_flag("--overwrite", arguments->overwrite, "Replace a data set that is there already");
   command->add_flag("--json", arguments->json, "Print one JSON object");
   command->footer(

@@ -66,7 +66,7 @@ void add_data_options(CLI::App& command, DataArguments& arguments) {
           "('*.jsonl'), or mix.json alone")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   add_files_from(command, arguments.files_from);
-  command.add_option("--steps", arguments.steps, "At most so many steps [all]")->type_name("N");
+  add_number(command, "--steps", arguments.steps, "N", "At most so many steps [all]");
   add_option(command, "--epochs", arguments.epochs, "E", "Times to go through the data; 0: without end");
   add_option(command, "--tail", arguments.tail, "HOW", "A last round that the data does not fill: drop, pad or short");
   command
@@ -74,17 +74,13 @@ void add_data_options(CLI::App& command, DataArguments& arguments) {
                   "Divide the samples of each step over dp ranks so that their work is "
                   "equal: tokens, flops or 'flops(hidden=N)'")
       ->type_name("COST");
-  command
-      .add_option("--max-tokens", arguments.max_tokens,
-                  "Divide a rank's samples over micro-batches of at most N tokens")
-      ->type_name("N");
+  add_number(command, "--max-tokens", arguments.max_tokens, "N",
+             "Divide a rank's samples over micro-batches of at most N tokens");
   command
       .add_option("--counts", arguments.counts, "Samples of each rank and step: equal or free [free with --max-tokens]")
       ->type_name("HOW");
-  command
-      .add_option("--max-delay", arguments.max_delay,
-                  "Let a sample that alone would make a step long wait up to N steps for others like it")
-      ->type_name("N");
+  add_number(command, "--max-delay", arguments.max_delay, "N",
+             "Let a sample that alone would make a step long wait up to N steps for others like it");
   add_option(command, "--micro-order", arguments.micro_order, "HOW", "Of micro-batches: as-read, long-first or paired");
   command.add_flag("--shuffle", arguments.shuffle, "Another order of samples every epoch");
   add_option(command, "--seed", arguments.seed, "S", "Of the shuffle");

@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 
+#include <cmath>
 #include <cstdlib>
+#include <filesystem>
 #include <iterator>
 #include <optional>
 
@@ -11,8 +13,10 @@
 #include "levada/cli/file_list.h"
 #include "levada/cli/metrics_exporter.h"
 #include "levada/cli/state.h"
+#include "levada/corpus/paths.h"
 #include "levada/engine/inproc/inproc.h"
 #include "levada/launch/launch.h"
+#include "levada/sources/file.h"
 
 namespace levada::cli {
 namespace {
@@ -38,11 +42,29 @@ void check_state(const FeedArguments& arguments) {
   }
 }
 
+/// The files of this machine that are read, as far as arguments name them. A state may be replaced by a later one.
+std::vector<std::string> files_read(const FeedArguments& arguments) {
+  std::vector<std::string> local = arguments.paths;
+  std::erase_if(local, is_url);
+  auto files = local.empty() ? local : expand_paths(local, arguments.extensions.formats);
+  for (std::size_t i = files.size(); i-- > 0;) {
+    const std::filesystem::path path(files[i]);
+    for (const auto* end : {".bin", ".idx"}) files.push_back(std::filesystem::path(path).replace_extension(end));
+  }
+  files.insert(files.end(), {arguments.files_from, arguments.text.tokenizer, arguments.chat_template});
+  return files;
+}
+
 /// Only in one process: another would find the file being written.
 void check_files(const FeedArguments& arguments, int ranks) {
-  if (!arguments.save_state.empty()) check_writable("--save-state", arguments.save_state);
-  check(arguments.history);
-  if (!arguments.metrics.empty()) check(MetricsTarget::parse(arguments.metrics), ranks);
+  auto outputs = outputs_of(arguments.history);
+  if (!arguments.save_state.empty()) outputs.push_back({"--save-state", arguments.save_state});
+  if (!arguments.metrics.empty()) {
+    const auto target = MetricsTarget::parse(arguments.metrics);
+    check(target, ranks);
+    if (!target.port) outputs.push_back({"--metrics", target.path});
+  }
+  check_outputs(outputs, [&] { return files_read(arguments); });
 }
 
 void check(const FeedArguments& arguments) {
@@ -54,7 +76,8 @@ void check(const FeedArguments& arguments) {
     throw InvalidArgument(fmt::format("--timeout is {}; nothing comes in no time", arguments.timeout));
   }
   check_data_options(arguments);
-  if (arguments.compute_ms < 0) throw InvalidArgument(fmt::format("--compute-ms is {}", arguments.compute_ms));
+  if (!(arguments.compute_ms >= 0) || std::isinf(arguments.compute_ms))
+    throw InvalidArgument(fmt::format("--compute-ms is {}", arguments.compute_ms));
   check_tail(arguments);
   check_state(arguments);
 }
@@ -154,14 +177,14 @@ int run_feed(FeedArguments arguments, const Invocation& invocation) {
 void add_options(CLI::App& command, FeedArguments& arguments) {
   add_job_options(command, arguments.job);
   add_data_options(command, arguments);
-  command.add_option("--skip", arguments.skip, "Rounds to leave out at the start")->type_name("N");
+  add_number(command, "--skip", arguments.skip, "N", "Rounds to leave out at the start");
   command.add_flag("--eval", arguments.eval, "Every sample exactly once: --tail short, one epoch");
   command.add_option("--load-state", arguments.load_state, "Go on where this state was saved")->type_name("FILE");
   command.add_flag("--resume-weights", arguments.resume_weights,
                    "From there on, mix by weights other than the state's");
   command.add_option("--save-state", arguments.save_state, "Save the state at the end, also on SIGTERM")
       ->type_name("FILE");
-  command.add_option("--every", arguments.save_every, "Save it every N steps too")->type_name("N");
+  add_number(command, "--every", arguments.save_every, "N", "Save it every N steps too");
   command.add_option("--report", arguments.history.report, "Write a page that shows where time went")
       ->type_name("FILE.html");
   command.add_option("--trace", arguments.history.trace, "Write what happened when, for Perfetto")
@@ -172,8 +195,7 @@ void add_options(CLI::App& command, FeedArguments& arguments) {
           "Export numbers while it runs, for Prometheus: where to listen, each further rank of a host one port on, or "
           "a file")
       ->type_name("[HOST:]PORT|FILE");
-  command.add_option("--depth", arguments.depth, "Batches a rank may be behind its reader [two more than pp]")
-      ->type_name("N");
+  add_number(command, "--depth", arguments.depth, "N", "Batches a rank may be behind its reader [two more than pp]");
   add_option(command, "--engine", arguments.engine, "NAME", "How bytes cross: shm (processes) or inproc (threads)");
   add_option(command, "--access", arguments.access, "HOW", "How ranks see batches: read_only (no copy) or copy");
   add_option(command, "--timeout", arguments.timeout, "TIME",

@@ -6,7 +6,6 @@
 
 #include "levada/base/atomic_file.h"
 #include "levada/base/error.h"
-#include "levada/cli/command.h"
 #include "levada/engine/collect.h"
 #include "levada/report/history.h"
 #include "levada/report/trace_json.h"
@@ -26,12 +25,11 @@ void write_file(std::string_view what, const std::string& path, std::string_view
 
 }  // namespace
 
-void check(const HistoryFiles& files) {
-  if (files.wanted() && files.report == files.trace) {
-    throw InvalidArgument(fmt::format("--report and --trace both name {}", files.report));
-  }
-  if (!files.report.empty()) check_writable("--report", files.report);
-  if (!files.trace.empty()) check_writable("--trace", files.trace);
+std::vector<OutputFile> outputs_of(const HistoryFiles& files) {
+  std::vector<OutputFile> outputs;
+  if (!files.report.empty()) outputs.push_back({"--report", files.report});
+  if (!files.trace.empty()) outputs.push_back({"--trace", files.trace});
+  return outputs;
 }
 
 TraceLog make_trace_log(int ranks) {

@@ -7,6 +7,7 @@
 
 #include "levada/base/deadline.h"
 #include "levada/base/trace.h"
+#include "levada/cli/command.h"
 #include "levada/engine/engine.h"
 #include "levada/report/page.h"
 
@@ -20,8 +21,8 @@ struct HistoryFiles {
   bool wanted() const { return !report.empty() || !trace.empty(); }
 };
 
-/// Throws InvalidArgument, naming the option, where a file cannot be written. Leaves no file.
-void check(const HistoryFiles& files);
+/// The files, by the options that name them.
+std::vector<OutputFile> outputs_of(const HistoryFiles& files);
 
 /// Bounded so that rank 0 can hold those of all ranks.
 TraceLog make_trace_log(int ranks);

@@ -132,7 +132,7 @@ MetricsTarget MetricsTarget::of(const EngineInfo& info) const {
 }
 
 void check(const MetricsTarget& target, int ranks) {
-  if (!target.port) return check_writable("--metrics", target.path);
+  if (!target.port) return check_outputs({{"--metrics", target.path}});
   if (*target.port < 1 || *target.port > max_port - (ranks - 1)) {
     throw InvalidArgument(
         fmt::format("--metrics {}: ports are from 1 to {}, and each rank of a host takes one from there on",

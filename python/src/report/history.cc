@@ -163,7 +163,7 @@ void bind_history(nb::module_& module) {
   module.def(
       "check_history_files",
       [](const std::string& page, const std::string& trace_file) {
-        cli::check({.report = page, .trace = trace_file, .tell = false});
+        cli::check_outputs(cli::outputs_of({.report = page, .trace = trace_file}));
       },
       nb::arg("page"), nb::arg("trace_file"), "Raises InvalidArgument where a file cannot be written.");
 }
