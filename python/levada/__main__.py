@@ -7,7 +7,9 @@ import argparse
 import sys
 
 from levada import _levada
+from levada.base.errors import InvalidArgument
 from levada.cli.feed import feed, names_callable
+from levada.cli.output import Parser
 from levada.corpus.parquet import FORMATS
 from levada.corpus.storage import REMOTE
 from levada.corpus.tokenizers import open_tokenizer
@@ -15,7 +17,7 @@ from levada.corpus.tokenizers import open_tokenizer
 
 def run(arguments: list[str]) -> int:
     """`levada run -n 4 script.py [ARGS]`: starts ranks on this machine and waits for them."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="levada run",
         description="Start ranks of a Python script on this machine; each joins the job by itself.",
         epilog="Example: levada run -n 4 train.py --epochs 3",
@@ -24,9 +26,13 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("-m", "--module", action="store_true", help="SCRIPT is a module, as with python -m")
     parser.add_argument("script", metavar="SCRIPT")
     parser.add_argument("arguments", metavar="ARGS", nargs=argparse.REMAINDER)
-    parsed = parser.parse_args(arguments)
-    if not 1 <= parsed.ranks <= 256:
-        parser.error(f"-n is {parsed.ranks}; it must be from 1 to 256")
+    try:
+        parsed = parser.parse_args(arguments)
+        if not 1 <= parsed.ranks <= 256:
+            parser.error(f"-n is {parsed.ranks}; it must be from 1 to 256")
+    except InvalidArgument as error:
+        _levada.report_error(type(error).__name__, str(error), -1)
+        return 2
     script = ["-m", parsed.script] if parsed.module else [parsed.script]
     status, message = _levada.run_local(parsed.ranks, [sys.executable, *script, *parsed.arguments])
     if message:

@@ -145,3 +145,34 @@ def test_run_tells_what_it_takes(tmp_path: pathlib.Path) -> None:
     assert "Example" in run(tmp_path, "run", "--help").stdout
     assert run(tmp_path, "nonsense").returncode == 2
     assert "levada" in run(tmp_path, "--version").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--ste", "2"], "unrecognized arguments: --ste 2"),
+        (["--iterate", "never"], "argument --iterate: invalid choice: 'never'"),
+        (["--mesh", ""], "--mesh has no value"),
+        (["--trace="], "--trace= has no value"),
+        (["--report", "."], "--report . is a directory"),
+        (["--report", "same", "--trace", "./same"], "--report and --trace both name ./same"),
+        (["--metrics", "."], "--metrics . cannot be written"),
+    ],
+)
+def test_wrong_arguments_are_one_sentence(tmp_path: pathlib.Path, arguments: list[str], sentence: str) -> None:
+    ran = run(tmp_path, "feed", "loaders:Dataset.split", *arguments)
+    assert ran.returncode == 2 and ran.stdout == ""
+    assert ran.stderr.startswith(f"levada: {sentence}") and ran.stderr.count("\n") == 1
+    ran = run(tmp_path, "run", "-n", "0", "script.py")
+    assert (ran.returncode, ran.stderr) == (2, "levada: -n is 0; it must be from 1 to 256; see levada run --help\n")
+
+
+def test_a_report_that_nobody_reads_or_that_has_no_room_is_no_traceback(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "loaders.py").write_text(LOADERS)
+    command = f"{sys.executable} -m levada feed loaders:Dataset.split --mesh dp=2"
+    for redirected, status, errors in (
+        (f"{command} | true; exit ${{PIPESTATUS[0]}}", 141, ""),
+        (f"{command} > /dev/full", 1, "levada: cannot write to standard output: No space left on device\n"),
+    ):
+        ran = subprocess.run(["bash", "-c", redirected], capture_output=True, text=True, timeout=60, cwd=tmp_path)
+        assert (ran.returncode, ran.stderr) == (status, errors)

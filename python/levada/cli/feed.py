@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
+import itertools
 import json
 import os
 import re
@@ -16,6 +17,7 @@ from levada import _levada
 from levada._levada import Digests, Membership, Mesh
 from levada.base.errors import EngineError, Error, InvalidArgument, SourceError
 from levada.cli.metrics import check_metrics, start_metrics
+from levada.cli.output import Parser, write
 from levada.feed.feed import Feed
 from levada.feed.history import rank_report
 from levada.feed.readers import ITERATE
@@ -37,8 +39,8 @@ def names_callable(arguments: list[str]) -> bool:
 
 def feed(arguments: list[str]) -> int:
     """Runs it, as a rank of a job or with ranks of its own. Returns the exit status."""
-    options = _parse(arguments)
     try:
+        options = _parse(arguments)
         place = _levada.place()
         if place is None or place[0] == 0:
             _levada.check_history_files(options.report, options.trace)
@@ -63,7 +65,7 @@ def feed(arguments: list[str]) -> int:
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="levada feed",
         description="Feed the batches of an iterable to every rank of a mesh: as a rank of a launched job (torchrun, "
         "SLURM, MPI), else with ranks of its own on this machine.",
@@ -87,6 +89,9 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--trace", default="", metavar="FILE.json", help="write what happened when, for Perfetto")
     parser.add_argument("--metrics", default="", metavar="[HOST:]PORT|FILE", help="export numbers while it runs")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    for before, argument in itertools.pairwise(["", *arguments]):
+        if not argument or (argument.startswith("--") and argument.endswith("=")):
+            parser.error(f"{argument or before} has no value; give one, or leave the option out")
     return parser.parse_args(arguments)
 
 
@@ -134,7 +139,7 @@ def _feed_as_rank(options: argparse.Namespace, mesh: Mesh) -> int:
     _check_peers(mesh, options, ranks)
     if job.rank == 0:
         report = _report(job, mesh, options, passing, ranks)
-        print(json.dumps(report) if options.json else _text(options, report), flush=True)
+        write(json.dumps(report) if options.json else _text(options, report))
     return 0
 
 

@@ -19,8 +19,8 @@ def check_metrics(target: str, ranks: int) -> None:
     """Raises InvalidArgument if there are fewer ports than ranks, or if the file's folder cannot be written to."""
     address = address_of(target)
     if address is None:
-        folder = pathlib.Path(target).absolute().parent
-        if not os.access(folder, os.W_OK) or pathlib.Path(target).is_dir():
+        path = pathlib.Path(target)
+        if not os.access(path.absolute().parent, os.W_OK) or (path.exists() and not path.is_file()):
             raise InvalidArgument(f"--metrics {target} cannot be written; name a file in a folder that can be")
     elif not 1 <= address[1] <= _MAX_PORT - (ranks - 1):
         raise InvalidArgument(

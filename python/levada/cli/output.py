@@ -1,0 +1,33 @@
+"""What the commands written in Python have in common: how they parse arguments and write to standard output."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from typing import Any, NoReturn
+
+from levada.base.errors import EngineError, InvalidArgument
+
+
+class Parser(argparse.ArgumentParser):
+    """Takes options by their whole names, and raises InvalidArgument where arguments are wrong."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(allow_abbrev=False, **options)
+
+    def error(self, message: str) -> NoReturn:
+        raise InvalidArgument(f"{message}; see {self.prog} --help")
+
+
+def write(text: str) -> None:
+    """Writes a line to standard output. Raises EngineError if that fails; ends the process by SIGPIPE where nobody reads."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGPIPE)
+    except OSError as error:
+        sys.stdout = None  # or Python would try again at its exit
+        raise EngineError(f"cannot write to standard output: {error.strerror}") from None
