@@ -61,14 +61,18 @@ TEST(Paths, TakesAllFilesBelowAFolder) {
   EXPECT_THAT(expanded(dir, {"a/*"}), ElementsAre("a/b/y.txt", "a/readme.md", "a/z.bin"));
 }
 
-TEST(Paths, LeavesOutTheExcludedFolderHoweverItIsNamed) {
+TEST(Paths, LeavesOutTheEntriesOfTheTokenCacheAloneHoweverItsFolderIsNamed) {
   const SomeFiles dir;
+  const auto entry = dir.write("a/b/web.jsonl-0123456789abcdef.bin", "x");
   std::filesystem::create_directory_symlink(dir.file("a/b"), dir.file("a/link"));
-  for (const auto* excluded : {"a/b", "a/link", "a/../a/b"}) {
-    EXPECT_THAT(expand_paths({dir.file("a")}, {}, dir.file(excluded)), ElementsAre(dir.file("a/z.bin"))) << excluded;
+  for (const auto* cache : {"a/b", "a/link", "a/../a/b"}) {
+    EXPECT_THAT(expand_paths({dir.file("a")}, {}, dir.file(cache)),
+                ElementsAre(dir.file("a/b/y.txt"), dir.file("a/z.bin")))
+        << cache;
   }
   EXPECT_THAT(expand_paths({dir.file("a")}, {}, dir.file("absent")),
-              ElementsAre(dir.file("a/b/y.txt"), dir.file("a/z.bin")));
+              ElementsAre(entry, dir.file("a/b/y.txt"), dir.file("a/z.bin")));
+  EXPECT_THAT(expand_paths({entry}, {}, dir.file("a/b")), ElementsAre(entry));
 }
 
 TEST(Paths, ReadsAFolderOnceHoweverManyLinksLeadThere) {

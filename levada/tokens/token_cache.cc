@@ -36,7 +36,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view uses_prefix = "in-use-", lock_name = "lock";
+constexpr std::string_view uses_prefix = "in-use-", uses_pattern = "XXXXXX", lock_name = "lock";
 
 void add_file(const std::string& path, Digest& digest) {
   const auto file = open_file(path);
@@ -66,22 +66,6 @@ std::string key_of(const std::string& place, const File& file, const TokenizeTex
     digest.update(part);
   }
   return digest.hex();
-}
-
-/// A name that people recognize, of characters that no shell minds.
-std::string entry_name(const std::string& path, const std::string& key) {
-  auto name = fs::path(path).filename().string().substr(0, 48);
-  for (char& c : name) {
-    const bool is_plain = std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '-' || c == '_' || c == '.';
-    if (!is_plain) c = '_';
-  }
-  if (name.starts_with('.')) name.front() = '_';
-  return fmt::format("{}-{}", name, key.substr(0, 16));
-}
-
-void remove_quietly(const std::string& path) {
-  std::error_code error;
-  fs::remove(path, error);
 }
 
 /// Held while an entry is found and noted as in use, or alone while entries are removed.
@@ -114,10 +98,14 @@ std::uint64_t half_of_file_system(const std::string& dir) {
   return error ? std::uint64_t{100} << 30 : space.capacity / 2;
 }
 
-/// Removes a list of entries in use unless it is locked: the last process that had it open has ended.
+bool is_list(const std::string& name) {
+  return name.starts_with(uses_prefix) && name.size() == uses_prefix.size() + uses_pattern.size();
+}
+
+/// Removes this user's list of entries in use unless it is locked: the last process that had it open has ended.
 bool remove_list_if_ended(const std::string& path) {
   const UniqueFd fd(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
-  return fd && ::flock(fd.get(), LOCK_EX | LOCK_NB) == 0 && ::unlink(path.c_str()) == 0;
+  return fd && is_own(fd.get()) && ::flock(fd.get(), LOCK_EX | LOCK_NB) == 0 && ::unlink(path.c_str()) == 0;
 }
 
 /// Returns the names of the entries that some process has in use, and removes the lists of processes that have ended.
@@ -127,7 +115,7 @@ std::set<std::string> entries_in_use(const std::string& dir) {
   std::error_code error;
   for (const auto& file : fs::directory_iterator(dir, error)) {
     const auto path = file.path().string();
-    if (!file.path().filename().string().starts_with(uses_prefix) || remove_list_if_ended(path)) continue;
+    if (!is_list(file.path().filename().string()) || remove_list_if_ended(path)) continue;
     const auto list = read_own(path);
     if (!list) {
       if (fs::symlink_status(path, error).type() == fs::file_type::not_found) continue;  // Its process has just ended.
@@ -147,21 +135,19 @@ std::set<std::string> entries_in_use(const std::string& dir) {
 
 void remove_entry(const std::string& prefix) {
   // The .json first: without it the others are not an entry.
-  for (const char* extension : {".json", ".idx", ".bin"}) remove_quietly(prefix + extension);
+  for (const char* extension : {".json", ".idx", ".bin"}) remove_own(prefix + extension);
 }
 
-/// Removes what is left of entries that are not whole, are damaged or of another version, unless a process makes or
-/// uses them.
+/// Removes what is left of this user's entries that are not whole, are damaged or of another version, unless a process
+/// makes or uses them.
 void remove_unreadable(const std::string& dir) {
   const auto in_use = entries_in_use(dir);
   std::set<std::string> prefixes;
   std::error_code error;
   for (const auto& file : fs::directory_iterator(dir, error)) {
-    const auto extension = file.path().extension();
-    const bool is_entry = extension == ".bin" || extension == ".idx" || extension == meta_extension;
-    if (is_entry && !in_use.contains(file.path().stem().string())) {
-      prefixes.insert((file.path().parent_path() / file.path().stem()).string());
-    }
+    const auto name = file.path().filename().string();
+    const std::string entry(entry_of_file(name));
+    if (!entry.empty() && !in_use.contains(entry)) prefixes.insert((fs::path(dir) / entry).string());
   }
   for (const auto& prefix : prefixes) {
     if (CacheEntryMeta::read(meta_path(prefix))) continue;
@@ -216,11 +202,12 @@ std::vector<TokenCacheEntry> read_entries(const std::string& dir) {
   std::vector<TokenCacheEntry> entries;
   std::error_code error;
   for (const auto& file : fs::directory_iterator(dir, error)) {
-    if (file.path().extension() != meta_extension) continue;
+    const auto file_name = file.path().filename().string();
+    std::string name(entry_of_file(file_name));
+    if (name.empty() || file.path().extension() != meta_extension) continue;
     const auto meta = CacheEntryMeta::read(file.path().string());
     struct stat status {};
     if (!meta || ::stat(file.path().c_str(), &status) != 0) continue;
-    auto name = file.path().stem().string();
     const bool is_used = in_use.contains(name);
     entries.push_back({.prefix = (fs::path(dir) / name).string(),
                        .source = meta->source,
@@ -289,7 +276,7 @@ TokenCache::~TokenCache() {
 void TokenCache::note_use(const std::string& prefix) {
   const std::lock_guard lock(mutex_);
   if (!uses_) {
-    auto path = (fs::path(dir_) / fmt::format("{}XXXXXX", uses_prefix)).string();
+    auto path = (fs::path(dir_) / fmt::format("{}{}", uses_prefix, uses_pattern)).string();
     uses_ = UniqueFd(::mkostemp(path.data(), O_CLOEXEC | O_APPEND));
     uses_path_ = std::move(path);
     if (!uses_ || ::flock(uses_.get(), LOCK_EX) != 0) {
@@ -458,7 +445,7 @@ std::vector<TokenCacheEntry> TokenCache::entries() const {
 
 std::vector<TokenCacheEntry> TokenCache::prune(std::uint64_t max_bytes) {
   const auto lock = lock_folder(dir_, LOCK_EX);
-  AtomicFile::remove_abandoned(dir_, "");
+  AtomicFile::remove_abandoned(dir_, [](std::string_view name) { return !entry_of_file(name).empty(); });
   auto left = read_entries(dir_);
   std::uint64_t bytes = 0;
   for (const auto& entry : left) bytes += entry.bytes;

@@ -77,8 +77,9 @@ class TokenCache {
   /// Returns all entries, the most recently used first.
   std::vector<TokenCacheEntry> entries() const;
   /// Evicts the least recently used entries that are not in use until at most `max_bytes` remain; also removes the
-  /// leftovers of killed processes and entries of another version. Returns the evicted entries. Throws SourceError,
-  /// and evicts nothing, if a process's list of entries in use cannot be read.
+  /// leftovers of killed processes and entries of another version. Leaves files with names that no entry makes, and
+  /// those of other users. Returns the evicted entries. Throws SourceError, and evicts nothing, if a process's list of
+  /// entries in use cannot be read.
   std::vector<TokenCacheEntry> prune(std::uint64_t max_bytes);
   /// Reads all of an entry. Throws SourceError if it is damaged.
   void check(const TokenCacheEntry& entry) const;
