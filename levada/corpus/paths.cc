@@ -43,18 +43,17 @@ std::vector<std::string> matches_of(const std::string& pattern) {
   return matches;
 }
 
-/// Without each .idx whose .bin is there, too.
-void drop_indexes(std::vector<std::string>& sorted) {
-  const auto has_data = [&](const std::string& path) {
-    return path.ends_with(".idx") && std::ranges::binary_search(sorted, path.substr(0, path.size() - 4) + ".bin");
-  };
-  std::vector<std::string> kept;
-  std::ranges::remove_copy_if(sorted, std::back_inserter(kept), has_data);
-  sorted = std::move(kept);
-}
-
 bool is_data(const std::string& path, std::span<const TextFormat> formats) {
   return is_text(path, formats) || path.ends_with(".bin");
+}
+
+/// Leaves out each .idx, and each prefix of a .bin and .idx, whose .bin is among the files: that names the same tokens.
+void drop_names_of_same_tokens(std::vector<std::string>& files, std::span<const TextFormat> formats) {
+  const std::set<std::string> all(files.begin(), files.end());
+  std::erase_if(files, [&](const std::string& path) {
+    const auto prefix = path.ends_with(".idx") ? path.substr(0, path.size() - 4) : path;
+    return !is_data(path, formats) && all.contains(prefix + ".bin");
+  });
 }
 
 /// All data files below a folder, each once: a folder that can be reached by several ways, by symbolic links, is read
@@ -144,7 +143,6 @@ class UrlExpander {
     auto matches = list_(url);
     if (matches.empty()) throw SourceError(fmt::format("no file matches {}", printable(url)));
     std::ranges::sort(matches);
-    drop_indexes(matches);
     std::vector<std::string> files;
     for (const auto& match : matches) append(files, match.ends_with('/') ? files_below(match) : std::vector{match});
     return files;
@@ -195,9 +193,9 @@ std::vector<std::string> expand_paths(const std::vector<std::string>& paths, std
     }
     auto matches = matches_of(path);
     if (matches.empty()) throw SourceError(fmt::format("no file matches {}", printable(path)));
-    drop_indexes(matches);
     for (const auto& match : matches) append(files, files_at(match, formats, token_cache));
   }
+  drop_names_of_same_tokens(files, formats);
   return files;
 }
 

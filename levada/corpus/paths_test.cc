@@ -31,6 +31,15 @@ std::string fault_of_file(const ScratchDir& dir, const std::string& name) {
   return "no fault";
 }
 
+/// What expand_paths() makes of a URL, where these are what is listed.
+std::vector<std::string> expand_url(const std::string& url,
+                                    const std::map<std::string, std::vector<std::string>>& listed) {
+  return expand_paths({url}, {}, {}, [&](const std::string& asked) {
+    const auto found = listed.find(asked);
+    return found == listed.end() ? std::vector<std::string>() : found->second;
+  });
+}
+
 /// A folder with some of everything.
 class SomeFiles : public ScratchDir {
  public:
@@ -46,6 +55,23 @@ class SomeFiles : public ScratchDir {
 TEST(Paths, LeavesNamesAsTheyAreInTheirOrder) {
   EXPECT_THAT(expand_paths({"b.txt", "a.txt", "no such file.jsonl", "b.txt"}),
               ElementsAre("b.txt", "a.txt", "no such file.jsonl", "b.txt"));
+}
+
+TEST(Paths, TakesAPairOfFilesOnceHoweverItsFilesAreNamed) {
+  for (const std::string at : {"", "data/", "s3://b/"}) {
+    const auto named = [&](std::vector<std::string> names) {
+      for (auto& name : names) name = at + name;
+      return names;
+    };
+    EXPECT_EQ(expand_paths(named({"web.idx", "a.txt", "web.bin"})), named({"a.txt", "web.bin"}));
+    EXPECT_EQ(expand_paths(named({"b.idx", "web.bin", "web.idx", "b.bin"})), named({"web.bin", "b.bin"}));
+    EXPECT_EQ(expand_paths(named({"web.idx", "a.txt", "a.txt.bin", "web.bin", "web.bin"})),
+              named({"a.txt", "a.txt.bin", "web.bin", "web.bin"}));
+    EXPECT_EQ(expand_paths(named({"web.idx", "b.bin"})), named({"web.idx", "b.bin"}));
+  }
+  EXPECT_THAT(expand_paths({"data/web", "data/web.bin", "data/web.idx", "web"}), ElementsAre("data/web.bin", "web"));
+  EXPECT_THAT(expand_url("s3://b/web*", {{"s3://b/web*", {"s3://b/web.idx", "s3://b/web.bin"}}}),
+              ElementsAre("s3://b/web.bin"));
 }
 
 TEST(Paths, SortsWhatAPatternMatchesByItsBytes) {
@@ -105,15 +131,6 @@ TEST(Paths, SaysWhatNothingIsFoundFor) {
   EXPECT_EQ(fault_of_file(dir, "*.csv"), "no file matches " + dir.file("*.csv"));
   EXPECT_EQ(fault_of_file(dir, "none"),
             dir.file("none") + " holds no file of data: .jsonl, .txt (both also with .gz or .zst behind) or .bin");
-}
-
-/// What expand_paths() makes of a URL, where these are what is listed.
-std::vector<std::string> expand_url(const std::string& url,
-                                    const std::map<std::string, std::vector<std::string>>& listed) {
-  return expand_paths({url}, {}, {}, [&](const std::string& asked) {
-    const auto found = listed.find(asked);
-    return found == listed.end() ? std::vector<std::string>() : found->second;
-  });
 }
 
 TEST(Paths, AUrlOfAFileIsItselfAndIsNotListed) {
