@@ -15,6 +15,7 @@
 #include <filesystem>
 #include <map>
 #include <set>
+#include <span>
 #include <thread>
 #include <utility>
 
@@ -37,6 +38,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view uses_prefix = "in-use-", uses_pattern = "XXXXXX", lock_name = "lock";
+// Few, so that the folder is locked for moments; many, because each look-up waits for the disk.
+constexpr std::size_t texts_per_lookup = 512;
 
 void add_file(const std::string& path, Digest& digest) {
   const auto file = open_file(path);
@@ -131,6 +134,11 @@ std::set<std::string> entries_in_use(const std::string& dir) {
     }
   }
   return names;
+}
+
+/// Of a list of entries in use.
+std::string line_of(const std::string& prefix) {
+  return fs::path(prefix).filename().string() + "\n";
 }
 
 void remove_entry(const std::string& prefix) {
@@ -252,6 +260,7 @@ struct TokenCache::Work {
 /// A text, as it was when it was looked up.
 struct TokenCache::Text {
   std::string path, key, prefix;
+  std::uint64_t bytes = 0;
 };
 
 TokenCache::TokenCache(TokenCacheOptions options)
@@ -273,7 +282,7 @@ TokenCache::~TokenCache() {
   remove_list_if_ended(uses_path_);  // Not so where it is shared with a process that was forked.
 }
 
-void TokenCache::note_use(const std::string& prefix) {
+void TokenCache::note_uses(const std::string& lines) {
   const std::lock_guard lock(mutex_);
   if (!uses_) {
     auto path = (fs::path(dir_) / fmt::format("{}{}", uses_prefix, uses_pattern)).string();
@@ -283,26 +292,34 @@ void TokenCache::note_use(const std::string& prefix) {
       throw SourceError(fmt::format("cannot write to the token cache {}: {}", printable(dir_), std::strerror(errno)));
     }
   }
-  const auto line = fs::path(prefix).filename().string() + "\n";
-  if (::write(uses_.get(), line.data(), line.size()) != static_cast<ssize_t>(line.size())) {
+  // A network file system shows other hosts what is written when it is synchronized or closed, and this stays open.
+  if (::write(uses_.get(), lines.data(), lines.size()) != static_cast<ssize_t>(lines.size()) ||
+      ::fdatasync(uses_.get()) != 0) {
     throw SourceError(fmt::format("cannot write to the token cache {}: {}", printable(dir_), std::strerror(errno)));
   }
 }
 
-std::optional<CachedTokens> TokenCache::find(const std::string& prefix, const std::string& key) {
+std::vector<std::optional<CachedTokens>> TokenCache::find(std::span<const Text> texts) {
   const auto lock = lock_folder(dir_, LOCK_SH);
-  const auto meta = CacheEntryMeta::read(meta_path(prefix));
-  if (!meta || meta->key != key || !has_all_bytes(prefix, meta->bytes)) return std::nullopt;
-  note_use(prefix);
-  ::utimensat(AT_FDCWD, meta_path(prefix).c_str(), nullptr, 0);
-  return CachedTokens{.prefix = prefix, .bad_lines = meta->bad_lines, .digest = meta->digest};
+  std::vector<std::optional<CachedTokens>> found(texts.size());
+  std::string lines;
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    const auto& prefix = texts[i].prefix;
+    const auto meta = CacheEntryMeta::read(meta_path(prefix));
+    if (!meta || meta->key != texts[i].key || !has_all_bytes(prefix, meta->bytes)) continue;
+    lines += line_of(prefix);
+    ::utimensat(AT_FDCWD, meta_path(prefix).c_str(), nullptr, 0);
+    found[i] = CachedTokens{.prefix = prefix, .bad_lines = meta->bad_lines, .digest = meta->digest};
+  }
+  if (!lines.empty()) note_uses(lines);
+  return found;
 }
 
 CachedTokens TokenCache::make(const Text& text, const TokenizeTexts& how, Work& work) {
   const auto &path = text.path, &key = text.key, &prefix = text.prefix;
   AtomicFile meta_file(meta_path(prefix));
   // Another process may have made it since it was looked up.
-  if (auto found = find(prefix, key)) {
+  if (auto found = find({&text, 1}).front()) {
     const std::lock_guard lock(work.mutex);
     work.done += how.open(path)->identity().size;
     return *std::move(found);
@@ -346,7 +363,7 @@ CachedTokens TokenCache::make(const Text& text, const TokenizeTexts& how, Work& 
                               .bad_lines = reader->bad_lines(),
                               .bytes = writer.bytes()};
     const auto lock = lock_folder(dir_, LOCK_SH);
-    note_use(prefix);
+    note_uses(line_of(prefix));
     meta_file.write(as_bytes(meta.text()));
     meta_file.sync();
     meta_file.publish();
@@ -386,23 +403,32 @@ std::vector<CachedTokens> TokenCache::tokenize(const std::vector<std::string>& p
     return std::min(std::max(threads, least), std::max<std::size_t>(count, 1));
   };
   Work work;
-  std::map<std::size_t, Text> missing;
-  const auto look_up = [&](std::size_t i) {
+  std::vector<Text> all(paths.size());
+  const auto identify = [&](std::size_t i) {
     const auto file = how.open(paths[i]);
     const auto size = file->identity().size;
     if (size == 0) throw SourceError(fmt::format("{} is empty", file->path()));
     const auto place = real_path(paths[i]);
-    auto key = key_of(place, *file, how);
-    auto prefix = (fs::path(dir_) / entry_name(place, key)).string();
-    auto found = find(prefix, key);
+    const auto key = key_of(place, *file, how);
+    all[i] = {paths[i], key, (fs::path(dir_) / entry_name(place, key)).string(), size};
+  };
+  std::map<std::size_t, Text> missing;
+  const auto look_up = [&](std::size_t group) {
+    const auto first = group * texts_per_lookup;
+    const auto some = std::span(all).subspan(first, std::min(texts_per_lookup, all.size() - first));
+    auto found = find(some);
     const std::lock_guard lock(work.mutex);
-    work.total += size;
-    if (found) work.done += size;
-    if (found) tokens[i] = *std::move(found);
-    else missing.emplace(i, Text{paths[i], std::move(key), std::move(prefix)});
+    for (std::size_t i = 0; i < some.size(); ++i) {
+      work.total += some[i].bytes;
+      if (found[i]) work.done += some[i].bytes;
+      if (found[i]) tokens[first + i] = *std::move(found[i]);
+      else missing.emplace(first + i, some[i]);
+    }
   };
   WorkTeam none;
-  for_each_of(paths.size(), side_by_side(paths.size()), look_up, none, 0);
+  for_each_of(all.size(), side_by_side(all.size()), identify, none, 0);
+  const auto groups = (all.size() + texts_per_lookup - 1) / texts_per_lookup;
+  for_each_of(groups, side_by_side(groups), look_up, none, 0);
   if (missing.empty()) return tokens;
   const std::vector<std::pair<std::size_t, Text>> texts(missing.begin(), missing.end());
   const auto at_once = side_by_side(texts.size());

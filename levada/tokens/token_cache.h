@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -90,9 +91,11 @@ class TokenCache {
   struct Work;
   struct Text;
   CachedTokens wait_or_make(const Text& text, const TokenizeTexts& how, Work& work);
-  std::optional<CachedTokens> find(const std::string& prefix, const std::string& key);
+  /// Empty for each text that has no entry; the others are noted as in use.
+  std::vector<std::optional<CachedTokens>> find(std::span<const Text> texts);
   CachedTokens make(const Text& text, const TokenizeTexts& how, Work& work);
-  void note_use(const std::string& prefix);
+  /// Appends lines to the list of entries in use. Returns once other hosts can read them.
+  void note_uses(const std::string& lines);
   void bound();
   void warn_once(const std::string& text);
 
