@@ -486,7 +486,7 @@ std::vector<TokenCacheEntry> TokenCache::prune(std::uint64_t max_bytes) {
   return removed;
 }
 
-void TokenCache::check(const TokenCacheEntry& entry) const {
+void TokenCache::check(const TokenCacheEntry& entry) const try {
   const auto meta = CacheEntryMeta::read(meta_path(entry.prefix));
   if (!meta) throw SourceError(fmt::format("{} is damaged", meta_path(entry.prefix)));
   Digest digest;
@@ -497,6 +497,9 @@ void TokenCache::check(const TokenCacheEntry& entry) const {
                     "tokenized again",
                     printable(entry.prefix)));
   }
+} catch (const SourceError&) {
+  std::error_code error;
+  if (fs::exists(fs::symlink_status(meta_path(entry.prefix), error))) throw;
 }
 
 }  // namespace levada

@@ -82,7 +82,7 @@ class TokenCache {
   /// those of other users. Returns the evicted entries. Throws SourceError, and evicts nothing, if a process's list of
   /// entries in use cannot be read.
   std::vector<TokenCacheEntry> prune(std::uint64_t max_bytes);
-  /// Reads all of an entry. Throws SourceError if it is damaged.
+  /// Reads all of an entry. Throws SourceError if it is damaged; not if it has been evicted meanwhile.
   void check(const TokenCacheEntry& entry) const;
 
   const std::string& dir() const { return dir_; }

@@ -373,6 +373,8 @@ TEST_F(TokenCaching, FindsAnyByteThatIsDamagedWhenItIsAskedTo) {
   EXPECT_EQ(check(), "no fault");
   fs::remove(made.prefix + ".bin");
   EXPECT_THAT(check(), HasSubstr("SourceError: cannot open " + made.prefix + ".bin"));
+  fs::remove(made.prefix + ".json");
+  EXPECT_EQ(check(), "no fault") << "it has been evicted";
 }
 
 /// An environment variable as it was before, when this is gone.
