@@ -94,6 +94,14 @@ def test_files_that_a_host_lists_are_read_from_that_host(hosts: list[str]) -> No
         levada.Corpus("account://server/data/*.txt").open()
 
 
+def test_a_pair_of_files_is_read_once_however_its_files_are_named(memory: Any, tmp_path: pathlib.Path) -> None:
+    url = tokens_in_memory(memory, tmp_path)
+    index = url.replace(".bin", ".idx")
+    expected = levada.Corpus(url, cache_dir=tmp_path).tokens
+    for urls in ([url, index], [index, url], "memory://t/tokens*", "memory://t"):
+        assert levada.Corpus(urls, cache_dir=tmp_path).tokens == expected
+
+
 def test_a_pipeline_reads_by_url(memory: Any, tmp_path: pathlib.Path) -> None:
     memory.get("/d/a.jsonl", str(tmp_path / "a.jsonl"))
     options = {"sequence": 64, "shuffle_seed": 1}
