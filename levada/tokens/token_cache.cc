@@ -26,11 +26,11 @@
 #include "levada/base/hash.h"
 #include "levada/base/json.h"
 #include "levada/base/text.h"
-#include "levada/base/threads.h"
 #include "levada/sources/megatron_writer.h"
 #include "levada/sources/sampled_digest.h"
 #include "levada/tokens/cache_entry.h"
 #include "levada/tokens/tokenize.h"
+#include "levada/tokens/work_team.h"
 
 namespace levada {
 namespace {
@@ -166,42 +166,6 @@ void remove_unreadable(const std::string& dir) {
       continue;  // It is being made.
     }
   }
-}
-
-/// Calls act(i) for each i below `count`, on `threads` threads, or as many as the system allows. The first `helpers` of
-/// them help the team when there is no i left. Rethrows the exception of the lowest i that failed.
-void for_each_of(std::size_t count, std::size_t threads, const std::function<void(std::size_t)>& act, WorkTeam& team,
-                 std::size_t helpers) {
-  std::atomic<std::size_t> next = 0, at_work = threads;
-  std::mutex failing;
-  std::pair<std::size_t, std::exception_ptr> failure{count, nullptr};
-  const auto leave = [&](std::size_t leaving) {
-    if ((at_work -= leaving) == 0) team.end();
-  };
-  const auto run = [&](std::size_t number) noexcept {
-    for (auto i = next++; i < count; i = next++) {
-      try {
-        act(i);
-      } catch (...) {
-        next = count;
-        const std::lock_guard lock(failing);
-        if (i < failure.first) failure = {i, std::current_exception()};
-      }
-    }
-    leave(1);
-    if (number < helpers) team.help();
-  };
-  ThreadGroup others;
-  std::size_t started = 1;
-  try {
-    for (; started < threads; ++started) others.start("tokenizing", [&run, started] { run(started); });
-  } catch (const EngineError&) {
-    if (started == 1) throw;
-    leave(threads - started);
-  }
-  run(0);
-  others.join();
-  if (failure.second) std::rethrow_exception(failure.second);
 }
 
 /// With the folder locked, so that no list of what is in use is taken for that of an ended process.
