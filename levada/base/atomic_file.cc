@@ -169,12 +169,14 @@ void AtomicFile::make_way() const {
   }
 }
 
-void AtomicFile::remove_abandoned(const std::string& folder, std::string_view suffix) noexcept try {
+void AtomicFile::remove_abandoned(const std::string& folder,
+                                  const std::function<bool(std::string_view name)>& is_wanted) noexcept try {
+  constexpr std::string_view start = ".", end = ".partial";
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-    const auto name = entry.path().filename().string();
-    if (name.starts_with('.') && name.ends_with(fmt::format("{}.partial", suffix))) {
-      remove_if_abandoned(entry.path().string());
-    }
+    const auto partial = entry.path().filename().string();
+    if (partial.size() < start.size() + end.size() || !partial.starts_with(start) || !partial.ends_with(end)) continue;
+    const auto name = std::string_view(partial).substr(start.size(), partial.size() - start.size() - end.size());
+    if (is_wanted(name)) remove_if_abandoned(entry.path().string());
   }
 } catch (const std::exception&) {
   return;  // They cost room, no more.

@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <string>
+#include <string_view>
 
 #include "levada/base/bytes.h"
 #include "levada/base/error.h"
@@ -44,9 +45,10 @@ class AtomicFile {
   /// Whether the file belongs to this user: some network file systems give all files to another one.
   bool is_own() const;
 
-  /// Removes what killed processes have left of files whose names end with `suffix`. Throws nothing: what cannot be
-  /// removed stays.
-  static void remove_abandoned(const std::string& folder, std::string_view suffix) noexcept;
+  /// Removes what killed processes have left in a folder of files with the names that `is_wanted` returns true for.
+  /// Throws nothing: what cannot be removed stays.
+  static void remove_abandoned(const std::string& folder,
+                               const std::function<bool(std::string_view name)>& is_wanted) noexcept;
 
   /// Removes the partial files of this process, for a signal handler that then ends it: async-signal-safe. Of more than
   /// 16 at a time some may stay.

@@ -149,9 +149,10 @@ TEST_F(AtomicFileTest, RemovesWhatDeadProcessesLeftAndNothingElse) {
   std::ofstream(path().substr(0, path().size() - 5) + ".dead.index.partial") << "half";
   std::ofstream(path().substr(0, path().size() - 5) + ".dead.bin.partial") << "half of something else";
   const AtomicFile alive(path() + "2.index");
-  AtomicFile::remove_abandoned(path().substr(0, path().size() - 6), ".index");
+  const auto is_index = [](std::string_view name) { return name.ends_with(".index"); };
+  AtomicFile::remove_abandoned(path().substr(0, path().size() - 6), is_index);
   EXPECT_THAT(names(), UnorderedElementsAre("state.index", ".dead.bin.partial", ".state2.index.partial"));
-  AtomicFile::remove_abandoned(path() + "/none", ".index");
+  AtomicFile::remove_abandoned(path() + "/none", is_index);
 }
 
 TEST_F(AtomicFileTest, IsRemovedByASignalHandlerThatEndsTheProcess) {

@@ -7,11 +7,13 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
+#include <optional>
 #include <set>
 #include <utility>
 
 #include "levada/base/error.h"
 #include "levada/base/text.h"
+#include "levada/tokens/cache_entry.h"
 
 namespace levada {
 namespace {
@@ -41,28 +43,27 @@ std::vector<std::string> matches_of(const std::string& pattern) {
   return matches;
 }
 
-/// Without each .idx whose .bin is there, too.
-void drop_indexes(std::vector<std::string>& sorted) {
-  const auto has_data = [&](const std::string& path) {
-    return path.ends_with(".idx") && std::ranges::binary_search(sorted, path.substr(0, path.size() - 4) + ".bin");
-  };
-  std::vector<std::string> kept;
-  std::ranges::remove_copy_if(sorted, std::back_inserter(kept), has_data);
-  sorted = std::move(kept);
-}
-
 bool is_data(const std::string& path, std::span<const TextFormat> formats) {
   return is_text(path, formats) || path.ends_with(".bin");
+}
+
+/// Leaves out each .idx, and each prefix of a .bin and .idx, whose .bin is among the files: that names the same tokens.
+void drop_names_of_same_tokens(std::vector<std::string>& files, std::span<const TextFormat> formats) {
+  const std::set<std::string> all(files.begin(), files.end());
+  std::erase_if(files, [&](const std::string& path) {
+    const auto prefix = path.ends_with(".idx") ? path.substr(0, path.size() - 4) : path;
+    return !is_data(path, formats) && all.contains(prefix + ".bin");
+  });
 }
 
 /// All data files below a folder, each once: a folder that can be reached by several ways, by symbolic links, is read
 /// by one of them, by that without links if there is one.
 class FolderWalk {
  public:
-  FolderWalk(const std::string& folder, std::span<const TextFormat> formats, const std::string& excluded)
+  FolderWalk(const std::string& folder, std::span<const TextFormat> formats, const std::string& token_cache)
       : formats_(formats) {
     struct stat status {};
-    if (::stat(excluded.c_str(), &status) == 0) visited_.emplace(status.st_dev, status.st_ino);
+    if (::stat(token_cache.c_str(), &status) == 0) token_cache_.emplace(status.st_dev, status.st_ino);
     std::vector<fs::path> links = {folder};
     while (!links.empty()) {
       // In the order of their names, for the same result on every machine.
@@ -84,10 +85,13 @@ class FolderWalk {
   void list(const fs::path& folder, std::vector<fs::path>& folders, std::vector<fs::path>& links) try {
     struct stat status {};
     if (::stat(folder.c_str(), &status) != 0) throw fs::filesystem_error("", {errno, std::generic_category()});
-    if (!visited_.emplace(status.st_dev, status.st_ino).second) return;
+    const auto [number, is_new] = visited_.emplace(status.st_dev, status.st_ino);
+    if (!is_new) return;
+    const bool is_cache = token_cache_ == *number;
     for (const auto& entry : fs::directory_iterator(folder)) {
       const auto& path = entry.path();
-      if (path.filename().string().starts_with('.')) continue;
+      const auto name = path.filename().string();
+      if (name.starts_with('.') || (is_cache && !entry_of_file(name).empty())) continue;
       std::error_code error;  // A dangling link is not a folder; opening it reports the error.
       if (entry.is_directory(error)) {
         (entry.is_symlink(error) ? links : folders).push_back(path);
@@ -100,6 +104,7 @@ class FolderWalk {
   }
 
   std::span<const TextFormat> formats_;
+  std::optional<std::pair<dev_t, ino_t>> token_cache_;
   std::set<std::pair<dev_t, ino_t>> visited_;
   std::vector<std::string> files_;
 };
@@ -109,8 +114,8 @@ class FolderWalk {
 }
 
 std::vector<std::string> files_below(const std::string& folder, std::span<const TextFormat> formats,
-                                     const std::string& excluded) {
-  auto files = FolderWalk(folder, formats, excluded).take_files();
+                                     const std::string& token_cache) {
+  auto files = FolderWalk(folder, formats, token_cache).take_files();
   if (files.empty()) fail_no_data(folder, formats);
   return files;
 }
@@ -121,8 +126,8 @@ void append(std::vector<std::string>& to, std::vector<std::string> more) {
 
 /// Returns the files that a name without a pattern refers to.
 std::vector<std::string> files_at(const std::string& path, std::span<const TextFormat> formats,
-                                  const std::string& excluded) {
-  return is_directory(path) ? files_below(path, formats, excluded) : std::vector{path};
+                                  const std::string& token_cache) {
+  return is_directory(path) ? files_below(path, formats, token_cache) : std::vector{path};
 }
 
 /// Expands URLs to files.
@@ -138,7 +143,6 @@ class UrlExpander {
     auto matches = list_(url);
     if (matches.empty()) throw SourceError(fmt::format("no file matches {}", printable(url)));
     std::ranges::sort(matches);
-    drop_indexes(matches);
     std::vector<std::string> files;
     for (const auto& match : matches) append(files, match.ends_with('/') ? files_below(match) : std::vector{match});
     return files;
@@ -172,7 +176,7 @@ class UrlExpander {
 }  // namespace
 
 std::vector<std::string> expand_paths(const std::vector<std::string>& paths, std::span<const TextFormat> formats,
-                                      const std::string& excluded,
+                                      const std::string& token_cache,
                                       const std::function<std::vector<std::string>(const std::string&)>& list) {
   constexpr std::string_view local = "file://";
   const UrlExpander urls(formats, list);
@@ -184,14 +188,14 @@ std::vector<std::string> expand_paths(const std::vector<std::string>& paths, std
       continue;
     }
     if (path.find_first_of("*?[") == std::string::npos || exists(path)) {
-      append(files, files_at(path, formats, excluded));
+      append(files, files_at(path, formats, token_cache));
       continue;
     }
     auto matches = matches_of(path);
     if (matches.empty()) throw SourceError(fmt::format("no file matches {}", printable(path)));
-    drop_indexes(matches);
-    for (const auto& match : matches) append(files, files_at(match, formats, excluded));
+    for (const auto& match : matches) append(files, files_at(match, formats, token_cache));
   }
+  drop_names_of_same_tokens(files, formats);
   return files;
 }
 

@@ -31,6 +31,15 @@ std::string fault_of_file(const ScratchDir& dir, const std::string& name) {
   return "no fault";
 }
 
+/// What expand_paths() makes of a URL, where these are what is listed.
+std::vector<std::string> expand_url(const std::string& url,
+                                    const std::map<std::string, std::vector<std::string>>& listed) {
+  return expand_paths({url}, {}, {}, [&](const std::string& asked) {
+    const auto found = listed.find(asked);
+    return found == listed.end() ? std::vector<std::string>() : found->second;
+  });
+}
+
 /// A folder with some of everything.
 class SomeFiles : public ScratchDir {
  public:
@@ -48,6 +57,23 @@ TEST(Paths, LeavesNamesAsTheyAreInTheirOrder) {
               ElementsAre("b.txt", "a.txt", "no such file.jsonl", "b.txt"));
 }
 
+TEST(Paths, TakesAPairOfFilesOnceHoweverItsFilesAreNamed) {
+  for (const std::string at : {"", "data/", "s3://b/"}) {
+    const auto named = [&](std::vector<std::string> names) {
+      for (auto& name : names) name = at + name;
+      return names;
+    };
+    EXPECT_EQ(expand_paths(named({"web.idx", "a.txt", "web.bin"})), named({"a.txt", "web.bin"}));
+    EXPECT_EQ(expand_paths(named({"b.idx", "web.bin", "web.idx", "b.bin"})), named({"web.bin", "b.bin"}));
+    EXPECT_EQ(expand_paths(named({"web.idx", "a.txt", "a.txt.bin", "web.bin", "web.bin"})),
+              named({"a.txt", "a.txt.bin", "web.bin", "web.bin"}));
+    EXPECT_EQ(expand_paths(named({"web.idx", "b.bin"})), named({"web.idx", "b.bin"}));
+  }
+  EXPECT_THAT(expand_paths({"data/web", "data/web.bin", "data/web.idx", "web"}), ElementsAre("data/web.bin", "web"));
+  EXPECT_THAT(expand_url("s3://b/web*", {{"s3://b/web*", {"s3://b/web.idx", "s3://b/web.bin"}}}),
+              ElementsAre("s3://b/web.bin"));
+}
+
 TEST(Paths, SortsWhatAPatternMatchesByItsBytes) {
   const SomeFiles dir;
   EXPECT_THAT(expanded(dir, {"*.jsonl"}), ElementsAre("10.jsonl", "2.jsonl"));
@@ -61,14 +87,18 @@ TEST(Paths, TakesAllFilesBelowAFolder) {
   EXPECT_THAT(expanded(dir, {"a/*"}), ElementsAre("a/b/y.txt", "a/readme.md", "a/z.bin"));
 }
 
-TEST(Paths, LeavesOutTheExcludedFolderHoweverItIsNamed) {
+TEST(Paths, LeavesOutTheEntriesOfTheTokenCacheAloneHoweverItsFolderIsNamed) {
   const SomeFiles dir;
+  const auto entry = dir.write("a/b/web.jsonl-0123456789abcdef.bin", "x");
   std::filesystem::create_directory_symlink(dir.file("a/b"), dir.file("a/link"));
-  for (const auto* excluded : {"a/b", "a/link", "a/../a/b"}) {
-    EXPECT_THAT(expand_paths({dir.file("a")}, {}, dir.file(excluded)), ElementsAre(dir.file("a/z.bin"))) << excluded;
+  for (const auto* cache : {"a/b", "a/link", "a/../a/b"}) {
+    EXPECT_THAT(expand_paths({dir.file("a")}, {}, dir.file(cache)),
+                ElementsAre(dir.file("a/b/y.txt"), dir.file("a/z.bin")))
+        << cache;
   }
   EXPECT_THAT(expand_paths({dir.file("a")}, {}, dir.file("absent")),
-              ElementsAre(dir.file("a/b/y.txt"), dir.file("a/z.bin")));
+              ElementsAre(entry, dir.file("a/b/y.txt"), dir.file("a/z.bin")));
+  EXPECT_THAT(expand_paths({entry}, {}, dir.file("a/b")), ElementsAre(entry));
 }
 
 TEST(Paths, ReadsAFolderOnceHoweverManyLinksLeadThere) {
@@ -101,15 +131,6 @@ TEST(Paths, SaysWhatNothingIsFoundFor) {
   EXPECT_EQ(fault_of_file(dir, "*.csv"), "no file matches " + dir.file("*.csv"));
   EXPECT_EQ(fault_of_file(dir, "none"),
             dir.file("none") + " holds no file of data: .jsonl, .txt (both also with .gz or .zst behind) or .bin");
-}
-
-/// What expand_paths() makes of a URL, where these are what is listed.
-std::vector<std::string> expand_url(const std::string& url,
-                                    const std::map<std::string, std::vector<std::string>>& listed) {
-  return expand_paths({url}, {}, {}, [&](const std::string& asked) {
-    const auto found = listed.find(asked);
-    return found == listed.end() ? std::vector<std::string>() : found->second;
-  });
 }
 
 TEST(Paths, AUrlOfAFileIsItselfAndIsNotListed) {

@@ -1,10 +1,15 @@
 #include "levada/tokens/cache_entry.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cctype>
 #include <cerrno>
+#include <filesystem>
+#include <functional>
 
 #include "levada/base/error.h"
 #include "levada/base/json.h"
@@ -14,6 +19,18 @@ namespace levada {
 namespace {
 
 constexpr std::size_t max_meta_bytes = std::size_t{1} << 20;
+constexpr std::size_t max_source_chars = 48, key_chars = 16;
+
+bool is_plain(char c) {
+  return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '-' || c == '_' || c == '.';
+}
+
+bool is_entry_name(std::string_view name) {
+  if (name.size() <= key_chars || name.size() > max_source_chars + 1 + key_chars) return false;
+  const auto key = name.substr(name.size() - key_chars);
+  return name[name.size() - key_chars - 1] == '-' && !name.starts_with('.') && std::ranges::all_of(name, is_plain) &&
+         key.find_first_not_of("0123456789abcdef") == key.npos;
+}
 
 bool is_own_file(const struct stat& status) {
   return S_ISREG(status.st_mode) && status.st_uid == ::geteuid();
@@ -21,10 +38,30 @@ bool is_own_file(const struct stat& status) {
 
 }  // namespace
 
+std::string entry_name(const std::string& source, const std::string& key) {
+  auto name = std::filesystem::path(source).filename().string().substr(0, max_source_chars);
+  std::ranges::replace_if(name, std::not_fn(is_plain), '_');
+  if (name.starts_with('.')) name.front() = '_';
+  return fmt::format("{}-{}", name, key.substr(0, key_chars));
+}
+
+std::string_view entry_of_file(std::string_view file) {
+  for (const std::string_view extension : {std::string_view(".bin"), std::string_view(".idx"), meta_extension}) {
+    if (!file.ends_with(extension)) continue;
+    const auto name = file.substr(0, file.size() - extension.size());
+    return is_entry_name(name) ? name : std::string_view();
+  }
+  return {};
+}
+
+bool is_own(int fd) {
+  struct stat status {};
+  return ::fstat(fd, &status) == 0 && is_own_file(status);
+}
+
 std::optional<std::string> read_own(const std::string& path, std::size_t max_bytes) {
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
-  struct stat status {};
-  if (!fd || ::fstat(fd.get(), &status) != 0 || !is_own_file(status)) return {};
+  if (!fd || !is_own(fd.get())) return {};
   std::string content;
   std::string piece(std::size_t{64} << 10, '\0');
   while (content.size() <= max_bytes) {
@@ -69,6 +106,11 @@ std::optional<CacheEntryMeta> CacheEntryMeta::read(const std::string& path) try 
   return std::nullopt;
 } catch (const nlohmann::json::exception&) {
   return std::nullopt;
+}
+
+void remove_own(const std::string& path) {
+  struct stat status {};
+  if (::lstat(path.c_str(), &status) == 0 && is_own_file(status)) ::unlink(path.c_str());
 }
 
 bool has_all_bytes(const std::string& prefix, std::uint64_t bytes) {

@@ -15,6 +15,11 @@ inline std::string meta_path(const std::string& prefix) {
   return prefix + std::string(meta_extension);
 }
 
+/// Returns the name of the files of an entry, of characters that no shell minds. `source`: what the text is named like.
+std::string entry_name(const std::string& source, const std::string& key);
+/// Returns the name of the entry that a file is of, by the file's name alone; empty for a name that no entry makes.
+std::string_view entry_of_file(std::string_view file);
+
 /// The content of an entry's .json.
 struct CacheEntryMeta {
   static constexpr int version = 1;
@@ -29,10 +34,14 @@ struct CacheEntryMeta {
   static std::optional<CacheEntryMeta> read(const std::string& path);
 };
 
+/// Whether an open file is a regular one of this user.
+bool is_own(int fd);
 /// Returns the content of a regular file of this user; empty for any other, since other users' files are untrusted, and
 /// for a file of more than `max_bytes`.
 std::optional<std::string> read_own(const std::string& path,
                                     std::size_t max_bytes = std::numeric_limits<std::size_t>::max());
+/// Removes a regular file of this user; leaves any other.
+void remove_own(const std::string& path);
 /// Whether the .bin and the .idx are this user's own, and together of the length that they were written with.
 bool has_all_bytes(const std::string& prefix, std::uint64_t bytes);
 

@@ -15,6 +15,7 @@
 #include <filesystem>
 #include <map>
 #include <set>
+#include <span>
 #include <thread>
 #include <utility>
 
@@ -25,18 +26,20 @@
 #include "levada/base/hash.h"
 #include "levada/base/json.h"
 #include "levada/base/text.h"
-#include "levada/base/threads.h"
 #include "levada/sources/megatron_writer.h"
 #include "levada/sources/sampled_digest.h"
 #include "levada/tokens/cache_entry.h"
 #include "levada/tokens/tokenize.h"
+#include "levada/tokens/work_team.h"
 
 namespace levada {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view uses_prefix = "in-use-", lock_name = "lock";
+constexpr std::string_view uses_prefix = "in-use-", uses_pattern = "XXXXXX", lock_name = "lock";
+// Few, so that the folder is locked for moments; many, because each look-up waits for the disk.
+constexpr std::size_t texts_per_lookup = 512;
 
 void add_file(const std::string& path, Digest& digest) {
   const auto file = open_file(path);
@@ -66,22 +69,6 @@ std::string key_of(const std::string& place, const File& file, const TokenizeTex
     digest.update(part);
   }
   return digest.hex();
-}
-
-/// A name that people recognize, of characters that no shell minds.
-std::string entry_name(const std::string& path, const std::string& key) {
-  auto name = fs::path(path).filename().string().substr(0, 48);
-  for (char& c : name) {
-    const bool is_plain = std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '-' || c == '_' || c == '.';
-    if (!is_plain) c = '_';
-  }
-  if (name.starts_with('.')) name.front() = '_';
-  return fmt::format("{}-{}", name, key.substr(0, 16));
-}
-
-void remove_quietly(const std::string& path) {
-  std::error_code error;
-  fs::remove(path, error);
 }
 
 /// Held while an entry is found and noted as in use, or alone while entries are removed.
@@ -114,10 +101,14 @@ std::uint64_t half_of_file_system(const std::string& dir) {
   return error ? std::uint64_t{100} << 30 : space.capacity / 2;
 }
 
-/// Removes a list of entries in use unless it is locked: the last process that had it open has ended.
+bool is_list(const std::string& name) {
+  return name.starts_with(uses_prefix) && name.size() == uses_prefix.size() + uses_pattern.size();
+}
+
+/// Removes this user's list of entries in use unless it is locked: the last process that had it open has ended.
 bool remove_list_if_ended(const std::string& path) {
   const UniqueFd fd(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
-  return fd && ::flock(fd.get(), LOCK_EX | LOCK_NB) == 0 && ::unlink(path.c_str()) == 0;
+  return fd && is_own(fd.get()) && ::flock(fd.get(), LOCK_EX | LOCK_NB) == 0 && ::unlink(path.c_str()) == 0;
 }
 
 /// Returns the names of the entries that some process has in use, and removes the lists of processes that have ended.
@@ -127,7 +118,7 @@ std::set<std::string> entries_in_use(const std::string& dir) {
   std::error_code error;
   for (const auto& file : fs::directory_iterator(dir, error)) {
     const auto path = file.path().string();
-    if (!file.path().filename().string().starts_with(uses_prefix) || remove_list_if_ended(path)) continue;
+    if (!is_list(file.path().filename().string()) || remove_list_if_ended(path)) continue;
     const auto list = read_own(path);
     if (!list) {
       if (fs::symlink_status(path, error).type() == fs::file_type::not_found) continue;  // Its process has just ended.
@@ -145,23 +136,26 @@ std::set<std::string> entries_in_use(const std::string& dir) {
   return names;
 }
 
-void remove_entry(const std::string& prefix) {
-  // The .json first: without it the others are not an entry.
-  for (const char* extension : {".json", ".idx", ".bin"}) remove_quietly(prefix + extension);
+/// Of a list of entries in use.
+std::string line_of(const std::string& prefix) {
+  return fs::path(prefix).filename().string() + "\n";
 }
 
-/// Removes what is left of entries that are not whole, are damaged or of another version, unless a process makes or
-/// uses them.
+void remove_entry(const std::string& prefix) {
+  // The .json first: without it the others are not an entry.
+  for (const char* extension : {".json", ".idx", ".bin"}) remove_own(prefix + extension);
+}
+
+/// Removes what is left of this user's entries that are not whole, are damaged or of another version, unless a process
+/// makes or uses them.
 void remove_unreadable(const std::string& dir) {
   const auto in_use = entries_in_use(dir);
   std::set<std::string> prefixes;
   std::error_code error;
   for (const auto& file : fs::directory_iterator(dir, error)) {
-    const auto extension = file.path().extension();
-    const bool is_entry = extension == ".bin" || extension == ".idx" || extension == meta_extension;
-    if (is_entry && !in_use.contains(file.path().stem().string())) {
-      prefixes.insert((file.path().parent_path() / file.path().stem()).string());
-    }
+    const auto name = file.path().filename().string();
+    const std::string entry(entry_of_file(name));
+    if (!entry.empty() && !in_use.contains(entry)) prefixes.insert((fs::path(dir) / entry).string());
   }
   for (const auto& prefix : prefixes) {
     if (CacheEntryMeta::read(meta_path(prefix))) continue;
@@ -174,53 +168,18 @@ void remove_unreadable(const std::string& dir) {
   }
 }
 
-/// Calls act(i) for each i below `count`, on `threads` threads, or as many as the system allows. The first `helpers` of
-/// them help the team when there is no i left. Rethrows the exception of the lowest i that failed.
-void for_each_of(std::size_t count, std::size_t threads, const std::function<void(std::size_t)>& act, WorkTeam& team,
-                 std::size_t helpers) {
-  std::atomic<std::size_t> next = 0, at_work = threads;
-  std::mutex failing;
-  std::pair<std::size_t, std::exception_ptr> failure{count, nullptr};
-  const auto leave = [&](std::size_t leaving) {
-    if ((at_work -= leaving) == 0) team.end();
-  };
-  const auto run = [&](std::size_t number) noexcept {
-    for (auto i = next++; i < count; i = next++) {
-      try {
-        act(i);
-      } catch (...) {
-        next = count;
-        const std::lock_guard lock(failing);
-        if (i < failure.first) failure = {i, std::current_exception()};
-      }
-    }
-    leave(1);
-    if (number < helpers) team.help();
-  };
-  ThreadGroup others;
-  std::size_t started = 1;
-  try {
-    for (; started < threads; ++started) others.start("tokenizing", [&run, started] { run(started); });
-  } catch (const EngineError&) {
-    if (started == 1) throw;
-    leave(threads - started);
-  }
-  run(0);
-  others.join();
-  if (failure.second) std::rethrow_exception(failure.second);
-}
-
 /// With the folder locked, so that no list of what is in use is taken for that of an ended process.
 std::vector<TokenCacheEntry> read_entries(const std::string& dir) {
   const auto in_use = entries_in_use(dir);
   std::vector<TokenCacheEntry> entries;
   std::error_code error;
   for (const auto& file : fs::directory_iterator(dir, error)) {
-    if (file.path().extension() != meta_extension) continue;
+    const auto file_name = file.path().filename().string();
+    std::string name(entry_of_file(file_name));
+    if (name.empty() || file.path().extension() != meta_extension) continue;
     const auto meta = CacheEntryMeta::read(file.path().string());
     struct stat status {};
     if (!meta || ::stat(file.path().c_str(), &status) != 0) continue;
-    auto name = file.path().stem().string();
     const bool is_used = in_use.contains(name);
     entries.push_back({.prefix = (fs::path(dir) / name).string(),
                        .source = meta->source,
@@ -265,6 +224,7 @@ struct TokenCache::Work {
 /// A text, as it was when it was looked up.
 struct TokenCache::Text {
   std::string path, key, prefix;
+  std::uint64_t bytes = 0;
 };
 
 TokenCache::TokenCache(TokenCacheOptions options)
@@ -286,36 +246,44 @@ TokenCache::~TokenCache() {
   remove_list_if_ended(uses_path_);  // Not so where it is shared with a process that was forked.
 }
 
-void TokenCache::note_use(const std::string& prefix) {
+void TokenCache::note_uses(const std::string& lines) {
   const std::lock_guard lock(mutex_);
   if (!uses_) {
-    auto path = (fs::path(dir_) / fmt::format("{}XXXXXX", uses_prefix)).string();
+    auto path = (fs::path(dir_) / fmt::format("{}{}", uses_prefix, uses_pattern)).string();
     uses_ = UniqueFd(::mkostemp(path.data(), O_CLOEXEC | O_APPEND));
     uses_path_ = std::move(path);
     if (!uses_ || ::flock(uses_.get(), LOCK_EX) != 0) {
       throw SourceError(fmt::format("cannot write to the token cache {}: {}", printable(dir_), std::strerror(errno)));
     }
   }
-  const auto line = fs::path(prefix).filename().string() + "\n";
-  if (::write(uses_.get(), line.data(), line.size()) != static_cast<ssize_t>(line.size())) {
+  // A network file system shows other hosts what is written when it is synchronized or closed, and this stays open.
+  if (::write(uses_.get(), lines.data(), lines.size()) != static_cast<ssize_t>(lines.size()) ||
+      ::fdatasync(uses_.get()) != 0) {
     throw SourceError(fmt::format("cannot write to the token cache {}: {}", printable(dir_), std::strerror(errno)));
   }
 }
 
-std::optional<CachedTokens> TokenCache::find(const std::string& prefix, const std::string& key) {
+std::vector<std::optional<CachedTokens>> TokenCache::find(std::span<const Text> texts) {
   const auto lock = lock_folder(dir_, LOCK_SH);
-  const auto meta = CacheEntryMeta::read(meta_path(prefix));
-  if (!meta || meta->key != key || !has_all_bytes(prefix, meta->bytes)) return std::nullopt;
-  note_use(prefix);
-  ::utimensat(AT_FDCWD, meta_path(prefix).c_str(), nullptr, 0);
-  return CachedTokens{.prefix = prefix, .bad_lines = meta->bad_lines, .digest = meta->digest};
+  std::vector<std::optional<CachedTokens>> found(texts.size());
+  std::string lines;
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    const auto& prefix = texts[i].prefix;
+    const auto meta = CacheEntryMeta::read(meta_path(prefix));
+    if (!meta || meta->key != texts[i].key || !has_all_bytes(prefix, meta->bytes)) continue;
+    lines += line_of(prefix);
+    ::utimensat(AT_FDCWD, meta_path(prefix).c_str(), nullptr, 0);
+    found[i] = CachedTokens{.prefix = prefix, .bad_lines = meta->bad_lines, .digest = meta->digest};
+  }
+  if (!lines.empty()) note_uses(lines);
+  return found;
 }
 
 CachedTokens TokenCache::make(const Text& text, const TokenizeTexts& how, Work& work) {
   const auto &path = text.path, &key = text.key, &prefix = text.prefix;
   AtomicFile meta_file(meta_path(prefix));
   // Another process may have made it since it was looked up.
-  if (auto found = find(prefix, key)) {
+  if (auto found = find({&text, 1}).front()) {
     const std::lock_guard lock(work.mutex);
     work.done += how.open(path)->identity().size;
     return *std::move(found);
@@ -359,7 +327,7 @@ CachedTokens TokenCache::make(const Text& text, const TokenizeTexts& how, Work& 
                               .bad_lines = reader->bad_lines(),
                               .bytes = writer.bytes()};
     const auto lock = lock_folder(dir_, LOCK_SH);
-    note_use(prefix);
+    note_uses(line_of(prefix));
     meta_file.write(as_bytes(meta.text()));
     meta_file.sync();
     meta_file.publish();
@@ -399,23 +367,32 @@ std::vector<CachedTokens> TokenCache::tokenize(const std::vector<std::string>& p
     return std::min(std::max(threads, least), std::max<std::size_t>(count, 1));
   };
   Work work;
-  std::map<std::size_t, Text> missing;
-  const auto look_up = [&](std::size_t i) {
+  std::vector<Text> all(paths.size());
+  const auto identify = [&](std::size_t i) {
     const auto file = how.open(paths[i]);
     const auto size = file->identity().size;
     if (size == 0) throw SourceError(fmt::format("{} is empty", file->path()));
     const auto place = real_path(paths[i]);
-    auto key = key_of(place, *file, how);
-    auto prefix = (fs::path(dir_) / entry_name(place, key)).string();
-    auto found = find(prefix, key);
+    const auto key = key_of(place, *file, how);
+    all[i] = {paths[i], key, (fs::path(dir_) / entry_name(place, key)).string(), size};
+  };
+  std::map<std::size_t, Text> missing;
+  const auto look_up = [&](std::size_t group) {
+    const auto first = group * texts_per_lookup;
+    const auto some = std::span(all).subspan(first, std::min(texts_per_lookup, all.size() - first));
+    auto found = find(some);
     const std::lock_guard lock(work.mutex);
-    work.total += size;
-    if (found) work.done += size;
-    if (found) tokens[i] = *std::move(found);
-    else missing.emplace(i, Text{paths[i], std::move(key), std::move(prefix)});
+    for (std::size_t i = 0; i < some.size(); ++i) {
+      work.total += some[i].bytes;
+      if (found[i]) work.done += some[i].bytes;
+      if (found[i]) tokens[first + i] = *std::move(found[i]);
+      else missing.emplace(first + i, some[i]);
+    }
   };
   WorkTeam none;
-  for_each_of(paths.size(), side_by_side(paths.size()), look_up, none, 0);
+  for_each_of(all.size(), side_by_side(all.size()), identify, none, 0);
+  const auto groups = (all.size() + texts_per_lookup - 1) / texts_per_lookup;
+  for_each_of(groups, side_by_side(groups), look_up, none, 0);
   if (missing.empty()) return tokens;
   const std::vector<std::pair<std::size_t, Text>> texts(missing.begin(), missing.end());
   const auto at_once = side_by_side(texts.size());
@@ -458,7 +435,7 @@ std::vector<TokenCacheEntry> TokenCache::entries() const {
 
 std::vector<TokenCacheEntry> TokenCache::prune(std::uint64_t max_bytes) {
   const auto lock = lock_folder(dir_, LOCK_EX);
-  AtomicFile::remove_abandoned(dir_, "");
+  AtomicFile::remove_abandoned(dir_, [](std::string_view name) { return !entry_of_file(name).empty(); });
   auto left = read_entries(dir_);
   std::uint64_t bytes = 0;
   for (const auto& entry : left) bytes += entry.bytes;
@@ -473,7 +450,7 @@ std::vector<TokenCacheEntry> TokenCache::prune(std::uint64_t max_bytes) {
   return removed;
 }
 
-void TokenCache::check(const TokenCacheEntry& entry) const {
+void TokenCache::check(const TokenCacheEntry& entry) const try {
   const auto meta = CacheEntryMeta::read(meta_path(entry.prefix));
   if (!meta) throw SourceError(fmt::format("{} is damaged", meta_path(entry.prefix)));
   Digest digest;
@@ -484,6 +461,9 @@ void TokenCache::check(const TokenCacheEntry& entry) const {
                     "tokenized again",
                     printable(entry.prefix)));
   }
+} catch (const SourceError&) {
+  std::error_code error;
+  if (fs::exists(fs::symlink_status(meta_path(entry.prefix), error))) throw;
 }
 
 }  // namespace levada

@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -77,10 +78,11 @@ class TokenCache {
   /// Returns all entries, the most recently used first.
   std::vector<TokenCacheEntry> entries() const;
   /// Evicts the least recently used entries that are not in use until at most `max_bytes` remain; also removes the
-  /// leftovers of killed processes and entries of another version. Returns the evicted entries. Throws SourceError,
-  /// and evicts nothing, if a process's list of entries in use cannot be read.
+  /// leftovers of killed processes and entries of another version. Leaves files with names that no entry makes, and
+  /// those of other users. Returns the evicted entries. Throws SourceError, and evicts nothing, if a process's list of
+  /// entries in use cannot be read.
   std::vector<TokenCacheEntry> prune(std::uint64_t max_bytes);
-  /// Reads all of an entry. Throws SourceError if it is damaged.
+  /// Reads all of an entry. Throws SourceError if it is damaged; not if it has been evicted meanwhile.
   void check(const TokenCacheEntry& entry) const;
 
   const std::string& dir() const { return dir_; }
@@ -89,9 +91,11 @@ class TokenCache {
   struct Work;
   struct Text;
   CachedTokens wait_or_make(const Text& text, const TokenizeTexts& how, Work& work);
-  std::optional<CachedTokens> find(const std::string& prefix, const std::string& key);
+  /// Empty for each text that has no entry; the others are noted as in use.
+  std::vector<std::optional<CachedTokens>> find(std::span<const Text> texts);
   CachedTokens make(const Text& text, const TokenizeTexts& how, Work& work);
-  void note_use(const std::string& prefix);
+  /// Appends lines to the list of entries in use. Returns once other hosts can read them.
+  void note_uses(const std::string& lines);
   void bound();
   void warn_once(const std::string& text);
 

@@ -23,6 +23,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 using ::testing::UnorderedElementsAre;
+using ::testing::UnorderedElementsAreArray;
 namespace fs = std::filesystem;
 
 TEST_F(TokenCaching, TokenizesATextOnceAndFindsItsTokensLater) {
@@ -252,6 +253,43 @@ TEST_F(TokenCaching, RemovesWhatItCannotReadUnlessItIsInUse) {
   EXPECT_THAT(names_in_cache(), UnorderedElementsAre(name + ".bin", name + ".idx", name + ".json"));
 }
 
+TEST_F(TokenCaching, RemovesNoFileWithANameThatNoEntryMakes) {
+  tokenize_alone(b_);
+  std::vector<std::string> names = {"web.bin",
+                                    "web.idx",
+                                    "mix.json",
+                                    "b.txt-0123456789abcdeF.bin",
+                                    "b.txt-0123456789abcde.idx",
+                                    "b.txt_0123456789abcdef.json",
+                                    "b.txt-0123456789abcdef.txt",
+                                    "b c-0123456789abcdef.bin",
+                                    ".notes.partial",
+                                    ".partial"};
+  for (const auto& name : names) dir_.write("cache/tokens/" + name, "{}");
+  const auto notes = dir_.write("cache/tokens/in-use-notes.txt", "of the user");
+  EXPECT_THAT(open().prune(0), SizeIs(1));
+  EXPECT_THAT(names_in_cache(), UnorderedElementsAreArray(names));
+  EXPECT_TRUE(fs::exists(notes));
+}
+
+TEST_F(TokenCaching, RemovesNoFileOfAnotherUser) {
+  const auto whole = tokenize_alone(b_), torn = tokenize_alone(dir_.write("c.txt", "c"));
+  fs::remove(torn.prefix + ".json");
+  const auto partial = dir_.write("cache/tokens/.b.txt-0123456789abcdef.bin.partial", "");
+  const auto list = dir_.write("cache/tokens/in-use-abcdef", "");
+  for (const auto& file : {whole.prefix + ".json", whole.prefix + ".bin", torn.prefix + ".idx", partial, list}) {
+    if (::chown(file.c_str(), 12345, 12345) != 0) {
+      GTEST_SKIP() << "only root can give a file to another user";  // skipped without: root
+    }
+  }
+  EXPECT_THAT(fault_of([&] { open().prune(0); }), HasSubstr("in-use-abcdef lists entries of the token cache"));
+  fs::remove(list);
+  EXPECT_THAT(open().prune(0), IsEmpty());
+  const auto name = [](const std::string& path) { return fs::path(path).filename().string(); };
+  EXPECT_THAT(names_in_cache(), UnorderedElementsAre(name(whole.prefix) + ".json", name(whole.prefix) + ".bin",
+                                                     name(torn.prefix) + ".idx", name(partial)));
+}
+
 TEST_F(TokenCaching, BelievesNoEntryOfAnotherUser) {
   for (const char* extension : {".json", ".bin", ".idx"}) {
     const auto made = tokenize_alone(b_);
@@ -335,6 +373,8 @@ TEST_F(TokenCaching, FindsAnyByteThatIsDamagedWhenItIsAskedTo) {
   EXPECT_EQ(check(), "no fault");
   fs::remove(made.prefix + ".bin");
   EXPECT_THAT(check(), HasSubstr("SourceError: cannot open " + made.prefix + ".bin"));
+  fs::remove(made.prefix + ".json");
+  EXPECT_EQ(check(), "no fault") << "it has been evicted";
 }
 
 /// An environment variable as it was before, when this is gone.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <condition_variable>
+#include <cstddef>
 #include <functional>
 #include <mutex>
 #include <vector>
@@ -42,5 +43,10 @@ class WorkTeam {
 
   ThreadGroup helpers_;
 };
+
+/// Calls act(i) for each i below `count`, on `threads` threads, or as many as the system allows. The first `helpers` of
+/// them help the team when there is no i left. Rethrows the exception of the lowest i that failed.
+void for_each_of(std::size_t count, std::size_t threads, const std::function<void(std::size_t)>& act, WorkTeam& team,
+                 std::size_t helpers);
 
 }  // namespace levada

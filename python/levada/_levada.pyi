@@ -437,6 +437,8 @@ class CorpusSource(Source):
 
     def resume(self, cursor: bytes) -> int: ...
 
+    def cursor(self, next: int) -> bytes: ...
+
     def of_epochs(self, epochs: int) -> CorpusSource:
         """
         The same samples, gone through so many times; 0: without end. Shares what is open.

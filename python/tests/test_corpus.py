@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
 import resource
@@ -117,6 +118,94 @@ def test_a_state_behind_the_end_of_the_data_is_refused(path: pathlib.Path) -> No
     shorter.load_state_dict(state)
     with pytest.raises(levada.InvalidArgument, match="before sample 160, but the data ends with sample 62"):
         firsts(shorter)
+
+
+@pytest.fixture
+def mixes(tmp_path: pathlib.Path) -> list[pathlib.Path]:
+    """Two mixes of 80 samples of 8 tokens: the last token of a source is only a label."""
+    for name in "ab":
+        (tmp_path / f"{name}.jsonl").write_text("".join(f'{{"text": "{name}{i:06}"}}\n' for i in range(41)))
+    paths = []
+    for weights in ((3, 1), (1, 3)):
+        sources = [{"path": f"{name}.jsonl", "weight": weight} for name, weight in zip("ab", weights, strict=True)]
+        paths.append(tmp_path / f"mix{weights[0]}.json")
+        paths[-1].write_text(json.dumps({"sources": sources}))
+    return paths
+
+
+def test_epochs_behind_a_change_of_weights_continue_the_mix_in_one_process_as_in_several(mixes: list[pathlib.Path]) -> None:
+    def feed(**options: Any) -> levada.Feed:
+        return levada.Feed(levada.Corpus(mixes[1], sequence=8, resume_weights=True, **options), batch=1)
+
+    def resumed(state: dict[str, Any], epoch: int) -> levada.Feed:
+        other = feed()
+        other.load_state_dict(state)
+        other.set_epoch(epoch)
+        return other
+
+    before = levada.Feed(levada.Corpus(mixes[0], sequence=8), batch=1)
+    for _ in range(40):
+        next(before)
+    state = before.state_dict()
+    whole = feed(epochs=3)
+    whole.load_state_dict(state)
+    samples = [batch["tokens"].tolist() for batch in whole]
+    expected = [samples[:40], samples[40:120], samples[120:]]
+
+    same = feed()
+    same.load_state_dict(state)
+    ends = []
+    for epoch in range(3):
+        same.set_epoch(epoch)
+        assert [batch["tokens"].tolist() for batch in same] == expected[epoch]
+        ends.append(same.state_dict())
+    for epoch in (1, 2):
+        assert [batch["tokens"].tolist() for batch in resumed(ends[epoch - 1], epoch)] == expected[epoch]
+        same.set_epoch(epoch)
+        iterator = iter(same)
+        for step in range(2):
+            assert [batch["tokens"].tolist() for batch in resumed(same.state_dict(), epoch)] == expected[epoch][step:]
+            next(iterator)
+    # A state of a run of its own leaves nothing of that history.
+    same.load_state_dict(feed().state_dict())
+    same.set_epoch(1)
+    fresh = feed()
+    fresh.set_epoch(1)
+    assert [batch["tokens"].tolist() for batch in same] == [batch["tokens"].tolist() for batch in fresh]
+
+
+def test_ranks_without_files_of_their_own_continue_a_mix_alike(tmp_path: pathlib.Path, mixes: list[pathlib.Path]) -> None:
+    for readers in ("one", "all"):
+        told = ranks.succeed(
+            tmp_path,
+            2,
+            f"""
+            mesh = levada.Mesh(dp=2)
+            def feed(mix):
+                corpus = levada.Corpus(mix, sequence=8, resume_weights=True, cache_dir={str(tmp_path / "cache")!r})
+                return levada.Feed(corpus, mesh, batch=1, readers={readers!r})
+            def tokens(feed):
+                return [batch["tokens"].tolist() for batch in feed]
+            before = feed({str(mixes[0])!r})
+            for _ in range(20): next(before)
+            state = before.state_dict()
+            before.close()
+            same = feed({str(mixes[1])!r})
+            same.load_state_dict(state)
+            tokens(same)
+            end = same.state_dict()
+            same.set_epoch(1)
+            restarted = feed({str(mixes[1])!r})
+            restarted.load_state_dict(end)
+            restarted.set_epoch(1)
+            expected = tokens(restarted)
+            iterator = iter(same)
+            at_start = same.state_dict()
+            tell(steps=len(expected), same=list(batch["tokens"].tolist() for batch in iterator) == expected, state=repr(at_start))
+            """,
+        )
+        assert [each[-1]["same"] for each in told] == [True, True] and told[0][-1]["steps"] == 40
+        assert told[0][-1]["state"] == told[1][-1]["state"]
 
 
 def test_epochs_that_cannot_be_counted_are_refused(path: pathlib.Path) -> None:

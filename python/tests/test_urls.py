@@ -14,6 +14,9 @@ from typing import Any
 import fsspec
 import levada
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+from fsspec.utils import infer_storage_options
+from levada.corpus.storage import list_files
 
 TEXTS = [f"document {number} " * (number % 17) for number in range(2000)]
 
@@ -36,6 +39,67 @@ def test_a_url_gives_what_the_file_gives(memory: Any, tmp_path: pathlib.Path) ->
     assert len(expected) > 100
     for url in ("memory://d/a.jsonl", "memory://d", "memory://*/a.json?", f"file://{tmp_path}/a.jsonl"):
         assert batches(levada.Corpus(url, sequence=64)) == expected
+
+
+class Hosts(MemoryFileSystem):  # type: ignore[misc]
+    """Like those of ftp, sftp, hdfs, webhdfs and smb: the host is in the URL, and not in the names of files."""
+
+    protocol = "hosted"
+    store: dict[str, Any] = {}
+    pseudo_dirs: list[str] = [""]
+    asked: list[str] = []
+
+    def __init__(self, host: str = "", **options: Any) -> None:
+        super().__init__(**options)
+        self.asked.append(host)
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return str(infer_storage_options(path)["path"]).rstrip("/")
+
+    @staticmethod
+    def _get_kwargs_from_urls(url: str) -> dict[str, str]:
+        return {"host": infer_storage_options(url).get("host", "")}
+
+
+class Accounts(Hosts):
+    """Names no file by what its URL has."""
+
+    protocol = "account"
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return super()._strip_protocol(path.replace("/data", "/renamed"))
+
+
+@pytest.fixture
+def hosts() -> Iterator[list[str]]:
+    for each in (Hosts, Accounts):
+        fsspec.register_implementation(each.protocol, each, clobber=True)
+    Hosts().pipe_file("/data/a.txt", b"some text " * 9)
+    Hosts().pipe_file("/renamed/a.txt", b"some text " * 9)
+    Hosts.asked.clear()
+    yield Hosts.asked
+    Hosts.store.clear()
+    Hosts.pseudo_dirs[:] = [""]
+
+
+def test_files_that_a_host_lists_are_read_from_that_host(hosts: list[str]) -> None:
+    for url in ("hosted://server/data", "hosted://server/data/", "hosted://server/data/*.txt", "hosted://server/d*/a.txt"):
+        hosts.clear()
+        assert levada.Corpus(url, sequence=16).tokens == 91
+        assert set(hosts) <= {"server"}
+    assert list_files("hosted://server") == ["hosted://server/data/a.txt", "hosted://server/renamed/a.txt"]
+    with pytest.raises(levada.Unsupported, match="account://server/data/.* does not name by URLs: name each file itself"):
+        levada.Corpus("account://server/data/*.txt").open()
+
+
+def test_a_pair_of_files_is_read_once_however_its_files_are_named(memory: Any, tmp_path: pathlib.Path) -> None:
+    url = tokens_in_memory(memory, tmp_path)
+    index = url.replace(".bin", ".idx")
+    expected = levada.Corpus(url, cache_dir=tmp_path).tokens
+    for urls in ([url, index], [index, url], "memory://t/tokens*", "memory://t"):
+        assert levada.Corpus(urls, cache_dir=tmp_path).tokens == expected
 
 
 def test_a_pipeline_reads_by_url(memory: Any, tmp_path: pathlib.Path) -> None:

@@ -103,6 +103,22 @@ def test_a_chat_that_cannot_be_rendered_is_named(
         len(levada.Corpus(tmp_path / "bad.jsonl", tokenizer=tokenizer, chat_template="own", sequence=8))
 
 
+def test_special_tokens_that_a_template_names_decide_the_tokens(
+    tmp_path: pathlib.Path, tokenizer: transformers.PreTrainedTokenizerFast, chats: pathlib.Path
+) -> None:
+    tokenizer.chat_template = TEMPLATE.replace("'<|end|>' }}{% endgeneration", "eos_token }}{% endgeneration")
+    corpora = []
+    for name, eos in (("first", "<|end|>"), ("second", "<|user|>")):
+        tokenizer.eos_token = eos
+        tokenizer.save_pretrained(tmp_path / name)
+        corpora.append(
+            levada.Corpus(chats, tokenizer=tmp_path / name, chat_template="own", sequence=16, cache_dir=tmp_path / "cache")
+        )
+    tokens = [[batch["tokens"].tolist() for batch in levada.Feed(corpus, batch=1)] for corpus in corpora]
+    assert tokens[0] != tokens[1]
+    assert len(list((tmp_path / "cache" / "tokens").glob("*.json"))) == 2
+
+
 def test_the_command_feeds_chats(tmp_path: pathlib.Path, tokenizer: transformers.PreTrainedTokenizerFast, chats: pathlib.Path) -> None:
     command = [sys.executable, "-m", "levada", "feed", chats, "--tokenizer", tmp_path / "tokenizer", "--chat-template", "own"]
     done = subprocess.run([*command, "--seq", "16", "--json"], capture_output=True, text=True, check=True)

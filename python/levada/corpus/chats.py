@@ -54,9 +54,16 @@ def open_chat_tokenizer(given: Any, chat_template: str) -> _levada.Tokenizer:
 
     vocabulary = tokenizer.get_vocab()
     size = max(len(vocabulary), 1 + max(vocabulary.values(), default=-1))
-    content = json.dumps([tokenizer.backend_tokenizer.to_str(), template])
-    digest = f"chats {hashlib.sha256(content.encode()).hexdigest()}"
+    digest = f"chats {_digest_of(tokenizer, template)}"
     return _levada.Tokenizer(name, digest, size, None, vocabulary.get, encode, is_chat=True)
+
+
+def _digest_of(tokenizer: Any, template: str) -> str:
+    """Returns a digest of all that decides the ids. Templates see the special tokens by their names."""
+    special = {name: str(token) for name, token in tokenizer.special_tokens_map.items()}
+    splits = bool(getattr(tokenizer, "split_special_tokens", False))
+    content = json.dumps([tokenizer.backend_tokenizer.to_str(), template, special, splits], sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()
 
 
 def _tokenizer_of(given: Any) -> Any:

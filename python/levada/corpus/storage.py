@@ -6,6 +6,7 @@ import asyncio
 import datetime
 import email.utils
 import errno
+import fnmatch
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -67,8 +68,8 @@ def list_files(url: str) -> list[str]:
             found = _complete(fs.glob, path, detail=True)
             if "/." not in path[root:]:  # As in glob(7), what is hidden has to be named.
                 found = {name: info for name, info in found.items() if "/." not in name[root:]}
-            return [_url(url, name) + "/" * (info["type"] == "directory") for name, info in found.items()]
-        return [_url(url, name) for name in _complete(fs.find, path) if name != path]
+            return [_url(url, path, name) + "/" * (info["type"] == "directory") for name, info in found.items()]
+        return [_url(url, path, name) for name in _complete(fs.find, path) if name != path]
     except FileNotFoundError:
         return []
     except Exception as error:
@@ -135,8 +136,21 @@ def _read_s3(fs: Any, path: str, start: int, end: int, tag: str) -> bytes:
     return import_for(path, "fsspec", "fsspec.asyn").sync(fs.loop, read)  # type: ignore[no-any-return]
 
 
-def _url(like: str, name: str) -> str:
-    return name if "://" in name else f"{like.partition('://')[0]}://{name.lstrip('/')}"
+def _url(like: str, path: str, name: str) -> str:
+    """Returns the URL of the file that the file system names so. `path`: its name of what the URL `like` refers to. Some names
+    begin with the URL's host or bucket, others begin behind that."""
+    if "://" in name:
+        return name
+    scheme, _, rest = like.rstrip("/").partition("://")
+    host, slash, below = rest.partition("/")
+    root = path[: len(path) - len(below)]
+    if path == root + below and name.startswith(root):
+        base, end = f"{scheme}://{host}{slash}", name[len(root) :]
+        return base + end if base.endswith("/") or end.startswith("/") else f"{base}/{end}"
+    end = name.lstrip("/")
+    if not fnmatch.fnmatchcase(end.partition("/")[0], host):
+        raise Unsupported(f"{like} matches files that its file system does not name by URLs: name each file itself")
+    return f"{scheme}://{end}"
 
 
 def _status(error: BaseException) -> int:

@@ -215,6 +215,7 @@ class Feed:
         self._own: FeedPass | None = None  # of next()
         self._running: weakref.ref[FeedPass] | None = None
         self._last: _Last | None = None
+        self._resumed = b""  # the cursor loaded last, which the passes after the next one continue, too
         self._beginning = OneCaller("a call that begins a pass of this feed, or says where one begins,")
 
     def _check(self, iterate: str, divide: str, tail: str, skip: int) -> None:
@@ -332,7 +333,7 @@ class Feed:
             started = FeedPass(options, begin, name, self._send, is_ahead=self.prefetch_to_device)
             # A weak reference: a loop that is left drops its iterator, which notifies the other ranks.
             self._running = weakref.ref(started)
-            self._last = _Last(started.core, at, begin)
+            self._last = _Last(started.core, at._replace(cursor=at.cursor or begin.cursor), begin)
             self._next, self.skip = self._next._replace(cursor=b"", samples=0), 0
             return started
 
@@ -516,13 +517,14 @@ class Feed:
             self.close()
             if self.epoch != position.epoch:
                 self.set_epoch(position.epoch)
-            self._next, self._last = position, None
+            self._next, self._last, self._resumed = position, None, position.cursor
 
     def _begin(self, options: PassOptions) -> Beginning:
         """Returns the source of the next pass, at the cursor where that begins."""
         at = self._next
         if not isinstance(self.source, Corpus):
             return begin_iterable(options, self.source, at.cursor, at.samples)
-        begin = begin_corpus(options, self.source, at.epoch, at.cursor, is_first=not self._has_opened_corpus)
+        is_first = not self._has_opened_corpus
+        begin = begin_corpus(options, self.source, at.epoch, at.cursor, self._resumed, is_first=is_first)
         self._has_opened_corpus = True
         return begin

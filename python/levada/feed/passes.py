@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from levada import _levada
-from levada._levada import Handoff, Layout, Membership, Mesh, Pass, Source, WhenDropped
+from levada._levada import CorpusSource, Handoff, Layout, Membership, Mesh, Pass, Source, WhenDropped
 from levada.base.errors import CorruptMessage, Error, InvalidArgument
 from levada.base.exits import failure_text, handled, note_left
 from levada.batch.balance import Balance, Samples
@@ -97,13 +97,30 @@ _UNTIL_OPENED = 1e8
 """Seconds. Readers may tokenize for hours; if a reader dies meanwhile, PeerLost ends the wait."""
 
 
-def begin_corpus(options: PassOptions, corpus: Corpus, epoch: int, cursor: bytes, *, is_first: bool) -> Beginning:
-    """Returns the beginning of a pass over a corpus: at `cursor`, the state of an earlier run, or at the start of `epoch`. The
-    first time, all ranks wait until the readers have tokenized."""
+def begin_corpus(
+    options: PassOptions, corpus: Corpus, epoch: int, cursor: bytes, before: bytes, *, is_first: bool
+) -> Beginning:
+    """Returns the beginning of a pass over a corpus: at `cursor`, the state of an earlier run, or at the start of `epoch`. An
+    epoch that starts behind the cursor `before`, of an earlier pass, keeps the history of weights of that. The first time, all
+    ranks wait until the readers have tokenized."""
     begin = _open_corpus(options, corpus, epoch, cursor)
+    if before and epoch > 0 and not cursor:
+        _keep_weights(begin, before)
     if options.job.size > 1 and is_first:
         _levada.agree(options.job, b"", _UNTIL_OPENED, "opening the corpus")
     return begin
+
+
+def _keep_weights(begin: Beginning, before: bytes) -> None:
+    source = begin.source
+    if not isinstance(source, CorpusSource):
+        return
+    try:
+        if source.of_epochs(0).resume(before) <= begin.first_sample:
+            source.resume(before)
+            begin.cursor = source.cursor(begin.first_sample)
+    except Error as error:
+        begin.source = _levada.unopened(type(error).__name__, str(error))
 
 
 def _open_corpus(options: PassOptions, corpus: Corpus, epoch: int, cursor: bytes) -> Beginning:

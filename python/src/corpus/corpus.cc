@@ -98,6 +98,9 @@ void bind_corpus(nb::module_& module) {
           },
           nb::arg("cursor"))
       .def(
+          "cursor", [](const Corpus& corpus, std::int64_t next) { return to_bytes(corpus.cursor(next)); },
+          nb::arg("next"))
+      .def(
           "of_epochs",
           [](const Corpus& corpus, std::int64_t epochs) { return std::make_shared<Corpus>(corpus.of_epochs(epochs)); },
           nb::arg("epochs"), "The same samples, gone through so many times; 0: without end. Shares what is open.");
