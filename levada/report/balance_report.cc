@@ -75,6 +75,7 @@ std::string BalanceReport::to_json() const {
 }
 
 std::string BalanceReport::to_text() const {
+  if (series.total().steps == 0) return "no step to balance";
   auto text = fmt::format("the busiest rank has {:.3f}x of the least work that it can have, unbalanced {:.3f}x; by {}",
                           busiest(), unbalanced(), to_string(by));
   const auto total = series.total();
@@ -89,6 +90,7 @@ std::string BalanceReport::to_text() const {
 
 std::string BalanceReport::to_table(const Style& style) const {
   const auto total = series.total();
+  if (total.steps == 0) return "no step to balance\n";
   TextTable table({"samples", "busiest rank", "of the bound", "of the mean"});
   const auto row = [&](const std::string& name, double work) {
     table.add({name, fmt::format("{:.4g}", ratio(work, static_cast<double>(total.steps))),

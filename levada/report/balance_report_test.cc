@@ -46,6 +46,11 @@ TEST(BalanceReport, IsATable) {
   EXPECT_THAT(delaying.to_text(), HasSubstr("; 4 samples waited 2.8 steps on average, at most 5"));
 }
 
+TEST(BalanceReport, SaysNothingOfStepsThatWereNone) {
+  EXPECT_EQ(BalanceReport().to_table(), "no step to balance\n");
+  EXPECT_EQ(BalanceReport().to_text(), "no step to balance");
+}
+
 TEST(BalanceReport, IsAJsonObjectWithTheStepsInOrder) {
   const auto json = nlohmann::json::parse(two_steps(100).to_json());
   EXPECT_EQ(json["steps"], 2);
