@@ -35,6 +35,24 @@ def test_a_state_goes_on_with_the_very_next_item(workers: int, snapshot_every: i
                 assert list(run) == following
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_state_may_be_of_any_epoch_that_set_epoch_takes(workers: int) -> None:
+    pipeline = Pipeline(range(20)).shuffle(10).dispatch().map(double)
+    for epoch in (2**62, 2**63 - 1):
+        with pipeline.run(workers, seed=3) as run:
+            run.set_epoch(epoch)
+            items = iter(run)
+            next(items)
+            state = run.state_dict()
+            rest = list(items)
+        with pipeline.run(workers, seed=3) as run:
+            run.load_state_dict(state)
+            assert run.epoch == epoch and list(run) == rest
+            for beyond in (-1, 2**63):
+                with pytest.raises(levada.InvalidArgument, match=f"from 0 to .*, got {beyond}"):
+                    run.set_epoch(beyond)
+
+
 def test_a_negative_snapshot_every_is_refused() -> None:
     with pytest.raises(levada.InvalidArgument, match="snapshot_every is -1; it is at least 0"):
         Pipeline(range(4)).run(snapshot_every=-1)

@@ -225,6 +225,18 @@ def test_a_state_goes_on_with_the_next_item(make: Callable[[], Any], reading: Ca
         assert list(loader) == rest
 
 
+def test_a_state_of_any_epoch_goes_on() -> None:
+    with DataLoader2(sharded(8), reading_service=service(1)) as loader:
+        loader.seed(3)
+        for _ in range(12):
+            items = iter(loader)
+            next(items)
+            state = loader.state_dict()
+            rest = list(items)
+            with DataLoader2.from_state(state, service(1)) as resumed:
+                assert list(resumed) == rest
+
+
 class Offset(IterDataPipe):
     """Adds what it is told to."""
 

@@ -32,6 +32,8 @@ _SCHEDULED = 0.2
 """Seconds for a process to exit after it has announced its end."""
 _PATIENCE = 5.0
 """Seconds that close() waits for another thread that starts processes."""
+_END_OF_EPOCHS = 2**63
+"""Epochs are numbered below this, as the C++ core does."""
 _MAX_DEATHS = 3
 """How often processes may die after the same item."""
 _OWN_PROCESS_LOST = " of the pipeline ended unexpectedly: "
@@ -172,8 +174,8 @@ class Run(Generic[T]):
 
     def set_epoch(self, epoch: int) -> None:
         """Sets the epoch of the next pass."""
-        if epoch < 0:
-            raise InvalidArgument(f"epoch is {epoch}")
+        if not 0 <= epoch < _END_OF_EPOCHS:
+            raise InvalidArgument(f"epoch must be from 0 to 2**63 - 1, got {epoch}")
         self._epoch, self._position, self._begun = epoch, None, None
 
     def state_dict(self) -> dict[str, Any]:
@@ -212,7 +214,7 @@ class Run(Generic[T]):
             raise CorruptMessage("this state of a pipeline lacks its seed, epoch or position")
         if state.get("checksum") != checksum(seed, epoch, packed):
             raise CorruptMessage("this state of a pipeline has been changed since it was saved: its check sum is another")
-        if not 0 <= seed < 2**64 or not 0 <= epoch < 2**62:
+        if not 0 <= seed < 2**64 or not 0 <= epoch < _END_OF_EPOCHS:
             raise CorruptMessage(f"this state of a pipeline is of epoch {epoch} by seed {seed}, which no run has")
         position = None if packed is None else Position.decode(packed)
         if self._seed is not None and self._consumer is not None and self._seed != seed:
