@@ -237,6 +237,28 @@ def test_a_state_of_any_epoch_goes_on() -> None:
                 assert list(resumed) == rest
 
 
+READING = [InProcessReadingService, functools.partial(service, 0), service]
+
+
+@pytest.mark.parametrize("reading", READING)
+def test_a_state_between_iter_and_the_first_item_is_of_the_first_item(reading: Callable[[], Any]) -> None:
+    with DataLoader2(sharded(6), reading_service=reading()) as loader:
+        loader.seed(3)
+        assert len(list(loader)) == 6
+        items = iter(loader)
+        state = loader.state_dict()
+        second = list(items)
+    with DataLoader2.from_state(state, reading()) as loader:
+        items = iter(loader)
+        assert [next(items) for _ in range(4)] == second[:4]
+        state = loader.state_dict()
+    with DataLoader2.from_state(state, reading()) as loader:
+        iter(loader)
+        state = loader.state_dict()
+    with DataLoader2.from_state(state, reading()) as loader:
+        assert list(loader) == second[4:]
+
+
 class Offset(IterDataPipe):
     """Adds what it is told to."""
 

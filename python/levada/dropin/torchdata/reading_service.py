@@ -117,6 +117,7 @@ class InProcessReadingService(CheckpointableReadingServiceInterface):
         self, seed_generator: SeedGenerator, iter_reset_fn: ResetFn | None = None
     ) -> ResetFn | None:
         end = self._end_datapipe
+        end.returned = end.skip
         if iter_reset_fn is not None:
             end.datapipe = iter_reset_fn(end.datapipe)
         set_graph_random_seed(end.datapipe, seed_generator)
