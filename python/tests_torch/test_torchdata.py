@@ -259,6 +259,34 @@ def test_a_state_between_iter_and_the_first_item_is_of_the_first_item(reading: C
         assert list(loader) == second[4:]
 
 
+@pytest.mark.parametrize("reading", READING)
+@pytest.mark.parametrize("first_seed", [None, 1])
+def test_an_epoch_that_a_state_resumes_keeps_its_seed(reading: Callable[[], Any], first_seed: int | None) -> None:
+    with DataLoader2(sharded(), reading_service=reading()) as loader:
+        if first_seed is not None:
+            loader.seed(first_seed)
+        items = iter(loader)
+        next(items)
+        loader.seed(4)
+        state = loader.state_dict()
+        rest, following = list(items), list(loader)
+    with DataLoader2.from_state(state, reading()) as loader:
+        items = iter(loader)
+        assert next(items) == rest[0]
+        again = loader.state_dict()
+        assert [list(items), list(loader)] == [rest[1:], following]
+    with DataLoader2.from_state(again, reading()) as loader:
+        assert [list(loader), list(loader)] == [rest[1:], following]
+    with DataLoader2.from_state(again, reading()) as loader:
+        loader.seed(5)
+        resumed, reseeded = list(loader), list(loader)
+        loader.seed(5)
+        assert [resumed, reseeded] == [rest[1:], list(loader)]
+    with DataLoader2.from_state(state, reading()) as loader:
+        loader._restore_checkpoint_beginning_of_epoch()
+        assert list(loader)[1:] == rest
+
+
 class Offset(IterDataPipe):
     """Adds what it is told to."""
 

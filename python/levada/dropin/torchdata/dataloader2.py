@@ -167,10 +167,10 @@ class DataLoader2(Generic[T]):
             return DataLoader2Iterator(self, self.valid_iterator_id)
 
     def _begin_epoch(self) -> None:
-        if self._seed is None:
-            if not self._has_seeds:
-                self._seeds.seed()
+        if self._has_seeds:
             self._has_seeds = False
+        elif self._seed is None:
+            self._seeds.seed()
         elif self._reset_seed:
             self._seeds.seed(self._seed)
             self._reset_seed = False
@@ -195,11 +195,12 @@ class DataLoader2(Generic[T]):
         return service.restore(self.datapipe, self.reading_service_state)
 
     def seed(self, seed: int) -> None:
-        """Seeds all that is random, from the next epoch on."""
+        """Seeds all that is random, from the next epoch on. An epoch that a state resumes keeps its seed."""
         if not 0 <= seed < 2**64:
             raise ValueError(f"seed must be from 0 to 2**64 - 1, got {seed}")
         self._seed = seed
         self._reset_seed = True
+        self._has_seeds = self._has_seeds and self.reading_service_state is not None
 
     def shutdown(self) -> None:
         """Ends the other processes, and with them the loader."""
@@ -243,6 +244,7 @@ class DataLoader2(Generic[T]):
                 self._reset_seed,
                 pickle.dumps(self._seeds_of_epoch if in_epoch else self._seeds),
                 pickle.dumps(self._seeds_of_epoch),
+                in_epoch,
             ),
         }
 
@@ -271,9 +273,10 @@ class DataLoader2(Generic[T]):
         self._adapt()
         self.reading_service_state = state_dict[READING_SERVICE_STATE_KEY_NAME]
         if RANDOMNESS_STATE_KEY_NAME in state_dict:
-            self._seed, self._reset_seed, *seeds = state_dict[RANDOMNESS_STATE_KEY_NAME]
-            self._seeds, self._seeds_of_epoch = map(pickle.loads, seeds)
-            self._has_seeds = True
+            self._seed, self._reset_seed, seeds, seeds_of_epoch, *in_epoch = state_dict[RANDOMNESS_STATE_KEY_NAME]
+            self._seeds, self._seeds_of_epoch = pickle.loads(seeds), pickle.loads(seeds_of_epoch)
+            # An epoch keeps its seeds though seed() was called within it.
+            self._has_seeds = self._seed is None or not self._reset_seed or in_epoch == [True]
 
     def _restore_checkpoint_beginning_of_epoch(self) -> None:
         """After a state was loaded: starts with the first item of its epoch."""
