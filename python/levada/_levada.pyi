@@ -647,6 +647,11 @@ class Bucketing:
         Places an input. Returns the key whose bucket to launch before, and whether to launch the input alone.
         """
 
+    def take_back(self, key: int, bytes: int) -> None:
+        """
+        Takes the last input back, which was not to be launched alone. A bucket that it has closed stays closed.
+        """
+
     def flush(self) -> list[int]:
         """
         Closes all buckets. Returns their keys in the order in which they were opened.

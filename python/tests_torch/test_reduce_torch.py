@@ -293,6 +293,101 @@ def test_buckets_on_a_device_do_as_those_on_the_cpu(tmp_path: pathlib.Path) -> N
             assert part in text
 
 
+def test_a_lost_rank_ends_buckets_on_a_device_with_the_same_exception_in_every_later_call(tmp_path: pathlib.Path) -> None:
+    told = process_groups.finish(process_groups.start(
+        tmp_path,
+        2,
+        """
+        from levada.reduce.device import DeviceReduce
+        reduce, world = DeviceReduce(4096, 2, 5.0), dist.group.WORLD
+        def give(dtype, size=4): return reduce.reduce_scatter(world, torch.ones(size, dtype=dtype), "sum", None)
+        before = give(torch.float32)
+        reduce.flush()
+        first, second = give(torch.float32), give(torch.float64)
+        dist.barrier()
+        if rank == 1: os._exit(0)
+        for call in (reduce.flush, reduce.flush, first.wait, first.get, second.wait, second.get, lambda: give(torch.int64),
+                     lambda: give(torch.int64, 4096)):
+            try: tell(result=str(call()))
+            except Exception as error: tell(error=f"{type(error).__name__}: {error}")
+        tell(done=first.done() and second.done(), pending=reduce.pending(), before=before.wait().tolist())
+        os._exit(0)
+        """,
+    ), tmp_path)[0].told[0]  # fmt: skip
+    *errors, end = told
+    assert len(errors) == 8 and all(each == errors[0] for each in errors) and "error" in errors[0], errors
+    assert end == {"done": True, "pending": 0, "before": [2.0, 2.0]}
+
+
+def test_an_input_that_finds_no_memory_on_a_device_is_not_enqueued_and_may_be_tried_again(tmp_path: pathlib.Path) -> None:
+    ((told,),) = process_groups.succeed(
+        tmp_path,
+        1,
+        """
+        import levada.reduce.device as device
+        from unittest import mock
+        reduce, results = device.DeviceReduce(4096, 2, 30.0), []
+        def give(dtype): reduce.reduce_scatter(dist.group.WORLD, torch.ones(2, dtype=dtype), "sum", results.append)
+        give(torch.float32)
+        failures = 0
+        for method in ("__init__", "add"):
+            for dtype in (torch.float64, torch.float32):
+                with mock.patch.object(device._Bucket, method, side_effect=torch.OutOfMemoryError("too few bytes")):
+                    try: give(dtype)
+                    except torch.OutOfMemoryError: failures += 1
+        reduce.flush()
+        give(torch.float64)
+        reduce.flush()
+        tell(failures=failures, results=[str(each.dtype) for each in results], pending=reduce.pending())
+        """,
+    )
+    assert told == {"failures": 3, "results": ["torch.float32"] * 2 + ["torch.float64"], "pending": 0}
+
+
+def test_an_interrupt_in_a_callback_on_a_device_leaves_the_others_due(tmp_path: pathlib.Path) -> None:
+    ((interrupted, ended),) = process_groups.succeed(
+        tmp_path,
+        1,
+        """
+        from levada.reduce.device import DeviceReduce
+        reduce, called = DeviceReduce(4096, 2, 30.0), []
+        def interrupt(_): raise KeyboardInterrupt
+        for size, callback in ((1, called.append), (1, interrupt), (2, called.append)):
+            reduce.reduce_scatter(dist.group.WORLD, torch.ones(size), "sum", callback)
+        try: reduce.flush()
+        except KeyboardInterrupt: tell(called=len(called), pending=reduce.pending())
+        reduce.reduce_scatter(dist.group.WORLD, torch.ones(3), "sum", called.append)
+        reduce.flush()
+        tell(called=[len(each) for each in called], pending=reduce.pending())
+        """,
+    )
+    assert interrupted == {"called": 1, "pending": 1}
+    assert ended == {"called": [1, 2, 3], "pending": 0}
+
+
+def test_an_interrupted_reduction_on_a_device_ends_the_later_ones(tmp_path: pathlib.Path) -> None:
+    ((told,),) = process_groups.succeed(
+        tmp_path,
+        1,
+        """
+        import levada.reduce.device as device
+        from unittest import mock
+        reduce = device.DeviceReduce(4096, 2, 30.0)
+        handle = reduce.reduce_scatter(dist.group.WORLD, torch.ones(2), "sum", None)
+        errors = []
+        with mock.patch.object(device, "_agree", side_effect=KeyboardInterrupt):
+            try: reduce.flush()
+            except KeyboardInterrupt: errors.append("KeyboardInterrupt")
+        for call in (reduce.flush, handle.wait):
+            try: call()
+            except levada.EngineError as error: errors.append(str(error))
+        tell(errors=errors)
+        """,
+    )
+    text = "KeyboardInterrupt interrupted a reduction of tensors on a device; ranks are out of step"
+    assert told == {"errors": ["KeyboardInterrupt", text, text]}
+
+
 def test_tensors_that_torch_only_marks_as_negative_or_conjugate_are_reduced_as_they_read() -> None:
     numbers = torch.tensor([1 + 2j, 3 - 4j])
     given = [numbers.conj(), numbers.conj().imag, numbers.imag, numbers]

@@ -8,12 +8,12 @@ import dataclasses
 import datetime
 import importlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from levada import _levada
 from levada.base.callers import OneCaller
-from levada.base.errors import InvalidArgument, Unsupported
+from levada.base.errors import EngineError, InvalidArgument, Unsupported
 from levada.job.groups import size_of
 from levada.job.job import join
 
@@ -40,7 +40,7 @@ class _Bucket:
         self.entries: list[_Entry] = []
         self.sums: Any = None
         self.work: Any = None
-        self.error: InvalidArgument | None = None
+        self.error: Exception | None = None
         self.called = 0
 
     def add(self, pieces: Sequence[Any], shape: tuple[int, ...], callback: Callback | None) -> _Entry:
@@ -52,15 +52,24 @@ class _Bucket:
         self.entries.append(entry)
         return entry
 
+    def is_open(self) -> bool:
+        return self.sums is None and self.error is None
+
     def done(self) -> bool:
-        return self.sums is not None and (self.work is None or bool(self.work.is_completed()))
+        return self.error is not None or (self.sums is not None and (self.work is None or bool(self.work.is_completed())))
 
     def settle(self) -> None:
-        """Orders what the current stream does from now on behind the sums. Raises where ranks disagreed about them."""
+        """Orders what the current stream does from now on behind the sums. Raises the reduction's exception."""
+        if self.error is None and self.work is not None:
+            try:
+                self._wait()
+            except BaseException as error:
+                self.error = _lasting(error)
+                raise
         if self.error is not None:
             raise self.error
-        if self.work is None:
-            return
+
+    def _wait(self) -> None:
         self.work.wait()
         self.work = None
         if self.key.op == "average":
@@ -89,7 +98,7 @@ class DeviceHandle:
 
     def get(self) -> Any:
         """The same for an input that has been launched. Raises InvalidArgument where its bucket is open."""
-        if self._bucket.sums is None:
+        if self._bucket.is_open():
             raise InvalidArgument("the input's bucket is still open; call flush() or wait()")
         self._bucket.settle()
         return self._entry.result
@@ -108,7 +117,8 @@ class DeviceReduce:
     """Buckets of tensors on devices. Sums go over a process group of their own, made of the user's ranks, of the device's
     backend (nccl for cuda): it orders them behind what the current stream has been given, and waiting orders the current
     stream behind them; nothing else waits. The order of summation, and the precision of halves, are the backend's.
-    Nothing crosses the user's own group. Callbacks run when those of a Bucketer do, so at the same place on every rank."""
+    Nothing crosses the user's own group. Callbacks run when those of a Bucketer do, so at the same place on every rank.
+    After any exception of a reduction but InvalidArgument, later calls raise the same one."""
 
     def __init__(self, capacity: int, in_flight: int, timeout: float) -> None:
         self._capacity, self._in_flight, self._timeout = capacity, in_flight, timeout
@@ -119,12 +129,14 @@ class DeviceReduce:
         self._open: dict[int, _Bucket] = {}
         self._launched: collections.deque[_Bucket] = collections.deque()
         self._due: collections.deque[_Bucket] = collections.deque()  # whose callbacks are to be run
-        self._error: BaseException | None = None
+        self._error: Exception | None = None  # the first of a callback, or that ranks disagree
+        self._broken: Exception | None = None
         self._running = False
         self._caller = OneCaller("a call of this bucketer")  # those of callbacks nest
 
     def reduce_scatter(self, group: Any, inputs: Any, op: str, callback: Callback | None) -> DeviceHandle:
-        """Enqueues inputs, as ReduceScatter does."""
+        """Enqueues inputs, as ReduceScatter does. An input that finds no memory has not been enqueued, so that ranks which try
+        it again stay in step with the others."""
         torch = importlib.import_module("torch")
         whole = isinstance(inputs, torch.Tensor)
         tensors = [inputs.detach()] if whole else [each.detach() for each in inputs]
@@ -132,23 +144,37 @@ class DeviceReduce:
         pieces = _parts(torch, tensors[0], size) if whole else tensors
         _check_alike(pieces, size)
         with self._caller:
+            self._raise_broken()
             key = self._key(torch, group, pieces[0], op)
             bytes_of_all = pieces[0].numel() * pieces[0].element_size() * size
             close, alone = self._bucketing.apply(key.number, bytes_of_all)
-            if close is not None:
-                self._launch(close)
             if alone:
                 bucket = _Bucket(key, pieces[0].numel())
-            elif key.number not in self._open:
-                bucket = self._open[key.number] = _Bucket(key, self._capacity // size // pieces[0].element_size())
-            else:
-                bucket = self._open[key.number]
-            entry = bucket.add(pieces, tuple(pieces[0].shape), callback)
-            if alone:
+                entry = bucket.add(pieces, tuple(pieces[0].shape), callback)
                 self._reduce(bucket)
+                self._settle(bucket)
                 self._run_callbacks_of(bucket)
+            else:
+                try:
+                    bucket, entry = self._add(key, pieces, callback, close)
+                except BaseException:
+                    self._bucketing.take_back(key.number, bytes_of_all)
+                    raise
             self._run_due_callbacks()
         return DeviceHandle(self, bucket, entry)
+
+    def _add(
+        self, key: _Key, pieces: Sequence[Any], callback: Callback | None, close: int | None
+    ) -> tuple[_Bucket, _Entry]:
+        """Adds an input to its key's bucket, after launching the bucket that closes for it."""
+        if close is not None:
+            self._launch(close)
+        bucket = self._open.get(key.number)
+        if bucket is None:
+            bucket = _Bucket(key, self._capacity // key.size // pieces[0].element_size())
+        entry = bucket.add(pieces, tuple(pieces[0].shape), callback)
+        self._open[key.number] = bucket  # an open bucket has inputs
+        return bucket, entry
 
     def average(self, group: Any, tensor: Any) -> Any:
         """The torch.futures.Future of a tensor's average over all ranks, in its own memory. All ranks of a group ask for
@@ -161,7 +187,7 @@ class DeviceReduce:
     def finish(self, bucket: _Bucket) -> None:
         """Launches a bucket, and those that were opened before, and runs its group's callbacks up to its own."""
         with self._caller:
-            if bucket.sums is None:
+            if bucket.is_open():
                 for number in self._bucketing.flush_through(bucket.key.number):
                     self._launch(number)
             while bucket in self._launched:
@@ -171,6 +197,7 @@ class DeviceReduce:
     def flush(self) -> None:
         """Launches what is open and runs all callbacks. Raises the first exception of one."""
         with self._caller:
+            self._raise_broken()
             while self._open or self._launched:
                 for number in self._bucketing.flush():
                     self._launch(number)
@@ -215,16 +242,39 @@ class DeviceReduce:
             )
         return self._own[ranks, device]
 
+    def _raise_broken(self) -> None:
+        if self._broken is not None:
+            raise self._broken
+
+    @contextlib.contextmanager
+    def _breaking(self) -> Iterator[None]:
+        """Around a step of a reduction. Where it raises, ranks may be out of step: no later reduction is tried, and inputs of
+        open buckets have the same exception."""
+        try:
+            yield
+        except BaseException as error:
+            if self._broken is None:
+                self._broken = _lasting(error)
+            for bucket in self._open.values():
+                bucket.error = self._broken
+            for pending in (self._open, self._launched, self._due):
+                pending.clear()
+            raise
+
     def _launch(self, number: int) -> None:
-        bucket = self._open.pop(number)
+        bucket = self._open[number]
         # Which callbacks become due follows from what has been enqueued, not from what has been reduced by now.
         of_group = [each for each in self._launched if each.key.own is bucket.key.own]
         for first in of_group[: max(len(of_group) - self._in_flight + 1, 0)]:
             self._retire(first)
         self._reduce(bucket)
-        self._launched.append(bucket)
+        self._launched.append(self._open.pop(number))
 
     def _reduce(self, bucket: _Bucket) -> None:
+        with self._breaking():
+            self._begin(bucket)
+
+    def _begin(self, bucket: _Bucket) -> None:
         distributed = importlib.import_module("torch.distributed")
         bucket.sums = bucket.rows.new_empty(bucket.used)
         given = bucket.rows[:, : bucket.used].reshape(-1)
@@ -242,32 +292,51 @@ class DeviceReduce:
 
     def _retire(self, bucket: _Bucket) -> None:
         """Waits for a launched bucket, whose callbacks are due then."""
-        with contextlib.suppress(InvalidArgument):  # raised where its callbacks are run
-            bucket.settle()
+        self._settle(bucket)
         self._launched.remove(bucket)
         self._due.append(bucket)
 
+    def _settle(self, bucket: _Bucket) -> None:
+        with self._breaking(), contextlib.suppress(InvalidArgument):  # which flush() raises
+            bucket.settle()
+
     def _run_callbacks_of(self, bucket: _Bucket) -> None:
-        """Runs due callbacks, unless a callback itself has called this."""
+        """Runs the callbacks of a settled bucket. What they call runs none of the others."""
+        if bucket.error is not None:
+            self._error = self._error or bucket.error
+            bucket.called = len(bucket.entries)
         within_another, self._running = self._running, True
         try:
-            bucket.settle()
-        except InvalidArgument as error:
+            while bucket.called < len(bucket.entries):
+                entry = bucket.entries[bucket.called]
+                bucket.called += 1
+                self._run_callback(entry)
+        finally:
+            self._running = within_another
+
+    def _run_callback(self, entry: _Entry) -> None:
+        try:
+            if entry.callback is not None:
+                entry.callback(entry.result)
+        except Exception as error:
             self._error = self._error or error
-            bucket.called = len(bucket.entries)
-        while bucket.called < len(bucket.entries):
-            entry = bucket.entries[bucket.called]
-            bucket.called += 1
-            try:
-                if entry.callback is not None:
-                    entry.callback(entry.result)
-            except Exception as error:
-                self._error = self._error or error
-        self._running = within_another
 
     def _run_due_callbacks(self) -> None:
         while self._due and not self._running:
-            self._run_callbacks_of(self._due.popleft())
+            bucket = self._due.popleft()
+            try:
+                self._run_callbacks_of(bucket)
+            except BaseException:  # an interrupt in one: those after it are still due
+                if self._broken is None:
+                    self._due.appendleft(bucket)
+                raise
+
+
+def _lasting(error: BaseException) -> Exception:
+    """Returns what later calls raise after `error`: an interrupt or an exit is of one call."""
+    if isinstance(error, Exception):
+        return error
+    return EngineError(f"{type(error).__name__} interrupted a reduction of tensors on a device; ranks are out of step")
 
 
 def _ranks_of(group: Any) -> tuple[int, ...]:

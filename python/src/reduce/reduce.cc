@@ -274,6 +274,8 @@ void bind_reduce(nb::module_& module) {
           },
           nb::arg("key"), nb::arg("bytes"),
           "Places an input. Returns the key whose bucket to launch before, and whether to launch the input alone.")
+      .def("take_back", &Bucketing::take_back, nb::arg("key"), nb::arg("bytes"),
+           "Takes the last input back, which was not to be launched alone. A bucket that it has closed stays closed.")
       .def("flush", &Bucketing::flush, "Closes all buckets. Returns their keys in the order in which they were opened.")
       .def("flush_through", &Bucketing::flush_through, nb::arg("key"),
            "The same, for the bucket of `key` and those opened before it.");
