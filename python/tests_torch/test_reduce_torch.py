@@ -388,6 +388,28 @@ def test_an_interrupted_reduction_on_a_device_ends_the_later_ones(tmp_path: path
     assert told == {"errors": ["KeyboardInterrupt", text, text]}
 
 
+def test_flush_reduces_on_the_cpu_though_a_callback_on_a_device_raises(tmp_path: pathlib.Path) -> None:
+    """The device's part by tensors on the CPU: what differs on another device is torch's own."""
+    told = process_groups.succeed(
+        tmp_path,
+        2,
+        """
+        from levada.reduce.device import DeviceReduce
+        reduce, results = levada.ReduceScatter(dist.group.WORLD, timeout=30.0), []
+        reduce._devices = DeviceReduce(4096, 2, 30.0)
+        def raises(_):
+            if rank == 0: raise KeyError("of a callback")
+        reduce._devices.reduce_scatter(dist.group.WORLD, torch.ones(2), "sum", raises)
+        reduce(torch.ones(2), results.append)
+        try: reduce.flush()
+        except KeyError as error: tell(error=str(error))
+        tell(results=[each.tolist() for each in results])
+        dist.barrier()
+        """,
+    )
+    assert told == [[{"error": "'of a callback'"}, {"results": [[2.0]]}], [{"results": [[2.0]]}]]
+
+
 def test_tensors_that_torch_only_marks_as_negative_or_conjugate_are_reduced_as_they_read() -> None:
     numbers = torch.tensor([1 + 2j, 3 - 4j])
     given = [numbers.conj(), numbers.conj().imag, numbers.imag, numbers]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -107,7 +108,12 @@ class ReduceScatter:
         """Launches all open buckets, also those that its callbacks open, and waits for everything. Raises the first
         exception of a reduction or a callback since the last flush()."""
         if self._devices is not None:
-            self._devices.flush()
+            try:
+                self._devices.flush()
+            except Exception:
+                with contextlib.suppress(Exception):  # the first is raised; other ranks wait for this one's part of the rest
+                    self._core.flush()
+                raise
         self._core.flush()
 
     def teardown(self) -> None:
