@@ -298,11 +298,11 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
   Handle enqueue(const Group& group, const Input& input, Copy copy, Callback callback) {
     const int key = key_of(group, input);
     const auto placement = bucketing_.apply(key, input.bytes);
-    if (placement.close) launch(*placement.close, false);
     if (placement.alone) return reduce_alone(group, input, copy, std::move(callback));
     auto& open = open_[static_cast<std::size_t>(key)];
-    if (!open) open = make_bucket(group, input, key);
     try {
+      if (placement.close) launch(*placement.close, false);
+      if (!open) open = make_bucket(group, input, key);
       add(group, *open, input, copy, slab_bytes(input.bytes), {std::move(callback), input.piece});
     } catch (...) {
       bucketing_.take_back(key, input.bytes);
@@ -345,16 +345,34 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
     return handle;
   }
 
-  /// The caller waits for them all, so the last one need not be handed to another thread.
+  /// The caller waits for them all, so the last one need not be handed to another thread. Starts all of them also where
+  /// a wait for room throws: their buckets are no longer open, and whoever waits for one needs its future.
   void launch_all(const std::vector<int>& keys) {
-    for (const int key : keys) launch(key, key == keys.back());
+    for (auto key = keys.begin(); key != keys.end(); ++key) {
+      try {
+        launch(*key, key + 1 == keys.end());
+      } catch (...) {
+        while (++key != keys.end()) start_open(*key, false);
+        throw;
+      }
+    }
   }
 
+  /// Starts the bucket also where the wait for room throws: in its aborted group, the reduction ends at once.
   void launch(int key, bool awaited) {
-    make_room(keys_[static_cast<std::size_t>(key)].group);
+    try {
+      make_room(keys_[static_cast<std::size_t>(key)].group);
+    } catch (...) {
+      start_open(key, false);
+      throw;
+    }
+    start_open(key, awaited);
+  }
+
+  void start_open(int key, bool awaited) {
     launched_.push_back(std::exchange(open_[static_cast<std::size_t>(key)], nullptr));
-    start(*launched_.back(), awaited);
     ++stats_.buckets;
+    start(*launched_.back(), awaited);
   }
 
   void start(Bucket& bucket, bool awaited) {

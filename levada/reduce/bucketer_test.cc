@@ -317,6 +317,52 @@ TEST(Bucketer, TimesOutWhenARankDoesNotTakePart) {
   });
 }
 
+/// Waits at the second rank until the first has been interrupted.
+void expect_interruption(Engine& engine) {
+  EXPECT_THAT(fault_of([&] { agree(engine, {}, Deadline::after(std::chrono::seconds(60)), "test"); }),
+              HasSubstr("interrupted"));
+}
+
+/// Throws from the first wait that it is called in.
+std::function<void()> interrupted_once() {
+  return [n = std::make_shared<int>(0)] {
+    if ((*n)++ == 0) throw InvalidArgument("of poll");
+  };
+}
+
+TEST(Bucketer, EndsEachBucketThatAnInterruptedFlushWasToLaunch) {
+  inproc::run_ranks(2, [](const Handle& engine) {
+    if (engine->info().rank == 1) return expect_interruption(*engine);
+    Bucketer bucketer({.in_flight = 1, .poll = interrupted_once()});
+    std::vector<Bucketer::Handle> handles;
+    for (const DType dtype : {dtypes::float32, dtypes::float64, dtypes::int32, dtypes::int64}) {
+      handles.push_back(bucketer.reduce_scatter(engine, Tensor::zeros(dtype, {8}), ReduceOp::sum));
+    }
+    EXPECT_THAT(fault_of([&] { bucketer.flush(); }), HasSubstr("of poll"));
+    EXPECT_THAT(fault_of([&] { bucketer.flush(); }), HasSubstr("interrupted"));
+    bucketer.flush();
+    for (const auto& handle : handles) {
+      EXPECT_THAT(fault_of([&] { static_cast<void>(handle.wait()); }), HasSubstr("interrupted"));
+      EXPECT_THAT(fault_of([&] { static_cast<void>(handle.get()); }), HasSubstr("interrupted"));
+    }
+  });
+}
+
+TEST(Bucketer, HasNotEnqueuedAnInputWhoseCallWasInterruptedAsItsBucketWasToBeLaunched) {
+  inproc::run_ranks(2, [](const Handle& engine) {
+    if (engine->info().rank == 1) return expect_interruption(*engine);
+    Bucketer bucketer({.capacity = 320, .in_flight = 1, .poll = interrupted_once()});
+    const auto enqueue = [&] { return bucketer.reduce_scatter(engine, input(*engine, 0, 40), ReduceOp::sum); };
+    enqueue();
+    const auto second = enqueue();
+    EXPECT_THAT(fault_of([&] { enqueue(); }), HasSubstr("of poll"));
+    EXPECT_EQ(bucketer.stats().inputs, 2);
+    EXPECT_THAT(fault_of([&] { static_cast<void>(second.wait()); }), HasSubstr("interrupted"));
+    EXPECT_THAT(fault_of([&] { bucketer.flush(); }), HasSubstr("interrupted"));
+    bucketer.teardown();
+  });
+}
+
 TEST(Bucketer, TakesAnInputThatFoundNoMemoryWhenItIsTriedAgain) {
   const auto body = [](const Handle& engine) {
     const bool is_short = engine->info().rank == 0;
