@@ -13,6 +13,7 @@
 #include "levada/cli/field_digests.h"
 #include "levada/tree/codec.h"
 #include "levada/tree/schema.h"
+#include "python/src/base/escaped_text.h"
 #include "python/src/batch/marks.h"
 #include "python/src/batch/rebuild.h"
 #include "python/src/bindings.h"
@@ -182,8 +183,7 @@ class ToTree {
     } catch (const nb::python_error& error) {
       // Not what ends the process, nor a want of memory.
       if (!error.matches(PyExc_Exception) || error.matches(PyExc_MemoryError)) throw;
-      throw Unsupported(
-          fmt::format("{} cannot cross between ranks: {}", path.text(), nb::cast<std::string>(nb::str(error.value()))));
+      throw Unsupported(fmt::format("{} cannot cross between ranks: {}", path.text(), escaped_str(error.value())));
     }
   }
 
