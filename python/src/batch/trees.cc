@@ -286,7 +286,7 @@ nb::dict describe(const Digests& content) {
     described["digest"] = field.digest;
     described["dtype"] = field.dtype;
     described["shape"] = field.shape;
-    fields[field.name.c_str()] = described;
+    fields[nb::cast(field.name)] = described;
   }
   return fields;
 }

@@ -260,7 +260,7 @@ pipeline::Item PythonItemTraits::dict_of(pipeline::Arrays arrays) const {
     libraries_->look_again();
     const auto kind = arrays.kind == torch_arrays ? TensorKind::torch : TensorKind::array;
     nb::dict fields;
-    for (const auto& [name, tensor] : arrays.fields) fields[name.c_str()] = libraries_->to_python(tensor, kind);
+    for (const auto& [name, tensor] : arrays.fields) fields[nb::cast(name)] = libraries_->to_python(tensor, kind);
     return item_of(fields);
   });
 }
