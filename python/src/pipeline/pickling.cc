@@ -145,9 +145,7 @@ class PythonItemTraits::Pickler {
   Packed pack(const nb::object& value) {
     know_reducers();
     auto& sink = *nb::inst_ptr<Sink>(sink_);
-    sink.packed = {};
-    sink.objects = nullptr;
-    clear_memo_();
+    const Released released{sink, clear_memo_};
     dump_(value);
     sink.packed.hold = std::move(sink.objects);
     return std::move(sink.packed);
@@ -158,6 +156,21 @@ class PythonItemTraits::Pickler {
   }
 
  private:
+  /// Releases what was pickled when it ends: the memo and, after a failure, the sink hold it.
+  struct Released {
+    ~Released() {
+      sink.packed = {};
+      sink.objects = nullptr;
+      try {
+        clear_memo();
+      } catch (const nb::python_error&) {
+        // dump() may have thrown another one, which is the reason.
+      }
+    }
+    Sink& sink;
+    const nb::object& clear_memo;
+  };
+
   /// Others' reducers, of copyreg, and those for tensors once there may be any.
   void know_reducers() {
     const auto others = nb::len(copyreg_);
