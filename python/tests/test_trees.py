@@ -207,6 +207,15 @@ def test_arrays_of_all_dtypes_come_back_bit_by_bit(dtype: Any) -> None:
         assert result.tobytes() == view.tobytes()
 
 
+def test_an_array_larger_than_memory_is_refused_by_its_path_and_not_kept() -> None:
+    array = np.broadcast_to(np.zeros(1, np.int8), (2**61,))
+    references = sys.getrefcount(array)
+    for _ in range(3):
+        with pytest.raises(levada.InvalidArgument, match=r"^batch\['x'\] cannot cross between ranks: .*do not fit in memory"):
+            levada.pack({"x": array})
+    assert sys.getrefcount(array) == references
+
+
 def test_a_numpy_scalar_comes_back_as_one() -> None:
     result = again({"x": np.float32(1.5)})["x"]
     assert type(result) is np.float32 and result == 1.5
