@@ -616,6 +616,7 @@ def test_packed_rows_hold_samples_side_by_side() -> None:
         ([{"labels": np.ones(1, np.uint8), "tokens": [1]}], "cannot be padded with -100"),
         ([{"tokens": [1], "cu_seqlens": 1}], "gets itself"),
         ([{"text": "a"}], "length="),
+        ([[1, 2], np.ma.masked_array([1, 2], [0, 1])], "field tokens is a MaskedArray, which is more than its elements"),
     ],
 )
 def test_samples_that_fit_no_row_are_refused(samples: list[Any], why: str) -> None:

@@ -77,6 +77,7 @@ def test_the_others_get_the_error_within_a_second(tmp_path: pathlib.Path) -> Non
     ("failure", "text"),
     [
         ('raise ValueError("disk is full")', "rank 1 .*with ValueError: disk is full"),
+        (r'raise ValueError("caf\udce9")', r"rank 1 .*with ValueError: caf\\udce9"),
         ("sys.exit(0)", "rank 1 "),
         ("os._exit(0)", "rank 1 "),
         ("os.kill(os.getpid(), signal.SIGKILL)", "rank 1 "),
@@ -128,6 +129,23 @@ def test_a_rank_whose_step_raises_is_an_error_that_names_it_on_the_others(tmp_pa
 def test_so_is_one_that_exits_times_out_closes_or_is_killed(tmp_path: pathlib.Path, failure: str, text: str) -> None:
     for mine in _outcomes(tmp_path, LOOPS["plain"], failure):
         assert text in mine["text"]
+
+
+@pytest.mark.parametrize(
+    ("failure", "text"),
+    [
+        (r'raise ValueError("caf\udce9")', r"with ValueError: caf\udce9"),
+        ("raise type('Mute', (ValueError,), {'__str__': lambda self: 1 / 0})", "with Mute: <exception str() failed>"),
+    ],
+)
+def test_so_is_one_whose_exception_has_no_text_in_utf8(tmp_path: pathlib.Path, failure: str, text: str) -> None:
+    loop = """
+    try:
+        for batch in feed: step()
+    except ValueError:
+        time.sleep(10)"""
+    for mine in _outcomes(tmp_path, loop, failure):
+        assert f"rank 1 left the feed at step 5 {text}" in mine["text"]
 
 
 @pytest.mark.parametrize("how", ["break", "raise StopIteration('enough')", "feed.close()", "sys.exit(0)"])

@@ -124,6 +124,33 @@ def test_an_exception_that_cannot_be_made_again_is_told() -> None:
     assert "raise Local" in caught.value.traceback
 
 
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("it has no text")
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (ValueError("caf\udce9"), r"ValueError: caf\udce9"),
+        (FileNotFoundError(2, "not found", "caf\udce9"), r"not found: 'caf\udce9'"),
+        (ValueError(["caf\udce9"]), r"ValueError: ['caf\udce9']"),
+        (Mute(1), "Mute: <exception str() failed>"),
+    ],
+)
+def test_an_exception_whose_text_has_no_utf8_is_raised_again(workers: int, error: Exception, text: str) -> None:
+    def fail(_: int) -> int:
+        raise error
+
+    with Pipeline(range(3)).dispatch().map(fail).run(workers, **OPTIONS) as run:
+        with pytest.raises(type(error)) as caught:
+            list(run)
+    assert isinstance(caught.value.__cause__, levada.StageFailed) and text in str(caught.value.__cause__)
+    assert repr(caught.value.args) in (repr(error.args), repr((str(error.args[0]),)))
+    assert getattr(caught.value, "filename", None) == getattr(error, "filename", None)
+
+
 def from_elsewhere(packed: bytes) -> BaseException:
     """What another process makes of it."""
     process, *described = levada.unpack(packed)
@@ -143,7 +170,7 @@ def test_an_exception_comes_with_what_is_plain_of_it_and_runs_no_code_of_its_cla
     "name", ["os:system", "builtins:SystemExit", "builtins:KeyboardInterrupt", "absent:Error", "os:path.sep", "levada", ""]
 )
 def test_what_another_process_names_is_neither_imported_nor_called(name: str) -> None:
-    for packed in (levada.pack(["another", 1, name, ["true"], {}]), pickle.dumps(name), b"\0" * 100):
+    for packed in (levada.pack(["another", 1, name, ["true"], {}, []]), pickle.dumps(name), b"\0" * 100):
         made = _failures.unpack("it failed", "map", "worker 0", 3, "", packed)
         assert type(made) is levada.StageFailed and made.stage == "map"
 

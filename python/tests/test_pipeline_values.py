@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import fractions
+import gc
+import pickle
+import weakref
 from typing import Any
 
 import ml_dtypes
@@ -80,6 +84,18 @@ def test_what_cannot_be_pickled_says_why_and_does_no_harm() -> None:
         traits.copy([np.arange(1000), lambda: 0])
     assert isinstance(caught.value.__cause__, Exception)
     assert traits.copy([1, "a"])[0] == [1, "a"]
+
+
+def test_what_has_been_sent_is_not_kept() -> None:
+    traits = _levada.ItemTraits()
+    for beside in (0, lambda: 0):  # the latter cannot be pickled
+        sample = Sample("a", np.ones(1000))
+        gone = weakref.ref(sample), weakref.ref(sample.pixels)
+        with contextlib.suppress(AttributeError, pickle.PicklingError):
+            traits.copy([sample, beside])
+        del sample
+        gc.collect()
+        assert [each() for each in gone] == [None, None]
 
 
 def test_memory_lives_as_long_as_what_views_it() -> None:

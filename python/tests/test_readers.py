@@ -129,6 +129,35 @@ def test_an_exception_reaches_every_rank_with_its_traceback(tmp_path: pathlib.Pa
         assert mine["text"].count("Traceback") == 1
 
 
+@pytest.mark.parametrize("iterate", ["thread", "inline", "process"])
+def test_so_does_one_whose_text_has_no_utf8(tmp_path: pathlib.Path, iterate: str) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        f"""
+        class Mute(Exception):
+            def __str__(self): return 1 / 0
+        class Broken:
+            def __init__(self, error): self.error = error
+            def __iter__(self):
+                yield from range(4)
+                tell(raised=time.monotonic())
+                raise self.error
+        if __name__ == "__main__":
+            for error in (ValueError("caf\\udce9"), Mute()):
+                try:
+                    list(levada.Feed(Broken(error), iterate={iterate!r}, timeout=60))
+                except levada.SourceError as failed:
+                    tell(heard=time.monotonic(), text=str(failed))
+        """,
+    )
+    raised = [each["raised"] for each in told[0] if "raised" in each]
+    for mine in told:
+        heard = [each for each in mine if "heard" in each]
+        for each, at, text in zip(heard, raised, (r"ValueError: caf\udce9", "Mute: <exception str() failed>"), strict=True):
+            assert text in each["text"] and each["heard"] - at < ranks.CAP
+
+
 def test_ctrl_c_in_an_inline_loader_is_raised_there_and_told_to_the_others(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,

@@ -182,6 +182,13 @@ def test_who_is_no_rank_can_plan() -> None:
     assert (first.ranks, first.ids, second.ranks) == ([10, 11, 12, 13], ["a"], [14, 15, 16, 17])
 
 
+def test_names_may_hold_any_character() -> None:
+    values = {"a\0b": 1, "a\0c": 2, "a": 3, "\n": 4}
+    batch = exchange.SampleBatch(["s\0"], {"x\0y": np.zeros(1), "x": np.ones(1)}, values=[values])
+    assert batch.values(0) == values and batch.keys == ["x", "x\0y"] and batch.ids == ["s\0"]
+    assert exchange.SampleBatch.from_json(batch.to_json()).values(0) == values
+
+
 def test_bfloat16_needs_no_torch() -> None:
     batch = exchange.SampleBatch(["a"], {"x": np.ones(3, ml_dtypes.bfloat16)}, {"x": [3]})
     assert batch["x"].dtype == ml_dtypes.bfloat16 and batch.dtype("x") == "bfloat16"

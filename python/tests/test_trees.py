@@ -207,6 +207,15 @@ def test_arrays_of_all_dtypes_come_back_bit_by_bit(dtype: Any) -> None:
         assert result.tobytes() == view.tobytes()
 
 
+def test_an_array_larger_than_memory_is_refused_by_its_path_and_not_kept() -> None:
+    array = np.broadcast_to(np.zeros(1, np.int8), (2**61,))
+    references = sys.getrefcount(array)
+    for _ in range(3):
+        with pytest.raises(levada.InvalidArgument, match=r"^batch\['x'\] cannot cross between ranks: .*do not fit in memory"):
+            levada.pack({"x": array})
+    assert sys.getrefcount(array) == references
+
+
 def test_a_numpy_scalar_comes_back_as_one() -> None:
     result = again({"x": np.float32(1.5)})["x"]
     assert type(result) is np.float32 and result == 1.5
@@ -280,11 +289,46 @@ def test_a_path_to_what_cannot_cross_escapes_its_keys(value: Any) -> None:
     assert text.startswith(r"batch['a\x1b[2J\n\u202e']") and " cannot cross between ranks: " in text and text.isprintable()
 
 
-def test_a_batch_within_itself_is_refused() -> None:
+@pytest.mark.parametrize("allow_pickle", [False, True])
+def test_a_batch_within_itself_is_refused(allow_pickle: bool) -> None:
     batch: list[Any] = []
-    batch.append(batch)
-    with pytest.raises(TypeError, match="nested more than"):
+    batch += [batch, batch]
+    by_key: dict[str, Any] = {}
+    by_key.update(a=[1, by_key], b=by_key)
+    measured = Measured([1])
+    measured.ids = [measured, (measured,)]
+    for value, path in (
+        (batch, r"batch\[0\]"),
+        ({"x": batch}, r"batch\['x'\]\[0\]"),
+        (by_key, r"batch\['a'\]\[1\]"),
+        (measured, r"batch\.ids\[0\]"),
+    ):
+        with pytest.raises(TypeError, match=f"^{path} cannot cross between ranks: it contains itself"):
+            levada.pack(value, allow_pickle=allow_pickle)
+
+
+@pytest.mark.parametrize("allow_pickle", [False, True])
+def test_a_batch_of_too_many_nodes_is_refused(allow_pickle: bool) -> None:
+    shared: list[Any] = []
+    for _ in range(60):
+        shared = [shared, shared]
+    with pytest.raises(levada.InvalidArgument, match="more than 262144 nodes"):
+        levada.pack(shared, allow_pickle=allow_pickle)
+    assert len(levada.unpack(levada.pack([set(range(200_000)), [0] * 200_000]))[0]) == 200_000
+
+
+def test_a_container_may_be_in_a_batch_twice() -> None:
+    shared = [1]
+    assert levada.unpack(levada.pack([shared, {"x": shared}, shared])) == [[1], {"x": [1]}, [1]]
+
+
+def test_a_batch_nested_too_deep_is_refused() -> None:
+    batch: list[Any] = []
+    for _ in range(64):
+        batch = [batch]
+    with pytest.raises(TypeError, match="nested more than 64 deep"):
         levada.pack(batch)
+    assert levada.unpack(levada.pack(batch, allow_pickle=True), allow_pickle=True) == batch
 
 
 def test_a_local_class_is_refused() -> None:

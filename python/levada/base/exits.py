@@ -80,8 +80,16 @@ def failure_text(error: BaseException | None) -> str:
     """ "ValueError: loss is NaN"; "" for None, and where a generator was closed, which says nothing of why."""
     if error is None or isinstance(error, GeneratorExit):
         return ""
-    text = str(error)
+    text = text_of(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def text_of(error: BaseException) -> str:
+    """Returns str(error), or that this failed: what reports an exception must not raise another."""
+    try:
+        return str(error)
+    except Exception:
+        return "<exception str() failed>"
 
 
 def exit_text(process: BaseProcess) -> str:

@@ -203,7 +203,8 @@ def collate_packed(
     them, `position_ids`, int64 [1, n], from 0 in each segment. Torch tensors remain torch tensors; other fields become
     numpy arrays.
 
-    Raises InvalidArgument, naming the field, if samples differ in keys, dtype or further dimensions.
+    Raises InvalidArgument, naming the field, if samples differ in keys, dtype or further dimensions, or if an array is more
+    than its elements, as a masked one is.
     """
     import numpy as np
 
@@ -261,7 +262,27 @@ def _packed(key: Any, values: list[Any], lengths: list[int], begins: list[int], 
         return row, None if value == 0 or sum(lengths) == size else _element(key, row, value)
 
     row = pack_field(str(key), values, lengths, begins, size, _converted, make)
-    return values if row is None else row
+    if row is not None:
+        return row
+    for value, length in zip(values, lengths, strict=True):
+        if _is_more_than_elements(value) and value.ndim > 0 and len(value) == length:
+            raise InvalidArgument(
+                f"field {key} is a {type(value).__name__}, which is more than its elements; give numpy.asarray() of it"
+            )
+    return values
+
+
+def _is_more_than_elements(value: Any) -> bool:
+    """Returns whether it has numbers and is of a class derived from numpy's arrays: a packed row has the numbers alone."""
+    import numpy as np
+
+    if not isinstance(value, np.ndarray) or value.dtype.kind in _NO_NUMBERS:
+        return False
+    return type(value) not in (np.ndarray, np.memmap)
+
+
+_NO_NUMBERS = "OSUMm"
+"""Kinds of numpy's dtypes that become lists: objects, bytes, strings, dates, durations."""
 
 
 def _element(key: Any, row: Any, value: int) -> Any:
@@ -287,7 +308,9 @@ def _converted(value: Any) -> Any:
     if torch is not None and isinstance(value, torch.Tensor):
         return value.detach().cpu()
     if isinstance(value, np.ndarray):
-        return None if value.dtype.kind in "OSUMm" else np.asarray(value, value.dtype.newbyteorder("="))
+        if value.dtype.kind in _NO_NUMBERS or _is_more_than_elements(value):
+            return None
+        return np.asarray(value, value.dtype.newbyteorder("="))
     return np.asarray(value) if _is_of_numbers(value) else None
 
 

@@ -289,7 +289,7 @@ def _on_all(group: Any, until: float, work: Callable[[], str]) -> list[str]:
     except (EngineError, OSError, RuntimeError) as error:
         mine = _FAILED + str(error)
     left = max(until - time.monotonic(), 0.001)
-    told = all_gather(group, mine.encode()[:_TEXT_BYTES].ljust(_TEXT_BYTES), left)
+    told = all_gather(group, mine.encode(errors="backslashreplace")[:_TEXT_BYTES].ljust(_TEXT_BYTES), left)
     texts = [each.decode(errors="replace").rstrip() for each in told]
     for text in texts:
         if text.startswith(_FAILED):

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from levada import _levada
 from levada._levada import Membership
-from levada.base.errors import Error, InvalidArgument, Unsupported
+from levada.base.errors import InvalidArgument, Unsupported
 from levada.base.exits import note_uncaught  # whose exit handler, which kills processes, runs after this module's
 from levada.job.groups import ENGINES, MAX_DEGREE, Options, finish, join_group, lock_of
 from levada.job.meshes import is_device_mesh, ranks_of
@@ -159,7 +159,7 @@ def _leave() -> None:
     """Closes everything while threads still run, so that no rank waits for this one."""
     failure, step = note_uncaught()
     for joined in list(_joined) if failure else ():
-        with contextlib.suppress(Error):  # the job has ended otherwise
+        with contextlib.suppress(Exception):  # the job has ended otherwise; what follows closes it in any case
             joined.note_exception(failure, step)
     for each in list(_open):
         try:

@@ -14,6 +14,7 @@ from typing import Any
 from levada import _levada
 from levada.base import errors
 from levada.base.errors import Error, StageFailed
+from levada.base.exits import text_of
 from levada.batch.classes import name_of
 
 _KEPT = 16
@@ -53,13 +54,23 @@ def _process() -> str:
     return f"{os.getpid()} {_token}"
 
 
-def _described(exception: BaseException) -> tuple[str, list[Any], dict[str, Any]]:
-    """Returns the class, and the arguments and attributes that are plain values."""
+def _described(exception: BaseException) -> tuple[str, list[Any], dict[str, Any], list[int]]:
+    """Returns the class, the arguments and attributes that are plain values, and which arguments _encode() has encoded."""
     arguments = list(_builtin_of(type(exception)).__reduce__(exception)[1])  # which has more than the args of an OSError
+    encoded = _encode(arguments)
     if not _is_plain(arguments):
-        arguments = [str(exception)]
+        arguments = [text_of(exception)]
+        encoded = _encode(arguments)
     attributes = {name: value for name, value in vars(exception).items() if _is_plain(value)}
-    return name_of(type(exception)), arguments, attributes
+    return name_of(type(exception)), arguments, attributes, encoded
+
+
+def _encode(arguments: list[Any]) -> list[int]:
+    """Makes bytes of the strings that have no UTF-8, such as some names of files, and returns their places."""
+    places = [at for at, value in enumerate(arguments) if isinstance(value, str) and not _is_plain(value)]
+    for at in places:
+        arguments[at] = arguments[at].encode("utf-8", "surrogatepass")
+    return places
 
 
 def _builtin_of(kind: type) -> Any:
@@ -101,9 +112,11 @@ def _of_kind(kind: str, text: str) -> BaseException | None:
 
 def _original(packed: bytes) -> BaseException | None:
     try:
-        process, number, name, arguments, attributes = _levada.unpack(packed)
+        process, number, name, arguments, attributes, encoded = _levada.unpack(packed)
         if process == _process():
             return _raised.pop(number, None)
+        for at in encoded:
+            arguments[at] = arguments[at].decode("utf-8", "surrogatepass")
         return _made_again(name, arguments, attributes)
     except Exception:
         return None

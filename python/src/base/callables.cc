@@ -14,6 +14,7 @@
 #include "levada/base/deadline.h"
 #include "levada/base/text.h"
 #include "python/src/base/errors.h"
+#include "python/src/base/escaped_text.h"
 
 namespace nb = nanobind;
 
@@ -99,13 +100,12 @@ SharedObject share(nb::object object) {
 void rethrow(const nb::python_error& error) {
   if (!error.matches(PyExc_Exception)) throw error;
   if (!error.matches(nb::module_::import_("levada.base.errors").attr("Error"))) return;
-  throw_error(kind_of(nb::cast<std::string>(error.type().attr("__name__"))),
-              nb::cast<std::string>(nb::str(error.value())));
+  throw_error(kind_of(nb::cast<std::string>(error.type().attr("__name__"))), escaped_str(error.value()));
 }
 
 std::string describe(const nb::python_error& error) {
   const auto name = nb::cast<std::string>(error.type().attr("__name__"));
-  return printable(fmt::format("{}: {}", name, nb::cast<std::string>(nb::str(error.value()))));
+  return printable(fmt::format("{}: {}", name, escaped_str(error.value())));
 }
 
 std::string_view utf8_of(nb::handle text) {

@@ -32,8 +32,12 @@ bool is_instance(nb::handle value, const nb::object& type) {
   return !type.is_none() && PyObject_IsInstance(value.ptr(), type.ptr()) == 1;
 }
 
+std::string refusal(const std::string& path, std::string_view why) {
+  return printable(fmt::format("{} cannot cross between ranks: {}", path, why));
+}
+
 [[noreturn]] void refuse(const std::string& path, std::string_view why) {
-  throw nb::type_error(printable(fmt::format("{} cannot cross between ranks: {}", path, why)).c_str());
+  throw nb::type_error(refusal(path, why).c_str());
 }
 
 /// DLPack types that numpy has only with ml_dtypes and that torch does not give out everywhere: they pass as integers.
@@ -81,7 +85,11 @@ Tensor view_of(nb::handle value, std::optional<DType> dtype, const std::string& 
   const Shape shape(std::span(array.shape_ptr(), array.ndim()));
   const Shape strides(std::span(array.stride_ptr(), array.ndim()));
   const auto* data = static_cast<const std::byte*>(array.data());
-  return Tensor(TensorView(own, shape, strides, data), owner_of(std::move(array)));
+  try {
+    return Tensor(TensorView(own, shape, strides, data), owner_of(std::move(array)));
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(refusal(path, error.what()));
+  }
 }
 
 /// What the buffer protocol calls a dtype; nothing for names of more than one letter, which are of other byte orders or
@@ -104,6 +112,35 @@ std::optional<DType> dtype_of_format(const char* format) {
     case 'f': return dtypes::float32;
     case 'd': return dtypes::float64;
     default: return std::nullopt;
+  }
+}
+
+/// A view of an array's memory by the buffer protocol, released when this ends.
+class ArrayBuffer {
+ public:
+  explicit ArrayBuffer(nb::handle array) {
+    is_held_ = PyObject_GetBuffer(array.ptr(), &buffer_, PyBUF_STRIDES | PyBUF_FORMAT) == 0;
+    if (!is_held_) PyErr_Clear();
+  }
+  ~ArrayBuffer() {
+    if (is_held_) PyBuffer_Release(&buffer_);
+  }
+  ArrayBuffer(const ArrayBuffer&) = delete;
+  ArrayBuffer& operator=(const ArrayBuffer&) = delete;
+  const Py_buffer* get() const { return is_held_ ? &buffer_ : nullptr; }
+
+ private:
+  Py_buffer buffer_;
+  bool is_held_;
+};
+
+/// What make() returns; nothing where it throws InvalidArgument: from_python() throws that, with the path.
+template <typename Make>
+std::optional<TensorView> unless_refused(const Make& make) {
+  try {
+    return make();
+  } catch (const InvalidArgument&) {
+    return std::nullopt;
   }
 }
 
@@ -276,7 +313,7 @@ std::optional<TensorView> TensorLibraries::plain_view(nb::handle value) const {
   const bool is_complex = fields.dtype.code == dtypes::complex64.code;
   if (is_complex && nb::cast<bool>(is_conj_(value))) return std::nullopt;
   if ((is_complex || fields.dtype.code == dtypes::float32.code) && nb::cast<bool>(is_neg_(value))) return std::nullopt;
-  return dlpack::view_of(fields);
+  return unless_refused([&] { return dlpack::view_of(fields); });
 }
 
 std::optional<Tensor> TensorLibraries::plain_tensor(nb::handle value) const {
@@ -286,13 +323,9 @@ std::optional<Tensor> TensorLibraries::plain_tensor(nb::handle value) const {
 
 std::optional<Tensor> TensorLibraries::plain_array(nb::handle value) const {
   if (!nb::handle(Py_TYPE(value.ptr())).is(array_)) return std::nullopt;
-  Py_buffer buffer;
-  if (PyObject_GetBuffer(value.ptr(), &buffer, PyBUF_STRIDES | PyBUF_FORMAT) != 0) {
-    PyErr_Clear();
-    return std::nullopt;
-  }
-  const auto view = view_of(buffer);
-  PyBuffer_Release(&buffer);
+  const ArrayBuffer buffer(value);
+  if (buffer.get() == nullptr) return std::nullopt;
+  const auto view = unless_refused([&] { return view_of(*buffer.get()); });
   return view ? std::optional(Tensor(*view, owner_of(nb::borrow(value)))) : std::nullopt;
 }
 

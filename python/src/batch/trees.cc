@@ -5,7 +5,10 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <map>
+#include <utility>
+#include <vector>
 
 #include "levada/base/copy.h"
 #include "levada/base/error.h"
@@ -13,6 +16,7 @@
 #include "levada/cli/field_digests.h"
 #include "levada/tree/codec.h"
 #include "levada/tree/schema.h"
+#include "python/src/base/escaped_text.h"
 #include "python/src/batch/marks.h"
 #include "python/src/batch/rebuild.h"
 #include "python/src/bindings.h"
@@ -42,9 +46,34 @@ struct Path {
   }
 };
 
-[[noreturn]] void refuse(const std::string& place, const std::string& why) {
-  throw nb::type_error(fmt::format("{} cannot cross between ranks: {}", place, why).c_str());
+std::string refusal(const std::string& place, const std::string& why) {
+  return fmt::format("{} cannot cross between ranks: {}", place, why);
 }
+
+[[noreturn]] void refuse(const std::string& place, const std::string& why) {
+  throw nb::type_error(refusal(place, why).c_str());
+}
+
+/// Python's TypeError for a container within itself, of which not even a part is pickled.
+struct ContainsItself final : nb::builtin_exception {
+  explicit ContainsItself(const std::string& place)
+      : nb::builtin_exception(nb::exception_type::type_error, refusal(place, "it contains itself").c_str()) {}
+};
+
+/// Adds a container to those that are being taken apart. Throws ContainsItself for one that is among them.
+class Opened {
+ public:
+  Opened(std::vector<PyObject*>& open, nb::handle container, const Path& path) : open_(open) {
+    if (std::ranges::find(open, container.ptr()) != open.end()) throw ContainsItself(path.text());
+    open.push_back(container.ptr());
+  }
+  ~Opened() { open_.pop_back(); }
+  Opened(const Opened&) = delete;
+  Opened& operator=(const Opened&) = delete;
+
+ private:
+  std::vector<PyObject*>& open_;
+};
 
 /// Throws for one that has no UTF-8.
 std::string text_of(nb::handle value, const std::function<std::string()>& place) {
@@ -74,7 +103,9 @@ class ToTree {
 
   Tree root(nb::handle batch, const Path& path = {}) {
     char mark = unmarked;
+    const auto nodes_outside = std::exchange(nodes_, 0);  // a tree within a leaf has nodes of its own
     Tree tree = node(batch, path, mark);
+    nodes_ = nodes_outside;
     if (!tree.is_leaf()) return tree;
     Container container{.kind = ContainerKind::list, .type_name = std::string(bare), .keys = {}, .children = {}};
     container.children.push_back(std::move(tree));
@@ -85,16 +116,25 @@ class ToTree {
   std::optional<BatchMemory::Place> place() && { return std::move(place_); }
 
  private:
+  /// Throws InvalidArgument beyond max_tree_nodes: containers that hold the same ones make exponentially many.
   Tree node(nb::handle value, const Path& path, char& mark) {
+    if (++nodes_ > max_tree_nodes) {
+      throw InvalidArgument(
+          fmt::format("a batch has more than {} nodes; join its leaves into tensors", max_tree_nodes));
+    }
     if (!allow_pickle_) return part(value, path, mark);
     const int depth = depth_;
+    const auto nodes = nodes_;
     try {
       return part(value, path, mark);
+    } catch (const ContainsItself&) {
+      throw;
     } catch (const nb::builtin_exception&) {
     } catch (const nb::python_error& error) {
       if (!error.matches(PyExc_TypeError)) throw;
     }
     depth_ = depth;
+    nodes_ = nodes;
     return pickle(value, path, mark);
   }
 
@@ -139,6 +179,7 @@ class ToTree {
   }
 
   Tree dict(nb::handle value, const Path& path) {
+    const Opened opened(open_, value, path);
     Container container{.kind = ContainerKind::dict, .type_name = {}, .keys = {}, .children = {}};
     nb::list values;
     for (const auto& [key, child] : nb::borrow<nb::dict>(value)) {
@@ -149,11 +190,13 @@ class ToTree {
   }
 
   Tree sequence(ContainerKind kind, nb::handle values, const Path& path) {
+    const Opened opened(open_, values, path);
     return children({.kind = kind, .type_name = {}, .keys = {}, .children = {}}, values, {}, path);
   }
 
   /// What is neither leaf nor plain container: an object of a class that levada/batch/classes.py knows.
   Tree object(nb::handle value, const Path& path, char& mark) {
+    const Opened opened(open_, value, path);
     const nb::object parts = classes_.take_apart(value, path.text(), allow_pickle_);
     if (!parts.is_none()) {
       const auto form = nb::cast<std::string>(parts[0]);
@@ -182,8 +225,7 @@ class ToTree {
     } catch (const nb::python_error& error) {
       // Not what ends the process, nor a want of memory.
       if (!error.matches(PyExc_Exception) || error.matches(PyExc_MemoryError)) throw;
-      throw Unsupported(
-          fmt::format("{} cannot cross between ranks: {}", path.text(), nb::cast<std::string>(nb::str(error.value()))));
+      throw Unsupported(fmt::format("{} cannot cross between ranks: {}", path.text(), escaped_str(error.value())));
     }
   }
 
@@ -211,7 +253,9 @@ class ToTree {
   BatchMemory* memory_ = nullptr;
   std::shared_ptr<Spent> spent_;
   std::optional<BatchMemory::Place> place_;
+  std::vector<PyObject*> open_;  ///< the containers being taken apart, the outermost first
   int depth_ = 0;
+  std::size_t nodes_ = 0;  ///< of the tree that is being made
 };
 
 nb::bytes pack(nb::handle batch, bool allow_pickle) {
@@ -242,7 +286,7 @@ nb::dict describe(const Digests& content) {
     described["digest"] = field.digest;
     described["dtype"] = field.dtype;
     described["shape"] = field.shape;
-    fields[field.name.c_str()] = described;
+    fields[nb::cast(field.name)] = described;
   }
   return fields;
 }

@@ -11,6 +11,7 @@
 #include "levada/cli/error_reporter.h"
 #include "python/src/base/callables.h"
 #include "python/src/base/errors.h"
+#include "python/src/base/escaped_text.h"
 #include "python/src/bindings.h"
 #include "python/src/corpus/remote_files.h"
 #include "python/src/corpus/text_formats.h"
@@ -45,17 +46,17 @@ int command(const std::vector<std::string>& arguments, const std::vector<std::st
 void bind_command(nb::module_& module) {
   module.def(
       "report_error",
-      [](const std::string& kind, const std::string& message, int lost) {
-        cli::report_error(kind_of(kind), message, lost);
+      [](const std::string& kind, const EscapedText& message, int lost) {
+        cli::report_error(kind_of(kind), message.utf8, lost);
       },
       nb::arg("kind"), nb::arg("message"), nb::arg("lost"),
       "Reports an error so that the user gets one sentence of all ranks' together; `lost`: a rank that is gone, or "
       "-1.");
   module.def(
       "report_failed_start",
-      [](const std::string& kind, const std::string& message) {
+      [](const std::string& kind, const EscapedText& message) {
         const nb::gil_scoped_release released;
-        cli::report_failed_start(kind_of(kind), message);
+        cli::report_failed_start(kind_of(kind), message.utf8);
       },
       nb::arg("kind"), nb::arg("message"),
       "The same, in a rank that has not begun to join its job: the ranks that wait for it receive the error and "

@@ -11,6 +11,7 @@
 #include "levada/base/error.h"
 #include "levada/base/text.h"
 #include "python/src/base/callables.h"
+#include "python/src/base/escaped_text.h"
 #include "python/src/bindings.h"
 
 namespace nb = nanobind;
@@ -30,7 +31,7 @@ auto call(const std::string& action, const std::string& url, const Act& act) {
     const auto what = fmt::format("cannot {} {}: ", action, printable(url));
     if (!error.matches(PyExc_OSError)) throw SourceError(what + describe(error));
     const auto number = nb::cast<int>(error.value().attr("errno"));
-    throw StorageFault(number, what + printable(nb::cast<std::string>(error.value().attr("strerror"))));
+    throw StorageFault(number, what + printable(escaped_str(error.value().attr("strerror"))));
   } catch (const nb::cast_error&) {
     throw SourceError(fmt::format("cannot {} {}: its package returned something else", action, printable(url)));
   }

@@ -112,7 +112,7 @@ PlainValues values_of(const nb::dict& given) {
 nb::dict values_at(const Samples& samples, std::size_t position) {
   nb::dict told;
   for (const auto& [name, value] : samples.batch.values(position)) {
-    told[name.c_str()] = std::visit(
+    told[nb::cast(name)] = std::visit(
         [](const auto& plain) -> nb::object {
           using T = std::decay_t<decltype(plain)>;
           if constexpr (std::is_same_v<T, None>) return nb::none();

@@ -23,6 +23,7 @@
 #include "levada/plan/step_plan.h"
 #include "levada/report/balance_report.h"
 #include "python/src/base/bytes.h"
+#include "python/src/base/escaped_text.h"
 #include "python/src/base/process.h"
 #include "python/src/batch/rebuild.h"
 #include "python/src/bindings.h"
@@ -114,7 +115,7 @@ class Pass {
   }
 
   /// `reason`: the exception that makes this rank leave.
-  void close(const std::string& reason = {}) {
+  void close(const EscapedText& reason = {}) {
     if (current_process() != process_) {
       if (feed_) static_cast<void>(new auto(std::move(feed_)));  // kept: its threads are the parent's
       return;
@@ -127,7 +128,7 @@ class Pass {
     if (!feed_) return;
     const OneCaller::Call entry(occupancy_, "this feed");
     leaving_ = false;
-    const auto error = leave(std::exchange(feed_, nullptr), reason);
+    const auto error = leave(std::exchange(feed_, nullptr), reason.utf8);
     ended();
     if (error) std::rethrow_exception(error);
   }
@@ -146,7 +147,7 @@ class Pass {
     const auto engine = board_.lock();
     if (!engine) return;
     try {
-      const auto where = nb::cast<std::string>(where_());
+      const auto where = escaped_str(where_());
       const auto before = engine->status(engine->info().rank);
       auto status = Status::make("reading", before.step, -1, fmt::format("{}, in {}", handoff_->activity(), where));
       status.since_ns = before.since_ns;

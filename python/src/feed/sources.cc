@@ -18,6 +18,7 @@
 #include "levada/tree/codec.h"
 #include "python/src/base/bytes.h"
 #include "python/src/base/errors.h"
+#include "python/src/base/escaped_text.h"
 #include "python/src/batch/rebuild.h"
 #include "python/src/batch/trees.h"
 #include "python/src/bindings.h"
@@ -37,7 +38,7 @@ struct PythonHandoff final : Handoff {
 };
 
 /// A message, why there is none, and how many items have come since.
-using GivenState = std::optional<std::tuple<nb::bytes, std::string, std::int64_t>>;
+using GivenState = std::optional<std::tuple<nb::bytes, EscapedText, std::int64_t>>;
 
 nb::bytes pack_state(nb::handle state, bool allow_pickle) {
   const auto message = encode_tree(to_tree(state, allow_pickle, "state"));
@@ -49,7 +50,7 @@ std::pair<std::optional<LoaderState>, std::int64_t> state_of(const GivenState& g
   if (!given) return {std::nullopt, 0};
   const auto& [bytes, failure, since] = *given;
   const auto message = view_of(bytes);
-  return {LoaderState{{message.begin(), message.end()}, failure}, since};
+  return {LoaderState{{message.begin(), message.end()}, failure.utf8}, since};
 }
 
 void prepare(PythonHandoff& handoff, nb::handle batch, const GivenState& given, bool allow_pickle) {
@@ -82,7 +83,8 @@ std::optional<std::tuple<std::int64_t, std::int64_t, std::vector<std::int64_t>>>
 }
 
 /// The end of a traceback says most.
-void fail(PythonHandoff& handoff, std::string text, bool is_argument) {
+void fail(PythonHandoff& handoff, EscapedText given, bool is_argument) {
+  auto text = std::move(given.utf8);
   if (text.size() > longest_message) text = "..." + text.substr(text.size() - longest_message);
   handoff.fail(is_argument ? ErrorKind::invalid_argument : ErrorKind::source, std::move(text));
 }
@@ -111,8 +113,8 @@ class Unopened final : public Source {
   std::string message_;
 };
 
-std::shared_ptr<Source> unopened(const std::string& kind, const std::string& message) {
-  return std::make_shared<Unopened>(kind_of(kind), message);
+std::shared_ptr<Source> unopened(const std::string& kind, const EscapedText& message) {
+  return std::make_shared<Unopened>(kind_of(kind), message.utf8);
 }
 
 }  // namespace

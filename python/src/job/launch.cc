@@ -29,6 +29,7 @@
 #include "levada/launch/launch.h"
 #include "python/src/base/callables.h"
 #include "python/src/base/errors.h"
+#include "python/src/base/escaped_text.h"
 #include "python/src/batch/tensors.h"
 #include "python/src/bindings.h"
 #include "python/src/job/waiting.h"
@@ -185,8 +186,8 @@ void bind_launch(nb::module_& module) {
           "ranks, which pass the same name.")
       .def(
           "note_exception",
-          [](const Membership& job, const std::string& text, std::int64_t step) {
-            job.engine().post(Status::make(raised_operation, step, -1, text));
+          [](const Membership& job, const EscapedText& text, std::int64_t step) {
+            job.engine().post(Status::make(raised_operation, step, -1, text.utf8));
           },
           nb::arg("text"), nb::arg("step"), nb::call_guard<nb::gil_scoped_release>(),
           "Posts that an exception ends this rank, for ranks that wait for it; step: the step at which it left a feed "

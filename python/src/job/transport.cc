@@ -9,6 +9,7 @@
 
 #include "levada/base/error.h"
 #include "levada/engine/p2p/p2p.h"
+#include "python/src/base/escaped_text.h"
 #include "python/src/base/process.h"
 #include "python/src/bindings.h"
 #include "python/src/job/launch.h"
@@ -118,7 +119,7 @@ class PythonTransport final : public p2p::Transport {
       python_call();
     } catch (const nb::python_error& error) {
       if (error.matches(PyExc_KeyboardInterrupt)) PyErr_SetInterrupt();  // raised again where that can be
-      throw EngineError(error.what());
+      throw EngineError(traceback_of(error));
     }
   }
 

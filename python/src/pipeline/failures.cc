@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "python/src/base/errors.h"
+#include "python/src/base/escaped_text.h"
 #include "python/src/bindings.h"
 
 namespace nb = nanobind;
@@ -33,16 +34,16 @@ nb::object exception_of(const nb::python_error& raised) {
 }  // namespace
 
 void throw_failed(const nb::python_error& raised) {
-  using Packed = std::tuple<std::string, std::string, std::string, nb::bytes, std::string, std::string, std::int64_t>;
+  using Packed = std::tuple<std::string, EscapedText, EscapedText, nb::bytes, EscapedText, EscapedText, std::int64_t>;
   const auto [kind, message, traceback, packed, stage, process, item] =
       nb::cast<Packed>(failures().attr("pack")(exception_of(raised)));
   const auto bytes = as_bytes({packed.c_str(), packed.size()});
-  throw pipeline::StageFailed({.stage = stage,
-                               .process = process,
+  throw pipeline::StageFailed({.stage = stage.utf8,
+                               .process = process.utf8,
                                .item = item,
                                .kind = kind_of(kind),
-                               .message = message,
-                               .traceback = traceback,
+                               .message = message.utf8,
+                               .traceback = traceback.utf8,
                                .exception = Bytes(bytes.begin(), bytes.end())});
 }
 

@@ -62,7 +62,7 @@ std::tuple<nb::dict, std::optional<std::string>, std::optional<std::string>, boo
   const auto placement = pipeline::place(graph, workers, ordered);
   nb::dict roles;
   for (std::size_t stage = 0; stage < placement.role_of.size(); ++stage) {
-    roles[graph.stages()[stage].name.c_str()] = std::string(name_of(placement.role_of[stage]));
+    roles[nb::cast(graph.stages()[stage].name)] = std::string(name_of(placement.role_of[stage]));
   }
   const auto named = [&](std::optional<int> stage) {
     return stage ? std::optional(graph.stages()[static_cast<std::size_t>(*stage)].name) : std::nullopt;

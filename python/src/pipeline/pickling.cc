@@ -145,9 +145,7 @@ class PythonItemTraits::Pickler {
   Packed pack(const nb::object& value) {
     know_reducers();
     auto& sink = *nb::inst_ptr<Sink>(sink_);
-    sink.packed = {};
-    sink.objects = nullptr;
-    clear_memo_();
+    const Released released{sink, clear_memo_};
     dump_(value);
     sink.packed.hold = std::move(sink.objects);
     return std::move(sink.packed);
@@ -158,6 +156,21 @@ class PythonItemTraits::Pickler {
   }
 
  private:
+  /// Releases what was pickled when it ends: the memo and, after a failure, the sink hold it.
+  struct Released {
+    ~Released() {
+      sink.packed = {};
+      sink.objects = nullptr;
+      try {
+        clear_memo();
+      } catch (const nb::python_error&) {
+        // dump() may have thrown another one, which is the reason.
+      }
+    }
+    Sink& sink;
+    const nb::object& clear_memo;
+  };
+
   /// Others' reducers, of copyreg, and those for tensors once there may be any.
   void know_reducers() {
     const auto others = nb::len(copyreg_);
@@ -260,7 +273,7 @@ pipeline::Item PythonItemTraits::dict_of(pipeline::Arrays arrays) const {
     libraries_->look_again();
     const auto kind = arrays.kind == torch_arrays ? TensorKind::torch : TensorKind::array;
     nb::dict fields;
-    for (const auto& [name, tensor] : arrays.fields) fields[name.c_str()] = libraries_->to_python(tensor, kind);
+    for (const auto& [name, tensor] : arrays.fields) fields[nb::cast(name)] = libraries_->to_python(tensor, kind);
     return item_of(fields);
   });
 }

@@ -241,7 +241,7 @@ class Consumer {
       totals["skipped"] = of.skipped;
       totals["busy_seconds"] = of.busy_seconds;
       totals["waited_seconds"] = of.waited_seconds;
-      stages[graph.stages()[at].name.c_str()] = totals;
+      stages[nb::cast(graph.stages()[at].name)] = totals;
     }
     nb::dict totals;
     totals["stages"] = stages;

@@ -12,6 +12,7 @@
 #include "levada/base/error.h"
 #include "levada/pipeline/cursors.h"
 #include "levada/tree/codec.h"
+#include "python/src/base/escaped_text.h"
 #include "python/src/batch/rebuild.h"
 #include "python/src/batch/trees.h"
 #include "python/src/bindings.h"
@@ -159,7 +160,7 @@ class PythonIterator : public pipeline::Iterator {
         return encode_tree(to_tree(state, allow_pickle_));
       } catch (const nb::python_error& error) {
         if (!error.matches(PyExc_TypeError)) throw;
-        warn_of(nb::cast<std::string>(nb::str(error.value())));
+        warn_of(escaped_str(error.value()));
       } catch (const nb::builtin_exception& error) {
         warn_of(error.what());
       } catch (const Unsupported& error) {

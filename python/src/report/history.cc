@@ -16,6 +16,7 @@
 #include "levada/mesh/mesh.h"
 #include "levada/report/pipeline_report.h"
 #include "python/src/base/bytes.h"
+#include "python/src/base/escaped_text.h"
 #include "python/src/bindings.h"
 #include "python/src/job/launch.h"
 #include "python/src/job/waiting.h"
@@ -119,7 +120,7 @@ void write_feed_history(const Membership& job, const Mesh& mesh, const nb::dict&
                         const std::string& trace_file, double timeout) {
   Files files{.names = {.report = page, .trace = trace_file, .tell = false}, .report = report_of(feed), .history = {}};
   files.history.paths = {nb::cast<std::string>(feed["source"])};
-  files.history.error = nb::cast<std::string>(feed["error"]);
+  files.history.error = escaped(feed["error"]);
   const Bytes mine = pack(rank_of(rank), trace, pipeline);
   const auto limit = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(timeout));
   interruptible_on(job, "writing a report", [&](const auto& engine, const auto& poll) {

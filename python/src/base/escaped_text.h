@@ -1,0 +1,41 @@
+// Texts of Python that need not have a UTF-8 encoding, such as that of an exception which quotes a file name.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <string>
+
+namespace levada::python {
+
+/// Returns a str in UTF-8, with halves of surrogate pairs escaped: "caf\\udce9". With the GIL.
+std::string escaped(nanobind::handle text);
+/// Returns str(value), escaped; "<exception str() failed>" where that raises an Exception. With the GIL.
+std::string escaped_str(nanobind::handle value);
+/// Returns the exception with its traceback, escaped, as Python prints it. With the GIL.
+std::string traceback_of(const nanobind::python_error& error);
+
+/// A parameter for the text of an exception: any str, escaped. A std::string refuses one that has no UTF-8 encoding.
+struct EscapedText {
+  std::string utf8;
+};
+
+}  // namespace levada::python
+
+namespace nanobind::detail {
+
+template <>
+struct type_caster<levada::python::EscapedText> {
+  NB_TYPE_CASTER(levada::python::EscapedText, const_name("str"))
+
+  bool from_python(handle text, uint8_t, cleanup_list*) noexcept {
+    if (!PyUnicode_Check(text.ptr())) return false;
+    try {
+      value.utf8 = levada::python::escaped(text);
+      return true;
+    } catch (...) {
+      return false;  // no memory
+    }
+  }
+};
+
+}  // namespace nanobind::detail
