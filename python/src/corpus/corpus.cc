@@ -49,7 +49,7 @@ std::shared_ptr<Corpus> open_corpus(const nb::kwargs& given) {
     progress->line.clear();
     return corpus;
   };
-  return interruptible(open, [&] { return progress->is_interrupted = true; });
+  return interruptible(open, [&] { progress->is_interrupted = true; });
 }
 
 }  // namespace
