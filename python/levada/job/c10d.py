@@ -31,7 +31,7 @@ from levada._levada import Link, Membership
 from levada.base.errors import EngineError, InvalidArgument, Timeout, Unsupported
 from levada.base.threads import start_thread
 from levada.job.arrivals import Arrivals
-from levada.job.gathering import all_gather
+from levada.job.gathering import all_gather, wait
 
 _HEADERS, _BODIES = 1, 2  # tags
 _MAX_HEADER_BYTES = 256 << 10
@@ -392,7 +392,8 @@ def _own_group(store: Any, rank: int, size: int, devices: list[Any], timeout: fl
                 group = distributed.ProcessGroupGloo(store, rank, size, options)
             barrier = distributed.BarrierOptions()
             barrier.timeout = datetime.timedelta(seconds=max(timeout - (time.monotonic() - began), 0.001))
-            group.barrier(barrier).wait()  # where one has gone before another is connected to all, that one fails
+            # Where one has gone before another is connected to all, that one fails.
+            wait(group.barrier(barrier), began + timeout)
             return group
         except RuntimeError as error:
             kind = Timeout if time.monotonic() - began >= timeout else EngineError
