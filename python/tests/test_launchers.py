@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
 import pathlib
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import hosts as several
 import levada
@@ -40,6 +42,13 @@ def test_engines_over_mpi_are_refused_with_the_name_of_what_joins_over_them(engi
 def test_a_degree_is_a_positive_number(degree: int) -> None:
     with pytest.raises(levada.InvalidArgument, match=f"^degree must be from 1 to 2147483647, got {degree}$"):
         levada.join(degree=degree)
+
+
+@pytest.mark.parametrize("name", ["timeout", "leave_timeout"])
+@pytest.mark.parametrize("seconds", [math.inf, math.nan, 1e12, -1, 0, "3", True])
+def test_a_time_of_a_join_is_a_positive_number_of_seconds(name: str, seconds: Any) -> None:
+    with pytest.raises(levada.InvalidArgument, match=f"^{name} must be a number of seconds, positive and at most 1e.08, got"):
+        levada.join(**{name: seconds})
 
 
 def test_a_rank_whose_join_was_interrupted_can_join_again() -> None:
