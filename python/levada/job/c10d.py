@@ -50,6 +50,10 @@ _CONNECT = 30.0
 """Seconds that a connection between ranks that have arrived may take."""
 
 
+_MAX_SILENCE = 3 * 32767
+"""Linux takes at most 32,767 s for each of the keepalive times, of which a silence is three."""
+
+
 class _Watched(NamedTuple):
     address: str
     connection: socket.socket
@@ -231,8 +235,10 @@ def _first_line(error: object) -> str:
 def _silence() -> int:
     """Seconds after which a host that does not answer is lost; 0: never."""
     text = os.environ.get("LEVADA_SILENCE", "10")
-    if not text.isdecimal() or 0 < int(text) < 3:
-        raise InvalidArgument(f"LEVADA_SILENCE is '{text}'; it must be a number of seconds from 3 on, or 0 for no limit")
+    if not text.isdecimal() or 0 < int(text) < 3 or int(text) > _MAX_SILENCE:
+        raise InvalidArgument(
+            f"LEVADA_SILENCE is '{text}'; it must be a number of seconds from 3 to {_MAX_SILENCE}, or 0 for no limit"
+        )
     return int(text)
 
 
