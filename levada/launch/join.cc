@@ -73,9 +73,11 @@ std::shared_ptr<Engine> meet(const Environment& job, const JoinOptions& options)
     return write ? [=](const std::string& text) { write(text + hint); } : write;
   };
   try {
-    return shm::meet(
-        job.rank, job.size, rendezvous_of(job),
-        {.timeout = options.timeout, .remind = with_hint(options.remind), .report = with_hint(options.report)});
+    return shm::meet(job.rank, job.size, rendezvous_of(job),
+                     {.timeout = options.timeout,
+                      .remind = with_hint(options.remind),
+                      .report = with_hint(options.report),
+                      .stop = options.stop});
   } catch (const Timeout& error) {
     throw Timeout(error.what() + hint);
   }
@@ -189,7 +191,8 @@ std::shared_ptr<Engine> join_job(const JoinOptions& options) {
   check_joinable(*job, options);
   if (const char* links = std::getenv(links_variable); links != nullptr && job->said_by.starts_with("LEVADA_")) {
     inherit_report_channel();
-    return shm::join(job->rank, job->size, inherit_links(links, job->rank, job->size), {.timeout = options.timeout});
+    return shm::join(job->rank, job->size, inherit_links(links, job->rank, job->size),
+                     {.timeout = options.timeout, .stop = options.stop});
   }
   return meet(*job, options);
 }

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -42,6 +43,7 @@ struct JoinOptions {
   Duration timeout = std::chrono::minutes(30);
   std::function<void(const std::string&)> remind = {};  ///< as shm::Options::remind
   std::function<void(const std::string&)> report = {};  ///< as shm::Options::report
+  std::stop_token stop = {};                            ///< as shm::Options::stop
 };
 
 /// This process's engine in the job that the environment describes, or a world of one outside any. Collective; once a

@@ -7,12 +7,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
 #include <optional>
+#include <string_view>
 
 #include "levada/base/deadline.h"
 #include "levada/engine/shm/shm.h"
@@ -130,10 +132,18 @@ struct Start {
   pid_t parent = 0;
 };
 
+/// Whether a variable says who this process is among the ranks of a job, which is no rank's place in the new one.
+bool describes_place(std::string_view entry) {
+  constexpr std::array names = {
+      "LEVADA_RANK",       "LEVADA_WORLD_SIZE", "LEVADA_LOCAL_RANK", "LEVADA_LOCAL_WORLD_SIZE",
+      "LEVADA_RENDEZVOUS", links_variable,      report_variable};
+  return std::ranges::find(names, entry.substr(0, entry.find('='))) != names.end();
+}
+
 std::vector<std::string> environment_of(int rank, int size, const std::vector<int>& links, int report) {
   std::vector<std::string> variables;
   for (char** entry = environ; *entry != nullptr; ++entry) {
-    if (!std::string_view(*entry).starts_with("LEVADA_")) variables.emplace_back(*entry);
+    if (!describes_place(*entry)) variables.emplace_back(*entry);
   }
   variables.push_back(fmt::format("LEVADA_RANK={}", rank));
   variables.push_back(fmt::format("LEVADA_WORLD_SIZE={}", size));

@@ -4,8 +4,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <csignal>
+#include <cstdlib>
 #include <thread>
 
 #include "levada/launch/inherited.h"
@@ -25,6 +27,17 @@ TEST(RunLocal, IsGoodWhenEveryRankIs) {
   const auto result = run_script(3, "exit 0");
   EXPECT_EQ(result.exit_status, 0);
   EXPECT_EQ(result.message, "");
+}
+
+TEST(RunLocal, PassesOnTheVariablesThatDescribeNoPlace) {
+  const std::array places = {"LEVADA_LOCAL_RANK", "LEVADA_LOCAL_WORLD_SIZE", "LEVADA_RENDEZVOUS"};
+  for (const char* name : places) ::setenv(name, "1", 1);
+  ::setenv("LEVADA_LOG", "info", 1);
+  const auto result = run_script(
+      1, R"([ "$LEVADA_LOG$LEVADA_LOCAL_RANK$LEVADA_LOCAL_WORLD_SIZE$LEVADA_RENDEZVOUS$LEVADA_RANK" = info0 ])");
+  for (const char* name : places) ::unsetenv(name);
+  ::unsetenv("LEVADA_LOG");
+  EXPECT_EQ(result.exit_status, 0);
 }
 
 TEST(RunLocal, TellsEachRankItsPlace) {

@@ -608,7 +608,7 @@ class Link:
 
 def join_over(transport: Any, name: str, rank: int, host_of: Sequence[int], max_header_bytes: int) -> Membership:
     """
-    Joins the ranks of a transport: an object with start(link), send(peers, header, body), close(peer) and schedule_flush(seconds), as levada/engine/p2p/transport.h describes them.
+    Joins the ranks of a transport: an object with start(link), from_numpy(array), send(tensors, peer, tag), settle(sent), close(peer) and schedule_flush(at), as ProcessGroupTransport describes them.
     """
 
 def conformance_cases() -> list[tuple[str, int, bool]]:

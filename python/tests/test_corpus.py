@@ -223,6 +223,21 @@ def test_epochs_that_cannot_be_counted_are_refused(path: pathlib.Path) -> None:
         firsts(feed)
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("shuffle_seed", -1, "a whole number from 0 on, or None, got -1"),
+        ("cache_size", "200GB", "a number of bytes, or None, got '200GB'"),
+        ("epochs", 2.0, "a whole number, got 2.0"),
+        ("reset_position_ids", 1, "True or False, got 1"),
+        ("packing", 3, "a str, got 3"),
+    ],
+)
+def test_an_option_of_another_type_is_refused_by_its_name(path: pathlib.Path, name: str, value: Any, expected: str) -> None:
+    with pytest.raises(levada.InvalidArgument, match=f"^{name} must be {expected}$"):
+        levada.Corpus(path, **{"sequence": 16, name: value}).open()
+
+
 def test_a_cache_that_cannot_be_written_is_an_error_with_a_remedy(tmp_path: pathlib.Path) -> None:
     (tmp_path / "a.txt").write_text("some text " * 9)
     (tmp_path / "none").write_text("a file where a folder would be")

@@ -60,6 +60,13 @@ def test_a_mesh_knows_its_data_axes() -> None:
         levada.Mesh(dp=2, tp=6).data_coordinate(12)
 
 
+@pytest.mark.parametrize("size", [2.0, 2**40, "2", None])
+def test_the_size_of_an_axis_is_a_whole_number(size: Any) -> None:
+    for make in (levada.Mesh, levada.Mesh.from_env):
+        with pytest.raises(levada.InvalidArgument, match="axis dp of a mesh has size .*; it must be a whole number from 1 to"):
+            make(dp=size)
+
+
 def test_meshes_fit_the_job(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
+import os
 import pathlib
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import hosts as several
 import levada
@@ -38,6 +42,41 @@ def test_engines_over_mpi_are_refused_with_the_name_of_what_joins_over_them(engi
 def test_a_degree_is_a_positive_number(degree: int) -> None:
     with pytest.raises(levada.InvalidArgument, match=f"^degree must be from 1 to 2147483647, got {degree}$"):
         levada.join(degree=degree)
+
+
+@pytest.mark.parametrize("name", ["timeout", "leave_timeout"])
+@pytest.mark.parametrize("seconds", [math.inf, math.nan, 1e12, -1, 0, "3", True])
+def test_a_time_of_a_join_is_a_positive_number_of_seconds(name: str, seconds: Any) -> None:
+    with pytest.raises(levada.InvalidArgument, match=f"^{name} must be a number of seconds, positive and at most 1e.08, got"):
+        levada.join(**{name: seconds})
+
+
+def test_a_rank_whose_join_was_interrupted_can_join_again() -> None:
+    script = """
+import os, signal, sys, time
+import levada
+from levada import exchange
+if os.environ["RANK"] == sys.argv[1]:
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.5)
+    try:
+        levada.join()
+    except KeyboardInterrupt:
+        pass
+    else:
+        raise AssertionError("nobody was there")
+else:
+    time.sleep(2)
+job = levada.join(timeout=20)
+exchange.all_gather(exchange.Store(), timeout=20)
+"""
+    for early in range(2):
+        started = []
+        for rank in range(2):
+            place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "MASTER_PORT": os.getpid()}
+            environment = {**os.environ, **{name: str(value) for name, value in place.items()}, "MASTER_ADDR": "host"}
+            started.append(subprocess.Popen([sys.executable, "-c", script, str(early)], env=environment))
+        assert [process.wait(60) for process in started] == [0, 0]
 
 
 def test_what_hosts_send_each_other_is_counted_and_is_held_up_while_one_is_cut_off(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import signal
 import time
 
 import levada.testing
@@ -35,11 +36,16 @@ class Nowhere:
     def start(self, link: levada._levada.Link) -> None:
         link.lost(1, "there is nobody")
 
-    def send(self, peers: list[int], header: object, body: object) -> None: ...
+    def from_numpy(self, array: object) -> object:
+        return array
+
+    def send(self, tensors: list[object], peer: int, tag: int) -> None: ...
+
+    def settle(self, sent: list[tuple[int, object, object]]) -> None: ...
 
     def close(self, peer: int) -> None: ...
 
-    def schedule_flush(self, seconds: float) -> None: ...
+    def schedule_flush(self, at: float) -> None: ...
 
 
 def test_a_case_that_fails_is_named() -> None:
@@ -143,9 +149,10 @@ def test_what_is_sent_is_held_until_it_has_gone(tmp_path: pathlib.Path) -> None:
             shown[:] = i
             return shown
         for i in range(8):
-            header = np.array([1, i], dtype=np.uint8)
-            body = array(i)
-            transport.send([1 - rank], header, body)
+            header, body = (transport.from_numpy(each) for each in (np.array([1, i], dtype=np.uint8), array(i)))
+            sends = [transport.send([each], 1 - rank, tag) for tag, each in ((1, header), (2, body))]
+            transport.settle([(1 - rank, each, None) for each in sends])
+            del sends
             del header, body
             gc.collect()
             np.full(5_000_000, 99, dtype=np.uint8)  # over whatever memory is free
@@ -191,12 +198,15 @@ def test_a_rank_gets_one_message_a_step(tmp_path: pathlib.Path) -> None:
         3,
         """
         from levada.job.c10d import ProcessGroupTransport
-        sent, send = [0] * 3, ProcessGroupTransport.send
-        def counted(transport, peers, header, body):
-            for peer in peers:
-                sent[peer] += header.nbytes > 100_000  # which the batches alone make it
-            send(transport, peers, header, body)
-        ProcessGroupTransport.send = counted
+        sent, offer_calls = [0] * 3, ProcessGroupTransport._offer_calls
+        def offer_counted(transport):
+            offer_calls(transport)
+            send = transport.send
+            def counted(tensors, peer, tag):
+                sent[peer] += tensors[0].nbytes > 100_000  # which the batches alone make it
+                return send(tensors, peer, tag)
+            transport.send = counted
+        ProcessGroupTransport._offer_calls = offer_counted
         job = levada.join(dist.group.WORLD, engine="c10d")
         fields = {f"field{i}": np.arange(1000) for i in range(20)}
         feed = levada.Feed([{**fields, "text": "a" * 100, "step": i} for i in range(150)], group=job)
@@ -208,6 +218,44 @@ def test_a_rank_gets_one_message_a_step(tmp_path: pathlib.Path) -> None:
     assert all(mine[0]["steps"] == 50 for mine in told)
     sent = told[0][0]["sent"]
     assert sent[0] == 0 and sent[1:] == [50, 50], sent
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGINT])
+def test_what_a_signal_handler_raises_while_frames_are_sent_comes_out_of_the_call(
+    tmp_path: pathlib.Path, number: signal.Signals
+) -> None:
+    told = process_groups.succeed(
+        tmp_path,
+        2,
+        f"""
+        import ctypes, threading
+        from levada import exchange
+        class Stop(BaseException): pass
+        def stop(*_): raise Stop
+        signal.signal({int(number)}, stop)
+        def flag():  # so that the other thread takes the GIL with the signal pending, here most often to send
+            time.sleep(0.02)
+            ctypes.PyDLL(None).usleep(20_000)  # with the GIL
+            os.kill(os.getpid(), {int(number)})
+        ends = []
+        for trial in range(8):
+            job = levada.join(dist.new_group([0, 1]), engine="c10d")
+            store = exchange.Store()
+            dist.barrier()
+            if rank == 1: threading.Thread(target=flag).start()
+            began = time.monotonic()
+            try:
+                while time.monotonic() - began < 5: exchange.all_gather(store, job, timeout=20)
+            except Stop:
+                ends.append("Stop")
+            except levada.Error as error:
+                ends.append("rank 1" in str(error))
+            assert time.monotonic() - began < 2
+            job.leave()
+        tell(ends=ends)
+        """,
+    )
+    assert told == [[{"ends": [True] * 8}], [{"ends": ["Stop"] * 8}]]
 
 
 def test_one_rank_may_ask_all_to_stop_while_its_reading_thread_sends(tmp_path: pathlib.Path) -> None:
@@ -259,19 +307,20 @@ def test_a_silence_that_is_no_number_of_seconds_is_refused_on_every_rank(tmp_pat
         tmp_path,
         2,
         """
-        for silence in ("", "2", "-1", "soon", "3.5"):
+        for silence in ("", "2", "-1", "soon", "3.5", "98302"):
             os.environ["LEVADA_SILENCE"] = silence
             try:
                 levada.join(dist.group.WORLD, engine="c10d")
             except levada.InvalidArgument as error:
                 tell(text=str(error))
-        os.environ["LEVADA_SILENCE"] = "0"
-        tell(engine=levada.join(dist.group.WORLD, engine="c10d").engine)
+        for silence in ("0", "98301"):
+            os.environ["LEVADA_SILENCE"] = silence
+            tell(engine=levada.join(dist.new_group([0, 1]), engine="c10d").engine)
         """,
     )
     for mine in told:
-        assert mine.pop() == {"engine": "c10d"} and len(mine) == 5
-        assert "LEVADA_SILENCE is 'soon'; it must be a number of seconds" in str(mine[3]["text"])
+        assert [mine.pop(), mine.pop()] == [{"engine": "c10d"}] * 2 and len(mine) == 6
+        assert "LEVADA_SILENCE is 'soon'; it must be a number of seconds from 3 to 98301" in str(mine[3]["text"])
 
 
 def test_ranks_on_several_hosts_are_joined_by_the_default_group(tmp_path: pathlib.Path) -> None:

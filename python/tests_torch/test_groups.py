@@ -291,6 +291,25 @@ def test_a_group_that_cannot_connect_names_the_ranks_that_are_missing(tmp_path: 
     assert named in first.errors and named in str(first.told[0][0]["error"])
 
 
+def test_ctrl_c_ends_the_wait_for_ranks_that_do_not_join(tmp_path: pathlib.Path) -> None:
+    body = """
+        import threading
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if rank == 0:
+            threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()
+            began = time.monotonic()
+            try:
+                levada.join(dist.group.WORLD, timeout=30)
+            except KeyboardInterrupt:
+                tell(seconds=time.monotonic() - began)
+        else:
+            time.sleep(6)
+        os._exit(0)
+        """
+    first, _ = process_groups.finish(process_groups.start(tmp_path, 2, body), tmp_path)
+    assert float(str(first.told[0][0]["seconds"])) < 4, first.errors
+
+
 def test_the_seed_of_an_epoch_reminds_of_the_ranks_that_have_not_begun_it(tmp_path: pathlib.Path) -> None:
     body = """
         from levada.dropin.torchdata.random import dist_share_seed

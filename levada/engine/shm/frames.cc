@@ -21,6 +21,7 @@ namespace {
 
 constexpr std::size_t max_bytes = 64 << 10;
 constexpr Duration retry_pause = std::chrono::milliseconds(1);
+constexpr std::chrono::milliseconds stop_check_interval(50);
 
 union ControlBuffer {
   cmsghdr align;
@@ -73,7 +74,8 @@ void expect_frame_socket(const UniqueFd& socket) {
     throw InvalidArgument("a link between ranks is no Unix SOCK_SEQPACKET socket; make links with make_links()");
 }
 
-bool send_frame(const UniqueFd& socket, ByteView bytes, std::span<const int> fds, Deadline deadline) {
+bool send_frame(const UniqueFd& socket, ByteView bytes, std::span<const int> fds, Deadline deadline,
+                const std::stop_token& stop) {
   iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
   ControlBuffer buffer{};
   msghdr message{};
@@ -90,6 +92,7 @@ bool send_frame(const UniqueFd& socket, ByteView bytes, std::span<const int> fds
       throw Timeout(
           fmt::format("a rank that starts does not read what it is sent ({})", system_error("sendmsg", errno)));
     }
+    throw_if_stopped(stop);
     std::this_thread::sleep_for(retry_pause);
   }
   return true;
@@ -124,13 +127,20 @@ std::optional<Frame> receive_frame(const UniqueFd& socket) {
   return frame;
 }
 
-std::vector<std::size_t> wait_readable(std::span<const UniqueFd> sockets, Deadline deadline) {
+void throw_if_stopped(const std::stop_token& stop) {
+  if (stop.stop_requested()) throw EngineError("a rank was interrupted while the ranks were starting");
+}
+
+std::vector<std::size_t> wait_readable(std::span<const UniqueFd> sockets, Deadline deadline,
+                                       const std::stop_token& stop) {
   std::vector<pollfd> polled(sockets.size());
   for (std::size_t i = 0; i < sockets.size(); ++i) polled[i] = {sockets[i].get(), POLLIN, 0};
   while (true) {
-    const auto left = deadline.is_never() ? std::chrono::milliseconds(INT_MAX)
-                                          : std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining());
-    const int ms = static_cast<int>(std::min<std::int64_t>(left.count(), INT_MAX));
+    throw_if_stopped(stop);
+    const auto longest = stop.stop_possible() ? stop_check_interval : std::chrono::milliseconds(INT_MAX);
+    const auto left =
+        deadline.is_never() ? longest : std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining());
+    const int ms = static_cast<int>(std::min(left, longest).count());
     const int ready = ::poll(polled.data(), polled.size(), ms);
     if (ready < 0 && errno != EINTR) {
       throw EngineError(fmt::format("cannot wait for ranks that start ({})", system_error("poll", errno)));

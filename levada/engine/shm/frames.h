@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <span>
+#include <stop_token>
 #include <vector>
 
 #include "levada/base/bytes.h"
@@ -24,14 +25,19 @@ std::pair<UniqueFd, UniqueFd> make_socket_pair();
 /// Throws InvalidArgument unless frames can cross `socket`.
 void expect_frame_socket(const UniqueFd& socket);
 
-/// False when the other end is closed. Throws Timeout when it does not take the frame in time, EngineError.
-bool send_frame(const UniqueFd& socket, ByteView bytes, std::span<const int> fds, Deadline deadline);
+/// False when the other end is closed. Throws Timeout when it does not take the frame in time, EngineError, which also
+/// ends the wait where `stop` is requested.
+bool send_frame(const UniqueFd& socket, ByteView bytes, std::span<const int> fds, Deadline deadline,
+                const std::stop_token& stop = {});
 
 /// One frame that poll() has announced; empty when the other end is closed. Throws CorruptMessage, EngineError.
 std::optional<Frame> receive_frame(const UniqueFd& socket);
 
 /// Waits until some of the sockets can be read; their indexes. Empty at the deadline. Those that hold no descriptor are
-/// passed over. Throws EngineError.
-std::vector<std::size_t> wait_readable(std::span<const UniqueFd> sockets, Deadline deadline);
+/// passed over. Throws EngineError, also where `stop` is requested.
+std::vector<std::size_t> wait_readable(std::span<const UniqueFd> sockets, Deadline deadline,
+                                       const std::stop_token& stop = {});
+/// Throws EngineError where `stop` is requested.
+void throw_if_stopped(const std::stop_token& stop);
 
 }  // namespace levada::shm

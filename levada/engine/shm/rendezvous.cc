@@ -13,6 +13,7 @@
 #include <functional>
 #include <iterator>
 #include <optional>
+#include <stop_token>
 #include <thread>
 
 #include "levada/base/error.h"
@@ -88,9 +89,9 @@ UniqueFd listen_at(const std::string& rendezvous) {
 
 /// Sends `cause` to that many ranks: those whose links are in `come`, and others that come before the deadline.
 void reject_ranks(const UniqueFd& listener, std::size_t ranks, const StartFailure& cause, Deadline deadline,
-                  std::vector<UniqueFd> come = {}) {
+                  std::vector<UniqueFd> come = {}, const std::stop_token& stop = {}) {
   for (const UniqueFd& link : come) send_frame(link, encode(cause), {}, deadline);
-  while (come.size() < ranks && !wait_readable(std::span(&listener, 1), deadline).empty()) {
+  while (come.size() < ranks && !wait_readable(std::span(&listener, 1), deadline, stop).empty()) {
     UniqueFd link(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
     if (!link && errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) return;
     if (!link || !same_user(link)) continue;
@@ -99,7 +100,7 @@ void reject_ranks(const UniqueFd& listener, std::size_t ranks, const StartFailur
   }
   // A rank that has read the cause closes its end.
   while (!come.empty() && !deadline.expired()) {
-    const auto readable = wait_readable(come, deadline);
+    const auto readable = wait_readable(come, deadline, stop);
     for (auto index = readable.rbegin(); index != readable.rend(); ++index) {
       const auto frame = receive_frame(come[*index]);
       if (!frame) come.erase(come.begin() + static_cast<std::ptrdiff_t>(*index));
@@ -122,7 +123,7 @@ class Rendezvous {
     const auto begin = Clock::now();
     Reminder reminder(first_reminder, options.remind);
     while (!missing().empty()) {
-      const auto readable = wait_readable(sockets_, reminder.next(deadline));
+      const auto readable = wait_readable(sockets_, reminder.next(deadline), options.stop);
       reminder.write_if_due([&] {
         return fmt::format("rank 0 has waited {} at the rendezvous '{}' for rank(s) {}",
                            format_duration(Clock::now() - begin), name_, fmt::join(missing(), ", "));
@@ -145,8 +146,8 @@ class Rendezvous {
     return {std::move(sockets_), std::move(hellos_)};
   }
 
-  /// To ranks that have come and to late ones, unless those have been waited for long enough.
-  void send_failure(const StartFailure& cause) noexcept {
+  /// To ranks that have come and to late ones, unless those have been waited for long enough or `stop` is requested.
+  void send_failure(const StartFailure& cause, const std::stop_token& stop) noexcept {
     for (std::size_t rank = 1; rank < size(); ++rank) {
       try {
         if (sockets_[rank]) send_frame(sockets_[rank], encode(cause), {}, Deadline::now());
@@ -158,7 +159,7 @@ class Rendezvous {
       if (cause.kind == ErrorKind::timeout || late <= refused_) return;
       const auto strangers = sockets_.begin() + static_cast<std::ptrdiff_t>(size()) + 1;
       reject_ranks(sockets_[size()], late - refused_, cause, Deadline::after(time_for_late_ranks),
-                   {std::make_move_iterator(strangers), std::make_move_iterator(sockets_.end())});
+                   {std::make_move_iterator(strangers), std::make_move_iterator(sockets_.end())}, stop);
     } catch (const Error&) {  // it will find no rank 0
     }
   }
@@ -264,6 +265,7 @@ Connected find_rank_zero(int rank, const std::string& rendezvous, const Options&
       connected.links.push_back(std::move(link));
       return connected;
     }
+    throw_if_stopped(options.stop);
     if (deadline.expired()) {
       throw Timeout(
           fmt::format("rank {} found no rank 0 at the rendezvous '{}'; see whether rank 0 has been started with "
@@ -285,7 +287,7 @@ Connected gather(int size, const std::string& rendezvous, const Options& options
   try {
     return meeting.gather(options, deadline);
   } catch (const Error& error) {
-    meeting.send_failure(StartFailure::of(error));
+    meeting.send_failure(StartFailure::of(error), options.stop);
     throw;
   }
 }

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
+#include <stop_token>
 #include <string>
 #include <thread>
 #include <vector>
@@ -70,6 +71,45 @@ TEST(Rendezvous, WithoutRankZeroSaysSo) {
   } catch (const Timeout& error) {
     EXPECT_NE(std::string(error.what()).find("no rank 0"), std::string::npos) << error.what();
   }
+}
+
+TEST(Rendezvous, IsFreeForAnotherStartOnceARankHasStopped) {
+  const auto name = unique_name("stop");
+  for (const int rank : {0, 1}) {
+    std::stop_source stop;
+    Options stoppable = options;
+    stoppable.stop = stop.get_token();
+    const auto begin = Clock::now();
+    const std::jthread stopper([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      stop.request_stop();
+    });
+    try {
+      static_cast<void>(meet(rank, 2, name, stoppable));
+      FAIL();
+    } catch (const EngineError& error) {
+      EXPECT_NE(std::string(error.what()).find("interrupted"), std::string::npos) << error.what();
+    }
+    EXPECT_LT(Clock::now() - begin, std::chrono::seconds(4));
+  }
+  test::ForkedRanks ranks(2, [&](int rank) { static_cast<void>(meet(rank, 2, name, options)); });
+  for (const auto& ending : ranks.wait()) EXPECT_EQ(ending.error, "");
+}
+
+TEST(Rendezvous, SaysOnAllRanksThatHaveComeThatOneHasStopped) {
+  const auto name = unique_name("stopped");
+  test::ForkedRanks ranks(3, [&](int rank) {
+    std::stop_source stop;
+    Options stoppable = options;
+    if (rank == 2) std::this_thread::sleep_for(std::chrono::milliseconds(600));
+    if (rank == 1) stoppable.stop = stop.get_token();
+    const std::jthread stopper([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));
+      stop.request_stop();
+    });
+    static_cast<void>(meet(rank, 3, name, stoppable));
+  });
+  for (const auto& ending : ranks.wait()) EXPECT_NE(ending.error, "");
 }
 
 TEST(Rendezvous, RefusesASecondRankZero) {

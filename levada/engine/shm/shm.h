@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,9 @@ struct Options {
   /// Given what meet() throws on a rank that rank 0 does not receive from, so that rank 0 does not show it. May be
   /// empty.
   std::function<void(const std::string&)> report = {};
+  /// Once it is requested, join() and meet() throw EngineError, within 50 ms, and so do those of the ranks that have
+  /// arrived.
+  std::stop_token stop = {};
 };
 
 /// Collective over the ranks of one host: rank 0 gathers the others over Unix sockets and hands out the shared memory.

@@ -93,8 +93,8 @@ std::shared_ptr<ShmEndpoint> make_member(int rank, const std::vector<std::uint64
 /// Rank 0's side of the links.
 class StartLeader {
  public:
-  StartLeader(std::vector<UniqueFd> links, Deadline deadline)
-      : links_(std::move(links)), processes_(links_.size(), 0), deadline_(deadline) {}
+  StartLeader(std::vector<UniqueFd> links, Deadline deadline, std::stop_token stop)
+      : links_(std::move(links)), processes_(links_.size(), 0), deadline_(deadline), stop_(std::move(stop)) {}
 
   /// Receives one frame of kind `expected` from every other rank, in whatever order they come.
   void collect(FrameKind expected, const char* step, const std::function<void(int, ByteReader&)>& use);
@@ -112,6 +112,7 @@ class StartLeader {
   std::vector<UniqueFd> links_;
   std::vector<int> processes_;
   Deadline deadline_;
+  std::stop_token stop_;
 };
 
 void StartLeader::throw_lost(int rank, const char* step) const {
@@ -124,7 +125,7 @@ void StartLeader::collect(FrameKind expected, const char* step, const std::funct
   std::vector<int> missing;
   for (int rank = 1; rank < size(); ++rank) missing.push_back(rank);
   while (!missing.empty()) {
-    const auto readable = wait_readable(links_, deadline_);
+    const auto readable = wait_readable(links_, deadline_, stop_);
     if (readable.empty()) {
       throw Timeout(fmt::format(
           "rank 0 waited for rank{} {} while the ranks were {}; see why {} not come, or raise the "
@@ -146,14 +147,16 @@ void StartLeader::collect(FrameKind expected, const char* step, const std::funct
 
 void StartLeader::send(int rank, ByteView bytes, std::span<const int> fds) {
   const UniqueFd& link = links_[static_cast<std::size_t>(rank)];
-  if (send_frame(link, bytes, fds, deadline_)) return;
+  if (send_frame(link, bytes, fds, deadline_, stop_)) return;
   if (const auto frame = receive_frame(link)) open_frame(frame->bytes);  // throws what the rank sent before it closed
   throw_lost(rank, "being sent its part");
 }
 
 void StartLeader::release() {
   const Bytes go = encode(FrameKind::go);
-  for (int rank = 1; rank < size(); ++rank) send_frame(links_[static_cast<std::size_t>(rank)], go, {}, deadline_);
+  for (int rank = 1; rank < size(); ++rank) {
+    send_frame(links_[static_cast<std::size_t>(rank)], go, {}, deadline_, stop_);
+  }
 }
 
 void StartLeader::send_failure(const StartFailure& cause) noexcept {
@@ -216,7 +219,8 @@ std::shared_ptr<ShmEndpoint> lead(StartLeader& ranks, std::vector<Hello> hellos,
 /// The others' side of their link.
 class StartPeer {
  public:
-  StartPeer(int rank, UniqueFd link, Deadline deadline) : rank_(rank), deadline_(deadline) {
+  StartPeer(int rank, UniqueFd link, Deadline deadline, std::stop_token stop)
+      : rank_(rank), deadline_(deadline), stop_(std::move(stop)) {
     link_.push_back(std::move(link));
   }
 
@@ -229,11 +233,12 @@ class StartPeer {
   int rank_;
   std::vector<UniqueFd> link_;
   Deadline deadline_;
+  std::stop_token stop_;
 };
 
 void StartPeer::receive(FrameKind expected, const std::function<void(ByteReader&, Frame&)>& use) {
   const Deadline longer = deadline_.is_never() ? deadline_ : Deadline::after(deadline_.remaining() + grace);
-  if (wait_readable(link_, longer).empty()) {
+  if (wait_readable(link_, longer, stop_).empty()) {
     throw Timeout(
         fmt::format("rank {} waited for rank 0 to start with all ranks; see whether all have been started, or "
                     "raise the timeout",
@@ -247,7 +252,7 @@ void StartPeer::receive(FrameKind expected, const std::function<void(ByteReader&
 }
 
 void StartPeer::send(ByteView bytes) {
-  if (send_frame(link_.front(), bytes, {}, deadline_)) return;
+  if (send_frame(link_.front(), bytes, {}, deadline_, stop_)) return;
   receive(FrameKind::failed, [](ByteReader&, Frame&) {});  // throws what rank 0 sent before it closed, or PeerLost
 }
 
@@ -302,13 +307,13 @@ std::shared_ptr<ShmEndpoint> run(Side& side, Call call) {
 std::shared_ptr<ShmEndpoint> start(int rank, int size, Connected connected, const Options& options, Deadline deadline) {
   std::shared_ptr<ShmEndpoint> member;
   if (rank == 0) {
-    StartLeader ranks(std::move(connected.links), deadline);
+    StartLeader ranks(std::move(connected.links), deadline, options.stop);
     for (std::size_t i = 0; i < connected.hellos.size(); ++i) {
       ranks.set_process(static_cast<int>(i), connected.hellos[i].process);
     }
     member = run(ranks, [&] { return lead(ranks, std::move(connected.hellos), options); });
   } else {
-    StartPeer link(rank, std::move(connected.links.front()), deadline);
+    StartPeer link(rank, std::move(connected.links.front()), deadline, options.stop);
     member = run(link, [&] { return follow(link, rank, size, options); });
   }
   member->watch();

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import numbers
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,6 +11,7 @@ from typing import Any, NamedTuple
 
 from levada._levada import Layout, Mesh, Metric, Pass, Replicate, Shard, Stages, Zigzag
 from levada.base.callers import OneCaller
+from levada.base.checks import check_seconds
 from levada.base.errors import Error, InvalidArgument
 from levada.batch.balance import Balance, Cost
 from levada.batch.devices import sender
@@ -62,14 +62,6 @@ def _check_whole(name: str, number: Any) -> None:
         raise InvalidArgument(f"{name} must be a whole number, got {number!r}")
     if not -(2**31) <= number < 2**31:
         raise InvalidArgument(f"{name} must be less than {2**31:,}, got {number:,}")
-
-
-def _check_seconds(name: str, seconds: Any) -> None:
-    if isinstance(seconds, bool) or not isinstance(seconds, numbers.Real) or not 0 < float(seconds) <= _MOST_SECONDS:
-        raise InvalidArgument(f"{name} must be a number of seconds, positive and at most {_MOST_SECONDS:.0e}, got {seconds!r}")
-
-
-_MOST_SECONDS = 1e8
 
 
 class _Last(NamedTuple):
@@ -171,7 +163,7 @@ class Feed:
         self._check(iterate, divide, tail, skip)
         for name, number in {"batch": batch, "max_tokens": max_tokens, "depth": depth, "skip": skip, "steps": steps}.items():
             _check_whole(name, number)
-        _check_seconds("timeout", timeout)
+        check_seconds("timeout", timeout)
         if any(isinstance(part, Feed) for part in _parts_of(source)):
             raise InvalidArgument("the source is a feed already; iterate it, or give its own source")
         if readers is None:

@@ -31,7 +31,7 @@ from levada._levada import Link, Membership
 from levada.base.errors import EngineError, InvalidArgument, Timeout, Unsupported
 from levada.base.threads import start_thread
 from levada.job.arrivals import Arrivals
-from levada.job.gathering import all_gather
+from levada.job.gathering import all_gather, wait
 
 _HEADERS, _BODIES = 1, 2  # tags
 _MAX_HEADER_BYTES = 256 << 10
@@ -48,8 +48,10 @@ _TEXT_BYTES, _DONE, _FAILED = 512, "+", "-"
 """What each rank tells the others when ranks join: so many bytes, which begin with how it went."""
 _CONNECT = 30.0
 """Seconds that a connection between ranks that have arrived may take."""
-_UNSETTLED, _UNSETTLED_BYTES = 32, 1 << 20
-"""Sent frames without a body that may lie about, and their bytes."""
+
+
+_MAX_SILENCE = 3 * 32767
+"""Linux takes at most 32,767 s for each of the keepalive times, of which a silence is three."""
 
 
 class _Watched(NamedTuple):
@@ -73,15 +75,28 @@ class ProcessGroupTransport:
             self._group = _own_group(store, self.rank, self.size, devices, max(until - time.monotonic(), 0.001))
         self._end_of_watch = socket.socketpair()
         self._finished: set[int] = set()
-        self._unsettled: collections.deque[tuple[int, Any]] = collections.deque()
-        self._unsettled_bytes = 0
-        self._sent: queue.SimpleQueue[list[tuple[int, Any]] | None] = queue.SimpleQueue()
+        self._sent: queue.SimpleQueue[list[tuple[int, Any, Any]] | None] = queue.SimpleQueue()
         self._flushes: queue.SimpleQueue[float | None] = queue.SimpleQueue()
         self._over = threading.Event()
         self._link: Any = None
         self._process = os.getpid()
         self._has_losses = False
         self._threads: list[threading.Thread] = []
+        self._offer_calls()
+
+    def _offer_calls(self) -> None:
+        """Sets what the engine calls, also while the program waits in it. Every callable is implemented in C, so that none
+        runs the program's signal handlers."""
+        self.from_numpy = self._torch.from_numpy
+        """Returns a tensor of an array that owns what it shows."""
+        self.send = None if self._group is None else self._group.send
+        """Begins to send the tensors to a peer: (tensors, peer, tag). What it returns keeps them until they have been sent."""
+        self.settle = self._sent.put
+        """Waits later for what has been sent: [(peer, what send() returned, None) or (peer, None, what it raised)]."""
+        self.close = self._finished.add
+        """After the last frame to a peer."""
+        self.schedule_flush = self._flushes.put
+        """Flushes once, at that time of time.monotonic()."""
 
     def start(self, link: Link) -> None:
         """Called by the engine, once: delivers what comes to `link`."""
@@ -103,27 +118,6 @@ class ProcessGroupTransport:
             raise
         finally:
             all_started.set()
-
-    def send(self, peers: list[int], header: Any, body: Any) -> None:
-        """Called by the engine, one call at a time. The arrays own what they show, and live until it has been sent."""
-        for peer in peers:
-            try:
-                self._unsettled.append((peer, self._group.send([self._torch.from_numpy(header)], peer, _HEADERS)))
-                if body is not None:
-                    self._unsettled.append((peer, self._group.send([self._torch.from_numpy(body)], peer, _BODIES)))
-            except RuntimeError as error:  # of this peer alone
-                self._lose(self._link, [peer], _first_line(error))
-            self._unsettled_bytes += header.nbytes
-        if body is not None or len(self._unsettled) > _UNSETTLED or self._unsettled_bytes > _UNSETTLED_BYTES:
-            self._settle_later()
-
-    def close(self, peer: int) -> None:
-        """Called by the engine after the last frame to a peer."""
-        self._finished.add(peer)
-
-    def schedule_flush(self, seconds: float) -> None:
-        """Called by the engine: flushes once, so many seconds from now."""
-        self._flushes.put(time.monotonic() + seconds)
 
     def is_alive(self) -> bool:
         """Whether it has threads that run."""
@@ -167,20 +161,18 @@ class ProcessGroupTransport:
         except RuntimeError as error:
             self._lose(link, [sender], _first_line(error))
 
-    def _settle_later(self) -> None:
-        batch, self._unsettled = list(self._unsettled), collections.deque()
-        self._unsettled_bytes = 0
-        self._sent.put(batch)
-
     def _settle(self, link: Link) -> None:
         while (batch := self._sent.get()) is not None:
             while batch:
-                peer, work = batch.pop(0)
+                peer, work, failure = batch.pop(0)
                 try:
-                    work.wait(_FOREVER)
+                    if failure is None:
+                        work.wait(_FOREVER)
                 except RuntimeError as error:
-                    self._lose(link, [peer], _first_line(error))
-                del work  # and with it what was sent
+                    failure = error
+                if failure is not None:
+                    self._lose(link, [peer], _first_line(failure))
+                del work, failure  # and with it what was sent
 
     def _watch(self, link: Link) -> None:
         """Waits for the end of any rank that has not left: of its process, or of its host's answers."""
@@ -236,15 +228,17 @@ class ProcessGroupTransport:
         self._ends(link)
 
 
-def _first_line(error: RuntimeError) -> str:
+def _first_line(error: object) -> str:
     return str(error).partition("\n")[0]
 
 
 def _silence() -> int:
     """Seconds after which a host that does not answer is lost; 0: never."""
     text = os.environ.get("LEVADA_SILENCE", "10")
-    if not text.isdecimal() or 0 < int(text) < 3:
-        raise InvalidArgument(f"LEVADA_SILENCE is '{text}'; it must be a number of seconds from 3 on, or 0 for no limit")
+    if not text.isdecimal() or 0 < int(text) < 3 or int(text) > _MAX_SILENCE:
+        raise InvalidArgument(
+            f"LEVADA_SILENCE is '{text}'; it must be a number of seconds from 3 to {_MAX_SILENCE}, or 0 for no limit"
+        )
     return int(text)
 
 
@@ -404,7 +398,8 @@ def _own_group(store: Any, rank: int, size: int, devices: list[Any], timeout: fl
                 group = distributed.ProcessGroupGloo(store, rank, size, options)
             barrier = distributed.BarrierOptions()
             barrier.timeout = datetime.timedelta(seconds=max(timeout - (time.monotonic() - began), 0.001))
-            group.barrier(barrier).wait()  # where one has gone before another is connected to all, that one fails
+            # Where one has gone before another is connected to all, that one fails.
+            wait(group.barrier(barrier), began + timeout)
             return group
         except RuntimeError as error:
             kind = Timeout if time.monotonic() - began >= timeout else EngineError

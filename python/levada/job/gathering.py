@@ -11,6 +11,19 @@ from levada.base.errors import EngineError, Timeout
 from levada.job.arrivals import arrivals_at
 
 
+_PAUSE, _MAX_PAUSE = 0.0002, 0.02
+
+
+def wait(work: Any, until: float) -> None:
+    """Waits for what a process group does, until that time of time.monotonic(), and raises what `work` does. The program's
+    signal handlers run meanwhile: work.wait() alone would hold them up."""
+    pause = _PAUSE
+    while not work.is_completed() and (left := until - time.monotonic()) > 0:
+        time.sleep(min(pause, left))
+        pause = min(2 * pause, _MAX_PAUSE)
+    work.wait(datetime.timedelta(seconds=max(until - time.monotonic(), 0.001)))  # 0 would be without end
+
+
 def all_gather(group: Any, mine: bytes, timeout: float) -> list[bytes]:
     """Returns the bytes of all ranks, by group rank. Each has the same number of bytes. Works on any device of the group."""
     torch = importlib.import_module("torch")
@@ -22,7 +35,7 @@ def all_gather(group: Any, mine: bytes, timeout: float) -> list[bytes]:
     began = time.monotonic()
     with arrivals_at(group, "to join its group") as arrivals:
         try:
-            group.allgather([received], [sent]).wait(datetime.timedelta(seconds=timeout))
+            wait(group.allgather([received], [sent]), began + timeout)
         except RuntimeError as error:
             kind = Timeout if time.monotonic() - began >= timeout else EngineError
             why = str(error).partition("\n")[0]

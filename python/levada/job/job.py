@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from levada import _levada
 from levada._levada import Membership
+from levada.base.checks import check_seconds
 from levada.base.errors import InvalidArgument, Unsupported
 from levada.base.exits import note_uncaught  # whose exit handler, which kills processes, runs after this module's
 from levada.job.groups import ENGINES, MAX_DEGREE, Options, finish, join_group, lock_of
@@ -55,15 +56,18 @@ def join(
     A rank that waits writes a line on standard error, over a process group after 30 s, that names the ranks that have not
     arrived.
 
-    Raises InvalidArgument for an unknown engine or group, and if ranks request different engines or degrees; Timeout, naming
-    the ranks that did not arrive; EngineError on all ranks, if one cannot connect to another; Unsupported, at once, if the
-    launcher's variables say that ranks are on several hosts and torch.distributed is not initialized.
+    Raises InvalidArgument for an unknown engine or group, for a time that is not positive or exceeds 1e8 seconds, and if ranks
+    request different engines or degrees; Timeout, naming the ranks that did not arrive; EngineError on all ranks, if one cannot
+    connect to another; Unsupported, at once, if the launcher's variables say that ranks are on several hosts and
+    torch.distributed is not initialized.
     """
     if engine not in ENGINES:
         remedy = ", and C++ programs join over MPI by levada::mpi::join()" if "mpi" in str(engine) else ""
         raise InvalidArgument(f'engine is "{engine}"; it must be one of {", ".join(ENGINES)}{remedy}')
     if not 1 <= degree <= MAX_DEGREE:
         raise InvalidArgument(f"degree must be from 1 to {MAX_DEGREE}, got {degree}")
+    check_seconds("timeout", timeout)
+    check_seconds("leave_timeout", leave_timeout)
     options = Options(engine, timeout, degree, leave_timeout)
     if getattr(multiprocessing.process.current_process(), "_inheriting", False):
         raise Unsupported(

@@ -21,12 +21,4 @@ std::string escaped_str(nb::handle value) {
   return "<exception str() failed>";
 }
 
-std::string traceback_of(const nb::python_error& error) {
-  const auto or_none = [](nb::handle object) { return object.is_valid() ? nb::borrow(object) : nb::none(); };
-  const nb::object lines =
-      nb::module_::import_("traceback")
-          .attr("format_exception")(error.type(), or_none(error.value()), or_none(error.traceback()));
-  return escaped(nb::str("").attr("join")(lines));
-}
-
 }  // namespace levada::python

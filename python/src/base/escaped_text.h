@@ -11,8 +11,6 @@ namespace levada::python {
 std::string escaped(nanobind::handle text);
 /// Returns str(value), escaped; "<exception str() failed>" where that raises an Exception. With the GIL.
 std::string escaped_str(nanobind::handle value);
-/// Returns the exception with its traceback, escaped, as Python prints it. With the GIL.
-std::string traceback_of(const nanobind::python_error& error);
 
 /// A parameter for the text of an exception: any str, escaped. A std::string refuses one that has no UTF-8 encoding.
 struct EscapedText {

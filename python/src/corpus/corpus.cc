@@ -10,6 +10,7 @@
 #include <memory>
 #include <utility>
 
+#include "levada/base/error.h"
 #include "levada/base/text.h"
 #include "levada/feed/step_cursor.h"
 #include "levada/report/progress.h"
@@ -49,35 +50,46 @@ std::shared_ptr<Corpus> open_corpus(const nb::kwargs& given) {
     progress->line.clear();
     return corpus;
   };
-  return interruptible(open, [&] { return progress->is_interrupted = true; });
+  return interruptible(open, [&] { progress->is_interrupted = true; });
+}
+
+/// Throws InvalidArgument for an option of another type, or out of the range of this one.
+template <typename T>
+T option(const nb::kwargs& given, const char* name, const char* expected) {
+  try {
+    return nb::cast<T>(given[name]);
+  } catch (const nb::cast_error&) {
+    throw InvalidArgument(fmt::format("{} must be {}, got {}", name, expected, nb::repr(given[name]).c_str()));
+  }
 }
 
 }  // namespace
 
 NamedCorpus corpus_of(const nb::kwargs& given) {
   CorpusOptions options;
-  options.sequence = nb::cast<std::int64_t>(given["sequence"]);
-  options.shuffle_seed = nb::cast<std::optional<std::uint64_t>>(given["shuffle_seed"]);
-  options.epochs = nb::cast<std::int64_t>(given["epochs"]);
-  options.packing = parse_packing(nb::cast<std::string>(given["packing"]));
-  options.pad_to = nb::cast<std::int64_t>(given["pad_to"]);
-  options.attention_mask = nb::cast<bool>(given["attention_mask"]);
-  options.reset_position_ids = nb::cast<bool>(given["reset_position_ids"]);
-  options.reset_attention_mask = nb::cast<bool>(given["reset_attention_mask"]);
-  options.eod_mask_loss = nb::cast<bool>(given["eod_mask_loss"]);
-  options.ids = DType::parse(nb::cast<std::string>(given["dtype"]));
-  options.split = nb::cast<std::vector<double>>(given["split"]);
-  options.part = nb::cast<std::string>(given["part"]);
+  options.sequence = option<std::int64_t>(given, "sequence", "a whole number");
+  options.shuffle_seed =
+      option<std::optional<std::uint64_t>>(given, "shuffle_seed", "a whole number from 0 on, or None");
+  options.epochs = option<std::int64_t>(given, "epochs", "a whole number");
+  options.packing = parse_packing(option<std::string>(given, "packing", "a str"));
+  options.pad_to = option<std::int64_t>(given, "pad_to", "a whole number");
+  options.attention_mask = option<bool>(given, "attention_mask", "True or False");
+  options.reset_position_ids = option<bool>(given, "reset_position_ids", "True or False");
+  options.reset_attention_mask = option<bool>(given, "reset_attention_mask", "True or False");
+  options.eod_mask_loss = option<bool>(given, "eod_mask_loss", "True or False");
+  options.ids = DType::parse(option<std::string>(given, "dtype", "a str"));
+  options.split = option<std::vector<double>>(given, "split", "numbers");
+  options.part = option<std::string>(given, "part", "a str");
   options.tokenizer = tokenizer_of(given["tokenizer"]);
-  options.end_of_document = nb::cast<std::string>(given["eod"]);
-  options.text_field = nb::cast<std::string>(given["text_field"]);
-  options.skip_bad = nb::cast<bool>(given["skip_bad"]);
+  options.end_of_document = option<std::string>(given, "eod", "a str");
+  options.text_field = option<std::string>(given, "text_field", "a str");
+  options.skip_bad = option<bool>(given, "skip_bad", "True or False");
   options.formats = formats_of(given["formats"]);
-  options.resume_weights = nb::cast<bool>(given["resume_weights"]);
+  options.resume_weights = option<bool>(given, "resume_weights", "True or False");
   options.cache_dir = nb::cast<nb::bytes>(given["cache_dir"]).c_str();
-  options.cache_bytes = nb::cast<std::optional<std::uint64_t>>(given["cache_size"]);
+  options.cache_bytes = option<std::optional<std::uint64_t>>(given, "cache_size", "a number of bytes, or None");
   options.remote = remote_files_of(given["remote"]);
-  options.io.threads = nb::cast<int>(given["io_threads"]);
+  options.io.threads = option<int>(given, "io_threads", "a whole number");
   options.io.warn = warn;
   std::vector<std::string> paths;  // names of files are bytes, not always UTF-8
   for (const nb::handle path : given["paths"]) paths.emplace_back(nb::cast<nb::bytes>(path).c_str());

@@ -15,6 +15,7 @@
 
 #include <cstdlib>
 #include <mutex>
+#include <stop_token>
 #include <thread>
 #include <tuple>
 
@@ -55,13 +56,18 @@ Duration seconds(double count) {
 }
 
 Membership join(const std::string& engine, double timeout) {
-  const launch::JoinOptions options{.engine = engine, .timeout = seconds(timeout), .remind = cli::print_error};
-  return Membership(interruptible([options] { return launch::join(options); }, [] { return false; }));
+  std::stop_source stop;
+  const launch::JoinOptions options{
+      .engine = engine, .timeout = seconds(timeout), .remind = cli::print_error, .stop = stop.get_token()};
+  return Membership(interruptible([options] { return launch::join(options); }, [&] { stop.request_stop(); }));
 }
 
 Membership meet(int rank, int size, const std::string& rendezvous, double timeout, std::size_t memory_bytes) {
-  const shm::Options options{.memory_bytes = memory_bytes, .timeout = seconds(timeout), .remind = cli::print_error};
-  return Membership(interruptible([=] { return shm::meet(rank, size, rendezvous, options); }, [] { return false; }));
+  std::stop_source stop;
+  const shm::Options options{
+      .memory_bytes = memory_bytes, .timeout = seconds(timeout), .remind = cli::print_error, .stop = stop.get_token()};
+  return Membership(
+      interruptible([&] { return shm::meet(rank, size, rendezvous, options); }, [&] { stop.request_stop(); }));
 }
 
 /// Whether a signal handler raises. Nobody can catch that where this rank leaves; it is written to standard error.
@@ -83,11 +89,12 @@ Membership link(int rank, int size, const std::vector<int>& sockets, double time
   std::vector<UniqueFd> links;
   if (rank == 0) links.emplace_back();
   for (const int socket : sockets) links.emplace_back(socket);
-  const shm::Options options{.timeout = seconds(timeout)};
+  std::stop_source stop;
+  const shm::Options options{.timeout = seconds(timeout), .stop = stop.get_token()};
   return Membership(
       interruptible([rank, size, options,
                      links = std::move(links)]() mutable { return shm::join(rank, size, std::move(links), options); },
-                    [] { return false; }));
+                    [&] { stop.request_stop(); }));
 }
 
 /// By the kernel, which kills a stopped process too, when the thread ends that started this process; it may be a fork

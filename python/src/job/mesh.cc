@@ -9,6 +9,8 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <limits>
+#include <utility>
 #include <variant>
 
 #include "levada/base/error.h"
@@ -24,7 +26,14 @@ using Names = std::optional<Mesh::Names>;
 
 std::vector<Axis> axes_of(const nb::kwargs& sizes) {
   std::vector<Axis> axes;
-  for (const auto& [name, size] : sizes) axes.push_back({nb::cast<std::string>(name), nb::cast<int>(size)});
+  for (const auto& [name, size] : sizes) {
+    Axis axis{nb::cast<std::string>(name), 0};
+    if (!nb::try_cast(size, axis.size)) {
+      throw InvalidArgument(fmt::format("axis {} of a mesh has size {}; it must be a whole number from 1 to {}",
+                                        axis.name, nb::repr(size).c_str(), std::numeric_limits<int>::max()));
+    }
+    axes.push_back(std::move(axis));
+  }
   return axes;
 }
 

@@ -1,10 +1,10 @@
 // A transport that is written in Python: levada::p2p over what only Python can reach.
+#include <fmt/format.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include <algorithm>
 #include <chrono>
 
 #include "levada/base/error.h"
@@ -51,9 +51,9 @@ class Link {
     const nb::gil_scoped_release released;
     receiver_->deliver(from, bytes, std::exchange(body_, {}));
   }
-  void lost(int peer, const std::string& why) {
+  void lost(int peer, const EscapedText& why) {
     const nb::gil_scoped_release released;
-    receiver_->lost(peer, why);
+    receiver_->lost(peer, why.utf8);
   }
   void flush_deferred() {
     const nb::gil_scoped_release released;
@@ -69,7 +69,9 @@ class Link {
   Block body_;
 };
 
-/// Calls start(link), send(peers, header, body), close(peer) and schedule_flush(seconds) of a Python object.
+/// Calls a Python object: start(link), from_numpy(array), send(tensors, peer, tag), settle(sent), close(peer) and
+/// schedule_flush(at). All but start() must be implemented in C. Python runs the handlers of signals between its own
+/// instructions: what a handler raises would cut a frame here, and be lost on its way through the engine.
 class PythonTransport final : public p2p::Transport {
  public:
   PythonTransport(nb::object transport, std::string name, int rank, std::vector<int> host_of,
@@ -83,9 +85,11 @@ class PythonTransport final : public p2p::Transport {
     // In a forked child its threads are not there, for which it would wait.
     if (current_process() != process_ || !nb::is_alive()) {
       static_cast<void>(transport_.release());
+      static_cast<void>(unsettled_.release());
       return;
     }
     const nb::gil_scoped_acquire gil;
+    unsettled_.reset();
     transport_.reset();
   }
 
@@ -99,18 +103,47 @@ class PythonTransport final : public p2p::Transport {
   }
   void send(std::span<const int> peers, const p2p::Frame& frame) override {
     call([&] {
-      transport_.attr("send")(std::vector<int>(peers.begin(), peers.end()), shown(frame.header), shown(frame.body));
+      const nb::object header = tensor_of(frame.header), body = tensor_of(frame.body);
+      for (const int peer : peers) {
+        if (send_part(peer, header, headers_tag) && !body.is_none()) send_part(peer, body, bodies_tag);
+        unsettled_bytes_ += frame.header.bytes.size();
+      }
+      if (!body.is_none() || unsettled_.size() > max_unsettled || unsettled_bytes_ > max_unsettled_bytes) settle();
     });
   }
   void close(int peer) override {
     call([&] { transport_.attr("close")(peer); });
   }
   void schedule_flush(Clock::time_point at) override {
-    const std::chrono::duration<double> seconds = at - Clock::now();
-    call([&] { transport_.attr("schedule_flush")(std::max(seconds.count(), 0.0)); });
+    const std::chrono::duration<double> seconds = at.time_since_epoch();
+    call([&] { transport_.attr("schedule_flush")(seconds.count()); });
   }
 
  private:
+  static constexpr int headers_tag = 1, bodies_tag = 2;
+  /// What may have been sent before the transport waits for it, so that it seldom wakes for small frames.
+  static constexpr std::size_t max_unsettled = 32, max_unsettled_bytes = 1 << 20;
+
+  nb::object tensor_of(const Lease& bytes) {
+    return bytes.bytes.empty() ? nb::none() : transport_.attr("from_numpy")(shown(bytes));
+  }
+  /// Returns whether the peer can be sent to; settle() learns why not.
+  bool send_part(int peer, const nb::object& tensor, int tag) {
+    nb::list tensors;
+    tensors.append(tensor);
+    try {
+      unsettled_.append(nb::make_tuple(peer, transport_.attr("send")(tensors, peer, tag), nb::none()));
+      return true;
+    } catch (const nb::python_error& error) {
+      unsettled_.append(nb::make_tuple(peer, nb::none(), error.value()));
+      unsettled_bytes_ += max_unsettled_bytes;  // not to be left lying
+      return false;
+    }
+  }
+  void settle() {
+    transport_.attr("settle")(std::exchange(unsettled_, nb::list()));
+    unsettled_bytes_ = 0;
+  }
   template <typename Call>
   void call(Call python_call) {
     if (!nb::is_alive()) return;
@@ -118,12 +151,14 @@ class PythonTransport final : public p2p::Transport {
     try {
       python_call();
     } catch (const nb::python_error& error) {
-      if (error.matches(PyExc_KeyboardInterrupt)) PyErr_SetInterrupt();  // raised again where that can be
-      throw EngineError(traceback_of(error));
+      // Not error.what(), which may run handlers.
+      throw EngineError(fmt::format("{} in the transport {}", nb::type_name(error.type()).c_str(), name_));
     }
   }
 
   nb::object transport_;
+  nb::list unsettled_;  // (peer, what send() returned, what it raised): each keeps alive what it sends
+  std::size_t unsettled_bytes_ = 0;
   std::string name_;
   int rank_;
   std::vector<int> host_of_;
@@ -161,8 +196,8 @@ void bind_transport(nb::module_& module) {
              nb::arg("max_header_bytes"),
              nb::sig("def join_over(transport: typing.Any, name: str, rank: int, "
                      "host_of: collections.abc.Sequence[int], max_header_bytes: int) -> Membership"),
-             "Joins the ranks of a transport: an object with start(link), send(peers, header, body), close(peer) and "
-             "schedule_flush(seconds), as levada/engine/p2p/transport.h describes them.");
+             "Joins the ranks of a transport: an object with start(link), from_numpy(array), send(tensors, peer, tag), "
+             "settle(sent), close(peer) and schedule_flush(at), as ProcessGroupTransport describes them.");
 }
 
 }  // namespace levada::python

@@ -37,9 +37,8 @@ class SignalPoll {
   Clock::time_point last_ = Clock::now();
 };
 
-/// What `work`, a blocking call without poll of its own, gives on a thread of its own. When a signal handler raises,
-/// `interrupt` is called and the exception thrown; `interrupt` says whether it has ended `work`, which otherwise is
-/// left to itself and may then hold nothing of Python's. With the GIL.
+/// Returns what `work`, a blocking call without a poll of its own, returns on a thread of its own. When a signal
+/// handler raises, calls `interrupt`, which must make `work` end soon, and throws the exception. With the GIL.
 template <typename Work, typename Interrupt>
 auto interruptible(Work work, Interrupt interrupt) {
   using Result = decltype(work());
@@ -55,8 +54,8 @@ auto interruptible(Work work, Interrupt interrupt) {
     if (PyErr_CheckSignals() == 0) continue;
     const nanobind::python_error interruption;
     const nanobind::gil_scoped_release released;
-    if (interrupt()) thread.join();
-    else thread.detach();
+    interrupt();
+    thread.join();
     throw interruption;
   }
   thread.join();
