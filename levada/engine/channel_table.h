@@ -142,6 +142,10 @@ class ChannelTable {
   bool has_ended(const ChannelState& channel) const {
     return !channel.is_receiving || (channel.must_be_closed ? channel.sender_closed : sender_is_over(channel));
   }
+  /// Whether no message follows though its sender has not closed it, as it must.
+  bool is_abandoned(const ChannelState& channel) const {
+    return channel.arrived.empty() && !has_ended(channel) && sender_is_over(channel);
+  }
   /// Whether its sender sends no more.
   bool sender_is_over(const ChannelState& channel) const;
   bool receiver_is_over(const ChannelState& channel, const ChannelState::Receiver& receiver) const;

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <thread>
@@ -88,6 +90,53 @@ TEST(Joined, NobodyTakesTheLeavingOfARankThatHasSeenADeathForTheEndOfItsData) {
       }
     };
     EXPECT_EQ(run_ranks(4, {}, body), "");
+  }
+}
+
+/// Returns what a collective call of all ranks throws.
+std::string error_of_meeting(Engine& engine) {
+  try {
+    agree(engine, {}, Deadline::after(std::chrono::seconds(20)), "meeting");
+    return {};
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+/// Rank `leaver` of four does no more than `begin`; the others meet then. Returns what each of them throws, by rank.
+/// None ends the group because of it.
+std::vector<std::string> meet_without(
+    int leaver, int ranks_a_host, int degree,
+    const std::function<std::shared_ptr<void>(Engine&)>& begin = [](Engine&) { return nullptr; }) {
+  std::vector<std::string> thrown(4);
+  const auto body = [&](const std::shared_ptr<Engine>& engine, Job& job) {
+    const int rank = engine->info().rank;
+    job.near[static_cast<std::size_t>(rank)].reset();
+    const auto kept = begin(*engine);
+    if (rank != leaver) thrown[static_cast<std::size_t>(rank)] = error_of_meeting(*engine);
+  };
+  const auto since = Clock::now();
+  const Options options{.degree = degree, .leave_timeout = std::chrono::seconds(20)};
+  EXPECT_EQ(run_ranks(4, {.ranks_a_host = ranks_a_host, .options = options}, body), "");
+  EXPECT_LT(Clock::now() - since, std::chrono::seconds(5));
+  return thrown;
+}
+
+void expect_loss_of_forwarder(const std::vector<std::string>& thrown) {
+  EXPECT_EQ(thrown[0], "rank 2 left before meeting");
+  EXPECT_THAT(thrown[1], testing::StartsWith("rank 0 left with PeerLost: rank 2 left before meeting"));
+  EXPECT_EQ(thrown[3], "rank 2 left before it forwarded what rank 0 sends");
+}
+
+TEST(Joined, RanksBehindAForwarderThatLeavesBeforeItOpensTheChannelLoseIt) {
+  expect_loss_of_forwarder(meet_without(2, 2, 16));
+}
+
+TEST(Joined, AForwarderOfATreeEndsTheGroupWhereTheOneBeforeItHasLeft) {
+  const auto thrown = meet_without(1, 1, 1);
+  EXPECT_EQ(thrown[0], "rank 1 left before meeting");
+  for (const std::size_t rank : {2, 3}) {
+    EXPECT_EQ(thrown[rank], "rank 2 aborted: rank 1 left before it forwarded what rank 0 sends");
   }
 }
 
