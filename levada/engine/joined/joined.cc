@@ -47,12 +47,12 @@ class JoinedEngine final : public Engine {
   /// `near_ranks`: of this group, the ranks in near's numbering.
   JoinedEngine(std::shared_ptr<Engine> near, std::shared_ptr<Engine> far, std::vector<int> near_ranks,
                std::uint64_t key, std::shared_ptr<Shared> shared)
-      : near_(std::move(near)),
+      : shared_(std::move(shared)),
+        near_(std::move(near)),
         far_(std::move(far)),
         near_ranks_(std::move(near_ranks)),
         info_(far_->info()),
-        keys_(key),
-        shared_(std::move(shared)) {
+        keys_(key) {
     info_.name = near_->info().name + "+" + far_->info().name;
   }
   ~JoinedEngine() override {
@@ -201,6 +201,8 @@ class JoinedEngine final : public Engine {
   Woken wait_near(const WaitFor& conditions, Deadline deadline, const std::function<void()>& poll);
   Woken wait_for_both(const WaitFor& conditions, Deadline deadline, const std::function<void()>& poll);
 
+  /// Destroyed last: others are to see this rank leave this group while the relay still forwards in other groups.
+  const std::shared_ptr<Shared> shared_;
   const std::shared_ptr<Engine> near_, far_;
   const std::vector<int> near_ranks_;
   EngineInfo info_;
@@ -210,7 +212,6 @@ class JoinedEngine final : public Engine {
   bool only_near_ = false;  ///< the far engine had not seen the death that is the cause
   const std::shared_ptr<std::atomic<bool>> has_ended_ = std::make_shared<std::atomic<bool>>(false);
   std::vector<std::weak_ptr<JoinedChannel>> channels_;
-  std::shared_ptr<Shared> shared_;  ///< before the engines: the relay may still need the rank's groups
 };
 
 // ---- groups and channels

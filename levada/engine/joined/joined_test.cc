@@ -11,6 +11,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "levada/base/copy.h"
@@ -130,6 +131,15 @@ void expect_loss_of_forwarder(const std::vector<std::string>& thrown) {
 
 TEST(Joined, RanksBehindAForwarderThatLeavesBeforeItOpensTheChannelLoseIt) {
   expect_loss_of_forwarder(meet_without(2, 2, 16));
+}
+
+TEST(Joined, ARankThatStillForwardsInAnotherGroupIsSeenToLeave) {
+  expect_loss_of_forwarder(meet_without(2, 2, 16, [](Engine& engine) -> std::shared_ptr<void> {
+    const std::vector<int> members{0, 1, 2, 3};
+    const auto group = engine.subgroup(members, "kept");
+    const auto channel = engine.info().rank == 1 ? nullptr : group->open(0, {2, 3}, 1);
+    return std::make_shared<std::pair<std::shared_ptr<Engine>, std::shared_ptr<Channel>>>(group, channel);
+  }));
 }
 
 TEST(Joined, AForwarderOfATreeEndsTheGroupWhereTheOneBeforeItHasLeft) {
