@@ -173,6 +173,8 @@ class ChannelTable {
 
   bool has_departed(int rank) const { return peer(rank).departed; }
   bool is_lost(int rank) const { return peer(rank).lost; }
+  /// Whether the group itself has been aborted, or all groups have.
+  bool is_aborted(std::uint64_t group) const;
   /// Departed or lost: nothing comes from it any more.
   bool is_gone(int rank) const { return peer(rank).departed || peer(rank).lost; }
   std::size_t num_groups() const { return groups_.size(); }

@@ -63,7 +63,8 @@ class JoinedEngine final : public Engine {
     }
     // The others of this host look so often whether the far engine has ended. Before that, they are not to see this
     // rank leave, and take it for an end.
-    if (cause_ && cause_->kind == ErrorKind::peer_lost) std::this_thread::sleep_for(2 * WaitFor::poll_interval);
+    if (cause_ && cause_->kind == ErrorKind::peer_lost) std::this_thread::sleep_for(grace);
+    else if (cause_) wait_for_far_cause();
   }
 
   const EngineInfo& info() const override { return info_; }
@@ -162,6 +163,12 @@ class JoinedEngine final : public Engine {
     if (has_cause()) check();
   }
   bool has_cause() { return *has_ended_ || far_->cause(); }
+  /// Waits a moment for an abort that the near engine has seen first: the far engine then passes it on to other hosts,
+  /// before they see this rank leave.
+  void wait_for_far_cause() noexcept try {
+    far_->wait({}, Deadline::after(grace));
+  } catch (const Error&) {  // it is here
+  }
   /// Looks for a cause, before this rank closes what it sends.
   void look() noexcept try { static_cast<void>(cause()); } catch (const Error&) {  // in a forked child
   }

@@ -150,6 +150,37 @@ TEST(Joined, AForwarderOfATreeEndsTheGroupWhereTheOneBeforeItHasLeft) {
   }
 }
 
+TEST(Joined, AnAbortThatIsSeenOnOneHostReachesAnotherBeforeARankLeavesBecauseOfIt) {
+  std::atomic<bool> has_ended = false;
+  const auto body = [&](const std::shared_ptr<Engine>& engine, Job& job) {
+    const int rank = engine->info().rank;
+    const auto channel = rank == 0 ? nullptr : engine->open(1, {2}, 1);
+    try {
+      agree(*engine, {}, Deadline::after(std::chrono::seconds(20)), "test");
+      if (rank == 0) {
+        job.network.hold(0, 1);
+        job.network.hold(0, 2);
+        engine->abort("the dam broke");
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+        job.network.release(0, 1);
+        for (const Deadline late = Deadline::after(std::chrono::seconds(20)); !has_ended && !late.expired();) {
+          std::this_thread::yield();
+        }
+        job.network.release(0, 2);
+      } else if (rank == 1) {
+        engine->wait({}, Deadline::after(std::chrono::seconds(20)));
+      } else {
+        receive(*engine, *channel, Deadline::after(std::chrono::seconds(20)), "test");
+        throw conformance::Failure("an abort is taken for an end");
+      }
+    } catch (const EngineError& error) {
+      has_ended = rank == 2 || has_ended;
+      EXPECT_STREQ(error.what(), "rank 0 aborted: the dam broke");
+    }
+  };
+  EXPECT_EQ(run_ranks(3, {}, body), "");
+}
+
 TEST(Joined, CopiesNothingThatItForwards) {
   constexpr std::size_t bytes = 1 << 20;
   std::atomic<std::uint64_t> copied = 0;

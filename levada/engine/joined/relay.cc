@@ -26,7 +26,6 @@ Deadline deadline_after(Duration longest) {
 // ---- ForwarderWatch
 
 bool ForwarderWatch::is_lost(const Port& leg) {
-  constexpr Duration grace = 2 * WaitFor::poll_interval;
   if (!leg.engine->is_abandoned(*leg.channel)) return false;
   if (!since_) since_ = Clock::now();
   return Clock::now() - *since_ >= grace;

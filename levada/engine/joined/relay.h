@@ -30,6 +30,9 @@ struct Port {
   explicit operator bool() const { return channel != nullptr; }
 };
 
+/// For a cause to reach the other engine, or another rank.
+inline constexpr Duration grace = 2 * WaitFor::poll_interval;
+
 /// Watches a leg that a forwarder sends on. One thread at a time.
 class ForwarderWatch {
  public:

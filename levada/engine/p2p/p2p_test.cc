@@ -179,6 +179,34 @@ TEST(P2pLeaving, IsTheEndOfWhatARankSends) {
   EXPECT_TRUE(peer.engine(0).try_receive(peer.receiving()).ended);
 }
 
+TEST(P2pAbort, IsTheCauseAlsoWhereALeavingRankIsSeenBeforeIt) {
+  test::LoopbackNetwork network(3);
+  auto engines = test::make_engines(network);
+  const auto receiving = engines[2]->open(1, {2}, 1);
+  network.hold(0, 2);
+  engines[0]->abort("the dam broke");
+  EXPECT_THROW(engines[1]->wait({}, test::limit()), EngineError);
+  engines[1].reset();
+  try {
+    static_cast<void>(receive(*engines[2], *receiving, test::limit(), "test"));
+    ADD_FAILURE() << "an end, or a message";
+  } catch (const EngineError& error) {
+    EXPECT_STREQ(error.what(), "rank 0 aborted: the dam broke");
+  }
+  network.release(0, 2);
+}
+
+TEST(P2pAbort, IsPassedOnOnceByEachRank) {
+  test::LoopbackNetwork network(4);
+  const auto engines = test::make_engines(network, {.heartbeat = Duration::max()});
+  engines[0]->abort("the dam broke");
+  for (const auto& engine : engines) EXPECT_THROW(engine->wait({}, test::limit()), EngineError);
+  const auto has_all = [&](int rank) { return network.num_packets(rank) == 3; };
+  for (const Deadline deadline = test::limit(); !has_all(0) && !deadline.expired();) std::this_thread::yield();
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  for (int rank = 0; rank < 4; ++rank) EXPECT_TRUE(has_all(rank)) << network.num_packets(rank);
+}
+
 /// What a rank of two sees whose peer sends it more than it has memory for, and what the peer sees.
 void expect_no_memory(std::size_t bytes) {
   test::LoopbackNetwork network(2, {.has_threads = false});
