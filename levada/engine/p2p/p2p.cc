@@ -255,6 +255,7 @@ Block P2pEndpoint::block_for(int from, const Entry& entry) {
                .detail = fmt::format("it has no memory left for a message of {} from rank {}; give its host or control "
                                      "group more, or use smaller windows or messages",
                                      format_bytes(entry.count), from)});
+  notify();
   return {};
 }
 
@@ -297,6 +298,7 @@ void P2pEndpoint::end_with_corrupt(int from, const Error& error) {
   table_.end({.kind = ErrorKind::corrupt_message, .rank = from, .detail = error.what()});
   outbox_.close(from);
   carry_all();
+  notify();
 }
 
 void P2pEndpoint::accept(int from, const Entry& entry, Block block) {

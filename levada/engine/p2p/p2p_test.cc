@@ -235,6 +235,45 @@ TEST(P2pMemory, ThatIsShortForABodyIsTheFaultOfNoPeer) {
   expect_no_memory(1'000'000);
 }
 
+/// A transport that moves nothing: a test calls the receiver in its place.
+class StillTransport final : public Transport {
+ public:
+  int rank() const override { return 0; }
+  const std::vector<int>& host_of() const override { return host_of_; }
+  std::string name() const override { return "still"; }
+  std::size_t max_header_bytes() const override { return std::size_t{64} << 10; }
+  void start(std::shared_ptr<Receiver> receiver) override { receiver_ = receiver.get(); }
+  void send(std::span<const int> /*peers*/, const Frame& /*frame*/) override {}
+  void schedule_flush(Clock::time_point /*at*/) override {}
+  Receiver& receiver() { return *receiver_; }
+
+ private:
+  const std::vector<int> host_of_{0, 1};
+  Receiver* receiver_ = nullptr;
+};
+
+/// A thread that sleeps until something wakes it throws `E` once room has been asked for this header.
+template <typename E>
+void expect_room_wakes(ByteView header) {
+  const auto transport = std::make_shared<StillTransport>();
+  const auto engine = make_engine(transport, {.heartbeat = Duration::max(),
+                                              .limits = [] { return MemoryLimits{.total = 1 << 30, .available = 0}; }});
+  auto waiting = std::async(std::launch::async, [&] { engine->wait({}, test::limit()); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_FALSE(transport->receiver().room_for_body(1, header));
+  EXPECT_EQ(waiting.wait_for(std::chrono::seconds(5)), std::future_status::ready);
+  EXPECT_THROW(waiting.get(), E);
+}
+
+TEST(P2pMemory, ThatIsShortForABodyWakesWhoeverWaits) {
+  const Entry entry{.key = 1, .count = 1'000'000};
+  expect_room_wakes<EngineError>(encode({&entry, 1}).bytes);
+}
+
+TEST(P2pHeaders, ThatAreMalformedWakeWhoeverWaits) {
+  expect_room_wakes<CorruptMessage>(as_bytes("no header of a frame, but as long as one"));
+}
+
 TEST(P2pMessages, KeepASendersBlockUntilTheyHaveGone) {
   test::LoopbackNetwork network(2);
   const auto engines = test::make_engines(network, {.memory_bytes = 1 << 20});
