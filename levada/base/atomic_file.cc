@@ -115,7 +115,8 @@ AtomicFile::AtomicFile(std::string path, Write write)
 
 AtomicFile::~AtomicFile() {
   if (!fd_) return;
-  ::unlink(partial_.c_str());
+  // Without locks another process may have taken it for an abandoned one, and begun its own.
+  if (is_same_file(fd_.get(), partial_)) ::unlink(partial_.c_str());
   forget_partial(slot_);
 }
 
@@ -217,7 +218,6 @@ void AtomicFile::sync() {
 }
 
 void AtomicFile::publish(bool lasting) {
-  // Without locks another process may have taken it for an abandoned one, and begun its own.
   if (!is_same_file(fd_.get(), partial_)) throw FileBusy(fmt::format("another process is writing {}", path_));
   if (std::rename(partial_.c_str(), path_.c_str()) != 0) fail("name", errno);
   forget_partial(slot_);

@@ -67,6 +67,17 @@ TEST_F(AtomicFileTest, LeavesNothingIfItIsGivenUp) {
   EXPECT_THAT(names(), IsEmpty());
 }
 
+TEST_F(AtomicFileTest, LeavesThePartialFileOfAnotherWriterThere) {
+  const auto partial = path().substr(0, path().size() - 5) + ".state.partial";
+  {
+    AtomicFile file(path());
+    std::filesystem::remove(partial);
+    std::ofstream(partial) << "another writer's";
+    EXPECT_THROW(file.publish(), FileBusy);
+  }
+  EXPECT_THAT(names(), ElementsAre(".state.partial"));
+}
+
 TEST_F(AtomicFileTest, TakesOverWhatADeadProcessLeft) {
   const auto child = ::fork();
   if (child == 0) {

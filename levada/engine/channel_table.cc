@@ -12,6 +12,11 @@ namespace {
 
 constexpr auto another_ranks_channel = "it sends on a channel of another rank";
 
+/// Whether it ends one group, or all, and not one rank.
+bool is_abort(const Ending& ending) {
+  return ending.kind != ErrorKind::peer_lost && ending.kind != ErrorKind::corrupt_message;
+}
+
 [[noreturn]] void refuse(const std::string& what) {
   throw CorruptMessage(0, what);
 }
@@ -61,8 +66,7 @@ void ChannelTable::depart() {
 void ChannelTable::refresh(Group& group) const {
   for (; group.num_seen < endings_.size(); ++group.num_seen) {
     const Ending& ending = endings_[group.num_seen];
-    const bool is_abort = ending.kind != ErrorKind::peer_lost && ending.kind != ErrorKind::corrupt_message;
-    if (is_abort) {
+    if (is_abort(ending)) {
       const bool is_ours =
           ending.group == 0 || std::find(group.keys.begin(), group.keys.end(), ending.group) != group.keys.end();
       if (!is_ours) continue;
@@ -76,12 +80,18 @@ void ChannelTable::refresh(Group& group) const {
 }
 
 void ChannelTable::end(Ending ending) {
-  if (ending.kind == ErrorKind::peer_lost || ending.kind == ErrorKind::corrupt_message) {
+  if (!is_abort(ending)) {
     if (is_gone(ending.rank)) return;
     peers_[static_cast<std::size_t>(ending.rank)].lost = true;
   }
   endings_.push_back(std::move(ending));
   forget_over();
+}
+
+bool ChannelTable::is_aborted(std::uint64_t group) const {
+  return std::any_of(endings_.begin(), endings_.end(), [&](const Ending& ending) {
+    return is_abort(ending) && (ending.group == 0 || ending.group == group);
+  });
 }
 
 Group* ChannelTable::group(std::uint64_t key) const {

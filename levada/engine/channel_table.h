@@ -142,6 +142,10 @@ class ChannelTable {
   bool has_ended(const ChannelState& channel) const {
     return !channel.is_receiving || (channel.must_be_closed ? channel.sender_closed : sender_is_over(channel));
   }
+  /// Whether no message follows though its sender has not closed it, as it must.
+  bool is_abandoned(const ChannelState& channel) const {
+    return channel.arrived.empty() && !has_ended(channel) && sender_is_over(channel);
+  }
   /// Whether its sender sends no more.
   bool sender_is_over(const ChannelState& channel) const;
   bool receiver_is_over(const ChannelState& channel, const ChannelState::Receiver& receiver) const;
@@ -169,6 +173,8 @@ class ChannelTable {
 
   bool has_departed(int rank) const { return peer(rank).departed; }
   bool is_lost(int rank) const { return peer(rank).lost; }
+  /// Whether the group itself has been aborted, or all groups have.
+  bool is_aborted(std::uint64_t group) const;
   /// Departed or lost: nothing comes from it any more.
   bool is_gone(int rank) const { return peer(rank).departed || peer(rank).lost; }
   std::size_t num_groups() const { return groups_.size(); }

@@ -65,6 +65,20 @@ TEST(ChannelTable, KeepsARankInASubgroupThatLeavesItsParentAlone) {
   EXPECT_TRUE(groups[0].cause) << "but not this one";
 }
 
+TEST(ChannelTable, AbandonsAChannelWhoseSenderLeavesWithoutClosingItAfterItsLastMessage) {
+  Network network(2);
+  const auto sending = network.rank(0).open(0, {1}, 1), receiving = network.rank(1).open(0, {1}, 1);
+  sending->must_be_closed = receiving->must_be_closed = true;
+  network.publish(0, *sending);
+  network.rank(0).table.leave(network.rank(0).group);
+  network.carry(0);
+  network.deliver_all();
+  EXPECT_FALSE(network.rank(1).table.is_abandoned(*receiving));
+  network.rank(1).table.receive(*receiving);
+  EXPECT_TRUE(network.rank(1).table.is_abandoned(*receiving));
+  EXPECT_FALSE(network.rank(1).table.has_ended(*receiving));
+}
+
 TEST(ChannelTable, KeepsOneEndingForAPeerThatIsGoneHoweverOftenItFails) {
   Rank rank(0, 3);
   for (int i = 0; i < 1000; ++i) {

@@ -40,6 +40,7 @@ class Silent final : public Engine {
   bool try_publish(Channel&, Block&, std::size_t) override { return false; }
   bool try_publish(Channel&, const Lease&) override { return false; }
   Received try_receive(Channel&) override { return {.message = {}, .ended = over}; }
+  bool is_abandoned(Channel&) override { return false; }
   Woken wait(const WaitFor&, Deadline) override { return Woken::timeout; }
   void wake() override {}
   void on_change(std::function<void()>) override {}

@@ -199,6 +199,14 @@ Received Endpoint::try_receive(Group& group, ChannelState& channel) {
   return {};
 }
 
+bool Endpoint::is_abandoned(ChannelState& channel) {
+  expect_usable();
+  const Lock lock(*this);
+  drain();
+  carry_all();
+  return table_.is_abandoned(channel);
+}
+
 std::vector<Engine::Holder> Endpoint::holders(Group& group, ChannelState& channel) {
   expect_usable();
   const Lock lock(*this);

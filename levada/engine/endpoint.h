@@ -73,6 +73,7 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
   bool try_publish(Group& group, ChannelState& channel, Block& block, std::size_t bytes);
   bool try_publish(Group& group, ChannelState& channel, const Lease& lease);
   Received try_receive(Group& group, ChannelState& channel);
+  bool is_abandoned(ChannelState& channel);
   /// Ranks are the group's.
   std::vector<Engine::Holder> holders(Group& group, ChannelState& channel);
 

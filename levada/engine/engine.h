@@ -239,6 +239,9 @@ class Engine {
   /// returned even after a member was lost, but not after abort(). Throws InvalidArgument unless this rank is a
   /// receiver.
   virtual Received try_receive(Channel& channel) = 0;
+  /// Returns whether the sender of a channel that must be closed has left without closing it, and this rank has
+  /// received every message that it had sent. Throws InvalidArgument unless this rank is a receiver.
+  virtual bool is_abandoned(Channel& channel) = 0;
 
   /// Lets the caller write to the bytes of `lease`, which it has just received from `channel` and has not copied.
   /// Returns those bytes; they may have moved, and `lease` then shows the new place. Writes are visible through this

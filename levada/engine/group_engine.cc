@@ -63,6 +63,8 @@ class GroupEngine final : public Engine {
 
   Received try_receive(Channel& channel) override { return endpoint_->try_receive(group_, received_here(channel)); }
 
+  bool is_abandoned(Channel& channel) override { return endpoint_->is_abandoned(received_here(channel)); }
+
   std::span<std::byte> make_private(Channel& channel, Lease& lease) override {
     return endpoint_->make_private(received_here(channel), lease);
   }

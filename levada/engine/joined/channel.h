@@ -28,12 +28,14 @@ class JoinedChannel final : public Channel {
     Port near, incoming, outgoing;
   };
 
+  /// `forwarder`: Route::forwarder().
   /// `has_ended`: whether the group has, for a cause.
   JoinedChannel(const void* owner, int from, std::vector<int> to, int window, int rank, bool must_be_closed, Legs legs,
-                std::shared_ptr<const std::atomic<bool>> has_ended, std::shared_ptr<Shared> shared)
+                int forwarder, std::shared_ptr<const std::atomic<bool>> has_ended, std::shared_ptr<Shared> shared)
       : Channel(owner, from, std::move(to), window),
         sends(from == rank),
         receives(rank_in(this->to(), rank) >= 0),
+        forwarder_(forwarder),
         must_be_closed_(must_be_closed),
         legs_(std::move(legs)),
         is_sending_(sends),
@@ -67,11 +69,17 @@ class JoinedChannel final : public Channel {
   bool receives_near() const { return static_cast<bool>(legs_.near); }
   bool is_sending() const { return is_sending_; }
 
+  /// Whether the forwarder has left before it forwarded all. To be called by the thread that receives.
+  bool forwarder_is_lost() { return forwarder_ >= 0 && watch_.is_lost(receiving()); }
+  int forwarder() const { return forwarder_; }
+
   const bool sends, receives;
 
  private:
+  const int forwarder_;
   const bool must_be_closed_;
   Legs legs_;
+  ForwarderWatch watch_;
   std::atomic<bool> is_sending_;
   const std::shared_ptr<const std::atomic<bool>> has_ended_;
   std::shared_ptr<Shared> shared_;  ///< keeps the relay

@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <utility>
@@ -15,6 +16,7 @@
 
 #include "levada/base/error.h"
 #include "levada/base/hash.h"
+#include "levada/engine/collect.h"
 #include "levada/engine/joined/channel.h"
 #include "levada/engine/joined/relay.h"
 #include "levada/engine/joined/route.h"
@@ -45,12 +47,12 @@ class JoinedEngine final : public Engine {
   /// `near_ranks`: of this group, the ranks in near's numbering.
   JoinedEngine(std::shared_ptr<Engine> near, std::shared_ptr<Engine> far, std::vector<int> near_ranks,
                std::uint64_t key, std::shared_ptr<Shared> shared)
-      : near_(std::move(near)),
+      : shared_(std::move(shared)),
+        near_(std::move(near)),
         far_(std::move(far)),
         near_ranks_(std::move(near_ranks)),
         info_(far_->info()),
-        keys_(key),
-        shared_(std::move(shared)) {
+        keys_(key) {
     info_.name = near_->info().name + "+" + far_->info().name;
   }
   ~JoinedEngine() override {
@@ -61,7 +63,8 @@ class JoinedEngine final : public Engine {
     }
     // The others of this host look so often whether the far engine has ended. Before that, they are not to see this
     // rank leave, and take it for an end.
-    if (cause_ && cause_->kind == ErrorKind::peer_lost) std::this_thread::sleep_for(2 * WaitFor::poll_interval);
+    if (cause_ && cause_->kind == ErrorKind::peer_lost) std::this_thread::sleep_for(grace);
+    else if (cause_) wait_for_far_cause();
   }
 
   const EngineInfo& info() const override { return info_; }
@@ -90,6 +93,10 @@ class JoinedEngine final : public Engine {
   bool try_publish(Channel& channel, Block& block, std::size_t bytes) override;
   bool try_publish(Channel& channel, const Lease& lease) override;
   Received try_receive(Channel& channel) override;
+  bool is_abandoned(Channel& channel) override {
+    const Port& port = received_here(channel).receiving();
+    return port.engine->is_abandoned(*port.channel);
+  }
   std::span<std::byte> make_private(Channel& channel, Lease& lease) override {
     const Port& port = received_here(channel).receiving();
     return port.engine->make_private(*port.channel, lease);
@@ -156,9 +163,17 @@ class JoinedEngine final : public Engine {
     if (has_cause()) check();
   }
   bool has_cause() { return *has_ended_ || far_->cause(); }
+  /// Waits a moment for an abort that the near engine has seen first: the far engine then passes it on to other hosts,
+  /// before they see this rank leave.
+  void wait_for_far_cause() noexcept try {
+    far_->wait({}, Deadline::after(grace));
+  } catch (const Error&) {  // it is here
+  }
   /// Looks for a cause, before this rank closes what it sends.
   void look() noexcept try { static_cast<void>(cause()); } catch (const Error&) {  // in a forked child
   }
+  /// Throws PeerLost where one that forwards on these channels is lost.
+  void expect_forwarders(std::span<Channel* const> received);
   std::optional<Cause> near_cause();
   /// Of the last status of a rank of this host; -1 if unknown.
   std::int64_t near_step(int rank);
@@ -181,13 +196,6 @@ class JoinedEngine final : public Engine {
   JoinedChannel& publishing(Channel& channel);
   bool try_send(JoinedChannel& channel, const Lease& lease);
 
-  /// To whom this rank forwards.
-  std::vector<int> others(const Route& route) const {
-    std::vector<int> ranks = route.near.to;
-    std::erase(ranks, info_.rank);
-    ranks.insert(ranks.end(), route.outgoing.to.begin(), route.outgoing.to.end());
-    return ranks;
-  }
   Port open_near(const Leg& leg, int window, ChannelOptions options);
   Port open_far(const Leg& leg, int window, ChannelOptions options);
 
@@ -200,6 +208,8 @@ class JoinedEngine final : public Engine {
   Woken wait_near(const WaitFor& conditions, Deadline deadline, const std::function<void()>& poll);
   Woken wait_for_both(const WaitFor& conditions, Deadline deadline, const std::function<void()>& poll);
 
+  /// Destroyed last: others are to see this rank leave this group while the relay still forwards in other groups.
+  const std::shared_ptr<Shared> shared_;
   const std::shared_ptr<Engine> near_, far_;
   const std::vector<int> near_ranks_;
   EngineInfo info_;
@@ -209,7 +219,6 @@ class JoinedEngine final : public Engine {
   bool only_near_ = false;  ///< the far engine had not seen the death that is the cause
   const std::shared_ptr<std::atomic<bool>> has_ended_ = std::make_shared<std::atomic<bool>>(false);
   std::vector<std::weak_ptr<JoinedChannel>> channels_;
-  std::shared_ptr<Shared> shared_;  ///< before the engines: the relay may still need the rank's groups
 };
 
 // ---- groups and channels
@@ -261,11 +270,12 @@ std::shared_ptr<Channel> JoinedEngine::open(int from, std::span<const int> to, i
     Landing landing = near ? landing_in(near_) : std::move(options.landing);
     const Port incoming = open_far(route.incoming, window, options_of(route.incoming, std::move(landing)));
     if (route.forwards()) {
-      shared_->relay->add(std::make_unique<Forward>(incoming, near, outgoing, from, others(route)));
+      shared_->relay->add(std::make_unique<Forward>(incoming, near, outgoing, from, route.forwards_to(info_.rank)));
     }
     auto channel = std::make_shared<JoinedChannel>(
         this, from, std::vector<int>(to.begin(), to.end()), window, info_.rank, options.must_be_closed,
-        JoinedChannel::Legs{near, incoming, from == info_.rank ? outgoing : Port()}, has_ended_, shared_);
+        JoinedChannel::Legs{near, incoming, from == info_.rank ? outgoing : Port()}, route.forwarder(info_.rank, from),
+        has_ended_, shared_);
     const std::lock_guard lock(mutex_);
     std::erase_if(channels_, [](const auto& each) { return each.expired(); });
     channels_.push_back(channel);
@@ -299,6 +309,14 @@ std::optional<Cause> JoinedEngine::cause() {
   if (cause_ && cause_->kind == ErrorKind::peer_lost && cause_->step < 0) cause_->step = near_step(cause_->rank);
   *has_ended_ = cause_.has_value();
   return cause_;
+}
+
+void JoinedEngine::expect_forwarders(std::span<Channel* const> received) {
+  for (Channel* const channel : received) {
+    JoinedChannel& joined = received_here(*channel);
+    if (!joined.forwarder_is_lost()) continue;
+    throw_left(*this, joined.forwarder(), fmt::format("it forwarded what rank {} sends", channel->from()));
+  }
 }
 
 std::int64_t JoinedEngine::near_step(int rank) try {
@@ -353,7 +371,10 @@ Received JoinedEngine::try_receive(Channel& channel) {
   if (has_ended && is_aborted(*cause())) check();
   return call([&] {
     Received received = port.engine->try_receive(*port.channel);
-    if (has_ended && !received.message && !received.ended) check();
+    if (received.message || received.ended) return received;
+    if (has_ended) check();
+    Channel* const it[] = {&channel};
+    expect_forwarders(it);
     return received;
   });
 }
@@ -399,6 +420,7 @@ Woken JoinedEngine::wait(const WaitFor& conditions, Deadline deadline) {
   const std::function<void()> poll = [&] {
     if (conditions.poll != nullptr && *conditions.poll) (*conditions.poll)();
     check();
+    expect_forwarders(conditions.receive);
   };
   return call([&] {
     if (has_cause()) {
@@ -437,7 +459,7 @@ Woken JoinedEngine::wait_for_both(const WaitFor& conditions, Deadline deadline, 
     check();
     if (!near.receive.empty() || !near.publish.empty() || near.allocate != 0) {
       near.stop = &alarm.rung();
-      near.poll = conditions.poll;
+      near.poll = &poll;
       near_->wait(near, deadline);
     } else {
       far.publish = wanted.far_publish;

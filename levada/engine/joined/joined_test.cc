@@ -6,9 +6,12 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "levada/base/copy.h"
@@ -89,6 +92,93 @@ TEST(Joined, NobodyTakesTheLeavingOfARankThatHasSeenADeathForTheEndOfItsData) {
     };
     EXPECT_EQ(run_ranks(4, {}, body), "");
   }
+}
+
+/// Returns what a collective call of all ranks throws.
+std::string error_of_meeting(Engine& engine) {
+  try {
+    agree(engine, {}, Deadline::after(std::chrono::seconds(20)), "meeting");
+    return {};
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+/// Rank `leaver` of four does no more than `begin`; the others meet then. Returns what each of them throws, by rank.
+/// None ends the group because of it.
+std::vector<std::string> meet_without(
+    int leaver, int ranks_a_host, int degree,
+    const std::function<std::shared_ptr<void>(Engine&)>& begin = [](Engine&) { return nullptr; }) {
+  std::vector<std::string> thrown(4);
+  const auto body = [&](const std::shared_ptr<Engine>& engine, Job& job) {
+    const int rank = engine->info().rank;
+    job.near[static_cast<std::size_t>(rank)].reset();
+    const auto kept = begin(*engine);
+    if (rank != leaver) thrown[static_cast<std::size_t>(rank)] = error_of_meeting(*engine);
+  };
+  const auto since = Clock::now();
+  const Options options{.degree = degree, .leave_timeout = std::chrono::seconds(20)};
+  EXPECT_EQ(run_ranks(4, {.ranks_a_host = ranks_a_host, .options = options}, body), "");
+  EXPECT_LT(Clock::now() - since, std::chrono::seconds(5));
+  return thrown;
+}
+
+void expect_loss_of_forwarder(const std::vector<std::string>& thrown) {
+  EXPECT_EQ(thrown[0], "rank 2 left before meeting");
+  EXPECT_THAT(thrown[1], testing::StartsWith("rank 0 left with PeerLost: rank 2 left before meeting"));
+  EXPECT_EQ(thrown[3], "rank 2 left before it forwarded what rank 0 sends");
+}
+
+TEST(Joined, RanksBehindAForwarderThatLeavesBeforeItOpensTheChannelLoseIt) {
+  expect_loss_of_forwarder(meet_without(2, 2, 16));
+}
+
+TEST(Joined, ARankThatStillForwardsInAnotherGroupIsSeenToLeave) {
+  expect_loss_of_forwarder(meet_without(2, 2, 16, [](Engine& engine) -> std::shared_ptr<void> {
+    const std::vector<int> members{0, 1, 2, 3};
+    const auto group = engine.subgroup(members, "kept");
+    const auto channel = engine.info().rank == 1 ? nullptr : group->open(0, {2, 3}, 1);
+    return std::make_shared<std::pair<std::shared_ptr<Engine>, std::shared_ptr<Channel>>>(group, channel);
+  }));
+}
+
+TEST(Joined, AForwarderOfATreeEndsTheGroupWhereTheOneBeforeItHasLeft) {
+  const auto thrown = meet_without(1, 1, 1);
+  EXPECT_EQ(thrown[0], "rank 1 left before meeting");
+  for (const std::size_t rank : {2, 3}) {
+    EXPECT_EQ(thrown[rank], "rank 2 aborted: rank 1 left before it forwarded what rank 0 sends");
+  }
+}
+
+TEST(Joined, AnAbortThatIsSeenOnOneHostReachesAnotherBeforeARankLeavesBecauseOfIt) {
+  std::atomic<bool> has_ended = false;
+  const auto body = [&](const std::shared_ptr<Engine>& engine, Job& job) {
+    const int rank = engine->info().rank;
+    const auto channel = rank == 0 ? nullptr : engine->open(1, {2}, 1);
+    try {
+      agree(*engine, {}, Deadline::after(std::chrono::seconds(20)), "test");
+      if (rank == 0) {
+        job.network.hold(0, 1);
+        job.network.hold(0, 2);
+        engine->abort("the dam broke");
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+        job.network.release(0, 1);
+        for (const Deadline late = Deadline::after(std::chrono::seconds(20)); !has_ended && !late.expired();) {
+          std::this_thread::yield();
+        }
+        job.network.release(0, 2);
+      } else if (rank == 1) {
+        engine->wait({}, Deadline::after(std::chrono::seconds(20)));
+      } else {
+        receive(*engine, *channel, Deadline::after(std::chrono::seconds(20)), "test");
+        throw conformance::Failure("an abort is taken for an end");
+      }
+    } catch (const EngineError& error) {
+      has_ended = rank == 2 || has_ended;
+      EXPECT_STREQ(error.what(), "rank 0 aborted: the dam broke");
+    }
+  };
+  EXPECT_EQ(run_ranks(3, {}, body), "");
 }
 
 TEST(Joined, CopiesNothingThatItForwards) {

@@ -17,7 +17,19 @@ namespace {
 
 constexpr Duration retry_interval = std::chrono::milliseconds(5);
 
+Deadline deadline_after(Duration longest) {
+  return longest == Duration::max() ? Deadline::never() : Deadline::after(longest);
+}
+
 }  // namespace
+
+// ---- ForwarderWatch
+
+bool ForwarderWatch::is_lost(const Port& leg) {
+  if (!leg.engine->is_abandoned(*leg.channel)) return false;
+  if (!since_) since_ = Clock::now();
+  return Clock::now() - *since_ >= grace;
+}
 
 // ---- Forward
 
@@ -40,7 +52,10 @@ Forward::State Forward::advance() {
 
 Forward::State Forward::try_advance() {
   while (true) {
-    if (message_.bytes.empty() && !take_in()) return has_ended_ ? State::ended : State::idle;
+    if (message_.bytes.empty() && !take_in()) {
+      expect_forwarder();
+      return has_ended_ ? State::ended : before_.has_left() ? State::orphaned : State::idle;
+    }
     if (outgoing_is_due_ && outgoing_.engine->try_publish(*outgoing_.channel, message_)) outgoing_is_due_ = false;
     if (near_is_due_ && !put_near()) return State::blocked;
     if (outgoing_is_due_) return State::idle;
@@ -61,6 +76,12 @@ bool Forward::take_in() {
   near_is_due_ = static_cast<bool>(near_);
   outgoing_is_due_ = static_cast<bool>(outgoing_);
   return true;
+}
+
+void Forward::expect_forwarder() {
+  const int before = incoming_.channel->from();
+  if (before == from_ || !before_.is_lost(incoming_)) return;
+  throw_left(*incoming_.engine, before, fmt::format("it forwarded what rank {} sends", from_));
 }
 
 bool Forward::put_near() {
@@ -194,43 +215,44 @@ void Relay::add(std::unique_ptr<Forward> forward) {
 void Relay::run() {
   while (true) {
     const std::uint64_t seen = changes_->count().count();
-    const auto blocked = advance_all();
+    const Unfinished unfinished = advance_all();
     {
       const std::lock_guard lock(mutex_);
       if (stopping_) return;
     }
-    if (blocked.empty()) changes_->count().wait(seen, Deadline::never());
-    else wait_near(blocked, seen);
+    if (unfinished.blocked.empty()) changes_->count().wait(seen, deadline_after(unfinished.longest));
+    else wait_near(unfinished, seen);
   }
 }
 
-std::vector<Forward*> Relay::advance_all() {
+Relay::Unfinished Relay::advance_all() {
   using Place = std::list<std::unique_ptr<Forward>>::iterator;
   std::vector<Place> places;
   {
     const std::lock_guard lock(mutex_);
     for (auto place = forwards_.begin(); place != forwards_.end(); ++place) places.push_back(place);
   }
-  std::vector<Forward*> blocked;
+  Unfinished unfinished;
   std::list<std::unique_ptr<Forward>> over;  // outlives the lock
   for (const Place place : places) {
     const auto state = (*place)->advance();
-    if (state == Forward::State::blocked) blocked.push_back(place->get());
+    if (state == Forward::State::blocked) unfinished.blocked.push_back(place->get());
+    if (state == Forward::State::orphaned) unfinished.longest = WaitFor::poll_interval;
     if (state != Forward::State::ended && state != Forward::State::failed) continue;
     const std::lock_guard lock(mutex_);
     over.splice(over.end(), forwards_, place);
   }
   over.clear();
   changed_.notify_all();
-  return blocked;
+  return unfinished;
 }
 
-void Relay::wait_near(std::span<Forward* const> blocked, std::uint64_t seen) {
-  Engine& near = blocked.front()->near();
+void Relay::wait_near(const Unfinished& unfinished, std::uint64_t seen) {
+  Engine& near = unfinished.blocked.front()->near();
   std::vector<Channel*> full;
   std::size_t bytes = 0;
-  Duration longest = options_.heartbeat;
-  for (Forward* const forward : blocked) {
+  Duration longest = std::min(options_.heartbeat, unfinished.longest);
+  for (Forward* const forward : unfinished.blocked) {
     if (&forward->near() != &near) {
       // A wait is one group's; those of other groups are retried soon.
       longest = std::min<Duration>(longest, retry_interval);
@@ -242,9 +264,8 @@ void Relay::wait_near(std::span<Forward* const> blocked, std::uint64_t seen) {
   }
   const FarChanges::Alarm alarm(*changes_, near);
   if (changes_->count().count() != seen) return;
-  const auto until = longest == Duration::max() ? Deadline::never() : Deadline::after(longest);
   try {
-    near.wait({.publish = full, .allocate = bytes, .stop = &alarm.rung()}, until);
+    near.wait({.publish = full, .allocate = bytes, .stop = &alarm.rung()}, deadline_after(longest));
   } catch (const Error&) {  // its group has ended, which advance() finds as well
   }
 }

@@ -8,6 +8,7 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -29,6 +30,22 @@ struct Port {
   explicit operator bool() const { return channel != nullptr; }
 };
 
+/// For a cause to reach the other engine, or another rank.
+inline constexpr Duration grace = 2 * WaitFor::poll_interval;
+
+/// Watches a leg that a forwarder sends on. One thread at a time.
+class ForwarderWatch {
+ public:
+  /// Returns whether the forwarder has left without closing the leg, and nothing has explained that since: where it
+  /// left because its group ended, the cause reaches this rank a moment later.
+  bool is_lost(const Port& leg);
+  /// Whether the forwarder has left, as is_lost() saw.
+  bool has_left() const { return since_.has_value(); }
+
+ private:
+  std::optional<Clock::time_point> since_;
+};
+
 /// Forwards the messages of one channel, one at a time and in order. One thread at a time.
 class Forward {
  public:
@@ -38,10 +55,11 @@ class Forward {
   Forward(Port incoming, Port near, Port outgoing, int from, std::vector<int> to);
 
   enum class State : std::uint8_t {
-    idle,     ///< waits for a message or the end, or for room on the outgoing channel
-    blocked,  ///< waits for room or memory on the near engine
-    ended,    ///< all messages have been forwarded, and the channels closed
-    failed,   ///< a group has ended
+    idle,      ///< waits for a message or the end, or for room on the outgoing channel
+    blocked,   ///< waits for room or memory on the near engine
+    orphaned,  ///< the rank before it in a tree has left: fails unless something explains that soon
+    ended,     ///< all messages have been forwarded, and the channels closed
+    failed,    ///< a group has ended
   };
   /// Forwards what can be. Does not block.
   State advance();
@@ -61,9 +79,12 @@ class Forward {
   void abort(std::string_view reason) noexcept;
   State try_advance();
   bool take_in();
+  /// Throws PeerLost where a forwarder before this one is lost.
+  void expect_forwarder();
   bool put_near();
 
   Port incoming_, near_, outgoing_;
+  ForwarderWatch before_;
   const int from_;
   const std::vector<int> to_;
   Lease message_;  ///< being forwarded; without bytes: none
@@ -125,10 +146,13 @@ class Relay {
  private:
   void run();
   void wake();
-  /// Those that are blocked.
-  std::vector<Forward*> advance_all();
-  /// Waits until one of them may advance, or the far engine has changed since `seen`.
-  void wait_near(std::span<Forward* const> blocked, std::uint64_t seen);
+  struct Unfinished {
+    std::vector<Forward*> blocked;
+    Duration longest = Duration::max();  ///< until they are to be advanced again
+  };
+  Unfinished advance_all();
+  /// Waits until one that is blocked may advance, or the far engine has changed since `seen`.
+  void wait_near(const Unfinished& unfinished, std::uint64_t seen);
   /// Returns whether all channels have ended. `lock` holds the mutex.
   bool wait_for_ends(std::unique_lock<std::mutex>& lock);
 

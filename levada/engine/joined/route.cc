@@ -30,6 +30,18 @@ Leg leg_from(std::span<const int> forwarders, std::size_t parent, std::size_t de
 
 }  // namespace
 
+std::vector<int> Route::forwards_to(int rank) const {
+  std::vector<int> ranks = near.to;
+  std::erase(ranks, rank);
+  ranks.insert(ranks.end(), outgoing.to.begin(), outgoing.to.end());
+  return ranks;
+}
+
+int Route::forwarder(int rank, int from) const {
+  const Leg& received = near ? near : incoming;
+  return received && received.from != from && received.from != rank ? received.from : -1;
+}
+
 Route route_of(std::span<const int> host_of, int rank, int from, std::span<const int> to, int degree) {
   std::vector<int> sorted(to.begin(), to.end());
   std::sort(sorted.begin(), sorted.end());

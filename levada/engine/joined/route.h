@@ -23,6 +23,11 @@ struct Route {
   Leg outgoing;  ///< from this rank, to other hosts
   /// Whether this rank sends on what comes in.
   bool forwards() const { return incoming && (near || outgoing); }
+  /// To whom `rank`, whose route this is, sends on what comes in.
+  std::vector<int> forwards_to(int rank) const;
+  /// Who forwards to `rank` what `from` sends; -1 if `from` sends to it directly, or `rank` itself sends on what comes
+  /// in.
+  int forwarder(int rank, int from) const;
   bool operator==(const Route&) const = default;
 };
 

@@ -9,6 +9,7 @@
 #include <deque>
 #include <exception>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -60,9 +61,21 @@ class LoopbackNetwork {
   int size() const { return static_cast<int>(mailboxes_.size()); }
   void send(int to, Packet packet) {
     const std::lock_guard lock(mutex_);
-    ++mailbox(to).num_packets;
-    mailbox(to).packets.push_back(std::move(packet));
-    changed_.notify_all();
+    if (const auto held = held_.find({packet.from, to}); held != held_.end()) {
+      held->second.push_back(std::move(packet));
+      return;
+    }
+    put(to, std::move(packet));
+  }
+  /// Keeps back what one rank sends another from now on, as a slow link does, until release().
+  void hold(int from, int to) {
+    const std::lock_guard lock(mutex_);
+    held_[{from, to}];
+  }
+  void release(int from, int to) {
+    const std::lock_guard lock(mutex_);
+    for (Packet& packet : held_[{from, to}]) put(to, std::move(packet));
+    held_.erase({from, to});
   }
   void schedule_flush(int rank, Clock::time_point at) {
     if (!settings_.flushes) return;
@@ -127,6 +140,12 @@ class LoopbackNetwork {
     std::atomic<bool> is_lost = false;
     std::atomic<bool> is_disconnected = false;
   };
+  /// With mutex_ held.
+  void put(int to, Packet packet) {
+    ++mailbox(to).num_packets;
+    mailbox(to).packets.push_back(std::move(packet));
+    changed_.notify_all();
+  }
   Mailbox& mailbox(int rank) { return mailboxes_[static_cast<std::size_t>(rank)]; }
 
   /// The next packet; one from nobody where deferred frames are due.
@@ -158,6 +177,7 @@ class LoopbackNetwork {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Mailbox> mailboxes_;
+  std::map<std::pair<int, int>, std::vector<Packet>> held_;  ///< by sender and receiver
   Settings settings_;
   std::vector<std::thread> threads_;
   std::atomic<std::uint64_t> crossed_bytes_ = 0, crossed_bodies_ = 0;

@@ -126,6 +126,7 @@ class P2pEndpoint final : public Endpoint, public Receiver {
   // With mutex_ held:
   void accept(int from, const Entry& entry, Block block);
   void end_for_all(Ending ending);
+  void end_aborted(Ending ending);
   StatusSlot& slot(const Group& group, int rank);
   void ask_status(Group& group, int rank);
   bool is_closed_locked(int peer) const {
@@ -254,6 +255,7 @@ Block P2pEndpoint::block_for(int from, const Entry& entry) {
                .detail = fmt::format("it has no memory left for a message of {} from rank {}; give its host or control "
                                      "group more, or use smaller windows or messages",
                                      format_bytes(entry.count), from)});
+  notify();
   return {};
 }
 
@@ -296,6 +298,7 @@ void P2pEndpoint::end_with_corrupt(int from, const Error& error) {
   table_.end({.kind = ErrorKind::corrupt_message, .rank = from, .detail = error.what()});
   outbox_.close(from);
   carry_all();
+  notify();
 }
 
 void P2pEndpoint::accept(int from, const Entry& entry, Block block) {
@@ -314,10 +317,10 @@ void P2pEndpoint::accept(int from, const Entry& entry, Block block) {
       return;
     }
     case Entry::Kind::aborted:
-      return table_.end({.kind = static_cast<ErrorKind>(entry.count),
-                         .group = entry.key,
-                         .rank = entry.rank,
-                         .detail = std::string(as_text(entry.tail))});
+      return end_aborted({.kind = static_cast<ErrorKind>(entry.count),
+                          .group = entry.key,
+                          .rank = entry.rank,
+                          .detail = std::string(as_text(entry.tail))});
     case Entry::Kind::lost:
       if (entry.rank == rank()) return;
       return end_for_all(
@@ -349,6 +352,15 @@ void P2pEndpoint::end_for_all(Ending ending) {
   for (int to = 0; to < size(); ++to) {
     if (to != rank() && !table_.is_gone(to)) outbox_.add(to, entry, true);
   }
+  table_.end(std::move(ending));
+}
+
+/// Passes the first abort of a group on, before anything that this rank does because of it: the others may hear from
+/// this rank sooner than from the one that aborted, and would take its leaving for the cause.
+void P2pEndpoint::end_aborted(Ending ending) {
+  if (table_.is_aborted(ending.group)) return;
+  if (ending.group == 0) return end_for_all(std::move(ending));
+  if (const Group* const group = table_.group(ending.group)) carry(*group, ending);
   table_.end(std::move(ending));
 }
 

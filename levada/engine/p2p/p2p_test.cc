@@ -179,6 +179,34 @@ TEST(P2pLeaving, IsTheEndOfWhatARankSends) {
   EXPECT_TRUE(peer.engine(0).try_receive(peer.receiving()).ended);
 }
 
+TEST(P2pAbort, IsTheCauseAlsoWhereALeavingRankIsSeenBeforeIt) {
+  test::LoopbackNetwork network(3);
+  auto engines = test::make_engines(network);
+  const auto receiving = engines[2]->open(1, {2}, 1);
+  network.hold(0, 2);
+  engines[0]->abort("the dam broke");
+  EXPECT_THROW(engines[1]->wait({}, test::limit()), EngineError);
+  engines[1].reset();
+  try {
+    static_cast<void>(receive(*engines[2], *receiving, test::limit(), "test"));
+    ADD_FAILURE() << "an end, or a message";
+  } catch (const EngineError& error) {
+    EXPECT_STREQ(error.what(), "rank 0 aborted: the dam broke");
+  }
+  network.release(0, 2);
+}
+
+TEST(P2pAbort, IsPassedOnOnceByEachRank) {
+  test::LoopbackNetwork network(4);
+  const auto engines = test::make_engines(network, {.heartbeat = Duration::max()});
+  engines[0]->abort("the dam broke");
+  for (const auto& engine : engines) EXPECT_THROW(engine->wait({}, test::limit()), EngineError);
+  const auto has_all = [&](int rank) { return network.num_packets(rank) == 3; };
+  for (const Deadline deadline = test::limit(); !has_all(0) && !deadline.expired();) std::this_thread::yield();
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  for (int rank = 0; rank < 4; ++rank) EXPECT_TRUE(has_all(rank)) << network.num_packets(rank);
+}
+
 /// What a rank of two sees whose peer sends it more than it has memory for, and what the peer sees.
 void expect_no_memory(std::size_t bytes) {
   test::LoopbackNetwork network(2, {.has_threads = false});
@@ -205,6 +233,45 @@ TEST(P2pMemory, ThatIsShortForAMessageIsTheFaultOfNoPeer) {
 
 TEST(P2pMemory, ThatIsShortForABodyIsTheFaultOfNoPeer) {
   expect_no_memory(1'000'000);
+}
+
+/// A transport that moves nothing: a test calls the receiver in its place.
+class StillTransport final : public Transport {
+ public:
+  int rank() const override { return 0; }
+  const std::vector<int>& host_of() const override { return host_of_; }
+  std::string name() const override { return "still"; }
+  std::size_t max_header_bytes() const override { return std::size_t{64} << 10; }
+  void start(std::shared_ptr<Receiver> receiver) override { receiver_ = receiver.get(); }
+  void send(std::span<const int> /*peers*/, const Frame& /*frame*/) override {}
+  void schedule_flush(Clock::time_point /*at*/) override {}
+  Receiver& receiver() { return *receiver_; }
+
+ private:
+  const std::vector<int> host_of_{0, 1};
+  Receiver* receiver_ = nullptr;
+};
+
+/// A thread that sleeps until something wakes it throws `E` once room has been asked for this header.
+template <typename E>
+void expect_room_wakes(ByteView header) {
+  const auto transport = std::make_shared<StillTransport>();
+  const auto engine = make_engine(transport, {.heartbeat = Duration::max(),
+                                              .limits = [] { return MemoryLimits{.total = 1 << 30, .available = 0}; }});
+  auto waiting = std::async(std::launch::async, [&] { engine->wait({}, test::limit()); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_FALSE(transport->receiver().room_for_body(1, header));
+  EXPECT_EQ(waiting.wait_for(std::chrono::seconds(5)), std::future_status::ready);
+  EXPECT_THROW(waiting.get(), E);
+}
+
+TEST(P2pMemory, ThatIsShortForABodyWakesWhoeverWaits) {
+  const Entry entry{.key = 1, .count = 1'000'000};
+  expect_room_wakes<EngineError>(encode({&entry, 1}).bytes);
+}
+
+TEST(P2pHeaders, ThatAreMalformedWakeWhoeverWaits) {
+  expect_room_wakes<CorruptMessage>(as_bytes("no header of a frame, but as long as one"));
 }
 
 TEST(P2pMessages, KeepASendersBlockUntilTheyHaveGone) {
