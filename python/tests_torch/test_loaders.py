@@ -96,6 +96,16 @@ def test_tensors_go_to_the_device_and_nothing_else() -> None:
         levada.Feed(batches, device="nowhere")
 
 
+def test_tensors_that_flattening_makes_are_moved_each_by_itself() -> None:
+    class Ragged:
+        def __init__(self, values: torch.Tensor, rows: int) -> None:
+            self.values, self.rows = values, rows
+
+    levada.register(Ragged, lambda it: ([it.values[: it.rows]], it.rows), lambda rows, parts: Ragged(parts[0], rows))
+    moved = _devices.to_device([Ragged(torch.zeros(10, rows), rows) for rows in range(2, 8)], torch.device("meta"))
+    assert [tuple(each.values.shape) for each in moved] == [(rows, rows) for rows in range(2, 8)]
+
+
 def test_what_was_moved_goes_with_the_last_reference_to_it() -> None:
     gc.disable()
     try:
