@@ -592,6 +592,41 @@ def test_long_samples_wait_and_come_once_also_behind_a_state(tmp_path: pathlib.P
     assert "delayed up to 6 steps" in report["by"]
 
 
+def test_samples_that_wait_at_the_end_of_an_epoch_do_not_come_in_the_next(tmp_path: pathlib.Path) -> None:
+    lengths = [5, 5, 5, 5, 5, 300, 5, 5, 5]  # in steps of four, the long one is left over
+    texts = [chr(97 + number) * length for number, length in enumerate(lengths)]
+    (tmp_path / "c.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        f"""
+        def make(tail="drop"):
+            corpus = levada.Corpus({str(tmp_path / "c.jsonl")!r}, sequence=512, packing="documents",
+                                   cache_dir={str(tmp_path / "cache")!r})
+            balance = levada.Balance("flops(hidden=8)", max_delay=6)
+            return levada.Feed(corpus, mesh=levada.Mesh(dp=2), batch=2, balance=balance, tail=tail)
+        def take(feed): return [sorted(set(batch["tokens"].ravel().tolist())) for batch in feed]
+        feed = make()
+        take(feed)
+        state = feed.state_dict()
+        feed.set_epoch(1)
+        whole = take(feed)
+        resumed = make()
+        resumed.load_state_dict(state)
+        resumed.set_epoch(1)
+        tell(waits=state["cursor"][:4] == b"LESY", same=take(resumed) == whole, steps=len(whole))
+        short = make("short")
+        short.load_state_dict(state)
+        short.set_epoch(1)
+        try: take(short)
+        except levada.InvalidArgument as error: tell(error=str(error))
+        """,
+    )
+    for same, refused in told:
+        assert same == {"waits": True, "same": True, "steps": 2}
+        assert "in epoch 0, and set_epoch() says 1" in refused["error"]
+
+
 def test_packed_rows_hold_samples_side_by_side() -> None:
     samples = [
         {"input_ids": [1, 2, 3], "labels": np.array([1, 2, 3], np.int32), "image": np.ones((3, 2)), "id": 7},

@@ -124,7 +124,7 @@ def _keep_weights(begin: Beginning, before: bytes) -> None:
 
 
 def _open_corpus(options: PassOptions, corpus: Corpus, epoch: int, cursor: bytes) -> Beginning:
-    first = _levada.corpus_position(cursor) if cursor else 0
+    first, waiting = _levada.corpus_position(cursor) if cursor else (0, 0)
     try:
         if not options.is_reader and not epoch:
             return Beginning(None, first, cursor=cursor)
@@ -132,14 +132,16 @@ def _open_corpus(options: PassOptions, corpus: Corpus, epoch: int, cursor: bytes
         source = opened.of_epochs(epoch + corpus.epochs if corpus.epochs else 0)
         begin = epoch * opened.sequences
         first = source.resume(cursor) if cursor else begin
-        if first < begin:
+        if first <= begin:
             # A state near the end of the previous epoch is allowed if fewer samples than a step are left there.
-            if options.tail != "drop" or begin - first >= options.samples_a_step:
+            left = begin - first + waiting
+            if left >= (options.samples_a_step if options.tail == "drop" else 1):
+                at = begin - left
                 raise InvalidArgument(
-                    f"the state is at sample {first}, in epoch {first // opened.sequences}, and set_epoch() says {epoch}: "
+                    f"the state is at sample {at}, in epoch {at // opened.sequences}, and set_epoch() says {epoch}: "
                     "set the state's epoch, or load no state to begin another one"
                 )
-            first = begin
+            first, cursor = begin, b""
         return Beginning(source, first, cursor=cursor)
     except Error as error:
         # All ranks may see this error or one alone. Sent in the stream, it is raised on every rank.
