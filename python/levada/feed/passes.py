@@ -189,6 +189,9 @@ def _reader_of(options: PassOptions, source: Any, state: Any, handoff: Handoff, 
     return InlineReader(maker) if options.iterate == "inline" else BackgroundReader(maker)
 
 
+_SUPERSEDED = "a newer pass of this feed has ended this one; a feed has one pass at a time"
+
+
 class FeedPass:
     """The iterator of one pass. Leaves the feed when it is dropped, as after a `break` or when its loop raises."""
 
@@ -243,7 +246,16 @@ class FeedPass:
 
     def __next__(self) -> Any:
         if self._is_superseded:
-            raise InvalidArgument("a newer pass of this feed has ended this one; a feed has one pass at a time")
+            raise InvalidArgument(_SUPERSEDED)
+        try:
+            return self._next()
+        except StopIteration:
+            # Another thread may have begun the newer pass while this one waited: the data are not over.
+            if self._is_superseded and (self.core.end or {}).get("cause") in ("left", "abandoned"):
+                raise InvalidArgument(_SUPERSEDED) from None
+            raise
+
+    def _next(self) -> Any:
         if self._send is None:
             return next(self.core)
         batch = self._take(self._send)()
