@@ -592,6 +592,16 @@ def test_long_samples_wait_and_come_once_also_behind_a_state(tmp_path: pathlib.P
     assert "delayed up to 6 steps" in report["by"]
 
 
+def test_nothing_is_left_after_a_state_behind_a_short_last_step() -> None:
+    samples = [{"tokens": np.arange(3)}] * 10
+    feed = levada.Feed(samples, balance="tokens", batch=4, tail="short")
+    assert len(feed) == len(list(feed)) == 3
+    for batch in (4, 3, 1):
+        resumed = levada.Feed(samples, balance="tokens", batch=batch, tail="short")
+        resumed.load_state_dict(feed.state_dict())
+        assert list(resumed) == []
+
+
 def test_samples_that_wait_at_the_end_of_an_epoch_do_not_come_in_the_next(tmp_path: pathlib.Path) -> None:
     lengths = [5, 5, 5, 5, 5, 300, 5, 5, 5]  # in steps of four, the long one is left over
     texts = [chr(97 + number) * length for number, length in enumerate(lengths)]
