@@ -650,6 +650,8 @@ def test_packed_rows_hold_samples_side_by_side() -> None:
     assert row["position_ids"].tolist() == [[0, 1, 2, 3, 0, 1, 2, 3]]
     assert row["cu_seqlens"].tolist() == [[0, 4, 8]] and row["max_seqlen"].tolist() == [4]
     assert levada.collate_packed([[5, 6], [7]])["tokens"].tolist() == [[5, 6, 7]]
+    empty = levada.collate_packed([{"tokens": np.arange(0)}, {"tokens": np.arange(2)}], pad_to=4)
+    assert empty["tokens"].tolist() == [[0, 1, 0, 0]] and empty["cu_seqlens"].tolist() == [[0, 0, 4]]
 
 
 @pytest.mark.parametrize(
