@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import pathlib
+import time
 import weakref
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +15,7 @@ import pytest
 import ranks
 import torch
 from levada.batch import devices as _devices
+from torch.utils.data import DataLoader
 
 
 def test_a_data_loader_takes_a_feed_for_an_iterable_dataset(tmp_path: pathlib.Path) -> None:
@@ -79,6 +82,19 @@ def test_a_stateful_loader_goes_on_bit_by_bit_in_the_middle_of_an_epoch(tmp_path
     )
     for (mine,) in told:
         assert len(mine["whole"]) == 8 and mine["first"] + mine["rest"] == mine["whole"]
+
+
+def test_workers_of_a_data_loader_end_with_the_pass_that_is_left() -> None:
+    feed = levada.Feed(DataLoader(list(range(100)), num_workers=2))
+    before = set(multiprocessing.active_children())
+    next(feed)
+    assert len(set(multiprocessing.active_children()) - before) == 2
+    feed.close()
+    gc.collect()
+    deadline = time.monotonic() + 10
+    while (left := set(multiprocessing.active_children()) - before) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not left
 
 
 def test_tensors_go_to_the_device_and_nothing_else() -> None:
