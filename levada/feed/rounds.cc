@@ -23,9 +23,10 @@ bool divides_sequences(const Layout& layout, const Mesh& mesh) {
          });
 }
 
-/// Batches with equal keys are divided alike: schema, extents and, where it matters, segments.
-std::vector<std::int64_t> plan_key(const FlatTree& batch, const Segments* segments) {
-  std::vector<std::int64_t> key{static_cast<std::int64_t>(batch.schema.fingerprint())};
+/// Batches with equal keys are divided alike: schema, extents, the samples of a short one and, where it matters,
+/// segments.
+std::vector<std::int64_t> plan_key(const FlatTree& batch, std::int64_t short_samples, const Segments* segments) {
+  std::vector<std::int64_t> key{static_cast<std::int64_t>(batch.schema.fingerprint()), short_samples};
   if (segments != nullptr) key.insert(key.end(), segments->positions.begin(), segments->positions.end());
   for (const Leaf& leaf : batch.leaves) {
     const auto* tensor = std::get_if<Tensor>(&leaf);
@@ -52,7 +53,7 @@ FeedRounds::FeedRounds(const FeedWiring& wiring, const Mesh& mesh, const Layout&
       fan_out_{.readers = options.readers,
                .divide = options.divide,
                .host_of = wiring.engine->info().host_of,
-               .part_samples = options.divide == Divide::split && options.tail != Tail::drop ? options.batch : 0},
+               .part_samples = options.batch},
       source_(std::move(source)),
       unit_samples_(options.batch * (options.divide == Divide::split ? mesh.data_size() : 1)),
       tail_(options.tail),
@@ -168,8 +169,9 @@ std::optional<Tree> FeedRounds::complete(const Unit& unit, std::int64_t round, s
 void FeedRounds::prepare(Unit& unit, std::int64_t round, const std::shared_ptr<UnitBatch>& batch,
                          const AllocateBlock& allocate, std::vector<Outgoing>& outgoing) {
   const FlatTree& content = batch->content;
-  const UnitPlan& plan = plan_of(unit, content);
   const auto samples = samples_in(round);
+  fan_out_.short_samples = tail_ == Tail::short_ && samples < round_samples() ? samples : 0;
+  const UnitPlan& plan = plan_of(unit, content);
   batch->envelope = encode(feed_protocol::Envelope{.round = round,
                                                    .samples = samples,
                                                    .cursor = source_->cursor(begin_of(round) + samples),
@@ -191,7 +193,7 @@ void FeedRounds::Outgoing::complete() {
 
 const FeedRounds::UnitPlan& FeedRounds::plan_of(Unit& unit, const FlatTree& batch) {
   const auto segments = divides_sequences_ ? segments_of(batch) : nullptr;
-  auto key = plan_key(batch, segments.get());
+  auto key = plan_key(batch, fan_out_.short_samples, segments.get());
   const auto known =
       std::find_if(unit.plans.begin(), unit.plans.end(), [&](const auto& plan) { return plan.key == key; });
   if (known != unit.plans.end()) return *known;

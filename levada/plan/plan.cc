@@ -44,8 +44,11 @@ std::size_t rule_of(const Field& field, const Layout& layout) {
 /// The cuts of a rule as they apply to one field, and the parts that they leave, each made once.
 class FieldParts {
  public:
-  FieldParts(const Field& field, const Layout& layout, const Needs& needs, std::int64_t part_samples)
-      : field_(field), rule_(rule_of(field, layout)), part_samples_(part_samples) {
+  FieldParts(const Field& field, const Layout& layout, const Needs& needs, const FanOutOptions& options)
+      : field_(field),
+        rule_(rule_of(field, layout)),
+        short_samples_(options.short_samples),
+        part_samples_(options.part_samples) {
     if (!field.shape.element_count()) {
       throw InvalidArgument(fmt::format("{} has the impossible shape {}", field.path, field.shape.to_string()));
     }
@@ -138,7 +141,7 @@ class FieldParts {
 
   /// Whether this shares out a global batch that is not full.
   bool is_short(const Cut& cut) const {
-    return cut.shares_batch && field_.shape.rank() > 0 && field_.shape[0] < part_samples_ * cut.axis.size();
+    return cut.shares_batch && short_samples_ > 0 && field_.shape.rank() > 0 && field_.shape[0] == short_samples_;
   }
 
   [[noreturn]] void refuse_extent(const Cut& cut, std::int64_t left) const {
@@ -174,7 +177,7 @@ class FieldParts {
 
   const Field& field_;
   std::size_t rule_;
-  std::int64_t part_samples_;
+  std::int64_t short_samples_, part_samples_;
   std::vector<Cut> cuts_;
   std::vector<std::optional<Part>> parts_;  ///< by the coordinates along the cuts' axes
 };
@@ -203,7 +206,7 @@ std::vector<Move> plan_unit(const std::vector<Field>& fields, const Layout& layo
   check_required(fields, layout);
   std::vector<FieldParts> parts;
   parts.reserve(fields.size());
-  for (const Field& field : fields) parts.emplace_back(field, layout, needs, options.part_samples);
+  for (const Field& field : fields) parts.emplace_back(field, layout, needs, options);
 
   std::vector<Move> moves;
   for (std::size_t audience = 0; audience < audiences.size(); ++audience) {

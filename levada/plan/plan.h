@@ -103,9 +103,10 @@ struct FanOutOptions {
   Readers readers = {};
   Divide divide = Divide::deal;
   std::vector<int> host_of = {};  ///< each rank's host; needed for Readers::Kind::host alone
-  /// Splitting: samples of a full part. A global batch that has fewer than so many for each part gives the first parts
-  /// full, the next one what is left, and the others none. 0: it must divide.
-  std::int64_t part_samples = 0;
+  /// Splitting: the samples of a global batch that has fewer than `part_samples` for each part; 0: it is full. Fields
+  /// of this extent give the first parts full, the next one what is left, and the others none. All others must divide.
+  std::int64_t short_samples = 0;
+  std::int64_t part_samples = 0;  ///< in a full part; needed for a short batch alone
 };
 
 /// The audiences of a feed, which depend on mesh and layout alone, not on what a batch holds: every rank is in exactly

@@ -208,12 +208,25 @@ TEST(PlanFanOut, DealsAlongDataAxesThatLieApart) {
 
 TEST(PlanFanOut, SharesAGlobalBatchOutAlongAllDataAxesEvenIfItIsNotFull) {
   auto options = split();
+  options.short_samples = 5;
   options.part_samples = 2;
   const auto plan = plan_fan_out({{"x", dtypes::int64, {5, 4}}}, layouts::data_parallel(),
                                  Mesh::parse("dp_replicate=2,dp_shard=2"), options);
   std::vector<std::uint64_t> rows;
   for (const auto bytes : plan.bytes_by_rank()) rows.push_back(bytes / 32);
   EXPECT_THAT(rows, ElementsAre(2, 2, 1, 0));
+}
+
+TEST(PlanFanOut, CutsFieldsOfAnotherExtentEvenlyBesideAGlobalBatchThatIsNotFull) {
+  auto options = split();
+  options.short_samples = 5;
+  options.part_samples = 4;
+  const std::vector<Field> fields{{"x", dtypes::int64, {5}}, {"scales", dtypes::int64, {2}}};
+  const auto plan = plan_fan_out(fields, layouts::data_parallel(), Mesh::parse("dp=2"), options);
+  EXPECT_THAT(plan.bytes_by_rank(), ElementsAre(8 * (4 + 1), 8 * (1 + 1)));
+  EXPECT_THAT(
+      refusal_of({{"x", dtypes::int64, {5}}, {"odd", dtypes::int64, {3}}}, layouts::data_parallel(), "dp=2", options),
+      HasSubstr("odd has 3 along dim 0, which dp=2 does not divide"));
 }
 
 TEST(PlanFanOut, RefusesToDealWhatALayoutReplicatesAlongTheDataAxes) {

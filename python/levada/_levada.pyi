@@ -489,7 +489,10 @@ def pack_state(state: object, *, allow_pickle: bool = False) -> bytes:
 
 def read_cursor(cursor: bytes, *, allow_pickle: bool = False) -> tuple[int, int, Any]: ...
 
-def corpus_position(cursor: bytes) -> int: ...
+def corpus_position(cursor: bytes) -> tuple[int, int]:
+    """
+    Returns the next sample, and how many samples before it wait for a later step.
+    """
 
 class BalancedBy:
     """How the samples of a step are divided over ranks."""

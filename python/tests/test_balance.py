@@ -592,6 +592,51 @@ def test_long_samples_wait_and_come_once_also_behind_a_state(tmp_path: pathlib.P
     assert "delayed up to 6 steps" in report["by"]
 
 
+def test_nothing_is_left_after_a_state_behind_a_short_last_step() -> None:
+    samples = [{"tokens": np.arange(3)}] * 10
+    feed = levada.Feed(samples, balance="tokens", batch=4, tail="short")
+    assert len(feed) == len(list(feed)) == 3
+    for batch in (4, 3, 1):
+        resumed = levada.Feed(samples, balance="tokens", batch=batch, tail="short")
+        resumed.load_state_dict(feed.state_dict())
+        assert list(resumed) == []
+
+
+def test_samples_that_wait_at_the_end_of_an_epoch_do_not_come_in_the_next(tmp_path: pathlib.Path) -> None:
+    lengths = [5, 5, 5, 5, 5, 300, 5, 5, 5]  # in steps of four, the long one is left over
+    texts = [chr(97 + number) * length for number, length in enumerate(lengths)]
+    (tmp_path / "c.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        f"""
+        def make(tail="drop"):
+            corpus = levada.Corpus({str(tmp_path / "c.jsonl")!r}, sequence=512, packing="documents",
+                                   cache_dir={str(tmp_path / "cache")!r})
+            balance = levada.Balance("flops(hidden=8)", max_delay=6)
+            return levada.Feed(corpus, mesh=levada.Mesh(dp=2), batch=2, balance=balance, tail=tail)
+        def take(feed): return [sorted(set(batch["tokens"].ravel().tolist())) for batch in feed]
+        feed = make()
+        take(feed)
+        state = feed.state_dict()
+        feed.set_epoch(1)
+        whole = take(feed)
+        resumed = make()
+        resumed.load_state_dict(state)
+        resumed.set_epoch(1)
+        tell(waits=state["cursor"][:4] == b"LESY", same=take(resumed) == whole, steps=len(whole))
+        short = make("short")
+        short.load_state_dict(state)
+        short.set_epoch(1)
+        try: take(short)
+        except levada.InvalidArgument as error: tell(error=str(error))
+        """,
+    )
+    for same, refused in told:
+        assert same == {"waits": True, "same": True, "steps": 2}
+        assert "in epoch 0, and set_epoch() says 1" in refused["error"]
+
+
 def test_packed_rows_hold_samples_side_by_side() -> None:
     samples = [
         {"input_ids": [1, 2, 3], "labels": np.array([1, 2, 3], np.int32), "image": np.ones((3, 2)), "id": 7},
@@ -605,6 +650,8 @@ def test_packed_rows_hold_samples_side_by_side() -> None:
     assert row["position_ids"].tolist() == [[0, 1, 2, 3, 0, 1, 2, 3]]
     assert row["cu_seqlens"].tolist() == [[0, 4, 8]] and row["max_seqlen"].tolist() == [4]
     assert levada.collate_packed([[5, 6], [7]])["tokens"].tolist() == [[5, 6, 7]]
+    empty = levada.collate_packed([{"tokens": np.arange(0)}, {"tokens": np.arange(2)}], pad_to=4)
+    assert empty["tokens"].tolist() == [[0, 1, 0, 0]] and empty["cu_seqlens"].tolist() == [[0, 0, 4]]
 
 
 @pytest.mark.parametrize(

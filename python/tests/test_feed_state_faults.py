@@ -72,6 +72,7 @@ NUMBERS = [None, "5", 5.0, True, -1, -(2**63), 2**62, 2**63 - 1, 2**63, 2**64, [
     [
         ("samples", [*NUMBERS, READ + 1]),
         ("epoch", [*NUMBERS, 1]),
+        ("step", [*NUMBERS, 0, 2]),
         ("cursor", ["bytes", 5, [], {}, b"\x00", b"levada iterable", bytes(200), bytearray(20)]),
         ("source", [None, 5, "corpus", "Iterable", b"iterable"]),
         ("checksum", [None, 5, "", "0" * 16, b""]),

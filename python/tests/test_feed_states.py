@@ -204,6 +204,90 @@ def test_items_that_were_counted_do_not_come_again_on_another_mesh(tmp_path: pat
     assert told == [[{"before": [0 + rank, 2 + rank], "after": [4, 5, 6, 7, 8]}] for rank in (0, 1)]
 
 
+@pytest.mark.parametrize("loader", ["Loader()", "[{'x': np.full((4, 2), item)} for item in range(12)]"])
+def test_global_batches_that_were_counted_do_not_come_again_on_another_mesh(tmp_path: pathlib.Path, loader: str) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        f"""
+        class Loader:
+            at = 0
+            def __iter__(self):
+                while self.at < 12:
+                    self.at += 1
+                    yield {{"x": np.full((4, 2), self.at - 1)}}
+            def state_dict(self): return {{"at": self.at}}
+            def load_state_dict(self, state): self.at = state["at"]
+        for meshes in ((levada.Mesh(dp=2), levada.Mesh(dp=1, tp=2)), (levada.Mesh(dp=1, tp=2), levada.Mesh(dp=2))):
+            got, state = [], None
+            for mesh in (*meshes, meshes[0]):
+                feed = levada.Feed({loader}, mesh=mesh, divide="split", skip=0 if got else 1)
+                if state: feed.load_state_dict(state)
+                got += [int(next(feed)["x"][0, 0]) for _ in range(3)]
+                state = feed.state_dict()
+                feed.close()
+            tell(got=got)
+        """,
+    )
+    assert told == [[{"got": list(range(1, 10))}] * 2] * 2
+
+
+def rows(of: int, items: int = 24) -> list[dict[str, Any]]:
+    return [{"x": np.arange(at, min(at + of, items))} for at in range(0, items, of)]
+
+
+class Rows:
+    """A loader of batches of rows, which resumes at a row."""
+
+    def __init__(self, of: int, items: int) -> None:
+        self.of, self.items, self.at = of, items, 0
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        while self.at < self.items:
+            item = np.arange(self.at, min(self.at + self.of, self.items))
+            self.at += self.of
+            yield {"x": item}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.at = state["at"]
+
+
+@pytest.mark.parametrize("loader", [rows, Rows])
+def test_a_state_between_rows_resumes_where_an_item_of_another_size_begins(loader: Any) -> None:
+    stopped = levada.Feed(loader(4, 24), divide="split", batch=4)
+    assert [next(stopped)["x"][0] for _ in range(2)] == [0, 4]
+    state = stopped.state_dict()
+    stopped.close()
+    for batch in (1, 2, 8):
+        resumed = levada.Feed(loader(batch, 24), divide="split", batch=batch)
+        resumed.load_state_dict(state)
+        assert [row for item in resumed for row in item["x"]] == list(range(8, 24))
+    for batch in (3, 16):
+        refused = levada.Feed(loader(batch, 24), divide="split", batch=batch)
+        refused.load_state_dict(state)
+        with pytest.raises(levada.InvalidArgument, match=f"counts 8 rows, and an item has {batch}"):
+            iter(refused)
+    for divide in ("deal", "split"):
+        with pytest.raises(levada.InvalidArgument, match='"source" of the state is .rows.; this feed resumes at one of'):
+            levada.Feed(loader(4, 24), divide=divide).load_state_dict(state)
+
+
+@pytest.mark.parametrize("tail", ["short", "pad"])
+@pytest.mark.parametrize("loader", [rows, Rows])
+def test_nothing_is_left_after_a_state_behind_a_short_last_item(loader: Any, tail: str) -> None:
+    ended = levada.Feed(loader(4, 9), divide="split", batch=4, tail=tail)
+    assert len(list(ended)) == 3
+    state = ended.state_dict()
+    for batch in (4, 3, 2):
+        resumed = levada.Feed(loader(batch, 9), divide="split", batch=batch, tail=tail)
+        resumed.load_state_dict(state)
+        assert list(resumed) == [] and resumed.end is not None and resumed.end["cause"] == "exhausted"
+        assert resumed.state_dict() == state
+
+
 class Shuffled:
     """A loader whose sampler knows the epoch."""
 

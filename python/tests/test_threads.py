@@ -207,6 +207,38 @@ def test_threads_that_begin_passes_of_one_feed_are_refused_or_end_each_others(tm
     )
 
 
+@pytest.mark.parametrize("options", ["", "balance='tokens', max_tokens=3"])
+def test_a_loop_that_waits_while_another_thread_begins_a_pass_does_not_end_as_if_the_data_were_over(
+    tmp_path: pathlib.Path, options: str
+) -> None:
+    run(
+        tmp_path,
+        f"""
+        waits = threading.Event()
+        class Source:
+            slow = True
+            def __iter__(self):
+                for number in range(6):
+                    if number == 2 and Source.slow:
+                        Source.slow = False
+                        waits.set()
+                        time.sleep(0.3)
+                    yield {{"tokens": np.full(2, number)}}
+        feed, got = levada.Feed(Source(), timeout=60, {options}), []
+        def take():
+            for batch in feed: got.append(batch)
+        def supersede():
+            waits.wait()
+            while len(got) < 2: time.sleep(0.001)
+            time.sleep(0.05)
+            return list(feed)
+        loop, later = together(take, supersede)
+        assert isinstance(loop, levada.InvalidArgument) and "a newer pass" in str(loop), (loop, got)
+        assert len(later) == 6, later
+        """,
+    )
+
+
 def test_a_feeds_state_is_of_one_moment_whatever_another_thread_does(tmp_path: pathlib.Path) -> None:
     run(
         tmp_path,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import pathlib
+import time
 import weakref
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +15,7 @@ import pytest
 import ranks
 import torch
 from levada.batch import devices as _devices
+from torch.utils.data import DataLoader
 
 
 def test_a_data_loader_takes_a_feed_for_an_iterable_dataset(tmp_path: pathlib.Path) -> None:
@@ -81,6 +84,19 @@ def test_a_stateful_loader_goes_on_bit_by_bit_in_the_middle_of_an_epoch(tmp_path
         assert len(mine["whole"]) == 8 and mine["first"] + mine["rest"] == mine["whole"]
 
 
+def test_workers_of_a_data_loader_end_with_the_pass_that_is_left() -> None:
+    feed = levada.Feed(DataLoader(list(range(100)), num_workers=2))
+    before = set(multiprocessing.active_children())
+    next(feed)
+    assert len(set(multiprocessing.active_children()) - before) == 2
+    feed.close()
+    gc.collect()
+    deadline = time.monotonic() + 10
+    while (left := set(multiprocessing.active_children()) - before) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not left
+
+
 def test_tensors_go_to_the_device_and_nothing_else() -> None:
     tensor = torch.arange(6.0)
     batches = [{"x": tensor, "same": tensor, "meta": (torch.ones(2, dtype=torch.bfloat16), "text", 5)}]
@@ -94,6 +110,16 @@ def test_tensors_go_to_the_device_and_nothing_else() -> None:
     assert torch.equal(stayed["x"], tensor) and stayed["x"].device.type == "cpu"
     with pytest.raises(RuntimeError, match="nowhere"):
         levada.Feed(batches, device="nowhere")
+
+
+def test_tensors_that_flattening_makes_are_moved_each_by_itself() -> None:
+    class Ragged:
+        def __init__(self, values: torch.Tensor, rows: int) -> None:
+            self.values, self.rows = values, rows
+
+    levada.register(Ragged, lambda it: ([it.values[: it.rows]], it.rows), lambda rows, parts: Ragged(parts[0], rows))
+    moved = _devices.to_device([Ragged(torch.zeros(10, rows), rows) for rows in range(2, 8)], torch.device("meta"))
+    assert [tuple(each.values.shape) for each in moved] == [(rows, rows) for rows in range(2, 8)]
 
 
 def test_what_was_moved_goes_with_the_last_reference_to_it() -> None:

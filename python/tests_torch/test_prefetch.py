@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -260,6 +261,31 @@ def test_an_interrupt_comes_at_once_and_no_batch_is_left_out_in_silence(monkeypa
     with pytest.raises(levada.InvalidArgument, match="begin a new pass"):
         next(feed)
     feed.close()
+
+
+def test_a_loop_that_waits_for_a_batch_raises_when_another_thread_begins_a_pass() -> None:
+    waits = threading.Event()
+
+    def slow() -> Iterator[Any]:
+        yield {"x": torch.ones(1)}
+        waits.set()
+        time.sleep(0.5)
+        yield {"x": torch.ones(1)}
+
+    def supersede() -> None:
+        waits.wait()
+        while feed.step < 1:
+            time.sleep(0.001)
+        time.sleep(0.05)
+        iter(feed)
+
+    feed = levada.Feed(slow(), device="meta", prefetch_to_device=True)
+    other = threading.Thread(target=supersede)
+    items = iter(feed)
+    other.start()
+    with pytest.raises(levada.InvalidArgument, match="a newer pass"):
+        list(items)
+    other.join()
 
 
 @pytest.mark.parametrize("how", ["break", "close", "raise", "supersede"])

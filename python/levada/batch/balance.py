@@ -248,7 +248,7 @@ def _expected_bytes(first: Mapping[Any, Any], length: int, ends: list[int]) -> i
         if isinstance(value, (list, tuple)):
             per_position += 8 if len(value) == length else 0
         elif getattr(value, "ndim", 0) > 0 and len(value) == length:
-            per_position += -(-getattr(value, "nbytes", 0) // length)
+            per_position += -(-getattr(value, "nbytes", 0) // max(length, 1))
     return ends[-1] * per_position + 4 * (len(ends) + 2) + 64 * (len(first) + 3)
 
 

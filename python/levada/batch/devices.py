@@ -222,14 +222,15 @@ class _TensorMap:
     def __init__(self, cls: type, change: Callable[[Any], Any]) -> None:
         self._cls = cls
         self._change = change
-        self._changed: dict[int, Any] = {}
+        # By id, with the tensor itself: the id of one that is gone could become another's.
+        self._changed: dict[int, tuple[Any, Any]] = {}
 
     def __call__(self, value: Any) -> Any:
         if not isinstance(value, self._cls):
             return _map_children(value, self)
         if id(value) not in self._changed:
-            self._changed[id(value)] = self._change(value)
-        return self._changed[id(value)]
+            self._changed[id(value)] = value, self._change(value)
+        return self._changed[id(value)][1]
 
 
 def _map_children(value: Any, function: Any) -> Any:

@@ -203,7 +203,7 @@ class Feed:
         self._passes = 0  # begun
         self._has_opened_corpus = False
         # Other threads may ask meanwhile: what belongs together is replaced as one value.
-        self._next = FeedState("corpus" if self._is_corpus else "iterable", b"", 0, 0)  # where the next pass begins
+        self._next = FeedState(self._counts, b"", 0, 0)  # where the next pass begins
         self._own: FeedPass | None = None  # of next()
         self._running: weakref.ref[FeedPass] | None = None
         self._last: _Last | None = None
@@ -281,6 +281,18 @@ class Feed:
     def _samples_a_step(self) -> int:
         return self.batch * self.mesh.data_size
 
+    @property
+    def _counts(self) -> str:
+        """FeedState.source of this feed's states."""
+        if self._is_corpus or self.divide != "split":
+            return "corpus" if self._is_corpus else "iterable"
+        return "rows" if self._counts_rows else "global batches"
+
+    @property
+    def _counted_a_step(self) -> int:
+        """How many of what its states count a step takes."""
+        return 1 if self._counts == "global batches" else self._samples_a_step
+
     def _options(self) -> PassOptions:
         return PassOptions(
             job=join(self.group, timeout=self.timeout),
@@ -317,9 +329,9 @@ class Feed:
             if self._last is not None:
                 self._last.begin.stop()  # which a thread that has left a loop may not have come to yet
             options = self._options()
-            at = self._next._replace(samples=self._next.samples + self.skip * self._samples_a_step)
+            at = self._next._replace(samples=self._next.samples + self.skip * self._counted_a_step)
             begin = self._begin(options)
-            begin.first_sample += at.samples
+            begin.first_sample += self.skip * self._samples_a_step
             self._passes += 1
             name = f"pass {self._passes} of feed {self._number}"
             started = FeedPass(options, begin, name, self._send, is_ahead=self.prefetch_to_device)
@@ -383,11 +395,13 @@ class Feed:
         if isinstance(self.source, Corpus):
             if self.source.epochs == 0:
                 raise TypeError("a corpus without end has no length")
-            samples = len(self.source) * self.source.epochs
-            whole = -(-samples // self._samples_a_step) if self.tail != "drop" else samples // self._samples_a_step
+            items = len(self.source) * self.source.epochs
         else:
             items = len(self.source)  # type: ignore[arg-type]
-            whole = items if self.divide == "split" else items // self._samples_a_step
+        if self.divide == "split" and not self._is_corpus:
+            whole = items
+        else:
+            whole = -(-items // self._samples_a_step) if self.tail != "drop" else items // self._samples_a_step
         return whole if self.steps is None else min(whole, self.steps)
 
     @property
@@ -496,9 +510,12 @@ class Feed:
         if last is None:
             return self._next.encode()
         steps, cursor = last.core.position()
-        if steps > 0 and cursor:
-            return last.began._replace(cursor=cursor, samples=0).encode()
-        return last.began._replace(samples=last.began.samples + steps * self._samples_a_step).encode()
+        if steps == 0:
+            return last.began.encode()
+        began = last.began._replace(step=self._counted_a_step)
+        if cursor:
+            return began._replace(cursor=cursor, samples=0).encode()
+        return began._replace(samples=began.samples + steps * began.step).encode()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Makes the next pass start where state_dict() was called, in that epoch. Raises InvalidArgument, naming the key, for
@@ -515,8 +532,9 @@ class Feed:
         """Returns the source of the next pass, at the cursor where that begins."""
         at = self._next
         if not isinstance(self.source, Corpus):
-            return begin_iterable(options, self.source, at.cursor, at.samples)
+            return begin_iterable(options, self.source, at)
         is_first = not self._has_opened_corpus
         begin = begin_corpus(options, self.source, at.epoch, at.cursor, self._resumed, is_first=is_first)
+        begin.first_sample += at.samples
         self._has_opened_corpus = True
         return begin

@@ -19,11 +19,9 @@ from levada.batch.memory import make_batches_for
 from levada.corpus.corpus import Corpus
 from levada.feed.process_reader import ProcessReader
 from levada.feed.readers import BackgroundReader, Counted, InlineReader, Reader, open_maker
+from levada.feed.states import MAX_SAMPLES, FeedState
 from levada.job.job import close_at_exit
 from levada.pipeline.run import Run
-
-MAX_SAMPLES = 1 << 50
-"""More samples than any run has, and few enough that sums of positions fit 64 bits."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +52,11 @@ class PassOptions:
     @property
     def samples_a_step(self) -> int:
         return self.batch * self.mesh.data_size
+
+    @property
+    def samples_an_item(self) -> int:
+        """How many of the core's samples an item of an iterable is."""
+        return self.samples_a_step if self.divide == "split" else 1
 
     @property
     def is_reader(self) -> bool:
@@ -124,7 +127,7 @@ def _keep_weights(begin: Beginning, before: bytes) -> None:
 
 
 def _open_corpus(options: PassOptions, corpus: Corpus, epoch: int, cursor: bytes) -> Beginning:
-    first = _levada.corpus_position(cursor) if cursor else 0
+    first, waiting = _levada.corpus_position(cursor) if cursor else (0, 0)
     try:
         if not options.is_reader and not epoch:
             return Beginning(None, first, cursor=cursor)
@@ -132,49 +135,73 @@ def _open_corpus(options: PassOptions, corpus: Corpus, epoch: int, cursor: bytes
         source = opened.of_epochs(epoch + corpus.epochs if corpus.epochs else 0)
         begin = epoch * opened.sequences
         first = source.resume(cursor) if cursor else begin
-        if first < begin:
+        if first <= begin:
             # A state near the end of the previous epoch is allowed if fewer samples than a step are left there.
-            if options.tail != "drop" or begin - first >= options.samples_a_step:
+            left = begin - first + waiting
+            if left >= (options.samples_a_step if options.tail == "drop" else 1):
+                at = begin - left
                 raise InvalidArgument(
-                    f"the state is at sample {first}, in epoch {first // opened.sequences}, and set_epoch() says {epoch}: "
+                    f"the state is at sample {at}, in epoch {at // opened.sequences}, and set_epoch() says {epoch}: "
                     "set the state's epoch, or load no state to begin another one"
                 )
-            first = begin
+            first, cursor = begin, b""
         return Beginning(source, first, cursor=cursor)
     except Error as error:
         # All ranks may see this error or one alone. Sent in the stream, it is raised on every rank.
         return Beginning(_levada.unopened(type(error).__name__, str(error)), first)
 
 
-def begin_iterable(options: PassOptions, source: Any, cursor: bytes, samples_since: int) -> Beginning:
-    """Returns the beginning of a pass over an iterable: `samples_since` samples after the cursor of an earlier run's state, or
-    the start of iter(source)."""
-    first, position, state = _read_cursor(options, cursor) if cursor else (0, 0, None)
+def begin_iterable(options: PassOptions, source: Any, at: FeedState) -> Beginning:
+    """Returns the beginning of a pass over an iterable, where an earlier run's state says."""
+    items, position, state = _read_items(options, at)
+    first = items * options.samples_an_item
     if isinstance(source, Run) and options.readers != "one" and len(set(options.job.host_of)) > 1:
         source.agree_on_seed(options.job)
     if not options.is_reader:
         return Beginning(None, first)
-    samples = options.samples_a_step if options.divide == "split" else 1
-    handoff = Handoff(samples, position, f"a batch of {type(source).__name__}", options.counts_rows)
-    is_short = options.tail != "drop" and not options.counts_rows
-    counted = Counted(position, (first + samples_since) // samples, options.samples_a_step - 1 if is_short else 0)
+    handoff = Handoff(options.samples_an_item, position, f"a batch of {type(source).__name__}", options.counts_rows)
+    may_lack = (at.step - 1) // options.samples_an_item if options.tail != "drop" else 0
     try:
-        return Beginning(handoff, first, _reader_of(options, source, state, handoff, counted))
+        return Beginning(handoff, first, _reader_of(options, source, state, handoff, Counted(position, items, may_lack)))
     except Exception:
         handoff.fail(traceback.format_exc())
         return Beginning(handoff, first)
 
 
+def _read_items(options: PassOptions, at: FeedState) -> tuple[int, int, Any]:
+    """Returns the number of items before a state, the number before its loader's state, and that state. Raises
+    InvalidArgument for a damaged cursor, and for a state that is within an item."""
+    first, position, state = _read_cursor(options, at.cursor) if at.cursor else (0, 0, None)
+    if options.counts_rows:
+        ends_short = first % at.step != 0  # The last item alone may have fewer rows: nothing is left.
+        rows = first + -first % at.step + at.samples
+        items = _items_of(options, rows, ends_short=ends_short)
+        position = _items_of(options, position * at.step, ends_short=ends_short)
+    else:
+        items = first + at.samples
+    largest = max(items, position) * options.samples_an_item
+    if largest > MAX_SAMPLES:
+        raise InvalidArgument(f"this state of a feed counts {largest:,} samples, which no run has; it is damaged")
+    return items, position, state
+
+
+def _items_of(options: PassOptions, rows: int, *, ends_short: bool) -> int:
+    an_item = options.samples_an_item
+    if rows % an_item != 0 and not ends_short:
+        raise InvalidArgument(
+            f"the state counts {rows} rows, and an item has {an_item} (batch x dp), which do not divide them: resume with a "
+            "batch and dp whose product does"
+        )
+    return -(-rows // an_item)
+
+
 def _read_cursor(options: PassOptions, cursor: bytes) -> tuple[int, int, Any]:
-    """Returns the first sample, the number of items before the loader's state, and that state. Raises InvalidArgument for a
-    damaged cursor."""
+    """Returns what an IterableCursor says: what is next, the number of items before the loader's state, and that state.
+    Raises InvalidArgument for a damaged cursor."""
     try:
-        first, position, state = _levada.read_cursor(cursor, allow_pickle=options.allow_pickle)
+        return _levada.read_cursor(cursor, allow_pickle=options.allow_pickle)
     except CorruptMessage as error:
         raise InvalidArgument(f"this state of a feed has been damaged since it was saved: {error}") from error
-    if max(first, position) > MAX_SAMPLES:
-        raise InvalidArgument(f"this state of a feed counts {max(first, position):,} samples, which no run has; it is damaged")
-    return first, position, state
 
 
 def _reader_of(options: PassOptions, source: Any, state: Any, handoff: Handoff, counted: Counted) -> Reader:
@@ -185,6 +212,9 @@ def _reader_of(options: PassOptions, source: Any, state: Any, handoff: Handoff, 
         )
     maker = open_maker(source, state, handoff, options.allow_pickle, options.ranks_per_reader, samples, counted)
     return InlineReader(maker) if options.iterate == "inline" else BackgroundReader(maker)
+
+
+_SUPERSEDED = "a newer pass of this feed has ended this one; a feed has one pass at a time"
 
 
 class FeedPass:
@@ -241,7 +271,16 @@ class FeedPass:
 
     def __next__(self) -> Any:
         if self._is_superseded:
-            raise InvalidArgument("a newer pass of this feed has ended this one; a feed has one pass at a time")
+            raise InvalidArgument(_SUPERSEDED)
+        try:
+            return self._next()
+        except StopIteration:
+            # Another thread may have begun the newer pass while this one waited: the data are not over.
+            if self._is_superseded and (self.core.end or {}).get("cause") in ("left", "abandoned"):
+                raise InvalidArgument(_SUPERSEDED) from None
+            raise
+
+    def _next(self) -> Any:
         if self._send is None:
             return next(self.core)
         batch = self._take(self._send)()

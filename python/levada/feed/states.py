@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from levada.base.errors import InvalidArgument
-from levada.feed.passes import MAX_SAMPLES
+
+MAX_SAMPLES = 1 << 50
+"""More samples than any run has, and few enough that sums of positions fit 64 bits."""
 
 _END_OF_EPOCHS = 1 << 62
 
@@ -17,11 +19,14 @@ class FeedState(NamedTuple):
     """Where a feed resumes."""
 
     source: str
-    """ "corpus" or "iterable"."""
+    """A "corpus" or an "iterable", of which `samples` counts the samples or items; with divide="split" "global batches", or
+    their "rows" if batch= is given."""
     cursor: bytes
     samples: int
     """Samples after the cursor."""
     epoch: int
+    step: int = 1
+    """How many of these a step took in the run that saved the state; at the end of its data perhaps fewer."""
 
     def encode(self) -> dict[str, Any]:
         # None: torch.load(), which by default loads weights alone, refuses a pickle of empty bytes.
@@ -33,34 +38,36 @@ class FeedState(NamedTuple):
             raise InvalidArgument("this state of a feed has been changed since it was saved: its checksum is another")
 
     def _checksum(self) -> str:
-        digest = hashlib.blake2b(f"{self.source} {self.samples} {self.epoch} ".encode(), digest_size=8)
+        digest = hashlib.blake2b(f"{self.source} {self.samples} {self.epoch} {self.step} ".encode(), digest_size=8)
         digest.update(self.cursor)
         return digest.hexdigest()
 
 
 def read_state(state: Any, source: str) -> FeedState:
-    """Reads the state of a feed of a "corpus" or an "iterable". Raises InvalidArgument, naming the key."""
+    """Reads the state of a feed with this FeedState.source. Raises InvalidArgument, naming the key."""
     if not isinstance(state, Mapping):
         raise InvalidArgument(f"a feed's state is the dict that its state_dict() returned, got a {type(state).__name__}")
-    missing = [key for key in ("source", "cursor", "samples", "epoch", "checksum") if key not in state]
+    missing = [key for key in ("source", "cursor", "samples", "epoch", "step", "checksum") if key not in state]
     if missing:
         raise InvalidArgument(f'the state of a feed lacks "{missing[0]}"; load what state_dict() returned, unchanged')
     if state["source"] != source:
-        raise InvalidArgument(f"the state is of a feed of a {str(state['source'])[:80]}, not of a {source}")
+        raise InvalidArgument(f'"source" of the state is {str(state["source"])[:80]!r}; this feed resumes at one of {source!r}')
     cursor = state["cursor"]
     if not isinstance(cursor, (bytes, type(None))):
         raise InvalidArgument(f'"cursor" of a feed\'s state must be bytes or None, got a {type(cursor).__name__}')
-    samples = _count_of(state, "samples", MAX_SAMPLES)
-    position = FeedState(source, cursor or b"", samples, _count_of(state, "epoch", _END_OF_EPOCHS - 1))
+    samples, epoch = _count_of(state, "samples", MAX_SAMPLES), _count_of(state, "epoch", _END_OF_EPOCHS - 1)
+    position = FeedState(source, cursor or b"", samples, epoch, _count_of(state, "step", MAX_SAMPLES, smallest=1))
     position.check(state["checksum"])
     return position
 
 
-def _count_of(state: Mapping[str, Any], key: str, largest: int) -> int:
+def _count_of(state: Mapping[str, Any], key: str, largest: int, *, smallest: int = 0) -> int:
     try:
         number = operator.index(state[key])
     except TypeError:
         number = -1
-    if isinstance(state[key], bool) or not 0 <= number <= largest:
-        raise InvalidArgument(f'"{key}" of a feed\'s state must be a whole number from 0 to {largest:,}, got {repr(state[key])[:80]}')
+    if isinstance(state[key], bool) or not smallest <= number <= largest:
+        raise InvalidArgument(
+            f'"{key}" of a feed\'s state must be a whole number from {smallest} to {largest:,}, got {repr(state[key])[:80]}'
+        )
     return number

@@ -147,7 +147,8 @@ class Pass {
     const auto engine = board_.lock();
     if (!engine) return;
     try {
-      const auto where = escaped_str(where_());
+      const nb::object ask = where_;  // leave() may drop it meanwhile
+      const auto where = escaped_str(ask());
       const auto before = engine->status(engine->info().rank);
       auto status = Status::make("reading", before.step, -1, fmt::format("{}, in {}", handoff_->activity(), where));
       status.since_ns = before.since_ns;
@@ -252,6 +253,7 @@ class Pass {
       feed.reset();
       if (handoff_) handoff_->stop({});
     }
+    make_ = where_ = nb::none();  // they hold the loader's iterator, and with it a DataLoader's workers
     end_ = std::move(end);
     stats_ = stats;
     balance_ = std::move(balance);

@@ -206,7 +206,8 @@ Bytes Handoff::cursor(std::int64_t next) const {
   const std::lock_guard lock(mutex_);
   if (!state_) return {};
   if (state_next_ < 0) state_next_ = next;
-  return IterableCursor{next, state_position_, state_next_ == next ? state_ : std::nullopt}.encode();
+  const auto counted = counts_rows_ ? next : next / samples_;
+  return IterableCursor{counted, state_position_, state_next_ == next ? state_ : std::nullopt}.encode();
 }
 
 Bytes IterableCursor::encode() const {

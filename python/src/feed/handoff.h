@@ -134,7 +134,7 @@ class Handoff : public Source {
 
 /// Where a run of an iterable resumes: what cursor() of a Handoff holds.
 struct IterableCursor {
-  std::int64_t next = 0;             ///< the first sample not yet given out
+  std::int64_t next = 0;             ///< the first item not yet given out, or row where an item's samples are its rows
   std::int64_t position = 0;         ///< items that the iterator had given when it was asked for its state
   std::optional<LoaderState> state;  ///< empty where it is that of an earlier cursor
 

@@ -104,6 +104,8 @@ class Unopened final : public Source {
   Unopened(ErrorKind kind, std::string message) : kind_(kind), message_(std::move(message)) {}
   std::optional<std::int64_t> size() const override { return std::nullopt; }
   std::optional<Tree> read(std::int64_t, std::int64_t, Memory&) override { throw_error(kind_, message_); }
+  std::vector<SampleSize> sizes(std::int64_t, std::int64_t) override { throw_error(kind_, message_); }
+  bool has_random_access() const override { return true; }
   Bytes cursor(std::int64_t) const override { return {}; }
   std::string activity() const override { return "failing to open"; }
   ReadStats stats() const override { return {}; }
@@ -157,8 +159,11 @@ void bind_sources(nb::module_& module) {
              nb::sig("def read_cursor(cursor: bytes, *, allow_pickle: bool = False) -> tuple[int, int, typing.Any]"));
   module.def(
       "corpus_position",
-      [](const nb::bytes& cursor) { return Cursor::decode(StepCursor::decode(view_of(cursor)).source).next; },
-      nb::arg("cursor"));
+      [](const nb::bytes& bytes) {
+        const auto cursor = StepCursor::decode(view_of(bytes));
+        return std::pair(Cursor::decode(cursor.source).next, cursor.delayed.size());
+      },
+      nb::arg("cursor"), "Returns the next sample, and how many samples before it wait for a later step.");
 }
 
 }  // namespace levada::python
