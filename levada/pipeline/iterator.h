@@ -47,7 +47,8 @@ class Iterator {
   /// Returns the position. If an iterator that was opened in the same way restores it, it yields the items that this
   /// one would yield next.
   virtual Cursor save() const = 0;
-  /// Called before the first next(). Throws InvalidArgument for a cursor of another pipeline; cursors are untrusted.
+  /// Called before the first next(). An iterator that has inputs restores them here, not later. Throws InvalidArgument
+  /// for a cursor of another pipeline; cursors are untrusted.
   virtual void restore(const Cursor& cursor) = 0;
 };
 

@@ -61,6 +61,24 @@ def pairs(items: Iterator[int]) -> Iterator[tuple[int, int]]:
         yield first, next(items, -1)
 
 
+class Numbering:
+    """A transform with a state."""
+
+    def __init__(self, items: Iterator[Any]) -> None:
+        self.items, self.count = items, 0
+
+    def __iter__(self) -> Iterator[tuple[int, Any]]:
+        for item in self.items:
+            self.count += 1
+            yield self.count, item
+
+    def state_dict(self) -> dict[str, int]:
+        return {"count": self.count}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.count = state["count"]
+
+
 def double(item: int) -> int:
     return item * 2
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from levada import Pipeline
 from levada.pipeline import position as _positions
-from pipelines import Stateful, double
+from pipelines import Numbering, Stateful, double
 
 
 @pytest.mark.parametrize(("workers", "snapshot_every"), [(0, 0), (2, 0), (2, 1), (2, 7)])
@@ -33,6 +33,34 @@ def test_a_state_goes_on_with_the_very_next_item(workers: int, snapshot_every: i
             assert list(run) == (items[at:] if at < len(items) else following[:0]), at
             if at < len(items):
                 assert list(run) == following
+
+
+def forked(pipeline: Pipeline[Any]) -> Pipeline[Any]:
+    first, second = pipeline.fork(2)
+    return first.zip(second)
+
+
+def forked_and_numbered(pipeline: Pipeline[Any]) -> Pipeline[Any]:
+    first, second = pipeline.fork(2, buffer=4)
+    return first.transform(Numbering).zip(second)
+
+
+def numbered(pipeline: Pipeline[Any]) -> Pipeline[Any]:
+    return pipeline.transform(Numbering)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("make", [forked, forked_and_numbered, numbered])
+def test_a_state_goes_on_where_a_fork_or_a_transform_runs_in_the_consumer(workers: int, make: Any) -> None:
+    pipeline = make(Pipeline(range(30)).shuffle(10).dispatch().filter(lambda n: n % 4 != 1))
+    with pipeline.run(workers, context="forkserver", seed=3, ordered=True) as run:
+        items, states = [], [run.state_dict()]
+        for item in run:
+            items.append(item)
+            states.append(run.state_dict())
+        for at, state in enumerate(states[:-1]):
+            run.load_state_dict(state)
+            assert list(run) == items[at:], at
 
 
 def test_a_negative_snapshot_every_is_refused() -> None:

@@ -133,6 +133,8 @@ class PythonIterator : public pipeline::Iterator {
   }
   virtual std::vector<Cursor> save_inputs() const { return {}; }
 
+  const Position& start() const { return start_; }
+
   std::vector<Cursor> start_of_inputs_;  ///< from which what has no state is made again
 
  private:
@@ -271,6 +273,10 @@ class TransformIterator final : public PythonIterator {
         open_(std::move(open)),
         waiting_(std::move(inputs)),
         open_context_(open_context) {}
+  void restore(const Cursor& cursor) override {
+    PythonIterator::restore(cursor);
+    if (const auto& cursors = start().inputs; !cursors.empty()) restore_inputs(cursors);
+  }
   ~TransformIterator() override {
     drop();
     for (const auto& input : inputs_) input->close();
@@ -278,7 +284,6 @@ class TransformIterator final : public PythonIterator {
 
  private:
   Opened make(const Position& start) override {
-    if (!start.inputs.empty()) restore_inputs(start.inputs);
     nb::list iterators;
     for (auto& input : waiting_) {
       start_of_inputs_.push_back(input->save());
