@@ -56,6 +56,16 @@ class ByNumber:
         return at
 
 
+class CountsReads(ByNumber):
+    """Has a state that does not say which item is next."""
+
+    def state_dict(self) -> dict[str, int]:
+        return {"reads": len(self.read)}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.read = [-1] * state["reads"]
+
+
 def pairs(items: Iterator[int]) -> Iterator[tuple[int, int]]:
     for first in items:
         yield first, next(items, -1)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from levada import Pipeline
 from levada.pipeline import position as _positions
-from pipelines import Numbering, Stateful, double
+from pipelines import CountsReads, Numbering, Stateful, double
 
 
 @pytest.mark.parametrize(("workers", "snapshot_every"), [(0, 0), (2, 0), (2, 1), (2, 7)])
@@ -61,6 +61,22 @@ def test_a_state_goes_on_where_a_fork_or_a_transform_runs_in_the_consumer(worker
         for at, state in enumerate(states[:-1]):
             run.load_state_dict(state)
             assert list(run) == items[at:], at
+
+
+@pytest.mark.parametrize("snapshot_every", [0, 1])
+@pytest.mark.parametrize(("workers", "others"), [(0, 0), (2, 2), (2, 0)])
+def test_a_data_set_that_is_read_by_number_goes_on_by_number_whatever_its_own_state(
+    workers: int, others: int, snapshot_every: int
+) -> None:
+    pipeline = Pipeline(CountsReads(12)).shard().map(double)
+    with pipeline.run(workers, context="forkserver", seed=1, snapshot_every=snapshot_every) as run:
+        items = iter(run)
+        assert [next(items) for _ in range(5)] == [0, 2, 4, 6, 8]
+        state = run.state_dict()
+    with pipeline.run(others, context="forkserver") as run:
+        run.load_state_dict(state)
+        assert list(run) == list(range(10, 24, 2))
+        assert list(run) == list(range(0, 24, 2))
 
 
 def test_a_negative_snapshot_every_is_refused() -> None:

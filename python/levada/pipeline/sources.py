@@ -78,23 +78,22 @@ class SourceOpener:
         self._begin: tuple[int, Any] | None = None  # an epoch, and the source's state before it
 
     def __call__(self, context: OpenContext, index: int, count: int, given: int, state: Any) -> Opened:
-        """Opens partition `index` of `count`, from its item number `given`, or from `state` unless that is None."""
+        """Opens partition `index` of `count`, from its item number `given` or, if a source is not read by number, from `state`
+        unless that is None."""
         source = self._source
         if isinstance(source, NativeSource):
             return source([], context), None, 0
         tell = getattr(source, "set_epoch", None)
         if tell is not None:
             tell(context.epoch)
-        state_dict = getattr(source, "state_dict", None)
-        if state is None and is_sequence(source):
+        if is_sequence(source):
             size = max(0, -(-(len(source) - index) // count))
             if given > size:
                 raise InvalidArgument(
                     f"the state is of item {given} of a {type(source).__name__} that has {size} of them here"
                 )
-            return _by_number(source, index + given * count, count), state_dict, given
-        if not hasattr(source, "load_state_dict"):
-            state_dict = None
+            return _by_number(source, index + given * count, count), None, given
+        state_dict = getattr(source, "state_dict", None) if hasattr(source, "load_state_dict") else None
         if state_dict is not None:
             start = self._start_of(context.epoch, state_dict)
             if state is not None:
