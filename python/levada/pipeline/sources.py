@@ -13,7 +13,7 @@ from levada.base.errors import InvalidArgument
 from levada.corpus.corpus import Corpus
 
 Opened = tuple[Iterator[Any], Callable[[], Any] | None, int]
-"""An iterator, its state_dict(), and how many items it has dropped."""
+"""An iterator, its state_dict() if it resumes by that, and the number of its next item."""
 
 
 class NativeSource:
@@ -87,12 +87,8 @@ class SourceOpener:
         if tell is not None:
             tell(context.epoch)
         if is_sequence(source):
-            size = max(0, -(-(len(source) - index) // count))
-            if given > size:
-                raise InvalidArgument(
-                    f"the state is of item {given} of a {type(source).__name__} that has {size} of them here"
-                )
-            return _by_number(source, index + given * count, count), None, given
+            at = min(given, max(0, -(-(len(source) - index) // count)))
+            return _by_number(source, index + at * count, count), None, at
         state_dict = getattr(source, "state_dict", None) if hasattr(source, "load_state_dict") else None
         if state_dict is not None:
             start = self._start_of(context.epoch, state_dict)
@@ -100,7 +96,7 @@ class SourceOpener:
                 source.load_state_dict(state)
             elif start is not None:
                 source.load_state_dict(start[0])
-        return iter(source() if is_factory(source) else source), state_dict, 0
+        return iter(source() if is_factory(source) else source), state_dict, 0 if state is None else given
 
     def _start_of(self, epoch: int, state_dict: Callable[[], Any]) -> tuple[Any] | None:
         """Returns the state before the first pass of the epoch; None if this is that pass, or if there was no state."""
