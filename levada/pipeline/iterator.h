@@ -19,9 +19,9 @@ struct Partition {
 struct OpenContext {
   std::int64_t epoch = 0;
   std::uint64_t shared_seed = 0;  ///< of the epoch; the same in all processes of all ranks
-  std::uint64_t own_seed = 0;     ///< of the epoch, the rank and the worker; in the dispatching process the shared one
-  Partition among_ranks;          ///< what a shard before a dispatch, and one after it, keeps
-  Partition among_all;            ///< workers of all ranks: what a shard keeps where no dispatch stands before it
+  std::uint64_t own_seed = 0;  ///< of the epoch, the rank and the worker; in a process that dispatches, the shared one
+  Partition among_ranks;       ///< what a shard before a dispatch, and one after it, keeps
+  Partition among_all;         ///< workers of all ranks: what a shard keeps where no dispatch stands before it
 };
 
 /// The position of an iterator: portable and small; a Tree of numbers and bytes, so that it can be written and

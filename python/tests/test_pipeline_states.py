@@ -114,6 +114,21 @@ def test_a_state_of_two_workers_serves_three_and_none() -> None:
         iter(run)
 
 
+def test_an_ordered_run_without_dispatch_has_the_order_of_one_process_and_its_states() -> None:
+    shuffled = Pipeline(list(range(30))).shuffle(12)
+    weighted = shuffled.interleave(Pipeline(range(100, 120)), weights=[2, 1], stop="last")
+    for pipeline in (shuffled, weighted):
+        whole = list(pipeline.run(seed=7))
+        with pipeline.run(2, context="forkserver", seed=7, ordered=True) as run:
+            items = iter(run)
+            assert [next(items) for _ in range(9)] == whole[:9]
+            state = run.state_dict()
+            assert list(items) == whole[9:]
+        with pipeline.run(0, ordered=True) as run:
+            run.load_state_dict(state)
+            assert list(run) == whole[9:]
+
+
 def test_limit_pause_and_resume() -> None:
     with Pipeline(range(30)).dispatch().map(double).run(2, context="forkserver") as run:
         items = iter(run)
