@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "levada/pipeline/item.h"
 
@@ -18,6 +19,9 @@ struct Partition {
 /// The parameters with which a process opens its copy of a stage. A pass of a pipeline is an epoch.
 struct OpenContext {
   std::int64_t epoch = 0;
+  /// The epoch of the pipeline and the number of the pass of each Repeat around the stage, the outermost first. Differs
+  /// between any two passes of a run, and increases within an epoch.
+  std::vector<std::int64_t> pass_number;
   std::uint64_t shared_seed = 0;  ///< of the epoch; the same in all processes of all ranks
   std::uint64_t own_seed = 0;  ///< of the epoch, the rank and the worker; in a process that dispatches, the shared one
   Partition among_ranks;       ///< what a shard before a dispatch, and one after it, keeps

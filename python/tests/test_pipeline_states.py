@@ -171,6 +171,47 @@ class Fickle:
         self.begin = state["next"]
 
 
+def epochs_of(pipeline: Pipeline[Any], workers: int, epochs: list[int]) -> list[list[Any]]:
+    """The items of each epoch, every second of which is begun twice."""
+    found = []
+    with pipeline.run(workers, context="forkserver", seed=1) as run:
+        for number, epoch in enumerate(epochs):
+            run.set_epoch(epoch)
+            if number % 2 == 1:
+                list(itertools.islice(run, 3))
+                run.set_epoch(epoch)
+            found.append(list(run))
+    return found
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("epochs", [[0, 1, 2], [0, 1, 1], [2, 1, 0]])
+def test_every_pass_of_a_source_with_a_state_begins_at_its_beginning(workers: int, epochs: list[int]) -> None:
+    def source() -> Pipeline[int]:
+        return Pipeline(Fickle(0))
+
+    whole = list(range(30))
+    more = [*whole, *whole[:10]]
+    assert epochs_of(source().dispatch(), workers, epochs) == [whole] * 3
+    assert epochs_of(source().repeat().take(40).dispatch(), workers, epochs) == [more] * 3
+    assert epochs_of(source().repeat().take(40).repeat(2).dispatch(), workers, epochs) == [more * 2] * 3
+    cycle = source().interleave(Pipeline(range(100, 140)), stop="cycle").dispatch()
+    mixed = [item for pair in zip(more, range(100, 140), strict=True) for item in pair]
+    assert epochs_of(cycle, workers, epochs) == [[*mixed, 10]] * 3
+    assert epochs_of(Pipeline(NewestEpoch(30)).dispatch(), workers, epochs) == [whole] * 3
+
+
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_the_state_before_an_epoch_leads_to_its_beginning(epoch: int) -> None:
+    with Pipeline(Fickle(0)).run(0, seed=1) as run:
+        for _ in range(epoch):
+            list(run)
+        state = run.state_dict()
+        for _ in range(2):
+            assert list(run) == list(range(30))
+            run.load_state_dict(state)
+
+
 class Marked:
     """Says when it is unpickled."""
 

@@ -4,6 +4,7 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include <optional>
 #include <utility>
@@ -414,6 +415,8 @@ void bind_stages(nb::module_& module) {
   const auto part = [](const pipeline::Partition& partition) { return std::pair(partition.index, partition.count); };
   nb::class_<OpenContext>(module, "OpenContext", "The parameters with which a process opens its copy of a stage.")
       .def_ro("epoch", &OpenContext::epoch)
+      .def_ro("pass_number", &OpenContext::pass_number,
+              "The epoch of the pipeline and the number of the pass of each repeat() around, the outermost first.")
       .def_ro("shared_seed", &OpenContext::shared_seed, "Of the epoch; the same in all processes of all ranks.")
       .def_ro("own_seed", &OpenContext::own_seed, "Of the epoch, the rank and the worker.")
       .def_prop_ro("among_ranks", [part](const OpenContext& open_context) { return part(open_context.among_ranks); })
