@@ -171,7 +171,7 @@ class DeviceReduce:
     def flush(self) -> None:
         """Launches what is open and runs all callbacks. Raises the first exception of one."""
         with self._caller:
-            while self._open or self._launched:
+            while self._open or self._launched or (self._due and not self._running):
                 for number in self._bucketing.flush():
                     self._launch(number)
                 while self._launched:
@@ -248,26 +248,33 @@ class DeviceReduce:
         self._due.append(bucket)
 
     def _run_callbacks_of(self, bucket: _Bucket) -> None:
-        """Runs due callbacks, unless a callback itself has called this."""
+        """Runs the callbacks of a bucket that have not run. A KeyboardInterrupt leaves those after it for another call."""
         within_another, self._running = self._running, True
+        try:
+            self._settle(bucket)
+            while bucket.called < len(bucket.entries):
+                entry = bucket.entries[bucket.called]
+                bucket.called += 1
+                try:
+                    if entry.callback is not None:
+                        entry.callback(entry.result)
+                except Exception as error:
+                    self._error = self._error or error
+        finally:
+            self._running = within_another
+
+    def _settle(self, bucket: _Bucket) -> None:
         try:
             bucket.settle()
         except InvalidArgument as error:
             self._error = self._error or error
             bucket.called = len(bucket.entries)
-        while bucket.called < len(bucket.entries):
-            entry = bucket.entries[bucket.called]
-            bucket.called += 1
-            try:
-                if entry.callback is not None:
-                    entry.callback(entry.result)
-            except Exception as error:
-                self._error = self._error or error
-        self._running = within_another
 
     def _run_due_callbacks(self) -> None:
+        """Runs due callbacks, unless a callback itself has called this."""
         while self._due and not self._running:
-            self._run_callbacks_of(self._due.popleft())
+            self._run_callbacks_of(self._due[0])
+            self._due.popleft()
 
 
 def _ranks_of(group: Any) -> tuple[int, ...]:
