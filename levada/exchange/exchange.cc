@@ -343,6 +343,7 @@ ExchangeResult Exchange::redistribute(SampleStore& store, const ExchangeRequest&
 SampleDirectory Exchange::all_gather(const SampleStore& store, const ExchangeOptions& options) {
   const OneCaller::Call call(callers_, "this exchange");
   return exchanged(*engine_, [&] {
+    auto last = std::move(last_);  // forgotten if this is refused, as redistribute() forgets it on other ranks
     Bytes held;
     const Bytes mine = preflight_of(Call::all_gather, store, [&](Preflight& preflight) {
       held = store.directory(engine_->info().rank).encode();
@@ -360,7 +361,9 @@ SampleDirectory Exchange::all_gather(const SampleStore& store, const ExchangeOpt
       return answer_or_error(gathered.size(), [&] { return merge(gathered); });
     };
     const Lease reply = preflight_.call(mine, answer, Deadline::after(options.timeout), &options.poll);
-    return SampleDirectory::decode(reply.bytes.subspan(reader_of(reply.bytes).offset()));
+    auto all = SampleDirectory::decode(reply.bytes.subspan(reader_of(reply.bytes).offset()));
+    last_ = std::move(last);
+    return all;
   });
 }
 

@@ -118,6 +118,27 @@ TEST(RepeatedExchange, ForgetsARoundThatFailed) {
   });
 }
 
+TEST(RepeatedExchange, ForgetsItsRoundOnAllRanksWhereTheyCalledDifferentFunctions) {
+  for (const int gathers : {0, 1}) {
+    inproc::run_ranks(2, [&](const std::shared_ptr<Engine>& engine) {
+      Repeated repeated(engine);
+      repeated.run();
+      repeated.drop_received();
+      EXPECT_EQ(repeated.exchange.all_gather(repeated.store).size(), repeated.ids.size());
+      EXPECT_LT(repeated.run().agreed_bytes, short_message);
+      repeated.drop_received();
+      const std::string refused = refusal([&] {
+        if (engine->info().rank == gathers) repeated.exchange.all_gather(repeated.store);
+        else repeated.exchange.redistribute(repeated.store, repeated.request);
+      });
+      EXPECT_THAT(refused, testing::HasSubstr("all ranks must call the same"));
+      EXPECT_GT(repeated.run().agreed_bytes, short_message);
+      repeated.drop_received();
+      EXPECT_LT(repeated.run().agreed_bytes, short_message);
+    });
+  }
+}
+
 TEST(RepeatedExchange, KeepsNoRoundInWhichVeryMuchWasSaid) {
   const std::string text(65 << 20, 'a');
   inproc::run_ranks(2, [&](const std::shared_ptr<Engine>& engine) {

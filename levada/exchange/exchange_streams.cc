@@ -165,19 +165,15 @@ bool OutgoingMessage::try_publish(Engine& engine, Channel& channel) {
 std::vector<ByteView> runs_of(const Engine& engine, int from, ByteView message, std::uint64_t max_bytes) {
   ByteReader reader(message);
   const ByteView list = reader.get_sized();
-  const std::size_t count = list.size() / sizeof(MessageRun);
   if (list.size() % sizeof(MessageRun) != 0) reader.fail("runs that are cut off");
-  const auto run_at = [&](std::size_t i) {
-    MessageRun run;
-    std::memcpy(&run, list.data() + i * sizeof(run), sizeof(run));  // not payload: a run
-    return run;
-  };
+  // Copied before they are checked: the sender can still write to the memory of its message.
+  std::vector<MessageRun> runs(list.size() / sizeof(MessageRun));
+  if (!runs.empty()) std::memcpy(runs.data(), list.data(), list.size());  // not payload: the runs
   const auto refuse = [&](std::uint64_t bytes) {
     reader.fail(fmt::format("a run of {} bytes from rank {}", bytes, from));
   };
   std::uint64_t begin = UINT64_MAX, end = 0;  // of all that is referred to, which is viewed at once
-  for (std::size_t i = 0; i < count; ++i) {
-    const MessageRun run = run_at(i);
+  for (const MessageRun& run : runs) {
     if (run.size > max_bytes) refuse(run.size);
     max_bytes -= run.size;
     if (run.position == MessageRun::carried) continue;
@@ -188,9 +184,8 @@ std::vector<ByteView> runs_of(const Engine& engine, int from, ByteView message, 
   if (!memory) refuse(end - begin);
   ByteView carried = message.subspan(reader.offset());
   std::vector<ByteView> views;
-  views.reserve(count);
-  for (std::size_t i = 0; i < count; ++i) {
-    const MessageRun run = run_at(i);
+  views.reserve(runs.size());
+  for (const MessageRun& run : runs) {
     if (run.position != MessageRun::carried) {
       views.push_back(memory->subspan(run.position - begin, run.size));
       continue;

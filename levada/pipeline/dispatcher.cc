@@ -71,8 +71,10 @@ class Dispatcher {
 
   std::optional<Failed> deal_all() {
     const auto& state = loop_.state();
+    // Without a Dispatch all stages draw what they draw in a run without workers, where the consumer runs them.
+    const Role role = last_dispatched(loop_.process().graph) ? Role::dispatcher : Role::consumer;
     const RuntimeOptions runtime_options = loop_.runtime_options(
-        {.role = Role::dispatcher, .rank = options().rank, .ranks = options().ranks, .workers = options().workers});
+        {.role = role, .rank = options().rank, .ranks = options().ranks, .workers = options().workers});
     if (loop_.process().begin_epoch) loop_.process().begin_epoch(runtime_options.open_context);
     const auto iterator = open(loop_.process().graph, *loop_.placement().dispatch_boundary, runtime_options);
     if (!state.reset().dispatcher.cursor.empty()) iterator->restore(unpack_cursor(state.reset().dispatcher.cursor));

@@ -24,7 +24,8 @@ class Forked {
     return static_cast<int>(branches_.size()) - 1;
   }
 
-  /// Called before the first next(): resumes the input where the branch resumes that is furthest behind.
+  /// Called when all branches have been restored, before the first next(): resumes the input where the branch resumes
+  /// that is furthest behind.
   void finish_restore() {
     is_restored_ = true;
     auto& from = slowest();

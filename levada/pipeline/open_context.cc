@@ -29,6 +29,7 @@ OpenContext make_open_context(std::uint64_t seed, std::int64_t epoch, const Copy
   const Partition among_all{copy.rank + std::int64_t{copy.ranks} * copy.worker,
                             std::int64_t{copy.ranks} * copy.workers};
   return {.epoch = epoch,
+          .pass_number = {epoch},
           .shared_seed = shared,
           .own_seed = own_seed(shared, copy),
           .among_ranks = among_ranks,
@@ -42,6 +43,7 @@ OpenContext further_pass(const OpenContext& open_context, std::int64_t pass, std
     throw InvalidArgument(
         fmt::format("pass {} of epoch {} has no number: repeat it fewer times", pass, open_context.epoch));
   }
+  further.pass_number.push_back(pass);
   if (pass == 0) return further;
   further.shared_seed = derived(open_context.shared_seed, pass);
   further.own_seed = derived(open_context.own_seed, pass);

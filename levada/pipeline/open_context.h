@@ -1,9 +1,10 @@
 // The parameters with which a process opens its stages: its partition of the items, and its seeds.
 //
 // All random numbers of a pipeline's processes are derived from one number, the pipeline's seed, which is the same on
-// all ranks. The epoch's shared seed is XXH3-64 of the epoch's number, seeded with it; stages before a partition and in
-// the dispatching process use it. Own seeds are derived from it by rank (counted from 1) and by worker (from 1; the
-// consumer is 0). A stage draws from one of the two and its name, so that two stages draw different numbers.
+// all ranks. The epoch's shared seed is XXH3-64 of the epoch's number, seeded with it; stages before a partition and
+// before a dispatch use it. Own seeds are derived from it by rank (counted from 1) and by worker (from 1; the consumer
+// is 0, and so is a dispatching process without a dispatch). A stage draws from one of the two and its name, so that
+// two stages draw different numbers.
 #pragma once
 
 #include <cstdint>

@@ -10,14 +10,13 @@ namespace levada::pipeline {
 
 StagePtr GraphBuilder::open_end(int stage) {
   auto iterator = open(stage, 0);
-  StageIterator::Starts starts;
+  StageIterator::Starts forks;
   for (auto fork = made_forks_.rbegin(); fork != made_forks_.rend(); ++fork) {
-    starts.emplace_back([weak = std::weak_ptr(*fork)] {
+    forks.emplace_back([weak = std::weak_ptr(*fork)] {
       if (const auto forked = weak.lock()) finish_restore(*forked);
     });
   }
-  starts.insert(starts.end(), starts_.begin(), starts_.end());
-  iterator->start_with(std::move(starts));
+  iterator->start_with(std::move(forks), starts_);
   return iterator;
 }
 

@@ -64,6 +64,10 @@ Graph divided(std::int64_t items = num_items, std::atomic<int>* made = nullptr) 
     return i + 1;
   }));
 }
+Graph forked() {
+  const auto branches = dealt().then(kept([](std::int64_t i) { return i % 4 != 1; })).fork(2);
+  return Graph::join(Zip{}, {branches[0], branches[1]});
+}
 Graph early_end() {
   return dealt().then(Take{.count = 4});
 }
@@ -321,8 +325,9 @@ TEST(PipelineResume, AStateOfAMillionItemsInABufferTakesFiveMegabytesAtMost) {
 TEST(PipelineResume, GoesOnWhereStagesRunInTheConsumer) {
   const auto options = with_workers(2, true);
   expect_goes_on(with_memory(), options, saved_at_every_item(with_memory(), options));
-  const Graph ahead = with_memory().then(Prefetch{.depth = 2});
-  expect_goes_on(ahead, options, saved_at_every_item(ahead, options));
+  for (const Graph& graph : {forked(), with_memory().then(Prefetch{.depth = 2}), forked().then(Prefetch{.depth = 2})}) {
+    expect_goes_on(graph, options, saved_at_every_item(graph, options));
+  }
 }
 
 TEST(PipelineResume, RefusesOtherWorkersWhereStagesAreNotOneToOne) {

@@ -129,6 +129,34 @@ TEST(PipelineRoles, GiveTheOrderOfASingleProcessWhateverTheStagesWhereThatIsAske
   }
 }
 
+TEST(PipelineRoles, DrawAsASingleProcessDoesWhereOrderedItemsAreNotDispatched) {
+  const Graph shuffled = first_numbers(101).then(Shuffle{.buffer = 30});
+  const auto divided = [](std::int64_t begin) {
+    return Graph::source(range(begin, begin + 60)).then(Shard{}).then(Shuffle{.buffer = 10});
+  };
+  const Interleave weighted{.weights = {2, 1}};
+  for (const Graph& graph : {shuffled, Graph::join(weighted, {divided(0), divided(100)}),
+                             Graph::join(weighted, {first_numbers(60), first_numbers(30)})}) {
+    for (const int rank : {0, 1}) {
+      const auto items_with = [&](int workers) {
+        ProcessOptions options = options_of({workers, 2});
+        options.ordered = true;
+        options.rank = rank;
+        options.ranks = 2;
+        std::vector<Tree> items;
+        run_pipeline(graph, options, [&](Consumer& consumer) {
+          consumer.reset(3);
+          items = rest_of(consumer);
+        });
+        return items;
+      };
+      const auto items = items_with(0);
+      EXPECT_FALSE(items.empty());
+      for (const int workers : {1, 2}) EXPECT_EQ(items_with(workers), items) << workers << " workers, rank " << rank;
+    }
+  }
+}
+
 TEST(PipelineRoles, DivideWhatNobodyDispatches) {
   const Graph graph = first_numbers(101).then(Shard{}).then(mapped([](std::int64_t i) { return i + 1; }));
   for (const int workers : {1, 2, 3}) {

@@ -2,8 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <limits>
 #include <set>
+#include <vector>
 
 #include "levada/base/error.h"
 
@@ -57,6 +59,20 @@ TEST(Seeds, DivideAmongTheWorkersOfAllRanksWhatRanksKeepAlone) {
     EXPECT_EQ(consumer.among_all.count, ranks);
   }
   EXPECT_EQ(parts.size(), static_cast<std::size_t>(ranks * workers));
+}
+
+TEST(Seeds, OfNestedPassesHaveNumbersThatIncreaseInTheOrderOfThePasses) {
+  std::vector<std::vector<std::int64_t>> passes;
+  for (std::int64_t epoch = 0; epoch < 3; ++epoch) {
+    for (std::int64_t outer = 0; outer < 2; ++outer) {
+      const auto further = further_pass(make_open_context(1, epoch, {}), outer, 2);
+      for (std::int64_t inner = 0; inner < 3; ++inner) {
+        passes.push_back(further_pass(further, inner, std::nullopt).pass_number);
+      }
+    }
+  }
+  EXPECT_TRUE(std::ranges::is_sorted(passes));
+  EXPECT_EQ(std::ranges::adjacent_find(passes), passes.end());
 }
 
 TEST(Seeds, OfFurtherPassesAreThoseOfEpochsThatNoOtherHas) {

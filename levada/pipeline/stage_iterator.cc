@@ -52,7 +52,7 @@ std::optional<Item> StageIterator::next() {
 
 std::int64_t StageIterator::skip(std::int64_t items) {
   if (ended_ || failed_) return 0;
-  if (!starts_.empty()) begin();
+  begin();
   return pass_over(items);
 }
 
@@ -74,11 +74,16 @@ std::optional<Item> StageIterator::counted() {
 
 void StageIterator::begin() {
   try {
-    for (const auto& start : std::exchange(starts_, {})) start();
+    finish_restore();
+    for (const auto& start : std::exchange(thread_starts_, {})) start();
   } catch (...) {
     failed_ = true;
     throw;
   }
+}
+
+void StageIterator::finish_restore() {
+  for (const auto& start : std::exchange(fork_starts_, {})) start();
 }
 
 void StageIterator::attend(Clock::time_point now) {
@@ -92,7 +97,7 @@ void StageIterator::attend(Clock::time_point now) {
 
 // The time of some items represents that of all.
 std::optional<Item> StageIterator::timed() {
-  if (!starts_.empty()) begin();
+  begin();
   timing_ = true;
   waited_ = {};
   waits_ = 0;
@@ -165,9 +170,12 @@ void StageIterator::restore_entries(std::span<const Tree> entries) {
   num_inputs_ = own.count("given");
   const auto before = entries.first(entries.size() - 1);
   ended_ = own.has("ended");
-  if (!ended_) return restore_saved(own, before);
-  if (!before.empty()) own.refuse("it has ended, and yet something comes before it");
-  release();
+  if (ended_) {
+    if (!before.empty()) own.refuse("it has ended, and yet something comes before it");
+    return release();
+  }
+  restore_saved(own, before);
+  finish_restore();
 }
 
 void StageIterator::restore_saved(const CursorFields&, std::span<const Tree> before) {

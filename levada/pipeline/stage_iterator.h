@@ -80,10 +80,13 @@ class StageIterator : public Iterator {
   std::vector<Tree> entries() const;
   void restore_entries(std::span<const Tree> entries);
 
-  /// Called at the first next(), when all stages have been restored: forks find their positions and threads begin, all
-  /// at once, so that none waits for another that has not started.
   using Starts = std::vector<std::function<void()>>;
-  void start_with(Starts starts) { starts_ = std::move(starts); }
+  /// `forks` are called when all stages have been restored, or else at the first next(): they find their positions.
+  /// `threads` are called at the first next(), all at once, so that none waits for another that has not started.
+  void start_with(Starts forks, Starts threads) {
+    fork_starts_ = std::move(forks);
+    thread_starts_ = std::move(threads);
+  }
 
  protected:
   /// Returns the next item; nothing at the end, after which it is not called again.
@@ -167,6 +170,7 @@ class StageIterator : public Iterator {
     if (context_->at != nullptr) context_->at->store(number_, std::memory_order_relaxed);
   }
   void begin();
+  void finish_restore();
   std::optional<Item> counted();
   std::optional<Item> timed();
   void attend(Clock::time_point now);
@@ -174,7 +178,7 @@ class StageIterator : public Iterator {
   void record(Clock::time_point begin, Duration spent, bool has_item) const;
   std::int64_t next_gap(Duration spent);
 
-  Starts starts_;
+  Starts fork_starts_, thread_starts_;
   bool ended_ = false, failed_ = false;
   bool timing_ = false;
   std::int64_t until_timed_ = 1, gap_ = 1;

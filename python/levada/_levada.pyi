@@ -1107,6 +1107,12 @@ class OpenContext:
     def epoch(self) -> int: ...
 
     @property
+    def pass_number(self) -> list[int]:
+        """
+        The epoch of the pipeline and the number of the pass of each repeat() around, the outermost first.
+        """
+
+    @property
     def shared_seed(self) -> int:
         """Of the epoch; the same in all processes of all ranks."""
 

@@ -56,9 +56,37 @@ class ByNumber:
         return at
 
 
+class CountsReads(ByNumber):
+    """Has a state that does not say which item is next."""
+
+    def state_dict(self) -> dict[str, int]:
+        return {"reads": len(self.read)}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.read = [-1] * state["reads"]
+
+
 def pairs(items: Iterator[int]) -> Iterator[tuple[int, int]]:
     for first in items:
         yield first, next(items, -1)
+
+
+class Numbering:
+    """A transform with a state."""
+
+    def __init__(self, items: Iterator[Any]) -> None:
+        self.items, self.count = items, 0
+
+    def __iter__(self) -> Iterator[tuple[int, Any]]:
+        for item in self.items:
+            self.count += 1
+            yield self.count, item
+
+    def state_dict(self) -> dict[str, int]:
+        return {"count": self.count}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.count = state["count"]
 
 
 def double(item: int) -> int:

@@ -116,6 +116,24 @@ def test_a_run_goes_on_in_the_middle_of_each(stages: str, workers: int) -> None:
             assert given + list(run) == items
 
 
+@pytest.mark.parametrize("source", [list(range(20)), lambda: iter(range(20))], ids=["list", "iterator"])
+@pytest.mark.parametrize("others", [0, 2])
+def test_a_run_goes_on_behind_the_first_sources_of_a_concat(source: Any, others: int) -> None:
+    first, last = levada.Pipeline(source), levada.Pipeline(list(range(100, 130)))
+    divided = first.shard().concat(last.shard()).map(str)
+    dispatched = first.concat(last).dispatch().map(str)
+    for pipeline, resumed_by in [(divided, 2), (dispatched, others)]:
+        with pipeline.run(2, seed=1, snapshot_every=1000, context="forkserver") as run:
+            items = iter(run)
+            for count in (5, 20, 10):
+                given = list(itertools.islice(items, count))
+                assert len(given) == count
+            state, rest = run.state_dict(), list(items)
+        with pipeline.run(resumed_by, context="forkserver") as run:
+            run.load_state_dict(state)
+            assert list(run) == rest and len(rest) == 15
+
+
 @pytest.mark.parametrize("workers", [1, 3])
 def test_ordered_threads_give_the_order_of_one_process(workers: int) -> None:
     pipeline = NUMBERS.dispatch().map(str).map(len, threads=2)

@@ -14,7 +14,7 @@ import levada
 import numpy as np
 import pytest
 from levada import Pipeline
-from pipelines import Stateful, got
+from pipelines import Numbering, Stateful, got
 
 OPTIONS: Any = {
     "context": "forkserver",
@@ -47,6 +47,7 @@ GRAPHS: dict[str, tuple[Pipeline[Any], dict[str, Any]]] = {
     "filtered": (Pipeline(range(900)).shuffle(50).dispatch().filter(odd).map(work), {}),
     "stateful": (Pipeline(Stateful(600)).dispatch().map(array), {"snapshot_every": 20}),
     "held here": (Pipeline(range(900)).dispatch().filter(odd).map(work).batch(7).prefetch(2), {"ordered": True}),
+    "numbered here": (Pipeline(range(900)).dispatch().filter(odd).map(work).transform(Numbering), {"ordered": True}),
     "buckets": (Pipeline(range(600)).shuffle(100).dispatch().map(work).batch(5).unbatch().shuffle(30), {}),
 }
 

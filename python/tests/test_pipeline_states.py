@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from levada import Pipeline
 from levada.pipeline import position as _positions
-from pipelines import Stateful, double
+from pipelines import CountsReads, Numbering, Stateful, double
 
 
 @pytest.mark.parametrize(("workers", "snapshot_every"), [(0, 0), (2, 0), (2, 1), (2, 7)])
@@ -53,6 +53,50 @@ def test_a_state_may_be_of_any_epoch_that_set_epoch_takes(workers: int) -> None:
                     run.set_epoch(beyond)
 
 
+def forked(pipeline: Pipeline[Any]) -> Pipeline[Any]:
+    first, second = pipeline.fork(2)
+    return first.zip(second)
+
+
+def forked_and_numbered(pipeline: Pipeline[Any]) -> Pipeline[Any]:
+    first, second = pipeline.fork(2, buffer=4)
+    return first.transform(Numbering).zip(second)
+
+
+def numbered(pipeline: Pipeline[Any]) -> Pipeline[Any]:
+    return pipeline.transform(Numbering)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("make", [forked, forked_and_numbered, numbered])
+def test_a_state_goes_on_where_a_fork_or_a_transform_runs_in_the_consumer(workers: int, make: Any) -> None:
+    pipeline = make(Pipeline(range(30)).shuffle(10).dispatch().filter(lambda n: n % 4 != 1))
+    with pipeline.run(workers, context="forkserver", seed=3, ordered=True) as run:
+        items, states = [], [run.state_dict()]
+        for item in run:
+            items.append(item)
+            states.append(run.state_dict())
+        for at, state in enumerate(states[:-1]):
+            run.load_state_dict(state)
+            assert list(run) == items[at:], at
+
+
+@pytest.mark.parametrize("snapshot_every", [0, 1])
+@pytest.mark.parametrize(("workers", "others"), [(0, 0), (2, 2), (2, 0)])
+def test_a_data_set_that_is_read_by_number_goes_on_by_number_whatever_its_own_state(
+    workers: int, others: int, snapshot_every: int
+) -> None:
+    pipeline = Pipeline(CountsReads(12)).shard().map(double)
+    with pipeline.run(workers, context="forkserver", seed=1, snapshot_every=snapshot_every) as run:
+        items = iter(run)
+        assert [next(items) for _ in range(5)] == [0, 2, 4, 6, 8]
+        state = run.state_dict()
+    with pipeline.run(others, context="forkserver") as run:
+        run.load_state_dict(state)
+        assert list(run) == list(range(10, 24, 2))
+        assert list(run) == list(range(0, 24, 2))
+
+
 def test_a_negative_snapshot_every_is_refused() -> None:
     with pytest.raises(levada.InvalidArgument, match="snapshot_every is -1; it is at least 0"):
         Pipeline(range(4)).run(snapshot_every=-1)
@@ -86,6 +130,21 @@ def test_a_state_of_two_workers_serves_three_and_none() -> None:
     with flat.run(2, context="forkserver") as run, pytest.raises(levada.InvalidArgument, match="one with 2 does not"):
         run.load_state_dict(state)
         iter(run)
+
+
+def test_an_ordered_run_without_dispatch_has_the_order_of_one_process_and_its_states() -> None:
+    shuffled = Pipeline(list(range(30))).shuffle(12)
+    weighted = shuffled.interleave(Pipeline(range(100, 120)), weights=[2, 1], stop="last")
+    for pipeline in (shuffled, weighted):
+        whole = list(pipeline.run(seed=7))
+        with pipeline.run(2, context="forkserver", seed=7, ordered=True) as run:
+            items = iter(run)
+            assert [next(items) for _ in range(9)] == whole[:9]
+            state = run.state_dict()
+            assert list(items) == whole[9:]
+        with pipeline.run(0, ordered=True) as run:
+            run.load_state_dict(state)
+            assert list(run) == whole[9:]
 
 
 def test_limit_pause_and_resume() -> None:
@@ -128,6 +187,47 @@ class Fickle:
 
     def load_state_dict(self, state: Any) -> None:
         self.begin = state["next"]
+
+
+def epochs_of(pipeline: Pipeline[Any], workers: int, epochs: list[int]) -> list[list[Any]]:
+    """The items of each epoch, every second of which is begun twice."""
+    found = []
+    with pipeline.run(workers, context="forkserver", seed=1) as run:
+        for number, epoch in enumerate(epochs):
+            run.set_epoch(epoch)
+            if number % 2 == 1:
+                list(itertools.islice(run, 3))
+                run.set_epoch(epoch)
+            found.append(list(run))
+    return found
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("epochs", [[0, 1, 2], [0, 1, 1], [2, 1, 0]])
+def test_every_pass_of_a_source_with_a_state_begins_at_its_beginning(workers: int, epochs: list[int]) -> None:
+    def source() -> Pipeline[int]:
+        return Pipeline(Fickle(0))
+
+    whole = list(range(30))
+    more = [*whole, *whole[:10]]
+    assert epochs_of(source().dispatch(), workers, epochs) == [whole] * 3
+    assert epochs_of(source().repeat().take(40).dispatch(), workers, epochs) == [more] * 3
+    assert epochs_of(source().repeat().take(40).repeat(2).dispatch(), workers, epochs) == [more * 2] * 3
+    cycle = source().interleave(Pipeline(range(100, 140)), stop="cycle").dispatch()
+    mixed = [item for pair in zip(more, range(100, 140), strict=True) for item in pair]
+    assert epochs_of(cycle, workers, epochs) == [[*mixed, 10]] * 3
+    assert epochs_of(Pipeline(NewestEpoch(30)).dispatch(), workers, epochs) == [whole] * 3
+
+
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_the_state_before_an_epoch_leads_to_its_beginning(epoch: int) -> None:
+    with Pipeline(Fickle(0)).run(0, seed=1) as run:
+        for _ in range(epoch):
+            list(run)
+        state = run.state_dict()
+        for _ in range(2):
+            assert list(run) == list(range(30))
+            run.load_state_dict(state)
 
 
 class Marked:

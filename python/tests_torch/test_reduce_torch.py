@@ -246,6 +246,33 @@ def test_callbacks_on_a_device_run_at_the_same_places_on_every_rank(tmp_path: pa
     assert all(entry[2] for entry in first["log"] if entry[0] == "called back")
 
 
+def test_an_interrupt_in_a_callback_on_a_device_leaves_those_after_it_to_the_next_flush(tmp_path: pathlib.Path) -> None:
+    ((interrupted, flushed, later),) = process_groups.succeed(
+        tmp_path,
+        1,
+        """
+        from levada.reduce.device import DeviceReduce
+        reduce, called = DeviceReduce(4096, 2, 30.0), []
+        def enqueue(number):
+            def call_back(result):
+                called.append(number)
+                if number == 0: raise KeyboardInterrupt
+            reduce.reduce_scatter(dist.group.WORLD, [torch.ones(1)], "sum", call_back)
+        for number in range(3): enqueue(number)
+        try: reduce.flush()
+        except KeyboardInterrupt: tell(called=list(called), pending=reduce.pending())
+        reduce.flush()
+        tell(called=list(called), pending=reduce.pending())
+        enqueue(3)
+        reduce.flush()
+        tell(called=called, pending=reduce.pending())
+        """,
+    )
+    assert interrupted == {"called": [0], "pending": 2}
+    assert flushed == {"called": [0, 1, 2], "pending": 0}
+    assert later == {"called": [0, 1, 2, 3], "pending": 0}
+
+
 def test_buckets_on_a_device_do_as_those_on_the_cpu(tmp_path: pathlib.Path) -> None:
     """By tensors on the CPU: what differs on another device is torch's own."""
     told = process_groups.succeed(

@@ -13,7 +13,7 @@ from levada.base.errors import InvalidArgument
 from levada.corpus.corpus import Corpus
 
 Opened = tuple[Iterator[Any], Callable[[], Any] | None, int]
-"""An iterator, its state_dict(), and how many items it has dropped."""
+"""An iterator, its state_dict() if it resumes by that, and the number of its next item."""
 
 
 class NativeSource:
@@ -70,47 +70,42 @@ class SourceOpener:
     """Opens a source in one process, once for each pass, after calling its set_epoch() if it has one.
 
     If a pass left a source that has state_dict() and load_state_dict(), its iter() may continue there. So the state before
-    the first pass of an epoch is kept, and loaded before another pass that begins in the same epoch.
+    the very first pass is kept, and loaded before a pass that begins again.
     """
 
     def __init__(self, source: Any) -> None:
         self._source = source
-        self._begin: tuple[int, Any] | None = None  # an epoch, and the source's state before it
+        self._first: tuple[Any] | None = None  # the source's state before the very first pass, if it had one
+        self._last: list[int] | None = None  # the number of the pass that was opened last
 
     def __call__(self, context: OpenContext, index: int, count: int, given: int, state: Any) -> Opened:
-        """Opens partition `index` of `count`, from its item number `given`, or from `state` unless that is None."""
+        """Opens partition `index` of `count`, from its item number `given` or, if a source is not read by number, from `state`
+        unless that is None."""
         source = self._source
         if isinstance(source, NativeSource):
             return source([], context), None, 0
         tell = getattr(source, "set_epoch", None)
         if tell is not None:
             tell(context.epoch)
-        state_dict = getattr(source, "state_dict", None)
-        if state is None and is_sequence(source):
-            size = max(0, -(-(len(source) - index) // count))
-            if given > size:
-                raise InvalidArgument(
-                    f"the state is of item {given} of a {type(source).__name__} that has {size} of them here"
-                )
-            return _by_number(source, index + given * count, count), state_dict, given
-        if not hasattr(source, "load_state_dict"):
-            state_dict = None
+        if is_sequence(source):
+            at = min(given, max(0, -(-(len(source) - index) // count)))
+            return _by_number(source, index + at * count, count), None, at
+        state_dict = getattr(source, "state_dict", None) if hasattr(source, "load_state_dict") else None
         if state_dict is not None:
-            start = self._start_of(context.epoch, state_dict)
+            start = self._start_of(context.pass_number, state_dict)
             if state is not None:
                 source.load_state_dict(state)
             elif start is not None:
                 source.load_state_dict(start[0])
-        return iter(source() if is_factory(source) else source), state_dict, 0
+        return iter(source() if is_factory(source) else source), state_dict, 0 if state is None else given
 
-    def _start_of(self, epoch: int, state_dict: Callable[[], Any]) -> tuple[Any] | None:
-        """Returns the state before the first pass of the epoch; None if this is that pass, or if there was no state."""
-        if self._begin is not None and self._begin[0] == epoch:
-            return (copy.deepcopy(self._begin[1]),)
-        self._begin = None
-        with contextlib.suppress(Exception):  # a source may have a state only while it is read
-            self._begin = (epoch, copy.deepcopy(state_dict()))
-        return None
+    def _start_of(self, number: list[int], state_dict: Callable[[], Any]) -> tuple[Any] | None:
+        """Returns the state before the very first pass; None if there was none, or if pass `number` follows the last one."""
+        last, self._last = self._last, number
+        if last is None:
+            with contextlib.suppress(Exception):  # a source may have a state only while it is read
+                self._first = (copy.deepcopy(state_dict()),)
+        return copy.deepcopy(self._first) if last is not None and number <= last else None
 
 
 def _by_number(source: Any, first: int, step: int) -> Iterator[Any]:

@@ -4,6 +4,7 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include <optional>
 #include <utility>
@@ -58,18 +59,10 @@ struct Position {
   std::vector<Cursor> inputs;
 
   Cursor encode() const {
-    Container container{.kind = ContainerKind::dict, .type_name = {}, .keys = {"stage", "given"}, .children = {}};
-    container.children.emplace_back(std::string(name));
-    container.children.emplace_back(num_outputs);
-    if (state) {
-      container.keys.emplace_back("state");
-      container.children.emplace_back(*state);
-    }
-    if (!inputs.empty()) {
-      container.keys.emplace_back("inputs");
-      container.children.push_back(Tree::list(inputs));
-    }
-    return Tree(std::move(container));
+    std::vector<std::pair<Key, Tree>> fields = {{"stage", std::string(name)}, {"given", num_outputs}};
+    if (state) fields.emplace_back("state", *state);
+    if (!inputs.empty()) fields.emplace_back("inputs", Tree::list(inputs));
+    return Tree::dict(std::move(fields));
   }
   static Position decode(const Cursor& cursor) {
     const pipeline::CursorFields fields(cursor, name);
@@ -88,7 +81,7 @@ class PythonIterator : public pipeline::Iterator {
 
   std::optional<Item> next() override {
     return in_python([&]() -> std::optional<Item> {
-      if (!iterator_.is_valid()) open();
+      if (!iterator_.is_valid()) open(0);
       auto item = next_of(iterator_);
       if (!item) return std::nullopt;
       ++num_outputs_;
@@ -96,9 +89,8 @@ class PythonIterator : public pipeline::Iterator {
     });
   }
   std::int64_t skip(std::int64_t items) override {
-    if (iterator_.is_valid() || start_.state) return Iterator::skip(items);
-    start_.num_outputs += items;  // open() throws where there are fewer
-    return items;
+    if (iterator_.is_valid() || start_.state || items == 0) return Iterator::skip(items);
+    return in_python([&] { return open(items); });
   }
   Cursor save() const override {
     if (!iterator_.is_valid()) return start_.encode();
@@ -122,33 +114,34 @@ class PythonIterator : public pipeline::Iterator {
     iterator_.reset();
     state_dict_.reset();
   }
-  /// The iterator, and what says its state or None. It goes on at `state`; without one `skipped` says how many items
-  /// it has passed over already.
+  /// An iterator whose next item has the number `at`, and its state_dict() or None.
   struct Opened {
     nb::object iterator, state_dict;
-    std::int64_t skipped = 0;
+    std::int64_t at = 0;
   };
+  /// Opens the iterable at `start`: at its state if there is one, else at its number or as far before that as it can.
   virtual Opened make(const Position& start) = 0;
   nb::object rebuilt(const Bytes& state) const {
     return Rebuilder(allow_pickle_).rebuild(pipeline::unpack_cursor(state));
   }
   virtual std::vector<Cursor> save_inputs() const { return {}; }
 
+  const Position& start() const { return start_; }
+
   std::vector<Cursor> start_of_inputs_;  ///< from which what has no state is made again
 
  private:
-  void open() {
+  /// Opens the iterable where it was restored, passes over `items` more and returns how many there were.
+  std::int64_t open(std::int64_t items) {
+    const auto restored = start_.num_outputs;
+    start_.num_outputs += items;
     auto opened = make(start_);
     iterator_ = std::move(opened.iterator);
     state_dict_ = std::move(opened.state_dict);
-    if (!start_.state) {
-      for (auto at = opened.skipped; at < start_.num_outputs; ++at) {
-        if (next_of(iterator_)) continue;
-        throw InvalidArgument(
-            fmt::format("the state is of item {} of an iterable that has {}", start_.num_outputs, at));
-      }
-    }
-    num_outputs_ = start_.num_outputs;
+    num_outputs_ = opened.at;
+    while (num_outputs_ < start_.num_outputs && next_of(iterator_)) ++num_outputs_;
+    if (num_outputs_ >= restored) return num_outputs_ - restored;
+    throw InvalidArgument(fmt::format("the state is of item {} of an iterable that has {}", restored, num_outputs_));
   }
 
   /// Nothing where the iterable has no state, or none that can be kept: then it is passed over what it has given.
@@ -194,9 +187,9 @@ class SourceIterator final : public PythonIterator {
  private:
   Opened make(const Position& start) override {
     const nb::object state = start.state ? rebuilt(*start.state) : nb::none();
-    const nb::tuple made = nb::cast<nb::tuple>(
-        open_.get()(open_context_, partition_.index, partition_.count, start.state ? 0 : start.num_outputs, state));
-    return {.iterator = made[0], .state_dict = made[1], .skipped = nb::cast<std::int64_t>(made[2])};
+    const nb::tuple made =
+        nb::cast<nb::tuple>(open_.get()(open_context_, partition_.index, partition_.count, start.num_outputs, state));
+    return {.iterator = made[0], .state_dict = made[1], .at = nb::cast<std::int64_t>(made[2])};
   }
 
   Shared open_;
@@ -231,7 +224,9 @@ class MadeIterator final : public PythonIterator {
   Opened make(const Position& start) override {
     if (start.state) iterable_.get().attr("load_state_dict")(rebuilt(*start.state));
     auto iterator = iterator_of(iterable_.get());
-    return {.iterator = iterator, .state_dict = nb::getattr(iterable_.get(), "state_dict", nb::none())};
+    return {.iterator = iterator,
+            .state_dict = nb::getattr(iterable_.get(), "state_dict", nb::none()),
+            .at = start.state ? start.num_outputs : 0};
   }
 
   Shared iterable_;
@@ -272,6 +267,10 @@ class TransformIterator final : public PythonIterator {
         open_(std::move(open)),
         waiting_(std::move(inputs)),
         open_context_(open_context) {}
+  void restore(const Cursor& cursor) override {
+    PythonIterator::restore(cursor);
+    if (const auto& cursors = start().inputs; !cursors.empty()) restore_inputs(cursors);
+  }
   ~TransformIterator() override {
     drop();
     for (const auto& input : inputs_) input->close();
@@ -279,7 +278,6 @@ class TransformIterator final : public PythonIterator {
 
  private:
   Opened make(const Position& start) override {
-    if (!start.inputs.empty()) restore_inputs(start.inputs);
     nb::list iterators;
     for (auto& input : waiting_) {
       start_of_inputs_.push_back(input->save());
@@ -289,7 +287,9 @@ class TransformIterator final : public PythonIterator {
     waiting_.clear();
     auto iterable = open_.get()(iterators, open_context_);
     if (start.state) iterable.attr("load_state_dict")(rebuilt(*start.state));
-    return {.iterator = iterator_of(iterable), .state_dict = nb::getattr(iterable, "state_dict", nb::none())};
+    return {.iterator = iterator_of(iterable),
+            .state_dict = nb::getattr(iterable, "state_dict", nb::none()),
+            .at = start.state ? start.num_outputs : 0};
   }
   void restore_inputs(const std::vector<Cursor>& cursors) {
     if (cursors.size() != waiting_.size()) throw InvalidArgument("a state is of a transform with other inputs");
@@ -416,6 +416,8 @@ void bind_stages(nb::module_& module) {
   const auto part = [](const pipeline::Partition& partition) { return std::pair(partition.index, partition.count); };
   nb::class_<OpenContext>(module, "OpenContext", "The parameters with which a process opens its copy of a stage.")
       .def_ro("epoch", &OpenContext::epoch)
+      .def_ro("pass_number", &OpenContext::pass_number,
+              "The epoch of the pipeline and the number of the pass of each repeat() around, the outermost first.")
       .def_ro("shared_seed", &OpenContext::shared_seed, "Of the epoch; the same in all processes of all ranks.")
       .def_ro("own_seed", &OpenContext::own_seed, "Of the epoch, the rank and the worker.")
       .def_prop_ro("among_ranks", [part](const OpenContext& open_context) { return part(open_context.among_ranks); })
