@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <limits>
 #include <map>
 #include <set>
@@ -333,6 +334,7 @@ StartPoint start_point(Corpus& corpus, std::string_view state, const Job& job, c
     throw InvalidArgument(fmt::format("--skip is {}; that is beyond any data", arguments.skip));
   }
   start.first_sample += arguments.skip * step;
+  if (const auto size = corpus.size()) start.first_sample = std::min(start.first_sample, *size);
   return start;
 }
 

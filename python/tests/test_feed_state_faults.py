@@ -192,3 +192,31 @@ def test_steps_to_skip_may_lie_behind_the_end_of_the_data() -> None:
     resumed.load_state_dict(stopped.state_dict())
     stopped.close()
     assert list(resumed) == []
+
+
+def write_lines(path: pathlib.Path, lines: int) -> pathlib.Path:
+    path.write_text("".join(f'{{"text": "line {number} of {path.name}"}}\n' for number in range(lines)))
+    return path
+
+
+def test_a_state_from_before_the_first_step_names_its_data_and_its_place_in_them(tmp_path: pathlib.Path) -> None:
+    path, other = (write_lines(tmp_path / name, 200) for name in ("a.jsonl", "b.jsonl"))
+
+    def feed(path: pathlib.Path, **options: Any) -> levada.Feed:
+        return levada.Feed(levada.Corpus(path, sequence=32, epochs=options.pop("epochs", 1)), batch=8, **options)
+
+    steps = len(feed(path))
+    skipping = feed(path, skip=steps + 1000)
+    assert list(skipping) == []
+    state = skipping.state_dict()
+    resumed = feed(path)
+    resumed.load_state_dict(state)
+    resumed.set_epoch(1)
+    assert len(list(resumed)) == steps
+    further = feed(path, epochs=2)
+    further.load_state_dict(state)
+    assert len(list(further)) in (steps, steps + 1)
+    with pytest.raises(levada.Error, match="of another run of samples"):
+        resumed = feed(other)
+        resumed.load_state_dict(state)
+        list(resumed)

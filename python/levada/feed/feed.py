@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from levada._levada import Layout, Mesh, Metric, Pass, Replicate, Shard, Stages, Zigzag
+from levada._levada import CorpusSource, Layout, Mesh, Metric, Pass, Replicate, Shard, Stages, Zigzag
 from levada.base.callers import OneCaller
 from levada.base.checks import check_seconds
 from levada.base.errors import Error, InvalidArgument
@@ -337,7 +337,10 @@ class Feed:
             started = FeedPass(options, begin, name, self._send, is_ahead=self.prefetch_to_device)
             # A weak reference: a loop that is left drops its iterator, which notifies the other ranks.
             self._running = weakref.ref(started)
-            self._last = _Last(started.core, at._replace(cursor=at.cursor or begin.cursor), begin)
+            began = at._replace(cursor=at.cursor or begin.cursor)
+            if not began.cursor and isinstance(begin.source, CorpusSource):  # names the data, as the states of later steps do
+                began = began._replace(cursor=begin.source.cursor(begin.first_sample), samples=0)
+            self._last = _Last(started.core, began, begin)
             self._next, self.skip = self._next._replace(cursor=b"", samples=0), 0
             return started
 
@@ -384,7 +387,7 @@ class Feed:
         if not 0 <= epoch < 2**62:
             raise InvalidArgument(f"epoch must be from 0 to 2**62 - 1, got {epoch}")
         with self._beginning:
-            if epoch != self.epoch and not self._is_corpus:
+            if epoch != self.epoch and not (self._is_corpus and self._next.cursor):
                 self._next = self._next._replace(cursor=b"", samples=0)
             self._next = self._next._replace(epoch=epoch)
             tell_epoch(self.source, epoch)

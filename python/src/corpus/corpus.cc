@@ -6,6 +6,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <utility>
@@ -110,8 +111,11 @@ void bind_corpus(nb::module_& module) {
           },
           nb::arg("cursor"))
       .def(
-          "cursor", [](const Corpus& corpus, std::int64_t next) { return to_bytes(corpus.cursor(next)); },
-          nb::arg("next"))
+          "cursor",
+          [](const Corpus& corpus, std::int64_t next) {
+            return to_bytes(corpus.cursor(std::min(next, corpus.size().value_or(next))));
+          },
+          nb::arg("next"), "Returns the state before that sample, or at the end of the data.")
       .def(
           "of_epochs",
           [](const Corpus& corpus, std::int64_t epochs) { return std::make_shared<Corpus>(corpus.of_epochs(epochs)); },
