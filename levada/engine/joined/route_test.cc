@@ -44,6 +44,17 @@ TEST(Route, IsATreeWhereThereAreManyHosts) {
   EXPECT_EQ(route_of(host_of, 2, 0, to, 2), (Route{{}, {0, {1, 2}}, {}}));
 }
 
+TEST(Route, NamesTheRankThatForwards) {
+  const std::vector host_of{0, 0, 1, 1, 2, 3}, to{1, 2, 3, 4, 5};
+  const auto forwarder = [&](int rank) { return route_of(host_of, rank, 0, to, 2).forwarder(rank, 0); };
+  EXPECT_EQ(forwarder(1), -1) << "the sender's host";
+  EXPECT_EQ(forwarder(2), -1) << "it sends on itself";
+  EXPECT_EQ(forwarder(3), 2) << "on its host";
+  EXPECT_EQ(forwarder(4), -1) << "from the sender";
+  EXPECT_EQ(forwarder(5), 2) << "in the tree";
+  EXPECT_EQ(route_of(host_of, 2, 0, to, 2).forwards_to(2), (std::vector{3, 5}));
+}
+
 /// Follows all legs that the members of a channel have opened; returns how often each receiver gets a message.
 std::map<int, int> deliveries(const std::vector<int>& host_of, int from, const std::vector<int>& to, int degree) {
   std::set<int> members(to.begin(), to.end());
