@@ -17,6 +17,7 @@ void bind_text_formats(nanobind::module_& module);
 void bind_remote_files(nanobind::module_& module);
 void bind_corpus(nanobind::module_& module);
 void bind_sources(nanobind::module_& module);
+void bind_balance(nanobind::module_& module);
 void bind_feed(nanobind::module_& module);
 void bind_transport(nanobind::module_& module);
 void bind_conformance(nanobind::module_& module);

@@ -18,6 +18,7 @@ NB_MODULE(_levada, module) {
   levada::python::bind_launch(module);
   levada::python::bind_corpus(module);
   levada::python::bind_sources(module);
+  levada::python::bind_balance(module);
   levada::python::bind_feed(module);
   levada::python::bind_transport(module);
   levada::python::bind_conformance(module);

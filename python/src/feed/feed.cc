@@ -1,7 +1,6 @@
 #include "levada/feed/feed.h"
 
 #include <fmt/format.h>
-#include <nanobind/stl/array.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
@@ -9,7 +8,6 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
-#include <array>
 #include <atomic>
 #include <exception>
 #include <thread>
@@ -20,7 +18,6 @@
 #include "levada/base/trace.h"
 #include "levada/cli/feed_history.h"
 #include "levada/feed/step_cursor.h"
-#include "levada/plan/step_plan.h"
 #include "levada/report/balance_report.h"
 #include "python/src/base/bytes.h"
 #include "python/src/base/escaped_text.h"
@@ -377,14 +374,6 @@ class WhenDropped {
   nb::object call_;
 };
 
-constexpr EnumName<PartSizes> count_names[] = {{"free", PartSizes::any}, {"equal", PartSizes::equal}};
-
-Balance make_balance(const std::string& cost, const std::string& counts, const std::string& order) {
-  return {.cost = SampleCost::parse(cost),
-          .sizes = parse_enum("counts", counts, count_names),
-          .order = parse_micro_order(order)};
-}
-
 constexpr EnumName<TensorKind> tensor_names[] = {{"numpy", TensorKind::array}, {"torch", TensorKind::torch}};
 
 FeedOptions options_of(std::int64_t batch, const std::string& divide, const std::string& tail,
@@ -426,43 +415,9 @@ std::unique_ptr<Pass> start(const Membership& job, const Mesh& mesh, const Layou
                                 std::move(where), shown, others, allow_pickle, record);
 }
 
-/// By rank, then micro-batch: indexes of samples.
-using Micros = std::vector<std::vector<std::vector<std::size_t>>>;
-
-Micros plan_micros(const std::vector<std::array<std::int64_t, 4>>& sizes, int ranks, const Balance& balance) {
-  const nb::gil_scoped_release released;
-  std::vector<SampleSize> samples;
-  samples.reserve(sizes.size());
-  for (const auto& [tokens, squares, first, second] : sizes) samples.push_back({tokens, squares, {first, second}});
-  const StepPlan plan = plan_step(samples, ranks, balance);
-  Micros micros(static_cast<std::size_t>(ranks));
-  for (int rank = 0; rank < ranks; ++rank) {
-    for (int micro = 0; micro < plan.num_micro; ++micro) {
-      micros[static_cast<std::size_t>(rank)].push_back(plan.at(rank, micro));
-    }
-  }
-  return micros;
-}
-
 }  // namespace
 
 void bind_feed(nb::module_& module) {
-  nb::class_<Balance>(module, "BalancedBy", "How the samples of a step are divided over ranks.")
-      .def(
-          "__init__",
-          [](Balance* self, const std::string& cost, const std::string& counts, const std::string& order,
-             std::int64_t max_tokens, std::int64_t max_delay) {
-            new (self) Balance(make_balance(cost, counts, order));
-            self->max_tokens = max_tokens;
-            self->max_delay = max_delay;
-          },
-          nb::arg("cost"), nb::arg("counts"), nb::arg("order"), nb::arg("max_tokens"), nb::arg("max_delay") = 0);
-  nb::class_<report::BalanceReport>(module, "BalanceReport", "What the planned steps of a pass come to.")
-      .def("to_json", &report::BalanceReport::to_json);
-  module.def("plan_step", &plan_micros, nb::arg("sizes"), nb::arg("ranks"), nb::arg("balance"),
-             "Divides the samples of a step: by rank, then micro-batch, their indexes, ascending. sizes: the tokens of "
-             "each sample, the sum of the squares of its segments' tokens, and two weights. The same for the same "
-             "samples everywhere. Raises InvalidArgument.");
   nb::class_<Pass>(module, "Pass", "One pass of a feed.")
       .def(
           "__iter__", [](nb::handle self) { return nb::borrow(self); }, nb::sig("def __iter__(self) -> Pass"))

@@ -1,0 +1,47 @@
+// A bucket of inputs that are reduced together, and its results.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "levada/reduce/bucketer.h"
+#include "levada/reduce/future.h"
+#include "levada/reduce/reducer.h"
+#include "levada/reduce/slab.h"
+
+namespace levada {
+
+/// Inputs that are launched together, from when the first is enqueued to when their callbacks have run.
+struct Bucketer::Bucket {
+  struct Entry {
+    Callback callback;
+    Shape shape;  ///< of the result, which is not the piece's for an all-reduce and an all-gather
+  };
+  const Engine* group = nullptr;
+  int key = -1;
+  DType dtype;
+  CollectiveSpec spec;                       ///< until it is launched
+  std::vector<std::shared_ptr<Slab>> slabs;  ///< with the inputs, until it is launched
+  std::vector<Entry> entries;
+  std::size_t num_called = 0;  ///< entries whose callbacks have run
+
+  void launched(std::shared_ptr<const Future> future) {
+    kept_ = std::move(future);
+    future_ = kept_.get();
+  }
+  /// Null until the bucket is launched. Any thread may call, and result() likewise.
+  const Future* future() const { return future_; }
+  Tensor result(std::size_t position) const {
+    const Results& results = future()->results();
+    return Tensor(TensorView(dtype, entries[position].shape, results.data[position]), results.owner, true);
+  }
+
+ private:
+  std::shared_ptr<const Future> kept_;
+  std::atomic<const Future*> future_ = nullptr;
+};
+
+}  // namespace levada

@@ -1,0 +1,65 @@
+// How the samples of a step are divided over ranks.
+#include <nanobind/stl/array.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <array>
+
+#include "levada/base/enum_names.h"
+#include "levada/plan/step_plan.h"
+#include "levada/report/balance_report.h"
+#include "python/src/bindings.h"
+
+namespace nb = nanobind;
+
+namespace levada::python {
+namespace {
+
+constexpr EnumName<PartSizes> count_names[] = {{"free", PartSizes::any}, {"equal", PartSizes::equal}};
+
+Balance make_balance(const std::string& cost, const std::string& counts, const std::string& order) {
+  return {.cost = SampleCost::parse(cost),
+          .sizes = parse_enum("counts", counts, count_names),
+          .order = parse_micro_order(order)};
+}
+
+/// By rank, then micro-batch: indexes of samples.
+using Micros = std::vector<std::vector<std::vector<std::size_t>>>;
+
+Micros plan_micros(const std::vector<std::array<std::int64_t, 4>>& sizes, int ranks, const Balance& balance) {
+  const nb::gil_scoped_release released;
+  std::vector<SampleSize> samples;
+  samples.reserve(sizes.size());
+  for (const auto& [tokens, squares, first, second] : sizes) samples.push_back({tokens, squares, {first, second}});
+  const StepPlan plan = plan_step(samples, ranks, balance);
+  Micros micros(static_cast<std::size_t>(ranks));
+  for (int rank = 0; rank < ranks; ++rank) {
+    for (int micro = 0; micro < plan.num_micro; ++micro) {
+      micros[static_cast<std::size_t>(rank)].push_back(plan.at(rank, micro));
+    }
+  }
+  return micros;
+}
+
+}  // namespace
+
+void bind_balance(nb::module_& module) {
+  nb::class_<Balance>(module, "BalancedBy", "How the samples of a step are divided over ranks.")
+      .def(
+          "__init__",
+          [](Balance* self, const std::string& cost, const std::string& counts, const std::string& order,
+             std::int64_t max_tokens, std::int64_t max_delay) {
+            new (self) Balance(make_balance(cost, counts, order));
+            self->max_tokens = max_tokens;
+            self->max_delay = max_delay;
+          },
+          nb::arg("cost"), nb::arg("counts"), nb::arg("order"), nb::arg("max_tokens"), nb::arg("max_delay") = 0);
+  nb::class_<report::BalanceReport>(module, "BalanceReport", "What the planned steps of a pass come to.")
+      .def("to_json", &report::BalanceReport::to_json);
+  module.def("plan_step", &plan_micros, nb::arg("sizes"), nb::arg("ranks"), nb::arg("balance"),
+             "Divides the samples of a step: by rank, then micro-batch, their indexes, ascending. sizes: the tokens of "
+             "each sample, the sum of the squares of its segments' tokens, and two weights. The same for the same "
+             "samples everywhere. Raises InvalidArgument.");
+}
+
+}  // namespace levada::python
