@@ -437,7 +437,8 @@ class CorpusSource(Source):
 
     def resume(self, cursor: bytes) -> int: ...
 
-    def cursor(self, next: int) -> bytes: ...
+    def cursor(self, next: int) -> bytes:
+        """Returns the state before that sample, or at the end of the data."""
 
     def of_epochs(self, epochs: int) -> CorpusSource:
         """

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
 
 #include <string>
 #include <utility>
