@@ -34,9 +34,10 @@ def blocks_of(page: str) -> list[str]:
     return re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)
 
 
-def run(folder: pathlib.Path, page: str, size: int, body: str) -> list[list[dict[str, Any]]]:
-    """What each rank told."""
-    prepare = PREPARE.format(folder=folder, size=size) + ranks.BLOCKS.format(blocks=blocks_of(page))
+def run(folder: pathlib.Path, page: str | None, size: int, body: str) -> list[list[dict[str, Any]]]:
+    """What each rank told. `body` runs all blocks of `page`, if one is given."""
+    blocks = [] if page is None else blocks_of(page)
+    prepare = PREPARE.format(folder=folder, size=size) + ranks.BLOCKS.format(blocks=blocks)
     script = prepare + body + ranks.BLOCKS_END
     outcome = ranks.run(folder, size, script, within=240)
     assert outcome.status == 0, outcome.errors

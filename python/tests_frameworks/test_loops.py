@@ -176,7 +176,7 @@ for is_shuffled in (True, False):
 def test_a_data_set_with_a_length_is_a_source_by_number(tmp_path: pathlib.Path) -> None:
     told = pages.run(
         tmp_path,
-        "frameworks/datasets.md",
+        None,
         2,
         """
 import datasets

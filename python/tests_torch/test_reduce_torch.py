@@ -371,27 +371,6 @@ def test_an_input_that_finds_no_memory_on_a_device_is_not_enqueued_and_may_be_tr
     assert told == {"failures": 3, "results": ["torch.float32"] * 2 + ["torch.float64"], "pending": 0}
 
 
-def test_an_interrupt_in_a_callback_on_a_device_leaves_the_others_due(tmp_path: pathlib.Path) -> None:
-    ((interrupted, ended),) = process_groups.succeed(
-        tmp_path,
-        1,
-        """
-        from levada.reduce.device import DeviceReduce
-        reduce, called = DeviceReduce(4096, 2, 30.0), []
-        def interrupt(_): raise KeyboardInterrupt
-        for size, callback in ((1, called.append), (1, interrupt), (2, called.append)):
-            reduce.reduce_scatter(dist.group.WORLD, torch.ones(size), "sum", callback)
-        try: reduce.flush()
-        except KeyboardInterrupt: tell(called=len(called), pending=reduce.pending())
-        reduce.reduce_scatter(dist.group.WORLD, torch.ones(3), "sum", called.append)
-        reduce.flush()
-        tell(called=[len(each) for each in called], pending=reduce.pending())
-        """,
-    )
-    assert interrupted == {"called": 1, "pending": 1}
-    assert ended == {"called": [1, 2, 3], "pending": 0}
-
-
 def test_an_interrupted_reduction_on_a_device_ends_the_later_ones(tmp_path: pathlib.Path) -> None:
     ((told,),) = process_groups.succeed(
         tmp_path,

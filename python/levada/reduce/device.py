@@ -198,7 +198,7 @@ class DeviceReduce:
         """Launches what is open and runs all callbacks. Raises the first exception of one."""
         with self._caller:
             self._raise_broken()
-            while self._open or self._launched:
+            while self._open or self._launched or (self._due and not self._running):
                 for number in self._bucketing.flush():
                     self._launch(number)
                 while self._launched:
