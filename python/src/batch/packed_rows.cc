@@ -20,29 +20,32 @@ namespace {
 /// A row of fewer bytes is packed sooner than another thread takes the GIL and gives it back.
 constexpr std::size_t small_row = std::size_t{64} << 10;
 
+/// The items of a list or a tuple, by functions of the stable ABI.
+using GetItem = PyObject* (*)(PyObject*, Py_ssize_t);
+
 template <typename T, typename Read>
-std::optional<Tensor> numbers(std::span<PyObject* const> items, Read read) {
-  Tensor tensor = Tensor::empty(dtype_of<T>(), {static_cast<std::int64_t>(items.size())});
+std::optional<Tensor> numbers(nb::handle list, Py_ssize_t size, GetItem item_of, Read read) {
+  Tensor tensor = Tensor::empty(dtype_of<T>(), {size});
   auto to = tensor.mutable_as<T>().begin();
-  for (PyObject* item : items) {
-    if (!read(item, *to++)) return std::nullopt;
+  for (Py_ssize_t i = 0; i < size; ++i) {
+    if (!read(item_of(list.ptr(), i), *to++)) return std::nullopt;
   }
   return tensor;
 }
 
 /// A list or tuple as numpy makes an array of it, if all of it are integers of 64 bits or all are floats.
 std::optional<Tensor> numbers_of(nb::handle list) {
-  const std::span items(PySequence_Fast_ITEMS(list.ptr()),
-                        static_cast<std::size_t>(PySequence_Fast_GET_SIZE(list.ptr())));
-  if (items.empty()) return std::nullopt;
-  if (PyFloat_CheckExact(items.front())) {
-    return numbers<double>(items, [](PyObject* item, double& number) {
+  const Py_ssize_t size = PySequence_Size(list.ptr());
+  if (size == 0) return std::nullopt;
+  const GetItem item_of = PyList_CheckExact(list.ptr()) ? PyList_GetItem : PyTuple_GetItem;
+  if (PyFloat_CheckExact(item_of(list.ptr(), 0))) {
+    return numbers<double>(list, size, item_of, [](PyObject* item, double& number) {
       if (!PyFloat_CheckExact(item)) return false;
-      number = PyFloat_AS_DOUBLE(item);
+      number = PyFloat_AsDouble(item);
       return true;
     });
   }
-  return numbers<std::int64_t>(items, [](PyObject* item, std::int64_t& number) {
+  return numbers<std::int64_t>(list, size, item_of, [](PyObject* item, std::int64_t& number) {
     if (!PyLong_CheckExact(item)) return false;
     int overflow = 0;
     number = PyLong_AsLongLongAndOverflow(item, &overflow);
@@ -60,7 +63,7 @@ std::vector<Tensor> segments_of(nb::handle values, std::span<const std::int64_t>
   for (nb::handle value : values) {
     const bool is_list = PyList_CheckExact(value.ptr()) || PyTuple_CheckExact(value.ptr());
     const auto length = lengths[segments.size()];
-    if (is_list && PySequence_Fast_GET_SIZE(value.ptr()) != length) return {};
+    if (is_list && PySequence_Size(value.ptr()) != length) return {};
     auto kind = TensorKind::array;
     auto segment = is_list ? numbers_of(value) : libraries.plain_array(value);
     if (!segment && !is_list) {
