@@ -215,7 +215,8 @@ TEST(FeedBalance, TakesNoMoreMessagesAndAddsLittleMoreThanTheNumberOfTheMicroBat
     const auto balanced = crossed_with(Balance{.cost = SampleCost::parse("flops"), .sizes = sizes});
     EXPECT_EQ(balanced.messages, plain.messages);
     EXPECT_EQ(balanced.payload, plain.payload);
-    constexpr std::uint64_t micro_batch = 4 * sizeof(std::int64_t), others = 32;  // how often ranks acknowledge varies
+    // How often ranks acknowledge varies, up to about once a message.
+    constexpr std::uint64_t micro_batch = 4 * sizeof(std::int64_t), others = 96;
     EXPECT_LE(balanced.overhead, plain.overhead + plain.messages * (micro_batch + others));
   }
 }
