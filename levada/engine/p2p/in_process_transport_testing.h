@@ -126,9 +126,13 @@ class LoopbackNetwork {
   std::uint64_t crossed_bytes() const { return crossed_bytes_; }
   /// Of those frames, the ones with a body: one large message each.
   std::uint64_t crossed_bodies() const { return crossed_bodies_; }
+  /// Their bytes, headers included.
+  std::uint64_t crossed_bytes_of_bodies() const { return crossed_bytes_of_bodies_; }
   void count_crossing(const Frame& frame) {
     crossed_bytes_ += frame.header.bytes.size() + frame.body.bytes.size();
-    crossed_bodies_ += frame.body.bytes.empty() ? 0 : 1;
+    if (frame.body.bytes.empty()) return;
+    ++crossed_bodies_;
+    crossed_bytes_of_bodies_ += frame.header.bytes.size() + frame.body.bytes.size();
   }
 
  private:
@@ -180,7 +184,7 @@ class LoopbackNetwork {
   std::map<std::pair<int, int>, std::vector<Packet>> held_;  ///< by sender and receiver
   Settings settings_;
   std::vector<std::thread> threads_;
-  std::atomic<std::uint64_t> crossed_bytes_ = 0, crossed_bodies_ = 0;
+  std::atomic<std::uint64_t> crossed_bytes_ = 0, crossed_bodies_ = 0, crossed_bytes_of_bodies_ = 0;
 };
 
 class LoopbackTransport final : public Transport {
