@@ -65,10 +65,9 @@ CLI::Validator decimal() {
 
 /// An option with a value, whose default the help shows.
 template <typename Value>
-CLI::Option* add_option(CLI::App& command, const char* name, Value& value, const char* type, const char* text) {
+void add_option(CLI::App& command, const char* name, Value& value, const char* type, const char* text) {
   auto* option = command.add_option(name, value, text)->type_name(type)->capture_default_str();
   if constexpr (std::is_integral_v<Value>) option->transform(decimal<Value>());
-  return option;
 }
 
 /// The same of a whole number that need not be given; the help shows no default.

@@ -2,7 +2,6 @@
 
 #include <cmath>
 #include <cstdlib>
-#include <filesystem>
 #include <iterator>
 #include <optional>
 
@@ -48,8 +47,10 @@ std::vector<std::string> files_read(const FeedArguments& arguments) {
   std::erase_if(local, is_url);
   auto files = local.empty() ? local : expand_paths(local, arguments.extensions.formats);
   for (std::size_t i = files.size(); i-- > 0;) {
-    const std::filesystem::path path(files[i]);
-    for (const auto* end : {".bin", ".idx"}) files.push_back(std::filesystem::path(path).replace_extension(end));
+    const auto path = files[i];
+    const bool is_of_pair = path.ends_with(".bin") || path.ends_with(".idx");
+    const auto prefix = is_of_pair ? path.substr(0, path.size() - 4) : path;
+    for (const auto* end : {".bin", ".idx"}) files.push_back(prefix + end);
   }
   files.insert(files.end(), {arguments.files_from, arguments.text.tokenizer, arguments.chat_template});
   return files;

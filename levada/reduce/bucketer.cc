@@ -316,7 +316,7 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
   }
 
   /// The caller waits for them all, so the last one need not be handed to another thread. Starts all of them also where
-  /// a wait for room throws: their buckets are no longer open, and whoever waits for one needs its future.
+  /// a wait for room throws: their buckets are no longer open, and a handle that waits for one needs its future.
   void launch_all(const std::vector<int>& keys) {
     for (auto key = keys.begin(); key != keys.end(); ++key) {
       try {

@@ -355,8 +355,8 @@ void P2pEndpoint::end_for_all(Ending ending) {
   table_.end(std::move(ending));
 }
 
-/// Passes the first abort of a group on, before anything that this rank does because of it: the others may hear from
-/// this rank sooner than from the one that aborted, and would take its leaving for the cause.
+/// Passes the first abort of a group on, before anything that this rank does because of it: frames of
+/// this rank may reach the others before those of the one that aborted, and they would take its leaving for the cause.
 void P2pEndpoint::end_aborted(Ending ending) {
   if (table_.is_aborted(ending.group)) return;
   if (ending.group == 0) return end_for_all(std::move(ending));
