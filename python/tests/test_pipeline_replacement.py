@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import random
@@ -57,9 +58,11 @@ def plain(items: list[Any]) -> list[Any]:
 
 
 def kill_one(rng: random.Random) -> None:
+    """Kills one of the processes. One that is killed or ended already may still be listed."""
     for child in rng.sample(multiprocessing.active_children(), 1):
         assert child.pid is not None
-        os.kill(child.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child.pid, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("name", GRAPHS)
