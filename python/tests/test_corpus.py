@@ -238,6 +238,25 @@ def test_an_option_of_another_type_is_refused_by_its_name(path: pathlib.Path, na
         levada.Corpus(path, **{"sequence": 16, name: value}).open()
 
 
+def test_a_path_with_a_zero_byte_is_refused(path: pathlib.Path) -> None:
+    for options in ({"paths": f"{path}\0.jsonl"}, {"paths": path, "cache_dir": "cache\0"}):
+        with pytest.raises(levada.InvalidArgument, match=r"the path \S+ has a zero byte"):
+            levada.Corpus(sequence=16, **options).open()
+
+
+def test_a_corpus_that_is_less_than_a_step_is_an_error(path: pathlib.Path) -> None:
+    samples = len(levada.Corpus(path, sequence=16))
+    message = f"one step takes {samples + 1} samples, but the corpus has only {samples}; lower batch or"
+    with levada.Feed(levada.Corpus(path, sequence=16), batch=samples + 1) as feed:
+        assert len(feed) == 0
+        with pytest.raises(levada.InvalidArgument, match=message):
+            next(iter(feed))
+    with levada.Feed(levada.Corpus(path, sequence=16, epochs=2), batch=samples + 1) as feed:
+        assert len(list(feed)) == 1
+    with levada.Feed(levada.Corpus(path, sequence=16), batch=samples + 1, tail="short") as feed:
+        assert len(list(feed)) == 1
+
+
 def test_a_cache_that_cannot_be_written_is_an_error_with_a_remedy(tmp_path: pathlib.Path) -> None:
     (tmp_path / "a.txt").write_text("some text " * 9)
     (tmp_path / "none").write_text("a file where a folder would be")

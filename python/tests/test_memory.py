@@ -34,6 +34,21 @@ def test_without_torch_collate_stacks_numpy_arrays() -> None:
         levada.collate([])
 
 
+def test_integers_that_no_dtype_holds_never_become_floats() -> None:
+    large, tokens = [1, 2**63], np.arange(2)
+    for made in (
+        lambda: levada.collate(large),
+        lambda: levada.collate([np.uint64(1), np.int64(1)]),
+        lambda: levada.collate_padded([large, [1]]),
+        lambda: levada.collate_padded([[2**63], [1]]),
+        lambda: levada.collate_packed([{"tokens": tokens, "ids": large}, {"tokens": tokens, "ids": [1, 2]}]),
+    ):
+        with pytest.raises(levada.InvalidArgument, match="no dtype of tensors holds"):
+            made()
+    assert levada.collate([2**63, 2**64 - 1]).dtype == np.uint64
+    assert levada.collate([1, 0.5]).tolist() == [1, 0.5]
+
+
 COUNT_COPIES = """
 from levada import _levada
 def copied_by(batches, **options):

@@ -12,7 +12,7 @@ from typing import Any
 
 from levada._levada import BalancedBy, pack_field
 from levada.base.errors import InvalidArgument
-from levada.batch.memory import begin_batch, empty
+from levada.batch.memory import as_array, begin_batch, empty
 
 Cost = str | Callable[[Any], int | tuple[int, int]]
 Size = tuple[int, int, int, int, int]
@@ -311,7 +311,7 @@ def _converted(value: Any) -> Any:
         if value.dtype.kind in _NO_NUMBERS or _is_more_than_elements(value):
             return None
         return np.asarray(value, value.dtype.newbyteorder("="))
-    return np.asarray(value) if _is_of_numbers(value) else None
+    return as_array(value) if _is_of_numbers(value) else None
 
 
 def _is_of_numbers(value: Any) -> bool:

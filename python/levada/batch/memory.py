@@ -70,6 +70,27 @@ def collate(samples: Sequence[Any]) -> Any:
     return _batch(samples, torch)
 
 
+def as_array(value: Any) -> Any:
+    """numpy.asarray() that refuses a list of integers that numpy would make floats. Raises InvalidArgument."""
+    import numpy as np
+
+    array = np.asarray(value)
+    if array.dtype.kind == "f" and isinstance(value, (list, tuple)) and all(isinstance(each, int) for each in value):
+        raise InvalidArgument(f"no dtype of tensors holds both {min(value)} and {max(value)}; give an array of another dtype")
+    return array
+
+
+def common_dtype(arrays: Sequence[Any]) -> Any:
+    """numpy.result_type() that refuses integers that numpy would make floats. Raises InvalidArgument."""
+    import numpy as np
+
+    dtype = np.result_type(*arrays)
+    if dtype.kind == "f" and all(array.dtype.kind in "iu" for array in arrays):
+        names = sorted({array.dtype.name for array in arrays})
+        raise InvalidArgument(f"no dtype of tensors holds all integers of {' and '.join(names)}; give arrays of one dtype")
+    return dtype
+
+
 def stack(samples: Sequence[Any]) -> Any:
     """collate() in the middle of a batch."""
     return _batch(samples, sys.modules.get("torch"))
@@ -138,8 +159,8 @@ def _stack_arrays(samples: Sequence[Any], torch: Any) -> Any:
     """Stacks arrays, numpy's scalars and numbers, as tensors if torch is imported."""
     import numpy as np
 
-    arrays = [np.asarray(sample) for sample in samples]
-    dtype = np.result_type(*arrays)
+    arrays = [as_array(sample) for sample in samples]
+    dtype = common_dtype(arrays)
     if dtype.kind not in "biufc" and dtype.type.__module__ == "numpy":
         raise TypeError(f"samples hold arrays of numpy's dtype {dtype}, which no tensor has")
     if torch is None:

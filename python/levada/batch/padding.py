@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from levada.base.errors import InvalidArgument
-from levada.batch.memory import empty, stack
+from levada.batch.memory import as_array, common_dtype, empty, stack
 
 __all__ = ["collate_padded"]
 
@@ -70,8 +70,8 @@ def _arrays_of(values: Sequence[Any]) -> Sequence[Any]:
 
     if not isinstance(values[0], (list, tuple)):
         return values
-    numbers = [np.asarray(value) for value in values if len(value)]
-    dtype = np.result_type(*numbers) if numbers else np.dtype(np.int64)
+    numbers = [as_array(value) for value in values if len(value)]
+    dtype = common_dtype(numbers) if numbers else np.dtype(np.int64)
     return [np.asarray(value, dtype) for value in values] if dtype.kind in "biuf" else values
 
 

@@ -132,6 +132,12 @@ def _open_corpus(options: PassOptions, corpus: Corpus, epoch: int, cursor: bytes
         if not options.is_reader and not epoch:
             return Beginning(None, first, cursor=cursor)
         opened = corpus.open()
+        samples = opened.sequences * corpus.epochs
+        if corpus.epochs and options.tail == "drop" and samples < options.samples_a_step:
+            raise InvalidArgument(
+                f"one step takes {options.samples_a_step:,} samples, but the corpus has only {samples:,}; lower batch or "
+                'sequence, raise epochs, give more data, or choose tail="short"'
+            )
         source = opened.of_epochs(epoch + corpus.epochs if corpus.epochs else 0)
         begin = epoch * opened.sequences
         first = source.resume(cursor) if cursor else begin

@@ -64,6 +64,15 @@ T option(const nb::kwargs& given, const char* name, const char* expected) {
   }
 }
 
+/// Returns a path of bytes, which are not always UTF-8. Throws InvalidArgument for one with a zero byte, which no file
+/// has.
+std::string path_of(nb::handle given) {
+  const auto bytes = nb::cast<nb::bytes>(given);
+  std::string path(static_cast<const char*>(bytes.data()), bytes.size());
+  if (path.find('\0') != path.npos) throw InvalidArgument(fmt::format("the path {} has a zero byte", printable(path)));
+  return path;
+}
+
 }  // namespace
 
 NamedCorpus corpus_of(const nb::kwargs& given) {
@@ -87,13 +96,13 @@ NamedCorpus corpus_of(const nb::kwargs& given) {
   options.skip_bad = option<bool>(given, "skip_bad", "True or False");
   options.formats = formats_of(given["formats"]);
   options.resume_weights = option<bool>(given, "resume_weights", "True or False");
-  options.cache_dir = nb::cast<nb::bytes>(given["cache_dir"]).c_str();
+  options.cache_dir = path_of(given["cache_dir"]);
   options.cache_bytes = option<std::optional<std::uint64_t>>(given, "cache_size", "a number of bytes, or None");
   options.remote = remote_files_of(given["remote"]);
   options.io.threads = option<int>(given, "io_threads", "a whole number");
   options.io.warn = warn;
-  std::vector<std::string> paths;  // names of files are bytes, not always UTF-8
-  for (const nb::handle path : given["paths"]) paths.emplace_back(nb::cast<nb::bytes>(path).c_str());
+  std::vector<std::string> paths;
+  for (const nb::handle path : given["paths"]) paths.push_back(path_of(path));
   return {std::move(paths), std::move(options)};
 }
 
