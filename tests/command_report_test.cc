@@ -4,11 +4,10 @@
 
 #include <csignal>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "command_run.h"
+#include "levada/sources/scratch_dir_testing.h"
 
 namespace levada::test {
 namespace {
@@ -28,15 +27,9 @@ std::vector<std::string> feed_arguments(const std::vector<std::string>& more) {
   return arguments;
 }
 
-std::string text_of(const std::string& path) {
-  std::ostringstream text;
-  text << std::ifstream(path, std::ios::binary).rdbuf();
-  return text.str();
-}
-
 /// What a page draws of its feed.
 Json feed_in(const std::string& page) {
-  const auto text = text_of(page);
+  const auto text = content(page);
   const std::string opening = "id=\"data\">";
   const auto begin = text.find(opening) + opening.size();
   return Json::parse(text.substr(begin, text.find("</script>", begin) - begin)).at("feed");
@@ -53,7 +46,7 @@ TEST(CommandReport, SaysTheSameWithAndWithoutIt) {
   EXPECT_EQ(outcome.err, "levada: the report is in " + page + "\n");
   auto with = Json::parse(outcome.out);
   for (std::size_t rank = 0; rank < 4; ++rank) EXPECT_EQ(with["ranks"][rank]["fields"], plain["ranks"][rank]["fields"]);
-  EXPECT_THAT(text_of(page), ::testing::StartsWith("<!DOCTYPE html>"));
+  EXPECT_THAT(content(page), ::testing::StartsWith("<!DOCTYPE html>"));
 }
 
 TEST(CommandReport, RecordsThreadsAsItDoesProcesses) {
@@ -62,7 +55,7 @@ TEST(CommandReport, RecordsThreadsAsItDoesProcesses) {
     EXPECT_EQ(run(feed_arguments({"--steps", "7", "--engine", engine, "--trace", path})).status, 0);
     int steps = 0;
     bool arrows = false, memory = false;
-    const auto trace = Json::parse(text_of(path));
+    const auto trace = Json::parse(content(path));
     for (const auto& event : trace.at("traceEvents")) {
       steps += event.at("name") == "own step" ? 1 : 0;
       arrows = arrows || event.at("ph") == "f";

@@ -11,11 +11,11 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <thread>
 
 #include "command_run.h"
 #include "levada/sources/megatron_testing.h"
+#include "levada/sources/scratch_dir_testing.h"
 
 namespace levada::test {
 namespace {
@@ -24,12 +24,6 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 using Json = nlohmann::json;
-
-std::string content(const std::string& path) {
-  std::ostringstream text;
-  text << std::ifstream(path, std::ios::binary).rdbuf();
-  return text.str();
-}
 
 Json json_of(std::vector<std::string> arguments) {
   arguments.emplace_back("--json");

@@ -7,9 +7,7 @@
 #include <cerrno>
 #include <chrono>
 #include <csignal>
-#include <fstream>
 #include <random>
-#include <sstream>
 
 #include "levada/base/fault_testing.h"
 #include "levada/sources/megatron_testing.h"
@@ -23,12 +21,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::UnorderedElementsAre;
-
-std::string content(const std::string& path) {
-  std::ostringstream text;
-  text << std::ifstream(path, std::ios::binary).rdbuf();
-  return text.str();
-}
 
 std::vector<std::string> names_in(const ScratchDir& dir) {
   std::vector<std::string> names;

@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include <functional>
-#include <sstream>
 
 #include "levada/base/fault_testing.h"
 #include "levada/base/full_disk_testing.h"

@@ -3,11 +3,9 @@
 
 #include <gtest/gtest.h>
 
-#include <fstream>
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -16,12 +14,6 @@
 #include "levada/tokens/tokenizer_testing.h"
 
 namespace levada {
-
-inline std::string content(const std::string& path) {
-  std::ostringstream out;
-  out << std::ifstream(path, std::ios::binary).rdbuf();
-  return out.str();
-}
 
 class TokenCaching : public ::testing::Test {
  protected:

@@ -7,7 +7,6 @@
 #include <cerrno>
 #include <latch>
 #include <random>
-#include <sstream>
 
 #include "levada/base/error.h"
 #include "levada/base/fault_testing.h"
