@@ -158,8 +158,10 @@ def main(folder):
     site = Site(pages)
     site.copy_pages()
     site.write_reference()
+    own = pathlib.Path(__file__).resolve().parent
+    shutil.copy(own / "iframe-worker.js", pages)
     settings = {
-        "INHERIT": str(pathlib.Path(__file__).resolve().with_name("mkdocs.yml")),
+        "INHERIT": str(own / "mkdocs.yml"),
         "docs_dir": str(pages.resolve()),
         "site_dir": str((folder / "site").resolve()),
         "nav": navigation(NAVIGATION, pages),
