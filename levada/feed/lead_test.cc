@@ -20,7 +20,7 @@ TEST(FeedLead, WaitsForNoMoreReportsOfARankThatHasClosed) {
   {
     const FeedWiring other = wire_feed(engines[1], audiences, 1);
     Reporter reporter(other);
-    EXPECT_FALSE(reporter.send(feed_protocol::Left{1, 0, {}}));
+    EXPECT_FALSE(reporter.send(feed_protocol::Left{.rank = 1}));
   }
   lead.advance();
   EXPECT_FALSE(lead.has_news()) << "that rank 1 has left is sent";

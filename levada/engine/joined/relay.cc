@@ -186,7 +186,7 @@ bool Relay::wait_for_ends(std::unique_lock<std::mutex>& lock) {
   while (!forwards_.empty()) {
     if (deadline.expired()) return false;
     if (reminder.next(deadline).expired()) {
-      const auto text = forwards_.front()->explain(Clock::now() - begin);
+      auto text = forwards_.front()->explain(Clock::now() - begin);
       if (std::exchange(has_asked, !has_asked)) reminder.write_if_due([&] { return text; });
     }
     lock.unlock();

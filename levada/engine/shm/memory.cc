@@ -12,7 +12,6 @@
 
 namespace levada::shm {
 namespace {
-constexpr std::size_t page = 4096;
 constexpr unsigned noexec_seal = 8;  // MFD_NOEXEC_SEAL of Linux 6.3, without which vm.memfd_noexec=2 refuses the file
 
 int create_memory_file(const char* label) {
