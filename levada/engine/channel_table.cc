@@ -12,11 +12,6 @@ namespace {
 
 constexpr auto another_ranks_channel = "it sends on a channel of another rank";
 
-/// Whether it ends one group, or all, and not one rank.
-bool is_abort(const Ending& ending) {
-  return ending.kind != ErrorKind::peer_lost && ending.kind != ErrorKind::corrupt_message;
-}
-
 [[noreturn]] void refuse(const std::string& what) {
   throw CorruptMessage(0, what);
 }

@@ -24,6 +24,11 @@ struct Ending {
   std::string detail;                  ///< Cause::detail
 };
 
+/// Whether it ends one group, or all, and not one rank.
+inline bool is_abort(const Ending& ending) {
+  return ending.kind != ErrorKind::peer_lost && ending.kind != ErrorKind::corrupt_message;
+}
+
 /// The longest detail that crosses between ranks.
 inline constexpr std::size_t max_detail_bytes = 200;
 

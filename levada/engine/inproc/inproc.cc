@@ -173,7 +173,9 @@ class InprocEndpoint final : public Endpoint {
       } else if (const auto* const notice = std::get_if<Notice>(&content)) {
         table_.apply(from, *notice);
       } else {
-        table_.end(std::get<Ending>(std::move(content)));
+        auto& ending = std::get<Ending>(content);
+        pass_on(ending);
+        table_.end(std::move(ending));
       }
     }
   }
@@ -213,6 +215,12 @@ class InprocEndpoint final : public Endpoint {
   }
 
  private:
+  /// The first abort of a group, before anything that this rank does because of it: letters of this rank may reach the
+  /// others before those of the one that aborted, and they would take its leaving for the cause.
+  void pass_on(const Ending& ending) {
+    const Group* const group = table_.group(ending.group);
+    if (group != nullptr && is_abort(ending) && !table_.is_aborted(ending.group)) carry(*group, ending);
+  }
   static Traits traits_of(const Options& options) {
     Traits traits{.heartbeat = options.heartbeat};
     traits.channels.make_state = []() -> std::shared_ptr<ChannelState> {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <future>
+#include <thread>
 
 #include "levada/base/error.h"
 #include "levada/engine/collect.h"
@@ -45,6 +46,28 @@ TEST(InprocLose, StaysTheCauseAfterAnAbort) {
   inproc::lose(*engines[1]);
   engines[2]->abort("a peer was lost");
   EXPECT_EQ(conformance::lost_rank([&] { engines[0]->status(0); }), 1);
+}
+
+TEST(InprocAbort, IsTheCauseAlsoWhereRanksLeaveBecauseOfIt) {
+  constexpr int ranks = 6;
+  for (int trial = 0; trial < 200; ++trial) {
+    auto engines = inproc::make_group(ranks, {.heartbeat = Duration::max()});
+    const auto receiving = engines[ranks - 1]->open(1, {ranks - 1}, 1);
+    std::vector<std::jthread> others;
+    for (int rank = 1; rank + 1 < ranks; ++rank) {
+      others.emplace_back([engine = std::exchange(engines[static_cast<std::size_t>(rank)], nullptr)]() mutable {
+        EXPECT_THROW(engine->wait({}, limit()), EngineError);
+        engine.reset();
+      });
+    }
+    std::jthread aborting([&] { engines[0]->abort("the dam broke"); });
+    try {
+      static_cast<void>(receive(*engines[ranks - 1], *receiving, limit(), "test"));
+      FAIL() << "an end, or a message";
+    } catch (const EngineError& error) {
+      ASSERT_STREQ(error.what(), "rank 0 aborted: the dam broke");
+    }
+  }
 }
 
 TEST(InprocMemory, EndsAWaitForItWhenALeaseEnds) {
