@@ -139,7 +139,7 @@ class Rendezvous {
       for (auto index = readable.rbegin(); index != readable.rend(); ++index) {
         if (*index > size()) receive(*index);
         else if (*index == size()) accept();
-        else throw_lost(static_cast<int>(*index));
+        else throw_end(*index);
       }
     }
     sockets_.resize(size());
@@ -212,11 +212,12 @@ class Rendezvous {
     }
   }
 
-  /// A rank sends nothing between its hello and its end here.
-  [[noreturn]] void throw_lost(int rank) const {
-    throw PeerLost(
-        rank, fmt::format("rank {} (process {}) ended while the ranks were meeting; its own output may say why", rank,
-                          hellos_[static_cast<std::size_t>(rank)].process));
+  /// Throws why a rank that has come does not stay: it sends nothing else here.
+  [[noreturn]] void throw_end(std::size_t rank) const {
+    if (const auto frame = receive_frame(sockets_[rank])) open_frame(frame->bytes);  // throws what it has sent
+    throw PeerLost(static_cast<int>(rank),
+                   fmt::format("rank {} (process {}) ended while the ranks were meeting; its own output may say why",
+                               rank, hellos_[rank].process));
   }
 
   void admit(const Hello& hello, UniqueFd link) {
