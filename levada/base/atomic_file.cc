@@ -89,6 +89,12 @@ void note_created(std::size_t slot) {
   if (slot < partial_names.size()) partial_names[slot].state = PartialName::set;
 }
 
+/// Whether no process writes to it. For a signal handler that ends the process, which closes the file.
+bool is_unlocked(const char* partial) {
+  const int fd = ::open(partial, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+  return fd >= 0 && ::flock(fd, LOCK_EX | LOCK_NB) == 0;
+}
+
 void forget_partial(std::size_t slot) {
   if (slot < partial_names.size()) partial_names[slot].state = PartialName::free;
 }
@@ -104,7 +110,10 @@ void AtomicFile::remove_partial_files() noexcept {
          ++i) {
       ::nanosleep(&moment, nullptr);
     }
-    if (name.state == PartialName::creating || name.state == PartialName::set) ::unlink(name.path.data());
+    // The file of that name may be another process's until it is `set`.
+    const auto* const path = name.path.data();
+    const int state = name.state;
+    if (state == PartialName::set || (state == PartialName::creating && is_unlocked(path))) ::unlink(path);
   }
 }
 

@@ -1,7 +1,10 @@
 #include "levada/base/atomic_file.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 
 #include <cerrno>
@@ -164,6 +167,28 @@ TEST_F(AtomicFileTest, RemovesWhatDeadProcessesLeftAndNothingElse) {
   AtomicFile::remove_abandoned(path().substr(0, path().size() - 6), is_index);
   EXPECT_THAT(names(), UnorderedElementsAre("state.index", ".dead.bin.partial", ".state2.index.partial"));
   AtomicFile::remove_abandoned(path() + "/none", is_index);
+}
+
+TEST_F(AtomicFileTest, ThatAnotherProcessWritesIsLeftByASignalHandler) {
+  const auto partial = path().substr(0, path().size() - 5) + ".state.partial";
+  const UniqueFd held(::open(partial.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  ASSERT_EQ(::flock(held.get(), LOCK_EX), 0);
+  const auto child = ::fork();
+  if (child == 0) {
+    struct sigaction action {};
+    action.sa_handler = [](int) {
+      AtomicFile::remove_partial_files();
+      ::_exit(3);
+    };
+    ::sigaction(SIGALRM, &action, nullptr);
+    constexpr itimerval soon{.it_interval = {}, .it_value = {.tv_sec = 0, .tv_usec = 20'000}};
+    ::setitimer(ITIMER_REAL, &soon, nullptr);
+    while (true) fault_of([&] { AtomicFile{path()}; });  // most of this is before it is refused
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 3) << status;
+  EXPECT_THAT(names(), ElementsAre(".state.partial"));
 }
 
 TEST_F(AtomicFileTest, IsRemovedByASignalHandlerThatEndsTheProcess) {
