@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -289,6 +290,28 @@ TEST(CommandUsage, ReplacesNoDeviceNoPipeAndNothingThatIsRead) {
   }
   expect_feed_refusal({"--report", scratch() + "/./x2", "--save-state", scratch() + "/x2"}, 2,
                       "--report and --save-state both name");
+  expect_feed_refusal({"--mesh", "dp=2", "--metrics", scratch() + "/q.html", "--report", scratch() + "/q.rank1.html"},
+                      2, "--report and --metrics both name " + scratch() + "/q.rank1.html");
+}
+
+TEST(CommandUsage, ReplacesNothingThatIsReadUnderAnotherName) {
+  const auto data = make_corpus("m.rank1.jsonl", 50), mix = scratch() + "/m.json", state = scratch() + "/m.state";
+  std::ofstream(mix) << R"({"sources": [{"path": "m.rank1.jsonl", "weight": 1}]})";
+  const auto refusal = [](const std::string& path, std::vector<std::string> options) {
+    options.insert(options.begin(), {"feed", path, "--seq", "8", "--batch", "1", "--steps", "2"});
+    const auto outcome = run(options);
+    EXPECT_EQ(outcome.status, 2) << outcome.out;
+    return outcome.err;
+  };
+  EXPECT_THAT(refusal("file://" + data, {"--report", data}), HasSubstr("is a file that is read"));
+  EXPECT_THAT(refusal(mix, {"--report", data}), HasSubstr("is a file that is read"));
+  EXPECT_THAT(refusal(data, {"--mesh", "dp=2", "--metrics", scratch() + "/m.jsonl"}),
+              HasSubstr("is a file that is read"));
+  ASSERT_EQ(run({"feed", data, "--seq", "8", "--batch", "1", "--steps", "2", "--save-state", state}).status, 0);
+  EXPECT_THAT(refusal(data, {"--load-state", state, "--trace", state}), HasSubstr("is a file that is read"));
+  const auto continued =
+      run({"feed", data, "--seq", "8", "--batch", "1", "--steps", "2", "--load-state", state, "--save-state", state});
+  EXPECT_EQ(continued.status, 0) << continued.err;
 }
 
 }  // namespace

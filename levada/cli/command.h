@@ -87,6 +87,7 @@ void print(std::string_view text);
 struct OutputFile {
   std::string_view option;
   std::string path;
+  std::string may_replace = {};  ///< that input
 };
 /// Throws InvalidArgument, naming the option, where a file cannot be written, is there and not a regular file (a
 /// device, a pipe), or is the same as another one or as one of `inputs`, which is called only where a file is there.

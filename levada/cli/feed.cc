@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <iterator>
 #include <optional>
+#include <span>
 
 #include "levada/base/error.h"
 #include "levada/cli/command.h"
@@ -12,6 +13,7 @@
 #include "levada/cli/file_list.h"
 #include "levada/cli/metrics_exporter.h"
 #include "levada/cli/state.h"
+#include "levada/corpus/mix_file.h"
 #include "levada/corpus/paths.h"
 #include "levada/engine/inproc/inproc.h"
 #include "levada/launch/launch.h"
@@ -41,29 +43,49 @@ void check_state(const FeedArguments& arguments) {
   }
 }
 
-/// The files of this machine that are read, as far as arguments name them. A state may be replaced by a later one.
-std::vector<std::string> files_read(const FeedArguments& arguments) {
-  std::vector<std::string> local = arguments.paths;
-  std::erase_if(local, is_url);
-  auto files = local.empty() ? local : expand_paths(local, arguments.extensions.formats);
+/// Paths of a corpus that are files of this machine; of a pair each by its name.
+std::vector<std::string> local_files(std::vector<std::string> paths, std::span<const TextFormat> formats) {
+  std::erase_if(paths, [](const std::string& path) { return is_url(path) && !path.starts_with("file://"); });
+  auto files = paths.empty() ? paths : expand_paths(paths, formats);
   for (std::size_t i = files.size(); i-- > 0;) {
     const auto path = files[i];
     const bool is_of_pair = path.ends_with(".bin") || path.ends_with(".idx");
     const auto prefix = is_of_pair ? path.substr(0, path.size() - 4) : path;
     for (const auto* end : {".bin", ".idx"}) files.push_back(prefix + end);
   }
-  files.insert(files.end(), {arguments.files_from, arguments.text.tokenizer, arguments.chat_template});
+  return files;
+}
+
+/// The files of this machine that are read, as far as arguments and mixes name them.
+std::vector<std::string> files_read(const FeedArguments& arguments) {
+  const auto& formats = arguments.extensions.formats;
+  auto files = local_files(arguments.paths, formats);
+  for (const auto& path : arguments.paths) {
+    if (!is_mix_file(path) || is_url(path)) continue;
+    for (const auto& source : read_mix_file(path).sources) {
+      const auto more = local_files(source.paths, formats);
+      files.insert(files.end(), more.begin(), more.end());
+    }
+  }
+  files.insert(files.end(), {arguments.files_from, arguments.text.tokenizer, arguments.chat_template,
+                             arguments.job.layout, arguments.load_state});
   return files;
 }
 
 /// Only in one process: another would find the file being written.
-void check_files(const FeedArguments& arguments, int ranks) {
+void check_files(const FeedArguments& arguments, const Job& job) {
   auto outputs = outputs_of(arguments.history);
-  if (!arguments.save_state.empty()) outputs.push_back({"--save-state", arguments.save_state});
+  if (!arguments.save_state.empty()) {
+    outputs.push_back({.option = "--save-state", .path = arguments.save_state, .may_replace = arguments.load_state});
+  }
   if (!arguments.metrics.empty()) {
     const auto target = MetricsTarget::parse(arguments.metrics);
+    const auto ranks = job.mesh.size();
     check(target, ranks);
-    if (!target.port) outputs.push_back({"--metrics", target.path});
+    for (int rank = 0; !target.port && rank < ranks; ++rank) {
+      const auto own = target.of({.name = {}, .rank = rank, .size = ranks, .host_of = job.one_host()});
+      outputs.push_back({.option = "--metrics", .path = own.path});
+    }
   }
   check_outputs(outputs, [&] { return files_read(arguments); });
 }
@@ -158,7 +180,7 @@ int run_feed(FeedArguments arguments, const Invocation& invocation) {
   read_lists(arguments, place.has_value());
   const auto job = parse_job(arguments.job, place ? std::optional(place->size) : std::nullopt);
   check_depth(arguments, job);
-  if (!place || place->rank == 0) check_files(arguments, job.mesh.size());
+  if (!place || place->rank == 0) check_files(arguments, job);
   if (place) return feed_as_rank(arguments, job);
   if (job.mesh.size() > max_local_ranks) {
     throw InvalidArgument(

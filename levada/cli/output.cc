@@ -1,11 +1,12 @@
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <unordered_map>
 
 #include "levada/base/atomic_file.h"
 #include "levada/base/error.h"
@@ -48,31 +49,34 @@ void check_writable(const OutputFile& output) {
   }
 }
 
-bool is_same(const std::string& a, const std::string& b) {
+/// What all names of one file have in common, whether it is there or not.
+std::string identity_of(const std::string& path) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) == 0) return fmt::format("{}:{}", status.st_dev, status.st_ino);
   std::error_code error;
-  if (fs::equivalent(a, b, error)) return true;
-  const auto path_of = [&](const std::string& path) { return fs::weakly_canonical(fs::absolute(path, error), error); };
-  return path_of(a) == path_of(b);
+  return fs::weakly_canonical(fs::absolute(path, error), error).string();
 }
 
 }  // namespace
 
 void check_outputs(const std::vector<OutputFile>& outputs, const std::function<std::vector<std::string>()>& inputs) {
-  for (auto output = outputs.begin(); output != outputs.end(); ++output) {
-    check_writable(*output);
-    const auto twin =
-        std::find_if(outputs.begin(), output, [&](const auto& other) { return is_same(other.path, output->path); });
-    if (twin == output) continue;
-    throw InvalidArgument(fmt::format("{} and {} both name {}", twin->option, output->option, output->path));
-  }
-  std::error_code error;
-  const auto is_there = [&](const OutputFile& output) { return fs::exists(output.path, error); };
-  if (std::none_of(outputs.begin(), outputs.end(), is_there)) return;
-  for (const auto& input : inputs()) {
-    for (const auto& output : outputs) {
-      if (!fs::equivalent(input, output.path, error)) continue;
-      throw InvalidArgument(fmt::format("{} {} is a file that is read; name another one", output.option, output.path));
+  std::unordered_map<std::string, const OutputFile*> by_identity;
+  bool is_one_there = false;
+  for (const auto& output : outputs) {
+    check_writable(output);
+    const auto [twin, is_new] = by_identity.emplace(identity_of(output.path), &output);
+    if (!is_new) {
+      throw InvalidArgument(fmt::format("{} and {} both name {}", twin->second->option, output.option, output.path));
     }
+    std::error_code error;
+    is_one_there = is_one_there || fs::exists(output.path, error);
+  }
+  if (!is_one_there) return;
+  for (const auto& input : inputs()) {
+    const auto found = by_identity.find(identity_of(input));
+    if (found == by_identity.end() || found->second->may_replace == input) continue;
+    throw InvalidArgument(
+        fmt::format("{} {} is a file that is read; name another one", found->second->option, found->second->path));
   }
 }
 
