@@ -50,8 +50,9 @@ _CONNECT = 30.0
 """Seconds that a connection between ranks that have arrived may take."""
 
 
-_MAX_SILENCE = 3 * 32767
-"""Linux takes at most 32,767 s for each of the keepalive times, of which a silence is three."""
+_MAX_SILENCE = 3 * 32767 - 2
+"""Linux takes at most 32,767 s for each of the three keepalive times that make up a silence; the first takes what a division
+leaves."""
 
 
 class _Watched(NamedTuple):
