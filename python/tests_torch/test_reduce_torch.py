@@ -371,17 +371,18 @@ def test_an_input_that_finds_no_memory_on_a_device_is_not_enqueued_and_may_be_tr
     assert told == {"failures": 3, "results": ["torch.float32"] * 2 + ["torch.float64"], "pending": 0}
 
 
-def test_an_interrupted_reduction_on_a_device_ends_the_later_ones(tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize("step", ["device, '_agree'", "device.DeviceReduce, '_launch'"])
+def test_an_interrupted_reduction_on_a_device_ends_the_later_ones(tmp_path: pathlib.Path, step: str) -> None:
     ((told,),) = process_groups.succeed(
         tmp_path,
         1,
-        """
+        f"""
         import levada.reduce.device as device
         from unittest import mock
         reduce = device.DeviceReduce(4096, 2, 30.0)
         handle = reduce.reduce_scatter(dist.group.WORLD, torch.ones(2), "sum", None)
         errors = []
-        with mock.patch.object(device, "_agree", side_effect=KeyboardInterrupt):
+        with mock.patch.object({step}, side_effect=KeyboardInterrupt):
             try: reduce.flush()
             except KeyboardInterrupt: errors.append("KeyboardInterrupt")
         for call in (reduce.flush, handle.wait):

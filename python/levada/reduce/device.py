@@ -188,8 +188,9 @@ class DeviceReduce:
         """Launches a bucket, and those that were opened before, and runs its group's callbacks up to its own."""
         with self._caller:
             if bucket.is_open():
-                for number in self._bucketing.flush_through(bucket.key.number):
-                    self._launch(number)
+                with self._breaking():  # also where an interrupt comes between two launches: all are closed
+                    for number in self._bucketing.flush_through(bucket.key.number):
+                        self._launch(number)
             while bucket in self._launched:
                 self._retire(next(each for each in self._launched if each.key.own is bucket.key.own))
             self._run_due_callbacks()
@@ -199,8 +200,9 @@ class DeviceReduce:
         with self._caller:
             self._raise_broken()
             while self._open or self._launched or (self._due and not self._running):
-                for number in self._bucketing.flush():
-                    self._launch(number)
+                with self._breaking():
+                    for number in self._bucketing.flush():
+                        self._launch(number)
                 while self._launched:
                     self._retire(self._launched[0])
                 self._run_due_callbacks()
