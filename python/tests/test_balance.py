@@ -594,12 +594,13 @@ def test_long_samples_wait_and_come_once_also_behind_a_state(tmp_path: pathlib.P
 
 def test_nothing_is_left_after_a_state_behind_a_short_last_step() -> None:
     samples = [{"tokens": np.arange(3)}] * 10
-    feed = levada.Feed(samples, balance="tokens", batch=4, tail="short")
-    assert len(feed) == len(list(feed)) == 3
-    for batch in (4, 3, 1):
-        resumed = levada.Feed(samples, balance="tokens", batch=batch, tail="short")
-        resumed.load_state_dict(feed.state_dict())
-        assert list(resumed) == []
+    for source in (lambda: samples, lambda: levada.Pipeline(samples).run(0, alone=True)):
+        feed = levada.Feed(source(), balance="tokens", batch=4, tail="short")
+        assert len(feed) == len(list(feed)) == 3
+        for batch in (4, 3, 1):
+            resumed = levada.Feed(source(), balance="tokens", batch=batch, tail="short")
+            resumed.load_state_dict(feed.state_dict())
+            assert list(resumed) == []
 
 
 def test_samples_that_wait_at_the_end_of_an_epoch_do_not_come_in_the_next(tmp_path: pathlib.Path) -> None:

@@ -220,3 +220,31 @@ def test_a_state_from_before_the_first_step_names_its_data_and_its_place_in_them
         resumed = feed(other)
         resumed.load_state_dict(state)
         list(resumed)
+    whole = feed(path)
+    assert len(list(whole)) == steps
+    skipping = feed(path, skip=1)
+    skipping.load_state_dict(whole.state_dict())
+    assert list(skipping) == []
+    resumed = feed(path)
+    resumed.load_state_dict(skipping.state_dict())
+    resumed.set_epoch(1)
+    assert len(list(resumed)) == steps
+
+
+def test_a_state_from_before_the_first_step_of_a_pipeline_is_of_its_epoch() -> None:
+    def feed() -> levada.Feed:
+        return levada.Feed(levada.Pipeline(range(50)).shuffle(50).run(0, seed=3, alone=True))
+
+    first = feed()
+    start, epochs, states = first.state_dict(), [], []
+    for _ in range(2):
+        items = iter(first)
+        states.append(first.state_dict())
+        epochs.append(list(items))
+    assert epochs[0] != epochs[1]
+    for epoch in (0, 1):
+        resumed = feed()
+        resumed.load_state_dict(states[epoch])
+        assert [list(resumed), list(resumed)][: 2 - epoch] == epochs[epoch:]
+    first.load_state_dict(start)
+    assert list(first) == epochs[0]

@@ -189,6 +189,28 @@ class Fickle:
         self.begin = state["next"]
 
 
+class Dated(Fickle):
+    """A source whose items and state depend on the epoch."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        for item in super().__iter__():
+            yield self.epoch * 100 + item
+
+    def state_dict(self) -> Any:
+        return {**super().state_dict(), "epoch": self.epoch}
+
+    def load_state_dict(self, state: Any) -> None:
+        super().load_state_dict(state)
+        self.epoch = state["epoch"]
+
+
 def epochs_of(pipeline: Pipeline[Any], workers: int, epochs: list[int]) -> list[list[Any]]:
     """The items of each epoch, every second of which is begun twice."""
     found = []
@@ -217,6 +239,27 @@ def test_every_pass_of_a_source_with_a_state_begins_at_its_beginning(workers: in
     mixed = [item for pair in zip(more, range(100, 140), strict=True) for item in pair]
     assert epochs_of(cycle, workers, epochs) == [[*mixed, 10]] * 3
     assert epochs_of(Pipeline(NewestEpoch(30)).dispatch(), workers, epochs) == [whole] * 3
+    dated = [list(range(epoch * 100, epoch * 100 + 30)) for epoch in epochs]
+    assert epochs_of(Pipeline(Dated()).dispatch(), workers, epochs) == dated
+
+
+def test_a_state_that_is_loaded_where_it_was_saved_goes_on_in_its_epoch() -> None:
+    with Pipeline(Dated()).run(0) as run:
+        list(run)
+        items = iter(run)
+        assert [next(items) for _ in range(3)] == [100, 101, 102]
+        state = run.state_dict()
+        assert list(items) == list(range(103, 130)) and list(run) == list(range(200, 230))
+        run.load_state_dict(state)
+        assert list(run) == list(range(103, 130))
+
+
+def test_a_state_of_too_many_values_is_not_kept() -> None:
+    with (
+        Pipeline(Fickle([0] * 300_000)).shuffle(5).run(0, seed=1) as run,
+        pytest.warns(RuntimeWarning, match="cannot be kept, so that going on reads again .* more than 262144 values"),
+    ):
+        assert sorted(run) == list(range(30))
 
 
 @pytest.mark.parametrize("epoch", [0, 1])

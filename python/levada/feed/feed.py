@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from levada._levada import CorpusSource, Layout, Mesh, Metric, Pass, Replicate, Shard, Stages, Zigzag
+from levada._levada import CorpusSource, Layout, Mesh, Metric, Pass, Replicate, Shard, Stages, Zigzag, corpus_position
 from levada.base.callers import OneCaller
 from levada.base.checks import check_seconds
 from levada.base.errors import Error, InvalidArgument
@@ -330,16 +330,16 @@ class Feed:
                 self._last.begin.stop()  # which a thread that has left a loop may not have come to yet
             options = self._options()
             at = self._next._replace(samples=self._next.samples + self.skip * self._counted_a_step)
+            if isinstance(self.source, Run) and not at.cursor:  # it counts its epochs itself
+                at = at._replace(epoch=self.source.next_epoch)
             begin = self._begin(options)
             begin.first_sample += self.skip * self._samples_a_step
+            began = self._began(at, begin)
             self._passes += 1
             name = f"pass {self._passes} of feed {self._number}"
             started = FeedPass(options, begin, name, self._send, is_ahead=self.prefetch_to_device)
             # A weak reference: a loop that is left drops its iterator, which notifies the other ranks.
             self._running = weakref.ref(started)
-            began = at._replace(cursor=at.cursor or begin.cursor)
-            if not began.cursor and isinstance(begin.source, CorpusSource):  # names the data, as the states of later steps do
-                began = began._replace(cursor=begin.source.cursor(begin.first_sample), samples=0)
             self._last = _Last(started.core, began, begin)
             self._next, self.skip = self._next._replace(cursor=b"", samples=0), 0
             return started
@@ -387,8 +387,8 @@ class Feed:
         if not 0 <= epoch < 2**62:
             raise InvalidArgument(f"epoch must be from 0 to 2**62 - 1, got {epoch}")
         with self._beginning:
-            if epoch != self.epoch and not (self._is_corpus and self._next.cursor):
-                self._next = self._next._replace(cursor=b"", samples=0)
+            if epoch != self.epoch:
+                self._next = self._next._replace(cursor=self._next.cursor if self._is_corpus else b"", samples=0)
             self._next = self._next._replace(epoch=epoch)
             tell_epoch(self.source, epoch)
 
@@ -527,9 +527,18 @@ class Feed:
         position = read_state(state, self._next.source)
         with self._beginning:
             self.close()
-            if self.epoch != position.epoch:
+            counts_epochs = isinstance(self.source, Run)  # itself: it may be in another one than was set
+            if self.epoch != position.epoch or (counts_epochs and not position.cursor):
                 self.set_epoch(position.epoch)
             self._next, self._last, self._resumed = position, None, position.cursor
+
+    def _began(self, at: FeedState, begin: Beginning) -> FeedState:
+        """Returns the state of a pass before its first step. It names the data of a corpus, as those of later steps do."""
+        if isinstance(begin.source, CorpusSource):
+            waiting = corpus_position(begin.cursor)[1] if begin.cursor else 0
+            if not begin.cursor or (at.samples > 0 and not waiting):
+                return at._replace(cursor=begin.source.cursor(begin.first_sample), samples=0)
+        return at._replace(cursor=at.cursor or begin.cursor)
 
     def _begin(self, options: PassOptions) -> Beginning:
         """Returns the source of the next pass, at the cursor where that begins."""

@@ -146,7 +146,9 @@ class Maker:
             return False
         elif taken:
             assert self._samples is not None
-            self._handoff.report_sizes(self._samples.take(self._iterator, taken), self._state())
+            sizes = self._samples.take(self._iterator, taken)
+            # Behind its end, a loader's state may be that of the beginning.
+            self._handoff.report_sizes(sizes, self._state() if len(sizes) == taken else None)
             return True
         else:
             item = next(self._iterator, _NOTHING)

@@ -159,6 +159,11 @@ class Run(Generic[T]):
         return self._epoch if self._begun is None or self._is_over else self._begun
 
     @property
+    def next_epoch(self) -> int:
+        """The epoch of the next pass."""
+        return self._epoch
+
+    @property
     def is_started(self) -> bool:
         """Whether its processes have started."""
         return self._consumer is not None

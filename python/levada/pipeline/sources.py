@@ -97,6 +97,8 @@ class SourceOpener:
                 source.load_state_dict(state)
             elif start is not None:
                 source.load_state_dict(start[0])
+                if tell is not None:
+                    tell(context.epoch)  # that state may hold another one
         return iter(source() if is_factory(source) else source), state_dict, 0 if state is None else given
 
     def _start_of(self, number: list[int], state_dict: Callable[[], Any]) -> tuple[Any] | None:
