@@ -119,8 +119,7 @@ class ToTree {
   /// Throws InvalidArgument beyond max_tree_nodes: containers that hold the same ones make exponentially many.
   Tree node(nb::handle value, const Path& path, char& mark) {
     if (++nodes_ > max_tree_nodes) {
-      throw InvalidArgument(
-          fmt::format("a batch has more than {} nodes; join its leaves into tensors", max_tree_nodes));
+      throw InvalidArgument(fmt::format("more than {} values in all; join them into tensors", max_tree_nodes));
     }
     if (!allow_pickle_) return part(value, path, mark);
     const int depth = depth_;

@@ -156,7 +156,7 @@ class PythonIterator : public pipeline::Iterator {
         warn_of(escaped_str(error.value()));
       } catch (const nb::builtin_exception& error) {
         warn_of(error.what());
-      } catch (const Unsupported& error) {
+      } catch (const Error& error) {
         warn_of(error.what());
       }
       state_dict_ = nb::none();
@@ -166,8 +166,7 @@ class PythonIterator : public pipeline::Iterator {
   static void warn_of(const std::string& why) {
     const auto text = fmt::format(
         "what a source's state_dict() returns cannot be kept, so that going on reads again what was given before; "
-        "return "
-        "plain values, or call run(allow_pickle=True): {}",
+        "return a few plain values and arrays, or call run(allow_pickle=True): {}",
         why);
     if (PyErr_WarnEx(PyExc_RuntimeWarning, text.c_str(), 1) != 0) throw nb::python_error();
   }
