@@ -41,6 +41,7 @@ def test_integers_that_no_dtype_holds_never_become_floats() -> None:
         lambda: levada.collate([np.uint64(1), np.int64(1)]),
         lambda: levada.collate_padded([large, [1]]),
         lambda: levada.collate_padded([[2**63], [1]]),
+        lambda: levada.collate_padded([{"x": [[-1, 2**63]]}]),
         lambda: levada.collate_packed([{"tokens": tokens, "ids": large}, {"tokens": tokens, "ids": [1, 2]}]),
     ):
         with pytest.raises(levada.InvalidArgument, match="no dtype of tensors holds"):

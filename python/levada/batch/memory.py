@@ -71,13 +71,19 @@ def collate(samples: Sequence[Any]) -> Any:
 
 
 def as_array(value: Any) -> Any:
-    """numpy.asarray() that refuses a list of integers that numpy would make floats. Raises InvalidArgument."""
+    """numpy.asarray() that refuses lists of integers that numpy would make floats. Raises InvalidArgument."""
     import numpy as np
 
     array = np.asarray(value)
-    if array.dtype.kind == "f" and isinstance(value, (list, tuple)) and all(isinstance(each, int) for each in value):
-        raise InvalidArgument(f"no dtype of tensors holds both {min(value)} and {max(value)}; give an array of another dtype")
+    if array.dtype.kind == "f" and array.size and isinstance(value, (list, tuple)) and _are_integers(value):
+        raise InvalidArgument(
+            "no dtype of tensors holds all integers of a list, some from 2**63 on and some less; give an array of one dtype"
+        )
     return array
+
+
+def _are_integers(values: Sequence[Any]) -> bool:
+    return all(_are_integers(each) if isinstance(each, (list, tuple)) else isinstance(each, int) for each in values)
 
 
 def common_dtype(arrays: Sequence[Any]) -> Any:
