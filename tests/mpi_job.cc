@@ -1,9 +1,10 @@
 // mpi_job CASE [ENGINE [CONTAINS]]: what tests/test_mpi_hosts.py has mpirun start, on one host or several.
 #include <fmt/format.h>
 
+#include <bit>
 #include <csignal>
+#include <cstdint>
 #include <cstdio>
-#include <cstring>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -134,7 +135,8 @@ void check_sums(const std::shared_ptr<Engine>& engine) {
           rank + 1 == size || hosts[static_cast<std::size_t>(rank) + 1] != hosts[static_cast<std::size_t>(rank)];
       if (is_last) sum += std::exchange(of_host, 0.0F);
     }
-    expect(std::memcmp(&sum, &sums[i], sizeof sum) == 0, "a sum differs from that of the hosts' sums");
+    expect(std::bit_cast<std::uint32_t>(sum) == std::bit_cast<std::uint32_t>(sums[i]),
+           "a sum differs from that of the hosts' sums");
   }
   levada::agree(*engine, {}, limit(), "test");
 }

@@ -109,7 +109,7 @@ TEST(BucketerMemory, IsCopiedWhereInputsAreEnqueuedInAnotherOrder) {
   std::vector<int> backwards = ascending(pieces.size());
   std::ranges::reverse(backwards);
   std::vector<int> shifted = ascending(pieces.size());
-  std::ranges::rotate(shifted, shifted.begin() + 20);
+  std::rotate(shifted.begin(), shifted.begin() + 20, shifted.end());
   for (const auto& order : {backwards, shifted}) {
     inproc::run_ranks(2, [&](const Handle& engine) { EXPECT_GT(copied(engine, 1 << 20, pieces, order), 0U); });
   }

@@ -70,15 +70,17 @@ Block Reducer::allocate_inputs(std::size_t bytes, std::string_view what) {
 
 std::shared_ptr<const Future> Reducer::launch(CollectiveSpec spec, std::vector<BucketMessage> messages, bool awaited) {
   Task task{std::move(spec), std::move(messages), std::make_shared<Future>()};
-  const std::shared_ptr<const Future> future = task.future;
-  {
-    const std::lock_guard lock(mutex_);
-    awaited = awaited && tasks_.empty() && !busy_;
-    if (awaited) busy_ = true;
-    else tasks_.push_back(std::move(task));
+  std::shared_ptr<const Future> future = task.future;
+  std::unique_lock lock(mutex_);
+  if (awaited && tasks_.empty() && !busy_) {
+    busy_ = true;
+    lock.unlock();
+    execute(std::move(task), &caller_poll_);
+  } else {
+    tasks_.push_back(std::move(task));
+    lock.unlock();
+    launched_.notify_all();
   }
-  if (awaited) execute(std::move(task), &caller_poll_);
-  else launched_.notify_all();
   return future;
 }
 

@@ -88,9 +88,9 @@ class RemoteFile final : public File {
   std::function<void(std::uint64_t)> before_read_;
 };
 
-constexpr BlockCacheOptions small{
+const BlockCacheOptions small{
     .max_bytes = 1024, .ahead_bytes = 512, .block_bytes = 16, .fetch_bytes = 64, .fetches = 3};
-constexpr BlockCacheOptions without_threads{.max_bytes = 1024, .block_bytes = 16, .fetches = 0};
+const BlockCacheOptions without_threads{.max_bytes = 1024, .block_bytes = 16, .fetches = 0};
 
 struct Cached {
   explicit Cached(const BlockCacheOptions& options, std::size_t size = 10'000,

@@ -238,8 +238,9 @@ TEST(TextReader, SaysThatThereAreNoDocuments) {
 }
 
 TEST(TextReader, NoticesAFileThatGrowsMeanwhile) {
-  for (const auto& [path, content] : {std::pair<std::string, std::string>{"c.jsonl", "{\"text\":\"a\"}\n"},
-                                      {"c.jsonl.gz", gzip("{\"text\":\"a\"}\n")}}) {
+  const std::string text = "{\"text\":\"a\"}\n";
+  for (const std::string path : {"c.jsonl", "c.jsonl.gz"}) {
+    const auto content = path.ends_with(".gz") ? gzip(text) : text;
     const auto file = std::make_shared<MemoryFile>(path, content);
     file->before_read = [&](std::uint64_t) { file->now.size = content.size() + 10; };
     EXPECT_THAT(fault_of([&] { read_all(file); }),

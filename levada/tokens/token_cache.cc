@@ -44,9 +44,13 @@ constexpr std::size_t texts_per_lookup = 512;
 void add_file(const std::string& path, Digest& digest) {
   const auto file = open_file(path);
   std::vector<char> piece(std::size_t{256} << 10);
-  for (std::uint64_t at = 0; const auto got = file->read(at, piece); at += got) {
+  std::size_t got = 0;
+  std::uint64_t at = 0;
+  do {
+    got = file->read(at, piece);
     digest.update(std::string_view(piece.data(), got));
-  }
+    at += got;
+  } while (got > 0);
 }
 
 std::string real_path(const std::string& path) {

@@ -148,7 +148,7 @@ TEST_F(TokenCaching, NoticesATextThatChangesWhileItIsTokenized) {
     dir_.write("c.txt", "before");
     const auto changing = std::make_shared<HookedTokenizer>([&](const Texts&) { change(); });
     auto cache = open();
-    const auto said = fault_of([&] { cache.tokenize({dir_.file("c.txt")}, {.tokenizer = changing, .threads = 1}); });
+    auto said = fault_of([&] { cache.tokenize({dir_.file("c.txt")}, {.tokenizer = changing, .threads = 1}); });
     EXPECT_THAT(names_in_cache(), IsEmpty());
     return said;
   };

@@ -134,7 +134,7 @@ TEST(Tokenize, EndsWithTheErrorOfTheReaderTheTokenizerTheWriterOrTheCaller) {
                          std::size_t fail_at = SIZE_MAX) {
     auto reader = Pieces::endless();
     reader.fail_at = fail_at;
-    const auto said = fault_of([&] {
+    auto said = fault_of([&] {
       MegatronWriter writer(dir.file("a"), std::move(to));
       tokenize(reader, tokenizer, writer, options);
     });
