@@ -303,13 +303,19 @@ TEST(FeedFaults, AWaitThatTakesTooLongSaysWhoWaitsForWhom) {
 }
 
 TEST(FeedFaults, FullMemorySaysWhoHoldsWhat) {
+  std::latch both_gave_up(2);  // before one leaves, which would end the other's wait
   const auto errors =
       errors_of(2,
                 [&](const std::shared_ptr<Engine>& engine) {
                   Feed feed(engine, Mesh::parse("tp=2"), layouts::gpt(), numbered({.samples = 100, .sequence = 4096}),
                             {.batch = 8, .depth = 4, .timeout = std::chrono::milliseconds(300)});
                   std::vector<Batch> kept;
-                  while (auto batch = feed.next()) kept.push_back(std::move(*batch));
+                  try {
+                    while (auto batch = feed.next()) kept.push_back(std::move(*batch));
+                  } catch (const Error&) {
+                    both_gave_up.arrive_and_wait();
+                    throw;
+                  }
                 },
                 {.memory_bytes = 3 << 20});
   for (const auto& error : errors) EXPECT_THAT(error, AllOf(HasSubstr("Timeout"), ContainsRegex("rank [01] holds")));
