@@ -312,7 +312,7 @@ def test_a_batch_of_too_many_nodes_is_refused(allow_pickle: bool) -> None:
     shared: list[Any] = []
     for _ in range(60):
         shared = [shared, shared]
-    with pytest.raises(levada.InvalidArgument, match="more than 262144 nodes"):
+    with pytest.raises(levada.InvalidArgument, match="more than 262144 values"):
         levada.pack(shared, allow_pickle=allow_pickle)
     assert len(levada.unpack(levada.pack([set(range(200_000)), [0] * 200_000]))[0]) == 200_000
 
