@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import pathlib
 import subprocess
 import sys
@@ -28,7 +27,6 @@ EOD = 256
 NO_TOKEN = 300
 CHOICES = ("reset_position_ids", "reset_attention_mask", "eod_mask_loss")
 TEXTS = ["hello", "", "naïve 漢字", "x" * 1000, " the levada brings the water to the fields", "a <eos> in a text"]
-COMMAND = os.environ.get("LEVADA_COMMAND", "levada")
 
 
 def write(prefix: pathlib.Path, documents: list[list[int]]) -> None:
@@ -61,7 +59,8 @@ def datasets(folder: pathlib.Path, **options: Any) -> list[GPTDataset]:
 def test_a_converted_text_is_what_megatron_writes(tmp_path: pathlib.Path) -> None:
     texts = ["hello", "", "naïve 漢字", "x" * 1000]
     (tmp_path / "text.jsonl").write_text("".join(json.dumps({"text": each}) + "\n" for each in texts))
-    subprocess.run([COMMAND, "convert", tmp_path / "text.jsonl", tmp_path / "ours", "--append-eod"], check=True)
+    convert = [sys.executable, "-m", "levada", "convert", "--append-eod"]
+    subprocess.run([*convert, tmp_path / "text.jsonl", tmp_path / "ours"], check=True)
     write(tmp_path / "theirs", [[*text.encode(), EOD] if text else [] for text in texts])
     for extension in (".bin", ".idx"):
         assert (tmp_path / f"ours{extension}").read_bytes() == (tmp_path / f"theirs{extension}").read_bytes()
