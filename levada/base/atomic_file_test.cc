@@ -169,18 +169,23 @@ TEST_F(AtomicFileTest, RemovesWhatDeadProcessesLeftAndNothingElse) {
   AtomicFile::remove_abandoned(path() + "/none", is_index);
 }
 
+/// Lets that signal end the process, as it ends the command: status 3, without its partial files.
+void end_at(int signal) {
+  struct sigaction action {};
+  action.sa_handler = [](int) {
+    AtomicFile::remove_partial_files();
+    ::_exit(3);
+  };
+  ::sigaction(signal, &action, nullptr);
+}
+
 TEST_F(AtomicFileTest, ThatAnotherProcessWritesIsLeftByASignalHandler) {
   const auto partial = path().substr(0, path().size() - 5) + ".state.partial";
   const UniqueFd held(::open(partial.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   ASSERT_EQ(::flock(held.get(), LOCK_EX), 0);
   const auto child = ::fork();
   if (child == 0) {
-    struct sigaction action {};
-    action.sa_handler = [](int) {
-      AtomicFile::remove_partial_files();
-      ::_exit(3);
-    };
-    ::sigaction(SIGALRM, &action, nullptr);
+    end_at(SIGALRM);
     constexpr itimerval soon{.it_interval = {}, .it_value = {.tv_sec = 0, .tv_usec = 20'000}};
     ::setitimer(ITIMER_REAL, &soon, nullptr);
     while (true) fault_of([&] { AtomicFile{path()}; });  // most of this is before it is refused
@@ -194,12 +199,7 @@ TEST_F(AtomicFileTest, ThatAnotherProcessWritesIsLeftByASignalHandler) {
 TEST_F(AtomicFileTest, IsRemovedByASignalHandlerThatEndsTheProcess) {
   const auto child = ::fork();
   if (child == 0) {
-    struct sigaction action {};
-    action.sa_handler = [](int) {
-      AtomicFile::remove_partial_files();
-      ::_exit(3);
-    };
-    ::sigaction(SIGHUP, &action, nullptr);
+    end_at(SIGHUP);
     AtomicFile file(path()), second(path() + "2");
     file.write(as_bytes("half"));
     second.publish();
