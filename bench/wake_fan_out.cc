@@ -1,6 +1,7 @@
-// Measures how long a rank takes to publish 4 KiB to receivers that sleep, each a process of this host, and how long
-// one FUTEX_WAKE of as many sleeping processes takes, which is the limit. Prints one JSON object for each number of
-// receivers: medians of microseconds over rounds, in which the numbers take turns. bench/PERFORMANCE.md has the fields.
+// Measures how long a rank takes to publish a message to receivers that sleep, each a process of this host, and how long
+// one FUTEX_WAKE of as many sleeping processes takes, which is the limit. Before that the sender writes every byte of the
+// message, and afterwards each receiver reads it. Prints one JSON object for each number of receivers: medians of
+// microseconds over rounds, in which the numbers take turns. bench/PERFORMANCE.md has the fields.
 #include <fmt/format.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -11,12 +12,14 @@
 #include <array>
 #include <atomic>
 #include <cstdlib>
+#include <cstring>
 #include <ctime>
 #include <fstream>
 #include <functional>
 #include <iostream>
 #include <memory>
 #include <numeric>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -31,7 +34,6 @@
 namespace levada::bench {
 namespace {
 
-constexpr std::size_t message_bytes = 4096;
 constexpr std::array num_receivers{4, 8, 32};
 
 Deadline soon() {
@@ -58,6 +60,26 @@ std::int64_t thread_cpu_ns() {
   return std::int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
 }
 
+/// Memory that this process and its children share until all of them have ended.
+void* map_shared(std::size_t bytes) {
+  void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) throw EngineError("the benchmark finds no memory");
+  return memory;
+}
+
+void write_all(std::span<std::byte> bytes, int round) {
+  std::memset(bytes.data(), round, bytes.size());
+}
+
+void read_all(std::span<const std::byte> bytes) {
+  std::uint64_t sum = 0, word = 0;
+  for (std::size_t at = 0; at + sizeof(word) <= bytes.size(); at += sizeof(word)) {
+    std::memcpy(&word, bytes.data() + at, sizeof(word));
+    sum += word;
+  }
+  [[maybe_unused]] volatile const std::uint64_t is_read = sum;
+}
+
 bool is_asleep(pid_t process) {
   std::ifstream file(fmt::format("/proc/{}/stat", process));
   std::string word;
@@ -71,8 +93,7 @@ class Group {
   using Body = std::function<void(int rank, Shared& shared)>;
 
   Group(int size, const Body& receiver)
-      : shared_(new (::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))
-                    Shared),
+      : shared_(new (map_shared(sizeof(Shared))) Shared),
         receivers_(static_cast<std::size_t>(size)) {
     for (int i = 0; i < size; ++i) {
       const pid_t parent = ::getpid(), child = ::fork();
@@ -92,7 +113,6 @@ class Group {
   }
   ~Group() {
     for (const pid_t receiver : receivers_) ::waitpid(receiver, nullptr, 0);
-    ::munmap(shared_, sizeof(Shared));
   }
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
@@ -115,8 +135,8 @@ class Group {
     double cpu_us = 0;   ///< processor time of that call: without what woken receivers took the core for
     double all_us = 0;   ///< until the last receiver is awake
   };
+  /// All receivers must sleep.
   Time time(const std::function<void()>& call) {
-    wait_until_all_sleep();
     shared_->num_done = 0;
     shared_->last_awake_ns = 0;
     const auto cpu_begin = thread_cpu_ns(), begin = now_ns();
@@ -138,14 +158,18 @@ class Group {
 /// One FUTEX_WAKE, and nothing else.
 class BareWake {
  public:
-  BareWake(int receivers, int rounds)
-      : group_(receivers, [rounds](int, Shared& shared) {
+  BareWake(int receivers, int rounds, std::size_t bytes)
+      : message_(static_cast<std::byte*>(map_shared(bytes)), bytes),
+        group_(receivers, [rounds, message = message_](int, Shared& shared) {
           for (std::uint32_t round = 0; round < static_cast<std::uint32_t>(rounds); ++round) {
             while (shared.word == round) shm::futex_wait(shared.word, round, round_timeout);
             shared.done();
+            read_all(message);
           }
         }) {}
   Group::Time round() {
+    group_.wait_until_all_sleep();
+    write_all(message_, static_cast<int>(group_.shared().word));
     return group_.time([&] {
       ++group_.shared().word;
       shm::futex_wake(group_.shared().word);
@@ -153,30 +177,35 @@ class BareWake {
   }
 
  private:
+  std::span<std::byte> message_;
   Group group_;
 };
 
 /// try_publish() of the engine.
 class Publish {
  public:
-  Publish(int receivers, int rounds)
-      : links_(shm::make_links(receivers + 1)),
+  Publish(int receivers, int rounds, std::size_t bytes)
+      : bytes_(bytes),
+        links_(shm::make_links(receivers + 1)),
         to_(static_cast<std::size_t>(receivers)),
         group_(receivers,
                [&, rounds](int rank, Shared& shared) {
                  const auto engine = join(rank);
                  const auto channel = engine->open(0, to_, 2);
                  for (int round = 0; round < rounds; ++round) {
-                   static_cast<void>(receive(*engine, *channel, soon(), "benchmark"));
+                   const auto message = receive(*engine, *channel, soon(), "benchmark");
                    shared.done();
+                   read_all(message->bytes());
                  }
                }),
         engine_(join(0)),
         channel_(engine_->open(0, to_, 2)) {}
   Group::Time round() {
-    Block block = allocate(*engine_, message_bytes, soon(), "benchmark");
+    group_.wait_until_all_sleep();
+    Block block = allocate(*engine_, bytes_, soon(), "benchmark");
+    write_all(block.bytes(), ++round_);
     return group_.time([&] {
-      if (!engine_->try_publish(*channel_, block, message_bytes)) throw EngineError("the benchmark finds no room");
+      if (!engine_->try_publish(*channel_, block, bytes_)) throw EngineError("the benchmark finds no room");
     });
   }
 
@@ -185,9 +214,11 @@ class Publish {
     std::iota(to_.begin(), to_.end(), 1);
     auto mine = std::move(links_[static_cast<std::size_t>(rank)]);
     links_.clear();
-    return shm::join(rank, static_cast<int>(to_.size()) + 1, std::move(mine), {.memory_bytes = std::size_t{16} << 20});
+    return shm::join(rank, static_cast<int>(to_.size()) + 1, std::move(mine), {.memory_bytes = (std::size_t{16} << 20) + 4 * bytes_});
   }
 
+  std::size_t bytes_;
+  int round_ = 0;
   std::vector<std::vector<UniqueFd>> links_;
   std::vector<int> to_;
   Group group_;
@@ -204,15 +235,15 @@ struct Times {
   }
 };
 
-void run(int rounds) {
+void run(int rounds, std::size_t bytes) {
   constexpr int warm_up = 10;
   std::vector<std::unique_ptr<BareWake>> wakes;
   std::vector<std::unique_ptr<Publish>> publishes;
   for (const int receivers : num_receivers) {  // before this process has threads
-    wakes.push_back(std::make_unique<BareWake>(receivers, warm_up + rounds));
+    wakes.push_back(std::make_unique<BareWake>(receivers, warm_up + rounds, bytes));
   }
   for (const int receivers : num_receivers) {
-    publishes.push_back(std::make_unique<Publish>(receivers, warm_up + rounds));
+    publishes.push_back(std::make_unique<Publish>(receivers, warm_up + rounds, bytes));
   }
   std::array<Times, num_receivers.size()> bare, published;
   for (int round = 0; round < warm_up + rounds; ++round) {
@@ -238,11 +269,12 @@ void run(int rounds) {
 
 int main(int count, char** arguments) try {
   const int rounds = count > 1 ? std::atoi(arguments[1]) : 300;
-  if (count > 2 || rounds < 1) {
-    std::cerr << "usage: wake_fan_out [ROUNDS]\n";
+  const int bytes = count > 2 ? std::atoi(arguments[2]) : 4096;
+  if (count > 3 || rounds < 1 || bytes < 1) {
+    std::cerr << "usage: wake_fan_out [ROUNDS [BYTES]]\n";
     return 2;
   }
-  levada::bench::run(rounds);
+  levada::bench::run(rounds, static_cast<std::size_t>(bytes));
   return 0;
 } catch (const std::exception& error) {
   std::cerr << error.what() << '\n';

@@ -104,30 +104,30 @@ template <typename Format>
 struct Tile {
   using Sum = typename Format::sum;
   std::array<Sum, tile> sums;
-  Sum divisor{1};
   std::size_t begin = 0, length = 0;
-  typename Format::result* to = nullptr;
 
-  /// Adds N arrays to the running sums, from left to right. `first`: there are no sums yet. `last`: stores the result.
-  template <std::size_t N, bool first, bool last, bool divides = false>
+  /// Adds N arrays to the running sums, from left to right. `first`: there are no sums yet.
+  template <std::size_t N, bool first>
   [[gnu::always_inline]] inline void add(const std::byte* const* from) {
     std::array<const typename Format::stored*, N> arrays;
     for (std::size_t n = 0; n < N; ++n) arrays[n] = reinterpret_cast<const typename Format::stored*>(from[n]) + begin;
     for (std::size_t i = 0; i < length; ++i) {
       Sum sum = first ? Format::load(arrays[0][i]) : sums[i];
       for (std::size_t n = first ? 1 : 0; n < N; ++n) sum = static_cast<Sum>(sum + Format::load(arrays[n][i]));
-      if constexpr (!last) sums[i] = sum;
-      else if constexpr (std::is_integral_v<Sum> || !divides) to[i] = Format::store(sum);
-      else to[i] = Format::store(sum / divisor);
+      sums[i] = sum;
     }
   }
   template <std::size_t N>
-  [[gnu::always_inline]] inline void add(const std::byte* const* from, bool first, bool last) {
-    const bool divides = divisor != Sum{1};
-    if (first && last) divides ? add<N, true, true, true>(from) : add<N, true, true>(from);
-    else if (first) add<N, true, false>(from);
-    else if (last) divides ? add<N, false, true, true>(from) : add<N, false, true>(from);
-    else add<N, false, false>(from);
+  [[gnu::always_inline]] inline void add(const std::byte* const* from, bool first) {
+    first ? add<N, true>(from) : add<N, false>(from);
+  }
+  /// Integers are not divided.
+  [[gnu::always_inline]] inline void store(typename Format::result* to, Sum divisor) const {
+    if (std::is_integral_v<Sum> || divisor == Sum{1}) {
+      for (std::size_t i = 0; i < length; ++i) to[begin + i] = Format::store(sums[i]);
+    } else {
+      for (std::size_t i = 0; i < length; ++i) to[begin + i] = Format::store(static_cast<Sum>(sums[i] / divisor));
+    }
   }
 };
 
@@ -136,20 +136,18 @@ template <typename Format>
 [[gnu::always_inline]] inline void reduce_as(std::size_t divisor, std::span<const std::byte* const> from,
                                              std::size_t count, std::byte* to) {
   Tile<Format> part;
-  part.divisor = static_cast<typename Format::sum>(divisor);
   for (; part.begin < count; part.begin += tile) {
     part.length = std::min(tile, count - part.begin);
-    part.to = reinterpret_cast<typename Format::result*>(to) + part.begin;
     for (std::size_t done = 0; done < from.size(); done += 4) {
       const bool first = done == 0;
-      const bool last = done + 4 >= from.size();
       switch (std::min<std::size_t>(4, from.size() - done)) {
-        case 1: part.template add<1>(&from[done], first, last); break;
-        case 2: part.template add<2>(&from[done], first, last); break;
-        case 3: part.template add<3>(&from[done], first, last); break;
-        default: part.template add<4>(&from[done], first, last);
+        case 1: part.template add<1>(&from[done], first); break;
+        case 2: part.template add<2>(&from[done], first); break;
+        case 3: part.template add<3>(&from[done], first); break;
+        default: part.template add<4>(&from[done], first);
       }
     }
+    part.store(reinterpret_cast<typename Format::result*>(to), static_cast<typename Format::sum>(divisor));
   }
 }
 

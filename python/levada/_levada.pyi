@@ -530,7 +530,7 @@ class Pass:
         Leaves the feed; `reason`: the exception that makes this rank leave, for the others' error.
         """
 
-    def tell_where(self) -> None:
+    def post_place(self) -> None:
         """Says on the board what the making of an item is in."""
 
     def request_stop(self) -> None: ...

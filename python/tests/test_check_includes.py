@@ -45,6 +45,18 @@ def test_an_import_of_a_higher_room_is_refused_however_it_is_written(tmp_path: p
     assert status == 1 and "python/levada/job/job.py:" in printed and "job uses python/levada/feed/feed.py" in printed
 
 
+@pytest.mark.parametrize("text", ["from levada import Feed\n", "def f():\n    import levada\n"])
+def test_an_import_of_the_whole_package_is_refused(tmp_path: pathlib.Path, text: str) -> None:
+    status, printed = check(tmp_path, {"levada/job/job.py": text, "levada/__init__.py": ""})
+    assert status == 1 and "job imports levada as a whole, which imports job" in printed
+
+
+@pytest.mark.parametrize("text", ["from ..feed import feed\n", "from ..feed.feed import Feed\n", "from . import job\n"])
+def test_a_relative_import_is_refused(tmp_path: pathlib.Path, text: str) -> None:
+    status, printed = check(tmp_path, {"levada/job/job.py": text})
+    assert status == 1 and "python/levada/job/job.py:1: imports are written from the root" in printed
+
+
 def test_an_import_of_a_higher_room_from_cpp_is_refused(tmp_path: pathlib.Path) -> None:
     call = 'auto feed = nb::module_::import_("levada.feed.feed");\n'
     status, printed = check(tmp_path, {"src/job/mesh.cc": call})

@@ -248,3 +248,33 @@ def test_a_state_from_before_the_first_step_of_a_pipeline_is_of_its_epoch() -> N
         assert [list(resumed), list(resumed)][: 2 - epoch] == epochs[epoch:]
     first.load_state_dict(start)
     assert list(first) == epochs[0]
+
+
+def test_passes_over_a_pipeline_are_the_same_epochs_on_every_rank(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        """
+        def feed():
+            return levada.Feed(levada.Pipeline(range(20)).shuffle(20), levada.Mesh(tp=2))
+        first = feed()
+        for _ in range(3):
+            items = iter(first)
+            got = [next(items) for _ in range(5)]
+            state = first.state_dict()
+            tell(epoch=first.epoch, saved=state["epoch"], got=got + list(items))
+        resumed = feed()
+        resumed.load_state_dict(state)
+        tell(epoch=resumed.epoch, got=list(resumed))
+        tell(epoch=resumed.epoch, got=list(resumed), after=resumed.epoch)
+        resumed.set_epoch(1)
+        tell(epoch=resumed.epoch, got=list(resumed))
+        """,
+    )
+    assert told[0] == told[1]
+    passes, resumed, further, again = told[0][:3], told[0][3], told[0][4], told[0][5]
+    assert [(each["epoch"], each["saved"]) for each in passes] == [(0, 0), (1, 1), (2, 2)]
+    assert len({str(each["got"]) for each in passes}) == 3
+    assert resumed == {"epoch": 2, "got": passes[2]["got"][5:]}
+    assert (further["epoch"], further["after"]) == (2, 3) and sorted(further["got"]) == list(range(20))
+    assert again == {"epoch": 1, "got": passes[1]["got"]}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -474,7 +475,10 @@ if __name__ == "__main__":
 """
     )
     ran = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=110)
-    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "True []\n", ""), ran.stderr
+    # An interrupt within a callback of Python's own, as of the WeakSet in which it has its threads, is printed and dropped.
+    dropped = r"Exception ignored in: <function WeakSet.*\nTraceback .*\n(?:  .*\n)*KeyboardInterrupt: ?\n"
+    errors = re.sub(dropped, "", ran.stderr)
+    assert (ran.returncode, ran.stdout, errors) == (0, "True []\n", ""), ran.stderr
 
 
 def test_an_interrupt_while_a_pass_is_dropped_is_raised_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:

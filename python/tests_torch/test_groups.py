@@ -341,3 +341,27 @@ def test_placements_of_dtensors_say_where_a_field_goes() -> None:
             levada.Layout({"ids": {"dp": placement}})
     with pytest.raises(levada.InvalidArgument, match=r'Shard\(dim=0\) in a list names no axis; write \{"dp": Shard\(dim=0\)\}'):
         levada.Layout({"ids": [Shard(0), Replicate()]})
+
+
+def test_a_placement_that_names_an_axis_is_no_value_of_another_axis() -> None:
+    with pytest.raises(levada.InvalidArgument, match=r"shard\(tp,1\) stands for the axis dp in a dict"):
+        levada.Layout({"ids": {"dp": levada.Shard("tp", 1)}})
+
+
+def test_a_list_of_dtensors_placements_follows_the_axes_of_a_device_mesh(tmp_path: pathlib.Path) -> None:
+    told = process_groups.succeed(
+        tmp_path,
+        2,
+        """
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.tensor import Replicate, Shard
+        mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("dp", "tp"))
+        feed = levada.Feed([], mesh, layout={"ids": [Shard(0), Replicate()]})
+        try:
+            levada.Feed([], mesh, layout={"ids": [Shard(0)]})
+        except levada.InvalidArgument as error:
+            tell(same=feed.layout == levada.Layout({"ids": ["shard(dp,0)", "replicate(tp)"]}), text=str(error))
+        """,
+    )
+    for (mine,) in told:
+        assert mine["same"] and "1 placements, and the mesh has the axes dp, tp" in str(mine["text"])

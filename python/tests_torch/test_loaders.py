@@ -236,3 +236,13 @@ def test_states_load_where_torch_loads_weights_alone(tmp_path: pathlib.Path) -> 
     feed.close()
     torch.save(states, tmp_path / "states.pt")
     assert torch.load(tmp_path / "states.pt", weights_only=True) == states
+
+
+@pytest.mark.parametrize(("rows", "options", "steps"), [(9, {}, 1), (9, {"drop_last": True}, 1), (16, {}, 2)])
+def test_the_length_of_a_feed_leaves_out_a_short_last_batch_that_is_dropped(
+    rows: int, options: dict[str, bool], steps: int
+) -> None:
+    loader = DataLoader(range(rows), batch_size=8, **options)
+    feed = levada.Feed(loader, divide="split", batch=8)
+    assert len(feed) == len(list(feed)) == steps
+    assert len(levada.Feed(loader, divide="split", batch=8, tail="short")) == len(loader)

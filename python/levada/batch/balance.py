@@ -12,7 +12,7 @@ from typing import Any
 
 from levada._levada import BalancedBy, pack_field
 from levada.base.errors import InvalidArgument
-from levada.batch.memory import as_array, begin_batch, empty
+from levada.batch.memory import as_array, begin_batch, empty, expect_plain
 
 Cost = str | Callable[[Any], int | tuple[int, int]]
 Size = tuple[int, int, int, int, int]
@@ -306,6 +306,7 @@ def _converted(value: Any) -> Any:
 
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
+        expect_plain(value)
         return value.detach().cpu()
     if isinstance(value, np.ndarray):
         if value.dtype.kind in _NO_NUMBERS or _is_more_than_elements(value):

@@ -70,10 +70,30 @@ def collate(samples: Sequence[Any]) -> Any:
     return _batch(samples, torch)
 
 
-def as_array(value: Any) -> Any:
-    """numpy.asarray() that refuses lists of integers that numpy would make floats. Raises InvalidArgument."""
+def expect_plain(value: Any) -> None:
+    """Raises InvalidArgument for a tensor or an array of a class derived from torch's or numpy's: a batch has the elements
+    alone, and such a class means more by them."""
     import numpy as np
 
+    torch = sys.modules.get("torch")
+    if isinstance(value, np.ndarray):
+        is_plain = type(value) in (np.ndarray, np.memmap)
+    elif torch is not None and isinstance(value, torch.Tensor):
+        is_plain = type(value) in (torch.Tensor, torch.nn.Parameter)
+    else:
+        return
+    if not is_plain:
+        kind = f"{type(value).__module__}.{type(value).__qualname__}"
+        plain = "numpy.asarray(), or .filled() of a masked array" if isinstance(value, np.ndarray) else ".as_subclass(torch.Tensor)"
+        raise InvalidArgument(f"a {kind} is more than its elements, which are all that a batch would keep: give {plain}")
+
+
+def as_array(value: Any) -> Any:
+    """numpy.asarray() that refuses lists of integers that numpy would make floats, and classes derived from numpy's arrays.
+    Raises InvalidArgument."""
+    import numpy as np
+
+    expect_plain(value)
     array = np.asarray(value)
     if array.dtype.kind == "f" and array.size and isinstance(value, (list, tuple)) and _are_integers(value):
         raise InvalidArgument(

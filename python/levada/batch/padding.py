@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from levada.base.errors import InvalidArgument
-from levada.batch.memory import as_array, common_dtype, empty, stack
+from levada.batch.memory import as_array, common_dtype, empty, expect_plain, stack
 
 __all__ = ["collate_padded"]
 
@@ -46,6 +46,8 @@ def collate_padded(
 
 def _padded(values: Sequence[Any], what: str, pad_value: float, pad_to: int) -> Any:
     torch = sys.modules.get("torch")
+    for value in values:
+        expect_plain(value)
     values = _arrays_of(values)
     first = values[0]
     if not (hasattr(first, "shape") and hasattr(first, "dtype") and len(first.shape) > 0):

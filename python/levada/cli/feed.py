@@ -30,7 +30,7 @@ _TIMEOUT = 1e8
 """Seconds to open a loader, which may have to fetch its data."""
 
 _FAILED, _BAD_USAGE = 1, 2
-_MOST_RANKS = 256
+_MAX_RANKS = 256
 
 
 def names_callable(arguments: list[str]) -> bool:
@@ -54,8 +54,8 @@ def feed(arguments: list[str]) -> int:
     try:
         if place is not None:
             return _feed_as_rank(options, mesh)
-        if mesh.size > _MOST_RANKS:
-            raise InvalidArgument(f"the mesh has {mesh.size} ranks; one machine starts at most {_MOST_RANKS}")
+        if mesh.size > _MAX_RANKS:
+            raise InvalidArgument(f"the mesh has {mesh.size} ranks; one machine starts at most {_MAX_RANKS}")
         status, message = _levada.run_local(mesh.size, [sys.executable, "-m", "levada", "feed", *arguments])
         if message:
             print(f"levada: {message}", file=sys.stderr)
@@ -125,7 +125,7 @@ def _feed_as_rank(options: argparse.Namespace, mesh: Mesh) -> int:
             for batch in passing:
                 digests.add(batch)
     except Error as error:
-        # Where all ranks know of it they can still tell what they did.
+        # Where all ranks know of it they can still report what they did.
         if (passing.end or {}).get("cause") == "failed":
             try:
                 _write_history(passing, options, str(error))
@@ -181,8 +181,8 @@ def _open_on_readers(job: Membership, mesh: Mesh, options: argparse.Namespace) -
                 source = _Generated(options.source)
     except Error as error:
         problem = (type(error).__name__, str(error))
-    told = _levada.agree(job, json.dumps(problem).encode(), _TIMEOUT, "opening the data")
-    for kind, message in map(json.loads, told):
+    sent = _levada.agree(job, json.dumps(problem).encode(), _TIMEOUT, "opening the data")
+    for kind, message in map(json.loads, sent):
         if kind:
             raise InvalidArgument(message) if kind == "InvalidArgument" else SourceError(message)
     return source

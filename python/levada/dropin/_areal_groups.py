@@ -22,28 +22,28 @@ class MicroBatchSpec:
 
 
 def groups_of(lens: list[int], mb_spec: MicroBatchSpec) -> list[list[int]]:
-    most = mb_spec.max_tokens_per_mb
-    if lens and max(lens) > most:
-        raise RuntimeError(f"a sample has {max(lens)} tokens, more than the {most} of a micro-batch")
+    max_tokens = mb_spec.max_tokens_per_mb
+    if lens and max(lens) > max_tokens:
+        raise RuntimeError(f"a sample has {max(lens)} tokens, more than the {max_tokens} of a micro-batch")
     if len(lens) < mb_spec.n_mbs:
         raise RuntimeError(f"{len(lens)} samples cannot be cut into {mb_spec.n_mbs} micro-batches")
-    greedy = _fill(lens, most, mb_spec.n_mbs)
-    for number in range(max(mb_spec.n_mbs, -(-sum(lens) // most), 1), len(greedy) + 1):
+    greedy = _fill(lens, max_tokens, mb_spec.n_mbs)
+    for number in range(max(mb_spec.n_mbs, -(-sum(lens) // max_tokens), 1), len(greedy) + 1):
         for equal in (False, True):
             groups = balance(lens, number, equal=equal)
-            if all(groups) and all(sum(lens[i] for i in group) <= most for group in groups):
+            if all(groups) and all(sum(lens[i] for i in group) <= max_tokens for group in groups):
                 return groups
     return greedy
 
 
-def _fill(lens: list[int], most: int, least_groups: int) -> list[list[int]]:
+def _fill(lens: list[int], max_tokens: int, min_groups: int) -> list[list[int]]:
     """Puts the longest first into the group of fewest samples that has room, and opens another where none has: as many
     micro-batches as AReaL makes."""
     groups: list[list[int]] = []
     totals: list[int] = []
     for i in sorted(range(len(lens)), key=lambda each: -lens[each]):
-        roomy = [at for at, total in enumerate(totals) if total + lens[i] <= most]
-        if len(groups) < least_groups or not roomy:
+        roomy = [at for at, total in enumerate(totals) if total + lens[i] <= max_tokens]
+        if len(groups) < min_groups or not roomy:
             roomy = [len(groups)]
             groups.append([])
             totals.append(0)

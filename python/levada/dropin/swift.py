@@ -30,7 +30,8 @@ import torch.distributed as dist  # type: ignore[import-not-found, unused-ignore
 from levada._levada import Mesh
 from levada.base.errors import InvalidArgument, Unsupported
 from levada.batch.devices import accelerator, mover
-from levada.feed.feed import Feed, tell_epoch
+from levada.feed.feed import Feed
+from levada.feed.sources import set_epoch
 
 _HOOKS = ("_scatter_object_list", "_skip_batches", "_scatter_device")
 """ms-swift's private methods, none of which is called here."""
@@ -75,7 +76,7 @@ class DataLoaderDispatcher:
 
     def set_epoch(self, epoch: int) -> None:
         """Tells the loader, its dataset, sampler and batch sampler and that one's sampler, whichever has a set_epoch()."""
-        tell_epoch(self.base_dataloader, epoch)
+        set_epoch(self.base_dataloader, epoch)
 
     def __iter__(self) -> Iterator[Any]:
         overridden = [name for name in _HOOKS if hasattr(type(self), name)]

@@ -16,13 +16,14 @@ from levada.base.errors import Error, InvalidArgument
 from levada.batch.balance import Balance, Cost
 from levada.batch.devices import sender
 from levada.corpus.corpus import Corpus, PathLike
+from levada.feed.arguments import check_balance, check_counts, check_device, check_iteration
 from levada.feed.history import write_feed_history
 from levada.feed.passes import Beginning, FeedPass, PassOptions, begin_corpus, begin_iterable
-from levada.feed.readers import ITERATE
+from levada.feed.sources import ends_short, parts_of, set_epoch
 from levada.feed.states import FeedState, read_state
 from levada.job.groups import size_of
 from levada.job.job import join, world_size
-from levada.job.meshes import as_mesh, check_feed, is_device_mesh
+from levada.job.meshes import as_mesh, by_axis, check_feed, is_device_mesh
 from levada.pipeline.pipeline import Pipeline
 from levada.pipeline.run import Run
 
@@ -37,31 +38,6 @@ _made_in: weakref.WeakKeyDictionary[Any, itertools.count[int]] = weakref.WeakKey
 def _number_in(group: Any) -> int:
     """Counts the feeds made for a group; the same on all its ranks, which make them alike."""
     return next(_made if group is None else _made_in.setdefault(group, itertools.count(1)))
-
-
-def _parts_of(source: Any) -> Iterator[Any]:
-    """Yields the parts of a source that may have a set_epoch(): itself, and a DataLoader's dataset and samplers."""
-    yield source
-    for name in ("dataset", "sampler", "batch_sampler"):
-        yield getattr(source, name, None)
-    yield getattr(getattr(source, "batch_sampler", None), "sampler", None)
-
-
-def tell_epoch(source: Any, epoch: int) -> None:
-    """Calls set_epoch() once on the source and on each part of a DataLoader that has one."""
-    for part in {id(part): part for part in _parts_of(source)}.values():
-        tell = getattr(part, "set_epoch", None)
-        if tell is not None:
-            tell(epoch)
-
-
-def _check_whole(name: str, number: Any) -> None:
-    if number is None:
-        return
-    if isinstance(number, bool) or not hasattr(number, "__index__"):
-        raise InvalidArgument(f"{name} must be a whole number, got {number!r}")
-    if not -(2**31) <= number < 2**31:
-        raise InvalidArgument(f"{name} must be less than {2**31:,}, got {number:,}")
 
 
 class _Last(NamedTuple):
@@ -85,7 +61,7 @@ class Feed:
     - `data_axes`: the axes of a DeviceMesh along which batches differ, if their names are not among those that Mesh knows.
     - `group`: the ranks that take part: a process group of torch.distributed, or the Membership that join() returned. By
       default the ranks of the DeviceMesh, or the whole job.
-    - `layout`: a Layout, or a dict of field paths and patterns. By default each dp rank gets whole batches, and its cp, tp
+    - `layout`: a Layout, or a dict from field paths to placements, with a DeviceMesh also to lists of DTensor's. By default each dp rank gets whole batches, and its cp, tp
       and pp peers the same ones. For a Corpus the default is the layout "gpt".
     - `readers`: "one" rank, "all", one per "host", or one at each coordinate along the named axes: "dp", "dp,pp". The
       default is "one", and "host" for a Pipeline: its worker processes then serve all ranks of their host.
@@ -160,11 +136,19 @@ class Feed:
         self.max_tokens = max_tokens
         self.collate = collate
         self._counts_rows = not self._is_corpus and batch is not None and self.balance is None
-        self._check(iterate, divide, tail, skip)
-        for name, number in {"batch": batch, "max_tokens": max_tokens, "depth": depth, "skip": skip, "steps": steps}.items():
-            _check_whole(name, number)
+        check_counts(skip=skip, batch=batch, max_tokens=max_tokens, depth=depth, steps=steps)
+        check_balance(self.balance, max_tokens, collate, divide, tail, is_corpus=self._is_corpus)
+        check_iteration(
+            iterate,
+            divide,
+            tail,
+            is_corpus=self._is_corpus,
+            counts_rows=self._counts_rows,
+            is_balanced=self.balance is not None,
+        )
+        check_device(device, iterate, pin_memory=pin_memory, prefetch_to_device=prefetch_to_device)
         check_seconds("timeout", timeout)
-        if any(isinstance(part, Feed) for part in _parts_of(source)):
+        if any(isinstance(part, Feed) for part in parts_of(source)):
             raise InvalidArgument("the source is a feed already; iterate it, or give its own source")
         if readers is None:
             readers = "host" if isinstance(source, (Pipeline, Run)) else "one"
@@ -179,6 +163,8 @@ class Feed:
         ranks = world_size() if self.group is None else size_of(self.group)
         self.mesh = as_mesh(Mesh(dp=ranks) if mesh is None else mesh, data_axes)
         check_feed(self.mesh, self.group, world_size())
+        if isinstance(layout, Mapping) and is_device_mesh(mesh):
+            layout = {field: by_axis(placements, self.mesh) for field, placements in layout.items()}
         self.layout = self._layout(layout, divide)
         self.readers = readers
         self.iterate = iterate
@@ -193,7 +179,6 @@ class Feed:
         self.device = device
         self.prefetch_to_device = prefetch_to_device
         self.pin_memory = pin_memory
-        self._check_device()
         self._send = sender(device, pin_memory=pin_memory, own_stream=prefetch_to_device)
         self.allow_pickle = allow_pickle
         data = sys.modules.get("torch.utils.data")
@@ -207,66 +192,9 @@ class Feed:
         self._own: FeedPass | None = None  # of next()
         self._running: weakref.ref[FeedPass] | None = None
         self._last: _Last | None = None
+        self._epoch_has_begun = False  # since set_epoch() or load_state_dict()
         self._resumed = b""  # the cursor loaded last, which the passes after the next one continue, too
         self._beginning = OneCaller("a call that begins a pass of this feed, or says where one begins,")
-
-    def _check(self, iterate: str, divide: str, tail: str, skip: int) -> None:
-        """Raises InvalidArgument for arguments that contradict each other."""
-        if self.balance is not None:
-            self._check_balance(divide, tail)
-        elif self.collate is not None:
-            raise InvalidArgument("collate= makes batches of samples that are balanced; give balance= or max_tokens=, too")
-        if self._counts_rows and divide != "split":
-            raise InvalidArgument('batch is for a Corpus and for divide="split"; otherwise an item is a whole batch')
-        if not self._is_corpus and tail != "drop" and not self._counts_rows and self.balance is None:
-            raise InvalidArgument(
-                f'tail is "{tail}"; whole batches are dealt, and a rank for which none is left would have nothing to run, '
-                'so it must be "drop": divide="split" with batch=, the rows of a rank, can pad or shorten'
-            )
-        if iterate not in ITERATE:
-            raise InvalidArgument(f"iterate is {iterate}; it must be one of {', '.join(ITERATE)}")
-        if self._is_corpus and iterate != "thread":
-            raise InvalidArgument(f"iterate is {iterate}; a Corpus is read by the C++ core, on threads of its own")
-        if skip < 0:
-            raise InvalidArgument(f"skip is {skip}; it counts steps from 0")
-
-    def _check_device(self) -> None:
-        if self.pin_memory and self.device is not None:
-            raise InvalidArgument(
-                f"pin_memory=True is for batches that the caller moves, and device is {self.device}, where they go through "
-                "pinned memory anyway: give one of the two"
-            )
-        if self.prefetch_to_device and self.device is None:
-            raise InvalidArgument("prefetch_to_device=True copies batches to a device, and device is None: name it, too")
-        if self.prefetch_to_device and self.iterate == "inline":
-            raise InvalidArgument(
-                'iterate is inline, which reads no batch ahead that prefetch_to_device=True could copy: iterate by "thread", '
-                "or do without prefetching"
-            )
-
-    def _check_balance(self, divide: str, tail: str) -> None:
-        assert self.balance is not None
-        if divide != "deal":
-            raise InvalidArgument(f'divide is "{divide}"; balanced steps are dealt, each dp rank its own samples')
-        if tail == "pad":
-            raise InvalidArgument('tail is "pad"; the last step of balanced ones can be dropped or short')
-        if self.max_tokens is not None and self.max_tokens < 1:
-            raise InvalidArgument(f"max_tokens is {self.max_tokens}; a micro-batch has at least one token")
-        by = self.balance
-        if self.max_tokens is not None and self.max_tokens < by.pad_to:
-            raise InvalidArgument(f"max_tokens is {self.max_tokens}; with pad_to={by.pad_to} no sample fits a micro-batch")
-        of_samples = [by.weight, by.length, by.pad_to > 1, by.too_long != "error", self.collate]
-        if not self._is_corpus and by.max_delay > 0:
-            raise InvalidArgument(
-                f"max_delay is {by.max_delay}, but the samples of an iterable come one behind the other, and a state could not "
-                "hold those that wait; use a Corpus, let the loader itself yield long samples together, or cut them with "
-                'too_long="cut"'
-            )
-        if self._is_corpus and any(of_samples):
-            raise InvalidArgument(
-                "cost as a field or function, length, pad_to and too_long of a Balance and collate are for samples of an "
-                "iterable: a Corpus knows the lengths of its own, and cuts and pads by options of its own"
-            )
 
     def _layout(self, layout: Layout | Mapping[str, Placements] | None, divide: str) -> Layout:
         if isinstance(layout, Layout):
@@ -330,8 +258,8 @@ class Feed:
                 self._last.begin.stop()  # which a thread that has left a loop may not have come to yet
             options = self._options()
             at = self._next._replace(samples=self._next.samples + self.skip * self._counted_a_step)
-            if isinstance(self.source, Run) and not at.cursor:  # it counts its epochs itself
-                at = at._replace(epoch=self.source.next_epoch)
+            if isinstance(self.source, Run) and not at.cursor:
+                at = at._replace(epoch=self._epoch_of_run(self.source))
             begin = self._begin(options)
             begin.first_sample += self.skip * self._samples_a_step
             began = self._began(at, begin)
@@ -341,8 +269,15 @@ class Feed:
             # A weak reference: a loop that is left drops its iterator, which notifies the other ranks.
             self._running = weakref.ref(started)
             self._last = _Last(started.core, began, begin)
-            self._next, self.skip = self._next._replace(cursor=b"", samples=0), 0
+            self._next, self.skip = self._next._replace(cursor=b"", samples=0, epoch=at.epoch), 0
+            self._epoch_has_begun = True
             return started
+
+    def _epoch_of_run(self, run: Run[Any]) -> int:
+        """Returns the epoch of the next pass over a Run. Each pass is an epoch, also on ranks that do not iterate theirs."""
+        if self._epoch_has_begun:
+            run.set_epoch(self._next.epoch + 1)
+        return run.next_epoch
 
     def _running_pass(self) -> FeedPass | None:
         """Returns the pass under way, or one that has been closed and is still referenced."""
@@ -390,11 +325,13 @@ class Feed:
             if epoch != self.epoch:
                 self._next = self._next._replace(cursor=self._next.cursor if self._is_corpus else b"", samples=0)
             self._next = self._next._replace(epoch=epoch)
-            tell_epoch(self.source, epoch)
+            self._epoch_has_begun = False
+            set_epoch(self.source, epoch)
 
     def __len__(self) -> int:
         """Returns the steps of a whole pass, including those that the next pass skips. Raises TypeError if the source has no
-        length on this rank."""
+        length on this rank. Rows that do not fill the last batch, where tail="drop" leaves it out, are known of torch's
+        DataLoader alone: another source counts that batch."""
         if isinstance(self.source, Corpus):
             if self.source.epochs == 0:
                 raise TypeError("a corpus without end has no length")
@@ -402,7 +339,7 @@ class Feed:
         else:
             items = len(self.source)  # type: ignore[arg-type]
         if self.divide == "split" and not self._is_corpus:
-            whole = items
+            whole = items - (self.tail == "drop" and self._counts_rows and ends_short(self.source))
         else:
             whole = -(-items // self._samples_a_step) if self.tail != "drop" else items // self._samples_a_step
         return whole if self.steps is None else min(whole, self.steps)
@@ -414,7 +351,8 @@ class Feed:
 
     @property
     def epoch(self) -> int:
-        """The epoch that set_epoch() or load_state_dict() has set; 0 at first."""
+        """The epoch that set_epoch() or load_state_dict() has set; 0 at first. Each further pass over a Pipeline is the next
+        epoch by itself."""
         return self._next.epoch
 
     @property
@@ -531,6 +469,7 @@ class Feed:
             if self.epoch != position.epoch or (counts_epochs and not position.cursor):
                 self.set_epoch(position.epoch)
             self._next, self._last, self._resumed = position, None, position.cursor
+            self._epoch_has_begun = False
 
     def _began(self, at: FeedState, begin: Beginning) -> FeedState:
         """Returns the state of a pass before its first step. It names the data of a corpus, as those of later steps do."""

@@ -82,9 +82,9 @@ class Beginning:
         self.make = None if reader is None else reader.make
         self.where = None if reader is None else reader.where
 
-    def watch(self, tell_where: Callable[[], None]) -> None:
+    def watch(self, post_place: Callable[[], None]) -> None:
         if self._reader is not None:
-            self._reader.watch(tell_where)
+            self._reader.watch(post_place)
 
     def stop(self) -> None:
         """Stops the reader; a reader that hangs is abandoned. Several threads may call it."""
@@ -238,7 +238,7 @@ class FeedPass:
         self._is_superseded = False
         try:
             self.core = self._start(options, name)
-            begin.watch(self.core.tell_where)
+            begin.watch(self.core.post_place)
         except BaseException:
             self._begin.stop()
             raise

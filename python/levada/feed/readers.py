@@ -212,8 +212,8 @@ class Reader(Protocol):
     where: Callable[[], str]
     """Returns the functions that the iterator is in, for messages on ranks that wait for it."""
 
-    def watch(self, tell_where: Callable[[], None]) -> None:
-        """Starts a thread that calls `tell_where` periodically while an item is slow, unless a thread of the core does."""
+    def watch(self, post_place: Callable[[], None]) -> None:
+        """Starts a thread that calls `post_place` periodically while an item is slow, unless a thread of the core does."""
 
     def stop(self) -> None:
         """Stops the reader. Its Handoff has been stopped before."""
@@ -236,14 +236,14 @@ class InlineReader:
         finally:
             self._since = None
 
-    def watch(self, tell_where: Callable[[], None]) -> None:
-        start_thread("watching the loader", "levada watch", self._watch, tell_where)
+    def watch(self, post_place: Callable[[], None]) -> None:
+        start_thread("watching the loader", "levada watch", self._watch, post_place)
 
-    def _watch(self, tell_where: Callable[[], None]) -> None:
+    def _watch(self, post_place: Callable[[], None]) -> None:
         while not self._stopped.wait(_LONG):
             since = self._since
             if since is not None and time.monotonic() - since > _LONG:
-                tell_where()
+                post_place()
 
     def stop(self) -> None:
         self.make = None
@@ -259,7 +259,7 @@ class BackgroundReader:
         self.where: Callable[[], str] = maker.where
         self._thread = start_thread("iterating the source", "levada reader", _make_all, maker)
 
-    def watch(self, tell_where: Callable[[], None]) -> None:
+    def watch(self, post_place: Callable[[], None]) -> None:
         """Does nothing: the core's reading thread calls it."""
 
     def stop(self) -> None:

@@ -45,7 +45,7 @@ _RETRIES, _PAUSE = 100, 0.05
 _LAST_FRAME = 1.0
 """Seconds that the last frame of a peer may come after the end of its process, to a rank that has left too."""
 _TEXT_BYTES, _DONE, _FAILED = 512, "+", "-"
-"""What each rank tells the others when ranks join: so many bytes, which begin with how it went."""
+"""What each rank sends the others when ranks join: so many bytes, which begin with how it went."""
 _CONNECT = 30.0
 """Seconds that a connection between ranks that have arrived may take."""
 
@@ -72,7 +72,7 @@ class ProcessGroupTransport:
         self._group: Any = None
         if self.size > 1:
             store, devices, until = _store_of(group, name), list[Any](), time.monotonic() + timeout
-            self._door, self._watched = _watch_each_other(group, devices, self._silence, until)
+            self._listener, self._watched = _watch_each_other(group, devices, self._silence, until)
             self._group = _own_group(store, self.rank, self.size, devices, max(until - time.monotonic(), 0.001))
         self._end_of_watch = socket.socketpair()
         self._finished: set[int] = set()
@@ -217,7 +217,7 @@ class ProcessGroupTransport:
             self._over.set()
             self._sent.put(None)
             self._flushes.put(None)
-            self._door.close()
+            self._listener.close()
             self._end_of_watch[1].close()
         return self._over.is_set()
 
@@ -265,16 +265,16 @@ def _address_of_gloo(before: dict[str, int]) -> str:
     raise EngineError("gloo listens at no address, so that the engine c10d does not know by which network to reach others")
 
 
-_own_doors: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+_own_listeners: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
 
-def _close_doors() -> None:
+def _close_listeners() -> None:
     """In a forked child, which may outlive the rank."""
-    for door in list(_own_doors):
-        door.close()
+    for listener in list(_own_listeners):
+        listener.close()
 
 
-os.register_at_fork(after_in_child=_close_doors)
+os.register_at_fork(after_in_child=_close_listeners)
 
 
 def _on_all(group: Any, until: float, work: Callable[[], str]) -> list[str]:
@@ -284,8 +284,8 @@ def _on_all(group: Any, until: float, work: Callable[[], str]) -> list[str]:
     except (EngineError, OSError, RuntimeError) as error:
         mine = _FAILED + str(error)
     left = max(until - time.monotonic(), 0.001)
-    told = all_gather(group, mine.encode(errors="backslashreplace")[:_TEXT_BYTES].ljust(_TEXT_BYTES), left)
-    texts = [each.decode(errors="replace").rstrip() for each in told]
+    sent = all_gather(group, mine.encode(errors="backslashreplace")[:_TEXT_BYTES].ljust(_TEXT_BYTES), left)
+    texts = [each.decode(errors="replace").rstrip() for each in sent]
     for text in texts:
         if text.startswith(_FAILED):
             raise EngineError(text.removeprefix(_FAILED))
@@ -298,19 +298,19 @@ def _watch_each_other(
     """This rank's listening socket, and by rank its connections to those of the others. Adds to `devices` those that gloo
     is to send over. Collective: raises on all ranks what keeps one from connecting to another."""
     rank = group.rank()
-    doors: list[socket.socket] = []
+    listeners: list[socket.socket] = []
     watched: dict[int, _Watched] = {}
 
     def listen() -> str:
         address = _open_devices(rank, devices)
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        doors.append(socket.create_server((address, 0), family=family, backlog=group.size()))
-        _own_doors.add(doors[0])
-        return f"{address} {doors[0].getsockname()[1]} {socket.gethostname()}"
+        listeners.append(socket.create_server((address, 0), family=family, backlog=group.size()))
+        _own_listeners.add(listeners[0])
+        return f"{address} {listeners[0].getsockname()[1]} {socket.gethostname()}"
 
     def connect() -> str:
-        for peer, told in enumerate(addresses):
-            address, port, host = told.split(maxsplit=2)
+        for peer, text in enumerate(addresses):
+            address, port, host = text.split(maxsplit=2)
             if peer == rank:
                 continue
             limit = min(_CONNECT, max((until - time.monotonic()) / 2, 0.001))
@@ -328,10 +328,10 @@ def _watch_each_other(
         addresses = _on_all(group, until, listen)
         _on_all(group, until, connect)
     except BaseException:
-        for each in (*doors, *(each.connection for each in watched.values())):
+        for each in (*listeners, *(each.connection for each in watched.values())):
             each.close()
         raise
-    return doors[0], watched
+    return listeners[0], watched
 
 
 def _open_devices(rank: int, devices: list[Any]) -> str:
@@ -351,8 +351,8 @@ def _open_devices(rank: int, devices: list[Any]) -> str:
     return _address_of_gloo(before)
 
 
-def _connect(door: tuple[str, int], silence: int, timeout: float) -> socket.socket:
-    connection = socket.create_connection(door, timeout)
+def _connect(listener: tuple[str, int], silence: int, timeout: float) -> socket.socket:
+    connection = socket.create_connection(listener, timeout)
     connection.settimeout(None)
     if silence:
         interval = silence // 3
@@ -368,7 +368,7 @@ def _store_of(group: Any, name: str) -> Any:
     if not hasattr(distributed, "ProcessGroupGloo"):
         raise Unsupported("this torch has no gloo, over which the engine c10d sends; use one that has")
     if not hasattr(group, "get_group_store"):
-        raise Unsupported("this process group does not tell its store; make it with torch.distributed, of version 2.6 on")
+        raise Unsupported("this process group does not show its store; make it with torch.distributed, of version 2.6 on")
     return distributed.PrefixStore(name, group.get_group_store())
 
 

@@ -56,10 +56,10 @@ class _Place(NamedTuple):
         return self.host + self.nonce + degree + bytes([ENGINES.index(self.engine)])
 
     @classmethod
-    def decode(cls, told: bytes) -> _Place:
-        engine = ENGINES[told[-1]] if told[-1] < len(ENGINES) else "another"
-        nonce, degree = told[_HOST_BYTES : -1 - _DEGREE_BYTES], told[-1 - _DEGREE_BYTES : -1]
-        return cls(told[:_HOST_BYTES], nonce, int.from_bytes(degree, "little"), engine)
+    def decode(cls, sent: bytes) -> _Place:
+        engine = ENGINES[sent[-1]] if sent[-1] < len(ENGINES) else "another"
+        nonce, degree = sent[_HOST_BYTES : -1 - _DEGREE_BYTES], sent[-1 - _DEGREE_BYTES : -1]
+        return cls(sent[:_HOST_BYTES], nonce, int.from_bytes(degree, "little"), engine)
 
 
 def _read(path: str) -> str:
@@ -135,7 +135,7 @@ def _check_same(what: str, asked: list[Any]) -> None:
 def _start(group: Any, options: Options) -> Membership:
     engine, timeout, degree, leave_timeout = options
     mine = _Place(_host(), os.urandom(_NONCE_BYTES), degree, engine)
-    places = [_Place.decode(told) for told in all_gather(group, mine.encode(), timeout)]
+    places = [_Place.decode(sent) for sent in all_gather(group, mine.encode(), timeout)]
     _check_same("engines", [place.engine for place in places])
     _check_same("degrees", [place.degree for place in places])
     hosts = list(dict.fromkeys(place.host for place in places))

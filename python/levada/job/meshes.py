@@ -27,6 +27,19 @@ def as_mesh(mesh: Any, data_axes: Sequence[str] | None = None) -> Mesh:
     raise InvalidArgument(f"mesh is {mesh!r}; give a levada.Mesh or a DeviceMesh of torch.distributed")
 
 
+def by_axis(placements: Any, mesh: Mesh) -> Any:
+    """Returns a list of DTensor's placements, which has one for each axis of a DeviceMesh, as a dict by axis; anything else
+    unchanged. Raises InvalidArgument for a list of another length."""
+    if not isinstance(placements, (list, tuple)) or not all(hasattr(each, "is_replicate") for each in placements):
+        return placements
+    axes = [axis for axis, _ in mesh.axes]
+    if placements and len(placements) != len(axes):
+        raise InvalidArgument(
+            f"{placements} are {len(placements)} placements, and the mesh has the axes {', '.join(axes)}: one for each"
+        )
+    return dict(zip(axes, placements, strict=False))
+
+
 def ranks_of(device_mesh: Any) -> tuple[int, ...]:
     """Returns the job's ranks in a DeviceMesh, row by row."""
     return tuple(device_mesh.mesh.flatten().tolist())

@@ -110,7 +110,7 @@ class _Key:
     def __init__(self, number: int, own: Any, host: Any, like: Any, op: str) -> None:
         self.number, self.own, self.like, self.op = number, own, like, op
         self.size = int(own.size())
-        self.job = join(host)  # over which ranks tell each other what they mean
+        self.job = join(host)  # over which ranks agree on what they reduce
 
 
 class DeviceReduce:
@@ -384,9 +384,9 @@ def _agree(bucket: _Bucket, timeout: float) -> None:
     """Raises InvalidArgument, naming ranks, position and shapes, unless all ranks mean the same. Collective."""
     key = bucket.key
     mine = [[str(key.like.dtype).removeprefix("torch."), key.op], *(list(entry.shape) for entry in bucket.entries)]
-    told = _levada.agree(key.job, json.dumps(mine).encode(), timeout, "reduce-scatter")
-    first = json.loads(told[0])
-    for rank, theirs in enumerate(json.loads(each) for each in told):
+    sent = _levada.agree(key.job, json.dumps(mine).encode(), timeout, "reduce-scatter")
+    first = json.loads(sent[0])
+    for rank, theirs in enumerate(json.loads(each) for each in sent):
         for at in range(max(len(first), len(theirs))):
             here, there = (str(each[at]) if at < len(each) else "not there" for each in (first, theirs))
             if here != there:

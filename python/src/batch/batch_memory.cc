@@ -11,7 +11,7 @@ namespace levada::python {
 namespace {
 
 /// Threads that make batches at a time; those of more are taken to have ended where they hold nothing.
-constexpr std::size_t most_makers = 64;
+constexpr std::size_t max_makers = 64;
 
 }  // namespace
 
@@ -75,7 +75,7 @@ void BatchMemory::start(std::size_t bytes) {
   auto block = allocate(BlockMemory::block_bytes(bytes));
   const std::lock_guard lock(mutex_);
   std::erase_if(batches_, [](const auto& each) { return each.second->block.expired(); });
-  if (making_.size() > most_makers) std::erase_if(making_, [](const auto& each) { return is_idle(each.second); });
+  if (making_.size() > max_makers) std::erase_if(making_, [](const auto& each) { return is_idle(each.second); });
   auto& before = making_[std::this_thread::get_id()];
   if (before) before->open.reset();
   before = batch;

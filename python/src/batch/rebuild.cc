@@ -255,10 +255,10 @@ nb::object Rebuilder::rebuild(const Tree& batch) {
 }
 
 std::shared_ptr<const Recipe> Rebuilder::recipe_of(const FlatTree& batch) {
-  constexpr std::size_t most = 64;
+  constexpr std::size_t max_recipes = 64;
   const auto known = recipes_.find(batch.schema.fingerprint());
   if (known != recipes_.end()) return known->second;
-  if (recipes_.size() == most) recipes_.clear();
+  if (recipes_.size() == max_recipes) recipes_.clear();
   const auto recipe = std::make_shared<const Recipe>(batch, others_);
   recipes_.emplace(batch.schema.fingerprint(), recipe);
   return recipe;

@@ -64,7 +64,7 @@ class Pass {
     if (handoff_ && !where_.is_none()) {
       handoff_->on_stalled([this] {
         const nb::gil_scoped_acquire gil;
-        tell_where();
+        post_place();
       });
     }
     if (handoff_) handoff_->set_memory(job.batch_memory());
@@ -140,7 +140,7 @@ class Pass {
   }
 
   /// On the board, for ranks that wait.
-  void tell_where() {
+  void post_place() {
     const auto engine = board_.lock();
     if (!engine) return;
     try {
@@ -427,7 +427,7 @@ void bind_feed(nb::module_& module) {
            "Returns the next batch if it has arrived; drop_next() then takes it. Never blocks.")
       .def("close", &Pass::close, nb::arg("reason") = "",
            "Leaves the feed; `reason`: the exception that makes this rank leave, for the others' error.")
-      .def("tell_where", &Pass::tell_where, "Says on the board what the making of an item is in.")
+      .def("post_place", &Pass::post_place, "Says on the board what the making of an item is in.")
       .def("request_stop", &Pass::request_stop)
       .def_prop_ro("step", &Pass::step)
       .def_prop_ro("micro", &Pass::micro)

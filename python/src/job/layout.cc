@@ -29,8 +29,16 @@ std::string name_of_type(nb::handle value) {
   return nb::cast<std::string>(value.type().attr("__name__"));
 }
 
+std::string text_of(nb::handle placement);
+
 /// One of torch.distributed.tensor's placements, on an axis. Torch need not be imported to know it.
 Placement placement_of_dtensor(nb::handle value, const std::string& axis) {
+  if (!nb::hasattr(value, "is_replicate")) {
+    throw InvalidArgument(fmt::format(
+        "{} stands for the axis {} in a dict, whose placements are Shard(dim) and Replicate() of "
+        "torch.distributed.tensor; levada's own name their axis, and a text or a list of them takes the dict's place",
+        text_of(value), axis));
+  }
   const std::string kind = name_of_type(value);
   if (kind == "Shard") return Shard{axis, nb::cast<int>(value.attr("dim"))};
   if (kind == "Replicate") return Replicate{axis};

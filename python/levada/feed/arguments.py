@@ -1,0 +1,86 @@
+"""Checks of a feed's arguments that need nothing but them. All raise InvalidArgument."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from levada.base.errors import InvalidArgument
+from levada.batch.balance import Balance
+from levada.feed.readers import ITERATE
+
+
+def check_counts(*, skip: int, **numbers: int | None) -> None:
+    for name, number in {"skip": skip, **numbers}.items():
+        if number is None:
+            continue
+        if isinstance(number, bool) or not hasattr(number, "__index__"):
+            raise InvalidArgument(f"{name} must be a whole number, got {number!r}")
+        if not -(2**31) <= number < 2**31:
+            raise InvalidArgument(f"{name} must be less than {2**31:,}, got {number:,}")
+    if skip < 0:
+        raise InvalidArgument(f"skip is {skip}; it counts steps from 0")
+
+
+def check_iteration(iterate: str, divide: str, tail: str, *, is_corpus: bool, counts_rows: bool, is_balanced: bool) -> None:
+    if iterate not in ITERATE:
+        raise InvalidArgument(f"iterate is {iterate}; it must be one of {', '.join(ITERATE)}")
+    if is_corpus and iterate != "thread":
+        raise InvalidArgument(f"iterate is {iterate}; a Corpus is read by the C++ core, on threads of its own")
+    if counts_rows and divide != "split":
+        raise InvalidArgument('batch is for a Corpus and for divide="split"; otherwise an item is a whole batch')
+    if tail != "drop" and not (is_corpus or counts_rows or is_balanced):
+        raise InvalidArgument(
+            f'tail is "{tail}"; whole batches are dealt, and a rank for which none is left would have nothing to run, '
+            'so it must be "drop": divide="split" with batch=, the rows of a rank, can pad or shorten'
+        )
+
+
+def check_balance(
+    balance: Balance | None,
+    max_tokens: int | None,
+    collate: Callable[[list[Any]], Any] | None,
+    divide: str,
+    tail: str,
+    *,
+    is_corpus: bool,
+) -> None:
+    if balance is None:
+        if collate is not None:
+            raise InvalidArgument("collate= makes batches of samples that are balanced; give balance= or max_tokens=, too")
+        return
+    if divide != "deal":
+        raise InvalidArgument(f'divide is "{divide}"; balanced steps are dealt, each dp rank its own samples')
+    if tail == "pad":
+        raise InvalidArgument('tail is "pad"; the last step of balanced ones can be dropped or short')
+    if max_tokens is not None and max_tokens < 1:
+        raise InvalidArgument(f"max_tokens is {max_tokens}; a micro-batch has at least one token")
+    if max_tokens is not None and max_tokens < balance.pad_to:
+        raise InvalidArgument(f"max_tokens is {max_tokens}; with pad_to={balance.pad_to} no sample fits a micro-batch")
+    if not is_corpus and balance.max_delay > 0:
+        raise InvalidArgument(
+            f"max_delay is {balance.max_delay}, but the samples of an iterable come one behind the other, and a state could "
+            "not hold those that wait; use a Corpus, let the loader itself yield long samples together, or cut them with "
+            'too_long="cut"'
+        )
+    of_samples = [balance.weight, balance.length, balance.pad_to > 1, balance.too_long != "error", collate]
+    if is_corpus and any(of_samples):
+        raise InvalidArgument(
+            "cost as a field or function, length, pad_to and too_long of a Balance and collate are for samples of an "
+            "iterable: a Corpus knows the lengths of its own, and cuts and pads by options of its own"
+        )
+
+
+def check_device(device: Any, iterate: str, *, pin_memory: bool, prefetch_to_device: bool) -> None:
+    if pin_memory and device is not None:
+        raise InvalidArgument(
+            f"pin_memory=True is for batches that the caller moves, and device is {device}, where they go through "
+            "pinned memory anyway: give one of the two"
+        )
+    if prefetch_to_device and device is None:
+        raise InvalidArgument("prefetch_to_device=True copies batches to a device, and device is None: name it, too")
+    if prefetch_to_device and iterate == "inline":
+        raise InvalidArgument(
+            'iterate is inline, which reads no batch ahead that prefetch_to_device=True could copy: iterate by "thread", '
+            "or do without prefetching"
+        )
