@@ -108,6 +108,16 @@ def test_from_ms_swift(tmp_path: pathlib.Path) -> None:
         tmp_path,
         "ms-swift.md",
         """
+import types
+swifts = types.ModuleType("swift.dataloader.dispatcher")
+class DataLoaderDispatcher:
+    def __init__(self, base_dataloader, device=None, skip_batches=0): raise AssertionError("ms-swift's own")
+swifts.DataLoaderDispatcher = DataLoaderDispatcher
+for name in ("swift", "swift.dataloader", "swift.dataloader.dispatcher"):
+    sys.modules[name] = swifts
+exec(blocks.pop(0))
+seen.extend(swifts.DataLoaderDispatcher(DataLoader(dataset, batch_size=4), "cpu"))
+tell(got=numbers())
 loader, device, data_parallel_group = DataLoader(dataset, batch_size=4), "cpu", dist.new_group([1, 0])
 exec(blocks[0])
 tell(got=numbers())
@@ -117,6 +127,7 @@ tell(got=numbers())
     )
     for rank, mine in enumerate(told):
         second_round = list(range(8 + 4 * rank, 12 + 4 * rank))
+        assert mine.pop(0)["got"] == list(range(4 * rank, 4 * rank + 4)) + second_round
         assert mine[0]["got"] == second_round * 2
         assert mine[1]["got"] == list(range(4 * rank, 4 * rank + 4)) + second_round
 
@@ -137,10 +148,16 @@ sys.modules["megatron.bridge.training"] = Space(gpt_step=steps)
 sys.modules["megatron.bridge.training.utils.pg_utils"] = Space(get_pg_collection=lambda _: pg_collection)
 exec(blocks.pop(0))
 tell(shared=forward_step(None, iter([batch]) if rank == 0 else None, None))
+exec(blocks.pop(0))
+tell(patched=steps.get_batch is bridge.get_batch)
 exec(blocks[0])
 tell(got=[tokens.tolist(), labels.tolist(), attention_mask])
 build = lambda: tell(built=rank)
 exec(blocks[1])
+utils = Space(BlendedMegatronDatasetBuilder=lambda kind, samples, is_built, config: is_built(pg_collection))
+sys.modules["megatron.bridge.data"] = Space(utils=utils)
+exec(blocks.pop(2), {**globals(), "build": None})
+tell(builds=utils.BlendedMegatronDatasetBuilder("kind", 1, lambda: True, "config"))
 loader = DataLoader(dataset, batch_size=4)
 exec(blocks[2])
 tell(tp=parallel_state.get_tensor_model_parallel_rank(), same=batch["x"][:, 0].tolist())
@@ -160,6 +177,8 @@ tell(shapes=[list(batch["tokens"].shape) for batch in seen], first=seen[0]["toke
     )
     for rank, mine in enumerate(told):
         assert mine.pop(0) == {"shared": [[0, 1, 2, 3, 4, 5]]}
+        assert mine.pop(0) == {"patched": True}
+        assert {"builds": rank == 0} in mine
         assert mine[0] == {"got": [[[0, 1, 2, 3, 4, 5]], [[1, 2, 3, 4, 5, 6]], None]}
         assert (mine[1] == {"built": 0}) is (rank == 0)
         assert mine[-2] == {"tp": rank, "same": [0.0, 1.0, 2.0, 3.0]}

@@ -41,7 +41,6 @@ RULES = {
     "docs/migrate/areal.md text": IMPORTS,
     "docs/migrate/megatron-packing.md text": [IMPORTS, PICTURE, IMPORTS],
     "docs/migrate/megatron.md text": IMPORTS,
-    "docs/migrate/ms-swift.md text": IMPORTS,
     "docs/migrate/torchdata.md text": IMPORTS,
     "README.md ": "printed, but for its numbers, by levada feed corpus.jsonl --mesh dp=2,tp=2 --batch 8 --seq 1024",
     "docs/balance.md ": "printed, but for its numbers, by levada plan corpus.jsonl --mesh dp=2 --batch 4 --seq 8192 "
