@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Corpora of many small files: how long it takes to open them and to read the first batch. Makes N pairs of .bin and .idx
-and N texts of one line; texts are tokenized once, and then opened from the cache.
+"""Corpora of many files: how long it takes to open them and to read the first batch. Makes N pairs of .bin and .idx and N
+texts, each of one document; texts are tokenized once, and then opened from the cache.
 
-  bench/open_corpus.py [--files N] [--texts N] [--descriptors N] [--runs N] [--folder DIR]
+  bench/open_corpus.py [--files N] [--texts N] [--tokens N] [--descriptors N] [--runs N] [--folder DIR]
 """
 
 import argparse
@@ -15,29 +15,31 @@ import time
 
 import levada
 
-TOKENS = 32
+SEQUENCE = 32
 
 
-def write_pairs(folder, count):
+def write_pairs(folder, count, tokens):
     """Pairs of one document each, as Megatron-LM writes them."""
     folder.mkdir()
     header = b"MMIDIDX\x00\x00" + struct.pack("<QBQQ", 1, 8, 1, 2)
-    index = header + struct.pack("<iqqq", TOKENS, 0, 0, 1)
+    index = header + struct.pack("<iqqq", tokens, 0, 0, 1)
     for number in range(count):
-        (folder / f"{number:06}.bin").write_bytes(struct.pack(f"<{TOKENS}H", *(number % 1000 for _ in range(TOKENS))))
+        (folder / f"{number:06}.bin").write_bytes(struct.pack("<H", number % 1000) * tokens)
         (folder / f"{number:06}.idx").write_bytes(index)
 
 
-def write_texts(folder, count):
+def write_texts(folder, count, tokens):
+    """Texts whose bytes are about as many tokens."""
     folder.mkdir()
     for number in range(count):
-        (folder / f"{number:06}.jsonl").write_text(f'{{"text": "the text of file {number}, a short one"}}\n')
+        text = f"the text of file {number}. " * max(tokens // 24, 1)
+        (folder / f"{number:06}.jsonl").write_text(f'{{"text": "{text}"}}\n')
 
 
 def open_once(folder, cache):
     """Seconds until the corpus is open, and until the first batch is there."""
     begin = time.perf_counter()
-    corpus = levada.Corpus(folder, sequence=TOKENS, shuffle_seed=7, cache_dir=cache)
+    corpus = levada.Corpus(folder, sequence=SEQUENCE, shuffle_seed=7, cache_dir=cache)
     len(corpus)
     opened = time.perf_counter() - begin
     with levada.Feed(corpus, batch=8) as feed:
@@ -54,6 +56,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--files", type=int, default=10_000, help="pairs of .bin and .idx")
     parser.add_argument("--texts", type=int, help="texts, as many as pairs by default")
+    parser.add_argument("--tokens", type=int, default=32, help="of a file")
     parser.add_argument("--descriptors", type=int, default=256, help="files that may be open")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--folder", help="where the files are made and removed again")
@@ -64,11 +67,11 @@ def main():
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         place = pathlib.Path(folder)
         if options.files > 0:
-            write_pairs(place / "pairs", options.files)
+            write_pairs(place / "pairs", options.files, options.tokens)
             runs = [open_once(place / "pairs", place / "cache") for _ in range(options.runs)]
             report(f"{options.files} pairs of .bin and .idx", runs)
         if texts > 0:
-            write_texts(place / "texts", texts)
+            write_texts(place / "texts", texts, options.tokens)
             report(f"{texts} texts, tokenized", [open_once(place / "texts", place / "cache")])
             runs = [open_once(place / "texts", place / "cache") for _ in range(options.runs)]
             report(f"{texts} texts, from the cache", runs)
