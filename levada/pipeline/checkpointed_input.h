@@ -24,7 +24,9 @@ class CheckpointedInput {
   /// Marks the first position, which next() and at() do otherwise. Called before other threads may ask.
   void begin() const;
   std::optional<Item> next();
-  /// Items pulled.
+  /// Drops the next items, as Iterator::skip() does. On the thread that pulls.
+  std::int64_t skip(std::int64_t items);
+  /// Items pulled or skipped.
   std::int64_t position() const { return position_; }
 
   /// The entries of a cursor, and how many items to drop after restoring it.
@@ -41,6 +43,7 @@ class CheckpointedInput {
 
  private:
   Cursor save() const { return input_->save(); }
+  void finish_restore();
 
   GraphContextPtr context_;
   int stage_;

@@ -78,6 +78,7 @@ class Dispatcher {
     if (loop_.process().begin_epoch) loop_.process().begin_epoch(runtime_options.open_context);
     const auto iterator = open(loop_.process().graph, *loop_.placement().dispatch_boundary, runtime_options);
     if (!state.reset().dispatcher.cursor.empty()) iterator->restore(unpack_cursor(state.reset().dispatcher.cursor));
+    assigner_.advance(iterator->skip(assigner_.unwanted()));
     for (;;) {
       loop_.attend();
       begin_message(*iterator);
@@ -93,7 +94,7 @@ class Dispatcher {
           return std::nullopt;
         }
         if (assigner_.wanted()) add(*std::move(item));
-        assigner_.dealt();
+        assigner_.advance();
         full = sizer_.add([this] { return loop_.work_time(); }) || is_snapshot_due();
       }
       if (auto failure = flush()) return failure;

@@ -7,6 +7,7 @@
 #include "levada/base/error.h"
 #include "levada/corpus/permutation.h"
 #include "levada/pipeline/graph_builder.h"
+#include "levada/pipeline/placement.h"
 
 namespace levada::pipeline {
 namespace {
@@ -44,7 +45,9 @@ class MergingIterator : public StageIterator {
 
 class ZipIterator final : public MergingIterator {
  public:
-  using MergingIterator::MergingIterator;
+  ZipIterator(GraphContextPtr context, int stage, std::vector<StagePtr> inputs)
+      : MergingIterator(std::move(context), stage, std::move(inputs)),
+        is_behind_fork_(Reachability(context_->graph).follows<Fork>(stage)) {}
 
  private:
   std::optional<Item> make() override {
@@ -58,6 +61,16 @@ class ZipIterator final : public MergingIterator {
     ++num_inputs_;
     return guarded([&] { return context_->traits.tuple_of(std::move(items)); });
   }
+  std::int64_t pass_over(std::int64_t items) override {
+    // Branches of a fork that are skipped one after the other would be further apart than its buffer.
+    if (is_behind_fork_) return make_and_drop(items);
+    auto passed = items;
+    for (auto& input : inputs_) passed = std::min(passed, input->skip(items));
+    num_inputs_ += passed;
+    return passed;
+  }
+
+  bool is_behind_fork_;
 };
 
 class ConcatIterator final : public MergingIterator {

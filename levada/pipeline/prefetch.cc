@@ -56,6 +56,13 @@ class PrefetchIterator final : public StageIterator {
     return item;
   }
 
+  std::int64_t pass_over(std::int64_t items) override {
+    if (thread_.joinable()) return make_and_drop(items);
+    const auto passed = source_.skip(items);
+    num_inputs_ += passed;
+    return passed;
+  }
+
   void run() {
     const auto has_room = [this] { return put_ - taken_ < depth_; };
     for (bool more = true; more && !ahead_.stopped();) {
@@ -118,7 +125,7 @@ class PrefetchIterator final : public StageIterator {
 StagePtr make_stage(const Prefetch&, const StagePlace& at) {
   if (!at.builder.prefetches()) return make_identity(at, at.input());
   auto iterator = at.make<PrefetchIterator>(at.builder.open(at.before(), at.builder.new_thread()));
-  at.builder.add_start([weak = iterator->self()] {
+  at.builder.pending_threads()->add(at.stage, [weak = iterator->self()] {
     if (const auto self = weak.lock()) (*self)->start();
   });
   return iterator;

@@ -61,6 +61,10 @@ bool RoundRobinAssigner::wanted() const {
   return number_ >= first_[static_cast<std::size_t>(worker())];
 }
 
+std::int64_t RoundRobinAssigner::unwanted() const {
+  return std::max<std::int64_t>(std::ranges::min(first_) - number_, 0);
+}
+
 bool RoundRobinAssigner::has_caught_up() const {
   return std::all_of(first_.begin(), first_.end(), [this](std::int64_t first) { return number_ > first - workers_; });
 }

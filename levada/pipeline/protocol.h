@@ -173,8 +173,10 @@ class RoundRobinAssigner {
   int worker() const { return static_cast<int>(number_ % workers_); }
   /// Returns whether the worker needs the next item: it did not have it before the state.
   bool wanted() const;
-  void dealt() { ++number_; }
-  /// Returns whether as many items have been dealt as all workers had before the state. If not at the end, the data are
+  /// Returns how many of the next items no worker needs.
+  std::int64_t unwanted() const;
+  void advance(std::int64_t items = 1) { number_ += items; }
+  /// Returns whether as many items have been dispatched as all workers had before the state. If not at the end, the data are
   /// shorter than the state says.
   bool has_caught_up() const;
 

@@ -24,7 +24,7 @@ class MapIterator final : public StageIterator {
     return std::nullopt;
   }
   std::int64_t pass_over(std::int64_t items) override {
-    return operation<Map>().on_error == OnError::raise ? skip_input(items) : StageIterator::pass_over(items);
+    return operation<Map>().on_error == OnError::raise ? skip_input(items) : make_and_drop(items);
   }
 };
 

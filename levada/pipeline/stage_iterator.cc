@@ -51,9 +51,19 @@ std::optional<Item> StageIterator::next() {
 }
 
 std::int64_t StageIterator::skip(std::int64_t items) {
-  if (ended_ || failed_) return 0;
-  begin();
-  return pass_over(items);
+  if (ended_ || failed_ || items == 0) return 0;
+  try {
+    finish_restore();
+    return pass_over(items);
+  } catch (...) {
+    failed_ = true;
+    throw;
+  }
+}
+
+std::int64_t StageIterator::make_and_drop(std::int64_t items) {
+  pending_threads_->start(number_);
+  return Iterator::skip(items);
 }
 
 std::optional<Item> StageIterator::counted() {
@@ -75,7 +85,7 @@ std::optional<Item> StageIterator::counted() {
 void StageIterator::begin() {
   try {
     finish_restore();
-    for (const auto& start : std::exchange(thread_starts_, {})) start();
+    if (std::exchange(starts_threads_, false)) pending_threads_->start(number_);
   } catch (...) {
     failed_ = true;
     throw;
