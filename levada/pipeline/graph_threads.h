@@ -10,7 +10,7 @@
 
 namespace levada::pipeline {
 
-/// Thrown out of a wait whose thread has been told to stop. Not a std::exception: no stage's function has failed.
+/// Thrown out of a wait whose thread has to stop. Not a std::exception: no stage's function has failed.
 struct Stopped {};
 
 /// A thread that a Prefetch runs. All other code of a graph runs on the caller's thread.

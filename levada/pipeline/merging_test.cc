@@ -144,8 +144,8 @@ TEST(BucketBatch, HoldsAsManyTokensAsItMayPaddedOnes) {
 }
 
 TEST(BucketBatch, CountsAnItemAsAtLeastOneToken) {
-  const auto graph = lengths(std::vector<std::int64_t>(250, 0),
-                             {.length = number_in, .boundaries = {}, .max_tokens = 100});
+  const auto graph =
+      lengths(std::vector<std::int64_t>(250, 0), {.length = number_in, .boundaries = {}, .max_tokens = 100});
   const auto batches = items_of(graph);
   const auto has = [](std::int64_t items) { return Tree::list(std::vector<Tree>(static_cast<std::size_t>(items), 0)); };
   EXPECT_THAT(batches, ElementsAre(has(100), has(100), has(50)));

@@ -44,7 +44,7 @@ TEST(Prefetch, SkipsItemsWithoutMakingThemBeforeItsThreadStarts) {
   for (const auto& before : {numbers, numbers.then(Prefetch{3}), numbers.then(Prefetch{3}).then(even)}) {
     const auto all = numbers_of(before);
     const auto graph = before.then(counted).then(Prefetch{2}).then(Prefetch{2});
-    for (const std::size_t skipped : {1, 100, 400}) {
+    for (const std::size_t skipped : {1u, 100u, 400u}) {
       const auto there = std::min(skipped, all.size());
       made = 0;
       Opened opened(graph), resumed(graph);

@@ -18,22 +18,11 @@ void GraphContext::attend(Clock::time_point now) {
 }
 
 void throw_as_failed(const GraphContext& context, int stage, std::int64_t item) {
-  Failure failure{.stage = context.stage(stage).name, .process = context.process, .item = item};
-  try {
-    throw;
-  } catch (const StageFailed& error) {
-    if (!error.failure().stage.empty()) throw;
-    const auto& thrown = error.failure();
-    failure.kind = thrown.kind;
-    failure.message = thrown.message;
-    failure.traceback = thrown.traceback;
-    failure.exception = thrown.exception;
-  } catch (const Error& error) {
-    failure.kind = error.kind();
-    failure.message = error.what();
-  } catch (const std::exception& error) {
-    failure.message = error.what();
-  }
+  Failure failure = failure_of(std::current_exception());
+  if (!failure.stage.empty()) throw;
+  failure.stage = context.stage(stage).name;
+  failure.process = context.process;
+  failure.item = item;
   throw StageFailed(std::move(failure));
 }
 
@@ -161,7 +150,7 @@ std::int64_t StageIterator::next_gap(Duration spent) {
 }
 
 std::vector<Tree> StageIterator::entries() const {
-  Fields own = {{"stage", stage().name}, {"given", num_inputs_}};
+  Fields own = {{"stage", stage().name}, {"num_inputs", num_inputs_}};
   if (ended_) {
     own.emplace_back("ended", true);
     std::vector<Tree> only;
@@ -177,7 +166,7 @@ std::vector<Tree> StageIterator::entries() const {
 void StageIterator::restore_entries(std::span<const Tree> entries) {
   if (entries.empty()) throw InvalidArgument(fmt::format("the state ends before stage {}", stage().name));
   const CursorFields own(entries.back(), stage().name);
-  num_inputs_ = own.count("given");
+  num_inputs_ = own.count("num_inputs");
   const auto before = entries.first(entries.size() - 1);
   ended_ = own.has("ended");
   if (ended_) {

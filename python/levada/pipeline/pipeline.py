@@ -399,13 +399,13 @@ class Pipeline(Generic[T]):
 
 def native(dispatch: NativeSource | None, work: NativeSource) -> Pipeline[Any]:
     """Returns a pipeline of native sources: `dispatch`, if given, in the dispatching process, and `work` in each worker, on
-    the items that are dealt to it."""
+    the items that are dispatched to it."""
     if dispatch is None:
         source = Stage("source", "workers", (), {"source": work})
         return Pipeline._of(Stage("shard", None, (source,), {}))
     source = Stage("source", "dispatching", (), {"source": dispatch})
-    dealt = Stage("dispatch", None, (source,), {})
-    return Pipeline._of(Stage("transform", "workers", (dealt,), {"open": work, "what": type(work).__name__}))
+    dispatched = Stage("dispatch", None, (source,), {})
+    return Pipeline._of(Stage("transform", "workers", (dispatched,), {"open": work, "what": type(work).__name__}))
 
 
 def _of_steps(steps: list[Step]) -> Pipeline[Any]:

@@ -95,9 +95,9 @@ class SourceOpener:
         source = self._source
         if isinstance(source, NativeSource):
             return source([], context), None, 0
-        tell = getattr(source, "set_epoch", None)
-        if tell is not None:
-            tell(context.epoch)
+        set_epoch = getattr(source, "set_epoch", None)
+        if set_epoch is not None:
+            set_epoch(context.epoch)
         if is_sequence(source):
             at = min(given, max(0, -(-(len(source) - index) // count)))
             return _by_number(source, index + at * count, count), None, at
@@ -108,8 +108,8 @@ class SourceOpener:
                 source.load_state_dict(state)
             elif start is not None:
                 source.load_state_dict(start[0])
-                if tell is not None:
-                    tell(context.epoch)  # that state may hold another one
+                if set_epoch is not None:
+                    set_epoch(context.epoch)  # that state may hold another one
         return iter(source() if is_factory(source) else source), state_dict, 0 if state is None else given
 
     def _start_of(self, number: list[int], state_dict: Callable[[], Any]) -> tuple[Any] | None:
