@@ -268,7 +268,7 @@ class Run(Generic[T]):
         """Writes a trace of what each process did when, for Perfetto (ui.perfetto.dev), with a track for each stage. Needs
         run(record=True)."""
         if not self.options.record:
-            raise InvalidArgument("this pipeline was not recorded; pass record=True to run()")
+            raise InvalidArgument("this pipeline was not recorded; start it with run(record=True)")
         self._write_history(page="", trace=os.fspath(path))
 
     def _write_history(self, *, page: str, trace: str) -> None:
@@ -286,7 +286,7 @@ class Run(Generic[T]):
     def _record(self) -> None:
         """As run(record=True), where no process has been started yet."""
         if self._consumer is not None and not self.options.record:
-            raise InvalidArgument("this run has started without recording; pass record=True to run()")
+            raise InvalidArgument("this run has started without recording; start it with run(record=True)")
         self.options = dataclasses.replace(self.options, record=True)
 
     def close(self, grace: float = _GRACE) -> None:
