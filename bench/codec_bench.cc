@@ -2,6 +2,7 @@
 // reading them and putting the tree together.
 #include <benchmark/benchmark.h>
 
+#include "levada/pipeline/tree_item_traits.h"
 #include "levada/tree/codec.h"
 
 namespace levada {
@@ -91,6 +92,48 @@ void copy_strided(benchmark::State& state) {
   state.SetBytesProcessed(state.iterations() * static_cast<std::int64_t>(every_second.byte_count()));
 }
 BENCHMARK(copy_strided);
+
+// The items of a message between the processes of a pipeline, and the same trees in the codec above. Both report items
+// a second.
+constexpr std::int64_t items_per_message = 128;
+
+Tree small_dict() {
+  return Tree::dict({{"text", "a line of a text file"}, {"id", 7}, {"weight", 0.5}, {"is_last", false}});
+}
+
+void pack_items(benchmark::State& state, const Tree& item) {
+  const pipeline::TreeItemTraits traits;
+  const std::vector<pipeline::Item> items(items_per_message, item);
+  for (auto _ : state) benchmark::DoNotOptimize(traits.pack(items));
+  state.SetItemsProcessed(state.iterations() * items_per_message);
+}
+BENCHMARK_CAPTURE(pack_items, int, Tree(7));
+BENCHMARK_CAPTURE(pack_items, dict, small_dict());
+
+void unpack_items(benchmark::State& state, const Tree& item) {
+  const pipeline::TreeItemTraits traits;
+  const auto packed = traits.pack(std::vector<pipeline::Item>(items_per_message, item));
+  for (auto _ : state) benchmark::DoNotOptimize(traits.unpack(packed.head, {}, nullptr));
+  state.SetItemsProcessed(state.iterations() * items_per_message);
+}
+BENCHMARK_CAPTURE(unpack_items, int, Tree(7));
+BENCHMARK_CAPTURE(unpack_items, dict, small_dict());
+
+void encode_item(benchmark::State& state, const Tree& item) {
+  for (auto _ : state) benchmark::DoNotOptimize(encode_tree(item));
+  state.SetItemsProcessed(state.iterations());
+}
+BENCHMARK_CAPTURE(encode_item, int, Tree(7));
+BENCHMARK_CAPTURE(encode_item, dict, small_dict());
+
+void decode_item(benchmark::State& state, const Tree& item) {
+  const auto message = std::make_shared<Bytes>(encode_tree(item));
+  SchemaCache cache;
+  for (auto _ : state) benchmark::DoNotOptimize(unflatten(read_message(*message, message, cache).content));
+  state.SetItemsProcessed(state.iterations());
+}
+BENCHMARK_CAPTURE(decode_item, int, Tree(7));
+BENCHMARK_CAPTURE(decode_item, dict, small_dict());
 
 }  // namespace
 }  // namespace levada

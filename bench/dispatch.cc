@@ -6,8 +6,8 @@
 #include <limits>
 
 #include "levada/base/error.h"
+#include "levada/pipeline/consumer.h"
 #include "levada/pipeline/item_sources.h"
-#include "levada/pipeline/roles.h"
 #include "levada/pipeline/tree_item_traits.h"
 
 namespace levada::bench {

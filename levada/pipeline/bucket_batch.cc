@@ -19,7 +19,7 @@ struct MeasuredItem {
 class BucketBatchIterator final : public HoldingIterator<MeasuredItem> {
  public:
   BucketBatchIterator(GraphContextPtr context, int stage, StagePtr input)
-      : HoldingIterator(std::move(context), stage, std::move(input)) {}
+      : HoldingIterator(std::move(context), stage, std::move(input)), buckets_(batch().boundaries.size() + 1) {}
 
  private:
   const BucketBatch& batch() const { return operation<BucketBatch>(); }
@@ -28,31 +28,32 @@ class BucketBatchIterator final : public HoldingIterator<MeasuredItem> {
     while (auto item = pull_tracked()) {
       auto measured = guarded([&] { return hold(std::move(*item), num_inputs_ - 1); });
       const auto bucket = measured.bucket;
-      if (!has_room(measured)) {
-        auto given = take(bucket);
-        held_.push_back(std::move(measured));
-        return given;
-      }
+      std::optional<Item> full;
+      if (!has_room(measured)) full = emit(bucket);
+      add(measured);
       held_.push_back(std::move(measured));
-      if (std::ranges::count(held_, bucket, &MeasuredItem::bucket) == batch().size) return take(bucket);
+      if (full) return full;
+      if (buckets_[bucket].count == batch().size) return emit(bucket);
     }
     if (held_.empty() || batch().drop_last) return std::nullopt;
-    return take(std::ranges::min(held_, {}, &MeasuredItem::bucket).bucket);
+    return emit(std::ranges::min(held_, {}, &MeasuredItem::bucket).bucket);
   }
 
   /// Returns whether the item and those of its bucket are at most max_tokens, padded to the longest.
   bool has_room(const MeasuredItem& measured) const {
-    if (!batch().max_tokens) return true;
-    std::int64_t count = 1, longest = measured.length;
-    for (const auto& held : held_) {
-      if (held.bucket != measured.bucket) continue;
-      ++count;
-      longest = std::max(longest, held.length);
-    }
-    return count == 1 || longest <= *batch().max_tokens / count;
+    const Bucket& bucket = buckets_[measured.bucket];
+    const auto longest = std::max(bucket.longest, measured.length);
+    return !batch().max_tokens || longest <= *batch().max_tokens / (bucket.count + 1);
   }
 
-  Item take(std::size_t bucket) {
+  void add(const MeasuredItem& measured) {
+    Bucket& bucket = buckets_[measured.bucket];
+    ++bucket.count;
+    bucket.longest = std::max(bucket.longest, measured.length);
+  }
+
+  Item emit(std::size_t bucket) {
+    buckets_[bucket] = {};
     std::vector<Item> items;
     std::vector<MeasuredItem> rest;
     for (auto& held : held_) {
@@ -83,6 +84,15 @@ class BucketBatchIterator final : public HoldingIterator<MeasuredItem> {
   }
   void save_own(Fields&) const override {}
   void restore_own(const CursorFields&) override {}
+  void finish_restore() override {
+    for (const auto& held : held_) add(held);
+  }
+
+  /// What held_ has of one bucket. Also an item of length 0 counts as one token, or a bucket would never be full.
+  struct Bucket {
+    std::int64_t count = 0, longest = 1;
+  };
+  std::vector<Bucket> buckets_;
 };
 
 }  // namespace

@@ -13,19 +13,29 @@ void CheckpointedInput::begin() const {
 
 std::optional<Item> CheckpointedInput::next() {
   if (!begun_) begin();
-  for (; skip_ > 0; --skip_) {
-    if (input_->next()) continue;
-    try {
-      throw InvalidArgument(
-          fmt::format("the state is of item {}, and there are no more than {}", position_, position_ - skip_));
-    } catch (const InvalidArgument&) {
-      throw_as_failed(*context_, stage_, position_ - skip_);
-    }
-  }
+  if (skip_ > 0) finish_restore();
   if (history_.due()) context_->count_snapshot(history_.mark(position_, [this] { return save(); }));
   auto item = input_->next();
   position_ += item.has_value();
   return item;
+}
+
+std::int64_t CheckpointedInput::skip(std::int64_t items) {
+  if (skip_ > 0) finish_restore();
+  const auto passed = input_->skip(items);
+  position_ += passed;
+  return passed;
+}
+
+void CheckpointedInput::finish_restore() {
+  skip_ -= input_->skip(skip_);
+  if (skip_ == 0) return;
+  try {
+    throw InvalidArgument(
+        fmt::format("the state is of item {}, and there are no more than {}", position_, position_ - skip_));
+  } catch (const InvalidArgument&) {
+    throw_as_failed(*context_, stage_, position_ - skip_);
+  }
 }
 
 CheckpointedInput::Point CheckpointedInput::at(std::int64_t position) const {

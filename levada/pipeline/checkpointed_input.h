@@ -24,7 +24,9 @@ class CheckpointedInput {
   /// Marks the first position, which next() and at() do otherwise. Called before other threads may ask.
   void begin() const;
   std::optional<Item> next();
-  /// Items pulled.
+  /// Drops the next items, as Iterator::skip() does. On the thread that pulls.
+  std::int64_t skip(std::int64_t items);
+  /// Items pulled or skipped.
   std::int64_t position() const { return position_; }
 
   /// The entries of a cursor, and how many items to drop after restoring it.
@@ -41,6 +43,7 @@ class CheckpointedInput {
 
  private:
   Cursor save() const { return input_->save(); }
+  void finish_restore();
 
   GraphContextPtr context_;
   int stage_;
@@ -96,7 +99,8 @@ class HoldingIterator : public StageIterator {
     return item;
   }
 
-  /// How far the held items lie behind given_, four bytes each; and the position of the oldest.
+  /// Returns by how much the number of inputs exceeds the position of each held item, four bytes each; and the position
+  /// of the oldest.
   std::pair<Bytes, std::int64_t> held_positions() const {
     Bytes packed(held_.size() * sizeof(std::uint32_t));
     auto* to = packed.data();
@@ -127,7 +131,7 @@ class HoldingIterator : public StageIterator {
     Fields fields = {{"stage", stage().name},
                      {"from", from},
                      {"skip", point.skip},
-                     {"given", num_inputs_},
+                     {"num_inputs", num_inputs_},
                      {"held", std::move(held)}};
     save_own(fields);
     point.entries.push_back(Tree::dict(std::move(fields)));
@@ -141,27 +145,28 @@ class HoldingIterator : public StageIterator {
     return {list_in_cursor(point.cursor, stage().name), {{"skip", point.skip}}};
   }
 
-  // What it says is checked here, what it asks for is done with the first item.
+  // Validates the cursor; the first next() fills the buffer.
   void restore_saved(const CursorFields& own, std::span<const Tree> before) final {
     if (before.empty()) own.refuse("nothing comes before it");
     const CursorFields there(before.back(), stage().name);
     held_places_.clear();
     const auto& held = there.bytes("held");
-    const auto from = there.count("from"), given = there.count("given");
-    if (from > given || held.size() % 4 != 0 || held.size() / 4 > static_cast<std::uint64_t>(capacity())) {
-      own.refuse("its buffer is another");
+    const auto from = there.count("from"), num_inputs = there.count("num_inputs");
+    if (from > num_inputs || held.size() % 4 != 0 || held.size() / 4 > static_cast<std::uint64_t>(capacity())) {
+      own.refuse("its buffer holds more items than this pipeline's, or is damaged");
     }
     ByteReader reader(held);
     while (reader.remaining() > 0) {
-      const auto position = given - std::int64_t{reader.get<std::uint32_t>()};
+      const auto position = num_inputs - std::int64_t{reader.get<std::uint32_t>()};
       const bool is_new = held_places_.emplace(position, held_places_.size()).second;
-      if (!is_new || position < from || position >= given) own.refuse("an item of its buffer is not one");
+      if (!is_new || position < from || position >= num_inputs)
+        own.refuse("its buffer names an item twice, or one that was not read");
     }
     source_.restore(before.first(before.size() - 1), from, there.count("skip"));
     restore_own(there);
     restored_ = SnapshotLog::Point{Tree::list({before.begin(), before.end()}), own.count("skip")};
     num_inputs_ = from;
-    inputs_then_ = given;
+    inputs_then_ = num_inputs;
   }
 
   void fill_again() {

@@ -19,13 +19,13 @@ using protocol::WorkerSnapshot;
 
 constexpr auto ack_interval = std::chrono::milliseconds(250);
 constexpr auto until_a_cause_arrives = std::chrono::seconds(1);
-/// Of places of the dispatching process: more are thinned out.
-constexpr std::size_t max_places = 64;
-constexpr std::size_t max_place_bytes = std::size_t{16} << 20;
-/// Names the cursor in what is said of it.
+/// Limits on the snapshots of the dispatching process: more are thinned out.
+constexpr std::size_t max_snapshots = 64;
+constexpr std::size_t max_snapshot_bytes = std::size_t{16} << 20;
+/// Names the cursor in messages.
 constexpr std::string_view cursor_name = "in the workers";
 
-/// How many of items [0, given) go to `worker`.
+/// Returns how many of items [0, num_outputs) go to `worker`.
 std::int64_t share_of(std::int64_t num_outputs, int worker, int workers) {
   return (num_outputs - worker + workers - 1) / workers;
 }
@@ -70,14 +70,14 @@ auto ConsumerEndpoint::named(const Call& call) {
     try {  // Of that one alone: of another, from which nothing has come, this throws before.
       if (lost.rank() > 0) receive_acks_of(lost.rank() - 1);
     } catch (const Error&) {
-      // All that was said before has been taken.
+      // All acknowledgements before it have been received.
     }
     throw PeerLost(lost.rank(),
                    fmt::format("{} of the pipeline ended unexpectedly: {}", name(lost.rank()), lost.what()));
   }
 }
 
-// ---- orders
+// ---- commands
 
 void ConsumerEndpoint::receive_acks() {
   for (int process = 0; process < ranks_.others(); ++process) receive_acks_of(process);
@@ -148,16 +148,16 @@ bool ConsumerEndpoint::has_left(int rank) const {
 }
 
 void ConsumerEndpoint::throw_left(int rank) {
-  // Its channels end before it says why, or before others see that it is lost: then this throws.
+  // Its channels end before the engine knows why: then this throws the cause.
   process_.engine->wait({}, Deadline::after(until_a_cause_arrives));
-  throw EngineError(fmt::format("{} left the pipeline before it was told to", name(rank)));
+  throw EngineError(fmt::format("{} left the pipeline without a command to shut down", name(rank)));
 }
 
 void ConsumerEndpoint::publish_command(decltype(protocol::Command::what) what, Deadline deadline) {
   const std::lock_guard one_after_the_other(issuing_);
   if (over_) throw InvalidArgument("a pipeline that has been shut down takes no more commands");
   over_ = std::holds_alternative<protocol::Shutdown>(what);
-  // What finds no memory takes no number, or the next order would look like one after the next.
+  // A command for which there is no memory gets no number: receivers expect consecutive ones.
   const std::size_t size = encode(protocol::Command{command_log_.issued() + 1, what}).size();
   Block block = allocate(*process_.engine, size, deadline, "pipeline");
   const Bytes bytes = [&] {
@@ -182,18 +182,18 @@ void ConsumerEndpoint::issue_command(decltype(protocol::Command::what) what, Dea
 
 void ConsumerEndpoint::reset(std::int64_t epoch, const std::optional<Cursor>& cursor) {
   ResumePoint from;
-  if (cursor) from = beginning(*cursor);
+  if (cursor) from = resume_point(*cursor);
   protocol::Reset reset{
       .epoch = epoch, .dispatcher = from.dispatcher, .workers = from.workers, .mark = from.position.mark};
   issue_command(std::move(reset), deadline_from_now());
-  pass_ = command_log_.issued();
+  reset_number_ = command_log_.issued();
   merge_ = OrderedMerge(workers(), from.position);
   outputs_before_ = from.num_outputs;
-  places_ = {from.dispatcher};
+  snapshots_ = {from.dispatcher};
   for (std::size_t w = 0; w < queues_.size(); ++w) {
     WorkerQueue queue;
     queue.incoming = std::move(queues_[w].incoming);
-    if (w < from.workers.size()) queue.start = from.workers[w];
+    if (w < from.workers.size()) queue.snapshot = from.workers[w];
     queues_[w] = std::move(queue);
   }
   halted_ = false;
@@ -242,7 +242,7 @@ std::vector<protocol::Ack> ConsumerEndpoint::reports(bool with_trace, Duration t
     if (all_acked() && !over_) publish_command(protocol::Report{with_trace}, deadline_from_now());
     if (!over_) await_acks(deadline);
   } catch (const Error&) {
-    // What they said last is what there is.
+    // Returns the last acknowledgements instead.
   }
   const std::lock_guard lock(control_);
   return last_acks_;
@@ -261,7 +261,7 @@ std::optional<Item> ConsumerEndpoint::next() {
     const OrderedMerge::Step step = merge_.next();
     WorkerQueue& queue = queues_[static_cast<std::size_t>(merge_.worker())];
     switch (step) {
-      case OrderedMerge::Step::take: merge_.taken(); return std::move(queue.items[queue.next++]);
+      case OrderedMerge::Step::pull: merge_.pulled(); return std::move(queue.items[queue.next++]);
       case OrderedMerge::Step::wait: fetch(merge_.worker()); break;
       case OrderedMerge::Step::failed: halt(); throw StageFailed(queue.failure.value_or(Failure{}));
       case OrderedMerge::Step::ended:
@@ -286,18 +286,19 @@ void ConsumerEndpoint::fetch(int worker) {
       if (woken == Woken::stopped) wait = item_wait();  // the others continue after a pause
       continue;
     }
-    if (arrival->items.pass > pass_) throw CorruptMessage(0, "a worker of the pipeline is ahead of its commands");
-    if (arrival->items.pass == pass_) return use(queue, worker, *std::move(arrival));
+    if (arrival->items.reset > reset_number_)
+      throw CorruptMessage(0, "a worker of the pipeline is ahead of its commands");
+    if (arrival->items.reset == reset_number_) return use(queue, worker, *std::move(arrival));
   }
 }
 
 void ConsumerEndpoint::use(WorkerQueue& queue, int worker, ItemReceiver::Arrival arrival) {
   protocol::Items& items = arrival.items;
-  if (items.start) {
-    queue.start = *std::move(items.start);
-    queue.start_outputs = merge_.num_outputs(worker);
+  if (items.snapshot) {
+    queue.snapshot = *std::move(items.snapshot);
+    queue.snapshot_outputs = merge_.num_outputs(worker);
   }
-  for (DispatcherSnapshot& place : items.places) add_place(std::move(place));
+  for (DispatcherSnapshot& snapshot : items.dispatcher_snapshots) add_snapshot(std::move(snapshot));
   queue.failure = std::move(items.failure);
   merge_.apply(worker, items);
   queue.next = 0;
@@ -343,27 +344,28 @@ void ConsumerEndpoint::wait_while_paused() {
 
 // ---- cursors
 
-void ConsumerEndpoint::add_place(DispatcherSnapshot place) {
+void ConsumerEndpoint::add_snapshot(DispatcherSnapshot snapshot) {
   const auto after = [](const DispatcherSnapshot& a, const DispatcherSnapshot& b) { return a.number < b.number; };
-  places_.insert(std::upper_bound(places_.begin(), places_.end(), place, after), std::move(place));
+  snapshots_.insert(std::upper_bound(snapshots_.begin(), snapshots_.end(), snapshot, after), std::move(snapshot));
   const auto fill = [this] {
     std::size_t bytes = 0;
-    for (const DispatcherSnapshot& each : places_) bytes += each.cursor.size();
-    return std::max(static_cast<double>(places_.size()) / max_places, static_cast<double>(bytes) / max_place_bytes);
+    for (const DispatcherSnapshot& each : snapshots_) bytes += each.cursor.size();
+    return std::max(static_cast<double>(snapshots_.size()) / max_snapshots,
+                    static_cast<double>(bytes) / max_snapshot_bytes);
   };
   if (fill() < 1) return;
-  const DispatcherSnapshot* needed_first = &place_before(needed());
-  places_.erase(places_.begin(), places_.begin() + (needed_first - places_.data()));
-  while (fill() > 0.5 && places_.size() > 2) {
+  const DispatcherSnapshot* first_needed = &snapshot_before(needed());
+  snapshots_.erase(snapshots_.begin(), snapshots_.begin() + (first_needed - snapshots_.data()));
+  while (fill() > 0.5 && snapshots_.size() > 2) {
     std::size_t kept = 1;
-    for (std::size_t i = 2; i < places_.size(); i += 2) places_[kept++] = std::move(places_[i]);
-    places_.resize(kept);
+    for (std::size_t i = 2; i < snapshots_.size(); i += 2) snapshots_[kept++] = std::move(snapshots_[i]);
+    snapshots_.resize(kept);
   }
 }
 
-const DispatcherSnapshot& ConsumerEndpoint::place_before(std::int64_t number) const {
-  const auto behind = std::find_if(places_.begin() + 1, places_.end(),
-                                   [number](const DispatcherSnapshot& place) { return place.number > number; });
+const DispatcherSnapshot& ConsumerEndpoint::snapshot_before(std::int64_t number) const {
+  const auto behind = std::find_if(snapshots_.begin() + 1, snapshots_.end(),
+                                   [number](const DispatcherSnapshot& snapshot) { return snapshot.number > number; });
   return *(behind - 1);
 }
 
@@ -371,7 +373,7 @@ std::int64_t ConsumerEndpoint::needed() const {
   if (!has_state_) return outputs_before_ + merge_.num_outputs();
   auto least = std::numeric_limits<std::int64_t>::max();
   for (std::size_t w = 0; w < queues_.size(); ++w) {
-    least = std::min(least, queues_[w].start.num_inputs * workers() + static_cast<std::int64_t>(w));
+    least = std::min(least, queues_[w].snapshot.num_inputs * workers() + static_cast<std::int64_t>(w));
   }
   return least;
 }
@@ -381,38 +383,38 @@ Cursor ConsumerEndpoint::save() const {
   std::vector<Tree> parts;
   for (std::size_t w = 0; has_state_ && w < queues_.size(); ++w) {
     const WorkerQueue& queue = queues_[w];
-    const std::int64_t drop = queue.start.drop + merge_.num_outputs(static_cast<int>(w)) - queue.start_outputs;
+    const std::int64_t drop = queue.snapshot.drop + merge_.num_outputs(static_cast<int>(w)) - queue.snapshot_outputs;
     parts.push_back(Tree::dict({{"stage", Tree(std::string(cursor_name))},
-                                {"drawn", number(queue.start.num_inputs)},
-                                {"given", number(queue.start.num_outputs)},
+                                {"num_inputs", number(queue.snapshot.num_inputs)},
+                                {"num_outputs", number(queue.snapshot.num_outputs)},
                                 {"drop", number(drop)},
-                                {"cursor", Tree(queue.start.cursor)}}));
+                                {"cursor", Tree(queue.snapshot.cursor)}}));
   }
-  const DispatcherSnapshot& place = place_before(needed());
+  const DispatcherSnapshot& snapshot = snapshot_before(needed());
   return Tree::dict({{"stage", Tree(std::string(cursor_name))},
                      {"workers", number(workers())},
-                     {"given", number(outputs_before_ + merge_.num_outputs())},
+                     {"num_outputs", number(outputs_before_ + merge_.num_outputs())},
                      {"mark", number(merge_.position().mark)},
                      {"worker", number(merge_.position().worker)},
-                     {"number", number(place.number)},
-                     {"cursor", Tree(place.cursor)},
+                     {"number", number(snapshot.number)},
+                     {"cursor", Tree(snapshot.cursor)},
                      {"parts", Tree::list(std::move(parts))}});
 }
 
-// As a run of no workers would have it.
+// The cursor of a run without workers.
 Cursor ConsumerEndpoint::cursor_behind(std::int64_t items) {
   return Tree::dict({{"stage", Tree(std::string(cursor_name))},
                      {"workers", 0},
-                     {"given", Tree(items)},
+                     {"num_outputs", Tree(items)},
                      {"number", 0},
                      {"cursor", Tree(Bytes{})}});
 }
 
-ConsumerEndpoint::ResumePoint ConsumerEndpoint::beginning_anywhere(std::int64_t num_outputs,
-                                                                   const DispatcherSnapshot& place) const {
+ConsumerEndpoint::ResumePoint ConsumerEndpoint::resume_point_anywhere(std::int64_t num_outputs,
+                                                                      const DispatcherSnapshot& snapshot) const {
   ResumePoint from{.num_outputs = num_outputs,
                    .position = {num_outputs / workers() + 1, static_cast<int>(num_outputs % workers())}};
-  if (!has_state_) from.dispatcher = place;
+  if (!has_state_) from.dispatcher = snapshot;
   for (int w = 0; w < workers(); ++w) {
     const std::int64_t share = share_of(num_outputs, w, workers());
     // Without a cursor of theirs, workers make again what the consumer has had.
@@ -422,15 +424,15 @@ ConsumerEndpoint::ResumePoint ConsumerEndpoint::beginning_anywhere(std::int64_t 
   return from;
 }
 
-ConsumerEndpoint::ResumePoint ConsumerEndpoint::beginning(const Cursor& cursor) const {
+ConsumerEndpoint::ResumePoint ConsumerEndpoint::resume_point(const Cursor& cursor) const {
   const CursorFields fields(cursor, cursor_name);
-  const DispatcherSnapshot place{fields.count("number"), fields.bytes("cursor")};
-  const std::int64_t num_outputs = fields.count("given");
+  const DispatcherSnapshot snapshot{fields.count("number"), fields.bytes("cursor")};
+  const std::int64_t num_outputs = fields.count("num_outputs");
   const std::int64_t saved_workers = fields.count("workers");
-  if (place.number > num_outputs && !has_state_)
-    fields.refuse(fmt::format("it is of item {} of {}", place.number, num_outputs));
+  if (snapshot.number > num_outputs && !has_state_)
+    fields.refuse(fmt::format("it is of item {} of {}", snapshot.number, num_outputs));
   if (!has_state_ || (saved_workers != workers() && placement_.one_to_one))
-    return beginning_anywhere(num_outputs, place);
+    return resume_point_anywhere(num_outputs, snapshot);
   const auto& parts = list_in_cursor(fields.at("parts"), cursor_name);
   if (saved_workers != workers() || static_cast<std::int64_t>(parts.size()) != workers()) {
     throw InvalidArgument(
@@ -438,11 +440,11 @@ ConsumerEndpoint::ResumePoint ConsumerEndpoint::beginning(const Cursor& cursor) 
                     "divided among {}; resume with as many workers as it was saved with",
                     saved_workers, workers()));
   }
-  ResumePoint from{.num_outputs = num_outputs, .dispatcher = place};
+  ResumePoint from{.num_outputs = num_outputs, .dispatcher = snapshot};
   from.position = {fields.count("mark"), static_cast<int>(fields.count("worker") % workers())};
   for (const Tree& part : parts) {
     const CursorFields of(part, cursor_name);
-    from.workers.push_back({of.count("drawn"), of.count("given"), of.count("drop"), of.bytes("cursor")});
+    from.workers.push_back({of.count("num_inputs"), of.count("num_outputs"), of.count("drop"), of.bytes("cursor")});
   }
   return from;
 }

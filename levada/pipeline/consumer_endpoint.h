@@ -23,7 +23,7 @@ class ConsumerEndpoint {
 
   /// Returns the cursor after the first `items`, for a placement that is one-to-one.
   static Cursor cursor_behind(std::int64_t items);
-  /// Begins a pass, at its first item or at a cursor. No thread is taking items.
+  /// Begins an epoch, at its first item or at a cursor. No thread is taking items.
   void reset(std::int64_t epoch, const std::optional<Cursor>& cursor);
   void pause();
   void resume();
@@ -49,10 +49,10 @@ class ConsumerEndpoint {
     std::vector<Item> items;
     std::size_t next = 0;
     std::optional<Failure> failure;
-    protocol::WorkerSnapshot start;  ///< a snapshot of the worker ...
-    std::int64_t start_outputs = 0;  ///< ... and the number of its items of this pass before it
+    protocol::WorkerSnapshot snapshot;  ///< of the worker ...
+    std::int64_t snapshot_outputs = 0;  ///< ... and the number of its items of this epoch before it
   };
-  /// Where a pass begins.
+  /// Where an epoch begins.
   struct ResumePoint {
     std::int64_t num_outputs = 0;
     protocol::OrderedMerge::Position position;
@@ -60,8 +60,8 @@ class ConsumerEndpoint {
     std::vector<protocol::WorkerSnapshot> workers;
   };
 
-  ResumePoint beginning(const Cursor& cursor) const;
-  ResumePoint beginning_anywhere(std::int64_t num_outputs, const protocol::DispatcherSnapshot& place) const;
+  ResumePoint resume_point(const Cursor& cursor) const;
+  ResumePoint resume_point_anywhere(std::int64_t num_outputs, const protocol::DispatcherSnapshot& snapshot) const;
   void issue_command(decltype(protocol::Command::what) what, Deadline deadline);
   void publish_command(decltype(protocol::Command::what) what, Deadline deadline);
   void await_acks(Deadline deadline);
@@ -74,8 +74,8 @@ class ConsumerEndpoint {
 
   void fetch(int worker);
   void use(WorkerQueue& queue, int worker, ItemReceiver::Arrival arrival);
-  void add_place(protocol::DispatcherSnapshot place);
-  const protocol::DispatcherSnapshot& place_before(std::int64_t number) const;
+  void add_snapshot(protocol::DispatcherSnapshot snapshot);
+  const protocol::DispatcherSnapshot& snapshot_before(std::int64_t number) const;
   std::int64_t needed() const;
   /// One wait for an item of a worker.
   struct ItemWait {
@@ -112,11 +112,11 @@ class ConsumerEndpoint {
   std::atomic<bool> all_named_{false};
   std::atomic<bool> paused_{false}, interrupted_{false}, wakes_{false};
 
-  // The pass under way.
-  std::uint64_t pass_ = 0;
+  // The epoch under way.
+  std::uint64_t reset_number_ = 0;
   protocol::OrderedMerge merge_;
   std::vector<WorkerQueue> queues_;
-  std::vector<protocol::DispatcherSnapshot> places_;  ///< ascending
+  std::vector<protocol::DispatcherSnapshot> snapshots_;  ///< of the dispatching process, ascending
   std::int64_t outputs_before_ = 0;
   bool halted_ = false;
 

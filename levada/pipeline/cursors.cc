@@ -40,10 +40,10 @@ Cursor unpack_cursor(ByteView bytes) {
 }
 
 CursorFields::CursorFields(const Tree& fields, std::string_view stage) : fields_(fields), stage_(stage) {
-  if (fields.is_leaf() || fields.container().kind != ContainerKind::dict) refuse("a dict of its own is not there");
+  if (fields.is_leaf() || fields.container().kind != ContainerKind::dict) refuse("it has no dict for this stage");
   const auto* name = leaf_as<std::string>(at("stage"));
-  if (name == nullptr) refuse("it names no stage");
-  if (*name != stage) refuse(fmt::format("it is of a pipeline that has {} there", *name));
+  if (name == nullptr) refuse("its dict names no stage");
+  if (*name != stage) refuse(fmt::format("it was saved by a pipeline with stage {} in this position", *name));
 }
 
 const Tree* CursorFields::find(std::string_view name) const {
@@ -81,7 +81,7 @@ void CursorFields::refuse(std::string_view what) const {
 }
 
 const std::vector<Tree>& list_in_cursor(const Tree& tree, std::string_view stage) {
-  if (tree.is_leaf() || tree.container().kind != ContainerKind::list) refuse_state(stage, "it is no list");
+  if (tree.is_leaf() || tree.container().kind != ContainerKind::list) refuse_state(stage, "it is not a list");
   return tree.container().children;
 }
 

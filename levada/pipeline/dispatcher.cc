@@ -1,4 +1,4 @@
-// The dispatching process: makes items and deals them to the workers in turn.
+// The dispatching process: makes items and sends them to the workers in turn.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,19 +15,20 @@ using protocol::Ending;
 
 class Dispatcher {
  public:
-  explicit Dispatcher(WorkerRuntime& loop) : loop_(loop), shares_(static_cast<std::size_t>(loop.ranks().workers)) {
-    const Process& process = loop.process();
-    for (int w = 0; w < loop.ranks().workers; ++w) {
-      outgoing_.push_back(std::make_unique<ItemSender>(process.engine, loop.ranks().rank_of(w),
-                                                       worker_edge(process.options), loop.traffic()));
+  explicit Dispatcher(WorkerRuntime& runtime)
+      : runtime_(runtime), shares_(static_cast<std::size_t>(runtime.ranks().workers)) {
+    const Process& process = runtime.process();
+    for (int w = 0; w < runtime.ranks().workers; ++w) {
+      outgoing_.push_back(std::make_unique<ItemSender>(process.engine, runtime.ranks().rank_of(w),
+                                                       worker_edge(process.options), runtime.traffic()));
     }
   }
 
   void run() {
-    loop_.run_passes([this] { run_pass(); },
-                     [this] {
-                       for (const auto& outgoing : outgoing_) outgoing->drop();
-                     });
+    runtime_.run_epochs([this] { run_epoch(); },
+                        [this] {
+                          for (const auto& outgoing : outgoing_) outgoing->drop();
+                        });
   }
 
  private:
@@ -42,44 +43,45 @@ class Dispatcher {
     Failure failure;
   };
 
-  int workers() const { return loop_.ranks().workers; }
-  const ProcessOptions& options() const { return loop_.process().options; }
+  int workers() const { return runtime_.ranks().workers; }
+  const ProcessOptions& options() const { return runtime_.process().options; }
   Failed failed(const std::exception_ptr& error, std::int64_t number) const {
-    return {number, failure_of(error, loop_.process().name, number)};
+    return {number, failure_of(error, runtime_.process().name, number)};
   }
 
-  void run_pass() {
-    assigner_ = protocol::RoundRobinAssigner(workers(), loop_.state().reset());
+  void run_epoch() {
+    assigner_ = protocol::RoundRobinAssigner(workers(), runtime_.state().reset());
     sizer_ = MessageSizer(options().worker_prefetch > 0 ? MessageSizer::max_items : 1);
     pace_ = SnapshotPace(options().snapshot_every);
     saved_at_ = assigner_.number();
-    place_.reset();
+    snapshot_.reset();
     shares_.assign(shares_.size(), {});
     std::optional<Failed> failure;
     try {
-      failure = deal_all();
+      failure = dispatch_all();
     } catch (const std::exception&) {
-      if (loop_.interrupted()) return;
+      if (runtime_.interrupted()) return;
       failure = failed(std::current_exception(), assigner_.number());
     }
     // Items that were made before it are sent first, which may fail.
     if (auto earlier = put_shares(failure ? Ending::none : Ending::ended)) failure = std::move(earlier);
     if (failure) put_failure(*failure);
-    loop_.send(outgoing_);
-    for (;;) loop_.wait_for_command();
+    runtime_.send(outgoing_);
+    for (;;) runtime_.wait_for_command();
   }
 
-  std::optional<Failed> deal_all() {
-    const auto& state = loop_.state();
+  std::optional<Failed> dispatch_all() {
+    const auto& state = runtime_.state();
     // Without a Dispatch all stages draw what they draw in a run without workers, where the consumer runs them.
-    const Role role = last_dispatched(loop_.process().graph) ? Role::dispatcher : Role::consumer;
-    const RuntimeOptions runtime_options = loop_.runtime_options(
+    const Role role = last_dispatched(runtime_.process().graph) ? Role::dispatcher : Role::consumer;
+    const RuntimeOptions runtime_options = runtime_.runtime_options(
         {.role = role, .rank = options().rank, .ranks = options().ranks, .workers = options().workers});
-    if (loop_.process().begin_epoch) loop_.process().begin_epoch(runtime_options.open_context);
-    const auto iterator = open(loop_.process().graph, *loop_.placement().dispatch_boundary, runtime_options);
+    if (runtime_.process().begin_epoch) runtime_.process().begin_epoch(runtime_options.open_context);
+    const auto iterator = open(runtime_.process().graph, *runtime_.placement().dispatch_boundary, runtime_options);
     if (!state.reset().dispatcher.cursor.empty()) iterator->restore(unpack_cursor(state.reset().dispatcher.cursor));
+    assigner_.advance(iterator->skip(assigner_.unwanted()));
     for (;;) {
-      loop_.attend();
+      runtime_.attend();
       begin_message(*iterator);
       for (bool full = false; !full;) {
         auto item = iterator->next();
@@ -93,8 +95,8 @@ class Dispatcher {
           return std::nullopt;
         }
         if (assigner_.wanted()) add(*std::move(item));
-        assigner_.dealt();
-        full = sizer_.add([this] { return loop_.work_time(); }) || is_snapshot_due();
+        assigner_.advance();
+        full = sizer_.add([this] { return runtime_.work_time(); }) || is_snapshot_due();
       }
       if (auto failure = flush()) return failure;
     }
@@ -109,11 +111,11 @@ class Dispatcher {
   void begin_message(const Iterator& iterator) {
     if (pace_.is_due(assigner_.number() - saved_at_, Clock::now())) {
       saved_at_ = assigner_.number();
-      place_ = loop_.snapshot(pace_, [&] {
+      snapshot_ = runtime_.snapshot(pace_, [&] {
         return protocol::DispatcherSnapshot{assigner_.number(), pack_cursor(iterator.save())};
       });
     }
-    sizer_.begin(loop_.work_time());
+    sizer_.begin(runtime_.work_time());
   }
 
   void add(Item item) {
@@ -123,13 +125,13 @@ class Dispatcher {
   }
 
   std::optional<Failed> flush() {
-    const auto made = loop_.work_time();
+    const auto made = runtime_.work_time();
     auto failure = put_shares(Ending::none);
     std::size_t bytes = 0;
     for (const auto& outgoing : outgoing_) bytes += outgoing->take_bytes();
     sizer_.sent(made, bytes);
-    loop_.count_sent(assigner_.number());
-    if (!failure) loop_.send(outgoing_);
+    runtime_.count_sent(assigner_.number());
+    if (!failure) runtime_.send(outgoing_);
     return failure;
   }
 
@@ -138,17 +140,17 @@ class Dispatcher {
     const auto first = std::min_element(shares_.begin(), shares_.end(), [](const Share& a, const Share& b) {
       return !a.items.empty() && (b.items.empty() || a.first < b.first);
     });
-    const StageScope scope(loop_.log(), StageWork::pack);
+    const StageScope scope(runtime_.log(), StageWork::pack);
     std::optional<Failed> failure;
     for (Share& share : shares_) {
       const auto worker = static_cast<std::size_t>(&share - shares_.data());
-      auto place = &share == &*first ? std::exchange(place_, std::nullopt) : std::nullopt;
+      auto snapshot = &share == &*first ? std::exchange(snapshot_, std::nullopt) : std::nullopt;
       try {
-        put_share(worker, ending, std::move(place));
+        put_share(worker, ending, std::move(snapshot));
       } catch (const ItemSender::CannotPack& item) {
         const std::int64_t number = share.first + static_cast<std::int64_t>(item.item) * workers();
         if (!failure || number < failure->number) {
-          failure = {number, loop_.cannot_pack(*loop_.placement().dispatch_boundary, number, item.cause)};
+          failure = {number, runtime_.cannot_pack(*runtime_.placement().dispatch_boundary, number, item.cause)};
         }
       }
       share.items.clear();
@@ -156,14 +158,14 @@ class Dispatcher {
     return failure;
   }
 
-  void put_share(std::size_t worker, Ending ending, std::optional<protocol::DispatcherSnapshot> place) {
+  void put_share(std::size_t worker, Ending ending, std::optional<protocol::DispatcherSnapshot> snapshot) {
     Share& share = shares_[worker];
     if (share.items.empty() && ending == Ending::none) return;
-    outgoing_[worker]->put(share.items, loop_.process().traits, [&](std::size_t begin, std::size_t end) {
-      protocol::Items items{.pass = loop_.state().pass(),
+    outgoing_[worker]->put(share.items, runtime_.process().traits, [&](std::size_t begin, std::size_t end) {
+      protocol::Items items{.reset = runtime_.state().reset_number(),
                             .first = share.first + static_cast<std::int64_t>(begin) * workers(),
                             .count = static_cast<std::uint32_t>(end - begin)};
-      if (place) items.places.push_back(*std::exchange(place, std::nullopt));
+      if (snapshot) items.dispatcher_snapshots.push_back(*std::exchange(snapshot, std::nullopt));
       if (end == share.items.size()) items.ending = ending;
       share.sent_ending = items.ending != Ending::none;
       return items;
@@ -176,28 +178,29 @@ class Dispatcher {
       if (share.sent_ending) continue;
       const auto worker = static_cast<std::size_t>(&share - shares_.data());
       const bool fails = failed.number % workers() == static_cast<std::int64_t>(worker);
-      outgoing_[worker]->put({}, loop_.process().traits, [&](std::size_t, std::size_t) {
-        protocol::Items items{.pass = loop_.state().pass(), .ending = fails ? Ending::failed : Ending::ended};
+      outgoing_[worker]->put({}, runtime_.process().traits, [&](std::size_t, std::size_t) {
+        protocol::Items items{.reset = runtime_.state().reset_number(),
+                              .ending = fails ? Ending::failed : Ending::ended};
         if (fails) items.failure = failed.failure;
         return items;
       });
     }
   }
 
-  WorkerRuntime& loop_;
+  WorkerRuntime& runtime_;
   std::vector<std::unique_ptr<ItemSender>> outgoing_;
   std::vector<Share> shares_;
   protocol::RoundRobinAssigner assigner_;
   MessageSizer sizer_;
   SnapshotPace pace_;
   std::int64_t saved_at_ = 0;
-  std::optional<protocol::DispatcherSnapshot> place_;  ///< to be sent with the next items
+  std::optional<protocol::DispatcherSnapshot> snapshot_;  ///< to be sent with the next items
 };
 
 }  // namespace
 
-void dispatch(WorkerRuntime& loop) {
-  Dispatcher(loop).run();
+void dispatch(WorkerRuntime& runtime) {
+  Dispatcher(runtime).run();
 }
 
 }  // namespace levada::pipeline

@@ -13,4 +13,18 @@ std::string describe(const Failure& failure) {
   return text;
 }
 
+Failure failure_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const StageFailed& failed) {
+    return failed.failure();
+  } catch (const Error& known) {
+    return {.kind = known.kind(), .message = known.what()};
+  } catch (const std::exception& other) {
+    return {.message = other.what()};
+  } catch (...) {
+    return {.message = "an exception of unknown type"};
+  }
+}
+
 }  // namespace levada::pipeline

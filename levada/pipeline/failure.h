@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <string>
 #include <tuple>
 
@@ -46,5 +47,8 @@ class StageFailed : public Error {
  private:
   Failure failure_;
 };
+
+/// Returns the failure that any exception stands for. Only a StageFailed has a stage, process and item.
+Failure failure_of(const std::exception_ptr& error);
 
 }  // namespace levada::pipeline

@@ -13,18 +13,6 @@
 namespace levada::pipeline {
 namespace {
 
-Failure own_failure(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const StageFailed& failed) {
-    return failed.failure();
-  } catch (const Error& e) {
-    return {.kind = e.kind(), .message = e.what()};
-  } catch (const std::exception& e) {
-    return {.message = e.what()};
-  }
-}
-
 class FullSyncIterator final : public StageIterator {
  public:
   FullSyncIterator(const GraphContextPtr& context, int stage, const std::function<StagePtr()>& open_input)
@@ -32,7 +20,7 @@ class FullSyncIterator final : public StageIterator {
     try {
       source_.emplace(context, stage, open_input());
     } catch (const std::exception&) {
-      thrown_ = std::current_exception();  // an error on one is an error on all, so the others are to hear of it
+      thrown_ = std::current_exception();  // an error on one is an error on all, so report() sends it to the others
     }
   }
 
@@ -69,14 +57,14 @@ class FullSyncIterator final : public StageIterator {
       if (!thrown_) is_over_ = waited([&] { return !make_bunch(); });
     } catch (const std::exception& error) {
       thrown_ = std::current_exception();
-      // Else of the caller's poll, such as Ctrl-C: not for behind what is ahead.
+      // An exception of the caller's poll, such as Ctrl-C, does not wait for the items made ahead.
       at_once = dynamic_cast<const Error*>(&error) == nullptr;
     }
     mine.until = made();
     if (thrown_) {
       is_over_ = true;
       mine.kind = Lookahead::Kind::failed;
-      mine.failure = own_failure(thrown_);
+      mine.failure = failure_of(thrown_);
       mine.failure->process = fmt::format("rank {}, {}", barrier_.rank(),
                                           mine.failure->process.empty() ? context_->process : mine.failure->process);
     } else if (is_over_) {
@@ -105,7 +93,7 @@ class FullSyncIterator final : public StageIterator {
     try {
       return waited([&] { return barrier_.await(num_inputs_); });
     } catch (const std::exception&) {
-      if (thrown_ && ahead_.empty()) std::rethrow_exception(thrown_);  // what happened here says more
+      if (thrown_ && ahead_.empty()) std::rethrow_exception(thrown_);  // the cause on this rank
       throw;
     }
   }

@@ -13,8 +13,8 @@
 #include "levada/engine/shm/forked_ranks_testing.h"
 #include "levada/pipeline/graph_testing.h"
 #include "levada/pipeline/open_graph_testing.h"
+#include "levada/pipeline/processes_testing.h"
 #include "levada/pipeline/ranks_testing.h"
-#include "levada/pipeline/roles_testing.h"
 
 namespace levada::pipeline {
 namespace {

@@ -134,18 +134,18 @@ void check_cycle(const Stage& stage, const Stage& input) {
 }
 
 /// An iterator is read once, so an item goes to one stage, or to one for each branch.
-void check_taken_once(const std::vector<Stage>& stages) {
-  std::vector<std::vector<const Stage*>> takers(stages.size());
+void check_read_once(const std::vector<Stage>& stages) {
+  std::vector<std::vector<const Stage*>> readers(stages.size());
   for (const Stage& stage : stages) {
-    for (const int input : stage.inputs) takers[static_cast<std::size_t>(input)].push_back(&stage);
+    for (const int input : stage.inputs) readers[static_cast<std::size_t>(input)].push_back(&stage);
   }
   for (std::size_t i = 0; i < stages.size(); ++i) {
     std::set<std::int64_t> branches;
-    for (const Stage* taker : takers[i]) {
-      const auto* branch = std::get_if<Branch>(&taker->operation);
+    for (const Stage* reader : readers[i]) {
+      const auto* branch = std::get_if<Branch>(&reader->operation);
       if (!branches.insert(branch != nullptr ? branch->index : -1).second) {
         refuse(stages[i].name, fmt::format("its items go to \"{}\" and to \"{}\"; fork it and give each a branch",
-                                           takers[i].front()->name, taker->name));
+                                           readers[i].front()->name, reader->name));
       }
     }
   }
@@ -288,7 +288,7 @@ Graph Graph::join(Operation operation, const std::vector<Graph>& inputs, std::st
   if (name.empty()) last.name.clear();
   state.append(std::move(last), std::make_shared<const char>(), !name.empty());
   state.assign_names();
-  check_taken_once(state.stages);
+  check_read_once(state.stages);
   Graph graph(std::move(state));
   check_caches(graph);
   return graph;

@@ -41,7 +41,7 @@ class GraphBuilder {
   /// Returns a new thread number. The caller has 0; each Prefetch has one, and so have the branches of each fork
   /// together.
   int new_thread() { return ++threads_; }
-  void add_start(std::function<void()> start) { starts_.push_back(std::move(start)); }
+  const std::shared_ptr<PendingThreads>& pending_threads() const { return pending_threads_; }
 
  private:
   GraphContextPtr context_;
@@ -50,7 +50,7 @@ class GraphBuilder {
   Instead instead_;
   std::map<int, std::shared_ptr<Forked>> forks_;
   std::vector<std::shared_ptr<Forked>> made_forks_;  ///< inputs first
-  StageIterator::Starts starts_;
+  std::shared_ptr<PendingThreads> pending_threads_ = std::make_shared<PendingThreads>();
   int threads_ = 0;
 };
 
@@ -65,7 +65,9 @@ struct StagePlace {
   std::vector<StagePtr> inputs() const;
   template <typename T, typename... Arguments>
   std::unique_ptr<T> make(Arguments&&... arguments) const {
-    return std::make_unique<T>(builder.context(), stage, std::forward<Arguments>(arguments)...);
+    auto made = std::make_unique<T>(builder.context(), stage, std::forward<Arguments>(arguments)...);
+    made->set_threads(builder.pending_threads());
+    return made;
   }
 };
 

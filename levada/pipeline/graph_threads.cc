@@ -29,6 +29,11 @@ PrefetchThread* PrefetchThread::current() {
   return current_thread;
 }
 
+void PendingThreads::start(int last_stage) {
+  const std::lock_guard lock(mutex_);
+  while (!starts_.empty() && starts_.begin()->first <= last_stage) starts_.extract(starts_.begin()).mapped()();
+}
+
 bool GraphThreads::wait(WaitPoint& point, const std::function<bool()>& is_ready, bool can_fail) {
   std::unique_lock lock(mutex_);
   point.thread_ = current_thread;

@@ -4,12 +4,13 @@
 #include <atomic>
 #include <condition_variable>
 #include <functional>
+#include <map>
 #include <mutex>
 #include <vector>
 
 namespace levada::pipeline {
 
-/// Thrown out of a wait whose thread has been told to stop. Not a std::exception: no stage's function has failed.
+/// Thrown out of a wait whose thread has to stop. Not a std::exception: no stage's function has failed.
 struct Stopped {};
 
 /// A thread that a Prefetch runs. All other code of a graph runs on the caller's thread.
@@ -52,6 +53,18 @@ class WaitPoint {
   const PrefetchThread* thread_ = nullptr;  ///< that waits here
   const std::function<bool()>* is_ready_ = nullptr;
   bool can_fail_ = false;
+};
+
+/// The threads of one pass over a graph that have not started yet. Any thread may call.
+class PendingThreads {
+ public:
+  void add(int stage, std::function<void()> start) { starts_.emplace(stage, std::move(start)); }
+  /// Starts the threads of all stages up to that number, inputs first: of it and of all that feed it.
+  void start(int last_stage);
+
+ private:
+  std::mutex mutex_;
+  std::map<int, std::function<void()>> starts_;
 };
 
 /// All threads that pull at one graph. Any thread may call.

@@ -15,7 +15,7 @@ namespace {
 
 std::int64_t count_in(const Cursor& cursor) {
   const auto* next = cursor.is_leaf() ? std::get_if<std::int64_t>(&cursor.leaf()) : nullptr;
-  if (next == nullptr || *next < 0) throw InvalidArgument("the state says of no item which is next");
+  if (next == nullptr || *next < 0) throw InvalidArgument("the state lacks the number of the next item");
   return *next;
 }
 
@@ -116,7 +116,7 @@ Tree only_sample(const Tree& batch) {
   const auto* tensor = std::get_if<Tensor>(&batch.leaf());
   if (tensor == nullptr || tensor->shape().rank() == 0 || tensor->shape()[0] != 1) return batch;
   const Tensor sample = only_row(*tensor);
-  // What is only lent is another's after the next read.
+  // A borrowed tensor is valid only until the next read.
   return sample.owner() == nullptr ? Tensor::copy_of(sample) : sample;
 }
 
@@ -154,12 +154,12 @@ class SampleIterator final : public Iterator {
   }
   void restore(const Cursor& cursor) override {
     const bool whole = !cursor.is_leaf() && cursor.contains("next") && cursor.contains("source");
-    if (!whole) throw InvalidArgument("the state says of no sample which is next");
+    if (!whole) throw InvalidArgument("the state lacks the number of the next sample or the position of its source");
     const auto next = count_in(cursor.at("next"));
     const auto& source = cursor.at("source");
     const auto* bytes = source.is_leaf() ? std::get_if<Bytes>(&source.leaf()) : nullptr;
     if (next > size() || bytes == nullptr) {
-      throw InvalidArgument(fmt::format("the state is of sample {}, which is none of this epoch", next));
+      throw InvalidArgument(fmt::format("the state is of sample {}, which is not in this epoch", next));
     }
     if (options_->resume) static_cast<void>(options_->resume(*source_, *bytes));
     read_ = next;
@@ -218,7 +218,7 @@ class IdleCorpora {
   void give_back(std::shared_ptr<Corpus> corpus) {
     const std::lock_guard lock(mutex_);
     if (process_ != ::getpid()) {
-      // What another process opened is left as it is: to end it would be to wait for threads that are not here.
+      // Corpora that another process opened are leaked: closing them would wait for threads that a fork does not copy.
       static_cast<void>(new std::vector<std::shared_ptr<Corpus>>(std::move(idle_)));
       idle_.clear();
       process_ = ::getpid();
@@ -254,7 +254,7 @@ std::shared_ptr<const ItemSource> corpus(std::vector<std::string> paths, CorpusO
   const auto idle = std::make_shared<IdleCorpora>();
   const auto open = [idle, paths = std::move(paths), options = std::move(options)] {
     auto opened = idle->take();
-    // What it was resumed with is forgotten.
+    // of_epochs() drops the position at which the corpus was resumed before.
     opened = std::make_shared<Corpus>(opened != nullptr ? opened->of_epochs(0) : Corpus::open(paths, options));
     auto* lent = opened.get();
     return std::shared_ptr<levada::Source>(lent, [idle, opened](levada::Source*) { idle->give_back(opened); });

@@ -7,6 +7,7 @@
 #include "levada/base/error.h"
 #include "levada/corpus/permutation.h"
 #include "levada/pipeline/graph_builder.h"
+#include "levada/pipeline/placement.h"
 
 namespace levada::pipeline {
 namespace {
@@ -44,7 +45,9 @@ class MergingIterator : public StageIterator {
 
 class ZipIterator final : public MergingIterator {
  public:
-  using MergingIterator::MergingIterator;
+  ZipIterator(GraphContextPtr context, int stage, std::vector<StagePtr> inputs)
+      : MergingIterator(std::move(context), stage, std::move(inputs)),
+        is_behind_fork_(Reachability(context_->graph).follows<Fork>(stage)) {}
 
  private:
   std::optional<Item> make() override {
@@ -58,6 +61,16 @@ class ZipIterator final : public MergingIterator {
     ++num_inputs_;
     return guarded([&] { return context_->traits.tuple_of(std::move(items)); });
   }
+  std::int64_t pass_over(std::int64_t items) override {
+    // Branches of a fork that are skipped one after the other would be further apart than its buffer.
+    if (is_behind_fork_) return make_and_drop(items);
+    auto passed = items;
+    for (auto& input : inputs_) passed = std::min(passed, input->skip(items));
+    num_inputs_ += passed;
+    return passed;
+  }
+
+  bool is_behind_fork_;
 };
 
 class ConcatIterator final : public MergingIterator {
@@ -120,7 +133,7 @@ class InterleaveIterator final : public MergingIterator {
 
   std::size_t next_in_turn() {
     while (true) {
-      const auto input = static_cast<std::size_t>(drawn_++) % inputs_.size();
+      const auto input = static_cast<std::size_t>(num_draws_++) % inputs_.size();
       if (!ended_[input]) return input;
     }
   }
@@ -136,7 +149,7 @@ class InterleaveIterator final : public MergingIterator {
     }
     constexpr double all_bits = 0x1p53;
     double point =
-        static_cast<double>(derived_seed(seed_, static_cast<std::uint64_t>(drawn_++)) >> 11) / all_bits * sum;
+        static_cast<double>(derived_seed(seed_, static_cast<std::uint64_t>(num_draws_++)) >> 11) / all_bits * sum;
     for (std::size_t i = 0; i < last; ++i) {
       if (ended_[i]) continue;
       if (point < weights_[i]) return i;
@@ -150,20 +163,20 @@ class InterleaveIterator final : public MergingIterator {
     for (const bool each : ended_) ended.emplace_back(each);
     fields.emplace_back("ended_inputs", Tree::list(std::move(ended)));
     fields.emplace_back("seed", std::bit_cast<std::int64_t>(seed_));
-    fields.emplace_back("drawn", drawn_);
+    fields.emplace_back("num_draws", num_draws_);
   }
   void restore_own(const CursorFields& own) override {
     const auto& ended = list_in_cursor(own.at("ended_inputs"), stage().name);
     if (ended.size() != ended_.size()) own.refuse("it has other inputs");
     for (std::size_t i = 0; i < ended.size(); ++i) ended_[i] = ended[i] == Tree(true);
     seed_ = std::bit_cast<std::uint64_t>(own.integer("seed"));
-    drawn_ = own.count("drawn");
+    num_draws_ = own.count("num_draws");
   }
 
   std::uint64_t seed_;
   std::vector<double> weights_;
   std::vector<bool> ended_;
-  std::int64_t drawn_ = 0;  ///< numbers, not items
+  std::int64_t num_draws_ = 0;  ///< random numbers drawn
 };
 
 }  // namespace

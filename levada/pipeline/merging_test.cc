@@ -31,6 +31,31 @@ TEST(Concat, PassesOverWhatItsInputsPassOver) {
   }
 }
 
+TEST(Zip, SkipsAsManyItemsAsTheShortestInputHas) {
+  std::int64_t made = 0;
+  const auto counted = mapped([&](auto i) { return ++made, i; });
+  const auto graph = Graph::join(Zip{}, {from(0, 9).then(counted), from(10, 15)});
+  for (std::int64_t items = 0; items <= 7; ++items) {
+    Opened opened(graph);
+    made = 0;
+    EXPECT_EQ(opened.iterator().skip(items), std::min<std::int64_t>(items, 5));
+    EXPECT_EQ(made, 0);
+    EXPECT_EQ(opened.items().size(), 5u - static_cast<std::size_t>(std::min<std::int64_t>(items, 5)));
+  }
+}
+
+TEST(Zip, SkipsItemsOfAForkWithASmallBuffer) {
+  for (const bool prefetches : {false, true}) {
+    auto branches = from(0, 100).fork(2, 3);
+    if (prefetches) {
+      for (auto& branch : branches) branch = branch.then(Prefetch{2});
+    }
+    Opened opened(Graph::join(Zip{}, {branches[0], branches[1]}));
+    EXPECT_EQ(opened.iterator().skip(98), 98);
+    EXPECT_THAT(opened.items(), ElementsAre(Tree::tuple({98, 98}), Tree::tuple({99, 99})));
+  }
+}
+
 TEST(Interleave, TakesOneOfEachInTurnWithoutWeights) {
   const auto inputs = {from(0, 4), from(10, 12), from(20, 29)};
   EXPECT_THAT(numbers_of(Graph::join(Interleave{}, inputs)), ElementsAre(0, 10, 20, 1, 11, 21, 2));
@@ -116,6 +141,18 @@ TEST(BucketBatch, HoldsAsManyTokensAsItMayPaddedOnes) {
   EXPECT_THAT(items_of(lengths({5, 5, 5, 5, 5, 20, 0, 0, 7, 7, 6, 11}, batch)),
               ElementsAre(Tree::list({5, 5, 5, 5}), Tree::list({5}), Tree::list({20}), Tree::list({0, 0}),
                           Tree::list({7, 7}), Tree::list({6}), Tree::list({11})));
+}
+
+TEST(BucketBatch, CountsAnItemAsAtLeastOneToken) {
+  const auto graph =
+      lengths(std::vector<std::int64_t>(250, 0), {.length = number_in, .boundaries = {}, .max_tokens = 100});
+  const auto batches = items_of(graph);
+  const auto has = [](std::int64_t items) { return Tree::list(std::vector<Tree>(static_cast<std::size_t>(items), 0)); };
+  EXPECT_THAT(batches, ElementsAre(has(100), has(100), has(50)));
+  Opened opened(graph), resumed(graph);
+  EXPECT_EQ(opened.items(1).size(), 1u);
+  resumed.iterator().restore(opened.iterator().save());
+  EXPECT_THAT(resumed.items(), ElementsAre(batches[1], batches[2]));
 }
 
 TEST(BucketBatch, NamesAnItemThatFitsNowhere) {

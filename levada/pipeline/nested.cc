@@ -19,7 +19,7 @@ class Elements final : public Iterator {
   void restore(const Cursor& cursor) override {
     const auto* at = cursor.is_leaf() ? std::get_if<std::int64_t>(&cursor.leaf()) : nullptr;
     if (at == nullptr || *at < 0 || static_cast<std::uint64_t>(*at) > items_.size()) {
-      throw InvalidArgument("the state says of no element which is next");
+      throw InvalidArgument("the state lacks the number of the next element");
     }
     at_ = static_cast<std::size_t>(*at);
   }
@@ -54,12 +54,12 @@ class FlatMapIterator final : public StageIterator {
     }
   }
 
-  // The item that was being taken apart is read again.
+  // Reads the item again whose elements were being yielded.
   void reopen() {
     const auto cursor = *std::exchange(inner_cursor_, std::nullopt);
     auto item = waited([&] { return outer_.next(); });
     guarded([&] {
-      if (!item) throw InvalidArgument("the state is of an item that is not there");
+      if (!item) throw InvalidArgument("the state is of an item after the end");
       inner_ = function_(std::move(*item));
       if (inner_ != nullptr) inner_->restore(cursor);
     });

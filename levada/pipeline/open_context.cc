@@ -57,8 +57,8 @@ std::uint64_t stage_seed(std::uint64_t seed, std::string_view stage) {
 Partition partition_of(const Graph& graph, int shard, const OpenContext& open_context) {
   const Reachability reach(graph);
   if (reach.follows<Shard>(shard)) return {};
-  const bool dealt = reach.follows<Dispatch>(shard) || reach.precedes<Dispatch>(shard);
-  return dealt ? open_context.among_ranks : open_context.among_all;
+  const bool dispatches = reach.follows<Dispatch>(shard) || reach.precedes<Dispatch>(shard);
+  return dispatches ? open_context.among_ranks : open_context.among_all;
 }
 
 bool divides_at_source(const Graph& graph, int shard) {

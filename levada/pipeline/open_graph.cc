@@ -16,7 +16,7 @@ StagePtr GraphBuilder::open_end(int stage) {
       if (const auto forked = weak.lock()) finish_restore(*forked);
     });
   }
-  iterator->start_with(std::move(forks), starts_);
+  iterator->set_end(std::move(forks));
   return iterator;
 }
 

@@ -57,7 +57,7 @@ std::int64_t PipelineSource::resume(ByteView cursor) {
   if (skip > sample) fields.refuse(fmt::format("it leaves out {} samples of {}", skip, sample));
   begin_epoch(epoch);
   if (fields.has("stream")) iterator_->restore(fields.at("stream"));
-  read_in_epoch_ = fields.count("given");
+  read_in_epoch_ = fields.count("num_outputs");
   next_ = sample - skip;
   return sample;
 }
@@ -124,8 +124,9 @@ void PipelineSource::begin_epoch(std::int64_t epoch) {
 }
 
 Cursor PipelineSource::mark() const {
-  std::vector<std::pair<Key, Tree>> fields = {
-      {"stage", std::string(cursor_kind)}, {"epoch", std::max<std::int64_t>(epoch_, 0)}, {"given", read_in_epoch_}};
+  std::vector<std::pair<Key, Tree>> fields = {{"stage", std::string(cursor_kind)},
+                                              {"epoch", std::max<std::int64_t>(epoch_, 0)},
+                                              {"num_outputs", read_in_epoch_}};
   if (iterator_) fields.emplace_back("stream", iterator_->save());
   return Tree::dict(std::move(fields));
 }

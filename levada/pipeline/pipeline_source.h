@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "levada/pipeline/consumer.h"
 #include "levada/pipeline/cursors.h"
 #include "levada/pipeline/iterator.h"
-#include "levada/pipeline/roles.h"
 #include "levada/sources/source.h"
 
 namespace levada::pipeline {

@@ -6,7 +6,7 @@
 #include <random>
 
 #include "levada/base/error.h"
-#include "levada/pipeline/roles_testing.h"
+#include "levada/pipeline/processes_testing.h"
 #include "levada/tree/codec.h"
 
 namespace levada::pipeline {
@@ -141,7 +141,7 @@ TEST(PipelineSource, GoesOnBehindTheLastSampleOfAnEpochWithTheNext) {
   }
   const Tree behind_the_last = Tree::dict({{"stage", "pipeline samples"},
                                            {"epoch", 0},
-                                           {"given", 7},
+                                           {"num_outputs", 7},
                                            {"stream", drained->save()},
                                            {"sample", 7},
                                            {"skip", 0}});

@@ -45,10 +45,11 @@ class Placing {
   Placement run() {
     Placement placement;
     check_repeats();
-    placement.dispatch_boundary = dealt_ = find_dealt();
-    placement.collect_boundary = find_gathered();
+    placement.dispatch_boundary = dispatch_boundary_ = find_dispatch_boundary();
+    placement.collect_boundary = find_collect_boundary();
     for (int stage = 0; stage < reach_.size(); ++stage) {
-      placement.role_of.push_back(dealt_ && reach_.is_or_feeds(stage, *dealt_)             ? Role::dispatcher
+      placement.role_of.push_back(dispatch_boundary_ && reach_.is_or_feeds(stage, *dispatch_boundary_)
+                                      ? Role::dispatcher
                                   : reach_.is_or_feeds(stage, *placement.collect_boundary) ? Role::worker
                                                                                            : Role::consumer);
     }
@@ -60,7 +61,7 @@ class Placing {
  private:
   bool needs_all_ranks(int stage) const { return reach_.is<FullSync>(stage) || reach_.follows<FullSync>(stage); }
 
-  std::optional<int> find_dealt() const {
+  std::optional<int> find_dispatch_boundary() const {
     if (const auto lowest = find_last_dispatched(reach_)) {
       check_no_full_sync(*lowest);
       return lowest;
@@ -80,32 +81,32 @@ class Placing {
     for (const int repeat : reach_.all<Repeat>()) {
       if (!reach_.follows<FullSync>(repeat)) continue;
       throw InvalidArgument(
-          fmt::format("stage \"{}\" would begin over again what workers run and ranks agree on; put it before \"{}\"",
+          fmt::format("stage \"{}\" cannot repeat stages that run in workers and on all ranks; put it before \"{}\"",
                       name_of(graph_, repeat), name_of(graph_, reach_.all<FullSync>().front())));
     }
   }
 
-  void check_no_full_sync(int dealt) const {
+  void check_no_full_sync(int dispatch_boundary) const {
     for (const int stage : reach_.all<FullSync>()) {
-      if (!reach_.is_or_feeds(stage, dealt)) continue;
+      if (!reach_.is_or_feeds(stage, dispatch_boundary)) continue;
       throw InvalidArgument(fmt::format(
           "stage \"{}\" runs where the ranks meet, in the consumer, but feeds \"{}\", which the dispatching process "
-          "runs; put it behind the last dispatch",
-          name_of(graph_, stage), name_of(graph_, dealt)));
+          "runs; put it after the last dispatch",
+          name_of(graph_, stage), name_of(graph_, dispatch_boundary)));
     }
   }
 
-  int find_gathered() const {
-    if (!dealt_) return largest_part();
-    int gathered = *dealt_;
-    for (int stage = *dealt_ + 1; stage < reach_.size(); ++stage) {
-      const bool behind = reach_.feeds(*dealt_, stage) && !needs_all_ranks(stage);
-      if (behind && reach_.can_cut_behind(stage) && (!ordered_ || keeps_order(stage))) gathered = stage;
+  int find_collect_boundary() const {
+    if (!dispatch_boundary_) return largest_part();
+    int collect_boundary = *dispatch_boundary_;
+    for (int stage = *dispatch_boundary_ + 1; stage < reach_.size(); ++stage) {
+      const bool behind = reach_.feeds(*dispatch_boundary_, stage) && !needs_all_ranks(stage);
+      if (behind && reach_.can_cut_behind(stage) && (!ordered_ || keeps_order(stage))) collect_boundary = stage;
     }
-    return gathered;
+    return collect_boundary;
   }
 
-  /// Where nothing is dealt: the stage that most stages come before, of those that need no other ranks.
+  /// Without a dispatching process: the stage that most stages come before, of those that need no other ranks.
   int largest_part() const {
     int largest = -1, most = 0;
     for (int stage = 0; stage < reach_.size(); ++stage) {
@@ -121,11 +122,12 @@ class Placing {
                     name_of(graph_, reach_.all<FullSync>().front())));
   }
 
-  /// Whether `holds` for all that workers would run if they ran up to `gathered`, with items coming from `from`.
+  /// Whether `holds` for all that workers would run if they ran up to `collect_boundary`, with items coming from
+  /// `from`.
   template <typename Predicate>
-  bool all_between(int from, int gathered, const Predicate& holds) const {
-    for (int stage = 0; stage <= gathered; ++stage) {
-      const bool inside = reach_.is_or_feeds(stage, gathered) && !reach_.is_or_feeds(stage, from);
+  bool all_between(int from, int collect_boundary, const Predicate& holds) const {
+    for (int stage = 0; stage <= collect_boundary; ++stage) {
+      const bool inside = reach_.is_or_feeds(stage, collect_boundary) && !reach_.is_or_feeds(stage, from);
       if (inside && !holds(stage)) return false;
     }
     return true;
@@ -137,17 +139,18 @@ class Placing {
     return map != nullptr && map->threads == 0 ? map : nullptr;
   }
 
-  bool keeps_order(int gathered) const {
+  bool keeps_order(int collect_boundary) const {
     const auto item_wise = [&](int stage) {
       return map_on_one_thread(stage) != nullptr || reach_.is<Filter>(stage) || reach_.is<FlatMap>(stage) ||
              reach_.is<Unbatch>(stage);
     };
-    return all_between(*dealt_, gathered, item_wise) || gives_one_each(*dealt_, gathered);
+    return all_between(*dispatch_boundary_, collect_boundary, item_wise) ||
+           makes_one_each(*dispatch_boundary_, collect_boundary);
   }
 
-  /// Whether each item of `from` becomes one of `gathered`, and nothing between remembers it.
-  bool gives_one_each(int from, int gathered) const {
-    return all_between(from, gathered, [&](int stage) {
+  /// Whether each item of `from` becomes one of `collect_boundary`, and nothing between remembers it.
+  bool makes_one_each(int from, int collect_boundary) const {
+    return all_between(from, collect_boundary, [&](int stage) {
       if (!reach_.feeds(from, stage)) return false;
       const auto* map = map_on_one_thread(stage);
       return (map != nullptr && map->on_error == OnError::raise) || reach_.is<Fork>(stage) ||
@@ -155,12 +158,12 @@ class Placing {
     });
   }
 
-  bool is_one_to_one(int gathered) const {
-    if (dealt_) return gives_one_each(*dealt_, gathered);
+  bool is_one_to_one(int collect_boundary) const {
+    if (dispatch_boundary_) return makes_one_each(*dispatch_boundary_, collect_boundary);
     auto shards = reach_.all<Shard>();
-    std::erase_if(shards, [&](int shard) { return !reach_.is_or_feeds(shard, gathered); });
+    std::erase_if(shards, [&](int shard) { return !reach_.is_or_feeds(shard, collect_boundary); });
     return shards.size() == 1 && reach_.can_cut_behind(shards.front()) && divides_in_turns(shards.front()) &&
-           gives_one_each(shards.front(), gathered);
+           makes_one_each(shards.front(), collect_boundary);
   }
   bool divides_in_turns(int shard) const {
     if (!divides_at_source(graph_, shard)) return true;
@@ -169,15 +172,16 @@ class Placing {
   }
 
   void check_branches(const Placement& placement) const {
-    if (!dealt_) return;
+    if (!dispatch_boundary_) return;
     const auto undivided = undivided_sources();
-    for (const int branch : branches_beside(graph_, *dealt_)) {
+    for (const int branch : branches_beside(graph_, *dispatch_boundary_)) {
       const int source = undivided[static_cast<std::size_t>(branch)];
       if (source < 0 || placement.role_of[static_cast<std::size_t>(branch)] != Role::worker) continue;
       throw InvalidArgument(fmt::format(
-          "stage \"{}\" stands beside dispatch \"{}\", and the items of \"{}\" come to it undivided: each "
-          "worker would give all of them; put a shard or a dispatch behind \"{}\"",
-          name_of(graph_, branch), name_of(graph_, *dealt_), name_of(graph_, source), name_of(graph_, source)));
+          "stage \"{}\" is on a branch beside dispatch \"{}\", and no shard divides the items of \"{}\": each "
+          "worker would yield all of them; put a shard or a dispatch after \"{}\"",
+          name_of(graph_, branch), name_of(graph_, *dispatch_boundary_), name_of(graph_, source),
+          name_of(graph_, source)));
     }
   }
 
@@ -197,7 +201,7 @@ class Placing {
   const Graph& graph_;
   const Reachability reach_;
   const bool ordered_;
-  std::optional<int> dealt_;
+  std::optional<int> dispatch_boundary_;
 };
 
 }  // namespace

@@ -71,7 +71,7 @@ struct Placement {
   std::optional<int> dispatch_boundary;  ///< the last stage in the dispatching process; none: there is no such process
   /// The last stage in the workers: `dispatch_boundary` if they only forward items; none: no workers.
   std::optional<int> collect_boundary;
-  /// Each item that is dealt, or kept by the only shard if none are dealt, becomes one collected item, and no stage in
+  /// Each item that is dispatched, or kept by the only shard if none are, becomes one collected item, and no stage in
   /// the workers depends on earlier items. The workers' items, taken in turns, then have the order of one process.
   bool one_to_one = true;
 

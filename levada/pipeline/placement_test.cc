@@ -87,7 +87,7 @@ TEST(Placement, ARepeatStaysWithWhatItBeginsOverAgain) {
             "source shard map repeat | filter | ");
   EXPECT_EQ(split(numbers().then(Shard{}).then(Repeat{2}).then(all())), " | source shard repeat filter | ");
   EXPECT_EQ(refusal(numbers().then(Shard{}).then(FullSync{}).then(Repeat{2})),
-            "stage \"repeat\" would begin over again what workers run and ranks agree on; put it before \"full_sync\"");
+            "stage \"repeat\" cannot repeat stages that run in workers and on all ranks; put it before \"full_sync\"");
 }
 
 TEST(Placement, WorkersPassOnWhatIsDealtWhereNoStageIsLeftForThem) {
@@ -220,11 +220,11 @@ TEST(Placement, MarksOnSeveralBranchesMeetInTheDispatchingProcess) {
 TEST(Placement, RefusesAnUndividedBranchBesideAMarkAndNamesIt) {
   EXPECT_EQ(
       refusal(zip({numbers(9, "a").then(Dispatch{}), numbers(9, "b").then(same())})),
-      "stage \"map\" stands beside dispatch \"dispatch\", and the items of \"b\" come to it undivided: each worker "
-      "would give all of them; put a shard or a dispatch behind \"b\"");
-  EXPECT_THAT(refusal(many({.single = true}, false)), HasSubstr("the items of \"forked\" come to it undivided"));
+      "stage \"map\" is on a branch beside dispatch \"dispatch\", and no shard divides the items of \"b\": each worker "
+      "would yield all of them; put a shard or a dispatch after \"b\"");
+  EXPECT_THAT(refusal(many({.single = true}, false)), HasSubstr("no shard divides the items of \"forked\""));
   const Graph half = zip({numbers(9, "divided").then(Shard{}), numbers(9, "whole")}, "half");
-  EXPECT_THAT(refusal(zip({numbers(9, "a").then(Dispatch{}), half})), HasSubstr("\"half\" stands beside"));
+  EXPECT_THAT(refusal(zip({numbers(9, "a").then(Dispatch{}), half})), HasSubstr("\"half\" is on a branch beside"));
 }
 
 TEST(Placement, TakesAnUndividedBranchWhereNothingIsDealtOrAllIs) {
@@ -252,7 +252,7 @@ TEST(Placement, RefusesToDispatchWhatNeedsAllRanks) {
   EXPECT_EQ(
       refusal(numbers().then(FullSync{}).then(Dispatch{})),
       "stage \"full_sync\" runs where the ranks meet, in the consumer, but feeds \"dispatch\", which the dispatching "
-      "process runs; put it behind the last dispatch");
+      "process runs; put it after the last dispatch");
   EXPECT_THAT(refusal(numbers().then(same()).then(FullSync{}).colocate("source", "full_sync")),
               HasSubstr("no stage can run in a worker: all must run in one process with \"full_sync\""));
   EXPECT_THAT(refusal(numbers().then(Repeat{2}).then(FullSync{}).colocate("repeat", "full_sync")),

@@ -11,8 +11,9 @@ namespace {
 /// Between looks at whether a pause is over.
 constexpr auto pause_interval = std::chrono::milliseconds(10);
 
-/// A ring between the thread that makes items ahead and the one that takes them. Each sleeps where it has nothing to
-/// do: the taker until there is an item, the other until half of the ring is free, so that not every item wakes it.
+/// A ring between the thread that makes items ahead and the one that consumes them. Each sleeps where it has nothing to
+/// do: the consumer until there is an item, the producer until half of the ring is free, so that not every item wakes
+/// it.
 class PrefetchIterator final : public StageIterator {
  public:
   PrefetchIterator(GraphContextPtr context, int stage, StagePtr input)
@@ -43,30 +44,38 @@ class PrefetchIterator final : public StageIterator {
   };
 
   std::optional<Item> make() override {
-    if (taken_ == put_) waited([&] { return context_->threads.wait(taker_, [this] { return taken_ != put_; }); });
-    auto& slot = slot_of(taken_);
+    if (popped_ == pushed_)
+      waited([&] { return context_->threads.wait(consumer_, [this] { return popped_ != pushed_; }); });
+    auto& slot = slot_of(popped_);
     auto item = std::move(slot.item);
     slot.item.reset();
     const auto thrown = std::move(slot.thrown);
-    ++taken_;
-    if (2 * (put_ - taken_) <= depth_) context_->threads.wake(filler_);
+    ++popped_;
+    if (2 * (pushed_ - popped_) <= depth_) context_->threads.wake(producer_);
     if (thrown) std::rethrow_exception(thrown);
     num_inputs_ += item.has_value();
     source_.keep_from(num_inputs_);
     return item;
   }
 
+  std::int64_t pass_over(std::int64_t items) override {
+    if (thread_.joinable()) return make_and_drop(items);
+    const auto passed = source_.skip(items);
+    num_inputs_ += passed;
+    return passed;
+  }
+
   void run() {
-    const auto has_room = [this] { return put_ - taken_ < depth_; };
+    const auto has_room = [this] { return pushed_ - popped_ < depth_; };
     for (bool more = true; more && !ahead_.stopped();) {
-      if (!has_room()) context_->threads.wait(filler_, has_room);
+      if (!has_room()) context_->threads.wait(producer_, has_room);
       if (is_paused()) {
         std::this_thread::sleep_for(pause_interval);
         continue;
       }
-      more = fill(slot_of(put_));
-      ++put_;
-      context_->threads.wake(taker_);
+      more = fill(slot_of(pushed_));
+      ++pushed_;
+      context_->threads.wake(consumer_);
     }
   }
 
@@ -106,10 +115,10 @@ class PrefetchIterator final : public StageIterator {
   std::shared_ptr<PrefetchIterator*> self_ = std::make_shared<PrefetchIterator*>(this);
   CheckpointedInput source_;
   PrefetchThread ahead_;
-  WaitPoint taker_, filler_;
+  WaitPoint consumer_, producer_;
   std::int64_t depth_;
   std::vector<Slot> ring_;
-  std::atomic<std::int64_t> put_{0}, taken_{0};
+  std::atomic<std::int64_t> pushed_{0}, popped_{0};
   std::thread thread_;
 };
 
@@ -118,7 +127,7 @@ class PrefetchIterator final : public StageIterator {
 StagePtr make_stage(const Prefetch&, const StagePlace& at) {
   if (!at.builder.prefetches()) return make_identity(at, at.input());
   auto iterator = at.make<PrefetchIterator>(at.builder.open(at.before(), at.builder.new_thread()));
-  at.builder.add_start([weak = iterator->self()] {
+  at.builder.pending_threads()->add(at.stage, [weak = iterator->self()] {
     if (const auto self = weak.lock()) (*self)->start();
   });
   return iterator;

@@ -36,6 +36,37 @@ TEST(Prefetch, KeepsTheOrder) {
   }
 }
 
+TEST(Prefetch, SkipsItemsWithoutMakingThemBeforeItsThreadStarts) {
+  std::atomic<std::int64_t> made = 0;
+  const auto counted = mapped([&](auto i) { return ++made, i; });
+  const auto even = kept([](auto i) { return i % 2 == 0; });
+  const auto numbers = first_numbers(300);
+  for (const auto& before : {numbers, numbers.then(Prefetch{3}), numbers.then(Prefetch{3}).then(even)}) {
+    const auto all = numbers_of(before);
+    const auto graph = before.then(counted).then(Prefetch{2}).then(Prefetch{2});
+    for (const std::size_t skipped : {1u, 100u, 400u}) {
+      const auto there = std::min(skipped, all.size());
+      made = 0;
+      Opened opened(graph), resumed(graph);
+      EXPECT_EQ(opened.iterator().skip(static_cast<std::int64_t>(skipped)), static_cast<std::int64_t>(there));
+      EXPECT_EQ(made, 0);
+      const std::vector rest(all.begin() + static_cast<std::ptrdiff_t>(there), all.end());
+      resumed.iterator().restore(opened.iterator().save());
+      EXPECT_EQ(opened.numbers(), rest);
+      EXPECT_EQ(made, static_cast<std::int64_t>(rest.size()));
+      EXPECT_EQ(resumed.numbers(), rest);
+      EXPECT_EQ(made, 2 * static_cast<std::int64_t>(rest.size()));
+    }
+  }
+}
+
+TEST(Prefetch, SkipsAfterItsThreadHasStarted) {
+  Opened opened(first_numbers(300).then(Prefetch{3}));
+  EXPECT_EQ(opened.items(2).size(), 2u);
+  EXPECT_EQ(opened.iterator().skip(8), 8);
+  EXPECT_EQ(opened.items(1), std::vector<Tree>{10});
+}
+
 TEST(Prefetch, MakesItemsOnAnotherThreadAndNoMoreThanItsDepthAhead) {
   std::atomic<std::int64_t> made = 0;
   std::atomic<bool> elsewhere = true;

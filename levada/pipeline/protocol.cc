@@ -31,7 +31,7 @@ void ProcessState::apply(const Command& command) {
   applied_ = command.number;
   if (const auto* reset = std::get_if<Reset>(&command.what)) {
     paused_ = false;
-    pass_ = command.number;
+    reset_number_ = command.number;
     reset_ = *reset;
   } else if (std::holds_alternative<Pause>(command.what)) {
     paused_ = true;
@@ -42,9 +42,9 @@ void ProcessState::apply(const Command& command) {
   }
 }
 
-Decision ProcessState::decide(std::uint64_t pass) const {
-  if (pass == pass_) return Decision::use;
-  return pass < pass_ ? Decision::drop : Decision::keep;
+Decision ProcessState::decide(std::uint64_t reset) const {
+  if (reset == reset_number_) return Decision::use;
+  return reset < reset_number_ ? Decision::drop : Decision::keep;
 }
 
 // ---- RoundRobinAssigner
@@ -59,6 +59,10 @@ RoundRobinAssigner::RoundRobinAssigner(int workers, const Reset& reset)
 
 bool RoundRobinAssigner::wanted() const {
   return number_ >= first_[static_cast<std::size_t>(worker())];
+}
+
+std::int64_t RoundRobinAssigner::unwanted() const {
+  return std::max<std::int64_t>(std::ranges::min(first_) - number_, 0);
 }
 
 bool RoundRobinAssigner::has_caught_up() const {
@@ -77,14 +81,14 @@ void WorkerInput::apply(const Items& items) {
   ending_ = items.ending;
 }
 
-void WorkerInput::take() {
+void WorkerInput::pull() {
   --at_hand_;
   ++num_inputs_;
 }
 
-void WorkerInput::restore(std::int64_t num_inputs, bool took_ending) {
+void WorkerInput::restore(std::int64_t num_inputs, bool pulled_ending) {
   num_inputs_ = num_inputs;
-  took_ending_ = took_ending;
+  pulled_ending_ = pulled_ending;
 }
 
 // ---- OrderedMerge
@@ -114,7 +118,7 @@ OrderedMerge::Step OrderedMerge::next() {
   do {
     const WorkerQueue& queue = queues_[static_cast<std::size_t>(position_.worker)];
     if (queue.at < queue.marks.size()) {
-      if (queue.marks[queue.at] <= position_.mark) return Step::take;
+      if (queue.marks[queue.at] <= position_.mark) return Step::pull;
     } else if (queue.ending == Ending::failed && queue.reached <= position_.mark) {
       return Step::failed;
     } else if (queue.ending == Ending::none && queue.reached <= position_.mark) {
@@ -146,7 +150,7 @@ bool OrderedMerge::any_left() const {
                      [](const WorkerQueue& queue) { return queue.ending == Ending::left; });
 }
 
-void OrderedMerge::taken() {
+void OrderedMerge::pulled() {
   WorkerQueue& queue = queues_[static_cast<std::size_t>(position_.worker)];
   ++queue.at;
   ++queue.num_outputs;

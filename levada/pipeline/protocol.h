@@ -1,7 +1,7 @@
 // The messages between the processes of a pipeline and the decisions of each process: values, without I/O.
 //
 // The consumer sends commands, numbered from one. All other processes receive them in order and acknowledge each once.
-// A Reset begins a pass, and all items carry its number, so that a process recognizes those of an earlier pass. Item i
+// A Reset begins an epoch, and all items carry its number, so that a process recognizes those of an earlier one. Item i
 // of the dispatching process goes to worker i mod N. A worker marks each item that it sends with the number of inputs
 // that it had taken by then. The consumer takes items by mark, then by worker, which is the order of the inputs that
 // they were made from. So it does not wait for a worker that has nothing to send, and ignores one that has ended.
@@ -23,7 +23,7 @@ namespace levada::pipeline::protocol {
 
 /// Where a worker resumes.
 struct WorkerSnapshot {
-  std::int64_t num_inputs = 0;   ///< items that were dealt to it before
+  std::int64_t num_inputs = 0;   ///< items that it had received before
   std::int64_t num_outputs = 0;  ///< items that it had sent before
   std::int64_t drop = 0;         ///< items that it makes again and drops, because the consumer has taken them
   Bytes cursor;                  ///< of its iterator; empty: at the first item
@@ -38,7 +38,7 @@ struct DispatcherSnapshot {
   bool operator==(const DispatcherSnapshot&) const = default;
 };
 
-/// Drops everything and begins a pass. Ends a pause.
+/// Drops everything and begins an epoch. Ends a pause.
 struct Reset {
   std::int64_t epoch = 0;
   DispatcherSnapshot dispatcher;
@@ -103,7 +103,7 @@ enum class Ending : std::uint8_t {
   none = 1,
   ended = 2,
   failed = 3,
-  left = 4,  ///< from a worker: it has ended before all items were dealt
+  left = 4,  ///< from a worker: it has ended before its inputs had
 };
 constexpr Ending last_of(Ending) {
   return Ending::left;
@@ -111,7 +111,7 @@ constexpr Ending last_of(Ending) {
 
 /// The header of a message of items.
 struct Items {
-  std::uint64_t pass = 0;   ///< the number of its Reset
+  std::uint64_t reset = 0;  ///< the number of its Reset
   std::int64_t first = 0;   ///< from the dispatching process: the first item's number. From a worker: items sent before
   std::uint32_t count = 0;  ///< items here; from the dispatching process, their numbers increase by N
   Ending ending = Ending::none;    ///< after them
@@ -119,11 +119,11 @@ struct Items {
 
   std::vector<std::int64_t> marks;         ///< from a worker: one for each item, not decreasing
   std::int64_t reached = 0;                ///< from a worker: no later item, nor the ending, has a smaller mark
-  std::optional<WorkerSnapshot> start;     ///< from a worker: how to make these items again, dropping none
-  std::vector<DispatcherSnapshot> places;  ///< of the dispatching process, before items that the worker has taken
+  std::optional<WorkerSnapshot> snapshot;  ///< from a worker: how to make these items again, dropping none
+  std::vector<DispatcherSnapshot> dispatcher_snapshots;  ///< before items that the worker has received
   static auto fields(auto& self) {
-    return std::tie(self.pass, self.first, self.count, self.ending, self.failure, self.marks, self.reached, self.start,
-                    self.places);
+    return std::tie(self.reset, self.first, self.count, self.ending, self.failure, self.marks, self.reached,
+                    self.snapshot, self.dispatcher_snapshots);
   }
   /// Throws CorruptMessage.
   void check() const;
@@ -133,8 +133,8 @@ struct Items {
 /// What to do with a message.
 enum class Decision : std::uint8_t {
   use,
-  drop,  ///< of a pass that is over
-  keep,  ///< of a pass whose Reset has not arrived yet
+  drop,  ///< of an epoch that is over
+  keep,  ///< of an epoch whose Reset has not arrived yet
 };
 
 // ---- decisions
@@ -147,22 +147,22 @@ class ProcessState {
 
   /// Returns the number of the last applied command, which is the last acknowledged one.
   std::uint64_t applied() const { return applied_; }
-  /// Returns the number of the current pass; 0 before the first one.
-  std::uint64_t pass() const { return pass_; }
+  /// Returns the number of the last Reset; 0 before the first one.
+  std::uint64_t reset_number() const { return reset_number_; }
   const Reset& reset() const { return reset_; }
   bool paused() const { return paused_; }
   bool over() const { return over_; }
-  Decision decide(std::uint64_t pass) const;
+  Decision decide(std::uint64_t reset) const;
 
   bool operator==(const ProcessState&) const = default;
 
  private:
-  std::uint64_t applied_ = 0, pass_ = 0;
+  std::uint64_t applied_ = 0, reset_number_ = 0;
   Reset reset_;
   bool paused_ = false, over_ = false;
 };
 
-/// Decides which worker gets the dispatching process's next item, in one pass.
+/// Decides which worker gets the dispatching process's next item, in one epoch.
 class RoundRobinAssigner {
  public:
   RoundRobinAssigner() = default;
@@ -173,9 +173,11 @@ class RoundRobinAssigner {
   int worker() const { return static_cast<int>(number_ % workers_); }
   /// Returns whether the worker needs the next item: it did not have it before the state.
   bool wanted() const;
-  void dealt() { ++number_; }
-  /// Returns whether as many items have been dealt as all workers had before the state. If not at the end, the data are
-  /// shorter than the state says.
+  /// Returns how many of the next items no worker needs.
+  std::int64_t unwanted() const;
+  void advance(std::int64_t items = 1) { number_ += items; }
+  /// Returns whether as many items have been dispatched as all workers had before the state. If not at the end, the
+  /// data are shorter than the state says.
   bool has_caught_up() const;
 
   bool operator==(const RoundRobinAssigner&) const = default;
@@ -186,28 +188,28 @@ class RoundRobinAssigner {
   std::vector<std::int64_t> first_;  ///< by worker: the first item that it needs
 };
 
-/// The inputs of a worker, in one pass.
+/// The inputs of a worker, in one epoch.
 class WorkerInput {
  public:
   WorkerInput() = default;
   WorkerInput(int worker, int workers, std::int64_t num_inputs)
       : worker_(worker), workers_(workers), num_inputs_(num_inputs) {}
 
-  /// Adds a message of this pass. Throws CorruptMessage unless its items follow the last ones.
+  /// Adds a message of this epoch. Throws CorruptMessage unless its items follow the last ones.
   void apply(const Items& items);
   std::int64_t at_hand() const { return at_hand_; }
-  /// Takes one of the items at hand.
-  void take();
+  /// Pulls one of the items at hand.
+  void pull();
   /// Returns whether the ending is next: no item is at hand, and none will arrive.
   bool at_ending() const { return at_hand_ == 0 && ending_ != Ending::none; }
-  void take_ending() { took_ending_ = true; }
+  void pull_ending() { pulled_ending_ = true; }
   /// Sets the position of a restored iterator, before the first message.
-  void restore(std::int64_t num_inputs, bool took_ending);
+  void restore(std::int64_t num_inputs, bool pulled_ending);
   Ending ending() const { return ending_; }
-  bool took_ending() const { return took_ending_; }
+  bool pulled_ending() const { return pulled_ending_; }
   std::int64_t num_inputs() const { return num_inputs_; }
   /// Returns the mark of the next output.
-  std::int64_t mark() const { return num_inputs_ + (took_ending_ ? 1 : 0); }
+  std::int64_t mark() const { return num_inputs_ + (pulled_ending_ ? 1 : 0); }
 
   bool operator==(const WorkerInput&) const = default;
 
@@ -216,10 +218,10 @@ class WorkerInput {
   std::int64_t num_inputs_ = 0;
   std::int64_t at_hand_ = 0;
   Ending ending_ = Ending::none;
-  bool took_ending_ = false;
+  bool pulled_ending_ = false;
 };
 
-/// Decides the order in which the consumer takes the workers' items, in one pass.
+/// Decides the order in which the consumer takes the workers' items, in one epoch.
 class OrderedMerge {
  public:
   /// At the items of worker `worker` that have mark `mark`.
@@ -232,19 +234,19 @@ class OrderedMerge {
   OrderedMerge() = default;
   OrderedMerge(int workers, Position position) : position_(position), queues_(static_cast<std::size_t>(workers)) {}
 
-  /// Adds a message of this pass. Throws CorruptMessage unless its items follow the last ones.
+  /// Adds a message of this epoch. Throws CorruptMessage unless its items follow the last ones.
   void apply(int worker, const Items& items);
 
   enum class Step : std::uint8_t {
-    take,    ///< the next item of worker()
+    pull,    ///< the next item of worker()
     wait,    ///< for a message of worker()
     failed,  ///< with the failure that ended worker()
     ended,
   };
   Step next();
   int worker() const { return position_.worker; }
-  /// Called after an item was taken, which next() asked for by Step::take.
-  void taken();
+  /// Called after the item was pulled that next() asked for by Step::pull.
+  void pulled();
 
   const Position& position() const { return position_; }
   std::int64_t num_outputs() const { return num_outputs_; }

@@ -13,17 +13,17 @@ std::vector<Command> some_commands() {
 std::vector<Items> some_items() {
   Failure failure{.stage = "map", .process = "worker 1", .item = 17, .message = "no", .traceback = "t"};
   failure.exception = Bytes(3);
-  Items listed{.pass = 4, .first = 2, .count = 3};
+  Items listed{.reset = 4, .first = 2, .count = 3};
   listed.marks = {1, 1, 5};
   listed.reached = 6;
-  listed.places = {{8, Bytes(4)}};
-  Items consecutive{.pass = 4, .count = 3};
+  listed.dispatcher_snapshots = {{8, Bytes(4)}};
+  Items consecutive{.reset = 4, .count = 3};
   consecutive.marks = {4, 5, 6};
   consecutive.reached = 6;
-  consecutive.start = WorkerSnapshot{.num_inputs = 4, .num_outputs = 2, .drop = 0, .cursor = Bytes(9)};
-  Items failed{.pass = 9, .ending = Ending::failed};
+  consecutive.snapshot = WorkerSnapshot{.num_inputs = 4, .num_outputs = 2, .drop = 0, .cursor = Bytes(9)};
+  Items failed{.reset = 9, .ending = Ending::failed};
   failed.failure = failure;
-  return {listed, consecutive, failed, Items{.pass = 1, .ending = Ending::left}};
+  return {listed, consecutive, failed, Items{.reset = 1, .ending = Ending::left}};
 }
 
 template <typename Decode>
@@ -48,14 +48,14 @@ TEST(PipelineMessages, AreRefusedWhereTheyAreNone) {
   for (const Command& command : some_commands()) expect_refused(encode(command), decode<Command>);
   for (const Items& items : some_items()) expect_refused(encode(items), decode<Items>);
   expect_refused(encode(Ack{.number = 5, .process = "x"}), decode<Ack>);
-  Items too_few{.pass = 1, .count = 2};
+  Items too_few{.reset = 1, .count = 2};
   too_few.marks = {1, 1, 1, 7};
   EXPECT_THROW(decode<Items>(encode(too_few)), CorruptMessage);
-  EXPECT_THROW(decode<Items>(encode(Items{.pass = 1, .first = -1})), CorruptMessage);
-  EXPECT_THROW(decode<Items>(encode(Items{.pass = 1, .count = 1u << 30})), CorruptMessage);
+  EXPECT_THROW(decode<Items>(encode(Items{.reset = 1, .first = -1})), CorruptMessage);
+  EXPECT_THROW(decode<Items>(encode(Items{.reset = 1, .count = 1u << 30})), CorruptMessage);
 }
 
-TEST(PipelineLoop, HearsEachOrderOnceAndInTurn) {
+TEST(PipelineProcessState, AppliesEachCommandOnceAndInTurn) {
   ProcessState state;
   state.apply({1, Reset{}});
   EXPECT_THROW(state.apply({1, Pause{}}), CorruptMessage);
@@ -64,39 +64,43 @@ TEST(PipelineLoop, HearsEachOrderOnceAndInTurn) {
   EXPECT_THROW(state.apply({3, Pause{}}), CorruptMessage);
 }
 
-TEST(PipelineLoop, AResetEndsAPause) {
+TEST(PipelineProcessState, AResetEndsAPause) {
   ProcessState state;
   state.apply({1, Reset{}});
   state.apply({2, Pause{}});
   EXPECT_TRUE(state.paused());
   state.apply({3, Reset{}});
   EXPECT_FALSE(state.paused());
-  EXPECT_EQ(state.pass(), 3u);
+  EXPECT_EQ(state.reset_number(), 3u);
 }
 
-TEST(PipelineDealer, DealsInTurnAndSkipsWhatAWorkerHasHad) {
+TEST(PipelineAssigner, AssignsInTurnAndSkipsWhatAWorkerHasHad) {
   RoundRobinAssigner assigner(
       3,
       Reset{.epoch = 0, .dispatcher = {4, {}}, .workers = {{.num_inputs = 3}, {.num_inputs = 1}, {.num_inputs = 2}}});
   std::vector<std::pair<std::int64_t, int>> wanted;
-  for (; assigner.number() < 11; assigner.dealt()) {
+  for (; assigner.number() < 11; assigner.advance()) {
     if (assigner.wanted()) wanted.emplace_back(assigner.number(), assigner.worker());
   }
   EXPECT_EQ(wanted, (std::vector<std::pair<std::int64_t, int>>{{4, 1}, {7, 1}, {8, 2}, {9, 0}, {10, 1}}));
+
+  const RoundRobinAssigner later(
+      2, Reset{.epoch = 0, .dispatcher = {}, .workers = {{.num_inputs = 4}, {.num_inputs = 3}}});
+  EXPECT_EQ(later.unwanted(), 7);
 }
 
-TEST(PipelineDrawer, RefusesItemsThatDoNotFollow) {
+TEST(PipelineWorkerInput, RefusesItemsThatDoNotFollow) {
   WorkerInput input(1, 2, 0);
-  EXPECT_THROW(input.apply({.pass = 1, .first = 3, .count = 1}), CorruptMessage);
-  input.apply({.pass = 1, .first = 1, .count = 2});
-  EXPECT_THROW(input.apply({.pass = 1, .first = 3, .count = 1}), CorruptMessage);
-  input.apply({.pass = 1, .first = 5, .count = 1, .ending = Ending::ended});
-  EXPECT_THROW(input.apply({.pass = 1, .first = 7, .count = 1}), CorruptMessage);
+  EXPECT_THROW(input.apply({.reset = 1, .first = 3, .count = 1}), CorruptMessage);
+  input.apply({.reset = 1, .first = 1, .count = 2});
+  EXPECT_THROW(input.apply({.reset = 1, .first = 3, .count = 1}), CorruptMessage);
+  input.apply({.reset = 1, .first = 5, .count = 1, .ending = Ending::ended});
+  EXPECT_THROW(input.apply({.reset = 1, .first = 7, .count = 1}), CorruptMessage);
 }
 
 TEST(PipelineMerge, RefusesItemsThatDoNotFollow) {
   OrderedMerge merge(2, {});
-  Items items{.pass = 1, .first = 1, .count = 1, .marks = {1}, .reached = 1};
+  Items items{.reset = 1, .first = 1, .count = 1, .marks = {1}, .reached = 1};
   EXPECT_THROW(merge.apply(0, items), CorruptMessage);
   items.first = 0;
   items.reached = 0;
@@ -107,17 +111,17 @@ TEST(PipelineMerge, RefusesItemsThatDoNotFollow) {
   EXPECT_THROW(merge.apply(0, items), CorruptMessage);
 }
 
-TEST(PipelineMerge, WaitsForNobodyWhoHasSaidThatNothingComes) {
+TEST(PipelineMerge, DoesNotWaitForAWorkerThatHasReportedThatNothingComes) {
   OrderedMerge merge(2, {});
-  merge.apply(1, {.pass = 1, .count = 1, .marks = {1}, .reached = 2});
+  merge.apply(1, {.reset = 1, .count = 1, .marks = {1}, .reached = 2});
   EXPECT_EQ(merge.next(), OrderedMerge::Step::wait);
   EXPECT_EQ(merge.worker(), 0);
-  merge.apply(0, {.pass = 1, .marks = {}, .reached = 2});
-  EXPECT_EQ(merge.next(), OrderedMerge::Step::take);
+  merge.apply(0, {.reset = 1, .marks = {}, .reached = 2});
+  EXPECT_EQ(merge.next(), OrderedMerge::Step::pull);
   EXPECT_EQ(merge.worker(), 1);
 }
 
-TEST(PipelineOrders, AreGivenAgainOnceAllHaveAnswered) {
+TEST(PipelineCommands, AreIssuedOnceAllHaveAcknowledgedTheLastOne) {
   CommandLog commands(2);
   EXPECT_TRUE(commands.all_acked());
   EXPECT_EQ(commands.issue(Pause{}).number, 1u);

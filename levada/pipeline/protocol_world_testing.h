@@ -22,7 +22,7 @@ struct Setup {
   int workers = 2;
   std::int64_t items = 3;
   std::size_t window = 1;
-  int group = 1;  ///< items dealt at once
+  int group = 1;  ///< items dispatched at once
   Stages stages = Stages::one_to_one;
   std::vector<Request> requests{};                        ///< after the first reset: each at any time, in this order
   std::int64_t dispatcher_fails = -1, worker_fails = -1;  ///< at that item
@@ -81,7 +81,7 @@ struct World {
   CommandLog commands;
   OrderedMerge merge;
   std::vector<MergeQueue> merge_queues;
-  std::uint64_t pass = 0;
+  std::uint64_t reset = 0;
   std::size_t requested = 0;
   bool paused = false, shut = false, finished = false;
   std::vector<std::int64_t> outputs;
@@ -90,7 +90,7 @@ struct World {
   std::vector<WorkerModel> workers;
   std::vector<std::vector<Command>> command_queues;  ///< the dispatching process's first
   std::vector<std::vector<Ack>> ack_queues;
-  std::vector<std::vector<Message>> dealt, gathered;
+  std::vector<std::vector<Message>> dispatched, collected;
 };
 
 class Explorer {
@@ -104,8 +104,8 @@ class Explorer {
     world.commands = CommandLog(setup_.workers + 1);
     world.workers.resize(count);
     world.merge_queues.resize(count);
-    world.dealt.resize(count);
-    world.gathered.resize(count);
+    world.dispatched.resize(count);
+    world.collected.resize(count);
     world.command_queues.resize(count + 1);
     world.ack_queues.resize(count + 1);
     request(world, Request::reset);
@@ -128,8 +128,8 @@ class Explorer {
   bool reached_end() const { return reached_end_; }
 
  private:
-  /// What a process does commutes with what others do. So where it can do one thing only, and is not going to be told
-  /// anything that could come before, that alone stands for all orders in which processes might move.
+  /// What a process does commutes with what others do. So where it can do one thing only, and will receive nothing
+  /// that could come before, that alone stands for all orders in which processes might move.
   template <typename To>
   void each_move(const World& world, const To& to) {
     bool is_enough = false;
@@ -147,10 +147,10 @@ class Explorer {
     for (int p = 0; p <= setup_.workers; ++p) {
       attempt(true, [&](World& w) { return receive_ack(w, p); });
     }
-    attempt(all_informed, [&](World& w) { return take_item(w); });
+    attempt(all_informed, [&](World& w) { return pull_item(w); });
     for (int i = 0; i < setup_.workers; ++i) attempt(is_informed(i + 1), [&](World& w) { return work(w, i); });
     for (int i = 0; i < setup_.workers; ++i) attempt(is_informed(0), [&](World& w) { return send_share(w, i); });
-    attempt(is_informed(0), [&](World& w) { return deal(w); });
+    attempt(is_informed(0), [&](World& w) { return dispatch(w); });
     for (int p = 0; p <= setup_.workers; ++p) attempt(false, [&](World& w) { return receive_command(w, p); });
     attempt(false, [&](World& w) { return make_request(w); });
   }
@@ -171,7 +171,7 @@ class Explorer {
     const Command command = world.commands.issue(what);
     for (auto& queue : world.command_queues) queue.push_back(command);
     if (request == Request::reset) {
-      world.pass = command.number;
+      world.reset = command.number;
       world.merge = OrderedMerge(setup_.workers, {setup_.mark, 0});
       for (auto& queue : world.merge_queues) queue = {};
       world.outputs.clear();
@@ -199,14 +199,14 @@ class Explorer {
     return true;
   }
 
-  bool take_item(World& world) {
+  bool pull_item(World& world) {
     if (world.shut || world.paused || world.finished) return false;
     const auto step = world.merge.next();
     const int worker = world.merge.worker();
     auto& merging = world.merge_queues[static_cast<std::size_t>(worker)];
     switch (step) {
-      case OrderedMerge::Step::take:
-        world.merge.taken();
+      case OrderedMerge::Step::pull:
+        world.merge.pulled();
         world.outputs.push_back(take_first(merging.values));
         expect_in_order(world);
         return true;
@@ -214,11 +214,11 @@ class Explorer {
       case OrderedMerge::Step::failed: end(world, true); return true;
       case OrderedMerge::Step::ended: end(world, false); return true;
     }
-    auto& queue = world.gathered[static_cast<std::size_t>(worker)];
+    auto& queue = world.collected[static_cast<std::size_t>(worker)];
     if (queue.empty()) return false;
     const Message message = take_first(queue);
-    EXPECT_LE(message.items.pass, world.pass);
-    if (message.items.pass != world.pass) return true;
+    EXPECT_LE(message.items.reset, world.reset);
+    if (message.items.reset != world.reset) return true;
     world.merge.apply(worker, message.items);
     merging.values.insert(merging.values.end(), message.values.begin(), message.values.end());
     ++merging.applied;
@@ -229,12 +229,12 @@ class Explorer {
     reached_end_ = true;
     world.finished = true;
     EXPECT_EQ(failed, setup_.dispatcher_fails >= 0 || setup_.worker_fails >= 0);
-    EXPECT_EQ(world.outputs, expected(world.pass)) << describe(world);
+    EXPECT_EQ(world.outputs, expected(world.reset)) << describe(world);
     EXPECT_EQ(world.merge.any_left(), setup_.leaves_after >= 0 && !failed);
   }
 
   /// Returns the outputs of a single process: the copies of each item.
-  std::vector<std::int64_t> expected(std::uint64_t pass) const {
+  std::vector<std::int64_t> expected(std::uint64_t reset) const {
     std::vector<std::int64_t> values;
     std::vector<std::int64_t> num_outputs(static_cast<std::size_t>(setup_.workers), 0);
     for (std::int64_t item = 0; item < setup_.items; ++item) {
@@ -244,18 +244,18 @@ class Explorer {
       for (int copy = 0; copy < setup_.copies_of(item); ++copy) {
         if (setup_.leaves_after >= 0 && of_worker == setup_.leaves_after) break;
         ++of_worker;
-        values.push_back(value(pass, item, copy));
+        values.push_back(value(reset, item, copy));
       }
     }
     return values;
   }
 
-  static std::int64_t value(std::uint64_t pass, std::int64_t item, int copy) {
-    return static_cast<std::int64_t>(pass) * 1000 + item * 10 + copy;
+  static std::int64_t value(std::uint64_t reset, std::int64_t item, int copy) {
+    return static_cast<std::int64_t>(reset) * 1000 + item * 10 + copy;
   }
 
   void expect_in_order(const World& world) const {
-    const auto all = expected(world.pass);
+    const auto all = expected(world.reset);
     ASSERT_LE(world.outputs.size(), all.size()) << describe(world);
     EXPECT_TRUE(std::equal(world.outputs.begin(), world.outputs.end(), all.begin())) << describe(world);
   }
@@ -291,8 +291,8 @@ class Explorer {
     return true;
   }
 
-  static bool runs(const ProcessState& state) { return state.pass() != 0 && !state.paused() && !state.over(); }
-  bool deal(World& world) {
+  static bool runs(const ProcessState& state) { return state.reset_number() != 0 && !state.paused() && !state.over(); }
+  bool dispatch(World& world) {
     auto& dispatcher = world.dispatcher;
     auto& assigner = dispatcher.assigner;
     const bool busy = std::any_of(dispatcher.pending.begin(), dispatcher.pending.end(), [](auto& m) { return !!m; });
@@ -302,19 +302,19 @@ class Explorer {
       if (assigner.number() == setup_.dispatcher_fails) break;
       moved = true;
       if (!assigner.wanted()) {
-        assigner.dealt();
+        assigner.advance();
         continue;
       }
       auto& message = dispatcher.pending[static_cast<std::size_t>(assigner.worker())];
-      if (!message) message = Message{{.pass = dispatcher.state.pass(), .first = assigner.number()}, {}};
+      if (!message) message = Message{{.reset = dispatcher.state.reset_number(), .first = assigner.number()}, {}};
       ++message->items.count;
-      assigner.dealt();
+      assigner.advance();
     }
     if (moved && assigner.number() < setup_.items) return true;
     const bool fails = assigner.number() == setup_.dispatcher_fails;
     for (int w = 0; w < setup_.workers; ++w) {
       auto& message = dispatcher.pending[static_cast<std::size_t>(w)];
-      if (!message) message = Message{{.pass = dispatcher.state.pass()}, {}};
+      if (!message) message = Message{{.reset = dispatcher.state.reset_number()}, {}};
       message->items.ending = fails && assigner.worker() == w ? Ending::failed : Ending::ended;
     }
     dispatcher.ended = true;
@@ -325,8 +325,8 @@ class Explorer {
     auto& dispatcher = world.dispatcher;
     const auto index = static_cast<std::size_t>(to);
     if (!runs(dispatcher.state) || !dispatcher.pending[index]) return false;
-    if (world.dealt[index].size() >= setup_.window) return false;
-    world.dealt[index].push_back(*std::exchange(dispatcher.pending[index], std::nullopt));
+    if (world.dispatched[index].size() >= setup_.window) return false;
+    world.dispatched[index].push_back(*std::exchange(dispatcher.pending[index], std::nullopt));
     return true;
   }
 
@@ -334,19 +334,19 @@ class Explorer {
     auto& worker = world.workers[static_cast<std::size_t>(number)];
     if (!runs(worker.state)) return false;
     if (worker.pending) {
-      auto& queue = world.gathered[static_cast<std::size_t>(number)];
+      auto& queue = world.collected[static_cast<std::size_t>(number)];
       if (queue.size() >= setup_.window) return false;
       queue.push_back(*std::exchange(worker.pending, std::nullopt));
       return true;
     }
-    if (worker.finished) return take_dealt(world, number).has_value();
+    if (worker.finished) return receive_dispatched(world, number).has_value();
     if (worker.input.at_hand() > 0) return make(worker, number);
     if (worker.input.at_ending()) {
-      worker.input.take_ending();
+      worker.input.pull_ending();
       put(worker, {}, worker.input.ending());
       return true;
     }
-    if (auto message = take_dealt(world, number)) {
+    if (auto message = receive_dispatched(world, number)) {
       if (*message) worker.input.apply((*message)->items);
       return true;
     }
@@ -356,15 +356,15 @@ class Explorer {
   }
 
   /// Whether something was there; and whether it is of use.
-  std::optional<std::optional<Message>> take_dealt(World& world, int number) {
+  std::optional<std::optional<Message>> receive_dispatched(World& world, int number) {
     auto& worker = world.workers[static_cast<std::size_t>(number)];
-    auto& queue = world.dealt[static_cast<std::size_t>(number)];
+    auto& queue = world.dispatched[static_cast<std::size_t>(number)];
     std::optional<Message> message = std::exchange(worker.early, std::nullopt);
     if (!message) {
       if (queue.empty()) return std::nullopt;
       message = take_first(queue);
     }
-    const Decision decision = worker.state.decide(message->items.pass);
+    const Decision decision = worker.state.decide(message->items.reset);
     if (decision == Decision::use) return message;
     if (decision == Decision::drop) return std::optional<Message>();
     const bool was_there = queue.size() == setup_.window;
@@ -374,7 +374,7 @@ class Explorer {
 
   bool make(WorkerModel& worker, int number) {
     const std::int64_t item = worker.input.num_inputs() * setup_.workers + number;
-    worker.input.take();
+    worker.input.pull();
     if (item == setup_.worker_fails) {
       put(worker, {}, Ending::failed);
       return true;
@@ -383,7 +383,7 @@ class Explorer {
     std::vector<std::int64_t> values;
     for (int copy = 0; copy < setup_.copies_of(item); ++copy) {
       if (setup_.leaves_after >= 0 && worker.sent + copy == setup_.leaves_after) break;
-      values.push_back(value(worker.state.pass(), item, copy));
+      values.push_back(value(worker.state.reset_number(), item, copy));
     }
     const bool leaves =
         setup_.leaves_after >= 0 && worker.sent + static_cast<std::int64_t>(values.size()) == setup_.leaves_after;
@@ -394,7 +394,7 @@ class Explorer {
   void put(WorkerModel& worker, std::vector<std::int64_t> values, Ending ending, std::int64_t reached = 0) {
     const std::int64_t mark = worker.input.mark();
     const bool announces = setup_.stages == Stages::one_to_one && ending == Ending::none;
-    Message message{{.pass = worker.state.pass(),
+    Message message{{.reset = worker.state.reset_number(),
                      .first = worker.sent,
                      .count = static_cast<std::uint32_t>(values.size()),
                      .ending = ending,
@@ -418,7 +418,7 @@ class Explorer {
     if (message) add(writer, *message);
   }
   static void add(ByteWriter& writer, const ProcessState& state) {
-    for (const auto number : {state.applied(), state.pass()}) writer.put(number);
+    for (const auto number : {state.applied(), state.reset_number()}) writer.put(number);
   }
   template <typename T>
   static void add_queue(ByteWriter& writer, const std::vector<T>& queue) {
@@ -452,14 +452,14 @@ class Explorer {
         writer.put(number);
       }
       writer.put(worker.input.ending());
-      for (const bool flag : {worker.input.took_ending(), worker.finished}) writer.put(flag);
+      for (const bool flag : {worker.input.pulled_ending(), worker.finished}) writer.put(flag);
       add(writer, worker.pending);
       add(writer, worker.early);
     }
     for (const auto& queue : world.command_queues) add_queue(writer, queue);
     for (const auto& queue : world.ack_queues) add_queue(writer, queue);
-    for (const auto& queue : world.dealt) add_queue(writer, queue);
-    for (const auto& queue : world.gathered) add_queue(writer, queue);
+    for (const auto& queue : world.dispatched) add_queue(writer, queue);
+    for (const auto& queue : world.collected) add_queue(writer, queue);
     return hash64(writer.view());
   }
 
@@ -472,7 +472,7 @@ class Explorer {
       text += "; a worker has drawn " + std::to_string(worker.input.num_inputs()) + " and sent " +
               std::to_string(worker.sent) + (worker.pending ? ", one waits" : "");
     }
-    return text + "; dealt " + std::to_string(world.dispatcher.assigner.number());
+    return text + "; dispatched " + std::to_string(world.dispatcher.assigner.number());
   }
 
   Setup setup_;

@@ -189,10 +189,10 @@ std::string ways(const GraphView& view) {
   const Placement& placement = view.placement;
   if (!placement.collect_boundary) return "no workers: the consumer runs all\n";
   const auto workers = fmt::format("{} worker{}", view.workers, view.workers == 1 ? "" : "s");
-  const auto dealt = placement.dispatch_boundary ? fmt::format(", to which items of {} are dealt in turn",
-                                                               stage_name(view, *placement.dispatch_boundary))
-                                                 : std::string();
-  return fmt::format("{}{}{}\n", workers, dealt,
+  const auto dispatches = placement.dispatch_boundary ? fmt::format(", to which items of {} are dealt in turn",
+                                                                    stage_name(view, *placement.dispatch_boundary))
+                                                      : std::string();
+  return fmt::format("{}{}{}\n", workers, dispatches,
                      placement.one_to_one ? "; one-to-one: the order is that of one process" : "");
 }
 
@@ -344,8 +344,8 @@ std::string to_json(const GraphView& view) {
     return stage ? Json(stage_name(view, *stage)) : Json(nullptr);
   };
   Json json = {{"workers", view.workers},
-               {"dealt", name_or_null(view.placement.dispatch_boundary)},
-               {"gathered", name_or_null(view.placement.collect_boundary)},
+               {"dispatch_boundary", name_or_null(view.placement.dispatch_boundary)},
+               {"collect_boundary", name_or_null(view.placement.collect_boundary)},
                {"one_to_one", view.placement.one_to_one},
                {"stages", Json::array()}};
   for (int i = 0; i <= view.graph.end(); ++i) {

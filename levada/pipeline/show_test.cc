@@ -82,8 +82,8 @@ TEST(Show, IsOneJsonObject) {
   Stats stats{.stages = std::vector<Stats::OfStage>(graph.stages().size(), {4, 1, 2, 3}), .seconds = 2};
   const auto json = nlohmann::json::parse(to_json({graph, place(graph, 2), 2, &stats}));
   EXPECT_EQ(json["workers"], 2);
-  EXPECT_EQ(json["dealt"], "dispatch");
-  EXPECT_EQ(json["gathered"], "zip");
+  EXPECT_EQ(json["dispatch_boundary"], "dispatch");
+  EXPECT_EQ(json["collect_boundary"], "zip");
   EXPECT_EQ(json["one_to_one"], false);
   EXPECT_EQ(json["stages"][0]["process"], "dispatcher");
   EXPECT_EQ(json["stages"][0]["parameters"]["source"], "numbers");

@@ -37,21 +37,21 @@ class ShuffleIterator final : public HoldingIterator<HeldItem> {
 
   __extension__ using Wide = unsigned __int128;
   std::size_t below(std::size_t limit) {
-    const auto bits = derived_seed(seed_, static_cast<std::uint64_t>(drawn_++));
+    const auto bits = derived_seed(seed_, static_cast<std::uint64_t>(num_draws_++));
     return static_cast<std::size_t>((static_cast<Wide>(bits) * limit) >> 64);
   }
 
   void save_own(Fields& fields) const override {
     fields.emplace_back("seed", std::bit_cast<std::int64_t>(seed_));
-    fields.emplace_back("drawn", drawn_);
+    fields.emplace_back("num_draws", num_draws_);
   }
   void restore_own(const CursorFields& own) override {
     seed_ = std::bit_cast<std::uint64_t>(own.integer("seed"));
-    drawn_ = own.count("drawn");
+    num_draws_ = own.count("num_draws");
   }
 
   std::uint64_t seed_;
-  std::int64_t drawn_ = 0;  ///< numbers, not items
+  std::int64_t num_draws_ = 0;  ///< random numbers drawn
 };
 
 }  // namespace

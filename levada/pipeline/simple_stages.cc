@@ -24,7 +24,7 @@ class MapIterator final : public StageIterator {
     return std::nullopt;
   }
   std::int64_t pass_over(std::int64_t items) override {
-    return operation<Map>().on_error == OnError::raise ? skip_input(items) : StageIterator::pass_over(items);
+    return operation<Map>().on_error == OnError::raise ? skip_input(items) : make_and_drop(items);
   }
 };
 
@@ -140,7 +140,7 @@ class RepeatIterator final : public StageIterator {
         return item;
       }
       input_.reset();
-      // What has nothing once has nothing without end.
+      // An input without items would be reopened forever.
       if (!times && !any_) return std::nullopt;
       any_ = false;
       ++pass_;
@@ -162,16 +162,16 @@ class RepeatIterator final : public StageIterator {
 
   std::function<StagePtr(std::int64_t)> open_;
   std::int64_t pass_ = 0;
-  bool any_ = false;  ///< whether this pass has given an item
+  bool any_ = false;  ///< whether this pass has yielded an item
 };
 
-/// Throws InvalidArgument where another process runs `stage` or what is before it.
+/// Throws InvalidArgument if another process runs `stage` or a stage before it.
 void expect_here(const StagePlace& repeat, int stage) {
   const auto& context = *repeat.builder.context();
   if (repeat.builder.is_given(stage)) {
-    throw InvalidArgument(fmt::format(
-        "stage \"{}\" would begin \"{}\" over again, which another process runs; put it before what is dispatched",
-        context.stage(repeat.stage).name, context.stage(stage).name));
+    throw InvalidArgument(
+        fmt::format("stage \"{}\" cannot repeat \"{}\", which another process runs; put it before the dispatch",
+                    context.stage(repeat.stage).name, context.stage(stage).name));
   }
   for (const int before : context.stage(stage).inputs) expect_here(repeat, before);
 }

@@ -18,22 +18,11 @@ void GraphContext::attend(Clock::time_point now) {
 }
 
 void throw_as_failed(const GraphContext& context, int stage, std::int64_t item) {
-  Failure failure{.stage = context.stage(stage).name, .process = context.process, .item = item};
-  try {
-    throw;
-  } catch (const StageFailed& error) {
-    if (!error.failure().stage.empty()) throw;
-    const auto& thrown = error.failure();
-    failure.kind = thrown.kind;
-    failure.message = thrown.message;
-    failure.traceback = thrown.traceback;
-    failure.exception = thrown.exception;
-  } catch (const Error& error) {
-    failure.kind = error.kind();
-    failure.message = error.what();
-  } catch (const std::exception& error) {
-    failure.message = error.what();
-  }
+  Failure failure = failure_of(std::current_exception());
+  if (!failure.stage.empty()) throw;
+  failure.stage = context.stage(stage).name;
+  failure.process = context.process;
+  failure.item = item;
   throw StageFailed(std::move(failure));
 }
 
@@ -51,9 +40,19 @@ std::optional<Item> StageIterator::next() {
 }
 
 std::int64_t StageIterator::skip(std::int64_t items) {
-  if (ended_ || failed_) return 0;
-  begin();
-  return pass_over(items);
+  if (ended_ || failed_ || items == 0) return 0;
+  try {
+    finish_restore();
+    return pass_over(items);
+  } catch (...) {
+    failed_ = true;
+    throw;
+  }
+}
+
+std::int64_t StageIterator::make_and_drop(std::int64_t items) {
+  pending_threads_->start(number_);
+  return Iterator::skip(items);
 }
 
 std::optional<Item> StageIterator::counted() {
@@ -75,7 +74,7 @@ std::optional<Item> StageIterator::counted() {
 void StageIterator::begin() {
   try {
     finish_restore();
-    for (const auto& start : std::exchange(thread_starts_, {})) start();
+    if (std::exchange(starts_threads_, false)) pending_threads_->start(number_);
   } catch (...) {
     failed_ = true;
     throw;
@@ -151,7 +150,7 @@ std::int64_t StageIterator::next_gap(Duration spent) {
 }
 
 std::vector<Tree> StageIterator::entries() const {
-  Fields own = {{"stage", stage().name}, {"given", num_inputs_}};
+  Fields own = {{"stage", stage().name}, {"num_inputs", num_inputs_}};
   if (ended_) {
     own.emplace_back("ended", true);
     std::vector<Tree> only;
@@ -167,7 +166,7 @@ std::vector<Tree> StageIterator::entries() const {
 void StageIterator::restore_entries(std::span<const Tree> entries) {
   if (entries.empty()) throw InvalidArgument(fmt::format("the state ends before stage {}", stage().name));
   const CursorFields own(entries.back(), stage().name);
-  num_inputs_ = own.count("given");
+  num_inputs_ = own.count("num_inputs");
   const auto before = entries.first(entries.size() - 1);
   ended_ = own.has("ended");
   if (ended_) {

@@ -80,19 +80,24 @@ class StageIterator : public Iterator {
   std::vector<Tree> entries() const;
   void restore_entries(std::span<const Tree> entries);
 
+  /// `threads`: those of this pass, which this iterator starts if it has to make items in order to skip them.
+  void set_threads(std::shared_ptr<PendingThreads> threads) { pending_threads_ = std::move(threads); }
   using Starts = std::vector<std::function<void()>>;
-  /// `forks` are called when all stages have been restored, or else at the first next(): they find their positions.
-  /// `threads` are called at the first next(), all at once, so that none waits for another that has not started.
-  void start_with(Starts forks, Starts threads) {
+  /// Makes this the end of its pass. `forks` are called when all stages have been restored, or else at the first next()
+  /// or skip(): they find their positions. The first next() starts all threads at once, so that none waits for another
+  /// that has not started.
+  void set_end(Starts forks) {
     fork_starts_ = std::move(forks);
-    thread_starts_ = std::move(threads);
+    starts_threads_ = true;
   }
 
  protected:
   /// Returns the next item; nothing at the end, after which it is not called again.
   virtual std::optional<Item> make() = 0;
-  /// Implements skip(). A stage that yields one item for each input and keeps no state calls skip_input().
-  virtual std::int64_t pass_over(std::int64_t items) { return Iterator::skip(items); }
+  /// Implements skip(), perhaps before the threads of the stages before this one have started. A stage that yields one
+  /// item for each input and keeps no state calls skip_input().
+  virtual std::int64_t pass_over(std::int64_t items) { return make_and_drop(items); }
+  std::int64_t make_and_drop(std::int64_t items);
   std::int64_t skip_input(std::int64_t items) {
     const auto passed = input_->skip(items);
     num_inputs_ += passed;
@@ -178,7 +183,9 @@ class StageIterator : public Iterator {
   void record(Clock::time_point begin, Duration spent, bool has_item) const;
   std::int64_t next_gap(Duration spent);
 
-  Starts fork_starts_, thread_starts_;
+  std::shared_ptr<PendingThreads> pending_threads_;
+  Starts fork_starts_;
+  bool starts_threads_ = false;
   bool ended_ = false, failed_ = false;
   bool timing_ = false;
   std::int64_t until_timed_ = 1, gap_ = 1;

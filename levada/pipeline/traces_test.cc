@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <thread>
 
-#include "levada/pipeline/roles_testing.h"
+#include "levada/pipeline/processes_testing.h"
 
 namespace levada::pipeline {
 namespace {

@@ -45,7 +45,7 @@ std::string ProcessRanks::name(int rank) const {
 std::shared_ptr<Channel> ProcessRanks::open_commands(Engine& engine) const {
   std::vector<int> to;
   for (int rank = 1; rank < size(); ++rank) to.push_back(rank);
-  // An order follows once the one before has been answered; but that to shut down follows at once.
+  // A command follows once the one before it has been acknowledged, except Shutdown, which follows at once.
   return engine.open(0, to, 4);
 }
 
@@ -79,21 +79,9 @@ bool workers_have_state(const Graph& graph, const Placement& placement) {
 // ---- failures, cursors
 
 Failure failure_of(const std::exception_ptr& error, const std::string& process, std::int64_t item) {
-  Failure failure{.process = process, .item = item};
-  try {
-    std::rethrow_exception(error);
-  } catch (const StageFailed& failed) {
-    failure = failed.failure();
-    if (failure.process.empty()) failure.process = process;
-    if (failure.stage.empty()) failure.item = item;
-  } catch (const Error& known) {
-    failure.kind = known.kind();
-    failure.message = known.what();
-  } catch (const std::exception& other) {
-    failure.message = other.what();
-  } catch (...) {
-    failure.message = "an exception of unknown type";
-  }
+  Failure failure = failure_of(error);
+  if (failure.process.empty()) failure.process = process;
+  if (failure.stage.empty()) failure.item = item;
   return failure;
 }
 
@@ -183,10 +171,10 @@ RuntimeOptions WorkerRuntime::runtime_options(const Copy& copy) {
           .log = log_.get()};
 }
 
-bool WorkerRuntime::begin_pass() {
+bool WorkerRuntime::begin_epoch() {
   while (!left_ && !state_.over()) {
-    if (state_.pass() != begun_) {
-      begun_ = state_.pass();
+    if (state_.reset_number() != begun_) {
+      begun_ = state_.reset_number();
       return true;
     }
     wait_once({}, {}, 0, 0);

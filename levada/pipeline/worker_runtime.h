@@ -15,8 +15,10 @@
 #include "levada/pipeline/cursors.h"
 #include "levada/pipeline/item_channel.h"
 #include "levada/pipeline/open_context.h"
+#include "levada/pipeline/open_graph.h"
+#include "levada/pipeline/placement.h"
 #include "levada/pipeline/protocol.h"
-#include "levada/pipeline/roles.h"
+#include "levada/pipeline/worker_main.h"
 
 namespace levada::pipeline {
 
@@ -97,27 +99,27 @@ class Watch {
 
 /// The runtime of a dispatching process or a worker: it receives and acknowledges commands wherever the process waits.
 /// The thread that constructs it calls all its functions. attend(), wait(), wait_for_command(), send() and the polls of
-/// an iterator that was opened with runtime_options() throw Interrupted once a command ends the pass, which only
-/// run_passes() catches; PeerLost once a process is lost.
+/// an iterator that was opened with runtime_options() throw Interrupted once a command ends the epoch, which only
+/// run_epochs() catches; PeerLost once a process is lost.
 class WorkerRuntime {
  public:
   /// `process` outlives it. Throws InvalidArgument if the engine has another size than the placement needs.
   explicit WorkerRuntime(const Process& process);
 
-  /// Runs `pass` for each Reset until Shutdown, and `end` after each, also if a command has ended the pass.
-  template <typename Pass, typename End>
-  void run_passes(const Pass& pass, const End& end) {
-    while (begin_pass()) {
+  /// Runs `epoch` for each Reset until Shutdown, and `end` after each, also if a command has ended the epoch.
+  template <typename Epoch, typename End>
+  void run_epochs(const Epoch& epoch, const End& end) {
+    while (begin_epoch()) {
       try {
-        pass();
+        epoch();
       } catch (...) {
         if (!interrupted()) throw;
       }
       end();
     }
   }
-  /// Returns whether a command has arrived that ends the pass under way.
-  bool interrupted() const { return left_ || state_.over() || state_.pass() != begun_; }
+  /// Returns whether a command has arrived that ends the epoch under way.
+  bool interrupted() const { return left_ || state_.over() || state_.reset_number() != begun_; }
   /// Receives and acknowledges the commands that have arrived; waits while paused.
   void attend();
   /// Waits until one of these holds or a command has arrived, which it attends to. `rank`: the rank that is waited for.
@@ -148,17 +150,17 @@ class WorkerRuntime {
   }
   /// Returns null if nothing is recorded.
   StageLog* log() { return log_.get(); }
-  /// Records that `items` items of this pass have been sent.
+  /// Records that `items` items of this epoch have been sent.
   void count_sent(std::int64_t items);
   /// Returns the options with which this process opens iterators.
   RuntimeOptions runtime_options(const Copy& copy);
 
-  /// The pass is over. No std::exception: no stage has failed.
+  /// The epoch is over. No std::exception: no stage has failed.
   struct Interrupted {};
 
  private:
-  /// Waits for the next Reset and begins its pass. Returns false after Shutdown.
-  bool begin_pass();
+  /// Waits for the next Reset and begins its epoch. Returns false after Shutdown.
+  bool begin_epoch();
   void receive_commands();
   void wait_once(const std::vector<Channel*>& receive, const std::vector<Channel*>& publish, std::size_t memory,
                  int rank);
@@ -181,8 +183,8 @@ class WorkerRuntime {
 };
 
 /// Runs the dispatching process until Shutdown.
-void dispatch(WorkerRuntime& loop);
+void dispatch(WorkerRuntime& runtime);
 /// Runs worker number `worker` until Shutdown.
-void work(WorkerRuntime& loop, int worker);
+void work(WorkerRuntime& runtime, int worker);
 
 }  // namespace levada::pipeline

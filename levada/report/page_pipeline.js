@@ -6,7 +6,7 @@ const size = { width: 186, height: 62, across: 18, down: 24, head: 34, margin: 1
 /// Where each stage is drawn: a box a kind of process, in it the stages from top to bottom, each below its inputs.
 const layout = (pipeline) => {
   const boxes = [], nodes = new Map();
-  const passesOn = pipeline.dealt !== null && pipeline.dealt === pipeline.gathered;
+  const passesOn = pipeline.dispatch_boundary !== null && pipeline.dispatch_boundary === pipeline.collect_boundary;
   let x = size.shadow;
   for (const role of roles) {
     const mine = [];
@@ -70,10 +70,10 @@ const graph = (pipeline, id, caller) => {
     return arrow("way crosses", `M${begin.x} ${begin.y}C${bend} ${x - 2} ${y}`);
   };
   const enter = (from, to) => from.box === to.box ? down(from, to) : across(from, to.x, to.y + size.height / 2);
-  const leaves = (name) => pass && name === pipeline.gathered ? pass : nodes.get(name);
+  const leaves = (name) => pass && name === pipeline.collect_boundary ? pass : nodes.get(name);
   const ways = pipeline.stages.flatMap((stage) =>
     stage.inputs.map((input) => enter(leaves(input), nodes.get(stage.name))));
-  if (pass) ways.push(enter(nodes.get(pipeline.dealt), pass));
+  if (pass) ways.push(enter(nodes.get(pipeline.dispatch_boundary), pass));
   const last = leaves(pipeline.stages.at(-1).name), end = boxes.at(-1);
   const out = { x: end.x + end.width + size.between, y: last.y + size.height / 2 };
   ways.push(across(last, out.x, out.y));

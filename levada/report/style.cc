@@ -18,7 +18,7 @@ Style Style::of_descriptor(int fd, const std::function<const char*(const char*)>
 }
 
 std::string Style::marked(std::string_view code, std::string_view text) const {
-  return coloured_ ? fmt::format("\x1b[{}m{}\x1b[0m", code, text) : std::string(text);
+  return colored_ ? fmt::format("\x1b[{}m{}\x1b[0m", code, text) : std::string(text);
 }
 
 std::string to_string(const TextTable& table, const std::vector<bool>& right, const Style& style,

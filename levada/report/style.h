@@ -13,14 +13,14 @@ namespace levada::report {
 /// Marks up text with ANSI sequences, or leaves it as it is. A value.
 class Style {
  public:
-  /// No colours.
+  /// No colors.
   Style() = default;
-  explicit Style(bool coloured) : coloured_(coloured) {}
-  /// Colours if descriptor `fd` is a terminal and neither NO_COLOR nor TERM=dumb is set; `get` is std::getenv, except
+  explicit Style(bool colored) : colored_(colored) {}
+  /// Colors if descriptor `fd` is a terminal and neither NO_COLOR nor TERM=dumb is set; `get` is std::getenv, except
   /// in tests.
   static Style of_descriptor(int fd, const std::function<const char*(const char*)>& get);
 
-  bool coloured() const { return coloured_; }
+  bool colored() const { return colored_; }
   std::string bold(std::string_view text) const { return marked("1", text); }
   std::string good(std::string_view text) const { return marked("32", text); }
   std::string bad(std::string_view text) const { return marked("31", text); }
@@ -28,7 +28,7 @@ class Style {
  private:
   std::string marked(std::string_view code, std::string_view text) const;
 
-  bool coloured_ = false;
+  bool colored_ = false;
 };
 
 /// The table with its head in bold; every line begins with `indent` and ends with a newline.

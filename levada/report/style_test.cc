@@ -56,27 +56,27 @@ TEST(Bar, ShowsASliverForWhatIsLittleButNotNothing) {
   EXPECT_EQ(bar_of(1, 3), "███");
 }
 
-TEST(Style, HasNoColoursUnlessOnATerminal) {
+TEST(Style, HasNoColorsUnlessOnATerminal) {
   const auto nothing = [](const char*) -> const char* { return nullptr; };
   int pipe_ends[2];
   ASSERT_EQ(::pipe(pipe_ends), 0);
-  EXPECT_FALSE(Style::of_descriptor(pipe_ends[1], nothing).coloured());
+  EXPECT_FALSE(Style::of_descriptor(pipe_ends[1], nothing).colored());
   ::close(pipe_ends[0]);
   ::close(pipe_ends[1]);
 }
 
-TEST(Style, HasColoursOnATerminalUnlessToldNotTo) {
+TEST(Style, HasColorsOnATerminalUnlessTheEnvironmentForbidsThem) {
   const int terminal = ::posix_openpt(O_RDWR | O_NOCTTY);
   ASSERT_GE(terminal, 0);
   std::map<std::string, std::string> variables;
   const auto get = [&](const char* name) -> const char* {
     return variables.count(name) != 0 ? variables[name].c_str() : nullptr;
   };
-  EXPECT_TRUE(Style::of_descriptor(terminal, get).coloured());
+  EXPECT_TRUE(Style::of_descriptor(terminal, get).colored());
   variables = {{"NO_COLOR", "1"}};
-  EXPECT_FALSE(Style::of_descriptor(terminal, get).coloured());
+  EXPECT_FALSE(Style::of_descriptor(terminal, get).colored());
   variables = {{"TERM", "dumb"}};
-  EXPECT_FALSE(Style::of_descriptor(terminal, get).coloured());
+  EXPECT_FALSE(Style::of_descriptor(terminal, get).colored());
   ::close(terminal);
 }
 

@@ -1199,7 +1199,7 @@ class Graph:
 
     def place(self, workers: int, ordered: bool) -> tuple[dict[str, str], str | None, str | None, bool]:
         """
-        Who runs each stage; the last stage of the dispatching process; whose items workers give; whether every item dealt gives one.
+        Who runs each stage; the last stage of the dispatching process; whose items workers send; whether each input item becomes one item.
         """
 
 class Consumer:
@@ -1246,7 +1246,7 @@ class Consumer:
     def metrics(self, graph: Graph, labels: Sequence[tuple[str, str]]) -> list[Metric]:
         """Each with these labels."""
 
-    def story(self, graph: Graph, workers: int, ordered: bool) -> bytes:
+    def report(self, graph: Graph, workers: int, ordered: bool) -> bytes:
         """What each process has done and when, encoded."""
 
 def show_graph(graph: Graph, format: str, workers: int, ordered: bool, at_work: Consumer | None) -> str:

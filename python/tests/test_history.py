@@ -173,7 +173,7 @@ def test_all_ranks_are_told_that_a_report_cannot_be_written(tmp_path: pathlib.Pa
 
 def test_what_was_not_recorded_is_said(tmp_path: pathlib.Path) -> None:
     run = Pipeline(range(3)).run()
-    with pytest.raises(levada.InvalidArgument, match="has given no items yet"):
+    with pytest.raises(levada.InvalidArgument, match="has yielded no items yet"):
         run.write_report(tmp_path / "page.html")
     list(run)
     with pytest.raises(levada.InvalidArgument, match=r"run\(record=True\)"):

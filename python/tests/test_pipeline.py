@@ -135,6 +135,34 @@ def test_arrays_and_datasets_are_read_by_number(monkeypatch: pytest.MonkeyPatch)
     assert not _sources.is_sequence(Shuffled(10))
 
 
+def test_a_map_style_data_set_of_torch_is_read_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Dataset:
+        def __getitem__(self, number: int) -> int:
+            raise NotImplementedError
+
+    class IterableDataset(Dataset):
+        pass
+
+    class Iterated(Dataset):
+        def __len__(self) -> int:
+            return 10
+
+        def __iter__(self) -> Iterator[int]:
+            return iter(range(9, -1, -1))
+
+    class MapStyle(Iterated):
+        def __getitem__(self, number: int) -> int:
+            return number
+
+    class Streamed(MapStyle, IterableDataset):
+        pass
+
+    torch_data = types.SimpleNamespace(Dataset=Dataset, IterableDataset=IterableDataset)
+    monkeypatch.setitem(sys.modules, "torch.utils.data", torch_data)
+    assert list(Pipeline[int](MapStyle())) == list(Pipeline[int](MapStyle()).shard()) == list(range(10))
+    assert list(Pipeline[int](Iterated())) == list(Pipeline[int](Streamed())) == list(range(9, -1, -1))
+
+
 @pytest.mark.parametrize("workers", [1, 2, 3])
 @pytest.mark.parametrize("prefetch", [0, 1, 10])
 def test_order_is_that_of_one_process(workers: int, prefetch: int) -> None:

@@ -123,7 +123,7 @@ def test_what_ends_every_process_is_told() -> None:
     given = []
     with (
         Pipeline(range(100)).dispatch().map(leave).run(1, **OPTIONS) as run,
-        pytest.raises(levada.PeerLost, match=r"ended with exit status 3, behind item \d+, as 2 times before: others would end"),
+        pytest.raises(levada.PeerLost, match=r"ended with exit status 3, after item \d+, as 2 times before"),
     ):
         for item in run:
             given.append(item)

@@ -7,7 +7,8 @@ import os
 import pathlib
 import pickle
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from operator import itemgetter
 from typing import Any
 
 import levada
@@ -430,25 +431,60 @@ def test_a_state_behind_the_end_is_an_error_and_not_an_empty_epoch(workers: int)
                     list(run)
 
 
-def test_going_on_with_other_workers_makes_nothing_again(tmp_path: pathlib.Path) -> None:
+Stages = Callable[[Pipeline[Any], Callable[[Any], Any]], Pipeline[Any]]
+
+
+@pytest.mark.parametrize("source", [range(300), lambda: iter(range(300))], ids=["range", "generator"])
+@pytest.mark.parametrize(
+    "stages",
+    [
+        lambda numbers, mark: numbers.shard().map(mark),
+        lambda numbers, mark: numbers.shard().map(mark).prefetch(5),
+        lambda numbers, mark: numbers.prefetch(5).shard().prefetch(5).map(mark).prefetch(5),
+        lambda numbers, mark: numbers.shard().zip().map(mark).map(itemgetter(0)).prefetch(5),
+        lambda numbers, mark: numbers.filter(bool).shard().map(mark).prefetch(5),
+        lambda numbers, mark: numbers.map(mark).prefetch(5).dispatch(),
+        lambda numbers, mark: numbers.zip(Pipeline(range(1000))).map(mark).dispatch().map(itemgetter(0)),
+    ],
+    ids=["map", "prefetch", "prefetches", "zip", "filter", "dispatch", "dispatch zip"],
+)
+@pytest.mark.parametrize("saved_with", [0, 2])
+def test_going_on_with_other_workers_makes_nothing_again(
+    source: Any, stages: Stages, saved_with: int, tmp_path: pathlib.Path
+) -> None:
     made = tmp_path / "made"
 
-    def mark(item: int) -> int:
+    def mark(item: Any) -> Any:
         with made.open("ab") as file:
             file.write(b".")
         return item
 
-    pipeline = Pipeline(range(300)).shard().map(mark)
+    pipeline = stages(Pipeline(source), mark)
+    with pipeline.run(context="forkserver") as run:
+        all_items = list(run)
+    with pipeline.run(saved_with, context="forkserver", snapshot_every=1) as run:
+        items = iter(run)
+        assert [next(items) for _ in range(200)] == all_items[:200]
+        state = run.state_dict()
+    for workers in {0, 1, 3} - {saved_with}:
+        made.unlink()
+        with pipeline.run(workers, context="forkserver", snapshot_every=1) as run:
+            run.load_state_dict(state)
+            assert list(run) == all_items[200:]
+        assert made.stat().st_size == len(all_items) - 200
+
+
+def test_a_fork_with_a_small_buffer_goes_on_with_other_workers() -> None:
+    left, right = Pipeline(range(300)).shard().fork(buffer=3)
+    pipeline = left.prefetch(2).zip(right)
     with pipeline.run(2, context="forkserver") as run:
         items = iter(run)
-        assert [next(items) for _ in range(200)] == list(range(200))
+        taken = [next(items) for _ in range(200)]
         state = run.state_dict()
-    for workers in (0, 1, 3):
-        made.unlink()
+    for workers in (0, 3):
         with pipeline.run(workers, context="forkserver") as run:
             run.load_state_dict(state)
-            assert list(run) == list(range(200, 300))
-        assert made.stat().st_size == 100
+            assert taken + list(run) == [(number, number) for number in range(300)]
 
 
 def test_a_run_that_was_closed_within_an_epoch_has_no_state() -> None:

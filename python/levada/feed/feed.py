@@ -439,7 +439,7 @@ class Feed:
         )
 
     def _pipeline_story(self) -> bytes | None:
-        return self.source._story() if isinstance(self.source, Run) else None
+        return self.source._report() if isinstance(self.source, Run) else None
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the position after the last batch taken, for load_state_dict() of another run. For a Corpus it is valid on

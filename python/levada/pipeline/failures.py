@@ -37,9 +37,9 @@ def pack(exception: BaseException) -> tuple[str, str, str, bytes, str, str, int]
     packed = exception.original if isinstance(exception, StageFailed) else b""
     if not packed:
         packed = _levada.pack([_process(), number, *_described(exception)])
-    told = exception if isinstance(exception, StageFailed) else exception.__cause__
-    if isinstance(told, StageFailed) and told.stage:
-        return kind, message, told.traceback, packed, told.stage, told.process, told.item
+    failed = exception if isinstance(exception, StageFailed) else exception.__cause__
+    if isinstance(failed, StageFailed) and failed.stage:
+        return kind, message, failed.traceback, packed, failed.stage, failed.process, failed.item
     return kind, message, text, packed, "", "", 0
 
 

@@ -35,7 +35,8 @@ class Pipeline(Generic[T]):
 
     Each epoch iterates the source anew. If it has state_dict() and load_state_dict(), these save and restore its position,
     as plain values; without them a resumed run reads the earlier items again and drops them. An indexable source (a list, a
-    range, a map-style data set) resumes at once, and a shard() directly after it divides it without reading other items.
+    range, a numpy array, a data set of Hugging Face, or a map-style data set: one of torch, or any class with __getitem__ and
+    __len__ but without __iter__) resumes at once, and a shard() directly after it divides it without reading other items.
 
     Every stage takes a `name`, which failures, show() and stats() use. on_error="skip" leaves out an item whose function
     raises, and counts it; "raise" raises; by default the on_error of run() applies.
@@ -129,7 +130,7 @@ class Pipeline(Generic[T]):
         - `boundaries`: increasing lengths at which the next bucket begins: [512, 1024] makes buckets of lengths up to 511,
           512 to 1023, and 1024 or more.
         - `size`, `max_tokens`: a bucket is emitted when it has `size` items, and before its longest length times its number
-          of items would exceed `max_tokens`. At least one of the two is required.
+          of items would exceed `max_tokens`. An item counts as at least one token. At least one of the two is required.
         - `drop_last`: leave out the items that are in buckets at the end. Otherwise they are emitted, shortest bucket first.
         - `collate`: makes a batch from each list, such as levada.collate_padded.
 
@@ -398,13 +399,13 @@ class Pipeline(Generic[T]):
 
 def native(dispatch: NativeSource | None, work: NativeSource) -> Pipeline[Any]:
     """Returns a pipeline of native sources: `dispatch`, if given, in the dispatching process, and `work` in each worker, on
-    the items that are dealt to it."""
+    the items that are dispatched to it."""
     if dispatch is None:
         source = Stage("source", "workers", (), {"source": work})
         return Pipeline._of(Stage("shard", None, (source,), {}))
     source = Stage("source", "dispatching", (), {"source": dispatch})
-    dealt = Stage("dispatch", None, (source,), {})
-    return Pipeline._of(Stage("transform", "workers", (dealt,), {"open": work, "what": type(work).__name__}))
+    dispatched = Stage("dispatch", None, (source,), {})
+    return Pipeline._of(Stage("transform", "workers", (dispatched,), {"open": work, "what": type(work).__name__}))
 
 
 def _of_steps(steps: list[Step]) -> Pipeline[Any]:

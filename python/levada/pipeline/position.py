@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from levada import _levada
 from levada.base.errors import CorruptMessage
 
-VERSION = 2
+VERSION = 3
 """The version of the format of states."""
 _MAX_ITEMS = 1 << 50
 

@@ -54,9 +54,9 @@ class Run(Generic[T]):
         self.options = options
         self._steps = steps_of(end)
         self._graph = build(self._steps, options.on_error, options.allow_pickle)
-        self._roles, dealt, _, one_to_one = self._graph.place(options.workers, options.ordered)
+        self._roles, dispatch_boundary, _, one_to_one = self._graph.place(options.workers, options.ordered)
         self._keeps_order = options.workers == 0 or options.ordered or one_to_one
-        self._dispatches = dealt is not None
+        self._dispatches = dispatch_boundary is not None
         self._warn_of_copies()
         self._expect_to_be_replaceable()
         self._seed = options.seed
@@ -64,7 +64,7 @@ class Run(Generic[T]):
         self._position: Position | None = None
         self._worker_group: WorkerGroup | None = None
         self._consumer: Consumer | None = None
-        self._last_story: bytes | None = None
+        self._last_report: bytes | None = None
         self._begun: int | None = None
         self._is_over = self._is_stuck = False
         self._deaths, self._died_at = 0, (-1, -1)  # deaths after one item, and that item: epoch and number
@@ -79,7 +79,7 @@ class Run(Generic[T]):
         if self.options.workers > 1 and not self._dispatches and "shard" not in operations:
             warnings.warn(
                 f"nothing divides the items of {' > '.join(step.name for step in self._steps)} among its {self.options.workers} workers, so that each "
-                "gives all of them; put shard() behind the source, or dispatch() where the workers' part begins",
+                "yields all of them; put shard() behind the source, or dispatch() where the workers' part begins",
                 stacklevel=4,
             )
 
@@ -87,7 +87,7 @@ class Run(Generic[T]):
         at = [step.name for step in self._steps if step.operation == "fullsync"]
         if at and self.options.on_worker_death == "replace":
             raise InvalidArgument(
-                f'on_worker_death="replace" does not go with {at[0]}(): the other ranks count on what this one has said'
+                f'on_worker_death="replace" does not go with {at[0]}(): the other ranks rely on items that it announced'
             )
 
     def __iter__(self) -> Epoch:
@@ -202,7 +202,7 @@ class Run(Generic[T]):
         consumer = self._consumer
         if consumer is None:
             raise InvalidArgument(
-                f"this run has been closed in the middle of epoch {self._begun}, so that it stands nowhere; call "
+                f"this run has been closed in the middle of epoch {self._begun}, and has no position; call "
                 "state_dict() before close()"
             )
         with self._closed_if_asked(consumer):
@@ -268,25 +268,25 @@ class Run(Generic[T]):
         """Writes a trace of what each process did when, for Perfetto (ui.perfetto.dev), with a track for each stage. Needs
         run(record=True)."""
         if not self.options.record:
-            raise InvalidArgument("nothing was recorded of this pipeline; run(record=True) does")
+            raise InvalidArgument("this pipeline was not recorded; start it with run(record=True)")
         self._write_history(page="", trace=os.fspath(path))
 
     def _write_history(self, *, page: str, trace: str) -> None:
-        story = self._story()
-        if story is None:
-            raise InvalidArgument("this pipeline has given no items yet; iterate it first")
-        _levada.write_pipeline_history(story, page=page, trace_file=trace)
+        report = self._report()
+        if report is None:
+            raise InvalidArgument("this pipeline has yielded no items yet; iterate it first")
+        _levada.write_pipeline_history(report, page=page, trace_file=trace)
 
-    def _story(self) -> bytes | None:
-        """What each process has done, and when where that is recorded; None before the first epoch."""
+    def _report(self) -> bytes | None:
+        """Returns what each process has done, and when if that is recorded; None before the first epoch."""
         if self._consumer is not None:
-            self._last_story = self._consumer.story(self._graph, self.options.workers, self.options.ordered)
-        return self._last_story
+            self._last_report = self._consumer.report(self._graph, self.options.workers, self.options.ordered)
+        return self._last_report
 
     def _record(self) -> None:
         """As run(record=True), where no process has been started yet."""
         if self._consumer is not None and not self.options.record:
-            raise InvalidArgument("this run is at work already and does not record: run(record=True) does")
+            raise InvalidArgument("this run has started without recording; start it with run(record=True)")
         self.options = dataclasses.replace(self.options, record=True)
 
     def close(self, grace: float = _GRACE) -> None:
@@ -314,8 +314,8 @@ class Run(Generic[T]):
             self._starting.release()
 
     def _note_exception(self) -> None:
-        """Tells the ranks that wait in fullsync() which exception ends the epoch under way here: after close() they learn
-        at once that this rank has left, and the exception that may end it is not known yet."""
+        """Notifies the ranks that wait in fullsync() of the exception that ends the epoch under way here: after close() they
+        learn at once that this rank has left, and the exception that may end it is not known yet."""
         error = handled()
         text = failure_text(error)
         if self._ranks is None or self._begun is None or self._is_over or not text or error is self._before:
@@ -336,7 +336,7 @@ class Run(Generic[T]):
                     consumer.shutdown(grace)
                 except Error:
                     is_whole = False  # a process is lost already, which has been reported
-                self._last_story = consumer.story(self._graph, self.options.workers, self.options.ordered)
+                self._last_report = consumer.report(self._graph, self.options.workers, self.options.ordered)
         finally:
             if workers is not None:
                 workers.end(max(deadline - time.monotonic(), _SCHEDULED) if is_whole else 0.0)
@@ -481,10 +481,10 @@ class Run(Generic[T]):
         if self.options.on_worker_death != "replace":
             raise lost
         if self._deaths == _MAX_DEATHS:
-            lost.args = (f"{lost}, behind item {given}, as {_MAX_DEATHS - 1} times before: others would end there too",)
+            lost.args = (f"{lost}, after item {given}, as {_MAX_DEATHS - 1} times before: another restart would end there too",)
             raise lost
         warnings.warn(
-            f"{lost}; the processes of the pipeline are started again and go on behind item {given}", stacklevel=5
+            f"{lost}; the processes of the pipeline are started again and resume after item {given}", stacklevel=5
         )
 
     def _start_again(self) -> Consumer:

@@ -33,14 +33,25 @@ def is_sequence(source: Any) -> bool:
     if isinstance(source, Sequence):
         return True
     by_number = hasattr(source, "__getitem__") and hasattr(source, "__len__") and not hasattr(source, "keys")
-    return by_number and (not hasattr(source, "__iter__") or _iterates_by_number(source))
+    return by_number and (not hasattr(source, "__iter__") or _iterates_by_number(source) or _is_torch_map_style(source))
 
 
 def _iterates_by_number(source: Any) -> bool:
     """Returns whether its class yields the same items when iterated and by index. Other classes may shuffle in one of them."""
+    if isinstance(source, Sequence):
+        return True
     classes = [("numpy", "ndarray"), ("torch", "Tensor"), ("datasets", "Dataset")]
     found = (getattr(sys.modules.get(module), name, None) for module, name in classes)
     return any(isinstance(source, cls) for cls in found if cls is not None)
+
+
+def _is_torch_map_style(source: Any) -> bool:
+    """Returns whether torch's DataLoader reads it by number, whatever it yields when iterated."""
+    torch_data: Any = sys.modules.get("torch.utils.data")
+    if torch_data is None or not isinstance(source, torch_data.Dataset):
+        return False
+    is_iterable = isinstance(source, torch_data.IterableDataset)
+    return not is_iterable and type(source).__getitem__ is not torch_data.Dataset.__getitem__
 
 
 def divides_itself(source: Any) -> str:
@@ -84,9 +95,9 @@ class SourceOpener:
         source = self._source
         if isinstance(source, NativeSource):
             return source([], context), None, 0
-        tell = getattr(source, "set_epoch", None)
-        if tell is not None:
-            tell(context.epoch)
+        set_epoch = getattr(source, "set_epoch", None)
+        if set_epoch is not None:
+            set_epoch(context.epoch)
         if is_sequence(source):
             at = min(given, max(0, -(-(len(source) - index) // count)))
             return _by_number(source, index + at * count, count), None, at
@@ -97,8 +108,8 @@ class SourceOpener:
                 source.load_state_dict(state)
             elif start is not None:
                 source.load_state_dict(start[0])
-                if tell is not None:
-                    tell(context.epoch)  # that state may hold another one
+                if set_epoch is not None:
+                    set_epoch(context.epoch)  # that state may hold another one
         return iter(source() if is_factory(source) else source), state_dict, 0 if state is None else given
 
     def _start_of(self, number: list[int], state_dict: Callable[[], Any]) -> tuple[Any] | None:
@@ -113,6 +124,6 @@ class SourceOpener:
 def _by_number(source: Any, first: int, step: int) -> Iterator[Any]:
     if isinstance(source, range):
         return iter(source[first::step])
-    if first == 0 and step == 1 and hasattr(source, "__iter__"):
+    if first == 0 and step == 1 and _iterates_by_number(source):
         return iter(source)
     return map(source.__getitem__, range(first, len(source), step))

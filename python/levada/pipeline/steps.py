@@ -155,4 +155,4 @@ def length_of_stage(stage: Stage) -> int:
     if stage.operation == "repeat" and given["times"] is not None:
         times: int = given["times"]
         return lengths[0] * times
-    raise TypeError(f"how many items {stage.operation} gives is not known before")
+    raise TypeError(f"the number of items that {stage.operation} yields is not known in advance")

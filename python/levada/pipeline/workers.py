@@ -136,7 +136,7 @@ class WorkerGroup:
                 try:
                     failure = status.recv_bytes()
                 except EOFError:
-                    text = f"{self.exit_text(at)} while it started; what it said of it is on stderr"
+                    text = f"{self.exit_text(at)} while it started; see its output on standard error"
                     raise SourceError(text) from None
                 if failure:
                     raise self._failed_to_start(at, failure)
@@ -193,7 +193,7 @@ class WorkerGroup:
         return "\n\n".join(f"{self.name_of(at)} is in:\n{self._read_stack(at, deadline)}" for at in running)
 
     def end(self, grace: float) -> None:
-        """Waits for the processes to end, which were told to before. Kills those that do not, with a warning that says which
+        """Waits for the processes to end, which have been asked to end. Kills those that do not, with a warning that says which
         functions they were in. Does nothing in a forked child, which did not start them."""
         if os.getpid() != self._owner:
             return

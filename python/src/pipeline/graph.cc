@@ -277,8 +277,8 @@ void bind_placement(nb::class_<Graph>& graph_class) {
       .def("place", &place, nb::arg("workers"), nb::arg("ordered"),
            nb::sig("def place(self, workers: int, ordered: bool) -> tuple[dict[str, str], str | None, str | None, "
                    "bool]"),
-           "Who runs each stage; the last stage of the dispatching process; whose items workers give; whether every "
-           "item dealt gives one.");
+           "Who runs each stage; the last stage of the dispatching process; whose items workers send; whether each "
+           "input item becomes one item.");
 }
 
 }  // namespace

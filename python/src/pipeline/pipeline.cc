@@ -14,9 +14,9 @@
 #include <utility>
 
 #include "levada/base/error.h"
+#include "levada/pipeline/consumer.h"
 #include "levada/pipeline/item_sources.h"
 #include "levada/pipeline/placement.h"
-#include "levada/pipeline/roles.h"
 #include "levada/pipeline/show.h"
 #include "levada/report/pipeline_report.h"
 #include "python/src/base/process.h"
@@ -253,13 +253,13 @@ class Consumer {
   }
 
   /// An encoded report::PipelineReport.
-  nb::bytes story(const Graph& graph, int workers, bool ordered) const {
-    Bytes story;
+  nb::bytes report(const Graph& graph, int workers, bool ordered) const {
+    Bytes report;
     {
       const nb::gil_scoped_release released;
-      story = encode(report_of(graph, workers, ordered));
+      report = encode(report_of(graph, workers, ordered));
     }
-    return nb::bytes(story.data(), story.size());
+    return nb::bytes(report.data(), report.size());
   }
 
   std::int64_t pass() const { return pass_; }
@@ -422,7 +422,7 @@ void bind_pipeline(nb::module_& module) {
       .def("stats", &Consumer::stats_by_stage, nb::arg("graph"),
            nb::sig("def stats(self, graph: Graph) -> dict[str, typing.Any]"))
       .def("metrics", &Consumer::metrics, nb::arg("graph"), nb::arg("labels"), "Each with these labels.")
-      .def("story", &Consumer::story, nb::arg("graph"), nb::arg("workers"), nb::arg("ordered"),
+      .def("report", &Consumer::report, nb::arg("graph"), nb::arg("workers"), nb::arg("ordered"),
            "What each process has done and when, encoded.");
   module.def(
       "show_graph",

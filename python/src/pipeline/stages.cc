@@ -50,7 +50,8 @@ nb::object iterator_of(nb::handle iterable) {
   return iterator;
 }
 
-/// "given": how many items; "state": what the iterable says of itself, a message; "inputs": where those it takes stand.
+/// The position in an iterable. "num_outputs": items that it has yielded; "state": its state_dict(), encoded; "inputs":
+/// the cursors of its inputs.
 struct Position {
   static constexpr std::string_view name = "an iterable";
 
@@ -59,14 +60,14 @@ struct Position {
   std::vector<Cursor> inputs;
 
   Cursor encode() const {
-    std::vector<std::pair<Key, Tree>> fields = {{"stage", std::string(name)}, {"given", num_outputs}};
+    std::vector<std::pair<Key, Tree>> fields = {{"stage", std::string(name)}, {"num_outputs", num_outputs}};
     if (state) fields.emplace_back("state", *state);
     if (!inputs.empty()) fields.emplace_back("inputs", Tree::list(inputs));
     return Tree::dict(std::move(fields));
   }
   static Position decode(const Cursor& cursor) {
     const pipeline::CursorFields fields(cursor, name);
-    Position position{.num_outputs = fields.count("given"), .state = {}, .inputs = {}};
+    Position position{.num_outputs = fields.count("num_outputs"), .state = {}, .inputs = {}};
     if (fields.has("state")) position.state = fields.bytes("state");
     if (fields.has("inputs")) position.inputs = pipeline::list_in_cursor(fields.at("inputs"), name);
     return position;

@@ -3,7 +3,7 @@
 #include <atomic>
 #include <limits>
 
-#include "levada/pipeline/roles_testing.h"
+#include "levada/pipeline/processes_testing.h"
 #include "levada/pipeline/worker_runtime.h"
 #include "levada/tree/codec.h"
 
@@ -166,7 +166,7 @@ TEST(PipelineResume, MakesNothingAgainWithOtherWorkersWhereTheSourceCanSeek) {
   EXPECT_EQ(made, many - at);
 }
 
-TEST(PipelineResume, BeginsBehindAnyItem) {
+TEST(PipelineResume, BeginsAfterAnyItem) {
   for (const auto& graph : {one_to_one(), sharded(), divided()}) {
     for (const int workers : {0, 1, 3}) {
       const auto options = with_workers(workers);
@@ -182,6 +182,23 @@ TEST(PipelineResume, BeginsBehindAnyItem) {
   }
 }
 
+TEST(PipelineResume, TheDispatchingProcessSkipsItemsThatNoWorkerNeeds) {
+  std::atomic<int> made{0};
+  const auto same = mapped([](std::int64_t i) { return i; });
+  const auto counted = mapped([&](std::int64_t i) { return ++made, i; });
+  const auto graph = Graph::source(range(0, 1000)).then(counted).then(Prefetch{3}).then(Dispatch{}).then(same);
+  for (const int workers : {1, 3}) {
+    made = 0;
+    run_pipeline(graph, with_workers(workers), [&](Consumer& consumer) {
+      consumer.reset_behind(0, 900);
+      const auto rest = rest_of(consumer);
+      ASSERT_EQ(rest.size(), 100u);
+      EXPECT_EQ(rest.front(), Tree(900));
+    });
+    EXPECT_EQ(made, 100);
+  }
+}
+
 void expect_refused(Consumer& consumer, const std::function<void()>& begin, const char* why) {
   try {
     begin();
@@ -193,7 +210,7 @@ void expect_refused(Consumer& consumer, const std::function<void()>& begin, cons
   }
 }
 
-TEST(PipelineResume, RefusesAStateThatLiesBehindTheEnd) {
+TEST(PipelineResume, RefusesAStateAfterTheEnd) {
   const auto dealt_of = [](std::int64_t items) {
     return Graph::source(range(0, items)).then(Dispatch{}).then(mapped([](std::int64_t i) { return i; }));
   };

@@ -3,7 +3,7 @@
 #include <csignal>
 #include <thread>
 
-#include "levada/pipeline/roles_testing.h"
+#include "levada/pipeline/processes_testing.h"
 
 namespace levada::pipeline {
 namespace {
@@ -157,8 +157,8 @@ TEST(PipelineFaults, AProcessThatIsKilledIsNamedWithinASecond) {
       try {
         rest_of(consumer);
       } catch (const PeerLost& lost) {
-        const std::string told = lost.what();
-        if (lost.rank() == killed && told.find("process " + std::to_string(killed)) != std::string::npos &&
+        const std::string message = lost.what();
+        if (lost.rank() == killed && message.find("process " + std::to_string(killed)) != std::string::npos &&
             Clock::now() - begun < std::chrono::seconds(1)) {
           return;
         }
@@ -171,10 +171,10 @@ TEST(PipelineFaults, AProcessThatIsKilledIsNamedWithinASecond) {
   }
 }
 
-TEST(PipelineFaults, AProcessThatEndsByAnErrorOfItsOwnIsToldOf) {
+TEST(PipelineFaults, AProcessThatEndsByAnErrorOfItsOwnIsNamed) {
   const Graph graph = pipeline(failing_at(-1), failing_at(-1), 1000000);
   const auto options = hasty_workers(2);
-  std::string told;
+  std::string message;
   std::atomic<bool> is_consuming{false};
   try {
     inproc::run_ranks(processes_of(graph, options), [&](std::shared_ptr<Engine> engine) {
@@ -191,18 +191,19 @@ TEST(PipelineFaults, AProcessThatEndsByAnErrorOfItsOwnIsToldOf) {
         is_consuming = true;
         rest_of(consumer);
       } catch (const Error& error) {
-        told = error.what();
+        message = error.what();
       }
     });
   } catch (const InvalidArgument&) {
   }
-  EXPECT_THAT(told, HasSubstr("process 2: no memory left"));
+  EXPECT_THAT(message, HasSubstr("process 2: no memory left"));
 }
 
 TEST(PipelineFaults, AWaitThatIsTooLongSaysWhoIsInWhichStage) {
-  std::atomic<bool> told{false};
+  std::atomic<bool> is_reported{false};
   const Graph graph = pipeline(failing_at(-1), mapped([&](std::int64_t i) {
-                                 while (i == 5 && !told) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+                                 while (i == 5 && !is_reported)
+                                   std::this_thread::sleep_for(std::chrono::milliseconds(1));
                                  return i;
                                }));
   ProcessOptions options = hasty_workers(2);
@@ -218,7 +219,7 @@ TEST(PipelineFaults, AWaitThatIsTooLongSaysWhoIsInWhichStage) {
       EXPECT_THAT(error.what(), HasSubstr("no item came from process 3"));
       EXPECT_THAT(error.what(), HasSubstr("after"));
     }
-    told = true;
+    is_reported = true;
   });
   EXPECT_THAT(::testing::internal::GetCapturedStderr(),
               ::testing::ContainsRegex("levada: no item came from process 3.*rank 0 waited .*; still waiting\n"));

@@ -1,11 +1,11 @@
-#include "levada/pipeline/roles.h"
+#include "levada/pipeline/consumer.h"
 
 #include <gmock/gmock.h>
 
 #include <limits>
 
 #include "levada/pipeline/graph_testing.h"
-#include "levada/pipeline/roles_testing.h"
+#include "levada/pipeline/processes_testing.h"
 
 namespace levada::pipeline {
 namespace {
@@ -27,39 +27,39 @@ std::vector<Tree> single(const Graph& graph) {
   return testing::items_of(graph);
 }
 
-struct Shape {
+struct Window {
   int workers;
   std::int64_t prefetch;
 };
-std::string describe(const Shape& shape, std::int64_t count, Over over) {
-  return std::to_string(shape.workers) + " workers, prefetch " + std::to_string(shape.prefetch) + ", " +
+std::string text_of(const Window& window, std::int64_t count, Over over) {
+  return std::to_string(window.workers) + " workers, prefetch " + std::to_string(window.prefetch) + ", " +
          std::to_string(count) + " items, over " + (over == Over::inproc ? "inproc" : "shm");
 }
-ProcessOptions options_of(const Shape& shape) {
-  return {.workers = shape.workers, .worker_prefetch = shape.prefetch, .main_prefetch = shape.prefetch, .seed = 7};
+ProcessOptions options_of(const Window& window) {
+  return {.workers = window.workers, .worker_prefetch = window.prefetch, .main_prefetch = window.prefetch, .seed = 7};
 }
 
 /// For each number of workers, prefetch, number of items and engine.
 template <typename Check>
-void in_all_shapes(const Check& check) {
+void with_all_windows(const Check& check) {
   for (const int workers : {0, 1, 2, 3, 7}) {
     for (const std::int64_t prefetch : {0, 1, 10}) {
       for (const std::int64_t count : {0, 1, 2, 101}) {
         for (const Over over : {Over::inproc, Over::shm}) {
-          const Shape shape{workers, prefetch};
-          SCOPED_TRACE(describe(shape, count, over));
-          check(shape, count, over);
+          const Window window{workers, prefetch};
+          SCOPED_TRACE(text_of(window, count, over));
+          check(window, count, over);
         }
       }
     }
   }
 }
 
-TEST(PipelineRoles, GiveTheOrderOfASingleProcessWhereStagesAreOneToOne) {
-  in_all_shapes([](const Shape& shape, std::int64_t count, Over over) {
+TEST(PipelineProcesses, GiveTheOrderOfASingleProcessWhereStagesAreOneToOne) {
+  with_all_windows([](const Window& window, std::int64_t count, Over over) {
     const Graph graph = doubled(count);
     run_pipeline(
-        graph, options_of(shape),
+        graph, options_of(window),
         [&](Consumer& consumer) {
           for (int epoch = 0; epoch < 2; ++epoch) {
             consumer.reset(epoch);
@@ -71,15 +71,15 @@ TEST(PipelineRoles, GiveTheOrderOfASingleProcessWhereStagesAreOneToOne) {
   });
 }
 
-TEST(PipelineRoles, GiveTheOrderOfASingleProcessWhereStagesLeaveOutOrAdd) {
-  in_all_shapes([](const Shape& shape, std::int64_t count, Over over) {
+TEST(PipelineProcesses, GiveTheOrderOfASingleProcessWhereStagesLeaveOutOrAdd) {
+  with_all_windows([](const Window& window, std::int64_t count, Over over) {
     const Graph graph = first_numbers(count)
                             .then(Dispatch{})
                             .then(kept([](std::int64_t i) { return i % 5 != 3; }))
                             .then(several(4))
                             .then(mapped([](std::int64_t i) { return i + 1; }));
     run_pipeline(
-        graph, options_of(shape),
+        graph, options_of(window),
         [&](Consumer& consumer) {
           consumer.reset(0);
           EXPECT_EQ(rest_of(consumer), single(graph));
@@ -88,7 +88,7 @@ TEST(PipelineRoles, GiveTheOrderOfASingleProcessWhereStagesLeaveOutOrAdd) {
   });
 }
 
-TEST(PipelineRoles, GiveTheSameOrderEveryTimeWhereWorkersShuffleAndBatch) {
+TEST(PipelineProcesses, GiveTheSameOrderEveryTimeWhereWorkersShuffleAndBatch) {
   const Graph graph = first_numbers(101).then(Dispatch{}).then(Shuffle{.buffer = 10}).then(Batch{.size = 3});
   const auto items = [&](int workers, std::int64_t prefetch, Over over) {
     std::vector<Tree> all;
@@ -113,7 +113,7 @@ TEST(PipelineRoles, GiveTheSameOrderEveryTimeWhereWorkersShuffleAndBatch) {
   }
 }
 
-TEST(PipelineRoles, GiveTheOrderOfASingleProcessWhateverTheStagesWhereThatIsAskedFor) {
+TEST(PipelineProcesses, GiveTheOrderOfASingleProcessWhateverTheStagesWhereThatIsAskedFor) {
   const Graph graph = first_numbers(101)
                           .then(Dispatch{})
                           .then(kept([](std::int64_t i) { return i % 3 != 1; }))
@@ -129,7 +129,7 @@ TEST(PipelineRoles, GiveTheOrderOfASingleProcessWhateverTheStagesWhereThatIsAske
   }
 }
 
-TEST(PipelineRoles, DrawAsASingleProcessDoesWhereOrderedItemsAreNotDispatched) {
+TEST(PipelineProcesses, DrawAsASingleProcessDoesWhereOrderedItemsAreNotDispatched) {
   const Graph shuffled = first_numbers(101).then(Shuffle{.buffer = 30});
   const auto divided = [](std::int64_t begin) {
     return Graph::source(range(begin, begin + 60)).then(Shard{}).then(Shuffle{.buffer = 10});
@@ -157,7 +157,7 @@ TEST(PipelineRoles, DrawAsASingleProcessDoesWhereOrderedItemsAreNotDispatched) {
   }
 }
 
-TEST(PipelineRoles, DivideWhatNobodyDispatches) {
+TEST(PipelineProcesses, DivideWhatNobodyDispatches) {
   const Graph graph = first_numbers(101).then(Shard{}).then(mapped([](std::int64_t i) { return i + 1; }));
   for (const int workers : {1, 2, 3}) {
     run_pipeline(graph, options_of({workers, 10}), [&](Consumer& consumer) {
@@ -167,7 +167,7 @@ TEST(PipelineRoles, DivideWhatNobodyDispatches) {
   }
 }
 
-TEST(PipelineRoles, DropWhatIsUnderWayOfAnEarlierEpoch) {
+TEST(PipelineProcesses, DropWhatIsUnderWayOfAnEarlierEpoch) {
   for (const Over over : {Over::inproc, Over::shm}) {
     const Graph graph = doubled(1000);
     run_pipeline(
@@ -184,7 +184,7 @@ TEST(PipelineRoles, DropWhatIsUnderWayOfAnEarlierEpoch) {
   }
 }
 
-TEST(PipelineRoles, GiveNothingWhilePausedAndMakeNothing) {
+TEST(PipelineProcesses, GiveNothingWhilePausedAndMakeNothing) {
   std::atomic<std::int64_t> made{0};
   const Graph graph = first_numbers(100000).then(Dispatch{}).then(mapped([&](std::int64_t i) {
     ++made;
@@ -208,7 +208,7 @@ TEST(PipelineRoles, GiveNothingWhilePausedAndMakeNothing) {
   });
 }
 
-TEST(PipelineRoles, LetAPrefetchMakeNothingWhilePaused) {
+TEST(PipelineProcesses, LetAPrefetchMakeNothingWhilePaused) {
   std::atomic<std::int64_t> made{0};
   const auto counted = mapped([&](std::int64_t i) {
     ++made;
@@ -234,7 +234,7 @@ TEST(PipelineRoles, LetAPrefetchMakeNothingWhilePaused) {
   }
 }
 
-TEST(PipelineRoles, GoOnAfterAPauseThatWasInterrupted) {
+TEST(PipelineProcesses, GoOnAfterAPauseThatWasInterrupted) {
   struct Enough {};
   const Graph graph = first_numbers(1000).then(Dispatch{}).then(mapped([](std::int64_t i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(600));
@@ -261,7 +261,7 @@ TEST(PipelineRoles, GoOnAfterAPauseThatWasInterrupted) {
   });
 }
 
-TEST(PipelineRoles, DoNotCountAPauseAsWaiting) {
+TEST(PipelineProcesses, DoNotCountAPauseAsWaiting) {
   const Graph graph = first_numbers(1000)
                           .then(Dispatch{})
                           .then(mapped([](std::int64_t i) {
@@ -282,7 +282,7 @@ TEST(PipelineRoles, DoNotCountAPauseAsWaiting) {
   });
 }
 
-TEST(PipelineRoles, StopAtALimitAndGoOn) {
+TEST(PipelineProcesses, StopAtALimitAndGoOn) {
   for (const int workers : {0, 1, 2, 3}) {
     for (const bool batched : {false, true}) {
       Graph graph = doubled(50);
@@ -316,7 +316,7 @@ std::vector<Graph> fruitless() {
           Graph::join(Zip{}, {twice[0].then(Prefetch{1}), twice[1].then(Prefetch{1})})};
 }
 
-TEST(PipelineRoles, HearOrdersWhileNothingComesOfWhatTheyMake) {
+TEST(PipelineProcesses, ReceiveCommandsWhileTheirStagesProduceNothing) {
   for (const Graph& graph : fruitless()) {
     run_pipeline(graph, options_of({2, 10}), [](Consumer& consumer) {
       for (int epoch = 0; epoch < 2; ++epoch) {
@@ -331,7 +331,7 @@ TEST(PipelineRoles, HearOrdersWhileNothingComesOfWhatTheyMake) {
   }
 }
 
-TEST(PipelineRoles, AConsumerThatNothingComesToIsPolled) {
+TEST(PipelineProcesses, AConsumerIsPolledWhileItWaits) {
   struct Enough {};
   for (const Graph& graph : fruitless()) {
     Process process = testing::process_of(nullptr, graph, {});
@@ -342,7 +342,7 @@ TEST(PipelineRoles, AConsumerThatNothingComesToIsPolled) {
   }
 }
 
-TEST(PipelineRoles, EndInTheMiddleOfAnything) {
+TEST(PipelineProcesses, EndInTheMiddleOfAnything) {
   for (const Over over : {Over::inproc, Over::shm}) {
     for (const std::size_t taken : {0, 1, 10}) {
       run_pipeline(
@@ -356,7 +356,7 @@ TEST(PipelineRoles, EndInTheMiddleOfAnything) {
   }
 }
 
-TEST(PipelineRoles, GoThroughTenThousandEpochsOfNothing) {
+TEST(PipelineProcesses, GoThroughTenThousandEpochsOfNothing) {
   run_pipeline(doubled(0), options_of({2, 10}), [](Consumer& consumer) {
     for (int epoch = 0; epoch < 10000; ++epoch) {
       consumer.reset(epoch);
@@ -365,7 +365,7 @@ TEST(PipelineRoles, GoThroughTenThousandEpochsOfNothing) {
   });
 }
 
-TEST(PipelineRoles, CarryTensorsThatWhoeverGetsThemMayWriteTo) {
+TEST(PipelineProcesses, CarryTensorsThatWhoeverGetsThemMayWriteTo) {
   const auto tensor_of = [](std::int64_t i, std::int64_t words) {
     Tensor tensor = Tensor::empty(dtypes::int64, {words});
     std::ranges::fill(tensor.mutable_as<std::int64_t>(), i);

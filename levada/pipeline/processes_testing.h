@@ -10,8 +10,8 @@
 
 #include "levada/engine/inproc/inproc.h"
 #include "levada/engine/shm/forked_ranks_testing.h"
+#include "levada/pipeline/consumer.h"
 #include "levada/pipeline/open_graph_testing.h"
-#include "levada/pipeline/roles.h"
 #include "levada/pipeline/tree_item_traits.h"
 
 namespace levada::pipeline::testing {

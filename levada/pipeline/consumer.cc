@@ -1,32 +1,11 @@
-#include "levada/pipeline/roles.h"
+#include "levada/pipeline/consumer.h"
 
 #include <fmt/format.h>
-
-#include <atomic>
-#include <limits>
-#include <mutex>
 
 #include "levada/base/trace.h"
 #include "levada/pipeline/consumer_endpoint.h"
 
 namespace levada::pipeline {
-
-void serve(const Process& process) {
-  WorkerRuntime loop(process);
-  const ProcessRanks& ranks = loop.ranks();
-  const EngineInfo& info = process.engine->info();
-  try {
-    if (ranks.has_dispatcher && info.rank == ProcessRanks::dispatcher) dispatch(loop);
-    else work(loop, info.rank - ranks.rank_of(0));
-  } catch (const PeerLost&) {
-    throw;
-  } catch (const std::exception& error) {
-    // Before the loop is destroyed, which other processes take for leaving.
-    process.engine->abort(fmt::format("{}: {}", process.name, error.what()));
-    throw;
-  }
-}
-
 namespace {
 
 constexpr std::int64_t no_limit = std::numeric_limits<std::int64_t>::max();
