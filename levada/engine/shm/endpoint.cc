@@ -65,7 +65,7 @@ ShmEndpoint::ShmEndpoint(HostMemory memory, EndpointOptions options)
       kept_(static_cast<std::size_t>(size())),
       peers_(static_cast<std::size_t>(size())) {
   page().process = ::getpid();
-  watcher_ = std::make_unique<Watcher>(memory_.control, rank(), size());
+  watcher_ = std::make_unique<Watcher>(memory_.control, rank(), size(), options.watch_interval);
   views_ = std::make_unique<PrivateViews>(memory_.files);
 }
 
