@@ -11,6 +11,7 @@ namespace levada {
 namespace {
 
 constexpr auto another_ranks_channel = "it sends on a channel of another rank";
+constexpr auto closed_twice = "it closes a channel twice";
 
 [[noreturn]] void refuse(const std::string& what) {
   throw CorruptMessage(0, what);
@@ -156,7 +157,11 @@ void ChannelTable::close(ChannelState& channel, End end) {
     for (const auto& receiver : channel.receivers) {
       // Receivers that have closed are notified as well: they remember the channel until its sender has closed.
       if (receiver.rank == rank_) channel.sender_closed = true;
-      else notify(receiver.rank, {.kind = Notice::Kind::sender_closed, .key = channel.key, .is_urgent = false});
+      else
+        notify(receiver.rank, {.kind = Notice::Kind::sender_closed,
+                               .key = channel.key,
+                               .group = channel.spec.groups.front(),
+                               .is_urgent = false});
     }
   } else {
     if (!std::exchange(channel.is_receiving, false)) return;
@@ -164,8 +169,10 @@ void ChannelTable::close(ChannelState& channel, End end) {
     channel.landing = {};
     if (auto* const mine = channel.receiver(rank_)) mine->closed = true;
     else
-      notify(channel.spec.from,
-             {.kind = Notice::Kind::receiver_closed, .key = channel.key, .is_urgent = channel.sender_waits});
+      notify(channel.spec.from, {.kind = Notice::Kind::receiver_closed,
+                                 .key = channel.key,
+                                 .group = channel.spec.groups.front(),
+                                 .is_urgent = channel.sender_waits});
   }
   forget_if_over(channel);
 }
@@ -181,7 +188,7 @@ void ChannelTable::close_channels(const Group* group) {
   for (const auto& [key, channel] : channels_) {
     if (channel->is_open) {
       if (group == nullptr || channel->spec.groups.front() == group->key()) closing.push_back(channel);
-    } else if (channel->announced && (group == nullptr || channel->announced->opened.group == group->key())) {
+    } else if (group == nullptr || channel->group == group->key()) {
       close_unopened(*channel);
     }
   }
@@ -196,8 +203,10 @@ void ChannelTable::drop_arrived(ChannelState& channel) {
 
 /// A channel of a group that this rank has left without opening it.
 void ChannelTable::close_unopened(ChannelState& channel) {
+  channel.is_open = true;
+  if (!channel.announced) return;  // no message follows
   const auto& [from, opened] = *channel.announced;
-  channel.is_open = channel.receives = true;
+  channel.receives = true;
   channel.spec = {.groups = {opened.group}, .from = from, .to = {rank_}, .window = opened.window};
   drop_arrived(channel);
 }
@@ -312,13 +321,8 @@ void ChannelTable::apply(int from, const Notice& notice) {
       }
       return;
     }
-    case Kind::sender_closed: {
-      ChannelState& channel = channel_from(from, notice.key);
-      channel.sender_closed = true;
-      // One that was never announced may still be opened here, as what has ended already.
-      return forget_if_over(channel);
-    }
-    case Kind::receiver_closed: return accept_receiver_closed(from, notice.key);
+    case Kind::sender_closed: return accept_sender_closed(from, notice);
+    case Kind::receiver_closed: return accept_receiver_closed(from, notice);
     case Kind::staying: return membership_.stay(notice.key, from);
     case Kind::left:
       membership_.leave(notice.key, from);
@@ -333,8 +337,22 @@ void ChannelTable::accept_opened(int from, const Notice& notice) {
   ChannelState& channel = channel_from(from, notice.key);
   if (channel.announced || notice.window < 1) refuse("a channel that is announced twice, or with no window");
   channel.announced = {from, notice};
-  if (channel.is_open) return expect_same_window(channel);
-  if (has_departed_ || membership_.has_left_oneself(notice.group)) close_unopened(channel);
+  if (channel.is_open) expect_same_window(channel);
+  else learn_group(channel, notice.group);
+}
+
+/// Of a channel that this rank has not opened yet, and does not open any more once it has left the group.
+void ChannelTable::learn_group(ChannelState& channel, std::uint64_t group) {
+  channel.group = group;
+  if (has_departed_ || membership_.has_left_oneself(group)) close_unopened(channel);
+}
+
+void ChannelTable::accept_sender_closed(int from, const Notice& notice) {
+  ChannelState& channel = channel_from(from, notice.key);
+  channel.sender_closed = true;
+  // One that was never announced may still be opened here, as what has ended already.
+  if (!channel.is_open) learn_group(channel, notice.group);
+  forget_if_over(channel);
 }
 
 void ChannelTable::accept_received(int from, const Notice& notice) {
@@ -347,12 +365,18 @@ void ChannelTable::accept_received(int from, const Notice& notice) {
   receiver->num_received = notice.count;
 }
 
-void ChannelTable::accept_receiver_closed(int from, std::uint64_t key) {
-  ChannelState& channel = find_or_add(key);
-  if (!channel.is_open) return channel.closed_early.push_back(from);
-  ChannelState::Receiver* const receiver = channel.receiver(from);
-  if (receiver == nullptr) refuse(another_ranks_channel);
-  receiver->closed = true;
+void ChannelTable::accept_receiver_closed(int from, const Notice& notice) {
+  ChannelState& channel = find_or_add(notice.key);
+  if (channel.is_open) {
+    ChannelState::Receiver* const receiver = channel.receiver(from);
+    if (receiver == nullptr) refuse(another_ranks_channel);
+    if (std::exchange(receiver->closed, true)) refuse(closed_twice);
+  } else {
+    if (channel.announced) refuse(another_ranks_channel);
+    if (rank_in(channel.closed_early, from) >= 0) refuse(closed_twice);
+    channel.closed_early.push_back(from);
+    learn_group(channel, notice.group);
+  }
   forget_if_over(channel);
 }
 

@@ -31,7 +31,7 @@ struct Notice {
   Kind kind = Kind::opened;
   std::uint64_t key = 0;    ///< of a channel or a group
   std::uint64_t count = 0;  ///< received: how many
-  std::uint64_t group = 0;  ///< opened: the channel's group
+  std::uint64_t group = 0;  ///< opened, sender_closed, receiver_closed: the channel's group
   std::int32_t window = 0;  ///< opened
   bool is_urgent = true;    ///< somebody may be waiting for it; not sent along
   bool operator==(const Notice&) const = default;
@@ -63,7 +63,8 @@ struct ChannelState : std::enable_shared_from_this<ChannelState> {
   virtual ~ChannelState() = default;
 
   std::uint64_t key = 0;
-  bool is_open = false;  ///< this rank has opened it; `spec` does not change from then on
+  std::uint64_t group = 0;  ///< as another rank has named it, until this rank opens the channel
+  bool is_open = false;     ///< this rank has opened it; `spec` does not change from then on
   ChannelSpec spec;
   bool must_be_closed = false;  ///< ChannelOptions
 
@@ -196,8 +197,10 @@ class ChannelTable {
   /// Returns the channel of which `from` claims to be the sender.
   ChannelState& channel_from(int from, std::uint64_t key);
   void accept_opened(int from, const Notice& notice);
+  void accept_sender_closed(int from, const Notice& notice);
   void accept_received(int from, const Notice& notice);
-  void accept_receiver_closed(int from, std::uint64_t key);
+  void accept_receiver_closed(int from, const Notice& notice);
+  void learn_group(ChannelState& channel, std::uint64_t group);
   void expect_same_window(const ChannelState& channel);
   void close_channels(const Group* group);
   void drop_arrived(ChannelState& channel);

@@ -177,6 +177,10 @@ class Model {
       for (Group* const group : groups_of(rank)) {
         EXPECT_EQ(it.cause(*group), expected_cause(*group)) << "an end reaches all members, and nobody else";
       }
+      const bool has_left = scenario_.in_subgroup ? state.left_subgroup : state.left;
+      if (has_left && all_ended()) {
+        EXPECT_EQ(it.table.num_channels(), 0U) << "opened or not, it is forgotten";
+      }
       if (!state.opened) continue;
       const ChannelState& channel = *channels_[static_cast<std::size_t>(rank)];
       Group* const group = group_of(rank);

@@ -48,6 +48,38 @@ TEST(ChannelTable, DropsWhatArrivesForAChannelOfAGroupThatItHasLeft) {
   EXPECT_EQ(one.table.num_channels(), 0U);
 }
 
+/// One rank closes a channel of a subgroup that the other never opens, and leaves before or after.
+void expect_no_channel_is_kept(int closing, End end, bool leaves_first) {
+  Network network(2);
+  std::vector<Group> groups;
+  for (int rank = 0; rank < 2; ++rank) {
+    Rank& it = network.rank(rank);
+    groups.push_back(subgroup_of(it.group, it.keys, std::array{0, 1}, "sub"));
+  }
+  for (int rank = 0; rank < 2; ++rank) network.rank(rank).table.enter(groups[static_cast<std::size_t>(rank)]);
+  const int other = 1 - closing;
+  const auto leave = [&] {
+    network.rank(other).table.leave(groups[static_cast<std::size_t>(other)]);
+    network.carry(other);
+  };
+  if (leaves_first) leave();
+  ChannelTable& table = network.rank(closing).table;
+  const auto channel = table.open(groups[static_cast<std::size_t>(closing)], 9, 0, std::array{1}, 1);
+  table.close(*channel, end);
+  network.carry(closing);
+  network.deliver(closing, other);
+  if (!leaves_first) leave();
+  network.deliver_all();
+  for (const int rank : {0, 1}) EXPECT_EQ(network.rank(rank).table.num_channels(), 0U) << rank << " after " << closing;
+}
+
+TEST(ChannelTable, ForgetsWithItsGroupAChannelThatItNeverOpenedAndAnotherHasClosed) {
+  for (const bool leaves_first : {false, true}) {
+    expect_no_channel_is_kept(0, End::sending, leaves_first);
+    expect_no_channel_is_kept(1, End::receiving, leaves_first);
+  }
+}
+
 TEST(ChannelTable, KeepsARankInASubgroupThatLeavesItsParentAlone) {
   Network network(2);
   std::vector<Group> groups;
@@ -106,6 +138,11 @@ TEST(ChannelTable, RefusesWhatNoRankSends) {
   refuses([&](ChannelTable& table) { table.apply(1, {.kind = Notice::Kind::received, .key = sent, .count = 1}); });
   refuses([&](ChannelTable& table) { table.apply(2, {.kind = Notice::Kind::received, .key = sent}); });
   refuses([&](ChannelTable& table) { table.apply(2, {.kind = Notice::Kind::receiver_closed, .key = sent}); });
+  for (const std::uint64_t key : {sent, std::uint64_t{77}}) {
+    refuses([&](ChannelTable& table) {
+      for (int i = 0; i < 2; ++i) table.apply(1, {.kind = Notice::Kind::receiver_closed, .key = key});
+    });
+  }
   refuses([&](ChannelTable& table) { table.apply(2, {.kind = Notice::Kind::sender_closed, .key = received}); });
   refuses([&](ChannelTable& table) { table.apply(1, {.kind = Notice::Kind::opened, .key = received, .window = 1}); });
   refuses([&](ChannelTable& table) { table.apply(1, {.kind = Notice::Kind::opened, .key = 78, .window = 0}); });

@@ -50,7 +50,8 @@ std::string describe_engine(const EngineInfo& info) {
     const auto on_each = *least == *most ? fmt::format("{}", *least) : fmt::format("{} to {}", *least, *most);
     text = fmt::format("{}: {} ranks on {} hosts, {} on each", info.name, info.size, ranks.size(), on_each);
   }
-  const bool was_chosen = info.size == 1 || info.name == choose_engine(info.host_of, between_hosts(info.name));
+  const bool was_chosen =
+      info.size == 1 || info.name == choose_engine(info.host_of, between_hosts(info.name), info.degree);
   return was_chosen ? text : text + ", as asked";
 }
 

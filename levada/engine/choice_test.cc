@@ -28,9 +28,10 @@ TEST(ChooseEngine, ForwardsWhereOneRankWouldSendToMoreOtherHostsThanTheDegree) {
   EXPECT_EQ(choose_engine({0, 1, 2}, "mpi", 1), "shm+mpi");
 }
 
-std::string describe(std::string name, std::vector<int> host_of) {
+std::string describe(std::string name, std::vector<int> host_of, int degree = default_degree) {
   const auto size = static_cast<int>(host_of.size());
-  return describe_engine(EngineInfo{.name = std::move(name), .rank = 0, .size = size, .host_of = std::move(host_of)});
+  return describe_engine(
+      EngineInfo{.name = std::move(name), .rank = 0, .size = size, .host_of = std::move(host_of), .degree = degree});
 }
 
 TEST(DescribeEngine, SaysWhereTheRanksAre) {
@@ -45,6 +46,11 @@ TEST(DescribeEngine, SaysThatAnotherEngineWasAskedFor) {
   EXPECT_EQ(describe("c10d", {0, 0}), "c10d: all 2 ranks are on one host, as asked");
   EXPECT_EQ(describe("c10d", {0, 0, 1, 1}), "c10d: 4 ranks on 2 hosts, 2 on each, as asked");
   EXPECT_EQ(describe("shm+mpi", {0, 1}), "shm+mpi: 2 ranks on 2 hosts, 1 on each, as asked");
+}
+
+TEST(DescribeEngine, DoesNotCallItAskedForWhereItFollowsFromTheDegree) {
+  EXPECT_EQ(describe("shm+c10d", {0, 1, 2}, 1), "shm+c10d: 3 ranks on 3 hosts, 1 on each");
+  EXPECT_EQ(describe("c10d", {0, 1, 2}, 1), "c10d: 3 ranks on 3 hosts, 1 on each, as asked");
 }
 
 TEST(DescribeEngine, SaysHowManyRanksAreHereBeforeTheyHaveJoined) {

@@ -22,14 +22,14 @@ void exchange(const Handle& group, int from, std::uint64_t seed) {
 
 void a_subgroup_has_its_own_order(const Handle& engine) {
   const auto group = engine->subgroup(reversed(*engine), "reversed");
-  const EngineInfo& outer = engine->info();
-  const EngineInfo& inner = group->info();
-  expect(*engine, inner.size == outer.size, "a subgroup has as many ranks as were named");
-  expect(*engine, inner.rank == outer.size - 1 - outer.rank, "the i-th rank named is rank i of a subgroup");
-  expect(*engine, inner.host_of.size() == outer.host_of.size(), "every rank of a subgroup has a host");
-  const auto last = outer.host_of.size() - 1;
+  const EngineInfo& parent = engine->info();
+  const EngineInfo& subgroup = group->info();
+  expect(*engine, subgroup.size == parent.size, "a subgroup has as many ranks as were named");
+  expect(*engine, subgroup.rank == parent.size - 1 - parent.rank, "the i-th rank named is rank i of a subgroup");
+  expect(*engine, subgroup.host_of.size() == parent.host_of.size(), "every rank of a subgroup has a host");
+  const auto last = parent.host_of.size() - 1;
   for (std::size_t i = 0; i <= last; ++i) {
-    expect(*engine, (inner.host_of[i] == inner.host_of[0]) == (outer.host_of[last - i] == outer.host_of[last]),
+    expect(*engine, (subgroup.host_of[i] == subgroup.host_of[0]) == (parent.host_of[last - i] == parent.host_of[last]),
            "the ranks of a subgroup share the hosts that they shared before");
   }
   for (const int from : all_ranks(*group)) exchange(group, from, static_cast<std::uint64_t>(from));
@@ -95,29 +95,29 @@ void groups_of_the_same_ranks_do_not_mix(const Handle& engine) {
 }
 
 void a_subgroup_outlives_the_engine_it_was_made_from(const Handle& engine) {
-  Handle outer = engine->subgroup(all_ranks(*engine), "outer");
-  const Handle inner = outer->subgroup(reversed(*outer), "inner");
-  outer.reset();
-  for (const int from : all_ranks(*inner)) exchange(inner, from, 5);
-  meet(*inner);
+  Handle parent = engine->subgroup(all_ranks(*engine), "parent");
+  const Handle subgroup = parent->subgroup(reversed(*parent), "subgroup");
+  parent.reset();
+  for (const int from : all_ranks(*subgroup)) exchange(subgroup, from, 5);
+  meet(*subgroup);
   meet(*engine);
 }
 
 void a_rank_that_left_the_parent_without_entering_a_subgroup_is_not_waited_for(const Handle& engine) {
-  Handle whole = engine->subgroup(all_ranks(*engine), "whole");
-  meet(*whole);
+  Handle parent = engine->subgroup(all_ranks(*engine), "parent");
+  meet(*parent);
   const int last = size_of(*engine) - 1;
-  Handle part;
+  Handle subgroup;
   std::shared_ptr<Channel> channel;
   if (rank_of(*engine) != last) {
-    part = whole->subgroup(all_ranks(*whole), "part");
-    channel = part->open(last, all_ranks(*part), 1);
+    subgroup = parent->subgroup(all_ranks(*parent), "subgroup");
+    channel = subgroup->open(last, all_ranks(*subgroup), 1);
   }
-  whole.reset();
+  parent.reset();
   meet(*engine);
-  if (part) {
-    expect_eventually(*part, "a channel ends whose sender left the whole without entering the part",
-                      [&] { return part->try_receive(*channel).ended; });
+  if (subgroup) {
+    expect_eventually(*subgroup, "a channel ends whose sender left the parent without entering the subgroup",
+                      [&] { return subgroup->try_receive(*channel).ended; });
   }
   meet(*engine);
 }

@@ -34,7 +34,7 @@ Deadline limit();
 void expect(const Engine& engine, bool holds, std::string_view sentence);
 [[noreturn]] void fail(const Engine& engine, std::string_view sentence);
 
-/// Calls `call`, which is to throw E; gives its message.
+/// Calls `call`, which is to throw E; returns its message.
 template <typename E, typename Call>
 std::string expect_throws(const Engine& engine, std::string_view sentence, Call call) {
   try {

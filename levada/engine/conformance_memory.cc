@@ -122,7 +122,7 @@ void leases_outlive_channel_and_engine(const Handle& engine) {
   meet(*engine);
 }
 
-/// One rank sends and receives its own messages too, so it never waits for room alone. Gives the addresses of its
+/// One rank sends and receives its own messages too, so it never waits for room alone. Returns the addresses of its
 /// blocks.
 std::set<std::uintptr_t> multicast_counting_blocks(const Handle& engine, Channel& channel, std::uint64_t messages,
                                                    std::size_t bytes) {
@@ -208,6 +208,32 @@ void a_block_may_be_shared_with_another_sender(const Handle& engine) {
     }
   } else {
     for (std::uint64_t i = 0; i < 5; ++i) static_cast<void>(receive(*engine, *channel, i, bytes));
+  }
+  meet(*engine);
+}
+
+void a_shared_block_can_be_published_again(const Handle& engine) {
+  constexpr std::uint64_t bytes = 1000;
+  const int rank = rank_of(*engine), size = size_of(*engine);
+  const auto channel = engine->open(0, all_ranks(*engine), 1);
+  std::vector<std::shared_ptr<Channel>> answers;
+  for (int from = 1; from < size; ++from) {
+    answers.push_back(rank == 0 || rank == from ? engine->open(from, {0}, 1) : nullptr);
+  }
+  std::shared_ptr<const Block> block;
+  if (rank == 0) block = std::make_shared<const Block>(filled(*engine, 7, bytes));
+  for (std::uint64_t round = 0; round < 3; ++round) {
+    Channel* const it[] = {channel.get()};
+    // From here on rank 0 makes no other call that would notice that the block has come back.
+    while (block && !engine->try_publish(*channel, Lease{block->memory().first(bytes), block})) {
+      expect(*engine, engine->wait({.publish = it}, limit()) == Woken::ready, "a window has room in time");
+    }
+    static_cast<void>(receive(*engine, *channel, 7, bytes));
+    for (int from = 1; from < size; ++from) {
+      Channel* const answer = answers[static_cast<std::size_t>(from - 1)].get();
+      if (rank == from) send(*engine, *answer, round, 8);
+      if (rank == 0) static_cast<void>(receive(*engine, *answer, round, 8));
+    }
   }
   meet(*engine);
 }
@@ -328,6 +354,7 @@ constexpr Case memory_list[] = {
     {"memory stays bounded over thousands of messages", 1, memory_stays_bounded_over_thousands_of_messages},
     {"a lease may end on any thread", 1, a_lease_may_end_on_any_thread},
     {"a block may be shared with another sender", 1, a_block_may_be_shared_with_another_sender},
+    {"a shared block can be published again", 1, a_shared_block_can_be_published_again},
     {"ranks that share memory see each other's", 1, ranks_that_share_memory_see_each_others},
     {"holders name the ranks that keep messages", 1, holders_name_the_ranks_that_keep_messages},
     {"memory in use is counted until it comes back", 1, memory_in_use_is_counted_until_it_comes_back},

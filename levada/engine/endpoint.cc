@@ -165,7 +165,10 @@ bool Endpoint::try_send(Group& group, ChannelState& channel, Block* block, ByteV
   if (!channel.is_sending) {
     throw InvalidArgument(fmt::format("rank {} publishes on a channel that it has closed", group.rank));
   }
-  if (block == nullptr) check_forwarded(bytes);
+  if (block == nullptr) {
+    reclaim();  // so that a block that has come back can be sent again
+    check_forwarded(bytes);
+  }
   if (!has_room(channel)) return false;
   table_.announce(channel);
   carry_all();

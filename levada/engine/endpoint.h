@@ -33,7 +33,8 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
   struct Identity {
     std::string name;
     int rank = 0;
-    std::vector<int> host_of;  ///< by rank
+    std::vector<int> host_of;     ///< by rank
+    int degree = default_degree;  ///< EngineInfo::degree
   };
 
   /// How a medium works.
@@ -79,7 +80,7 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
 
   std::optional<Block> try_allocate(Group& group, std::size_t bytes);
   std::uint64_t memory_in_use();
-  std::uint64_t trim();
+  virtual std::uint64_t trim();
 
   /// `wanted` as Engine::wait() has checked it.
   Woken wait(Group& group, const WaitFor& wanted, Deadline deadline);

@@ -22,7 +22,7 @@ std::string Cause::text() const {
   switch (kind) {
     case ErrorKind::peer_lost:
       return fmt::format("{} ended without leaving{} ({}); its own output may say why", name,
-                         step >= 0 ? fmt::format(", last heard of at step {}", step) : "", detail);
+                         step >= 0 ? fmt::format(", last reported at step {}", step) : "", detail);
     case ErrorKind::corrupt_message: return fmt::format("{} sent a malformed message: {}", name, detail);
     case ErrorKind::invalid_argument: return fmt::format("{} differs from the others: {}", name, detail);
     default: return fmt::format("{} aborted: {}", name, detail);

@@ -19,12 +19,17 @@
 
 namespace levada {
 
+/// To how many other hosts a rank sends a message at most, unless it is configured.
+inline constexpr int default_degree = 16;
+
 /// Constant over an engine's lifetime.
 struct EngineInfo {
   std::string name;  ///< "inproc", "shm", ...
   int rank = 0;      ///< of this member, in the engine's own numbering
   int size = 1;
   std::vector<int> host_of;  ///< each rank's host, numbered from 0
+  /// With which choose_engine() chooses for the job: to how many other hosts a rank sends a message at most.
+  int degree = default_degree;
 };
 
 /// Memory that an engine sends without a copy: page-aligned, pooled. Goes back to the pool when destroyed, unless it
@@ -231,8 +236,9 @@ class Engine {
   virtual bool try_publish(Channel& channel, Block& block, std::size_t bytes) = 0;
   /// Sends what somebody else keeps, without a copy: a message that this or another engine has received, or a block
   /// that is to be published on two engines. This engine keeps `lease.hold` until no receiver needs the bytes, and
-  /// perhaps until its next call. Throws Unsupported where the bytes lie in memory that the engine cannot send from, or
-  /// in a block that it is still sending: shm sends its own blocks alone, each on one channel at a time.
+  /// perhaps until its next call that allocates, publishes a lease or asks for memory in use. Throws Unsupported where
+  /// the bytes lie in memory that the engine cannot send from, or in a block that it is still sending: shm sends its
+  /// own blocks alone, each on one channel at a time.
   virtual bool try_publish(Channel& channel, const Lease& lease) = 0;
 
   /// Returns the next message, or that the channel has ended, or neither. A message or an end that has arrived is
@@ -291,8 +297,8 @@ class Engine {
   /// Returns the bytes of this rank's blocks in use, in all groups: allocated and not destroyed, or published and not
   /// released by all receivers.
   virtual std::uint64_t memory_in_use() = 0;
-  /// Releases the memory of this rank's blocks that are not in use to the system, and returns how many bytes that were.
-  /// The engine itself does so only when it is destroyed.
+  /// Releases to the system the memory of this rank's blocks that are not in use, and of messages that it has received
+  /// and does not keep. Returns how many bytes that were. The engine itself does so only when it is destroyed.
   virtual std::uint64_t trim() = 0;
 };
 

@@ -17,6 +17,7 @@ class GroupEngine final : public Engine {
     info_.name = identity.name;
     info_.rank = group_.rank;
     info_.size = static_cast<int>(group_.ranks.size());
+    info_.degree = identity.degree;
     for (const int rank : group_.ranks) info_.host_of.push_back(identity.host_of[static_cast<std::size_t>(rank)]);
     endpoint_->enter(group_);
   }

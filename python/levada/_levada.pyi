@@ -610,9 +610,9 @@ class Link:
     def all_closed(self) -> bool:
         """Returns whether nothing is left to receive."""
 
-def join_over(transport: Any, name: str, rank: int, host_of: Sequence[int], max_header_bytes: int) -> Membership:
+def join_over(transport: Any, name: str, rank: int, host_of: Sequence[int], max_header_bytes: int, degree: int = 16) -> Membership:
     """
-    Joins the ranks of a transport: an object with start(link), from_numpy(array), send(tensors, peer, tag), settle(sent), close(peer) and schedule_flush(at), as ProcessGroupTransport describes them.
+    Joins the ranks of a transport: an object with start(link), from_numpy(array), send(tensors, peer, tag), settle(sent), close(peer) and schedule_flush(at), as ProcessGroupTransport describes them. `degree` is the one that choose_engine() was called with.
     """
 
 def conformance_cases() -> list[tuple[str, int, bool]]:

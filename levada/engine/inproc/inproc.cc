@@ -52,7 +52,7 @@ class Network {
     std::uint64_t key = 0;
     Arrival arrival;
   };
-  struct Letter {
+  struct Envelope {
     int from = 0;
     std::variant<Message, Notice, Ending> content;
   };
@@ -67,31 +67,31 @@ class Network {
   void set_memory(int rank, ByteView memory) { mailbox(rank).memory = memory; }
   ByteView memory(int rank) { return mailbox(rank).memory; }
 
-  void send(int to, Letter letter) {
-    if (mailbox(letter.from).is_lost) return;
+  void send(int to, Envelope envelope) {
+    if (mailbox(envelope.from).is_lost) return;
     Mailbox& there = mailbox(to);
     {
       const std::lock_guard lock(there.mutex);
       if (there.is_closed) return;
-      there.letters.push_back(std::move(letter));
-      there.has_letters = true;
+      there.envelopes.push_back(std::move(envelope));
+      there.has_envelopes = true;
     }
     there.changed->notify();
   }
   /// Drops what has not been taken and what still comes.
   void close(int rank) {
     Mailbox& own = mailbox(rank);
-    std::deque<Letter> dropped;  // outlives the lock
+    std::deque<Envelope> dropped;  // outlives the lock
     const std::lock_guard lock(own.mutex);
     own.is_closed = true;
-    dropped.swap(own.letters);
+    dropped.swap(own.envelopes);
   }
-  std::deque<Letter> take(int rank) {
+  std::deque<Envelope> take(int rank) {
     Mailbox& own = mailbox(rank);
-    if (!own.has_letters) return {};
+    if (!own.has_envelopes) return {};
     const std::lock_guard lock(own.mutex);
-    own.has_letters = false;
-    return std::exchange(own.letters, {});
+    own.has_envelopes = false;
+    return std::exchange(own.envelopes, {});
   }
   void lose(int rank) {
     for (int to = 0; to < size(); ++to) {
@@ -122,9 +122,9 @@ class Network {
     std::shared_ptr<EventCount> changed;
     ByteView memory;  ///< of the rank's blocks
     std::atomic<bool> is_lost = false;
-    std::atomic<bool> has_letters = false;
+    std::atomic<bool> has_envelopes = false;
     std::mutex mutex;
-    std::deque<Letter> letters;                             ///< guarded by mutex
+    std::deque<Envelope> envelopes;                         ///< guarded by mutex
     bool is_closed = false;                                 ///< guarded by mutex
     std::deque<std::pair<std::uint64_t, Status>> statuses;  ///< by group; guarded by Network::mutex_
   };
@@ -215,8 +215,8 @@ class InprocEndpoint final : public Endpoint {
   }
 
  private:
-  /// The first abort of a group, before anything that this rank does because of it: letters of this rank may reach the
-  /// others before those of the one that aborted, and they would take its leaving for the cause.
+  /// The first abort of a group, before anything that this rank does because of it: envelopes of this rank may reach
+  /// the others before those of the one that aborted, and they would take its leaving for the cause.
   void pass_on(const Ending& ending) {
     const Group* const group = table_.group(ending.group);
     if (group != nullptr && is_abort(ending) && !table_.is_aborted(ending.group)) carry(*group, ending);

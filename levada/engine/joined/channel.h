@@ -2,7 +2,9 @@
 #pragma once
 
 #include <atomic>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -15,10 +17,32 @@ namespace levada::joined {
 
 /// What all groups of a rank share.
 struct Shared {
+  /// Returns when one of the groups has first seen the loss of `rank`, in the job's numbering: now, if none has yet.
+  Clock::time_point first_seen(int rank) {
+    const std::lock_guard lock(mutex);
+    return losses.try_emplace(rank, Clock::now()).first->second;
+  }
+
   Options options;
   std::shared_ptr<Relay> relay;
   std::atomic<const Block::Home*> home = nullptr;  ///< of the near engine's blocks, once there is one
+  std::mutex mutex;                                ///< guards `losses`
+  std::map<int, Clock::time_point> losses;
 };
+
+/// Returns whether a message can be published on the channel now.
+inline bool has_room(Engine& engine, Channel& channel) {
+  Channel* const it[] = {&channel};
+  return engine.wait({.publish = it}, Deadline::now()) == Woken::ready;
+}
+
+/// Messages from other hosts land in blocks of `near`, as long as it exists.
+inline Landing landing_in(std::weak_ptr<Engine> near) {
+  return [near = std::move(near)](std::size_t bytes) {
+    const auto engine = near.lock();
+    return engine ? engine->try_allocate(bytes) : std::nullopt;
+  };
+}
 
 /// A channel as its sender or a receiver holds it.
 class JoinedChannel final : public Channel {
@@ -55,7 +79,7 @@ class JoinedChannel final : public Channel {
       receiving().engine->close(*receiving().channel, End::receiving);
     }
   }
-  /// Closes the ends, and lets go of the engines.
+  /// Closes the ends, and releases the engines.
   void leave() {
     if (!must_be_closed_) close(End::sending);
     close(End::receiving);

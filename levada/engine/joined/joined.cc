@@ -25,45 +25,35 @@
 namespace levada::joined {
 namespace {
 
-bool has_room(Engine& engine, Channel& channel) {
-  Channel* const it[] = {&channel};
-  return engine.wait({.publish = it}, Deadline::now()) == Woken::ready;
-}
-
 /// Whether not even messages that have arrived can be received.
 bool is_aborted(const Cause& cause) {
   return cause.kind != ErrorKind::peer_lost && cause.kind != ErrorKind::corrupt_message;
 }
 
-Landing landing_in(std::weak_ptr<Engine> near) {
-  return [near = std::move(near)](std::size_t bytes) {
-    const auto engine = near.lock();
-    return engine ? engine->try_allocate(bytes) : std::nullopt;
-  };
-}
-
 class JoinedEngine final : public Engine {
  public:
-  /// `near_ranks`: of this group, the ranks in near's numbering.
+  /// `near_ranks`: of this group, the ranks in near's numbering. `job_ranks`: this group's, in the job's numbering.
   JoinedEngine(std::shared_ptr<Engine> near, std::shared_ptr<Engine> far, std::vector<int> near_ranks,
-               std::uint64_t key, std::shared_ptr<Shared> shared)
+               std::vector<int> job_ranks, std::uint64_t key, std::shared_ptr<Shared> shared)
       : shared_(std::move(shared)),
         near_(std::move(near)),
         far_(std::move(far)),
         near_ranks_(std::move(near_ranks)),
+        job_ranks_(std::move(job_ranks)),
         info_(far_->info()),
         keys_(key) {
     info_.name = near_->info().name + "+" + far_->info().name;
+    info_.degree = shared_->options.degree;
   }
   ~JoinedEngine() override {
-    look();
+    refresh();
     if (only_near_ && !far_->cause()) far_->report_lost(cause_->rank, cause_->detail);
     for (const auto& each : channels_) {
       if (const auto channel = each.lock()) channel->leave();
     }
-    // The others of this host look so often whether the far engine has ended. Before that, they are not to see this
+    // The others of this host check so often whether the far engine has ended. Before that, they are not to see this
     // rank leave, and take it for an end.
-    if (cause_ && cause_->kind == ErrorKind::peer_lost) std::this_thread::sleep_for(grace);
+    if (cause_ && cause_->kind == ErrorKind::peer_lost) std::this_thread::sleep_until(lost_since_ + grace);
     else if (cause_) wait_for_far_cause();
   }
 
@@ -120,7 +110,7 @@ class JoinedEngine final : public Engine {
   std::optional<Cause> cause() override;
   void close(Channel& channel, End end) noexcept override {
     if (channel.owner() != this) return;
-    look();
+    refresh();
     static_cast<JoinedChannel&>(channel).close(end);
   }
 
@@ -169,8 +159,8 @@ class JoinedEngine final : public Engine {
     far_->wait({}, Deadline::after(grace));
   } catch (const Error&) {  // it is here
   }
-  /// Looks for a cause, before this rank closes what it sends.
-  void look() noexcept try { static_cast<void>(cause()); } catch (const Error&) {  // in a forked child
+  /// Brings the cause up to date, before this rank closes what it sends.
+  void refresh() noexcept try { static_cast<void>(cause()); } catch (const Error&) {  // in a forked child
   }
   /// Throws PeerLost where one that forwards on these channels is lost.
   void expect_forwarders(std::span<Channel* const> received);
@@ -211,12 +201,13 @@ class JoinedEngine final : public Engine {
   /// Destroyed last: others are to see this rank leave this group while the relay still forwards in other groups.
   const std::shared_ptr<Shared> shared_;
   const std::shared_ptr<Engine> near_, far_;
-  const std::vector<int> near_ranks_;
+  const std::vector<int> near_ranks_, job_ranks_;
   EngineInfo info_;
   KeyDeriver keys_;
   std::mutex mutex_;  // guards what follows
   std::optional<Cause> cause_;
-  bool only_near_ = false;  ///< the far engine had not seen the death that is the cause
+  bool only_near_ = false;          ///< the far engine had not seen the death that is the cause
+  Clock::time_point lost_since_{};  ///< when this rank saw that death, in whatever group
   const std::shared_ptr<std::atomic<bool>> has_ended_ = std::make_shared<std::atomic<bool>>(false);
   std::vector<std::weak_ptr<JoinedChannel>> channels_;
 };
@@ -228,8 +219,9 @@ std::shared_ptr<Engine> JoinedEngine::subgroup(std::span<const int> ranks, std::
   return call([&] {
     check();
     const std::uint64_t key = keys_.subgroup(ranks, name);
-    std::vector<int> near_ranks, members;
+    std::vector<int> near_ranks, job_ranks, members;
     for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+      job_ranks.push_back(job_ranks_[static_cast<std::size_t>(ranks[rank])]);
       const int place = rank_in(near_ranks_, ranks[rank]);
       if (place < 0) continue;
       near_ranks.push_back(static_cast<int>(rank));
@@ -238,7 +230,8 @@ std::shared_ptr<Engine> JoinedEngine::subgroup(std::span<const int> ranks, std::
     // Groups of different ranks may have the same ranks here, and be made in any order.
     auto near = near_->subgroup(members, fmt::format("{:016x}", key));
     auto far = far_->subgroup(ranks, name);
-    return std::make_shared<JoinedEngine>(std::move(near), std::move(far), std::move(near_ranks), key, shared_);
+    return std::make_shared<JoinedEngine>(std::move(near), std::move(far), std::move(near_ranks), std::move(job_ranks),
+                                          key, shared_);
   });
 }
 
@@ -296,8 +289,8 @@ std::optional<Cause> JoinedEngine::cause() {
   if (cause_) return cause_;
   auto near = near_cause();
   auto far = far_->cause();
-  // An abort is told to both engines. The rest is seen on this host alone, or here first: others are to hear of it
-  // before they see this rank leave. A death the far engine mostly sees by itself, after what that rank sent before.
+  // An abort reaches both engines. The rest is seen on this host alone, or here first: others are to learn of it before
+  // they see this rank leave. A death the far engine mostly sees by itself, after what that rank sent before.
   only_near_ = near && !far && near->kind == ErrorKind::peer_lost;
   if (near && !far && near->kind == ErrorKind::corrupt_message) far_->abort(near->text());
   if (near && !far && near->kind == ErrorKind::invalid_argument && near->rank == info_.rank) {
@@ -306,7 +299,10 @@ std::optional<Cause> JoinedEngine::cause() {
   const bool is_abort = near && near->kind == ErrorKind::engine;
   const bool is_same = near && far && near->kind == far->kind && near->rank == far->rank;
   cause_ = far && !is_abort && !is_same ? std::move(far) : std::move(near);
-  if (cause_ && cause_->kind == ErrorKind::peer_lost && cause_->step < 0) cause_->step = near_step(cause_->rank);
+  if (cause_ && cause_->kind == ErrorKind::peer_lost) {
+    if (cause_->step < 0) cause_->step = near_step(cause_->rank);
+    lost_since_ = shared_->first_seen(job_ranks_[static_cast<std::size_t>(cause_->rank)]);
+  }
   *has_ended_ = cause_.has_value();
   return cause_;
 }
@@ -475,8 +471,9 @@ Woken JoinedEngine::wait_for_both(const WaitFor& conditions, Deadline deadline, 
 std::shared_ptr<Engine> make_engine(std::shared_ptr<Engine> near, std::shared_ptr<Engine> far, const Options& options) {
   const EngineInfo& all = far->info();
   const int host = all.host_of[static_cast<std::size_t>(all.rank)];
-  std::vector<int> near_ranks;
+  std::vector<int> near_ranks, job_ranks;
   for (int rank = 0; rank < all.size; ++rank) {
+    job_ranks.push_back(rank);
     if (all.host_of[static_cast<std::size_t>(rank)] == host) near_ranks.push_back(rank);
   }
   const EngineInfo& here = near->info();
@@ -493,7 +490,7 @@ std::shared_ptr<Engine> make_engine(std::shared_ptr<Engine> near, std::shared_pt
   auto shared = std::make_shared<Shared>();
   shared->options = options;
   shared->relay = std::make_shared<Relay>(changes, options);
-  return std::make_shared<JoinedEngine>(std::move(near), std::move(far), std::move(near_ranks),
+  return std::make_shared<JoinedEngine>(std::move(near), std::move(far), std::move(near_ranks), std::move(job_ranks),
                                         hash64(as_bytes(std::string_view("joined"))), std::move(shared));
 }
 

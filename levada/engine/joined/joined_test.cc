@@ -62,17 +62,41 @@ INSTANTIATE_TEST_SUITE_P(, JoinedConformance, testing::ValuesIn(conformance::all
 
 class JoinedDeath : public testing::TestWithParam<conformance::DeathTrial> {};
 
-TEST_P(JoinedDeath, Holds) {
+void expect_death_is_seen(const conformance::DeathTrial& trial, Duration heartbeat) {
   for (const int ranks_a_host : {1, 2, 3}) {
     const auto body = [&](const std::shared_ptr<Engine>& engine, Job& job) {
-      GetParam().test.run(engine, [&] { job.lose(engine->info().rank); });
+      trial.test.run(engine, [&] { job.lose(engine->info().rank); });
     };
-    EXPECT_EQ(run_ranks(GetParam().ranks, {.ranks_a_host = ranks_a_host}, body), "") << ranks_a_host << " a host";
+    EXPECT_EQ(run_ranks(trial.ranks, {.ranks_a_host = ranks_a_host, .heartbeat = heartbeat}, body), "")
+        << ranks_a_host << " a host";
   }
+}
+
+TEST_P(JoinedDeath, Holds) {
+  expect_death_is_seen(GetParam(), Hosts().heartbeat);
+}
+
+TEST_P(JoinedDeath, HoldsWithoutHeartbeat) {
+  expect_death_is_seen(GetParam(), Duration::max());
 }
 
 INSTANTIATE_TEST_SUITE_P(, JoinedDeath, testing::ValuesIn(conformance::all_death_trials()),
                          [](const auto& trial) { return conformance::name_of(trial.param); });
+
+TEST(Joined, ARankThatHasSeenADeathLeavesItsManyGroupsAtOnce) {
+  const auto body = [](const std::shared_ptr<Engine>& engine, Job& job) {
+    const std::vector<int> all{0, 1, 2, 3};
+    std::vector<std::shared_ptr<Engine>> groups;
+    for (int i = 0; i < 50; ++i) groups.push_back(engine->subgroup(all, "one of many"));
+    agree(*engine, {}, Deadline::after(std::chrono::seconds(20)), "test");
+    if (engine->info().rank == 3) return job.lose(3);
+    EXPECT_THROW(engine->wait({}, Deadline::after(std::chrono::seconds(20))), PeerLost);
+    const auto since = Clock::now();
+    groups.clear();
+    EXPECT_LT(Clock::now() - since, std::chrono::seconds(3)) << "not one after the other";
+  };
+  EXPECT_EQ(run_ranks(4, {}, body), "");
+}
 
 TEST(Joined, NobodyTakesTheLeavingOfARankThatHasSeenADeathForTheEndOfItsData) {
   for (int trial = 0; trial < 20; ++trial) {
@@ -181,6 +205,14 @@ TEST(Joined, AnAbortThatIsSeenOnOneHostReachesAnotherBeforeARankLeavesBecauseOfI
   EXPECT_EQ(run_ranks(3, {}, body), "");
 }
 
+TEST(Joined, ItsEnginesSayWhatDegreeTheyHave) {
+  const auto body = [](const std::shared_ptr<Engine>& engine, Job&) {
+    EXPECT_EQ(engine->info().degree, 2);
+    EXPECT_EQ(engine->subgroup(std::vector{engine->info().rank}, "alone")->info().degree, 2);
+  };
+  EXPECT_EQ(run_ranks(4, {.ranks_a_host = 1, .options = {.degree = 2}}, body), "");
+}
+
 TEST(Joined, CopiesNothingThatItForwards) {
   constexpr std::size_t bytes = 1 << 20;
   std::atomic<std::uint64_t> copied = 0;
@@ -263,17 +295,17 @@ std::string leave_early(const Options& options) {
   return run_ranks(4, {.options = options}, body);
 }
 
-const auto three_refusals = testing::MatchesRegex(
-    "(.*rank 2 aborted: it has left, and after .* still forwards what rank 0 sends to rank 3; raise "
-    "leave_timeout\n){3}");
-
 TEST(Joined, ARankThatLeavesEndsTheGroupsOfWhatItForwardsAfterItsTimeout) {
-  EXPECT_THAT(leave_early({.leave_timeout = std::chrono::milliseconds(200)}), three_refusals);
+  EXPECT_THAT(leave_early({.leave_timeout = std::chrono::milliseconds(200)}),
+              testing::MatchesRegex("(.*rank 2 aborted: it has left, and after .* still forwards what rank 0 sends to "
+                                    "rank 3; raise leave_timeout\n){3}"));
 }
 
 TEST(Joined, ARankThatIsInterruptedWhileItLeavesEndsTheGroupsOfWhatItForwards) {
   std::atomic<int> calls = 0;
-  EXPECT_THAT(leave_early({.is_interrupted = [&] { return ++calls == 3; }}), three_refusals);
+  EXPECT_THAT(leave_early({.is_interrupted = [&] { return ++calls == 3; }}),
+              testing::MatchesRegex("(.*rank 2 aborted: it was interrupted while it was leaving and still forwarded "
+                                    "what rank 0 sends to rank 3\n){3}"));
   EXPECT_EQ(calls, 3);
 }
 

@@ -110,9 +110,11 @@ std::string Forward::explain(Duration waited) const try {
   return error.what();
 }
 
-void Forward::abort_late(Duration waited) noexcept {
-  abort(fmt::format("it has left, and after {} still forwards what rank {} sends to rank {}; raise leave_timeout",
-                    format_duration(waited), from_, fmt::join(to_, ", ")));
+void Forward::abort_leaving(Duration waited, bool is_interrupted) noexcept {
+  const auto forwards = fmt::format("what rank {} sends to rank {}", from_, fmt::join(to_, ", "));
+  abort(is_interrupted ? fmt::format("it was interrupted while it was leaving and still forwarded {}", forwards)
+                       : fmt::format("it has left, and after {} still forwards {}; raise leave_timeout",
+                                     format_duration(waited), forwards));
 }
 
 void Forward::abort(std::string_view reason) noexcept {
@@ -169,8 +171,10 @@ Relay::~Relay() {
   {
     std::unique_lock lock(mutex_);
     const auto begin = Clock::now();
-    if (!wait_for_ends(lock)) {
-      for (const auto& forward : forwards_) forward->abort_late(Clock::now() - begin);
+    if (const Waited waited = wait_for_ends(lock); waited != Waited::for_all) {
+      for (const auto& forward : forwards_) {
+        forward->abort_leaving(Clock::now() - begin, waited == Waited::until_interrupted);
+      }
     }
     stopping_ = true;
   }
@@ -178,13 +182,13 @@ Relay::~Relay() {
   thread_->join();
 }
 
-bool Relay::wait_for_ends(std::unique_lock<std::mutex>& lock) {
+Relay::Waited Relay::wait_for_ends(std::unique_lock<std::mutex>& lock) {
   const auto begin = Clock::now();
   const Deadline deadline = Deadline::after(options_.leave_timeout);
   Reminder reminder(options_.remind_after);
   bool has_asked = false;  // the sender, which answers later, what it does
   while (!forwards_.empty()) {
-    if (deadline.expired()) return false;
+    if (deadline.expired()) return Waited::too_long;
     if (reminder.next(deadline).expired()) {
       auto text = forwards_.front()->explain(Clock::now() - begin);
       if (std::exchange(has_asked, !has_asked)) reminder.write_if_due([&] { return text; });
@@ -192,10 +196,10 @@ bool Relay::wait_for_ends(std::unique_lock<std::mutex>& lock) {
     lock.unlock();
     const bool is_interrupted = options_.is_interrupted && options_.is_interrupted();
     lock.lock();
-    if (is_interrupted) return forwards_.empty();
+    if (is_interrupted && !forwards_.empty()) return Waited::until_interrupted;
     changed_.wait_for(lock, std::min(deadline.remaining(), WaitFor::poll_interval), [&] { return forwards_.empty(); });
   }
-  return true;
+  return Waited::for_all;
 }
 
 void Relay::wake() {

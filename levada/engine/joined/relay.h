@@ -72,8 +72,8 @@ class Forward {
   Engine& near() { return *near_.engine; }
   /// What a rank that leaves waits for, and for how long it has.
   std::string explain(Duration waited) const;
-  /// Ends the groups for all their members, since a rank that leaves has waited too long.
-  void abort_late(Duration waited) noexcept;
+  /// Ends the groups for all their members, since a rank that leaves has waited too long, or was interrupted.
+  void abort_leaving(Duration waited, bool is_interrupted) noexcept;
 
  private:
   void abort(std::string_view reason) noexcept;
@@ -153,8 +153,9 @@ class Relay {
   Unfinished advance_all();
   /// Waits until one that is blocked may advance, or the far engine has changed since `seen`.
   void wait_near(const Unfinished& unfinished, std::uint64_t seen);
-  /// Returns whether all channels have ended. `lock` holds the mutex.
-  bool wait_for_ends(std::unique_lock<std::mutex>& lock);
+  enum class Waited : std::uint8_t { for_all, too_long, until_interrupted };
+  /// Waits until all channels have ended. `lock` holds the mutex.
+  Waited wait_for_ends(std::unique_lock<std::mutex>& lock);
 
   const std::shared_ptr<FarChanges> changes_;
   const Options options_;

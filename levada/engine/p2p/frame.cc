@@ -12,7 +12,7 @@
 namespace levada::p2p {
 namespace {
 
-constexpr std::uint32_t mark = 0x4c56'0003;  // format 3
+constexpr std::uint32_t mark = 0x4c56'0004;  // format 4
 constexpr std::uint32_t more = 0x0000'8000;  // beside the mark: another entry follows
 
 // The tail of a notice that a channel has been opened.
@@ -21,6 +21,10 @@ struct OpenedTail {
   std::int32_t window;
   std::uint32_t reserved;
 };
+
+bool is_close(Notice::Kind kind) {
+  return kind == Notice::Kind::sender_closed || kind == Notice::Kind::receiver_closed;
+}
 
 void expect(bool holds, std::string_view what) {
   if (!holds) throw CorruptMessage(0, fmt::format("a frame's header is corrupt: {}", what));
@@ -77,7 +81,7 @@ std::pair<Entry, std::size_t> decode_one(ByteView bytes, bool is_last, int size)
 Entry entry_of(const Notice& notice) {
   Entry entry{.kind = Entry::Kind::notice,
               .key = notice.key,
-              .count = notice.count,
+              .count = is_close(notice.kind) ? notice.group : notice.count,
               .rank = static_cast<std::int32_t>(notice.kind)};
   if (notice.kind == Notice::Kind::opened) {
     const auto tail = std::make_shared<const OpenedTail>(OpenedTail{notice.group, notice.window, 0});
@@ -121,7 +125,8 @@ Lease encode(std::span<const Entry> entries) {
 }
 
 Notice notice_of(const Entry& entry) {
-  Notice notice{.kind = static_cast<Notice::Kind>(entry.rank), .key = entry.key, .count = entry.count};
+  Notice notice{.kind = static_cast<Notice::Kind>(entry.rank), .key = entry.key};
+  (is_close(notice.kind) ? notice.group : notice.count) = entry.count;
   if (notice.kind == Notice::Kind::opened) {
     OpenedTail tail{};
     std::memcpy(&tail, entry.tail.data(), sizeof tail);  // not payload: fields

@@ -16,7 +16,7 @@ namespace levada::p2p {
 struct Entry {
   enum class Kind : std::uint8_t {
     message = 1,  ///< `count` bytes for the channel `key`: the tail, or the body where the tail is empty
-    notice,       ///< Notice::kind is `rank`
+    notice,       ///< Notice::kind is `rank`; `count` is Notice::count, or Notice::group of a channel that is closed
     aborted,      ///< rank `rank` of the transport has ended the group `key`, of kind `count`; the tail is the detail
     lost,         ///< the transport's rank `rank` has ended; the tail is how that was seen
     ask_status,   ///< its sender asks for this rank's status in the group `key`

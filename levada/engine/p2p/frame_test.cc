@@ -30,8 +30,11 @@ TEST(P2pFrame, ComesBackAsItWas) {
 
 TEST(P2pFrame, CarriesEveryNotice) {
   for (int kind = 1; kind <= static_cast<int>(Notice::Kind::departed); ++kind) {
-    Notice notice{.kind = static_cast<Notice::Kind>(kind), .key = 5, .count = 6};
+    Notice notice{.kind = static_cast<Notice::Kind>(kind), .key = 5};
+    const bool is_close = notice.kind == Notice::Kind::sender_closed || notice.kind == Notice::Kind::receiver_closed;
     if (notice.kind == Notice::Kind::opened) notice.group = 7, notice.window = 8;
+    else if (is_close) notice.group = 7;
+    else notice.count = 6;
     const Entry entry = entry_of(notice);
     const Lease encoded = encode({&entry, 1});
     EXPECT_EQ(notice_of(decode(encoded.bytes, 2).front()), notice) << kind;

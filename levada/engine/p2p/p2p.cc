@@ -62,7 +62,7 @@ constexpr std::uint64_t landed = 1;
 class P2pEndpoint final : public Endpoint, public Receiver {
  public:
   P2pEndpoint(std::shared_ptr<Transport> transport, std::shared_ptr<EventCount> changed, const Options& options)
-      : Endpoint({transport->name(), transport->rank(), transport->host_of()}, changed,
+      : Endpoint({transport->name(), transport->rank(), transport->host_of(), options.degree}, changed,
                  pool_of(transport->name(), options.memory_bytes, changed, options), traits_of(*transport, options)),
         transport_(std::move(transport)),
         arrivals_(pool_of(identity_.name, 0, changed_, options)),
@@ -78,6 +78,7 @@ class P2pEndpoint final : public Endpoint, public Receiver {
   void post(Group& group, const Status& status) override;
   Status status(Group& group, int rank) override;
   std::span<std::byte> make_private(ChannelState& channel, Lease& lease) override;
+  std::uint64_t trim() override { return Endpoint::trim() + arrivals_->trim(); }
 
   // Receiver
   Block room_for_body(int from, ByteView header) override;
@@ -139,7 +140,9 @@ class P2pEndpoint final : public Endpoint, public Receiver {
   void end_with_corrupt(int from, const Error& error);
 
   const std::shared_ptr<Transport> transport_;
-  const std::shared_ptr<BlockPool> arrivals_;  ///< for what others send, which windows bound
+  /// For what others send, which windows bound: it has to be received also where this rank's own blocks take all memory
+  /// that they may.
+  const std::shared_ptr<BlockPool> arrivals_;
   const std::shared_ptr<const ForkToken> fork_token_ = std::make_shared<ForkToken>();  ///< for leases that outlive this
   Outbox outbox_;
   const std::size_t max_inline_bytes_;
@@ -424,7 +427,7 @@ Status P2pEndpoint::status(Group& group, int rank) {
 
 std::shared_ptr<Engine> make_engine(std::shared_ptr<Transport> transport, const Options& options) {
   const auto endpoint = std::make_shared<P2pEndpoint>(std::move(transport), std::make_shared<EventCount>(), options);
-  auto engine = levada::make_engine(endpoint, "wire");
+  auto engine = levada::make_engine(endpoint, "p2p");
   endpoint->start();
   return engine;
 }

@@ -12,11 +12,14 @@
 namespace levada::p2p {
 
 struct Options {
-  std::size_t memory_bytes = 0;  ///< what the blocks of this rank may take together; 0: what the machine allows
+  /// What the blocks that this rank allocates may take together; 0: what the machine allows. Messages that it receives
+  /// lie in other memory: what the windows of its channels and the leases that it keeps make of it.
+  std::size_t memory_bytes = 0;
   /// How often a rank that waits asks what the others do, and looks again at what wakes nobody. 0: every 100 ms, and
   /// 10 ms more for each rank.
   Duration heartbeat = Duration::zero();
   std::function<MemoryLimits()> limits = [] { return memory_limits(); };
+  int degree = default_degree;  ///< EngineInfo::degree
 };
 
 /// This rank's engine over all ranks of the transport, each of which makes its own. Starts the transport.

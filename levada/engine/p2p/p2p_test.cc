@@ -3,10 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <cstring>
 #include <future>
 #include <limits>
-#include <random>
 #include <string>
 #include <thread>
 #include <vector>
@@ -17,6 +15,7 @@
 #include "levada/engine/inproc/inproc.h"
 #include "levada/engine/p2p/frame.h"
 #include "levada/engine/p2p/in_process_transport_testing.h"
+#include "levada/engine/p2p/still_transport_testing.h"
 #include "levada/engine/ranks.h"
 
 namespace levada::p2p {
@@ -37,11 +36,19 @@ INSTANTIATE_TEST_SUITE_P(, P2pConformance, testing::ValuesIn(conformance::all_tr
 
 class P2pDeath : public testing::TestWithParam<conformance::DeathTrial> {};
 
-TEST_P(P2pDeath, Holds) {
+void expect_death_is_seen(const conformance::DeathTrial& trial, const Options& options) {
   const auto body = [&](const std::shared_ptr<Engine>& engine, test::LoopbackNetwork& network) {
-    GetParam().test.run(engine, [&] { network.lose(engine->info().rank); });
+    trial.test.run(engine, [&] { network.lose(engine->info().rank); });
   };
-  EXPECT_EQ(test::run_ranks(GetParam().ranks, body), "");
+  EXPECT_EQ(test::run_ranks(trial.ranks, body, options), "");
+}
+
+TEST_P(P2pDeath, Holds) {
+  expect_death_is_seen(GetParam(), {});
+}
+
+TEST_P(P2pDeath, HoldsWithoutHeartbeat) {
+  expect_death_is_seen(GetParam(), {.heartbeat = Duration::max()});
 }
 
 INSTANTIATE_TEST_SUITE_P(, P2pDeath, testing::ValuesIn(conformance::all_death_trials()),
@@ -82,7 +89,7 @@ TEST(P2pLoss, DoesNothingToARankThatHasLeft) {
   EXPECT_EQ(conformance::lost_rank([&] { engines[0]->wait({}, Deadline::after(std::chrono::milliseconds(20))); }), -1);
 }
 
-TEST(P2pLoss, IsToldToThoseWhoCannotSeeIt) {
+TEST(P2pLoss, ReachesThoseWhoCannotSeeIt) {
   test::LoopbackNetwork network(3);
   const auto engines = test::make_engines(network);
   network.send(1, {.from = 2});
@@ -138,7 +145,7 @@ class PeerThatIsOut {
   /// Returns when rank 0 has seen it.
   void send_once_more() {
     const std::vector<int> to{0};
-    const std::uint64_t key = KeyDeriver(root_group("wire", 0, 3).key()).channel(1, to);
+    const std::uint64_t key = KeyDeriver(root_group("p2p", 0, 3).key()).channel(1, to);
     const Entry entry{.key = key, .count = 1, .tail = as_bytes("x")};
     const Lease header = encode({&entry, 1});
     network_.send(0, {.from = 1, .frame = Frame{.header = header, .body = {}}});
@@ -205,73 +212,6 @@ TEST(P2pAbort, IsPassedOnOnceByEachRank) {
   for (const Deadline deadline = test::limit(); !has_all(0) && !deadline.expired();) std::this_thread::yield();
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
   for (int rank = 0; rank < 4; ++rank) EXPECT_TRUE(has_all(rank)) << network.num_packets(rank);
-}
-
-/// What a rank of two sees whose peer sends it more than it has memory for, and what the peer sees.
-void expect_no_memory(std::size_t bytes) {
-  test::LoopbackNetwork network(2, {.has_threads = false});
-  const auto make = [&](int rank, const Options& options) {
-    return make_engine(std::make_shared<test::LoopbackTransport>(network, rank, std::vector{0, 1}), options);
-  };
-  const auto sender = make(0, {});
-  const auto short_of_memory = make(1, {.limits = [] { return MemoryLimits{.total = 1 << 30, .available = 0}; }});
-  const auto sending = sender->open(0, {1}, 2), receiving = short_of_memory->open(0, {1}, 2);
-  for (int i = 0; i < 2; ++i) test::send(*sender, *sending, bytes, std::byte{1});
-  for (const auto& engine : {short_of_memory, sender}) {
-    EXPECT_THROW(engine->wait({}, test::limit()), EngineError);
-    const Cause cause = engine->cause().value();
-    EXPECT_EQ(cause.kind, ErrorKind::engine);
-    EXPECT_EQ(cause.rank, 1);
-    EXPECT_NE(cause.text().find("rank 1 aborted: it has no memory left for a message of"), std::string::npos)
-        << cause.text();
-  }
-}
-
-TEST(P2pMemory, ThatIsShortForAMessageIsTheFaultOfNoPeer) {
-  expect_no_memory(100);
-}
-
-TEST(P2pMemory, ThatIsShortForABodyIsTheFaultOfNoPeer) {
-  expect_no_memory(1'000'000);
-}
-
-/// A transport that moves nothing: a test calls the receiver in its place.
-class StillTransport final : public Transport {
- public:
-  int rank() const override { return 0; }
-  const std::vector<int>& host_of() const override { return host_of_; }
-  std::string name() const override { return "still"; }
-  std::size_t max_header_bytes() const override { return std::size_t{64} << 10; }
-  void start(std::shared_ptr<Receiver> receiver) override { receiver_ = receiver.get(); }
-  void send(std::span<const int> /*peers*/, const Frame& /*frame*/) override {}
-  void schedule_flush(Clock::time_point /*at*/) override {}
-  Receiver& receiver() { return *receiver_; }
-
- private:
-  const std::vector<int> host_of_{0, 1};
-  Receiver* receiver_ = nullptr;
-};
-
-/// A thread that sleeps until something wakes it throws `E` once room has been asked for this header.
-template <typename E>
-void expect_room_wakes(ByteView header) {
-  const auto transport = std::make_shared<StillTransport>();
-  const auto engine = make_engine(transport, {.heartbeat = Duration::max(),
-                                              .limits = [] { return MemoryLimits{.total = 1 << 30, .available = 0}; }});
-  auto waiting = std::async(std::launch::async, [&] { engine->wait({}, test::limit()); });
-  std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  EXPECT_FALSE(transport->receiver().room_for_body(1, header));
-  EXPECT_EQ(waiting.wait_for(std::chrono::seconds(5)), std::future_status::ready);
-  EXPECT_THROW(waiting.get(), E);
-}
-
-TEST(P2pMemory, ThatIsShortForABodyWakesWhoeverWaits) {
-  const Entry entry{.key = 1, .count = 1'000'000};
-  expect_room_wakes<EngineError>(encode({&entry, 1}).bytes);
-}
-
-TEST(P2pHeaders, ThatAreMalformedWakeWhoeverWaits) {
-  expect_room_wakes<CorruptMessage>(as_bytes("no header of a frame, but as long as one"));
 }
 
 TEST(P2pMessages, KeepASendersBlockUntilTheyHaveGone) {
@@ -420,6 +360,13 @@ TEST(P2pJoining, WakesAThreadThatWaitsOnAnotherEngine) {
   engines[1]->on_change({});
 }
 
+TEST(P2pEngine, SaysWhatDegreeItHas) {
+  test::LoopbackNetwork network(1);
+  const auto engine = test::make_engines(network, {.degree = 3}).front();
+  EXPECT_EQ(engine->info().degree, 3);
+  EXPECT_EQ(engine->subgroup(std::vector{0}, "alone")->info().degree, 3);
+}
+
 TEST(P2pTransport, MayMoveNothingUnlessARankWaits) {
   test::LoopbackNetwork network(3, {.has_threads = false});
   const auto engines = test::make_engines(network);
@@ -444,6 +391,22 @@ TEST(P2pWindows, ThatDifferAreSeenByAllHoweverLateTheChannelIsOpened) {
     std::this_thread::yield();
   const auto other = engines[1]->open(0, {1, 2}, 3);
   for (const auto& engine : engines) EXPECT_THROW(engine->wait({}, test::limit()), InvalidArgument);
+}
+
+TEST(P2pWindows, ThatAPeerExceedsEndTheGroup) {
+  const auto transport = std::make_shared<test::StillTransport>();
+  const auto engine = make_engine(transport);
+  const auto receiving = engine->open(1, {0}, 2);
+  const Group group = root_group("p2p", 0, 2);
+  const std::uint64_t key = KeyDeriver(group.key()).channel(1, receiving->to());
+  transport->deliver(entry_of(Notice{.kind = Notice::Kind::opened, .key = key, .group = group.key(), .window = 2}));
+  const Entry message{.key = key, .count = 1, .tail = as_bytes("x")};
+  for (int i = 0; i < 2; ++i) transport->deliver(message);
+  EXPECT_FALSE(engine->cause());
+  transport->deliver(message);
+  const Cause cause = engine->cause().value();
+  EXPECT_EQ(cause.kind, ErrorKind::corrupt_message);
+  EXPECT_EQ(cause.text(), "rank 1 sent a malformed message: more messages than the window of 2 that it announced");
 }
 
 }  // namespace

@@ -43,6 +43,13 @@ TEST_P(ShmDeath, HoldsBetweenProcesses) {
   EXPECT_EQ(test::run_forked(trial.ranks, body, {.memory_bytes = std::size_t{1} << 30}, trial.ranks - 1), "");
 }
 
+TEST_P(ShmDeath, HoldsWithoutHeartbeat) {
+  const conformance::DeathTrial& trial = GetParam();
+  const auto body = [&](const auto& engine) { trial.test.run(engine, [] { ::raise(SIGKILL); }); };
+  const EndpointOptions options{.heartbeat = Duration::max(), .watch_interval = Duration::max()};
+  EXPECT_EQ(test::run_forked_with(options, trial.ranks, 256 << 20, body, trial.ranks - 1), "");
+}
+
 INSTANTIATE_TEST_SUITE_P(, ShmDeath, testing::ValuesIn(conformance::all_death_trials()),
                          [](const auto& trial) { return conformance::name_of(trial.param); });
 

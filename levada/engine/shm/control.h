@@ -26,7 +26,7 @@ struct Descriptor {
   enum class Kind : std::uint32_t { message = 0, opened, sender_closed, receiver_closed, staying, left };
 
   std::uint64_t key = 0;
-  std::uint64_t offset = 0;  ///< in the sender's data; opened: the channel's group
+  std::uint64_t offset = 0;  ///< in the sender's data; of notices of a channel: its group
   std::uint64_t bytes = 0;
   std::uint32_t slot = 0;  ///< opened: the channel's window
   std::uint32_t generation : 28 = 0;

@@ -65,7 +65,7 @@ ShmEndpoint::ShmEndpoint(HostMemory memory, EndpointOptions options)
       kept_(static_cast<std::size_t>(size())),
       peers_(static_cast<std::size_t>(size())) {
   page().process = ::getpid();
-  watcher_ = std::make_unique<Watcher>(memory_.control, rank(), size());
+  watcher_ = std::make_unique<Watcher>(memory_.control, rank(), size(), options.watch_interval);
   views_ = std::make_unique<PrivateViews>(memory_.files);
 }
 
@@ -181,9 +181,12 @@ void ShmEndpoint::accept(int from, const Descriptor& descriptor) {
                                  .key = descriptor.key,
                                  .group = descriptor.offset,
                                  .window = static_cast<std::int32_t>(descriptor.slot)});
-    case Kind::sender_closed: return table_.apply(from, {.kind = Notice::Kind::sender_closed, .key = descriptor.key});
+    case Kind::sender_closed:
+      return table_.apply(from,
+                          {.kind = Notice::Kind::sender_closed, .key = descriptor.key, .group = descriptor.offset});
     case Kind::receiver_closed:
-      return table_.apply(from, {.kind = Notice::Kind::receiver_closed, .key = descriptor.key});
+      return table_.apply(from,
+                          {.kind = Notice::Kind::receiver_closed, .key = descriptor.key, .group = descriptor.offset});
     case Kind::staying: return table_.apply(from, {.kind = Notice::Kind::staying, .key = descriptor.key});
     case Kind::left: return table_.apply(from, {.kind = Notice::Kind::left, .key = descriptor.key});
   }
@@ -204,11 +207,11 @@ void ShmEndpoint::carry(const AddressedNotice& addressed) {
   const auto& [to, notice] = addressed;
   Descriptor descriptor;
   descriptor.key = notice.key;
+  descriptor.offset = notice.group;
   WakeMask mask = wake_all;
   switch (notice.kind) {
     case Kind::opened:
       descriptor.kind = Descriptor::Kind::opened;
-      descriptor.offset = notice.group;
       descriptor.slot = static_cast<std::uint32_t>(notice.window);
       return push_or_keep(to, descriptor);  // the message that follows rings
     case Kind::sender_closed:

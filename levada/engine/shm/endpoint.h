@@ -34,7 +34,8 @@ struct HostMemory {
 
 struct EndpointOptions {
   std::function<MemoryLimits()> limits = [] { return memory_limits(); };
-  Duration heartbeat = std::chrono::milliseconds(200);  ///< how often a sleeping thread looks for what wakes nobody
+  Duration heartbeat = std::chrono::milliseconds(200);       ///< how often a sleeping thread checks what wakes nobody
+  Duration watch_interval = std::chrono::milliseconds(500);  ///< how often the watcher does
 };
 
 class ShmEndpoint final : public levada::Endpoint {

@@ -32,6 +32,28 @@ namespace {
   ::_exit(status);
 }
 
+/// A sentence for each rank that has not ended as it should; `killed` by SIGKILL.
+std::string failures_of(ForkedRanks& ranks, int killed) {
+  std::string failures;
+  int rank = 0;
+  for (const Ending& ending : ranks.wait()) {
+    const bool as_expected = rank == killed ? ending.signal == SIGKILL && ending.error.empty() : ending.well;
+    if (!as_expected) failures += fmt::format("rank {} (signal {}): {}\n", rank, ending.signal, ending.error);
+    ++rank;
+  }
+  return failures;
+}
+
+void wait_until_all_live(const Control& control) {
+  for (int rank = 0; rank < control.size(); ++rank) {
+    const RankPage& page = control.page(rank);
+    for (const Deadline deadline = soon(); page.alive == 0 && page.left == 0;) {
+      if (deadline.expired()) throw Timeout("a rank does not start");
+      std::this_thread::yield();
+    }
+  }
+}
+
 }  // namespace
 
 ForkedRanks::ForkedRanks(int size, const std::function<void(int rank)>& body) {
@@ -94,14 +116,20 @@ std::string run_forked(int size, const std::function<void(std::shared_ptr<Engine
     body(join(rank, size, std::move(mine), options));
   });
   links.clear();
-  std::string failures;
-  int rank = 0;
-  for (const Ending& ending : ranks.wait()) {
-    const bool as_expected = rank == killed ? ending.signal == SIGKILL && ending.error.empty() : ending.well;
-    if (!as_expected) failures += fmt::format("rank {} (signal {}): {}\n", rank, ending.signal, ending.error);
-    ++rank;
-  }
-  return failures;
+  return failures_of(ranks, killed);
+}
+
+std::string run_forked_with(const EndpointOptions& options, int size, std::size_t memory_bytes,
+                            const std::function<void(std::shared_ptr<Engine>)>& body, int killed) {
+  const auto memories = share_in_process(size, memory_bytes);
+  ForkedRanks ranks(size, [&](int rank) {
+    const HostMemory& memory = memories[static_cast<std::size_t>(rank)];
+    auto endpoint = std::make_shared<ShmEndpoint>(memory, options);
+    wait_until_all_live(Control(memory.control->data(), size));
+    endpoint->watch();
+    body(make_engine(std::move(endpoint)));
+  });
+  return failures_of(ranks, killed);
 }
 
 std::vector<HostMemory> share_in_process(int size, std::size_t memory_bytes) {

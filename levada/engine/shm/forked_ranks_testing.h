@@ -56,6 +56,9 @@ class ForkedRanks {
 /// did. `killed`: a rank that ends by SIGKILL; any other end of it is a failure.
 std::string run_forked(int size, const std::function<void(std::shared_ptr<Engine>)>& body, const Options& options = {},
                        int killed = -1);
+/// The same with ranks that inherit their memory, so that they can have options that join() does not take.
+std::string run_forked_with(const EndpointOptions& options, int size, std::size_t memory_bytes,
+                            const std::function<void(std::shared_ptr<Engine>)>& body, int killed = -1);
 /// Memory that ranks in one process have in common.
 std::vector<HostMemory> share_in_process(int size, std::size_t memory_bytes);
 /// The same with ranks as threads of this process that share one mapping, so that a sanitizer sees which thread writes

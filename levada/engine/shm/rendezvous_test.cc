@@ -272,7 +272,7 @@ TEST(Rendezvous, SaysNowAndThenWhomItWaitsFor) {
   }
 }
 
-TEST(Rendezvous, ReportsWhatRankZeroCannotHear) {
+TEST(Rendezvous, ReportsWhatRankZeroDoesNotLearn) {
   std::string said;
   Options impatient = hasty;
   impatient.report = [&](const std::string& sentence) { said += sentence; };

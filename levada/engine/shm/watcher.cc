@@ -15,8 +15,6 @@
 namespace levada::shm {
 namespace {
 
-constexpr Duration recheck_interval = std::chrono::milliseconds(500);
-
 /// Puts one word on the calling thread's list of robust futexes; the C library's own list comes back afterwards.
 class RobustWord {
  public:
@@ -48,8 +46,8 @@ class RobustWord {
 
 }  // namespace
 
-Watcher::Watcher(std::shared_ptr<const Mapping> control, int rank, int size)
-    : mapping_(std::move(control)), control_(mapping_->data(), size), rank_(rank), watched_(rank) {
+Watcher::Watcher(std::shared_ptr<const Mapping> control, int rank, int size, Duration interval)
+    : mapping_(std::move(control)), control_(mapping_->data(), size), rank_(rank), interval_(interval), watched_(rank) {
   {
     const SignalsBlocked blocked;
     thread_ = start_thread("the shm engine", [this] { run(); });
@@ -112,7 +110,7 @@ void Watcher::watch_others() {
     }
     // The kernel wakes sleepers only of a word that says there are some.
     if ((word & FUTEX_WAITERS) == 0 && !alive.compare_exchange_strong(word, word | FUTEX_WAITERS)) continue;
-    if (!stop_) futex_wait(alive, word | FUTEX_WAITERS, recheck_interval);
+    if (!stop_) futex_wait(alive, word | FUTEX_WAITERS, interval_);
   }
 }
 
@@ -131,6 +129,8 @@ void Watcher::run() noexcept {
       changed_.wait(lock, [&] { return phase_ != Phase::alive; });
     }
     watch_others();
+    // The kernel wakes one sleeper of a dead rank: where that was this thread, another watcher has to look.
+    futex_wake(control_.page(watched_).alive);
     alive.store(0, std::memory_order_seq_cst);
   }
   futex_wake(alive);

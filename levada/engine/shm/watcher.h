@@ -12,13 +12,14 @@
 
 namespace levada::shm {
 
-/// A thread that stands for this rank and watches the next one. Its id lies in the rank's `alive` word and on its list
-/// of robust futexes: when the process ends, however it ends, the kernel marks the word and wakes its sleepers,
+/// A thread whose life is this rank's, and which watches the next one. Its id is in the rank's `alive` word and on its
+/// list of robust futexes: when the process ends, however it ends, the kernel marks the word and wakes its sleepers,
 /// before it begins to take the process's memory apart. The next living rank's word is what this thread sleeps on.
 class Watcher {
  public:
-  /// Returns once this rank counts as alive. Throws EngineError.
-  Watcher(std::shared_ptr<const Mapping> control, int rank, int size);
+  /// Returns once this rank counts as alive. Checks the next rank every `interval`, though nothing has woken it. Throws
+  /// EngineError.
+  Watcher(std::shared_ptr<const Mapping> control, int rank, int size, Duration interval);
   /// Ends the thread and takes this rank's word back: its end is no death any more.
   ~Watcher();
   Watcher(const Watcher&) = delete;
@@ -38,6 +39,7 @@ class Watcher {
   std::shared_ptr<const Mapping> mapping_;
   Control control_;
   int rank_;
+  const Duration interval_;
   std::mutex mutex_;
   std::condition_variable changed_;
   Phase phase_ = Phase::starting;

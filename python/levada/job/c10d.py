@@ -409,7 +409,9 @@ def _own_group(store: Any, rank: int, size: int, devices: list[Any], timeout: fl
             ) from error
 
 
-def join_over(group: Any, name: str, host_of: list[int], timeout: float) -> tuple[Membership, ProcessGroupTransport]:
+def join_over(
+    group: Any, name: str, host_of: list[int], timeout: float, degree: int
+) -> tuple[Membership, ProcessGroupTransport]:
     """The Membership of a process group's ranks over it. Collective over them."""
     transport = ProcessGroupTransport(group, name, timeout, host_of)
-    return _levada.join_over(transport, "c10d", transport.rank, host_of, _MAX_HEADER_BYTES), transport
+    return _levada.join_over(transport, "c10d", transport.rank, host_of, _MAX_HEADER_BYTES, degree), transport

@@ -146,21 +146,21 @@ def _start(group: Any, options: Options) -> Membership:
     if engine == "shm" and len(hosts) > 1:
         raise Unsupported(f"the group's ranks are on {len(hosts)} hosts, which the engine shm cannot join; use shm+c10d")
     if engine == "c10d":
-        joined = _join_far(group, name, host_of, timeout)
+        joined = _join_far(group, name, host_of, timeout, degree)
     else:
         host = host_of[group.rank()]
         here = [rank for rank, other in enumerate(host_of) if other == host]
         joined = _levada.meet(here.index(group.rank()), len(here), f"{name}-{host}", timeout)
     if engine == "shm+c10d":
-        joined = _levada.join_hosts(joined, _join_far(group, name, host_of, timeout), degree, leave_timeout)
+        joined = _levada.join_hosts(joined, _join_far(group, name, host_of, timeout, degree), degree, leave_timeout)
     _levada.log_engine(joined)
     return joined
 
 
-def _join_far(group: Any, name: str, host_of: list[int], timeout: float) -> Membership:
+def _join_far(group: Any, name: str, host_of: list[int], timeout: float, degree: int) -> Membership:
     c10d = importlib.import_module("levada.job.c10d")
     _transports[:] = [transport for transport in _transports if transport.is_alive()]
     joined: Membership
-    joined, transport = c10d.join_over(group, name, host_of, timeout)
+    joined, transport = c10d.join_over(group, name, host_of, timeout, degree)
     _transports.append(transport)
     return joined

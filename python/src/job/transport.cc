@@ -167,12 +167,13 @@ class PythonTransport final : public p2p::Transport {
 };
 
 Membership join_over(nb::object transport, std::string name, int rank, std::vector<int> host_of,
-                     std::size_t max_header_bytes) {
+                     std::size_t max_header_bytes, int degree) {
   constexpr std::size_t min_header_bytes = 4096;
   if (rank < 0 || rank >= static_cast<int>(host_of.size())) throw InvalidArgument("a transport's rank has no host");
   if (max_header_bytes < min_header_bytes) throw InvalidArgument("max_header_bytes must be at least 4096");
   return Membership(p2p::make_engine(std::make_shared<PythonTransport>(std::move(transport), std::move(name), rank,
-                                                                       std::move(host_of), max_header_bytes)));
+                                                                       std::move(host_of), max_header_bytes),
+                                     {.degree = degree}));
 }
 
 }  // namespace
@@ -192,12 +193,14 @@ void bind_transport(nb::module_& module) {
       .def("is_closed", &Link::is_closed, nb::arg("peer"),
            "Returns whether a peer's last frame has arrived, or it is lost.")
       .def("all_closed", &Link::all_closed, "Returns whether nothing is left to receive.");
-  module.def("join_over", &join_over, nb::arg("transport"), nb::arg("name"), nb::arg("rank"), nb::arg("host_of"),
-             nb::arg("max_header_bytes"),
-             nb::sig("def join_over(transport: typing.Any, name: str, rank: int, "
-                     "host_of: collections.abc.Sequence[int], max_header_bytes: int) -> Membership"),
-             "Joins the ranks of a transport: an object with start(link), from_numpy(array), send(tensors, peer, tag), "
-             "settle(sent), close(peer) and schedule_flush(at), as ProcessGroupTransport describes them.");
+  module.def(
+      "join_over", &join_over, nb::arg("transport"), nb::arg("name"), nb::arg("rank"), nb::arg("host_of"),
+      nb::arg("max_header_bytes"), nb::arg("degree") = default_degree,
+      nb::sig("def join_over(transport: typing.Any, name: str, rank: int, "
+              "host_of: collections.abc.Sequence[int], max_header_bytes: int, degree: int = 16) -> Membership"),
+      "Joins the ranks of a transport: an object with start(link), from_numpy(array), send(tensors, peer, tag), "
+      "settle(sent), close(peer) and schedule_flush(at), as ProcessGroupTransport describes them. `degree` is the one "
+      "that choose_engine() was called with.");
 }
 
 }  // namespace levada::python

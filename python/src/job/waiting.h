@@ -62,9 +62,9 @@ auto interruptible(Work work, Interrupt interrupt) {
   return result.get();
 }
 
-/// What `work` gives of the job's engine and of a poll for its waits (WaitFor::poll), on this thread, without the GIL.
-/// When a signal handler raises, the group ends, so that nobody waits for this rank, and the exception is thrown. With
-/// the GIL. `what` is being done.
+/// Returns what `work` returns, called with the job's engine and a poll for its waits (WaitFor::poll), on this thread,
+/// without the GIL. When a signal handler raises, the group ends, so that nobody waits for this rank, and the exception
+/// is thrown. With the GIL. `what` is being done.
 template <typename Work>
 auto interruptible_on(const Membership& job, const std::string& what, Work work) {
   const auto engine = job.shared();
