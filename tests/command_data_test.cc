@@ -158,7 +158,7 @@ TEST(CommandConvert, LeavesNothingUnderTheFinalNameHoweverItIsEnded) {
 
 TEST(CommandConvert, ReadsAListOfFiles) {
   const auto one = write_file("listed 1.jsonl", "{\"text\":\"one\"}\n"), two = write_file("listed 2.txt", "two");
-  const auto list = write_file("list", one + "\r\n\n" + two);
+  const auto list = write_file("list", "\xef\xbb\xbf" + one + "\r\n\n" + two);
   const auto out = folder("listed") + "/out";
   EXPECT_EQ(json_of({"convert", out, "--files-from", list})["documents"], 2);
   EXPECT_EQ(json_of({"convert", two, out, "--files-from", list, "--overwrite"})["documents"], 3);

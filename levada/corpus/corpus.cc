@@ -71,6 +71,12 @@ void check(const CorpusOptions& options) {
   if (options.reset_attention_mask && !options.attention_mask) {
     throw InvalidArgument("reset_attention_mask is about the attention mask: ask for one, too (attention_mask)");
   }
+  if (options.tokenizer->is_chat() && !options.end_of_document.empty()) {
+    throw InvalidArgument(
+        fmt::format("the end of a document is to be {}, but chats end as their chat template has it: give either eod "
+                    "(--eod) or a chat template",
+                    printable(options.end_of_document)));
+  }
   if (minds_ends(options) && (options.packing != Packing::cut || options.tokenizer->is_chat())) {
     throw InvalidArgument(
         "reset_position_ids, reset_attention_mask and eod_mask_loss are for documents that are cut and end with a "
@@ -197,9 +203,9 @@ struct Corpus::Data {
     return properties;
   }
 
-  Cursor cursor(std::int64_t next, const WeightHistory& history) const {
-    Cursor made{.corpus = digest, .order = order, .next = next};
-    add_weights(history, made.order);
+  Order order_by(const WeightHistory& history) const {
+    auto made = order;
+    add_weights(history, made);
     return made;
   }
 };
@@ -209,6 +215,7 @@ struct Corpus::State {
   std::shared_ptr<const Data> data;
   std::int64_t epochs = 1;
   WeightHistory history;
+  Bytes order;  ///< encoded, with the history: for cursors
   std::optional<MixSchedule> mix;
   std::optional<std::int64_t> size;  ///< empty: without end
   SampleWalk walk, ahead;            ///< to what is read, and to what is announced
@@ -221,6 +228,7 @@ struct Corpus::State {
       : data(std::move(of)),
         epochs(times),
         history(data->own_history()),
+        order(encode_order(data->order_by(history))),
         mix(data->schedule_of(history)),
         size(size_of(*data, epochs, mix)),
         walk(mix, data->sources),
@@ -390,12 +398,12 @@ void Corpus::will_read(std::int64_t first, std::int64_t count) {
 }
 
 Bytes Corpus::cursor(std::int64_t next) const {
-  return state_->data->cursor(next, state_->history).encode();
+  return encode_cursor(state_->data->digest, state_->order, next);
 }
 
 std::vector<std::pair<std::string, std::string>> Corpus::identity() const {
   std::vector<std::pair<std::string, std::string>> identity{{"corpus", state_->data->digest}};
-  const auto order = state_->data->cursor(0, state_->history).order;
+  const auto order = state_->data->order_by(state_->history);
   identity.insert(identity.end(), order.begin(), order.end());
   const auto samples = size();
   identity.emplace_back("number of samples", samples ? std::to_string(*samples) : "without end");
@@ -417,7 +425,7 @@ std::int64_t Corpus::resume(ByteView cursor) {
   if (data.weights && (count(history.front()) != data.sources.size() || history.back().first > saved.next)) {
     throw CorruptMessage(0, "the cursor has weights of another number of sources, or from later samples on");
   }
-  data.cursor(saved.next, history).expect_same(saved);
+  Cursor{.corpus = data.digest, .order = data.order_by(history), .next = saved.next}.expect_same(saved);
   if (const auto all = size(); all && saved.next > *all) {
     throw InvalidArgument(fmt::format(
         "the cursor stands before sample {}, but the data ends with sample {} (epochs: {}, samples of each: "
@@ -435,6 +443,7 @@ std::int64_t Corpus::resume(ByteView cursor) {
     history.push_back({saved.next, *data.weights});
   }
   auto mix = data.schedule_of(history);
+  state_->order = encode_order(data.order_by(history));
   state_->history = std::move(history);
   state_->mix = std::move(mix);
   state_->walk = state_->ahead = SampleWalk(state_->mix, data.sources);

@@ -247,7 +247,7 @@ TEST_F(CorpusMixing, SaysWhichSourceCannotBeUsed) {
   EXPECT_THAT(fault(R"({"sources": [{"path": "a.txt", "weight": 1}, {"path": "c.txt", "weight": 1e-10}]})"),
               HasSubstr("InvalidArgument: the weight of c.txt is 1e-10 of all weights"));
   EXPECT_THAT(fault(R"({"sources": [{"path": "a.txt", "weight": 1, "max_tokens": 3}]})"),
-              HasSubstr("the source a.txt is to give at most 3 tokens, less than a sample"));
+              HasSubstr("the source a.txt may give at most 3 tokens, less than a sample"));
   dir_.write("d.txt", "x");
   EXPECT_THAT(fault(R"({"sources": [{"path": "a.txt", "weight": 1}, {"path": "d.txt", "weight": 1}]})"),
               HasSubstr("the source d.txt holds 2 tokens, and one sample of sequence 4 takes 5"));

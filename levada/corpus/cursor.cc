@@ -16,16 +16,6 @@ constexpr std::uint32_t magic = 0x4355524c;  // "LRUC"
 constexpr std::uint32_t version = 1;
 constexpr std::int64_t most_samples = std::int64_t{1} << 62;
 
-Bytes order_bytes(const Order& order) {
-  ByteWriter out;
-  out.put(static_cast<std::uint32_t>(order.size()));
-  for (const auto& [name, value] : order) {
-    out.put_sized(name);
-    out.put_sized(value);
-  }
-  return std::move(out).take();
-}
-
 Order read_order(ByteReader& in) {
   Order order(in.get_count(8));
   std::set<std::string_view> names;
@@ -46,15 +36,29 @@ std::string value_in(const Order& order, const std::string& name) {
 
 }  // namespace
 
-Bytes Cursor::encode() const {
+Bytes encode_order(const Order& order) {
+  ByteWriter out;
+  out.put(static_cast<std::uint32_t>(order.size()));
+  for (const auto& [name, value] : order) {
+    out.put_sized(name);
+    out.put_sized(value);
+  }
+  return std::move(out).take();
+}
+
+Bytes encode_cursor(std::string_view corpus, ByteView order, std::int64_t next) {
   ByteWriter out;
   out.put(magic);
   out.put(version);
   out.put(next);
   out.put_sized(corpus);
-  out.put_sized(ByteView(order_bytes(order)));
+  out.put_sized(order);
   out.put(hash64(out.view()));
   return std::move(out).take();
+}
+
+Bytes Cursor::encode() const {
+  return encode_cursor(corpus, encode_order(order), next);
 }
 
 Cursor Cursor::decode(ByteView bytes) {

@@ -28,7 +28,7 @@ void check(const std::vector<MixPart>& parts) {
           fmt::format("the weight of {} is {}; it must be a number above zero", part.name, part.share));
     }
     if (part.most && (*part.most < 1 || *part.most > Mix::most_samples)) {
-      throw InvalidArgument(fmt::format("the source {} is to give at most {} samples; that must be 1 to {}", part.name,
+      throw InvalidArgument(fmt::format("the source {} may give at most {} samples; that must be 1 to {}", part.name,
                                         *part.most, Mix::most_samples));
     }
     all += part.share;

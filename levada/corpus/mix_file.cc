@@ -85,6 +85,8 @@ std::string content_of(const File& file) {
   if (size > most_bytes) throw InvalidArgument(fmt::format("{} is too large for the JSON of a mix", file.path()));
   std::string content(size, '\0');
   content.resize(read_fully(file, 0, content));
+  constexpr std::string_view byte_order_mark = "\xef\xbb\xbf";
+  if (content.starts_with(byte_order_mark)) content.erase(0, byte_order_mark.size());
   return content;
 }
 
@@ -102,7 +104,7 @@ void check(const CorpusSource& source) {
   for (const auto& most : {source.max_samples, source.max_tokens}) {
     if (!most || (*most >= 1 && *most <= Mix::most_samples)) continue;
     throw InvalidArgument(
-        fmt::format("the source {} is to give at most {}; that must be 1 to {}", name, *most, Mix::most_samples));
+        fmt::format("the source {} may give at most {}; that must be 1 to {}", name, *most, Mix::most_samples));
   }
 }
 

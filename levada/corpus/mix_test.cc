@@ -200,7 +200,7 @@ TEST(Mix, RefusesSharesThatAreNone) {
   EXPECT_THAT(fault_of_mix({{"web", std::nan("")}}), HasSubstr("is nan;"));
   EXPECT_THAT(fault_of_mix({{"web", std::numeric_limits<double>::infinity()}}), HasSubstr("is inf;"));
   EXPECT_THAT(fault_of_mix({{"code", 1}, {"web", 1e-10}}), HasSubstr("the weight of web is 1e-10 of all weights"));
-  EXPECT_THAT(fault_of_mix({{"web", 1, 0}}), HasSubstr("the source web is to give at most 0 samples"));
+  EXPECT_THAT(fault_of_mix({{"web", 1, 0}}), HasSubstr("the source web may give at most 0 samples"));
   EXPECT_THAT(fault_of_mix({{"web", 1, Mix::most_samples + 1}}), HasSubstr("that must be 1 to 4503599627370496"));
 }
 

@@ -43,7 +43,7 @@ OpenedSource::OpenedSource(const CorpusSource& source, const CorpusOptions& opti
   const auto in_tokens = static_cast<std::int64_t>(static_cast<double>(*source.max_tokens) / mean_tokens());
   if (in_tokens < 1) {
     throw InvalidArgument(
-        fmt::format("the source {} is to give at most {} tokens, less than a sample", shown, *source.max_tokens));
+        fmt::format("the source {} may give at most {} tokens, less than a sample", shown, *source.max_tokens));
   }
   most = std::min(in_tokens, most.value_or(in_tokens));
 }

@@ -71,7 +71,7 @@ def test_the_column_is_named_as_a_field_is(tmp_path: pathlib.Path) -> None:
         levada.SourceError, match=r"texts.parquet has no column text: name one of its columns \(number, content.raw\)"
     ):
         rows_of(path)
-    with pytest.raises(levada.SourceError, match="column number of .* is of type int64, which is no text: name a column"):
+    with pytest.raises(levada.SourceError, match="column number of .* is of type int64, which is not a text: name a column"):
         rows_of(path, text_field="number")
 
 
