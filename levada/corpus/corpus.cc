@@ -105,7 +105,7 @@ struct Corpus::Data {
       if (seed && !alone) seed = derived_seed(*seed, k + 1);
       sources.push_back(std::make_unique<const OpenedSource>(of.sources[k], options, opener, alone, seed));
     }
-    if (sources.size() > 1 || sources.front()->most) {
+    if (sources.size() > 1 || sources.front()->max_samples) {
       weights.emplace(MixWeights{.weights = {}, .by = of.by});
       for (const auto& source : sources) weights->weights.push_back(source->weight);
     }
@@ -119,13 +119,13 @@ struct Corpus::Data {
   BatchForm make_form(const FileOpener& opener) const {
     BatchForm made{.sequence = options.sequence,
                    .ids = options.ids,
-                   .most_segments = {},
+                   .max_segments = {},
                    .attention_mask = options.attention_mask,
                    .reset_position_ids = options.reset_position_ids,
                    .reset_attention_mask = options.reset_attention_mask,
                    .eod_mask_loss = options.eod_mask_loss};
     for (const auto& source : sources) {
-      made.most_segments = std::max(made.most_segments, source->samples->most_segments());
+      made.max_segments = std::max(made.max_segments, source->samples->max_segments());
     }
     if (minds_ends(options)) made.end_of_document = cache ? opener.end_of_document() : end_in_token_files(options);
     return made;
@@ -147,7 +147,7 @@ struct Corpus::Data {
     const auto shares = shares_of(history.front().weights);
     std::vector<MixPart> parts;
     for (std::size_t k = 0; k < sources.size(); ++k) {
-      parts.push_back({printable(sources[k]->name), shares[k], sources[k]->most});
+      parts.push_back({printable(sources[k]->name), shares[k], sources[k]->max_samples});
     }
     MixSchedule schedule(std::move(parts), derived_seed(options.shuffle_seed.value_or(0), 0));
     for (std::size_t i = 1; i < history.size(); ++i) {
@@ -198,7 +198,7 @@ struct Corpus::Data {
     }
     if (!weights) return properties;
     std::vector<std::string> caps;
-    for (const auto& source : sources) caps.push_back(source->most ? fmt::format("{}", *source->most) : "none");
+    for (const auto& source : sources) caps.push_back(source->max_samples ? fmt::format("{}", *source->max_samples) : "none");
     properties.emplace_back("caps", fmt::format("{}", fmt::join(caps, " ")));
     return properties;
   }

@@ -76,7 +76,7 @@ TEST(CorpusFaults, RefusesACursorBehindTheEnd) {
   EXPECT_EQ(corpus.of_epochs(0).resume(corpus.cursor(1'000'000)), 1'000'000);
 }
 
-TEST(CorpusFaults, SaysWhenOneSampleIsMoreThanAll) {
+TEST(CorpusFaults, RefusesASampleLongerThanAllData) {
   EXPECT_THAT(fault_of([] {
                 open_files({{"a.txt", std::string(15, 'a')}}, {.sequence = 16});
               }),
@@ -84,7 +84,7 @@ TEST(CorpusFaults, SaysWhenOneSampleIsMoreThanAll) {
   EXPECT_EQ(fault_of([] { open_files({{"a.txt", std::string(16, 'a')}}, {.sequence = 16}); }), "no fault");
 }
 
-TEST(CorpusFaults, SaysWhichFileCannotBeRead) {
+TEST(CorpusFaults, NamesTheFileThatCannotBeRead) {
   const ScratchDir dir;
   const auto fault = [&](const std::string& path) {
     return fault_of([&] { Corpus::open({path}, {.cache_dir = scratch_cache()}); });
@@ -160,7 +160,7 @@ TEST(CorpusFaults, PassesOnWhyAReadFailed) {
 TEST(CorpusFaults, ReadsTheSameThroughShortReads) {
   auto whole = Opened::open();
   auto opened = Opened::open();
-  opened.bin->most_at_once = 3;
+  opened.bin->max_at_once = 3;
   HeapMemory memory;
   EXPECT_EQ(opened.corpus.read(0, opened.corpus.sequences(), memory),
             whole.corpus.read(0, whole.corpus.sequences(), memory));
@@ -184,7 +184,7 @@ TEST(CorpusFaults, SurvivesAnyChangeOfTheBytesBehindItsBack) {
   }
 }
 
-TEST(CorpusFaults, SaysWhatItIsDoing) {
+TEST(CorpusFaults, ReportsWhatItIsDoing) {
   auto opened = Opened::open();
   EXPECT_EQ(opened.corpus.activity(), "between two batches");
   std::string heard;

@@ -118,7 +118,7 @@ TEST(CorpusIds, AreInt32WhereThatIsWanted) {
             "InvalidArgument: tokens cannot be of int16: take int64 or int32");
 }
 
-TEST(CorpusSplit, GivesEachDocumentToOnePart) {
+TEST(CorpusSplit, PutsEachDocumentIntoOnePart) {
   std::vector<std::vector<std::int32_t>> numbered;
   for (int i = 0; i < 1000; ++i) numbered.push_back({i, i});
   const auto files = tokens_of(numbered);

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::uint32_t magic = 0x4355524c;  // "LRUC"
 constexpr std::uint32_t version = 1;
-constexpr std::int64_t most_samples = std::int64_t{1} << 62;
+constexpr std::int64_t max_sample_number = std::int64_t{1} << 62;
 
 Order read_order(ByteReader& in) {
   Order order(in.get_count(8));
@@ -76,7 +76,7 @@ Cursor Cursor::decode(ByteView bytes) {
   if (const auto sum = hash64(bytes.first(in.offset())); in.get<std::uint64_t>() != sum) in.fail("a wrong check sum");
   in.expect_end();
   if (cursor.next < 0) in.fail("a sample number below zero");
-  if (cursor.next > most_samples) in.fail("a sample number beyond any data");
+  if (cursor.next > max_sample_number) in.fail("a sample number beyond any data");
   return cursor;
 }
 

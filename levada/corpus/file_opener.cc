@@ -8,7 +8,7 @@
 #include "levada/base/error.h"
 #include "levada/base/text.h"
 #include "levada/corpus/paths.h"
-#include "levada/corpus/read_team.h"
+#include "levada/corpus/thread_pool.h"
 #include "levada/corpus/split.h"
 
 namespace levada {
@@ -43,7 +43,7 @@ std::vector<OpenedFile> FileOpener::open(const std::vector<std::string>& names) 
   std::vector<OpenedFile> files(paths.size());
   constexpr int remote_threads = 16;  // They wait more than they work.
   const int local_threads = std::max(static_cast<int>(std::thread::hardware_concurrency()), 1);
-  ReadTeam(std::ranges::any_of(paths, is_url) ? remote_threads : local_threads, "opening files")
+  ThreadPool(std::ranges::any_of(paths, is_url) ? remote_threads : local_threads, "opening files")
       .run(paths.size(), [&](std::size_t i, std::size_t) {
         files[i] = cached[i] != nullptr ? open_cached(*cached[i]) : open_tokens(paths[i]);
       });

@@ -53,7 +53,7 @@ TEST(MixFile, NamesSourcesWeightsAndCaps) {
   for (const auto& json : {one, byte_order_mark + one}) EXPECT_EQ(parsed(json).by, CorpusMix::By::samples);
 }
 
-TEST(MixFile, SaysWhatIsWrongAndWhere) {
+TEST(MixFile, NamesWhatIsWrongAndWhere) {
   const auto source = [](const std::string& rest) {
     return fault_of_file(R"({"sources": [{"path": "a", )" + rest + "}]}");
   };

@@ -35,7 +35,7 @@ class OpenedSource {
   SourceFiles files;
   std::unique_ptr<SampleSet> samples;
   std::optional<std::uint64_t> seed;  ///< of the order in each epoch; empty: as they are stored
-  std::optional<std::int64_t> most;   ///< cap: its samples in all
+  std::optional<std::int64_t> max_samples;   ///< cap: its samples in all
 };
 
 /// One of the samples that a source stores.

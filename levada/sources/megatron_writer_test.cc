@@ -61,7 +61,7 @@ void expect_written(DType dtype, std::uint8_t code) {
   EXPECT_EQ(writer.documents(), 3);
 }
 
-TEST(MegatronWriter, WritesWhatTheFormatSays) {
+TEST(MegatronWriter, WritesWhatTheFormatRequires) {
   expect_written<std::uint8_t>(dtypes::uint8, 1);
   expect_written<std::int8_t>(dtypes::int8, 2);
   expect_written<std::int16_t>(dtypes::int16, 3);

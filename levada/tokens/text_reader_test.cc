@@ -79,15 +79,15 @@ std::string lines_of(const Documents& documents) {
   return lines;
 }
 
-TEST(TextReader, GivesTheDocumentsOfAJsonlHoweverItsBytesArrive) {
+TEST(TextReader, ReturnsTheDocumentsOfAJsonlHoweverItsBytesArrive) {
   const auto lines = lines_of(many_documents());
   EXPECT_EQ(read_all("c.jsonl", lines), many_documents());
   const auto file = std::make_shared<MemoryFile>("c.jsonl", lines);
-  file->most_at_once = 7777;
+  file->max_at_once = 7777;
   EXPECT_EQ(read_all(file), many_documents());
 }
 
-TEST(TextReader, GivesOfACompressedFileWhatItGivesOfThePlainOne) {
+TEST(TextReader, ReturnsTheSameForACompressedFileAsForThePlainOne) {
   const auto lines = lines_of(many_documents());
   const auto half = lines.find('\n', lines.size() / 4) + 1;
   const auto first = lines.substr(0, half), second = lines.substr(half);
@@ -95,10 +95,10 @@ TEST(TextReader, GivesOfACompressedFileWhatItGivesOfThePlainOne) {
                                       {"c.jsonl.zst", zstd(lines)},
                                       {"c.jsonl.gz", gzip(first) + gzip("") + gzip(second)},
                                       {"c.jsonl.zst", zstd(first) + zstd("") + zstd(second)}}) {
-    for (const std::size_t most_at_once : {std::size_t{997}, SIZE_MAX}) {
+    for (const std::size_t max_at_once : {std::size_t{997}, SIZE_MAX}) {
       const auto file = std::make_shared<MemoryFile>(path, content);
-      file->most_at_once = most_at_once;
-      EXPECT_EQ(read_all(file), many_documents()) << path << " by " << most_at_once;
+      file->max_at_once = max_at_once;
+      EXPECT_EQ(read_all(file), many_documents()) << path << " by " << max_at_once;
     }
   }
   EXPECT_THAT(read_all("c.txt.gz", gzip("a\n\xc3\xa9")).texts, ElementsAre("a\n\xc3\xa9"));
@@ -138,7 +138,7 @@ TEST(TextReader, NamesACompressedFileThatIsDamaged) {
   }
 }
 
-TEST(TextReader, TellsHowMuchOfTheStoredFileIsRead) {
+TEST(TextReader, ReportsHowMuchOfTheStoredFileIsRead) {
   const auto lines = lines_of(many_documents());
   for (const auto& [path, content] : {std::pair{"c.jsonl", lines}, {"c.jsonl.gz", gzip(lines)}}) {
     const auto reader = read_text(std::make_shared<MemoryFile>(path, content), {});
@@ -241,7 +241,7 @@ TEST(TextReader, PassesOverALineTooLongToHoldOrNamesIt) {
       "it into several lines, or leave such lines out (skip_bad=True, --skip-bad)");
 }
 
-TEST(TextReader, SaysThatThereAreNoDocuments) {
+TEST(TextReader, RefusesAFileWithoutDocuments) {
   EXPECT_THAT(fault_in("\n  \n\r\n"), HasSubstr("c.jsonl holds no documents: there is only white space in it"));
   EXPECT_THAT(fault_in("c.jsonl.gz", gzip("")), HasSubstr("c.jsonl.gz holds no documents"));
   for (const auto* path : {"c.jsonl", "c.txt"})
@@ -360,7 +360,7 @@ TEST(LineReader, KeepsThePaddingReadableBehindEachLine) {
   EXPECT_EQ(i, 2000);
 }
 
-TEST(TextReader, GivesTheJsonOfChats) {
+TEST(TextReader, ReturnsTheJsonOfChats) {
   const auto read = [](const std::string& content, TextOptions options = {.chats = true}) {
     return read_all(std::make_shared<MemoryFile>("chats.jsonl", content), options);
   };

@@ -368,10 +368,10 @@ CachedTokens TokenCache::wait_or_make(const Text& text, const TokenizeTexts& how
 std::vector<CachedTokens> TokenCache::tokenize(const std::vector<std::string>& paths, const TokenizeTexts& how) {
   std::vector<CachedTokens> tokens(paths.size());
   const auto threads = static_cast<std::size_t>(how.threads > 0 ? how.threads : std::thread::hardware_concurrency());
-  const std::size_t least =
+  const std::size_t min_threads =
       std::ranges::any_of(paths, is_url) ? 16 : 1;  // Threads that wait for a network work little.
   const auto side_by_side = [&](std::size_t count) {
-    return std::min(std::max(threads, least), std::max<std::size_t>(count, 1));
+    return std::min(std::max(threads, min_threads), std::max<std::size_t>(count, 1));
   };
   Work work;
   std::vector<Text> all(paths.size());

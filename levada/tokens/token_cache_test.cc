@@ -125,7 +125,7 @@ TEST_F(TokenCaching, LeavesNothingOfATextThatCannotBeTokenized) {
   EXPECT_EQ(fault_of([&] { tokenize(cache, empty); }), "SourceError: " + empty + " is empty: leave it out");
 }
 
-TEST_F(TokenCaching, TellsHowMuchOfAllTextsIsRead) {
+TEST_F(TokenCaching, ReportsHowMuchOfAllTextsIsRead) {
   tokenize_alone(b_);
   const auto large = write_large(2);
   auto cache = open();
@@ -196,7 +196,7 @@ TEST_F(TokenCaching, AsksForAnotherFolderWhereItCannotWrite) {
                 "/cache/tokens: Not a directory; name another folder (--cache-dir, cache_dir=)");
 }
 
-TEST_F(TokenCaching, SaysHowToMakeRoomWhereTheDiskIsFullAndLeavesNothing) {
+TEST_F(TokenCaching, NamesTheRemedyIfTheDiskIsFullAndLeavesNothing) {
   const auto path = write_large(2);
   auto cache = open();
   std::string fault;
