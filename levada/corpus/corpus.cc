@@ -57,7 +57,7 @@ void check(const CorpusOptions& options) {
   }
   if (options.pad_to < 1 || options.sequence % options.pad_to != 0) {
     throw InvalidArgument(
-        fmt::format("documents cannot be padded to multiples of {}: the sequence of {} is to divide by it",
+        fmt::format("documents cannot be padded to multiples of {}: the sequence of {} must be a multiple of it",
                     options.pad_to, options.sequence));
   }
   if (options.pad_to > 1 && options.packing == Packing::cut) {
@@ -73,8 +73,7 @@ void check(const CorpusOptions& options) {
   }
   if (options.tokenizer->is_chat() && !options.end_of_document.empty()) {
     throw InvalidArgument(
-        fmt::format("the end of a document is to be {}, but chats end as their chat template has it: give either eod "
-                    "(--eod) or a chat template",
+        fmt::format("eod is {}, but a chat template itself ends a chat: leave out one of the two (eod=, --eod)",
                     printable(options.end_of_document)));
   }
   if (minds_ends(options) && (options.packing != Packing::cut || options.tokenizer->is_chat())) {

@@ -94,7 +94,7 @@ TEST(CorpusFaults, NamesTheFileThatCannotBeRead) {
               HasSubstr("holds no file of data: .jsonl, .txt (both also with .gz or .zst behind) or .bin"));
   EXPECT_THAT(fault(dir.write("empty.jsonl", "")), HasSubstr("empty.jsonl is empty"));
   EXPECT_THAT(fault(dir.write("a.jsonl", "{\"text\":\"a\"}\nno\n")), HasSubstr("a.jsonl:2: the line cannot be used"));
-  EXPECT_THAT(fault(dir.write("a.csv", "{}")), HasSubstr("a.csv is of no kind that can be read"));
+  EXPECT_THAT(fault(dir.write("a.csv", "{}")), HasSubstr("a.csv is not of a kind that can be read"));
 }
 
 TEST(CorpusFaults, KnowsABatchThatIsNone) {

@@ -213,7 +213,7 @@ TEST(CorpusChats, HaveALossMaskOfWhatIsToBeLearned) {
   EXPECT_THAT(values<float>(row, "loss_mask"), ElementsAre(1, 0, 1, 1, 0, 0));
   EXPECT_THAT(fault_of([&] { open({.sequence = 6, .eod_mask_loss = true}); }), HasSubstr("end with a token"));
   EXPECT_THAT(fault_of([&] { open({.sequence = 6, .end_of_document = "3"}); }),
-              HasSubstr("the end of a document is to be 3, but chats end as their chat template has it"));
+              HasSubstr("eod is 3, but a chat template itself ends a chat"));
   EXPECT_EQ(open({.sequence = 3}).resume(open({.sequence = 3}).cursor(1)), 1);
 }
 

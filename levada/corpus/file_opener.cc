@@ -57,7 +57,7 @@ OpenedFile FileOpener::open_tokens(const std::string& path) const {
   }
   if (is_token_file(path, options.open)) return {.tokens = std::make_unique<const TokenFile>(path, options)};
   static_cast<void>(options.open(path));  // A missing file is a better explanation than an unknown kind.
-  throw InvalidArgument(fmt::format("{} is of no kind that can be read: {} and .bin with .idx can", printable(path),
+  throw InvalidArgument(fmt::format("{} is not of a kind that can be read: {} and .bin with .idx can", printable(path),
                                     text_kinds(options_.formats)));
 }
 

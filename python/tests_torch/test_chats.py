@@ -94,7 +94,7 @@ def test_a_template_that_does_not_say_what_is_learned_is_refused(
     with pytest.raises(levada.InvalidArgument, match="takes the folder of a tokenizer of transformers.* is bytes"):
         len(levada.Corpus(chats, chat_template="own"))
     tokenizer.chat_template = TEMPLATE
-    with pytest.raises(levada.InvalidArgument, match="chats end as their chat template has it"):
+    with pytest.raises(levada.InvalidArgument, match="a chat template itself ends a chat"):
         len(levada.Corpus(chats, tokenizer=tokenizer, chat_template="own", eod=3))
 
 
