@@ -202,8 +202,8 @@ bool run_and_kill(std::chrono::microseconds delay, const std::function<void()>& 
   return WIFEXITED(status);
 }
 
-/// What was used after the state was saved is used again; what was used before, once. At the end of the data less than a
-/// balanced step is left over.
+/// What was used after the state was saved is used again; what was used before, once. At the end of the data less than
+/// a balanced step is left over.
 void expect_each_once(const Notebook& notebook, std::int64_t size, const Start& begin, const std::optional<Start>& end,
                       const Setting& setting) {
   std::int64_t left = 0;

@@ -11,8 +11,8 @@
 
 #include "levada/corpus/batch_rows.h"
 #include "levada/corpus/opened_source.h"
-#include "levada/corpus/thread_pool.h"
 #include "levada/corpus/sample_set.h"
+#include "levada/corpus/thread_pool.h"
 #include "levada/sources/source.h"
 
 namespace levada {

@@ -197,7 +197,8 @@ struct Corpus::Data {
     }
     if (!weights) return properties;
     std::vector<std::string> caps;
-    for (const auto& source : sources) caps.push_back(source->max_samples ? fmt::format("{}", *source->max_samples) : "none");
+    for (const auto& source : sources)
+      caps.push_back(source->max_samples ? fmt::format("{}", *source->max_samples) : "none");
     properties.emplace_back("caps", fmt::format("{}", fmt::join(caps, " ")));
     return properties;
   }

@@ -176,7 +176,8 @@ TEST(CorpusFaults, SurvivesAnyChangeOfTheBytesBehindItsBack) {
       for (int i = 0; i < 1 + round % 5; ++i) content[random() % content.size()] = static_cast<char>(random());
       const auto fault = fault_of([&] { opened.read_all(); });
       if (fault == "no fault") continue;
-      EXPECT_THAT(fault, ::testing::MatchesRegex("SourceError: a.bin: token [0-9]+ is negative, and cannot be fed: .*"));
+      EXPECT_THAT(fault,
+                  ::testing::MatchesRegex("SourceError: a.bin: token [0-9]+ is negative, and cannot be fed: .*"));
       ++errors;
     }
     EXPECT_GT(errors, 20);

@@ -8,8 +8,8 @@
 #include "levada/base/error.h"
 #include "levada/base/text.h"
 #include "levada/corpus/paths.h"
-#include "levada/corpus/thread_pool.h"
 #include "levada/corpus/split.h"
+#include "levada/corpus/thread_pool.h"
 
 namespace levada {
 

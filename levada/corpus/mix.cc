@@ -86,8 +86,9 @@ std::vector<std::int64_t> Mix::counts_before(std::int64_t g) const {
   const auto counts_at = [&](Wide time) {
     std::vector<std::int64_t> counts;
     for (const auto& part : parts_) {
-      const auto last =
-          part.max_samples ? (Wide(*part.max_samples - 1) * phases + part.phase) * all / (Wide(part.share) * phases) : 0;
+      const auto last = part.max_samples
+                            ? (Wide(*part.max_samples - 1) * phases + part.phase) * all / (Wide(part.share) * phases)
+                            : 0;
       if (part.max_samples && time > last) {
         counts.push_back(*part.max_samples);
         continue;

@@ -10,8 +10,8 @@ namespace levada {
 
 /// One source's part in a mix.
 struct MixPart {
-  std::string name;                       ///< for messages
-  double share = 1;                       ///< of the samples, in proportion to the others' shares; above zero
+  std::string name;                              ///< for messages
+  double share = 1;                              ///< of the samples, in proportion to the others' shares; above zero
   std::optional<std::int64_t> max_samples = {};  ///< cap: its samples in all, 1 to Mix::max_samples
 };
 

@@ -158,7 +158,8 @@ void check_mix(const std::vector<MixPart>& parts, bool endless) {
       ASSERT_EQ(mix.taken(g + 1), given) << "sample " << g;
     }
   }
-  for (std::size_t k = endless ? 1 : 0; k < parts.size(); ++k) ASSERT_EQ(given[k], parts[k].max_samples) << "source " << k;
+  for (std::size_t k = endless ? 1 : 0; k < parts.size(); ++k)
+    ASSERT_EQ(given[k], parts[k].max_samples) << "source " << k;
 }
 
 TEST(Mix, TakesExactlyItsCapFromEverySourceWhateverCapsAndWeights) {

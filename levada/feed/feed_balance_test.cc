@@ -254,7 +254,8 @@ TEST(FeedBalance, AShortTailIsAStepOfItsOwn) {
 }
 
 /// Expects that a feed in steps of 12 gives so many of them, and then throws.
-void expect_last_step_refused(FeedOptions options, std::shared_ptr<Source> source, std::int64_t steps, const char* why) {
+void expect_last_step_refused(FeedOptions options, std::shared_ptr<Source> source, std::int64_t steps,
+                              const char* why) {
   options.batch = 4;
   options.tail = Tail::short_;
   options.balance = Balance{.cost = SampleCost::parse("flops"), .sizes = PartSizes::equal};
@@ -276,9 +277,9 @@ TEST(FeedBalance, RefusesAtTheStartALastStepOfFewerSamplesThanRanks) {
 }
 
 TEST(FeedBalance, FeedsTheStepsBeforeALastOneThatIsTooShort) {
-  const auto given = run(Mesh::parse("dp=3"),
-                         {.batch = 4, .tail = Tail::short_, .balance = Balance{.max_tokens = 4000}, .steps = 3},
-                         random_lengths(38, 5));
+  const auto given =
+      run(Mesh::parse("dp=3"), {.batch = 4, .tail = Tail::short_, .balance = Balance{.max_tokens = 4000}, .steps = 3},
+          random_lengths(38, 5));
   EXPECT_EQ(given.rbegin()->first.first, 2);
 }
 
@@ -290,8 +291,8 @@ class OfUnknownSize final : public Lengths {
 };
 
 TEST(FeedBalance, NamesTheTailIfTheLastStepOfASourceOfUnknownSizeIsTooShort) {
-  expect_last_step_refused({.readers = Readers::parse("one")},
-                           std::make_shared<OfUnknownSize>(random_lengths(38, 5)), 3, "a step of 2 sample(s)");
+  expect_last_step_refused({.readers = Readers::parse("one")}, std::make_shared<OfUnknownSize>(random_lengths(38, 5)),
+                           3, "a step of 2 sample(s)");
 }
 
 /// Reads as Lengths does, until it comes to a sample behind those of the first three steps of 16.

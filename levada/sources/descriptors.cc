@@ -64,7 +64,7 @@ class OpenFiles {
   static std::size_t max_open() {
     constexpr rlim_t min = 8, max = 1 << 20;
     struct rlimit limit {};
-    if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return least;
+    if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return min;
     return static_cast<std::size_t>(std::clamp(std::min(limit.rlim_cur, max) / 4, min, max));
   }
 

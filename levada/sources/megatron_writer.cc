@@ -90,9 +90,8 @@ void MegatronWriter::append_checked(std::span<const Token> tokens) {
   for (const Token token : tokens) bits |= token;
   if (!options_.masks_loss && (static_cast<std::int64_t>(bits) & ~largest) != 0) {
     const auto unfit = std::ranges::find_if(tokens, [&](Token token) { return token < 0 || token > largest; });
-    throw InvalidArgument(
-        fmt::format("token {} does not fit in {}, which holds 0 to {}: choose a wider dtype", *unfit,
-                    options_.dtype.name(), largest));
+    throw InvalidArgument(fmt::format("token {} does not fit in {}, which holds 0 to {}: choose a wider dtype", *unfit,
+                                      options_.dtype.name(), largest));
   }
   append_tokens(tokens.data(), tokens.size());
 }

@@ -40,7 +40,7 @@ class Storage {
   mutable std::mutex mutex_;
   mutable std::shared_ptr<BlockCache> blocks_;  ///< guarded by mutex_; null until a file with a URL is opened
   std::shared_ptr<RateLimit> limit_;            ///< null: none
-  std::shared_ptr<SlowReadMonitor> monitor_;           ///< null: none
+  std::shared_ptr<SlowReadMonitor> monitor_;    ///< null: none
 };
 
 }  // namespace levada

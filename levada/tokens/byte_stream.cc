@@ -88,7 +88,8 @@ class GzipStream final : public Decompressor {
   std::size_t decompress(std::span<char>& from, std::span<char> into) override {
     if (is_between_members_) {
       // Tapes and block devices pad a file with zeros.
-      from = from.subspan(static_cast<std::size_t>(std::ranges::find_if(from, [](char c) { return c != 0; }) - from.begin()));
+      from = from.subspan(
+          static_cast<std::size_t>(std::ranges::find_if(from, [](char c) { return c != 0; }) - from.begin()));
       if (from.empty()) return 0;
       ::inflateReset(&state_);
       is_between_members_ = false;

@@ -28,8 +28,8 @@ enum class Compression : std::uint8_t { none, gzip, zstd };
 Compression compression_of(const std::string& path, std::string* rest = nullptr);
 
 /// Reads a file, decompressed as compression_of() its name requires. Reads all members of a .gz, also with zeros
-/// behind them, and all frames of a .zst. A file that ends in the middle of one, is damaged or changes while it is read is a SourceError. Skips a byte
-/// order mark at the start of the content.
+/// behind them, and all frames of a .zst. A file that ends in the middle of one, is damaged or changes while it is read
+/// is a SourceError. Skips a byte order mark at the start of the content.
 std::unique_ptr<ByteStream> open_stream(std::shared_ptr<const File> file);
 
 }  // namespace levada

@@ -38,8 +38,8 @@ Conversion convert_to_megatron(const std::vector<std::string>& from, const std::
   std::uint64_t total = 0;
   for (const auto& path : from) {
     if (!is_text(path, options.formats)) {
-      throw InvalidArgument(fmt::format("{} is not a text that can be converted: {} can", printable(path),
-                                        text_kinds(options.formats)));
+      throw InvalidArgument(
+          fmt::format("{} is not a text that can be converted: {} can", printable(path), text_kinds(options.formats)));
     }
     auto file = options.open(path);
     const auto identity = file->identity();

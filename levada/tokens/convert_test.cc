@@ -59,9 +59,10 @@ TEST(Conversion, RefusesWhatCannotBe) {
     options.open = open;
     return fault_of([&] { convert_to_megatron({from}, dir.file("out"), options); });
   };
-  EXPECT_EQ(convert("a.jsonl", {.dtype = dtypes::uint8, .end_of_document = 256}),
-            "InvalidArgument: the tokens of bytes go up to 256, and uint8 holds 0 to 255: choose a wider dtype (--dtype "
-            "int32), or auto");
+  EXPECT_EQ(
+      convert("a.jsonl", {.dtype = dtypes::uint8, .end_of_document = 256}),
+      "InvalidArgument: the tokens of bytes go up to 256, and uint8 holds 0 to 255: choose a wider dtype (--dtype "
+      "int32), or auto");
   EXPECT_THAT(convert("a.jsonl", {.dtype = dtypes::int8}), HasSubstr("go up to 255, and int8 holds 0 to 127"));
   EXPECT_THAT(convert("a.csv", {}), HasSubstr("InvalidArgument: a.csv is not a text that can be converted"));
   EXPECT_TRUE(std::filesystem::is_empty(dir.path()));
@@ -102,7 +103,8 @@ TEST(Conversion, NoticesATableThatChangesMeanwhile) {
   options.formats = {{".table", [](std::shared_ptr<const File> file, const TextOptions&) {
                         return std::make_unique<OneDocument>(std::move(file));
                       }}};
-  options.tokenizer = std::make_shared<HookedTokenizer>([&](const Texts&) { dir.write("a.table", "longer than before"); });
+  options.tokenizer =
+      std::make_shared<HookedTokenizer>([&](const Texts&) { dir.write("a.table", "longer than before"); });
   EXPECT_THAT(fault_of([&] { convert_to_megatron({path}, dir.file("out"), options); }),
               HasSubstr("SourceError: " + path));
   EXPECT_FALSE(std::filesystem::exists(dir.file("out.idx")));

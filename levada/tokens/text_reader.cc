@@ -58,19 +58,20 @@ class JsonlReader final : public TextReader {
     ++documents_;
   } catch (const BadLine& error) {
     if (!skip_bad_) {
-      throw SourceError(fmt::format(
-          "{}:{}: the line cannot be used: {}; {}, or leave such lines out (skip_bad=True, --skip-bad)", path_,
-          line.number, error.what(), error.remedy()));
+      throw SourceError(
+          fmt::format("{}:{}: the line cannot be used: {}; {}, or leave such lines out (skip_bad=True, --skip-bad)",
+                      path_, line.number, error.what(), error.remedy()));
     }
     ++bad_lines_;
   }
 
   void expect_documents() const {
     if (documents_ > 0) return;
-    throw SourceError(bad_lines_ > 0
-                          ? fmt::format("{} holds no documents: all of its {} lines are bad; mend the file or leave it out",
-                                        path_, bad_lines_)
-                          : fmt::format("{} holds no documents: there is only white space in it; leave it out", path_));
+    throw SourceError(
+        bad_lines_ > 0
+            ? fmt::format("{} holds no documents: all of its {} lines are bad; mend the file or leave it out", path_,
+                          bad_lines_)
+            : fmt::format("{} holds no documents: there is only white space in it; leave it out", path_));
   }
 
   std::string path_;

@@ -176,8 +176,10 @@ TEST(TextReader, NamesFileLineAndWhatIsWrong) {
   EXPECT_THAT(fault_in("{\"text\":\"\\ud800\"}"), HasSubstr("half of a surrogate pair stands alone in it"));
   EXPECT_THAT(fault_in("{\"text\":\"\\q\"}"), HasSubstr("an escape is wrong, at \\q"));
   EXPECT_THAT(fault_in("{\"text\":\"\",\"a\":\"\\q\"}"), HasSubstr("an escape is wrong"));
-  EXPECT_THAT(fault_in("{\"title\":\"x\",\"id\":1}"), HasSubstr("it has no field \"text\", but \"title\", \"id\"; name another field (text_field=, --text-field), or "
-                        "leave such lines out (skip_bad=True, --skip-bad)"));
+  EXPECT_THAT(
+      fault_in("{\"title\":\"x\",\"id\":1}"),
+      HasSubstr("it has no field \"text\", but \"title\", \"id\"; name another field (text_field=, --text-field), or "
+                "leave such lines out (skip_bad=True, --skip-bad)"));
   EXPECT_THAT(fault_in("{}"), HasSubstr("it has no field \"text\", nor any other"));
   EXPECT_THAT(fault_in("{\"text\":5}"), HasSubstr("its field \"text\" is not a string"));
   EXPECT_THAT(fault_in("{\"text\":null}"), HasSubstr("is not a string"));

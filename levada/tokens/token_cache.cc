@@ -262,8 +262,8 @@ void TokenCache::note_uses(const std::string& lines) {
     uses_ = UniqueFd(::mkostemp(path.data(), O_CLOEXEC | O_APPEND));
     uses_path_ = std::move(path);
     if (!uses_ || ::flock(uses_.get(), LOCK_EX) != 0) {
-      throw SourceError(with_remedy(
-          fmt::format("cannot write to the token cache {}: {}", printable(dir_), std::strerror(errno))));
+      throw SourceError(
+          with_remedy(fmt::format("cannot write to the token cache {}: {}", printable(dir_), std::strerror(errno))));
     }
   }
   // A network file system shows other hosts what is written when it is synchronized or closed, and this stays open.
@@ -271,8 +271,8 @@ void TokenCache::note_uses(const std::string& lines) {
   const bool is_short = std::cmp_less(written, lines.size());
   if (written >= 0 && is_short) errno = ENOSPC;
   if (is_short || ::fdatasync(uses_.get()) != 0) {
-    throw SourceError(with_remedy(
-        fmt::format("cannot write to the token cache {}: {}", printable(dir_), std::strerror(errno))));
+    throw SourceError(
+        with_remedy(fmt::format("cannot write to the token cache {}: {}", printable(dir_), std::strerror(errno))));
   }
 }
 
@@ -322,8 +322,8 @@ CachedTokens TokenCache::make(const Text& text, const TokenizeTexts& how, Work& 
   };
   levada::tokenize(*reader, *how.tokenizer, writer, options);
   if (key_of(real_path(path), *how.open(path), how) != key) {
-    throw SourceError(fmt::format(
-        "{} was changed while it was tokenized: start again with a file that stays as it is", printable(path)));
+    throw SourceError(fmt::format("{} was changed while it was tokenized: start again with a file that stays as it is",
+                                  printable(path)));
   }
   writer.finish();
   const TokenFile made(prefix, {});

@@ -66,8 +66,8 @@ class ParallelTokenizer {
           fmt::format("{} has encoded {} texts as {}", tokenizer_.name(), texts.size(), tokens.ends.size()));
     }
   } catch (const SourceError& error) {
-    throw SourceError(fmt::format("{}: {}; mend the text, leave it out, or choose another tokenizer", piece.place,
-                                  error.what()));
+    throw SourceError(
+        fmt::format("{}: {}; mend the text, leave it out, or choose another tokenizer", piece.place, error.what()));
   }
 
   void write(std::uint64_t number, const TokenIds& tokens) {

@@ -102,7 +102,8 @@ TEST(Tokenize, NamesThePieceThatCannotBeEncoded) {
   bad.add("bad");
   Pieces reader({good, good, bad, good});
   MegatronWriter writer(dir.file("a"), {.dtype = dtypes::uint16});
-  EXPECT_THAT(fault_of([&] { tokenize(reader, tokenizer, writer, {}); }), HasSubstr("a.jsonl, from line 3 on: it is bad;"));
+  EXPECT_THAT(fault_of([&] { tokenize(reader, tokenizer, writer, {}); }),
+              HasSubstr("a.jsonl, from line 3 on: it is bad;"));
 }
 
 TEST(Tokenize, EncodesSideBySide) {
