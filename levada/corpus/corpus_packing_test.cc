@@ -159,7 +159,7 @@ TEST(CorpusPacking, ReadsHardlyMoreThanItReturns) {
 TEST(CorpusPacking, RefusesWhatCannotBePacked) {
   const Files files = {{"a.jsonl", lines_of({"abc"})}};
   EXPECT_THAT(fault_of([&] { open_packed(files, {.sequence = 10, .pad_to = 4}); }),
-              HasSubstr("InvalidArgument: documents cannot be padded to multiples of 4: the sequence of 10 is to"));
+              HasSubstr("InvalidArgument: documents cannot be padded to multiples of 4: the sequence of 10 must"));
   EXPECT_THAT(fault_of([&] { open_packed(files, {.sequence = 10, .pad_to = 0}); }), HasSubstr("multiples of 0"));
   EXPECT_THAT(fault_of([&] { Corpus::open({"a.txt"}, {.sequence = 16, .pad_to = 4}); }), HasSubstr("only packed"));
   EXPECT_THAT(fault_of([&] {

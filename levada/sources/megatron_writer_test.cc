@@ -82,7 +82,7 @@ TEST(MegatronWriter, RefusesTokensThatDoNotFit) {
     append(most);
     EXPECT_EQ(fault_of([&, largest = most] { append(largest + 1); }),
               "InvalidArgument: token " + std::to_string(most + 1) + " does not fit in " + dtype.name() +
-                  ", which holds 0 to " + std::to_string(most));
+                  ", which holds 0 to " + std::to_string(most) + ": choose a wider dtype");
     EXPECT_THAT(fault_of([&] { append(-1); }), HasSubstr("token -1 does not fit"));
   }
   EXPECT_THAT(fault_of([&] { MegatronWriter(dir.file("a"), {.dtype = dtypes::float32}); }),
