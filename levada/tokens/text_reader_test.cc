@@ -281,7 +281,8 @@ TEST(TextReader, TakesATextAsOneDocument) {
 }
 
 TEST(TextReader, NamesTheByteWhereATextIsNotUtf8) {
-  EXPECT_EQ(fault_in("c.txt", "ab\xff"), "SourceError: c.txt is not UTF-8 at byte 2: convert it to UTF-8, or leave it out");
+  EXPECT_EQ(fault_in("c.txt", "ab\xff"),
+            "SourceError: c.txt is not UTF-8 at byte 2: convert it to UTF-8, or leave it out");
   EXPECT_THAT(fault_in("c.txt", "ab\xe2\x82"), HasSubstr("at byte 2"));
   // Characters and faults at every place about the border of two pieces.
   constexpr std::size_t border = std::size_t{256} << 10;
