@@ -123,7 +123,7 @@ def test_a_row_without_a_chat_is_an_error_or_left_out(tmp_path: pathlib.Path) ->
 @pytest.mark.parametrize("column", ["number", "text", "texts"])
 def test_a_column_of_something_else_than_chats_is_an_error(tmp_path: pathlib.Path, column: str) -> None:
     path = write(tmp_path / "chats.parquet", [["a"]] if column == "texts" else ["a"], column=column.replace("number", "text"))
-    with pytest.raises(levada.SourceError, match=rf"column {column} of .* is of type .*, which is no list of messages: name"):
+    with pytest.raises(levada.SourceError, match=rf"column {column} of .* is of type .*, which is not a list of messages: name"):
         read_all(path, column, chats=True)
 
 
