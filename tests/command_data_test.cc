@@ -105,7 +105,8 @@ TEST(CommandConvert, RefusesWhatItShouldNot) {
     EXPECT_THAT(names_in(place), IsEmpty());
   };
   const auto out = place + "/out";
-  refuse({corpus, out, "--append-eod", "--dtype", "uint8"}, 2, "the tokens of bytes go up to 256, and uint8 holds 0 to 255");
+  refuse({corpus, out, "--append-eod", "--dtype", "uint8"}, 2,
+         "the tokens of bytes go up to 256, and uint8 holds 0 to 255");
   refuse({corpus, out, "--dtype", "float32"}, 2, "--dtype is float32; it must be auto, uint8");
   refuse({corpus, corpus}, 2, "where the output is named");
   refuse({corpus}, 2, "levada convert --help");
