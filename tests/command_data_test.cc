@@ -105,7 +105,8 @@ TEST(CommandConvert, RefusesWhatItShouldNot) {
     EXPECT_THAT(names_in(place), IsEmpty());
   };
   const auto out = place + "/out";
-  refuse({corpus, out, "--append-eod", "--dtype", "uint8"}, 2, "token 256 does not fit in uint8, which holds 0 to 255");
+  refuse({corpus, out, "--append-eod", "--dtype", "uint8"}, 2,
+         "the tokens of bytes go up to 256, and uint8 holds 0 to 255");
   refuse({corpus, out, "--dtype", "float32"}, 2, "--dtype is float32; it must be auto, uint8");
   refuse({corpus, corpus}, 2, "where the output is named");
   refuse({corpus}, 2, "levada convert --help");
@@ -158,7 +159,7 @@ TEST(CommandConvert, LeavesNothingUnderTheFinalNameHoweverItIsEnded) {
 
 TEST(CommandConvert, ReadsAListOfFiles) {
   const auto one = write_file("listed 1.jsonl", "{\"text\":\"one\"}\n"), two = write_file("listed 2.txt", "two");
-  const auto list = write_file("list", one + "\r\n\n" + two);
+  const auto list = write_file("list", "\xef\xbb\xbf" + one + "\r\n\n" + two);
   const auto out = folder("listed") + "/out";
   EXPECT_EQ(json_of({"convert", out, "--files-from", list})["documents"], 2);
   EXPECT_EQ(json_of({"convert", two, out, "--files-from", list, "--overwrite"})["documents"], 3);

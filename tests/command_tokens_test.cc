@@ -370,7 +370,7 @@ TEST(CommandTokens, NeedATokenizerThatIsOne) {
                    "--tokenizer is gpt2; it must be bytes or a SentencePiece .model");
     expect_refusal({command, corpus(), "--tokenizer", "/nowhere.model"}, 1, "/nowhere.model: No such file");
     const auto none = write_file("none.model", "no model");
-    expect_refusal({command, corpus(), "--tokenizer", none}, 1, none + " is no SentencePiece model");
+    expect_refusal({command, corpus(), "--tokenizer", none}, 1, none + " is not a SentencePiece model");
   }
 }
 

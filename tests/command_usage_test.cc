@@ -55,7 +55,7 @@ TEST(CommandUsage, RefusesDataThatIsNotThere) {
                  "nothing holds no file of data: .jsonl, .txt (both also with .gz or .zst behind) or .bin");
   expect_refusal({"feed", scratch() + "/no*.jsonl"}, 1, "no file matches " + scratch() + "/no*.jsonl");
   expect_data_refusal("empty.jsonl", "", "empty.jsonl is empty");
-  expect_refusal({"feed", write_file("corpus.csv", "a,b\n")}, 2, "corpus.csv is of no kind that can be read");
+  expect_refusal({"feed", write_file("corpus.csv", "a,b\n")}, 2, "corpus.csv is not of a kind that can be read");
 }
 
 TEST(CommandUsage, NamesFileAndLineOfWhatIsNoJson) {

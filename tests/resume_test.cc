@@ -9,6 +9,8 @@
 #include <cstdlib>
 #include <fstream>
 #include <iostream>
+#include <map>
+#include <optional>
 #include <random>
 #include <sstream>
 #include <thread>
@@ -21,11 +23,11 @@
 #include "levada/engine/collect.h"
 #include "levada/engine/inproc/inproc.h"
 #include "levada/feed/feed.h"
+#include "levada/feed/step_cursor.h"
 
 namespace levada::test {
 namespace {
 
-constexpr std::int64_t sequence = 32;
 constexpr std::int64_t save_every = 3;
 
 int kill_count() {
@@ -33,48 +35,69 @@ int kill_count() {
   return text != nullptr ? std::max(1, std::atoi(text)) : 20;
 }
 
-CorpusOptions corpus_options() {
-  return {.sequence = sequence, .shuffle_seed = 11, .cache_dir = scratch() + "/cache"};
-}
+/// What all runs of a test read, and whether their steps are balanced.
+struct Job {
+  std::string path;
+  CorpusOptions corpus;
+  bool balances = false;
+};
 
 std::uint64_t hash_of(std::span<const std::int64_t> tokens) {
   return hash64(std::as_bytes(tokens));
 }
 
-/// Content of every sample, as a plain reader of the corpus sees it.
-std::vector<std::uint64_t> expected_samples(const std::string& path) {
-  auto corpus = Corpus::open({path}, corpus_options());
+/// The content of each sample of a batch: of a row, or of a segment of a packed row.
+std::vector<std::uint64_t> samples_of(const Tree& batch, const Job& job) {
+  const auto tokens = batch.tensor("tokens");
+  const auto all = tokens.as<std::int64_t>();
   std::vector<std::uint64_t> samples;
-  HeapMemory memory;
-  while (auto sample = corpus.read(static_cast<std::int64_t>(samples.size()), 1, memory)) {
-    samples.push_back(hash_of(sample->tensor("tokens").as<std::int64_t>()));
+  if (job.corpus.packing == Packing::documents) {
+    const auto ends = batch.tensor("cu_seqlens").as<std::int32_t>();
+    for (std::size_t i = 1; i < ends.size(); ++i) {
+      const auto begin = static_cast<std::size_t>(ends[i - 1]), end = static_cast<std::size_t>(ends[i]);
+      samples.push_back(hash_of(all.subspan(begin, end - begin)));
+    }
+    return samples;
+  }
+  const auto rows = static_cast<std::size_t>(tokens.shape()[0]);
+  for (std::size_t row = 0; row < rows; ++row) {
+    samples.push_back(hash_of(all.subspan(row * all.size() / rows, all.size() / rows)));
   }
   return samples;
 }
 
-/// For each sample how often one run has used it, and what it was: memory that the run shares with the test.
+/// The number of each sample by its content, as a plain reader of the corpus sees it.
+std::map<std::uint64_t, std::int64_t> numbers_of_samples(const Job& job) {
+  auto corpus = Corpus::open({job.path}, job.corpus);
+  std::map<std::uint64_t, std::int64_t> numbers;
+  HeapMemory memory;
+  for (std::int64_t number = 0; number < corpus.size().value(); ++number) {
+    numbers.emplace(samples_of(corpus.gather(std::vector{number}, memory), job).at(0), number);
+  }
+  EXPECT_EQ(std::ssize(numbers), corpus.size().value()) << "samples differ";
+  return numbers;
+}
+
+/// How often one run has used each sample: memory that the run shares with the test.
 class Notebook {
  public:
-  struct Entry {
-    std::atomic<std::int64_t> times;
-    std::atomic<std::uint64_t> content;
-  };
+  using Times = std::atomic<std::int64_t>;
   explicit Notebook(std::size_t samples)
       : samples_(samples),
-        entries_(static_cast<Entry*>(
-            ::mmap(nullptr, samples * sizeof(Entry), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))) {}
-  ~Notebook() { ::munmap(static_cast<void*>(entries_), samples_ * sizeof(Entry)); }
+        times_(static_cast<Times*>(
+            ::mmap(nullptr, samples * sizeof(Times), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))) {}
+  ~Notebook() { ::munmap(static_cast<void*>(times_), samples_ * sizeof(Times)); }
   Notebook(const Notebook&) = delete;
   Notebook& operator=(const Notebook&) = delete;
 
-  Entry& operator[](std::int64_t sample) const { return entries_[sample]; }
+  Times& operator[](std::int64_t sample) const { return times_[sample]; }
   void clear() const {
-    for (std::size_t i = 0; i < samples_; ++i) entries_[i].times = 0;
+    for (std::size_t i = 0; i < samples_; ++i) times_[i] = 0;
   }
 
  private:
   std::size_t samples_;
-  Entry* entries_;
+  Times* times_;
 };
 
 struct Setting {
@@ -82,22 +105,49 @@ struct Setting {
   FeedOptions feed;
 };
 
-Setting any_setting(std::mt19937& random) {
+Balance any_balance(std::mt19937& random) {
+  const std::int64_t max_tokens[] = {0, 600, 2000};
+  return {.cost = SampleCost::parse(random() % 4 == 0 ? "tokens" : "flops(hidden=8)"),
+          .sizes = random() % 2 == 0 ? PartSizes::any : PartSizes::equal,
+          .max_tokens = max_tokens[random() % std::size(max_tokens)],
+          .order = random() % 2 == 0 ? MicroOrder::as_read : MicroOrder::paired,
+          .max_delay = static_cast<std::int64_t>(random() % 5)};
+}
+
+Setting any_setting(const Job& job, std::mt19937& random) {
   const char* const meshes[] = {"dp=2", "dp=1", "dp=3", "dp=2,tp=2", "dp=2,pp=2", "tp=2", "dp=4"};
   const char* const readers[] = {"one", "all", "dp"};
   Setting setting{meshes[random() % std::size(meshes)], {}};
   setting.feed.batch = 1 + random() % 3;
-  setting.feed.divide = random() % 2 == 0 ? Divide::deal : Divide::split;
-  setting.feed.tail = Tail::short_;
   setting.feed.readers = Readers::parse(readers[random() % std::size(readers)]);
+  if (job.balances) {
+    setting.feed.balance = any_balance(random);
+  } else {
+    setting.feed.divide = random() % 2 == 0 ? Divide::deal : Divide::split;
+    setting.feed.tail = Tail::short_;
+  }
   return setting;
 }
 
-std::int64_t saved_sample(const std::string& state) {
+/// Which samples a run that starts here has not used: those from `first` on, and those that wait.
+struct Start {
+  Bytes source;
+  std::int64_t first = 0;
+  std::vector<DelayedSample> delayed;
+
+  bool is_left(std::int64_t sample) const {
+    return sample >= first || std::ranges::find(delayed, sample, &DelayedSample::number) != delayed.end();
+  }
+};
+
+Start saved_start(const std::string& state) {
   std::ifstream file(state, std::ios::binary);
   std::ostringstream text;
   text << file.rdbuf();
-  return text.str().empty() ? 0 : Cursor::decode(as_bytes(text.str())).next;
+  if (text.str().empty()) return {};
+  auto cursor = StepCursor::decode(as_bytes(text.str()));
+  const auto first = Cursor::decode(cursor.source).next;
+  return {std::move(cursor.source), first, std::move(cursor.delayed)};
 }
 
 /// Every few steps all ranks come together and the state is saved, as a training job does with its checkpoints.
@@ -109,24 +159,25 @@ void save(Engine& engine, const Batch& batch, const std::string& state) {
   file.publish();
 }
 
-void run(const Setting& setting, const std::string& path, const std::string& state, const Notebook& notebook) {
+void run(const Job& job, const Setting& setting, const std::string& state, const Notebook& notebook,
+         const std::map<std::uint64_t, std::int64_t>& numbers) {
   const Mesh mesh = Mesh::parse(setting.mesh);
-  const auto first = saved_sample(state);
+  const auto start = saved_start(state);
   inproc::run_ranks(mesh.size(), [&](const std::shared_ptr<Engine>& engine) {
-    const int rank = engine->info().rank, data = mesh.coordinate(rank, "dp");
+    const int rank = engine->info().rank;
     const bool notes = mesh.coordinate(rank, "tp") == 0 && mesh.coordinate(rank, "pp") == 0;
     auto options = setting.feed;
-    options.first_sample = first;
-    Feed feed(engine, mesh, layouts::gpt(), std::make_shared<Corpus>(Corpus::open({path}, corpus_options())), options);
+    const auto corpus = std::make_shared<Corpus>(Corpus::open({job.path}, job.corpus));
+    if (!start.source.empty()) options.first_sample = corpus->resume(start.source);
+    options.delayed = start.delayed;
+    Feed feed(engine, mesh, layouts::gpt(), corpus, options);
     while (auto batch = feed.next()) {
-      const auto begin = first + (batch->step * mesh.axis_size("dp") + data) * options.batch;
-      for (std::int64_t row = 0; notes && row < batch->samples; ++row) {
-        auto& entry = notebook[begin + row];
-        entry.content = hash_of(batch->tensor("tokens").slice(0, row, row + 1).as<std::int64_t>());
-        ++entry.times;
+      if (notes && batch->samples > 0) {
+        for (const auto content : samples_of(batch->tree(), job)) ++notebook[numbers.at(content)];
       }
       std::this_thread::sleep_for(std::chrono::microseconds(100));
-      if (batch->step % save_every == save_every - 1) save(*engine, *batch, state);
+      const bool ends_step = batch->micro + 1 == batch->num_micro;
+      if (ends_step && batch->step % save_every == save_every - 1) save(*engine, *batch, state);
     }
   });
 }
@@ -151,28 +202,62 @@ bool run_and_kill(std::chrono::microseconds delay, const std::function<void()>& 
   return WIFEXITED(status);
 }
 
-TEST(Resume, GivesEverySampleExactlyOnceHoweverOftenAJobIsKilled) {
-  const auto path = make_corpus("resume.jsonl", 60);
-  const auto expected = expected_samples(path);
-  const auto size = static_cast<std::int64_t>(expected.size());
-  const Notebook notebook(expected.size());
+/// What was used after the state was saved is used again; what was used before, once. At the end of the data less than
+/// a balanced step is left over.
+void expect_each_once(const Notebook& notebook, std::int64_t size, const Start& begin, const std::optional<Start>& end,
+                      const Setting& setting) {
+  std::int64_t left = 0;
+  for (std::int64_t sample = 0; sample < size; ++sample) {
+    const std::int64_t times = notebook[sample];
+    ASSERT_LE(times, begin.is_left(sample) ? 1 : 0) << "sample " << sample << " on " << setting.mesh;
+    if (end && begin.is_left(sample) && !end->is_left(sample)) {
+      ASSERT_EQ(times, 1) << "sample " << sample << " on " << setting.mesh;
+    }
+    if (begin.is_left(sample) && times == 0) ++left;
+  }
+  if (end) return;
+  const auto step_samples = setting.feed.batch * Mesh::parse(setting.mesh).data_size();
+  ASSERT_LT(left, setting.feed.balance ? step_samples : 1);
+}
+
+void expect_each_once_through_kills(const Job& job) {
+  const auto numbers = numbers_of_samples(job);
+  const auto size = std::ssize(numbers);
+  const Notebook notebook(numbers.size());
   std::mt19937 random(3);
   int kills = 0, whole_epochs = 0;
   while (kills < kill_count()) {
-    const auto state = scratch() + "/state" + std::to_string(whole_epochs++);
+    const auto state = job.path + ".state" + std::to_string(whole_epochs++);
     for (bool ended = false; !ended && kills < kill_count(); ++kills) {
       notebook.clear();
-      const auto setting = any_setting(random);
-      const auto begin = saved_sample(state);
-      ended = run_and_kill(std::chrono::microseconds(random() % 30'000), [&] { run(setting, path, state, notebook); });
-      // What was used after the state was saved is used again; what was used before, once.
-      const auto end = ended ? size : saved_sample(state);
-      for (std::int64_t sample = begin; sample < end; ++sample) {
-        ASSERT_EQ(notebook[sample].times, 1) << "sample " << sample << " on " << setting.mesh;
-        ASSERT_EQ(notebook[sample].content, expected[static_cast<std::size_t>(sample)]) << "sample " << sample;
-      }
+      const auto setting = any_setting(job, random);
+      const auto begin = saved_start(state);
+      ended = run_and_kill(std::chrono::microseconds(random() % 30'000),
+                           [&] { run(job, setting, state, notebook, numbers); });
+      expect_each_once(notebook, size, begin, ended ? std::nullopt : std::optional(saved_start(state)), setting);
+      if (::testing::Test::HasFatalFailure()) return;
     }
   }
+}
+
+CorpusOptions corpus_options(std::int64_t sequence) {
+  return {.sequence = sequence, .shuffle_seed = 11, .cache_dir = scratch() + "/cache"};
+}
+
+TEST(Resume, GivesEverySampleExactlyOnceHoweverOftenAJobIsKilled) {
+  expect_each_once_through_kills({make_corpus("resume.jsonl", 60), corpus_options(32)});
+}
+
+TEST(Resume, GivesEverySampleOfBalancedStepsOnceHoweverOftenAJobIsKilled) {
+  std::mt19937 random(4);
+  std::string lines;
+  for (int document = 0; document < 600; ++document) {
+    const auto length = random() % 16 == 0 ? 200 + random() % 300 : 8 + random() % 30;
+    lines += "{\"text\":\"" + std::to_string(document) + std::string(length, 'x') + "\"}\n";
+  }
+  Job job{write_file("balanced.jsonl", lines), corpus_options(512), true};
+  job.corpus.packing = Packing::documents;
+  expect_each_once_through_kills(job);
 }
 
 }  // namespace

@@ -130,7 +130,7 @@ AtomicFile::~AtomicFile() {
 }
 
 void AtomicFile::fail(std::string_view what, int error) const {
-  throw SourceError(fmt::format(
+  throw WriteFailed(fmt::format(
       "cannot {} {}: {}", what, path_,
       error == ENOSPC ? "the disk is full, and nothing of it is left there" : std::generic_category().message(error)));
 }

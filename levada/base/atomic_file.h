@@ -19,11 +19,17 @@ class FileBusy : public SourceError {
   using SourceError::SourceError;
 };
 
+/// A file could not be created, written or named: the disk is full, say.
+class WriteFailed : public SourceError {
+ public:
+  using SourceError::SourceError;
+};
+
 /// Is written as `.NAME.partial` in the same folder, and then takes the place of what had the name before. If it is
 /// destroyed sooner, it leaves nothing; what a killed process left is removed by the next one that writes the file. The
 /// partial file is always a new one of this process: nobody else can have made it, or hold it open. What is large goes
 /// to the disk while it is written, and leaves the system's cache. One thread at a time. What goes wrong, a full disk
-/// too, is a SourceError that names the file.
+/// too, is a WriteFailed that names the file.
 class AtomicFile {
  public:
   /// Writes some of the bytes, as ::write does.

@@ -151,7 +151,7 @@ DataSummary summarise(const std::string& path, const SummaryOptions& options) {
   if (is_text(path, options.formats)) return summarise_text(path, options);
   if (is_token_file(path, options.open)) return summarise_megatron(path, options);
   static_cast<void>(options.open(path));  // That it is not there says more than its kind.
-  throw InvalidArgument(fmt::format("{} is of no kind that can be read: {} and .bin with .idx can", printable(path),
+  throw InvalidArgument(fmt::format("{} is not of a kind that can be read: {} and .bin with .idx can", printable(path),
                                     text_kinds(options.formats)));
 }
 

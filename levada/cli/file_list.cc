@@ -43,7 +43,9 @@ void add_files_from(CLI::App& command, std::string& from) {
 }
 
 std::vector<std::string> read_file_list(const std::string& from) {
-  const auto content = content_of(from);
+  auto content = content_of(from);
+  constexpr std::string_view byte_order_mark = "\xef\xbb\xbf";
+  if (content.starts_with(byte_order_mark)) content.erase(0, byte_order_mark.size());
   if (content.find('\0') != content.npos) refuse(from, "it holds a zero byte; write one path a line");
   std::vector<std::string> paths;
   for (std::size_t at = 0; at < content.size();) {

@@ -53,14 +53,14 @@ BatchRows segment_of(const BatchRows& row, std::size_t index, std::span<std::int
 
 BatchReader::BatchReader(const std::vector<std::unique_ptr<const OpenedSource>>& sources, const BatchForm& form,
                          int threads)
-    : sources_(sources), form_(form), team_(threads, "reading (--io-threads, io_threads=)") {
-  readers_.resize(static_cast<std::size_t>(team_.size()));
+    : sources_(sources), form_(form), pool_(threads, "reading (--io-threads, io_threads=)") {
+  readers_.resize(static_cast<std::size_t>(pool_.size()));
   for (auto& reader : readers_) reader.activity = &reading_;
 }
 
 Tree BatchReader::read_rows(std::span<const StoredSample> samples, Memory& memory) {
   auto batch = make_batch(form_, static_cast<std::int64_t>(samples.size()), memory);
-  const auto runs = runs_of(samples, static_cast<std::size_t>(team_.size()));
+  const auto runs = runs_of(samples, static_cast<std::size_t>(pool_.size()));
   fill_checked(runs.size(), [&](std::size_t piece, RowReader& reader) {
     const auto& run = runs[piece];
     const auto part = batch.rows.part(run.row, run.rows);
@@ -83,7 +83,7 @@ Tree BatchReader::read_packed_row(std::span<const StoredSample> samples, Memory&
   }
   auto form = form_;
   form.sequence = bounds.back();
-  form.most_segments = static_cast<std::int64_t>(samples.size());
+  form.max_segments = static_cast<std::int64_t>(samples.size());
   auto batch = make_batch(form, 1, memory);
   const auto& row = batch.rows;
   std::ranges::transform(bounds, row.cu_seqlens.begin(), [](auto bound) { return static_cast<std::int32_t>(bound); });
@@ -97,7 +97,7 @@ Tree BatchReader::read_packed_row(std::span<const StoredSample> samples, Memory&
 }
 
 void BatchReader::fill_checked(std::size_t pieces, const std::function<void(std::size_t, RowReader&)>& fill) try {
-  team_.run(pieces, [&](std::size_t piece, std::size_t member) { fill(piece, readers_[member]); });
+  pool_.run(pieces, [&](std::size_t piece, std::size_t member) { fill(piece, readers_[member]); });
   reading_ = nullptr;
   check_touched();
 } catch (const SourceError&) {

@@ -11,8 +11,8 @@
 
 #include "levada/corpus/batch_rows.h"
 #include "levada/corpus/opened_source.h"
-#include "levada/corpus/read_team.h"
 #include "levada/corpus/sample_set.h"
+#include "levada/corpus/thread_pool.h"
 #include "levada/sources/source.h"
 
 namespace levada {
@@ -39,7 +39,7 @@ class BatchReader {
 
   const std::vector<std::unique_ptr<const OpenedSource>>& sources_;
   const BatchForm& form_;
-  ReadTeam team_;
+  ThreadPool pool_;
   std::vector<RowReader> readers_;
   std::atomic<const TokenFile*> reading_ = nullptr;
 };

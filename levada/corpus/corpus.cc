@@ -57,7 +57,7 @@ void check(const CorpusOptions& options) {
   }
   if (options.pad_to < 1 || options.sequence % options.pad_to != 0) {
     throw InvalidArgument(
-        fmt::format("documents cannot be padded to multiples of {}: the sequence of {} is to divide by it",
+        fmt::format("documents cannot be padded to multiples of {}: the sequence of {} must be a multiple of it",
                     options.pad_to, options.sequence));
   }
   if (options.pad_to > 1 && options.packing == Packing::cut) {
@@ -70,6 +70,11 @@ void check(const CorpusOptions& options) {
   }
   if (options.reset_attention_mask && !options.attention_mask) {
     throw InvalidArgument("reset_attention_mask is about the attention mask: ask for one, too (attention_mask)");
+  }
+  if (options.tokenizer->is_chat() && !options.end_of_document.empty()) {
+    throw InvalidArgument(
+        fmt::format("eod is {}, but a chat template itself ends a chat: leave out one of the two (eod=, --eod)",
+                    printable(options.end_of_document)));
   }
   if (minds_ends(options) && (options.packing != Packing::cut || options.tokenizer->is_chat())) {
     throw InvalidArgument(
@@ -99,7 +104,7 @@ struct Corpus::Data {
       if (seed && !alone) seed = derived_seed(*seed, k + 1);
       sources.push_back(std::make_unique<const OpenedSource>(of.sources[k], options, opener, alone, seed));
     }
-    if (sources.size() > 1 || sources.front()->most) {
+    if (sources.size() > 1 || sources.front()->max_samples) {
       weights.emplace(MixWeights{.weights = {}, .by = of.by});
       for (const auto& source : sources) weights->weights.push_back(source->weight);
     }
@@ -113,13 +118,13 @@ struct Corpus::Data {
   BatchForm make_form(const FileOpener& opener) const {
     BatchForm made{.sequence = options.sequence,
                    .ids = options.ids,
-                   .most_segments = {},
+                   .max_segments = {},
                    .attention_mask = options.attention_mask,
                    .reset_position_ids = options.reset_position_ids,
                    .reset_attention_mask = options.reset_attention_mask,
                    .eod_mask_loss = options.eod_mask_loss};
     for (const auto& source : sources) {
-      made.most_segments = std::max(made.most_segments, source->samples->most_segments());
+      made.max_segments = std::max(made.max_segments, source->samples->max_segments());
     }
     if (minds_ends(options)) made.end_of_document = cache ? opener.end_of_document() : end_in_token_files(options);
     return made;
@@ -141,7 +146,7 @@ struct Corpus::Data {
     const auto shares = shares_of(history.front().weights);
     std::vector<MixPart> parts;
     for (std::size_t k = 0; k < sources.size(); ++k) {
-      parts.push_back({printable(sources[k]->name), shares[k], sources[k]->most});
+      parts.push_back({printable(sources[k]->name), shares[k], sources[k]->max_samples});
     }
     MixSchedule schedule(std::move(parts), derived_seed(options.shuffle_seed.value_or(0), 0));
     for (std::size_t i = 1; i < history.size(); ++i) {
@@ -192,14 +197,15 @@ struct Corpus::Data {
     }
     if (!weights) return properties;
     std::vector<std::string> caps;
-    for (const auto& source : sources) caps.push_back(source->most ? fmt::format("{}", *source->most) : "none");
+    for (const auto& source : sources)
+      caps.push_back(source->max_samples ? fmt::format("{}", *source->max_samples) : "none");
     properties.emplace_back("caps", fmt::format("{}", fmt::join(caps, " ")));
     return properties;
   }
 
-  Cursor cursor(std::int64_t next, const WeightHistory& history) const {
-    Cursor made{.corpus = digest, .order = order, .next = next};
-    add_weights(history, made.order);
+  Order order_by(const WeightHistory& history) const {
+    auto made = order;
+    add_weights(history, made);
     return made;
   }
 };
@@ -209,6 +215,7 @@ struct Corpus::State {
   std::shared_ptr<const Data> data;
   std::int64_t epochs = 1;
   WeightHistory history;
+  Bytes order;  ///< encoded, with the history: for cursors
   std::optional<MixSchedule> mix;
   std::optional<std::int64_t> size;  ///< empty: without end
   SampleWalk walk, ahead;            ///< to what is read, and to what is announced
@@ -221,6 +228,7 @@ struct Corpus::State {
       : data(std::move(of)),
         epochs(times),
         history(data->own_history()),
+        order(encode_order(data->order_by(history))),
         mix(data->schedule_of(history)),
         size(size_of(*data, epochs, mix)),
         walk(mix, data->sources),
@@ -390,12 +398,12 @@ void Corpus::will_read(std::int64_t first, std::int64_t count) {
 }
 
 Bytes Corpus::cursor(std::int64_t next) const {
-  return state_->data->cursor(next, state_->history).encode();
+  return encode_cursor(state_->data->digest, state_->order, next);
 }
 
 std::vector<std::pair<std::string, std::string>> Corpus::identity() const {
   std::vector<std::pair<std::string, std::string>> identity{{"corpus", state_->data->digest}};
-  const auto order = state_->data->cursor(0, state_->history).order;
+  const auto order = state_->data->order_by(state_->history);
   identity.insert(identity.end(), order.begin(), order.end());
   const auto samples = size();
   identity.emplace_back("number of samples", samples ? std::to_string(*samples) : "without end");
@@ -417,7 +425,7 @@ std::int64_t Corpus::resume(ByteView cursor) {
   if (data.weights && (count(history.front()) != data.sources.size() || history.back().first > saved.next)) {
     throw CorruptMessage(0, "the cursor has weights of another number of sources, or from later samples on");
   }
-  data.cursor(saved.next, history).expect_same(saved);
+  Cursor{.corpus = data.digest, .order = data.order_by(history), .next = saved.next}.expect_same(saved);
   if (const auto all = size(); all && saved.next > *all) {
     throw InvalidArgument(fmt::format(
         "the cursor stands before sample {}, but the data ends with sample {} (epochs: {}, samples of each: "
@@ -435,6 +443,7 @@ std::int64_t Corpus::resume(ByteView cursor) {
     history.push_back({saved.next, *data.weights});
   }
   auto mix = data.schedule_of(history);
+  state_->order = encode_order(data.order_by(history));
   state_->history = std::move(history);
   state_->mix = std::move(mix);
   state_->walk = state_->ahead = SampleWalk(state_->mix, data.sources);

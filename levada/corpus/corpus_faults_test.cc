@@ -76,7 +76,7 @@ TEST(CorpusFaults, RefusesACursorBehindTheEnd) {
   EXPECT_EQ(corpus.of_epochs(0).resume(corpus.cursor(1'000'000)), 1'000'000);
 }
 
-TEST(CorpusFaults, SaysWhenOneSampleIsMoreThanAll) {
+TEST(CorpusFaults, RefusesASampleLongerThanAllData) {
   EXPECT_THAT(fault_of([] {
                 open_files({{"a.txt", std::string(15, 'a')}}, {.sequence = 16});
               }),
@@ -84,7 +84,7 @@ TEST(CorpusFaults, SaysWhenOneSampleIsMoreThanAll) {
   EXPECT_EQ(fault_of([] { open_files({{"a.txt", std::string(16, 'a')}}, {.sequence = 16}); }), "no fault");
 }
 
-TEST(CorpusFaults, SaysWhichFileCannotBeRead) {
+TEST(CorpusFaults, NamesTheFileThatCannotBeRead) {
   const ScratchDir dir;
   const auto fault = [&](const std::string& path) {
     return fault_of([&] { Corpus::open({path}, {.cache_dir = scratch_cache()}); });
@@ -94,7 +94,7 @@ TEST(CorpusFaults, SaysWhichFileCannotBeRead) {
               HasSubstr("holds no file of data: .jsonl, .txt (both also with .gz or .zst behind) or .bin"));
   EXPECT_THAT(fault(dir.write("empty.jsonl", "")), HasSubstr("empty.jsonl is empty"));
   EXPECT_THAT(fault(dir.write("a.jsonl", "{\"text\":\"a\"}\nno\n")), HasSubstr("a.jsonl:2: the line cannot be used"));
-  EXPECT_THAT(fault(dir.write("a.csv", "{}")), HasSubstr("a.csv is of no kind that can be read"));
+  EXPECT_THAT(fault(dir.write("a.csv", "{}")), HasSubstr("a.csv is not of a kind that can be read"));
 }
 
 TEST(CorpusFaults, KnowsABatchThatIsNone) {
@@ -160,7 +160,7 @@ TEST(CorpusFaults, PassesOnWhyAReadFailed) {
 TEST(CorpusFaults, ReadsTheSameThroughShortReads) {
   auto whole = Opened::open();
   auto opened = Opened::open();
-  opened.bin->most_at_once = 3;
+  opened.bin->max_at_once = 3;
   HeapMemory memory;
   EXPECT_EQ(opened.corpus.read(0, opened.corpus.sequences(), memory),
             whole.corpus.read(0, whole.corpus.sequences(), memory));
@@ -176,7 +176,8 @@ TEST(CorpusFaults, SurvivesAnyChangeOfTheBytesBehindItsBack) {
       for (int i = 0; i < 1 + round % 5; ++i) content[random() % content.size()] = static_cast<char>(random());
       const auto fault = fault_of([&] { opened.read_all(); });
       if (fault == "no fault") continue;
-      EXPECT_THAT(fault, ::testing::MatchesRegex("SourceError: a.bin: token [0-9]+ is negative: it cannot be fed"));
+      EXPECT_THAT(fault,
+                  ::testing::MatchesRegex("SourceError: a.bin: token [0-9]+ is negative, and cannot be fed: .*"));
       ++errors;
     }
     EXPECT_GT(errors, 20);
@@ -184,7 +185,7 @@ TEST(CorpusFaults, SurvivesAnyChangeOfTheBytesBehindItsBack) {
   }
 }
 
-TEST(CorpusFaults, SaysWhatItIsDoing) {
+TEST(CorpusFaults, ReportsWhatItIsDoing) {
   auto opened = Opened::open();
   EXPECT_EQ(opened.corpus.activity(), "between two batches");
   std::string heard;

@@ -156,7 +156,7 @@ TEST(CorpusGather, OfDocumentsHoldsEachPieceOfEachDocumentInStorageOrder) {
   }
 }
 
-TEST(CorpusGather, GivesWhatReadingGivesInAnyOrderOverSeveralEpochs) {
+TEST(CorpusGather, ReturnsWhatReadingReturnsInAnyOrderOverSeveralEpochs) {
   for (const auto packing : all_packings) {
     for (const auto seed : {std::optional<std::uint64_t>(), std::optional<std::uint64_t>(4)}) {
       for (const int threads : {1, 3}) {
@@ -176,7 +176,7 @@ TEST(CorpusGather, GivesWhatReadingGivesInAnyOrderOverSeveralEpochs) {
   }
 }
 
-TEST(CorpusGather, GivesWhatReadingGivesOfAMixWithCaps) {
+TEST(CorpusGather, ReturnsWhatReadingReturnsForAMixWithCaps) {
   for (const auto packing : all_packings) {
     const auto files = some_files();
     CorpusOptions options{.sequence = 32, .shuffle_seed = 5, .epochs = 0, .packing = packing};
@@ -190,7 +190,7 @@ TEST(CorpusGather, GivesWhatReadingGivesOfAMixWithCaps) {
   }
 }
 
-TEST(CorpusGather, GivesEachDocumentOfAPartOfASplitOnce) {
+TEST(CorpusGather, ReturnsEachDocumentOfAPartOfASplitOnce) {
   const auto texts = some_texts(80, 6);
   std::multiset<std::vector<std::int64_t>> wanted, found;
   for (const auto& text : texts) {
@@ -212,7 +212,7 @@ TEST(CorpusGather, GivesEachDocumentOfAPartOfASplitOnce) {
   EXPECT_EQ(found, wanted);
 }
 
-TEST(CorpusGather, GoesOnFromACursor) {
+TEST(CorpusGather, ResumesFromACursor) {
   for (const auto packing : all_packings) {
     const CorpusOptions options{.sequence = 32, .shuffle_seed = 9, .epochs = 2, .packing = packing};
     auto whole = open_files(some_files(), options), resumed = open_files(some_files(), options);

@@ -57,7 +57,7 @@ class CorpusMixing : public ::testing::Test {
                                              {"path": ["c.txt"], "weight": 5, "max_samples": 1000}]})";
 };
 
-TEST_F(CorpusMixing, GivesEachSourceItsShareOfEveryBlock) {
+TEST_F(CorpusMixing, TakesItsShareOfEveryBlockFromEachSource) {
   auto corpus = open(three_, {.epochs = 0});
   EXPECT_EQ(corpus.sequences(), 100 + 40 + 300);
   std::map<char, int> counts;
@@ -90,7 +90,7 @@ TEST_F(CorpusMixing, GoesThroughEachSourceInItsOwnEpochs) {
   }
 }
 
-TEST_F(CorpusMixing, TellsWhatEachSourceGave) {
+TEST_F(CorpusMixing, ReportsTheShareOfEachSource) {
   auto corpus = open(three_, {.epochs = 0});
   std::map<std::string, std::int64_t> counts;
   for (std::int64_t g = 1000; g < 5000; ++g) ++counts[std::string(1, sample_of(corpus, g).source)];
@@ -110,7 +110,7 @@ TEST_F(CorpusMixing, TellsWhatEachSourceGave) {
   EXPECT_EQ(alone.shares(200, 300)[0].samples, 0);
 }
 
-TEST_F(CorpusMixing, EndsAfterItsEpochsOrWhenAllSourcesHaveGivenTheirMost) {
+TEST_F(CorpusMixing, EndsAfterItsEpochsOrWhenAllSourcesHaveReachedTheirCaps) {
   EXPECT_EQ(open(three_, {.epochs = 3}).size(), 3 * 440);
   EXPECT_EQ(open(three_, {.epochs = 0}).size(), std::nullopt);
   const auto* capped = R"({"sources": [{"path": "a.txt", "weight": 1, "max_samples": 30},
@@ -167,7 +167,7 @@ TEST_F(CorpusMixing, RefusesACursorOfAnotherMix) {
   EXPECT_THAT(refusal(three_, "\"a.txt\"", "[\"a.txt\", \"b1.txt\"]"), HasSubstr("corpus is"));
 }
 
-TEST_F(CorpusMixing, GoesOnWithOtherWeightsWhereThatIsAskedFor) {
+TEST_F(CorpusMixing, ContinuesWithOtherWeightsIfAsked) {
   const auto with = [&](const std::string& weights, bool resume_weights = true) {
     auto json = three_;
     json.replace(json.find("1000"), 4, "5000");
@@ -240,14 +240,14 @@ TEST_F(CorpusMixing, DoesNotBelieveTheWeightsOfACursor) {
               HasSubstr("InvalidArgument: the weight of"));
 }
 
-TEST_F(CorpusMixing, SaysWhichSourceCannotBeUsed) {
+TEST_F(CorpusMixing, NamesASourceThatCannotBeUsed) {
   const auto fault = [&](const std::string& json) { return fault_of([&] { open(json); }); };
   EXPECT_THAT(fault(R"({"sources": [{"path": "x*.txt", "weight": 1}]})"), HasSubstr("SourceError: no file matches "));
   EXPECT_THAT(fault(R"({"sources": [{"path": "none.txt", "weight": 1}]})"), HasSubstr("none.txt: No such file"));
   EXPECT_THAT(fault(R"({"sources": [{"path": "a.txt", "weight": 1}, {"path": "c.txt", "weight": 1e-10}]})"),
               HasSubstr("InvalidArgument: the weight of c.txt is 1e-10 of all weights"));
   EXPECT_THAT(fault(R"({"sources": [{"path": "a.txt", "weight": 1, "max_tokens": 3}]})"),
-              HasSubstr("the source a.txt is to give at most 3 tokens, less than a sample"));
+              HasSubstr("the source a.txt may give at most 3 tokens, less than a sample"));
   dir_.write("d.txt", "x");
   EXPECT_THAT(fault(R"({"sources": [{"path": "a.txt", "weight": 1}, {"path": "d.txt", "weight": 1}]})"),
               HasSubstr("the source d.txt holds 2 tokens, and one sample of sequence 4 takes 5"));

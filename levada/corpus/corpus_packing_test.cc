@@ -74,7 +74,7 @@ void expect_each_label_once(const std::vector<std::string>& texts, Corpus& corpu
   EXPECT_EQ(found, wanted);
 }
 
-TEST(CorpusPacking, GivesEveryTokenOnceAsALabelOfItsOwnDocument) {
+TEST(CorpusPacking, ReturnsEveryTokenOnceAsALabelOfItsOwnDocument) {
   std::mt19937 random(3);
   std::vector<std::string> first, second;
   for (int d = 0; d < 300; ++d) first.push_back(document(d, random() % (random() % 10 == 0 ? 500 : 60)));
@@ -94,7 +94,7 @@ TEST(CorpusPacking, GivesEveryTokenOnceAsALabelOfItsOwnDocument) {
   }
 }
 
-TEST(CorpusPacking, GivesEveryFieldInTheCallersMemory) {
+TEST(CorpusPacking, ReturnsEveryFieldInTheCallersMemory) {
   auto corpus = open_packed({{"a.jsonl", lines_of({"abc", "x", "", "de"})}}, {.sequence = 6, .attention_mask = true});
   EXPECT_EQ(corpus.sequences(), 1);
   HeapMemory memory;
@@ -126,7 +126,7 @@ TEST(CorpusPacking, RoundsDocumentsUpAndPadsTheRow) {
   EXPECT_NEAR(corpus.padding_share(), 8.0 / 12, 1e-12);
 }
 
-TEST(CorpusPacking, GivesRowsOfABatchAsItGivesThemAlone) {
+TEST(CorpusPacking, ReturnsRowsOfABatchAsItReturnsThemAlone) {
   std::mt19937 random(4);
   std::vector<std::string> texts;
   for (int d = 0; d < 200; ++d) texts.push_back(document(d, random() % 50));
@@ -143,7 +143,7 @@ TEST(CorpusPacking, GivesRowsOfABatchAsItGivesThemAlone) {
   }
 }
 
-TEST(CorpusPacking, ReadsHardlyMoreThanItGivesOut) {
+TEST(CorpusPacking, ReadsHardlyMoreThanItReturns) {
   std::mt19937 random(5);
   std::vector<std::string> texts;
   for (int d = 0; d < 500; ++d) texts.push_back(document(d, 500 + random() % 9000));
@@ -159,7 +159,7 @@ TEST(CorpusPacking, ReadsHardlyMoreThanItGivesOut) {
 TEST(CorpusPacking, RefusesWhatCannotBePacked) {
   const Files files = {{"a.jsonl", lines_of({"abc"})}};
   EXPECT_THAT(fault_of([&] { open_packed(files, {.sequence = 10, .pad_to = 4}); }),
-              HasSubstr("InvalidArgument: documents cannot be padded to multiples of 4: the sequence of 10 is to"));
+              HasSubstr("InvalidArgument: documents cannot be padded to multiples of 4: the sequence of 10 must"));
   EXPECT_THAT(fault_of([&] { open_packed(files, {.sequence = 10, .pad_to = 0}); }), HasSubstr("multiples of 0"));
   EXPECT_THAT(fault_of([&] { Corpus::open({"a.txt"}, {.sequence = 16, .pad_to = 4}); }), HasSubstr("only packed"));
   EXPECT_THAT(fault_of([&] {

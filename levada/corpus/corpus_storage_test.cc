@@ -35,12 +35,12 @@ Files some_tokens(const std::string& name, unsigned seed) {
 
 /// Two data sets in memory, what happens before each of their reads, and how long reads are.
 Corpus open_with(CorpusOptions options, const std::function<void(const std::string&, std::uint64_t)>& before_read = {},
-                 std::size_t most_at_once = SIZE_MAX) {
+                 std::size_t max_at_once = SIZE_MAX) {
   auto files = some_tokens("a", 1);
   files.merge(some_tokens("b", 2));
   options.open = [=](const std::string& path) {
     auto file = std::make_unique<MemoryFile>(path, files.at(path));
-    file->most_at_once = most_at_once;
+    file->max_at_once = max_at_once;
     if (before_read) file->before_read = [=](std::uint64_t offset) { before_read(path, offset); };
     return file;
   };
@@ -56,7 +56,7 @@ std::vector<Tree> batches_of(Corpus& corpus, std::int64_t count) {
   return batches;
 }
 
-TEST(CorpusStorage, GivesTheSameHoweverManyThreadsReadAndHoweverShortTheirReadsAre) {
+TEST(CorpusStorage, ReturnsTheSameHoweverManyThreadsReadAndHoweverShortTheirReadsAre) {
   for (const auto packing : {Packing::cut, Packing::best_fit, Packing::documents}) {
     for (const auto seed : {std::optional<std::uint64_t>(), std::optional<std::uint64_t>(4)}) {
       const CorpusOptions plain{.sequence = 64, .shuffle_seed = seed, .packing = packing, .attention_mask = true};
@@ -85,7 +85,7 @@ TEST(CorpusStorage, ReadsRowsSideBySide) {
   EXPECT_TRUE(corpus.read(0, 4, memory));
 }
 
-TEST(CorpusStorage, GoesOnWhenAFaultPassesAndStopsWhenItStays) {
+TEST(CorpusStorage, RetriesAFaultThatPassesAndFailsIfItStays) {
   auto untouched = open_with({.sequence = 64, .shuffle_seed = 2});
   const auto wanted = batches_of(untouched, 8);
   for (const int threads : {1, 3}) {
@@ -128,7 +128,7 @@ Corpus open_remote(CorpusOptions options, const std::function<void(const std::st
   return Corpus::open({"s3://bucket/a.bin", "s3://bucket/b.bin"}, options);
 }
 
-TEST(CorpusStorage, GivesTheSameFromRemoteStorage) {
+TEST(CorpusStorage, ReturnsTheSameFromRemoteStorage) {
   for (const auto packing : {Packing::cut, Packing::best_fit, Packing::documents}) {
     for (const auto seed : {std::optional<std::uint64_t>(), std::optional<std::uint64_t>(4)}) {
       const CorpusOptions options{.sequence = 64, .shuffle_seed = seed, .packing = packing};

@@ -151,7 +151,7 @@ class LineMaker {
   std::mt19937 random_;
 };
 
-TEST(Corpus, GivesEverySequenceThatParsingEverythingGives) {
+TEST(Corpus, ReturnsEverySequenceThatParsingEverythingReturns) {
   for (unsigned seed = 0; seed < 3; ++seed) {
     const Files files = {{"a.jsonl", LineMaker(seed).file(60)}};
     for (const std::int64_t length : {1, 2, 7, 64, 1000}) expect_like_plain(files, length);
@@ -167,7 +167,7 @@ TEST(Corpus, LaysSeveralFilesEndToEnd) {
   for (const std::int64_t length : {1, 2, 7, 64, 1000}) expect_like_plain(files, length);
 }
 
-TEST(Corpus, GivesAnotherOrderInEveryEpochAndEachSequenceOnceInIt) {
+TEST(Corpus, ReturnsAnotherOrderInEveryEpochAndEachSequenceOnceInIt) {
   std::string text;
   for (char i = 0; i < 100; ++i) text += i + std::string(9, 'a');
   const Files files = {{"a.txt", text}};
@@ -241,7 +241,7 @@ TEST(Corpus, EncodesWithTheTokenizerAndTheEndOfDocumentThatItIsGiven) {
   EXPECT_THROW(open_files(files, {.tokenizer = tokenizer, .end_of_document = "none"}), InvalidArgument);
 }
 
-TEST(Corpus, GivesABatchOfSamplesAsItGivesThemAlone) {
+TEST(Corpus, ReturnsABatchOfSamplesAsItReturnsThemAlone) {
   const Files files = {{"a.jsonl", LineMaker(1).file(50)}, {"b.txt", std::string(500, 'b')}};
   auto corpus = open_files(files, {.sequence = 16, .shuffle_seed = 5, .epochs = 3});
   HeapMemory memory;
@@ -269,7 +269,7 @@ class CountingMemory final : public Memory {
   std::size_t reserved = 0, given = 0;
 };
 
-TEST(Corpus, GivesEveryFieldInTheCallersMemory) {
+TEST(Corpus, ReturnsEveryFieldInTheCallersMemory) {
   auto corpus = open_files({{"a.txt", "abcdefghijk"}}, {.sequence = 3, .attention_mask = true});
   CountingMemory memory;
   const auto batch = corpus.read(1, 2, memory).value();
@@ -301,7 +301,7 @@ TEST(Corpus, EndsAfterItsEpochsOrNever) {
             values(twice.read(0, 1, memory).value(), "tokens"));
 }
 
-TEST(Corpus, GoesOnFromItsCursor) {
+TEST(Corpus, ResumesFromItsCursor) {
   const Files files = {{"a.txt", std::string(100, 'a')}};
   auto corpus = open_files(files, {.sequence = 10, .shuffle_seed = 1});
   EXPECT_EQ(corpus.resume(corpus.cursor(7)), 7);
@@ -331,7 +331,7 @@ TEST(Corpus, RefusesACursorOfOtherSamples) {
   EXPECT_THROW(corpus.resume(as_bytes("nonsense")), CorruptMessage);
 }
 
-TEST(Corpus, ReadsHardlyMoreThanItGivesOut) {
+TEST(Corpus, ReadsHardlyMoreThanItReturns) {
   std::mt19937 random(5);
   std::string content;
   for (int document = 0; document < 400; ++document) {

@@ -118,7 +118,7 @@ TEST(CorpusIds, AreInt32WhereThatIsWanted) {
             "InvalidArgument: tokens cannot be of int16: take int64 or int32");
 }
 
-TEST(CorpusSplit, GivesEachDocumentToOnePart) {
+TEST(CorpusSplit, PutsEachDocumentIntoOnePart) {
   std::vector<std::vector<std::int32_t>> numbered;
   for (int i = 0; i < 1000; ++i) numbered.push_back({i, i});
   const auto files = tokens_of(numbered);
@@ -212,6 +212,8 @@ TEST(CorpusChats, HaveALossMaskOfWhatIsToBeLearned) {
   EXPECT_THAT(values<std::int64_t>(row, "labels"), ElementsAre(7, 0, 8, 5, 2, 0));
   EXPECT_THAT(values<float>(row, "loss_mask"), ElementsAre(1, 0, 1, 1, 0, 0));
   EXPECT_THAT(fault_of([&] { open({.sequence = 6, .eod_mask_loss = true}); }), HasSubstr("end with a token"));
+  EXPECT_THAT(fault_of([&] { open({.sequence = 6, .end_of_document = "3"}); }),
+              HasSubstr("eod is 3, but a chat template itself ends a chat"));
   EXPECT_EQ(open({.sequence = 3}).resume(open({.sequence = 3}).cursor(1)), 1);
 }
 

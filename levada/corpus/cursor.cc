@@ -14,17 +14,7 @@ namespace {
 
 constexpr std::uint32_t magic = 0x4355524c;  // "LRUC"
 constexpr std::uint32_t version = 1;
-constexpr std::int64_t most_samples = std::int64_t{1} << 62;
-
-Bytes order_bytes(const Order& order) {
-  ByteWriter out;
-  out.put(static_cast<std::uint32_t>(order.size()));
-  for (const auto& [name, value] : order) {
-    out.put_sized(name);
-    out.put_sized(value);
-  }
-  return std::move(out).take();
-}
+constexpr std::int64_t max_sample_number = std::int64_t{1} << 62;
 
 Order read_order(ByteReader& in) {
   Order order(in.get_count(8));
@@ -46,15 +36,29 @@ std::string value_in(const Order& order, const std::string& name) {
 
 }  // namespace
 
-Bytes Cursor::encode() const {
+Bytes encode_order(const Order& order) {
+  ByteWriter out;
+  out.put(static_cast<std::uint32_t>(order.size()));
+  for (const auto& [name, value] : order) {
+    out.put_sized(name);
+    out.put_sized(value);
+  }
+  return std::move(out).take();
+}
+
+Bytes encode_cursor(std::string_view corpus, ByteView order, std::int64_t next) {
   ByteWriter out;
   out.put(magic);
   out.put(version);
   out.put(next);
   out.put_sized(corpus);
-  out.put_sized(ByteView(order_bytes(order)));
+  out.put_sized(order);
   out.put(hash64(out.view()));
   return std::move(out).take();
+}
+
+Bytes Cursor::encode() const {
+  return encode_cursor(corpus, encode_order(order), next);
 }
 
 Cursor Cursor::decode(ByteView bytes) {
@@ -72,7 +76,7 @@ Cursor Cursor::decode(ByteView bytes) {
   if (const auto sum = hash64(bytes.first(in.offset())); in.get<std::uint64_t>() != sum) in.fail("a wrong check sum");
   in.expect_end();
   if (cursor.next < 0) in.fail("a sample number below zero");
-  if (cursor.next > most_samples) in.fail("a sample number beyond any data");
+  if (cursor.next > max_sample_number) in.fail("a sample number beyond any data");
   return cursor;
 }
 

@@ -8,8 +8,8 @@
 #include "levada/base/error.h"
 #include "levada/base/text.h"
 #include "levada/corpus/paths.h"
-#include "levada/corpus/read_team.h"
 #include "levada/corpus/split.h"
+#include "levada/corpus/thread_pool.h"
 
 namespace levada {
 
@@ -43,7 +43,7 @@ std::vector<OpenedFile> FileOpener::open(const std::vector<std::string>& names) 
   std::vector<OpenedFile> files(paths.size());
   constexpr int remote_threads = 16;  // They wait more than they work.
   const int local_threads = std::max(static_cast<int>(std::thread::hardware_concurrency()), 1);
-  ReadTeam(std::ranges::any_of(paths, is_url) ? remote_threads : local_threads, "opening files")
+  ThreadPool(std::ranges::any_of(paths, is_url) ? remote_threads : local_threads, "opening files")
       .run(paths.size(), [&](std::size_t i, std::size_t) {
         files[i] = cached[i] != nullptr ? open_cached(*cached[i]) : open_tokens(paths[i]);
       });
@@ -57,7 +57,7 @@ OpenedFile FileOpener::open_tokens(const std::string& path) const {
   }
   if (is_token_file(path, options.open)) return {.tokens = std::make_unique<const TokenFile>(path, options)};
   static_cast<void>(options.open(path));  // A missing file is a better explanation than an unknown kind.
-  throw InvalidArgument(fmt::format("{} is of no kind that can be read: {} and .bin with .idx can", printable(path),
+  throw InvalidArgument(fmt::format("{} is not of a kind that can be read: {} and .bin with .idx can", printable(path),
                                     text_kinds(options_.formats)));
 }
 

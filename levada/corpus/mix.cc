@@ -17,7 +17,7 @@ namespace {
 __extension__ using Wide = unsigned __int128;
 constexpr double all_shares = 0x1p36;
 constexpr std::uint64_t phases = 256;
-constexpr double least_share = 1e-9;
+constexpr double min_share = 1e-9;
 
 void check(const std::vector<MixPart>& parts) {
   if (parts.empty()) throw InvalidArgument("a mix needs a source");
@@ -27,18 +27,18 @@ void check(const std::vector<MixPart>& parts) {
       throw InvalidArgument(
           fmt::format("the weight of {} is {}; it must be a number above zero", part.name, part.share));
     }
-    if (part.most && (*part.most < 1 || *part.most > Mix::most_samples)) {
-      throw InvalidArgument(fmt::format("the source {} is to give at most {} samples; that must be 1 to {}", part.name,
-                                        *part.most, Mix::most_samples));
+    if (part.max_samples && (*part.max_samples < 1 || *part.max_samples > Mix::max_samples)) {
+      throw InvalidArgument(fmt::format("the source {} may give at most {} samples; that must be 1 to {}", part.name,
+                                        *part.max_samples, Mix::max_samples));
     }
     all += part.share;
   }
   for (const auto& part : parts) {
-    if (part.share / all >= least_share) continue;
+    if (part.share / all >= min_share) continue;
     throw InvalidArgument(
         fmt::format("the weight of {} is {:.2g} of all weights, less than {}: raise it, or leave the "
                     "source out",
-                    part.name, part.share / all, least_share));
+                    part.name, part.share / all, min_share));
   }
 }
 
@@ -71,9 +71,9 @@ Mix::Mix(const std::vector<MixPart>& parts, std::uint64_t seed) : seed_(seed) {
     const auto share = static_cast<std::uint64_t>(std::llround(parts[k].share / all * all_shares));
     // Multiples of the golden ratio spread evenly, however many there are.
     const auto phase = (k * 0x9e3779b97f4a7c15U + 0x8000000000000000U) >> 56;
-    parts_.push_back({std::max<std::uint64_t>(share, 1), phase, parts[k].most});
-    ends = ends && parts[k].most;
-    size += parts[k].most.value_or(0);
+    parts_.push_back({std::max<std::uint64_t>(share, 1), phase, parts[k].max_samples});
+    ends = ends && parts[k].max_samples;
+    size += parts[k].max_samples.value_or(0);
   }
   if (ends) size_ = size;
 }
@@ -86,10 +86,11 @@ std::vector<std::int64_t> Mix::counts_before(std::int64_t g) const {
   const auto counts_at = [&](Wide time) {
     std::vector<std::int64_t> counts;
     for (const auto& part : parts_) {
-      const auto last =
-          part.most ? (Wide(*part.most - 1) * phases + part.phase) * all / (Wide(part.share) * phases) : 0;
-      if (part.most && time > last) {
-        counts.push_back(*part.most);
+      const auto last = part.max_samples
+                            ? (Wide(*part.max_samples - 1) * phases + part.phase) * all / (Wide(part.share) * phases)
+                            : 0;
+      if (part.max_samples && time > last) {
+        counts.push_back(*part.max_samples);
         continue;
       }
       const Wide reached = part.share * time * phases, first = all * part.phase;
@@ -111,7 +112,7 @@ std::vector<std::int64_t> Mix::counts_before(std::int64_t g) const {
 Mix::Block Mix::deal(std::int64_t number, std::vector<std::int64_t> counts) const {
   std::vector<Next> next;
   const auto add = [&](std::size_t k) {
-    if (parts_[k].most == counts[k]) return false;
+    if (parts_[k].max_samples == counts[k]) return false;
     next.push_back({k, Wide(counts[k]) * phases + parts_[k].phase, parts_[k].share});
     return true;
   };

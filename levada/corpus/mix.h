@@ -10,9 +10,9 @@ namespace levada {
 
 /// One source's part in a mix.
 struct MixPart {
-  std::string name;                       ///< for messages
-  double share = 1;                       ///< of the samples, in proportion to the others' shares; above zero
-  std::optional<std::int64_t> most = {};  ///< cap: its samples in all, 1 to Mix::most_samples
+  std::string name;                              ///< for messages
+  double share = 1;                              ///< of the samples, in proportion to the others' shares; above zero
+  std::optional<std::int64_t> max_samples = {};  ///< cap: its samples in all, 1 to Mix::max_samples
 };
 
 /// A source's own sample number `number`, counted over all its epochs.
@@ -32,7 +32,7 @@ class Mix {
  public:
   static constexpr std::int64_t block = 4096;
   /// The largest cap. The caps of all sources together can be counted in 64 bits.
-  static constexpr std::int64_t most_samples = std::int64_t{1} << 52;
+  static constexpr std::int64_t max_samples = std::int64_t{1} << 52;
   /// Names the order in cursors: to be changed with the algorithm.
   static constexpr int version = 3;
 
@@ -51,7 +51,7 @@ class Mix {
   struct Part {
     std::uint64_t share = 0;  ///< of all shares' sum
     std::uint64_t phase = 0;  ///< of phases
-    std::optional<std::int64_t> most;
+    std::optional<std::int64_t> max_samples;
   };
   /// Who has each sample of a block: numbers count over all blocks.
   struct Block {

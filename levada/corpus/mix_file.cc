@@ -15,7 +15,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::uint64_t most_bytes = std::uint64_t{16} << 20;
+constexpr std::uint64_t max_mix_bytes = std::uint64_t{16} << 20;
 
 /// Says of a place in the file what is wrong with it.
 [[noreturn]] void fail(const std::string& where, std::string_view what) {
@@ -82,9 +82,11 @@ CorpusMix::By by_of(const Json& json, const std::string& where) {
 
 std::string content_of(const File& file) {
   const auto size = file.identity().size;
-  if (size > most_bytes) throw InvalidArgument(fmt::format("{} is too large for the JSON of a mix", file.path()));
+  if (size > max_mix_bytes) throw InvalidArgument(fmt::format("{} is too large for the JSON of a mix", file.path()));
   std::string content(size, '\0');
   content.resize(read_fully(file, 0, content));
+  constexpr std::string_view byte_order_mark = "\xef\xbb\xbf";
+  if (content.starts_with(byte_order_mark)) content.erase(0, byte_order_mark.size());
   return content;
 }
 
@@ -99,10 +101,10 @@ void check(const CorpusSource& source) {
   if (!std::isfinite(source.weight) || source.weight <= 0) {
     throw InvalidArgument(fmt::format("the weight of {} is {}; it must be a number above zero", name, source.weight));
   }
-  for (const auto& most : {source.max_samples, source.max_tokens}) {
-    if (!most || (*most >= 1 && *most <= Mix::most_samples)) continue;
+  for (const auto& cap : {source.max_samples, source.max_tokens}) {
+    if (!cap || (*cap >= 1 && *cap <= Mix::max_samples)) continue;
     throw InvalidArgument(
-        fmt::format("the source {} is to give at most {}; that must be 1 to {}", name, *most, Mix::most_samples));
+        fmt::format("the source {} may give at most {}; that must be 1 to {}", name, *cap, Mix::max_samples));
   }
 }
 

@@ -49,10 +49,11 @@ TEST(MixFile, NamesSourcesWeightsAndCaps) {
   EXPECT_EQ(mix.sources[1].name, "books");
   EXPECT_EQ(mix.sources[1].max_samples, 5);
   EXPECT_EQ(mix.sources[1].max_tokens, 7'000'000'000);
-  EXPECT_EQ(parsed(R"({"sources": [{"path": "a", "weight": 1}]})").by, CorpusMix::By::samples);
+  const std::string one = R"({"sources": [{"path": "a", "weight": 1}]})", byte_order_mark = "\xef\xbb\xbf";
+  for (const auto& json : {one, byte_order_mark + one}) EXPECT_EQ(parsed(json).by, CorpusMix::By::samples);
 }
 
-TEST(MixFile, SaysWhatIsWrongAndWhere) {
+TEST(MixFile, NamesWhatIsWrongAndWhere) {
   const auto source = [](const std::string& rest) {
     return fault_of_file(R"({"sources": [{"path": "a", )" + rest + "}]}");
   };

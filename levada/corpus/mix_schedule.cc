@@ -20,10 +20,10 @@ void MixSchedule::change(std::int64_t first, const std::vector<double>& shares) 
   std::vector<MixPart> parts;
   for (std::size_t k = 0; k < parts_.size(); ++k) {
     parts_[k].share = shares[k];
-    if (parts_[k].most == given[k]) continue;
+    if (parts_[k].max_samples == given[k]) continue;
     sources.push_back(k);
     parts.push_back(parts_[k]);
-    if (parts.back().most) *parts.back().most -= given[k];
+    if (parts.back().max_samples) *parts.back().max_samples -= given[k];
   }
   if (parts.empty()) return;  // There is nothing more to mix.
   Mix mix(parts, derived_seed(seed_, phases_.size()));

@@ -9,7 +9,7 @@ namespace levada {
 namespace {
 
 /// Changes at random samples; every source gives its samples in their order and exactly its cap.
-TEST(MixSchedule, GivesEachSampleOnceHoweverSharesChange) {
+TEST(MixSchedule, ReturnsEachSampleOnceHoweverSharesChange) {
   std::mt19937 random(1);
   for (int trial = 0; trial < 200; ++trial) {
     const auto sources = 1 + random() % 4;
@@ -18,7 +18,7 @@ TEST(MixSchedule, GivesEachSampleOnceHoweverSharesChange) {
     for (std::size_t k = 0; k < sources; ++k) {
       parts.push_back(
           {"s", 0.01 + static_cast<double>(random() % 100), 1 + static_cast<std::int64_t>(random() % 5000)});
-      size += *parts.back().most;
+      size += *parts.back().max_samples;
     }
     MixSchedule schedule(parts, trial);
     std::int64_t first = 0;
@@ -38,7 +38,7 @@ TEST(MixSchedule, GivesEachSampleOnceHoweverSharesChange) {
       ASSERT_EQ(number, given[source]++) << trial << " at " << g;
     }
     EXPECT_EQ(schedule.taken(size + 7), given);
-    for (std::size_t k = 0; k < sources; ++k) EXPECT_EQ(given[k], parts[k].most);
+    for (std::size_t k = 0; k < sources; ++k) EXPECT_EQ(given[k], parts[k].max_samples);
   }
 }
 

@@ -32,7 +32,7 @@ std::string fault_of_mix(const std::vector<MixPart>& parts) {
   return "no fault";
 }
 
-TEST(Mix, GivesEachSourceItsShareOfEveryBlock) {
+TEST(Mix, TakesItsShareOfEveryBlockFromEachSource) {
   Mix mix({{"a", 0.7}, {"b", 0.2}, {"c", 0.1}}, 3);
   EXPECT_EQ(mix.size(), std::nullopt);
   for (const std::int64_t block : {0, 1, 2, 1'000'000'000}) {
@@ -114,7 +114,7 @@ TEST(Mix, StopsASourceAtItsCapAndSharesItsSlots) {
   EXPECT_EQ(mix.taken(many)[1], 5000);
 }
 
-TEST(Mix, EndsWhenAllHaveGivenTheirMost) {
+TEST(Mix, EndsWhenAllHaveReachedTheirCaps) {
   for (const std::int64_t most : {1, 1000, 4095, 4096, 4097, 20'000}) {
     Mix mix({{"a", 5, most}, {"b", 1, 700}}, 1);
     ASSERT_EQ(mix.size(), most + 700);
@@ -131,9 +131,9 @@ std::vector<MixPart> random_parts(std::mt19937& random, bool endless) {
   const auto scale = std::vector<std::int64_t>{1, 100, 1024, 1000}[below(4)];
   for (auto& part : parts) {
     part.share = below(2) == 0 ? 1 : 1 + static_cast<double>(below(1000)) / 50;
-    part.most = scale * (1 + below(below(2) == 0 ? 5 : 20));
+    part.max_samples = scale * (1 + below(below(2) == 0 ? 5 : 20));
   }
-  if (endless) parts.front().most = {};
+  if (endless) parts.front().max_samples = {};
   return parts;
 }
 
@@ -141,7 +141,7 @@ std::vector<MixPart> random_parts(std::mt19937& random, bool endless) {
 void check_mix(const std::vector<MixPart>& parts, bool endless) {
   std::int64_t caps = 0;
   double shares = 0;
-  for (const auto& part : parts) caps += part.most.value_or(0), shares += part.share;
+  for (const auto& part : parts) caps += part.max_samples.value_or(0), shares += part.share;
   Mix mix(parts, 5);
   ASSERT_EQ(mix.size(), endless ? std::nullopt : std::optional(caps));
   const auto end = endless ? (2 + caps) * Mix::block : caps;
@@ -158,10 +158,11 @@ void check_mix(const std::vector<MixPart>& parts, bool endless) {
       ASSERT_EQ(mix.taken(g + 1), given) << "sample " << g;
     }
   }
-  for (std::size_t k = endless ? 1 : 0; k < parts.size(); ++k) ASSERT_EQ(given[k], parts[k].most) << "source " << k;
+  for (std::size_t k = endless ? 1 : 0; k < parts.size(); ++k)
+    ASSERT_EQ(given[k], parts[k].max_samples) << "source " << k;
 }
 
-TEST(Mix, GivesOfEverySourceExactlyItsCapWhateverCapsAndWeights) {
+TEST(Mix, TakesExactlyItsCapFromEverySourceWhateverCapsAndWeights) {
   std::mt19937 random(17);
   for (int trial = 0; trial < 60; ++trial) {
     SCOPED_TRACE(trial);
@@ -200,8 +201,8 @@ TEST(Mix, RefusesSharesThatAreNone) {
   EXPECT_THAT(fault_of_mix({{"web", std::nan("")}}), HasSubstr("is nan;"));
   EXPECT_THAT(fault_of_mix({{"web", std::numeric_limits<double>::infinity()}}), HasSubstr("is inf;"));
   EXPECT_THAT(fault_of_mix({{"code", 1}, {"web", 1e-10}}), HasSubstr("the weight of web is 1e-10 of all weights"));
-  EXPECT_THAT(fault_of_mix({{"web", 1, 0}}), HasSubstr("the source web is to give at most 0 samples"));
-  EXPECT_THAT(fault_of_mix({{"web", 1, Mix::most_samples + 1}}), HasSubstr("that must be 1 to 4503599627370496"));
+  EXPECT_THAT(fault_of_mix({{"web", 1, 0}}), HasSubstr("the source web may give at most 0 samples"));
+  EXPECT_THAT(fault_of_mix({{"web", 1, Mix::max_samples + 1}}), HasSubstr("that must be 1 to 4503599627370496"));
 }
 
 }  // namespace

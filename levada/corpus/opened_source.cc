@@ -38,14 +38,14 @@ OpenedSource::OpenedSource(const CorpusSource& source, const CorpusOptions& opti
       seed(shuffle_seed) {
   const auto shown = printable(name);
   expect_samples(*samples, files, alone ? "the corpus" : fmt::format("the source {}", shown), options);
-  most = source.max_samples;
+  max_samples = source.max_samples;
   if (!source.max_tokens) return;
   const auto in_tokens = static_cast<std::int64_t>(static_cast<double>(*source.max_tokens) / mean_tokens());
   if (in_tokens < 1) {
     throw InvalidArgument(
-        fmt::format("the source {} is to give at most {} tokens, less than a sample", shown, *source.max_tokens));
+        fmt::format("the source {} may give at most {} tokens, less than a sample", shown, *source.max_tokens));
   }
-  most = std::min(in_tokens, most.value_or(in_tokens));
+  max_samples = std::min(in_tokens, max_samples.value_or(in_tokens));
 }
 
 }  // namespace levada

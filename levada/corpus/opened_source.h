@@ -28,14 +28,14 @@ class OpenedSource {
     return static_cast<double>(samples->positions()) / static_cast<double>(samples->size());
   }
   /// Returns the number of its samples, bounded by its cap.
-  std::int64_t own_samples() const { return std::min(samples->size(), most.value_or(samples->size())); }
+  std::int64_t own_samples() const { return std::min(samples->size(), max_samples.value_or(samples->size())); }
 
   std::string name;
   double weight;
   SourceFiles files;
   std::unique_ptr<SampleSet> samples;
-  std::optional<std::uint64_t> seed;  ///< of the order in each epoch; empty: as they are stored
-  std::optional<std::int64_t> most;   ///< cap: its samples in all
+  std::optional<std::uint64_t> seed;        ///< of the order in each epoch; empty: as they are stored
+  std::optional<std::int64_t> max_samples;  ///< cap: its samples in all
 };
 
 /// One of the samples that a source stores.

@@ -126,7 +126,7 @@ TEST(Paths, LeavesOutALinkThatLeadsToItself) {
   EXPECT_THAT(expanded(dir, {"a"}), ElementsAre("a/b/y.txt", "a/self.txt", "a/z.bin"));  // Opening it names it.
 }
 
-TEST(Paths, SaysWhatNothingIsFoundFor) {
+TEST(Paths, NamesWhatNothingIsFoundFor) {
   const SomeFiles dir;
   EXPECT_EQ(fault_of_file(dir, "*.csv"), "no file matches " + dir.file("*.csv"));
   EXPECT_EQ(fault_of_file(dir, "none"),

@@ -64,7 +64,7 @@ TEST(Permutation, StaysWhatItWas) {
   EXPECT_EQ(largest(2), 1062374818908261827);
 }
 
-TEST(Permutation, GivesEveryOrderOfAFewAboutEquallyOften) {
+TEST(Permutation, MakesEveryOrderOfAFewAboutEquallyOften) {
   std::map<std::vector<std::int64_t>, int> seen;
   for (std::uint64_t seed = 0; seed < 6000; ++seed) ++seen[order_of(3, seed, 0)];
   EXPECT_EQ(seen.size(), 6);

@@ -253,6 +253,48 @@ TEST(FeedBalance, AShortTailIsAStepOfItsOwn) {
   EXPECT_EQ(of_step(given, 2), (std::vector<std::int64_t>{16, 17, 18}));
 }
 
+/// Expects that a feed in steps of 12 gives so many of them, and then throws.
+void expect_last_step_refused(FeedOptions options, std::shared_ptr<Source> source, std::int64_t steps,
+                              const char* why) {
+  options.batch = 4;
+  options.tail = Tail::short_;
+  options.balance = Balance{.cost = SampleCost::parse("flops"), .sizes = PartSizes::equal};
+  inproc::run_ranks(3, [&](const std::shared_ptr<Engine>& engine) {
+    std::int64_t given = 0;
+    const auto feed_all = [&] {
+      Feed feed(engine, Mesh::parse("dp=3"), layouts::data_parallel(), source, options);
+      while (feed.next()) ++given;
+    };
+    EXPECT_THAT(feed_all, ThrowsMessage<InvalidArgument>(AllOf(HasSubstr(why), HasSubstr("tail=\"drop\""))));
+    EXPECT_EQ(given, steps);
+  });
+}
+
+TEST(FeedBalance, RefusesAtTheStartALastStepOfFewerSamplesThanRanks) {
+  const auto source = std::make_shared<Lengths>(random_lengths(38, 5));
+  expect_last_step_refused({}, source, 0, "the last of the steps would have 2 of the 38 samples");
+  expect_last_step_refused({.first_sample = 12}, source, 0, "2 of the 26 samples");
+}
+
+TEST(FeedBalance, FeedsTheStepsBeforeALastOneThatIsTooShort) {
+  const auto given =
+      run(Mesh::parse("dp=3"), {.batch = 4, .tail = Tail::short_, .balance = Balance{.max_tokens = 4000}, .steps = 3},
+          random_lengths(38, 5));
+  EXPECT_EQ(given.rbegin()->first.first, 2);
+}
+
+/// Does not know its size before it has ended.
+class OfUnknownSize final : public Lengths {
+ public:
+  using Lengths::Lengths;
+  std::optional<std::int64_t> size() const override { return std::nullopt; }
+};
+
+TEST(FeedBalance, NamesTheTailIfTheLastStepOfASourceOfUnknownSizeIsTooShort) {
+  expect_last_step_refused({.readers = Readers::parse("one")}, std::make_shared<OfUnknownSize>(random_lengths(38, 5)),
+                           3, "a step of 2 sample(s)");
+}
+
 /// Reads as Lengths does, until it comes to a sample behind those of the first three steps of 16.
 class BreaksInStepThree final : public Lengths {
  public:

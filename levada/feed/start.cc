@@ -87,6 +87,20 @@ void check_delay(const Source* source, const FeedOptions& options) {
   }
 }
 
+/// Every rank needs a sample of the last step, too.
+void check_last_step(const Source* source, const Mesh& mesh, const FeedOptions& options) {
+  const auto size = source != nullptr ? source->size() : std::nullopt;
+  if (!size || !options.balance || options.tail == Tail::drop) return;
+  const std::int64_t ranks = mesh.data_size();
+  const auto samples = std::max<std::int64_t>(*size - options.first_sample, 0) + std::ssize(options.delayed);
+  const auto steps = samples / (options.batch * ranks), left = samples % (options.batch * ranks);
+  if (left == 0 || left >= ranks || (options.steps && *options.steps <= steps)) return;
+  throw InvalidArgument(
+      fmt::format("the last of the steps would have {} of the {} samples, and each of the {} data-parallel ranks needs "
+                  "one: drop that step (tail=\"drop\", --tail drop), or choose another batch",
+                  left, samples, ranks));
+}
+
 void check(const Engine& engine, const Mesh& mesh, const Layout& layout, const FeedOptions& options) {
   if (mesh.size() != engine.info().size) {
     throw InvalidArgument(fmt::format("mesh '{}' has {} ranks, the job has {}; make the axes multiply to {}",
@@ -203,6 +217,7 @@ FeedWiring start_feed(const std::shared_ptr<Engine>& engine, const Mesh& mesh, c
     const int rank = engine->info().rank;
     reads = std::any_of(audiences.begin(), audiences.end(), [&](const auto& a) { return a.from == rank; });
     check_delay(reads ? source.get() : nullptr, options);
+    check_last_step(reads ? source.get() : nullptr, mesh, options);
     if (reads && !source) error = fmt::format("rank {} reads for the feed but was given no source", rank);
   } catch (const InvalidArgument& problem) {
     error = problem.what();

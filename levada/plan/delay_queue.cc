@@ -41,7 +41,8 @@ DelayQueue::Step DelayQueue::choose(std::int64_t first, std::span<const SampleSi
   const double limit = std::max(mean * static_cast<double>(count) / ranks_, released);
   for (; step.taken < std::ssize(next) && std::ssize(step.numbers) < count; ++step.taken) {
     const auto& size = next[static_cast<std::size_t>(step.taken)];
-    if (max_delay_ > 0 && ranks_ > 1 && work_of(size) > limit) {
+    const bool may_wait = max_delay_ > 0 && ranks_ > 1 && std::ssize(waiting_) < count;
+    if (may_wait && work_of(size) > limit) {
       waiting_.push_back({.number = first + step.taken, .size = size});
       continue;
     }

@@ -18,7 +18,8 @@ struct DelayedSample {
 
 /// Chooses the samples of each step from a stream of samples. One sample whose work is more than the mean of the ranks
 /// makes the whole step long, while the other ranks wait. It is set aside until as many samples of its kind have come
-/// as there are ranks, and then each rank has one. A kind is work within a factor of two. (Z. Wang et al., "WLB-LLM:
+/// as there are ranks, and then each rank has one. A kind is work within a factor of two. No more samples wait than a
+/// step holds, so that all of them can be due at once. (Z. Wang et al., "WLB-LLM:
 /// Workload-Balanced 4D Parallelism for Large Language Model Training", 2025, has such queues by length.) A value;
 /// the same choices everywhere for the same samples.
 class DelayQueue {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <functional>
 #include <iterator>
@@ -156,14 +157,20 @@ Ranks divide(std::span<const Demand> demands, int num_ranks, const Balance& opti
   std::int64_t tokens = 0;
   for (const Demand& demand : demands) tokens += demand.tokens;
   const std::int64_t mean = ceil_div(tokens, ranks);
-  for (auto num_micro = ceil_div(count_bins(demands, options.max_tokens), ranks); num_micro * ranks <= samples;
-       num_micro += std::max<std::int64_t>(1, num_micro / 64)) {
-    std::int64_t most = 0;
-    if (__builtin_mul_overflow(options.max_tokens, num_micro, &most)) most = max_sum;
+  const auto last = samples / ranks;  // As many as samples of a rank: each sample alone.
+  auto num_micro = ceil_div(count_bins(demands, options.max_tokens), ranks);
+  for (bool is_last = false; !is_last && num_micro <= last;
+       num_micro = std::min(last, num_micro + std::max<std::int64_t>(1, num_micro / 64))) {
+    is_last = num_micro == last;
+    std::int64_t max_of_rank = 0;
+    if (__builtin_mul_overflow(options.max_tokens, num_micro, &max_of_rank)) max_of_rank = max_sum;
     // What ranks leave unused makes it easier to pack their micro-batches, and harder to balance their work.
-    const std::int64_t room = most - mean;
-    for (const std::int64_t unused : {room / 8, room / 2}) {
-      if (auto found = ranks_first(demands, num_ranks, options, num_micro, most - unused)) return *std::move(found);
+    const std::int64_t room = max_of_rank - mean;
+    const std::array<std::int64_t, 3> rooms_left = {room / 8, room / 2, 0};
+    for (const auto unused : std::span(rooms_left).first(is_last ? 3 : 2)) {
+      if (auto found = ranks_first(demands, num_ranks, options, num_micro, max_of_rank - unused)) {
+        return *std::move(found);
+      }
     }
     if (options.sizes == PartSizes::equal) continue;
     if (auto found = micros_first(demands, num_ranks, options, num_micro)) return *std::move(found);

@@ -213,6 +213,35 @@ TEST(StepPlan, PacksSamplesOfMoreThanHalfAMicroBatchOneByOne) {
   for (const auto& micro : plan.micros) EXPECT_EQ(micro.size(), 1u);
 }
 
+TEST(StepPlan, PutsEachSampleAloneIfNothingElseFits) {
+  // The last four samples are balanced as one and three, of which no two fit into 128 micro-batches.
+  Sizes samples(254, of_tokens(60));
+  for (const std::int64_t weight : {30, 10, 10, 10}) samples.push_back({.tokens = 50, .weights = {weight, 0}});
+  const StepOptions options{
+      .ranks = 2, .cost = SampleCost::parse("weights"), .sizes = PartSizes::equal, .max_tokens = 100};
+  const auto plan = plan_step(samples, options);
+  expect_sound(plan, samples, options);
+  EXPECT_EQ(plan.num_micro, 129);
+}
+
+TEST(StepPlan, DividesEveryStepOfWhichEachRankGetsTheSameNumber) {
+  std::mt19937 random(5);
+  for (int round = 0; round < 1000; ++round) {
+    StepOptions options{
+        .ranks = 1 + static_cast<int>(random() % 4), .cost = SampleCost::parse("weights"), .max_tokens = 100};
+    Sizes samples(static_cast<std::size_t>(options.ranks) * (1 + random() % 200));
+    for (auto& sample : samples) {
+      sample = of_tokens(40 + static_cast<std::int64_t>(random() % 61));
+      sample.weights = {static_cast<std::int64_t>(random() % 4 == 0 ? random() % 100 : 0), 0};
+    }
+    for (const auto sizes : {PartSizes::equal, PartSizes::any}) {
+      options.sizes = sizes;
+      expect_sound(plan_step(samples, options), samples, options);
+      if (testing::Test::HasFatalFailure()) return;
+    }
+  }
+}
+
 TEST(StepPlan, FillsMicroBatchesToTheLastTokenWhereItMust) {
   // Each micro-batch is one of 70 and one of 30, or 60 and 40: nothing else fits.
   Sizes samples;

@@ -297,7 +297,7 @@ TEST(BlockCache, AProcessThatIsForkedIsToldToOpenTheFileItself) {
   EXPECT_EQ(status, 0);
 }
 
-TEST(BlockCache, SaysWhatToDoWhereTheFolderCannotBeWritten) {
+TEST(BlockCache, NamesTheRemedyIfTheFolderCannotBeWritten) {
   auto options = small;
   options.dir = "/proc/none";
   try {

@@ -31,13 +31,13 @@ class OpenFiles {
   }
 
   void keep(Descriptor& file, std::shared_ptr<const UniqueFd> fd) {
-    const auto most = most_open();
+    const auto max = max_open();
     std::vector<std::shared_ptr<const UniqueFd>> closed;  // Behind the lock: a close may take long.
     const std::lock_guard lock(mutex_);
     if (file.fd_ != nullptr) closed.push_back(take(file));  // Two threads have opened it at once.
     file.fd_ = std::move(fd);
     link(file);
-    while (count_ > most) closed.push_back(take(*oldest_));
+    while (count_ > max) closed.push_back(take(*oldest_));
   }
 
   void remove(Descriptor& file) {
@@ -61,11 +61,11 @@ class OpenFiles {
                      [] { of_process().mutex_.unlock(); });
   }
 
-  static std::size_t most_open() {
-    constexpr rlim_t least = 8, most = 1 << 20;
+  static std::size_t max_open() {
+    constexpr rlim_t min = 8, max = 1 << 20;
     struct rlimit limit {};
-    if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return least;
-    return static_cast<std::size_t>(std::clamp(std::min(limit.rlim_cur, most) / 4, least, most));
+    if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return min;
+    return static_cast<std::size_t>(std::clamp(std::min(limit.rlim_cur, max) / 4, min, max));
   }
 
   void link(Descriptor& file) {

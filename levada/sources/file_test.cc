@@ -45,7 +45,7 @@ TEST(File, ReadsBytesAtAnOffset) {
   EXPECT_EQ(file->identity().size, 5);
 }
 
-TEST(File, SaysWhatCannotBeOpened) {
+TEST(File, NamesWhatCannotBeOpened) {
   const ScratchDir dir;
   EXPECT_THAT(source_fault_of([&] { open_file(dir.file("none.txt")); }), HasSubstr("none.txt: No such file"));
   EXPECT_THAT(source_fault_of([&] { open_file(dir.path()); }), HasSubstr("is a directory"));
@@ -55,13 +55,13 @@ TEST(File, SaysWhatCannotBeOpened) {
 
 TEST(File, ReadsOnAfterShortReads) {
   MemoryFile file("a.txt", "hello");
-  file.most_at_once = 2;
+  file.max_at_once = 2;
   std::string into(5, '-');
   EXPECT_EQ(read_fully(file, 0, into), 5);
   EXPECT_EQ(into, "hello");
 }
 
-TEST(File, SaysWhatHappenedToIt) {
+TEST(File, NamesWhatHappenedToIt) {
   const ScratchDir dir;
   const auto path = dir.write("a.txt", "hello");
   const auto file = open_file(path);
@@ -141,7 +141,7 @@ TEST(File, IsReadByManyThreadsWhileDescriptorsAreShort) {
   EXPECT_EQ(wrong, 0);
 }
 
-TEST(File, GivesUpItsDescriptorToWhatElseTheProcessOpens) {
+TEST(File, ClosesItsDescriptorForWhatElseTheProcessOpens) {
   const ScratchDir dir;
   const auto files = open_numbered(dir, 30);
   const auto path = dir.write("more", "more");

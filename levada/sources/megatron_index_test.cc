@@ -56,7 +56,7 @@ TEST(MegatronIndex, KnowsAllEightTypes) {
   EXPECT_EQ(megatron_code(dtypes::bfloat16), std::nullopt);
 }
 
-TEST(MegatronIndex, TellsDocumentsFromSequences) {
+TEST(MegatronIndex, DistinguishesDocumentsFromSequences) {
   const auto decoded = decode(some_index().bytes(), 10);
   EXPECT_EQ(decoded.index.sequences, 3);
   EXPECT_EQ(decoded.index.documents, 2);

@@ -38,12 +38,6 @@ MegatronPaths check(const std::string& path, const MegatronWriterOptions& option
   return paths;
 }
 
-/// The largest number that the dtype can hold.
-std::int64_t largest_of(DType dtype) {
-  const auto bits = dtype.bits - (dtype.code == dtypes::int8.code ? 1 : 0);
-  return bits >= 63 ? std::numeric_limits<std::int64_t>::max() : (std::int64_t{1} << bits) - 1;
-}
-
 /// Writes numbers in large pieces.
 class NumberWriter {
  public:
@@ -68,6 +62,11 @@ class NumberWriter {
 
 }  // namespace
 
+std::int64_t max_token(DType dtype) {
+  const auto bits = dtype.bits - (dtype.code == dtypes::int8.code ? 1 : 0);
+  return bits >= 63 ? std::numeric_limits<std::int64_t>::max() : (std::int64_t{1} << bits) - 1;
+}
+
 MegatronWriter::MegatronWriter(const std::string& path, MegatronWriterOptions options)
     : paths_(check(path, options)),
       options_(std::move(options)),
@@ -85,14 +84,14 @@ void MegatronWriter::append(std::span<const std::int32_t> tokens) {
 
 template <typename Token>
 void MegatronWriter::append_checked(std::span<const Token> tokens) {
-  const auto largest = largest_of(options_.dtype);
+  const auto largest = max_token(options_.dtype);
   // It is one less than a power of two: a token that does not fit, or is negative, has a bit that it has not.
   Token bits = 0;
   for (const Token token : tokens) bits |= token;
   if (!options_.masks_loss && (static_cast<std::int64_t>(bits) & ~largest) != 0) {
     const auto unfit = std::ranges::find_if(tokens, [&](Token token) { return token < 0 || token > largest; });
-    throw InvalidArgument(
-        fmt::format("token {} does not fit in {}, which holds 0 to {}", *unfit, options_.dtype.name(), largest));
+    throw InvalidArgument(fmt::format("token {} does not fit in {}, which holds 0 to {}: choose a wider dtype", *unfit,
+                                      options_.dtype.name(), largest));
   }
   append_tokens(tokens.data(), tokens.size());
 }

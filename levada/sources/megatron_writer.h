@@ -22,6 +22,9 @@ struct MegatronWriterOptions {
   AtomicFile::Write write = {};  ///< another one for tests
 };
 
+/// Returns the largest token that the dtype holds.
+std::int64_t max_token(DType dtype);
+
 /// A data set that appears under its name when it is finished, and not before. At no moment, not even if power fails,
 /// is there an .idx beside a .bin that is not its own: what is to be overwritten loses its .idx first. Holds 4 bytes a
 /// sequence and 4 a document in memory. One thread at a time. What cannot be written is a SourceError; nothing is left

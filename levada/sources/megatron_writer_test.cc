@@ -61,7 +61,7 @@ void expect_written(DType dtype, std::uint8_t code) {
   EXPECT_EQ(writer.documents(), 3);
 }
 
-TEST(MegatronWriter, WritesWhatTheFormatSays) {
+TEST(MegatronWriter, WritesWhatTheFormatRequires) {
   expect_written<std::uint8_t>(dtypes::uint8, 1);
   expect_written<std::int8_t>(dtypes::int8, 2);
   expect_written<std::int16_t>(dtypes::int16, 3);
@@ -82,7 +82,7 @@ TEST(MegatronWriter, RefusesTokensThatDoNotFit) {
     append(most);
     EXPECT_EQ(fault_of([&, largest = most] { append(largest + 1); }),
               "InvalidArgument: token " + std::to_string(most + 1) + " does not fit in " + dtype.name() +
-                  ", which holds 0 to " + std::to_string(most));
+                  ", which holds 0 to " + std::to_string(most) + ": choose a wider dtype");
     EXPECT_THAT(fault_of([&] { append(-1); }), HasSubstr("token -1 does not fit"));
   }
   EXPECT_THAT(fault_of([&] { MegatronWriter(dir.file("a"), {.dtype = dtypes::float32}); }),

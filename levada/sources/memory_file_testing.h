@@ -23,14 +23,14 @@ class MemoryFile final : public File {
   std::size_t read(std::uint64_t offset, std::span<char> into) const override {
     if (before_read) before_read(offset);
     if (offset >= content.size()) return 0;
-    const auto count = std::min({into.size(), content.size() - static_cast<std::size_t>(offset), most_at_once});
+    const auto count = std::min({into.size(), content.size() - static_cast<std::size_t>(offset), max_at_once});
     std::copy_n(content.data() + offset, count, into.data());
     return count;
   }
 
   std::string content;
   FileIdentity now;
-  std::size_t most_at_once = SIZE_MAX;  ///< reads are no longer than this
+  std::size_t max_at_once = SIZE_MAX;  ///< reads are no longer than this
   std::function<void(std::uint64_t)> before_read;
 
  private:

@@ -31,9 +31,9 @@ auto with_tries(const IoOptions& options, const Act& act) {
   }
 }
 
-class PatientFile final : public File {
+class RetryingFile final : public File {
  public:
-  PatientFile(std::unique_ptr<File> file, const IoOptions& options) : file_(std::move(file)), options_(options) {}
+  RetryingFile(std::unique_ptr<File> file, const IoOptions& options) : file_(std::move(file)), options_(options) {}
 
   const std::string& path() const override { return file_->path(); }
   FileIdentity identity() const override {
@@ -69,7 +69,7 @@ bool may_pass(int error) {
 std::unique_ptr<File> open_patiently(const std::string& path, const IoOptions& options,
                                      const std::function<std::unique_ptr<File>(const std::string&)>& open) {
   auto file = with_tries(options, [&] { return open(path); });
-  return std::make_unique<PatientFile>(std::move(file), options);
+  return std::make_unique<RetryingFile>(std::move(file), options);
 }
 
 std::vector<std::string> list_patiently(const std::string& name, const IoOptions& options,

@@ -11,11 +11,11 @@
 namespace levada {
 namespace {
 
-constexpr int most_threads = 256;
+constexpr int max_io_threads = 256;
 
 void check(const IoOptions& options) {
-  if (options.threads < 1 || options.threads > most_threads) {
-    throw InvalidArgument(fmt::format("{} threads cannot read: take 1 to {}", options.threads, most_threads));
+  if (options.threads < 1 || options.threads > max_io_threads) {
+    throw InvalidArgument(fmt::format("{} threads cannot read: take 1 to {}", options.threads, max_io_threads));
   }
   if (!std::isfinite(options.limit_mb_s) || options.limit_mb_s < 0) {
     throw InvalidArgument(
@@ -34,7 +34,7 @@ Storage::Storage(IoOptions options, Open open, RemoteFiles remote, BlockCacheOpt
   check(options_);
   if (options_.limit_mb_s > 0) limit_ = std::make_shared<RateLimit>(options_.limit_mb_s * 1e6);
   if (options_.warn && options_.stall_after > Duration::zero()) {
-    watch_ = std::make_shared<StallWatch>(options_.stall_after, options_.warn);
+    monitor_ = std::make_shared<SlowReadMonitor>(options_.stall_after, options_.warn);
   }
 }
 
@@ -42,7 +42,7 @@ std::unique_ptr<File> Storage::open(const std::string& path) const {
   const bool is_remote = is_url(path);
   if (is_remote) expect_remote(path);
   auto file = open_patiently(path, options_, is_remote ? remote_.open : open_);
-  if (watch_) file = make_watched_file(std::move(file), watch_);
+  if (monitor_) file = make_monitored_file(std::move(file), monitor_);
   // Outermost: waiting for leave is no stall.
   if (limit_) file = make_limited_file(std::move(file), limit_);
   return is_remote ? blocks()->wrap(std::move(file)) : std::move(file);

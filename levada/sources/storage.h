@@ -11,7 +11,7 @@
 #include "levada/sources/io_options.h"
 #include "levada/sources/rate_limit.h"
 #include "levada/sources/remote_files.h"
-#include "levada/sources/stall_watch.h"
+#include "levada/sources/slow_read_monitor.h"
 
 namespace levada {
 
@@ -40,7 +40,7 @@ class Storage {
   mutable std::mutex mutex_;
   mutable std::shared_ptr<BlockCache> blocks_;  ///< guarded by mutex_; null until a file with a URL is opened
   std::shared_ptr<RateLimit> limit_;            ///< null: none
-  std::shared_ptr<StallWatch> watch_;           ///< null: none
+  std::shared_ptr<SlowReadMonitor> monitor_;    ///< null: none
 };
 
 }  // namespace levada

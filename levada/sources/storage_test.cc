@@ -72,7 +72,7 @@ TEST(Storage, ReadsAgainWhenAFaultMayPass) {
   }
 }
 
-TEST(Storage, GivesUpAfterItsTriesAndSaysHowMany) {
+TEST(Storage, FailsAfterItsTriesAndNamesTheirNumber) {
   EXPECT_THAT(read_through({.retry_after = milliseconds(1)}, failing(5, EIO)),
               HasSubstr("cannot read byte 0 of a.txt: broken (tried 5 times in "));
   EXPECT_THAT(read_through({.tries = 1}, failing(1, EIO)), HasSubstr("(tried once in "));
@@ -119,14 +119,14 @@ TEST(Storage, WarnsOfNothingWhileReadsComeBack) {
   EXPECT_THAT(heard.wait_for(0), ElementsAre());
 }
 
-TEST(StallWatch, WarnsAgainAfterARest) {
+TEST(SlowReadMonitor, WarnsAgainAfterARest) {
   Heard heard;
-  StallWatch watch(milliseconds(10), heard.listener());
+  SlowReadMonitor monitor(milliseconds(10), heard.listener());
   const std::string path = "a.txt";
   for (std::size_t round = 1; round <= 3; ++round) {
     const auto before = heard.wait_for(0).size();
     {
-      const auto read = watch.begin(path, round);
+      const auto read = monitor.begin(path, round);
       EXPECT_GT(heard.wait_for(before + 1).size(), before);
     }
     std::this_thread::sleep_for(milliseconds(30));  // Long enough for its thread to end, though nothing depends on it.

@@ -182,7 +182,9 @@ void TokenFile::fail_no_id(std::string_view stored, std::int64_t position, std::
   for (std::size_t at = 0;; at += token_bytes_, ++position) {
     // Little-endian: the sign is in the last byte.
     const auto last = static_cast<signed char>(stored[at + token_bytes_ - 1]);
-    if (last < 0) throw SourceError(fmt::format("{}: token {} is negative: it cannot be fed", path(), position));
+    if (last < 0)
+      throw SourceError(fmt::format("{}: token {} is negative, and cannot be fed: write the file again without it",
+                                    path(), position));
     if (token_bytes_ < sizeof(std::int64_t)) continue;  // The others fit in any id.
     std::int64_t token = 0;
     std::memcpy(&token, stored.data() + at, sizeof(token));

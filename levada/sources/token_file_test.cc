@@ -137,7 +137,7 @@ TEST(TokenFile, RefusesNegativeTokens) {
   EXPECT_EQ(read(file, 0, 3, state), (Tokens{1, 2, 3}));
   for (std::int64_t from = 0; from < 4; ++from) {
     EXPECT_EQ(fault_of([&] { read(file, from, 5, state); }),
-              "SourceError: a.bin: token 3 is negative: it cannot be fed");
+              "SourceError: a.bin: token 3 is negative, and cannot be fed: write the file again without it");
   }
 }
 

@@ -49,7 +49,7 @@ class Decompressor : public ByteStream {
       }
       if (!held_.empty() || refill()) continue;
       if (is_between_members()) return 0;
-      throw SourceError(fmt::format("{} ends too early: it has been cut off, make it anew", path_));
+      throw SourceError(fmt::format("{} ends too early: it has been cut off, so fetch it again", path_));
     }
   }
   std::uint64_t stored_bytes() const final { return stored_.stored_bytes(); }
@@ -60,7 +60,8 @@ class Decompressor : public ByteStream {
   virtual bool is_between_members() const = 0;
 
   [[noreturn]] void fail(std::string_view why) const {
-    throw SourceError(fmt::format("{} is damaged near byte {}: {}", path_, stored_bytes() - held_.size(), why));
+    throw SourceError(
+        fmt::format("{} is damaged near byte {}: {}; fetch it again", path_, stored_bytes() - held_.size(), why));
   }
 
  private:
@@ -85,8 +86,14 @@ class GzipStream final : public Decompressor {
 
  private:
   std::size_t decompress(std::span<char>& from, std::span<char> into) override {
-    if (is_between_members_) ::inflateReset(&state_);
-    is_between_members_ = false;
+    if (is_between_members_) {
+      // Tapes and block devices pad a file with zeros.
+      from = from.subspan(
+          static_cast<std::size_t>(std::ranges::find_if(from, [](char c) { return c != 0; }) - from.begin()));
+      if (from.empty()) return 0;
+      ::inflateReset(&state_);
+      is_between_members_ = false;
+    }
     state_.next_in = reinterpret_cast<Bytef*>(from.data());
     state_.avail_in = static_cast<uInt>(from.size());
     state_.next_out = reinterpret_cast<Bytef*>(into.data());
@@ -95,7 +102,7 @@ class GzipStream final : public Decompressor {
     const int status = ::inflate(&state_, Z_NO_FLUSH);
     from = from.last(state_.avail_in);
     if (status == Z_STREAM_END) is_between_members_ = true;
-    else if (status != Z_OK && status != Z_BUF_ERROR) fail(state_.msg != nullptr ? state_.msg : "no gzip");
+    else if (status != Z_OK && status != Z_BUF_ERROR) fail(state_.msg != nullptr ? state_.msg : "it is not gzip");
     return room - state_.avail_out;
   }
   bool is_between_members() const override { return is_between_members_; }

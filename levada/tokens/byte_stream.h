@@ -27,9 +27,9 @@ enum class Compression : std::uint8_t { none, gzip, zstd };
 /// that is null.
 Compression compression_of(const std::string& path, std::string* rest = nullptr);
 
-/// Reads a file, decompressed as compression_of() its name requires. Reads all members of a .gz and all frames of a
-/// .zst. A file that ends in the middle of one, is damaged or changes while it is read is a SourceError. Skips a byte
-/// order mark at the start of the content.
+/// Reads a file, decompressed as compression_of() its name requires. Reads all members of a .gz, also with zeros
+/// behind them, and all frames of a .zst. A file that ends in the middle of one, is damaged or changes while it is read
+/// is a SourceError. Skips a byte order mark at the start of the content.
 std::unique_ptr<ByteStream> open_stream(std::shared_ptr<const File> file);
 
 }  // namespace levada

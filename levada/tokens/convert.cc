@@ -2,26 +2,50 @@
 
 #include <fmt/format.h>
 
-#include <numeric>
+#include <algorithm>
 
 #include "levada/base/error.h"
 #include "levada/base/text.h"
 #include "levada/tokens/tokenize.h"
 
 namespace levada {
+namespace {
+
+/// Throws InvalidArgument unless the dtype holds all tokens.
+void check_dtype(const ConvertOptions& options, DType dtype) {
+  const auto& tokenizer = *options.tokenizer;
+  auto largest = tokenizer.vocabulary_size() - 1;
+  // The token that ends documents may be the only one that does not fit, and need not be asked for.
+  if (tokenizer.end_of_document() == largest) --largest;
+  largest = std::max(largest, options.end_of_document.value_or(0));
+  if (largest <= max_token(dtype)) return;
+  throw InvalidArgument(
+      fmt::format("the tokens of {} go up to {}, and {} holds 0 to {}: choose a wider dtype (--dtype int32), or auto",
+                  printable(tokenizer.name()), largest, dtype.name(), max_token(dtype)));
+}
+
+}  // namespace
 
 Conversion convert_to_megatron(const std::vector<std::string>& from, const std::string& to,
                                const ConvertOptions& options) {
-  std::vector<std::uint64_t> sizes;
+  const auto dtype = options.dtype.value_or(token_dtype(options.tokenizer->vocabulary_size()));
+  check_dtype(options, dtype);
+  struct Opened {
+    std::unique_ptr<File> file;
+    FileIdentity before;
+  };
+  std::vector<Opened> files;
+  std::uint64_t total = 0;
   for (const auto& path : from) {
     if (!is_text(path, options.formats)) {
       throw InvalidArgument(
-          fmt::format("{} is no text that can be converted: {} can", printable(path), text_kinds(options.formats)));
+          fmt::format("{} is not a text that can be converted: {} can", printable(path), text_kinds(options.formats)));
     }
-    sizes.push_back(options.open(path)->identity().size);
+    auto file = options.open(path);
+    const auto identity = file->identity();
+    total += identity.size;
+    files.push_back({std::move(file), identity});
   }
-  const auto total = std::accumulate(sizes.begin(), sizes.end(), std::uint64_t{0});
-  const auto dtype = options.dtype.value_or(token_dtype(options.tokenizer->vocabulary_size()));
   MegatronWriter writer(to, {.dtype = dtype, .overwrite = options.overwrite, .write = options.write});
   WorkTeam team(options.threads - 1);
   std::int64_t bad_lines = 0;
@@ -31,8 +55,9 @@ Conversion convert_to_megatron(const std::vector<std::string>& from, const std::
     TokenizeOptions how{.end_of_document = options.end_of_document, .team = &team};
     if (options.progress) how.progress = [&] { options.progress(before + reader->stored_bytes(), total); };
     tokenize(*reader, *options.tokenizer, writer, how);
+    expect_unchanged(*files[i].file, files[i].before);
     bad_lines += reader->bad_lines();
-    before += sizes[i];
+    before += files[i].before.size;
   }
   writer.finish();
   return {.paths = writer.paths(),

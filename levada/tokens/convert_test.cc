@@ -59,11 +59,55 @@ TEST(Conversion, RefusesWhatCannotBe) {
     options.open = open;
     return fault_of([&] { convert_to_megatron({from}, dir.file("out"), options); });
   };
-  EXPECT_EQ(convert("a.jsonl", {.dtype = dtypes::uint8, .end_of_document = 256}),
-            "InvalidArgument: token 256 does not fit in uint8, which holds 0 to 255");
-  EXPECT_THAT(convert("a.jsonl", {.dtype = dtypes::int8}), HasSubstr("token 195 does not fit in int8"));
-  EXPECT_THAT(convert("a.csv", {}), HasSubstr("InvalidArgument: a.csv is no text that can be converted"));
+  EXPECT_EQ(
+      convert("a.jsonl", {.dtype = dtypes::uint8, .end_of_document = 256}),
+      "InvalidArgument: the tokens of bytes go up to 256, and uint8 holds 0 to 255: choose a wider dtype (--dtype "
+      "int32), or auto");
+  EXPECT_THAT(convert("a.jsonl", {.dtype = dtypes::int8}), HasSubstr("go up to 255, and int8 holds 0 to 127"));
+  EXPECT_THAT(convert("a.csv", {}), HasSubstr("InvalidArgument: a.csv is not a text that can be converted"));
   EXPECT_TRUE(std::filesystem::is_empty(dir.path()));
+}
+
+TEST(Conversion, StoresBytesInAByteWithoutTheTokenThatEndsDocuments) {
+  const ScratchDir dir;
+  const auto open = open_from({{"a.txt", "\xc3\xa9"}});
+  const auto made = convert_to_megatron({"a.txt"}, dir.file("a"), {.dtype = dtypes::uint8, .open = open});
+  EXPECT_EQ(made.bytes_written, 2 + std::filesystem::file_size(made.paths.idx));
+}
+
+/// Reads no more of its file than its size, as a table's reader does.
+class OneDocument final : public TextReader {
+ public:
+  explicit OneDocument(std::shared_ptr<const File> file) : file_(std::move(file)) {}
+  bool read(Texts& texts) override {
+    texts.clear();
+    if (std::exchange(is_read_, true)) return false;
+    std::string text(file_->identity().size, '\0');
+    read_fully(*file_, 0, text);
+    texts.add(text);
+    return true;
+  }
+  std::string place() const override { return file_->path(); }
+  std::uint64_t stored_bytes() const override { return 0; }
+  std::int64_t bad_lines() const override { return 0; }
+
+ private:
+  std::shared_ptr<const File> file_;
+  bool is_read_ = false;
+};
+
+TEST(Conversion, NoticesATableThatChangesMeanwhile) {
+  const ScratchDir dir;
+  const auto path = dir.write("a.table", "before");
+  ConvertOptions options;
+  options.formats = {{".table", [](std::shared_ptr<const File> file, const TextOptions&) {
+                        return std::make_unique<OneDocument>(std::move(file));
+                      }}};
+  options.tokenizer =
+      std::make_shared<HookedTokenizer>([&](const Texts&) { dir.write("a.table", "longer than before"); });
+  EXPECT_THAT(fault_of([&] { convert_to_megatron({path}, dir.file("out"), options); }),
+              HasSubstr("SourceError: " + path));
+  EXPECT_FALSE(std::filesystem::exists(dir.file("out.idx")));
 }
 
 TEST(Conversion, LeavesNothingWhenTheTextIsBad) {

@@ -180,7 +180,7 @@ struct JsonlParser::State {
     const auto text = without_trailing_space(token);
     const bool good =
         type == ondemand::json_type::number ? is_number(text) : text == "true" || text == "false" || text == "null";
-    if (!good) throw BadLine(fmt::format("it is not JSON: \"{}\" is no value", printable(cut_text(text, 32))));
+    if (!good) throw BadLine(fmt::format("it is not JSON: \"{}\" is not a value", printable(cut_text(text, 32))));
   }
 
   std::string field_names() {
@@ -222,8 +222,9 @@ std::string_view JsonlParser::text(std::string_view line) try {
   }
   if (found) return *found;
   const auto names = state.field_names();
-  throw BadLine(names.empty() ? fmt::format("it has no field \"{}\", nor any other", state.text_field)
-                              : fmt::format("it has no field \"{}\", but {}", state.text_field, names));
+  if (names.empty()) throw BadLine(fmt::format("it has no field \"{}\", nor any other", state.text_field));
+  throw BadLine(fmt::format("it has no field \"{}\", but {}", state.text_field, names),
+                "name another field (text_field=, --text-field)");
 } catch (const simdjson::simdjson_error& error) {
   switch (error.error()) {
     case simdjson::MEMALLOC: throw SourceError("there is not enough memory to parse it");

@@ -5,16 +5,22 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace levada {
 
 /// Bytes that must be readable behind a line given to JsonlParser::text().
 inline constexpr std::size_t line_padding = 64;
 
-/// A line was rejected. what() is the reason, without file and line number.
+/// A line was rejected. what() is the reason, without file and line number, and remedy() what to do with the file.
 class BadLine : public std::runtime_error {
  public:
-  using std::runtime_error::runtime_error;
+  explicit BadLine(const std::string& reason, std::string remedy = "mend the file")
+      : std::runtime_error(reason), remedy_(std::move(remedy)) {}
+  const std::string& remedy() const { return remedy_; }
+
+ private:
+  std::string remedy_;
 };
 
 /// Keeps its scratch memory from line to line. One thread at a time.

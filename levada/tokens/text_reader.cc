@@ -30,6 +30,7 @@ class JsonlReader final : public TextReader {
 
   bool read(Texts& texts) override {
     texts.clear();
+    first_line_ = 0;
     while (texts.bytes.size() < batch_bytes) {
       auto line = lines_.next();
       if (!line) {
@@ -37,33 +38,40 @@ class JsonlReader final : public TextReader {
         break;
       }
       add(*line, texts);
+      if (first_line_ == 0 && texts.size() > 0) first_line_ = line->number;
     }
     stored_bytes_ = stream_->stored_bytes();
     return texts.size() > 0;
   }
+  std::string place() const override { return fmt::format("{}, from line {} on", path_, first_line_); }
   std::uint64_t stored_bytes() const override { return stored_bytes_; }
   std::int64_t bad_lines() const override { return bad_lines_; }
 
  private:
   void add(const Line& line, Texts& texts) try {
     if (line.too_long) {
-      throw BadLine(fmt::format("it is longer than {}, the most that a line may have", format_bytes(max_line_bytes)));
+      throw BadLine(fmt::format("it is longer than {}, the most that a line may have", format_bytes(max_line_bytes)),
+                    "cut it into several lines");
     }
     if (is_blank(line.text)) return;
     texts.add(parser_.text(line.text));
     ++documents_;
   } catch (const BadLine& error) {
     if (!skip_bad_) {
-      throw SourceError(fmt::format("{}:{}: the line cannot be used: {}", path_, line.number, error.what()));
+      throw SourceError(
+          fmt::format("{}:{}: the line cannot be used: {}; {}, or leave such lines out (skip_bad=True, --skip-bad)",
+                      path_, line.number, error.what(), error.remedy()));
     }
     ++bad_lines_;
   }
 
   void expect_documents() const {
     if (documents_ > 0) return;
-    throw SourceError(bad_lines_ > 0
-                          ? fmt::format("{} holds no documents: all of its {} lines are bad", path_, bad_lines_)
-                          : fmt::format("{} holds no documents: there is only white space in it", path_));
+    throw SourceError(
+        bad_lines_ > 0
+            ? fmt::format("{} holds no documents: all of its {} lines are bad; mend the file or leave it out", path_,
+                          bad_lines_)
+            : fmt::format("{} holds no documents: there is only white space in it; leave it out", path_));
   }
 
   std::string path_;
@@ -71,6 +79,7 @@ class JsonlReader final : public TextReader {
   LineReader lines_;
   JsonlParser parser_;
   bool skip_bad_;
+  std::uint64_t first_line_ = 0;
   std::int64_t documents_ = 0, bad_lines_ = 0;
   std::atomic<std::uint64_t> stored_bytes_ = 0;
 };
@@ -101,11 +110,13 @@ class PlainReader final : public TextReader {
     }
     texts.bytes.resize(held);
     if (!is_utf8(texts.bytes)) {
-      throw SourceError(fmt::format("{} is not UTF-8 at byte {}", path_, first_bad_byte(texts.bytes)));
+      throw SourceError(fmt::format("{} is not UTF-8 at byte {}: convert it to UTF-8, or leave it out", path_,
+                                    first_bad_byte(texts.bytes)));
     }
     texts.ends.push_back(held);
     return true;
   }
+  std::string place() const override { return path_; }
   std::uint64_t stored_bytes() const override { return stored_bytes_; }
   std::int64_t bad_lines() const override { return 0; }
 
@@ -138,7 +149,7 @@ std::string text_kinds(std::span<const TextFormat> formats) {
 
 std::unique_ptr<TextReader> read_text(std::shared_ptr<const File> file, const TextOptions& options) {
   const auto path = file->path();
-  if (file->identity().size == 0) throw SourceError(fmt::format("{} is empty", path));
+  if (file->identity().size == 0) throw SourceError(fmt::format("{} is empty: leave it out", path));
   std::string name;
   compression_of(path, &name);
   if (name.ends_with(".txt") && options.chats) {

@@ -36,6 +36,8 @@ class TextReader {
   /// Replaces `texts` by the next documents, some 64 KiB of them or a longer one alone. Returns false at the end of the
   /// file. Throws SourceError, naming file and line or row.
   virtual bool read(Texts& texts) = 0;
+  /// Returns where the documents of the last read() begin, for messages: "a.jsonl, from line 7 on".
+  virtual std::string place() const = 0;
   /// Returns the number of bytes of the stored file read so far. Any thread may call.
   virtual std::uint64_t stored_bytes() const = 0;
   /// Documents that were left out so far.

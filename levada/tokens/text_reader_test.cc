@@ -79,15 +79,15 @@ std::string lines_of(const Documents& documents) {
   return lines;
 }
 
-TEST(TextReader, GivesTheDocumentsOfAJsonlHoweverItsBytesArrive) {
+TEST(TextReader, ReturnsTheDocumentsOfAJsonlHoweverItsBytesArrive) {
   const auto lines = lines_of(many_documents());
   EXPECT_EQ(read_all("c.jsonl", lines), many_documents());
   const auto file = std::make_shared<MemoryFile>("c.jsonl", lines);
-  file->most_at_once = 7777;
+  file->max_at_once = 7777;
   EXPECT_EQ(read_all(file), many_documents());
 }
 
-TEST(TextReader, GivesOfACompressedFileWhatItGivesOfThePlainOne) {
+TEST(TextReader, ReturnsTheSameForACompressedFileAsForThePlainOne) {
   const auto lines = lines_of(many_documents());
   const auto half = lines.find('\n', lines.size() / 4) + 1;
   const auto first = lines.substr(0, half), second = lines.substr(half);
@@ -95,10 +95,10 @@ TEST(TextReader, GivesOfACompressedFileWhatItGivesOfThePlainOne) {
                                       {"c.jsonl.zst", zstd(lines)},
                                       {"c.jsonl.gz", gzip(first) + gzip("") + gzip(second)},
                                       {"c.jsonl.zst", zstd(first) + zstd("") + zstd(second)}}) {
-    for (const std::size_t most_at_once : {std::size_t{997}, SIZE_MAX}) {
+    for (const std::size_t max_at_once : {std::size_t{997}, SIZE_MAX}) {
       const auto file = std::make_shared<MemoryFile>(path, content);
-      file->most_at_once = most_at_once;
-      EXPECT_EQ(read_all(file), many_documents()) << path << " by " << most_at_once;
+      file->max_at_once = max_at_once;
+      EXPECT_EQ(read_all(file), many_documents()) << path << " by " << max_at_once;
     }
   }
   EXPECT_THAT(read_all("c.txt.gz", gzip("a\n\xc3\xa9")).texts, ElementsAre("a\n\xc3\xa9"));
@@ -110,18 +110,26 @@ TEST(TextReader, NamesACompressedFileThatWasCutOff) {
   for (const auto& [path, content] : {std::pair{"c.jsonl.gz", gzip(line)}, {"c.jsonl.zst", zstd(line)}}) {
     for (std::size_t size = 1; size < content.size(); ++size) {
       EXPECT_EQ(fault_in(path, content.substr(0, size)),
-                fmt::format("SourceError: {} ends too early: it has been cut off, make it anew", path));
+                fmt::format("SourceError: {} ends too early: it has been cut off, so fetch it again", path));
     }
     EXPECT_THAT(fault_in(path, content + content.substr(0, content.size() - 1)), HasSubstr("ends too early"));
-    EXPECT_EQ(fault_in(path, ""), fmt::format("SourceError: {} is empty", path));
+    EXPECT_EQ(fault_in(path, ""), fmt::format("SourceError: {} is empty: leave it out", path));
   }
+}
+
+TEST(TextReader, SkipsZerosBehindTheMembersOfAGzip) {
+  const std::string first = "{\"text\":\"a\"}\n", second = "{\"text\":\"b\"}\n", zeros(300'000, '\0');
+  EXPECT_THAT(read_all("c.jsonl.gz", gzip(first) + zeros).texts, ElementsAre("a"));
+  EXPECT_THAT(read_all("c.jsonl.gz", gzip(first) + zeros + gzip(second) + zeros).texts, ElementsAre("a", "b"));
+  EXPECT_THAT(fault_in("c.jsonl.gz", zeros + gzip(first)), HasSubstr("is damaged near byte"));
+  EXPECT_THAT(fault_in("c.jsonl.gz", gzip(first) + zeros + "x"), HasSubstr("c.jsonl.gz ends too early"));
 }
 
 TEST(TextReader, NamesACompressedFileThatIsDamaged) {
   const auto line = lines_of(many_documents()).substr(0, 1'000'000) + "\"}";
   for (const auto& [path, whole] : {std::pair{"c.jsonl.gz", gzip(line)}, {"c.jsonl.zst", zstd(line)}}) {
     EXPECT_THAT(fault_in(path, line), HasSubstr(fmt::format("SourceError: {} is damaged near byte ", path)));
-    EXPECT_THAT(fault_in(path, whole + "more, which is none"), HasSubstr(fmt::format("{} is damaged near", path)));
+    EXPECT_THAT(fault_in(path, whole + "more, which is none"), HasSubstr("; fetch it again"));
     for (const auto at : {whole.size() / 3, whole.size() / 2, whole.size() - 3}) {
       auto damaged = whole;
       damaged[at] = static_cast<char>(damaged[at] ^ 0x10);
@@ -130,7 +138,7 @@ TEST(TextReader, NamesACompressedFileThatIsDamaged) {
   }
 }
 
-TEST(TextReader, TellsHowMuchOfTheStoredFileIsRead) {
+TEST(TextReader, ReportsHowMuchOfTheStoredFileIsRead) {
   const auto lines = lines_of(many_documents());
   for (const auto& [path, content] : {std::pair{"c.jsonl", lines}, {"c.jsonl.gz", gzip(lines)}}) {
     const auto reader = read_text(std::make_shared<MemoryFile>(path, content), {});
@@ -159,6 +167,7 @@ TEST(TextReader, NamesFileLineAndWhatIsWrong) {
   EXPECT_THAT(fault_in("{\"text\":\"a\"}\n\n{\"text\":\"a\"\n"),
               HasSubstr("SourceError: c.jsonl:3: the line cannot be used: "));
   EXPECT_THAT(fault_in("hello"), HasSubstr("it is not JSON"));
+  EXPECT_THAT(fault_in("hello"), HasSubstr("; mend the file, or leave such lines out (skip_bad=True, --skip-bad)"));
   EXPECT_THAT(fault_in("[1]"), HasSubstr("it is not a JSON object"));
   EXPECT_THAT(fault_in("\"text\""), HasSubstr("it is not a JSON object"));
   EXPECT_THAT(fault_in("{\"text\":\"a\xff\"}"), HasSubstr("it is not UTF-8"));
@@ -167,7 +176,10 @@ TEST(TextReader, NamesFileLineAndWhatIsWrong) {
   EXPECT_THAT(fault_in("{\"text\":\"\\ud800\"}"), HasSubstr("half of a surrogate pair stands alone in it"));
   EXPECT_THAT(fault_in("{\"text\":\"\\q\"}"), HasSubstr("an escape is wrong, at \\q"));
   EXPECT_THAT(fault_in("{\"text\":\"\",\"a\":\"\\q\"}"), HasSubstr("an escape is wrong"));
-  EXPECT_THAT(fault_in("{\"title\":\"x\",\"id\":1}"), HasSubstr("it has no field \"text\", but \"title\", \"id\""));
+  EXPECT_THAT(
+      fault_in("{\"title\":\"x\",\"id\":1}"),
+      HasSubstr("it has no field \"text\", but \"title\", \"id\"; name another field (text_field=, --text-field), or "
+                "leave such lines out (skip_bad=True, --skip-bad)"));
   EXPECT_THAT(fault_in("{}"), HasSubstr("it has no field \"text\", nor any other"));
   EXPECT_THAT(fault_in("{\"text\":5}"), HasSubstr("its field \"text\" is not a string"));
   EXPECT_THAT(fault_in("{\"text\":null}"), HasSubstr("is not a string"));
@@ -218,7 +230,7 @@ TEST(TextReader, LeavesBadLinesOutWhenAskedAndCountsThem) {
       "bad\n{\"text\":\"\\ud800 and more\"}\n{\"text\":\"ab\"}\r\n\n{}\n{\"text\":\"cde\"}\nbad";
   EXPECT_EQ(read_all("c.jsonl", content, {.skip_bad = true}), (Documents{{"ab", "cde"}, 4}));
   EXPECT_EQ(fault_of([] { read_all("c.jsonl", "x\ny\n", {.skip_bad = true}); }),
-            "SourceError: c.jsonl holds no documents: all of its 2 lines are bad");
+            "SourceError: c.jsonl holds no documents: all of its 2 lines are bad; mend the file or leave it out");
 }
 
 TEST(TextReader, PassesOverALineTooLongToHoldOrNamesIt) {
@@ -227,14 +239,27 @@ TEST(TextReader, PassesOverALineTooLongToHoldOrNamesIt) {
   EXPECT_EQ(read_all("c.jsonl", content, {.skip_bad = true}), (Documents{{"b", "c"}, 1}));
   EXPECT_EQ(
       fault_in(content),
-      "SourceError: c.jsonl:2: the line cannot be used: it is longer than 64.0 MiB, the most that a line may have");
+      "SourceError: c.jsonl:2: the line cannot be used: it is longer than 64.0 MiB, the most that a line may have; cut "
+      "it into several lines, or leave such lines out (skip_bad=True, --skip-bad)");
 }
 
-TEST(TextReader, SaysThatThereAreNoDocuments) {
+TEST(TextReader, RefusesAFileWithoutDocuments) {
   EXPECT_THAT(fault_in("\n  \n\r\n"), HasSubstr("c.jsonl holds no documents: there is only white space in it"));
   EXPECT_THAT(fault_in("c.jsonl.gz", gzip("")), HasSubstr("c.jsonl.gz holds no documents"));
   for (const auto* path : {"c.jsonl", "c.txt"})
-    EXPECT_EQ(fault_in(path, ""), fmt::format("SourceError: {} is empty", path));
+    EXPECT_EQ(fault_in(path, ""), fmt::format("SourceError: {} is empty: leave it out", path));
+}
+
+TEST(TextReader, NamesTheFirstLineOfWhatItReadLast) {
+  const std::string long_line = "{\"text\":\"" + std::string(100'000, 'a') + "\"}\n";
+  const auto reader = read_text(std::make_shared<MemoryFile>("c.jsonl", "\nbad\n" + long_line + "\n" + long_line),
+                                TextOptions{.skip_bad = true});
+  Texts texts;
+  for (const int line : {3, 5}) {
+    ASSERT_TRUE(reader->read(texts));
+    EXPECT_EQ(reader->place(), fmt::format("c.jsonl, from line {} on", line));
+  }
+  EXPECT_EQ(read_text(std::make_shared<MemoryFile>("c.txt", "a"), {})->place(), "c.txt");
 }
 
 TEST(TextReader, NoticesAFileThatGrowsMeanwhile) {
@@ -256,7 +281,8 @@ TEST(TextReader, TakesATextAsOneDocument) {
 }
 
 TEST(TextReader, NamesTheByteWhereATextIsNotUtf8) {
-  EXPECT_EQ(fault_in("c.txt", "ab\xff"), "SourceError: c.txt is not UTF-8 at byte 2");
+  EXPECT_EQ(fault_in("c.txt", "ab\xff"),
+            "SourceError: c.txt is not UTF-8 at byte 2: convert it to UTF-8, or leave it out");
   EXPECT_THAT(fault_in("c.txt", "ab\xe2\x82"), HasSubstr("at byte 2"));
   // Characters and faults at every place about the border of two pieces.
   constexpr std::size_t border = std::size_t{256} << 10;
@@ -337,7 +363,7 @@ TEST(LineReader, KeepsThePaddingReadableBehindEachLine) {
   EXPECT_EQ(i, 2000);
 }
 
-TEST(TextReader, GivesTheJsonOfChats) {
+TEST(TextReader, ReturnsTheJsonOfChats) {
   const auto read = [](const std::string& content, TextOptions options = {.chats = true}) {
     return read_all(std::make_shared<MemoryFile>("chats.jsonl", content), options);
   };
@@ -354,7 +380,7 @@ TEST(TextReader, GivesTheJsonOfChats) {
               HasSubstr("chats.jsonl:1: the line cannot be used: its field \"messages\" is not a list"));
   EXPECT_THAT(fault(R"({"text":"hello"})"), HasSubstr("it has no field \"messages\", but \"text\""));
   EXPECT_THAT(fault(R"({"messages":[1,}]})"), HasSubstr("it is not JSON"));
-  EXPECT_THAT(fault(R"({"messages":[nul]})"), HasSubstr("\"nul\" is no value"));
+  EXPECT_THAT(fault(R"({"messages":[nul]})"), HasSubstr("\"nul\" is not a value"));
   EXPECT_THAT(fault(R"({"messages":[], "messages":[]})"), HasSubstr("it has two fields \"messages\""));
   EXPECT_EQ(read("{\"messages\":5}\n{\"messages\":[]}\n", {.skip_bad = true, .chats = true}).bad_lines, 1);
   EXPECT_THAT(fault_of([] { read_all(std::make_shared<MemoryFile>("a.txt", "hello"), {.chats = true}); }),

@@ -75,6 +75,11 @@ std::string key_of(const std::string& place, const File& file, const TokenizeTex
   return digest.hex();
 }
 
+/// Of an error that something could not be written to the cache.
+std::string with_remedy(std::string_view error) {
+  return fmt::format("{}; make room (levada cache --prune) or name another folder (--cache-dir, cache_dir=)", error);
+}
+
 /// Held while an entry is found and noted as in use, or alone while entries are removed.
 UniqueFd lock_folder(const std::string& dir, int operation) {
   const auto path = (fs::path(dir) / lock_name).string();
@@ -257,13 +262,17 @@ void TokenCache::note_uses(const std::string& lines) {
     uses_ = UniqueFd(::mkostemp(path.data(), O_CLOEXEC | O_APPEND));
     uses_path_ = std::move(path);
     if (!uses_ || ::flock(uses_.get(), LOCK_EX) != 0) {
-      throw SourceError(fmt::format("cannot write to the token cache {}: {}", printable(dir_), std::strerror(errno)));
+      throw SourceError(
+          with_remedy(fmt::format("cannot write to the token cache {}: {}", printable(dir_), std::strerror(errno))));
     }
   }
   // A network file system shows other hosts what is written when it is synchronized or closed, and this stays open.
-  if (::write(uses_.get(), lines.data(), lines.size()) != static_cast<ssize_t>(lines.size()) ||
-      ::fdatasync(uses_.get()) != 0) {
-    throw SourceError(fmt::format("cannot write to the token cache {}: {}", printable(dir_), std::strerror(errno)));
+  const auto written = ::write(uses_.get(), lines.data(), lines.size());
+  const bool is_short = std::cmp_less(written, lines.size());
+  if (written >= 0 && is_short) errno = ENOSPC;
+  if (is_short || ::fdatasync(uses_.get()) != 0) {
+    throw SourceError(
+        with_remedy(fmt::format("cannot write to the token cache {}: {}", printable(dir_), std::strerror(errno))));
   }
 }
 
@@ -283,7 +292,7 @@ std::vector<std::optional<CachedTokens>> TokenCache::find(std::span<const Text> 
   return found;
 }
 
-CachedTokens TokenCache::make(const Text& text, const TokenizeTexts& how, Work& work) {
+CachedTokens TokenCache::make(const Text& text, const TokenizeTexts& how, Work& work) try {
   const auto &path = text.path, &key = text.key, &prefix = text.prefix;
   AtomicFile meta_file(meta_path(prefix));
   // Another process may have made it since it was looked up.
@@ -292,56 +301,50 @@ CachedTokens TokenCache::make(const Text& text, const TokenizeTexts& how, Work& 
     work.done += how.open(path)->identity().size;
     return *std::move(found);
   }
-  int write_error = 0;
   Digest checksum;
   const auto write = [&](int fd, const void* bytes, std::size_t size) {
     const auto written = ::write(fd, bytes, size);
-    if (written < 0 && errno != EINTR) write_error = errno;
     if (written > 0) checksum.update({static_cast<const std::byte*>(bytes), static_cast<std::size_t>(written)});
     return written;
   };
-  try {
-    const auto dtype = how.text.chats ? dtypes::int32 : token_dtype(how.tokenizer->vocabulary_size());
-    // The .json's name is made lasting with all others in the folder.
-    MegatronWriter writer(
-        prefix, {.dtype = dtype, .overwrite = true, .lasting = false, .masks_loss = how.text.chats, .write = write});
-    const auto reader = read_text(path, how.text, how.formats, how.open);
-    std::uint64_t noted = 0;
-    TokenizeOptions options{.team = work.team};
-    if (!how.text.chats) options.end_of_document = how.end_of_document;
-    options.progress = [&] {
-      const std::lock_guard lock(work.mutex);
-      work.done += reader->stored_bytes() - std::exchange(noted, reader->stored_bytes());
-      if (how.progress) how.progress({printable(path), work.done, work.total});
-    };
-    levada::tokenize(*reader, *how.tokenizer, writer, options);
-    if (key_of(real_path(path), *how.open(path), how) != key) {
-      throw SourceError(fmt::format(
-          "{} was changed while it was tokenized: start again with a file that stays as it is", printable(path)));
-    }
-    writer.finish();
-    const TokenFile made(prefix, {});
-    const CacheEntryMeta meta{.key = key,
-                              .source = real_path(path),
-                              .tokenizer = how.tokenizer->name(),
-                              .digest = made.contents().digest,
-                              .checksum = checksum.hex(),
-                              .tokens = writer.tokens(),
-                              .documents = writer.documents(),
-                              .bad_lines = reader->bad_lines(),
-                              .bytes = writer.bytes()};
-    const auto lock = lock_folder(dir_, LOCK_SH);
-    note_uses(line_of(prefix));
-    meta_file.write(as_bytes(meta.text()));
-    meta_file.sync();
-    meta_file.publish();
-    work.made += meta.bytes;
-    return {.prefix = prefix, .bad_lines = meta.bad_lines, .digest = meta.digest, .bytes_read = reader->stored_bytes()};
-  } catch (const SourceError& error) {
-    if (write_error == 0) throw;
-    throw SourceError(fmt::format(
-        "{}; make room (levada cache --prune) or name another folder (--cache-dir, cache_dir=)", error.what()));
+  const auto dtype = how.text.chats ? dtypes::int32 : token_dtype(how.tokenizer->vocabulary_size());
+  // The .json's name is made lasting with all others in the folder.
+  MegatronWriter writer(
+      prefix, {.dtype = dtype, .overwrite = true, .lasting = false, .masks_loss = how.text.chats, .write = write});
+  const auto reader = read_text(path, how.text, how.formats, how.open);
+  std::uint64_t noted = 0;
+  TokenizeOptions options{.team = work.team};
+  if (!how.text.chats) options.end_of_document = how.end_of_document;
+  options.progress = [&] {
+    const std::lock_guard lock(work.mutex);
+    work.done += reader->stored_bytes() - std::exchange(noted, reader->stored_bytes());
+    if (how.progress) how.progress({printable(path), work.done, work.total});
+  };
+  levada::tokenize(*reader, *how.tokenizer, writer, options);
+  if (key_of(real_path(path), *how.open(path), how) != key) {
+    throw SourceError(fmt::format("{} was changed while it was tokenized: start again with a file that stays as it is",
+                                  printable(path)));
   }
+  writer.finish();
+  const TokenFile made(prefix, {});
+  const CacheEntryMeta meta{.key = key,
+                            .source = real_path(path),
+                            .tokenizer = how.tokenizer->name(),
+                            .digest = made.contents().digest,
+                            .checksum = checksum.hex(),
+                            .tokens = writer.tokens(),
+                            .documents = writer.documents(),
+                            .bad_lines = reader->bad_lines(),
+                            .bytes = writer.bytes()};
+  const auto lock = lock_folder(dir_, LOCK_SH);
+  note_uses(line_of(prefix));
+  meta_file.write(as_bytes(meta.text()));
+  meta_file.sync();
+  meta_file.publish();
+  work.made += meta.bytes;
+  return {.prefix = prefix, .bad_lines = meta.bad_lines, .digest = meta.digest, .bytes_read = reader->stored_bytes()};
+} catch (const WriteFailed& error) {
+  throw SourceError(with_remedy(error.what()));
 }
 
 CachedTokens TokenCache::wait_or_make(const Text& text, const TokenizeTexts& how, Work& work) {
@@ -365,17 +368,17 @@ CachedTokens TokenCache::wait_or_make(const Text& text, const TokenizeTexts& how
 std::vector<CachedTokens> TokenCache::tokenize(const std::vector<std::string>& paths, const TokenizeTexts& how) {
   std::vector<CachedTokens> tokens(paths.size());
   const auto threads = static_cast<std::size_t>(how.threads > 0 ? how.threads : std::thread::hardware_concurrency());
-  const std::size_t least =
+  const std::size_t min_threads =
       std::ranges::any_of(paths, is_url) ? 16 : 1;  // Threads that wait for a network work little.
   const auto side_by_side = [&](std::size_t count) {
-    return std::min(std::max(threads, least), std::max<std::size_t>(count, 1));
+    return std::min(std::max(threads, min_threads), std::max<std::size_t>(count, 1));
   };
   Work work;
   std::vector<Text> all(paths.size());
   const auto identify = [&](std::size_t i) {
     const auto file = how.open(paths[i]);
     const auto size = file->identity().size;
-    if (size == 0) throw SourceError(fmt::format("{} is empty", file->path()));
+    if (size == 0) throw SourceError(fmt::format("{} is empty: leave it out", file->path()));
     const auto place = real_path(paths[i]);
     const auto key = key_of(place, *file, how);
     all[i] = {paths[i], key, (fs::path(dir_) / entry_name(place, key)).string(), size};
@@ -456,7 +459,10 @@ std::vector<TokenCacheEntry> TokenCache::prune(std::uint64_t max_bytes) {
 
 void TokenCache::check(const TokenCacheEntry& entry) const try {
   const auto meta = CacheEntryMeta::read(meta_path(entry.prefix));
-  if (!meta) throw SourceError(fmt::format("{} is damaged", meta_path(entry.prefix)));
+  if (!meta) {
+    throw SourceError(
+        fmt::format("{} is damaged: remove it, and the text is tokenized again", printable(meta_path(entry.prefix))));
+  }
   Digest digest;
   for (const char* extension : {".bin", ".idx"}) add_file(entry.prefix + extension, digest);
   if (digest.hex() != meta->checksum) {

@@ -98,18 +98,18 @@ TEST_F(TokenCacheSharing, HasOneOfManyThreadsMakeAnEntry) {
 TEST_F(TokenCacheSharing, HasTheThreadsOfFinishedTextsHelpWithTheRest) {
   std::mutex mutex;
   std::condition_variable more;
-  int at_once = 0, most_at_once = 0;
+  int at_once = 0, max_at_once = 0;
   const auto tokenizer = std::make_shared<HookedTokenizer>([&](const Texts& texts) {
     if (texts.size() == 1) return;  // the small one
     std::unique_lock lock(mutex);
-    most_at_once = std::max(most_at_once, ++at_once);
+    max_at_once = std::max(max_at_once, ++at_once);
     more.notify_all();
-    more.wait_for(lock, std::chrono::seconds(10), [&] { return most_at_once == 2; });
+    more.wait_for(lock, std::chrono::seconds(10), [&] { return max_at_once == 2; });
     --at_once;
   });
   auto cache = open();
   const auto made = cache.tokenize({write_large(4), b_}, {.tokenizer = tokenizer, .threads = 2});
-  EXPECT_EQ(most_at_once, 2);
+  EXPECT_EQ(max_at_once, 2);
   EXPECT_EQ(tokens_in(made[1].prefix), tokens_in(tokenize_alone(b_).prefix));
 }
 

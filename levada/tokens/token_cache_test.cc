@@ -119,13 +119,13 @@ TEST_F(TokenCaching, LeavesNothingOfATextThatCannotBeTokenized) {
             }),
             "SourceError: " + a_ +
                 ":3: the line cannot be used: it is not JSON: a comma, colon, brace or value is "
-                "missing or out of place");
+                "missing or out of place; mend the file, or leave such lines out (skip_bad=True, --skip-bad)");
   for (const auto& name : names_in_cache()) EXPECT_THAT(name, HasSubstr("b.txt-")) << "the other text is whole";
   const auto empty = dir_.write("empty.txt", "");
-  EXPECT_EQ(fault_of([&] { tokenize(cache, empty); }), "SourceError: " + empty + " is empty");
+  EXPECT_EQ(fault_of([&] { tokenize(cache, empty); }), "SourceError: " + empty + " is empty: leave it out");
 }
 
-TEST_F(TokenCaching, TellsHowMuchOfAllTextsIsRead) {
+TEST_F(TokenCaching, ReportsHowMuchOfAllTextsIsRead) {
   tokenize_alone(b_);
   const auto large = write_large(2);
   auto cache = open();
@@ -196,7 +196,7 @@ TEST_F(TokenCaching, AsksForAnotherFolderWhereItCannotWrite) {
                 "/cache/tokens: Not a directory; name another folder (--cache-dir, cache_dir=)");
 }
 
-TEST_F(TokenCaching, SaysHowToMakeRoomWhereTheDiskIsFullAndLeavesNothing) {
+TEST_F(TokenCaching, NamesTheRemedyIfTheDiskIsFullAndLeavesNothing) {
   const auto path = write_large(2);
   auto cache = open();
   std::string fault;
@@ -208,6 +208,19 @@ TEST_F(TokenCaching, SaysHowToMakeRoomWhereTheDiskIsFullAndLeavesNothing) {
                            HasSubstr("; make room (levada cache --prune) or name another folder (--cache-dir, ")));
   EXPECT_THAT(names_in_cache(), IsEmpty());
   EXPECT_GT(tokenize(cache, path).bytes_read, 0);
+}
+
+TEST_F(TokenCaching, NamesTheRemedyIfTheDiskHasNoRoomForAListOrAJson) {
+  const auto made = tokenize_alone(b_);
+  ASSERT_GT(fs::file_size(made.prefix + ".json"), 200);
+  const auto fault_with_room = [&](rlim_t bytes, const std::string& path) {
+    auto cache = open();
+    const FullDisk full(bytes);
+    return fault_of([&] { tokenize(cache, path); });
+  };
+  const auto remedy = HasSubstr("; make room (levada cache --prune) or name another folder (--cache-dir, cache_dir=)");
+  EXPECT_THAT(fault_with_room(0, b_), AllOf(HasSubstr("cannot write to the token cache "), remedy)) << "of the list";
+  EXPECT_THAT(fault_with_room(200, dir_.write("c.txt", "c")), AllOf(HasSubstr(".json: "), remedy));
 }
 
 TEST_F(TokenCaching, TokenizesAgainWhereAnEntryIsNotWhole) {

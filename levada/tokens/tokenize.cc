@@ -25,13 +25,19 @@ class ParallelTokenizer {
   }
 
  private:
+  struct Piece {
+    std::uint64_t number = 0;
+    std::string place;
+    Texts texts;
+  };
+
   void work() noexcept {
     try {
-      Texts texts;
+      Piece piece;
       TokenIds tokens;
-      while (const auto number = read(texts)) {
-        tokenizer_.encode(texts, tokens);
-        write(*number, texts, tokens);
+      while (read(piece)) {
+        encode(piece, tokens);
+        write(piece.number, tokens);
       }
     } catch (...) {
       const std::lock_guard lock(writing_);
@@ -40,17 +46,31 @@ class ParallelTokenizer {
     }
   }
 
-  /// Reads the next piece and returns its number; empty at the end.
-  std::optional<std::uint64_t> read(Texts& texts) {
+  /// Reads the next piece. Returns false at the end.
+  bool read(Piece& piece) {
     const std::lock_guard lock(reading_);
-    if (has_ended_) return std::nullopt;
+    if (has_ended_) return false;
     has_ended_ = true;  // Also where reading fails.
-    if (!reader_.read(texts)) return std::nullopt;
+    if (!reader_.read(piece.texts)) return false;
     has_ended_ = false;
-    return num_read_++;
+    piece.number = num_read_++;
+    piece.place = reader_.place();
+    return true;
   }
 
-  void write(std::uint64_t number, const Texts& texts, const TokenIds& tokens) {
+  void encode(const Piece& piece, TokenIds& tokens) const try {
+    const auto& texts = piece.texts;
+    tokenizer_.encode(texts, tokens);
+    if (tokens.ends.size() != texts.size() || (texts.size() > 0 && tokens.ends.back() != tokens.ids.size())) {
+      throw SourceError(
+          fmt::format("{} has encoded {} texts as {}", tokenizer_.name(), texts.size(), tokens.ends.size()));
+    }
+  } catch (const SourceError& error) {
+    throw SourceError(
+        fmt::format("{}: {}; mend the text, leave it out, or choose another tokenizer", piece.place, error.what()));
+  }
+
+  void write(std::uint64_t number, const TokenIds& tokens) {
     std::unique_lock lock(writing_);
     written_.wait(lock, [&] { return num_written_ == number || error_; });
     if (error_) {
@@ -58,17 +78,13 @@ class ParallelTokenizer {
       has_ended_ = true;
       return;
     }
-    append(texts, tokens);
+    append(tokens);
     if (options_.progress) options_.progress();
     ++num_written_;
     written_.notify_all();
   }
 
-  void append(const Texts& texts, const TokenIds& tokens) {
-    if (tokens.ends.size() != texts.size() || (texts.size() > 0 && tokens.ends.back() != tokens.ids.size())) {
-      throw SourceError(
-          fmt::format("{} has encoded {} texts as {}", tokenizer_.name(), texts.size(), tokens.ends.size()));
-    }
+  void append(const TokenIds& tokens) {
     std::size_t begin = 0;
     for (const auto end : tokens.ends) {
       if (end > begin) {

@@ -18,6 +18,7 @@ namespace levada {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
 
 /// Gives these pieces, or one without end.
 class Pieces final : public TextReader {
@@ -41,6 +42,7 @@ class Pieces final : public TextReader {
     texts = pieces_[num_read_ - 1];
     return true;
   }
+  std::string place() const override { return fmt::format("a.jsonl, from line {} on", num_read_); }
   std::uint64_t stored_bytes() const override { return num_read_; }
   std::int64_t bad_lines() const override { return 0; }
 
@@ -88,6 +90,20 @@ TEST(Tokenize, MakesOfAnEmptyTextADocumentWithoutSequences) {
   writer.finish();
   EXPECT_EQ(content(dir.file("a.idx")), raw_index(8, 2, {3, 2}, {0, 1, 1, 2}).bytes());
   EXPECT_EQ(content(dir.file("a.bin")), raw_bin<std::uint16_t>({'a', 'b', 256, 'c', 256}));
+}
+
+TEST(Tokenize, NamesThePieceThatCannotBeEncoded) {
+  const ScratchDir dir;
+  const HookedTokenizer tokenizer([&](const Texts& texts) {
+    if (texts[0] == "bad") throw SourceError("it is bad");
+  });
+  Texts good, bad;
+  good.add("good");
+  bad.add("bad");
+  Pieces reader({good, good, bad, good});
+  MegatronWriter writer(dir.file("a"), {.dtype = dtypes::uint16});
+  EXPECT_THAT(fault_of([&] { tokenize(reader, tokenizer, writer, {}); }),
+              HasSubstr("a.jsonl, from line 3 on: it is bad;"));
 }
 
 TEST(Tokenize, EncodesSideBySide) {
@@ -147,12 +163,15 @@ TEST(Tokenize, EndsWithTheErrorOfTheReaderTheTokenizerTheWriterOrTheCaller) {
     WorkTeam team(threads - 1);
     const TokenizeOptions options{.end_of_document = 256, .team = &team};
     EXPECT_EQ(fault(*bytes, {.dtype = dtypes::uint16}, options, 70), "SourceError: the reader has failed");
-    EXPECT_EQ(fault(failing, {.dtype = dtypes::uint16}, options), "SourceError: the tokenizer has failed");
+    EXPECT_THAT(
+        fault(failing, {.dtype = dtypes::uint16}, options),
+        MatchesRegex("SourceError: a.jsonl, from line [0-9]+ on: the tokenizer has failed; mend the text, leave it "
+                     "out, or choose another tokenizer"));
     EXPECT_THAT(fault(*bytes, {.dtype = dtypes::uint16, .write = full}, options), HasSubstr("the disk is full"));
     EXPECT_EQ(fault(*bytes, {.dtype = dtypes::uint8}, options),
-              "InvalidArgument: token 256 does not fit in uint8, which holds 0 to 255");
-    EXPECT_EQ(fault(WrongTokenizer(), {.dtype = dtypes::uint16}, options),
-              "SourceError: wrong.model has encoded 1 texts as 2");
+              "InvalidArgument: token 256 does not fit in uint8, which holds 0 to 255: choose a wider dtype");
+    EXPECT_THAT(fault(WrongTokenizer(), {.dtype = dtypes::uint16}, options),
+                HasSubstr("on: wrong.model has encoded 1 texts as 2; "));
     auto stopping = options;
     stopping.progress = [] { throw InvalidArgument("enough"); };
     EXPECT_EQ(fault(*bytes, {.dtype = dtypes::uint16}, stopping), "InvalidArgument: enough");

@@ -305,7 +305,7 @@ class TextFormat:
 
     def __init__(self, extension: str, open: Callable[[File, str, bool, bool], Any]) -> None:
         """
-        open: takes a file, the field of the text, whether documents that cannot be used are left out, and whether the field is a chat, whose JSON is the text. Returns an object with read(), the next documents as a list of str or None at the end, stored_bytes, how much of the file has been read, and bad_lines, how many were left out.
+        open: takes a file, the field of the text, whether documents that cannot be used are left out, and whether the field is a chat, whose JSON is the text. Returns an object with read(), the next documents as a list of str or None at the end, stored_bytes, how much of the file has been read, bad_lines, how many were left out, and first_row, where the documents of the last read() begin.
         """
 
 class RemoteFiles:

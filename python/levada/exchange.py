@@ -89,12 +89,13 @@ def destinations(
     - `ranks`: the job's ranks that the model runs on, in the mesh's order; by default the ranks of the DeviceMesh, or 0, 1,
       and so on.
     - `cut`: along the axis cp each rank gets sequences "whole", or parts of them, "consecutive" or "zigzag".
-    - `balance`: a Balance, or its cost, such as "flops"; by default "tokens" with free counts.
+    - `balance`: a Balance of `cost` and `counts`, or its cost, such as "flops"; by default "tokens". Counts are free unless
+      they are "equal".
     - `key`: the key whose sequences are balanced; by default all keys.
     - `data_axes`: the axes of a DeviceMesh along which samples differ.
 
     Raises InvalidArgument unless there is one list of ids for each data coordinate and one rank for each place of the mesh,
-    and for a cost that is a field or a function.
+    for a cost that is a field or a function, and for further options of a Balance, which are those of a feed.
     """
     ranks, mesh = _model_ranks(mesh, ranks), as_mesh(mesh, data_axes)
     if isinstance(ids, SampleBatch):
@@ -103,6 +104,10 @@ def destinations(
             raise InvalidArgument(
                 "the cost of samples between models follows from their sequences, as \"flops\" does; for weights of your own "
                 "give the ids that levada.exchange.balance(weights, mesh.data_size) divides"
+            )
+        if by != Balance(by.cost, counts=by.counts):
+            raise InvalidArgument(
+                f"balance is {by}; of samples between models it takes cost and counts alone: leave out the other options"
             )
         parts = ids.balanced(mesh.data_size, key, equal=by.counts == "equal", cost=by.cost)
         names = ids.ids

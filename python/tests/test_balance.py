@@ -338,6 +338,10 @@ def test_the_reader_says_what_steps_come_to(tmp_path: pathlib.Path) -> None:
         ('balance=levada.Balance(too_long="drop"), batch=10', '"error" or "cut"'),
         ('balance=levada.Balance(pad_to=8), max_tokens=7, batch=10', "no sample fits"),
         ('balance=levada.Balance(too_long="cut", length=lambda sample: None), max_tokens=70, batch=10', "is None"),
+        (
+            'balance=levada.Balance(too_long="cut", length=lambda sample: 99), max_tokens=70, batch=10',
+            "was cut to 70, and length= still returns 99",
+        ),
         ('collate=list', "balance="),
         ('balance="flops"', "ranks"),
     ],

@@ -71,7 +71,7 @@ def test_the_column_is_named_as_a_field_is(tmp_path: pathlib.Path) -> None:
         levada.SourceError, match=r"texts.parquet has no column text: name one of its columns \(number, content.raw\)"
     ):
         rows_of(path)
-    with pytest.raises(levada.SourceError, match="column number of .* is of type int64, which is no text: name a column"):
+    with pytest.raises(levada.SourceError, match="column number of .* is of type int64, which is not a text: name a column"):
         rows_of(path, text_field="number")
 
 
@@ -123,7 +123,7 @@ def test_a_row_without_a_chat_is_an_error_or_left_out(tmp_path: pathlib.Path) ->
 @pytest.mark.parametrize("column", ["number", "text", "texts"])
 def test_a_column_of_something_else_than_chats_is_an_error(tmp_path: pathlib.Path, column: str) -> None:
     path = write(tmp_path / "chats.parquet", [["a"]] if column == "texts" else ["a"], column=column.replace("number", "text"))
-    with pytest.raises(levada.SourceError, match=rf"column {column} of .* is of type .*, which is no list of messages: name"):
+    with pytest.raises(levada.SourceError, match=rf"column {column} of .* is of type .*, which is not a list of messages: name"):
         read_all(path, column, chats=True)
 
 

@@ -37,6 +37,12 @@ def test_every_line_is_given_once_however_the_files_are_cut(paths: list[pathlib.
     assert list(Pipeline.from_lines(paths[3], range_bytes=range_bytes)) == EXPECTED[-5:]
 
 
+@pytest.mark.parametrize("range_bytes", [1, 2, 3, 4, 100])
+def test_a_byte_order_mark_at_the_start_of_a_file_is_left_out(tmp_path: pathlib.Path, range_bytes: int) -> None:
+    (tmp_path / "a.jsonl").write_text("one\n\ufefftwo\n", encoding="utf-8-sig")
+    assert list(Pipeline.from_lines(tmp_path / "a.jsonl", range_bytes=range_bytes)) == ["one", "\ufefftwo"]
+
+
 def test_workers_read_no_bytes_that_they_discard(paths: list[pathlib.Path], monkeypatch: pytest.MonkeyPatch) -> None:
     read = 0
 

@@ -87,6 +87,9 @@ def test_a_batch_is_divided_by_tokens() -> None:
         exchange.destinations(levada.Mesh(dp=2), [["a"], ["b"]], balance="flops")
     with pytest.raises(levada.InvalidArgument, match="levada.exchange.balance"):
         exchange.destinations(levada.Mesh(dp=2), batch, balance=levada.Balance(lambda sample: 1))
+    for others in ({"order": "paired"}, {"max_delay": 2}, {"pad_to": 8}, {"too_long": "cut"}, {"length": len}):
+        with pytest.raises(levada.InvalidArgument, match="takes cost and counts alone"):
+            exchange.destinations(levada.Mesh(dp=2), batch, balance=levada.Balance(**others))
     assert exchange.balance([5, 4, 3, 2], 2) == [[0, 3], [1, 2]]
     assert exchange.balance([9, 1, 1, 1], 2, equal=True) != exchange.balance([9, 1, 1, 1], 2)
     assert exchange.balance([1, 1, 1, 9], 2, in_order=True) == [[0, 1, 2], [3]]

@@ -224,7 +224,7 @@ def test_a_tokenizer_may_be_a_path_or_an_object(tmp_path: pathlib.Path, bpe: Any
 
 def test_a_tokenizer_may_have_a_name_that_is_no_utf8(tmp_path: pathlib.Path, bpe: Any) -> None:
     folder = os.fsdecode(os.fsencode(tmp_path) + b"/\xff")
-    with pytest.raises(levada.SourceError, match=r"\\udcff is no tokenizer: there is no such file"):
+    with pytest.raises(levada.SourceError, match=r"\\udcff is not a tokenizer: there is no such file"):
         _tokenizers.open_tokenizer(folder)
     os.mkdir(folder)
     pathlib.Path(folder, "tokenizer.json").write_text(bpe.to_str(), "utf-8")
@@ -285,9 +285,9 @@ def test_what_is_no_tokenizer_is_refused_with_what_may_be_given(tmp_path: pathli
     for given, error, words in (
         (tmp_path / "empty", levada.SourceError, "holds no tokenizer.json"),
         (tmp_path / "absent.json", levada.SourceError, "there is no such file; it must be bytes, a tokenizer.json"),
-        ("gpt2", levada.SourceError, "gpt2 is no tokenizer: there is no such file"),
-        (tmp_path / "other.json", levada.SourceError, "other.json is no tokenizer of the package tokenizers"),
-        (tmp_path / "text.txt", levada.SourceError, "text.txt is no tokenizer of the package tokenizers"),
+        ("gpt2", levada.SourceError, "gpt2 is not a tokenizer: there is no such file"),
+        (tmp_path / "other.json", levada.SourceError, "other.json is not a tokenizer of the package tokenizers"),
+        (tmp_path / "text.txt", levada.SourceError, "text.txt is not a tokenizer of the package tokenizers"),
         (3, levada.InvalidArgument, "tokenizer is of type int; it must be a path"),
         (None, levada.InvalidArgument, "tokenizer is of type NoneType; it must be a path"),
     ):
@@ -330,7 +330,7 @@ def test_a_sentencepiece_model_encodes_as_its_package_does(tmp_path: pathlib.Pat
     with pytest.raises(levada.InvalidArgument, match="no token no such piece"):
         opened.choose_end_of_document("no such piece")
     (tmp_path / "bad.model").write_bytes(b"no model")
-    with pytest.raises(levada.SourceError, match="bad.model is no SentencePiece model"):
+    with pytest.raises(levada.SourceError, match="bad.model is not a SentencePiece model"):
         _tokenizers.open_tokenizer(tmp_path / "bad.model")
 
 
@@ -432,7 +432,7 @@ def test_what_a_tokenizer_raises_is_told_with_its_name(tmp_path: pathlib.Path, m
         raise KeyError("of mine")
 
     for encode, words in (
-        (raising, r"mine cannot encode a text: KeyError: 'of mine'$"),
+        (raising, r"texts.jsonl, from line 1 on: mine cannot encode a text: KeyError: 'of mine'; mend the text"),
         (lambda texts: [[10] for _ in texts], "mine encoded a text as token 10, but has only 10 tokens"),
         (lambda texts: [["a"] for _ in texts], "mine cannot encode a text: TypeError"),
         (lambda texts: [], "mine has encoded 1 texts as 0"),

@@ -57,7 +57,7 @@ def chats(tmp_path: pathlib.Path) -> pathlib.Path:
 def test_packed_chats_have_the_tokens_and_the_mask_of_transformers(
     tmp_path: pathlib.Path, tokenizer: transformers.PreTrainedTokenizerFast, chats: pathlib.Path, given: str
 ) -> None:
-    (tmp_path / "template.jinja").write_text(TEMPLATE)
+    (tmp_path / "template.jinja").write_text(TEMPLATE, "utf-8-sig")
     corpus = levada.Corpus(
         chats,
         tokenizer=tokenizer if given == "object" else tmp_path / "tokenizer",
@@ -93,13 +93,16 @@ def test_a_template_that_does_not_say_what_is_learned_is_refused(
         len(levada.Corpus(chats, tokenizer=tokenizer, chat_template=str(tmp_path / "none.jinja")))
     with pytest.raises(levada.InvalidArgument, match="takes the folder of a tokenizer of transformers.* is bytes"):
         len(levada.Corpus(chats, chat_template="own"))
+    tokenizer.chat_template = TEMPLATE
+    with pytest.raises(levada.InvalidArgument, match="a chat template itself ends a chat"):
+        len(levada.Corpus(chats, tokenizer=tokenizer, chat_template="own", eod=3))
 
 
 def test_a_chat_that_cannot_be_rendered_is_named(
     tmp_path: pathlib.Path, tokenizer: transformers.PreTrainedTokenizerFast
 ) -> None:
     (tmp_path / "bad.jsonl").write_text('{"messages": [{"content": "whose?"}]}\n')
-    with pytest.raises(levada.SourceError, match=r'cannot render a chat: .*; it begins \[\{"content": "whose\?"'):
+    with pytest.raises(levada.SourceError, match=r'bad.jsonl, from line 1 on: .* cannot render the chat that begins \[\{"content": "whose\?".*; mend the text'):
         len(levada.Corpus(tmp_path / "bad.jsonl", tokenizer=tokenizer, chat_template="own", sequence=8))
 
 

@@ -20,7 +20,7 @@ class SentencePiece final : public Tokenizer {
     std::string model(size, '\0');
     model.resize(read_fully(file, 0, model));
     if (const auto status = processor_.LoadFromSerializedProto(model); !status.ok()) {
-      throw SourceError(fmt::format("{} is no SentencePiece model: {}", name_, status.ToString()));
+      throw SourceError(fmt::format("{} is not a SentencePiece model: {}", name_, status.ToString()));
     }
     Digest digest;
     digest.update("sentencepiece ");

@@ -129,9 +129,16 @@ class Samples:
         """Returns the sample, cut to what fits a micro-batch."""
         if self._limit is None or (length := self._tokens(sample)) <= self._limit:
             return sample
-        if not isinstance(sample, Mapping):
-            return sample[: self._limit]
-        return {key: value[: self._limit] if _is_as_long(value, length) else value for key, value in sample.items()}
+        if isinstance(sample, Mapping):
+            cut = {key: value[: self._limit] if _is_as_long(value, length) else value for key, value in sample.items()}
+        else:
+            cut = sample[: self._limit]
+        if (left := self._tokens(cut)) > self._limit:
+            raise RefusedSample(
+                f"a sample of {length} tokens was cut to {self._limit}, and length= still returns {left}; let it return the "
+                f"length of a field that is cut, or leave out such samples: {_shown(sample)}"
+            )
+        return cut
 
     def _tokens(self, sample: Any) -> int:
         length = _whole(_call(self._length, "length", sample), "length", sample)

@@ -48,7 +48,7 @@ def open_chat_tokenizer(given: Any, chat_template: str) -> _levada.Tokenizer:
                 padding=False,
             )
         except Exception as error:  # A template raises what it likes.
-            raise SourceError(f"{name} cannot render a chat: {error}; it begins {text[:80]}") from error
+            raise SourceError(f"{name} cannot render the chat that begins {text[:80]}: {error}") from error
         ids, is_learned = chat["input_ids"], chat["assistant_masks"]
         return [id if learned else ~id for id, learned in zip(ids, is_learned, strict=True)]
 
@@ -88,7 +88,7 @@ def _template_of(tokenizer: Any, name: str, chat_template: str) -> str:
             raise InvalidArgument(f"{name} has no chat template, or several: name the file of one (chat_template=)")
     else:
         try:
-            template = pathlib.Path(chat_template).read_text("utf-8")
+            template = pathlib.Path(chat_template).read_text("utf-8-sig")
         except (OSError, UnicodeDecodeError) as error:
             raise SourceError(f"the chat template {chat_template} cannot be read: {error}") from error
     if not _GENERATION.search(template):

@@ -14,7 +14,7 @@ from levada.corpus.parquet import FORMATS
 from levada.corpus.storage import REMOTE
 from levada.corpus.tokenizers import open_tokenizer
 
-_MOST_EPOCHS = 2**62
+_MAX_EPOCHS = 2**62
 
 PathLike = str | os.PathLike[str]
 
@@ -71,7 +71,7 @@ class Corpus:
     tensors: str = "numpy"
 
     def __post_init__(self) -> None:
-        if not 0 <= self.epochs < _MOST_EPOCHS:
+        if not 0 <= self.epochs < _MAX_EPOCHS:
             raise InvalidArgument(f"epochs must be 0, for no end, or a number below 2**62, got {self.epochs}")
         if isinstance(self.split, str):
             raise InvalidArgument(f"split is {self.split!r}; it must be numbers, such as (98, 1, 1)")

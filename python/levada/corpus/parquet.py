@@ -55,7 +55,7 @@ class ParquetReader:
         parquet = import_for(path, "pyarrow", "pyarrow.parquet")
         self._source, self._path, self._column = file, path, column
         self._skip_bad, self._chats = skip_bad, chats
-        self.stored_bytes = self.bad_lines = self._row = 0
+        self.stored_bytes = self.bad_lines = self.first_row = self._row = 0
         try:
             # pre_buffer reads whole row groups, as does a buffer of no bytes.
             self._file = parquet.ParquetFile(_Stream(file), buffer_size=_BUFFER_BYTES, pre_buffer=False)
@@ -85,7 +85,7 @@ class ParquetReader:
             fits = types.is_string(value) or types.is_large_string(value) or types.is_string_view(value)
             wanted = "text: name a column of strings"
         if not fits:
-            raise SourceError(f"the column {self._column} of {self._path} is of type {type}, which is no {wanted} with text_field")
+            raise SourceError(f"the column {self._column} of {self._path} is of type {type}, which is not a {wanted} with text_field")
 
     def _read(self) -> Iterator[list[str]]:
         documents, rows = 0, self._file.metadata.num_rows
@@ -95,7 +95,7 @@ class ParquetReader:
             self.stored_bytes = self._source.size * self._row // rows
             yield texts
         if not documents:
-            what = f"all of its {rows} rows are bad" if rows else "it has no rows"
+            what = f"all of its {rows} rows are bad; mend the file or leave it out" if rows else "it has no rows; leave it out"
             raise SourceError(f"{self._path} holds no documents: {what}")
 
     def _batches(self) -> Iterator[Any]:
@@ -117,14 +117,14 @@ class ParquetReader:
         return [each for each in columns if f"{each.path_in_schema}.".startswith(f"{self._column}.")]
 
     def _texts_of(self, column: Any) -> list[str]:
-        first = self._row + 1
+        self.first_row = self._row + 1
         self._row += len(column)
         try:
             values = column.to_pylist()
         except UnicodeDecodeError:
             values = [self._decoded(value) for value in column]
         if None in values or ValueError in values:
-            values = [value for number, value in enumerate(values, first) if self._is_good(value, number)]
+            values = [value for number, value in enumerate(values, self.first_row) if self._is_good(value, number)]
         return list(map(_json_of, values)) if self._chats else values
 
     @staticmethod

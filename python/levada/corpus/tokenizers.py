@@ -24,7 +24,7 @@ def open_tokenizer(given: Any, chat_template: str = "", special_tokens: bool = F
     .model; or a `tokenizers.Tokenizer` or a fast tokenizer of `transformers` itself. chat_template: "own" or the path of a
     Jinja file, for chats: that takes a folder or a tokenizer of `transformers`. special_tokens: with those that the
     post-processor of a tokenizer of `tokenizers` puts around each text. Raises InvalidArgument for anything else,
-    SourceError for a file that is missing or is no tokenizer, Unsupported where the package that reads it is not
+    SourceError for a file that is missing or is not a tokenizer, Unsupported where the package that reads it is not
     installed.
     """
     if chat_template:
@@ -55,14 +55,14 @@ def _open_path(name: str, special_tokens: bool) -> _levada.Tokenizer:
     file = path / "tokenizer.json" if path.is_dir() else path
     if not file.exists():
         what = "the folder holds no tokenizer.json" if path.is_dir() else "there is no such file"
-        raise SourceError(f"{name} is no tokenizer: {what}; it must be bytes, a tokenizer.json or its folder, or a .model")
+        raise SourceError(f"{name} is not a tokenizer: {what}; it must be bytes, a tokenizer.json or its folder, or a .model")
     tokenizers = import_for(name, "tokenizers")
     try:
         tokenizer = tokenizers.Tokenizer.from_buffer(file.read_bytes())
     except OSError as error:
         raise SourceError(f"{file} cannot be read: {error.strerror}") from error
     except Exception as error:  # The package raises no narrower one.
-        raise SourceError(f"{file} is no tokenizer of the package tokenizers: {error}") from error
+        raise SourceError(f"{file} is not a tokenizer of the package tokenizers: {error}") from error
     eos = _eos_token(file.parent)
     return _of_tokenizers(tokenizer, name, None if eos is None else tokenizer.token_to_id(eos), special_tokens)
 
@@ -102,7 +102,7 @@ def _open_sentencepiece(path: pathlib.Path) -> _levada.Tokenizer:
         model = path.read_bytes()
         processor = sentencepiece.SentencePieceProcessor(model_proto=model)
     except (OSError, RuntimeError) as error:
-        raise SourceError(f"{path} is no SentencePiece model: {error}") from error
+        raise SourceError(f"{path} is not a SentencePiece model: {error}") from error
 
     def id_of(token: str) -> int | None:
         number = processor.piece_to_id(token)

@@ -108,6 +108,8 @@ class Lines:
                     if self._at >= end:
                         return
                     text = line.removesuffix(b"\n").removesuffix(b"\r").decode()
+                    if self._at == 0:
+                        text = text.removeprefix("\ufeff")  # A byte order mark.
                     self._at += len(line)
                     yield text
 

@@ -28,6 +28,7 @@ class PythonTextReader final : public TextReader {
       if (!read.is_none()) {
         for (const nb::handle text : nb::cast<nb::list>(read)) texts.add(utf8_of(text));
       }
+      place_ = fmt::format("{}, from row {} on", path_, nb::cast<std::int64_t>(reader_->attr("first_row")));
       stored_bytes_ = nb::cast<std::uint64_t>(reader_->attr("stored_bytes"));
       bad_lines_ = nb::cast<std::int64_t>(reader_->attr("bad_lines"));
       return !read.is_none();
@@ -38,11 +39,12 @@ class PythonTextReader final : public TextReader {
       throw SourceError(fmt::format("{} cannot be read: its reader returned something else than texts", path_));
     }
   }
+  std::string place() const override { return place_; }
   std::uint64_t stored_bytes() const override { return stored_bytes_; }
   std::int64_t bad_lines() const override { return bad_lines_; }
 
  private:
-  std::string path_;
+  std::string path_, place_;
   SharedObject reader_;
   std::atomic<std::uint64_t> stored_bytes_ = 0;
   std::atomic<std::int64_t> bad_lines_ = 0;
@@ -117,8 +119,8 @@ void bind_text_formats(nb::module_& module) {
           "open: takes a file, the field of the text, whether documents that cannot be used are left out, and whether "
           "the "
           "field is a chat, whose JSON is the text. Returns an object with read(), the next documents as a list of str "
-          "or None at the end, stored_bytes, how much of the file has been read, and bad_lines, how many were left "
-          "out.");
+          "or None at the end, stored_bytes, how much of the file has been read, bad_lines, how many were left "
+          "out, and first_row, where the documents of the last read() begin.");
 }
 
 }  // namespace levada::python

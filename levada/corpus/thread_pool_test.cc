@@ -1,4 +1,4 @@
-#include "levada/corpus/read_team.h"
+#include "levada/corpus/thread_pool.h"
 
 #include <gtest/gtest.h>
 #include <pthread.h>
@@ -20,12 +20,12 @@
 namespace levada {
 namespace {
 
-TEST(ReadTeam, DoesEachPieceOnce) {
+TEST(ThreadPool, DoesEachPieceOnce) {
   for (const int size : {1, 2, 5}) {
-    ReadTeam team(size, "testing");
+    ThreadPool pool(size, "testing");
     for (const std::size_t pieces : {0, 1, 2, 100}) {
       std::vector<std::atomic<int>> done(pieces);
-      team.run(pieces, [&](std::size_t piece, std::size_t member) {
+      pool.run(pieces, [&](std::size_t piece, std::size_t member) {
         EXPECT_LT(member, static_cast<std::size_t>(size));
         ++done[piece];
       });
@@ -34,31 +34,31 @@ TEST(ReadTeam, DoesEachPieceOnce) {
   }
 }
 
-TEST(ReadTeam, DoesFewPiecesWithManyThreads) {
-  ReadTeam team(64, "testing");
+TEST(ThreadPool, DoesFewPiecesWithManyThreads) {
+  ThreadPool pool(64, "testing");
   for (int time = 0; time < 2000; ++time) {
     std::array<std::atomic<int>, 3> done{};
-    team.run(done.size(), [&](std::size_t piece, std::size_t) { ++done[piece]; });
+    pool.run(done.size(), [&](std::size_t piece, std::size_t) { ++done[piece]; });
     for (const auto& times : done) EXPECT_EQ(times, 1);
   }
 }
 
-TEST(ReadTeam, WorksSideBySide) {
-  ReadTeam team(3, "testing");
+TEST(ThreadPool, WorksSideBySide) {
+  ThreadPool pool(3, "testing");
   std::latch all(3);  // Passed only when three pieces are under way at once.
   std::array<std::atomic<int>, 3> members{};
-  team.run(3, [&](std::size_t, std::size_t member) {
+  pool.run(3, [&](std::size_t, std::size_t member) {
     ++members[member];
     all.arrive_and_wait();
   });
   for (const auto& times : members) EXPECT_EQ(times, 1);
 }
 
-TEST(ReadTeam, ThrowsWhatTheFirstPieceThatFailedThrewAndGoesOn) {
-  ReadTeam team(3, "testing");
+TEST(ThreadPool, ThrowsTheExceptionOfTheFirstPieceThatFailedAndStaysUsable) {
+  ThreadPool pool(3, "testing");
   std::latch all(3);
   try {
-    team.run(3, [&](std::size_t piece, std::size_t) {
+    pool.run(3, [&](std::size_t piece, std::size_t) {
       all.arrive_and_wait();
       if (piece > 0) throw std::runtime_error(std::to_string(piece));
     });
@@ -67,14 +67,14 @@ TEST(ReadTeam, ThrowsWhatTheFirstPieceThatFailedThrewAndGoesOn) {
     EXPECT_STREQ(error.what(), "1");
   }
   std::atomic<int> done = 0;
-  team.run(50, [&](std::size_t, std::size_t) { ++done; });
+  pool.run(50, [&](std::size_t, std::size_t) { ++done; });
   EXPECT_EQ(done, 50);
 }
 
-TEST(ReadTeam, BeginsNoPieceBehindAFailure) {
-  ReadTeam team(2, "testing");
+TEST(ThreadPool, BeginsNoPieceBehindAFailure) {
+  ThreadPool pool(2, "testing");
   std::atomic<int> begun = 0;
-  EXPECT_THROW(team.run(1'000'000,
+  EXPECT_THROW(pool.run(1'000'000,
                         [&](std::size_t, std::size_t) {
                           ++begun;
                           throw std::runtime_error("broken");
@@ -106,14 +106,14 @@ int with_room_for_threads(std::size_t threads, const std::function<int()>& body)
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-TEST(ReadTeam, WorksWithTheThreadsThatTheSystemAllows) {
+TEST(ThreadPool, WorksWithTheThreadsThatTheSystemAllows) {
   EXPECT_EQ(with_room_for_threads(2,
                                   [] {
-                                    ReadTeam team(100, "testing");
+                                    ThreadPool pool(100, "testing");
                                     std::latch two(2);
                                     std::atomic<int> done = 0;
                                     for (int time = 0; time < 3; ++time) {
-                                      team.run(1000, [&](std::size_t piece, std::size_t) {
+                                      pool.run(1000, [&](std::size_t piece, std::size_t) {
                                         if (time == 0 && piece < 2) two.arrive_and_wait();
                                         ++done;
                                       });
@@ -123,14 +123,14 @@ TEST(ReadTeam, WorksWithTheThreadsThatTheSystemAllows) {
             0);
 }
 
-TEST(ReadTeam, NamesItsPurposeWhereTheSystemAllowsNoThread) {
+TEST(ThreadPool, NamesItsPurposeWhereTheSystemAllowsNoThread) {
   EXPECT_EQ(with_room_for_threads(
                 0,
                 [] {
-                  ReadTeam team(100, "opening files");
+                  ThreadPool pool(100, "opening files");
                   for (int time = 0; time < 2; ++time) {
                     try {
-                      team.run(2, [](std::size_t, std::size_t) {});
+                      pool.run(2, [](std::size_t, std::size_t) {});
                       return 1;
                     } catch (const EngineError& error) {
                       if (!std::string(error.what()).starts_with("cannot start a thread for opening files: ")) return 2;

@@ -10,12 +10,12 @@ namespace levada {
 /// A few threads that share out numbered pieces of work, the caller's among them. Threads beyond the caller's start
 /// with the first work that takes them; where the system allows only some of them, those do the work. One thread at a
 /// time may call.
-class ReadTeam {
+class ThreadPool {
  public:
   /// `size` at least 1: the caller and size - 1 threads. `purpose`: what they are for, such as "opening files", for the
   /// error where the system refuses them.
-  ReadTeam(int size, std::string purpose);
-  ~ReadTeam();
+  ThreadPool(int size, std::string purpose);
+  ~ThreadPool();
 
   int size() const;
   /// Calls act(piece, member) once for each piece in [0, pieces), with member in [0, size()) naming the thread. Waits

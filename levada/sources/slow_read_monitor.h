@@ -12,10 +12,10 @@ namespace levada {
 
 /// Warns of each read that takes longer than `after`, naming the file, and again each time the duration has doubled.
 /// Runs at most one thread, which ends once no read has been under way for a while. Any thread may call.
-class StallWatch {
+class SlowReadMonitor {
  public:
-  StallWatch(Duration after, std::function<void(const std::string&)> warn);
-  ~StallWatch();
+  SlowReadMonitor(Duration after, std::function<void(const std::string&)> warn);
+  ~SlowReadMonitor();
 
   class Read;
   /// Begins a read, which ends when the returned object is destroyed. Borrows `path`.
@@ -27,7 +27,7 @@ class StallWatch {
 };
 
 /// A read under way.
-class StallWatch::Read {
+class SlowReadMonitor::Read {
  public:
   Read(State& state, std::size_t slot) : state_(state), slot_(slot) {}
   Read(const Read&) = delete;
@@ -39,7 +39,7 @@ class StallWatch::Read {
   std::size_t slot_;
 };
 
-/// `file`, its reads watched.
-std::unique_ptr<File> make_watched_file(std::unique_ptr<File> file, std::shared_ptr<StallWatch> watch);
+/// `file`, its reads monitored.
+std::unique_ptr<File> make_monitored_file(std::unique_ptr<File> file, std::shared_ptr<SlowReadMonitor> monitor);
 
 }  // namespace levada

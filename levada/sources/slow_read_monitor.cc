@@ -1,4 +1,4 @@
-#include "levada/sources/stall_watch.h"
+#include "levada/sources/slow_read_monitor.h"
 
 #include <fmt/format.h>
 
@@ -12,7 +12,7 @@
 
 namespace levada {
 
-struct StallWatch::State {
+struct SlowReadMonitor::State {
   struct Slot {
     const std::string* path = nullptr;  ///< null where no read is under way
     std::uint64_t offset = 0;
@@ -77,13 +77,13 @@ struct StallWatch::State {
   }
 };
 
-StallWatch::StallWatch(Duration after, std::function<void(const std::string&)> warn)
+SlowReadMonitor::SlowReadMonitor(Duration after, std::function<void(const std::string&)> warn)
     : state_(std::make_unique<State>()) {
   state_->after = after;
   state_->warn = std::move(warn);
 }
 
-StallWatch::~StallWatch() {
+SlowReadMonitor::~SlowReadMonitor() {
   {
     const std::lock_guard lock(state_->mutex);
     state_->over = true;
@@ -92,38 +92,38 @@ StallWatch::~StallWatch() {
   if (state_->thread.joinable()) state_->thread.join();
 }
 
-StallWatch::Read StallWatch::begin(const std::string& path, std::uint64_t offset) {
+SlowReadMonitor::Read SlowReadMonitor::begin(const std::string& path, std::uint64_t offset) {
   return Read(*state_, state_->add(path, offset));
 }
 
-StallWatch::Read::~Read() {
+SlowReadMonitor::Read::~Read() {
   const std::lock_guard lock(state_.mutex);
   state_.slots[slot_].path = nullptr;
 }
 
 namespace {
 
-class WatchedFile final : public File {
+class MonitoredFile final : public File {
  public:
-  WatchedFile(std::unique_ptr<File> file, std::shared_ptr<StallWatch> watch)
-      : file_(std::move(file)), watch_(std::move(watch)) {}
+  MonitoredFile(std::unique_ptr<File> file, std::shared_ptr<SlowReadMonitor> monitor)
+      : file_(std::move(file)), monitor_(std::move(monitor)) {}
 
   const std::string& path() const override { return file_->path(); }
   FileIdentity identity() const override { return file_->identity(); }
   std::size_t read(std::uint64_t offset, std::span<char> into) const override {
-    const auto here = watch_->begin(path(), offset);
+    const auto here = monitor_->begin(path(), offset);
     return file_->read(offset, into);
   }
 
  private:
   std::unique_ptr<File> file_;
-  std::shared_ptr<StallWatch> watch_;
+  std::shared_ptr<SlowReadMonitor> monitor_;
 };
 
 }  // namespace
 
-std::unique_ptr<File> make_watched_file(std::unique_ptr<File> file, std::shared_ptr<StallWatch> watch) {
-  return std::make_unique<WatchedFile>(std::move(file), std::move(watch));
+std::unique_ptr<File> make_monitored_file(std::unique_ptr<File> file, std::shared_ptr<SlowReadMonitor> monitor) {
+  return std::make_unique<MonitoredFile>(std::move(file), std::move(monitor));
 }
 
 }  // namespace levada

@@ -1,4 +1,4 @@
-#include "levada/corpus/read_team.h"
+#include "levada/corpus/thread_pool.h"
 
 #include <algorithm>
 #include <condition_variable>
@@ -11,7 +11,7 @@
 
 namespace levada {
 
-struct ReadTeam::State {
+struct ThreadPool::State {
   int size = 1;
   std::string purpose;
   ThreadGroup threads;
@@ -70,12 +70,12 @@ struct ReadTeam::State {
   }
 };
 
-ReadTeam::ReadTeam(int size, std::string purpose) : state_(std::make_unique<State>()) {
+ThreadPool::ThreadPool(int size, std::string purpose) : state_(std::make_unique<State>()) {
   state_->size = size;
   state_->purpose = std::move(purpose);
 }
 
-ReadTeam::~ReadTeam() {
+ThreadPool::~ThreadPool() {
   {
     const std::lock_guard lock(state_->mutex);
     state_->over = true;
@@ -84,11 +84,11 @@ ReadTeam::~ReadTeam() {
   state_->threads.join();
 }
 
-int ReadTeam::size() const {
+int ThreadPool::size() const {
   return state_->size;
 }
 
-void ReadTeam::run(std::size_t pieces, const std::function<void(std::size_t, std::size_t)>& act) {
+void ThreadPool::run(std::size_t pieces, const std::function<void(std::size_t, std::size_t)>& act) {
   auto& state = *state_;
   if (state.size == 1 || pieces < 2) {
     for (std::size_t piece = 0; piece < pieces; ++piece) act(piece, 0);
