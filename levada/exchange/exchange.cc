@@ -312,7 +312,7 @@ ExchangeResult Exchange::redistribute(SampleStore& store, const ExchangeRequest&
       plan_time = Clock::now() - planning;
       return answers;
     };
-    const Lease reply = preflight_.call(mine, answer, Deadline::after(options.timeout), &options.poll);
+    const Lease reply = preflight_.call(mine, answer, options.timeout, &options.poll);
     ByteReader reader = reader_of(reply.bytes);
     const auto kind = reader.get_enum(Answer::rows, Answer::repeated, "answer");
     if (kind == Answer::repeated) {
@@ -360,7 +360,7 @@ SampleDirectory Exchange::all_gather(const SampleStore& store, const ExchangeOpt
     const auto answer = [&](std::span<const ByteView> gathered) {
       return answer_or_error(gathered.size(), [&] { return merge(gathered); });
     };
-    const Lease reply = preflight_.call(mine, answer, Deadline::after(options.timeout), &options.poll);
+    const Lease reply = preflight_.call(mine, answer, options.timeout, &options.poll);
     auto all = SampleDirectory::decode(reply.bytes.subspan(reader_of(reply.bytes).offset()));
     last_ = std::move(last);
     return all;
