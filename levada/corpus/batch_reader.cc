@@ -83,7 +83,7 @@ Tree BatchReader::read_packed_row(std::span<const StoredSample> samples, Memory&
   }
   auto form = form_;
   form.sequence = bounds.back();
-  form.most_segments = static_cast<std::int64_t>(samples.size());
+  form.max_segments = static_cast<std::int64_t>(samples.size());
   auto batch = make_batch(form, 1, memory);
   const auto& row = batch.rows;
   std::ranges::transform(bounds, row.cu_seqlens.begin(), [](auto bound) { return static_cast<std::int32_t>(bound); });

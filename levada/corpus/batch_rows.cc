@@ -75,8 +75,8 @@ std::vector<FieldForm> field_forms(const BatchForm& form, std::int64_t count) {
                                   {"labels", form.ids, row},
                                   {"position_ids", form.ids, row},
                                   {"loss_mask", dtypes::float32, row}};
-  if (form.most_segments) {
-    forms.push_back({"cu_seqlens", dtypes::int32, {count, *form.most_segments + 1}});
+  if (form.max_segments) {
+    forms.push_back({"cu_seqlens", dtypes::int32, {count, *form.max_segments + 1}});
     forms.push_back({"max_seqlen", dtypes::int32, {count}});
   }
   if (form.attention_mask) {
@@ -166,7 +166,7 @@ NewBatch make_batch(const BatchForm& form, std::int64_t count, Memory& memory) {
   batch.rows.labels = ids_in(tensors[1]);
   batch.rows.position_ids = ids_in(tensors[2]);
   batch.rows.loss_mask = tensors[3].mutable_as<float>();
-  if (form.most_segments) {
+  if (form.max_segments) {
     batch.rows.cu_seqlens = tensors[4].mutable_as<std::int32_t>();
     batch.rows.max_seqlen = tensors[5].mutable_as<std::int32_t>();
   }

@@ -15,8 +15,8 @@ namespace levada {
 /// What a batch of samples consists of.
 struct BatchForm {
   std::int64_t sequence = 1;
-  DType ids = dtypes::int64;                  ///< of tokens, labels and position_ids: int64 or int32
-  std::optional<std::int64_t> most_segments;  ///< of packed samples
+  DType ids = dtypes::int64;                 ///< of tokens, labels and position_ids: int64 or int32
+  std::optional<std::int64_t> max_segments;  ///< of packed samples
   bool attention_mask = false;
   std::int64_t end_of_document = -1;  ///< the token behind which, in rows that are not packed, another document begins
   bool reset_position_ids = false, reset_attention_mask = false;  ///< at each document of such a row

@@ -113,13 +113,13 @@ struct Corpus::Data {
   BatchForm make_form(const FileOpener& opener) const {
     BatchForm made{.sequence = options.sequence,
                    .ids = options.ids,
-                   .most_segments = {},
+                   .max_segments = {},
                    .attention_mask = options.attention_mask,
                    .reset_position_ids = options.reset_position_ids,
                    .reset_attention_mask = options.reset_attention_mask,
                    .eod_mask_loss = options.eod_mask_loss};
     for (const auto& source : sources) {
-      made.most_segments = std::max(made.most_segments, source->samples->most_segments());
+      made.max_segments = std::max(made.max_segments, source->samples->max_segments());
     }
     if (minds_ends(options)) made.end_of_document = cache ? opener.end_of_document() : end_in_token_files(options);
     return made;

@@ -16,7 +16,7 @@ class PackedSamples final : public SampleSet {
 
   std::int64_t size() const override { return order_.size(); }
   std::int64_t positions() const override { return order_.positions(); }
-  std::optional<std::int64_t> most_segments() const override { return order_.most_segments(); }
+  std::optional<std::int64_t> max_segments() const override { return order_.max_segments(); }
   SampleSize size_of(std::int64_t number) const override;
   void fill(std::int64_t first, const BatchRows& rows, RowReader& reader) const override;
   void will_fill(std::int64_t number) const override;

@@ -141,7 +141,7 @@ void PackedOrder::add_sample(std::span<const std::uint32_t> members, std::int64_
   members_.insert(members_.end(), members.begin(), members.end());
   begins_.push_back(static_cast<std::int64_t>(members_.size()));
   const auto segments = static_cast<std::int64_t>(members.size()) + (length < sequence_ ? 1 : 0);
-  most_segments_ = std::max(most_segments_, segments);
+  max_segments_ = std::max(max_segments_, segments);
 }
 
 PackedPiece PackedOrder::piece(std::int64_t sample, std::int64_t number) const {

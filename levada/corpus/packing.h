@@ -63,7 +63,7 @@ class PackedOrder {
   /// Returns the number of positions with a label in all samples.
   std::int64_t positions() const { return positions_; }
   /// Returns the largest number of segments of a sample: its pieces, and any padding at its end.
-  std::int64_t most_segments() const { return most_segments_; }
+  std::int64_t max_segments() const { return max_segments_; }
 
   std::int64_t pieces(std::int64_t sample) const { return begin(sample + 1) - begin(sample); }
   PackedPiece piece(std::int64_t sample, std::int64_t number) const;
@@ -90,7 +90,7 @@ class PackedOrder {
   std::vector<std::uint32_t> members_;
   std::vector<std::int64_t> begins_ = {0};  ///< of each sample's members, and the end
   std::vector<WholeSample> whole_samples_;
-  std::int64_t positions_ = 0, most_segments_ = 0;
+  std::int64_t positions_ = 0, max_segments_ = 0;
 };
 
 }  // namespace levada

@@ -107,7 +107,7 @@ TEST(Packing, HoldsEachPositionOfEachDocumentOnceAndNoSampleTooMuch) {
       positions += here;
     }
     EXPECT_EQ(order.positions(), positions);
-    EXPECT_EQ(order.most_segments(), most);
+    EXPECT_EQ(order.max_segments(), most);
   }
 }
 
@@ -139,7 +139,7 @@ TEST(Packing, CutsLongDocumentsAndPacksWhatIsLeft) {
   EXPECT_EQ(order.piece(2, 1), (PackedPiece{3, 0, 3}));
   EXPECT_EQ(order.piece(3, 0), (PackedPiece{2, 0, 10}));
   EXPECT_EQ(order.positions(), 21 + 10 + 3);
-  EXPECT_EQ(order.most_segments(), 3);
+  EXPECT_EQ(order.max_segments(), 3);
 }
 
 TEST(Packing, RoundsPiecesUp) {
@@ -149,7 +149,7 @@ TEST(Packing, RoundsPiecesUp) {
   EXPECT_EQ(order.piece(0, 1), (PackedPiece{1, 0, 2}));
   EXPECT_EQ(order.piece(1, 0), (PackedPiece{2, 0, 5}));
   EXPECT_EQ(order.positions(), 3 + 2 + 5);
-  EXPECT_EQ(order.most_segments(), 2);
+  EXPECT_EQ(order.max_segments(), 2);
 }
 
 TEST(Packing, KeepsDocumentsApartInStorageOrderWhereASampleIsOnePiece) {
@@ -164,7 +164,7 @@ TEST(Packing, KeepsDocumentsApartInStorageOrderWhereASampleIsOnePiece) {
   EXPECT_EQ(pieces, (std::vector<PackedPiece>{
                         {0, 0, 3}, {1, 0, 10}, {1, 10, 10}, {1, 20, 1}, {3, 0, 2}, {4, 0, 10}, {6, 0, 6}}));
   EXPECT_EQ(order.positions(), 3 + 21 + 2 + 10 + 6);
-  EXPECT_EQ(order.most_segments(), 2);
+  EXPECT_EQ(order.max_segments(), 2);
 }
 
 TEST(Packing, SaysWhatItTakesBeforeItTakesMoreMemoryThanThereIs) {

@@ -35,7 +35,7 @@ class SampleSet {
   /// Returns the number of positions with a label in all samples.
   virtual std::int64_t positions() const = 0;
   /// Returns the largest number of segments of a sample; empty where samples are not packed.
-  virtual std::optional<std::int64_t> most_segments() const { return std::nullopt; }
+  virtual std::optional<std::int64_t> max_segments() const { return std::nullopt; }
   virtual SampleSize size_of(std::int64_t number) const = 0;
   /// Fills the rows with samples `first`, first + 1, ..., except the fields that fill_derived() fills. Throws
   /// SourceError.

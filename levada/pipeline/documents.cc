@@ -168,7 +168,7 @@ DocumentPtr DocumentReader::read(const Arrays& item) {
 }
 
 RowBuilder::RowBuilder(const Pack& pack, std::int64_t max_segments, const DocumentForm& form)
-    : form_{.sequence = pack.sequence, .ids = pack.ids, .most_segments = max_segments + 1},
+    : form_{.sequence = pack.sequence, .ids = pack.ids, .max_segments = max_segments + 1},
       batch_([&] {
         HeapMemory memory;
         return make_batch(form_, 1, memory);
