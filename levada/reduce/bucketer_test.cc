@@ -17,7 +17,6 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::MatchesRegex;
 
 using Handle = std::shared_ptr<Engine>;
 
@@ -303,23 +302,6 @@ TEST(Bucketer, IsTornDownOnlyWhenNothingIsPending) {
     const auto handle = bucketer.reduce_scatter(engine, input(*engine, 1, 40), ReduceOp::sum);
     bucketer.flush();
     expect_sum(*engine, 1, 40, handle.wait());
-  });
-}
-
-TEST(Bucketer, EndsTheGroupWithTheTimeoutOfOneRank) {
-  inproc::run_ranks(2, [](const Handle& engine) {
-    const auto reduce = [&](Bucketer& bucketer) {
-      bucketer.reduce_scatter(engine, input(*engine, 0, 40), ReduceOp::sum);
-      bucketer.flush();
-    };
-    if (engine->info().rank == 0) {
-      Bucketer bucketer({.timeout = std::chrono::milliseconds(200)});
-      EXPECT_THAT(fault_of([&] { reduce(bucketer); }), MatchesRegex("Timeout: rank 0 waited .* in reduce-scatter.*"));
-    }
-    const auto expected = MatchesRegex("EngineError: .*rank 0 waited .* in reduce-scatter.*");
-    EXPECT_THAT(fault_of([&] { agree(*engine, {}, Deadline::after(std::chrono::seconds(30)), "test"); }), expected);
-    Bucketer bucketer({.timeout = std::chrono::seconds(30)});
-    EXPECT_THAT(fault_of([&] { reduce(bucketer); }), expected);
   });
 }
 
