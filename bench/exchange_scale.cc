@@ -1,7 +1,7 @@
 // Plans exchanges of very large jobs in one process, without moving anything: what each step takes on rank 0, and what
 // a rank itself takes. Prints one JSON object. bench/PERFORMANCE.md has the fields.
 //
-//   exchange_scale [RANKS [SAMPLES]]
+//   exchange_scale [RANKS [SAMPLES [all]]]     all: every rank is to have every sample
 #include <fmt/format.h>
 #include <malloc.h>
 #include <sys/resource.h>
@@ -58,8 +58,15 @@ const std::vector<std::string>& keys() {
   return all;
 }
 
+std::vector<Destination> to_all(int ranks, std::size_t samples) {
+  Destination all;
+  for (int rank = 0; rank < ranks; ++rank) all.ranks.push_back(rank);
+  for (std::size_t i = 0; i < samples; ++i) all.ids.push_back(id_of(i));
+  return {all};
+}
+
 /// To half as many data-parallel ranks, each with two tensor-parallel ones, in an order of its own.
-std::vector<Destination> destinations(int ranks, std::size_t samples) {
+std::vector<Destination> to_pairs(int ranks, std::size_t samples) {
   std::vector<Destination> all(static_cast<std::size_t>(ranks / 2));
   for (std::size_t d = 0; d < all.size(); ++d) all[d].ranks = {static_cast<int>(2 * d), static_cast<int>(2 * d + 1)};
   for (std::size_t i = 0; i < samples; ++i) {
@@ -86,28 +93,29 @@ SampleBatch batch_of(int rank, int ranks, std::size_t samples) {
   return batch;
 }
 
-std::string simulate(int ranks, std::size_t samples) {
+std::string simulate(int ranks, std::size_t samples, bool everything_to_all) {
   Steps steps;
   steps.add("ranks", ranks);
   steps.add("samples", static_cast<double>(samples));
+  const auto destinations = everything_to_all ? to_all : to_pairs;
   const ExchangeRequest request{steps.run("request", [&] { return destinations(ranks, samples); }), keys(), {}, false};
   const auto index = steps.run("index", [&] { return std::make_unique<SampleIndex>(request.destinations); });
-  std::vector<Bytes> said;
+  std::vector<Bytes> holdings;
   std::vector<double> times;
-  std::uint64_t said_bytes = 0;
+  std::uint64_t holdings_bytes = 0;
   for (int rank = 0; rank < ranks; ++rank) {
     SampleStore store;
     store.store_without_copy(batch_of(rank, ranks, samples));
     const auto begin = Clock::now();
-    said.push_back(holdings_of(store, *index, keys()).bytes);
+    holdings.push_back(holdings_of(store, *index, keys()).bytes);
     times.push_back(microseconds(Clock::now() - begin));
-    said_bytes += said.back().size();
+    holdings_bytes += holdings.back().size();
   }
   steps.add("holdings_us", percentile(times, 0.5));
-  steps.add("holdings_bytes", static_cast<double>(said_bytes) / ranks);
+  steps.add("holdings_bytes", static_cast<double>(holdings_bytes) / ranks);
   auto table = steps.run("table", [&] {
     auto all = std::make_unique<HoldingsTable>(*index, keys());
-    for (int rank = 0; rank < ranks; ++rank) all->add(rank, said[static_cast<std::size_t>(rank)]);
+    for (int rank = 0; rank < ranks; ++rank) all->add(rank, holdings[static_cast<std::size_t>(rank)]);
     return all;
   });
   const auto requested = table->requested();
@@ -119,9 +127,10 @@ std::string simulate(int ranks, std::size_t samples) {
   std::uint64_t rows_bytes = 0;
   for (int rank = 0; rank < ranks; ++rank) {
     const auto begin = Clock::now();
-    static_cast<void>(decode_rows(rows[static_cast<std::size_t>(rank)], rank, ranks, index->size()));
+    const Bytes& own = *rows[static_cast<std::size_t>(rank)];
+    static_cast<void>(decode_rows(own, rank, ranks, index->size(), false));
     times.push_back(microseconds(Clock::now() - begin));
-    rows_bytes += rows[static_cast<std::size_t>(rank)].size();
+    rows_bytes += own.size();
   }
   steps.add("decode_rows_us", percentile(times, 0.5));
   steps.add("rows_bytes", static_cast<double>(rows_bytes) / ranks);
@@ -137,9 +146,10 @@ std::string simulate(int ranks, std::size_t samples) {
 int main(int argc, char** argv) {
   const int ranks = argc > 1 ? std::atoi(argv[1]) : 8192;
   const long samples = argc > 2 ? std::atol(argv[2]) : 10'000'000;
-  if (ranks < 2 || samples < ranks) {
-    std::cerr << "exchange_scale: give at least 2 ranks, and at least as many samples\n";
+  const bool all = argc > 3 && std::string_view(argv[3]) == "all";
+  if (ranks < 2 || samples < ranks || (argc > 3 && !all)) {
+    std::cerr << "exchange_scale: give at least 2 ranks, at least as many samples, and perhaps \"all\"\n";
     return 2;
   }
-  std::cout << levada::bench::simulate(ranks, static_cast<std::size_t>(samples)) << '\n';
+  std::cout << levada::bench::simulate(ranks, static_cast<std::size_t>(samples), all) << '\n';
 }

@@ -1,5 +1,6 @@
 // Any bytes as a directory and as the JSON of samples: refused, or read, and written again the same. As what two ranks
 // say they hold: refused, or planned with. As the rows of a plan, and as a message: refused, or read.
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 
@@ -37,9 +38,12 @@ void plan_with(levada::ByteView bytes) {
     require(held.size() == index.size());
     const auto plan = levada::plan_exchange(held, request, requested, {});
     require(plan.moved_bytes() == plan.lower_bound_bytes());
-    const auto rows = levada::encode_rows(plan, 3, true);
-    for (int rank = 0; rank < 3; ++rank)
-      levada::decode_rows(rows[static_cast<std::size_t>(rank)], rank, 3, index.size());
+    for (const bool to_all : {false, true}) {
+      const auto rows = levada::encode_rows(plan, 3, to_all);
+      for (int rank = 0; rank < 3; ++rank) {
+        levada::decode_rows(*rows[static_cast<std::size_t>(rank)], rank, 3, index.size(), to_all);
+      }
+    }
   } catch (const levada::CorruptMessage& error) {
     require(error.offset() <= bytes.size());
   } catch (const levada::InvalidArgument&) {
@@ -47,15 +51,17 @@ void plan_with(levada::ByteView bytes) {
 }
 
 /// What is read of rows stays within them.
-void read_rows(levada::ByteView bytes) {
+void read_rows(levada::ByteView bytes, bool to_all) {
   try {
-    const auto rows = levada::decode_rows(bytes, 1, 3, 4);
+    const auto rows = levada::decode_rows(bytes, 1, 3, 4, to_all);
     for (const levada::ExchangeRow& row : rows.rows) {
       std::uint64_t sum = 0;
       rows.for_each_entry(row, [&](const levada::ExchangeItem& item, std::size_t key, std::size_t entry) {
         sum += rows.bytes(item, key, entry);
       });
-      require(sum == row.bytes && (row.from == 1 || !rows.receivers[row.to].empty()));
+      const auto receivers = rows.receivers_of(row);
+      require(sum == row.bytes && receivers.empty() == to_all);
+      require(to_all || (std::ranges::count(receivers, 1) == (row.from == 1 ? 0 : 1)));
     }
   } catch (const levada::CorruptMessage& error) {
     require(error.offset() <= bytes.size());
@@ -85,7 +91,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const auto bytes = std::as_bytes(std::span(data, size));
   read(bytes, [](levada::ByteView each) { return levada::SampleDirectory::decode(each); });
   plan_with(bytes);
-  read_rows(bytes);
+  for (const bool to_all : {false, true}) read_rows(bytes, to_all);
   read_runs(bytes);
   try {
     const auto samples = levada::SampleBatch::from_json(levada::as_text(bytes));

@@ -28,12 +28,15 @@ class Posted {
   Posted(const Posted&) = delete;
   Posted& operator=(const Posted&) = delete;
 
-  void waiting_for(int rank, std::string_view detail = {}) {
-    engine_.post(Status::make(what_, before_.step, rank, detail));
+  void waiting_for(int rank, std::string_view detail = {}) { post(Status::make(what_, before_.step, rank, detail)); }
+  void at_work(std::string_view detail) { post(Status::make(what_, before_.step, -1, detail)); }
+
+ private:
+  void post(const Status& status) {
+    engine_.post(status);
     posted_ = true;
   }
 
- private:
   Engine& engine_;
   std::string_view what_;
   Status before_;
@@ -80,6 +83,39 @@ Lease receive_from_root(Engine& engine, Channel& channel, Deadline deadline, std
   return said_by(engine, 0, *std::move(lease), what);
 }
 
+/// Returns when rank 0 last posted that it was in the same call; 0 if it is not known to be.
+std::int64_t last_step_of_root(Engine& engine, std::string_view what) {
+  const Status root = engine.status(0);
+  return root.operation == Status::make(what, -1).operation ? root.since_ns : 0;
+}
+
+/// Receives rank 0's answer. As long as rank 0 makes progress in the call, the deadline is renewed.
+Lease receive_answer(Engine& engine, Channel& channel, Duration timeout, std::string_view what,
+                     const std::function<void()>* poll) {
+  Posted posted(engine, what);
+  posted.waiting_for(0);
+  const auto begin = Clock::now();
+  const auto explain = [&] { return explain_wait(engine, what, 0, Clock::now() - begin); };
+  Reminder reminder;
+  Channel* const channels[] = {&channel};
+  auto deadline = Deadline::after(timeout);
+  std::int64_t last_step = 0;
+  for (;;) {
+    auto received = engine.try_receive(channel);
+    if (received.ended) throw_left(engine, 0, what);
+    if (received.message) return said_by(engine, 0, *std::move(received.message), what);
+    // Several looks at rank 0: over a network, each returns what was asked for at the one before.
+    const auto look = std::ranges::min(deadline, Deadline::after(timeout / 4), {}, &Deadline::at);
+    if (reminder.wait(engine, {.receive = channels, .poll = poll}, look, explain) != Woken::timeout) continue;
+    if (const auto step = last_step_of_root(engine, what); step != last_step) {
+      last_step = step;
+      deadline = Deadline::after(timeout);
+    } else if (deadline.expired()) {
+      throw Timeout(explain());
+    }
+  }
+}
+
 std::vector<std::shared_ptr<Channel>> open_to_root(Engine& engine) {
   std::vector<std::shared_ptr<Channel>> channels;
   for (int rank = 1; rank < engine.info().size; ++rank) channels.push_back(engine.open(rank, {0}, 1));
@@ -95,18 +131,23 @@ class Gather {
     for (int rank = 1; rank < engine.info().size; ++rank) missing_.push_back(rank);
   }
 
-  /// By rank; nothing of rank 0.
-  std::vector<Lease> run(Deadline deadline, const std::function<void()>* poll) {
-    const auto begin = Clock::now();
+  /// By rank; nothing of rank 0. Each arrival moves the deadline to `renewed` from then, if that is later.
+  std::vector<Lease> run(Posted& posted, Deadline deadline, Duration renewed, const std::function<void()>* poll) {
+    auto begin = Clock::now();
     const auto explain = [&] { return explain_missing(Clock::now() - begin); };
-    Posted posted(engine_, what_);
     Reminder reminder;
-    for (receive_ready(); !missing_.empty(); receive_ready()) {
+    for (receive_ready(); !missing_.empty();) {
       std::vector<Channel*> waiting;
       for (const int rank : missing_) waiting.push_back(&channel(rank));
       posted.waiting_for(missing_.front(), say_missing());
-      const Woken woken = reminder.wait(engine_, {.receive = waiting, .poll = poll}, deadline, explain);
-      if (woken == Woken::timeout) throw Timeout(explain());
+      do {
+        const Woken woken = reminder.wait(engine_, {.receive = waiting, .poll = poll}, deadline, explain);
+        if (woken == Woken::timeout) throw Timeout(explain());
+      } while (!receive_ready());
+      if (const auto later = Deadline::after(renewed); later.at() > deadline.at()) {
+        deadline = later;
+        begin = Clock::now();
+      }
     }
     return std::move(parts_);
   }
@@ -114,14 +155,15 @@ class Gather {
  private:
   Channel& channel(int rank) { return *channels_[static_cast<std::size_t>(rank - 1)]; }
 
-  void receive_ready() {
-    std::erase_if(missing_, [&](int rank) {
-      auto received = engine_.try_receive(channel(rank));
-      if (received.ended) throw_left(engine_, rank, what_);
-      if (!received.message) return false;
-      parts_[static_cast<std::size_t>(rank)] = said_by(engine_, rank, *std::move(received.message), what_);
-      return true;
-    });
+  /// Whether anything has arrived.
+  bool receive_ready() {
+    return 0 < std::erase_if(missing_, [&](int rank) {
+             auto received = engine_.try_receive(channel(rank));
+             if (received.ended) throw_left(engine_, rank, what_);
+             if (!received.message) return false;
+             parts_[static_cast<std::size_t>(rank)] = said_by(engine_, rank, *std::move(received.message), what_);
+             return true;
+           });
   }
 
   /// Of many the first ones: the board has room for few.
@@ -184,7 +226,8 @@ std::vector<Bytes> agree(Engine& engine, ByteView mine, Deadline deadline, std::
     const auto channels = open_to_root(engine);
     const auto answer = engine.open(0, others, 1);
     try {
-      const Bytes all = join(mine, Gather(engine, channels, what).run(deadline, poll));
+      Posted posted(engine, what);
+      const Bytes all = join(mine, Gather(engine, channels, what).run(posted, deadline, Duration::zero(), poll));
       send(engine, *answer, all, deadline, what, poll);
       return split(all, size);
     } catch (const PeerLost& lost) {
@@ -210,17 +253,19 @@ GatherScatter::GatherScatter(std::shared_ptr<Engine> engine, std::string what)
   for (int each = 1; each < size; ++each) from_root_.push_back(engine_->open(0, {each}, 1));
 }
 
-Lease GatherScatter::call(ByteView mine, const Answer& answer, Deadline deadline, const std::function<void()>* poll) {
+Lease GatherScatter::call(ByteView mine, const Answer& answer, Duration timeout, const std::function<void()>* poll) {
   if (engine_->info().rank != 0) {
-    send(*engine_, *to_root_[0], mine, deadline, what_, poll);
-    return receive_from_root(*engine_, *from_root_[0], deadline, what_, poll);
+    send(*engine_, *to_root_[0], mine, Deadline::after(timeout), what_, poll);
+    return receive_answer(*engine_, *from_root_[0], timeout, what_, poll);
   }
-  const auto others = Gather(*engine_, to_root_, what_).run(deadline, poll);
+  Posted posted(*engine_, what_);
+  const auto others = Gather(*engine_, to_root_, what_).run(posted, Deadline::after(timeout), timeout, poll);
   std::vector<ByteView> said{mine};
   for (const Lease& other : std::span(others).subspan(1)) said.push_back(other.bytes);
+  posted.at_work("making the answers");
   const auto parts = answer(said);
   for (std::size_t rank = 1; rank < said.size(); ++rank) {
-    send(*engine_, *from_root_[rank - 1], *parts[rank], deadline, what_, poll);
+    send(*engine_, *from_root_[rank - 1], *parts[rank], Deadline::after(timeout), what_, poll);
   }
   return {*parts[0], parts[0]};
 }

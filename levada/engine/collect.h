@@ -81,8 +81,9 @@ class GatherScatter {
   /// Called on rank 0, with what each rank gave, which is valid during the call; returns a part for each rank. Ranks
   /// may share one.
   using Answer = std::function<std::vector<std::shared_ptr<const Bytes>>(std::span<const ByteView>)>;
-  /// Returns this rank's part. Throws as agree() does, and on rank 0 alone what `answer` throws.
-  Lease call(ByteView mine, const Answer& answer, Deadline deadline, const std::function<void()>* poll = nullptr);
+  /// Returns this rank's part. `timeout`: of one wait, which begins anew whenever a rank arrives and when rank 0 begins
+  /// to make the answers. Throws as agree() does, and on rank 0 alone what `answer` throws.
+  Lease call(ByteView mine, const Answer& answer, Duration timeout, const std::function<void()>* poll = nullptr);
 
  private:
   std::shared_ptr<Engine> engine_;

@@ -35,7 +35,7 @@ struct Instance {
   Loads loads;
 };
 
-Instance random_instance(std::mt19937& random, std::size_t most_choices) {
+Instance random_instance(std::mt19937& random, std::size_t max_choices) {
   Instance instance;
   const std::size_t ranks = 2 + random() % 4;
   instance.loads.resize(ranks);
@@ -48,7 +48,7 @@ Instance random_instance(std::mt19937& random, std::size_t most_choices) {
     lists.emplace(members.begin(), members.end());
   }
   instance.lists.assign(lists.begin(), lists.end());
-  for (std::size_t i = random() % (most_choices + 1); i > 0; --i) {
+  for (std::size_t i = random() % (max_choices + 1); i > 0; --i) {
     const std::uint64_t bytes = random() % 4 == 0 ? 10 : random() % 60;
     instance.choices.push_back({bytes, static_cast<std::uint32_t>(random() % instance.lists.size()), random()});
   }
@@ -150,6 +150,29 @@ TEST(Assignment, MovesLargeOnesWhereSmallOnesAreElsewhere) {
   const auto loads =
       loads_of(instance.choices, assign_senders(instance.choices, instance.lists, instance.loads), instance.loads);
   EXPECT_LE(std::ranges::max(loads), 120'000u * 101 / 100);
+}
+
+TEST(Assignment, MovesWhatAloneMakesARankTheBusiest) {
+  const Lists lists{{0, 1}, {0, 2}, {2, 3}};
+  const std::vector<SendChoice> choices{{10, 0, 0}, {10, 2, 1}, {9, 1, 2}};
+  const auto busiest = [&](const AssignmentLimits& limits) {
+    const Loads none(4, 0);
+    return std::ranges::max(loads_of(choices, assign_senders(choices, lists, none, limits), none));
+  };
+  EXPECT_EQ(busiest({.searched_choices = 0, .search_steps = 0}), 19u);
+  EXPECT_EQ(busiest({.searched_choices = 0}), 10u);
+}
+
+TEST(Assignment, SearchesWhereNoMoveHelps) {
+  const Lists lists{{0, 1}};
+  std::vector<SendChoice> choices;
+  for (const std::uint64_t bytes : {3, 3, 2, 2, 2}) choices.push_back({bytes, 0, choices.size()});
+  const auto busiest = [&](const AssignmentLimits& limits) {
+    const Loads none(2, 0);
+    return std::ranges::max(loads_of(choices, assign_senders(choices, lists, none, limits), none));
+  };
+  EXPECT_EQ(busiest({.searched_choices = 0}), 7u);
+  EXPECT_EQ(busiest({}), 6u);
 }
 
 TEST(Assignment, DoesNotDependOnTheOrderOfChoices) {

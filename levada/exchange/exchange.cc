@@ -280,11 +280,7 @@ std::vector<std::shared_ptr<const Bytes>> Exchange::plan_for_all(std::span<const
   head.put(plan.moved_bytes());
   head.put(plan.lower_bound_bytes());
   head.put(plan.delivered_bytes());
-  std::vector<std::shared_ptr<const Bytes>> answers;
-  for (Bytes& rows : encode_rows(plan, engine_->info().size, !to_all_.empty(), head.view())) {
-    answers.push_back(std::make_shared<const Bytes>(std::move(rows)));
-  }
-  return answers;
+  return encode_rows(plan, engine_->info().size, !to_all_.empty(), head.view());
 }
 
 ExchangeResult Exchange::redistribute(SampleStore& store, const ExchangeRequest& request,
@@ -312,7 +308,7 @@ ExchangeResult Exchange::redistribute(SampleStore& store, const ExchangeRequest&
       plan_time = Clock::now() - planning;
       return answers;
     };
-    const Lease reply = preflight_.call(mine, answer, Deadline::after(options.timeout), &options.poll);
+    const Lease reply = preflight_.call(mine, answer, options.timeout, &options.poll);
     ByteReader reader = reader_of(reply.bytes);
     const auto kind = reader.get_enum(Answer::rows, Answer::repeated, "answer");
     if (kind == Answer::repeated) {
@@ -323,8 +319,8 @@ ExchangeResult Exchange::redistribute(SampleStore& store, const ExchangeRequest&
       now->planned.moved_bytes = reader.get<std::uint64_t>();
       now->planned.lower_bound_bytes = reader.get<std::uint64_t>();
       now->planned.delivered_bytes = reader.get<std::uint64_t>();
-      now->rows =
-          decode_rows(reply.bytes.subspan(reader.offset()), engine_->info().rank, engine_->info().size, index_->size());
+      now->rows = decode_rows(reply.bytes.subspan(reader.offset()), engine_->info().rank, engine_->info().size,
+                              index_->size(), !to_all_.empty());
     }
     const auto agreed = Clock::now();
     ExchangeResult result = now->planned;
@@ -360,7 +356,7 @@ SampleDirectory Exchange::all_gather(const SampleStore& store, const ExchangeOpt
     const auto answer = [&](std::span<const ByteView> gathered) {
       return answer_or_error(gathered.size(), [&] { return merge(gathered); });
     };
-    const Lease reply = preflight_.call(mine, answer, Deadline::after(options.timeout), &options.poll);
+    const Lease reply = preflight_.call(mine, answer, options.timeout, &options.poll);
     auto all = SampleDirectory::decode(reply.bytes.subspan(reader_of(reply.bytes).offset()));
     last_ = std::move(last);
     return all;

@@ -16,7 +16,7 @@ namespace levada {
 class SampleIndex;
 
 struct ExchangeOptions {
-  /// Of one wait, for the other ranks to begin or for the next message.
+  /// Of one wait, for the next rank to begin, for the plan or for the next message.
   Duration timeout = std::chrono::minutes(30);
   /// The most bytes that are copied into a message; the same on all ranks. None: 1 MiB where ranks share memory, so
   /// that it stays in the caches between them; 16 MiB where each message costs a round of the network.

@@ -139,7 +139,7 @@ TEST(RepeatedExchange, ForgetsItsRoundOnAllRanksWhereTheyCalledDifferentFunction
   }
 }
 
-TEST(RepeatedExchange, KeepsNoRoundInWhichVeryMuchWasSaid) {
+TEST(RepeatedExchange, KeepsNoRoundWithLargeHoldings) {
   const std::string text(65 << 20, 'a');
   inproc::run_ranks(2, [&](const std::shared_ptr<Engine>& engine) {
     Repeated repeated(engine);

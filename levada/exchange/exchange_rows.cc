@@ -1,5 +1,5 @@
-// Rows as bytes, little-endian: keys, parts and lists of receivers; then row by row its header, its items and the
-// lengths of their keys; then the plain values of what comes, and how many bytes each rank sends.
+// Rows as bytes, little-endian: keys, parts, and how many bytes each rank sends; then row by row its sender, its
+// receivers, its items and the lengths of their keys; then the plain values of what comes.
 #include "levada/exchange/exchange_rows.h"
 
 #include <algorithm>
@@ -70,7 +70,8 @@ class ItemsWriter {
   std::vector<std::int64_t> lengths_;
 };
 
-void put_row_values(ByteWriter& writer, const ExchangePlan& plan, std::span<const std::uint32_t> multicasts, int rank) {
+/// The values of the samples in multicasts that `rank` receives.
+Bytes row_values(const ExchangePlan& plan, std::span<const std::uint32_t> multicasts, int rank) {
   std::vector<std::uint32_t> samples;
   for (const std::uint32_t i : multicasts) {
     if (plan[i].from == rank) continue;
@@ -80,66 +81,102 @@ void put_row_values(ByteWriter& writer, const ExchangePlan& plan, std::span<cons
   }
   std::ranges::sort(samples);
   samples.erase(std::unique(samples.begin(), samples.end()), samples.end());
+  ByteWriter writer;
   writer.put(static_cast<std::uint32_t>(samples.size()));
   for (const std::uint32_t sample : samples) {
     writer.put(sample);
     put_values(writer, plan.samples().values(sample));
   }
+  return std::move(writer).take();
 }
+
+std::vector<RankRange> ranges_of(std::span<const int> ascending) {
+  std::vector<RankRange> ranges;
+  for (const int rank : ascending) {
+    if (ranges.empty() || ranges.back().end != rank) ranges.push_back({rank, rank});
+    ++ranges.back().end;
+  }
+  return ranges;
+}
+
+/// What several ranks need alike, written once: the head, and each multicast.
+class SharedRows {
+ public:
+  SharedRows(const ExchangePlan& plan, int ranks, bool to_all, ByteView before) {
+    std::vector<std::uint64_t> sent_by(static_cast<std::size_t>(ranks), 0);
+    ItemsWriter items(plan);
+    for (std::size_t i = 0; i < plan.size(); ++i) {
+      std::uint64_t& sent = sent_by[static_cast<std::size_t>(plan[i].from)];
+      multicasts_.put(std::int32_t{plan[i].from});
+      multicasts_.put(sent);
+      if (!to_all) put_numbers(multicasts_, ranges_of(plan[i].to));
+      items.put(multicasts_, plan[i].items);
+      ends_.push_back(multicasts_.size());
+      sent += plan[i].bytes;
+    }
+    head_.put_bytes(before);
+    head_.put(static_cast<std::uint32_t>(plan.keys().size()));
+    for (const std::uint16_t column : plan.keys()) {
+      head_.put(static_cast<std::uint8_t>(column != ExchangePlan::no_key));
+      if (column != ExchangePlan::no_key) put_key(head_, plan.samples().keys()[column]);
+    }
+    head_.put(static_cast<std::uint32_t>(plan.parts().size()));
+    for (const SequencePart& part : plan.parts()) put_part(head_, part);
+    put_numbers(head_, to_all ? sent_by : std::vector<std::uint64_t>());
+  }
+
+  Bytes rows(std::span<const std::uint32_t> multicasts, ByteView values) const {
+    ByteWriter writer;
+    writer.put_bytes(head_.view());
+    writer.put(static_cast<std::uint32_t>(multicasts.size()));
+    for (const std::uint32_t i : multicasts) {
+      const std::size_t begin = i == 0 ? 0 : ends_[i - 1];
+      writer.put_bytes(multicasts_.view().subspan(begin, ends_[i] - begin));
+    }
+    writer.put_bytes(values);
+    return std::move(writer).take();
+  }
+
+ private:
+  ByteWriter head_, multicasts_;
+  std::vector<std::size_t> ends_;  ///< by multicast
+};
 
 }  // namespace
 
-std::vector<Bytes> encode_rows(const ExchangePlan& plan, int ranks, bool with_sums, ByteView before) {
-  ByteWriter head;
-  head.put_bytes(before);
-  head.put(static_cast<std::uint32_t>(plan.keys().size()));
-  for (const std::uint16_t column : plan.keys()) {
-    head.put(static_cast<std::uint8_t>(column != ExchangePlan::no_key));
-    if (column != ExchangePlan::no_key) put_key(head, plan.samples().keys()[column]);
-  }
-  head.put(static_cast<std::uint32_t>(plan.parts().size()));
-  for (const SequencePart& part : plan.parts()) put_part(head, part);
-  std::vector<std::uint64_t> sent_by(static_cast<std::size_t>(ranks), 0), begins;
-  ByteWriter items;  // of each multicast, once for all who need them
-  std::vector<std::size_t> ends;
-  ItemsWriter items_writer(plan);
-  for (std::size_t i = 0; i < plan.size(); ++i) {
-    std::uint64_t& sent = sent_by[static_cast<std::size_t>(plan[i].from)];
-    begins.push_back(sent);
-    sent += plan[i].bytes;
-    items_writer.put(items, plan[i].items);
-    ends.push_back(items.size());
-  }
-  const auto items_of = [&](std::uint32_t i) {
-    const std::size_t begin = i == 0 ? 0 : ends[i - 1];
-    return items.view().subspan(begin, ends[i] - begin);
-  };
-  std::vector<Bytes> all;
+std::vector<std::shared_ptr<const Bytes>> encode_rows(const ExchangePlan& plan, int ranks, bool to_all,
+                                                      ByteView before) {
+  const SharedRows shared(plan, ranks, to_all, before);
   const auto of_ranks = multicasts_of_ranks(plan, ranks);
+  std::vector<std::shared_ptr<const Bytes>> all;
+  Bytes last_values;
   for (int rank = 0; rank < ranks; ++rank) {
-    const auto& multicasts = of_ranks[static_cast<std::size_t>(rank)];
-    ByteWriter writer;
-    writer.put_bytes(head.view());
-    writer.put(static_cast<std::uint32_t>(multicasts.size()));
-    for (const std::uint32_t i : multicasts) {
-      writer.put(std::int32_t{plan[i].from});
-      writer.put(begins[i]);
-      put_numbers(writer, plan[i].to);
-      writer.put_bytes(items_of(i));
+    const auto at = static_cast<std::size_t>(rank);
+    Bytes values = row_values(plan, of_ranks[at], rank);
+    if (rank > 0 && of_ranks[at] == of_ranks[at - 1] && values == last_values) {
+      all.push_back(all.back());
+      continue;
     }
-    put_row_values(writer, plan, multicasts, rank);
-    put_numbers(writer, with_sums ? sent_by : std::vector<std::uint64_t>());
-    all.push_back(std::move(writer).take());
+    all.push_back(std::make_shared<const Bytes>(shared.rows(of_ranks[at], values)));
+    last_values = std::move(values);
   }
   return all;
+}
+
+std::vector<int> ExchangeRows::receivers_of(const ExchangeRow& row) const {
+  std::vector<int> ranks;
+  for (std::size_t i = row.first_range; i < row.end_range; ++i) {
+    for (int rank = receivers[i].begin; rank < receivers[i].end; ++rank) ranks.push_back(rank);
+  }
+  return ranks;
 }
 
 namespace {
 
 class RowsReader {
  public:
-  RowsReader(ByteView bytes, int rank, int ranks, std::size_t samples)
-      : reader_(bytes), rank_(rank), ranks_(ranks), samples_(samples) {}
+  RowsReader(ByteView bytes, int rank, int ranks, std::size_t samples, bool to_all)
+      : reader_(bytes), rank_(rank), ranks_(ranks), samples_(samples), to_all_(to_all) {}
 
   ExchangeRows read() {
     for (auto count = reader_.get_count(1); count > 0; --count) {
@@ -149,46 +186,36 @@ class RowsReader {
     }
     if (rows_.keys.size() > 64) reader_.fail("more than 64 keys");
     for (auto count = reader_.get_count(5); count > 0; --count) rows_.parts.push_back(get_part(reader_));
+    get_numbers(reader_, rows_.sent_by);
+    if (rows_.sent_by.size() != (to_all_ ? static_cast<std::size_t>(ranks_) : 0)) {
+      reader_.fail("another number of ranks that send to all");
+    }
     for (auto count = reader_.get_count(12); count > 0; --count) read_row();
     for (auto count = reader_.get_count(8); count > 0; --count) {
       const auto sample = reader_.get<std::uint32_t>();
       if (sample >= samples_) reader_.fail("values of a sample that was not asked for");
       rows_.values.emplace(sample, get_values(reader_));
     }
-    get_numbers(reader_, rows_.sent_by);
     reader_.expect_end();
-    check_sums();
     if (counts_differ_) rows_.length_ends = std::move(ends_);
     return std::move(rows_);
   }
 
  private:
-  void check_sums() const {
-    if (rows_.sent_by.empty()) return;
-    if (rows_.sent_by.size() != static_cast<std::size_t>(ranks_)) reader_.fail("another number of ranks");
-    for (const ExchangeRow& row : rows_.rows) {
-      const auto end = checked_add(row.begin, row.bytes);
-      if (!end || *end > rows_.sent_by[static_cast<std::size_t>(row.from)]) reader_.fail("more bytes than are sent");
-    }
-  }
-
   void read_row() {
-    ExchangeRow row{.from = reader_.get<std::int32_t>(), .to = static_cast<std::uint32_t>(rows_.receivers.size())};
+    ExchangeRow row{.from = reader_.get<std::int32_t>()};
+    if (row.from < 0 || row.from >= ranks_) reader_.fail("a row of no rank");
     row.begin = reader_.get<std::uint64_t>();
-    std::vector<std::int32_t> to;
-    get_numbers(reader_, to);
-    const bool is_mine = row.from == rank_ || std::ranges::find(to, rank_) != to.end();
-    const bool ascends = std::ranges::adjacent_find(to, std::ranges::greater_equal()) == to.end();
-    if (!is_mine || !ascends || to.empty() || to.front() < 0 || to.back() >= ranks_ || row.from < 0 ||
-        row.from >= ranks_ || std::ranges::binary_search(to, row.from)) {
-      reader_.fail("a row between other ranks");
-    }
-    rows_.receivers.emplace_back(to.begin(), to.end());
+    if (!to_all_) read_receivers(row);
     row.first_item = rows_.items.size();
     row.first_entry = ends_.size();
     read_items();
     row.end_item = rows_.items.size();
     read_lengths(row);
+    const auto end = checked_add(row.begin, row.bytes);
+    if (!end || (to_all_ && *end > rows_.sent_by[static_cast<std::size_t>(row.from)])) {
+      reader_.fail("more bytes than are sent");
+    }
     if (!rows_.rows.empty()) {
       const ExchangeRow& last = rows_.rows.back();
       if (row.from < last.from || (row.from == last.from && row.begin < last.begin + last.bytes)) {
@@ -196,6 +223,24 @@ class RowsReader {
       }
     }
     rows_.rows.push_back(row);
+  }
+
+  void read_receivers(ExchangeRow& row) {
+    std::vector<RankRange> ranges;
+    get_numbers(reader_, ranges);
+    std::int32_t last = -1;
+    bool is_mine = row.from == rank_;
+    for (const RankRange& range : ranges) {
+      const auto contains = [&](int rank) { return range.begin <= rank && rank < range.end; };
+      if (range.begin <= last || range.end <= range.begin || range.end > ranks_) reader_.fail("an unknown receiver");
+      if (contains(row.from)) reader_.fail("a rank that sends to itself");
+      is_mine = is_mine || contains(rank_);
+      last = range.end;
+    }
+    if (!is_mine || ranges.empty()) reader_.fail("a row between other ranks");
+    row.first_range = rows_.receivers.size();
+    rows_.receivers.insert(rows_.receivers.end(), ranges.begin(), ranges.end());
+    row.end_range = rows_.receivers.size();
   }
 
   void read_items() {
@@ -256,6 +301,7 @@ class RowsReader {
   ByteReader reader_;
   int rank_, ranks_;
   std::size_t samples_;
+  bool to_all_;
   ExchangeRows rows_;
   std::uint8_t form_ = 0;            ///< of the row that is being read
   bool counts_differ_ = false;       ///< some entry may have another number of lengths than one
@@ -264,8 +310,8 @@ class RowsReader {
 
 }  // namespace
 
-ExchangeRows decode_rows(ByteView bytes, int rank, int ranks, std::size_t samples) {
-  return RowsReader(bytes, rank, ranks, samples).read();
+ExchangeRows decode_rows(ByteView bytes, int rank, int ranks, std::size_t samples, bool to_all) {
+  return RowsReader(bytes, rank, ranks, samples, to_all).read();
 }
 
 }  // namespace levada

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <span>
 #include <utility>
 #include <vector>
@@ -11,10 +12,15 @@
 
 namespace levada {
 
+/// Ranks [begin, end).
+struct RankRange {
+  std::int32_t begin = 0, end = 0;
+};
+
 /// A multicast that this rank sends or receives.
 struct ExchangeRow {
   int from = 0;
-  std::uint32_t to = 0;  ///< in receivers
+  std::size_t first_range = 0, end_range = 0;  ///< in receivers
   std::uint64_t bytes = 0;
   std::uint64_t begin = 0;  ///< where its bytes begin among those of all rows of `from`
   std::size_t first_item = 0, end_item = 0;
@@ -25,14 +31,15 @@ struct ExchangeRow {
 struct ExchangeRows {
   std::vector<SampleKey> keys;  ///< by an item's bit; one that nobody has is without a name
   std::vector<SequencePart> parts;
-  std::vector<std::vector<int>> receivers;
+  std::vector<RankRange> receivers;  ///< of all rows; none where each rank sends to all others
   std::vector<ExchangeRow> rows;
   std::vector<ExchangeItem> items;
   std::vector<std::uint64_t> length_ends;       ///< by entry, of its lengths; empty where each entry has one
   std::vector<std::int64_t> lengths;            ///< of whole sequences
   std::map<std::uint32_t, PlainValues> values;  ///< by sample, of those that come
-  std::vector<std::uint64_t> sent_by;           ///< each rank's bytes in all its rows, or empty
+  std::vector<std::uint64_t> sent_by;           ///< each rank's bytes in all its rows, where it sends to all others
 
+  std::vector<int> receivers_of(const ExchangeRow& row) const;
   std::span<const std::int64_t> lengths_of(std::size_t entry) const {
     if (length_ends.empty()) return std::span(lengths).subspan(entry, 1);
     const std::uint64_t begin = entry == 0 ? 0 : length_ends[entry - 1];
@@ -53,11 +60,13 @@ struct ExchangeRows {
   }
 };
 
-/// Returns the rows of each of `ranks` ranks as bytes, behind `before`; `with_sums`: with sent_by.
-std::vector<Bytes> encode_rows(const ExchangePlan& plan, int ranks, bool with_sums, ByteView before = {});
+/// Returns the rows of each of `ranks` ranks as bytes, behind `before`; ranks with the same rows may share them.
+/// `to_all`: each rank sends to all others on one channel, so rows come with sent_by and without receivers.
+std::vector<std::shared_ptr<const Bytes>> encode_rows(const ExchangePlan& plan, int ranks, bool to_all,
+                                                      ByteView before = {});
 
 /// Reads bytes that may lie: throws CorruptMessage unless they are rows of `rank`, one of `ranks`, with samples below
-/// `samples`.
-ExchangeRows decode_rows(ByteView bytes, int rank, int ranks, std::size_t samples);
+/// `samples`, encoded with the same `to_all`.
+ExchangeRows decode_rows(ByteView bytes, int rank, int ranks, std::size_t samples, bool to_all);
 
 }  // namespace levada

@@ -24,12 +24,18 @@ constexpr std::uint64_t compact_bytes = std::uint64_t{64} << 10;
 
 std::optional<std::size_t> IdTable::find(std::string_view id, std::uint64_t hash) const {
   if (slots_.empty()) return std::nullopt;
+  const std::uint32_t number = slots_[slot_for(id, hash)];
+  return number == 0 ? std::nullopt : std::optional<std::size_t>(number - 1);
+}
+
+std::size_t IdTable::slot_for(std::string_view id, std::uint64_t hash) const {
   const std::size_t mask = slots_.size() - 1;
-  for (std::size_t slot = hash & mask; slots_[slot] != 0; slot = (slot + 1) & mask) {
+  std::size_t slot = hash & mask;
+  for (; slots_[slot] != 0; slot = (slot + 1) & mask) {
     const std::size_t number = slots_[slot] - 1;
-    if (entries_[number].hash == hash && (*this)[number] == id) return number;
+    if (entries_[number].hash == hash && (*this)[number] == id) break;
   }
-  return std::nullopt;
+  return slot;
 }
 
 void IdTable::check_id(std::string_view id) {
@@ -39,12 +45,26 @@ void IdTable::check_id(std::string_view id) {
 }
 
 std::size_t IdTable::insert(std::string_view id, std::uint64_t hash) {
+  grow_for_one_more();
+  return insert_at(free_slot(hash), id, hash);
+}
+
+IdTable::Found IdTable::find_or_insert(std::string_view id, std::uint64_t hash) {
+  grow_for_one_more();
+  const std::size_t slot = slot_for(id, hash);
+  if (slots_[slot] != 0) return {slots_[slot] - 1, false};
+  return {insert_at(slot, id, hash), true};
+}
+
+void IdTable::grow_for_one_more() {
+  if (2 * (entries_.size() + 1) > slots_.size()) grow_slots(2 * (entries_.size() + 1));
+}
+
+std::size_t IdTable::insert_at(std::size_t slot, std::string_view id, std::uint64_t hash) {
   check_id(id);
   if (entries_.size() >= max_ids || text_.size() > max_text - id.size()) {
     throw InvalidArgument("there is room for 2^32 samples and 1 TiB of ids");
   }
-  if (2 * (entries_.size() + 1) > slots_.size()) grow_slots(2 * (entries_.size() + 1));
-  const std::size_t slot = free_slot(hash);
   Entry entry;
   entry.hash = hash;
   entry.begin = text_.size() & max_text;

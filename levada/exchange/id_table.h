@@ -9,8 +9,8 @@
 
 namespace levada {
 
-/// Ids, numbered from 0 to size()-1 in the order they came in: one text, 16 bytes an id and an open-addressed index
-/// beside it. Whoever asks gives the id's hash64(). A value.
+/// Ids, numbered from 0 to size()-1 in the order of their insertion: one text, and 16 bytes per id and an
+/// open-addressed index beside it. Callers pass the id's hash64(). A value.
 class IdTable {
  public:
   std::size_t size() const { return entries_.size(); }
@@ -24,6 +24,12 @@ class IdTable {
   static void check_id(std::string_view id);
   /// One that is not here; gets the next number. Throws as check_id() does, and beyond 2^32 ids or 1 TiB of them.
   std::size_t insert(std::string_view id, std::uint64_t hash);
+  struct Found {
+    std::size_t number = 0;
+    bool is_new = false;
+  };
+  /// find(), or else insert(), by one look-up.
+  Found find_or_insert(std::string_view id, std::uint64_t hash);
   /// The last one takes its number.
   void erase(std::size_t number);
   void reserve(std::size_t ids);
@@ -40,6 +46,10 @@ class IdTable {
     std::uint64_t begin : 40 = 0;  ///< in the text
     std::uint64_t length : 24 = 0;
   };
+  /// Returns the slot of the id, or the free one in which it would be.
+  std::size_t slot_for(std::string_view id, std::uint64_t hash) const;
+  void grow_for_one_more();
+  std::size_t insert_at(std::size_t slot, std::string_view id, std::uint64_t hash);
   std::size_t free_slot(std::uint64_t hash) const;
   std::size_t slot_of(std::size_t number) const;
   void erase_slot(std::size_t slot);

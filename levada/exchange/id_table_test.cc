@@ -20,6 +20,14 @@ TEST(IdTable, FindsWhatIsThereAndNothingElse) {
     const std::uint64_t hash = hash64(as_bytes(id)) % 64;  // many meet in one place
     const auto found = table.find(id, hash);
     EXPECT_EQ(found.has_value(), is_here[id]);
+    if (random() % 2 == 0) {
+      const auto either = table.find_or_insert(id, hash);
+      EXPECT_EQ(either.is_new, !found);
+      EXPECT_EQ(either.number, found.value_or(table.size() - 1));
+      EXPECT_EQ(table[either.number], id);
+      is_here[id] = true;
+      continue;
+    }
     if (found) {
       EXPECT_EQ(table[*found], id);
       table.erase(*found);

@@ -187,8 +187,8 @@ void SampleDirectory::merge_key(State& state, const State& from, std::size_t fro
     const std::uint32_t set = state.cell(rows[sample], *key).set;
     if (merged == 0 || cell.set != theirs || set != known) {
       theirs = cell.set;
-      merged = known = set;
-      for (const Holder& holder : holders) merged = state.with(merged, holder);
+      known = set;
+      merged = state.with(set, holders);
     }
     state.put(rows[sample], *key, merged, lengths);
   }

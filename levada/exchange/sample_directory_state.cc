@@ -16,6 +16,11 @@ namespace {
 constexpr std::uint64_t compact_at_lengths = std::uint64_t{64} << 10;
 constexpr std::uint64_t compact_at_values = 1024, compact_at_sets = 1024;
 
+/// What a rank holds that holds `known` and now `more`: the whole, or the later part.
+Holder joined_holder(const Holder& known, const Holder& more) {
+  return more.part.is_whole() || !known.part.is_whole() ? more : known;
+}
+
 std::string ranks_text(const Holders& holders, int except) {
   std::vector<int> ranks;
   for (const Holder& holder : holders) {
@@ -83,9 +88,24 @@ std::uint32_t SampleDirectory::State::with(std::uint32_t set, const Holder& hold
   Holders holders = sets_[set];
   const auto at = std::ranges::lower_bound(holders, holder.rank, {}, &Holder::rank);
   if (at == holders.end() || at->rank != holder.rank) holders.insert(at, holder);
-  else if (holder.part.is_whole() || !at->part.is_whole()) *at = holder;
+  else *at = joined_holder(*at, holder);
   joined_ = {set, holder, intern(holders)};
   return joined_.result;
+}
+
+/// Interns the result alone: sets on the way to one of many ranks would take its square.
+std::uint32_t SampleDirectory::State::with(std::uint32_t set, const Holders& more) {
+  Holders all;
+  all.reserve(sets_[set].size() + more.size());
+  auto known = sets_[set].cbegin();
+  for (const Holder& holder : more) {
+    for (; known != sets_[set].cend() && known->rank < holder.rank; ++known) all.push_back(*known);
+    const bool is_known = known != sets_[set].cend() && known->rank == holder.rank;
+    all.push_back(is_known ? joined_holder(*known, holder) : holder);
+    if (is_known) ++known;
+  }
+  all.insert(all.end(), known, sets_[set].cend());
+  return intern(all);
 }
 
 std::uint32_t SampleDirectory::State::without(std::uint32_t set, int rank) {

@@ -47,6 +47,7 @@ class SampleDirectory::State {
   std::size_t find_or_add_key(const SampleKey& key);
   std::uint32_t intern(const Holders& holders);
   std::uint32_t with(std::uint32_t set, const Holder& holder);
+  std::uint32_t with(std::uint32_t set, const Holders& more);
   std::uint32_t without(std::uint32_t set, int rank);
   void put(std::size_t sample, std::size_t key, std::uint32_t set, std::span<const std::int64_t> lengths);
   /// put() into a cell that has had nothing.
@@ -103,7 +104,7 @@ class SampleDirectory::State {
     Holder holder{-1};
     std::uint32_t result = 0;
   };
-  Joined joined_;  ///< what with() gave last: neighbours mostly ask alike
+  Joined joined_;  ///< what with() gave last: neighbors mostly ask alike
   std::map<Holders, std::uint32_t> set_numbers_{{{}, 0}};
   std::size_t live_sets_ = 1;  ///< after the last compaction
 };

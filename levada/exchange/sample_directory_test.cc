@@ -52,7 +52,7 @@ TEST(SampleDirectory, KnowsWhoHoldsWhat) {
   EXPECT_FALSE(directory.contains("d"));
 }
 
-TEST(SampleDirectory, HearsNothingOfAKeyThatIsAbsent) {
+TEST(SampleDirectory, IgnoresAKeyThatIsAbsent) {
   SampleDirectory directory;
   directory.add(0, samples({"a"}, 5, dtypes::float32));
   SampleBatch other(std::vector<std::string>{"b"});
@@ -113,7 +113,16 @@ TEST(SampleDirectory, RefusesASecondDtypeOfAKeyOnTheSameRank) {
   EXPECT_EQ(directory.keys()[0].dtype, dtypes::float64);
 }
 
-TEST(SampleDirectory, TakesInOneKeyOfOneSampleAsABatch) {
+TEST(SampleDirectory, KeepsOneSetOfAllHoldersThatAreMergedAtOnce) {
+  constexpr int ranks = 1000;  // fewer than the sets that are dropped when there are many unused ones
+  SampleDirectory many, merged;
+  for (int rank = 0; rank < ranks; ++rank) many.add(rank, samples({"a"}, 5));
+  merged.merge(many);
+  EXPECT_EQ(merged.holders(0, 0).size(), std::size_t{ranks});
+  EXPECT_EQ(merged.holder_set(0, 0), 1u);
+}
+
+TEST(SampleDirectory, AddsOneKeyOfOneSampleAsABatch) {
   const SampleBatch batch = samples({"a", "b"}, 5);
   SampleDirectory whole, pieces;
   whole.add(3, batch, {1, 2, false});

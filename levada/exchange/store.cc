@@ -77,8 +77,8 @@ void SampleStore::drop_unused_columns() {
 }
 
 std::size_t SampleStore::find_or_add(std::string_view id, std::uint64_t hash) {
-  if (const auto found = ids_.find(id, hash)) return *found;
-  const std::size_t sample = ids_.insert(id, hash);
+  const auto [sample, is_new] = ids_.find_or_insert(id, hash);
+  if (!is_new) return sample;
   values_.emplace_back();
   for (Column& column : columns_) column.entries.emplace_back();
   return sample;

@@ -82,7 +82,7 @@ class SampleStore {
     std::uint64_t size = 0;  ///< of the bytes, as key, lengths and part have it
   };
   /// Stores what has arrived, complete and in memory of allocate(), without a copy. A sample that has the whole of a
-  /// key, or that part, keeps it. Throws beyond the bound. Quickest where keys of one sample are neighbours.
+  /// key, or that part, keeps it. Throws beyond the bound. Quickest where keys of one sample are neighbors.
   void commit(std::span<Arrival> arrivals);
   /// From now on takes memory of this engine, as far as it has some, so that ranks that share its memory can read what
   /// they are to have where it lies. Nothing happens where the store has an engine that lives.
@@ -118,13 +118,13 @@ class SampleStore {
     std::vector<Entry> entries;  ///< by sample
     std::size_t held = 0;        ///< of the entries, those that are here
   };
-  /// Looks at what is here, which does not change meanwhile: others wait. What it gives lives as long.
+  /// Reads the store under its lock: other calls wait. Whatever it returns is valid as long as the Reading.
   class Reading {
    public:
     explicit Reading(const SampleStore& store) : store_(store), lock_(store.mutex_) {}
 
     std::size_t size() const { return store_.ids_.size(); }
-    /// Another one after each change, and in each store that was ever changed: while it stays, samples keep their
+    /// Differs after each change, and between stores that were ever changed: while it stays, samples keep their
     /// numbers and what they have.
     std::uint64_t version() const { return store_.version_; }
     /// The number of a sample; ids come with their hash64().

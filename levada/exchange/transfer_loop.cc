@@ -36,7 +36,7 @@ void TransferLoop::open_rows(const SampleStore::Reading& here) {
   for (const ExchangeRow& row : parts_.rows.rows) {  // channels are opened in the order of the plan on all ranks
     const bool is_sent = row.from == parts_.engine.info().rank;
     if (row.bytes > 0) {
-      auto channel = parts_.engine.open(row.from, parts_.rows.receivers[row.to], 1);
+      auto channel = parts_.engine.open(row.from, parts_.rows.receivers_of(row), 1);
       if (is_sent) add_send({&row, 1}, here, std::move(channel));
       else receives_.push_back({std::move(channel), row.begin, row.begin + row.bytes, incoming, incoming + 1});
     }

@@ -136,7 +136,7 @@ class Balancer {
       std::optional<Exchange> best;
       std::size_t tried = 0;
       for (const auto& [cost, cheap] : by_cost) {
-        if (cheap == dear || tried++ == most_tried) break;
+        if (cheap == dear || tried++ == max_tried) break;
         consider(dear, cheap, sizes, best);
         // Nearly half of the difference is as good as it gets.
         if (best && best->gain >= (most - cost) / 2 - (most - cost) / 8) break;
@@ -174,7 +174,7 @@ class Balancer {
   static constexpr bool is_scalar = std::is_same_v<Load, std::int64_t>;
   /// Parts that the costliest one is compared with, and exchanges that are looked at in all: bounds of the time it
   /// takes.
-  static constexpr std::size_t most_tried = 64;
+  static constexpr std::size_t max_tried = 64;
   std::size_t budget_ = std::size_t{1} << (is_scalar ? 21 : 23);
   /// Items next to the one that would be best that are considered: another may be better where two sums count.
   static constexpr std::ptrdiff_t reach = is_scalar ? 1 : 8;

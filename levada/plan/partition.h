@@ -41,7 +41,7 @@ struct Demand {
 std::optional<Partition> partition_within(std::span<const Demand> demands, std::size_t parts, std::int64_t max_tokens,
                                           PartSizes sizes = PartSizes::any);
 
-/// Runs of neighbours, none of them moved: the cut of a sequence of items into `parts` consecutive runs whose costliest
+/// Runs of neighbors, none of them moved: the cut of a sequence of items into `parts` consecutive runs whose costliest
 /// costs the least possible. Every part has an item. Throws InvalidArgument: no parts, a negative cost, or fewer items
 /// than parts.
 Partition partition_in_order(std::span<const std::int64_t> costs, std::size_t parts);

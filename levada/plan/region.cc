@@ -93,7 +93,7 @@ class RegionCopy {
   std::byte* to_ = nullptr;
   std::size_t item_ = 0;
   std::size_t run_dim_ = 0;  ///< the dimension whose ranges are runs; the rank where single elements are
-  std::size_t inner_ = 0;    ///< bytes between neighbours along run_dim_
+  std::size_t inner_ = 0;    ///< bytes between neighbors along run_dim_
 };
 
 }  // namespace

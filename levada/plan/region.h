@@ -20,7 +20,7 @@ struct Range {
   auto operator<=>(const Range&) const = default;
 };
 
-/// Ranges of one dimension, in the order in which they lie in the part; neighbours merged, none empty.
+/// Ranges of one dimension, in the order in which they lie in the part; neighbors merged, none empty.
 using Ranges = std::vector<Range>;
 
 /// Where the segments of each row of a tensor begin along dim 1, as cu_seqlens has them: from 0, never falling, the

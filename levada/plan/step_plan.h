@@ -16,7 +16,7 @@ namespace levada {
 enum class MicroOrder : std::uint8_t {
   as_read,     ///< by their first samples
   long_first,  ///< the costliest first, which hides best in a pipeline what the others lack
-  paired,      ///< the costliest, the cheapest, the second costliest, ...: neighbours cost about the same together
+  paired,      ///< the costliest, the cheapest, the second costliest, ...: neighbors cost about the same together
 };
 
 /// "as-read", "long-first", "paired".

@@ -19,7 +19,8 @@ struct BucketerOptions {
   /// Launched buckets of a group whose callbacks have not run; all-reduces and all-gathers count as buckets. The call
   /// that launches one more waits for the oldest.
   int in_flight = 2;
-  Duration timeout = std::chrono::minutes(30);  ///< of one wait
+  /// Of one wait. Where it passes within a reduction, the group ends, so that no other rank waits for this one.
+  Duration timeout = std::chrono::minutes(30);
   /// As WaitFor::poll, on the thread of a call that waits, for example to check for signals. Its exception ends the
   /// call and aborts the group, so that no other rank waits for this one.
   std::function<void()> poll = {};

@@ -1,4 +1,4 @@
-// Ranks that call different collectives of one group, and ranks that leave it.
+// Ranks that call different collectives of one group, ranks that leave it, and ranks that time out.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "levada/base/fault_testing.h"
+#include "levada/engine/collect.h"
 #include "levada/engine/inproc/inproc.h"
 #include "levada/engine/p2p/in_process_transport_testing.h"
 #include "levada/reduce/bucketer.h"
@@ -19,6 +20,7 @@ using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
 
 using Handle = std::shared_ptr<Engine>;
 using Call = std::function<Bucketer::Handle(Bucketer&, const Handle&)>;
@@ -112,6 +114,22 @@ TEST(ARankThatLeaves, IsNamedWithTheExceptionThatItPosted) {
     if (engine->info().rank == 1) return engine->post(Status::make("raised", -1, -1, "ValueError: loss is NaN"));
     EXPECT_THAT(fault_of([&] { static_cast<void>(reduce(bucketer, engine).wait()); }),
                 HasSubstr("PeerLost: rank 1 left with ValueError: loss is NaN before all-reduce 2"));
+  });
+}
+
+TEST(ARankThatTimesOut, EndsTheGroupWithItsTimeout) {
+  inproc::run_ranks(2, [](const Handle& engine) {
+    const auto fault_of_sum = [&](Duration timeout) {
+      Bucketer bucketer({.timeout = timeout});
+      return fault_of([&] { static_cast<void>(reduce(bucketer, engine).wait()); });
+    };
+    if (engine->info().rank == 0) {
+      EXPECT_THAT(fault_of_sum(std::chrono::milliseconds(200)),
+                  MatchesRegex("Timeout: rank 0 waited .* in all-reduce.*"));
+    }
+    const auto expected = MatchesRegex("EngineError: .*rank 0 waited .* in all-reduce.*");
+    EXPECT_THAT(fault_of([&] { agree(*engine, {}, Deadline::after(std::chrono::seconds(30)), "test"); }), expected);
+    EXPECT_THAT(fault_of_sum(std::chrono::seconds(30)), expected);
   });
 }
 

@@ -138,6 +138,7 @@ void Reducer::execute(Task task, const std::function<void()>* poll) noexcept {
     error = std::make_exception_ptr(EngineError(destroyed));
   } catch (...) {
     error = broken_ = std::current_exception();
+    end_group();
   }
   {
     // Before the caller learns of the end, so that it can execute the next collective itself.
@@ -146,6 +147,20 @@ void Reducer::execute(Task task, const std::function<void()>* poll) noexcept {
   }
   idle_.notify_all();
   task.future->finish(std::move(results), std::move(error));
+}
+
+void Reducer::end_group() noexcept {
+  try {
+    std::rethrow_exception(broken_);
+  } catch (const PeerLost&) {
+    // The others see that themselves.
+  } catch (const Error& failure) {
+    group_->abort(failure.what());
+  } catch (const std::exception& failure) {
+    group_->abort(fmt::format("a reduction failed: {}", failure.what()));
+  } catch (...) {
+    group_->abort("a reduction failed");
+  }
 }
 
 Results Reducer::results_of(CollectiveSpec spec, std::vector<BucketMessage> messages) {
@@ -318,7 +333,12 @@ Results Reducer::allocate_results(const BucketLayout& layout) {
   std::byte* begin = nullptr;
   const std::size_t bytes = std::max(layout.bytes(), BucketLayout::alignment);
   // The engine's memory has been touched before; the heap gets it from the system page by page.
-  if (auto block = group_->try_allocate(bytes)) {
+  std::optional<Block> block;
+  try {
+    block = group_->try_allocate(bytes);
+  } catch (const InvalidArgument&) {  // more than the engine can ever allocate
+  }
+  if (block) {
     begin = block->memory().data();
     results.owner = std::make_shared<const Block>(*std::move(block));
   } else {
@@ -333,7 +353,11 @@ Results Reducer::allocate_results(const BucketLayout& layout) {
 Block Reducer::allocate(std::size_t bytes) {
   const auto deadline = Deadline::after(timeout_);
   while (true) {
-    if (auto block = group_->try_allocate(bytes)) return *std::move(block);
+    try {
+      if (auto block = group_->try_allocate(bytes)) return *std::move(block);
+    } catch (const InvalidArgument& refusal) {  // which may be this rank's alone, as its memory is
+      throw EngineError(refusal.what());
+    }
     const Woken woken = group_->wait({.allocate = bytes, .stop = &stop_, .poll = poll_now_}, deadline);
     if (woken == Woken::stopped) throw Stopped{};
     if (woken == Woken::timeout) {

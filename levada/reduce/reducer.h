@@ -23,7 +23,8 @@ namespace levada {
 /// all ranks, on a thread of their own. Ranks that share memory are called a host here. A sum adds the ranks in order;
 /// where the group has several hosts, it adds the ranks of each host in order, and then the hosts' sums in the order of
 /// their lowest ranks. Its bits depend on nothing else. One thread at a time. After any exception but InvalidArgument,
-/// all later collectives throw the same one.
+/// all later collectives throw the same one. An exception of one rank alone, such as Timeout, also ends the group
+/// (Engine::abort()), since the others would wait for that rank.
 class Reducer {
  public:
   /// Collective: opens the group's channels. `window`: messages of a rank that others have not received yet. `timeout`:
@@ -79,6 +80,8 @@ class Reducer {
   std::optional<Task> next_task();
   /// `poll`: for waits on the calling thread.
   void execute(Task task, const std::function<void()>* poll) noexcept;
+  /// Aborts the group because of broken_, unless that is the loss of a rank.
+  void end_group() noexcept;
   Results results_of(CollectiveSpec spec, std::vector<BucketMessage> messages);
 
   /// Sends this rank's messages to all ranks and receives theirs. Throws InvalidArgument where layouts differ.
@@ -124,6 +127,7 @@ class Reducer {
 
   /// Returns memory for results as `layout` says: the engine's if there is some now, else the heap's.
   Results allocate_results(const BucketLayout& layout);
+  /// Waits until there is memory. Throws EngineError for more than the engine can ever allocate.
   Block allocate(std::size_t bytes);
   int rank() const { return group_->info().rank; }
   int size() const { return group_->info().size; }

@@ -102,5 +102,36 @@ TEST(Agree, LeavesTheBoardAsItWas) {
   EXPECT_STREQ(engines[0]->status(1).operation.data(), "");
 }
 
+std::vector<std::shared_ptr<const Bytes>> one_byte_each(std::span<const ByteView> all) {
+  return std::vector(all.size(), std::make_shared<const Bytes>(1));
+}
+
+TEST(GatherScatter, MayLastLongerThanItsTimeoutAsLongAsRankZeroMakesProgress) {
+  constexpr Duration timeout = std::chrono::seconds(2), pause = std::chrono::milliseconds(1200);
+  const auto begin = Clock::now();
+  inproc::run_ranks(3, [&](const std::shared_ptr<Engine>& engine) {
+    GatherScatter calls(engine, "a call");
+    if (engine->info().rank == 2) std::this_thread::sleep_for(pause);
+    const auto answer = [&](std::span<const ByteView> all) {
+      std::this_thread::sleep_for(pause);
+      return one_byte_each(all);
+    };
+    EXPECT_EQ(calls.call(as_bytes("mine"), answer, timeout).bytes.size(), 1u);
+  });
+  EXPECT_GT(Clock::now() - begin, timeout) << "or it has tested nothing";
+}
+
+TEST(GatherScatter, TimesOutWhereRankZeroDoesSomethingElse) {
+  const auto engines = inproc::make_group(2);
+  engines[0]->post(Status::make("feed", 4));
+  GatherScatter calls(engines[1], "a call");
+  try {
+    calls.call({}, one_byte_each, brief);
+    ADD_FAILURE() << "no Timeout";
+  } catch (const Timeout& error) {
+    EXPECT_THAT(error.what(), HasSubstr("in a call from rank 0; rank 0: feed step 4"));
+  }
+}
+
 }  // namespace
 }  // namespace levada

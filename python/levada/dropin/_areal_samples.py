@@ -77,8 +77,8 @@ class SequenceSample:
     whole for a meta, which has the structure alone. metadata: one value an id; tuples, arrays and the like become lists.
     Each sample has dictionaries of its own. Other keyword arguments are ignored, as AReaL does.
 
-    AReaL's programs move the tensors to a GPU, write a gathered batch in place, and store keys without data and any
-    objects as metadata. A SampleBatch supports none of this, so this class cuts and joins torch's tensors itself.
+    AReaL's programs move the tensors to a GPU, write a gathered batch in place, and store any objects as metadata. A
+    SampleBatch supports none of this, so this class cuts and joins torch's tensors itself.
 
     Raises ValueError where ids, lengths, shapes or dtypes do not fit, KeyError where the fields have different keys.
     """

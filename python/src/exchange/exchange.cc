@@ -193,13 +193,13 @@ struct PlannedMulticast {
 PlannedMulticast multicast_at(const ExchangePlan& plan, std::size_t number) {
   if (number >= plan.size()) throw nb::index_error(fmt::format("the plan has {} multicasts", plan.size()).c_str());
   const Multicast multicast = plan[number];
-  PlannedMulticast told{multicast.from, {multicast.to.begin(), multicast.to.end()}, {}, multicast.bytes};
+  PlannedMulticast planned{multicast.from, {multicast.to.begin(), multicast.to.end()}, {}, multicast.bytes};
   for (const ExchangeItem& item : multicast.items) {
     for_each_key(item.keys, [&](std::size_t k) {
-      told.items.emplace_back(plan.samples().id(item.sample), plan.samples().keys()[plan.keys()[k]].name);
+      planned.items.emplace_back(plan.samples().id(item.sample), plan.samples().keys()[plan.keys()[k]].name);
     });
   }
-  return told;
+  return planned;
 }
 
 void bind_destination(nb::module_& module) {

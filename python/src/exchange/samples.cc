@@ -110,9 +110,9 @@ PlainValues values_of(const nb::dict& given) {
 }
 
 nb::dict values_at(const Samples& samples, std::size_t position) {
-  nb::dict told;
+  nb::dict values;
   for (const auto& [name, value] : samples.batch.values(position)) {
-    told[nb::cast(name)] = std::visit(
+    values[nb::cast(name)] = std::visit(
         [](const auto& plain) -> nb::object {
           using T = std::decay_t<decltype(plain)>;
           if constexpr (std::is_same_v<T, None>) return nb::none();
@@ -121,7 +121,7 @@ nb::dict values_at(const Samples& samples, std::size_t position) {
         },
         value);
   }
-  return told;
+  return values;
 }
 
 /// The elements of a tensor of `samples`. Throws Python's TypeError, naming `path`, for what an exchange would lose.
