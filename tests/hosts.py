@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Hosts of one's own, for tests and benchmarks: namespaces of this machine that a bridge joins.
 
-Each host has a network with one interface, eth0, a host name and a /dev/shm of its own; processes and files are the
-machine's. Nothing has a name outside: a namespace lives as long as the process that holds it, which ends when its
-standard input does. So nothing is left of a test that was killed, and what hosts send each other reaches no other
-network.
+Each host has a network with one interface, eth0, a host name and a /dev/shm of its own, and if asked for a steady clock
+of its own; processes and files are the machine's. Nothing has a name outside: a namespace lives as long as the process
+that holds it, which ends when its standard input does. So nothing is left of a test that was killed, and what hosts send
+each other reaches no other network.
 
 Run as a program in a host, this file is the launcher of that host's ranks; see Launcher.
 """
@@ -109,13 +109,17 @@ class _Namespace:
 class Host:
     """One host. Made by Hosts."""
 
-    def __init__(self, number: int, bridge: _Namespace, *, user: bool) -> None:
+    def __init__(self, number: int, bridge: _Namespace, *, user: bool, clock_ahead_s: int) -> None:
         self.number = number
         self.name = f"host{number}"
         self.address = f"10.0.0.{number + 1}"
         self._port = f"port{number}"
         self._bridge = bridge
         unshare = ["unshare"] if not user else [*bridge.enter("net"), "unshare"]
+        self._kinds = ["net", "uts", "mount"]
+        if clock_ahead_s:
+            unshare += ["--time", "--monotonic", str(clock_ahead_s)]
+            self._kinds.append("time")
         self._namespace = _Namespace(unshare, self.name, user=user)
         try:
             eth0 = ["type", "veth", "peer", "name", "eth0", "netns", str(self._namespace.pid)]
@@ -135,7 +139,7 @@ class Host:
 
     def command(self, command: Sequence[str]) -> list[str]:
         """The command that runs `command` in this host, in a process that is killed when its parent dies."""
-        enter = self._namespace.enter("net", "uts", "mount")
+        enter = self._namespace.enter(*self._kinds)
         return [*enter, f"--wd={os.getcwd()}", "setpriv", "--pdeathsig", "KILL", *command]
 
     def limit(self, bits_per_s: float | None) -> None:
@@ -239,9 +243,12 @@ class Hosts:
     """So many hosts, until the end of the `with` statement. Raises Unavailable where none can be made.
 
     Namespaces are made by root, else in a user namespace, which needs no rights where the system allows them.
+
+    clock_step_s: by how many seconds each host's steady clock is ahead of that of the host before. Ranks' times can be
+    compared with each other and with this process's only where it is 0.
     """
 
-    def __init__(self, count: int, bits_per_s: float | None = None) -> None:
+    def __init__(self, count: int, bits_per_s: float | None = None, *, clock_step_s: int = 0) -> None:
         if not 2 <= count <= 16:
             raise ValueError(f"count must be from 2 to 16, got {count}")
         self._hosts: list[Host] = []
@@ -251,7 +258,7 @@ class Hosts:
             _run([*self._bridge.enter("net"), "ip", "link", "add", "bridge", "type", "bridge"])
             _run([*self._bridge.enter("net"), "ip", "link", "set", "bridge", "up"])
             for number in range(count):
-                self._hosts.append(Host(number, self._bridge, user=user))
+                self._hosts.append(Host(number, self._bridge, user=user, clock_ahead_s=number * clock_step_s))
                 if bits_per_s is not None:
                     self._hosts[-1].limit(bits_per_s)
         except BaseException:
@@ -417,12 +424,12 @@ class Job:
         return [each.told for each in ended]
 
 
-def hosts_or_skip(count: int) -> Hosts:
+def hosts_or_skip(count: int, *, clock_step_s: int = 0) -> Hosts:
     """For tests, which are skipped where hosts cannot be made; they fail instead where LEVADA_HOSTS is "required"."""
     import pytest
 
     try:
-        return Hosts(count)
+        return Hosts(count, clock_step_s=clock_step_s)
     except Unavailable as why:
         text = f"no hosts can be made of namespaces: {why}"
         if os.environ.get("LEVADA_HOSTS") == "required":

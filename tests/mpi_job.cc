@@ -1,26 +1,39 @@
-// mpi_job CASE [ENGINE [CONTAINS]]: what tests/test_mpi_hosts.py has mpirun start, on one host or several.
+// mpi_job CASE [ENGINE [CONTAINS]]: what tests/test_mpi_hosts.py has mpirun start, on one host or several. It waits for
+// the files that the environment names: MPI_JOB_BEGIN between MPI_Init and joining, MPI_JOB_END before it ends after an
+// error, because of which mpirun would end the other ranks.
 #include <fmt/format.h>
 
 #include <bit>
+#include <chrono>
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
+#include <filesystem>
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <utility>
 
+#include "levada/cli/feed_history.h"
 #include "levada/engine/choice.h"
 #include "levada/engine/collect.h"
 #include "levada/engine/conformance_testing.h"
 #include "levada/engine/mpi/mpi.h"
 #include "levada/exchange/exchange_testing.h"
 #include "levada/feed/feed.h"
+#include "levada/pipeline/item_sources.h"
+#include "levada/pipeline/open_context.h"
+#include "levada/pipeline/open_graph.h"
+#include "levada/pipeline/pipeline_source.h"
+#include "levada/pipeline/tree_item_traits.h"
 #include "levada/reduce/bucketer.h"
 
 namespace {
 
 using levada::Engine;
+namespace pipeline = levada::pipeline;
 
 levada::Deadline limit() {
   return levada::Deadline::after(std::chrono::seconds(60));
@@ -33,6 +46,15 @@ void print_line(const std::string& line) {
 
 void expect(bool holds, const std::string& sentence) {
   if (!holds) throw std::runtime_error(sentence);
+}
+
+/// Waits until there is the file that this variable names, if it is set.
+void await_file(const char* variable) {
+  const char* const path = std::getenv(variable);
+  const auto deadline = limit();
+  while (path != nullptr && !std::filesystem::exists(path) && !deadline.expired()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
 }
 
 /// Every case of the contract that as many ranks can run and whose name contains `only`, each with an engine of its
@@ -85,20 +107,76 @@ class Numbers final : public levada::Source {
   static constexpr std::int64_t num_samples = 4'000;
 };
 
-void check_feed(const std::shared_ptr<Engine>& engine) {
+/// `source`, which only readers need, has Numbers::num_samples numbers, each this many times its own number.
+void check_feed(const std::shared_ptr<Engine>& engine, std::shared_ptr<levada::Source> source, std::int64_t times) {
   const int size = engine->info().size;
   const auto mesh = levada::Mesh::parse(fmt::format("dp={}", size));
   constexpr std::int64_t batch = 8;
-  levada::Feed feed(engine, mesh, levada::layouts::data_parallel(), std::make_shared<Numbers>(), {.batch = batch});
+  levada::Feed feed(engine, mesh, levada::layouts::data_parallel(), std::move(source), {.batch = batch});
   std::int64_t next = batch * engine->info().rank;
   while (auto received = feed.next()) {
     const auto numbers = received->tensor("numbers").as<std::int64_t>();
     for (std::size_t i = 0; i < numbers.size(); ++i) {
-      expect(numbers[i] == next + static_cast<std::int64_t>(i), "the feed gives a rank the samples of another");
+      expect(numbers[i] == times * (next + static_cast<std::int64_t>(i)),
+             "the feed gives a rank the samples of another");
     }
     next += batch * size;
   }
   expect(feed.end()->at.step == Numbers::num_samples / (batch * size), "the feed ends at another step");
+}
+
+/// A pipeline as one rank runs it.
+class Pipeline {
+ public:
+  explicit Pipeline(pipeline::Graph graph) : graph_(std::move(graph)), counts_(graph_.stages().size()) {}
+  pipeline::IteratorPtr open(const pipeline::Copy& copy, std::shared_ptr<Engine> all_ranks = {}) {
+    return pipeline::open(graph_, graph_.end(),
+                          {.traits = traits_,
+                           .open_context = pipeline::make_open_context(7, 0, copy),
+                           .process = "the consumer",
+                           .counts = counts_,
+                           .all_ranks = std::move(all_ranks)});
+  }
+
+ private:
+  pipeline::Graph graph_;
+  pipeline::TreeItemTraits traits_;
+  pipeline::Counts counts_;
+};
+
+std::int64_t number_in(const pipeline::Item& item) {
+  return std::get<std::int64_t>(std::get<levada::Tree>(item).leaf());
+}
+
+/// The ranks share the items of a pipeline, and end together although the first has one more than the others.
+void check_full_sync(const std::shared_ptr<Engine>& engine) {
+  constexpr std::int64_t of_a_rank = 200;
+  const int rank = engine->info().rank, size = engine->info().size;
+  const pipeline::Map triple{
+      [](const pipeline::Item& item) -> pipeline::Item { return levada::Tree(3 * number_in(item)); }};
+  Pipeline shared(pipeline::Graph::source(pipeline::range(0, size * of_a_rank + 1))
+                      .then(pipeline::Shard{})
+                      .then(triple)
+                      .then(pipeline::FullSync{}));
+  const auto iterator = shared.open({.rank = rank, .ranks = size}, engine);
+  for (std::int64_t i = 0; i < of_a_rank; ++i) {
+    const auto item = iterator->next();
+    expect(item && number_in(*item) == 3 * (rank + size * i), "the pipeline gives a rank another item");
+  }
+  expect(!iterator->next(), "the pipeline goes on although some ranks have ended");
+  levada::agree(*engine, {}, limit(), "test");
+}
+
+void check_pipeline(const std::shared_ptr<Engine>& engine) {
+  check_full_sync(engine);
+  const pipeline::Map sample{[](const pipeline::Item& item) -> pipeline::Item {
+    return levada::Tree::dict({{"numbers", levada::Tensor::of<std::int64_t>({}, {5 * number_in(item)})}});
+  }};
+  const auto fed =
+      std::make_shared<Pipeline>(pipeline::Graph::source(pipeline::range(0, Numbers::num_samples)).then(sample));
+  const auto open_epoch = [fed](std::int64_t) { return fed->open({}); };
+  const bool reads = engine->info().rank == 0;
+  check_feed(engine, reads ? std::make_shared<pipeline::PipelineSource>(open_epoch) : nullptr, 5);
 }
 
 void check_exchange(const std::shared_ptr<Engine>& engine) {
@@ -141,13 +219,55 @@ void check_sums(const std::shared_ptr<Engine>& engine) {
   levada::agree(*engine, {}, limit(), "test");
 }
 
+void work_once(const std::shared_ptr<Engine>& engine) {
+  check_feed(engine, std::make_shared<Numbers>(), 1);
+  check_exchange(engine);
+  check_sums(engine);
+  check_pipeline(engine);
+}
+
 int work(const std::string& name) {
   const levada::mpi::Job job = levada::mpi::join({.engine = name});
   if (job.engine()->info().rank == 0) print_line(levada::describe_engine(job.engine()->info()));
-  check_feed(job.engine());
-  check_exchange(job.engine());
-  check_sums(job.engine());
+  work_once(job.engine());
   print_line(fmt::format("rank {} is done", job.engine()->info().rank));
+  return 0;
+}
+
+int work_until_lost(const std::string& name) {
+  const levada::mpi::Job job = levada::mpi::join({.engine = name});
+  levada::agree(*job.engine(), {}, limit(), "test");
+  print_line(fmt::format("rank {} works", job.engine()->info().rank));
+  for (;;) work_once(job.engine());
+}
+
+/// Joins when MPI_JOB_BEGIN is there, within 3 seconds.
+int join_late(const std::string& name) {
+  int provided = 0, rank = 0;
+  MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  print_line(fmt::format("rank {} is initialized", rank));
+  await_file("MPI_JOB_BEGIN");
+  const levada::mpi::Job job = levada::mpi::join({.engine = name, .timeout = std::chrono::seconds(3)});
+  print_line(fmt::format("rank {} has joined", rank));
+  return 0;
+}
+
+/// Ranks record a span at about the same moment. Prints how far apart rank 0 finds the others' from its own.
+int compare_clocks(const std::string& name) {
+  const levada::mpi::Job job = levada::mpi::join({.engine = name});
+  Engine& engine = *job.engine();
+  levada::agree(engine, {}, limit(), "test");
+  const auto now = levada::trace_time(levada::Clock::now());
+  levada::agree(engine, {}, limit(), "test");
+  levada::Trace mine;
+  mine.spans.push_back({.begin_ns = now, .duration_ns = 1});
+  const auto traces = levada::cli::gather_traces(engine, mine, limit());
+  for (std::size_t rank = 0; rank < traces.size(); ++rank) {
+    const auto apart = traces[rank].spans.at(0).begin_ns - now;
+    print_line(fmt::format("rank {} is apart by {:.3f} ms", rank, static_cast<double>(apart) / 1e6));
+  }
+  levada::agree(engine, {}, limit(), "test");
   return 0;
 }
 
@@ -172,7 +292,19 @@ int run(const std::string& test, const std::string& name, const std::string& onl
     return status;
   }
   if (test == "work") return work(name);
+  if (test == "work_until_lost") return work_until_lost(name);
+  if (test == "join_late") return join_late(name);
+  if (test == "clocks") return compare_clocks(name);
   return wait_for_others(name, test == "kill" ? SIGKILL : test == "stop" ? SIGSTOP : 0);
+}
+
+/// Prints it with the rank in MPI_COMM_WORLD.
+void print_error(const std::string& error) {
+  int is_initialized = 0, rank = 0;
+  MPI_Initialized(&is_initialized);
+  if (is_initialized != 0) MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  print_line(fmt::format("rank {}: {}", rank, error));
+  await_file("MPI_JOB_END");
 }
 
 }  // namespace
@@ -181,9 +313,9 @@ int main(int argc, char** argv) {
   try {
     return run(argc > 1 ? argv[1] : "", argc > 2 ? argv[2] : "auto", argc > 3 ? argv[3] : "");
   } catch (const levada::Error& error) {
-    print_line(fmt::format("{}: {}", error.name(), error.what()));
+    print_error(fmt::format("{}: {}", error.name(), error.what()));
   } catch (const std::exception& error) {
-    print_line(error.what());
+    print_error(error.what());
   }
   return 1;
 }

@@ -1,11 +1,14 @@
 """Jobs of programs over MPI on several hosts, which are network namespaces. Run by `script/check hosts`, which builds
-the programs with both MPIs; LEVADA_MPI names the MPIs, both of them if it is not set."""
+the programs with both MPIs; LEVADA_MPI names the MPIs, both of them if it is not set. LEVADA_KILLS says how often a rank
+is killed, for each MPI a quarter as often as in test_hosts.py, and a host cut off."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import pathlib
+import random
+import re
 import signal
 import subprocess
 import time
@@ -16,6 +19,11 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 MPIS = os.environ.get("LEVADA_MPI", "openmpi mpich").split()
+KILLS = max(1, int(os.environ.get("LEVADA_KILLS", "4")) // 4)
+CUTS = max(1, KILLS // 20)
+OVER_TCP = {"UCX_TLS": "tcp,self"}
+"""UCX, beneath MPICH, would find memory that these hosts share. Over TCP its MPI_Finalize() may hang, which no rank calls
+after a loss."""
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +50,12 @@ def command_of(mpi: str, hosts: several.Hosts, agent: pathlib.Path, ranks: int) 
         options = ["-launcher", "ssh", "-launcher-exec", str(agent), "-hosts", where, "-iface", "eth0"]
     mpirun = [str(ROOT / "script/mpirun"), f"mpirun.{mpi}", *options, "-n", str(ranks * len(hosts))]
     return hosts[0].command(mpirun)
+
+
+def read_lines(job: subprocess.Popen[str], count: int) -> list[str]:
+    """The next lines that ranks print, sorted."""
+    assert job.stdout is not None
+    return sorted(job.stdout.readline().rstrip("\n") for _ in range(count))
 
 
 def start(
@@ -103,8 +117,47 @@ def test_shared_memory_alone_is_refused_on_two_hosts(hosts: several.Hosts, agent
 
 
 @pytest.mark.parametrize("mpi", MPIS)
+def test_a_firewall_between_hosts_is_a_timeout_on_every_rank(
+    hosts: several.Hosts, agent: pathlib.Path, mpi: str, tmp_path: pathlib.Path
+) -> None:
+    begin, end = tmp_path / "begin", tmp_path / "end"
+    # MPI listens at ports that the firewall closes.
+    variables = {"OMPI_MCA_btl_tcp_port_min_v4": "61000", "OMPI_MCA_btl_tcp_port_range_v4": "4000"}
+    variables |= {**OVER_TCP, "UCX_TCP_PORT_RANGE": "61000-65000"}
+    job = start(mpi, hosts, agent, "join_late", MPI_JOB_BEGIN=str(begin), MPI_JOB_END=str(end), **variables)
+    initialized = read_lines(job, 4)
+    with hosts[1].firewall():
+        begin.touch()
+        refusals = read_lines(job, 4)
+    end.touch()
+    status, lines, errors = finish(job, 60)
+    assert initialized == [f"rank {rank} is initialized" for rank in range(4)], (initialized, errors)
+    assert status != 0, (refusals, lines, errors)
+    for rank, refusal in enumerate(refusals):
+        text = f"rank {rank}: Timeout: rank {rank} on host host{rank // 2} has waited 3.0 s for all 4 ranks to join by MPI: "
+        assert refusal.startswith(text) and "firewall" in refusal, (refusals, errors)
+    assert hosts.left() == []
+
+
+@pytest.mark.parametrize("mpi", MPIS)
 def test_a_killed_rank_ends_the_job_on_all_hosts(hosts: several.Hosts, agent: pathlib.Path, mpi: str) -> None:
     status, lines, errors = finish(start(mpi, hosts, agent, "kill"), 60)
+    assert status != 0, (lines, errors)
+    assert hosts.left() == []
+
+
+@pytest.mark.parametrize("mpi", MPIS)
+@pytest.mark.parametrize("number", range(KILLS))
+def test_a_rank_that_is_killed_at_work_ends_the_job_on_all_hosts(
+    hosts: several.Hosts, agent: pathlib.Path, mpi: str, number: int
+) -> None:
+    job = start(mpi, hosts, agent, "work_until_lost", "shm+mpi")
+    works = read_lines(job, 4)
+    running = [pid for host in hosts for pid in ranks_of(host)]
+    time.sleep(random.Random(number).uniform(0, 0.3))  # into whatever the ranks are doing then
+    os.kill(running[number % 4], signal.SIGKILL)
+    status, lines, errors = finish(job, 60)
+    assert works == [f"rank {rank} works" for rank in range(4)] and len(running) == 4, (works, errors)
     assert status != 0, (lines, errors)
     assert hosts.left() == []
 
@@ -134,25 +187,58 @@ def test_a_rank_that_is_stopped_is_waited_for(hosts: several.Hosts, agent: pathl
     assert len(stopped) == 1 and status == 0, (lines, errors)
 
 
+def expect_cut(
+    hosts: several.Hosts, job: subprocess.Popen[str], end: pathlib.Path, moment: float, silence: int
+) -> None:
+    """Cuts a host off from a job, `moment` seconds into its work. Checks that every rank names the other host."""
+    works = read_lines(job, 4)
+    time.sleep(moment)
+    hosts[1].cut()
+    near = read_lines(job, 2)
+    time.sleep(silence)  # by then the other side has noticed, too
+    hosts[1].mend()  # or mpirun would wait for the other host, and not show what its ranks print
+    far = read_lines(job, 2)
+    end.touch()
+    status, lines, errors = finish(job, 60)
+    assert works == [f"rank {rank} works" for rank in range(4)], (works, errors)
+    assert status != 0, (near, far, lines, errors)
+    for rank, line in enumerate(near + far):
+        other, ranks = (hosts[1], "2, 3") if rank < 2 else (hosts[0], "0, 1")
+        loss = f"host {other.address}, which has ranks {ranks}, has not answered for {silence} s"
+        assert line.startswith(f"rank {rank}: PeerLost: ") and loss in line, (near, far, errors)
+    assert hosts.left(within=60.0) == []
+
+
 @pytest.mark.parametrize("mpi", MPIS)
 @pytest.mark.parametrize("engine, silence", [("shm+mpi", 3), ("mpi", 3), ("mpi", None)])
-def test_a_host_that_is_cut_off_is_named_with_its_ranks(
-    hosts: several.Hosts, agent: pathlib.Path, mpi: str, engine: str, silence: int | None
+def test_a_host_that_is_cut_off_is_named_with_its_ranks_on_both_sides(
+    hosts: several.Hosts, agent: pathlib.Path, mpi: str, engine: str, silence: int | None, tmp_path: pathlib.Path
 ) -> None:
-    # UCX, beneath MPICH, would find memory that these hosts share. Over TCP its MPI_Finalize() may hang, which no rank
-    # calls here.
-    variables = {} if silence is None else {"LEVADA_SILENCE": str(silence)}
-    job = start(mpi, hosts, agent, "wait", engine, UCX_TLS="tcp,self", **variables)
-    assert job.stdout is not None
-    works = [job.stdout.readline() for _ in range(4)]
-    hosts[1].cut()
-    until = time.monotonic() + 40.0
-    while (running := [host.name for host in hosts if ranks_of(host)]) and time.monotonic() < until:
-        time.sleep(0.1)
-    hosts[1].mend()  # or mpirun would wait for the other host
-    status, lines, errors = finish(job, 60)
-    assert sorted(works) == [f"rank {rank} works\n" for rank in range(4)], (works, errors)
-    assert not running and status != 0, (running, lines, errors)
-    loss = f"host {hosts[1].address}, which has ranks 2, 3, has not answered for {silence or 10} s"
-    assert any(line.startswith("PeerLost: ") and loss in line for line in lines), "\n".join(lines) + errors
-    assert hosts.left(within=60.0) == []
+    variables = OVER_TCP | ({} if silence is None else {"LEVADA_SILENCE": str(silence)})
+    end = tmp_path / "end"
+    job = start(mpi, hosts, agent, "wait", engine, MPI_JOB_END=str(end), **variables)
+    expect_cut(hosts, job, end, 0.0, silence or 10)
+
+
+@pytest.mark.parametrize("mpi", MPIS)
+@pytest.mark.parametrize("number", range(CUTS))
+def test_a_host_that_is_cut_off_at_work_is_named_with_its_ranks_on_both_sides(
+    hosts: several.Hosts, agent: pathlib.Path, mpi: str, number: int, tmp_path: pathlib.Path
+) -> None:
+    end = tmp_path / "end"
+    job = start(mpi, hosts, agent, "work_until_lost", MPI_JOB_END=str(end), LEVADA_SILENCE="3", **OVER_TCP)
+    expect_cut(hosts, job, end, random.Random(number).uniform(0, 0.3), 3)
+
+
+@pytest.mark.parametrize("mpi", MPIS)
+def test_times_of_hosts_whose_clocks_differ_by_days_are_gathered_as_those_of_one_clock(
+    mpi: str, tmp_path: pathlib.Path
+) -> None:
+    with several.hosts_or_skip(2, clock_step_s=5 * 24 * 3600) as apart:
+        agent = tmp_path / "agent"
+        apart.write_agent(agent)
+        status, lines, errors = finish(start(mpi, apart, agent, "clocks"), 60)
+        found = [re.fullmatch(r"rank (\d) is apart by (.*) ms", line) for line in lines]
+    assert status == 0 and len(found) == 4, (lines, errors)
+    # The ranks take their times within a moment, on a machine that has other work.
+    assert all(each and abs(float(each[2])) < 5000 for each in found), lines

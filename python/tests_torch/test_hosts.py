@@ -7,6 +7,7 @@ often a rank is killed, and 20 times as often as a host is cut off.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import pathlib
 import random
@@ -652,3 +653,28 @@ def test_hosts_whose_kernels_differ_are_joined(launcher: several.Launcher) -> No
     script = JOIN.replace("job =", "from levada.job import groups\ngroups._read = lambda path: f'kernel {rank}'\njob =")
     told = launcher.start([1, 1], script + "tell(engine=job.engine, got=list(levada.Feed(range(4))))").succeed()
     assert [mine[0]["got"] for mine in told] == [[0, 2], [1, 3]] and told[0][0]["engine"] != "shm"
+
+
+@pytest.mark.timeout(300)
+def test_a_report_of_hosts_whose_clocks_differ_by_days_explains_waits_across_them(tmp_path: pathlib.Path) -> None:
+    days = 5 * 24 * 3600
+    script = JOIN + f"""
+def slow():
+    for i in range(20):
+        time.sleep(0.05)
+        yield {{"x": np.full(100, i)}}
+tell(clock=time.monotonic())
+feed = levada.Feed(slow(), levada.Mesh(tp=size), group=job, record=True)
+for _ in feed:
+    pass
+feed.write_trace({str(tmp_path / "trace.json")!r})
+"""
+    with several.hosts_or_skip(2, clock_step_s=days) as apart, several.Launcher(apart) as launcher:
+        told = launcher.start([1, 1], script).succeed()
+    assert told[1][0]["clock"] - told[0][0]["clock"] > days - 1000
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    spans = [event for event in events if event["ph"] == "X"]
+    assert max(span["ts"] + span["dur"] for span in spans) < 100e6  # microseconds since the first
+    rank_1 = next(event["pid"] for event in events if event["name"] == "process_name" and "rank 1" in event["args"]["name"])
+    read = sum(span["dur"] for span in spans if span["pid"] == rank_1 and span["name"] == "waiting: reading storage")
+    assert read > 0.5e6, sorted({(span["pid"], span["name"]) for span in spans})

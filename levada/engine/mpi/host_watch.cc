@@ -61,24 +61,24 @@ std::vector<Address> own_addresses() {
 }
 
 /// A socket that listens at any port of all addresses.
-UniqueFd open_door(int family) {
-  UniqueFd door(::socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  if (!door) return {};
+UniqueFd open_listener(int family) {
+  UniqueFd listener(::socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!listener) return {};
   sockaddr_storage any{};
   any.ss_family = static_cast<sa_family_t>(family);
   const int off = 0;
-  if (family == AF_INET6) ::setsockopt(door.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
+  if (family == AF_INET6) ::setsockopt(listener.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
   const socklen_t bytes = family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
   constexpr int max_hosts = 1 << 14;
-  if (::bind(door.get(), reinterpret_cast<const sockaddr*>(&any), bytes) != 0) return {};
-  if (::listen(door.get(), max_hosts) != 0) return {};
-  return door;
+  if (::bind(listener.get(), reinterpret_cast<const sockaddr*>(&any), bytes) != 0) return {};
+  if (::listen(listener.get(), max_hosts) != 0) return {};
+  return listener;
 }
 
-std::uint16_t port_of(int door) {
+std::uint16_t port_of(int listener) {
   sockaddr_storage here{};
   socklen_t bytes = sizeof here;
-  ::getsockname(door, reinterpret_cast<sockaddr*>(&here), &bytes);
+  ::getsockname(listener, reinterpret_cast<sockaddr*>(&here), &bytes);
   return ntohs(here.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6&>(here).sin6_port
                                           : reinterpret_cast<const sockaddr_in&>(here).sin_port);
 }
@@ -131,7 +131,7 @@ struct Attempt {
 
   /// Returns whether it has ended, well or not.
   bool has_ended() const { return connected || connections.empty(); }
-  void look() {
+  void poll() {
     for (auto& [text, connection] : connections) {
       pollfd it{.fd = connection.get(), .events = POLLOUT};
       if (connected || ::poll(&it, 1, 0) <= 0) continue;
@@ -147,13 +147,13 @@ struct Attempt {
 
 }  // namespace
 
-HostWatch::HostWatch() : door_(open_door(AF_INET6)) {
-  if (!door_) door_ = open_door(AF_INET);
-  if (!door_) throw EngineError(fmt::format("this host gives no TCP port to listen at: {}", std::strerror(errno)));
+HostWatch::HostWatch() : listener_(open_listener(AF_INET6)) {
+  if (!listener_) listener_ = open_listener(AF_INET);
+  if (!listener_) throw EngineError(fmt::format("this host gives no TCP port to listen at: {}", std::strerror(errno)));
   const auto addresses = own_addresses();
   place_.num_addresses = static_cast<std::uint32_t>(std::min(addresses.size(), place_.addresses.size()));
   for (std::size_t i = 0; i < place_.num_addresses; ++i) place_.addresses[i] = addresses[i];
-  place_.port = port_of(door_.get());
+  place_.port = port_of(listener_.get());
 }
 
 void HostWatch::connect(const std::vector<Place>& places, int rank, const std::vector<int>& host_of, int seconds,
@@ -188,7 +188,7 @@ void HostWatch::connect(const std::vector<Place>& places, int rank, const std::v
       }
     }
     ::poll(waiting.data(), waiting.size(), 100);
-    for (auto& [other, attempt] : attempts) attempt.look();
+    for (auto& [other, attempt] : attempts) attempt.poll();
   }
   const std::lock_guard lock(mutex_);
   for (auto& [other, attempt] : attempts) {

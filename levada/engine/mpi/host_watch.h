@@ -45,7 +45,7 @@ class HostWatch {
     Silence silence;      ///< what is to be said of it
   };
 
-  UniqueFd door_;
+  UniqueFd listener_;
   Place place_;
   std::mutex mutex_;  // guards what follows
   std::vector<Watched> watched_;

@@ -21,6 +21,7 @@
 #include "levada/base/host.h"
 #include "levada/engine/choice.h"
 #include "levada/engine/joined/joined.h"
+#include "levada/engine/mpi/collective.h"
 #include "levada/engine/mpi/host_watch.h"
 #include "levada/engine/mpi/transport.h"
 #include "levada/engine/p2p/p2p.h"
@@ -56,43 +57,43 @@ std::string_view name_of_level(int level) {
 
 // The checks throw the same on all ranks.
 
-void check_options(const std::vector<Hello>& terms) {
-  for (std::size_t rank = 0; rank < terms.size(); ++rank) {
-    const Hello& each = terms[rank];
+void check_options(const std::vector<Hello>& hellos) {
+  for (std::size_t rank = 0; rank < hellos.size(); ++rank) {
+    const Hello& each = hellos[rank];
     if (std::find(engine_names.begin(), engine_names.end(), each.engine_name()) == engine_names.end()) {
       throw InvalidArgument(fmt::format("engine must be one of {}, got '{}' on rank {}", fmt::join(engine_names, ", "),
                                         each.engine_name(), rank));
     }
-    if (each.engine_name() != terms[0].engine_name()) {
+    if (each.engine_name() != hellos[0].engine_name()) {
       throw InvalidArgument(fmt::format("engine is {} on rank 0 and {} on rank {}; give all ranks the same",
-                                        terms[0].engine_name(), each.engine_name(), rank));
+                                        hellos[0].engine_name(), each.engine_name(), rank));
     }
     if (each.degree < 1) {
       throw InvalidArgument(fmt::format("degree must be at least 1, got {} on rank {}", each.degree, rank));
     }
-    if (each.degree != terms[0].degree) {
+    if (each.degree != hellos[0].degree) {
       throw InvalidArgument(fmt::format("degree is {} on rank 0 and {} on rank {}; give all ranks the same",
-                                        terms[0].degree, each.degree, rank));
+                                        hellos[0].degree, each.degree, rank));
     }
     if (each.max_piece_bytes < 1 || each.max_piece_bytes > std::numeric_limits<int>::max()) {
       throw InvalidArgument(fmt::format("max_piece_bytes must be between 1 and {}, got {} on rank {}",
                                         std::numeric_limits<int>::max(), each.max_piece_bytes, rank));
     }
-    if (each.max_piece_bytes != terms[0].max_piece_bytes) {
+    if (each.max_piece_bytes != hellos[0].max_piece_bytes) {
       throw InvalidArgument(fmt::format("max_piece_bytes is {} on rank 0 and {} on rank {}; give all ranks the same",
-                                        terms[0].max_piece_bytes, each.max_piece_bytes, rank));
+                                        hellos[0].max_piece_bytes, each.max_piece_bytes, rank));
     }
   }
 }
 
-void check_threads(const std::vector<Hello>& terms, std::string_view engine) {
-  for (std::size_t rank = 0; rank < terms.size(); ++rank) {
-    if (terms[rank].thread_level >= MPI_THREAD_MULTIPLE) continue;
+void check_threads(const std::vector<Hello>& hellos, std::string_view engine) {
+  for (std::size_t rank = 0; rank < hellos.size(); ++rank) {
+    if (hellos[rank].thread_level >= MPI_THREAD_MULTIPLE) continue;
     throw Unsupported(fmt::format(
         "MPI provides {} on rank {}, but the engine {} needs MPI_THREAD_MULTIPLE, since a thread of its own "
         "calls MPI: initialize MPI by MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided), with "
         "an MPI library that was built with threads",
-        name_of_level(terms[rank].thread_level), rank, engine));
+        name_of_level(hellos[rank].thread_level), rank, engine));
   }
 }
 
@@ -107,10 +108,10 @@ std::string engine_for(const std::vector<int>& host_of, const Options& options) 
   return asked == engine_names[0] ? choose_engine(host_of, "mpi", options.degree) : std::string(asked);
 }
 
-std::vector<int> hosts_of(const std::vector<Hello>& terms) {
+std::vector<int> hosts_of(const std::vector<Hello>& hellos) {
   std::vector<std::uint64_t> hosts;
   std::vector<int> host_of;
-  for (const Hello& each : terms) {
+  for (const Hello& each : hellos) {
     const auto found = std::find(hosts.begin(), hosts.end(), each.host);
     host_of.push_back(static_cast<int>(found - hosts.begin()));
     if (found == hosts.end()) hosts.push_back(each.host);
@@ -174,15 +175,14 @@ void check_launcher(int world_size) {
 Communicator::Communicator(MPI_Comm parent, Options options) : options_(std::move(options)) {
   check_initialized();
   if (parent == MPI_COMM_NULL) throw InvalidArgument("engines over MPI need a communicator, not MPI_COMM_NULL");
-  int is_inter = 0, size = 0, world_size = 0;
+  int is_inter = 0, world_size = 0;
   check(MPI_Comm_test_inter(parent, &is_inter), "MPI_Comm_test_inter()");
   if (is_inter != 0) throw InvalidArgument("engines over MPI need an intracommunicator; use MPI_Intercomm_merge()");
   check(MPI_Comm_size(MPI_COMM_WORLD, &world_size), "MPI_Comm_size()");
   check_launcher(world_size);
-  check(MPI_Comm_dup(parent, &duplicate_.comm), "MPI_Comm_dup()");
+  duplicate_.comm = duplicate(parent, options_.timeout);
   check(MPI_Comm_set_errhandler(duplicate_.comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler()");
   check(MPI_Comm_rank(duplicate_.comm, &rank_), "MPI_Comm_rank()");
-  check(MPI_Comm_size(duplicate_.comm, &size), "MPI_Comm_size()");
   std::random_device random;
   Hello mine{.host = host_identity(),
              .max_piece_bytes = options_.max_piece_bytes,
@@ -191,20 +191,28 @@ Communicator::Communicator(MPI_Comm parent, Options options) : options_(std::mov
              .silence = silence()};
   options_.engine.copy(mine.engine.data(), mine.engine.size() - 1);
   check(MPI_Query_thread(&mine.thread_level), "MPI_Query_thread()");
-  std::vector<Hello> terms(static_cast<std::size_t>(size));
-  check(MPI_Allgather(&mine, sizeof mine, MPI_BYTE, terms.data(), sizeof mine, MPI_BYTE, duplicate_.comm),
-        "MPI_Allgather()");
-  check_options(terms);
-  check_silence(terms[0]);
-  host_of_ = hosts_of(terms);
-  nonce_ = terms[0].nonce;
+  const auto hellos = gather_all(mine, options_.timeout);
+  check_options(hellos);
+  check_silence(hellos[0]);
+  host_of_ = hosts_of(hellos);
+  nonce_ = hellos[0].nonce;
   options_.engine = engine_for(host_of_, options_);
   if (options_.engine == "shm") return;
-  check_threads(terms, options_.engine);
-  if (choose_engine(host_of_, "mpi") != "shm" && terms[0].silence > 0) watch_hosts(terms[0].silence);
+  check_threads(hellos, options_.engine);
+  if (choose_engine(host_of_, "mpi") != "shm" && hellos[0].silence > 0) watch_hosts(hellos[0].silence);
 }
 
-/// Throws the same on all ranks.
+template <typename Value>
+std::vector<Value> Communicator::gather_all(const Value& mine, Duration timeout) {
+  try {
+    return all_gather(mine, duplicate_.comm, timeout);
+  } catch (const Timeout&) {
+    duplicate_.comm = MPI_COMM_NULL;
+    throw;
+  }
+}
+
+/// Throws the same on all ranks, but for a Timeout.
 void Communicator::watch_hosts(int seconds) {
   std::array<char, 512> failure{};
   const auto try_to = [&](const auto& body) {
@@ -216,15 +224,10 @@ void Communicator::watch_hosts(int seconds) {
   };
   try_to([&] { watch_ = std::make_shared<HostWatch>(); });
   const HostWatch::Place mine = watch_ ? watch_->place() : HostWatch::Place();
-  std::vector<HostWatch::Place> places(host_of_.size());
-  check(MPI_Allgather(&mine, sizeof mine, MPI_BYTE, places.data(), sizeof mine, MPI_BYTE, duplicate_.comm),
-        "MPI_Allgather()");
+  const auto places = gather_all(mine, options_.timeout);
   if (watch_) try_to([&] { watch_->connect(places, rank_, host_of_, seconds, Deadline::after(options_.timeout)); });
-  std::vector<std::array<char, 512>> failures(host_of_.size());
-  check(MPI_Allgather(failure.data(), static_cast<int>(failure.size()), MPI_CHAR, failures.data(),
-                      static_cast<int>(failure.size()), MPI_CHAR, duplicate_.comm),
-        "MPI_Allgather()");
-  for (const auto& each : failures) {
+  // Another rank may try to connect for the whole time before it has something to say.
+  for (const auto& each : gather_all(failure, 2 * options_.timeout)) {
     if (each.front() != '\0') throw EngineError(each.data());
   }
 }

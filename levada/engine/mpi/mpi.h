@@ -27,7 +27,7 @@ struct Options {
   /// How often a rank that waits asks what the others do, and looks again at what wakes nobody. 0: every 100 ms, and
   /// 10 ms more for each rank.
   Duration heartbeat = Duration::zero();
-  Duration timeout = std::chrono::seconds(60);        ///< for the ranks of this host to meet
+  Duration timeout = std::chrono::seconds(60);        ///< for the ranks to meet
   int degree = default_degree;                        ///< as joined::Options::degree
   Duration leave_timeout = std::chrono::minutes(30);  ///< as joined::Options::leave_timeout
   /// MPI gets longer messages in pieces. At most what fits into an int.
@@ -48,7 +48,9 @@ class Communicator {
   /// already, for MPI_COMM_NULL, for an intercommunicator, and for options that are out of range or different on some
   /// rank; Unsupported for "shm" on several hosts, where a rank has less than MPI_THREAD_MULTIPLE but needs it, and
   /// where the launcher is not of the MPI that the program is linked with; EngineError for what MPI reports, and where
-  /// hosts cannot connect to each other by TCP within `timeout`, by which they see whether they answer.
+  /// hosts cannot connect to each other by TCP within `timeout`, by which they see whether they answer; Timeout where
+  /// MPI has not brought this rank and the others together within `timeout`. After a Timeout, MPI_Finalize() would
+  /// wait, too.
   explicit Communicator(MPI_Comm parent, Options options = {});
   /// Collective, before MPI_Finalize() and after this rank's engines, their channels and leases. Waits until all ranks
   /// have destroyed their engines. Where this rank's own are in use it calls MPI_Abort() after a second, with a
@@ -70,6 +72,9 @@ class Communicator {
   std::shared_ptr<Engine> make_far_engine();
   bool end();
   void watch_hosts(int seconds);
+  /// all_gather() over the duplicate, which is given up after a Timeout.
+  template <typename Value>
+  std::vector<Value> gather_all(const Value& mine, Duration timeout);
 
   Duplicate duplicate_;
   Options options_;  ///< `engine` is the one chosen

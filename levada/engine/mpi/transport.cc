@@ -29,8 +29,8 @@ constexpr int max_polls_at_once = 8;
 constexpr Duration shortest_nap = microseconds(50);
 /// How long the engine may still be about to send its last frame once all peers have closed.
 constexpr Duration grace = seconds(1);
-/// Between two looks at the watch over hosts.
-constexpr Duration look_interval = milliseconds(100);
+/// Between two checks of whether other hosts answer.
+constexpr Duration check_interval = milliseconds(100);
 /// Between two tests of sends and receives.
 constexpr int max_headers_at_once = 64;
 
@@ -74,12 +74,12 @@ void MpiTransport::start(std::shared_ptr<p2p::Receiver> receiver) {
 // ---- when to poll
 
 void MpiTransport::run() {
-  auto looked_at = Clock::now();
+  auto checked_at = Clock::now();
   while (!try_end()) {
     const auto now = Clock::now();
-    if (settings_.watch && now - looked_at > look_interval) {
-      looked_at = now;
-      look_at_hosts();
+    if (settings_.watch && now - checked_at > check_interval) {
+      checked_at = now;
+      check_hosts();
     }
     // A thread that waits polls more often.
     const bool is_polled = now - waited_at_.load() < 2 * longest_pause;
@@ -88,7 +88,7 @@ void MpiTransport::run() {
   }
 }
 
-void MpiTransport::look_at_hosts() {
+void MpiTransport::check_hosts() {
   for (const auto& [ranks, text] : settings_.watch->silences()) {
     for (const int each : ranks) {
       if (!peer(each).is_lost) lose(each, text);

@@ -79,7 +79,7 @@ class MpiTransport final : public p2p::Transport {
 
   void run();
   /// Loses the ranks of hosts that do not answer.
-  void look_at_hosts();
+  void check_hosts();
   bool try_end();
   /// How long a thread that waits may sleep.
   Duration pause(Clock::time_point now) const;

@@ -14,6 +14,7 @@
 #include "levada/engine/collect.h"
 #include "levada/feed/feed.h"
 #include "levada/mesh/mesh.h"
+#include "levada/report/clock_shift.h"
 #include "levada/report/pipeline_report.h"
 #include "python/src/base/bytes.h"
 #include "python/src/base/escaped_text.h"
@@ -61,16 +62,18 @@ Bytes pack(const report::RankReport& rank, const nb::bytes& trace, const std::op
   return std::move(writer).take();
 }
 
-/// Reads untrusted bytes; none where the rank has left.
-RankHistory unpack(ByteView bytes) {
-  if (bytes.empty()) return {};
-  ByteReader reader(bytes);
+/// Reads untrusted bytes; none where the rank has left. The result has times of rank 0's clock.
+RankHistory unpack(const cli::RankMessage& message) {
+  if (message.bytes.empty()) return {};
+  ByteReader reader(message.bytes);
   RankHistory history{.rank = report::decode_rank(reader.get_sized()), .trace = {}, .pipeline = {}};
   if (const ByteView trace = reader.get_sized(); !trace.empty()) history.trace = decode_trace(trace);
   if (const ByteView pipeline = reader.get_sized(); !pipeline.empty()) {
     history.pipeline = report::decode_pipeline(pipeline);
   }
   reader.expect_end();
+  report::shift_times(history.trace, message.clock_shift_ns);
+  if (history.pipeline) report::shift_times(*history.pipeline, message.clock_shift_ns);
   return history;
 }
 
@@ -105,7 +108,7 @@ void add(Files& files, std::size_t rank, int reader, RankHistory history) {
   files.report.ranks.push_back(std::move(history.rank));
 }
 
-void write(Files files, const Mesh& mesh, const EngineInfo& info, const std::vector<Bytes>& all) {
+void write(Files files, const Mesh& mesh, const EngineInfo& info, const std::vector<cli::RankMessage>& all) {
   const auto readers = Readers::parse(files.report.readers).of(mesh, info.host_of);
   for (std::size_t i = 0; i < all.size(); ++i) add(files, i, readers.at(i), unpack(all[i]));
   for (const int first : mesh.group(0, mesh.data_axes())) {
