@@ -1,7 +1,8 @@
-// Measures how long a rank takes to publish a message to receivers that sleep, each a process of this host, and how long
-// one FUTEX_WAKE of as many sleeping processes takes, which is the limit. Before that the sender writes every byte of the
-// message. Each receiver reads it every second round, which does not count: readers keep a core from who wakes up. Prints one JSON object for each number of receivers: medians of
-// microseconds over rounds, in which the numbers take turns. bench/PERFORMANCE.md has the fields.
+// Measures how long a rank takes to publish a message to receivers that sleep, each a process of this host, and how
+// long one FUTEX_WAKE of as many sleeping processes takes, which is the limit. Before that the sender writes every byte
+// of the message. Each receiver reads it every second round, which does not count: readers keep a core from who wakes
+// up. Prints one JSON object for each number of receivers: medians of microseconds over rounds, in which the numbers
+// take turns. bench/PERFORMANCE.md has the fields.
 #include <fmt/format.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -98,8 +99,7 @@ class Group {
   using Body = std::function<void(int rank, Shared& shared)>;
 
   Group(int size, const Body& receiver)
-      : shared_(new (map_shared(sizeof(Shared))) Shared),
-        receivers_(static_cast<std::size_t>(size)) {
+      : shared_(new (map_shared(sizeof(Shared))) Shared), receivers_(static_cast<std::size_t>(size)) {
     for (int i = 0; i < size; ++i) {
       const pid_t parent = ::getpid(), child = ::fork();
       if (child == 0) {
@@ -219,7 +219,8 @@ class Publish {
     std::iota(to_.begin(), to_.end(), 1);
     auto mine = std::move(links_[static_cast<std::size_t>(rank)]);
     links_.clear();
-    return shm::join(rank, static_cast<int>(to_.size()) + 1, std::move(mine), {.memory_bytes = (std::size_t{16} << 20) + 4 * bytes_});
+    return shm::join(rank, static_cast<int>(to_.size()) + 1, std::move(mine),
+                     {.memory_bytes = (std::size_t{16} << 20) + 4 * bytes_});
   }
 
   std::size_t bytes_;

@@ -270,9 +270,9 @@ std::shared_ptr<Engine> Communicator::make_far_engine() {
                                                             .max_piece_bytes = options_.max_piece_bytes,
                                                             .watch = watch_},
                                      rank_, host_of_));
-  return p2p::make_engine(transports_.back(), {.memory_bytes = options_.memory_bytes,
-                                               .heartbeat = options_.heartbeat,
-                                               .degree = options_.degree});
+  return p2p::make_engine(
+      transports_.back(),
+      {.memory_bytes = options_.memory_bytes, .heartbeat = options_.heartbeat, .degree = options_.degree});
 }
 
 std::shared_ptr<Engine> Communicator::make_engine() {

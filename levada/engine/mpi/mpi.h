@@ -23,8 +23,8 @@ struct Options {
   /// "shm": shared memory, for ranks of one host. "mpi": messages of MPI. "shm+mpi": the first within hosts, the second
   /// between them. "auto": what choose_engine() returns.
   std::string engine = "auto";
-  /// What the blocks that this rank allocates may take together; 0: what the machine allows. Over "mpi" what it receives
-  /// from others lies in other memory.
+  /// What the blocks that this rank allocates may take together; 0: what the machine allows. Over "mpi" what it
+  /// receives from others lies in other memory.
   std::size_t memory_bytes = 0;
   /// How often a rank that waits asks what the others do, and looks again at what wakes nobody. 0: every 100 ms, and
   /// 10 ms more for each rank.
