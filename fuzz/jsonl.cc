@@ -13,7 +13,7 @@ namespace {
 /// All documents, then the error if one ends them.
 std::vector<std::string> read(const std::string& path, std::string_view content, bool skip_bad, std::size_t at_once) {
   const auto file = std::make_shared<levada::MemoryFile>(path, std::string(content));
-  file->most_at_once = at_once;
+  file->max_at_once = at_once;
   std::vector<std::string> documents;
   try {
     const auto reader = levada::read_text(file, {.skip_bad = skip_bad});

@@ -13,7 +13,7 @@ void CheckpointedInput::begin() const {
 
 std::optional<Item> CheckpointedInput::next() {
   if (!begun_) begin();
-  if (skip_ > 0) finish_restore();
+  if (skip_ > 0) skip_restored();
   if (history_.due()) context_->count_snapshot(history_.mark(position_, [this] { return save(); }));
   auto item = input_->next();
   position_ += item.has_value();
@@ -21,13 +21,13 @@ std::optional<Item> CheckpointedInput::next() {
 }
 
 std::int64_t CheckpointedInput::skip(std::int64_t items) {
-  if (skip_ > 0) finish_restore();
+  if (skip_ > 0) skip_restored();
   const auto passed = input_->skip(items);
   position_ += passed;
   return passed;
 }
 
-void CheckpointedInput::finish_restore() {
+void CheckpointedInput::skip_restored() {
   skip_ -= input_->skip(skip_);
   if (skip_ == 0) return;
   try {

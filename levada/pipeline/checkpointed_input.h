@@ -43,7 +43,7 @@ class CheckpointedInput {
 
  private:
   Cursor save() const { return input_->save(); }
-  void finish_restore();
+  void skip_restored();
 
   GraphContextPtr context_;
   int stage_;

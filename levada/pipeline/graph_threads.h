@@ -55,11 +55,13 @@ class WaitPoint {
   bool can_fail_ = false;
 };
 
-/// The threads of one pass over a graph that have not started yet. Any thread may call.
+/// The threads of one pass over a graph that have not started yet.
 class PendingThreads {
  public:
+  /// Before any thread calls start().
   void add(int stage, std::function<void()> start) { starts_.emplace(stage, std::move(start)); }
-  /// Starts the threads of all stages up to that number, inputs first: of it and of all that feed it.
+  /// Starts the threads of all stages up to that number, inputs first: of it and of all that feed it. Any thread may
+  /// call.
   void start(int last_stage);
 
  private:

@@ -24,6 +24,10 @@ class MergingIterator : public StageIterator {
     return pulled([&] { return inputs_[input]->next(); });
   }
 
+  /// Then inputs may be branches, which are not to be skipped one after the other: they would be further apart than the
+  /// fork's buffer.
+  bool is_behind_fork() const { return Reachability(context_->graph).follows<Fork>(number_); }
+
   std::vector<StagePtr> inputs_;
 
  private:
@@ -45,9 +49,7 @@ class MergingIterator : public StageIterator {
 
 class ZipIterator final : public MergingIterator {
  public:
-  ZipIterator(GraphContextPtr context, int stage, std::vector<StagePtr> inputs)
-      : MergingIterator(std::move(context), stage, std::move(inputs)),
-        is_behind_fork_(Reachability(context_->graph).follows<Fork>(stage)) {}
+  using MergingIterator::MergingIterator;
 
  private:
   std::optional<Item> make() override {
@@ -62,15 +64,12 @@ class ZipIterator final : public MergingIterator {
     return guarded([&] { return context_->traits.tuple_of(std::move(items)); });
   }
   std::int64_t pass_over(std::int64_t items) override {
-    // Branches of a fork that are skipped one after the other would be further apart than its buffer.
-    if (is_behind_fork_) return make_and_drop(items);
+    if (is_behind_fork()) return make_and_drop(items);
     auto passed = items;
-    for (auto& input : inputs_) passed = std::min(passed, input->skip(items));
+    for (auto& input : inputs_) passed = input->skip(passed);
     num_inputs_ += passed;
     return passed;
   }
-
-  bool is_behind_fork_;
 };
 
 class ConcatIterator final : public MergingIterator {
@@ -85,6 +84,7 @@ class ConcatIterator final : public MergingIterator {
     return std::nullopt;
   }
   std::int64_t pass_over(std::int64_t items) override {
+    if (is_behind_fork()) return make_and_drop(items);
     std::int64_t passed = 0;
     for (; at_ < inputs_.size(); ++at_) {
       passed += inputs_[at_]->skip(items - passed);

@@ -31,6 +31,13 @@ TEST(Concat, PassesOverWhatItsInputsPassOver) {
   }
 }
 
+TEST(Concat, SkipsItemsOfAForkWhoseOtherBranchIsFetchedAhead) {
+  const auto branches = from(0, 40).fork(2, 16);
+  Opened opened(Graph::join(Concat{}, {branches[0], branches[1].then(Prefetch{64})}));
+  EXPECT_EQ(opened.iterator().skip(78), 78);
+  EXPECT_THAT(opened.items(), ElementsAre(38, 39));
+}
+
 TEST(Zip, SkipsAsManyItemsAsTheShortestInputHas) {
   std::int64_t made = 0;
   const auto counted = mapped([&](auto i) { return ++made, i; });

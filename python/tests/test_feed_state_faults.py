@@ -278,3 +278,11 @@ def test_passes_over_a_pipeline_are_the_same_epochs_on_every_rank(tmp_path: path
     assert resumed == {"epoch": 2, "got": passes[2]["got"][5:]}
     assert (further["epoch"], further["after"]) == (2, 3) and sorted(further["got"]) == list(range(20))
     assert again == {"epoch": 1, "got": passes[1]["got"]}
+
+
+def test_an_epoch_that_is_set_on_the_run_itself_is_the_next_pass() -> None:
+    run = levada.Pipeline(range(20)).shuffle(20).run(0, seed=3, alone=True)
+    feed = levada.Feed(run)
+    first, second = list(feed), list(feed)
+    run.set_epoch(0)
+    assert list(feed) == first != second and feed.epoch == 0

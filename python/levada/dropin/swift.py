@@ -75,7 +75,7 @@ class DataLoaderDispatcher:
         return dist.group.WORLD if dist.is_initialized() else 1
 
     def set_epoch(self, epoch: int) -> None:
-        """Tells the loader, its dataset, sampler and batch sampler and that one's sampler, whichever has a set_epoch()."""
+        """Calls set_epoch() of the loader, its dataset, sampler and batch sampler and that one's sampler, where there is one."""
         set_epoch(self.base_dataloader, epoch)
 
     def __iter__(self) -> Iterator[Any]:

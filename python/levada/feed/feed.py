@@ -61,7 +61,7 @@ class Feed:
     - `data_axes`: the axes of a DeviceMesh along which batches differ, if their names are not among those that Mesh knows.
     - `group`: the ranks that take part: a process group of torch.distributed, or the Membership that join() returned. By
       default the ranks of the DeviceMesh, or the whole job.
-    - `layout`: a Layout, or a dict from field paths to placements, with a DeviceMesh also to lists of DTensor's. By default each dp rank gets whole batches, and its cp, tp
+    - `layout`: a Layout, or a dict from field paths to placements; lists of DTensor placements need a DeviceMesh. By default each dp rank gets whole batches, and its cp, tp
       and pp peers the same ones. For a Corpus the default is the layout "gpt".
     - `readers`: "one" rank, "all", one per "host", or one at each coordinate along the named axes: "dp", "dp,pp". The
       default is "one", and "host" for a Pipeline: its worker processes then serve all ranks of their host.
@@ -192,7 +192,6 @@ class Feed:
         self._own: FeedPass | None = None  # of next()
         self._running: weakref.ref[FeedPass] | None = None
         self._last: _Last | None = None
-        self._epoch_has_begun = False  # since set_epoch() or load_state_dict()
         self._resumed = b""  # the cursor loaded last, which the passes after the next one continue, too
         self._beginning = OneCaller("a call that begins a pass of this feed, or says where one begins,")
 
@@ -258,26 +257,27 @@ class Feed:
                 self._last.begin.stop()  # which a thread that has left a loop may not have come to yet
             options = self._options()
             at = self._next._replace(samples=self._next.samples + self.skip * self._counted_a_step)
-            if isinstance(self.source, Run) and not at.cursor:
-                at = at._replace(epoch=self._epoch_of_run(self.source))
-            begin = self._begin(options)
-            begin.first_sample += self.skip * self._samples_a_step
-            began = self._began(at, begin)
-            self._passes += 1
-            name = f"pass {self._passes} of feed {self._number}"
-            started = FeedPass(options, begin, name, self._send, is_ahead=self.prefetch_to_device)
+            run = self.source if isinstance(self.source, Run) else None  # which counts its epochs itself
+            if run is not None and not at.cursor:
+                at = at._replace(epoch=run.next_epoch)
+            try:
+                begin = self._begin(options)
+                begin.first_sample += self.skip * self._samples_a_step
+                began = self._began(at, begin)
+                self._passes += 1
+                name = f"pass {self._passes} of feed {self._number}"
+                started = FeedPass(options, begin, name, self._send, is_ahead=self.prefetch_to_device)
+            except BaseException:
+                if run is not None:
+                    run.set_epoch(at.epoch)
+                raise
+            if run is not None and not options.is_reader:  # nobody iterates it here
+                run.set_epoch(at.epoch + 1)
             # A weak reference: a loop that is left drops its iterator, which notifies the other ranks.
             self._running = weakref.ref(started)
             self._last = _Last(started.core, began, begin)
             self._next, self.skip = self._next._replace(cursor=b"", samples=0, epoch=at.epoch), 0
-            self._epoch_has_begun = True
             return started
-
-    def _epoch_of_run(self, run: Run[Any]) -> int:
-        """Returns the epoch of the next pass over a Run. Each pass is an epoch, also on ranks that do not iterate theirs."""
-        if self._epoch_has_begun:
-            run.set_epoch(self._next.epoch + 1)
-        return run.next_epoch
 
     def _running_pass(self) -> FeedPass | None:
         """Returns the pass under way, or one that has been closed and is still referenced."""
@@ -325,7 +325,6 @@ class Feed:
             if epoch != self.epoch:
                 self._next = self._next._replace(cursor=self._next.cursor if self._is_corpus else b"", samples=0)
             self._next = self._next._replace(epoch=epoch)
-            self._epoch_has_begun = False
             set_epoch(self.source, epoch)
 
     def __len__(self) -> int:
@@ -352,7 +351,7 @@ class Feed:
     @property
     def epoch(self) -> int:
         """The epoch that set_epoch() or load_state_dict() has set; 0 at first. Each further pass over a Pipeline is the next
-        epoch by itself."""
+        epoch by itself, on all ranks that were given the pipeline."""
         return self._next.epoch
 
     @property
@@ -469,7 +468,6 @@ class Feed:
             if self.epoch != position.epoch or (counts_epochs and not position.cursor):
                 self.set_epoch(position.epoch)
             self._next, self._last, self._resumed = position, None, position.cursor
-            self._epoch_has_begun = False
 
     def _began(self, at: FeedState, begin: Beginning) -> FeedState:
         """Returns the state of a pass before its first step. It names the data of a corpus, as those of later steps do."""

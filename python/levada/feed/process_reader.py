@@ -25,7 +25,7 @@ _GRACE = 1.0
 
 
 _IMPORTS = "it imports the main module again, so what that does belongs under if __name__ == \"__main__\":"
-_ON_STDERR = f"what it said of it is on stderr; {_IMPORTS}"
+_ON_STDERR = f"see its output on standard error; {_IMPORTS}"
 
 
 class ProcessReader(BackgroundReader):
