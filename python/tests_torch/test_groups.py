@@ -344,7 +344,7 @@ def test_placements_of_dtensors_say_where_a_field_goes() -> None:
 
 
 def test_a_placement_that_names_an_axis_is_no_value_of_another_axis() -> None:
-    with pytest.raises(levada.InvalidArgument, match=r"shard\(tp,1\) stands for the axis dp in a dict"):
+    with pytest.raises(levada.InvalidArgument, match=r"shard\(tp,1\) cannot be placed along dp: a dict has"):
         levada.Layout({"ids": {"dp": levada.Shard("tp", 1)}})
 
 

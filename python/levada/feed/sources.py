@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sized
 from typing import Any
 
 
@@ -25,6 +25,6 @@ def set_epoch(source: Any, epoch: int) -> None:
 def ends_short(source: Any) -> bool:
     """Returns whether a DataLoader's last batch is known to have fewer rows than its others."""
     rows, batch = getattr(source, "sampler", None), getattr(source, "batch_size", None)
-    if not isinstance(batch, int) or not hasattr(rows, "__len__") or getattr(source, "drop_last", False):
+    if not isinstance(batch, int) or not isinstance(rows, Sized) or getattr(source, "drop_last", False):
         return False
     return len(rows) % batch != 0

@@ -35,8 +35,8 @@ std::string text_of(nb::handle placement);
 Placement placement_of_dtensor(nb::handle value, const std::string& axis) {
   if (!nb::hasattr(value, "is_replicate")) {
     throw InvalidArgument(fmt::format(
-        "{} stands for the axis {} in a dict, whose placements are Shard(dim) and Replicate() of "
-        "torch.distributed.tensor; levada's own name their axis, and a text or a list of them takes the dict's place",
+        "{} cannot be placed along {}: a dict has Shard(dim) and Replicate() of torch.distributed.tensor by axis; levada's "
+        "own placements name their axis, and one of them or a list of them takes the dict's place",
         text_of(value), axis));
   }
   const std::string kind = name_of_type(value);
