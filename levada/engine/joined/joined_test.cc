@@ -88,9 +88,16 @@ TEST(Joined, ARankThatHasSeenADeathLeavesItsManyGroupsAtOnce) {
     const std::vector<int> all{0, 1, 2, 3};
     std::vector<std::shared_ptr<Engine>> groups;
     for (int i = 0; i < 50; ++i) groups.push_back(engine->subgroup(all, "one of many"));
-    agree(*engine, {}, Deadline::after(std::chrono::seconds(20)), "test");
-    if (engine->info().rank == 3) return job.lose(3);
-    EXPECT_THROW(engine->wait({}, Deadline::after(std::chrono::seconds(20))), PeerLost);
+    const auto deadline = Deadline::after(std::chrono::seconds(20));
+    if (engine->info().rank == 3) {
+      agree(*engine, {}, deadline, "test");
+      return job.lose(3);
+    }
+    const auto wait_for_death = [&] {
+      agree(*engine, {}, deadline, "test");
+      engine->wait({}, deadline);
+    };
+    EXPECT_THROW(wait_for_death(), PeerLost);
     const auto since = Clock::now();
     groups.clear();
     EXPECT_LT(Clock::now() - since, std::chrono::seconds(3)) << "not one after the other";
