@@ -107,7 +107,7 @@ Lease receive_answer(Engine& engine, Channel& channel, Duration timeout, std::st
     // Several looks at rank 0: over a network, each returns what was asked for at the one before.
     const auto look = std::ranges::min(deadline, Deadline::after(timeout / 4), {}, &Deadline::at);
     if (reminder.wait(engine, {.receive = channels, .poll = poll}, look, explain) != Woken::timeout) continue;
-    if (const auto step = last_step_of_root(engine, what); step != last_step) {
+    if (const auto step = last_step_of_root(engine, what); step > last_step) {
       last_step = step;
       deadline = Deadline::after(timeout);
     } else if (deadline.expired()) {

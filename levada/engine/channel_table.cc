@@ -341,7 +341,7 @@ void ChannelTable::accept_opened(int from, const Notice& notice) {
   else learn_group(channel, notice.group);
 }
 
-/// Of a channel that this rank has not opened yet, and does not open any more once it has left the group.
+/// Stores the group of an unopened channel; closes it if this rank has left the group.
 void ChannelTable::learn_group(ChannelState& channel, std::uint64_t group) {
   channel.group = group;
   if (has_departed_ || membership_.has_left_oneself(group)) close_unopened(channel);

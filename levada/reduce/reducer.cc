@@ -337,6 +337,7 @@ Results Reducer::allocate_results(const BucketLayout& layout) {
   try {
     block = group_->try_allocate(bytes);
   } catch (const InvalidArgument&) {  // more than the engine can ever allocate
+    if (group_->cause()) throw;
   }
   if (block) {
     begin = block->memory().data();
@@ -356,6 +357,7 @@ Block Reducer::allocate(std::size_t bytes) {
     try {
       if (auto block = group_->try_allocate(bytes)) return *std::move(block);
     } catch (const InvalidArgument& refusal) {  // which may be this rank's alone, as its memory is
+      if (group_->cause()) throw;
       throw EngineError(refusal.what());
     }
     const Woken woken = group_->wait({.allocate = bytes, .stop = &stop_, .poll = poll_now_}, deadline);

@@ -464,7 +464,7 @@ else:
         ended = job.finish()
     assert ended[2].told[1]["left"] > 0.9 and "KeyboardInterrupt" in ended[2].errors
     for rank in (0, 1, 3):
-        assert "it has left, and after" in str(ended[rank].told[0]["text"]), ended[rank]
+        assert "it was interrupted while it was leaving" in str(ended[rank].told[0]["text"]), ended[rank]
 
 
 def test_a_rank_that_is_stopped_is_waited_for(hosts: several.Hosts, launcher: several.Launcher) -> None:

@@ -227,7 +227,8 @@ void Communicator::watch_hosts(int seconds) {
   const auto places = gather_all(mine, options_.timeout);
   if (watch_) try_to([&] { watch_->connect(places, rank_, host_of_, seconds, Deadline::after(options_.timeout)); });
   // Another rank may try to connect for the whole time before it has something to say.
-  for (const auto& each : gather_all(failure, 2 * options_.timeout)) {
+  const Duration longer = options_.timeout > Duration::max() / 2 ? options_.timeout : 2 * options_.timeout;
+  for (const auto& each : gather_all(failure, longer)) {
     if (each.front() != '\0') throw EngineError(each.data());
   }
 }

@@ -78,7 +78,10 @@ class P2pEndpoint final : public Endpoint, public Receiver {
   void post(Group& group, const Status& status) override;
   Status status(Group& group, int rank) override;
   std::span<std::byte> make_private(ChannelState& channel, Lease& lease) override;
-  std::uint64_t trim() override { return Endpoint::trim() + arrivals_->trim(); }
+  std::uint64_t trim() override {
+    const std::uint64_t trimmed = Endpoint::trim();  // first: it refuses a forked child
+    return trimmed + arrivals_->trim();
+  }
 
   // Receiver
   Block room_for_body(int from, ByteView header) override;

@@ -13,7 +13,7 @@ namespace levada::p2p {
 
 struct Options {
   /// What the blocks that this rank allocates may take together; 0: what the machine allows. Messages that it receives
-  /// lie in other memory: what the windows of its channels and the leases that it keeps make of it.
+  /// lie in other memory, bounded by the windows of its channels and the leases that it keeps.
   std::size_t memory_bytes = 0;
   /// How often a rank that waits asks what the others do, and looks again at what wakes nobody. 0: every 100 ms, and
   /// 10 ms more for each rank.

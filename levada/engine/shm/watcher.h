@@ -12,7 +12,7 @@
 
 namespace levada::shm {
 
-/// A thread whose life is this rank's, and which watches the next one. Its id is in the rank's `alive` word and on its
+/// A thread that lives as long as this rank and watches the next one. Its id is in the rank's `alive` word and on its
 /// list of robust futexes: when the process ends, however it ends, the kernel marks the word and wakes its sleepers,
 /// before it begins to take the process's memory apart. The next living rank's word is what this thread sleeps on.
 class Watcher {

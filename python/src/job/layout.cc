@@ -34,10 +34,11 @@ std::string text_of(nb::handle placement);
 /// One of torch.distributed.tensor's placements, on an axis. Torch need not be imported to know it.
 Placement placement_of_dtensor(nb::handle value, const std::string& axis) {
   if (!nb::hasattr(value, "is_replicate")) {
-    throw InvalidArgument(fmt::format(
-        "{} cannot be placed along {}: a dict has Shard(dim) and Replicate() of torch.distributed.tensor by axis; levada's "
-        "own placements name their axis, and one of them or a list of them takes the dict's place",
-        text_of(value), axis));
+    throw InvalidArgument(
+        fmt::format("{} cannot be placed along {}: a dict has Shard(dim) and Replicate() of torch.distributed.tensor "
+                    "by axis; levada's "
+                    "own placements name their axis, and one of them or a list of them takes the dict's place",
+                    text_of(value), axis));
   }
   const std::string kind = name_of_type(value);
   if (kind == "Shard") return Shard{axis, nb::cast<int>(value.attr("dim"))};
