@@ -48,15 +48,21 @@ TEST(ChannelTable, DropsWhatArrivesForAChannelOfAGroupThatItHasLeft) {
   EXPECT_EQ(one.table.num_channels(), 0U);
 }
 
-/// One rank closes a channel of a subgroup that the other never opens, and leaves before or after.
-void expect_no_channel_is_kept(int closing, End end, bool leaves_first) {
-  Network network(2);
+/// Makes both ranks enter a subgroup of the two. Returns each rank's, which must not move until it is left.
+std::vector<Group> enter_subgroup(Network& network) {
   std::vector<Group> groups;
   for (int rank = 0; rank < 2; ++rank) {
     Rank& it = network.rank(rank);
     groups.push_back(subgroup_of(it.group, it.keys, std::array{0, 1}, "sub"));
   }
   for (int rank = 0; rank < 2; ++rank) network.rank(rank).table.enter(groups[static_cast<std::size_t>(rank)]);
+  return groups;
+}
+
+/// One rank closes a channel of a subgroup that the other never opens, and leaves before or after.
+void expect_no_channel_is_kept(int closing, End end, bool leaves_first) {
+  Network network(2);
+  auto groups = enter_subgroup(network);
   const int other = 1 - closing;
   const auto leave = [&] {
     network.rank(other).table.leave(groups[static_cast<std::size_t>(other)]);
@@ -82,12 +88,7 @@ TEST(ChannelTable, ForgetsWithItsGroupAChannelThatItNeverOpenedAndAnotherHasClos
 
 TEST(ChannelTable, KeepsARankInASubgroupThatLeavesItsParentAlone) {
   Network network(2);
-  std::vector<Group> groups;
-  for (int rank = 0; rank < 2; ++rank) {
-    Rank& it = network.rank(rank);
-    groups.push_back(subgroup_of(it.group, it.keys, std::array{0, 1}, "sub"));
-  }
-  for (int rank = 0; rank < 2; ++rank) network.rank(rank).table.enter(groups[static_cast<std::size_t>(rank)]);
+  auto groups = enter_subgroup(network);
   network.rank(1).table.leave(network.rank(1).group);
   network.carry(1);
   network.deliver_all();

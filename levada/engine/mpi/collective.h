@@ -1,4 +1,4 @@
-// Collective calls of MPI that give up at a deadline: the ranks' way to each other before there is an engine.
+// Collective calls of MPI that end at a deadline, for ranks that have no engine yet.
 #pragma once
 
 #include <mpi.h>

@@ -212,7 +212,7 @@ std::vector<Value> Communicator::gather_all(const Value& mine, Duration timeout)
   }
 }
 
-/// Throws the same on all ranks, but for a Timeout.
+/// Throws the same on all ranks, except a Timeout.
 void Communicator::watch_hosts(int seconds) {
   std::array<char, 512> failure{};
   const auto try_to = [&](const auto& body) {
