@@ -11,12 +11,14 @@
 #include <cerrno>
 #include <climits>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <ctime>
 #include <filesystem>
 #include <system_error>
 
 #include "levada/base/error.h"
+#include "levada/base/signals_blocked.h"
 
 namespace levada {
 namespace {
@@ -61,59 +63,50 @@ Found remove_if_abandoned(const std::string& partial) {
 
 /// The names of partial files, for a signal handler: it can take no lock, so they lie in memory that is never freed.
 struct PartialName {
-  enum State : int { free, changing, creating, set };  // `creating`: the file may be there already
-  std::atomic<int> state = free;
+  /// The process whose file has the name; negative while that one creates it or gives it away, which it does with
+  /// signals blocked: the handler waits for it. 0: none. What a child has of its parent's is free.
+  std::atomic<pid_t> owner = 0;
   std::array<char, PATH_MAX> path{};
 };
 std::array<PartialName, 16> partial_names;
 std::atomic<bool> is_ending = false;
-static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
+static_assert(std::atomic<pid_t>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
 
-/// The slot that holds the name of a file about to be created; partial_names.size() if there is none left, or the name
-/// is too long. Does not return once a signal ends the process.
-std::size_t note_partial(const std::string& path) {
-  while (is_ending) ::pause();
-  if (path.size() >= PATH_MAX) return partial_names.size();
-  for (std::size_t slot = 0; slot < partial_names.size(); ++slot) {
+/// partial_names.size(): in no slot. All are taken, or the name is too long.
+std::size_t take_slot(const std::string& path) {
+  const pid_t self = ::getpid();
+  for (std::size_t slot = 0; slot < partial_names.size() && path.size() < PATH_MAX; ++slot) {
     auto& name = partial_names[slot];
-    int free = PartialName::free;
-    if (!name.state.compare_exchange_strong(free, PartialName::changing)) continue;
+    pid_t owner = name.owner;
+    if (std::abs(owner) == self || !name.owner.compare_exchange_strong(owner, -self)) continue;
     std::memcpy(name.path.data(), path.c_str(), path.size() + 1);  // not payload: a file's name
-    name.state = PartialName::creating;
     return slot;
   }
   return partial_names.size();
 }
 
-void note_created(std::size_t slot) {
-  if (slot < partial_names.size()) partial_names[slot].state = PartialName::set;
+void set_owner(std::size_t slot, pid_t owner) {
+  if (slot < partial_names.size()) partial_names[slot].owner = owner;
 }
 
-/// Whether no process writes to it. For a signal handler that ends the process, which closes the file.
-bool is_unlocked(const char* partial) {
-  const int fd = ::open(partial, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-  return fd >= 0 && ::flock(fd, LOCK_EX | LOCK_NB) == 0;
-}
-
-void forget_partial(std::size_t slot) {
-  if (slot < partial_names.size()) partial_names[slot].state = PartialName::free;
+/// The slot for a file about to be created. Does not return once a signal ends the process.
+std::size_t note_partial(const std::string& path) {
+  const auto slot = take_slot(path);
+  if (!is_ending) return slot;
+  set_owner(slot, 0);
+  while (true) ::pause();
 }
 
 }  // namespace
 
 void AtomicFile::remove_partial_files() noexcept {
-  constexpr int patience_ms = 100;  // for other threads; the one that the signal interrupts cannot go on
+  constexpr int patience_ms = 1'000;  // a disk may be slow to create a file
+  const pid_t self = ::getpid();
   is_ending = true;
   for (auto& name : partial_names) {
     const timespec moment{.tv_sec = 0, .tv_nsec = 1'000'000};
-    for (int i = 0; i < patience_ms && (name.state == PartialName::changing || name.state == PartialName::creating);
-         ++i) {
-      ::nanosleep(&moment, nullptr);
-    }
-    // The file of that name may be another process's until it is `set`.
-    const auto* const path = name.path.data();
-    const int state = name.state;
-    if (state == PartialName::set || (state == PartialName::creating && is_unlocked(path))) ::unlink(path);
+    for (int i = 0; i < patience_ms && name.owner == -self; ++i) ::nanosleep(&moment, nullptr);
+    if (name.owner == self) ::unlink(name.path.data());
   }
 }
 
@@ -124,9 +117,11 @@ AtomicFile::AtomicFile(std::string path, Write write)
 
 AtomicFile::~AtomicFile() {
   if (!fd_) return;
+  const SignalsBlocked blocked;
+  set_owner(slot_, -::getpid());
   // Without locks another process may have taken it for an abandoned one, and begun its own.
   if (is_same_file(fd_.get(), partial_)) ::unlink(partial_.c_str());
-  forget_partial(slot_);
+  set_owner(slot_, 0);
 }
 
 void AtomicFile::fail(std::string_view what, int error) const {
@@ -135,33 +130,31 @@ void AtomicFile::fail(std::string_view what, int error) const {
       error == ENOSPC ? "the disk is full, and nothing of it is left there" : std::generic_category().message(error)));
 }
 
-void AtomicFile::open() try {
+void AtomicFile::open() {
+  const SignalsBlocked blocked;
   slot_ = note_partial(partial_);
-  while (true) {
-    auto fd = create();
-    if (!fd) {
-      make_way();
-      continue;
-    }
-    // Held as long as the file is open. Where a file system has no locks, two writers at once are not found out.
-    const bool locked = ::flock(fd.get(), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
-    // Before it was locked, another process may have taken it for an abandoned one.
-    if (!locked || !is_same_file(fd.get(), partial_)) continue;
-    fd_ = std::move(fd);
-    note_created(slot_);
-    return;
+  try {
+    while (!fd_) fd_ = create();
+  } catch (const std::exception&) {
+    set_owner(slot_, 0);
+    throw;
   }
-} catch (const std::exception&) {
-  forget_partial(slot_);
-  throw;
+  set_owner(slot_, ::getpid());
 }
 
-/// Empty if there is a partial file already.
+/// Empty if another process was faster, and is gone.
 UniqueFd AtomicFile::create() const {
   constexpr mode_t readable = 0666;
   UniqueFd fd(::open(partial_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, readable));
-  if (!fd && errno != EEXIST) fail("create", errno);
-  return fd;
+  if (!fd) {
+    if (errno != EEXIST) fail("create", errno);
+    make_way();
+    return {};
+  }
+  // Held as long as the file is open. Where a file system has no locks, two writers at once are not found out.
+  const bool locked = ::flock(fd.get(), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
+  // Before it was locked, another process may have taken it for an abandoned one.
+  return locked && is_same_file(fd.get(), partial_) ? std::move(fd) : UniqueFd();
 }
 
 /// Removes a partial file that a process which is gone has left. Throws if it is not that.
@@ -226,11 +219,20 @@ void AtomicFile::sync() {
   if (::fsync(fd_.get()) != 0) fail("write", errno);
 }
 
+void AtomicFile::give_name() {
+  const SignalsBlocked blocked;
+  set_owner(slot_, -::getpid());
+  if (std::rename(partial_.c_str(), path_.c_str()) != 0) {
+    set_owner(slot_, ::getpid());
+    fail("name", errno);
+  }
+  fd_ = {};
+  set_owner(slot_, 0);
+}
+
 void AtomicFile::publish(bool lasting) {
   if (!is_same_file(fd_.get(), partial_)) throw FileBusy(fmt::format("another process is writing {}", path_));
-  if (std::rename(partial_.c_str(), path_.c_str()) != 0) fail("name", errno);
-  forget_partial(slot_);
-  fd_ = {};
+  give_name();
   if (lasting) sync_folder_of(path_);
 }
 

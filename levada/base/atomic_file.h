@@ -56,14 +56,15 @@ class AtomicFile {
   static void remove_abandoned(const std::string& folder,
                                const std::function<bool(std::string_view name)>& is_wanted) noexcept;
 
-  /// Removes the partial files of this process, for a signal handler that then ends it: async-signal-safe. Of more than
-  /// 16 at a time some may stay.
+  /// Removes the partial files of this process, for a signal handler that then ends it: async-signal-safe. Waits up to
+  /// a second for one that is being created. Of more than 16 at a time some may stay.
   static void remove_partial_files() noexcept;
 
  private:
   void open();
   UniqueFd create() const;
   void make_way() const;
+  void give_name();
   void start_stretch();
   [[noreturn]] void fail(std::string_view what, int error) const;
 

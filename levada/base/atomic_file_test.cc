@@ -13,15 +13,18 @@
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <thread>
 
 #include "levada/base/fault_testing.h"
 
 namespace levada {
 namespace {
 
+using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::UnorderedElementsAre;
 
 class AtomicFileTest : public ::testing::Test {
@@ -209,6 +212,31 @@ TEST_F(AtomicFileTest, IsRemovedByASignalHandlerThatEndsTheProcess) {
   ::waitpid(child, &status, 0);
   EXPECT_EQ(WEXITSTATUS(status), 3);
   EXPECT_THAT(names(), ElementsAre("state2"));
+}
+
+TEST_F(AtomicFileTest, IsRemovedWhereverTheSignalFindsTheWriters) {
+  constexpr int trials = 300;
+  for (int trial = 0; trial < trials; ++trial) {
+    const auto child = ::fork();
+    if (child == 0) {
+      end_at(SIGALRM);
+      const auto write = [](const std::string& path) {
+        while (true) {
+          AtomicFile file(path);
+          file.write(as_bytes("half"));
+          file.publish(false);
+        }
+      };
+      std::thread second(write, path() + "2");
+      const itimerval soon{.it_interval = {}, .it_value = {.tv_sec = 0, .tv_usec = 100 + 7 * trial}};
+      ::setitimer(ITIMER_REAL, &soon, nullptr);
+      write(path());
+    }
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    ASSERT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 3) << status;
+    ASSERT_THAT(names(), Each(Not(HasSubstr(".partial")))) << trial;
+  }
 }
 
 TEST_F(AtomicFileTest, SaysWhereItCannotBeMade) {

@@ -17,6 +17,7 @@
 #include <string_view>
 
 #include "levada/base/deadline.h"
+#include "levada/base/signals_blocked.h"
 #include "levada/engine/shm/shm.h"
 #include "levada/launch/inherited.h"
 #include "levada/launch/launch.h"
@@ -89,25 +90,6 @@ class Signals {
  private:
   std::array<struct sigaction, watched_signals.size()> before_{};
   UniqueFd read_, write_;
-};
-
-/// Keeps the watched signals away from this thread, for the child of a fork to take them only as its own.
-class SignalsBlocked {
- public:
-  SignalsBlocked() {
-    sigset_t set;
-    sigemptyset(&set);
-    for (const int signal : watched_signals) sigaddset(&set, signal);
-    ::pthread_sigmask(SIG_BLOCK, &set, &before_);
-  }
-  ~SignalsBlocked() { lift(); }
-  SignalsBlocked(const SignalsBlocked&) = delete;
-  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
-
-  void lift() const { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-
- private:
-  sigset_t before_{};
 };
 
 std::string this_program() {

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <system_error>
 
+#include "levada/base/signals_blocked.h"
 #include "levada/base/threads.h"
 #include "levada/engine/shm/control.h"
-#include "levada/engine/shm/signals_blocked.h"
 
 namespace levada::shm {
 namespace {

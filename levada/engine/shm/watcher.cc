@@ -9,8 +9,8 @@
 #include <cstddef>
 
 #include "levada/base/error.h"
+#include "levada/base/signals_blocked.h"
 #include "levada/base/threads.h"
-#include "levada/engine/shm/signals_blocked.h"
 
 namespace levada::shm {
 namespace {
