@@ -192,6 +192,23 @@ def test_a_body_of_more_than_2_gib_arrives_whole(tmp_path: pathlib.Path) -> None
     assert told == [[{"length": 1, "right": True}], [{"length": 21 * 2**30 // 10, "right": True}]]
 
 
+def test_a_rank_that_ends_waits_for_what_it_has_sent(tmp_path: pathlib.Path) -> None:
+    told = process_groups.succeed(
+        tmp_path,
+        2,
+        """
+        import levada.job.job
+        levada.job.job._FAREWELL = 0.01
+        job = levada.join(dist.group.WORLD, engine="c10d")
+        batches = [{"x": np.full(length, 7, dtype=np.uint8)} for length in (1, 500 << 20)]
+        for batch in levada.Feed(batches, group=job):
+            got = np.asarray(batch["x"])
+            tell(length=got.size, last=int(got[-1]))
+        """,
+    )
+    assert told == [[{"length": 1, "last": 7}], [{"length": 500 << 20, "last": 7}]]
+
+
 def test_a_rank_gets_one_message_a_step(tmp_path: pathlib.Path) -> None:
     told = process_groups.succeed(
         tmp_path,

@@ -44,6 +44,8 @@ _RETRIES, _PAUSE = 100, 0.05
 """How often, and seconds apart, a receive from anybody is tried that fails."""
 _LAST_FRAME = 1.0
 """Seconds that the last frame of a peer may come after the end of its process, to a rank that has left too."""
+_LAST_SEND = 600.0
+"""Seconds that what this rank has sent may take to reach its peer once the rank ends: gloo shows no part of a body's way."""
 _TEXT_BYTES, _DONE, _FAILED = 512, "+", "-"
 """What each rank sends the others when ranks join: so many bytes, which begin with how it went."""
 _CONNECT = 30.0
@@ -79,6 +81,9 @@ class ProcessGroupTransport:
         self._sent: queue.SimpleQueue[list[tuple[int, Any, Any]] | None] = queue.SimpleQueue()
         self._flushes: queue.SimpleQueue[float | None] = queue.SimpleQueue()
         self._over = threading.Event()
+        self._moves = 0
+        """How often something has arrived or has been sent so far."""
+        self._is_sending = False
         self._link: Any = None
         self._process = os.getpid()
         self._has_losses = False
@@ -126,10 +131,17 @@ class ProcessGroupTransport:
 
     def finish(self, timeout: float) -> None:
         """Waits until all peers have closed, each of which answers this rank's last frame, and until the threads have ended,
-        which must not happen while the interpreter ends."""
-        if self._process == os.getpid() and self._over.wait(timeout):
-            for thread in self._threads:
-                thread.join(0.2 if self._has_losses else 2.0)  # from a lost peer nothing comes, and for ever
+        which must not happen while the interpreter ends. Gives up where nothing moves for `timeout` seconds."""
+        if self._process != os.getpid():
+            return
+        moves, since = self._moves, time.monotonic()
+        while not self._over.wait(min(timeout, 1.0)):
+            if moves != self._moves:
+                moves, since = self._moves, time.monotonic()
+            if time.monotonic() - since > (_LAST_SEND if self._is_sending else timeout):
+                return
+        for thread in self._threads:
+            thread.join(0.2 if self._has_losses else 2.0)  # from a lost peer nothing comes, and for ever
 
     def _receive(self, link: Link) -> None:
         free = [self._torch.empty(_MAX_HEADER_BYTES, dtype=self._torch.uint8) for _ in range(_SLOTS)]
@@ -151,6 +163,7 @@ class ProcessGroupTransport:
                 time.sleep(_PAUSE)
                 continue
             failures = 0
+            self._moves += 1
             self._deliver(link, work._source_rank(), slot.numpy())
 
     def _deliver(self, link: Link, sender: int, header: Any) -> None:
@@ -164,6 +177,7 @@ class ProcessGroupTransport:
 
     def _settle(self, link: Link) -> None:
         while (batch := self._sent.get()) is not None:
+            self._is_sending = True
             while batch:
                 peer, work, failure = batch.pop(0)
                 try:
@@ -174,6 +188,8 @@ class ProcessGroupTransport:
                 if failure is not None:
                     self._lose(link, [peer], _first_line(failure))
                 del work, failure  # and with it what was sent
+                self._moves += 1
+            self._is_sending = not self._sent.empty()
 
     def _watch(self, link: Link) -> None:
         """Waits for the end of any rank that has not left: of its process, or of its host's answers."""
