@@ -89,12 +89,17 @@ void set_owner(std::size_t slot, pid_t owner) {
   if (slot < partial_names.size()) partial_names[slot].owner = owner;
 }
 
-/// The slot for a file about to be created. Does not return once a signal ends the process.
+/// Does not return once a signal ends the process: what the handler has removed is not to be reported as an error.
+void stay_if_ending() {
+  while (is_ending) ::pause();
+}
+
+/// The slot for a file about to be created.
 std::size_t note_partial(const std::string& path) {
   const auto slot = take_slot(path);
-  if (!is_ending) return slot;
-  set_owner(slot, 0);
-  while (true) ::pause();
+  if (is_ending) set_owner(slot, 0);
+  stay_if_ending();
+  return slot;
 }
 
 }  // namespace
@@ -125,6 +130,7 @@ AtomicFile::~AtomicFile() {
 }
 
 void AtomicFile::fail(std::string_view what, int error) const {
+  stay_if_ending();
   throw WriteFailed(fmt::format(
       "cannot {} {}: {}", what, path_,
       error == ENOSPC ? "the disk is full, and nothing of it is left there" : std::generic_category().message(error)));
@@ -231,7 +237,10 @@ void AtomicFile::give_name() {
 }
 
 void AtomicFile::publish(bool lasting) {
-  if (!is_same_file(fd_.get(), partial_)) throw FileBusy(fmt::format("another process is writing {}", path_));
+  if (!is_same_file(fd_.get(), partial_)) {
+    stay_if_ending();
+    throw FileBusy(fmt::format("another process is writing {}", path_));
+  }
   give_name();
   if (lasting) sync_folder_of(path_);
 }
