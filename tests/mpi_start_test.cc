@@ -66,7 +66,7 @@ TEST(MpiStart, OfOneRankByALauncherOfMpiIsAWorldOfOneWhateverHasStartedThatLaunc
 TEST(MpiStart, WithASilenceThatIsNoNumberOfSecondsIsRefused) {
   for (const char* const text : {"2", "-1", "ten", "10s", "98300"}) {
     EXPECT_EQ(Command({"funneled"}, {{"LEVADA_SILENCE", text}}, MPI_PROGRAM).wait().out,
-              "InvalidArgument: LEVADA_SILENCE of rank 0 must be a number of seconds from 3 to 98299, or 0 for no "
+              "InvalidArgument: LEVADA_SILENCE of rank 0 must be a number of seconds from 3 to 86400, or 0 for no "
               "limit\nfinalized\n");
   }
 }

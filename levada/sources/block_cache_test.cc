@@ -68,8 +68,8 @@ class Log {
 /// Unlike a MemoryFile, read by several threads at once.
 class RemoteFile final : public File {
  public:
-  RemoteFile(const std::string& content, std::shared_ptr<Log> log, std::function<void(std::uint64_t)> before_read = {})
-      : content_(content), log_(std::move(log)), before_read_(std::move(before_read)) {}
+  RemoteFile(std::string content, std::shared_ptr<Log> log, std::function<void(std::uint64_t)> before_read = {})
+      : content_(std::move(content)), log_(std::move(log)), before_read_(std::move(before_read)) {}
 
   const std::string& path() const override { return path_; }
   FileIdentity identity() const override { return {.size = content_.size()}; }
@@ -82,7 +82,7 @@ class RemoteFile final : public File {
   }
 
  private:
-  const std::string& content_;
+  std::string content_;  // its own: a fetch may outlast the test's
   std::string path_ = "s3://bucket/file";
   std::shared_ptr<Log> log_;
   std::function<void(std::uint64_t)> before_read_;

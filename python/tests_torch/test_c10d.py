@@ -330,14 +330,14 @@ def test_a_silence_that_is_no_number_of_seconds_is_refused_on_every_rank(tmp_pat
                 levada.join(dist.group.WORLD, engine="c10d")
             except levada.InvalidArgument as error:
                 tell(text=str(error))
-        for silence in ("0", "98299"):
+        for silence in ("0", "86400"):
             os.environ["LEVADA_SILENCE"] = silence
             tell(engine=levada.join(dist.new_group([0, 1]), engine="c10d").engine)
         """,
     )
     for mine in told:
         assert [mine.pop(), mine.pop()] == [{"engine": "c10d"}] * 2 and len(mine) == 6
-        assert "LEVADA_SILENCE is 'soon'; it must be a number of seconds from 3 to 98299" in str(mine[3]["text"])
+        assert "LEVADA_SILENCE is 'soon'; it must be a number of seconds from 3 to 86400" in str(mine[3]["text"])
 
 
 def test_ranks_on_several_hosts_are_joined_by_the_default_group(tmp_path: pathlib.Path) -> None:

@@ -113,10 +113,11 @@ int error_of(int connection) {
   return ::getsockopt(connection, SOL_SOCKET, SO_ERROR, &error, &bytes) == 0 ? error : errno;
 }
 
-/// Lets the system ask the other one whether it is there, so that an answer is missed after `seconds`.
+/// Lets the system ask the other one whether it is there, so that an answer is missed after `seconds`: several times,
+/// for a network that is full loses some.
 void keep_alive(int connection, int seconds) {
-  constexpr int probes = 2;
-  const int interval = seconds / 3, idle = seconds - probes * interval, on = 1;
+  const int probes = std::min(6, seconds - 1);
+  const int interval = seconds / (probes + 1), idle = seconds - probes * interval, on = 1;
   ::setsockopt(connection, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
   ::setsockopt(connection, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof interval);
   ::setsockopt(connection, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);

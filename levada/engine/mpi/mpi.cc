@@ -123,7 +123,7 @@ std::vector<int> hosts_of(const std::vector<Hello>& hellos) {
 std::int32_t silence() {
   const char* const value = std::getenv("LEVADA_SILENCE");
   const std::string_view text = value == nullptr ? "10" : value;
-  constexpr std::int32_t largest = 3 * 32767 - 2;  // host_watch asks three times, of at most 32,767 s in Linux
+  constexpr std::int32_t largest = 24 * 60 * 60;
   std::int32_t seconds = -1;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seconds);
   const bool is_number = error == std::errc() && end == text.data() + text.size();
@@ -132,7 +132,7 @@ std::int32_t silence() {
 
 void check_silence(const Hello& of_rank_0) {
   if (of_rank_0.silence >= 0) return;
-  throw InvalidArgument("LEVADA_SILENCE of rank 0 must be a number of seconds from 3 to 98299, or 0 for no limit");
+  throw InvalidArgument("LEVADA_SILENCE of rank 0 must be a number of seconds from 3 to 86400, or 0 for no limit");
 }
 
 void check_initialized() {

@@ -76,7 +76,8 @@ TEST(PrivateViews, GiveTheirWrittenPagesBack) {
       write_pages(engine->make_private(*channel, lease), 25);
       if (++taken == 20) before = anonymous_kib();
     });
-    test::expect(anonymous_kib() < before + 2048, "written pages are given back");
+    // Otherwise it would be 38,000 more.
+    test::expect(anonymous_kib() < before + 8192, "written pages are given back");
   };
   EXPECT_EQ(test::run_forked(2, body), "");
 }

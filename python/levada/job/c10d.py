@@ -20,6 +20,7 @@ import os
 import queue
 import select
 import socket
+import sys
 import threading
 import time
 import weakref
@@ -30,7 +31,7 @@ from levada import _levada
 from levada._levada import Link, Membership
 from levada.base.errors import EngineError, InvalidArgument, Timeout, Unsupported
 from levada.base.threads import start_thread
-from levada.job.arrivals import Arrivals
+from levada.job.arrivals import REMIND_AFTER, Arrivals
 from levada.job.gathering import all_gather, wait
 
 _HEADERS, _BODIES = 1, 2  # tags
@@ -44,17 +45,17 @@ _RETRIES, _PAUSE = 100, 0.05
 """How often, and seconds apart, a receive from anybody is tried that fails."""
 _LAST_FRAME = 1.0
 """Seconds that the last frame of a peer may come after the end of its process, to a rank that has left too."""
-_LAST_SEND = 600.0
-"""Seconds that what this rank has sent may take to reach its peer once the rank ends: gloo shows no part of a body's way."""
+_LAST_ANSWER = 1800.0
+"""Seconds that a rank which ends waits for the answers to its last messages, which a peer may still be receiving."""
 _TEXT_BYTES, _DONE, _FAILED = 512, "+", "-"
 """What each rank sends the others when ranks join: so many bytes, which begin with how it went."""
 _CONNECT = 30.0
 """Seconds that a connection between ranks that have arrived may take."""
 
 
-_MAX_SILENCE = 3 * 32767 - 2
-"""Linux takes at most 32,767 s for each of the three keepalive times that make up a silence; the first takes what a division
-leaves."""
+_MAX_SILENCE = 24 * 60 * 60
+_MAX_PROBES = 6
+"""Of a silent host: a network that is full loses some of them."""
 
 
 class _Watched(NamedTuple):
@@ -81,9 +82,6 @@ class ProcessGroupTransport:
         self._sent: queue.SimpleQueue[list[tuple[int, Any, Any]] | None] = queue.SimpleQueue()
         self._flushes: queue.SimpleQueue[float | None] = queue.SimpleQueue()
         self._over = threading.Event()
-        self._moves = 0
-        """How often something has arrived or has been sent so far."""
-        self._is_sending = False
         self._link: Any = None
         self._process = os.getpid()
         self._has_losses = False
@@ -131,17 +129,24 @@ class ProcessGroupTransport:
 
     def finish(self, timeout: float) -> None:
         """Waits until all peers have closed, each of which answers this rank's last frame, and until the threads have ended,
-        which must not happen while the interpreter ends. Gives up where nothing moves for `timeout` seconds."""
+        which must not happen while the interpreter ends. After a loss it takes `timeout` seconds at most: nobody needs what
+        is on its way then."""
         if self._process != os.getpid():
             return
-        moves, since = self._moves, time.monotonic()
+        began, remind_after = time.monotonic(), REMIND_AFTER
         while not self._over.wait(min(timeout, 1.0)):
-            if moves != self._moves:
-                moves, since = self._moves, time.monotonic()
-            if time.monotonic() - since > (_LAST_SEND if self._is_sending else timeout):
+            waited = time.monotonic() - began
+            if waited > (timeout if self._has_losses else _LAST_ANSWER):
                 return
+            if waited > remind_after:
+                remind_after *= 2
+                sys.stderr.write(f"levada: {self._describe_wait(waited)}; still waiting\n")
         for thread in self._threads:
             thread.join(0.2 if self._has_losses else 2.0)  # from a lost peer nothing comes, and for ever
+
+    def _describe_wait(self, waited: float) -> str:
+        awaited = ", ".join(str(peer) for peer in self._watched if not self._link.is_closed(peer))
+        return f"rank {self.rank} has ended, and has waited {waited:.0f} s for rank {awaited} to take its last messages"
 
     def _receive(self, link: Link) -> None:
         free = [self._torch.empty(_MAX_HEADER_BYTES, dtype=self._torch.uint8) for _ in range(_SLOTS)]
@@ -163,7 +168,6 @@ class ProcessGroupTransport:
                 time.sleep(_PAUSE)
                 continue
             failures = 0
-            self._moves += 1
             self._deliver(link, work._source_rank(), slot.numpy())
 
     def _deliver(self, link: Link, sender: int, header: Any) -> None:
@@ -177,7 +181,6 @@ class ProcessGroupTransport:
 
     def _settle(self, link: Link) -> None:
         while (batch := self._sent.get()) is not None:
-            self._is_sending = True
             while batch:
                 peer, work, failure = batch.pop(0)
                 try:
@@ -188,8 +191,6 @@ class ProcessGroupTransport:
                 if failure is not None:
                     self._lose(link, [peer], _first_line(failure))
                 del work, failure  # and with it what was sent
-                self._moves += 1
-            self._is_sending = not self._sent.empty()
 
     def _watch(self, link: Link) -> None:
         """Waits for the end of any rank that has not left: of its process, or of its host's answers."""
@@ -371,10 +372,11 @@ def _connect(listener: tuple[str, int], silence: int, timeout: float) -> socket.
     connection = socket.create_connection(listener, timeout)
     connection.settimeout(None)
     if silence:
-        interval = silence // 3
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, silence - 2 * interval)
+        probes = min(_MAX_PROBES, silence - 1)
+        interval = silence // (probes + 1)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, silence - probes * interval)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, interval)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 2)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, probes)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     return connection
 
