@@ -68,21 +68,22 @@ class Log {
 /// Unlike a MemoryFile, read by several threads at once.
 class RemoteFile final : public File {
  public:
-  RemoteFile(std::string content, std::shared_ptr<Log> log, std::function<void(std::uint64_t)> before_read = {})
+  RemoteFile(std::shared_ptr<const std::string> content, std::shared_ptr<Log> log,
+             std::function<void(std::uint64_t)> before_read = {})
       : content_(std::move(content)), log_(std::move(log)), before_read_(std::move(before_read)) {}
 
   const std::string& path() const override { return path_; }
-  FileIdentity identity() const override { return {.size = content_.size()}; }
+  FileIdentity identity() const override { return {.size = content_->size()}; }
   std::size_t read(std::uint64_t offset, std::span<char> into) const override {
     log_->add(offset, into.size());
     if (before_read_) before_read_(offset);
-    const auto count = std::min(into.size(), content_.size() - offset);
-    std::copy_n(content_.data() + offset, count, into.data());
+    const auto count = std::min(into.size(), content_->size() - offset);
+    std::copy_n(content_->data() + offset, count, into.data());
     return count;
   }
 
  private:
-  std::string content_;  // its own: a fetch may outlast the test's
+  std::shared_ptr<const std::string> content_;  // a fetch may outlast the test
   std::string path_ = "s3://bucket/file";
   std::shared_ptr<Log> log_;
   std::function<void(std::uint64_t)> before_read_;
@@ -95,7 +96,7 @@ const BlockCacheOptions without_threads{.max_bytes = 1024, .block_bytes = 16, .f
 struct Cached {
   explicit Cached(const BlockCacheOptions& options, std::size_t size = 10'000,
                   std::function<void(std::uint64_t)> before_read = {})
-      : content(random_bytes(size)),
+      : content(std::make_shared<std::string>(random_bytes(size))),
         file(std::make_shared<BlockCache>(options)->wrap(
             std::make_unique<RemoteFile>(content, log, std::move(before_read)))) {}
 
@@ -103,10 +104,10 @@ struct Cached {
   bool reads_right(std::uint64_t offset, std::size_t bytes) const {
     std::string into(bytes, '\0');
     into.resize(read_fully(*file, offset, into));
-    return into == content.substr(std::min<std::uint64_t>(offset, content.size()), bytes);
+    return into == content->substr(std::min<std::uint64_t>(offset, content->size()), bytes);
   }
 
-  std::string content;
+  std::shared_ptr<std::string> content;
   std::shared_ptr<Log> log = std::make_shared<Log>();
   std::unique_ptr<File> file;
 };
@@ -251,7 +252,7 @@ TEST(BlockCache, AFaultOfAFetchAheadIsFoundByTheReaderOnly) {
 
 TEST(BlockCache, AFileThatEndsTooEarlyIsAnError) {
   Cached cached(without_threads, 100);
-  cached.content.resize(50);
+  cached.content->resize(50);
   EXPECT_TRUE(cached.reads_right(0, 16));
   try {
     cached.reads_right(40, 16);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <thread>
 
@@ -12,14 +13,17 @@ namespace {
 template <typename Act>
 auto with_tries(const IoOptions& options, const Act& act) {
   const auto begin = Clock::now();
+  auto failed_at = Clock::time_point::max();
   auto pause = options.retry_after;
   for (int tries = 1;; ++tries) {
     try {
       return act();
     } catch (const StorageFault& fault) {
       if (!may_pass(fault.error())) throw;
-      const auto taken = Clock::now() - begin;
-      if (tries >= options.tries || taken + pause > options.retry_for) {
+      const auto now = Clock::now();
+      const auto taken = now - begin;
+      failed_at = std::min(failed_at, now);
+      if (tries >= options.tries || now - failed_at + pause > options.retry_for) {
         throw StorageFault(fault.error(),
                            fmt::format("{} (tried {} in {})", fault.what(),
                                        tries == 1 ? "once" : fmt::format("{} times", tries), format_duration(taken)));

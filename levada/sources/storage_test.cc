@@ -82,6 +82,16 @@ TEST(Storage, FailsAfterItsTriesAndNamesTheirNumber) {
       AllOf(HasSubstr("(tried "), HasSubstr(" times in ")));
 }
 
+TEST(Storage, TriesAgainAlsoWhereTheFirstTryTookLong) {
+  auto file = std::make_unique<MemoryFile>("a.txt", "hello");
+  file->before_read = [is_first = true](std::uint64_t) mutable {
+    if (!std::exchange(is_first, false)) return;
+    std::this_thread::sleep_for(milliseconds(60));
+    throw StorageFault(ETIMEDOUT, "timed out");
+  };
+  EXPECT_EQ(read_through({.retry_after = milliseconds(1), .retry_for = milliseconds(50)}, std::move(file)), "hello");
+}
+
 TEST(Storage, DoesNotTryAgainWhatCannotPass) {
   EXPECT_EQ(read_through({.retry_after = std::chrono::hours(1)}, failing(1, EACCES)),
             "cannot read byte 0 of a.txt: broken");

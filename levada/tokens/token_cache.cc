@@ -89,13 +89,13 @@ UniqueFd lock_folder(const std::string& dir, int operation) {
         fmt::format("cannot write to the token cache {}: {}; name another folder (--cache-dir, cache_dir=)",
                     printable(dir), std::strerror(errno)));
   }
-  // It is held for moments, unless the file system hangs.
-  const auto deadline = Deadline::after(std::chrono::minutes(1));
+  // It is held for moments, or for minutes where entries are removed and the file system is slow.
+  const auto deadline = Deadline::after(std::chrono::minutes(15));
   while (::flock(fd.get(), operation | LOCK_NB) != 0) {
     const int error = errno;
     if (error == EINTR) continue;
     if (error != EWOULDBLOCK || deadline.expired()) {
-      const char* why = error == EWOULDBLOCK ? "another process has held it for a minute" : std::strerror(error);
+      const char* why = error == EWOULDBLOCK ? "another process has held it for 15 minutes" : std::strerror(error);
       throw SourceError(fmt::format("cannot lock the token cache {}: {}; name another folder (--cache-dir, cache_dir=)",
                                     printable(dir), why));
     }
