@@ -183,7 +183,7 @@ bool gone(const std::map<int, pid_t>& processes) {
     }
     return true;
   };
-  return comes_true(all_gone, std::chrono::seconds(2));
+  return comes_true(all_gone, std::chrono::seconds(10));
 }
 
 const std::string& scratch() {

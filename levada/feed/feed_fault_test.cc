@@ -285,7 +285,7 @@ TEST(FeedFaults, AWaitThatTakesTooLongSaysWhoWaitsForWhom) {
       if (first == 6) all_gave_up.wait();
     };
     Feed feed(engine, Mesh::parse("dp=3"), layouts::gpt(), numbered({.before = hangs}),
-              {.batch = 1, .timeout = std::chrono::milliseconds(300)});
+              {.batch = 1, .timeout = std::chrono::milliseconds(1500)});
     EXPECT_TRUE(feed.next());
     EXPECT_TRUE(feed.next());
     try {

@@ -100,7 +100,7 @@ TEST(Joined, ARankThatHasSeenADeathLeavesItsManyGroupsAtOnce) {
     EXPECT_THROW(wait_for_death(), PeerLost);
     const auto since = Clock::now();
     groups.clear();
-    EXPECT_LT(Clock::now() - since, std::chrono::seconds(3)) << "not one after the other";
+    EXPECT_LT(Clock::now() - since, std::chrono::seconds(6)) << "not one after the other";
   };
   EXPECT_EQ(run_ranks(4, {}, body), "");
 }
@@ -150,7 +150,7 @@ std::vector<std::string> meet_without(
   const auto since = Clock::now();
   const Options options{.degree = degree, .leave_timeout = std::chrono::seconds(20)};
   EXPECT_EQ(run_ranks(4, {.ranks_a_host = ranks_a_host, .options = options}, body), "");
-  EXPECT_LT(Clock::now() - since, std::chrono::seconds(5));
+  EXPECT_LT(Clock::now() - since, std::chrono::seconds(15));
   return thrown;
 }
 
