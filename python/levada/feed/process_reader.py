@@ -46,7 +46,7 @@ class ProcessReader(BackgroundReader):
             raise TypeError("this rank reads for the feed, but its source is None")
         self._child = _Child(source, state, allow_pickle, ranks, timeout)
         try:
-            super().__init__(Maker(self._child, self._child.state, handoff, allow_pickle, samples, counted))
+            super().__init__(Maker(self._child, self._child.state, handoff, allow_pickle, samples, counted), None)
         except BaseException:
             self._child.stop()
             raise
