@@ -581,6 +581,24 @@ def test_a_pass_does_not_wait_for_ever_for_the_thread_of_the_one_before() -> Non
     assert list(feed) == [2, 3]
 
 
+def test_the_interpreter_ends_after_a_slow_loader_has_left_its_item_and_says_so(tmp_path: pathlib.Path) -> None:
+    outcome = ranks.run(
+        tmp_path,
+        1,
+        """
+        def loader():
+            yield 0
+            time.sleep(6)
+            tell(has_left=True)
+        for _ in levada.Feed(loader()):
+            break
+        """,
+    )
+    assert outcome.status == 0 and outcome.told == [[{"has_left": True}]]
+    line = r"levada: process \d+ waits up to 30 s before it exits, because a loader is still in loader \(script.py:\d+\); Ctrl-C .*\n"
+    assert re.fullmatch(line, outcome.errors), outcome.errors
+
+
 @pytest.mark.parametrize("iterate", ["thread", "inline", "process"])
 def test_the_interpreter_ends_in_the_middle_of_a_pass(tmp_path: pathlib.Path, iterate: str) -> None:
     outcome = ranks.run(
