@@ -599,6 +599,35 @@ def test_the_interpreter_ends_after_a_slow_loader_has_left_its_item_and_says_so(
     assert re.fullmatch(line, outcome.errors), outcome.errors
 
 
+class Closing:
+    """Its iterator takes some seconds to close, and then writes a file."""
+
+    def __init__(self, path: pathlib.Path, seconds: float) -> None:
+        self.path, self.seconds = path, seconds
+
+    def __iter__(self) -> Iterator[int]:
+        try:
+            yield from range(10**6)
+        finally:
+            time.sleep(self.seconds)
+            self.path.touch()
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_reading_process_may_take_seconds_to_close_its_iterator(tmp_path: pathlib.Path) -> None:
+    for _ in levada.Feed(Closing(tmp_path / "closed", 2.0), iterate="process"):
+        break
+    assert (tmp_path / "closed").exists()
+
+
+def test_killing_a_reading_process_is_a_warning(tmp_path: pathlib.Path) -> None:
+    feed = levada.Feed(Closing(tmp_path / "closed", 100.0), iterate="process")
+    next(feed)
+    with pytest.warns(RuntimeWarning, match=r"process \d+, which iterated Closing, did not end within 5 s .* was killed"):
+        feed.close()
+    assert not (tmp_path / "closed").exists() and not multiprocessing.active_children()
+
+
 @pytest.mark.parametrize("iterate", ["thread", "inline", "process"])
 def test_the_interpreter_ends_in_the_middle_of_a_pass(tmp_path: pathlib.Path, iterate: str) -> None:
     outcome = ranks.run(
