@@ -157,15 +157,16 @@ def test_a_loader_that_hangs_is_named_and_does_not_keep_the_process(
         tmp_path,
         2,
         f"""
-        def fetch(): time.sleep(3 if {iterate!r} == "inline" else 1000)  # which nothing can leave but its own end
+        def fetch(): time.sleep(6 if {iterate!r} == "inline" else 1000)  # which nothing can leave but its own end
         class SlowLoader:
             def __iter__(self):
                 yield from range(4)
                 fetch()
         def run():
+            levada.join()  # with more time than a pass has
             got = []
             try:
-                for number in levada.Feed(SlowLoader(), timeout=1.5, iterate={iterate!r}):
+                for number in levada.Feed(SlowLoader(), timeout=3.0, iterate={iterate!r}):
                     got.append(number)
             except (levada.Timeout, levada.PeerLost) as error:  # the other rank's Timeout, if that came first
                 tell(steps=len(got), text=str(error))
