@@ -322,8 +322,8 @@ def test_ranks_wait_for_a_reader_that_tokenizes_for_longer_than_a_wait_may_last(
         levada.join()  # with more time than a pass has
         corpus = levada.Corpus({str(tmp_path / "c.txt")!r}, sequence=16, cache_dir={str(tmp_path / "cache")!r})
         opened = corpus.open
-        corpus.open = lambda: (time.sleep(1.5), opened())[1]
-        for batch in (feed := levada.Feed(corpus, batch=4, timeout=0.5)): pass
+        corpus.open = lambda: (time.sleep(6.0), opened())[1]
+        for batch in (feed := levada.Feed(corpus, batch=4, timeout=3.0)): pass
         tell(steps=feed.step)
         """,
     )

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import pathlib
+import signal
 import socket
 import subprocess
 import sys
@@ -15,6 +18,7 @@ from typing import Any
 import levada
 import numpy
 import pytest
+from levada.base import metrics
 from prometheus_client.parser import text_string_to_metric_families
 
 
@@ -117,6 +121,31 @@ def test_what_a_function_raises_is_a_warning() -> None:
     with pytest.warns(RuntimeWarning, match="could not be exported: ConnectionError"):
         with levada.MetricsExporter(fail, feed, every=60):
             assert len(list(feed)) == 3
+
+
+def test_a_function_that_hangs_does_not_keep_close(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "_GRACE", 0.2)
+    go_on = threading.Event()
+    exporter = levada.MetricsExporter(lambda _: go_on.wait(60), levada.Feed(batches(3)), every=60)
+    with pytest.warns(RuntimeWarning, match="the last metrics have not been exported within 0.2 s"):
+        exporter.close()
+    go_on.set()
+
+
+def test_a_forked_child_leaves_an_exporter_to_its_parent() -> None:
+    script = """
+import os, levada
+with levada.MetricsExporter("127.0.0.1:0", levada.Feed(range(3))) as exporter:
+    child = os.fork()
+if child:
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, start_new_session=True) as ran:
+        try:
+            assert ran.communicate(timeout=30)[0] == "0\n"
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(ran.pid, signal.SIGKILL)  # a child that hangs, too
 
 
 def test_what_cannot_be_had_is_an_error(tmp_path: pathlib.Path) -> None:

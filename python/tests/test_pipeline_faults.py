@@ -13,6 +13,7 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
 import traceback
 import weakref
@@ -461,8 +462,33 @@ def test_a_process_that_hangs_is_named_with_its_place() -> None:
     begin = time.monotonic()
     with pytest.raises(levada.Timeout, match=r"worker 0 \(process \d+\)") as caught:
         list(items)
-    assert 4 < time.monotonic() - begin < 9  # half a second more, in which the processes say where they are
+    assert 4 < time.monotonic() - begin < 30  # at most 2 s more, in which the processes say where they are
     assert "in hang" in str(caught.value)
     begin = time.monotonic()
+    run.close(grace=60)
+    assert not multiprocessing.active_children() and time.monotonic() - begin < 30  # a hang is not waited for once more
+
+
+def test_close_ends_a_start_that_another_thread_waits_for() -> None:
+    def init(_: int) -> None:
+        time.sleep(300)
+
+    raised: list[BaseException] = []
+
+    def begin() -> None:
+        try:
+            iter(run)
+        except levada.InvalidArgument as error:
+            raised.append(error)
+
+    run = Pipeline(range(5)).dispatch().map(str).run(1, worker_init=init, **OPTIONS)
+    starting = threading.Thread(target=begin)
+    starting.start()
+    deadline = time.monotonic() + 60
+    while not multiprocessing.active_children():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
     run.close()
-    assert not multiprocessing.active_children() and time.monotonic() - begin < 4  # a hang is not waited for once more
+    starting.join(60)
+    assert "another thread has closed this run while its processes started" in str(*raised)
+    assert not run.is_started and not multiprocessing.active_children()

@@ -18,7 +18,8 @@ import levada
 import pytest
 import ranks
 from levada.base import exits as _exits
-from levada.feed import passes
+from levada.base.abandoned import abandoned
+from levada.feed import passes, readers
 
 
 def test_iter_is_called_by_who_begins_the_pass_and_next_by_the_reader() -> None:
@@ -532,6 +533,99 @@ def test_an_interrupt_ends_a_close_that_waits_for_another_thread() -> None:
     taking.join(60)
     assert not taking.is_alive()
     feed.close()
+
+
+class Held:
+    """Its second item comes when `go_on` is set."""
+
+    def __init__(self) -> None:
+        self.go_on = threading.Event()
+        self.items = self.make()
+
+    def make(self) -> Iterator[int]:
+        yield 0
+        self.go_on.wait(60)
+        yield from range(1, 4)
+
+    def __iter__(self) -> Iterator[int]:
+        return self.items
+
+
+def test_a_pass_waits_until_the_thread_of_the_one_before_has_left_the_iterator(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(readers, "REMIND_AFTER", 0.1)
+    loader = Held()
+    for first in levada.Feed(loader):
+        assert first == 0
+        break
+    late = threading.Timer(0.5, loader.go_on.set)
+    late.start()
+    assert list(levada.Feed(loader)) == [2, 3]
+    late.join()
+    line = r"levada: an earlier pass over Held on rank 0 has been left, but its thread is in make > wait > wait \(threading.py:\d+\)"
+    assert re.match(line + "; still waiting\n", capsys.readouterr().err)
+    assert not abandoned()
+
+
+def test_a_pass_does_not_wait_for_ever_for_the_thread_of_the_one_before() -> None:
+    loader = Held()
+    feed = levada.Feed(loader, timeout=3)
+    for _ in feed:
+        break
+    other = levada.Feed(range(3))
+    assert list(other) == [0, 1, 2]
+    with pytest.raises(levada.Timeout, match=r"pass over Held on rank 0 .* within 3 s, .* in make > wait > wait \(threading.py:"):
+        next(iter(feed))
+    loader.go_on.set()
+    assert list(feed) == [2, 3]
+
+
+def test_the_interpreter_ends_after_a_slow_loader_has_left_its_item_and_says_so(tmp_path: pathlib.Path) -> None:
+    outcome = ranks.run(
+        tmp_path,
+        1,
+        """
+        def loader():
+            yield 0
+            time.sleep(6)
+            tell(has_left=True)
+        for _ in levada.Feed(loader()):
+            break
+        """,
+    )
+    assert outcome.status == 0 and outcome.told == [[{"has_left": True}]]
+    line = r"levada: process \d+ waits up to 30 s before it exits, because a loader is still in loader \(script.py:\d+\); Ctrl-C .*\n"
+    assert re.fullmatch(line, outcome.errors), outcome.errors
+
+
+class Closing:
+    """Its iterator takes some seconds to close, and then writes a file."""
+
+    def __init__(self, path: pathlib.Path, seconds: float) -> None:
+        self.path, self.seconds = path, seconds
+
+    def __iter__(self) -> Iterator[int]:
+        try:
+            yield from range(10**6)
+        finally:
+            time.sleep(self.seconds)
+            self.path.touch()
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_reading_process_may_take_seconds_to_close_its_iterator(tmp_path: pathlib.Path) -> None:
+    for _ in levada.Feed(Closing(tmp_path / "closed", 2.0), iterate="process"):
+        break
+    assert (tmp_path / "closed").exists()
+
+
+def test_killing_a_reading_process_is_a_warning(tmp_path: pathlib.Path) -> None:
+    feed = levada.Feed(Closing(tmp_path / "closed", 100.0), iterate="process")
+    next(feed)
+    with pytest.warns(RuntimeWarning, match=r"process \d+, which iterated Closing, did not end within 5 s .* was killed"):
+        feed.close()
+    assert not (tmp_path / "closed").exists() and not multiprocessing.active_children()
 
 
 @pytest.mark.parametrize("iterate", ["thread", "inline", "process"])

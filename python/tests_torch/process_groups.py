@@ -32,14 +32,17 @@ def start(folder: pathlib.Path, size: int, body: str) -> list[subprocess.Popen[s
     return started
 
 
-def finish(started: list[subprocess.Popen[str]], folder: pathlib.Path, within: float = 180) -> list[ranks.Outcome]:
-    """Each rank's own. Ranks that have not ended `within` seconds are killed."""
+def finish(started: list[subprocess.Popen[str]], folder: pathlib.Path, within: float = 100) -> list[ranks.Outcome]:
+    """Each rank's own. Ranks that have not ended `within` seconds are killed: before pytest's own timeout, which shows no
+    rank's standard error."""
     deadline = time.monotonic() + within
-    for process in started:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(max(0, deadline - time.monotonic()))
-    for process in started:
-        process.kill()
+    try:
+        for process in started:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(0, deadline - time.monotonic()))
+    finally:
+        for process in started:
+            process.kill()
     return [
         ranks.Outcome(process.wait(), (folder / f"errors.{rank}").read_text(), [ranks.told_by(folder, rank)])
         for rank, process in enumerate(started)

@@ -262,12 +262,12 @@ def test_what_a_signal_handler_raises_while_frames_are_sent_comes_out_of_the_cal
             if rank == 1: threading.Thread(target=flag).start()
             began = time.monotonic()
             try:
-                while time.monotonic() - began < 5: exchange.all_gather(store, job, timeout=20)
+                while time.monotonic() - began < 15: exchange.all_gather(store, job, timeout=60)
             except Stop:
                 ends.append("Stop")
             except levada.Error as error:
                 ends.append("rank 1" in str(error))
-            assert time.monotonic() - began < 2
+            assert time.monotonic() - began < 10
             job.leave()
         tell(ends=ends)
         """,

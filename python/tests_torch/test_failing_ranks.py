@@ -91,7 +91,7 @@ def test_the_other_ranks_are_told_which_rank_raised_what(tmp_path: pathlib.Path,
     if dropin == "megatron":
         pytest.importorskip("megatron.core", reason="megatron-core is not installed")
     body = PREPARE.get(dropin, "") + STEP + LOOPS[dropin] + OUTCOME
-    outcomes = process_groups.finish(process_groups.start(tmp_path, 3, body), tmp_path)
+    outcomes = process_groups.finish(process_groups.start(tmp_path, 3, body), tmp_path, within=250)
     told = [outcome.told[0] for outcome in outcomes]
     assert [len(mine) for mine in told] == [1, 1, 1], [outcome.errors for outcome in outcomes]
     _assert_told(told)

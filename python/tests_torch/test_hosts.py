@@ -30,7 +30,7 @@ WITHIN = 10.0
 MEDIAN = 1.0
 
 JOIN = f"""
-import os, time
+import os, threading, time
 import numpy as np
 import torch
 import torch.distributed as dist
@@ -304,9 +304,13 @@ def work(count):
 """,
     "nothing": """
 def work(count):
-    batches = (i if i < 5 else time.sleep(600) for i in range(6))
-    for batch in levada.Feed(batches, levada.Mesh(tp=size), group=job):
-        count()
+    over = threading.Event()
+    batches = (i if i < 5 else over.wait(600) for i in range(6))
+    try:
+        for batch in levada.Feed(batches, levada.Mesh(tp=size), group=job):
+            count()
+    finally:
+        over.set()
 """,
 }
 

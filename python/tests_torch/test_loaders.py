@@ -50,6 +50,25 @@ def test_a_data_loader_takes_a_feed_for_an_iterable_dataset(tmp_path: pathlib.Pa
         assert mine[2] == {"epochs": [0, 1]}
 
 
+def test_a_program_that_ends_while_its_loader_is_inside_torch_does_not_abort(tmp_path: pathlib.Path) -> None:
+    outcome = ranks.run(
+        tmp_path,
+        1,
+        """
+        import torch
+        class Slow(torch.utils.data.Dataset):
+            def __len__(self): return 2
+            def __getitem__(self, i):
+                item, until = torch.ones(300, 300), time.monotonic() + 5 * i
+                while time.monotonic() < until: item = torch.tanh(item @ item)
+                return item
+        for _ in levada.Feed(torch.utils.data.DataLoader(Slow())):
+            break
+        """,
+    )
+    assert outcome.status == 0 and "terminate" not in outcome.errors, outcome.errors
+
+
 @pytest.mark.parametrize("iterate", ["thread", "process"])
 def test_a_stateful_loader_goes_on_bit_by_bit_in_the_middle_of_an_epoch(tmp_path: pathlib.Path, iterate: str) -> None:
     told = ranks.succeed(

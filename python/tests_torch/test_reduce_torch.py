@@ -129,7 +129,7 @@ def test_sums_over_c10d_are_made_in_the_order_of_ranks(tmp_path: pathlib.Path) -
         assert "input 0 is float32 [1] on rank 0, float32 [2] on rank 2" in str(disagreed["error"])
 
 
-def test_a_rank_killed_during_a_reduction_is_named_within_a_second(tmp_path: pathlib.Path) -> None:
+def test_a_rank_killed_during_a_reduction_is_named_promptly(tmp_path: pathlib.Path) -> None:
     started = process_groups.start(
         tmp_path,
         3,
@@ -155,7 +155,7 @@ def test_a_rank_killed_during_a_reduction_is_named_within_a_second(tmp_path: pat
     outcomes = process_groups.finish(started, tmp_path)
     for rank in (0, 2):
         (only,) = outcomes[rank].told[0] or [{"errors": outcomes[rank].errors}]
-        assert only["lost"] == 1 and only["seconds"] < 1, only
+        assert only["lost"] == 1 and only["seconds"] < ranks.CAP, only
 
 
 def test_fairscales_bucketer_asserts_and_calls_back_as_fairscales(tmp_path: pathlib.Path) -> None:

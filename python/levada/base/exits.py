@@ -45,15 +45,18 @@ def begin(parent: int) -> None:
     _levada.die_with(parent)
 
 
-def end(process: BaseProcess, grace: float = 0.0) -> None:
-    """Waits so many seconds for its end, kills it, and waits for that, unless it never started. Ctrl-C does not spare it."""
+def end(process: BaseProcess, grace: float = 0.0) -> bool:
+    """Waits so many seconds for its end, kills it, and waits for that, unless it never started. Ctrl-C does not spare it.
+    Returns whether it ended by itself."""
     if process.pid is None:
-        return
+        return True
     try:
         process.join(grace)
+        has_ended = process.exitcode is not None
     finally:
         process.kill()
         process.join()
+    return has_ended
 
 
 def note_left(error: BaseException | None, step: int) -> None:

@@ -19,6 +19,9 @@ from levada.base.threads import start_thread
 
 __all__ = ["MetricsExporter"]
 
+_GRACE = 30.0
+"""Seconds that close() waits for the last values to be exported."""
+
 
 class _Source(Protocol):
     def metrics(self, labels: Mapping[str, str] | None = None) -> list[_levada.Metric]: ...
@@ -50,6 +53,7 @@ class MetricsExporter:
             raise InvalidArgument("there is nothing to export: give feeds or pipeline runs")
         self._sources, self._labels, self._every = sources, dict(labels or {}), every
         self._closed = threading.Event()
+        self._owner = os.getpid()
         self._server: http.server.ThreadingHTTPServer | None = None
         address = address_of(to)
         if address is not None:
@@ -74,13 +78,20 @@ class MetricsExporter:
         return None if self._server is None else int(self._server.server_address[1])
 
     def close(self) -> None:
-        """Exports the last values to the file or function, and stops."""
-        if self._closed.is_set():
+        """Exports the last values to the file or function, and stops. If that takes over 30 s, a warning is issued and the thread
+        is left to itself. Does nothing in a forked child, which does not have the thread."""
+        if self._closed.is_set() or os.getpid() != self._owner:
             return
         self._closed.set()
         if self._server is not None:
             self._server.shutdown()
-        self._thread.join()
+        self._thread.join(_GRACE)
+        if self._thread.is_alive():
+            warnings.warn(
+                f"the last metrics have not been exported within {_GRACE:g} s, and the exporter is closed without them",
+                RuntimeWarning,
+                stacklevel=2,
+            )
         if self._server is not None:
             self._server.server_close()
 

@@ -18,7 +18,7 @@ from levada.batch.devices import Arrive, Send
 from levada.batch.memory import make_batches_for
 from levada.corpus.corpus import Corpus
 from levada.feed.process_reader import ProcessReader
-from levada.feed.readers import BackgroundReader, Counted, InlineReader, Reader, open_maker
+from levada.feed.readers import BackgroundReader, Counted, InlineReader, Reader, await_earlier_passes, open_maker
 from levada.feed.states import MAX_SAMPLES, FeedState
 from levada.job.job import close_at_exit
 from levada.pipeline.run import Run
@@ -165,6 +165,7 @@ def begin_iterable(options: PassOptions, source: Any, at: FeedState) -> Beginnin
         source.agree_on_seed(options.job)
     if not options.is_reader:
         return Beginning(None, first)
+    await_earlier_passes(source, options.job.rank, options.timeout)
     handoff = Handoff(options.samples_an_item, position, f"a batch of {type(source).__name__}", options.counts_rows)
     may_lack = (at.step - 1) // options.samples_an_item if options.tail != "drop" else 0
     try:
@@ -217,7 +218,7 @@ def _reader_of(options: PassOptions, source: Any, state: Any, handoff: Handoff, 
             source, state, handoff, options.allow_pickle, options.ranks_per_reader, samples, counted, options.timeout
         )
     maker = open_maker(source, state, handoff, options.allow_pickle, options.ranks_per_reader, samples, counted)
-    return InlineReader(maker) if options.iterate == "inline" else BackgroundReader(maker)
+    return InlineReader(maker) if options.iterate == "inline" else BackgroundReader(maker, source)
 
 
 _SUPERSEDED = "a newer pass of this feed has ended this one; a feed has one pass at a time"

@@ -8,6 +8,7 @@ import os
 import pickle
 import socket
 import traceback
+import warnings
 from typing import Any
 
 from levada import _levada
@@ -20,7 +21,7 @@ from levada.pipeline.workers import dumps
 
 _TIMEOUT = 1e8
 """Seconds of a wait between the two processes once both have started: ranks that wait for the batch have their own timeout."""
-_GRACE = 1.0
+_GRACE = 5.0
 """Seconds for the process to end on request, with the loader's workers."""
 
 
@@ -46,7 +47,7 @@ class ProcessReader(BackgroundReader):
             raise TypeError("this rank reads for the feed, but its source is None")
         self._child = _Child(source, state, allow_pickle, ranks, timeout)
         try:
-            super().__init__(Maker(self._child, self._child.state, handoff, allow_pickle, samples, counted))
+            super().__init__(Maker(self._child, self._child.state, handoff, allow_pickle, samples, counted), None)
         except BaseException:
             self._child.stop()
             raise
@@ -118,14 +119,22 @@ class _Child:
         return f"process {self._process.pid}"
 
     def stop(self) -> None:
-        """Ends the process and waits for its end. Any thread. Does nothing in a forked child, which did not start it."""
+        """Ends the process and waits for its end; kills it after _GRACE seconds, with a warning. Any thread. Does nothing in a
+        forked child, which did not start it."""
         if os.getpid() != self._owner:
             return
         try:
             with contextlib.suppress(Error):
                 self._pass.request_stop()
         finally:
-            end(self._process, _GRACE)
+            has_ended = end(self._process, _GRACE)
+        if not has_ended:
+            warnings.warn(
+                f"process {self._process.pid}, which iterated {self._name}, did not end within {_GRACE:g} s after the pass and "
+                "was killed; what its iterator does at its end may be incomplete",
+                RuntimeWarning,
+                stacklevel=2,
+            )
 
     def _exit_text(self) -> str:
         """Returns how the process ended, after the end was noticed."""

@@ -14,13 +14,18 @@ from typing import Any, NamedTuple, Protocol
 
 from levada import _levada
 from levada._levada import Handoff
+from levada.base.abandoned import Abandoned, abandon, abandoned, forget
+from levada.base.errors import Timeout
 from levada.base.threads import start_thread
 from levada.batch.balance import RefusedSample, Samples
+from levada.job.arrivals import REMIND_AFTER
 
 ITERATE = ("thread", "inline", "process")
 _FRAMES = 4  # as many as a line of the board holds
 _LONG = 0.5
 """Seconds after which waiting ranks are notified of the functions that a slow item is in."""
+_GRACE = 1.0
+"""Seconds that stop() waits for a thread to leave the iterator."""
 
 
 _NOTHING = object()
@@ -255,18 +260,52 @@ class BackgroundReader:
 
     make: Callable[[], bool] | None = None
 
-    def __init__(self, maker: Maker) -> None:
+    def __init__(self, maker: Maker, source: Any) -> None:
+        """`source`: what no other pass may iterate before the thread has ended; None if others may."""
         self.where: Callable[[], str] = maker.where
+        self._source = source
         self._thread = start_thread("iterating the source", "levada reader", _make_all, maker)
 
     def watch(self, post_place: Callable[[], None]) -> None:
         """Does nothing: the core's reading thread calls it."""
 
     def stop(self) -> None:
-        self._thread.join(timeout=1.0)
+        abandon(self._thread, self._source, self.where)  # an interrupt of what follows leaves it abandoned
+        self._thread.join(_GRACE)
+        if not self._thread.is_alive():
+            forget(self._thread)
 
 
 def _make_all(maker: Maker) -> None:
-    with contextlib.suppress(BaseException):  # the Handoff reports it to every rank
-        while maker.make():
-            pass
+    try:
+        with contextlib.suppress(BaseException):  # the Handoff reports it to every rank
+            while maker.make():
+                pass
+    finally:
+        forget(threading.current_thread())
+
+
+def await_earlier_passes(source: Any, rank: int, timeout: float) -> None:
+    """Waits until no abandoned thread iterates `source`, and reminds of it on standard error. Raises Timeout after `timeout`
+    seconds, which says where the thread is."""
+    deadline = time.monotonic() + timeout
+    for each in abandoned():
+        if source is not None and each.source is source:
+            _await(each, f"an earlier pass over {type(source).__name__} on rank {rank}", deadline, timeout)
+
+
+def _await(earlier: Abandoned, name: str, deadline: float, timeout: float) -> None:
+    pause = REMIND_AFTER
+    while True:
+        left = deadline - time.monotonic()
+        earlier.thread.join(min(pause, max(left, 0.0)))
+        if not earlier.thread.is_alive():
+            return
+        if left <= pause:
+            raise Timeout(
+                f"{name} has been left, but its thread did not leave the iterator within {timeout:g} s, the timeout of the "
+                f"feed: it is in {earlier.where()}; raise timeout=, or give the feed a loader of its own"
+            )
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # standard error is closed, or there is none
+            sys.stderr.write(f"levada: {name} has been left, but its thread is in {earlier.where()}; still waiting\n")
+        pause *= 2

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from levada import _levada
 from levada._levada import Membership
+from levada.base.abandoned import await_at_exit
 from levada.base.checks import check_seconds
 from levada.base.errors import InvalidArgument, Unsupported
 from levada.base.exits import note_uncaught  # whose exit handler, which kills processes, runs after this module's
@@ -19,6 +20,8 @@ from levada.job.meshes import is_device_mesh, ranks_of
 
 _FAREWELL = 10.0
 """Seconds that an exiting rank waits for the others to be notified of its end."""
+_LOADERS = 30.0
+"""Seconds that an exiting rank waits for loaders that are still in an item."""
 
 _membership: Membership | None = None  # in the whole job
 _joined: weakref.WeakSet[Membership] = weakref.WeakSet()
@@ -173,3 +176,4 @@ def _leave() -> None:
     for joined in list(_joined):
         joined.leave()
     finish(_FAREWELL)
+    await_at_exit(_LOADERS)

@@ -30,8 +30,8 @@ _GRACE = 5.0
 """Seconds for processes to end on request."""
 _SCHEDULED = 0.2
 """Seconds for a process to exit after it has announced its end."""
-_PATIENCE = 5.0
-"""Seconds that close() waits for another thread that starts processes."""
+_PATIENCE = 30.0
+"""Seconds that close() waits for another thread to give up starting processes."""
 _END_OF_EPOCHS = 2**63
 """Epochs are numbered below this, as the C++ core does."""
 _MAX_DEATHS = 3
@@ -69,6 +69,7 @@ class Run(Generic[T]):
         self._is_over = self._is_stuck = False
         self._deaths, self._died_at = 0, (-1, -1)  # deaths after one item, and that item: epoch and number
         self._starting = threading.RLock()
+        self._is_closing = False  # whether close() waits for a thread that starts processes
         self._owner = os.getpid()
         self._ranks: Membership | None = None  # the ranks that wait in fullsync()
         self._before: BaseException | None = None  # the exception handled when the epoch began: not why it ends
@@ -291,16 +292,21 @@ class Run(Generic[T]):
 
     def close(self, grace: float = _GRACE) -> None:
         """Ends the processes, and waits for that; those that have not ended after `grace` seconds are killed, and a warning
-        says where they were. The next pass starts others. A loop that is under way ends, on another thread too. Raises
-        Timeout where that thread does not come out of a stage in this process, with the others ended."""
+        says where they were. The next pass starts others. A loop that is under way ends, on another thread too, and a thread
+        that waits for the processes to start raises InvalidArgument. Raises Timeout where that thread does not come out of a
+        stage in this process, with the others ended."""
         if os.getpid() != self._owner:
             return
         self._note_exception()
         consumer = self._consumer
         if consumer is not None and not consumer.begin_close():
             return  # in a signal handler, within a call of this thread's own, which closes it
-        if not self._starting.acquire(timeout=_PATIENCE):
-            raise Timeout("another thread starts the processes of this pipeline, which therefore cannot be closed yet")
+        self._is_closing = True
+        try:
+            if not self._starting.acquire(timeout=_PATIENCE):
+                raise Timeout("another thread starts the processes of this pipeline, which therefore cannot be closed yet")
+        finally:
+            self._is_closing = False
         try:
             consumer = self._consumer  # perhaps another one, which has been made since
             if consumer is not None:
@@ -374,7 +380,9 @@ class Run(Generic[T]):
         if self._consumer is None:
             if self.options.workers > 0 and self._worker_group is None:
                 self._tokenize_texts()
-                self._worker_group = WorkerGroup(self.options.context, self._tasks(), self.options.start_timeout)
+                self._worker_group = WorkerGroup(
+                    self.options.context, self._tasks(), self.options.start_timeout, lambda: self._is_closing
+                )
             job = self._job()
             name = f"the consumer (process {os.getpid()})"
             own = None if self._worker_group is None else self._worker_group.job

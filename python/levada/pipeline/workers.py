@@ -32,8 +32,10 @@ from levada.pipeline.steps import Step, build
 
 CONTEXTS = ("spawn", "forkserver", "fork")
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-_ANSWER = 0.5
+_ANSWER = 2.0
 """Seconds in which a process that does not hang in the kernel writes its stack."""
+_MOMENT = 0.1
+"""Seconds between two looks at whether a start has to give up."""
 
 
 @dataclasses.dataclass
@@ -69,7 +71,8 @@ def check_context(context: str) -> None:
 class WorkerGroup:
     """The started dispatching process and workers. This process is rank 0 of a private job with them."""
 
-    def __init__(self, context: str, tasks: list[Task], timeout: float) -> None:
+    def __init__(self, context: str, tasks: list[Task], timeout: float, is_closing: Callable[[], bool]) -> None:
+        """`is_closing`: whether another thread closes the run, so that starting gives up with InvalidArgument."""
         check_context(context)
         _check_descriptors(len(tasks))
         self._owner = os.getpid()
@@ -82,7 +85,7 @@ class WorkerGroup:
             with _one_thread_each(tasks[0].threads):
                 for rank, task in enumerate(tasks, 1):
                     links.append(self._start(context, rank, task))
-            self._wait_until_ready(deadline)
+            self._wait_until_ready(deadline, is_closing)
             sockets = [link.detach() for link in links]
             links.clear()
             self.job: Membership = self._join(sockets, timeout)
@@ -122,13 +125,15 @@ class WorkerGroup:
             raise
         return here
 
-    def _wait_until_ready(self, deadline: float) -> None:
+    def _wait_until_ready(self, deadline: float, is_closing: Callable[[], bool]) -> None:
         """Waits until all processes are ready. Raises the exception of one that failed to start."""
         waiting: dict[Any, int] = {status: at for at, status in enumerate(self._status_pipes)}
         while waiting:
             left = deadline - time.monotonic()
-            ready = multiprocessing.connection.wait(list(waiting), timeout=max(left, 0))
-            if not ready:
+            ready = multiprocessing.connection.wait(list(waiting), timeout=max(min(left, _MOMENT), 0))
+            if is_closing():
+                raise InvalidArgument("another thread has closed this run while its processes started")
+            if not ready and left <= _MOMENT:
                 late = ", ".join(self.name_of(at) for at in waiting.values())
                 raise Timeout(f"{late} did not start in time; more may be given by start_timeout")
             for status in map(_as_connection, ready):

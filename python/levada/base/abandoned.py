@@ -1,0 +1,62 @@
+"""Threads that are still inside a user's iterable after what they worked for has ended."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+_QUIET = 1.0
+"""Seconds that the exiting interpreter waits before it says so."""
+
+
+class Abandoned(NamedTuple):
+    """A thread that still iterates `source`. `where` returns the functions that it is in."""
+
+    thread: threading.Thread
+    source: Any
+    where: Callable[[], str]
+
+
+_abandoned: dict[threading.Thread, Abandoned] = {}
+
+
+def abandon(thread: threading.Thread, source: Any, where: Callable[[], str]) -> None:
+    """Remembers a thread until forget() is called for it."""
+    _abandoned[thread] = Abandoned(thread, source, where)
+
+
+def forget(thread: threading.Thread) -> None:
+    """Called by the thread when it ends, which releases its iterator. Does nothing if it was not abandoned."""
+    _abandoned.pop(thread, None)
+
+
+def abandoned() -> list[Abandoned]:
+    """Returns the threads that still run; none in a forked child, which does not have them."""
+    return [each for each in list(_abandoned.values()) if each.thread.is_alive()]
+
+
+def await_at_exit(timeout: float) -> None:
+    """Waits until they have ended, at most `timeout` seconds: the interpreter ends a thread where it returns to Python, and
+    that aborts the process if C++ functions, such as torch's, are on the thread's stack. Ctrl-C ends the wait."""
+    begun = time.monotonic()
+    with contextlib.suppress(KeyboardInterrupt):
+        _join(abandoned(), begun + _QUIET)
+        late = abandoned()
+        if not late:
+            return
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # standard error is closed, or there is none
+            sys.stderr.write(
+                f"levada: process {os.getpid()} waits up to {timeout:g} s before it exits, because a loader is still in "
+                f"{late[0].where()}; Ctrl-C ends the wait\n"
+            )
+        _join(late, begun + timeout)
+
+
+def _join(threads: list[Abandoned], deadline: float) -> None:
+    for each in threads:
+        each.thread.join(max(0.0, deadline - time.monotonic()))
