@@ -119,8 +119,8 @@ TEST(CommandState, IsSavedBeforeATerminatedJobLeaves) {
   for (const char* engine : {"shm", "inproc"}) {
     const auto file = state(engine);
     Command command({"feed",     corpus(), "--seq",    "64",        "--mesh",       "dp=2,tp=2", "--batch",      "1",
-                     "--epochs", "0",      "--steps",  "100000000", "--compute-ms", "1",         "--save-state", file,
-                     "--every",  "50",     "--engine", engine,      "--json"});
+                     "--epochs", "0",      "--steps",  "100000000", "--compute-ms", "20",        "--save-state", file,
+                     "--every",  "10",     "--engine", engine,      "--json"});
     ASSERT_TRUE(wait_for_file(file));
     command.signal(SIGTERM);
     const auto outcome = command.wait();

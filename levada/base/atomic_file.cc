@@ -105,7 +105,7 @@ std::size_t note_partial(const std::string& path) {
 }  // namespace
 
 void AtomicFile::remove_partial_files() noexcept {
-  constexpr int patience_ms = 1'000;  // a disk may be slow to create a file
+  constexpr int patience_ms = 300;  // a disk may be slow to create a file, but a launcher kills soon
   const pid_t self = ::getpid();
   is_ending = true;
   for (auto& name : partial_names) {

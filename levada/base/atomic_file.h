@@ -57,7 +57,7 @@ class AtomicFile {
                                const std::function<bool(std::string_view name)>& is_wanted) noexcept;
 
   /// Removes the partial files of this process, for a signal handler that then ends it: async-signal-safe. Waits up to
-  /// a second for one that is being created. Of more than 16 at a time some may stay.
+  /// 0.3 s for one that is being created. Of more than 16 at a time some may stay.
   static void remove_partial_files() noexcept;
 
  private:

@@ -307,10 +307,10 @@ TEST(FeedFaults, FullMemorySaysWhoHoldsWhat) {
   const auto errors =
       errors_of(2,
                 [&](const std::shared_ptr<Engine>& engine) {
-                  Feed feed(engine, Mesh::parse("tp=2"), layouts::gpt(), numbered({.samples = 100, .sequence = 4096}),
-                            {.batch = 8, .depth = 4, .timeout = std::chrono::milliseconds(300)});
                   std::vector<Batch> kept;
                   try {
+                    Feed feed(engine, Mesh::parse("tp=2"), layouts::gpt(), numbered({.samples = 100, .sequence = 4096}),
+                              {.batch = 8, .depth = 4, .timeout = std::chrono::milliseconds(1500)});
                     while (auto batch = feed.next()) kept.push_back(std::move(*batch));
                   } catch (const Error&) {
                     both_gave_up.arrive_and_wait();

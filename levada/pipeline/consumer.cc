@@ -164,7 +164,7 @@ Stats Consumer::stats() const {
   add(stats, process_.name, Role::consumer, own);
   if (!endpoint_) return stats;
   const ProcessRanks ranks = ProcessRanks::of(placement_, process_.options);
-  for (const protocol::Ack& ack : endpoint_->reports(false, std::chrono::milliseconds(200))) {
+  for (const protocol::Ack& ack : endpoint_->reports(false, std::chrono::seconds(2))) {
     const bool dispatches = ranks.has_dispatcher && stats.processes.size() == ProcessRanks::dispatcher;
     const protocol::ProcessTotals& totals = ack.totals;
     add(stats, ack.process, dispatches ? Role::dispatcher : Role::worker, totals);

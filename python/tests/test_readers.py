@@ -559,7 +559,7 @@ def test_a_pass_waits_until_the_thread_of_the_one_before_has_left_the_iterator(
     for first in levada.Feed(loader):
         assert first == 0
         break
-    late = threading.Timer(0.5, loader.go_on.set)
+    late = threading.Timer(3, loader.go_on.set)
     late.start()
     assert list(levada.Feed(loader)) == [2, 3]
     late.join()

@@ -318,7 +318,7 @@ TEST(Joined, ARankThatIsInterruptedWhileItLeavesEndsTheGroupsOfWhatItForwards) {
 
 TEST(Joined, ARankThatLeavesSaysForWhomItForwards) {
   testing::internal::CaptureStderr();
-  leave_early({.leave_timeout = std::chrono::milliseconds(400), .remind_after = std::chrono::milliseconds(200)});
+  leave_early({.leave_timeout = std::chrono::seconds(3), .remind_after = std::chrono::milliseconds(1200)});
   EXPECT_THAT(
       testing::internal::GetCapturedStderr(),
       testing::MatchesRegex("levada: rank 2 waited .* in leaving \\(it still forwards to rank 3\\) from rank 0; "

@@ -209,7 +209,9 @@ TEST(P2pAbort, IsPassedOnOnceByEachRank) {
   engines[0]->abort("the dam broke");
   for (const auto& engine : engines) EXPECT_THROW(engine->wait({}, test::limit()), EngineError);
   const auto has_all = [&](int rank) { return network.num_packets(rank) == 3; };
-  for (const Deadline deadline = test::limit(); !has_all(0) && !deadline.expired();) std::this_thread::yield();
+  for (int rank = 0; rank < 4; ++rank) {
+    for (const Deadline deadline = test::limit(); !has_all(rank) && !deadline.expired();) std::this_thread::yield();
+  }
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
   for (int rank = 0; rank < 4; ++rank) EXPECT_TRUE(has_all(rank)) << network.num_packets(rank);
 }
