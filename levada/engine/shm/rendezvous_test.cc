@@ -27,7 +27,7 @@ std::string unique_name(const char* what) {
 }
 
 const Options options{.memory_bytes = 1 << 20, .timeout = std::chrono::seconds(30)};
-const Options hasty{.memory_bytes = 1 << 20, .timeout = std::chrono::milliseconds(300)};
+const Options hasty{.memory_bytes = 1 << 20, .timeout = std::chrono::milliseconds(1500)};
 
 TEST(Rendezvous, BringsRanksTogetherInAnyOrder) {
   for (const int late : {0, 1, 3}) {
@@ -101,10 +101,10 @@ TEST(Rendezvous, SaysOnAllRanksThatHaveComeThatOneHasStopped) {
   test::ForkedRanks ranks(3, [&](int rank) {
     std::stop_source stop;
     Options stoppable = options;
-    if (rank == 2) std::this_thread::sleep_for(std::chrono::milliseconds(600));
+    if (rank == 2) std::this_thread::sleep_for(std::chrono::seconds(2));
     if (rank == 1) stoppable.stop = stop.get_token();
     const std::jthread stopper([&] {
-      std::this_thread::sleep_for(std::chrono::milliseconds(300));
+      std::this_thread::sleep_for(std::chrono::seconds(1));
       stop.request_stop();
     });
     static_cast<void>(meet(rank, 3, name, stoppable));
@@ -127,7 +127,7 @@ TEST(Rendezvous, RefusesTheSameRankTwiceAndGoesOn) {
   const auto name = unique_name("twice");
   test::ForkedRanks ranks(4, [&](int process) {
     const int rank = process == 3 ? 1 : process;
-    if (rank == 2) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    if (rank == 2) std::this_thread::sleep_for(std::chrono::seconds(1));
     static_cast<void>(meet(rank, 3, name, options));
   });
   const auto endings = ranks.wait();
@@ -154,7 +154,7 @@ TEST(Rendezvous, NamesARankThatDiesWhileItWaits) {
       throw EngineError(fmt::format("lost {}", lost.rank()));
     }
   });
-  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  std::this_thread::sleep_for(std::chrono::seconds(1));
   ranks.kill(1);
   EXPECT_EQ(ranks.wait()[0].error, "lost 1");
 }
