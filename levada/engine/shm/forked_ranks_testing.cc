@@ -185,8 +185,13 @@ ThreadState state_of_thread(int thread) {
 }
 
 long wait_until_it_sleeps(int thread) {
-  for (const Deadline deadline = soon(); !deadline.expired(); std::this_thread::yield()) {
-    if (const auto state = state_of_thread(thread); state.is_asleep) return state.num_sleeps;
+  long before = -1;
+  for (const Deadline deadline = soon(); !deadline.expired();) {
+    const auto state = state_of_thread(thread);
+    // A thread that is about to sleep looks asleep before that is counted.
+    if (state.is_asleep && state.num_sleeps == before) return before;
+    before = state.is_asleep ? state.num_sleeps : -1;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
   throw Timeout("the thread does not sleep");
 }
