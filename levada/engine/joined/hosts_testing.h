@@ -21,7 +21,7 @@ namespace levada::joined::test {
 /// Ranks are placed on hosts in order, so many on each.
 struct Hosts {
   int ranks_a_host = 2;
-  Options options{.leave_timeout = std::chrono::seconds(5)};
+  Options options{.leave_timeout = std::chrono::seconds(2)};
   Duration heartbeat = std::chrono::milliseconds(200);
   std::size_t memory_bytes = inproc::Options().memory_bytes;  ///< of each rank's blocks
 };
