@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
+
+from levada.base.console import write_line
 
 _QUIET = 1.0
 """Seconds that the exiting interpreter waits before it says so."""
@@ -49,11 +50,10 @@ def await_at_exit(timeout: float) -> None:
         late = abandoned()
         if not late:
             return
-        with contextlib.suppress(OSError, ValueError, AttributeError):  # standard error is closed, or there is none
-            sys.stderr.write(
-                f"levada: process {os.getpid()} waits up to {timeout:g} s before it exits, because a loader is still in "
-                f"{late[0].where()}; Ctrl-C ends the wait\n"
-            )
+        write_line(
+            f"process {os.getpid()} waits up to {timeout:g} s before it exits, because a loader is still in "
+            f"{late[0].where()}; Ctrl-C ends the wait"
+        )
         _join(late, begun + timeout)
 
 

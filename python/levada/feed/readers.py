@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol
 from levada import _levada
 from levada._levada import Handoff
 from levada.base.abandoned import Abandoned, abandon, abandoned, forget
+from levada.base.console import write_line
 from levada.base.errors import Timeout
 from levada.base.threads import start_thread
 from levada.batch.balance import RefusedSample, Samples
@@ -306,6 +307,5 @@ def _await(earlier: Abandoned, name: str, deadline: float, timeout: float) -> No
                 f"{name} has been left, but its thread did not leave the iterator within {timeout:g} s, the timeout of the "
                 f"feed: it is in {earlier.where()}; raise timeout=, or give the feed a loader of its own"
             )
-        with contextlib.suppress(OSError, ValueError, AttributeError):  # standard error is closed, or there is none
-            sys.stderr.write(f"levada: {name} has been left, but its thread is in {earlier.where()}; still waiting\n")
+        write_line(f"{name} has been left, but its thread is in {earlier.where()}; still waiting")
         pause *= 2

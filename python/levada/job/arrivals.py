@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import queue
 import socket
-import sys
 import threading
 import time
 import weakref
 from typing import Any
 
+from levada.base.console import write_line
 from levada.base.errors import EngineError
 from levada.base.threads import start_thread
 
@@ -74,10 +74,9 @@ class Arrivals:
     def _remind(self) -> None:
         pause = REMIND_AFTER
         while not self._over.wait(pause):
-            line = f"levada: {self.describe()}; still waiting\n"
+            line = f"{self.describe()}; still waiting"
             if not self._over.is_set():
-                with contextlib.suppress(OSError, ValueError):  # standard error is closed
-                    sys.stderr.write(line)
+                write_line(line)
             pause *= 2
 
 

@@ -20,7 +20,6 @@ import os
 import queue
 import select
 import socket
-import sys
 import threading
 import time
 import weakref
@@ -29,6 +28,7 @@ from typing import Any, NamedTuple
 
 from levada import _levada
 from levada._levada import Link, Membership
+from levada.base.console import write_line
 from levada.base.errors import EngineError, InvalidArgument, Timeout, Unsupported
 from levada.base.threads import start_thread
 from levada.job.arrivals import REMIND_AFTER, Arrivals
@@ -140,7 +140,7 @@ class ProcessGroupTransport:
                 return
             if waited > remind_after:
                 remind_after *= 2
-                sys.stderr.write(f"levada: {self._describe_wait(waited)}; still waiting\n")
+                write_line(f"{self._describe_wait(waited)}; still waiting")
         for thread in self._threads:
             thread.join(0.2 if self._has_losses else 2.0)  # from a lost peer nothing comes, and for ever
 
