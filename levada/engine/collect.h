@@ -61,8 +61,12 @@ inline constexpr std::string_view raised_operation = "raised";
 /// Returns the text of the exception that ends `rank`, if the rank has posted it.
 std::optional<std::string> raised_by(Engine& engine, int rank);
 
+/// How long a rank that another one has left listens for that one's reason: it may be ending with an exception of which
+/// it did not know yet when it left.
+inline constexpr Duration until_a_reason_comes = std::chrono::milliseconds(1500);
+
 /// Throws why `rank` has left before `what`: what has ended the group, if anything has; else PeerLost, which names the
-/// rank and the exception that it has posted, if it has.
+/// rank and the exception that it posts until_a_reason_comes, if it does.
 [[noreturn]] void throw_left(Engine& engine, int rank, std::string_view what);
 
 /// Everybody's bytes, by rank. Collective; small things only: start-up, schemas, failures. The Timeout names the ranks

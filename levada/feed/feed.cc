@@ -18,8 +18,6 @@
 namespace levada {
 namespace {
 
-/// How long a rank that has been left without a reason listens for one before it raises its error.
-constexpr Duration until_a_reason_comes = std::chrono::milliseconds(1500);
 /// Between two looks at what it has posted.
 constexpr Duration moment = std::chrono::milliseconds(25);
 

@@ -308,9 +308,9 @@ TEST(FeedFaults, FullMemorySaysWhoHoldsWhat) {
       errors_of(2,
                 [&](const std::shared_ptr<Engine>& engine) {
                   std::vector<Batch> kept;
+                  Feed feed(engine, Mesh::parse("tp=2"), layouts::gpt(), numbered({.samples = 100, .sequence = 4096}),
+                            {.batch = 8, .depth = 4, .timeout = std::chrono::milliseconds(1500)});
                   try {
-                    Feed feed(engine, Mesh::parse("tp=2"), layouts::gpt(), numbered({.samples = 100, .sequence = 4096}),
-                              {.batch = 8, .depth = 4, .timeout = std::chrono::milliseconds(1500)});
                     while (auto batch = feed.next()) kept.push_back(std::move(*batch));
                   } catch (const Error&) {
                     both_gave_up.arrive_and_wait();

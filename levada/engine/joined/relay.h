@@ -30,8 +30,8 @@ struct Port {
   explicit operator bool() const { return channel != nullptr; }
 };
 
-/// For a cause to reach the other engine, or another rank.
-inline constexpr Duration grace = 2 * WaitFor::poll_interval;
+/// For a cause to reach the other engine, or another rank, which looks for it once a poll interval.
+inline constexpr Duration grace = 10 * WaitFor::poll_interval;
 
 /// Watches a leg that a forwarder sends on. One thread at a time.
 class ForwarderWatch {
