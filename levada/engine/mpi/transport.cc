@@ -28,7 +28,7 @@ constexpr int max_polls_at_once = 8;
 /// The transport's own thread does not take a core from those that compute.
 constexpr Duration shortest_nap = microseconds(50);
 /// How long the engine may still be about to send its last frame once all peers have closed.
-constexpr Duration grace = seconds(1);
+constexpr Duration grace = seconds(5);
 /// Between two checks of whether other hosts answer.
 constexpr Duration check_interval = milliseconds(100);
 /// Between two tests of sends and receives.
