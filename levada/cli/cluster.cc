@@ -48,13 +48,22 @@ double parse_positive_duration(std::string_view option, const std::string& text)
   return seconds;
 }
 
+double parse_message_time(const std::string& text) {
+  constexpr double longest_s = 1;
+  const double seconds = parse_positive_duration("--message", text);
+  if (seconds <= longest_s) return seconds;
+  throw InvalidArgument(fmt::format(
+      "--message is {}, which is {}; it must be at most a second: write microseconds as 200us", text,
+      report::format_seconds(seconds)));
+}
+
 Cluster parse_cluster(const ClusterArguments& arguments, const Job& job) {
   const auto [hosts, ranks_per_host] = parse_hosts(arguments.hosts.value());
   Cluster cluster{.hosts = hosts,
                   .ranks_per_host = ranks_per_host,
                   .link_bytes_per_s = parse_speed("--link", arguments.link),
                   .copy_bytes_per_s = parse_speed("--memory", arguments.memory),
-                  .message_s = parse_positive_duration("--message", arguments.message),
+                  .message_s = parse_message_time(arguments.message),
                   .degree = arguments.degree};
   if (cluster.degree < 1) throw InvalidArgument(fmt::format("--degree must be at least 1, got {}", cluster.degree));
   if (!arguments.storage.empty()) cluster.storage_bytes_per_s = parse_speed("--storage", arguments.storage);
@@ -92,13 +101,23 @@ std::string recommendation(const Comparison& comparison) {
       name, step);
 }
 
+/// "dp, host".
+std::string readers_text(const Cost& cost) {
+  std::string text = cost.readers.to_string();
+  for (const Readers& readers : cost.same) text += ", " + readers.to_string();
+  return text;
+}
+
 Json load_as_json(const Load& load, const char* unit) {
   return {{unit, load.amount}, {"host", load.host}, {"seconds", load.seconds}};
 }
 
 Json cost_as_json(const Cost& cost, bool has_storage_speed) {
+  Json same = Json::array();
+  for (const Readers& readers : cost.same) same.push_back(readers.to_string());
   return {
       {"readers", cost.readers.to_string()},
+      {"same", same},
       {"num_readers", cost.num_readers},
       {"read_bytes", cost.read_bytes},
       {"crossing_bytes", cost.crossing_bytes},
@@ -166,15 +185,16 @@ Comparison compare_readers(const JobArguments& job_arguments, const ClusterArgum
 }
 
 std::string Comparison::to_table() const {
-  auto text = output_style().bold(fmt::format("One step of {} on {} with {} each", job.mesh.to_string(),
-                                              report::counted(cluster.hosts, "host"),
-                                              report::counted(cluster.ranks_per_host, "rank")));
+  const auto mesh = job.mesh.to_string();
+  auto text = output_style().bold(fmt::format(
+      "One step of {} on {} with {} each, batches of {} x {} tokens", mesh.empty() ? "one rank" : mesh,
+      report::counted(cluster.hosts, "host"), report::counted(cluster.ranks_per_host, "rank"), job.fields.front().shape[0], job.fields.front().shape[1]));
   text += fmt::format("\nlink {} each way, memory {}, {} for a message{}\n\n", speed_text(cluster.link_bytes_per_s),
                       speed_text(cluster.copy_bytes_per_s), report::format_seconds(cluster.message_s),
                       cluster.storage_bytes_per_s ? ", storage " + speed_text(*cluster.storage_bytes_per_s) : "");
   TextTable table({"readers", "how many", "read", "cross", "busiest link", "messages", "time", "limited by"});
   for (const Cost& cost : costs) {
-    table.add({cost.readers.to_string(), report::with_commas(cost.num_readers), format_bytes(cost.read_bytes),
+    table.add({readers_text(cost), report::with_commas(cost.num_readers), format_bytes(cost.read_bytes),
                format_bytes(cost.crossing_bytes), format_bytes(cost.link.amount),
                report::with_commas(static_cast<std::int64_t>(cost.messages.amount)),
                report::format_seconds(cost.seconds()), limit_text(cost)});
@@ -191,6 +211,8 @@ std::string Comparison::to_json() const {
       {"ranks_per_host", cluster.ranks_per_host},
       {"mesh", job.mesh.to_string()},
       {"divide", to_string(job.divide)},
+      {"batch", job.fields.front().shape[0]},
+      {"sequence", job.fields.front().shape[1]},
       {"link_bytes_per_s", cluster.link_bytes_per_s},
       {"memory_bytes_per_s", cluster.copy_bytes_per_s},
       {"message_s", cluster.message_s},

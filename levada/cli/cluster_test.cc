@@ -102,6 +102,12 @@ TEST(CompareReadersOfAJob, AddsTheReadersThatAreNamed) {
   EXPECT_EQ(comparison.costs.back().readers.to_string(), "tp");
 }
 
+TEST(CompareReadersOfAJob, NamesChoicesOfTheSameReadersTogether) {
+  const auto comparison = compare_readers({.mesh = "dp=2,tp=2", .readers = "dp"}, {.hosts = "2x2"});
+  EXPECT_THAT(comparison.to_table(), HasSubstr("dp, host "));
+  EXPECT_EQ(nlohmann::json::parse(comparison.to_json())["choices"][1]["same"], nlohmann::json::array({"host"}));
+}
+
 TEST(CompareReadersOfAJob, RefusesWhatCannotBe) {
   const auto refused = [](JobArguments job, ClusterArguments cluster) {
     return refusal([&] { compare_readers(job, cluster); });
@@ -109,6 +115,7 @@ TEST(CompareReadersOfAJob, RefusesWhatCannotBe) {
   EXPECT_THAT(refused({.mesh = "dp=2"}, {.hosts = "2x2"}), HasSubstr("the mesh dp=2 has 2 ranks, but this job has 4"));
   EXPECT_THAT(refused({}, {.hosts = "2x2", .message = "0"}), HasSubstr("--message is 0"));
   EXPECT_THAT(refused({}, {.hosts = "2x2", .message = "soon"}), HasSubstr("soon"));
+  EXPECT_THAT(refused({}, {.hosts = "2x2", .message = "200"}), HasSubstr("write microseconds as 200us"));
   EXPECT_THAT(refused({}, {.hosts = "2x2", .degree = 0}), HasSubstr("--degree must be at least 1, got 0"));
   EXPECT_THAT(refused({}, {.hosts = "2x2", .step = "0s"}), HasSubstr("--step is 0s"));
   EXPECT_THAT(refused({}, {.hosts = "2x2", .memory = "10"}), HasSubstr("--memory is '10'"));
@@ -117,6 +124,7 @@ TEST(CompareReadersOfAJob, RefusesWhatCannotBe) {
 
 TEST(CompareReadersOfAJob, IsPrintedForPeopleAndPrograms) {
   const auto comparison = compare_readers({.mesh = "dp=4,tp=4"}, {.hosts = "8x2", .link = "1Gb/s", .step = "50ms"});
+  EXPECT_THAT(comparison.to_table(), HasSubstr("dp=4,tp=4 on 8 hosts with 2 ranks each, batches of 8 x 1024 tokens"));
   EXPECT_THAT(comparison.to_table(), HasSubstr("link of host 0"));
   EXPECT_THAT(comparison.to_table(), HasSubstr("Recommended: --readers dp."));
   const auto json = nlohmann::json::parse(comparison.to_json());

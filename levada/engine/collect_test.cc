@@ -220,7 +220,7 @@ std::string reminded(Duration first, Duration wait) {
 }
 
 TEST(Reminders, ALongWaitWritesALineThatSaysWhoIsWaitedForAndLaterAnother) {
-  const auto text = reminded(std::chrono::milliseconds(20), std::chrono::seconds(1));
+  const auto text = reminded(std::chrono::milliseconds(20), std::chrono::seconds(3));
   EXPECT_THAT(text,
               StartsWith("levada: rank 0 waits, line 1; still waiting\nlevada: rank 0 waits, line 2; still waiting\n"));
 }

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <csignal>
+#include <latch>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -397,12 +398,14 @@ TEST(Exchange, WhoWaitsTooLongSaysForWhomToTheOthersToo) {
   const auto lists = dealt(numbered_ids(24), 2);
   for (std::size_t rank = 0; rank < 2; ++rank) stores[rank].store(long_samples(lists[rank]));
   std::atomic<bool> gave_up = false;
+  std::latch looks(1);
   // What arrives at the one cannot go into its store while another thread looks at that.
-  std::thread stall([&, before = stores[stalled].bytes()] {
-    while (stores[stalled].bytes() == before && !gave_up) std::this_thread::yield();
+  std::thread stall([&] {
     const SampleStore::Reading here(stores[stalled]);
+    looks.count_down();
     gave_up.wait(false);
   });
+  looks.wait();
   std::string texts[2];
   inproc::run_ranks(2, [&](const std::shared_ptr<Engine>& engine) {
     const int rank = engine->info().rank;

@@ -285,7 +285,7 @@ TEST(FeedFaults, AWaitThatTakesTooLongSaysWhoWaitsForWhom) {
       if (first == 6) all_gave_up.wait();
     };
     Feed feed(engine, Mesh::parse("dp=3"), layouts::gpt(), numbered({.before = hangs}),
-              {.batch = 1, .timeout = std::chrono::milliseconds(1500)});
+              {.batch = 1, .timeout = std::chrono::seconds(4)});
     EXPECT_TRUE(feed.next());
     EXPECT_TRUE(feed.next());
     try {
@@ -309,7 +309,7 @@ TEST(FeedFaults, FullMemorySaysWhoHoldsWhat) {
                 [&](const std::shared_ptr<Engine>& engine) {
                   std::vector<Batch> kept;
                   Feed feed(engine, Mesh::parse("tp=2"), layouts::gpt(), numbered({.samples = 100, .sequence = 4096}),
-                            {.batch = 8, .depth = 4, .timeout = std::chrono::milliseconds(1500)});
+                            {.batch = 8, .depth = 4, .timeout = std::chrono::seconds(4)});
                   try {
                     while (auto batch = feed.next()) kept.push_back(std::move(*batch));
                   } catch (const Error&) {
@@ -462,7 +462,7 @@ TEST(FeedFaults, ATimeoutNamesTheRankThatIsFurthestBehind) {
   const auto errors = errors_of(4, [&](const std::shared_ptr<Engine>& engine) {
     const int rank = engine->info().rank;
     Feed feed(engine, Mesh::parse("tp=4"), layouts::gpt(), numbered({.samples = 1'000'000}),
-              {.batch = 1, .timeout = std::chrono::seconds(2)});
+              {.batch = 1, .timeout = std::chrono::seconds(4)});
     EXPECT_TRUE(feed.next());
     if (rank == 3) return done.wait();
     try {

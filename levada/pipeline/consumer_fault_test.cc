@@ -207,7 +207,7 @@ TEST(PipelineFaults, AWaitThatIsTooLongSaysWhoIsInWhichStage) {
                                  return i;
                                }));
   ProcessOptions options = hasty_workers(2);
-  options.timeout = std::chrono::milliseconds(1200);
+  options.timeout = std::chrono::seconds(4);
   options.remind_after = std::chrono::milliseconds(100);
   ::testing::internal::CaptureStderr();
   run_pipeline(graph, options, [&](Consumer& consumer) {

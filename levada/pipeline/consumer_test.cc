@@ -271,12 +271,12 @@ TEST(PipelineProcesses, DoNotCountAPauseAsWaiting) {
                           .then(FullSync{})
                           .then(Prefetch{4});
   const ProcessOptions options{
-      .workers = 1, .worker_prefetch = 0, .main_prefetch = 0, .timeout = std::chrono::milliseconds(1500)};
+      .workers = 1, .worker_prefetch = 0, .main_prefetch = 0, .timeout = std::chrono::seconds(3)};
   run_pipeline(graph, options, [](Consumer& consumer) {
     consumer.reset(0);
     EXPECT_EQ(take_from(consumer, 2).size(), 2u);
     consumer.pause();
-    std::this_thread::sleep_for(std::chrono::milliseconds(2000));
+    std::this_thread::sleep_for(std::chrono::seconds(4));
     consumer.resume();
     EXPECT_EQ(take_from(consumer, 8).size(), 8u);
   });

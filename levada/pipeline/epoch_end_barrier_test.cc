@@ -319,7 +319,7 @@ TEST(EpochEndBarrier, SaysWhomItWaitedForInVain) {
 TEST(EpochEndBarrier, SaysOnStandardErrorWhomItWaitsForIfThatTakesLong) {
   const auto engines = inproc::make_group(2);
   EpochEndBarrier barrier(engines[0], {.stage = "meet",
-                                       .timeout = std::chrono::seconds(1),
+                                       .timeout = std::chrono::seconds(3),
                                        .remind_after = std::chrono::milliseconds(20),
                                        .poll = [] {}});
   barrier.report({.until = 8});

@@ -180,7 +180,11 @@ std::vector<Cost> compare_readers(const std::vector<Field>& fields, const Layout
   std::vector<Cost> costs;
   for (const Readers& readers : choices) {
     auto reader_of = readers.of(mesh, options.host_of);
-    if (std::find(seen.begin(), seen.end(), reader_of) != seen.end()) continue;
+    if (const auto same = std::find(seen.begin(), seen.end(), reader_of); same != seen.end()) {
+      Cost& cost = costs[static_cast<std::size_t>(same - seen.begin())];
+      if (cost.readers.to_string() != readers.to_string()) cost.same.push_back(readers);
+      continue;
+    }
     seen.push_back(std::move(reader_of));
     options.readers = readers;
     costs.push_back(cost_of(plan_fan_out(fields, layout, mesh, options), readers, cluster));

@@ -44,6 +44,7 @@ std::string_view to_string(Limit limit);
 /// One step with one choice of readers.
 struct Cost {
   Readers readers;
+  std::vector<Readers> same = {};  ///< other choices of which the same ranks read
   int num_readers = 1;
   std::uint64_t read_bytes = 0;      ///< of the batches that all readers make: each as often as it is read
   std::uint64_t crossing_bytes = 0;  ///< that hosts send each other, counted at the sender

@@ -119,6 +119,9 @@ def test_what_is_sent_is_held_until_it_has_gone(tmp_path: pathlib.Path) -> None:
         2,
         """
         from levada.job.c10d import ProcessGroupTransport
+        class Room:
+            def __init__(self): self.bytes = np.empty(5_000_000, dtype=np.uint8)
+            def memory(self): return self.bytes
         class Link:  # an engine that takes no body before it is told to
             def __init__(self): self.bodies, self.may_take, self.came = [], threading.Event(), threading.Event()
             def all_closed(self): return len(self.bodies) == 8
@@ -126,8 +129,9 @@ def test_what_is_sent_is_held_until_it_has_gone(tmp_path: pathlib.Path) -> None:
             def is_closed(self, peer): return True
             def room_for_body(self, sender, header):
                 self.may_take.wait(30)
-                return np.empty(5_000_000, dtype=np.uint8) if header[0] == 1 else None
-            def deliver(self, sender, header): self.bodies.append(int(header[1])); self.came.set()
+                return Room() if header[0] == 1 else None
+            def is_last(self, header): return False
+            def deliver(self, sender, header, body): self.bodies.append(int(header[1])); self.came.set()
             def lost(self, peer, why): tell(lost=why)
         import threading, gc
         transport, link = ProcessGroupTransport(dist.group.WORLD, "held", 20.0, [0, 0]), Link()
@@ -160,7 +164,7 @@ def test_what_is_sent_is_held_until_it_has_gone(tmp_path: pathlib.Path) -> None:
         dist.barrier()
         link.may_take.set()
         while len(link.bodies) < 8: time.sleep(0.01)
-        tell(held=held, bodies=link.bodies, right=all((room == i).all() for i, room in enumerate(rooms)))
+        tell(held=held, bodies=link.bodies, right=all((room.bytes == i).all() for i, room in enumerate(rooms)))
         until = time.monotonic() + 30
         while len(gone) < 7 and time.monotonic() < until: time.sleep(0.01)
         tell(gone=len(gone) >= 7)
@@ -325,7 +329,7 @@ def test_a_silence_that_is_no_number_of_seconds_is_refused_on_every_rank(tmp_pat
         2,
         """
         for silence in ("", "2", "-1", "soon", "3.5", "98302"):
-            os.environ["LEVADA_SILENCE"] = silence
+            os.environ["LEVADA_SILENCE"] = silence if rank == 1 else "10"
             try:
                 levada.join(dist.group.WORLD, engine="c10d")
             except levada.InvalidArgument as error:
@@ -337,7 +341,7 @@ def test_a_silence_that_is_no_number_of_seconds_is_refused_on_every_rank(tmp_pat
     )
     for mine in told:
         assert [mine.pop(), mine.pop()] == [{"engine": "c10d"}] * 2 and len(mine) == 6
-        assert "LEVADA_SILENCE is 'soon'; it must be a number of seconds from 3 to 86400" in str(mine[3]["text"])
+        assert "LEVADA_SILENCE of rank 1 is 'soon'; it must be a number of seconds from 3 to 86400" in str(mine[3]["text"])
 
 
 def test_ranks_on_several_hosts_are_joined_by_the_default_group(tmp_path: pathlib.Path) -> None:

@@ -49,12 +49,12 @@ TEST_P(JoinedConformance, HoldsForManyRanksOnEachHost) {
 
 TEST_P(JoinedConformance, HoldsForATreeWithoutHeartbeat) {
   expect_holds({.ranks_a_host = 2,
-                .options = {.degree = 1, .leave_timeout = std::chrono::milliseconds(500)},
+                .options = {.degree = 1, .leave_timeout = std::chrono::seconds(2)},
                 .heartbeat = Duration::max()});
 }
 
 TEST_P(JoinedConformance, HoldsForATreeOfHostsWithOneRankEach) {
-  expect_holds({.ranks_a_host = 1, .options = {.degree = 2, .leave_timeout = std::chrono::milliseconds(500)}});
+  expect_holds({.ranks_a_host = 1, .options = {.degree = 2, .leave_timeout = std::chrono::seconds(2)}});
 }
 
 INSTANTIATE_TEST_SUITE_P(, JoinedConformance, testing::ValuesIn(conformance::all_trials()),

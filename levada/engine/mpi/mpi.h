@@ -55,7 +55,7 @@ class Communicator {
   /// wait, too.
   explicit Communicator(MPI_Comm parent, Options options = {});
   /// Collective, before MPI_Finalize() and after this rank's engines, their channels and leases. Waits until all ranks
-  /// have destroyed their engines. Where this rank's own are in use it calls MPI_Abort() after a second, with a
+  /// have destroyed their engines. Where this rank's own are in use it calls MPI_Abort() after five seconds, with a
   /// message.
   ~Communicator();
   Communicator(const Communicator&) = delete;

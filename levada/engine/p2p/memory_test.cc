@@ -62,7 +62,7 @@ void expect_room_wakes(ByteView header) {
   auto waiting = std::async(std::launch::async, [&] { engine->wait({}, test::limit()); });
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
   EXPECT_FALSE(transport->receiver().room_for_body(1, header));
-  EXPECT_EQ(waiting.wait_for(std::chrono::seconds(5)), std::future_status::ready);
+  EXPECT_EQ(waiting.wait_for(std::chrono::seconds(15)), std::future_status::ready);
   EXPECT_THROW(waiting.get(), E);
 }
 

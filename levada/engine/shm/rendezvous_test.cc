@@ -101,7 +101,7 @@ TEST(Rendezvous, SaysOnAllRanksThatHaveComeThatOneHasStopped) {
   test::ForkedRanks ranks(3, [&](int rank) {
     std::stop_source stop;
     Options stoppable = options;
-    if (rank == 2) std::this_thread::sleep_for(std::chrono::seconds(2));
+    if (rank == 2) std::this_thread::sleep_for(std::chrono::seconds(4));
     if (rank == 1) stoppable.stop = stop.get_token();
     const std::jthread stopper([&] {
       std::this_thread::sleep_for(std::chrono::seconds(1));
@@ -127,7 +127,7 @@ TEST(Rendezvous, RefusesTheSameRankTwiceAndGoesOn) {
   const auto name = unique_name("twice");
   test::ForkedRanks ranks(4, [&](int process) {
     const int rank = process == 3 ? 1 : process;
-    if (rank == 2) std::this_thread::sleep_for(std::chrono::seconds(1));
+    if (rank == 2) std::this_thread::sleep_for(std::chrono::seconds(3));
     static_cast<void>(meet(rank, 3, name, options));
   });
   const auto endings = ranks.wait();
@@ -154,7 +154,7 @@ TEST(Rendezvous, NamesARankThatDiesWhileItWaits) {
       throw EngineError(fmt::format("lost {}", lost.rank()));
     }
   });
-  std::this_thread::sleep_for(std::chrono::seconds(1));
+  std::this_thread::sleep_for(std::chrono::seconds(3));
   ranks.kill(1);
   EXPECT_EQ(ranks.wait()[0].error, "lost 1");
 }
@@ -263,7 +263,7 @@ TEST(Rendezvous, SaysNowAndThenWhomItWaitsFor) {
   const auto name = unique_name("reminder");
   for (const int rank : {0, 1}) {
     std::string said;
-    Options patient{.memory_bytes = 1 << 20, .timeout = std::chrono::seconds(6)};
+    Options patient{.memory_bytes = 1 << 20, .timeout = std::chrono::seconds(9)};
     patient.remind = [&](const std::string& sentence) { said += sentence; };
     EXPECT_THROW(static_cast<void>(meet(rank, 2, name, patient)), Timeout);
     EXPECT_NE(said.find(rank == 0 ? "for rank(s) 1; still waiting" : "for rank 0; still waiting"), std::string::npos)

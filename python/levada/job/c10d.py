@@ -1,8 +1,8 @@
 """A process group of torch.distributed as the transport of an engine. docs/design/p2p.md explains how and why.
 
 Headers of frames arrive from any sender in a few slots; a body, whose length its header gives, arrives straight in memory
-of the engine. Threads: one receives, one releases what has been sent, one watches the other ranks, one flushes what was
-deferred for batching.
+of the engine. Threads: one receives headers, one waits for bodies, one releases what has been sent, one watches the other
+ranks, one flushes what was deferred for batching.
 
 A rank watches another by a connection on which nothing is ever sent, to a listening socket that accepts nobody. The
 system ends that connection when the process ends. As long as the host is reachable, the system also answers for the
@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from levada import _levada
-from levada._levada import Link, Membership
+from levada._levada import Link, Membership, Room
 from levada.base.console import write_line
 from levada.base.errors import EngineError, InvalidArgument, Timeout, Unsupported
 from levada.base.threads import start_thread
@@ -37,8 +37,8 @@ from levada.job.gathering import all_gather, wait
 _HEADERS, _BODIES = 1, 2  # tags
 _MAX_HEADER_BYTES = 256 << 10
 """gloo does not say how long a message is: all headers are received in one size."""
-_SLOTS = 4
-"""For headers: one is looked at, the others may be filled meanwhile."""
+_SLOTS = 8
+"""For headers: some wait for their bodies, the others may be filled meanwhile."""
 _FOREVER = datetime.timedelta(days=3650)
 """A wait that times out closes the connection."""
 _RETRIES, _PAUSE = 100, 0.05
@@ -47,7 +47,8 @@ _LAST_FRAME = 1.0
 """Seconds that the last frame of a peer may come after the end of its process, to a rank that has left too."""
 _LAST_ANSWER = 1800.0
 """Seconds that a rank which ends waits for the answers to its last messages, which a peer may still be receiving."""
-_TEXT_BYTES, _DONE, _FAILED = 512, "+", "-"
+_TEXT_BYTES, _DONE = 512, "+"
+_FAILED = {"-": EngineError, "!": InvalidArgument}
 """What each rank sends the others when ranks join: so many bytes, which begin with how it went."""
 _CONNECT = 30.0
 """Seconds that a connection between ranks that have arrived may take."""
@@ -63,6 +64,15 @@ class _Watched(NamedTuple):
     connection: socket.socket
 
 
+class _Frame(NamedTuple):
+    sender: int
+    slot: Any
+    """Its header."""
+    room: Room | None
+    work: Any
+    """What receives its body into the room."""
+
+
 class ProcessGroupTransport:
     """Frames between the ranks of a gloo group of its own."""
 
@@ -71,14 +81,16 @@ class ProcessGroupTransport:
         self._torch = importlib.import_module("torch")
         self.rank, self.size = int(group.rank()), int(group.size())
         self._host_of = host_of
-        self._silence = _silence()
         self._group: Any = None
         if self.size > 1:
             store, devices, until = _store_of(group, name), list[Any](), time.monotonic() + timeout
-            self._listener, self._watched = _watch_each_other(group, devices, self._silence, until)
+            self._listener, self._watched, self._silence = _watch_each_other(group, devices, until)
             self._group = _own_group(store, self.rank, self.size, devices, max(until - time.monotonic(), 0.001))
         self._end_of_watch = socket.socketpair()
         self._finished: set[int] = set()
+        self._free: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._frames: queue.Queue[_Frame | None] = queue.Queue()
+        self._delivering = threading.Lock()
         self._sent: queue.SimpleQueue[list[tuple[int, Any, Any]] | None] = queue.SimpleQueue()
         self._flushes: queue.SimpleQueue[float | None] = queue.SimpleQueue()
         self._over = threading.Event()
@@ -115,7 +127,9 @@ class ProcessGroupTransport:
                 work(link)
 
         try:
-            for work in (self._receive, self._settle, self._watch, self._flush):
+            for _ in range(_SLOTS):
+                self._free.put(self._torch.empty(_MAX_HEADER_BYTES, dtype=self._torch.uint8))
+            for work in (self._receive, self._land, self._settle, self._watch, self._flush):
                 self._threads.append(start_thread("the engine c10d", f"levada c10d {work.__name__}", run, work))
         except BaseException:
             self._over.set()
@@ -149,35 +163,60 @@ class ProcessGroupTransport:
         return f"rank {self.rank} has ended, and has waited {waited:.0f} s for rank {awaited} to take its last messages"
 
     def _receive(self, link: Link) -> None:
-        free = [self._torch.empty(_MAX_HEADER_BYTES, dtype=self._torch.uint8) for _ in range(_SLOTS)]
+        """Receives headers, and begins to receive the bodies behind them, so that a sender can go on with the next body while
+        one is on its way."""
         posted: collections.deque[tuple[Any, Any]] = collections.deque()
         failures = 0
         while not self._ends(link):
             try:
-                while free:
-                    posted.append((free[-1], self._group.recv_anysource([free[-1]], _HEADERS)))
-                    free.pop()
+                while not posted or not self._free.empty():
+                    slot = self._free.get()
+                    posted.append((slot, self._group.recv_anysource([slot], _HEADERS)))
                 slot, work = posted.popleft()
-                free.append(slot)
                 work.wait(_FOREVER)
             except RuntimeError as error:
                 # Whoever was about to send has died: who, the watch over it says. Only if none does, all are out of reach.
+                self._free.put(slot)
                 failures += 1
                 if failures == _RETRIES:
                     self._lose(link, range(self.size), _first_line(error))
                 time.sleep(_PAUSE)
                 continue
             failures = 0
-            self._deliver(link, work._source_rank(), slot.numpy())
+            self._arrive(link, work._source_rank(), slot)
 
-    def _deliver(self, link: Link, sender: int, header: Any) -> None:
+    def _arrive(self, link: Link, sender: int, slot: Any) -> None:
+        with self._delivering:
+            room = link.room_for_body(sender, slot.numpy())
+        work = None
+        if room is not None:
+            try:
+                work = self._group.recv([self._torch.from_numpy(room.memory())], sender, _BODIES)
+            except RuntimeError as error:
+                self._free.put(slot)
+                return self._lose(link, [sender], _first_line(error))
+        frame = _Frame(sender, slot, room, work)
+        if self._frames.unfinished_tasks and link.is_last(slot.numpy()):
+            self._frames.join()  # nothing else would wake this thread when it has delivered the last frame of all
+        if room is not None or self._frames.unfinished_tasks:
+            return self._frames.put(frame)
+        self._deliver(link, frame)
+
+    def _land(self, link: Link) -> None:
+        """Delivers frames with bodies, and those behind them."""
+        while (frame := self._frames.get()) is not None:
+            self._deliver(link, frame)
+            self._frames.task_done()
+
+    def _deliver(self, link: Link, frame: _Frame) -> None:
         try:
-            room = link.room_for_body(sender, header)
-            if room is not None:
-                self._group.recv([self._torch.from_numpy(room)], sender, _BODIES).wait(_FOREVER)
-            link.deliver(sender, header)
+            if frame.work is not None:
+                frame.work.wait(_FOREVER)
+            with self._delivering:
+                link.deliver(frame.sender, frame.slot.numpy(), frame.room)
         except RuntimeError as error:
-            self._lose(link, [sender], _first_line(error))
+            self._lose(link, [frame.sender], _first_line(error))
+        self._free.put(frame.slot)
 
     def _settle(self, link: Link) -> None:
         while (batch := self._sent.get()) is not None:
@@ -232,6 +271,7 @@ class ProcessGroupTransport:
     def _ends(self, link: Link) -> bool:
         if link.all_closed():
             self._over.set()
+            self._frames.put(None)
             self._sent.put(None)
             self._flushes.put(None)
             self._listener.close()
@@ -250,12 +290,12 @@ def _first_line(error: object) -> str:
     return str(error).partition("\n")[0]
 
 
-def _silence() -> int:
-    """Seconds after which a host that does not answer is lost; 0: never."""
+def _silence(rank: int) -> int:
+    """Seconds after which a host that does not answer this rank is lost; 0: never."""
     text = os.environ.get("LEVADA_SILENCE", "10")
     if not text.isdecimal() or 0 < int(text) < 3 or int(text) > _MAX_SILENCE:
         raise InvalidArgument(
-            f"LEVADA_SILENCE is '{text}'; it must be a number of seconds from 3 to {_MAX_SILENCE}, or 0 for no limit"
+            f"LEVADA_SILENCE of rank {rank} is '{text}'; it must be a number of seconds from 3 to {_MAX_SILENCE}, or 0 for no limit"
         )
     return int(text)
 
@@ -298,36 +338,40 @@ def _on_all(group: Any, until: float, work: Callable[[], str]) -> list[str]:
     """What `work` returns on each rank. What it raises on one rank is raised on all. Collective."""
     try:
         mine = _DONE + work()
+    except InvalidArgument as error:
+        mine = "!" + str(error)
     except (EngineError, OSError, RuntimeError) as error:
-        mine = _FAILED + str(error)
+        mine = "-" + str(error)
     left = max(until - time.monotonic(), 0.001)
     sent = all_gather(group, mine.encode(errors="backslashreplace")[:_TEXT_BYTES].ljust(_TEXT_BYTES), left)
     texts = [each.decode(errors="replace").rstrip() for each in sent]
     for text in texts:
-        if text.startswith(_FAILED):
-            raise EngineError(text.removeprefix(_FAILED))
+        if text[:1] in _FAILED:
+            raise _FAILED[text[0]](text[1:])
     return [text.removeprefix(_DONE) for text in texts]
 
 
 def _watch_each_other(
-    group: Any, devices: list[Any], silence: int, until: float
-) -> tuple[socket.socket, dict[int, _Watched]]:
-    """This rank's listening socket, and by rank its connections to those of the others. Adds to `devices` those that gloo
-    is to send over. Collective: raises on all ranks what keeps one from connecting to another."""
+    group: Any, devices: list[Any], until: float
+) -> tuple[socket.socket, dict[int, _Watched], int]:
+    """This rank's listening socket, by rank its connections to those of the others, and rank 0's _silence(), which holds for
+    all. Adds to `devices` those that gloo is to send over. Collective: raises on all ranks what keeps one from connecting to
+    another."""
     rank = group.rank()
     listeners: list[socket.socket] = []
     watched: dict[int, _Watched] = {}
 
     def listen() -> str:
+        own_silence = _silence(rank)
         address = _open_devices(rank, devices)
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         listeners.append(socket.create_server((address, 0), family=family, backlog=group.size()))
         _own_listeners.add(listeners[0])
-        return f"{address} {listeners[0].getsockname()[1]} {socket.gethostname()}"
+        return f"{address} {listeners[0].getsockname()[1]} {own_silence} {socket.gethostname()}"
 
     def connect() -> str:
         for peer, text in enumerate(addresses):
-            address, port, host = text.split(maxsplit=2)
+            address, port, _, host = text.split(maxsplit=3)
             if peer == rank:
                 continue
             limit = min(_CONNECT, max((until - time.monotonic()) / 2, 0.001))
@@ -343,12 +387,13 @@ def _watch_each_other(
 
     try:
         addresses = _on_all(group, until, listen)
+        silence = int(addresses[0].split()[2])
         _on_all(group, until, connect)
     except BaseException:
         for each in (*listeners, *(each.connection for each in watched.values())):
             each.close()
         raise
-    return listeners[0], watched
+    return listeners[0], watched, silence
 
 
 def _open_devices(rank: int, devices: list[Any]) -> str:
