@@ -4,7 +4,6 @@
 
 #include <atomic>
 #include <csignal>
-#include <latch>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -394,26 +393,24 @@ TEST(Exchange, WhenARankDiesInTheMiddleTheOthersHaveWholeSamplesOrNone) {
 
 TEST(Exchange, WhoWaitsTooLongSaysForWhomToTheOthersToo) {
   constexpr int waiting = 0, stalled = 1;
+  const auto ids = numbered_ids(200);
   std::vector<SampleStore> stores(2);
-  const auto lists = dealt(numbered_ids(24), 2);
+  const auto lists = dealt(ids, 2);
   for (std::size_t rank = 0; rank < 2; ++rank) stores[rank].store(long_samples(lists[rank]));
   std::atomic<bool> gave_up = false;
-  std::latch looks(1);
   // What arrives at the one cannot go into its store while another thread looks at that.
-  std::thread stall([&] {
+  std::thread stall([&, before = stores[stalled].bytes()] {
+    while (stores[stalled].bytes() == before && !gave_up) std::this_thread::yield();
     const SampleStore::Reading here(stores[stalled]);
-    looks.count_down();
     gave_up.wait(false);
   });
-  looks.wait();
   std::string texts[2];
   inproc::run_ranks(2, [&](const std::shared_ptr<Engine>& engine) {
     const int rank = engine->info().rank;
     const auto limit = std::chrono::milliseconds(rank == waiting ? 3'000 : 60'000);
     const ExchangeOptions options{.timeout = limit, .chunk_bytes = 512};
     try {
-      Exchange(engine).redistribute(stores[static_cast<std::size_t>(rank)], {{{{0, 1}, numbered_ids(24)}}, {"tokens"}},
-                                    options);
+      Exchange(engine).redistribute(stores[static_cast<std::size_t>(rank)], {{{{0, 1}, ids}}, {"tokens"}}, options);
     } catch (const Error& error) {
       texts[rank] = error.what();
       EXPECT_EQ(error.kind(), rank == waiting ? ErrorKind::timeout : ErrorKind::engine);
