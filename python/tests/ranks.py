@@ -19,6 +19,11 @@ rank = levada.rank()
 def tell(**what):
     with open(os.path.join({folder!r}, f"{{rank}}.jsonl"), "a") as file:
         file.write(json.dumps(what) + "\\n")
+def barrier(name):
+    "Waits until every rank has called it with this name. Does not use the job."
+    path = os.path.join({folder!r}, name)
+    open(f"{{path}}.{{rank}}", "w").close()
+    while not all(os.path.exists(f"{{path}}.{{other}}") for other in range(levada.world_size())): time.sleep(0.01)
 """
 
 
