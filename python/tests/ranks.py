@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import socket
 import statistics
 import subprocess
 import sys
@@ -80,6 +81,18 @@ def succeed(folder: pathlib.Path, ranks: int, body: str) -> list[list[dict[str, 
     outcome = run(folder, ranks, body)
     assert outcome.status == 0, outcome.errors
     return outcome.told
+
+
+def free_ports() -> int:
+    """Returns the first of two adjacent ports that are free."""
+    while True:
+        with socket.create_server(("127.0.0.1", 0)) as first:
+            port: int = first.getsockname()[1]
+            try:
+                socket.create_server(("127.0.0.1", port + 1)).close()
+            except OSError:
+                continue
+            return port
 
 
 PROMPT, CAP = 1.0, 5.0
