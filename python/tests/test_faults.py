@@ -210,7 +210,6 @@ def test_only_the_loader_itself_ends_its_data(tmp_path: pathlib.Path) -> None:
 
 
 def test_a_pass_may_be_closed_while_its_next_batch_is_waited_for(tmp_path: pathlib.Path) -> None:
-    began = time.monotonic()
     told = ranks.succeed(
         tmp_path,
         2,
@@ -264,7 +263,6 @@ def test_a_pass_may_be_closed_while_its_next_batch_is_waited_for(tmp_path: pathl
             Hanging.over.set()
         """,
     )
-    assert time.monotonic() - began < 30
     for rank, mine in enumerate(told):
         assert mine.count({"lost": 0}) == (3 if rank == 1 else 0)
         mine = [each for each in mine if "lost" not in each and "under way" not in each.get("text", "")]
@@ -332,7 +330,6 @@ def test_whoever_closes_waits_for_who_does_already(tmp_path: pathlib.Path) -> No
 
 
 def test_a_thread_that_waits_for_a_batch_does_not_keep_the_process(tmp_path: pathlib.Path) -> None:
-    began = time.monotonic()
     for iterate in ("thread", "inline"):
         told = ranks.succeed(
             tmp_path,
@@ -354,7 +351,6 @@ def test_a_thread_that_waits_for_a_batch_does_not_keep_the_process(tmp_path: pat
             """,
         )
         assert [mine[-1] for mine in told] == [{"first": 0}, {"first": 1}]
-    assert time.monotonic() - began < 40
 
 
 def test_ctrl_c_ends_a_wait(tmp_path: pathlib.Path) -> None:
@@ -381,10 +377,8 @@ def test_ctrl_c_ends_a_wait(tmp_path: pathlib.Path) -> None:
     # A rank that is interrupted while it still starts aborts the others' feed.
     while not all(len(ranks.told_by(tmp_path, rank)) == 2 - rank for rank in range(2)):
         time.sleep(0.05)
-    began = time.monotonic()
     job.send_signal(signal.SIGINT)
-    outcome = ranks.finish(job, tmp_path, 2, within=20)
-    assert time.monotonic() - began < 15
+    outcome = ranks.finish(job, tmp_path, 2)
     for told in outcome.told:
         assert {"interrupted": True} in told, outcome.errors
 
