@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import socket
 import statistics
 import subprocess
 import sys
@@ -19,6 +20,11 @@ rank = levada.rank()
 def tell(**what):
     with open(os.path.join({folder!r}, f"{{rank}}.jsonl"), "a") as file:
         file.write(json.dumps(what) + "\\n")
+def barrier(name):
+    "Waits until every rank has called it with this name. Does not use the job."
+    path = os.path.join({folder!r}, name)
+    open(f"{{path}}.{{rank}}", "w").close()
+    while not all(os.path.exists(f"{{path}}.{{other}}") for other in range(levada.world_size())): time.sleep(0.01)
 """
 
 
@@ -75,6 +81,18 @@ def succeed(folder: pathlib.Path, ranks: int, body: str) -> list[list[dict[str, 
     outcome = run(folder, ranks, body)
     assert outcome.status == 0, outcome.errors
     return outcome.told
+
+
+def free_ports() -> int:
+    """Returns the first of two adjacent ports that are free."""
+    while True:
+        with socket.create_server(("127.0.0.1", 0)) as first:
+            port: int = first.getsockname()[1]
+            try:
+                socket.create_server(("127.0.0.1", port + 1)).close()
+            except OSError:
+                continue
+            return port
 
 
 PROMPT, CAP = 1.0, 5.0

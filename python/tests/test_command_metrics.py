@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import pytest
+import ranks
 
 LOADERS = """
 import os, pathlib, time, urllib.request
@@ -53,21 +54,8 @@ def test_each_rank_replaces_a_file_of_its_own(tmp_path: pathlib.Path) -> None:
     assert batches_in((tmp_path / "numbers.prom").read_text()) == {"0": 6.0}
 
 
-def free_ports() -> int:
-    """The first of two ports that are free."""
-    for first in range(21000, 30000, 2):
-        with socket.socket() as one, socket.socket() as other:
-            try:
-                one.bind(("127.0.0.1", first))
-                other.bind(("127.0.0.1", first + 1))
-                return first
-            except OSError:
-                continue
-    raise AssertionError("no two ports are free")
-
-
 def test_each_rank_answers_at_a_port_of_its_own_while_it_waits(tmp_path: pathlib.Path) -> None:
-    first = free_ports()
+    first = ranks.free_ports()
     metrics, ports = f"127.0.0.1:{first}", f"{first} {first + 1}"
     ran = feed(tmp_path, "loaders:asking", "--mesh", "dp=2", "--metrics", metrics, ports=ports)
     assert ran.returncode == 0, ran.stderr

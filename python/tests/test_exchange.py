@@ -225,7 +225,7 @@ signal.signal(signal.SIGALRM, interrupt)
 if rank == 1:                    # comes when the other has given up
     while not os.path.exists(os.path.join(os.path.dirname(__file__), "0.jsonl")): time.sleep(0.01)
 try:
-    if rank == 0: signal.setitimer(signal.ITIMER_REAL, 0.1)
+    if rank == 0: signal.setitimer(signal.ITIMER_REAL, 0.5)
     exchange.redistribute(store, {0: []}, [])
 except KeyboardInterrupt:
     tell(kind="KeyboardInterrupt", text="")

@@ -166,7 +166,8 @@ def test_a_loader_that_hangs_is_named_and_does_not_keep_the_process(
             levada.join()  # with more time than a pass has
             got = []
             try:
-                for number in levada.Feed(SlowLoader(), timeout=3.0, iterate={iterate!r}):
+                # A process has to start within the timeout.
+                for number in levada.Feed(SlowLoader(), timeout={10.0 if iterate == "process" else 3.0}, iterate={iterate!r}):
                     got.append(number)
             except (levada.Timeout, levada.PeerLost) as error:  # the other rank's Timeout, if that came first
                 tell(steps=len(got), text=str(error))
@@ -209,7 +210,6 @@ def test_only_the_loader_itself_ends_its_data(tmp_path: pathlib.Path) -> None:
 
 
 def test_a_pass_may_be_closed_while_its_next_batch_is_waited_for(tmp_path: pathlib.Path) -> None:
-    began = time.monotonic()
     told = ranks.succeed(
         tmp_path,
         2,
@@ -223,7 +223,9 @@ def test_a_pass_may_be_closed_while_its_next_batch_is_waited_for(tmp_path: pathl
         def take_all(iterator):
             got = []
             try:
-                for number in iterator: got.append(number)
+                for number in iterator:
+                    got.append(number)
+                    if len(got) == 2: has_two.set()
             except levada.PeerLost as error:  # the other rank has closed its pass
                 tell(lost=error.rank)
             return got
@@ -231,28 +233,36 @@ def test_a_pass_may_be_closed_while_its_next_batch_is_waited_for(tmp_path: pathl
             feed.close()
             try: next(feed_iterator)
             except levada.InvalidArgument as error: tell(text=str(error))
+        def await_both(name):
+            has_two.wait()
+            barrier(name)
+            time.sleep(0.3)  # for the loop to wait for its next batch
+        def interrupt(name):
+            await_both(name)
+            if rank == 0: os.kill(os.getpid(), signal.SIGALRM)
         if __name__ == "__main__":
+            signal.signal(signal.SIGALRM, on_alarm)
             for iterate in ("thread", "process"):
+                has_two = threading.Event()
                 feed = levada.Feed(Hanging(), iterate=iterate, timeout=300)
                 feed_iterator = iter(feed)
-                if rank == 0:
-                    signal.signal(signal.SIGALRM, on_alarm)
-                    signal.setitimer(signal.ITIMER_REAL, 1.0)
+                threading.Thread(target=interrupt, args=(iterate,)).start()
                 tell(got=take_all(feed_iterator), cause=feed.end["cause"], rank=feed.end["rank"])
             def take(): tell(got=take_all(feed_iterator))
+            has_two = threading.Event()
             feed = levada.Feed(Hanging(), timeout=300)
             feed_iterator = iter(feed)
             taker = threading.Thread(target=take)
             taker.start()
-            time.sleep(0.5 + rank)
+            await_both("other thread")
             tell(batches=feed.stats["batches"], end=feed.end)
+            if rank == 1: taker.join()
             feed.close()
             taker.join()
             tell(batches=feed.stats["batches"], cause=feed.end["cause"])
             Hanging.over.set()
         """,
     )
-    assert time.monotonic() - began < 30
     for rank, mine in enumerate(told):
         assert mine.count({"lost": 0}) == (3 if rank == 1 else 0)
         mine = [each for each in mine if "lost" not in each and "under way" not in each.get("text", "")]
@@ -292,13 +302,24 @@ def test_whoever_closes_waits_for_who_does_already(tmp_path: pathlib.Path) -> No
         if rank == 0:
             got = []
             try:
-                for number in taken: got.append(number)
+                for number in taken:
+                    got.append(number)
+                    if len(got) == 2: barrier("two")
             except levada.PeerLost as error:
                 tell(got=got, lost=error.rank)
         else:
-            taker = threading.Thread(target=lambda: tell(got=list(taken)))
+            def take():
+                got = []
+                for number in taken:
+                    got.append(number)
+                    if len(got) == 2: has_two.set()
+                tell(got=got)
+            has_two = threading.Event()
+            taker = threading.Thread(target=take)
             taker.start()
-            time.sleep(1)
+            has_two.wait()
+            barrier("two")
+            time.sleep(0.3)  # for the thread to wait for its next batch
             feed.close()
             tell(closed=feed.end["cause"])
             taker.join()
@@ -309,7 +330,6 @@ def test_whoever_closes_waits_for_who_does_already(tmp_path: pathlib.Path) -> No
 
 
 def test_a_thread_that_waits_for_a_batch_does_not_keep_the_process(tmp_path: pathlib.Path) -> None:
-    began = time.monotonic()
     for iterate in ("thread", "inline"):
         told = ranks.succeed(
             tmp_path,
@@ -325,12 +345,12 @@ def test_a_thread_that_waits_for_a_batch_does_not_keep_the_process(tmp_path: pat
             feed = iter(levada.Feed(Hanging(), iterate={iterate!r}, timeout=300))
             first = next(feed)
             threading.Thread(target=next, args=(feed, None), daemon=True).start()
-            time.sleep(0.3)
+            barrier({iterate!r})
+            time.sleep(0.3)  # for the thread to wait for its batch
             tell(first=first)
             """,
         )
         assert [mine[-1] for mine in told] == [{"first": 0}, {"first": 1}]
-    assert time.monotonic() - began < 40
 
 
 def test_ctrl_c_ends_a_wait(tmp_path: pathlib.Path) -> None:
@@ -344,10 +364,12 @@ def test_ctrl_c_ends_a_wait(tmp_path: pathlib.Path) -> None:
             yield from range(2)
             tell(waiting=True)
             over.wait(1000)
+        passing = iter(levada.Feed(loader(), timeout=300))
         try:
-            for number in levada.Feed(loader(), timeout=300):
+            for number in passing:
                 tell(number=number)
         except KeyboardInterrupt:
+            barrier("interrupted")  # A rank that leaves earlier is PeerLost on the other.
             over.set()
             tell(interrupted=True)
         """,
@@ -355,10 +377,8 @@ def test_ctrl_c_ends_a_wait(tmp_path: pathlib.Path) -> None:
     # A rank that is interrupted while it still starts aborts the others' feed.
     while not all(len(ranks.told_by(tmp_path, rank)) == 2 - rank for rank in range(2)):
         time.sleep(0.05)
-    began = time.monotonic()
     job.send_signal(signal.SIGINT)
-    outcome = ranks.finish(job, tmp_path, 2, within=20)
-    assert time.monotonic() - began < 15
+    outcome = ranks.finish(job, tmp_path, 2)
     for told in outcome.told:
         assert {"interrupted": True} in told, outcome.errors
 

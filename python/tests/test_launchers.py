@@ -51,7 +51,7 @@ def test_a_time_of_a_join_is_a_positive_number_of_seconds(name: str, seconds: An
         levada.join(**{name: seconds})
 
 
-def test_a_rank_whose_join_was_interrupted_can_join_again() -> None:
+def test_a_rank_whose_join_was_interrupted_can_join_again(tmp_path: pathlib.Path) -> None:
     script = """
 import os, signal, sys, time
 import levada
@@ -62,11 +62,11 @@ if os.environ["RANK"] == sys.argv[1]:
     try:
         levada.join()
     except KeyboardInterrupt:
-        pass
+        open(sys.argv[2], "w").close()
     else:
         raise AssertionError("nobody was there")
 else:
-    time.sleep(2)
+    while not os.path.exists(sys.argv[2]): time.sleep(0.01)
 job = levada.join(timeout=20)
 exchange.all_gather(exchange.Store(), timeout=20)
 """
@@ -75,7 +75,7 @@ exchange.all_gather(exchange.Store(), timeout=20)
         for rank in range(2):
             place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "MASTER_PORT": os.getpid()}
             environment = {**os.environ, **{name: str(value) for name, value in place.items()}, "MASTER_ADDR": "host"}
-            started.append(subprocess.Popen([sys.executable, "-c", script, str(early)], env=environment))
+            started.append(subprocess.Popen([sys.executable, "-c", script, str(early), tmp_path / str(early)], env=environment))
         assert [process.wait(60) for process in started] == [0, 0]
 
 

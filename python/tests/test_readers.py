@@ -19,7 +19,7 @@ import pytest
 import ranks
 from levada.base import exits as _exits
 from levada.base.abandoned import abandoned
-from levada.feed import passes, readers
+from levada.feed import passes, process_reader, readers
 
 
 def test_iter_is_called_by_who_begins_the_pass_and_next_by_the_reader() -> None:
@@ -257,8 +257,15 @@ def test_what_goes_wrong_in_the_process_reaches_every_rank(tmp_path: pathlib.Pat
 def is_running(pid: int) -> bool:
     try:
         return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+def assert_ends(pid: int) -> None:
+    deadline = time.monotonic() + 30
+    while is_running(pid):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_a_program_without_a_main_guard_is_told_of_it(tmp_path: pathlib.Path) -> None:
@@ -310,10 +317,7 @@ def test_a_reading_process_does_not_outlive_its_rank_not_even_stopped(
     outcome = ranks.finish(job, tmp_path, 1)
     assert outcome.status == 1
     (told,) = outcome.told[0]
-    deadline = time.monotonic() + 10
-    while is_running(told["pid"]):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    assert_ends(told["pid"])
 
 
 def test_a_reading_process_outlives_the_thread_that_began_the_pass(tmp_path: pathlib.Path) -> None:
@@ -436,7 +440,7 @@ def test_interrupts_again_and_again_leave_neither_a_process_nor_a_hang(tmp_path:
         """,
     )
     assert outcome.status != 0 and "KeyboardInterrupt" in outcome.errors
-    assert not is_running(outcome.told[0][0]["pid"])
+    assert_ends(outcome.told[0][0]["pid"])
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -522,8 +526,8 @@ def test_an_interrupt_ends_a_close_that_waits_for_another_thread() -> None:
     before = signal.signal(signal.SIGALRM, interrupt)
     begun = time.monotonic()
     try:
-        signal.setitimer(signal.ITIMER_REAL, 0.5)
         with pytest.raises(KeyboardInterrupt):
+            signal.setitimer(signal.ITIMER_REAL, 0.5)
             feed.close()
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -536,14 +540,15 @@ def test_an_interrupt_ends_a_close_that_waits_for_another_thread() -> None:
 
 
 class Held:
-    """Its second item comes when `go_on` is set."""
+    """Its second item comes when `go_on` is set; `inside` is set while it waits for that."""
 
     def __init__(self) -> None:
-        self.go_on = threading.Event()
+        self.inside, self.go_on = threading.Event(), threading.Event()
         self.items = self.make()
 
     def make(self) -> Iterator[int]:
         yield 0
+        self.inside.set()
         self.go_on.wait(60)
         yield from range(1, 4)
 
@@ -551,20 +556,21 @@ class Held:
         return self.items
 
 
-def test_a_pass_waits_until_the_thread_of_the_one_before_has_left_the_iterator(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_pass_waits_until_the_thread_of_the_one_before_has_left_the_iterator(monkeypatch: pytest.MonkeyPatch) -> None:
+    loader, lines = Held(), list[str]()
+
+    def remind(line: str) -> None:
+        lines.append(line)
+        loader.go_on.set()
+
     monkeypatch.setattr(readers, "REMIND_AFTER", 0.1)
-    loader = Held()
+    monkeypatch.setattr(readers, "write_line", remind)
     for first in levada.Feed(loader):
-        assert first == 0
+        assert first == 0 and loader.inside.wait(60)
         break
-    late = threading.Timer(3, loader.go_on.set)
-    late.start()
     assert list(levada.Feed(loader)) == [2, 3]
-    late.join()
-    line = r"levada: an earlier pass over Held on rank 0 has been left, but its thread is in make > wait > wait \(threading.py:\d+\)"
-    assert re.match(line + "; still waiting\n", capsys.readouterr().err)
+    line = r"an earlier pass over Held on rank 0 has been left, but its thread is in make > wait > wait \(threading.py:\d+\)"
+    assert re.fullmatch(line + "; still waiting", lines[0])
     assert not abandoned()
 
 
@@ -572,6 +578,7 @@ def test_a_pass_does_not_wait_for_ever_for_the_thread_of_the_one_before() -> Non
     loader = Held()
     feed = levada.Feed(loader, timeout=3)
     for _ in feed:
+        assert loader.inside.wait(60)
         break
     other = levada.Feed(range(3))
     assert list(other) == [0, 1, 2]
@@ -586,11 +593,15 @@ def test_the_interpreter_ends_after_a_slow_loader_has_left_its_item_and_says_so(
         tmp_path,
         1,
         """
+        import threading
+        inside = threading.Event()
         def loader():
             yield 0
+            inside.set()
             time.sleep(6)
             tell(has_left=True)
         for _ in levada.Feed(loader()):
+            inside.wait()
             break
         """,
     )
@@ -614,7 +625,10 @@ class Closing:
 
 
 @pytest.mark.filterwarnings("error")
-def test_a_reading_process_may_take_seconds_to_close_its_iterator(tmp_path: pathlib.Path) -> None:
+def test_a_reading_process_may_take_seconds_to_close_its_iterator(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process_reader, "_GRACE", 60.0)
     for _ in levada.Feed(Closing(tmp_path / "closed", 2.0), iterate="process"):
         break
     assert (tmp_path / "closed").exists()

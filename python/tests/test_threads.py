@@ -214,7 +214,7 @@ def test_a_loop_that_waits_while_another_thread_begins_a_pass_does_not_end_as_if
     run(
         tmp_path,
         f"""
-        waits = threading.Event()
+        waits, go_on = threading.Event(), threading.Event()
         class Source:
             slow = True
             def __iter__(self):
@@ -222,11 +222,14 @@ def test_a_loop_that_waits_while_another_thread_begins_a_pass_does_not_end_as_if
                     if number == 2 and Source.slow:
                         Source.slow = False
                         waits.set()
-                        time.sleep(0.3)
+                        go_on.wait(60)
                     yield {{"tokens": np.full(2, number)}}
         feed, got = levada.Feed(Source(), timeout=60, {options}), []
         def take():
-            for batch in feed: got.append(batch)
+            try:
+                for batch in feed: got.append(batch)
+            finally:
+                go_on.set()
         def supersede():
             waits.wait()
             while len(got) < 2: time.sleep(0.001)

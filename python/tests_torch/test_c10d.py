@@ -263,9 +263,9 @@ def test_what_a_signal_handler_raises_while_frames_are_sent_comes_out_of_the_cal
             job = levada.join(dist.new_group([0, 1]), engine="c10d")
             store = exchange.Store()
             dist.barrier()
-            if rank == 1: threading.Thread(target=flag).start()
             began = time.monotonic()
             try:
+                if rank == 1: threading.Thread(target=flag).start()
                 while time.monotonic() - began < 15: exchange.all_gather(store, job, timeout=60)
             except Stop:
                 ends.append("Stop")

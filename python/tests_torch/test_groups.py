@@ -303,19 +303,19 @@ def test_ctrl_c_ends_the_wait_for_ranks_that_do_not_join(tmp_path: pathlib.Path)
                 levada.join(dist.group.WORLD, timeout=30)
             except KeyboardInterrupt:
                 tell(seconds=time.monotonic() - began)
-        else:
-            time.sleep(6)
+        barrier("interrupted")
         os._exit(0)
         """
     first, _ = process_groups.finish(process_groups.start(tmp_path, 2, body), tmp_path)
-    assert float(str(first.told[0][0]["seconds"])) < 4, first.errors
+    assert float(str(first.told[0][0]["seconds"])) < 15, first.errors
 
 
 def test_the_seed_of_an_epoch_reminds_of_the_ranks_that_have_not_begun_it(tmp_path: pathlib.Path) -> None:
     body = """
         from levada.dropin.torchdata.random import dist_share_seed
+        errors = os.path.join(os.path.dirname(os.path.abspath(__file__)), "errors.1")
         for seed in (5, 6):   # the second one late
-            if rank == 0 and seed == 6: time.sleep(1.0)
+            while rank == 0 and seed == 6 and "still waiting" not in open(errors).read(): time.sleep(0.01)
             tell(seed=dist_share_seed(seed + rank))
         """
     outcomes = process_groups.finish(process_groups.start(tmp_path, 2, ABSENT + textwrap.dedent(body)), tmp_path)

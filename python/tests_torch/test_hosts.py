@@ -446,8 +446,8 @@ reduce = levada.ReduceScatter(group=job)
 reduce(np.zeros(size * 1000)).wait()  # its channels stay open
 if rank == 2:
     reduce.close()
-    tell(leaves=True)
     began = time.monotonic()
+    tell(leaves=True)
     job.leave()
     tell(left=time.monotonic() - began)
 else:

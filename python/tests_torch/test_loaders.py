@@ -110,7 +110,7 @@ def test_workers_of_a_data_loader_end_with_the_pass_that_is_left() -> None:
     assert len(set(multiprocessing.active_children()) - before) == 2
     feed.close()
     gc.collect()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while (left := set(multiprocessing.active_children()) - before) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not left

@@ -264,12 +264,12 @@ def test_an_interrupt_comes_at_once_and_no_batch_is_left_out_in_silence(monkeypa
 
 
 def test_a_loop_that_waits_for_a_batch_raises_when_another_thread_begins_a_pass() -> None:
-    waits = threading.Event()
+    waits, go_on = threading.Event(), threading.Event()
 
     def slow() -> Iterator[Any]:
         yield {"x": torch.ones(1)}
         waits.set()
-        time.sleep(0.5)
+        go_on.wait(60)
         yield {"x": torch.ones(1)}
 
     def supersede() -> None:
@@ -285,6 +285,7 @@ def test_a_loop_that_waits_for_a_batch_raises_when_another_thread_begins_a_pass(
     other.start()
     with pytest.raises(levada.InvalidArgument, match="a newer pass"):
         list(items)
+    go_on.set()
     other.join()
 
 

@@ -149,7 +149,7 @@ def test_read_only_refuses_torch(tmp_path: pathlib.Path) -> None:
 def test_ranks_of_torchrun_join_by_themselves(tmp_path: pathlib.Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(ranks.PROLOGUE.format(folder=str(tmp_path)) + "tell(got=list(levada.Feed(range(6))))\n")
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "3", "--master-port", "29533", script]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3", script]
     subprocess.run(command, check=True, timeout=100, capture_output=True)
     assert [ranks.told_by(tmp_path, rank) for rank in range(3)] == [[{"got": [r, r + 3]}] for r in range(3)]
 
