@@ -1,5 +1,6 @@
 #include "python/src/pipeline/language_object.h"
 
+#include <cstdint>
 #include <variant>
 
 #include "python/src/batch/rebuild.h"
@@ -27,6 +28,14 @@ constexpr pipeline::LanguageObject::Language python{.retain = retain, .release =
 }  // namespace
 
 pipeline::Item item_of(nb::object object) {
+  // Numbers as values: of a million that a shuffle holds, each object would lie somewhere else in memory.
+  if (PyLong_CheckExact(object.ptr())) {
+    int overflow = 0;
+    const std::int64_t value = PyLong_AsLongLongAndOverflow(object.ptr(), &overflow);
+    if (overflow == 0) return Tree(value);
+  } else if (PyFloat_CheckExact(object.ptr())) {
+    return Tree(PyFloat_AsDouble(object.ptr()));
+  }
   return pipeline::LanguageObject(object.release().ptr(), python);
 }
 
@@ -41,7 +50,12 @@ nb::object object_of_const(const pipeline::Item& item) {
   if (const auto* foreign = std::get_if<pipeline::LanguageObject>(&item)) {
     return nb::borrow(static_cast<PyObject*>(foreign->object()));
   }
-  return Rebuilder(false).rebuild(std::get<Tree>(item));
+  const Tree& tree = std::get<Tree>(item);
+  if (tree.is_leaf()) {
+    if (const auto* number = std::get_if<std::int64_t>(&tree.leaf())) return nb::int_(*number);
+    if (const auto* number = std::get_if<double>(&tree.leaf())) return nb::float_(*number);
+  }
+  return Rebuilder(false).rebuild(tree);
 }
 
 Shared::Shared(nb::object object) : held_(object.release().ptr(), [](PyObject* last) { release(last); }) {}

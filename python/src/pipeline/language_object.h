@@ -11,7 +11,7 @@ namespace levada::python {
 
 namespace pipeline = levada::pipeline;
 
-/// An item that is this object.
+/// An item that is this object, or its value where that is an int or a float.
 pipeline::Item item_of(nanobind::object object);
 /// The object that an item is; of a Tree, what batches of a feed are. With the GIL.
 nanobind::object object_of(pipeline::Item item);
