@@ -172,10 +172,11 @@ void FeedRounds::prepare(Unit& unit, std::int64_t round, const std::shared_ptr<U
   const auto samples = samples_in(round);
   fan_out_.short_samples = tail_ == Tail::short_ && samples < round_samples() ? samples : 0;
   const UnitPlan& plan = plan_of(unit, content);
+  const auto micro = source_->micro_batch(begin_of(round) + unit.number);
   batch->envelope = encode(feed_protocol::Envelope{.round = round,
-                                                   .samples = samples,
-                                                   .cursor = source_->cursor(begin_of(round) + samples),
-                                                   .micro = source_->micro_batch(begin_of(round) + unit.number)});
+                                                   .samples = micro ? micro->samples : samples,
+                                                   .num_micro = micro ? micro->num_micro : 0,
+                                                   .cursor = source_->cursor(begin_of(round) + samples)});
   BlockMemory* sendable = unit.audiences.size() == 1 ? &batch->memory : nullptr;
   for (std::size_t i = 0; i < unit.audiences.size(); ++i) {
     Outbox& outbox = unit.outboxes[i];
