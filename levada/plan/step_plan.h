@@ -49,8 +49,9 @@ struct StepPlan {
   bool operator==(const StepPlan&) const = default;
 };
 
-/// What the plans of some steps come to, summed over the steps. Work is in the units of their cost; where a model has
-/// two parts, it is that of the first.
+/// What the plans of some steps come to, summed over the steps. Work is in the units of their cost. Where a model has
+/// two parts, work is the worse of the two, in the units of the first: the second is scaled so that their bounds are
+/// equal, as plan_step() compares them.
 struct StepBalance {
   std::int64_t steps = 0, samples = 0, tokens = 0;
   std::int64_t micro_batches = 0;  ///< of each rank
