@@ -92,6 +92,7 @@ std::vector<FeedRounds::Outgoing> FeedRounds::read(const AllocateBlock& allocate
     for (std::size_t i = 0; i < units_.size(); ++i) prepare(units_[i], round, batches[i], allocate, outgoing);
     const auto micro = source_->micro_batch(begin_of(round));
     next_.advance(!micro || micro->ends_step());
+    division_ = micro ? micro->division : 0;
     const auto own = wiring_.data[static_cast<std::size_t>(wiring_.own_audience())].get();
     std::stable_partition(outgoing.begin(), outgoing.end(),
                           [&](const Outgoing& message) { return message.channel != own; });

@@ -270,6 +270,7 @@ std::string to_string(const Balance& balance) {
   if (balance.max_tokens > 0) text += fmt::format(", at most {} tokens", balance.max_tokens);
   text += fmt::format(", {}", to_string(balance.order));
   if (balance.max_delay > 0) text += fmt::format(", delayed up to {} steps", balance.max_delay);
+  if (!balance.label.empty()) text += fmt::format(", {}", balance.label);
   return text;
 }
 
@@ -343,8 +344,8 @@ StepBalance BalanceSeries::total() const {
 
 double unbalanced_work(std::span<const SampleSize> samples, int num_ranks, const SampleCost& cost) {
   const auto ranks = static_cast<std::size_t>(num_ranks);
-  double busiest = 0;
   const auto level = level_of(samples, num_ranks, cost);
+  double busiest = 0;
   for (std::size_t rank = 0; rank < ranks; ++rank) {
     LevelWork work;
     for (auto i = samples.size() * rank / ranks; i < samples.size() * (rank + 1) / ranks; ++i) work += level.works[i];
@@ -362,8 +363,6 @@ StepBalance balance_of(const StepPlan& plan, std::span<const SampleSize> samples
                       .bound = level.bound,
                       .mean = level.mean};
   for (const SampleSize& sample : samples) {
-    works.push_back(static_cast<double>(cost.of(sample).first));
-    balance.mean += works.back() / plan.ranks;
     balance.tokens += sample.tokens;
     balance.padding += sample.padding;
   }

@@ -31,10 +31,12 @@ struct Balance {
   std::int64_t max_tokens = 0;       ///< of a micro-batch; 0: a rank has one, whatever its size
   MicroOrder order = MicroOrder::as_read;
   std::int64_t max_delay = 0;  ///< steps that a sample longer than the others may wait (DelayQueue); 0: none waits
+  std::string label = {};      ///< names the caller's functions and options behind sizes and weights, for comparison
   bool operator==(const Balance&) const = default;
 };
 
-/// "flops(linear=24576,quadratic=1), free counts, at most 8192 tokens, as-read"; perhaps ", delayed up to 16 steps".
+/// "flops(linear=24576,quadratic=1), free counts, at most 8192 tokens, as-read"; perhaps ", delayed up to 16 steps",
+/// and the label.
 std::string to_string(const Balance& balance);
 
 /// A step, divided. Every sample is in exactly one micro-batch, and no micro-batch is empty.

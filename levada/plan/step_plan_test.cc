@@ -377,6 +377,8 @@ TEST(Balance, SaysWhatItIs) {
             "flops(linear=24576,quadratic=1), free counts, at most 8192 tokens, as-read");
   EXPECT_EQ(to_string(Balance{.sizes = PartSizes::equal, .order = MicroOrder::paired, .max_delay = 9}),
             "tokens, equal counts, paired, delayed up to 9 steps");
+  EXPECT_EQ(to_string(Balance{.cost = SampleCost::parse("weights"), .label = "cost weigh (train.py:12)"}),
+            "weights, free counts, as-read, cost weigh (train.py:12)");
 }
 
 TEST(StepBalance, ComparesWithTheOrderOfTheSamples) {
@@ -388,8 +390,6 @@ TEST(StepBalance, ComparesWithTheOrderOfTheSamples) {
             (StepBalance{1, 4, 16, 1, 10, 13, 10, 8}));
 }
 
-}  // namespace
-}  // namespace levada
 TEST(StepBalance, IsOfTheWorseOfTwoParts) {
   const auto cost = SampleCost::parse("weights");
   const std::vector<SampleSize> samples = {
@@ -412,3 +412,5 @@ TEST(StepBalance, IsOfTheSecondPartWhereTheFirstHasNoWork) {
   EXPECT_EQ(balance.mean, 2);
 }
 
+}  // namespace
+}  // namespace levada

@@ -270,7 +270,7 @@ class FeedPass:
             allow_pickle=options.allow_pickle,
             record=options.record,
             name=name,
-            balance=None if options.balance is None else options.balance.resolved(options.max_tokens or 0),
+            balance=None if options.balance is None else options.balance.resolved(options.max_tokens or 0, options.collate),
         )
 
     def __iter__(self) -> FeedPass:
