@@ -16,7 +16,7 @@ from levada._levada import BalancedBy, pack_field
 from levada.base.errors import InvalidArgument
 from levada.batch.memory import as_array, begin_batch, empty, expect_plain
 
-Cost = str | Callable[[Any], int | tuple[int, int]]
+Cost = str | Callable[[Any], int | Sequence[int]]
 Size = tuple[int, int, int, int, int]
 """Positions in a row, the square of that, two weights, and how many of the positions are padding."""
 
@@ -182,8 +182,11 @@ class Samples:
         if self._weight is None:
             return tokens, tokens * tokens, 0, 0, tokens - length
         cost = _call(self._weight, "cost", sample)
-        first, second = cost if isinstance(cost, tuple) else (cost, 0)
-        return tokens, tokens * tokens, _whole(first, "cost", sample), _whole(second, "cost", sample), tokens - length
+        parts = [cost] if not isinstance(cost, (tuple, list)) else cost
+        if not 1 <= len(parts) <= 2:
+            raise RefusedSample(f"the cost of a sample is {_shown(cost)}; {_A_COST}: {_shown(sample)}")
+        first, second = (_whole(part, "cost", sample) for part in (*parts, 0)[:2])
+        return tokens, tokens * tokens, first, second, tokens - length
 
 
 def _is_as_long(value: Any, length: int) -> bool:
@@ -198,7 +201,13 @@ def _call(function: Callable[[Any], Any], name: str, sample: Any) -> Any:
         return function(sample)
     except Exception as error:
         what = str(error) if isinstance(error, InvalidArgument) else f"{type(error).__name__}: {error}"
-        raise RefusedSample(f"the {name} of a sample is not known: {what}; the sample is {_shown(sample)}") from error
+        if isinstance(function, operator.itemgetter) or function is length_of:
+            called, remedy = "", ""
+        else:
+            called, remedy = f"{name_of(function)} raised ", f"; {_A_COST if name == 'cost' else _A_LENGTH}"
+        raise RefusedSample(
+            f"the {name} of a sample is not known: {called}{what}{remedy}; the sample is {_shown(sample)}"
+        ) from error
 
 
 def _shown(sample: Any) -> str:
