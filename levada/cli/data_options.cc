@@ -115,6 +115,12 @@ void check_data_options(const DataArguments& arguments) {
   if (!(arguments.io_limit >= 0)) throw InvalidArgument(fmt::format("--io-limit is {} MB/s", arguments.io_limit));
   parse_packing(arguments.pack);
   if (arguments.max_tokens < 0) throw InvalidArgument(fmt::format("--max-tokens is {}", arguments.max_tokens));
+  if (arguments.max_tokens > 0 && arguments.job.sequence > arguments.max_tokens) {
+    throw InvalidArgument(
+        fmt::format("--seq is {} and --max-tokens {}, so that a sample may fit no micro-batch: raise --max-tokens, or "
+                    "lower --seq, at which documents are cut",
+                    arguments.job.sequence, arguments.max_tokens));
+  }
   const bool is_balanced = balance_of(arguments).has_value();
   if (arguments.max_delay < 0) throw InvalidArgument(fmt::format("--max-delay is {}", arguments.max_delay));
   if (!is_balanced && (!arguments.counts.empty() || arguments.micro_order != "as-read" || arguments.max_delay > 0)) {

@@ -97,7 +97,8 @@ class SampleBatch {
   /// As a partition says; all keys stay together. Throws unless every position stands in it exactly once.
   std::vector<SampleBatch> split(const Partition& partition) const;
   /// The division over `parts` by the cost of the sequences of `key` (absent items have none), or of all keys where it
-  /// is empty. Throws InvalidArgument as partition_by_cost() does, and for a cost by weights.
+  /// is empty. Throws InvalidArgument as partition_by_cost() does, for fewer samples than parts, and for a cost by
+  /// weights.
   Partition balanced(std::size_t parts, std::string_view key = {}, PartSizes sizes = PartSizes::any,
                      const SampleCost& cost = {}) const;
   /// Batches of one id each.

@@ -65,6 +65,13 @@ TEST(SampleBatch, ComesBackFromPartitionsAndOrders) {
   EXPECT_THAT(batch.reorder(turned).packed("tokens").as<std::int64_t>(), ElementsAre(6, 7, 1, 2, 3, 4, 5));
 }
 
+TEST(SampleBatch, IsNotBalancedOverMorePartsThanItHasSamples) {
+  for (const auto sizes : {PartSizes::any, PartSizes::equal}) {
+    EXPECT_THAT(refusal([&] { static_cast<void>(four().balanced(5, "tokens", sizes)); }),
+                HasSubstr("a batch of 4 sample(s) cannot be divided over 5 ranks; give"));
+  }
+}
+
 /// Random ragged samples, some keys absent here and there.
 SampleBatch random_batch(std::mt19937& random) {
   std::vector<std::string> ids;
@@ -107,7 +114,7 @@ TEST(SampleBatchProperty, WhatIsDividedOrTurnedComesBack) {
     const std::size_t first = random() % (batch.size() + 1);
     EXPECT_EQ(SampleBatch::gather(batch.split(std::vector<std::size_t>{first, batch.size() - first})), batch);
     EXPECT_EQ(SampleBatch::gather(batch.unpack()), batch);
-    const Partition partition = batch.balanced(1 + random() % 3, "x");
+    const Partition partition = batch.balanced(1 + random() % std::min<std::size_t>(3, batch.size()), "x");
     EXPECT_EQ(SampleBatch::gather(batch.split(partition)).select_ids(batch.ids()), batch);
     SampleBatch joined = batch.select_keys(std::vector<std::string>{"x"});
     joined.update(batch.reorder(order).select_keys(std::vector<std::string>{"y"}));

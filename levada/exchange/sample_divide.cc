@@ -157,6 +157,10 @@ Partition SampleBatch::balanced(std::size_t parts, std::string_view key, PartSiz
     throw InvalidArgument("a batch has no weights to balance by; the cost must be tokens or flops");
   }
   if (!key.empty()) static_cast<void>(field(key));
+  if (size() < parts) {
+    throw InvalidArgument(fmt::format(
+        "a batch of {} sample(s) cannot be divided over {} ranks; give at least one sample for each", size(), parts));
+  }
   std::vector<std::int64_t> works;
   for (std::size_t i = 0; i < size(); ++i) {
     SampleSize sample;

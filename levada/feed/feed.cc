@@ -225,12 +225,17 @@ class Feed::Impl {
 
   Batch hand_out(Inbox::Arrival arrival, Clock::time_point called) {
     auto envelope = feed_protocol::decode_envelope(arrival.envelope);
-    const auto micro = envelope.micro.value_or(
-        MicroBatch{.step = envelope.round, .samples = envelope.samples_at(data_coordinate_, batch_)});
-    const FeedPosition came{.round = envelope.round, .step = micro.step, .micro = micro.micro};
-    if (came != follower_.at()) {
-      throw CorruptMessage(0, fmt::format("{} came, {} was due", to_string(came), to_string(follower_.at())));
+    const auto at = follower_.at();
+    const bool is_balanced = envelope.num_micro > 0;
+    if (envelope.round != at.round || (is_balanced && at.micro >= envelope.num_micro)) {
+      throw CorruptMessage(0, fmt::format("round {}, of {} in its step, came; round {}, {}, was due", envelope.round,
+                                          envelope.num_micro, at.round, to_string(at)));
     }
+    const MicroBatch micro{
+        .step = at.step,
+        .micro = at.micro,
+        .num_micro = is_balanced ? envelope.num_micro : 1,
+        .samples = is_balanced ? envelope.samples : envelope.samples_at(data_coordinate_, batch_)};
     follower_.advance(micro.ends_step());
     {
       const std::lock_guard lock(stats_mutex_);

@@ -208,16 +208,16 @@ Crossed crossed_with(const std::optional<Balance>& balance) {
   return crossed;
 }
 
-TEST(FeedBalance, TakesNoMoreMessagesAndAddsLittleMoreThanTheNumberOfTheMicroBatchToEach) {
+TEST(FeedBalance, TakesNoMoreMessagesAndNoLargerOnes) {
   const auto plain = crossed_with({});
   EXPECT_EQ(plain.messages, 2 * 10);
   for (const auto sizes : {PartSizes::equal, PartSizes::any}) {
     const auto balanced = crossed_with(Balance{.cost = SampleCost::parse("flops"), .sizes = sizes});
     EXPECT_EQ(balanced.messages, plain.messages);
     EXPECT_EQ(balanced.payload, plain.payload);
-    // How much of a message is padding varies with whose samples it holds.
-    constexpr std::uint64_t micro_batch = 4 * sizeof(std::int64_t), padding = 8;
-    EXPECT_LE(balanced.overhead, plain.overhead + plain.messages * (micro_batch + padding));
+    // Messages end at a multiple of 8 bytes, and so vary with whose samples they hold.
+    constexpr std::uint64_t padding = 8;
+    EXPECT_LT(balanced.overhead, plain.overhead + plain.messages * padding);
   }
 }
 
@@ -385,6 +385,29 @@ TEST(FeedBalance, RanksThatAskForDifferentBalancesAreRefused) {
                                   std::make_shared<Lengths>(random_lengths(64, 6)), {.balance = balance});
                 }),
                 ThrowsMessage<InvalidArgument>(HasSubstr("balance")));
+    const Balance labeled{.label = engine->info().rank == 0 ? "pad_to 1" : "pad_to 8"};
+    EXPECT_THAT(([&] {
+                  const Feed feed(engine, Mesh::parse("dp=2"), layouts::data_parallel(),
+                                  std::make_shared<Lengths>(random_lengths(64, 6)), {.balance = labeled});
+                }),
+                ThrowsMessage<InvalidArgument>(AllOf(HasSubstr("balance: rank 1 has"), HasSubstr("pad_to 8'"),
+                                                     HasSubstr("pass the same on all ranks"))));
+  });
+}
+
+TEST(FeedBalance, ReadersThatDivideAStepDifferentlyEndTheFeedWithAnErrorOnEveryRank) {
+  auto lengths = random_lengths(160, 6);
+  inproc::run_ranks(2, [&](const std::shared_ptr<Engine>& engine) {
+    auto mine = lengths;
+    if (engine->info().rank == 1) std::ranges::reverse(std::span(mine).subspan(32, 16));
+    Feed feed(engine, Mesh::parse("dp=2"), layouts::data_parallel(), std::make_shared<Lengths>(mine),
+              {.batch = 8, .balance = Balance{}, .readers = Readers::parse("all")});
+    const auto read_all = [&] {
+      while (feed.next()) {
+      }
+    };
+    EXPECT_THAT(read_all, ThrowsMessage<InvalidArgument>(HasSubstr("divides the samples of this step")));
+    EXPECT_GE(feed.end()->at.step, 2);
   });
 }
 

@@ -2,7 +2,7 @@
 
 namespace levada {
 
-FeedLead::FeedLead(const FeedWiring& wiring) : wiring_(wiring), decisions_(static_cast<int>(wiring.readers.size())) {
+FeedLead::FeedLead(const FeedWiring& wiring) : wiring_(wiring), decisions_(wiring.readers) {
   for (const auto& channel : wiring_.reports) open_reports_.push_back(channel.get());
 }
 

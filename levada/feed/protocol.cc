@@ -68,6 +68,7 @@ struct Encoder {
     writer.put(Tag::ready);
     writer.put(std::int32_t{event.reader});
     put_position(writer, event.at);
+    writer.put(event.division);
   }
   void operator()(const Stopped& event) {
     writer.put(Tag::stopped);
@@ -98,7 +99,8 @@ Event get_event(ByteReader& reader) {
   switch (reader.get_enum(Tag::ready, Tag::ended, "event")) {
     case Tag::ready: {
       const auto number = reader.get<std::int32_t>();
-      return Ready{number, get_position(reader)};
+      const auto at = get_position(reader);
+      return Ready{number, at, reader.get<std::uint64_t>()};
     }
     case Tag::stopped: {
       const auto number = reader.get<std::int32_t>();
@@ -133,8 +135,24 @@ Event decode(ByteView bytes) {
 
 void Lead::apply(const Ready& event) {
   auto& known = ready_.at(static_cast<std::size_t>(event.reader));
+  compare(event);
   if (event.at.round > known.at.round) known = event;
+  std::erase_if(divided_, [end = slowest().at.round](const auto& each) { return each.first <= end; });
   settle();
+}
+
+void Lead::compare(const Ready& event) {
+  const auto& first = divided_.try_emplace(event.at.round, event).first->second;
+  if (end_ || first.division == event.division) return;
+  const auto rank_of = [&](const Ready& ready) { return readers_.at(static_cast<std::size_t>(ready.reader)); };
+  end_ = FeedEnd{.cause = FeedEnd::Cause::failed,
+                 .at = slowest().at,
+                 .rank = rank_of(event),
+                 .error = ErrorKind::invalid_argument,
+                 .message = fmt::format("it divides the samples of this step, or of one just before, otherwise than "
+                                        "rank {}; let all ranks that read have the same samples in the same order, "
+                                        "and let the functions of balance return the same for a sample on all of them",
+                                        rank_of(first))};
 }
 
 void Lead::apply(const Stopped& event) {

@@ -13,9 +13,11 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -69,6 +71,7 @@ namespace feed_protocol {
 struct Ready {
   int reader = 0;
   FeedPosition at;
+  std::uint64_t division = 0;  ///< MicroBatch::division of the last of them; 0 without balance
   bool operator==(const Ready&) const = default;
 };
 /// Reader number `reader` will send no more than end.at.round rounds.
@@ -120,7 +123,9 @@ class Departure {
 /// decisions only grow: granted() never falls, an end is never changed.
 class Lead {
  public:
-  explicit Lead(int readers) : ready_(static_cast<std::size_t>(readers)), stopped_(ready_.size()) {}
+  /// `readers`: their ranks.
+  explicit Lead(std::vector<int> readers)
+      : readers_(std::move(readers)), ready_(readers_.size()), stopped_(readers_.size()) {}
 
   void apply(const Ready& event);
   void apply(const Stopped& event);
@@ -138,10 +143,14 @@ class Lead {
   void settle();
   /// The reader that has sent the least.
   const Ready& slowest() const;
+  /// Ends the feed where two readers have divided steps differently: samples would be lost or come twice.
+  void compare(const Ready& event);
 
+  std::vector<int> readers_;
   std::vector<Ready> ready_;
   std::vector<std::optional<FeedEnd>> stopped_;
-  std::optional<StopAsked> stop_asked_;  ///< the first
+  std::map<std::int64_t, Ready> divided_;  ///< the first report of each round that not every reader has sent
+  std::optional<StopAsked> stop_asked_;    ///< the first
   std::optional<FeedEnd> end_;
   Departure departure_;
 };

@@ -1,14 +1,18 @@
 #include "levada/feed/protocol.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <deque>
+#include <numeric>
 #include <set>
 #include <string>
 
 namespace levada::feed_protocol {
 namespace {
+
+using ::testing::HasSubstr;
 
 /// Where each step is one round.
 FeedPosition at(std::int64_t round) {
@@ -23,7 +27,7 @@ TEST(FeedProtocol, EveryEventCrossesTheWireUnchanged) {
   const FeedEnd failed{
       .cause = FeedEnd::Cause::failed, .at = {9, 3, 2}, .rank = 3, .error = ErrorKind::timeout, .message = "no"};
   for (const Event& event :
-       {Event(Ready{2, at(9)}), Event(Ready{2, {9, 4, 1}}), Event(Stopped{1, failed}), Event(StopAsked{5}),
+       {Event(Ready{2, at(9)}), Event(Ready{2, {9, 4, 1}, 77}), Event(Stopped{1, failed}), Event(StopAsked{5}),
         Event(Left{5, {7, 3, 1}, "ValueError: no"}), Event(Granted{11}), Event(Ended{failed})}) {
     EXPECT_EQ(decode(encode(event)), event);
   }
@@ -49,7 +53,7 @@ TEST(FeedProtocol, RefusesBytesThatAreNoEvent) {
 }
 
 TEST(FeedProtocol, GrantsWhatEveryReaderHasSent) {
-  Lead lead(2);
+  Lead lead({0, 1});
   lead.apply(Ready{0, at(3)});
   EXPECT_EQ(lead.granted(), 0);
   lead.apply(Ready{1, at(2)});
@@ -57,7 +61,7 @@ TEST(FeedProtocol, GrantsWhatEveryReaderHasSent) {
 }
 
 TEST(FeedProtocol, EndsWhereTheShortestReaderEnds) {
-  Lead lead(2);
+  Lead lead({0, 1});
   lead.apply(Ready{0, at(5)});
   lead.apply(Ready{1, at(1)});
   lead.apply(Stopped{0, exhausted(2)});
@@ -69,11 +73,11 @@ TEST(FeedProtocol, EndsWhereTheShortestReaderEnds) {
 }
 
 TEST(FeedProtocol, AFailureIsToldRatherThanAnEndAtTheSameStep) {
-  Lead lead(2);
+  Lead lead({0, 1});
   lead.apply(Stopped{0, exhausted(0, 0)});
   EXPECT_EQ(lead.end()->cause, FeedEnd::Cause::exhausted);
 
-  Lead other(2);
+  Lead other({0, 1});
   other.apply(Ready{0, at(1)});
   other.apply(Stopped{0, exhausted(1, 0)});
   other.apply(Stopped{1, {.cause = FeedEnd::Cause::failed, .at = at(1), .rank = 1, .message = "broken"}});
@@ -82,8 +86,23 @@ TEST(FeedProtocol, AFailureIsToldRatherThanAnEndAtTheSameStep) {
   EXPECT_EQ(other.end()->message, "broken");
 }
 
+TEST(FeedProtocol, ReadersThatDivideAStepDifferentlyEndTheFeedBeforeIt) {
+  Lead lead({0, 4});
+  lead.apply(Ready{0, at(1), 11});
+  lead.apply(Ready{0, at(2), 22});
+  lead.apply(Ready{1, at(1), 11});
+  EXPECT_FALSE(lead.end());
+  lead.apply(Ready{1, at(2), 23});
+  ASSERT_TRUE(lead.end());
+  EXPECT_EQ(lead.end()->at, at(1));
+  EXPECT_EQ(lead.end()->rank, 4);
+  EXPECT_EQ(lead.end()->error, ErrorKind::invalid_argument);
+  EXPECT_THAT(lead.end()->message, HasSubstr("otherwise than rank 0"));
+  EXPECT_EQ(lead.granted(), 1);
+}
+
 TEST(FeedProtocol, AnEndOnceToldStays) {
-  Lead lead(1);
+  Lead lead({0});
   lead.apply(Ready{0, at(2)});
   lead.apply(StopAsked{3});
   EXPECT_EQ(*lead.end(), (FeedEnd{.cause = FeedEnd::Cause::stopped, .at = at(2), .rank = 3, .message = {}}));
@@ -93,7 +112,7 @@ TEST(FeedProtocol, AnEndOnceToldStays) {
 }
 
 TEST(FeedProtocol, AStopComesBehindTheLastMicroBatchOfAStep) {
-  Lead lead(2);
+  Lead lead({0, 1});
   lead.apply(Ready{0, {2, 1, 1}});
   lead.apply(Ready{1, {2, 1, 1}});
   lead.apply(StopAsked{3});
@@ -105,7 +124,7 @@ TEST(FeedProtocol, AStopComesBehindTheLastMicroBatchOfAStep) {
 }
 
 TEST(FeedProtocol, ARankThatLeavesEndsNothing) {
-  Lead lead(1);
+  Lead lead({0});
   lead.apply(Ready{0, at(2)});
   lead.apply(Left{3, at(1), "ValueError: no"});
   EXPECT_FALSE(lead.end());
@@ -113,7 +132,7 @@ TEST(FeedProtocol, ARankThatLeavesEndsNothing) {
 }
 
 TEST(FeedProtocol, ForwardsTheEarliestDepartureAndOfOneStepOneWithAReason) {
-  Lead lead(1);
+  Lead lead({0});
   EXPECT_FALSE(lead.departure());
   lead.apply(Left{3, at(7), ""});
   EXPECT_EQ(lead.departure()->rank, 3);
@@ -148,6 +167,12 @@ TEST(FeedProtocol, ADepartureWhereTheFeedEndsIsAnErrorOnlyWithAReason) {
     follower.apply(Ended{exhausted(1)});
     EXPECT_EQ(follower.is_abandoned(), *reason != '\0');
   }
+}
+
+std::vector<int> ranks_of(std::size_t readers) {
+  std::vector<int> ranks(readers);
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
 }
 
 /// A feed without I/O: readers, lead and ranks as values, every queue explicit, so that all orders of what can happen
@@ -185,7 +210,7 @@ struct Model {
   std::set<std::string> applied;  ///< the lead's reports so far: with its end, all that its state depends on
 
   Model(std::vector<Reader> the_readers, int rank_count, int window)
-      : readers(std::move(the_readers)), lead(static_cast<int>(readers.size())), depth(window) {
+      : readers(std::move(the_readers)), lead(ranks_of(readers.size())), depth(window) {
     for (int i = 0; i < rank_count; ++i) ranks.push_back({.follower = Follower(readers.size() > 1)});
   }
 

@@ -166,7 +166,7 @@ bool FeedReader::send_round() {
   if (!has_room) return false;
   prepared_.clear();
   next_ = rounds_.next();
-  report(feed_protocol::Ready{wiring_.reader_index(), next_});
+  report(feed_protocol::Ready{wiring_.reader_index(), next_, rounds_.division()});
   return true;
 }
 

@@ -92,6 +92,7 @@ std::vector<FeedRounds::Outgoing> FeedRounds::read(const AllocateBlock& allocate
     for (std::size_t i = 0; i < units_.size(); ++i) prepare(units_[i], round, batches[i], allocate, outgoing);
     const auto micro = source_->micro_batch(begin_of(round));
     next_.advance(!micro || micro->ends_step());
+    division_ = micro ? micro->division : 0;
     const auto own = wiring_.data[static_cast<std::size_t>(wiring_.own_audience())].get();
     std::stable_partition(outgoing.begin(), outgoing.end(),
                           [&](const Outgoing& message) { return message.channel != own; });
@@ -172,10 +173,11 @@ void FeedRounds::prepare(Unit& unit, std::int64_t round, const std::shared_ptr<U
   const auto samples = samples_in(round);
   fan_out_.short_samples = tail_ == Tail::short_ && samples < round_samples() ? samples : 0;
   const UnitPlan& plan = plan_of(unit, content);
+  const auto micro = source_->micro_batch(begin_of(round) + unit.number);
   batch->envelope = encode(feed_protocol::Envelope{.round = round,
-                                                   .samples = samples,
-                                                   .cursor = source_->cursor(begin_of(round) + samples),
-                                                   .micro = source_->micro_batch(begin_of(round) + unit.number)});
+                                                   .samples = micro ? micro->samples : samples,
+                                                   .num_micro = micro ? micro->num_micro : 0,
+                                                   .cursor = source_->cursor(begin_of(round) + samples)});
   BlockMemory* sendable = unit.audiences.size() == 1 ? &batch->memory : nullptr;
   for (std::size_t i = 0; i < unit.audiences.size(); ++i) {
     Outbox& outbox = unit.outboxes[i];

@@ -50,6 +50,8 @@ class FeedRounds {
   bool abandoned() const { return abandoned_; }
   /// Returns the position of the round that is to be read next.
   const FeedPosition& next() const { return next_; }
+  /// Returns MicroBatch::division of the round that was read last; 0 without balance.
+  std::uint64_t division() const { return division_; }
 
   const Source& source() const { return *source_; }
   /// Source::on_wait().
@@ -97,6 +99,7 @@ class FeedRounds {
   std::int64_t first_;
   std::optional<std::int64_t> steps_;
   FeedPosition next_;
+  std::uint64_t division_ = 0;
   TraceLog* trace_;
   std::vector<Unit> units_;
   std::int64_t announced_ = 0;  ///< rounds

@@ -49,7 +49,8 @@ struct FeedConfig {
   }
 };
 
-/// "ranks disagree on WHAT shuffle: rank 1 has 'seed 2', rank 0 has 'seed 1'"; empty where they do not.
+/// "ranks disagree on WHAT shuffle: rank 1 has 'seed 2', rank 0 has 'seed 1'; pass the same on all ranks"; empty where
+/// they do not.
 std::string difference(std::string_view what, const Lines& here, int rank, const Lines& first, int first_rank) {
   const auto value_of = [](const Lines& lines, const std::string& name) {
     const auto found = std::ranges::find(lines, name, &Lines::value_type::first);
@@ -59,8 +60,8 @@ std::string difference(std::string_view what, const Lines& here, int rank, const
     for (const auto& [name, unused] : lines) {
       const auto [mine, theirs] = std::pair(value_of(here, name), value_of(first, name));
       if (mine == theirs) continue;
-      return fmt::format("ranks disagree on {} {}: rank {} has '{}', rank {} has '{}'", what, name, rank, mine,
-                         first_rank, theirs);
+      return fmt::format("ranks disagree on {} {}: rank {} has '{}', rank {} has '{}'; pass the same on all ranks",
+                         what, name, rank, mine, first_rank, theirs);
     }
   }
   return {};

@@ -3,9 +3,22 @@
 #include <fmt/format.h>
 
 #include "levada/base/error.h"
+#include "levada/base/hash.h"
 #include "levada/feed/step_cursor.h"
 
 namespace levada {
+namespace {
+
+std::uint64_t hash_of(const StepPlan& plan, const std::vector<std::int64_t>& samples, std::uint64_t before) {
+  ByteWriter writer;
+  for (const auto& members : plan.micros) {
+    writer.put(static_cast<std::uint64_t>(members.size()));
+    for (const auto member : members) writer.put(samples[member]);
+  }
+  return hash64(writer.view(), before);
+}
+
+}  // namespace
 
 std::optional<std::int64_t> StepSource::size() const {
   return ended_ ? std::optional(step_.end_round() * options_.ranks) : std::nullopt;
@@ -41,11 +54,13 @@ bool StepSource::plan_next() {
     const std::lock_guard lock(balance_mutex_);
     balance_.add(balance);
   }
+  const auto division = hash_of(plan, chosen.numbers, step_.division);
   step_ = {.number = step_.number + 1,
            .first_round = step_.end_round(),
            .end_sample = step_.end_sample + chosen.taken,
            .samples = std::move(chosen.numbers),
-           .plan = std::move(plan)};
+           .plan = std::move(plan),
+           .division = division};
   return true;
 }
 
@@ -91,7 +106,8 @@ std::optional<MicroBatch> StepSource::micro_batch(std::int64_t number) const {
   return MicroBatch{.step = step_.number,
                     .micro = micro,
                     .num_micro = step_.plan.num_micro,
-                    .samples = static_cast<std::int64_t>(members.size())};
+                    .samples = static_cast<std::int64_t>(members.size()),
+                    .division = step_.division};
 }
 
 BalanceSeries StepSource::balance() const {

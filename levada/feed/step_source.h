@@ -63,6 +63,7 @@ class StepSource final : public Source {
     std::int64_t end_sample = 0;        ///< behind those of the source that are in a step, or wait
     std::vector<std::int64_t> samples;  ///< numbers
     StepPlan plan;
+    std::uint64_t division = 0;  ///< a hash of the samples of each micro-batch, of this step and those before
 
     std::int64_t end_round() const { return first_round + plan.num_micro; }
   };

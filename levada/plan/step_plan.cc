@@ -83,6 +83,43 @@ void scale(std::vector<Demand>& demands, int ranks) {
   scale_one(&Work::second);
 }
 
+/// Work in units of the first part of the cost.
+struct LevelWork {
+  double first = 0, second = 0;
+
+  LevelWork& operator+=(const LevelWork& other) {
+    first += other.first;
+    second += other.second;
+    return *this;
+  }
+  double worse() const { return std::max(first, second); }
+};
+
+/// As scale() compares both parts for the planner, the second one is scaled so that its bound is that of the first.
+struct Level {
+  std::vector<LevelWork> works;  ///< by sample
+  double bound = 0, mean = 0;
+};
+
+Level level_of(std::span<const SampleSize> samples, int ranks, const SampleCost& cost) {
+  Level level;
+  LevelWork sum, most;
+  for (const SampleSize& sample : samples) {
+    const auto work = cost.of(sample);
+    const auto& added =
+        level.works.emplace_back(LevelWork{static_cast<double>(work.first), static_cast<double>(work.second)});
+    sum += added;
+    most = {std::max(most.first, added.first), std::max(most.second, added.second)};
+  }
+  const LevelWork mean{sum.first / ranks, sum.second / ranks};
+  const LevelWork bound{std::max(mean.first, most.first), std::max(mean.second, most.second)};
+  const double scale = bound.first > 0 && bound.second > 0 ? bound.first / bound.second : 1;
+  for (LevelWork& work : level.works) work.second *= scale;
+  level.bound = std::max(bound.first, bound.second * scale);
+  level.mean = std::max(mean.first, mean.second * scale);
+  return level;
+}
+
 std::vector<Demand> pick(std::span<const Demand> demands, const std::vector<std::size_t>& items) {
   std::vector<Demand> picked;
   picked.reserve(items.size());
@@ -233,6 +270,7 @@ std::string to_string(const Balance& balance) {
   if (balance.max_tokens > 0) text += fmt::format(", at most {} tokens", balance.max_tokens);
   text += fmt::format(", {}", to_string(balance.order));
   if (balance.max_delay > 0) text += fmt::format(", delayed up to {} steps", balance.max_delay);
+  if (!balance.label.empty()) text += fmt::format(", {}", balance.label);
   return text;
 }
 
@@ -306,36 +344,34 @@ StepBalance BalanceSeries::total() const {
 
 double unbalanced_work(std::span<const SampleSize> samples, int num_ranks, const SampleCost& cost) {
   const auto ranks = static_cast<std::size_t>(num_ranks);
+  const auto level = level_of(samples, num_ranks, cost);
   double busiest = 0;
   for (std::size_t rank = 0; rank < ranks; ++rank) {
-    double work = 0;
-    for (auto i = samples.size() * rank / ranks; i < samples.size() * (rank + 1) / ranks; ++i) {
-      work += static_cast<double>(cost.of(samples[i]).first);
-    }
-    busiest = std::max(busiest, work);
+    LevelWork work;
+    for (auto i = samples.size() * rank / ranks; i < samples.size() * (rank + 1) / ranks; ++i) work += level.works[i];
+    busiest = std::max(busiest, work.worse());
   }
   return busiest;
 }
 
 StepBalance balance_of(const StepPlan& plan, std::span<const SampleSize> samples, const SampleCost& cost) {
-  StepBalance balance{
-      .steps = 1, .samples = static_cast<std::int64_t>(samples.size()), .micro_batches = plan.num_micro};
-  std::vector<double> works;
+  const auto level = level_of(samples, plan.ranks, cost);
+  StepBalance balance{.steps = 1,
+                      .samples = static_cast<std::int64_t>(samples.size()),
+                      .micro_batches = plan.num_micro,
+                      .unbalanced = unbalanced_work(samples, plan.ranks, cost),
+                      .bound = level.bound,
+                      .mean = level.mean};
   for (const SampleSize& sample : samples) {
-    works.push_back(static_cast<double>(cost.of(sample).first));
-    balance.mean += works.back() / plan.ranks;
     balance.tokens += sample.tokens;
     balance.padding += sample.padding;
-    balance.bound = std::max(balance.bound, works.back());
   }
-  balance.bound = std::max(balance.bound, balance.mean);
-  balance.unbalanced = unbalanced_work(samples, plan.ranks, cost);
   for (int rank = 0; rank < plan.ranks; ++rank) {
-    double work = 0;
+    LevelWork work;
     for (int micro = 0; micro < plan.num_micro; ++micro) {
-      for (const std::size_t item : plan.at(rank, micro)) work += works[item];
+      for (const std::size_t item : plan.at(rank, micro)) work += level.works[item];
     }
-    balance.busiest = std::max(balance.busiest, work);
+    balance.busiest = std::max(balance.busiest, work.worse());
   }
   return balance;
 }

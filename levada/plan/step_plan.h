@@ -31,10 +31,12 @@ struct Balance {
   std::int64_t max_tokens = 0;       ///< of a micro-batch; 0: a rank has one, whatever its size
   MicroOrder order = MicroOrder::as_read;
   std::int64_t max_delay = 0;  ///< steps that a sample longer than the others may wait (DelayQueue); 0: none waits
+  std::string label = {};      ///< names the caller's functions and options behind sizes and weights, for comparison
   bool operator==(const Balance&) const = default;
 };
 
-/// "flops(linear=24576,quadratic=1), free counts, at most 8192 tokens, as-read"; perhaps ", delayed up to 16 steps".
+/// "flops(linear=24576,quadratic=1), free counts, at most 8192 tokens, as-read"; perhaps ", delayed up to 16 steps",
+/// and the label.
 std::string to_string(const Balance& balance);
 
 /// A step, divided. Every sample is in exactly one micro-batch, and no micro-batch is empty.
@@ -49,8 +51,9 @@ struct StepPlan {
   bool operator==(const StepPlan&) const = default;
 };
 
-/// What the plans of some steps come to, summed over the steps. Work is in the units of their cost; where a model has
-/// two parts, it is that of the first.
+/// What the plans of some steps come to, summed over the steps. Work is in the units of their cost. Where a model has
+/// two parts, work is the worse of the two, in the units of the first: the second is scaled so that their bounds are
+/// equal, as plan_step() compares them.
 struct StepBalance {
   std::int64_t steps = 0, samples = 0, tokens = 0;
   std::int64_t micro_batches = 0;  ///< of each rank

@@ -377,6 +377,8 @@ TEST(Balance, SaysWhatItIs) {
             "flops(linear=24576,quadratic=1), free counts, at most 8192 tokens, as-read");
   EXPECT_EQ(to_string(Balance{.sizes = PartSizes::equal, .order = MicroOrder::paired, .max_delay = 9}),
             "tokens, equal counts, paired, delayed up to 9 steps");
+  EXPECT_EQ(to_string(Balance{.cost = SampleCost::parse("weights"), .label = "cost weigh (train.py:12)"}),
+            "weights, free counts, as-read, cost weigh (train.py:12)");
 }
 
 TEST(StepBalance, ComparesWithTheOrderOfTheSamples) {
@@ -386,6 +388,28 @@ TEST(StepBalance, ComparesWithTheOrderOfTheSamples) {
   const auto ascending = of_tokens({1, 2, 3, 10});
   EXPECT_EQ(balance_of(plan_step(ascending, options), ascending, options.cost),
             (StepBalance{1, 4, 16, 1, 10, 13, 10, 8}));
+}
+
+TEST(StepBalance, IsOfTheWorseOfTwoParts) {
+  const auto cost = SampleCost::parse("weights");
+  const std::vector<SampleSize> samples = {
+      {.weights = {1, 30}}, {.weights = {1, 30}}, {.weights = {1, 10}}, {.weights = {1, 10}}};
+  const StepPlan in_order{.ranks = 2, .num_micro = 1, .micros = {{0, 1}, {2, 3}}};
+  const StepPlan even{.ranks = 2, .num_micro = 1, .micros = {{0, 2}, {1, 3}}};
+  // The bound is 2 of the first part, and 40 of the second, of which the first rank has 60 in order.
+  EXPECT_EQ(balance_of(in_order, samples, cost),
+            (StepBalance{
+                .steps = 1, .samples = 4, .micro_batches = 1, .busiest = 3, .unbalanced = 3, .bound = 2, .mean = 2}));
+  EXPECT_EQ(balance_of(even, samples, cost).busiest, 2);
+}
+
+TEST(StepBalance, IsOfTheSecondPartWhereTheFirstHasNoWork) {
+  const std::vector<SampleSize> samples = {{.weights = {0, 3}}, {.weights = {0, 1}}};
+  const auto balance =
+      balance_of({.ranks = 2, .num_micro = 1, .micros = {{0}, {1}}}, samples, SampleCost::parse("weights"));
+  EXPECT_EQ(balance.busiest, 3);
+  EXPECT_EQ(balance.bound, 3);
+  EXPECT_EQ(balance.mean, 2);
 }
 
 }  // namespace

@@ -28,6 +28,7 @@ struct MicroBatch {
   std::int64_t step = 0;                  ///< from 0
   std::int64_t micro = 0, num_micro = 1;  ///< which one of how many it is
   std::int64_t samples = 0;               ///< in it
+  std::uint64_t division = 0;             ///< a hash of which samples its step and those before have in which batch
   bool ends_step() const { return micro + 1 == num_micro; }
   bool operator==(const MicroBatch&) const = default;
 };

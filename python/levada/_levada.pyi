@@ -498,7 +498,7 @@ def corpus_position(cursor: bytes) -> tuple[int, int]:
 class BalancedBy:
     """How the samples of a step are divided over ranks."""
 
-    def __init__(self, cost: str, counts: str, order: str, max_tokens: int, max_delay: int = 0) -> None: ...
+    def __init__(self, cost: str, counts: str, order: str, max_tokens: int, max_delay: int = 0, label: str = '') -> None: ...
 
 class BalanceReport:
     """What the planned steps of a pass come to."""
@@ -792,7 +792,7 @@ class SampleBatch:
 
     def balanced(self, parts: int, key: str = '', *, equal: bool = False, cost: str = 'tokens') -> list[list[int]]:
         """
-        Returns positions by part, such that the parts cost about the same, by the sequences of `key` or of all keys. equal: the numbers of ids differ by at most one. cost: "tokens" or "flops", as in levada.Balance. Raises InvalidArgument for no parts, another cost, and with `equal` for fewer ids than parts.
+        Returns positions by part, such that the parts cost about the same, by the sequences of `key` or of all keys. equal: the numbers of ids differ by at most one. cost: "tokens" or "flops", as in levada.Balance. Raises InvalidArgument for no parts, another cost, and for fewer ids than parts.
         """
 
     def unpack(self) -> list[SampleBatch]:

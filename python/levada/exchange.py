@@ -95,7 +95,8 @@ def destinations(
     - `data_axes`: the axes of a DeviceMesh along which samples differ.
 
     Raises InvalidArgument unless there is one list of ids for each data coordinate and one rank for each place of the mesh,
-    for a cost that is a field or a function, and for further options of a Balance, which are those of a feed.
+    for a batch of fewer samples than data coordinates, for a cost that is a field or a function, and for further options of a
+    Balance, which are those of a feed.
     """
     ranks, mesh = _model_ranks(mesh, ranks), as_mesh(mesh, data_axes)
     if isinstance(ids, SampleBatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import pathlib
 import random
@@ -11,6 +12,7 @@ import levada
 import numpy as np
 import pytest
 import ranks
+from levada.batch.balance import Samples
 
 SAMPLES = """
 import random
@@ -27,6 +29,10 @@ def numbers_of(batch):
 
 def job(body: str) -> str:
     return "\n".join(" " * 8 + line if line else "" for line in (SAMPLES + "\n").splitlines()) + body
+
+
+def _indented(text: str) -> str:
+    return "\n".join(" " * 8 + line if line else "" for line in text.splitlines())
 
 
 def by_step(told: list[list[dict[str, Any]]]) -> dict[int, list[int]]:
@@ -330,7 +336,14 @@ def test_the_reader_says_what_steps_come_to(tmp_path: pathlib.Path) -> None:
         ('balance=lambda sample: -1, batch=10', "sample 0 of the step: the cost of a sample is -1; it must be a whole number"),
         ('balance=lambda sample: float("nan"), batch=10', "whole number of 0 or more"),
         ('balance=lambda sample: 0.5, batch=10', "whole number of 0 or more"),
-        ('balance=lambda sample: sample["missing"], batch=10', "is not known: KeyError: 'missing'; the sample is {'tokens'"),
+        (
+            'balance=lambda sample: sample["missing"], batch=10',
+            "raised KeyError: 'missing'; it must return a whole number of 0 or more, or two of them; the sample is {'tokens'",
+        ),
+        ('balance=lambda sample: (1,) * 3, batch=10', "the cost of a sample is (1, 1, 1); it must return a whole number of 0"),
+        ('balance=lambda sample: (), batch=10', "the cost of a sample is (); it must return"),
+        ('balance=lambda sample: [1, "a"], batch=10', "the cost of a sample is 'a'; it must be a whole number"),
+        ('balance=levada.Balance(length=lambda sample: 1 // 0), batch=10', "raised ZeroDivisionError"),
         ('balance=levada.Balance(length=lambda sample: 0), batch=10', "must have a token"),
         ('balance=levada.Balance(order="random"), batch=10', "as-read"),
         ('balance=levada.Balance(max_delay=2), batch=10', "use a Corpus"),
@@ -374,14 +387,11 @@ def test_what_cannot_be_balanced_is_one_error_on_every_rank(tmp_path: pathlib.Pa
         ("broken()", "balance='flops'", "the well is dry"),
         ("broken(levada.InvalidArgument)", "balance='flops'", "the well is dry"),
         ("long(samples())", "balance='flops'", "sample 3 of the step has 1001 tokens"),
-        ("levada.Corpus(PATH, sequence=2048, packing='documents')", "balance='flops'", "sample 3 of the step has 1001 tokens"),
     ],
 )
 def test_errors_name_the_step_and_not_how_many_micro_batches_came_before(
     tmp_path: pathlib.Path, source: str, options: str, why: str
 ) -> None:
-    texts = ["a" * (1001 if number == 123 else 1 + number * 37 % 300) for number in range(200)]
-    (tmp_path / "c.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     told = ranks.succeed(
         tmp_path,
         2,
@@ -395,7 +405,7 @@ def test_errors_name_the_step_and_not_how_many_micro_batches_came_before(
             for number, sample in enumerate(samples):
                 yield {{"tokens": np.zeros(1001)}} if number == 123 else {{"tokens": sample["tokens"]}}
         micro_batches = 0
-        feed = levada.Feed({source.replace("PATH", repr(str(tmp_path / "c.jsonl")))}, {options}, batch=20, max_tokens=1000)
+        feed = levada.Feed({source}, {options}, batch=20, max_tokens=1000)
         try:
             for batch in feed:
                 micro_batches += 1
@@ -538,6 +548,121 @@ def test_ranks_that_ask_for_different_balances_hear_of_it(tmp_path: pathlib.Path
     assert all("ranks disagree on the feed's balance" in mine["error"] for (mine,) in told)
 
 
+FUNCTIONS = """
+import functools, operator
+def weigh(sample, scale=1):
+    return scale * len(sample["tokens"])
+def square(sample):
+    return len(sample["tokens"]) ** 2
+class Weigher:
+    def __init__(self, scale):
+        self.scale = scale
+    def __call__(self, sample):
+        return weigh(sample, self.scale)
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "shown"),
+    [
+        ("balance=levada.Balance(pad_to=1 + 7 * rank)", "pad_to 8"),
+        ('balance=levada.Balance(too_long=["error", "cut"][rank])', "too_long cut"),
+        ("balance=levada.Balance(length=[None, square][rank])", "length square (script.py:"),
+        ('balance=["field(weight)", "field(name)"][rank]', "cost field(name)"),
+        ("balance=[weigh, square][rank]", "cost square (script.py:"),
+        ("balance=functools.partial(weigh, scale=1 + rank)", "with (scale=2)"),
+        ("balance=weigh, collate=[None, list][rank]", "collate list"),
+    ],
+)
+def test_ranks_whose_balances_differ_in_what_python_knows_hear_of_it(
+    tmp_path: pathlib.Path, options: str, shown: str
+) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        job(f"""
+{_indented(FUNCTIONS)}
+        try:
+            next(iter(levada.Feed(samples(), batch=10, readers="all", {options})))
+        except levada.InvalidArgument as error:
+            tell(error=str(error))
+        """),
+    )
+    for (mine,) in told:
+        assert "ranks disagree on the feed's balance" in mine["error"]
+        assert shown in mine["error"] and "pass the same on all ranks" in mine["error"]
+
+
+@pytest.mark.parametrize(
+    "cost",
+    [
+        "weigh",
+        "lambda sample: len(sample['tokens'])",
+        "functools.partial(weigh, scale=2)",
+        "functools.partial(weigh, scale=np.int64(2))",
+        "Weigher(3)",
+        "Weigher(3).__call__",
+        "operator.itemgetter('weight')",
+        "'field(weight)'",
+    ],
+)
+def test_ranks_that_pass_the_same_function_agree(tmp_path: pathlib.Path, cost: str) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        job(f"""
+{_indented(FUNCTIONS)}
+        feed = levada.Feed(samples(), batch=10, readers="all", balance={cost})
+        tell(numbers=[number for batch in feed for number in numbers_of(batch)])
+        """),
+    )
+    assert sorted(number for (mine,) in told for number in mine["numbers"]) == list(range(200))
+
+
+def test_functions_of_one_name_that_divide_a_step_differently_are_an_error_on_every_rank(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        job("""
+        cost = [lambda sample: 1 + len(sample["tokens"]), lambda sample: 300 - len(sample["tokens"])][rank]
+        try:
+            for batch in levada.Feed(samples(), batch=10, readers="all", balance=cost):
+                pass
+        except levada.InvalidArgument as error:
+            tell(error=str(error))
+        """),
+    )
+    for (mine,) in told:
+        assert "divides the samples of this step" in mine["error"]
+
+
+@pytest.mark.parametrize("source", ["list(samples())[:19]", "samples()"])
+def test_too_few_samples_for_a_step_are_refused_where_their_number_is_known(tmp_path: pathlib.Path, source: str) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        job(f"""
+        feed = levada.Feed({source}, batch=10 if {source!r} != "samples()" else 101, balance="tokens")
+        try:
+            tell(steps=len(list(feed)))
+        except levada.InvalidArgument as error:
+            tell(error=str(error))
+        """),
+    )
+    for (mine,) in told:
+        if source == "samples()":
+            assert mine == {"steps": 0}
+        else:
+            assert "one step takes 20 samples (batch 10 x dp 2), but the list has only 19; lower batch" in mine["error"]
+
+
+def test_a_corpus_with_a_sequence_that_fits_no_micro_batch_is_refused() -> None:
+    corpus = levada.Corpus("c.jsonl", sequence=1024, packing="documents")
+    with pytest.raises(levada.InvalidArgument, match="sequence of the corpus is 1024 and max_tokens 1000, .*lower sequence"):
+        levada.Feed(corpus, balance="flops", max_tokens=1000)
+    levada.Feed(corpus, balance="flops", max_tokens=1024)
+
+
 @pytest.mark.parametrize("packing", ["documents", "best-fit", "cut"])
 def test_a_corpus_gives_the_samples_of_a_step_once_on_any_mesh(tmp_path: pathlib.Path, packing: str) -> None:
     numbers = random.Random(2)
@@ -562,6 +687,119 @@ def test_a_corpus_gives_the_samples_of_a_step_once_on_any_mesh(tmp_path: pathlib
     for step, sums in enumerate(expected):
         assert sums == [sum(each) for each in zip(*(mine["steps"][step] for (mine,) in spread), strict=True)]
     assert {mine["cursor"] for (mine,) in spread} == {alone[0][0]["cursor"]}
+
+
+PARTS = """
+def part(values, ends, at):
+    "The chunks `at` and 3 - `at` of four of each segment."
+    segments = [np.split(np.asarray(values)[begin:end], 4) for begin, end in zip(ends, ends[1:])]
+    return np.concatenate([np.concatenate([chunks[at], chunks[3 - at]]) for chunks in segments]).tolist()
+def layout(*fields):
+    return {field: "zigzag(cp,1)" for field in fields}
+def step_of(feed):
+    while (batch := next(feed, None)) is not None:
+        yield batch
+        if feed.micro + 1 == feed.num_micro:
+            return
+"""
+
+
+def test_context_parallel_ranks_get_their_chunks_of_each_segment_of_balanced_samples(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        4,
+        job(f"""
+{_indented(PARTS)}
+        mesh = levada.Mesh(dp=2, cp=2)
+        fields = layout("tokens", "labels", "position_ids")
+        by = levada.Balance("flops", pad_to=4)
+        got = []
+        for batch in levada.Feed(samples(), mesh=mesh, batch=20, balance=by, max_tokens=1000, layout=fields):
+            ends, numbers = batch["cu_seqlens"][0].tolist(), numbers_of(batch)
+            assert [end - begin for begin, end in zip(ends, ends[1:])] == [-(-lengths()[number] // 4) * 4 for number in numbers]
+            row = {{"tokens": np.zeros(ends[-1]), "labels": np.full(ends[-1], -100), "position_ids": np.zeros(ends[-1])}}
+            for number, begin, end in zip(numbers, ends, ends[1:]):
+                length = lengths()[number]
+                row["tokens"][begin:begin + length] = number
+                row["labels"][begin:begin + length] = np.arange(length)
+                row["position_ids"][begin:end] = np.arange(end - begin)
+            for field, values in row.items():
+                assert batch[field][0].tolist() == part(values, ends, rank % 2), field
+            got += numbers
+        tell(got=got)
+        """),
+    )
+    first, second, third, fourth = (mine["got"] for (mine,) in told)
+    assert first == second and third == fourth and sorted(first + third) == list(range(200))
+
+
+def test_context_parallel_ranks_get_their_chunks_of_each_document_of_a_balanced_corpus(tmp_path: pathlib.Path) -> None:
+    numbers = random.Random(2)
+    texts = ["".join(numbers.choices("abcdefgh", k=numbers.randint(20, 120))) for _ in range(80)]
+    (tmp_path / "c.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    told = ranks.succeed(
+        tmp_path,
+        4,
+        f"""
+{_indented(PARTS)}
+        corpus = levada.Corpus({str(tmp_path / "c.jsonl")!r}, sequence=128, packing="documents", pad_to=4,
+                               cache_dir={str(tmp_path / "cache")!r})
+        feed = levada.Feed(corpus, mesh=levada.Mesh(dp=2, cp=2), batch=10, balance="flops", max_tokens=512)
+        for batch in feed:
+            ends = batch["cu_seqlens"][0].tolist()
+            positions = np.concatenate([np.arange(end - begin) for begin, end in zip(ends, ends[1:])])
+            assert batch["position_ids"][0].tolist() == part(positions, ends, rank % 2)
+            places = part(np.arange(ends[-1]), ends, rank % 2)
+            tell(step=feed.step, micro=feed.micro, ends=ends, places=places,
+                 **{{field: batch[field][0].tolist() for field in ("tokens", "labels", "loss_mask")}})
+        """,
+    )
+    found = []
+    for at in (0, 2):
+        for pair in zip(*told[at : at + 2], strict=True):
+            assert pair[0]["ends"] == pair[1]["ends"] and sorted(pair[0]["places"] + pair[1]["places"]) == list(
+                range(pair[0]["ends"][-1])
+            )
+            order = np.argsort(pair[0]["places"] + pair[1]["places"])
+            rows = {
+                field: np.asarray(pair[0][field] + pair[1][field])[order].tolist()
+                for field in ("tokens", "labels", "loss_mask")
+            }
+            for begin, end in itertools.pairwise(pair[0]["ends"]):
+                length = int(sum(rows["loss_mask"][begin:end]))
+                found.append(bytes(rows["tokens"][begin : begin + length]).decode())
+                assert rows["labels"][begin : begin + length - 1] == rows["tokens"][begin + 1 : begin + length]
+    assert sorted(found) == sorted(texts)
+
+
+def test_long_samples_of_a_feed_of_their_own_are_divided_over_context_parallel_ranks(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        4,
+        job(f"""
+{_indented(PARTS)}
+        every = list(samples())
+        short = levada.Feed([each for each in every if len(each["tokens"]) <= 200], mesh=levada.Mesh(dp=4), batch=8,
+                            balance="flops", max_tokens=400)
+        long = levada.Feed([each for each in every if len(each["tokens"]) > 200], mesh=levada.Mesh(dp=2, cp=2), batch=4,
+                           balance=levada.Balance("flops", pad_to=4), max_tokens=800,
+                           layout=layout("tokens", "labels", "position_ids"))
+        got = [[], []]
+        for step in range(12):
+            feed = long if step % 3 == 2 else short
+            for batch in step_of(feed):
+                assert batch["tokens"].shape[1] <= 400
+                assert batch["tokens"].shape[1] * (2 if feed is long else 1) == batch["cu_seqlens"][0, -1]
+                got[feed is long] += numbers_of(batch)
+        short.close(), long.close()
+        tell(short=got[0], long=got[1])
+        """),
+    )
+    lengths = [_length(number) for number in range(200)]
+    short, long = ([number for number in range(200) if (lengths[number] > 200) == is_long] for is_long in (False, True))
+    assert sorted(number for (mine,) in told for number in mine["short"]) == short[: len(short) // 32 * 32]
+    assert told[0][0]["long"] == told[1][0]["long"] and told[2][0]["long"] == told[3][0]["long"]
+    assert sorted(told[0][0]["long"] + told[2][0]["long"]) == long[: 4 * 2 * 4]
 
 
 def test_long_samples_wait_and_come_once_also_behind_a_state(tmp_path: pathlib.Path) -> None:
@@ -640,6 +878,12 @@ def test_samples_that_wait_at_the_end_of_an_epoch_do_not_come_in_the_next(tmp_pa
     for same, refused in told:
         assert same == {"waits": True, "same": True, "steps": 2}
         assert "in epoch 0, and set_epoch() says 1" in refused["error"]
+
+
+def test_a_cost_is_one_number_or_two_alone_or_in_a_sequence() -> None:
+    for cost, weights in ((3, (3, 0)), ((3,), (3, 0)), ([3], (3, 0)), ((3, 4), (3, 4)), ([3, 4.0], (3, 4))):
+        samples = Samples(levada.Balance(lambda sample, cost=cost: cost), None, None)
+        assert samples.take(iter([[1, 2]]), 1) == [(2, 4, *weights, 0)]
 
 
 def test_packed_rows_hold_samples_side_by_side() -> None:

@@ -20,6 +20,7 @@ class Dataset:
     @staticmethod
     def split():
         return ({"x": np.random.default_rng(i).random((4, 3)), "note": "text"} for i in range(6))
+def samples(): return ({"tokens": np.arange(1 + 7 * i % 23), "name": f"s{i}"} for i in range(40))
 def raising(): raise ValueError("no\\nsuch bucket")
 def number(): return 5
 def broken():
@@ -63,6 +64,16 @@ def test_what_a_callable_gives_is_fed_and_reported(tmp_path: pathlib.Path, optio
         assert told["rank"] == rank and told["coords"] == {"dp": rank // 2, "tp": rank % 2}
         assert told["fields"] == {"x": {"digest": plain.fields()["x"], "dtype": "float64", "shape": [4, 3]}}
         assert told["reader"] == (rank == 0 or ("dp" in options and rank == 2))
+
+
+def test_samples_are_balanced_where_asked(tmp_path: pathlib.Path) -> None:
+    options = ["--batch", "4", "--balance", "flops", "--max-tokens", "64", "--json"]
+    ran = run(tmp_path, "feed", "loaders:samples", "--mesh", "dp=2,tp=2", *options)
+    assert ran.returncode == 0 and ran.stderr == "", ran.stderr
+    report = json.loads(ran.stdout)
+    assert report["steps"] == 5 and report["samples"] == 40 and report["peers_identical"] is True
+    assert report["balance"]["steps"] == 5 and report["balance"]["by"].startswith("flops(")
+    assert {rank["batches"] for rank in report["ranks"]} == {report["balance"]["micro_batches"]}
 
 
 def test_without_json_it_is_a_table(tmp_path: pathlib.Path) -> None:

@@ -81,6 +81,9 @@ def test_a_batch_is_divided_by_tokens() -> None:
     assert sorted(id for destination in wants for id in destination.ids) == sorted(ids)
     assert [len(destination.ids) for destination in wants] == [10] * 4
     assert [len(destination.ranks) for destination in wants] == [2] * 4
+    for balance in ("flops", levada.Balance("flops", counts="equal")):
+        with pytest.raises(levada.InvalidArgument, match="40 sample.s. cannot be divided over 41 ranks"):
+            exchange.destinations(levada.Mesh(dp=41), batch.meta(), balance=balance)
     with pytest.raises(levada.InvalidArgument, match="no weights"):
         batch.balanced(4, cost="weights")
     with pytest.raises(levada.InvalidArgument, match="in place of ids"):

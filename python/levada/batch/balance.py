@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import operator
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,10 +16,14 @@ from levada._levada import BalancedBy, pack_field
 from levada.base.errors import InvalidArgument
 from levada.batch.memory import as_array, begin_batch, empty, expect_plain
 
-Cost = str | Callable[[Any], int | tuple[int, int]]
+Cost = str | Callable[[Any], int | Sequence[int]]
 Size = tuple[int, int, int, int, int]
 """Positions in a row, the square of that, two weights, and how many of the positions are padding."""
 
+_A_COST = "it must return a whole number of 0 or more, or two of them"
+_A_LENGTH = "it must return a whole number of 1 or more"
+_PLAIN = (bool, int, float, str, type(None))
+"""The repr() of other objects may differ between processes."""
 _LENGTHS = ("tokens", "input_ids")
 _MADE = ("cu_seqlens", "max_seqlen")
 _FIELD = re.compile(r"field\((.+)\)")
@@ -79,11 +85,35 @@ class Balance:
         field = _FIELD.fullmatch(self.cost)
         return None if field is None else operator.itemgetter(field[1])
 
-    def resolved(self, max_tokens: int) -> BalancedBy:
-        """Returns the options of the C++ core. Raises InvalidArgument."""
+    def resolved(self, max_tokens: int, collate: Callable[[list[Any]], Any] | None = None) -> BalancedBy:
+        """Returns the options of the C++ core, which ranks compare. Raises InvalidArgument."""
         counts = self.counts or ("free" if max_tokens else "equal")
         cost = self.cost if isinstance(self.cost, str) and self.weight is None else "weights"
-        return BalancedBy(cost, counts, self.order, max_tokens, self.max_delay)
+        return BalancedBy(cost, counts, self.order, max_tokens, self.max_delay, self._label(collate))
+
+    def _label(self, collate: Callable[[list[Any]], Any] | None) -> str:
+        """Names the options of which the core does not know."""
+        options = {
+            "cost": None if self.weight is None else self.cost if isinstance(self.cost, str) else name_of(self.cost),
+            "length": None if self.length is None else name_of(self.length),
+            "too_long": None if self.too_long == "error" else self.too_long,
+            "pad_to": None if self.pad_to == 1 else self.pad_to,
+            "collate": None if collate is None or collate is collate_packed else name_of(collate),
+        }
+        return ", ".join(f"{option} {value}" for option, value in options.items() if value is not None)
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """Returns the name of a function, with file and line if it is written in Python: the same in every process that runs the
+    same program."""
+    if isinstance(function, functools.partial):
+        given = [repr(each) for each in function.args if isinstance(each, _PLAIN)]
+        given += [f"{name}={each!r}" for name, each in function.keywords.items() if isinstance(each, _PLAIN)]
+        return f"partial of {name_of(function.func)} with ({', '.join(given)})"
+    name = getattr(function, "__qualname__", None) or type(function).__qualname__
+    code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
+    # Hosts may have the program in different folders.
+    return name if code is None else f"{name} ({os.path.basename(code.co_filename)}:{code.co_firstlineno})"
 
 
 class RefusedSample(InvalidArgument):
@@ -152,8 +182,11 @@ class Samples:
         if self._weight is None:
             return tokens, tokens * tokens, 0, 0, tokens - length
         cost = _call(self._weight, "cost", sample)
-        first, second = cost if isinstance(cost, tuple) else (cost, 0)
-        return tokens, tokens * tokens, _whole(first, "cost", sample), _whole(second, "cost", sample), tokens - length
+        parts = [cost] if not isinstance(cost, (tuple, list)) else cost
+        if not 1 <= len(parts) <= 2:
+            raise RefusedSample(f"the cost of a sample is {_shown(cost)}; {_A_COST}: {_shown(sample)}")
+        first, second = (_whole(part, "cost", sample) for part in (*parts, 0)[:2])
+        return tokens, tokens * tokens, first, second, tokens - length
 
 
 def _is_as_long(value: Any, length: int) -> bool:
@@ -168,7 +201,13 @@ def _call(function: Callable[[Any], Any], name: str, sample: Any) -> Any:
         return function(sample)
     except Exception as error:
         what = str(error) if isinstance(error, InvalidArgument) else f"{type(error).__name__}: {error}"
-        raise RefusedSample(f"the {name} of a sample is not known: {what}; the sample is {_shown(sample)}") from error
+        if isinstance(function, operator.itemgetter) or function is length_of:
+            called, remedy = "", ""
+        else:
+            called, remedy = f"{name_of(function)} raised ", f"; {_A_COST if name == 'cost' else _A_LENGTH}"
+        raise RefusedSample(
+            f"the {name} of a sample is not known: {called}{what}{remedy}; the sample is {_shown(sample)}"
+        ) from error
 
 
 def _shown(sample: Any) -> str:

@@ -78,7 +78,9 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--readers", default="one", metavar="WHO", help="one, all, host, or axes such as dp,pp")
     parser.add_argument("--iterate", default="thread", choices=ITERATE, help="who iterates on a rank that reads")
     parser.add_argument("--divide", default="deal", choices=("deal", "split"), help="deal batches along the data axes, or split them")
-    parser.add_argument("--batch", type=int, metavar="N", help="of global batches to split, rows of a dp rank")
+    parser.add_argument("--batch", type=int, metavar="N", help="rows of a dp rank to split, or its samples to balance")
+    parser.add_argument("--balance", metavar="COST", help="divide the samples of each step by tokens, flops or 'field(NAME)'")
+    parser.add_argument("--max-tokens", type=int, metavar="N", help="divide a rank's samples over micro-batches of at most N tokens")
     parser.add_argument("--tail", default="drop", choices=("drop", "pad", "short"), help="a last round that is not full")
     parser.add_argument("--steps", type=int, metavar="N", help="at most so many")
     parser.add_argument("--skip", type=int, default=0, metavar="N", help="steps to leave out at the start")
@@ -110,6 +112,8 @@ def _feed_as_rank(options: argparse.Namespace, mesh: Mesh) -> int:
         iterate=options.iterate,
         divide=options.divide,
         batch=options.batch,
+        balance=options.balance,
+        max_tokens=options.max_tokens,
         tail=options.tail,
         depth=options.depth,
         skip=options.skip,
@@ -250,6 +254,7 @@ def _report(
         "end": (passing.end or {})["cause"],
         "peers_identical": True,  # or _check_peers() had raised
         "ranks": ranks,
+        **({} if passing.balance_report is None else {"balance": passing.balance_report}),
     }
 
 

@@ -43,8 +43,10 @@ def check_balance(
     divide: str,
     tail: str,
     *,
-    is_corpus: bool,
+    sequence: int | None,
 ) -> None:
+    """`sequence`: that of a Corpus; None for an iterable."""
+    is_corpus = sequence is not None
     if balance is None:
         if collate is not None:
             raise InvalidArgument("collate= makes batches of samples that are balanced; give balance= or max_tokens=, too")
@@ -57,6 +59,11 @@ def check_balance(
         raise InvalidArgument(f"max_tokens is {max_tokens}; a micro-batch has at least one token")
     if max_tokens is not None and max_tokens < balance.pad_to:
         raise InvalidArgument(f"max_tokens is {max_tokens}; with pad_to={balance.pad_to} no sample fits a micro-batch")
+    if max_tokens is not None and sequence is not None and sequence > max_tokens:
+        raise InvalidArgument(
+            f"the sequence of the corpus is {sequence} and max_tokens {max_tokens}, so that a sample may fit no micro-batch: "
+            "raise max_tokens, or lower sequence, at which documents are cut"
+        )
     if not is_corpus and balance.max_delay > 0:
         raise InvalidArgument(
             f"max_delay is {balance.max_delay}, but the samples of an iterable come one behind the other, and a state could "

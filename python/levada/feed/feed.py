@@ -137,7 +137,8 @@ class Feed:
         self.collate = collate
         self._counts_rows = not self._is_corpus and batch is not None and self.balance is None
         check_counts(skip=skip, batch=batch, max_tokens=max_tokens, depth=depth, steps=steps)
-        check_balance(self.balance, max_tokens, collate, divide, tail, is_corpus=self._is_corpus)
+        sequence = source.sequence if isinstance(source, Corpus) else None
+        check_balance(self.balance, max_tokens, collate, divide, tail, sequence=sequence)
         check_iteration(
             iterate,
             divide,

@@ -364,7 +364,7 @@ void bind_division(nb::class_<Samples>& type) {
           nb::arg("parts"), nb::arg("key") = "", nb::kw_only(), nb::arg("equal") = false, nb::arg("cost") = "tokens",
           "Returns positions by part, such that the parts cost about the same, by the sequences of `key` or of all "
           "keys. equal: the numbers of ids differ by at most one. cost: \"tokens\" or \"flops\", as in levada.Balance. "
-          "Raises InvalidArgument for no parts, another cost, and with `equal` for fewer ids than parts.")
+          "Raises InvalidArgument for no parts, another cost, and for fewer ids than parts.")
       .def(
           "unpack", [](const Samples& samples) { return with_kind(samples.batch.unpack(), samples.kind); },
           "Divides the batch into batches of one id each.")

@@ -4,6 +4,8 @@
 #include <nanobind/stl/vector.h>
 
 #include <array>
+#include <string>
+#include <utility>
 
 #include "levada/base/enum_names.h"
 #include "levada/plan/step_plan.h"
@@ -48,12 +50,14 @@ void bind_balance(nb::module_& module) {
       .def(
           "__init__",
           [](Balance* self, const std::string& cost, const std::string& counts, const std::string& order,
-             std::int64_t max_tokens, std::int64_t max_delay) {
+             std::int64_t max_tokens, std::int64_t max_delay, std::string label) {
             new (self) Balance(make_balance(cost, counts, order));
             self->max_tokens = max_tokens;
             self->max_delay = max_delay;
+            self->label = std::move(label);
           },
-          nb::arg("cost"), nb::arg("counts"), nb::arg("order"), nb::arg("max_tokens"), nb::arg("max_delay") = 0);
+          nb::arg("cost"), nb::arg("counts"), nb::arg("order"), nb::arg("max_tokens"), nb::arg("max_delay") = 0,
+          nb::arg("label") = "");
   nb::class_<report::BalanceReport>(module, "BalanceReport", "What the planned steps of a pass come to.")
       .def("to_json", &report::BalanceReport::to_json);
   module.def("plan_step", &plan_micros, nb::arg("sizes"), nb::arg("ranks"), nb::arg("balance"),
