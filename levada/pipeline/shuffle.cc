@@ -1,4 +1,6 @@
 #include <bit>
+#include <memory>
+#include <variant>
 
 #include "levada/corpus/permutation.h"
 #include "levada/pipeline/checkpointed_input.h"
@@ -7,9 +9,29 @@
 namespace levada::pipeline {
 namespace {
 
-struct HeldItem {
-  Item item;
+/// An item of a buffer of perhaps millions. An Item has room for a tensor with its shape; what is small stays small here.
+class HeldItem {
+ public:
+  HeldItem() = default;
+  HeldItem(Item item, std::int64_t at) : position(at) {
+    const Tree* const tree = std::get_if<Tree>(&item);
+    const Leaf* const leaf = tree != nullptr && tree->is_leaf() ? &tree->leaf() : nullptr;
+    if (auto* const object = std::get_if<LanguageObject>(&item)) held_ = std::move(*object);
+    else if (leaf != nullptr && std::holds_alternative<std::int64_t>(*leaf)) held_ = std::get<std::int64_t>(*leaf);
+    else if (leaf != nullptr && std::holds_alternative<double>(*leaf)) held_ = std::get<double>(*leaf);
+    else held_ = std::make_unique<Item>(std::move(item));
+  }
+  Item take() && {
+    if (auto* const object = std::get_if<LanguageObject>(&held_)) return std::move(*object);
+    if (const auto* const number = std::get_if<std::int64_t>(&held_)) return Tree(*number);
+    if (const auto* const number = std::get_if<double>(&held_)) return Tree(*number);
+    return std::move(*std::get<std::unique_ptr<Item>>(held_));
+  }
+
   std::int64_t position = 0;
+
+ private:
+  std::variant<std::int64_t, double, LanguageObject, std::unique_ptr<Item>> held_;
 };
 
 class ShuffleIterator final : public HoldingIterator<HeldItem> {
@@ -23,11 +45,11 @@ class ShuffleIterator final : public HoldingIterator<HeldItem> {
     while (held_.size() < size) {
       auto item = pull_tracked();
       if (!item) break;
-      held_.push_back({std::move(*item), num_inputs_ - 1});
+      held_.emplace_back(std::move(*item), num_inputs_ - 1);
     }
     if (held_.empty()) return std::nullopt;
     auto& drawn = held_[below(held_.size())];
-    std::optional<Item> item(std::move(drawn.item));
+    std::optional<Item> item(std::move(drawn).take());
     if (&drawn != &held_.back()) drawn = std::move(held_.back());
     held_.pop_back();
     return item;
