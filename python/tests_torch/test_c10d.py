@@ -119,9 +119,6 @@ def test_what_is_sent_is_held_until_it_has_gone(tmp_path: pathlib.Path) -> None:
         2,
         """
         from levada.job.c10d import ProcessGroupTransport
-        class Room:
-            def __init__(self): self.bytes = np.empty(5_000_000, dtype=np.uint8)
-            def memory(self): return self.bytes
         class Link:  # an engine that takes no body before it is told to
             def __init__(self): self.bodies, self.may_take, self.came = [], threading.Event(), threading.Event()
             def all_closed(self): return len(self.bodies) == 8
@@ -129,9 +126,8 @@ def test_what_is_sent_is_held_until_it_has_gone(tmp_path: pathlib.Path) -> None:
             def is_closed(self, peer): return True
             def room_for_body(self, sender, header):
                 self.may_take.wait(30)
-                return Room() if header[0] == 1 else None
-            def is_last(self, header): return False
-            def deliver(self, sender, header, body): self.bodies.append(int(header[1])); self.came.set()
+                return np.empty(5_000_000, dtype=np.uint8) if header[0] == 1 else None
+            def deliver(self, sender, header): self.bodies.append(int(header[1])); self.came.set()
             def lost(self, peer, why): tell(lost=why)
         import threading, gc
         transport, link = ProcessGroupTransport(dist.group.WORLD, "held", 20.0, [0, 0]), Link()
@@ -164,7 +160,7 @@ def test_what_is_sent_is_held_until_it_has_gone(tmp_path: pathlib.Path) -> None:
         dist.barrier()
         link.may_take.set()
         while len(link.bodies) < 8: time.sleep(0.01)
-        tell(held=held, bodies=link.bodies, right=all((room.bytes == i).all() for i, room in enumerate(rooms)))
+        tell(held=held, bodies=link.bodies, right=all((room == i).all() for i, room in enumerate(rooms)))
         until = time.monotonic() + 30
         while len(gone) < 7 and time.monotonic() < until: time.sleep(0.01)
         tell(gone=len(gone) >= 7)

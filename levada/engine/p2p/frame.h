@@ -36,11 +36,6 @@ inline bool has_body(const Entry& entry) {
   return entry.kind == Entry::Kind::message && entry.tail.empty();
 }
 
-/// Returns whether its sender sends nothing more.
-inline bool is_last(const Entry& entry) {
-  return entry.kind == Entry::Kind::notice && entry.rank == static_cast<int>(Notice::Kind::departed);
-}
-
 /// Entries that keep their own tails.
 Entry entry_of(const Notice& notice);
 Entry entry_of(const Ending& ending);

@@ -1,8 +1,8 @@
 """A process group of torch.distributed as the transport of an engine. docs/design/p2p.md explains how and why.
 
 Headers of frames arrive from any sender in a few slots; a body, whose length its header gives, arrives straight in memory
-of the engine. Threads: one receives headers, one waits for bodies, one releases what has been sent, one watches the other
-ranks, one flushes what was deferred for batching.
+of the engine. Threads: one receives, one releases what has been sent, one watches the other ranks, one flushes what was
+deferred for batching.
 
 A rank watches another by a connection on which nothing is ever sent, to a listening socket that accepts nobody. The
 system ends that connection when the process ends. As long as the host is reachable, the system also answers for the
@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from levada import _levada
-from levada._levada import Link, Membership, Room
+from levada._levada import Link, Membership
 from levada.base.console import write_line
 from levada.base.errors import EngineError, InvalidArgument, Timeout, Unsupported
 from levada.base.threads import start_thread
@@ -37,8 +37,8 @@ from levada.job.gathering import all_gather, wait
 _HEADERS, _BODIES = 1, 2  # tags
 _MAX_HEADER_BYTES = 256 << 10
 """gloo does not say how long a message is: all headers are received in one size."""
-_SLOTS = 8
-"""For headers: some wait for their bodies, the others may be filled meanwhile."""
+_SLOTS = 4
+"""For headers: one is looked at, the others may be filled meanwhile."""
 _FOREVER = datetime.timedelta(days=3650)
 """A wait that times out closes the connection."""
 _RETRIES, _PAUSE = 100, 0.05
@@ -64,15 +64,6 @@ class _Watched(NamedTuple):
     connection: socket.socket
 
 
-class _Frame(NamedTuple):
-    sender: int
-    slot: Any
-    """Its header."""
-    room: Room | None
-    work: Any
-    """What receives its body into the room."""
-
-
 class ProcessGroupTransport:
     """Frames between the ranks of a gloo group of its own."""
 
@@ -88,9 +79,6 @@ class ProcessGroupTransport:
             self._group = _own_group(store, self.rank, self.size, devices, max(until - time.monotonic(), 0.001))
         self._end_of_watch = socket.socketpair()
         self._finished: set[int] = set()
-        self._free: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._frames: queue.Queue[_Frame | None] = queue.Queue()
-        self._delivering = threading.Lock()
         self._sent: queue.SimpleQueue[list[tuple[int, Any, Any]] | None] = queue.SimpleQueue()
         self._flushes: queue.SimpleQueue[float | None] = queue.SimpleQueue()
         self._over = threading.Event()
@@ -127,9 +115,7 @@ class ProcessGroupTransport:
                 work(link)
 
         try:
-            for _ in range(_SLOTS):
-                self._free.put(self._torch.empty(_MAX_HEADER_BYTES, dtype=self._torch.uint8))
-            for work in (self._receive, self._land, self._settle, self._watch, self._flush):
+            for work in (self._receive, self._settle, self._watch, self._flush):
                 self._threads.append(start_thread("the engine c10d", f"levada c10d {work.__name__}", run, work))
         except BaseException:
             self._over.set()
@@ -163,60 +149,35 @@ class ProcessGroupTransport:
         return f"rank {self.rank} has ended, and has waited {waited:.0f} s for rank {awaited} to take its last messages"
 
     def _receive(self, link: Link) -> None:
-        """Receives headers, and begins to receive the bodies behind them, so that a sender can go on with the next body while
-        one is on its way."""
+        free = [self._torch.empty(_MAX_HEADER_BYTES, dtype=self._torch.uint8) for _ in range(_SLOTS)]
         posted: collections.deque[tuple[Any, Any]] = collections.deque()
         failures = 0
         while not self._ends(link):
             try:
-                while not posted or not self._free.empty():
-                    slot = self._free.get()
-                    posted.append((slot, self._group.recv_anysource([slot], _HEADERS)))
+                while free:
+                    posted.append((free[-1], self._group.recv_anysource([free[-1]], _HEADERS)))
+                    free.pop()
                 slot, work = posted.popleft()
+                free.append(slot)
                 work.wait(_FOREVER)
             except RuntimeError as error:
                 # Whoever was about to send has died: who, the watch over it says. Only if none does, all are out of reach.
-                self._free.put(slot)
                 failures += 1
                 if failures == _RETRIES:
                     self._lose(link, range(self.size), _first_line(error))
                 time.sleep(_PAUSE)
                 continue
             failures = 0
-            self._arrive(link, work._source_rank(), slot)
+            self._deliver(link, work._source_rank(), slot.numpy())
 
-    def _arrive(self, link: Link, sender: int, slot: Any) -> None:
-        with self._delivering:
-            room = link.room_for_body(sender, slot.numpy())
-        work = None
-        if room is not None:
-            try:
-                work = self._group.recv([self._torch.from_numpy(room.memory())], sender, _BODIES)
-            except RuntimeError as error:
-                self._free.put(slot)
-                return self._lose(link, [sender], _first_line(error))
-        frame = _Frame(sender, slot, room, work)
-        if self._frames.unfinished_tasks and link.is_last(slot.numpy()):
-            self._frames.join()  # nothing else would wake this thread when it has delivered the last frame of all
-        if room is not None or self._frames.unfinished_tasks:
-            return self._frames.put(frame)
-        self._deliver(link, frame)
-
-    def _land(self, link: Link) -> None:
-        """Delivers frames with bodies, and those behind them."""
-        while (frame := self._frames.get()) is not None:
-            self._deliver(link, frame)
-            self._frames.task_done()
-
-    def _deliver(self, link: Link, frame: _Frame) -> None:
+    def _deliver(self, link: Link, sender: int, header: Any) -> None:
         try:
-            if frame.work is not None:
-                frame.work.wait(_FOREVER)
-            with self._delivering:
-                link.deliver(frame.sender, frame.slot.numpy(), frame.room)
+            room = link.room_for_body(sender, header)
+            if room is not None:
+                self._group.recv([self._torch.from_numpy(room)], sender, _BODIES).wait(_FOREVER)
+            link.deliver(sender, header)
         except RuntimeError as error:
-            self._lose(link, [frame.sender], _first_line(error))
-        self._free.put(frame.slot)
+            self._lose(link, [sender], _first_line(error))
 
     def _settle(self, link: Link) -> None:
         while (batch := self._sent.get()) is not None:
@@ -271,7 +232,6 @@ class ProcessGroupTransport:
     def _ends(self, link: Link) -> bool:
         if link.all_closed():
             self._over.set()
-            self._frames.put(None)
             self._sent.put(None)
             self._flushes.put(None)
             self._listener.close()

@@ -3,14 +3,11 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
 #include <chrono>
-#include <memory>
 
 #include "levada/base/error.h"
-#include "levada/engine/p2p/frame.h"
 #include "levada/engine/p2p/p2p.h"
 #include "python/src/base/escaped_text.h"
 #include "python/src/base/process.h"
@@ -33,42 +30,26 @@ nb::object shown(const Lease& bytes) {
   return nb::cast(Memory(const_cast<std::byte*>(bytes.bytes.data()), {bytes.bytes.size()}, owner));
 }
 
-/// Memory of the engine for a body that is on its way.
-class Room {
- public:
-  explicit Room(Block block) : block_(std::move(block)) {}
-  nb::object memory() {
-    const auto memory = block_.memory();
-    return nb::cast(Memory(memory.data(), {memory.size()}, nb::find(this)));
-  }
-  Block take() { return std::exchange(block_, {}); }
-
- private:
-  Block block_;
-};
-
 /// The engine, for the threads of a transport in Python.
 class Link {
  public:
-  Link(std::shared_ptr<p2p::Receiver> receiver, int size) : receiver_(std::move(receiver)), size_(size) {}
+  explicit Link(std::shared_ptr<p2p::Receiver> receiver) : receiver_(std::move(receiver)) {}
 
-  std::unique_ptr<Room> room_for_body(int from, const Slot& header) {
+  nb::object room_for_body(int from, const Slot& header) {
     const ByteView bytes = view_of(header);
-    const nb::gil_scoped_release released;
-    Block block = receiver_->room_for_body(from, bytes);
-    return block ? std::make_unique<Room>(std::move(block)) : nullptr;
-  }
-  void deliver(int from, const Slot& header, Room* body) {
-    const ByteView bytes = view_of(header);
-    const nb::gil_scoped_release released;
-    receiver_->deliver(from, bytes, body == nullptr ? Block() : body->take());
-  }
-  bool is_last(const Slot& header) {
-    try {
-      return p2p::is_last(p2p::decode(view_of(header), size_).back());
-    } catch (const CorruptMessage&) {  // deliver() reports it
-      return false;
+    {
+      const nb::gil_scoped_release released;
+      body_ = receiver_->room_for_body(from, bytes);
     }
+    if (!body_) return nb::none();
+    const auto memory = body_.memory();
+    // Lent until deliver(): the transport's receive has ended by then.
+    return nb::cast(Memory(memory.data(), {memory.size()}, nb::find(this)));
+  }
+  void deliver(int from, const Slot& header) {
+    const ByteView bytes = view_of(header);
+    const nb::gil_scoped_release released;
+    receiver_->deliver(from, bytes, std::exchange(body_, {}));
   }
   void lost(int peer, const EscapedText& why) {
     const nb::gil_scoped_release released;
@@ -85,7 +66,7 @@ class Link {
   static ByteView view_of(const Slot& header) { return std::as_bytes(std::span(header.data(), header.size())); }
 
   std::shared_ptr<p2p::Receiver> receiver_;
-  int size_;
+  Block body_;
 };
 
 /// Calls a Python object: start(link), from_numpy(array), send(tensors, peer, tag), settle(sent), close(peer) and
@@ -118,7 +99,7 @@ class PythonTransport final : public p2p::Transport {
   std::size_t max_header_bytes() const override { return max_header_bytes_; }
   void start(std::shared_ptr<p2p::Receiver> receiver) override {
     const nb::gil_scoped_acquire gil;
-    transport_.attr("start")(nb::cast(std::make_unique<Link>(std::move(receiver), static_cast<int>(host_of_.size()))));
+    transport_.attr("start")(nb::cast(new Link(std::move(receiver)), nb::rv_policy::take_ownership));
   }
   void send(std::span<const int> peers, const p2p::Frame& frame) override {
     call([&] {
@@ -198,21 +179,15 @@ Membership join_over(nb::object transport, std::string name, int rank, std::vect
 }  // namespace
 
 void bind_transport(nb::module_& module) {
-  nb::class_<Room>(module, "Room", "Memory of the engine for a body that is on its way.")
-      .def("memory", &Room::memory, nb::sig("def memory(self) -> typing.Any"), "An array, valid until deliver().");
   nb::class_<Link>(module, "Link",
-                   "The engine as a transport sees it. One thread at a time calls room_for_body() and deliver(), any "
-                   "thread the others.")
+                   "The engine as a transport sees it. One thread calls room_for_body() and deliver(), any thread the "
+                   "others.")
       .def("room_for_body", &Link::room_for_body, nb::arg("sender"), nb::arg("header"),
-           nb::sig("def room_for_body(self, sender: int, header: typing.Any) -> Room | None"),
-           "Returns memory for the body that follows the header; None where none does, or where is_closed().")
-      .def("deliver", &Link::deliver, nb::arg("sender"), nb::arg("header"), nb::arg("body").none(),
-           nb::sig("def deliver(self, sender: int, header: typing.Any, body: Room | None) -> None"),
-           "Takes a frame that has arrived, behind those before it from the same sender. `body`: what room_for_body() "
-           "returned for it.")
-      .def("is_last", &Link::is_last, nb::arg("header"),
-           nb::sig("def is_last(self, header: typing.Any) -> bool"),
-           "Returns whether it is the header of a peer's last frame.")
+           nb::sig("def room_for_body(self, sender: int, header: typing.Any) -> typing.Any"),
+           "Returns an array for the body that follows the header; None where none does, or where is_closed().")
+      .def("deliver", &Link::deliver, nb::arg("sender"), nb::arg("header"),
+           nb::sig("def deliver(self, sender: int, header: typing.Any) -> None"),
+           "Takes a frame that has arrived; its body lies in the array that room_for_body() returned.")
       .def("lost", &Link::lost, nb::arg("peer"), nb::arg("why"), "Reports that a peer ended without its last frame.")
       .def("flush_deferred", &Link::flush_deferred, "Sends the frames that were deferred for batching.")
       .def("is_closed", &Link::is_closed, nb::arg("peer"),
