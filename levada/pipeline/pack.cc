@@ -288,7 +288,7 @@ class BestFitIterator final : public HoldingIterator<HeldRest> {
   std::deque<Pieces> rows_;  ///< to be given next
   std::int64_t read_ = 0;    ///< documents read since the last round
 
-  Bytes rounds_then_;  ///< what a state says, until settle()
+  Bytes rounds_then_;  ///< what a state says, until finish_restore()
   std::int64_t cut_then_ = 0;
 };
 

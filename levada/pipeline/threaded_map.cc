@@ -31,7 +31,7 @@ class MapThreads {
       const std::lock_guard lock(mutex_);
       over_ = true;
     }
-    num_inputs_.notify_all();
+    has_input_.notify_all();
     threads_.join();
   }
   MapThreads(const MapThreads&) = delete;
@@ -43,7 +43,7 @@ class MapThreads {
       const std::lock_guard lock(mutex_);
       waiting_.push_back(task);
     }
-    num_inputs_.notify_one();
+    has_input_.notify_one();
     return task;
   }
 
@@ -60,7 +60,7 @@ class MapThreads {
   void run() {
     std::unique_lock lock(mutex_);
     while (true) {
-      num_inputs_.wait(lock, [this] { return over_ || !waiting_.empty(); });
+      has_input_.wait(lock, [this] { return over_ || !waiting_.empty(); });
       if (over_) return;
       const auto task = std::move(waiting_.front());
       waiting_.pop_front();
@@ -78,7 +78,7 @@ class MapThreads {
 
   std::function<Item(Item)> function_;
   std::mutex mutex_;
-  std::condition_variable num_inputs_, done_;
+  std::condition_variable has_input_, done_;
   std::deque<std::shared_ptr<Task>> waiting_;
   bool over_ = false;
   ThreadGroup threads_;
