@@ -268,6 +268,30 @@ void wait_until(const std::atomic<bool>& flag) {
   }
 }
 
+TEST(Joined, AHostKeepsAtMostTwoWindowsAndAMessageOfWhatItReceives) {
+  constexpr std::size_t bytes = 1 << 20;
+  constexpr int window = 2;
+  std::atomic<bool> is_full = false;
+  std::atomic<int> sent = 0;
+  const auto body = [&](const std::shared_ptr<Engine>& engine, Job&) {
+    const int rank = engine->info().rank;
+    const auto channel = rank == 1 ? nullptr : engine->open(0, {2, 3}, window);
+    Channel* const own[] = {channel.get()};
+    while (rank == 0 && engine->wait({.publish = own}, Deadline::after(std::chrono::milliseconds(300))) == Woken::ready) {
+      send(*engine, *channel, bytes, sent++);
+    }
+    if (rank == 0) is_full = true;
+    if (rank >= 2) {
+      wait_until(is_full);
+      EXPECT_LE(engine->memory_in_use(), (2 * window + 1) * bytes);
+      for (int i = 0; i < sent; ++i) expect_message(receive(*engine, *channel, limit(), "test"), bytes, i);
+    }
+    agree(*engine, {}, limit(), "test");
+  };
+  EXPECT_EQ(run_ranks(4, {}, body), "");
+  EXPECT_LE(sent, 2 * window + 1);
+}
+
 TEST(Joined, ARankThatLeavesForwardsToTheOthersOfItsHostUntilTheEnd) {
   std::atomic<bool> leaves = false;
   const auto body = [&](const std::shared_ptr<Engine>& engine, Job&) {
