@@ -21,7 +21,7 @@ class HeldItem {
     else if (leaf != nullptr && std::holds_alternative<double>(*leaf)) held_ = std::get<double>(*leaf);
     else held_ = std::make_unique<Item>(std::move(item));
   }
-  Item take() && {
+  Item take() {
     if (auto* const object = std::get_if<LanguageObject>(&held_)) return std::move(*object);
     if (const auto* const number = std::get_if<std::int64_t>(&held_)) return Tree(*number);
     if (const auto* const number = std::get_if<double>(&held_)) return Tree(*number);
@@ -49,7 +49,7 @@ class ShuffleIterator final : public HoldingIterator<HeldItem> {
     }
     if (held_.empty()) return std::nullopt;
     auto& drawn = held_[below(held_.size())];
-    std::optional<Item> item(std::move(drawn).take());
+    std::optional<Item> item(drawn.take());
     if (&drawn != &held_.back()) drawn = std::move(held_.back());
     held_.pop_back();
     return item;
