@@ -52,9 +52,9 @@ double parse_message_time(const std::string& text) {
   constexpr double longest_s = 1;
   const double seconds = parse_positive_duration("--message", text);
   if (seconds <= longest_s) return seconds;
-  throw InvalidArgument(fmt::format(
-      "--message is {}, which is {}; it must be at most a second: write microseconds as 200us", text,
-      report::format_seconds(seconds)));
+  throw InvalidArgument(
+      fmt::format("--message is {}, which is {}; it must be at most a second: write microseconds as 200us", text,
+                  report::format_seconds(seconds)));
 }
 
 Cluster parse_cluster(const ClusterArguments& arguments, const Job& job) {
@@ -186,9 +186,10 @@ Comparison compare_readers(const JobArguments& job_arguments, const ClusterArgum
 
 std::string Comparison::to_table() const {
   const auto mesh = job.mesh.to_string();
-  auto text = output_style().bold(fmt::format(
-      "One step of {} on {} with {} each, batches of {} x {} tokens", mesh.empty() ? "one rank" : mesh,
-      report::counted(cluster.hosts, "host"), report::counted(cluster.ranks_per_host, "rank"), job.fields.front().shape[0], job.fields.front().shape[1]));
+  auto text = output_style().bold(fmt::format("One step of {} on {} with {} each, batches of {} x {} tokens",
+                                              mesh.empty() ? "one rank" : mesh, report::counted(cluster.hosts, "host"),
+                                              report::counted(cluster.ranks_per_host, "rank"),
+                                              job.fields.front().shape[0], job.fields.front().shape[1]));
   text += fmt::format("\nlink {} each way, memory {}, {} for a message{}\n\n", speed_text(cluster.link_bytes_per_s),
                       speed_text(cluster.copy_bytes_per_s), report::format_seconds(cluster.message_s),
                       cluster.storage_bytes_per_s ? ", storage " + speed_text(*cluster.storage_bytes_per_s) : "");

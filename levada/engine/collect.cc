@@ -172,15 +172,17 @@ std::optional<std::string> raised_by(Engine& engine, int rank) {
   return std::string(text_of(status.detail));
 }
 
+void await_reason(Engine& engine, int rank, const std::function<void()>* poll) {
+  const auto deadline = Deadline::after(until_a_reason_comes);
+  while (!raised_by(engine, rank) && !deadline.expired()) {
+    engine.wait({.poll = poll}, Deadline::after(std::chrono::milliseconds(25)));
+  }
+}
+
 void throw_left(Engine& engine, int rank, std::string_view what) {
   check_group(engine);
-  const auto deadline = Deadline::after(until_a_reason_comes);
-  auto raised = raised_by(engine, rank);
-  for (; !raised && !deadline.expired(); raised = raised_by(engine, rank)) {
-    engine.wait({}, Deadline::after(std::chrono::milliseconds(25)));
-  }
   std::string how;
-  if (raised) {
+  if (const auto raised = raised_by(engine, rank)) {
     const std::int64_t step = engine.status(rank).step;
     how = fmt::format("{} with {}", step < 0 ? std::string() : fmt::format(" at step {}", step), *raised);
   }

@@ -65,8 +65,11 @@ std::optional<std::string> raised_by(Engine& engine, int rank);
 /// it did not know yet when it left.
 inline constexpr Duration until_a_reason_comes = std::chrono::milliseconds(1500);
 
+/// Waits that long at most for `rank`, which has left, to post an exception. Throws what ends the group meanwhile.
+void await_reason(Engine& engine, int rank, const std::function<void()>* poll = nullptr);
+
 /// Throws why `rank` has left before `what`: what has ended the group, if anything has; else PeerLost, which names the
-/// rank and the exception that it posts until_a_reason_comes, if it does.
+/// rank and the exception that it has posted, if it has.
 [[noreturn]] void throw_left(Engine& engine, int rank, std::string_view what);
 
 /// Everybody's bytes, by rank. Collective; small things only: start-up, schemas, failures. The Timeout names the ranks

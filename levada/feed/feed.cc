@@ -227,15 +227,14 @@ class Feed::Impl {
     auto envelope = feed_protocol::decode_envelope(arrival.envelope);
     const auto at = follower_.at();
     const bool is_balanced = envelope.num_micro > 0;
-    if (envelope.round != at.round || (is_balanced && at.micro >= envelope.num_micro)) {
+    if (envelope.round != at.round || at.micro >= std::max<std::int64_t>(envelope.num_micro, 1)) {
       throw CorruptMessage(0, fmt::format("round {}, of {} in its step, came; round {}, {}, was due", envelope.round,
                                           envelope.num_micro, at.round, to_string(at)));
     }
-    const MicroBatch micro{
-        .step = at.step,
-        .micro = at.micro,
-        .num_micro = is_balanced ? envelope.num_micro : 1,
-        .samples = is_balanced ? envelope.samples : envelope.samples_at(data_coordinate_, batch_)};
+    const MicroBatch micro{.step = at.step,
+                           .micro = at.micro,
+                           .num_micro = is_balanced ? envelope.num_micro : 1,
+                           .samples = is_balanced ? envelope.samples : envelope.samples_at(data_coordinate_, batch_)};
     follower_.advance(micro.ends_step());
     {
       const std::lock_guard lock(stats_mutex_);

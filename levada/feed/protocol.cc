@@ -149,7 +149,7 @@ void Lead::compare(const Ready& event) {
                  .at = slowest().at,
                  .rank = rank_of(event),
                  .error = ErrorKind::invalid_argument,
-                 .message = fmt::format("it divides the samples of this step, or of one just before, otherwise than "
+                 .message = fmt::format("it divides the samples of this step, or of one soon after it, otherwise than "
                                         "rank {}; let all ranks that read have the same samples in the same order, "
                                         "and let the functions of balance return the same for a sample on all of them",
                                         rank_of(first))};

@@ -41,6 +41,13 @@ bool StepSource::plan_next() {
   auto chosen = choose();
   const bool is_full = std::cmp_equal(chosen.numbers.size(), options_.step_samples);
   if (chosen.numbers.empty() || (!is_full && options_.tail == Tail::drop)) {
+    const bool is_first = step_.number < 0 && options_.first_sample == 0 && options_.delayed.empty();
+    if (is_first && !chosen.numbers.empty()) {
+      throw InvalidArgument(fmt::format(
+          "one step takes {} samples, but there are only {}; lower batch, give more samples, or keep a step "
+          "that is not full (tail=\"short\", --tail short)",
+          options_.step_samples, chosen.numbers.size()));
+    }
     ended_ = true;
     return false;
   }

@@ -192,6 +192,7 @@ int EpochEndBarrier::rank_missing(std::int64_t item) {
     if (tree_.sends(link) || link.current.knows(item)) continue;
     if (ended_[i]) {
       check_group(*engine_);
+      await_reason(*job_, link.from, &options_.poll);
       throw_left(*job_, link.from,
                  fmt::format("item {} of {}: ranks begin and leave an epoch together", item, options_.stage));
     }

@@ -9,7 +9,8 @@
 namespace levada::pipeline {
 namespace {
 
-/// An item of a buffer of perhaps millions. An Item has room for a tensor with its shape; what is small stays small here.
+/// An item of a buffer of perhaps millions. An Item has room for a tensor with its shape; what is small stays small
+/// here.
 class HeldItem {
  public:
   HeldItem() = default;

@@ -182,7 +182,8 @@ std::vector<Cost> compare_readers(const std::vector<Field>& fields, const Layout
     auto reader_of = readers.of(mesh, options.host_of);
     if (const auto same = std::find(seen.begin(), seen.end(), reader_of); same != seen.end()) {
       Cost& cost = costs[static_cast<std::size_t>(same - seen.begin())];
-      if (cost.readers.to_string() != readers.to_string()) cost.same.push_back(readers);
+      const auto is_named = [&](const Readers& each) { return each.to_string() == readers.to_string(); };
+      if (!is_named(cost.readers) && std::ranges::none_of(cost.same, is_named)) cost.same.push_back(readers);
       continue;
     }
     seen.push_back(std::move(reader_of));

@@ -51,7 +51,7 @@ class JoinedEngine final : public Engine {
     for (const auto& each : channels_) {
       if (const auto channel = each.lock()) channel->leave();
     }
-    // The others of this host check so often whether the far engine has ended. Before that, they are not to see this
+    // The others of this host have seen by then that the far engine has ended. Before that, they are not to see this
     // rank leave, and take it for an end.
     if (cause_ && cause_->kind == ErrorKind::peer_lost) std::this_thread::sleep_until(lost_since_ + grace);
     else if (cause_) wait_for_far_cause();

@@ -277,7 +277,8 @@ TEST(Joined, AHostKeepsAtMostTwoWindowsAndAMessageOfWhatItReceives) {
     const int rank = engine->info().rank;
     const auto channel = rank == 1 ? nullptr : engine->open(0, {2, 3}, window);
     Channel* const own[] = {channel.get()};
-    while (rank == 0 && engine->wait({.publish = own}, Deadline::after(std::chrono::milliseconds(300))) == Woken::ready) {
+    while (rank == 0 &&
+           engine->wait({.publish = own}, Deadline::after(std::chrono::milliseconds(300))) == Woken::ready) {
       send(*engine, *channel, bytes, sent++);
     }
     if (rank == 0) is_full = true;

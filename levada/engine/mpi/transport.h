@@ -46,7 +46,7 @@ class MpiTransport final : public p2p::Transport {
 
   /// Whether every peer has closed and has been sent all: it calls MPI no more, and wait_until_over() does not wait.
   bool is_over() const { return has_ended_; }
-  /// Whether this rank's engine has left, or does within a second.
+  /// Whether this rank's engine has left, or does within five seconds.
   bool has_left();
   /// Waits until every peer's has.
   void wait_until_over();

@@ -165,8 +165,6 @@ def begin_iterable(options: PassOptions, source: Any, at: FeedState) -> Beginnin
         source.agree_on_seed(options.job)
     if not options.is_reader:
         return Beginning(None, first)
-    if (refusal := _refusal_of_length(options, source)) is not None:
-        return Beginning(_levada.unopened("InvalidArgument", refusal), first)
     await_earlier_passes(source, options.job.rank, options.timeout)
     handoff = Handoff(options.samples_an_item, position, f"a batch of {type(source).__name__}", options.counts_rows)
     may_lack = (at.step - 1) // options.samples_an_item if options.tail != "drop" else 0
@@ -175,22 +173,6 @@ def begin_iterable(options: PassOptions, source: Any, at: FeedState) -> Beginnin
     except Exception:
         handoff.fail(traceback.format_exc())
         return Beginning(handoff, first)
-
-
-def _refusal_of_length(options: PassOptions, source: Any) -> str | None:
-    """Returns why balanced steps have no full one, if the source is known to have too few samples."""
-    if options.balance is None or options.tail != "drop":
-        return None
-    try:
-        samples = len(source)
-    except Exception:  # of a loader whose length is not known
-        return None
-    if samples >= options.samples_a_step:
-        return None
-    return (
-        f"one step takes {options.samples_a_step:,} samples (batch {options.batch:,} x dp {options.mesh.data_size}), but the "
-        f'{type(source).__name__} has only {samples:,}; lower batch, give more samples, or choose tail="short"'
-    )
 
 
 def _read_items(options: PassOptions, at: FeedState) -> tuple[int, int, Any]:

@@ -136,10 +136,9 @@ nb::object empty(const Membership& job, const std::vector<std::int64_t>& shape, 
 
 std::tuple<int, std::string> run_local(int size, const std::vector<std::string>& command) {
   const nb::gil_scoped_release released;
-  const auto result = launch::run_local(size, {command.begin() + 1, command.end()},
-                                        {.program = command.front(),
-                                         .grace = std::chrono::seconds(5),
-                                         .signal_grace = std::chrono::seconds(5)});
+  const auto result = launch::run_local(
+      size, {command.begin() + 1, command.end()},
+      {.program = command.front(), .grace = std::chrono::seconds(5), .signal_grace = std::chrono::seconds(5)});
   return {result.exit_status, result.message};
 }
 
