@@ -334,6 +334,17 @@ texts = [f"{'a b c d ' * (3 + i % 50)}{i}" for i in range(300)]
 tokenizer = AutoTokenizer.from_pretrained("my-model")
 run_block()
 tell(names=[name for batch in feed for name in batch["name"]], steps=feed.step)
+
+def samples_of(count, size):
+    for i in range(count):
+        tokens = torch.full((size + i % 100,), i)
+        yield {"input_ids": tokens, "labels": tokens, "position_ids": torch.arange(len(tokens))}
+short_samples, long_samples = lambda: samples_of(4 * 32 * 9, 50), lambda: samples_of(2 * 4, 9000)
+steps, trained = 10, []
+def train_on(batch, context_parallel):
+    trained.append([context_parallel, batch["input_ids"].shape[-1]])
+run_block()
+tell(long=[length for is_long, length in trained if is_long], short=[length for is_long, length in trained if not is_long])
 """,
     )
     for first, second in zip(told[::2], told[1::2], strict=True):
@@ -342,6 +353,9 @@ tell(names=[name for batch in feed for name in batch["name"]], steps=feed.step)
         assert mine[0]["steps"] == mine[0]["fed"] > 0 and mine[0]["tokens"] > 0
         assert mine[0]["micro"] == told[0][0]["micro"]
     assert len(told[0][1]["names"]) + len(told[2][1]["names"]) == 256 and told[0][1]["steps"] == 2
+    for mine in told:
+        assert len(mine[2]["short"]) == 9 and max(mine[2]["short"]) <= 8192
+        assert len(mine[2]["long"]) == 4 and min(mine[2]["long"]) >= 4500 and max(mine[2]["long"]) <= 8192
 
 
 def test_data_loading(folder: pathlib.Path) -> None:
