@@ -120,6 +120,18 @@ Level level_of(std::span<const SampleSize> samples, int ranks, const SampleCost&
   return level;
 }
 
+/// Work of the busiest of `ranks` if each takes as many samples as any other, in their order.
+double busiest_in_order(const Level& level, int num_ranks) {
+  const auto ranks = static_cast<std::size_t>(num_ranks), samples = level.works.size();
+  double busiest = 0;
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    LevelWork work;
+    for (auto i = samples * rank / ranks; i < samples * (rank + 1) / ranks; ++i) work += level.works[i];
+    busiest = std::max(busiest, work.worse());
+  }
+  return busiest;
+}
+
 std::vector<Demand> pick(std::span<const Demand> demands, const std::vector<std::size_t>& items) {
   std::vector<Demand> picked;
   picked.reserve(items.size());
@@ -342,16 +354,8 @@ StepBalance BalanceSeries::total() const {
   return total;
 }
 
-double unbalanced_work(std::span<const SampleSize> samples, int num_ranks, const SampleCost& cost) {
-  const auto ranks = static_cast<std::size_t>(num_ranks);
-  const auto level = level_of(samples, num_ranks, cost);
-  double busiest = 0;
-  for (std::size_t rank = 0; rank < ranks; ++rank) {
-    LevelWork work;
-    for (auto i = samples.size() * rank / ranks; i < samples.size() * (rank + 1) / ranks; ++i) work += level.works[i];
-    busiest = std::max(busiest, work.worse());
-  }
-  return busiest;
+double unbalanced_work(std::span<const SampleSize> samples, int ranks, const SampleCost& cost) {
+  return busiest_in_order(level_of(samples, ranks, cost), ranks);
 }
 
 StepBalance balance_of(const StepPlan& plan, std::span<const SampleSize> samples, const SampleCost& cost) {
@@ -359,7 +363,7 @@ StepBalance balance_of(const StepPlan& plan, std::span<const SampleSize> samples
   StepBalance balance{.steps = 1,
                       .samples = static_cast<std::int64_t>(samples.size()),
                       .micro_batches = plan.num_micro,
-                      .unbalanced = unbalanced_work(samples, plan.ranks, cost),
+                      .unbalanced = busiest_in_order(level, plan.ranks),
                       .bound = level.bound,
                       .mean = level.mean};
   for (const SampleSize& sample : samples) {

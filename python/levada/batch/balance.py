@@ -93,14 +93,18 @@ class Balance:
 
     def _label(self, collate: Callable[[list[Any]], Any] | None) -> str:
         """Names the options of which the core does not know."""
-        options = {
-            "cost": None if self.weight is None else self.cost if isinstance(self.cost, str) else name_of(self.cost),
-            "length": None if self.length is None else name_of(self.length),
-            "too_long": None if self.too_long == "error" else self.too_long,
-            "pad_to": None if self.pad_to == 1 else self.pad_to,
-            "collate": None if collate is None or collate is collate_packed else name_of(collate),
-        }
-        return ", ".join(f"{option} {value}" for option, value in options.items() if value is not None)
+        label = []
+        if self.weight is not None:
+            label.append(f"cost {self.cost if isinstance(self.cost, str) else name_of(self.cost)}")
+        if self.length is not None:
+            label.append(f"length {name_of(self.length)}")
+        if self.too_long != "error":
+            label.append(f"too_long {self.too_long}")
+        if self.pad_to != 1:
+            label.append(f"pad_to {self.pad_to}")
+        if collate not in (None, collate_packed):
+            label.append(f"collate {name_of(collate)}")
+        return ", ".join(label)
 
 
 def name_of(function: Callable[..., Any]) -> str:

@@ -47,8 +47,7 @@ _LAST_FRAME = 1.0
 """Seconds that the last frame of a peer may come after the end of its process, to a rank that has left too."""
 _LAST_ANSWER = 1800.0
 """Seconds that a rank which ends waits for the answers to its last messages, which a peer may still be receiving."""
-_TEXT_BYTES, _DONE = 512, "+"
-_FAILED = {"-": EngineError, "!": InvalidArgument}
+_TEXT_BYTES, _DONE, _REFUSED, _FAILED = 512, "+", "!", "-"
 """What each rank sends the others when ranks join: so many bytes, which begin with how it went."""
 _CONNECT = 30.0
 """Seconds that a connection between ranks that have arrived may take."""
@@ -299,15 +298,17 @@ def _on_all(group: Any, until: float, work: Callable[[], str]) -> list[str]:
     try:
         mine = _DONE + work()
     except InvalidArgument as error:
-        mine = "!" + str(error)
+        mine = _REFUSED + str(error)
     except (EngineError, OSError, RuntimeError) as error:
-        mine = "-" + str(error)
+        mine = _FAILED + str(error)
     left = max(until - time.monotonic(), 0.001)
     sent = all_gather(group, mine.encode(errors="backslashreplace")[:_TEXT_BYTES].ljust(_TEXT_BYTES), left)
     texts = [each.decode(errors="replace").rstrip() for each in sent]
     for text in texts:
-        if text[:1] in _FAILED:
-            raise _FAILED[text[0]](text[1:])
+        if text.startswith(_REFUSED):
+            raise InvalidArgument(text.removeprefix(_REFUSED))
+        if text.startswith(_FAILED):
+            raise EngineError(text.removeprefix(_FAILED))
     return [text.removeprefix(_DONE) for text in texts]
 
 
