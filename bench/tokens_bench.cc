@@ -78,9 +78,10 @@ const Folder& folder() {
 
 /// The content of a file, piece after piece, and nothing done with it.
 void stream_file(benchmark::State& state, const char* name) {
+  const auto path = folder().file(name);
   std::vector<char> piece(std::size_t{256} << 10);
   for (auto _ : state) {
-    const auto stream = levada::open_stream(levada::open_file(folder().file(name)));
+    const auto stream = levada::open_stream(levada::open_file(path));
     while (stream->read(piece) > 0) benchmark::DoNotOptimize(piece.data());
   }
   state.SetBytesProcessed(state.iterations() * folder().text_bytes());
@@ -104,8 +105,9 @@ void zstd_alone(benchmark::State& state) {
 }
 
 void read_documents(benchmark::State& state, const char* name) {
+  const auto path = folder().file(name);
   for (auto _ : state) {
-    const auto reader = levada::read_text(levada::open_file(folder().file(name)), {});
+    const auto reader = levada::read_text(levada::open_file(path), {});
     levada::Texts texts;
     while (reader->read(texts)) benchmark::DoNotOptimize(texts.bytes.data());
   }
@@ -114,9 +116,9 @@ void read_documents(benchmark::State& state, const char* name) {
 
 /// All of `levada convert --append-eod`.
 void convert(benchmark::State& state, const char* name) {
+  const auto from = folder().file(name), to = folder().file("tokens");
   for (auto _ : state) {
-    levada::convert_to_megatron({folder().file(name)}, folder().file("tokens"),
-                                {.end_of_document = 256, .overwrite = true});
+    levada::convert_to_megatron({from}, to, {.end_of_document = 256, .overwrite = true});
   }
   state.SetBytesProcessed(state.iterations() * folder().text_bytes());
 }

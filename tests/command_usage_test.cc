@@ -51,11 +51,12 @@ void expect_data_refusal(const std::string& name, const std::string& text, const
 TEST(CommandUsage, RefusesDataThatIsNotThere) {
   expect_refusal({"feed", "/nowhere/corpus.jsonl", "--mesh", "tp=2"}, 1, "/nowhere/corpus.jsonl");
   std::filesystem::create_directory(scratch() + "/nothing");
-  expect_refusal({"feed", scratch() + "/nothing"}, 1,
-                 "nothing holds no file of data: .jsonl, .txt (both also with .gz or .zst behind) or .bin");
+  expect_refusal(
+      {"feed", scratch() + "/nothing"}, 1,
+      "nothing holds no file of data: .jsonl, .txt (compressed too: .gz, .zst), .json.gz, .json.zst or .bin");
   expect_refusal({"feed", scratch() + "/no*.jsonl"}, 1, "no file matches " + scratch() + "/no*.jsonl");
   expect_data_refusal("empty.jsonl", "", "empty.jsonl is empty");
-  expect_refusal({"feed", write_file("corpus.csv", "a,b\n")}, 2, "corpus.csv is not of a kind that can be read");
+  expect_refusal({"feed", write_file("corpus.csv", "a,b\n")}, 2, "corpus.csv is of no known kind");
 }
 
 TEST(CommandUsage, NamesFileAndLineOfWhatIsNoJson) {

@@ -120,7 +120,8 @@ int run_convert(const ConvertArguments& arguments, const Extensions& extensions)
   }
   const auto to = inputs.back();
   inputs.pop_back();
-  if (is_text(to)) throw InvalidArgument(fmt::format("{} stands last, where the output is named", printable(to)));
+  if (is_text(to, extensions.formats))
+    throw InvalidArgument(fmt::format("{} stands last, where the output is named", printable(to)));
   if (!arguments.files_from.empty()) {
     auto more = read_file_list(arguments.files_from);
     inputs.insert(inputs.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));

@@ -9,6 +9,8 @@
 #include "levada/base/text.h"
 #include "levada/report/numbers.h"
 #include "levada/sources/megatron_index.h"
+#include "levada/sources/token_file.h"
+#include "levada/sources/token_writer.h"
 #include "levada/sources/utf8.h"
 #include "levada/tokens/tokenize.h"
 
@@ -112,6 +114,22 @@ std::optional<std::string> text_of(const std::vector<std::string>& numbers) {
   return text;
 }
 
+/// Throws SourceError for a token that is not in the tokenizer's vocabulary.
+void check_vocabulary(const std::string& path, const SummaryOptions& options) {
+  const TokenFile file(path, {.vocabulary = options.tokenizer->vocabulary_size(), .open = options.open});
+  constexpr std::int64_t max_tokens = 1 << 16;
+  std::vector<std::int64_t> tokens(max_tokens), labels(max_tokens);
+  ReadState state;
+  const auto total = file.contents().tokens;
+  for (std::int64_t begin = 0, end = 0; begin < total; begin = end) {
+    end = std::min(begin + max_tokens, total);
+    const auto row = static_cast<std::size_t>(end - begin - 1);
+    TokenWriter to(IdSpan(tokens).subspan(0, row), IdSpan(labels).subspan(0, row));
+    file.read(begin, end, to, state);
+    options.progress(static_cast<std::uint64_t>(end), static_cast<std::uint64_t>(total));
+  }
+}
+
 DataSummary summarise_megatron(const std::string& path, const SummaryOptions& options) {
   const auto paths = MegatronPaths::of(path);
   const auto idx = options.open(paths.idx);
@@ -133,6 +151,7 @@ DataSummary summarise_megatron(const std::string& path, const SummaryOptions& op
   summary.sequences = index.sequences;
   summary.tokens = index.tokens();
   summary.has_modes = index.has_modes;
+  if (options.tokenizer->name() != byte_tokenizer()->name()) check_vocabulary(path, options);
   if (summary.documents == 0 && options.sample == 0) return summary;
   expect_sample(summary, options.sample);
   auto& sample = summary.sample;
@@ -151,8 +170,7 @@ DataSummary summarise(const std::string& path, const SummaryOptions& options) {
   if (is_text(path, options.formats)) return summarise_text(path, options);
   if (is_token_file(path, options.open)) return summarise_megatron(path, options);
   static_cast<void>(options.open(path));  // That it is not there says more than its kind.
-  throw InvalidArgument(fmt::format("{} is not of a kind that can be read: {} and .bin with .idx can", printable(path),
-                                    text_kinds(options.formats)));
+  fail_unknown_kind(path, options.formats);
 }
 
 }  // namespace levada::cli

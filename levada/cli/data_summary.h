@@ -42,8 +42,9 @@ struct DataSummary {
   DocumentSample sample;
 };
 
-/// Reads all of a text, or all of an .idx. Of text, tokens count as in a feed: with the one that ends each document
-/// that has any. Throws SourceError for what cannot be read, InvalidArgument if the sample is not there.
+/// Reads all of a text, or all of an .idx, and of the .bin too with another tokenizer than that of bytes. Of text,
+/// tokens count as in a feed: with the one that ends each document that has any. Throws SourceError for what cannot be
+/// read, InvalidArgument if the sample is not there.
 DataSummary summarise(const std::string& path, const SummaryOptions& options);
 
 }  // namespace levada::cli

@@ -44,8 +44,10 @@ std::shared_ptr<const Tokenizer> open_tokenizer(const TokenizerChoice& choice, c
         fmt::format("--special-tokens takes a tokenizer.json, and the levada of the Python package; --tokenizer is {}",
                     printable(choice.name)));
   }
-  throw InvalidArgument(fmt::format("--tokenizer is {}; it must be bytes{}", printable(choice.name),
-                                    extensions.tokenizers.empty() ? "" : " or " + extensions.tokenizers));
+  throw InvalidArgument(
+      fmt::format("--tokenizer is {}; it must be bytes{}{}", printable(choice.name),
+                  extensions.tokenizers.empty() ? "" : " or " + extensions.tokenizers,
+                  choice.name.ends_with(".json") ? "; the Python package reads a tokenizer.json" : ""));
 }
 
 Storage open_storage(const Extensions& extensions) {

@@ -98,11 +98,14 @@ struct Corpus::Data {
 
   Data(const CorpusMix& of, CorpusOptions given) : options(std::move(given)) {
     FileOpener opener(options);
+    std::vector<std::vector<std::string>> paths;
+    for (const auto& source : of.sources) paths.push_back(opener.expand(source.paths));
     for (std::size_t k = 0; k < of.sources.size(); ++k) {
       const bool alone = of.sources.size() == 1;
       auto seed = options.shuffle_seed;
       if (seed && !alone) seed = derived_seed(*seed, k + 1);
-      sources.push_back(std::make_unique<const OpenedSource>(of.sources[k], options, opener, alone, seed));
+      sources.push_back(
+          std::make_unique<const OpenedSource>(of.sources[k], opener.open(paths[k]), options, alone, seed));
     }
     if (sources.size() > 1 || sources.front()->max_samples) {
       weights.emplace(MixWeights{.weights = {}, .by = of.by});

@@ -161,9 +161,25 @@ TEST(CorpusTokens, AreInTheVocabularyOfTheTokenizerThatIsNamed) {
   const CorpusOptions named{.tokenizer = std::make_shared<HookedTokenizer>()};  // It has 257 tokens.
   EXPECT_NO_THROW(read(256, named));
   EXPECT_EQ(fault_of([&] { read(257, named); }),
-            "SourceError: a.bin: token 3 is 257, but the tokenizer has 257 tokens: it is not the one that the file was "
-            "made with");
+            "SourceError: a.bin: token 3 is 257, but the tokenizer has 257 tokens: name the one that the file was made "
+            "with (--tokenizer, tokenizer=)");
   EXPECT_NO_THROW(read(257, {})) << "no tokenizer is named";
+}
+
+TEST(CorpusTokens, AreInTheVocabularyOfTheTextBesideThem) {
+  auto files = tokens_of({{1, 2, 3, 257}});
+  files["b.jsonl"] = "{\"text\":\"abc\"}\n";
+  HeapMemory memory;
+  auto corpus = open_files(files, {.sequence = 3});
+  EXPECT_THAT(fault_of([&] { corpus.read(0, 1, memory); }),
+              HasSubstr("a.bin: token 3 is 257, but the tokenizer has 257"));
+}
+
+TEST(CorpusSplit, NamesTheSplitThatLeavesNothing) {
+  EXPECT_THAT(fault_of([] {
+                open_files({{"a.jsonl", "{\"text\":\"a\"}\n"}}, {.sequence = 3, .split = {98, 1, 1}, .part = "valid"});
+              }),
+              HasSubstr("the split 98,1,1 leaves no document of the corpus for valid: each file is split by itself"));
 }
 
 /// A chat is a list of digits; those from 5 on are learned.

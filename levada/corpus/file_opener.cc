@@ -31,9 +31,14 @@ FileOpener::FileOpener(const CorpusOptions& options, std::shared_ptr<MemoryClaim
       text_storage_(options.io, options.open, options.remote),
       cache_storage_(options.io, open_file) {}
 
-std::vector<OpenedFile> FileOpener::open(const std::vector<std::string>& names) {
-  const auto paths = expand_paths(names, options_.formats, token_cache_folder(options_.cache_dir),
-                                  [this](const std::string& url) { return text_storage_.list(url); });
+std::vector<std::string> FileOpener::expand(const std::vector<std::string>& names) {
+  auto paths = expand_paths(names, options_.formats, token_cache_folder(options_.cache_dir),
+                            [this](const std::string& url) { return text_storage_.list(url); });
+  has_texts_ = has_texts_ || std::ranges::any_of(paths, [&](const std::string& path) { return is_text_here(path); });
+  return paths;
+}
+
+std::vector<OpenedFile> FileOpener::open(const std::vector<std::string>& paths) {
   std::vector<std::string> texts;
   std::ranges::copy_if(paths, std::back_inserter(texts), [&](const std::string& path) { return is_text_here(path); });
   const auto tokens = tokenize(texts);
@@ -45,20 +50,32 @@ std::vector<OpenedFile> FileOpener::open(const std::vector<std::string>& names) 
   const int local_threads = std::max(static_cast<int>(std::thread::hardware_concurrency()), 1);
   ThreadPool(std::ranges::any_of(paths, is_url) ? remote_threads : local_threads, "opening files")
       .run(paths.size(), [&](std::size_t i, std::size_t) {
-        files[i] = cached[i] != nullptr ? open_cached(*cached[i]) : open_tokens(paths[i]);
+        files[i] = cached[i] != nullptr ? open_or_repair(paths[i], *cached[i]) : open_tokens(paths[i]);
       });
   return files;
 }
 
 OpenedFile FileOpener::open_tokens(const std::string& path) const {
   auto options = options_for(token_storage_);
-  if (options_.tokenizer->name() != byte_tokenizer()->name()) {
+  // Without text, the tokenizer of bytes is only the default.
+  if (has_texts_ || options_.tokenizer->name() != byte_tokenizer()->name()) {
     options.vocabulary = options_.tokenizer->vocabulary_size();
   }
   if (is_token_file(path, options.open)) return {.tokens = std::make_unique<const TokenFile>(path, options)};
   static_cast<void>(options.open(path));  // A missing file is a better explanation than an unknown kind.
-  throw InvalidArgument(fmt::format("{} is not of a kind that can be read: {} and .bin with .idx can", printable(path),
-                                    text_kinds(options_.formats)));
+  fail_unknown_kind(path, options_.formats);
+}
+
+OpenedFile FileOpener::open_or_repair(const std::string& path, const CachedTokens& tokens) try {
+  return open_cached(tokens);
+} catch (const SourceError& error) {
+  std::unique_lock lock(mutex_);
+  if (cache_->evict_damaged(tokens.prefix) && options_.io.warn) {
+    options_.io.warn(fmt::format("{}: tokenizing {} again", error.what(), printable(path)));
+  }
+  const auto again = tokenize({path}).front();
+  lock.unlock();
+  return open_cached(again);
 }
 
 OpenedFile FileOpener::open_cached(const CachedTokens& tokens) const {
@@ -66,8 +83,7 @@ OpenedFile FileOpener::open_cached(const CachedTokens& tokens) const {
   options.masks_loss = options_.tokenizer->is_chat();
   auto file = std::make_unique<const TokenFile>(tokens.prefix, options);
   if (file->contents().digest != tokens.digest) {
-    throw SourceError(
-        fmt::format("{} is not what was written there: remove it, and the text is tokenized again", file->path()));
+    throw SourceError(fmt::format("{} is not what was written there", file->path()));
   }
   return {std::move(file), tokens.bad_lines, tokens.bytes_read};
 }

@@ -21,8 +21,11 @@ class FileOpener {
   explicit FileOpener(const CorpusOptions& options,
                       std::shared_ptr<MemoryClaims> memory = std::make_shared<MemoryClaims>());
 
-  /// Opens all files that expand_paths() makes of `paths`, in their order; the files may live longer than this. Throws
-  /// SourceError for what cannot be read or tokenized, InvalidArgument for a file of no known kind.
+  /// Returns what expand_paths() makes of `names`. To be called for all files of a corpus before any are opened: tokens
+  /// beside text must be of the text's vocabulary.
+  std::vector<std::string> expand(const std::vector<std::string>& names);
+  /// Opens files, in their order; they may live longer than this. Throws SourceError for what cannot be read or
+  /// tokenized, InvalidArgument for a file of no known kind.
   std::vector<OpenedFile> open(const std::vector<std::string>& paths);
 
   /// Keeps the tokens of texts as long as it lives; null if there was no text among the files.
@@ -34,15 +37,18 @@ class FileOpener {
   bool is_text_here(const std::string& path) const { return is_text(path, options_.formats); }
   OpenedFile open_tokens(const std::string& path) const;
   OpenedFile open_cached(const CachedTokens& tokens) const;
+  /// Replaces a damaged entry of the cache.
+  OpenedFile open_or_repair(const std::string& path, const CachedTokens& tokens);
   std::vector<CachedTokens> tokenize(const std::vector<std::string>& texts);
   TokenFileOptions options_for(const Storage& storage) const;
 
   const CorpusOptions& options_;
   std::shared_ptr<MemoryClaims> memory_;
   Storage token_storage_, text_storage_, cache_storage_;
+  bool has_texts_ = false;  ///< among all expanded
   std::shared_ptr<TokenCache> cache_;
   std::int64_t end_of_document_ = 0;
-  mutable std::mutex mutex_;  ///< held while progress is reported
+  mutable std::mutex mutex_;  ///< held while progress is reported or an entry is replaced
 };
 
 }  // namespace levada

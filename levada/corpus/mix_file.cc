@@ -117,7 +117,13 @@ bool is_mix_file(std::string_view path) {
 CorpusMix read_mix_file(const std::string& path, const std::function<std::unique_ptr<File>(const std::string&)>& open) {
   const auto content = content_of(*open(path)), shown = printable(path);
   constexpr int deepest = 8;
-  const auto json = parse_json(content, deepest, shown);
+  const auto json = [&] {
+    try {
+      return parse_json(content, deepest, shown);
+    } catch (const InvalidArgument& error) {
+      throw InvalidArgument(fmt::format("{}; a .json is read as a mix, and JSON Lines are named .jsonl", error.what()));
+    }
+  }();
   expect_object(json, shown, {"sources", "by"});
   if (!json.contains("sources")) fail(shown, "\"sources\" is missing");
   if (!json["sources"].is_array()) fail(shown, "\"sources\" must be a list");

@@ -1,6 +1,7 @@
 #include "levada/corpus/opened_source.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -19,6 +20,12 @@ std::unique_ptr<SampleSet> make_samples(const SourceFiles& files, const CorpusOp
 void expect_samples(const SampleSet& samples, const SourceFiles& files, const std::string& who,
                     const CorpusOptions& options) {
   if (samples.size() > 0) return;
+  if (files.documents() == 0 && options.split.size() > 1) {
+    throw InvalidArgument(fmt::format(
+        "the split {} leaves no document of {} for {}: each file is split by itself, so files of few documents leave "
+        "nothing for small parts; put more documents into a file, or name separate files",
+        fmt::join(options.split, ","), who, options.part));
+  }
   if (options.packing != Packing::cut) {
     throw InvalidArgument(fmt::format("{} holds only empty documents: there is nothing to pack", who));
   }
@@ -29,11 +36,11 @@ void expect_samples(const SampleSet& samples, const SourceFiles& files, const st
 
 }  // namespace
 
-OpenedSource::OpenedSource(const CorpusSource& source, const CorpusOptions& options, FileOpener& opener, bool alone,
-                           std::optional<std::uint64_t> shuffle_seed)
+OpenedSource::OpenedSource(const CorpusSource& source, std::vector<OpenedFile> opened, const CorpusOptions& options,
+                           bool alone, std::optional<std::uint64_t> shuffle_seed)
     : name(source.name),
       weight(source.weight),
-      files(opener.open(source.paths)),
+      files(std::move(opened)),
       samples(make_samples(files, options)),
       seed(shuffle_seed) {
   const auto shown = printable(name);

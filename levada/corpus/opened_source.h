@@ -19,8 +19,8 @@ namespace levada {
 
 class OpenedSource {
  public:
-  /// `alone`: it is the only one. Throws SourceError for what cannot be read, InvalidArgument for too little data.
-  OpenedSource(const CorpusSource& source, const CorpusOptions& options, FileOpener& opener, bool alone,
+  /// `alone`: it is the only one. Throws InvalidArgument for too little data.
+  OpenedSource(const CorpusSource& source, std::vector<OpenedFile> opened, const CorpusOptions& options, bool alone,
                std::optional<std::uint64_t> shuffle_seed);
 
   /// Returns the mean number of tokens with a label in a sample.

@@ -30,8 +30,45 @@ bool exists(const std::string& path) {
   return fs::exists(fs::symlink_status(path, error));
 }
 
+/// A pattern that the name alone matches.
+std::string quoted(const std::string& name) {
+  std::string pattern;
+  for (const char c : name) {
+    if (std::string_view("*?[\\").find(c) != std::string_view::npos) pattern += '\\';
+    pattern += c;
+  }
+  return pattern;
+}
+
+std::vector<std::string> matches_of(const std::string& pattern);
+
+/// Returns the matches of a pattern with any number of folders, also none, between `above` and `rest`.
+std::vector<std::string> matches_below(const std::string& above, const std::string& rest) try {
+  std::set<std::string> matches;
+  const auto add = [&](const fs::path& folder) {
+    for (auto& match : matches_of(quoted(folder.string()) + rest)) matches.insert(std::move(match));
+  };
+  for (const auto& top : matches_of(above)) {
+    if (!is_directory(top)) continue;
+    add(top);
+    for (auto at = fs::recursive_directory_iterator(top); at != fs::recursive_directory_iterator(); ++at) {
+      if (at->symlink_status().type() != fs::file_type::directory) continue;
+      if (at->path().filename().string().starts_with('.')) at.disable_recursion_pending();
+      else add(at->path());
+    }
+  }
+  return {matches.begin(), matches.end()};
+} catch (const fs::filesystem_error& error) {
+  throw SourceError(fmt::format("cannot look below {}: {}", printable(above), error.code().message()));
+}
+
 /// Sorted; empty where nothing matches.
 std::vector<std::string> matches_of(const std::string& pattern) {
+  constexpr std::string_view any_folders = "/**/";
+  if (pattern.starts_with(any_folders.substr(1))) return matches_of("./" + pattern);
+  if (const auto at = pattern.find(any_folders); at != pattern.npos) {
+    return matches_below(pattern.substr(0, std::max<std::size_t>(at, 1)), pattern.substr(at + any_folders.size() - 1));
+  }
   glob_t found{};
   const int status = ::glob(pattern.c_str(), GLOB_NOSORT | GLOB_ERR, nullptr, &found);
   std::vector<std::string> matches(found.gl_pathv, found.gl_pathv + found.gl_pathc);

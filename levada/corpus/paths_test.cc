@@ -81,6 +81,18 @@ TEST(Paths, SortsWhatAPatternMatchesByItsBytes) {
   EXPECT_THAT(expanded(dir, {"[1].txt"}), ElementsAre("[1].txt"));
 }
 
+TEST(Paths, TwoStarsMatchAnyNumberOfFolders) {
+  const SomeFiles dir;
+  std::filesystem::create_directory(dir.file("a/b/[1]"));
+  dir.write("a/b/[1]/deep.txt", "x");
+  dir.write("a/.hidden/y.txt", "x");
+  std::filesystem::create_directory_symlink("..", dir.file("a/b/loop"));
+  EXPECT_THAT(expanded(dir, {"a/**/*.txt"}), ElementsAre("a/b/[1]/deep.txt", "a/b/y.txt"));
+  EXPECT_THAT(expanded(dir, {"**/y.txt"}), ElementsAre("a/b/y.txt"));
+  EXPECT_THAT(expanded(dir, {"a/**/b/**/*.txt"}), ElementsAre("a/b/[1]/deep.txt", "a/b/y.txt"));
+  EXPECT_THROW(expanded(dir, {"a/**/*.none"}), SourceError);
+}
+
 TEST(Paths, TakesAllFilesBelowAFolder) {
   const SomeFiles dir;
   EXPECT_THAT(expanded(dir, {"a"}), ElementsAre("a/b/y.txt", "a/z.bin"));
@@ -130,7 +142,8 @@ TEST(Paths, NamesWhatNothingIsFoundFor) {
   const SomeFiles dir;
   EXPECT_EQ(fault_of_file(dir, "*.csv"), "no file matches " + dir.file("*.csv"));
   EXPECT_EQ(fault_of_file(dir, "none"),
-            dir.file("none") + " holds no file of data: .jsonl, .txt (both also with .gz or .zst behind) or .bin");
+            dir.file("none") +
+                " holds no file of data: .jsonl, .txt (compressed too: .gz, .zst), .json.gz, .json.zst or .bin");
 }
 
 TEST(Paths, AUrlOfAFileIsItselfAndIsNotListed) {

@@ -76,55 +76,62 @@ MegatronWriter::MegatronWriter(const std::string& path, MegatronWriterOptions op
       buffer_(buffer_bytes) {}
 
 void MegatronWriter::append(std::span<const std::int64_t> tokens) {
-  append_checked(tokens);
+  append_ids(tokens);
 }
 void MegatronWriter::append(std::span<const std::int32_t> tokens) {
-  append_checked(tokens);
+  append_ids(tokens);
 }
 
 template <typename Token>
-void MegatronWriter::append_checked(std::span<const Token> tokens) {
-  const auto largest = max_token(options_.dtype);
-  // It is one less than a power of two: a token that does not fit, or is negative, has a bit that it has not.
-  Token bits = 0;
-  for (const Token token : tokens) bits |= token;
-  if (!options_.masks_loss && (static_cast<std::int64_t>(bits) & ~largest) != 0) {
-    const auto unfit = std::ranges::find_if(tokens, [&](Token token) { return token < 0 || token > largest; });
-    throw InvalidArgument(fmt::format("token {} does not fit in {}, which holds 0 to {}: choose a wider dtype", *unfit,
-                                      options_.dtype.name(), largest));
-  }
-  append_tokens(tokens.data(), tokens.size());
-}
-
-template <typename Token>
-void MegatronWriter::append_tokens(const Token* tokens, std::size_t count) {
-  while (count > 0) {
+void MegatronWriter::append_ids(std::span<const Token> tokens) {
+  while (!tokens.empty()) {
     if (sequence_tokens_ == megatron::longest_sequence) end_sequence();
     if (buffered_ == buffer_.size()) flush();
     const auto room = std::min<std::size_t>((buffer_.size() - buffered_) / token_bytes_,
                                             static_cast<std::size_t>(megatron::longest_sequence - sequence_tokens_));
-    const auto now = std::min(count, room);
-    switch (token_bytes_) {
-      case 1: store<std::uint8_t>(tokens, now); break;
-      case 2: store<std::uint16_t>(tokens, now); break;
-      case 4: store<std::uint32_t>(tokens, now); break;
-      default: store<std::uint64_t>(tokens, now);
-    }
-    sequence_tokens_ += static_cast<std::int64_t>(now);
-    tokens_ += static_cast<std::int64_t>(now);
-    tokens += now;
-    count -= now;
+    const auto now = tokens.first(std::min(tokens.size(), room));
+    if (!store(now) && !options_.masks_loss) refuse(now);
+    buffered_ += now.size() * token_bytes_;
+    sequence_tokens_ += static_cast<std::int64_t>(now.size());
+    tokens_ += static_cast<std::int64_t>(now.size());
+    tokens = tokens.subspan(now.size());
   }
 }
 
+template <typename Token>
+void MegatronWriter::refuse(std::span<const Token> tokens) const {
+  const auto largest = max_token(options_.dtype);
+  const auto unfit = std::ranges::find_if(tokens, [&](Token token) { return token < 0 || token > largest; });
+  throw InvalidArgument(fmt::format("token {} does not fit in {}, which holds 0 to {}: choose a wider dtype", *unfit,
+                                    options_.dtype.name(), largest));
+}
+
+template <typename Token>
+bool MegatronWriter::store(std::span<const Token> tokens) {
+  const auto bits = [&] {
+    switch (token_bytes_) {
+      case 1: return store_as<std::uint8_t>(tokens);
+      case 2: return store_as<std::uint16_t>(tokens);
+      case 4: return store_as<std::uint32_t>(tokens);
+      default: return store_as<std::uint64_t>(tokens);
+    }
+  }();
+  // The largest token is one less than a power of two: a token that does not fit, or is negative, has a bit that it has
+  // not.
+  return (static_cast<std::int64_t>(bits) & ~max_token(options_.dtype)) == 0;
+}
+
 template <typename Stored, typename Token>
-void MegatronWriter::store(const Token* __restrict tokens, std::size_t count) {
+Token MegatronWriter::store_as(std::span<const Token> tokens) {
   auto* __restrict to = reinterpret_cast<char*>(buffer_.data() + buffered_);
-  for (std::size_t i = 0; i < count; ++i) {
-    const auto number = static_cast<Stored>(tokens[i]);
+  const auto* __restrict from = tokens.data();
+  Token bits = 0;
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    bits |= from[i];
+    const auto number = static_cast<Stored>(from[i]);
     std::memcpy(to + i * sizeof(Stored), &number, sizeof(Stored));
   }
-  buffered_ += count * sizeof(Stored);
+  return bits;
 }
 
 void MegatronWriter::flush() {

@@ -35,7 +35,8 @@ class MegatronWriter {
   /// be overwritten, or for a dtype that cannot hold tokens.
   explicit MegatronWriter(const std::string& path, MegatronWriterOptions options = {});
 
-  /// Adds tokens to the sequence under way. Throws InvalidArgument for one that the dtype cannot hold.
+  /// Adds tokens to the sequence under way. Throws InvalidArgument for one that the dtype cannot hold; some of those
+  /// before it may have been added.
   void append(std::span<const std::int64_t> tokens);
   void append(std::span<const std::int32_t> tokens);
   /// Ends the sequence under way, perhaps empty. One of more tokens than the format can count becomes several.
@@ -55,11 +56,15 @@ class MegatronWriter {
 
  private:
   template <typename Token>
-  void append_checked(std::span<const Token> tokens);
+  void append_ids(std::span<const Token> tokens);
   template <typename Token>
-  void append_tokens(const Token* tokens, std::size_t count);
+  [[noreturn]] void refuse(std::span<const Token> tokens) const;
+  /// Stores them behind what is buffered. Returns whether the dtype holds all of them.
+  template <typename Token>
+  bool store(std::span<const Token> tokens);
+  /// Returns the bits that any of the tokens has.
   template <typename Stored, typename Token>
-  void store(const Token* tokens, std::size_t count);
+  Token store_as(std::span<const Token> tokens);
   void flush();
   void write_index();
 

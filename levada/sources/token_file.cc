@@ -167,8 +167,9 @@ void TokenFile::expect_in_vocabulary(std::string_view stored, std::int64_t posit
     std::size_t at = 0;
     while (load(at) < static_cast<std::uint64_t>(vocabulary_)) ++at;
     throw SourceError(fmt::format(
-        "{}: token {} is {}, but the tokenizer has {} tokens: it is not the one that the file was made with", path(),
-        position + static_cast<std::int64_t>(at), load(at), vocabulary_));
+        "{}: token {} is {}, but the tokenizer has {} tokens: name the one that the file was made with (--tokenizer, "
+        "tokenizer=)",
+        path(), position + static_cast<std::int64_t>(at), load(at), vocabulary_));
   };
   switch (token_bytes_) {
     case 1: return expect(std::type_identity<std::uint8_t>{});

@@ -153,8 +153,8 @@ TEST(TokenFile, RefusesTokensThatAreNotInTheVocabulary) {
   };
   for (const auto vocabulary : {0, 50'258, 65'536, 1 << 20}) EXPECT_EQ(fault(vocabulary), "no fault");
   EXPECT_EQ(fault(50'257),
-            "SourceError: a.bin: token 2 is 50257, but the tokenizer has 50257 tokens: it is not the one that the file "
-            "was made with");
+            "SourceError: a.bin: token 2 is 50257, but the tokenizer has 50257 tokens: name the one that the file was "
+            "made with (--tokenizer, tokenizer=)");
 }
 
 TEST(TokenFile, RefusesTokensThatAreTooLargeForInt32) {

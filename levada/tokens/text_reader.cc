@@ -8,6 +8,7 @@
 
 #include "levada/base/bytes.h"
 #include "levada/base/error.h"
+#include "levada/base/text.h"
 #include "levada/sources/utf8.h"
 #include "levada/tokens/byte_stream.h"
 #include "levada/tokens/jsonl_line.h"
@@ -137,14 +138,22 @@ const TextFormat* format_of(const std::string& path, std::span<const TextFormat>
 
 bool is_text(const std::string& path, std::span<const TextFormat> formats) {
   std::string name;
-  compression_of(path, &name);
-  return name.ends_with(".jsonl") || name.ends_with(".txt") || format_of(path, formats) != nullptr;
+  const bool is_compressed = compression_of(path, &name) != Compression::none;
+  // An uncompressed .json is a mix, or is not JSON Lines at all.
+  return name.ends_with(".jsonl") || name.ends_with(".txt") || (is_compressed && name.ends_with(".json")) ||
+         format_of(path, formats) != nullptr;
 }
 
 std::string text_kinds(std::span<const TextFormat> formats) {
-  std::string kinds = ".jsonl, .txt (both also with .gz or .zst behind)";
+  std::string kinds = ".jsonl, .txt (compressed too: .gz, .zst), .json.gz, .json.zst";
   for (const auto& format : formats) kinds += ", " + format.extension;
   return kinds;
+}
+
+void fail_unknown_kind(const std::string& path, std::span<const TextFormat> formats) {
+  const auto* hint = formats.empty() && path.ends_with(".parquet") ? "; the Python package reads Parquet" : "";
+  throw InvalidArgument(fmt::format("{} is of no known kind: a corpus is made of {}, and .bin with .idx{}",
+                                    printable(path), text_kinds(formats), hint));
 }
 
 std::unique_ptr<TextReader> read_text(std::shared_ptr<const File> file, const TextOptions& options) {

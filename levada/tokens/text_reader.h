@@ -50,11 +50,15 @@ struct TextFormat {
   std::function<std::unique_ptr<TextReader>(std::shared_ptr<const File> file, const TextOptions& options)> open;
 };
 
-/// Whether the name is that of a .jsonl or .txt, perhaps with .gz or .zst behind, or of one of `formats`.
+/// Whether the name is that of a .jsonl or .txt, also compressed (.gz, .zst), of a compressed .json, which holds JSON
+/// Lines too, or of one of `formats`.
 bool is_text(const std::string& path, std::span<const TextFormat> formats = {});
 
-/// Those kinds for messages: ".jsonl, .txt (both also with .gz or .zst behind), .parquet".
+/// Returns those kinds for messages.
 std::string text_kinds(std::span<const TextFormat> formats = {});
+
+/// Throws InvalidArgument for a file that is neither text nor tokens.
+[[noreturn]] void fail_unknown_kind(const std::string& path, std::span<const TextFormat> formats);
 
 /// Reads a .jsonl (JSON Lines, a document a line) or a .txt (one document). Throws SourceError for an empty file and,
 /// at its end, for one without documents.

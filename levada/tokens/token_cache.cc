@@ -80,8 +80,16 @@ std::string with_remedy(std::string_view error) {
   return fmt::format("{}; make room (levada cache --prune) or name another folder (--cache-dir, cache_dir=)", error);
 }
 
-/// Held while an entry is found and noted as in use, or alone while entries are removed.
+/// Whether this process could not create an entry in the folder, nor remove one.
+bool is_read_only(const std::string& dir) {
+  const auto may = [&](int access) { return ::faccessat(AT_FDCWD, dir.c_str(), access, AT_EACCESS) == 0; };
+  return may(R_OK | X_OK) && !may(W_OK);
+}
+
+/// Held while an entry is found and noted as in use, or alone while entries are removed. Shared, nothing in a folder
+/// that this process can only read: nor can it keep others from evicting.
 UniqueFd lock_folder(const std::string& dir, int operation) {
+  if (operation == LOCK_SH && is_read_only(dir)) return {};
   const auto path = (fs::path(dir) / lock_name).string();
   UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!fd) {
@@ -179,7 +187,7 @@ void remove_unreadable(const std::string& dir) {
 
 /// With the folder locked, so that no list of what is in use is taken for that of an ended process.
 std::vector<TokenCacheEntry> read_entries(const std::string& dir) {
-  const auto in_use = entries_in_use(dir);
+  const auto in_use = is_read_only(dir) ? std::set<std::string>() : entries_in_use(dir);
   std::vector<TokenCacheEntry> entries;
   std::error_code error;
   for (const auto& file : fs::directory_iterator(dir, error)) {
@@ -225,9 +233,16 @@ std::string token_cache_folder(const std::string& dir) {
 /// What the files that are tokenized together have in common.
 struct TokenCache::Work {
   std::mutex mutex;
-  std::uint64_t done = 0, total = 0;    ///< bytes of texts; guarded by mutex
-  std::atomic<std::uint64_t> made = 0;  ///< bytes of entries since the cache was last bounded
-  WorkTeam* team = nullptr;             ///< that encodes
+  std::uint64_t done = 0, total = 0;     ///< bytes of texts; guarded by mutex
+  std::atomic<std::uint64_t> made = 0;   ///< bytes of entries since the cache was last bounded
+  std::atomic<bool> has_failed = false;  ///< a file could not be tokenized: work on others is abandoned
+  WorkTeam* team = nullptr;              ///< that encodes
+
+  /// Thrown out of work on other files.
+  struct Abandoned {};
+  void expect_no_failure() const {
+    if (has_failed) throw Abandoned();
+  }
 };
 
 /// A text, as it was when it was looked up.
@@ -284,7 +299,7 @@ std::vector<std::optional<CachedTokens>> TokenCache::find(std::span<const Text> 
     const auto& prefix = texts[i].prefix;
     const auto meta = CacheEntryMeta::read(meta_path(prefix));
     if (!meta || meta->key != texts[i].key || !has_all_bytes(prefix, meta->bytes)) continue;
-    lines += line_of(prefix);
+    if (lock) lines += line_of(prefix);
     ::utimensat(AT_FDCWD, meta_path(prefix).c_str(), nullptr, 0);
     found[i] = CachedTokens{.prefix = prefix, .bad_lines = meta->bad_lines, .digest = meta->digest};
   }
@@ -316,6 +331,7 @@ CachedTokens TokenCache::make(const Text& text, const TokenizeTexts& how, Work& 
   TokenizeOptions options{.team = work.team};
   if (!how.text.chats) options.end_of_document = how.end_of_document;
   options.progress = [&] {
+    work.expect_no_failure();
     const std::lock_guard lock(work.mutex);
     work.done += reader->stored_bytes() - std::exchange(noted, reader->stored_bytes());
     if (how.progress) how.progress({printable(path), work.done, work.total});
@@ -353,6 +369,7 @@ CachedTokens TokenCache::wait_or_make(const Text& text, const TokenizeTexts& how
     try {
       return make(text, how, work);
     } catch (const FileBusy&) {
+      work.expect_no_failure();
       if (!has_waited && options_.warn) {
         options_.warn(fmt::format("another process is tokenizing {}: waiting for its tokens", printable(text.path)));
       }
@@ -383,17 +400,17 @@ std::vector<CachedTokens> TokenCache::tokenize(const std::vector<std::string>& p
     const auto key = key_of(place, *file, how);
     all[i] = {paths[i], key, (fs::path(dir_) / entry_name(place, key)).string(), size};
   };
-  std::map<std::size_t, Text> missing;
+  std::map<std::string, std::vector<std::size_t>> missing;  ///< by entry: a file may be given by several names
   const auto look_up = [&](std::size_t group) {
     const auto first = group * texts_per_lookup;
     const auto some = std::span(all).subspan(first, std::min(texts_per_lookup, all.size() - first));
     auto found = find(some);
     const std::lock_guard lock(work.mutex);
     for (std::size_t i = 0; i < some.size(); ++i) {
-      work.total += some[i].bytes;
+      if (found[i] || !missing.contains(some[i].prefix)) work.total += some[i].bytes;
       if (found[i]) work.done += some[i].bytes;
       if (found[i]) tokens[first + i] = *std::move(found[i]);
-      else missing.emplace(first + i, some[i]);
+      else missing[some[i].prefix].push_back(first + i);
     }
   };
   WorkTeam none;
@@ -401,13 +418,23 @@ std::vector<CachedTokens> TokenCache::tokenize(const std::vector<std::string>& p
   const auto groups = (all.size() + texts_per_lookup - 1) / texts_per_lookup;
   for_each_of(groups, side_by_side(groups), look_up, none, 0);
   if (missing.empty()) return tokens;
-  const std::vector<std::pair<std::size_t, Text>> texts(missing.begin(), missing.end());
+  std::vector<std::vector<std::size_t>> texts;
+  for (auto& [prefix, names] : missing) texts.push_back(std::move(names));
+  std::ranges::sort(texts);
   const auto at_once = side_by_side(texts.size());
   WorkTeam team(static_cast<int>(threads - std::min(threads, at_once)));
   work.team = &team;
   const auto often = *options_.max_bytes / 8;  // Entries of earlier runs go before the disk is full of new ones.
   const auto tokenize_one = [&](std::size_t i) {
-    tokens[texts[i].first] = wait_or_make(texts[i].second, how, work);
+    try {
+      const auto made = wait_or_make(all[texts[i].front()], how, work);
+      for (const auto text : texts[i]) tokens[text] = made;
+    } catch (const Work::Abandoned&) {
+      return;
+    } catch (...) {
+      work.has_failed = true;
+      throw;
+    }
     if (work.made <= often) return;
     work.made = 0;
     bound();
@@ -436,8 +463,19 @@ void TokenCache::warn_once(const std::string& text) {
 }
 
 std::vector<TokenCacheEntry> TokenCache::entries() const {
-  const auto lock = lock_folder(dir_, LOCK_EX);
+  const auto lock = lock_folder(dir_, is_read_only(dir_) ? LOCK_SH : LOCK_EX);
   return read_entries(dir_);
+}
+
+bool TokenCache::evict_damaged(const std::string& prefix) {
+  const auto lock = lock_folder(dir_, LOCK_EX);
+  try {
+    check({.prefix = prefix});
+    return false;
+  } catch (const SourceError&) {
+    remove_entry(prefix);
+    return true;
+  }
 }
 
 std::vector<TokenCacheEntry> TokenCache::prune(std::uint64_t max_bytes) {

@@ -6,7 +6,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <functional>
+#include <thread>
 
 #include "levada/base/fault_testing.h"
 #include "levada/base/full_disk_testing.h"
@@ -123,6 +126,51 @@ TEST_F(TokenCaching, LeavesNothingOfATextThatCannotBeTokenized) {
   for (const auto& name : names_in_cache()) EXPECT_THAT(name, HasSubstr("b.txt-")) << "the other text is whole";
   const auto empty = dir_.write("empty.txt", "");
   EXPECT_EQ(fault_of([&] { tokenize(cache, empty); }), "SourceError: " + empty + " is empty: leave it out");
+}
+
+TEST_F(TokenCaching, AbandonsOtherTextsOnceOneCannotBeTokenized) {
+  const auto large = write_large(64);
+  std::atomic<int> pieces = 0;
+  const auto slow = std::make_shared<HookedTokenizer>([&](const Texts&) {
+    ++pieces;
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  });
+  auto cache = open();
+  EXPECT_THAT(fault_of([&] {
+                cache.tokenize({large, a_}, {.tokenizer = slow, .threads = 2});
+              }),
+              HasSubstr(a_ + ":3: the line cannot be used"));
+  EXPECT_LT(pieces, 512) << "half of the large text's pieces";
+}
+
+TEST_F(TokenCaching, TokenizesAFileOnceThoughItIsGivenByTwoNames) {
+  fs::create_symlink(b_, dir_.file("link.txt"));
+  auto cache = open();
+  const auto made = cache.tokenize({b_, dir_.file("link.txt"), b_}, {.tokenizer = tokenizer_, .threads = 2});
+  EXPECT_EQ(tokenizer_->num_texts, 1);
+  for (const auto& each : made) EXPECT_EQ(each.prefix, made[0].prefix);
+  EXPECT_THAT(warnings_, IsEmpty());
+}
+
+TEST_F(TokenCaching, ServesWhatIsInAFolderThatCanOnlyBeRead) {
+  const auto made = tokenize_alone(b_);
+  ASSERT_EQ(::chmod(dir_.file("cache/tokens").c_str(), 0500), 0);
+  const bool is_root = ::geteuid() == 0;
+  constexpr uid_t user = 12345;
+  if (is_root) {
+    ASSERT_EQ(::chown(dir_.path().c_str(), user, user), 0);
+    ASSERT_EQ(::chown(dir_.file("cache").c_str(), user, user), 0);
+    for (const auto& each : fs::recursive_directory_iterator(dir_.file("cache"))) {
+      ASSERT_EQ(::chown(each.path().c_str(), user, user), 0);
+    }
+    ASSERT_EQ(::seteuid(user), 0);
+  }
+  auto cache = open();
+  EXPECT_EQ(tokenize(cache, b_).bytes_read, 0);
+  EXPECT_THAT(cache.entries(), SizeIs(1));
+  EXPECT_THAT(fault_of([&] { tokenize(cache, dir_.write("new.txt", "new")); }), HasSubstr("name another folder"));
+  ASSERT_EQ(::seteuid(::getuid()), 0);
+  ASSERT_EQ(::chmod(dir_.file("cache/tokens").c_str(), 0700), 0);
 }
 
 TEST_F(TokenCaching, ReportsHowMuchOfAllTextsIsRead) {

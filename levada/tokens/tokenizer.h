@@ -54,7 +54,8 @@ class Tokenizer {
   virtual std::int64_t vocabulary_size() const = 0;
   /// The id of a token of the vocabulary, by its text; empty if it has none.
   virtual std::optional<std::int64_t> id_of(std::string_view token) const = 0;
-  /// Returns the tokenizer's own end-of-document token; empty if it defines none.
+  /// Returns the tokenizer's own end-of-document token; empty if it defines none. Throws InvalidArgument if it defines
+  /// one that it does not have.
   virtual std::optional<std::int64_t> end_of_document() const = 0;
 
   /// Whether it encodes chats: texts are JSON lists of messages, nothing is added to their tokens, and an id below zero

@@ -263,9 +263,9 @@ class Layout:
 class Tokenizer:
     """What makes text into tokens."""
 
-    def __init__(self, name: str, digest: str, vocabulary_size: int, end_of_document: int | None, id_of: Callable[[str], int | None], encode: Callable[[list[str]], list[list[int]]], is_chat: bool = False) -> None:
+    def __init__(self, name: str, digest: str, vocabulary_size: int, end_of_document: int | None, id_of: Callable[[str], int | None], encode: Callable[[list[str]], list[list[int]]], is_chat: bool = False, unknown_end: str = '') -> None:
         """
-        encode: takes texts; of a chat's tokenizer, JSON lists of messages, and ids below zero are ~id of tokens that are not to be learned.
+        encode: takes texts; of a chat's tokenizer, JSON lists of messages, and ids below zero are ~id of tokens that are not to be learned. unknown_end: the token that should end documents, but is not in the vocabulary.
         """
 
     @property

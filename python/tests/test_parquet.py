@@ -68,10 +68,10 @@ def test_the_column_is_named_as_a_field_is(tmp_path: pathlib.Path) -> None:
     expected = rows_of(write_jsonl(tmp_path / "texts.jsonl", TEXTS))
     assert rows_of(path, text_field="content.raw") == expected
     with pytest.raises(
-        levada.SourceError, match=r"texts.parquet has no column text: name one of its columns \(number, content.raw\)"
+        levada.SourceError, match=r"texts.parquet has no column text: name one of \(number, content.raw\)"
     ):
         rows_of(path)
-    with pytest.raises(levada.SourceError, match="column number of .* is of type int64, which is not a text: name a column"):
+    with pytest.raises(levada.SourceError, match="column number of .* is of type int64, which is not text: name a column"):
         rows_of(path, text_field="number")
 
 
@@ -197,6 +197,13 @@ def test_the_command_reads_it_wherever_it_reads_text(tmp_path: pathlib.Path) -> 
     ]
     assert fed[0] == fed[1]
     assert json.loads(run_command("inspect", path, "--json"))["documents"] == len(TEXTS)
+
+
+def test_the_last_name_of_convert_is_no_parquet_file(tmp_path: pathlib.Path) -> None:
+    paths = [write(tmp_path / name, TEXTS) for name in ("a.parquet", "b.parquet")]
+    with pytest.raises(AssertionError, match="b.parquet stands last, where the output is named"):
+        run_command("convert", *paths)
+    assert not (tmp_path / "b.parquet.bin").exists()
 
 
 def test_a_folder_and_a_mix_hold_it(tmp_path: pathlib.Path) -> None:

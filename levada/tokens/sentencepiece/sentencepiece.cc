@@ -19,8 +19,8 @@ class SentencePiece final : public Tokenizer {
     if (size > max_model_bytes) throw SourceError(fmt::format("{} is too large for a SentencePiece model", name_));
     std::string model(size, '\0');
     model.resize(read_fully(file, 0, model));
-    if (const auto status = processor_.LoadFromSerializedProto(model); !status.ok()) {
-      throw SourceError(fmt::format("{} is not a SentencePiece model: {}", name_, status.ToString()));
+    if (!processor_.LoadFromSerializedProto(model).ok()) {
+      throw SourceError(fmt::format("{} is not a SentencePiece model, or is damaged: name the .model of one", name_));
     }
     Digest digest;
     digest.update("sentencepiece ");

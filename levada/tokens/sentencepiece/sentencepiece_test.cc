@@ -79,7 +79,7 @@ TEST(SentencePiece, NamesAFileThatIsNoModel) {
   EXPECT_THAT(fault_of([&] { open_sentencepiece(dir.file("none.model")); }), HasSubstr("none.model: No such file"));
   const auto junk = dir.write("junk.model", "this is none");
   EXPECT_THAT(fault_of([&] { open_sentencepiece(junk); }),
-              HasSubstr("SourceError: " + junk + " is not a SentencePiece model: "));
+              HasSubstr("SourceError: " + junk + " is not a SentencePiece model, or is damaged: name"));
   const auto path = train(dir, "a");
   std::filesystem::resize_file(path, std::filesystem::file_size(path) / 2);
   EXPECT_THAT(fault_of([&] { open_sentencepiece(path); }), HasSubstr("is not a SentencePiece model"));

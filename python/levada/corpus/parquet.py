@@ -58,13 +58,14 @@ class ParquetReader:
         self.stored_bytes = self.bad_lines = self.first_row = self._row = 0
         try:
             # pre_buffer reads whole row groups, as does a buffer of no bytes.
-            self._file = parquet.ParquetFile(_Stream(file), buffer_size=_BUFFER_BYTES, pre_buffer=False)
+            self._file = parquet.ParquetFile(_Stream(file), buffer_size=_BUFFER_BYTES, pre_buffer=False, page_checksum_verification=True)
             schema = self._file.schema_arrow
         except (self._pyarrow.ArrowException, OSError, ValueError) as error:
             raise self._damaged(error) from error
         if schema.names.count(column) != 1:
             names = ", ".join(schema.names) or "none"
-            raise SourceError(f"{path} has no column {column}: name one of its columns ({names}) with text_field")
+            has = "several columns" if column in schema.names else "no column"
+            raise SourceError(f"{path} has {has} {column}: name one of ({names}) with text_field= or --text-field")
         self._check_type(schema.field(column).type)
         self._texts = self._read()
 
@@ -79,13 +80,13 @@ class ParquetReader:
         types = self._pyarrow.types
         if self._chats:
             is_list = types.is_list(type) or types.is_large_list(type)
-            fits, wanted = is_list and types.is_struct(type.value_type), "list of messages: name a column of lists of structs"
+            fits, wanted = is_list and types.is_struct(type.value_type), "a list of messages: name a column of lists of structs"
         else:
             value = type.value_type if types.is_dictionary(type) else type
             fits = types.is_string(value) or types.is_large_string(value) or types.is_string_view(value)
             wanted = "text: name a column of strings"
         if not fits:
-            raise SourceError(f"the column {self._column} of {self._path} is of type {type}, which is not a {wanted} with text_field")
+            raise SourceError(f"the column {self._column} of {self._path} is of type {type}, which is not {wanted} with text_field= or --text-field")
 
     def _read(self) -> Iterator[list[str]]:
         documents, rows = 0, self._file.metadata.num_rows

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
@@ -35,9 +34,10 @@ def open_tokenizer(given: Any, chat_template: str = "", special_tokens: bool = F
         return _open_path(os.fspath(given), special_tokens)
     if hasattr(given, "backend_tokenizer"):  # transformers
         name = str(given.name_or_path or type(given).__name__)
-        return _of_tokenizers(given.backend_tokenizer, name, given.eos_token_id, special_tokens)
+        splits = bool(getattr(given, "split_special_tokens", False))
+        return _of_tokenizers(given.backend_tokenizer, name, special_tokens, splits, given.eos_token)
     if hasattr(given, "encode_batch_fast"):
-        return _of_tokenizers(given, type(given).__name__, None, special_tokens)
+        return _of_tokenizers(given, type(given).__name__, special_tokens, given.encode_special_tokens)
     raise InvalidArgument(
         f"tokenizer is of type {type(given).__name__}; it must be a path, a tokenizers.Tokenizer or a fast tokenizer "
         "of transformers"
@@ -63,28 +63,40 @@ def _open_path(name: str, special_tokens: bool) -> _levada.Tokenizer:
         raise SourceError(f"{file} cannot be read: {error.strerror}") from error
     except Exception as error:  # The package raises no narrower one.
         raise SourceError(f"{file} is not a tokenizer of the package tokenizers: {error}") from error
-    eos = _eos_token(file.parent)
-    return _of_tokenizers(tokenizer, name, None if eos is None else tokenizer.token_to_id(eos), special_tokens)
+    settings = _settings_beside(file)
+    eos = settings.get("eos_token")
+    eos = eos.get("content") if isinstance(eos, dict) else eos
+    splits = settings.get("split_special_tokens") is True
+    return _of_tokenizers(tokenizer, name, special_tokens, splits, eos if isinstance(eos, str) else None)
 
 
-def _eos_token(folder: pathlib.Path) -> str | None:
-    """Returns the content of the files that `transformers` saves next to a tokenizer.json."""
-    for name in ("tokenizer_config.json", "special_tokens_map.json"):
-        with contextlib.suppress(OSError, ValueError, AttributeError):
-            token = json.loads((folder / name).read_text("utf-8")).get("eos_token")
-            token = token.get("content") if isinstance(token, dict) else token
-            if isinstance(token, str):
-                return token
-    return None
+def _settings_beside(file: pathlib.Path) -> dict[str, Any]:
+    """Returns the content of the files that `transformers` saves next to a tokenizer.json, none if there are none."""
+    settings: dict[str, Any] = {}
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+        path = file.parent / name
+        try:
+            stored = json.loads(path.read_text("utf-8"))
+            settings |= {key: value for key, value in stored.items() if value is not None}
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError, AttributeError) as error:
+            raise SourceError(
+                f"{path} cannot be read: {error}; it may name the token that ends documents: mend it, or name a copy of "
+                f"{file.name} in a folder without it"
+            ) from error
+    return settings
 
 
-def _of_tokenizers(given: Any, name: str, eos: int | None, special_tokens: bool) -> _levada.Tokenizer:
+def _of_tokenizers(given: Any, name: str, special_tokens: bool, splits: bool, eos: str | None = None) -> _levada.Tokenizer:
+    """splits: the names of special tokens in a text are text. eos: the token that ends documents."""
     try:
         tokenizer = given.__class__.from_str(given.to_str())
     except Exception as error:  # The package raises no narrower one.
         raise InvalidArgument(f"{name} has parts that cannot be saved, so its tokens cannot be cached: {error}") from error
     tokenizer.no_truncation()  # A document is whole, however long,
     tokenizer.no_padding()  # and nothing is added to it.
+    tokenizer.encode_special_tokens = splits
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
 
     def encode(texts: list[str]) -> list[list[int]]:
@@ -93,7 +105,12 @@ def _of_tokenizers(given: Any, name: str, eos: int | None, special_tokens: bool)
     size = max(len(vocabulary), 1 + max(vocabulary.values(), default=-1))
     digest = hashlib.sha256(tokenizer.to_str().encode()).hexdigest()
     kind = "tokenizers with special tokens" if special_tokens else "tokenizers"
-    return _levada.Tokenizer(_shown(name), f"{kind} {digest}", size, eos, tokenizer.token_to_id, encode)
+    kind += " as text" if splits else ""
+    end = None if eos is None else tokenizer.token_to_id(eos)
+    unknown_end = eos if eos is not None and end is None else ""
+    return _levada.Tokenizer(
+        _shown(name), f"{kind} {digest}", size, end, tokenizer.token_to_id, encode, unknown_end=unknown_end
+    )
 
 
 def _open_sentencepiece(path: pathlib.Path) -> _levada.Tokenizer:

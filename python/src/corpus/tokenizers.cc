@@ -19,19 +19,27 @@ namespace {
 class PythonTokenizer final : public Tokenizer {
  public:
   PythonTokenizer(std::string name, std::string digest, std::int64_t vocabulary_size,
-                  std::optional<std::int64_t> end_of_document, nb::object id_of, nb::object encode, bool is_chat)
+                  std::optional<std::int64_t> end_of_document, nb::object id_of, nb::object encode, bool is_chat,
+                  std::string unknown_end)
       : name_(std::move(name)),
         digest_(std::move(digest)),
         vocabulary_size_(vocabulary_size),
         end_of_document_(end_of_document),
         id_of_(share(std::move(id_of))),
         encode_(share(std::move(encode))),
-        is_chat_(is_chat) {}
+        is_chat_(is_chat),
+        unknown_end_(std::move(unknown_end)) {}
 
   const std::string& name() const override { return name_; }
   const std::string& digest() const override { return digest_; }
   std::int64_t vocabulary_size() const override { return vocabulary_size_; }
-  std::optional<std::int64_t> end_of_document() const override { return end_of_document_; }
+  std::optional<std::int64_t> end_of_document() const override {
+    if (unknown_end_.empty()) return end_of_document_;
+    throw InvalidArgument(
+        fmt::format("{} ends documents with the token {}, which is not in its vocabulary: name another (--eod TOKEN, "
+                    "eod=\"TOKEN\")",
+                    printable(name_), printable(unknown_end_)));
+  }
 
   bool is_chat() const override { return is_chat_; }
 
@@ -78,6 +86,7 @@ class PythonTokenizer final : public Tokenizer {
   std::optional<std::int64_t> end_of_document_;
   SharedObject id_of_, encode_;
   bool is_chat_;
+  std::string unknown_end_;
 };
 
 /// nanobind holds no pointers to what is const.
@@ -96,19 +105,20 @@ void bind_tokenizers(nb::module_& module) {
       .def(
           "__init__",
           [](SharedTokenizer* self, std::string name, std::string digest, std::int64_t vocabulary_size,
-             std::optional<std::int64_t> end_of_document, nb::object id_of, nb::object encode, bool is_chat) {
-            new (self) SharedTokenizer{std::make_shared<PythonTokenizer>(std::move(name), std::move(digest),
-                                                                         vocabulary_size, end_of_document,
-                                                                         std::move(id_of), std::move(encode), is_chat)};
+             std::optional<std::int64_t> end_of_document, nb::object id_of, nb::object encode, bool is_chat,
+             std::string unknown_end) {
+            new (self) SharedTokenizer{std::make_shared<PythonTokenizer>(
+                std::move(name), std::move(digest), vocabulary_size, end_of_document, std::move(id_of),
+                std::move(encode), is_chat, std::move(unknown_end))};
           },
           nb::arg("name"), nb::arg("digest"), nb::arg("vocabulary_size"), nb::arg("end_of_document").none(),
-          nb::arg("id_of"), nb::arg("encode"), nb::arg("is_chat") = false,
+          nb::arg("id_of"), nb::arg("encode"), nb::arg("is_chat") = false, nb::arg("unknown_end") = "",
           nb::sig("def __init__(self, name: str, digest: str, vocabulary_size: int, end_of_document: int | None, "
                   "id_of: collections.abc.Callable[[str], int | None], "
-                  "encode: collections.abc.Callable[[list[str]], list[list[int]]], is_chat: bool = False) -> None"),
+                  "encode: collections.abc.Callable[[list[str]], list[list[int]]], is_chat: bool = False, "
+                  "unknown_end: str = '') -> None"),
           "encode: takes texts; of a chat's tokenizer, JSON lists of messages, and ids below zero are ~id of tokens "
-          "that "
-          "are not to be learned.")
+          "that are not to be learned. unknown_end: the token that should end documents, but is not in the vocabulary.")
       .def_prop_ro("name", [](const SharedTokenizer& self) { return self.tokenizer->name(); })
       .def_prop_ro("vocabulary_size", [](const SharedTokenizer& self) { return self.tokenizer->vocabulary_size(); })
       .def(
