@@ -204,13 +204,13 @@ class HeadReader {
       value |= std::uint64_t{byte & 127u} << shift;
       if (byte < 128) return value;
     }
-    fail("a number that does not end");
+    fail("a number of more than 9 bytes");
   }
   ByteView sized() { return take(number()); }
   /// Of things of at least a byte each.
   std::size_t count() {
     const auto count = number();
-    if (count > bytes_.size() - at_) fail(fmt::format("a count of {} that cannot follow", count));
+    if (count > bytes_.size() - at_) fail(fmt::format("a count of {}, with {} bytes left", count, bytes_.size() - at_));
     return count;
   }
   void expect_end() const {
@@ -241,7 +241,7 @@ class TreeUnpacker {
     items.reserve(believed(count));
     for (std::size_t i = 0; i < count; ++i) items.emplace_back(get_tree(0));
     in_.expect_end();
-    if (!buffers_.empty()) in_.fail(fmt::format("{} buffers that nothing lies in", buffers_.size()));
+    if (!buffers_.empty()) in_.fail(fmt::format("{} buffers that no tensor refers to", buffers_.size()));
     return items;
   }
 
@@ -326,7 +326,7 @@ class TreeUnpacker {
   Key get_key() {
     const auto kind = in_.kind();
     if (kind == NodeKind::integer_key) return in_.get<std::int64_t>();
-    if (kind != NodeKind::text_key) in_.fail("a key that is none");
+    if (kind != NodeKind::text_key) in_.fail(fmt::format("a key of unknown kind {}", static_cast<int>(kind)));
     return std::string(as_text(in_.sized()));
   }
 
