@@ -214,9 +214,8 @@ StagePtr make_stage(const Shard&, const StagePlace& at) {
 StagePtr make_stage(const Repeat& repeat, const StagePlace& at) {
   expect_here(at, at.before());
   return at.make<RepeatIterator>([context = at.builder.context(), open_context = at.builder.open_context(),
-                                  prefetches = at.builder.prefetches(), times = repeat.times,
-                                  before = at.before()](std::int64_t pass) {
-    return GraphBuilder(context, further_pass(open_context, pass, times), prefetches, {}).open_end(before);
+                                  times = repeat.times, before = at.before()](std::int64_t pass) {
+    return GraphBuilder(context, further_pass(open_context, pass, times), {}).open_end(before);
   });
 }
 
