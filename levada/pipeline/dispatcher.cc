@@ -1,10 +1,7 @@
 // The dispatching process: makes items and sends them to the workers in turn.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <utility>
 
-#include "levada/base/error.h"
 #include "levada/pipeline/message_sizer.h"
 #include "levada/pipeline/worker_runtime.h"
 
@@ -86,12 +83,7 @@ class Dispatcher {
       for (bool full = false; !full;) {
         auto item = iterator->next();
         if (!item) {
-          if (!assigner_.has_caught_up()) {
-            throw InvalidArgument(
-                fmt::format("the state is of an item after the end: there are {} items; resume with the data that it "
-                            "was saved with",
-                            assigner_.number()));
-          }
+          if (!assigner_.has_caught_up()) throw_past_end(assigner_.number());
           return std::nullopt;
         }
         if (assigner_.wanted()) add(*std::move(item));

@@ -59,7 +59,7 @@ class FlatMapIterator final : public StageIterator {
     const auto cursor = *std::exchange(inner_cursor_, std::nullopt);
     auto item = waited([&] { return outer_.next(); });
     guarded([&] {
-      if (!item) throw InvalidArgument("the state is of an item after the end");
+      if (!item) throw_past_end(num_inputs_ - 1);
       inner_ = function_(std::move(*item));
       if (inner_ != nullptr) inner_->restore(cursor);
     });

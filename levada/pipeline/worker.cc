@@ -1,6 +1,4 @@
 // A worker: receives items of the dispatching process, or reads its own part, and sends the items that it makes.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <utility>
 
@@ -140,12 +138,7 @@ class Worker {
     if (!resume_at().cursor.empty()) iterator->restore(unpack_cursor(resume_at().cursor));
     const auto passed = iterator->skip(resume_at().drop);
     num_outputs_ += passed;
-    if (passed < resume_at().drop) {
-      throw InvalidArgument(
-          fmt::format("the state is of an item after the end: there are {} items in {}; resume with the data that it "
-                      "was saved with",
-                      num_outputs_, runtime_.process().name));
-    }
+    if (passed < resume_at().drop) throw_past_end(num_outputs_, runtime_.process().name);
     for (;;) {
       begin_message(*iterator);
       for (bool full = false; !full;) {
@@ -267,11 +260,7 @@ class Worker {
   /// The position of a restored iterator: its messages begin at resume_at().num_inputs.
   void skip_to(std::int64_t num_inputs, bool ended) {
     while (input_.num_inputs() < num_inputs) {
-      if (next_input()) continue;
-      throw InvalidArgument(
-          fmt::format("the state is of an item after the end: there are {} items in {}; resume with the data that it "
-                      "was saved with",
-                      input_.num_inputs(), runtime_.process().name));
+      if (!next_input()) throw_past_end(input_.num_inputs(), runtime_.process().name);
     }
     if (ended) input_.restore(input_.num_inputs(), true);
   }
