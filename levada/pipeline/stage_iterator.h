@@ -37,7 +37,7 @@ struct GraphContext : RuntimeOptions {
   void count_snapshot(Duration cost) const {
     if (snapshot_time != nullptr && PrefetchThread::current() == nullptr) *snapshot_time += cost.count();
   }
-  const Stage& stage(int number) const { return graph.stages()[static_cast<std::size_t>(number)]; }
+  const Stage& stage(int number) const { return graph.stage(number); }
 };
 using GraphContextPtr = std::shared_ptr<GraphContext>;
 
