@@ -39,6 +39,13 @@ Cursor unpack_cursor(ByteView bytes) {
   return unflatten(read_message(*memory, memory, schemas).content);
 }
 
+std::int64_t position_in(const Cursor& cursor, std::int64_t size) {
+  const auto* number = leaf_as<std::int64_t>(cursor);
+  if (number == nullptr) throw InvalidArgument("the state lacks the number of the next item");
+  if (*number >= 0 && *number <= size) return *number;
+  throw InvalidArgument(fmt::format("the state is of item {} of {}", *number, size));
+}
+
 void throw_past_end(std::int64_t items, std::string_view where) {
   throw InvalidArgument(
       fmt::format("the state is of an item after the end: there are {} items in {}; resume with the data that it was "

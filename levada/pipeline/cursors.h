@@ -25,6 +25,9 @@ Bytes pack_cursor(const Cursor& cursor);
 /// Throws CorruptMessage.
 Cursor unpack_cursor(ByteView bytes);
 
+/// Returns the position that a cursor of one number names. Throws InvalidArgument unless it is from 0 to `size`.
+std::int64_t position_in(const Cursor& cursor, std::int64_t size = max_count);
+
 /// Throws InvalidArgument: the state is of an item after the `items` that there are in `where`, such as a process.
 [[noreturn]] void throw_past_end(std::int64_t items, std::string_view where = "all");
 

@@ -93,13 +93,17 @@ class HeadWriter {
   std::size_t at_ = 0;
 };
 
+[[noreturn]] void throw_language_object() {
+  throw InvalidArgument("an object of another language came to a pipeline of trees");
+}
+
 class TreePacker {
  public:
   ItemTraits::Packed pack(std::span<const Item> items) {
     out_.put_number(items.size());
     for (const auto& item : items) {
       const auto* tree = std::get_if<Tree>(&item);
-      if (tree == nullptr) throw InvalidArgument("an object of another language came to a pipeline of trees");
+      if (tree == nullptr) throw_language_object();
       put(*tree, 0);
     }
     ItemTraits::Packed packed{.head = std::move(out_).take()};
@@ -334,10 +338,6 @@ class TreeUnpacker {
   std::span<const std::span<std::byte>> buffers_;
   const std::shared_ptr<const void>& hold_;
 };
-
-[[noreturn]] void throw_language_object() {
-  throw InvalidArgument("an object of another language came to a pipeline of trees");
-}
 
 Tree& tree_in(Item& item) {
   if (auto* tree = std::get_if<Tree>(&item)) return *tree;
