@@ -171,7 +171,7 @@ report::RankReport rank_report(const Feed& feed, const Mesh& mesh, int rank, Fed
   report.bytes_read = stats.read.bytes_read;
   report.bytes_consumed = stats.read.bytes_consumed;
   report.prepare_bytes = stats.read.prepare_bytes;
-  report.fields = std::move(fed.fields);
+  report.field_reports = std::move(fed.fields);
   return report;
 }
 
@@ -259,13 +259,13 @@ struct Gathered {
 std::optional<Gathered> gather(const Run& run, const Feed& feed, Fed fed) {
   const auto& info = run.engine.info();
   const auto steps = fed.steps;
-  const auto mine = report::encode(rank_report(feed, run.job.mesh, info.rank, std::move(fed)));
+  const auto mine = encode(rank_report(feed, run.job.mesh, info.rank, std::move(fed)));
   const auto reports = agree(run.engine, mine, run.deadline(), "gathering the report");
   std::vector<Trace> traces;
   if (run.arguments.history.wanted()) traces = gather_traces(run.engine, run.log.trace(), run.deadline());
   if (!run.leads()) return {};
   std::vector<report::RankReport> ranks;
-  for (const auto& each : reports) ranks.push_back(report::decode_rank(each));
+  for (const auto& each : reports) ranks.push_back(decode<report::RankReport>(each));
   return Gathered{job_report(info, run.job, run.arguments, *feed.end(), *run.data.corpus, run.data.start.first_sample,
                              steps, feed.balance(), std::move(ranks)),
                   std::move(traces)};
