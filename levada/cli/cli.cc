@@ -18,9 +18,6 @@
 namespace levada::cli {
 namespace {
 
-constexpr int failed = 1;
-constexpr int bad_usage = 2;
-
 /// A signal ends the command at once, but leaves no file that is half written. If it is no rank, Ctrl-C, SIGTERM and
 /// SIGHUP give the status that shells give. What nohup ignores stays ignored.
 void end_on_signals(bool is_rank) {
