@@ -17,8 +17,7 @@ void bind_metrics(nb::module_& module) {
       .def_ro("labels", &Metric::labels, "Names and values.")
       .def_ro("value", &Metric::value)
       .def_prop_ro("id", &Metric::id, "The name with the labels.")
-      .def("__repr__",
-           [](const Metric& metric) { return fmt::format("<Metric {} = {}>", metric.id(), metric.value); });
+      .def("__repr__", [](const Metric& metric) { return fmt::format("<Metric {} = {}>", metric.id(), metric.value); });
   module.def(
       "to_prometheus", [](const std::vector<Metric>& metrics) { return to_prometheus(metrics); }, nb::arg("metrics"),
       "Prometheus's text format, version 0.0.4.");
