@@ -60,7 +60,7 @@ class SnapshotPace {
   SnapshotPace(std::int64_t every, std::int64_t position) : every_(every), position_(position) {}
   /// Returns whether to save at `position`.
   bool is_due(std::int64_t position, Clock::time_point now) const;
-  /// Returns whether to save at `position` because that many items have been made; no earlier item may be skipped.
+  /// Returns whether `every` items have been made since the last save; false if `every` is 0.
   bool is_every(std::int64_t position) const { return every_ > 0 && position - position_ >= every_; }
   void saved(std::int64_t position, Clock::time_point begun, Clock::time_point ended);
 
