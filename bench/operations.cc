@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <cstdlib>
-
 #include "levada/base/error.h"
 #include "levada/cli/error_reporter.h"
 #include "levada/engine/inproc/inproc.h"
@@ -32,7 +30,7 @@ void add_rank_options(CLI::App& command, BenchRanks& ranks) {
 int run_ranks(const BenchRanks& ranks, const cli::Invocation& invocation,
               const std::function<void(const std::shared_ptr<Engine>&)>& body) {
   check(ranks);
-  if (launch::detect([](const char* name) -> const char* { return std::getenv(name); })) {
+  if (launch::detect()) {
     return cli::run_as_rank(ranks.engine, launch::JoinOptions().timeout, [&](const std::shared_ptr<Engine>& engine) {
       body(engine);
       return 0;

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <csignal>
-#include <numeric>
 #include <optional>
 
 #include "levada/base/atomic_file.h"
@@ -18,9 +17,6 @@
 
 namespace levada::cli {
 namespace {
-
-constexpr int failed = 1;
-constexpr int bad_usage = 2;
 
 /// A signal ends the command at once, but leaves no file that is half written. If it is no rank, Ctrl-C, SIGTERM and
 /// SIGHUP give the status that shells give. What nohup ignores stays ignored.
@@ -55,33 +51,10 @@ void share_memory_arena() {
   if (::getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) ::mallopt(M_ARENA_MAX, 1);
 }
 
-std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), std::size_t{0});
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    std::size_t diagonal = std::exchange(row[0], i + 1);
-    for (std::size_t j = 0; j < b.size(); ++j) {
-      const std::size_t replaced = diagonal + (a[i] == b[j] ? 0 : 1);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({replaced, row[j] + 1, diagonal + 1});
-    }
-  }
-  return row.back();
-}
-
 std::string subcommand_names(const CLI::App& app) {
   std::vector<std::string> names;
   for (const auto* each : app.get_subcommands([](const CLI::App*) { return true; })) names.push_back(each->get_name());
   return fmt::format("{}", fmt::join(names, ", "));
-}
-
-std::string unknown_subcommand(const CLI::App& app, const std::string& name) {
-  for (const auto* each : app.get_subcommands([](const CLI::App*) { return true; })) {
-    if (edit_distance(name, each->get_name()) <= 2) {
-      return fmt::format("there is no subcommand {}; did you mean {}?", name, each->get_name());
-    }
-  }
-  return fmt::format("there is no subcommand {}; there are {}", name, subcommand_names(app));
 }
 
 /// One sentence on what is wrong with the arguments.
@@ -89,7 +62,7 @@ std::string usage_sentence(const CLI::App& app, const CLI::ParseError& error,
                            const std::vector<std::string>& arguments) {
   const auto parsed = app.get_subcommands();
   if (parsed.empty() && !arguments.empty() && !arguments.front().starts_with("-")) {
-    return unknown_subcommand(app, arguments.front());
+    return fmt::format("there is no subcommand {}; there are {}", arguments.front(), subcommand_names(app));
   }
   std::string what = error.what();
   if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {

@@ -1,7 +1,5 @@
 #include <fmt/format.h>
 
-#include <cstdlib>
-
 #include "levada/base/bytes.h"
 #include "levada/base/json.h"
 #include "levada/cli/command.h"
@@ -38,7 +36,7 @@ std::string engine_text() {
     return fmt::format("{0}c10d once torch.distributed is initialized, {0}mpi by levada::mpi::join()", near);
   };
   try {
-    const auto job = launch::detect([](const char* name) -> const char* { return std::getenv(name); });
+    const auto job = launch::detect();
     if (!job) return fmt::format("shm for ranks of one host; of several: {}", over_hosts("shm+"));
     if (job->size == 1) return describe_engine("inproc", 1, 1);
     if (!job->local_size) {

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <cstdlib>
 #include <new>
 
 #include "levada/launch/launch.h"
@@ -10,14 +9,11 @@
 namespace levada::cli {
 namespace {
 
-constexpr int failed = 1;
-constexpr int bad_usage = 2;
-
 /// Returns this process's rank; 0 outside a job, and if the environment contradicts itself, which is reported where it
 /// is used.
 int own_rank() {
   try {
-    const auto job = launch::detect([](const char* name) -> const char* { return std::getenv(name); });
+    const auto job = launch::detect();
     return job ? job->rank : 0;
   } catch (const InvalidArgument&) {
     return 0;
@@ -28,7 +24,7 @@ int own_rank() {
 
 bool in_job() {
   try {
-    return launch::detect([](const char* name) -> const char* { return std::getenv(name); }).has_value();
+    return launch::detect().has_value();
   } catch (const InvalidArgument&) {
     return true;
   }

@@ -12,6 +12,10 @@
 
 namespace levada::cli {
 
+// Exit statuses.
+inline constexpr int failed = 1;
+inline constexpr int bad_usage = 2;
+
 /// Writes "levada: <message>" to standard error.
 void print_error(std::string_view message);
 

@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <cstdlib>
 #include <iterator>
 #include <optional>
 #include <span>
@@ -176,7 +175,7 @@ void read_lists(FeedArguments& arguments, bool in_job) {
 
 int run_feed(FeedArguments arguments, const Invocation& invocation) {
   check(arguments);
-  const auto place = launch::detect([](const char* name) -> const char* { return std::getenv(name); });
+  const auto place = launch::detect();
   read_lists(arguments, place.has_value());
   const auto job = parse_job(arguments.job, place ? std::optional(place->size) : std::nullopt);
   check_depth(arguments, job);

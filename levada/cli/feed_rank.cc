@@ -69,17 +69,17 @@ Data open_in_turn(Engine& engine, const Job& job, const FeedArguments& arguments
     }
   }
   const auto outcomes = agree(engine, outcome.view(), Deadline::never(), "opening the data");
-  ByteReader told(outcomes.front());
-  data.start.first_sample = told.get<std::int64_t>();
+  ByteReader received(outcomes.front());
+  data.start.first_sample = received.get<std::int64_t>();
   if (data.start.first_sample < 0) {
-    const auto kind = told.get_enum(ErrorKind::invalid_argument, ErrorKind::engine, "kind of error");
-    throw_error(kind, told.get_string());
+    const auto kind = received.get_enum(ErrorKind::invalid_argument, ErrorKind::engine, "kind of error");
+    throw_error(kind, received.get_string());
   }
   const bool reads = readers[static_cast<std::size_t>(info.rank)] == info.rank;
   if (info.rank == 0 || !reads) return data;
   or_abort(engine, [&] {
     data.corpus = std::make_shared<Corpus>(open_data(arguments, job, tail_of(arguments), false, sharing));
-    data.start = start_point(*data.corpus, told.get_string(), job, arguments);
+    data.start = start_point(*data.corpus, received.get_string(), job, arguments);
   });
   return data;
 }
@@ -171,7 +171,7 @@ report::RankReport rank_report(const Feed& feed, const Mesh& mesh, int rank, Fed
   report.bytes_read = stats.read.bytes_read;
   report.bytes_consumed = stats.read.bytes_consumed;
   report.prepare_bytes = stats.read.prepare_bytes;
-  report.fields = std::move(fed.fields);
+  report.field_reports = std::move(fed.fields);
   return report;
 }
 
@@ -259,13 +259,13 @@ struct Gathered {
 std::optional<Gathered> gather(const Run& run, const Feed& feed, Fed fed) {
   const auto& info = run.engine.info();
   const auto steps = fed.steps;
-  const auto mine = report::encode(rank_report(feed, run.job.mesh, info.rank, std::move(fed)));
-  const auto told = agree(run.engine, mine, run.deadline(), "gathering the report");
+  const auto mine = encode(rank_report(feed, run.job.mesh, info.rank, std::move(fed)));
+  const auto reports = agree(run.engine, mine, run.deadline(), "gathering the report");
   std::vector<Trace> traces;
   if (run.arguments.history.wanted()) traces = gather_traces(run.engine, run.log.trace(), run.deadline());
   if (!run.leads()) return {};
   std::vector<report::RankReport> ranks;
-  for (const auto& each : told) ranks.push_back(report::decode_rank(each));
+  for (const auto& each : reports) ranks.push_back(decode<report::RankReport>(each));
   return Gathered{job_report(info, run.job, run.arguments, *feed.end(), *run.data.corpus, run.data.start.first_sample,
                              steps, feed.balance(), std::move(ranks)),
                   std::move(traces)};

@@ -186,7 +186,7 @@ std::vector<UniqueFd> inherit_links(const char* text, int rank, int size) {
 namespace {
 
 std::shared_ptr<Engine> join_job(const JoinOptions& options) {
-  const auto job = detect([](const char* name) -> const char* { return std::getenv(name); });
+  const auto job = detect();
   if (!job || job->size == 1) return join_alone(options);
   check_joinable(*job, options);
   if (const char* links = std::getenv(links_variable); links != nullptr && job->said_by.starts_with("LEVADA_")) {
@@ -207,7 +207,7 @@ std::shared_ptr<Engine> join(const JoinOptions& options) {
 }
 
 bool refuse_start(ErrorKind kind, const std::string& message) noexcept try {
-  const auto job = detect([](const char* name) -> const char* { return std::getenv(name); });
+  const auto job = detect();
   if (!job || job->size == 1 || std::getenv(links_variable) != nullptr) return false;
   return shm::refuse_start(job->rank, job->size, rendezvous_of(*job), kind, message);
 } catch (const std::exception&) {  // then no rank can be notified

@@ -1,6 +1,7 @@
 // How a process finds out which rank of which job it is, and how a command starts the ranks of this host itself.
 #pragma once
 
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -34,9 +35,11 @@ struct Environment {
 
 /// Reads LEVADA_*, torchrun's, SLURM's, Open MPI's and PMI's variables, the first complete set in this order; empty
 /// outside a job. Where RANK and WORLD_SIZE stand alone, what they leave open is read from the variables of a launcher
-/// that gives the same rank and size. `get` returns a variable's value or null: std::getenv, except in tests. Throws
-/// InvalidArgument for a set that contradicts itself, naming the variables.
-std::optional<Environment> detect(const std::function<const char*(const char*)>& get);
+/// that gives the same rank and size. `get` returns a variable's value or null. Throws InvalidArgument for a set that
+/// contradicts itself, naming the variables.
+std::optional<Environment> detect(const std::function<const char*(const char*)>& get = [](const char* name) {
+  return std::getenv(name);
+});
 
 struct JoinOptions {
   std::string engine = "auto";  ///< "shm", "inproc" (a world of one) or "auto"

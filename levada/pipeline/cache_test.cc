@@ -58,6 +58,11 @@ TEST_F(CacheTest, IsReadBehindARepeatInTheSameRun) {
   EXPECT_EQ(made_, 10);
 }
 
+TEST_F(CacheTest, KeepsTheItemsThatALaterStageSkips) {
+  for (int pass = 0; pass < 2; ++pass) EXPECT_THAT(numbers_of(cached().then(Skip{8})), ::testing::ElementsAre(16, 18));
+  EXPECT_EQ(made_, 10);
+}
+
 TEST_F(CacheTest, KeepsTensorsAndContainers) {
   std::vector<Tree> trees;
   for (std::int64_t i = 0; i < 500; ++i) {

@@ -31,8 +31,7 @@ void CheckpointedInput::skip_restored() {
   skip_ -= input_->skip(skip_);
   if (skip_ == 0) return;
   try {
-    throw InvalidArgument(
-        fmt::format("the state is of item {}, and there are no more than {}", position_, position_ - skip_));
+    throw_past_end(position_ - skip_);
   } catch (const InvalidArgument&) {
     throw_as_failed(*context_, stage_, position_ - skip_);
   }

@@ -10,7 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include "levada/base/error.h"
 #include "levada/pipeline/stage_iterator.h"
 
 namespace levada::pipeline {
@@ -173,7 +172,7 @@ class HoldingIterator : public StageIterator {
     held_.resize(held_places_.size());
     while (num_inputs_ < inputs_then_) {
       auto item = pull_tracked();
-      if (!item) fail_short();
+      if (!item) guarded([&] { throw_past_end(num_inputs_); });
       const auto place = held_places_.find(num_inputs_ - 1);
       if (place == held_places_.end()) continue;
       held_[place->second] = guarded([&] { return hold(*std::move(item), num_inputs_ - 1); });
@@ -181,16 +180,10 @@ class HoldingIterator : public StageIterator {
     held_places_.clear();
     guarded([&] { finish_restore(); });
     for (; made_ < restored_->skip; ++made_) {
-      if (!pass_one()) fail_short();
+      if (!pass_one()) guarded([&] { throw_past_end(made_); });
     }
     history_.mark(0, [&] { return std::move(restored_->cursor); });
     restored_.reset();
-  }
-
-  void fail_short() const {
-    guarded([&] {
-      throw InvalidArgument("the state is of an item after the end; resume with the data that it was saved with");
-    });
   }
 
   CheckpointedInput source_;

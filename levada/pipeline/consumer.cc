@@ -103,9 +103,7 @@ void Consumer::begin(std::int64_t epoch, const std::optional<Cursor>& cursor, st
   if (start) start->begin();
   if (behind > 0 && !workers_go_on) {
     const auto passed = iterator->skip(behind);
-    if (passed < behind) {
-      throw InvalidArgument(fmt::format("the state is of item {} of an epoch that has {}", behind, passed));
-    }
+    if (passed < behind) throw_past_end(passed, "the epoch");
   }
   // Stages that were restored at their end have released their inputs.
   if (start.use_count() == 1) endpoint_->halt();

@@ -19,9 +19,6 @@ using protocol::WorkerSnapshot;
 
 constexpr auto ack_interval = std::chrono::milliseconds(250);
 constexpr auto until_a_cause_arrives = std::chrono::seconds(1);
-/// Limits on the snapshots of the dispatching process: more are thinned out.
-constexpr std::size_t max_snapshots = 64;
-constexpr std::size_t max_snapshot_bytes = std::size_t{16} << 20;
 /// Names the cursor in messages.
 constexpr std::string_view cursor_name = "in the workers";
 
@@ -189,7 +186,9 @@ void ConsumerEndpoint::reset(std::int64_t epoch, const std::optional<Cursor>& cu
   reset_number_ = command_log_.issued();
   merge_ = OrderedMerge(workers(), from.position);
   outputs_before_ = from.num_outputs;
-  snapshots_ = {from.dispatcher};
+  snapshots_.clear();
+  snapshots_.keep_from(from.dispatcher.number);
+  snapshots_.add(from.dispatcher.number, Tree(from.dispatcher.cursor));
   for (std::size_t w = 0; w < queues_.size(); ++w) {
     WorkerQueue queue;
     queue.incoming = std::move(queues_[w].incoming);
@@ -298,7 +297,10 @@ void ConsumerEndpoint::use(WorkerQueue& queue, int worker, ItemReceiver::Arrival
     queue.snapshot = *std::move(items.snapshot);
     queue.snapshot_outputs = merge_.num_outputs(worker);
   }
-  for (DispatcherSnapshot& snapshot : items.dispatcher_snapshots) add_snapshot(std::move(snapshot));
+  if (!items.dispatcher_snapshots.empty()) snapshots_.keep_from(needed());
+  for (DispatcherSnapshot& snapshot : items.dispatcher_snapshots) {
+    snapshots_.add(snapshot.number, Tree(std::move(snapshot.cursor)));
+  }
   queue.failure = std::move(items.failure);
   merge_.apply(worker, items);
   queue.next = 0;
@@ -344,31 +346,6 @@ void ConsumerEndpoint::wait_while_paused() {
 
 // ---- cursors
 
-void ConsumerEndpoint::add_snapshot(DispatcherSnapshot snapshot) {
-  const auto after = [](const DispatcherSnapshot& a, const DispatcherSnapshot& b) { return a.number < b.number; };
-  snapshots_.insert(std::upper_bound(snapshots_.begin(), snapshots_.end(), snapshot, after), std::move(snapshot));
-  const auto fill = [this] {
-    std::size_t bytes = 0;
-    for (const DispatcherSnapshot& each : snapshots_) bytes += each.cursor.size();
-    return std::max(static_cast<double>(snapshots_.size()) / max_snapshots,
-                    static_cast<double>(bytes) / max_snapshot_bytes);
-  };
-  if (fill() < 1) return;
-  const DispatcherSnapshot* first_needed = &snapshot_before(needed());
-  snapshots_.erase(snapshots_.begin(), snapshots_.begin() + (first_needed - snapshots_.data()));
-  while (fill() > 0.5 && snapshots_.size() > 2) {
-    std::size_t kept = 1;
-    for (std::size_t i = 2; i < snapshots_.size(); i += 2) snapshots_[kept++] = std::move(snapshots_[i]);
-    snapshots_.resize(kept);
-  }
-}
-
-const DispatcherSnapshot& ConsumerEndpoint::snapshot_before(std::int64_t number) const {
-  const auto behind = std::find_if(snapshots_.begin() + 1, snapshots_.end(),
-                                   [number](const DispatcherSnapshot& snapshot) { return snapshot.number > number; });
-  return *(behind - 1);
-}
-
 std::int64_t ConsumerEndpoint::needed() const {
   if (!has_state_) return outputs_before_ + merge_.num_outputs();
   auto least = std::numeric_limits<std::int64_t>::max();
@@ -390,14 +367,14 @@ Cursor ConsumerEndpoint::save() const {
                                 {"drop", number(drop)},
                                 {"cursor", Tree(queue.snapshot.cursor)}}));
   }
-  const DispatcherSnapshot& snapshot = snapshot_before(needed());
+  auto [cursor, skip] = snapshots_.at(needed());
   return Tree::dict({{"stage", Tree(std::string(cursor_name))},
                      {"workers", number(workers())},
                      {"num_outputs", number(outputs_before_ + merge_.num_outputs())},
                      {"mark", number(merge_.position().mark)},
                      {"worker", number(merge_.position().worker)},
-                     {"number", number(snapshot.number)},
-                     {"cursor", Tree(snapshot.cursor)},
+                     {"number", number(needed() - skip)},
+                     {"cursor", std::move(cursor)},
                      {"parts", Tree::list(std::move(parts))}});
 }
 

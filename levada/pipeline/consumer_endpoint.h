@@ -74,8 +74,7 @@ class ConsumerEndpoint {
 
   void fetch(int worker);
   void use(WorkerQueue& queue, int worker, ItemReceiver::Arrival arrival);
-  void add_snapshot(protocol::DispatcherSnapshot snapshot);
-  const protocol::DispatcherSnapshot& snapshot_before(std::int64_t number) const;
+  /// Returns the first item of the dispatching process that a resumed run needs.
   std::int64_t needed() const;
   /// One wait for an item of a worker.
   struct ItemWait {
@@ -116,7 +115,7 @@ class ConsumerEndpoint {
   std::uint64_t reset_number_ = 0;
   protocol::OrderedMerge merge_;
   std::vector<WorkerQueue> queues_;
-  std::vector<protocol::DispatcherSnapshot> snapshots_;  ///< of the dispatching process, ascending
+  SnapshotLog snapshots_;  ///< of the dispatching process
   std::int64_t outputs_before_ = 0;
   bool halted_ = false;
 

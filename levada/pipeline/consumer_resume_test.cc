@@ -289,19 +289,23 @@ TEST(PipelineResume, SavesSoSeldomThatItTakesLittleOfTheTime) {
   const auto begin = Clock::now();
   SnapshotPace pace;
   EXPECT_TRUE(pace.is_due(0, begin));
-  pace.saved(begin, begin + microseconds(1));
-  EXPECT_FALSE(pace.is_due(127, begin + microseconds(100)));
-  EXPECT_TRUE(pace.is_due(128, begin + microseconds(110)));
-  EXPECT_TRUE(pace.is_due(1, begin + milliseconds(2)));
-  pace.saved(begin, begin + milliseconds(10));
+  pace.saved(20, begin, begin + microseconds(1));
+  EXPECT_FALSE(pace.is_due(147, begin + microseconds(100)));
+  EXPECT_TRUE(pace.is_due(148, begin + microseconds(110)));
+  EXPECT_TRUE(pace.is_due(21, begin + milliseconds(2)));
+  EXPECT_FALSE(pace.is_every(1'000'000));
+  pace.saved(20, begin, begin + milliseconds(10));
   EXPECT_FALSE(pace.is_due(1'000'000, begin + milliseconds(1000)));
-  EXPECT_TRUE(pace.is_due(1, begin + milliseconds(1010)));
+  EXPECT_TRUE(pace.is_due(21, begin + milliseconds(1010)));
 }
 
 TEST(PipelineResume, SavesAfterAsManyItemsAsAreAskedFor) {
-  const SnapshotPace pace(50);
-  EXPECT_FALSE(pace.is_due(49, Clock::now() + std::chrono::hours(1)));
-  EXPECT_TRUE(pace.is_due(50, Clock::now()));
+  SnapshotPace pace(50, 20);
+  EXPECT_FALSE(pace.is_due(69, Clock::now() + std::chrono::hours(1)));
+  EXPECT_TRUE(pace.is_due(70, Clock::now()) && pace.is_every(70));
+  pace.saved(70, Clock::now(), Clock::now());
+  EXPECT_FALSE(pace.is_every(119));
+  EXPECT_TRUE(pace.is_every(120));
 }
 
 TEST(PipelineResume, AStateTakesMakingAgainNoMoreItemsThanAreAskedFor) {

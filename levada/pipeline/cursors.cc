@@ -39,6 +39,20 @@ Cursor unpack_cursor(ByteView bytes) {
   return unflatten(read_message(*memory, memory, schemas).content);
 }
 
+std::int64_t position_in(const Cursor& cursor, std::int64_t size) {
+  const auto* number = leaf_as<std::int64_t>(cursor);
+  if (number == nullptr) throw InvalidArgument("the state lacks the number of the next item");
+  if (*number >= 0 && *number <= size) return *number;
+  throw InvalidArgument(fmt::format("the state is of item {} of {}", *number, size));
+}
+
+void throw_past_end(std::int64_t items, std::string_view where) {
+  throw InvalidArgument(
+      fmt::format("the state is of an item after the end: there are {} items in {}; resume with the data that it was "
+                  "saved with",
+                  items, where));
+}
+
 CursorFields::CursorFields(const Tree& fields, std::string_view stage) : fields_(fields), stage_(stage) {
   if (fields.is_leaf() || fields.container().kind != ContainerKind::dict) refuse("it has no dict for this stage");
   const auto* name = leaf_as<std::string>(at("stage"));
@@ -87,16 +101,31 @@ const std::vector<Tree>& list_in_cursor(const Tree& tree, std::string_view stage
 
 Duration SnapshotLog::mark(std::int64_t position, const std::function<Cursor()>& save, Clock::time_point begin) {
   auto cursor = save();
-  const std::size_t bytes = bytes_in(cursor);
   const std::lock_guard lock(mutex_);
-  drop_old();
-  marks_.push_back({position, std::move(cursor), bytes});
-  while (marks_.size() > max_cursors || (marks_.size() > 2 && sum_bytes() > max_bytes)) drop_every_other();
+  insert(position, std::move(cursor));
   const auto end = Clock::now();
   if (!is_fixed_ && marked_ != Clock::time_point::min()) space_marks(since_, begin - marked_, end - begin);
   since_ = 0;
   marked_ = end;
   return end - begin;
+}
+
+void SnapshotLog::add(std::int64_t position, Cursor cursor) {
+  const std::lock_guard lock(mutex_);
+  insert(position, std::move(cursor));
+}
+
+void SnapshotLog::clear() {
+  const std::lock_guard lock(mutex_);
+  marks_.clear();
+}
+
+void SnapshotLog::insert(std::int64_t position, Cursor cursor) {
+  drop_old();
+  const std::size_t bytes = bytes_in(cursor);
+  const auto behind = std::ranges::upper_bound(marks_, position, {}, &Mark::position);
+  marks_.insert(behind, {position, std::move(cursor), bytes});
+  while (marks_.size() > max_cursors || (marks_.size() > 2 && sum_bytes() > max_bytes)) drop_every_other();
 }
 
 void SnapshotLog::drop_old() {

@@ -25,6 +25,12 @@ Bytes pack_cursor(const Cursor& cursor);
 /// Throws CorruptMessage.
 Cursor unpack_cursor(ByteView bytes);
 
+/// Returns the position that a cursor of one number names. Throws InvalidArgument unless it is from 0 to `size`.
+std::int64_t position_in(const Cursor& cursor, std::int64_t size = max_count);
+
+/// Throws InvalidArgument: the state is of an item after the `items` that there are in `where`, such as a process.
+[[noreturn]] void throw_past_end(std::int64_t items, std::string_view where = "all");
+
 /// Reads the dict of one stage, which it borrows.
 class CursorFields {
  public:
@@ -51,8 +57,8 @@ const std::vector<Tree>& list_in_cursor(const Tree& tree, std::string_view stage
 
 /// Keeps cursors of an iterator at some of its positions. Any later position is reached by restoring the nearest cursor
 /// before it and dropping items. Cursors are saved as often as one percent of the iterator's time allows: at every item
-/// of a slow one. It keeps at most `max_cursors` of them, and at most `max_bytes` of bytes in them unless the last two
-/// alone have more: beyond that it drops every other one. One thread marks; any may read.
+/// of a slow one. It keeps at most `max_cursors` of them, and at most `max_bytes` of bytes in them unless two alone
+/// have more: beyond that it drops every other one, but neither the first nor the last. One thread adds; any may read.
 class SnapshotLog {
  public:
   static constexpr std::size_t max_cursors = 256;
@@ -66,6 +72,10 @@ class SnapshotLog {
   /// Saves the cursor that `save` returns for `position`. The first mark is the earliest position of the log. Returns
   /// the time since `begin`.
   Duration mark(std::int64_t position, const std::function<Cursor()>& save, Clock::time_point begin = Clock::now());
+
+  /// Adds a cursor that another process saved; such cursors may come in any order.
+  void add(std::int64_t position, Cursor cursor);
+  void clear();
 
   struct Point {
     Cursor cursor;
@@ -84,6 +94,7 @@ class SnapshotLog {
     Cursor cursor;
     std::size_t bytes;
   };
+  void insert(std::int64_t position, Cursor cursor);
   void drop_old();
   void drop_every_other();
   std::size_t sum_bytes() const;

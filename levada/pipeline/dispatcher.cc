@@ -1,10 +1,7 @@
 // The dispatching process: makes items and sends them to the workers in turn.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <utility>
 
-#include "levada/base/error.h"
 #include "levada/pipeline/message_sizer.h"
 #include "levada/pipeline/worker_runtime.h"
 
@@ -52,8 +49,7 @@ class Dispatcher {
   void run_epoch() {
     assigner_ = protocol::RoundRobinAssigner(workers(), runtime_.state().reset());
     sizer_ = MessageSizer(options().worker_prefetch > 0 ? MessageSizer::max_items : 1);
-    pace_ = SnapshotPace(options().snapshot_every);
-    saved_at_ = assigner_.number();
+    pace_ = SnapshotPace(options().snapshot_every, assigner_.number());
     snapshot_.reset();
     shares_.assign(shares_.size(), {});
     std::optional<Failed> failure;
@@ -86,32 +82,20 @@ class Dispatcher {
       for (bool full = false; !full;) {
         auto item = iterator->next();
         if (!item) {
-          if (!assigner_.has_caught_up()) {
-            throw InvalidArgument(
-                fmt::format("the state is of an item after the end: there are {} items; resume with the data that it "
-                            "was saved with",
-                            assigner_.number()));
-          }
+          if (!assigner_.has_caught_up()) throw_past_end(assigner_.number());
           return std::nullopt;
         }
         if (assigner_.wanted()) add(*std::move(item));
         assigner_.advance();
-        full = sizer_.add([this] { return runtime_.work_time(); }) || is_snapshot_due();
+        full = sizer_.add([this] { return runtime_.work_time(); }) || pace_.is_every(assigner_.number());
       }
       if (auto failure = flush()) return failure;
     }
   }
 
-  /// Whether the user's number of items has been made since the last snapshot.
-  bool is_snapshot_due() const {
-    const auto every = options().snapshot_every;
-    return every > 0 && assigner_.number() - saved_at_ >= every;
-  }
-
   void begin_message(const Iterator& iterator) {
-    if (pace_.is_due(assigner_.number() - saved_at_, Clock::now())) {
-      saved_at_ = assigner_.number();
-      snapshot_ = runtime_.snapshot(pace_, [&] {
+    if (pace_.is_due(assigner_.number(), Clock::now())) {
+      snapshot_ = runtime_.snapshot(pace_, assigner_.number(), [&] {
         return protocol::DispatcherSnapshot{assigner_.number(), pack_cursor(iterator.save())};
       });
     }
@@ -193,7 +177,6 @@ class Dispatcher {
   protocol::RoundRobinAssigner assigner_;
   MessageSizer sizer_;
   SnapshotPace pace_;
-  std::int64_t saved_at_ = 0;
   std::optional<protocol::DispatcherSnapshot> snapshot_;  ///< to be sent with the next items
 };
 

@@ -122,7 +122,7 @@ namespace {
 std::shared_ptr<Engine> group_of_all(Engine& engine) {
   std::vector<int> ranks(static_cast<std::size_t>(engine.info().size));
   std::iota(ranks.begin(), ranks.end(), 0);
-  return engine.subgroup(ranks, "end agreement");
+  return engine.subgroup(ranks, "end of epoch");
 }
 
 }  // namespace

@@ -9,10 +9,10 @@
 #include <string>
 #include <vector>
 
+#include "levada/base/fields.h"
 #include "levada/engine/collect.h"
 #include "levada/engine/engine.h"
 #include "levada/pipeline/failure.h"
-#include "levada/pipeline/fields.h"
 
 namespace levada::pipeline {
 

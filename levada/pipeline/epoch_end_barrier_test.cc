@@ -213,6 +213,73 @@ TEST(EpochEndBarrier, IsTheSameWhereGroupsTellEachOther) {
   EXPECT_EQ(same, ranks);
 }
 
+/// Counts the messages that this rank sends and receives in the groups that are made of `engine`.
+class CountingEngine final : public Engine {
+ public:
+  struct Counts {
+    int sent = 0, received = 0;
+  };
+  CountingEngine(std::shared_ptr<Engine> engine, Counts& counts) : engine_(std::move(engine)), counts_(counts) {}
+
+  using Engine::open;
+  const EngineInfo& info() const override { return engine_->info(); }
+  bool shares_memory(int rank) const override { return engine_->shares_memory(rank); }
+  std::shared_ptr<Engine> subgroup(std::span<const int> ranks, std::string_view name) override {
+    return std::make_shared<CountingEngine>(engine_->subgroup(ranks, name), counts_);
+  }
+  std::shared_ptr<Channel> open(int from, std::span<const int> to, int window, ChannelOptions options) override {
+    return engine_->open(from, to, window, std::move(options));
+  }
+  std::optional<Block> try_allocate(std::size_t bytes) override { return engine_->try_allocate(bytes); }
+  bool try_publish(Channel& channel, Block& block, std::size_t bytes) override {
+    const bool sent = engine_->try_publish(channel, block, bytes);
+    counts_.sent += sent;
+    return sent;
+  }
+  bool try_publish(Channel& channel, const Lease& lease) override { return engine_->try_publish(channel, lease); }
+  Received try_receive(Channel& channel) override {
+    auto received = engine_->try_receive(channel);
+    counts_.received += received.message.has_value();
+    return received;
+  }
+  bool is_abandoned(Channel& channel) override { return engine_->is_abandoned(channel); }
+  Woken wait(const WaitFor& conditions, Deadline deadline) override { return engine_->wait(conditions, deadline); }
+  void wake() override { engine_->wake(); }
+  void on_change(std::function<void()> hook) override { engine_->on_change(std::move(hook)); }
+  void abort(std::string_view reason, ErrorKind kind) noexcept override { engine_->abort(reason, kind); }
+  std::optional<Cause> cause() override { return engine_->cause(); }
+  void close(Channel& channel, End end) noexcept override { engine_->close(channel, end); }
+  void post(const Status& status) override { engine_->post(status); }
+  Status status(int rank) override { return engine_->status(rank); }
+  std::vector<Holder> holders(Channel& channel) override { return engine_->holders(channel); }
+  std::uint64_t memory_in_use() override { return engine_->memory_in_use(); }
+  std::uint64_t trim() override { return engine_->trim(); }
+
+ private:
+  std::shared_ptr<Engine> engine_;
+  Counts& counts_;
+};
+
+TEST(EpochEndBarrier, TakesMessagesInProportionToTheLogarithmOfTheRanks) {
+  constexpr int bunches = 10, bunch = 16;
+  for (const int ranks : {16, 64, 256}) {
+    std::vector<CountingEngine::Counts> counts(static_cast<std::size_t>(ranks));
+    inproc::run_ranks(ranks, [&](const std::shared_ptr<Engine>& engine) {
+      const auto counting =
+          std::make_shared<CountingEngine>(engine, counts[static_cast<std::size_t>(engine->info().rank)]);
+      EpochEndBarrier barrier(counting, {});
+      require(go_through(barrier, (bunches - 1) * bunch, false, bunch).item == (bunches - 1) * bunch, "another end");
+    });
+    const int levels = ranks <= EndTree::group_size ? 1 : 2;
+    for (const auto& rank : counts) {
+      // In each level a report; below the top one, the result.
+      EXPECT_LE(rank.sent, bunches * (2 * levels - 1)) << ranks;
+      EXPECT_LE(rank.received, bunches * (EndTree::group_size * levels)) << ranks;
+    }
+    EXPECT_GT(counts.front().sent, 0);
+  }
+}
+
 TEST(EpochEndBarrier, EndsAllRanksWithTheShortest) {
   on_threads_and_processes(3, [](const std::shared_ptr<Engine>& engine) {
     const std::vector<std::int64_t> items = {7, 5, 300};

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "levada/pipeline/fields.h"
+#include "levada/base/fields.h"
 
 namespace levada::pipeline {
 namespace {

@@ -155,11 +155,11 @@ void check_read_once(const std::vector<Stage>& stages) {
 void check_caches(const Graph& graph) {
   const Reachability reach(graph);
   for (const int cache : reach.all<Cache>()) {
-    const auto& name = graph.stages()[static_cast<std::size_t>(cache)].name;
+    const auto& name = graph.stage(cache).name;
     if (!reach.can_cut_behind(cache)) refuse(name, "items before it also go elsewhere, and would not once it has them");
     for (int before = 0; before < cache; ++before) {
       if (!reach.feeds(before, cache)) continue;
-      const Stage& stage = graph.stages()[static_cast<std::size_t>(before)];
+      const Stage& stage = graph.stage(before);
       const auto* interleave = std::get_if<Interleave>(&stage.operation);
       const bool draws = reach.is<Shuffle>(before) || (interleave != nullptr && !interleave->weights.empty());
       if (draws || reach.is<Dispatch>(before) || reach.is<FullSync>(before)) {

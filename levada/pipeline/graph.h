@@ -185,6 +185,7 @@ class Graph {
 
   /// Returns the stages, inputs first; the last one is the end.
   const std::vector<Stage>& stages() const;
+  const Stage& stage(int number) const { return stages()[static_cast<std::size_t>(number)]; }
   int end() const { return static_cast<int>(stages().size()) - 1; }
   /// Returns the number of a stage. Throws InvalidArgument that lists all names.
   int find(std::string_view name) const;

@@ -18,11 +18,8 @@ class GraphBuilder {
  public:
   using Instead = std::map<int, IteratorPtr>;
 
-  GraphBuilder(GraphContextPtr context, const OpenContext& open_context, bool prefetches, Instead instead)
-      : context_(std::move(context)),
-        open_context_(open_context),
-        prefetches_(prefetches),
-        instead_(std::move(instead)) {}
+  GraphBuilder(GraphContextPtr context, const OpenContext& open_context, Instead instead)
+      : context_(std::move(context)), open_context_(open_context), instead_(std::move(instead)) {}
 
   /// Opens the iterators up to this stage, ready to be restored or to begin.
   StagePtr open_end(int stage);
@@ -31,7 +28,6 @@ class GraphBuilder {
 
   const GraphContextPtr& context() const { return context_; }
   const OpenContext& open_context() const { return open_context_; }
-  bool prefetches() const { return prefetches_; }
   bool is_given(int stage) const { return instead_.contains(stage); }
   /// Opens the iterator of a stage, from which the thread of that number pulls items.
   StagePtr open(int stage, int thread);
@@ -46,7 +42,6 @@ class GraphBuilder {
  private:
   GraphContextPtr context_;
   OpenContext open_context_;
-  bool prefetches_;
   Instead instead_;
   std::map<int, std::shared_ptr<Forked>> forks_;
   std::vector<std::shared_ptr<Forked>> made_forks_;  ///< inputs first

@@ -6,9 +6,9 @@
 #include <array>
 #include <utility>
 
+#include "levada/base/fields.h"
 #include "levada/base/hash.h"
 #include "levada/pipeline/cursors.h"
-#include "levada/pipeline/fields.h"
 #include "levada/tree/codec.h"
 
 namespace levada::pipeline {

@@ -9,15 +9,10 @@
 
 #include "levada/base/error.h"
 #include "levada/pipeline/collate.h"
+#include "levada/pipeline/cursors.h"
 
 namespace levada::pipeline {
 namespace {
-
-std::int64_t count_in(const Cursor& cursor) {
-  const auto* next = cursor.is_leaf() ? std::get_if<std::int64_t>(&cursor.leaf()) : nullptr;
-  if (next == nullptr || *next < 0) throw InvalidArgument("the state lacks the number of the next item");
-  return *next;
-}
 
 /// A part of `size` items that have numbers: all with number p, p + n, ...
 template <typename At>
@@ -41,11 +36,7 @@ class NumberedIterator final : public Iterator {
     return passed;
   }
   Cursor save() const override { return Tree(size_ - left_); }
-  void restore(const Cursor& cursor) override {
-    const auto next = count_in(cursor);
-    if (next > size_) throw InvalidArgument(fmt::format("the state is of item {} of {}", next, size_));
-    left_ = size_ - next;
-  }
+  void restore(const Cursor& cursor) override { left_ = size_ - position_in(cursor, size_); }
 
  private:
   std::int64_t left_, size_;
@@ -155,7 +146,7 @@ class SampleIterator final : public Iterator {
   void restore(const Cursor& cursor) override {
     const bool whole = !cursor.is_leaf() && cursor.contains("next") && cursor.contains("source");
     if (!whole) throw InvalidArgument("the state lacks the number of the next sample or the position of its source");
-    const auto next = count_in(cursor.at("next"));
+    const auto next = position_in(cursor.at("next"));
     const auto& source = cursor.at("source");
     const auto* bytes = source.is_leaf() ? std::get_if<Bytes>(&source.leaf()) : nullptr;
     if (next > size() || bytes == nullptr) {

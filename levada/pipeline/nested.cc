@@ -1,5 +1,4 @@
 // Stages that make several items of one.
-#include "levada/base/error.h"
 #include "levada/pipeline/checkpointed_input.h"
 #include "levada/pipeline/graph_builder.h"
 
@@ -17,11 +16,7 @@ class Elements final : public Iterator {
   }
   Cursor save() const override { return Tree(static_cast<std::int64_t>(at_)); }
   void restore(const Cursor& cursor) override {
-    const auto* at = cursor.is_leaf() ? std::get_if<std::int64_t>(&cursor.leaf()) : nullptr;
-    if (at == nullptr || *at < 0 || static_cast<std::uint64_t>(*at) > items_.size()) {
-      throw InvalidArgument("the state lacks the number of the next element");
-    }
-    at_ = static_cast<std::size_t>(*at);
+    at_ = static_cast<std::size_t>(position_in(cursor, std::ssize(items_)));
   }
 
  private:
@@ -59,7 +54,7 @@ class FlatMapIterator final : public StageIterator {
     const auto cursor = *std::exchange(inner_cursor_, std::nullopt);
     auto item = waited([&] { return outer_.next(); });
     guarded([&] {
-      if (!item) throw InvalidArgument("the state is of an item after the end");
+      if (!item) throw_past_end(num_inputs_ - 1);
       inner_ = function_(std::move(*item));
       if (inner_ != nullptr) inner_->restore(cursor);
     });

@@ -62,9 +62,9 @@ Partition partition_of(const Graph& graph, int shard, const OpenContext& open_co
 }
 
 bool divides_at_source(const Graph& graph, int shard) {
-  const Stage& stage = graph.stages()[static_cast<std::size_t>(shard)];
+  const Stage& stage = graph.stage(shard);
   if (!std::holds_alternative<Shard>(stage.operation)) return false;
-  const Stage& before = graph.stages()[static_cast<std::size_t>(stage.inputs.front())];
+  const Stage& before = graph.stage(stage.inputs.front());
   const auto* source = std::get_if<Source>(&before.operation);
   return source != nullptr && source->items->divides();
 }

@@ -93,20 +93,8 @@ IteratorPtr open(const Graph& graph, int end, const RuntimeOptions& runtime_opti
     throw InvalidArgument(fmt::format("stage {} of {} with {} counters cannot be opened", end, graph.stages().size(),
                                       runtime_options.counts.size()));
   }
-  const GraphContextPtr context(new GraphContext{.graph = graph,
-                                                 .traits = runtime_options.traits,
-                                                 .process = runtime_options.process,
-                                                 .counts = runtime_options.counts,
-                                                 .all_ranks = runtime_options.all_ranks,
-                                                 .timeout = runtime_options.timeout,
-                                                 .poll = runtime_options.poll,
-                                                 .paused = runtime_options.paused,
-                                                 .snapshot_every = runtime_options.snapshot_every,
-                                                 .snapshot_time = runtime_options.snapshot_time,
-                                                 .at = runtime_options.at,
-                                                 .log = runtime_options.log,
-                                                 .threads = GraphThreads(runtime_options.poll)});
-  GraphBuilder builder(context, runtime_options.open_context, runtime_options.prefetches, std::move(instead));
+  const auto context = std::make_shared<GraphContext>(graph, runtime_options);
+  GraphBuilder builder(context, runtime_options.open_context, std::move(instead));
   return std::make_unique<RootIterator>(context, builder.open_end(end));
 }
 

@@ -59,6 +59,28 @@ TEST(OpenGraph, TakesAndSkips) {
   EXPECT_THAT(numbers_of(first_numbers(2).then(Take{9})), ElementsAre(0, 1));
 }
 
+TEST(OpenGraph, SeeksToTheFirstItemBehindASkip) {
+  constexpr std::int64_t size = std::int64_t{1} << 50;
+  Ints made;
+  const auto all = first_numbers(size).then(mapped([&](auto i) { return made.emplace_back(i); }));
+  const auto graph = all.then(Take{size - 2}).then(Skip{size - 9}).then(Skip{2});
+  const Ints expected = {size - 7, size - 6, size - 5, size - 4, size - 3};
+  Opened whole(graph);
+  for (std::size_t i = 0; i <= expected.size(); ++i) {
+    Opened resumed(graph), skipped(graph);
+    resumed.iterator().restore(whole.iterator().save());
+    EXPECT_EQ(skipped.iterator().skip(static_cast<std::int64_t>(i)), static_cast<std::int64_t>(i));
+    const Ints rest(expected.begin() + static_cast<std::ptrdiff_t>(i), expected.end());
+    made.clear();
+    EXPECT_EQ(resumed.numbers(), rest);
+    EXPECT_EQ(skipped.numbers(), rest);
+    EXPECT_EQ(made.size(), 2 * rest.size());
+    whole.items(1);
+  }
+  EXPECT_EQ(Opened(graph).iterator().skip(size), std::ssize(expected));
+  EXPECT_THAT(numbers_of(all.then(Skip{size + 1})), IsEmpty());
+}
+
 TEST(OpenGraph, AsksForNoMoreThanItTakes) {
   Ints asked;
   const auto graph = first_numbers(101).then(mapped([&](auto i) { return asked.emplace_back(i); })).then(Take{2});

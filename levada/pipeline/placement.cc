@@ -10,10 +10,6 @@
 namespace levada::pipeline {
 namespace {
 
-const std::string& name_of(const Graph& graph, int stage) {
-  return graph.stages()[static_cast<std::size_t>(stage)].name;
-}
-
 int lowest_cut(const Reachability& reach, const std::vector<int>& stages) {
   for (int stage = 0; stage < reach.size(); ++stage) {
     const auto reaches = [&](int mark) { return reach.is_or_feeds(mark, stage); };
@@ -82,7 +78,7 @@ class Placing {
       if (!reach_.follows<FullSync>(repeat)) continue;
       throw InvalidArgument(
           fmt::format("stage \"{}\" cannot repeat stages that run in workers and on all ranks; put it before \"{}\"",
-                      name_of(graph_, repeat), name_of(graph_, reach_.all<FullSync>().front())));
+                      graph_.stage(repeat).name, graph_.stage(reach_.all<FullSync>().front()).name));
     }
   }
 
@@ -92,7 +88,7 @@ class Placing {
       throw InvalidArgument(fmt::format(
           "stage \"{}\" runs where the ranks meet, in the consumer, but feeds \"{}\", which the dispatching process "
           "runs; put it after the last dispatch",
-          name_of(graph_, stage), name_of(graph_, dispatch_boundary)));
+          graph_.stage(stage).name, graph_.stage(dispatch_boundary).name));
     }
   }
 
@@ -119,7 +115,7 @@ class Placing {
     if (largest >= 0) return largest;
     throw InvalidArgument(
         fmt::format("no stage can run in a worker: all must run in one process with \"{}\", which needs all ranks",
-                    name_of(graph_, reach_.all<FullSync>().front())));
+                    graph_.stage(reach_.all<FullSync>().front()).name));
   }
 
   /// Whether `holds` for all that workers would run if they ran up to `collect_boundary`, with items coming from
@@ -135,7 +131,7 @@ class Placing {
 
   /// Null for another stage, and for a map with threads of its own, which draws items ahead.
   const Map* map_on_one_thread(int stage) const {
-    const auto* map = std::get_if<Map>(&graph_.stages()[static_cast<std::size_t>(stage)].operation);
+    const auto* map = std::get_if<Map>(&graph_.stage(stage).operation);
     return map != nullptr && map->threads == 0 ? map : nullptr;
   }
 
@@ -167,8 +163,8 @@ class Placing {
   }
   bool divides_in_turns(int shard) const {
     if (!divides_at_source(graph_, shard)) return true;
-    const int before = graph_.stages()[static_cast<std::size_t>(shard)].inputs.front();
-    return std::get<Source>(graph_.stages()[static_cast<std::size_t>(before)].operation).items->divides_in_turns();
+    const int before = graph_.stage(shard).inputs.front();
+    return std::get<Source>(graph_.stage(before).operation).items->divides_in_turns();
   }
 
   void check_branches(const Placement& placement) const {
@@ -180,8 +176,8 @@ class Placing {
       throw InvalidArgument(fmt::format(
           "stage \"{}\" is on a branch beside dispatch \"{}\", and no shard divides the items of \"{}\": each "
           "worker would yield all of them; put a shard or a dispatch after \"{}\"",
-          name_of(graph_, branch), name_of(graph_, *dispatch_boundary_), name_of(graph_, source),
-          name_of(graph_, source)));
+          graph_.stage(branch).name, graph_.stage(*dispatch_boundary_).name, graph_.stage(source).name,
+          graph_.stage(source).name));
     }
   }
 

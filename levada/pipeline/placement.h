@@ -41,7 +41,7 @@ class Reachability {
   }
   template <typename T>
   bool is(int stage) const {
-    return std::holds_alternative<T>(graph_.stages()[static_cast<std::size_t>(stage)].operation);
+    return std::holds_alternative<T>(graph_.stage(stage).operation);
   }
   /// Returns the stages that are a T.
   template <typename T>
@@ -52,7 +52,7 @@ class Reachability {
     }
     return found;
   }
-  const std::vector<int>& inputs(int stage) const { return graph_.stages()[static_cast<std::size_t>(stage)].inputs; }
+  const std::vector<int>& inputs(int stage) const { return graph_.stage(stage).inputs; }
 
  private:
   const Graph& graph_;

@@ -126,7 +126,7 @@ Graph many(const Marks& marks, bool sharded = true) {
 std::string ancestor(const Graph& graph, const std::vector<std::string>& names) {
   std::vector<int> stages;
   for (const auto& name : names) stages.push_back(graph.find(name));
-  return graph.stages()[static_cast<std::size_t>(lowest_common_ancestor(graph, stages))].name;
+  return graph.stage(lowest_common_ancestor(graph, stages)).name;
 }
 
 TEST(LowestCommonAncestor, OfAStageOnASingleBranchIsItself) {
@@ -171,7 +171,7 @@ TEST(LowestCommonAncestor, TakesInAForkOfABranchThatIsNotMarked) {
 std::vector<std::string> beside(const Graph& graph, const std::string& stage) {
   std::vector<std::string> names;
   for (const int i : branches_beside(graph, graph.find(stage))) {
-    names.push_back(graph.stages()[static_cast<std::size_t>(i)].name);
+    names.push_back(graph.stage(i).name);
   }
   return names;
 }
@@ -213,7 +213,7 @@ TEST(Placement, ACircleStaysInOneProcess) {
 TEST(Placement, MarksOnSeveralBranchesMeetInTheDispatchingProcess) {
   const Graph graph = many({.single = true, .circle = true}).then(same(), "last");
   const Placement placement = place(graph, 2);
-  EXPECT_EQ(graph.stages()[static_cast<std::size_t>(*placement.dispatch_boundary)].name, "end");
+  EXPECT_EQ(graph.stage(*placement.dispatch_boundary).name, "end");
   EXPECT_EQ(std::ranges::count(placement.role_of, Role::worker), 1);
 }
 

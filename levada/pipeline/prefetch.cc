@@ -125,7 +125,7 @@ class PrefetchIterator final : public StageIterator {
 }  // namespace
 
 StagePtr make_stage(const Prefetch&, const StagePlace& at) {
-  if (!at.builder.prefetches()) return make_identity(at, at.input());
+  if (!at.builder.context()->prefetches) return make_identity(at, at.input());
   auto iterator = at.make<PrefetchIterator>(at.builder.open(at.before(), at.builder.new_thread()));
   at.builder.pending_threads()->add(at.stage, [weak = iterator->self()] {
     if (const auto self = weak.lock()) (*self)->start();

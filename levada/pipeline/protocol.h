@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "levada/base/bytes.h"
+#include "levada/base/fields.h"
 #include "levada/pipeline/failure.h"
-#include "levada/pipeline/fields.h"
 
 namespace levada::pipeline::protocol {
 

@@ -29,10 +29,6 @@ int copies(const GraphView& view, Role role) {
   return role == Role::worker ? std::max(view.workers, 1) : 1;
 }
 
-const std::string& stage_name(const GraphView& view, int stage) {
-  return view.graph.stages()[static_cast<std::size_t>(stage)].name;
-}
-
 Json parameters_of(const Pack& pack) {
   if (pack.method == Packing::cut) return {{"method", "cut"}, {"sequence", pack.sequence}};
   return {{"method", "best-fit"}, {"sequence", pack.sequence}, {"buffer", pack.buffer}};
@@ -128,7 +124,7 @@ std::string describe_process(const GraphView& view, int stage) {
 
 std::vector<std::string> input_names(const GraphView& view, const Stage& stage) {
   std::vector<std::string> names;
-  for (const int input : stage.inputs) names.push_back(stage_name(view, input));
+  for (const int input : stage.inputs) names.push_back(view.graph.stage(input).name);
   return names;
 }
 
@@ -173,7 +169,7 @@ std::string advice(const GraphView& view, int stage) {
   switch (role_of(view, stage)) {
     case Role::worker: return "Make it faster, or let more workers share it.";
     case Role::dispatcher:
-      return view.graph.stages()[static_cast<std::size_t>(stage)].inputs.empty()
+      return view.graph.stage(stage).inputs.empty()
                  ? "One process runs it: shard() right behind a source whose items have numbers, instead of "
                    "dispatch(), "
                    "lets each worker read its own part."
@@ -190,7 +186,7 @@ std::string ways(const GraphView& view) {
   if (!placement.collect_boundary) return "no workers: the consumer runs all\n";
   const auto workers = fmt::format("{} worker{}", view.workers, view.workers == 1 ? "" : "s");
   const auto dispatches = placement.dispatch_boundary ? fmt::format(", to which items of {} are dealt in turn",
-                                                                    stage_name(view, *placement.dispatch_boundary))
+                                                                    view.graph.stage(*placement.dispatch_boundary).name)
                                                       : std::string();
   return fmt::format("{}{}{}\n", workers, dispatches,
                      placement.one_to_one ? "; one-to-one: the order is that of one process" : "");
@@ -202,7 +198,7 @@ Json process_json(const GraphView& view, const Stats::OfProcess& process) {
   for (int i = 0; i <= view.graph.end() && static_cast<std::size_t>(i) < process.stages.size(); ++i) {
     if (role_of(view, i) != process.role) continue;
     const auto& of = process.stages[static_cast<std::size_t>(i)];
-    stages.push_back({{"name", stage_name(view, i)},
+    stages.push_back({{"name", view.graph.stage(i).name},
                       {"items", of.items},
                       {"skipped", of.skipped},
                       {"busy_s", of.busy_seconds},
@@ -232,7 +228,7 @@ std::string escape_mermaid(std::string_view text) {
 }
 
 std::string mermaid_stage(const GraphView& view, int stage) {
-  const auto& [name, operation, inputs, colocated] = view.graph.stages()[static_cast<std::size_t>(stage)];
+  const auto& [name, operation, inputs, colocated] = view.graph.stage(stage);
   const std::string what = describe(operation);
   std::string label = escape_mermaid(name);
   if (what != name) label += "<br/>" + escape_mermaid(what);
@@ -311,7 +307,7 @@ std::string describe_bottleneck(const GraphView& view) {
   }
   const Role role = role_of(view, found->stage);
   const auto whose = copies(view, role) > 1 ? std::string("each worker") : fmt::format("the {}", name_of(role));
-  return fmt::format("{} is the bottleneck: it takes {:.0f}% of {}'s time. {}", stage_name(view, found->stage),
+  return fmt::format("{} is the bottleneck: it takes {:.0f}% of {}'s time. {}", view.graph.stage(found->stage).name,
                      100 * std::min(found->load, 1.0), whose, advice(view, found->stage));
 }
 
@@ -325,7 +321,7 @@ std::string to_text(const GraphView& view) {
   }
   TextTable table(head);
   for (int i = 0; i <= view.graph.end(); ++i) {
-    const Stage& stage = view.graph.stages()[static_cast<std::size_t>(i)];
+    const Stage& stage = view.graph.stage(i);
     TextTable::Row row = {stage.name, describe(stage.operation), describe_process(view, i),
                           fmt::format("{}", fmt::join(input_names(view, stage), ", "))};
     if (const auto* of = stats_of(view, i)) {
@@ -341,7 +337,7 @@ std::string to_text(const GraphView& view) {
 
 std::string to_json(const GraphView& view) {
   const auto name_or_null = [&](std::optional<int> stage) {
-    return stage ? Json(stage_name(view, *stage)) : Json(nullptr);
+    return stage ? Json(view.graph.stage(*stage).name) : Json(nullptr);
   };
   Json json = {{"workers", view.workers},
                {"dispatch_boundary", name_or_null(view.placement.dispatch_boundary)},
@@ -349,7 +345,7 @@ std::string to_json(const GraphView& view) {
                {"one_to_one", view.placement.one_to_one},
                {"stages", Json::array()}};
   for (int i = 0; i <= view.graph.end(); ++i) {
-    const Stage& stage = view.graph.stages()[static_cast<std::size_t>(i)];
+    const Stage& stage = view.graph.stage(i);
     Json shown = {{"name", stage.name},
                   {"operation", operation_name(stage.operation)},
                   {"what", describe(stage.operation)},
@@ -368,7 +364,7 @@ std::string to_json(const GraphView& view) {
   if (view.stats != nullptr) {
     const auto found = bottleneck(view);
     json["seconds"] = view.stats->seconds;
-    json["bottleneck"] = found ? Json(stage_name(view, found->stage)) : Json(nullptr);
+    json["bottleneck"] = found ? Json(view.graph.stage(found->stage).name) : Json(nullptr);
     json["load"] = found ? found->load : std::ranges::max(loads(view));
     json["finding"] = describe_bottleneck(view);
     json["processes"] = Json::array();
@@ -382,7 +378,7 @@ std::string to_mermaid(const GraphView& view) {
   for (const Role role : {Role::dispatcher, Role::worker, Role::consumer}) text += mermaid_box(view, role);
   text += "  caller((\"caller\"))\n";
   for (int i = 0; i <= view.graph.end(); ++i) {
-    for (const int input : view.graph.stages()[static_cast<std::size_t>(i)].inputs) {
+    for (const int input : view.graph.stage(i).inputs) {
       text += mermaid_edge(view, input, fmt::format("s{}", i), role_of(view, input) != role_of(view, i));
     }
   }

@@ -6,6 +6,7 @@
 #include "levada/base/error.h"
 #include "levada/pipeline/graph_builder.h"
 #include "levada/pipeline/open_context.h"
+#include "levada/pipeline/placement.h"
 
 namespace levada::pipeline {
 namespace {
@@ -49,9 +50,11 @@ class TakeIterator final : public StageIterator {
 
  private:
   std::optional<Item> make() override {
-    if (num_inputs_ >= operation<Take>().count) return std::nullopt;
+    if (left() == 0) return std::nullopt;
     return pull();
   }
+  std::int64_t pass_over(std::int64_t items) override { return skip_input(std::min(items, left())); }
+  std::int64_t left() const { return std::max<std::int64_t>(operation<Take>().count - num_inputs_, 0); }
 };
 
 class SkipIterator final : public StageIterator {
@@ -60,10 +63,20 @@ class SkipIterator final : public StageIterator {
 
  private:
   std::optional<Item> make() override {
-    while (num_inputs_ < operation<Skip>().count) {
-      if (!pull()) return std::nullopt;
-    }
+    if (!skip_first()) return std::nullopt;
     return pull();
+  }
+  std::int64_t pass_over(std::int64_t items) override { return skip_first() ? skip_input(items) : 0; }
+
+  /// Returns false if the input ends before.
+  bool skip_first() {
+    const auto count = operation<Skip>().count;
+    if (num_inputs_ >= count) return true;
+    // A cache keeps only items that it was asked for.
+    const bool seeks = !Reachability(context_->graph).follows<Cache>(number_);
+    if (seeks) waited([&] { return skip_input(count - num_inputs_); });
+    while (!seeks && num_inputs_ < count && pull()) continue;
+    return num_inputs_ >= count;
   }
 };
 
@@ -214,9 +227,8 @@ StagePtr make_stage(const Shard&, const StagePlace& at) {
 StagePtr make_stage(const Repeat& repeat, const StagePlace& at) {
   expect_here(at, at.before());
   return at.make<RepeatIterator>([context = at.builder.context(), open_context = at.builder.open_context(),
-                                  prefetches = at.builder.prefetches(), times = repeat.times,
-                                  before = at.before()](std::int64_t pass) {
-    return GraphBuilder(context, further_pass(open_context, pass, times), prefetches, {}).open_end(before);
+                                  times = repeat.times, before = at.before()](std::int64_t pass) {
+    return GraphBuilder(context, further_pass(open_context, pass, times), {}).open_end(before);
   });
 }
 

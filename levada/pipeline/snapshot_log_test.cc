@@ -71,6 +71,29 @@ TEST(SnapshotLog, KeepsABoundedNumberOfBytes) {
   }
 }
 
+TEST(SnapshotLog, KeepsABoundedNumberOfBytesOfWhatOtherProcessesSave) {
+  // As several workers pass on the snapshots of one dispatching process: each in order, but not all together.
+  constexpr std::int64_t count = 400;
+  SnapshotLog history;
+  history.add(0, Tree(Bytes{}));
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto position = 1 + (i ^ 3);
+    history.add(position, Tree::list({Tree(position), Tree(Bytes(std::size_t{1} << 20))}));
+    EXPECT_LE(history.bytes(), SnapshotLog::max_bytes);
+  }
+  EXPECT_EQ(history.at(0).skip, 0);
+  for (std::int64_t position = 1; position <= count; ++position) {
+    const auto point = history.at(position);
+    if (point.skip == position) continue;  // the first one
+    EXPECT_EQ(point.cursor.container().children[0], Tree(position - point.skip));
+  }
+  history.keep_from(count);
+  history.add(count + 1, Tree(Bytes{}));
+  EXPECT_LE(history.bytes(), std::size_t{1} << 20);
+  history.clear();
+  EXPECT_EQ(history.bytes(), 0u);
+}
+
 TEST(SnapshotLog, KeepsTwoCursorsHoweverLargeTheyAre) {
   SnapshotLog history;
   for (std::int64_t position = 0; position < 10; ++position) {

@@ -16,20 +16,13 @@
 
 namespace levada::pipeline {
 
-/// The state that all iterators of one open() share.
-struct GraphContext {
+/// The state that all iterators of one open() share. Its `open_context` is that of the first pass; iterators within a
+/// Repeat are opened with GraphBuilder's.
+struct GraphContext : RuntimeOptions {
+  GraphContext(Graph all_stages, const RuntimeOptions& options)
+      : RuntimeOptions(options), graph(std::move(all_stages)), threads(options.poll) {}
+
   Graph graph;
-  const ItemTraits& traits;
-  std::string process;
-  Counts& counts;
-  std::shared_ptr<Engine> all_ranks;
-  Duration timeout;
-  std::function<void()> poll;
-  const std::atomic<bool>* paused = nullptr;
-  std::int64_t snapshot_every = 0;
-  std::atomic<Duration::rep>* snapshot_time = nullptr;
-  std::atomic<int>* at = nullptr;
-  StageLog* log = nullptr;
   GraphThreads threads;
   std::atomic<Clock::time_point::rep> attend_at{0};  ///< when to attend() next
 
@@ -44,7 +37,7 @@ struct GraphContext {
   void count_snapshot(Duration cost) const {
     if (snapshot_time != nullptr && PrefetchThread::current() == nullptr) *snapshot_time += cost.count();
   }
-  const Stage& stage(int number) const { return graph.stages()[static_cast<std::size_t>(number)]; }
+  const Stage& stage(int number) const { return graph.stage(number); }
 };
 using GraphContextPtr = std::shared_ptr<GraphContext>;
 

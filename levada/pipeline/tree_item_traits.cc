@@ -93,13 +93,17 @@ class HeadWriter {
   std::size_t at_ = 0;
 };
 
+[[noreturn]] void throw_language_object() {
+  throw InvalidArgument("an object of another language came to a pipeline of trees");
+}
+
 class TreePacker {
  public:
   ItemTraits::Packed pack(std::span<const Item> items) {
     out_.put_number(items.size());
     for (const auto& item : items) {
       const auto* tree = std::get_if<Tree>(&item);
-      if (tree == nullptr) throw InvalidArgument("an object of another language came to a pipeline of trees");
+      if (tree == nullptr) throw_language_object();
       put(*tree, 0);
     }
     ItemTraits::Packed packed{.head = std::move(out_).take()};
@@ -204,13 +208,13 @@ class HeadReader {
       value |= std::uint64_t{byte & 127u} << shift;
       if (byte < 128) return value;
     }
-    fail("a number that does not end");
+    fail("a number of more than 9 bytes");
   }
   ByteView sized() { return take(number()); }
   /// Of things of at least a byte each.
   std::size_t count() {
     const auto count = number();
-    if (count > bytes_.size() - at_) fail(fmt::format("a count of {} that cannot follow", count));
+    if (count > bytes_.size() - at_) fail(fmt::format("a count of {}, with {} bytes left", count, bytes_.size() - at_));
     return count;
   }
   void expect_end() const {
@@ -241,7 +245,7 @@ class TreeUnpacker {
     items.reserve(believed(count));
     for (std::size_t i = 0; i < count; ++i) items.emplace_back(get_tree(0));
     in_.expect_end();
-    if (!buffers_.empty()) in_.fail(fmt::format("{} buffers that nothing lies in", buffers_.size()));
+    if (!buffers_.empty()) in_.fail(fmt::format("{} buffers that no tensor refers to", buffers_.size()));
     return items;
   }
 
@@ -326,7 +330,7 @@ class TreeUnpacker {
   Key get_key() {
     const auto kind = in_.kind();
     if (kind == NodeKind::integer_key) return in_.get<std::int64_t>();
-    if (kind != NodeKind::text_key) in_.fail("a key that is none");
+    if (kind != NodeKind::text_key) in_.fail(fmt::format("a key of unknown kind {}", static_cast<int>(kind)));
     return std::string(as_text(in_.sized()));
   }
 
@@ -334,10 +338,6 @@ class TreeUnpacker {
   std::span<const std::span<std::byte>> buffers_;
   const std::shared_ptr<const void>& hold_;
 };
-
-[[noreturn]] void throw_language_object() {
-  throw InvalidArgument("an object of another language came to a pipeline of trees");
-}
 
 Tree& tree_in(Item& item) {
   if (auto* tree = std::get_if<Tree>(&item)) return *tree;

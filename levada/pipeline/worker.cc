@@ -1,6 +1,4 @@
 // A worker: receives items of the dispatching process, or reads its own part, and sends the items that it makes.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <utility>
 
@@ -91,10 +89,9 @@ class Worker {
   void run_epoch() {
     input_ = protocol::WorkerInput(number_, runtime_.ranks().workers, resume_at().num_inputs);
     sizer_ = MessageSizer(options().main_prefetch > 0 ? MessageSizer::max_items : 1);
-    pace_ = SnapshotPace(options().snapshot_every);
     num_outputs_ = resume_at().num_outputs;
+    pace_ = SnapshotPace(options().snapshot_every, num_outputs_);
     sent_ = 0;
-    saved_at_ = num_outputs_;
     reached_ = runtime_.state().reset().mark;
     items_.clear();
     marks_.clear();
@@ -140,12 +137,7 @@ class Worker {
     if (!resume_at().cursor.empty()) iterator->restore(unpack_cursor(resume_at().cursor));
     const auto passed = iterator->skip(resume_at().drop);
     num_outputs_ += passed;
-    if (passed < resume_at().drop) {
-      throw InvalidArgument(
-          fmt::format("the state is of an item after the end: there are {} items in {}; resume with the data that it "
-                      "was saved with",
-                      num_outputs_, runtime_.process().name));
-    }
+    if (passed < resume_at().drop) throw_past_end(num_outputs_, runtime_.process().name);
     for (;;) {
       begin_message(*iterator);
       for (bool full = false; !full;) {
@@ -154,7 +146,7 @@ class Worker {
         ++num_outputs_;
         marks_.push_back(mark());
         items_.push_back(*std::move(item));
-        full = sizer_.add([this] { return runtime_.work_time(); }) || is_snapshot_due();
+        full = sizer_.add([this] { return runtime_.work_time(); }) || (saves_ && pace_.is_every(num_outputs_));
       }
       if (auto failure = flush(one_a_mark_ ? mark() + 1 : mark())) return failure;
     }
@@ -173,17 +165,10 @@ class Worker {
   /// Of the last item made.
   std::int64_t mark() const { return marks_by_input_ ? input_.mark() : num_outputs_; }
 
-  /// Whether the user's number of items has been made since the last snapshot.
-  bool is_snapshot_due() const {
-    const auto every = options().snapshot_every;
-    return saves_ && every > 0 && num_outputs_ - saved_at_ >= every;
-  }
-
   void begin_message(const Iterator& iterator) {
     runtime_.attend();
-    if (saves_ && pace_.is_due(num_outputs_ - saved_at_, Clock::now())) {
-      saved_at_ = num_outputs_;
-      snapshot_ = runtime_.snapshot(pace_, [&] {
+    if (saves_ && pace_.is_due(num_outputs_, Clock::now())) {
+      snapshot_ = runtime_.snapshot(pace_, num_outputs_, [&] {
         const Cursor cursor = iterator.save();
         const std::int64_t num_inputs = inputs_in(cursor).value_or(input_.num_inputs());
         return protocol::WorkerSnapshot{
@@ -267,11 +252,7 @@ class Worker {
   /// The position of a restored iterator: its messages begin at resume_at().num_inputs.
   void skip_to(std::int64_t num_inputs, bool ended) {
     while (input_.num_inputs() < num_inputs) {
-      if (next_input()) continue;
-      throw InvalidArgument(
-          fmt::format("the state is of an item after the end: there are {} items in {}; resume with the data that it "
-                      "was saved with",
-                      input_.num_inputs(), runtime_.process().name));
+      if (!next_input()) throw_past_end(input_.num_inputs(), runtime_.process().name);
     }
     if (ended) input_.restore(input_.num_inputs(), true);
   }
@@ -346,7 +327,7 @@ class Worker {
   SnapshotPace pace_;
   std::vector<Item> items_;  ///< made, not sent
   std::vector<std::int64_t> marks_;
-  std::int64_t num_outputs_ = 0, sent_ = 0, saved_at_ = 0, reached_ = 0;
+  std::int64_t num_outputs_ = 0, sent_ = 0, reached_ = 0;
   std::vector<protocol::DispatcherSnapshot> dispatcher_snapshots_;
   std::optional<protocol::WorkerSnapshot> snapshot_;
   std::optional<Failed> unpackable_;

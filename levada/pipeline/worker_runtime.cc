@@ -85,16 +85,17 @@ Failure failure_of(const std::exception_ptr& error, const std::string& process, 
   return failure;
 }
 
-bool SnapshotPace::is_due(std::int64_t items, Clock::time_point now) const {
+bool SnapshotPace::is_due(std::int64_t position, Clock::time_point now) const {
   constexpr std::int64_t max_items = 128;
   constexpr auto max_time = std::chrono::milliseconds(1);
   constexpr int cost_part = 100;
-  if (every_ > 0) return items >= every_;
+  if (every_ > 0) return is_every(position);
   if (!last_) return true;
-  return (items >= max_items || now - *last_ >= max_time) && now - *last_ >= cost_ * cost_part;
+  return (position - position_ >= max_items || now - *last_ >= max_time) && now - *last_ >= cost_ * cost_part;
 }
 
-void SnapshotPace::saved(Clock::time_point begun, Clock::time_point ended) {
+void SnapshotPace::saved(std::int64_t position, Clock::time_point begun, Clock::time_point ended) {
+  position_ = position;
   last_ = ended;
   cost_ = ended - begun;
 }
@@ -229,7 +230,7 @@ void WorkerRuntime::wait_once(const std::vector<Channel*>& receive, const std::v
 
 Failure WorkerRuntime::cannot_pack(int stage, std::int64_t item, const std::exception_ptr& cause) const {
   Failure failure = failure_of(cause, process_.name, item);
-  failure.stage = process_.graph.stages()[static_cast<std::size_t>(stage)].name;
+  failure.stage = process_.graph.stage(stage).name;
   return failure;
 }
 

@@ -55,13 +55,17 @@ Failure failure_of(const std::exception_ptr& error, const std::string& process, 
 /// few items are made again, and so seldom that it takes one percent of the time, however long a save takes.
 class SnapshotPace {
  public:
-  explicit SnapshotPace(std::int64_t every = 0) : every_(every) {}
-  /// Returns whether to save at `now`, `items` items after the last time.
-  bool is_due(std::int64_t items, Clock::time_point now) const;
-  void saved(Clock::time_point begun, Clock::time_point ended);
+  SnapshotPace() = default;
+  /// `position`: the number of items before the first one.
+  SnapshotPace(std::int64_t every, std::int64_t position) : every_(every), position_(position) {}
+  /// Returns whether to save at `position`.
+  bool is_due(std::int64_t position, Clock::time_point now) const;
+  /// Returns whether `every` items have been made since the last save; false if `every` is 0.
+  bool is_every(std::int64_t position) const { return every_ > 0 && position - position_ >= every_; }
+  void saved(std::int64_t position, Clock::time_point begun, Clock::time_point ended);
 
  private:
-  std::int64_t every_;
+  std::int64_t every_ = 0, position_ = 0;
   std::optional<Clock::time_point> last_;
   Duration cost_{};
 };
@@ -138,13 +142,13 @@ class WorkerRuntime {
   Traffic& traffic() { return traffic_; }
   /// Returns the clock without the time that snapshots have taken, to measure what items cost.
   Clock::time_point work_time() const { return Clock::now() - Duration(snapshot_time_); }
-  /// Calls `save`, whose time does not count as an item's.
+  /// Calls `save` at `position`; its time does not count as an item's.
   template <typename Save>
-  auto snapshot(SnapshotPace& pace, const Save& save) {
+  auto snapshot(SnapshotPace& pace, std::int64_t position, const Save& save) {
     const auto begin = Clock::now();
     auto saved = save();
     const auto end = Clock::now();
-    pace.saved(begin, end);
+    pace.saved(position, begin, end);
     snapshot_time_ += (end - begin).count();
     return saved;
   }

@@ -29,7 +29,7 @@ Json rank_json(const RankReport& rank) {
           {"bytes_read", rank.bytes_read},
           {"bytes_consumed", rank.bytes_consumed},
           {"prepare_bytes", rank.prepare_bytes},
-          {"fields", fields_json(rank.fields)}};
+          {"fields", fields_json(rank.field_reports)}};
 }
 
 }  // namespace

@@ -15,16 +15,16 @@ namespace {
 constexpr std::size_t shown_digest = 8;
 
 const FieldReport* find_field(const RankReport& rank, const std::string& name) {
-  const auto found = std::find_if(rank.fields.begin(), rank.fields.end(),
+  const auto found = std::find_if(rank.field_reports.begin(), rank.field_reports.end(),
                                   [&](const FieldReport& field) { return field.name == name; });
-  return found == rank.fields.end() ? nullptr : &*found;
+  return found == rank.field_reports.end() ? nullptr : &*found;
 }
 
 /// All fields' names, as they first come along the ranks.
 std::vector<std::string> field_names(const std::vector<RankReport>& ranks) {
   std::vector<std::string> names;
   for (const auto& rank : ranks) {
-    for (const auto& field : rank.fields) {
+    for (const auto& field : rank.field_reports) {
       if (std::find(names.begin(), names.end(), field.name) == names.end()) names.push_back(field.name);
     }
   }

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "levada/base/bytes.h"
+#include "levada/base/fields.h"
 #include "levada/report/balance_report.h"
 #include "levada/report/style.h"
 
@@ -19,10 +19,11 @@ struct FieldReport {
   std::string digest;  ///< XXH3-128 over all batches in order, hexadecimal
   std::string dtype;
   std::vector<std::int64_t> shape;  ///< of one batch
+  static auto fields(auto& self) { return std::tie(self.name, self.digest, self.dtype, self.shape); }
   bool operator==(const FieldReport&) const = default;
 };
 
-/// One rank's share.
+/// One rank's share. Rank 0 gathers those of all: see base/fields.h.
 struct RankReport {
   int rank = 0;
   std::vector<std::pair<std::string, int>> coordinates;  ///< by axis
@@ -36,16 +37,17 @@ struct RankReport {
   std::uint64_t bytes_read = 0;  ///< these three: of a reader
   std::uint64_t bytes_consumed = 0;
   std::uint64_t prepare_bytes = 0;
-  std::vector<FieldReport> fields;
+  std::vector<FieldReport> field_reports;
+  static auto fields(auto& self) {
+    return std::tie(self.rank, self.coordinates, self.batches, self.samples, self.bytes, self.copied_batches,
+                    self.wait_seconds, self.seconds, self.is_reader, self.bytes_read, self.bytes_consumed,
+                    self.prepare_bytes, self.field_reports);
+  }
   bool operator==(const RankReport&) const = default;
 };
 
 /// "dp0 tp1"; "-" where there are no axes.
 std::string describe_coordinates(const RankReport& rank);
-
-/// How rank 0 gathers the ranks' shares. decode_rank() reads untrusted bytes and throws CorruptMessage.
-Bytes encode(const RankReport& rank);
-RankReport decode_rank(ByteView bytes);
 
 /// Ranks that receive the same part of a field.
 struct PeerGroup {

@@ -20,7 +20,7 @@ RankReport rank_report(int rank, int dp, int tp, const std::string& digest) {
   report.bytes = 1000;
   report.wait_seconds = 0.25;
   report.seconds = 2;
-  report.fields = {{"tokens", digest, "int64", {8, 1024}}};
+  report.field_reports = {{"tokens", digest, "int64", {8, 1024}}};
   return report;
 }
 
@@ -124,7 +124,7 @@ TEST(FeedReport, SaysWhatSourcesGaveAndHowMuchIsPadding) {
 
 TEST(FeedReport, NamesPeersWhoseBitsDiffer) {
   auto report = four_ranks();
-  report.ranks[3].fields[0].digest = "9999";
+  report.ranks[3].field_reports[0].digest = "9999";
   EXPECT_THAT(report.to_text(), HasSubstr("ranks 2 and 3 should hold the same tokens, but theirs differ"));
   EXPECT_EQ(nlohmann::json::parse(report.to_json())["peers_identical"], false);
 }
@@ -132,14 +132,14 @@ TEST(FeedReport, NamesPeersWhoseBitsDiffer) {
 TEST(FeedReport, EscapesTheFieldInWhichPeersDiffer) {
   auto report = four_ranks();
   report.peers = {{"\x1b[2J", {0, 1}}};
-  report.ranks[1].fields.push_back({.name = "\x1b[2J"});
+  report.ranks[1].field_reports.push_back({.name = "\x1b[2J"});
   EXPECT_EQ(find_difference(report.ranks, report.peers),
             "ranks 0 and 1 should hold the same \\x1b[2J, but theirs differ");
 }
 
 TEST(FeedReport, NamesAPeerThatLacksTheField) {
   auto report = four_ranks();
-  report.ranks[1].fields.clear();
+  report.ranks[1].field_reports.clear();
   EXPECT_EQ(find_difference(report.ranks, report.peers),
             "ranks 0 and 1 should hold the same tokens, but theirs differ");
 }
@@ -147,7 +147,7 @@ TEST(FeedReport, NamesAPeerThatLacksTheField) {
 TEST(FeedReport, ShowsADashForAFieldThatARankIsNotGiven) {
   auto report = four_ranks();
   report.peers.clear();
-  report.ranks[1].fields.clear();
+  report.ranks[1].field_reports.clear();
   EXPECT_THAT(report.to_text(), HasSubstr("     1  dp0 tp1       10  1000 B  250.0 ms  -\n"));
 }
 
@@ -158,10 +158,10 @@ TEST(RankReport, SurvivesTheWayToRankZero) {
   report.bytes_consumed = 16;
   report.prepare_bytes = 5;
   report.copied_batches = 2;
-  const Bytes bytes = encode(report);
-  EXPECT_EQ(decode_rank(bytes), report);
+  const Bytes bytes = levada::encode(report);
+  EXPECT_EQ(decode<RankReport>(bytes), report);
   for (std::size_t size = 0; size < bytes.size(); ++size) {
-    EXPECT_THROW(decode_rank(ByteView(bytes).first(size)), CorruptMessage) << size;
+    EXPECT_THROW(decode<RankReport>(ByteView(bytes).first(size)), CorruptMessage) << size;
   }
 }
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <limits>
 #include <map>
-#include <numeric>
 #include <tuple>
 
 namespace levada::report {
@@ -151,10 +150,6 @@ std::vector<Trace> explain_waits(std::vector<Trace> traces) {
     trace.spans = std::move(explained);
   }
   return traces;
-}
-
-double TimelineRow::covered() const {
-  return std::accumulate(total.begin(), total.end(), 0.0);
 }
 
 Timeline make_timeline(const std::vector<Trace>& traces, std::size_t parts) {

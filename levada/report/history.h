@@ -31,7 +31,6 @@ struct TimelineRow {
   /// Nanoseconds of each kind in each part. Where steps are left out, parts are only covered in part.
   std::vector<std::array<double, trace_kinds>> parts;
   std::array<double, trace_kinds> total{};  ///< over all parts
-  double covered() const;                   ///< by spans of any kind, in all parts
 };
 
 struct Timeline {

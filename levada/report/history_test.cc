@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <numeric>
+
 namespace levada::report {
 namespace {
 
@@ -110,7 +112,7 @@ TEST(Timeline, SharesTimeAmongEqualParts) {
   EXPECT_THAT(first.parts[2][of(TraceKind::step)], DoubleNear(50, 1e-6));
   EXPECT_THAT(first.parts[3][of(TraceKind::step)], DoubleNear(0, 1e-6));
   EXPECT_THAT(first.parts[3][of(TraceKind::read)], DoubleNear(50, 1e-6));
-  EXPECT_THAT(first.covered(), DoubleNear(200, 1e-6));
+  EXPECT_THAT(std::accumulate(first.total.begin(), first.total.end(), 0.0), DoubleNear(200, 1e-6));
   EXPECT_EQ(timeline.rows[1].rank, 2);
   EXPECT_EQ(timeline.rows[1].thread, TraceThread::reader);
   EXPECT_THAT(timeline.rows[1].parts[3][of(TraceKind::pack)], DoubleNear(10, 1e-6));

@@ -63,6 +63,13 @@ def test_a_port_answers_with_the_numbers_of_now() -> None:
         ask(port)
 
 
+def test_a_metric_shows_its_name_labels_and_value() -> None:
+    feed = levada.Feed(batches(3))
+    assert len(list(feed)) == 3
+    shown = [repr(metric) for metric in feed.metrics({"rank": "0"})]
+    assert '<Metric levada_feed_batches_total{rank="0"} = 3>' in shown
+
+
 def test_a_wait_is_counted_while_it_lasts() -> None:
     go_on = threading.Event()
 

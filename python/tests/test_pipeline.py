@@ -42,6 +42,22 @@ def test_stages_do_what_their_names_say() -> None:
     assert sorted(numbers.shuffle(4)) == list(range(10))
 
 
+def test_skip_calls_no_function_for_the_items_that_it_leaves_out() -> None:
+    made: list[int] = []
+
+    def note(item: int) -> int:
+        made.append(item)
+        return item
+
+    run = Pipeline(range(10**12)).map(note).skip(10**12 - 3).run()
+    iterator = iter(run)
+    assert next(iterator) == 10**12 - 3
+    state = run.state_dict()
+    assert list(iterator) == [10**12 - 2, 10**12 - 1] and len(made) == 3
+    run.load_state_dict(state)
+    assert list(run) == [10**12 - 2, 10**12 - 1] and len(made) == 5
+
+
 def test_a_pipeline_is_a_value() -> None:
     numbers = Pipeline(range(5))
     batches = numbers.batch(2)

@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
@@ -15,7 +16,8 @@ void bind_metrics(nb::module_& module) {
       .def_ro("name", &Metric::name)
       .def_ro("labels", &Metric::labels, "Names and values.")
       .def_ro("value", &Metric::value)
-      .def_prop_ro("id", &Metric::id, "The name with the labels.");
+      .def_prop_ro("id", &Metric::id, "The name with the labels.")
+      .def("__repr__", [](const Metric& metric) { return fmt::format("<Metric {} = {}>", metric.id(), metric.value); });
   module.def(
       "to_prometheus", [](const std::vector<Metric>& metrics) { return to_prometheus(metrics); }, nb::arg("metrics"),
       "Prometheus's text format, version 0.0.4.");

@@ -13,7 +13,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <mutex>
 #include <stop_token>
 #include <thread>
@@ -143,7 +142,7 @@ std::tuple<int, std::string> run_local(int size, const std::vector<std::string>&
 }
 
 std::optional<std::tuple<int, int>> place() {
-  const auto job = launch::detect([](const char* name) -> const char* { return std::getenv(name); });
+  const auto job = launch::detect();
   if (!job) return std::nullopt;
   return std::tuple(job->rank, job->size);
 }

@@ -65,7 +65,7 @@ std::tuple<nb::dict, std::optional<std::string>, std::optional<std::string>, boo
     roles[nb::cast(graph.stages()[stage].name)] = std::string(name_of(placement.role_of[stage]));
   }
   const auto named = [&](std::optional<int> stage) {
-    return stage ? std::optional(graph.stages()[static_cast<std::size_t>(*stage)].name) : std::nullopt;
+    return stage ? std::optional(graph.stage(*stage).name) : std::nullopt;
   };
   return {roles, named(placement.dispatch_boundary), named(placement.collect_boundary), placement.one_to_one};
 }

@@ -56,7 +56,7 @@ report::RankReport rank_of(const nb::dict& given) {
 
 Bytes pack(const report::RankReport& rank, const nb::bytes& trace, const std::optional<nb::bytes>& pipeline) {
   ByteWriter writer;
-  writer.put_sized(encode(rank));
+  writer.put_sized(levada::encode(rank));
   writer.put_sized(view_of(trace));
   writer.put_sized(pipeline ? view_of(*pipeline) : ByteView());
   return std::move(writer).take();
@@ -66,7 +66,7 @@ Bytes pack(const report::RankReport& rank, const nb::bytes& trace, const std::op
 RankHistory unpack(const cli::RankMessage& message) {
   if (message.bytes.empty()) return {};
   ByteReader reader(message.bytes);
-  RankHistory history{.rank = report::decode_rank(reader.get_sized()), .trace = {}, .pipeline = {}};
+  RankHistory history{.rank = levada::decode<report::RankReport>(reader.get_sized()), .trace = {}, .pipeline = {}};
   if (const ByteView trace = reader.get_sized(); !trace.empty()) history.trace = decode_trace(trace);
   if (const ByteView pipeline = reader.get_sized(); !pipeline.empty()) {
     history.pipeline = report::decode_pipeline(pipeline);

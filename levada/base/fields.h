@@ -6,7 +6,7 @@
 //   };
 //
 // Fields are arithmetic values, enums whose first member is 1 and whose last one last_of() names, strings, Bytes, other
-// structs, and vectors, optionals and variants of these. Signed integers are counts: negative ones are refused.
+// structs, and vectors, optionals, pairs and variants of these. Signed integers are counts: negative ones are refused.
 #pragma once
 
 #include <concepts>
@@ -14,12 +14,13 @@
 #include <string>
 #include <tuple>
 #include <type_traits>
+#include <utility>
 #include <variant>
 #include <vector>
 
 #include "levada/base/bytes.h"
 
-namespace levada::pipeline {
+namespace levada {
 
 template <typename T>
 concept Fielded = requires(T& value) {
@@ -44,6 +45,11 @@ class FieldWriter {
   void put(const std::optional<T>& value) {
     put(value.has_value());
     if (value) put(*value);
+  }
+  template <typename T, typename U>
+  void put(const std::pair<T, U>& value) {
+    put(value.first);
+    put(value.second);
   }
   template <typename... T>
   void put(const std::variant<T...>& value) {
@@ -80,8 +86,10 @@ class FieldReader {
       const auto code = in_.get<std::uint8_t>();
       if (code > 1) in_.fail("a flag that is neither 0 nor 1");
       value = code == 1;
+    } else if constexpr (std::is_signed_v<T> && std::is_integral_v<T>) {
+      value = in_.get_at_least(T{0}, "a number");
     } else {
-      value = in_.get_at_least(std::numeric_limits<T>::min() < 0 ? T{0} : std::numeric_limits<T>::min(), "a number");
+      value = in_.get<T>();
     }
   }
   template <typename T>
@@ -94,6 +102,11 @@ class FieldReader {
     bool is_there = false;
     get(is_there);
     if (is_there) get(value.emplace());
+  }
+  template <typename T, typename U>
+  void get(std::pair<T, U>& value) {
+    get(value.first);
+    get(value.second);
   }
   template <typename... T>
   void get(std::variant<T...>& value) {
@@ -133,4 +146,4 @@ T decode(ByteView bytes) {
   return value;
 }
 
-}  // namespace levada::pipeline
+}  // namespace levada

@@ -1,9 +1,9 @@
-#include "levada/pipeline/fields.h"
+#include "levada/base/fields.h"
 
 #include <algorithm>
 #include <limits>
 
-namespace levada::pipeline {
+namespace levada {
 namespace {
 
 /// The limit on the numbers of a run, so that an untrusted message cannot request unlimited memory.
@@ -38,4 +38,4 @@ void FieldReader::get(std::vector<std::int64_t>& numbers) {
   for (auto& number : numbers) number = first++;
 }
 
-}  // namespace levada::pipeline
+}  // namespace levada
