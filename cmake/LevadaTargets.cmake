@@ -47,20 +47,25 @@ function(levada_add_module library module)
   levada_compile_together(${library} ${sources})
 endfunction()
 
-# One test program of a module's *_test.cc files; ctest runs it as one test, with a label by the module's name.
+# One test program of a module's *_test.cc files; ctest runs it as one test, or as several where it mostly waits.
 function(levada_add_module_tests module)
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/levada/${module}/*_test.cc)
   if(sources)
     string(REPLACE "/" "_" name ${module})
-    levada_add_test(${name}_test SOURCES ${sources})
+    set(shards 1)
+    if(module STREQUAL engine/joined)
+      set(shards 4)
+    endif()
+    levada_add_test(${name}_test SOURCES ${sources} SHARDS ${shards})
     levada_compile_together(${name}_test ${sources})
   endif()
 endfunction()
 
-# levada_add_test(name SOURCES a.cc ... [RANKS 1 2 4] [TIMEOUT seconds] [LABELS l...])
-# A GoogleTest program. With RANKS it is run once for each number, which stands in the environment as LEVADA_TEST_RANKS.
+# levada_add_test(name SOURCES a.cc ... [RANKS 1 2 4] [SHARDS n] [TIMEOUT seconds] [LABELS l...])
+# A GoogleTest program. With RANKS it is run once for each number, which stands in the environment as LEVADA_TEST_RANKS. With
+# SHARDS its tests are divided among n runs, the first that ctest starts.
 function(levada_add_test name)
-  cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;RANKS;LABELS" ${ARGN})
+  cmake_parse_arguments(arg "" "TIMEOUT;SHARDS" "SOURCES;RANKS;LABELS" ${ARGN})
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 900)
     if(LEVADA_SANITIZE)
@@ -74,7 +79,14 @@ function(levada_add_test name)
   target_link_libraries(${name} PRIVATE levada_testing levada fmt::fmt nlohmann_json::nlohmann_json GTest::gtest GTest::gmock
                                         GTest::gtest_main)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
-  if(NOT arg_RANKS)
+  if(arg_SHARDS GREATER 1)
+    math(EXPR last "${arg_SHARDS} - 1")
+    foreach(shard RANGE ${last})
+      add_test(NAME ${name}_${shard} COMMAND ${name} --gtest_brief=1)
+      set_tests_properties(${name}_${shard} PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}" COST 100
+                                                       ENVIRONMENT "GTEST_TOTAL_SHARDS=${arg_SHARDS};GTEST_SHARD_INDEX=${shard}")
+    endforeach()
+  elseif(NOT arg_RANKS)
     add_test(NAME ${name} COMMAND ${name} --gtest_brief=1)
     set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}")
   endif()
