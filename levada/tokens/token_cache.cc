@@ -29,6 +29,7 @@
 #include "levada/sources/megatron_writer.h"
 #include "levada/sources/sampled_digest.h"
 #include "levada/tokens/cache_entry.h"
+#include "levada/tokens/cache_uses.h"
 #include "levada/tokens/tokenize.h"
 #include "levada/tokens/work_team.h"
 
@@ -37,7 +38,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view uses_prefix = "in-use-", uses_pattern = "XXXXXX", lock_name = "lock";
+constexpr std::string_view lock_name = "lock";
 // Few, so that the folder is locked for moments; many, because each look-up waits for the disk.
 constexpr std::size_t texts_per_lookup = 512;
 
@@ -116,46 +117,6 @@ std::uint64_t half_of_file_system(const std::string& dir) {
   std::error_code error;
   const auto space = fs::space(dir, error);
   return error ? std::uint64_t{100} << 30 : space.capacity / 2;
-}
-
-bool is_list(const std::string& name) {
-  return name.starts_with(uses_prefix) && name.size() == uses_prefix.size() + uses_pattern.size();
-}
-
-/// Removes this user's list of entries in use unless it is locked: the last process that had it open has ended.
-bool remove_list_if_ended(const std::string& path) {
-  const UniqueFd fd(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
-  return fd && is_own(fd.get()) && ::flock(fd.get(), LOCK_EX | LOCK_NB) == 0 && ::unlink(path.c_str()) == 0;
-}
-
-/// Returns the names of the entries that some process has in use, and removes the lists of processes that have ended.
-/// Throws SourceError for a list that cannot be read: any entry may be on it.
-std::set<std::string> entries_in_use(const std::string& dir) {
-  std::set<std::string> names;
-  std::error_code error;
-  for (const auto& file : fs::directory_iterator(dir, error)) {
-    const auto path = file.path().string();
-    if (!is_list(file.path().filename().string()) || remove_list_if_ended(path)) continue;
-    const auto list = read_own(path);
-    if (!list) {
-      if (fs::symlink_status(path, error).type() == fs::file_type::not_found) continue;  // Its process has just ended.
-      throw SourceError(
-          fmt::format("{} lists entries of the token cache that are in use, and cannot be read, so no entry can be "
-                      "removed: remove it when no process uses the cache any more",
-                      printable(path)));
-    }
-    for (std::size_t at = 0; at < list->size();) {
-      const auto end = std::min(list->find('\n', at), list->size());
-      names.insert(list->substr(at, end - at));
-      at = end + 1;
-    }
-  }
-  return names;
-}
-
-/// Of a list of entries in use.
-std::string line_of(const std::string& prefix) {
-  return fs::path(prefix).filename().string() + "\n";
 }
 
 void remove_entry(const std::string& prefix) {
