@@ -18,7 +18,7 @@ from balanced import indented, job
         ('balance="flops", batch=10, divide="split"', "dealt"),
         ('balance="flops", batch=10, tail="pad"', "dropped or short"),
         ('max_tokens=100, batch=10', "raise max_tokens"),
-        ('max_tokens=0, batch=10', "at least one token"),
+        ('max_tokens=0, batch=10', "max_tokens must be at least 1, got 0"),
         ('balance="work", batch=10', "tokens"),
         ('balance="weights", batch=10', "name the field that holds a sample's weight"),
         ('balance="field(missing)", batch=10', "is not known: KeyError: 'missing'"),

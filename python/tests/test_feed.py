@@ -344,6 +344,11 @@ def test_a_corpus_goes_on_from_its_state_and_by_epoch(tmp_path: pathlib.Path) ->
         ({"depth": 1.5}, "depth must be a whole number, got 1.5"),
         ({"batch": "8", "divide": "split"}, "batch must be a whole number, got '8'"),
         ({"steps": True}, "steps must be a whole number, got True"),
+        ({"steps": -1}, "steps must be at least 0, got -1"),
+        ({"depth": -5}, "depth must be at least 0, got -5"),
+        ({"skip": -1}, "skip must be at least 0, got -1"),
+        ({"batch": 0, "divide": "split"}, "batch must be at least 1, got 0"),
+        ({"max_tokens": 0}, "max_tokens must be at least 1, got 0"),
     ],
 )
 def test_a_number_of_the_wrong_kind_is_named(arguments: dict[str, Any], message: str) -> None:

@@ -5,21 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from levada.base.checks import whole_number
 from levada.base.errors import InvalidArgument
 from levada.batch.balance import Balance
 from levada.feed.readers import ITERATE
 
 
-def check_counts(*, skip: int, **numbers: int | None) -> None:
-    for name, number in {"skip": skip, **numbers}.items():
-        if number is None:
-            continue
-        if isinstance(number, bool) or not hasattr(number, "__index__"):
-            raise InvalidArgument(f"{name} must be a whole number, got {number!r}")
-        if not -(2**31) <= number < 2**31:
-            raise InvalidArgument(f"{name} must be less than {2**31:,}, got {number:,}")
-    if skip < 0:
-        raise InvalidArgument(f"skip is {skip}; it counts steps from 0")
+_END_OF_COUNTS = 2**31
+
+
+def count(name: str, number: Any, *, smallest: int = 0) -> int:
+    """Returns an argument as an int."""
+    number = whole_number(name, number)
+    if number < smallest:
+        raise InvalidArgument(f"{name} must be at least {smallest}, got {number:,}")
+    if number >= _END_OF_COUNTS:
+        raise InvalidArgument(f"{name} must be less than {_END_OF_COUNTS:,}, got {number:,}")
+    return number
+
+
+def count_or_none(name: str, number: Any, *, smallest: int = 0) -> int | None:
+    return None if number is None else count(name, number, smallest=smallest)
 
 
 def check_iteration(iterate: str, divide: str, tail: str, *, is_corpus: bool, counts_rows: bool, is_balanced: bool) -> None:
@@ -55,8 +61,6 @@ def check_balance(
         raise InvalidArgument(f'divide is "{divide}"; balanced steps are dealt, each dp rank its own samples')
     if tail == "pad":
         raise InvalidArgument('tail is "pad"; the last step of balanced ones can be dropped or short')
-    if max_tokens is not None and max_tokens < 1:
-        raise InvalidArgument(f"max_tokens is {max_tokens}; a micro-batch has at least one token")
     if max_tokens is not None and max_tokens < balance.pad_to:
         raise InvalidArgument(f"max_tokens is {max_tokens}; with pad_to={balance.pad_to} no sample fits a micro-batch")
     if max_tokens is not None and sequence is not None and sequence > max_tokens:

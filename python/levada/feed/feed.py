@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 
 from levada._levada import CorpusSource, Layout, Mesh, Metric, Pass, Replicate, Shard, Stages, Zigzag, corpus_position
 from levada.base.callers import OneCaller
-from levada.base.checks import check_seconds
+from levada.base.checks import check_seconds, epoch_number
 from levada.base.errors import Error, InvalidArgument
 from levada.batch.balance import Balance, Cost
 from levada.batch.devices import sender
 from levada.corpus.corpus import Corpus, PathLike
-from levada.feed.arguments import check_balance, check_counts, check_device, check_iteration
+from levada.feed.arguments import check_balance, check_device, check_iteration, count, count_or_none
 from levada.feed.history import write_feed_history
 from levada.feed.passes import Beginning, FeedPass, PassOptions, begin_corpus, begin_iterable
 from levada.feed.sources import ends_short, parts_of, set_epoch
@@ -133,10 +133,13 @@ class Feed:
         if balance is None and max_tokens is not None:
             balance = Balance()
         self.balance = balance if balance is None or isinstance(balance, Balance) else Balance(balance)
-        self.max_tokens = max_tokens
+        self.max_tokens = max_tokens = count_or_none("max_tokens", max_tokens, smallest=1)
+        self.batch = 1 if batch is None else count("batch", batch, smallest=1)
+        self.depth = count("depth", depth)
+        self.skip = count("skip", skip)
+        self.steps = count_or_none("steps", steps)
         self.collate = collate
         self._counts_rows = not self._is_corpus and batch is not None and self.balance is None
-        check_counts(skip=skip, batch=batch, max_tokens=max_tokens, depth=depth, steps=steps)
         sequence = source.sequence if isinstance(source, Corpus) else None
         check_balance(self.balance, max_tokens, collate, divide, tail, sequence=sequence)
         check_iteration(
@@ -170,11 +173,7 @@ class Feed:
         self.readers = readers
         self.iterate = iterate
         self.divide = divide
-        self.batch = 1 if batch is None else batch
         self.tail = tail
-        self.depth = depth
-        self.skip = skip
-        self.steps = steps
         self.timeout = timeout
         self.access = access
         self.device = device
@@ -320,8 +319,7 @@ class Feed:
         the sampler of that, if they have one; a Corpus starts the pass at this epoch. After load_state_dict(), an epoch
         other than the state's starts at its beginning. For a Corpus that is InvalidArgument, unless the state is at the
         beginning of that epoch."""
-        if not 0 <= epoch < 2**62:
-            raise InvalidArgument(f"epoch must be from 0 to 2**62 - 1, got {epoch}")
+        epoch = epoch_number(epoch, 2**62, "2**62")
         with self._beginning:
             if epoch != self.epoch:
                 self._next = self._next._replace(cursor=self._next.cursor if self._is_corpus else b"", samples=0)
