@@ -392,3 +392,43 @@ def test_iterating_a_pipeline_involves_no_other_rank_unless_asked(tmp_path: path
     assert "has shard(), and this process is one of 2 ranks: pass group=levada.join()" in shard["error"]
     assert "has fullsync()" in fullsync["error"]
     assert sorted(mine["shared"] + told[1][0]["shared"]) == list(range(6))
+
+
+@pytest.mark.parametrize("make", [lambda: (n for n in range(4)), lambda: iter(range(4)), lambda: map(abs, range(4))])
+def test_an_epoch_over_an_iterator_that_an_earlier_one_has_ended_is_an_error(make: Any) -> None:
+    taking = Pipeline(make()).take(2)
+    assert [list(taking) for _ in range(3)] == [[0, 1], [2, 3], []]
+    whole = Pipeline(make()).map(abs)
+    assert list(whole) == list(range(4))
+    running = Pipeline(make()).run()
+    assert list(running) == list(range(4))
+    for again in (taking, whole, running, levada.Feed(whole)):
+        with pytest.raises(levada.Error, match="an earlier pass has read all items of this .*levada.Pipeline"):
+            list(again)
+    with pytest.raises(levada.InvalidArgument, match="an earlier pass"):
+        list(Pipeline(make()).repeat(2))
+
+
+class BeginsAgain:
+    """An iterator that begins again where iter() is called."""
+
+    def __iter__(self) -> Iterator[int]:
+        self.at = 0
+        return self
+
+    def __next__(self) -> int:
+        self.at += 1
+        if self.at > 3:
+            raise StopIteration
+        return self.at
+
+
+def test_epochs_over_an_iterator_that_begins_again_are_whole() -> None:
+    pipeline = Pipeline(BeginsAgain()).map(double)
+    assert [list(pipeline) for _ in range(3)] == [[2, 4, 6]] * 3
+
+
+def test_epochs_over_a_function_that_makes_an_iterator_begin_anew() -> None:
+    pipeline = Pipeline(lambda: iter(range(3)))
+    assert [list(pipeline) for _ in range(3)] == [[0, 1, 2]] * 3
+    assert list(Pipeline(lambda: iter(())).repeat(2)) == []

@@ -141,7 +141,11 @@ class Samples:
         """Takes the next `count` samples, fewer at the end, and returns their sizes."""
         self._taken.clear()
         sizes = []
-        for number, sample in enumerate(itertools.islice(iterator, count)):
+        for number in range(count):  # islice() would call iter(), which may begin the iterator again
+            try:
+                sample = next(iterator)
+            except StopIteration:
+                break
             try:
                 self._taken.append(self._cut(sample))
                 sizes.append(self._size(self._taken[-1]))

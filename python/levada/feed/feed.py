@@ -55,7 +55,8 @@ class Feed:
     source and is collective.
 
     - `source`: an iterable of batches, which only the reading ranks iterate (other ranks may pass None), a Corpus, a
-      Pipeline, or the Run that Pipeline.run(..., alone=True) returns.
+      Pipeline, or the Run that Pipeline.run(..., alone=True) returns. A generator can be read once: after a pass that reached
+      its end, the next one raises InvalidArgument.
     - `mesh`: the axes of the ranks, as a Mesh or a DeviceMesh of torch.distributed; by default all ranks are along dp. If
       Megatron's process groups are initialized, a Mesh of the whole job that contradicts them raises InvalidArgument.
     - `data_axes`: the axes of a DeviceMesh along which batches differ, if their names are not among those that Mesh knows.

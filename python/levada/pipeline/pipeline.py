@@ -33,7 +33,8 @@ class Pipeline(Generic[T]):
 
     `for item in pipeline` runs all of it in this process.
 
-    Each epoch iterates the source anew. If it has state_dict() and load_state_dict(), these save and restore its position,
+    Each epoch iterates the source anew; an epoch over a generator that an earlier one has read to its end raises
+    InvalidArgument. If it has state_dict() and load_state_dict(), these save and restore its position,
     as plain values; without them a resumed run reads the earlier items again and drops them. An indexable source (a list, a
     range, a numpy array, a data set of Hugging Face, or a map-style data set: one of torch, or any class with __getitem__ and
     __len__ but without __iter__) resumes at once, and a shard() directly after it divides it without reading other items.

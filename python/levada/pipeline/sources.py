@@ -10,6 +10,7 @@ from typing import Any
 
 from levada._levada import OpenContext
 from levada.base.errors import InvalidArgument
+from levada.base.iterators import is_own_iterator, noting_end
 from levada.corpus.corpus import Corpus
 
 Opened = tuple[Iterator[Any], Callable[[], Any] | None, int]
@@ -110,7 +111,10 @@ class SourceOpener:
                 source.load_state_dict(start[0])
                 if set_epoch is not None:
                     set_epoch(context.epoch)  # that state may hold another one
-        return iter(source() if is_factory(source) else source), state_dict, 0 if state is None else given
+        iterator = iter(source() if is_factory(source) else source)
+        if is_own_iterator(source, iterator):
+            iterator = noting_end(iterator)
+        return iterator, state_dict, 0 if state is None else given
 
     def _start_of(self, number: list[int], state_dict: Callable[[], Any]) -> tuple[Any] | None:
         """Returns the state before the very first pass; None if there was none, or if pass `number` follows the last one."""
