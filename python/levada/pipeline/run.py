@@ -80,8 +80,9 @@ class Run(Generic[T]):
         operations = {step.operation for step in self._steps}
         if self.options.workers > 1 and not self._dispatches and "shard" not in operations:
             warnings.warn(
-                f"nothing divides the items of {' > '.join(step.name for step in self._steps)} among its {self.options.workers} workers, so that each "
-                "yields all of them; put shard() behind the source, or dispatch() where the workers' part begins",
+                f"nothing divides the items of {' > '.join(step.name for step in self._steps)} among its "
+                f"{self.options.workers} workers, so that each yields all of them; put shard() behind the source, or "
+                "dispatch() where the workers' part begins",
                 stacklevel=4,
             )
 
