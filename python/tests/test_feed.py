@@ -356,6 +356,25 @@ def test_a_number_of_the_wrong_kind_is_named(arguments: dict[str, Any], message:
         levada.Feed([1], **arguments)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"divide": "x"}, "divide must be one of deal, split, got 'x'"),
+        ({"tail": "x"}, "tail must be one of drop, pad, short, got 'x'"),
+        ({"access": "x"}, "access must be one of private, copy, read_only, got 'x'"),
+        ({"access": 3}, "access must be one of .*, got 3"),
+        ({"iterate": np.arange(3)}, "iterate must be one of thread, inline, process, got array"),
+        ({"readers": "x"}, "readers 'x' name an axis that the mesh 'dp=1' does not have"),
+        ({"readers": ["dp"]}, "readers must be one, all, host or axes of the mesh such as 'dp,pp', got \\['dp'\\]"),
+        ({"layout": "gpt"}, "layout must be a levada.Layout or a dict.*got 'gpt'.*levada.Layout.gpt\\(\\)"),
+        ({"layout": ["shard(dp,0)"]}, "layout must be a levada.Layout or a dict .*got \\['shard"),
+    ],
+)
+def test_a_value_that_an_argument_does_not_have_is_named(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(levada.InvalidArgument, match=message):
+        levada.Feed([1], **arguments)
+
+
 def test_a_feed_of_a_feed_is_refused() -> None:
     with pytest.raises(levada.InvalidArgument, match="source is a feed already"):
         levada.Feed(levada.Feed([1]))

@@ -70,13 +70,42 @@ def test_lengths_are_known_where_they_can_be() -> None:
             len(unknown)
 
 
+NUMBERS: Any = Pipeline(range(10))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: NUMBERS.map(None), "function of map\\(\\) must be a function, got None"),
+        (lambda: NUMBERS.filter(3), "predicate of filter\\(\\) must be a function, got 3"),
+        (lambda: NUMBERS.flat_map("x"), "function of flat_map\\(\\) must be a function, got 'x'"),
+        (lambda: NUMBERS.transform(None), "function of transform\\(\\) must be a function, got None"),
+        (lambda: NUMBERS.batch(2, collate=3), "collate of batch\\(\\) must be a function, got 3"),
+        (lambda: NUMBERS.bucket_batch(None, size=3), "length of bucket_batch\\(\\) must be a function, got None"),
+        (lambda: NUMBERS.batch("3"), "size of batch\\(\\) must be a whole number, got '3'"),
+        (lambda: NUMBERS.batch(True), "size of batch\\(\\) must be a whole number, got True"),
+        (lambda: NUMBERS.take(1.5), "count of take\\(\\) must be a whole number, got 1.5"),
+        (lambda: NUMBERS.shuffle(seed="x"), "seed of shuffle\\(\\) must be a whole number, got 'x'"),
+        (lambda: NUMBERS.map(str, threads="x"), "threads of map\\(\\) must be a whole number, got 'x'"),
+        (lambda: NUMBERS.fork("2"), "branches of fork\\(\\) must be a whole number, got '2'"),
+        (lambda: NUMBERS.zip([1]), "zip\\(\\) takes pipelines, got \\[1\\]; .*levada.Pipeline"),
+        (lambda: NUMBERS.interleave([1]), "interleave\\(\\) takes pipelines, got"),
+        (lambda: NUMBERS.map(str, name=3), "name of map\\(\\) must be a str, got 3"),
+        (lambda: Pipeline(3), "source must be an iterable or a function .*, got an object of type int"),  # type: ignore[arg-type]
+    ],
+)
+def test_an_argument_of_the_wrong_kind_is_named(make: Any, message: str) -> None:
+    with pytest.raises(levada.InvalidArgument, match=message):
+        make()
+
+
 def test_what_cannot_work_is_refused_when_it_is_said() -> None:
     numbers = Pipeline(range(10))
     with pytest.raises(levada.InvalidArgument, match="size is 0"):
         numbers.batch(0)
     with pytest.raises(levada.InvalidArgument, match="taken|twice"):
         numbers.map(double, name="twice").map(double, name="twice")
-    with pytest.raises(levada.InvalidArgument, match="no source"):
+    with pytest.raises(levada.InvalidArgument, match="source must be an iterable"):
         Pipeline(5)  # type: ignore[arg-type]
     with pytest.raises(levada.InvalidArgument, match="on_error"):
         numbers.run(on_error="ignore")

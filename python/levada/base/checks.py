@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numbers
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 from levada.base.errors import InvalidArgument
@@ -33,3 +34,13 @@ def epoch_number(epoch: Any, end: int, end_text: str) -> int:
     if not 0 <= number < end:
         raise InvalidArgument(f"epoch must be from 0 to {end_text} - 1, got {number}")
     return number
+
+
+def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
+    if not isinstance(value, str) or value not in choices:
+        raise InvalidArgument(f"{name} must be one of {', '.join(choices)}, got {value!r}")
+
+
+def check_function(name: str, function: Any) -> None:
+    if not callable(function):
+        raise InvalidArgument(f"{name} must be a function, got {function!r}")

@@ -29,7 +29,8 @@ def is_own_iterator(source: Any, iterator: Any) -> bool:
 
 
 def note_end(iterator: Any, *, is_empty: bool) -> None:
-    """Records that a pass has read an iterator to its end. Raises Exhausted if it is empty because an earlier pass did so."""
+    """Records that a pass has read an iterator to its end. Raises Exhausted if the pass `is_empty` for the reason that an
+    earlier pass did so."""
     if is_empty and (_ended.get(id(iterator)) is iterator or any(each is iterator for each in _ended_last)):
         raise Exhausted(
             f"an earlier pass has read all items of this {type(iterator).__name__}, which cannot be iterated again: give an "

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from levada.base.checks import whole_number
+from levada import _levada
+from levada._levada import Mesh
+from levada.base.checks import check_choice, whole_number
 from levada.base.errors import InvalidArgument
 from levada.batch.balance import Balance
 from levada.feed.readers import ITERATE
 
 
+_DIVIDE = ("deal", "split")
+_TAIL = ("drop", "pad", "short")
+ACCESS = ("private", "copy", "read_only")
 _END_OF_COUNTS = 2**31
 
 
@@ -29,8 +34,9 @@ def count_or_none(name: str, number: Any, *, smallest: int = 0) -> int | None:
 
 
 def check_iteration(iterate: str, divide: str, tail: str, *, is_corpus: bool, counts_rows: bool, is_balanced: bool) -> None:
-    if iterate not in ITERATE:
-        raise InvalidArgument(f"iterate is {iterate}; it must be one of {', '.join(ITERATE)}")
+    check_choice("iterate", iterate, ITERATE)
+    check_choice("divide", divide, _DIVIDE)
+    check_choice("tail", tail, _TAIL)
     if is_corpus and iterate != "thread":
         raise InvalidArgument(f"iterate is {iterate}; a Corpus is read by the C++ core, on threads of its own")
     if counts_rows and divide != "split":
@@ -80,6 +86,14 @@ def check_balance(
             "cost as a field or function, length, pad_to and too_long of a Balance and collate are for samples of an "
             "iterable: a Corpus knows the lengths of its own, and cuts and pads by options of its own"
         )
+
+
+def check_readers(readers: Any, mesh: Mesh) -> str:
+    """Returns `readers`."""
+    if not isinstance(readers, str):
+        raise InvalidArgument(f"readers must be one, all, host or axes of the mesh such as 'dp,pp', got {readers!r}")
+    _levada.reads(readers, mesh, [0] * mesh.size, 0)
+    return readers
 
 
 def check_device(device: Any, iterate: str, *, pin_memory: bool, prefetch_to_device: bool) -> None:

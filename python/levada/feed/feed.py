@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 
 from levada._levada import CorpusSource, Layout, Mesh, Metric, Pass, Replicate, Shard, Stages, Zigzag, corpus_position
 from levada.base.callers import OneCaller
-from levada.base.checks import check_seconds, epoch_number
+from levada.base.checks import check_choice, check_seconds, epoch_number
 from levada.base.errors import Error, InvalidArgument
 from levada.batch.balance import Balance, Cost
 from levada.batch.devices import sender
 from levada.corpus.corpus import Corpus, PathLike
-from levada.feed.arguments import check_balance, check_device, check_iteration, count, count_or_none
+from levada.feed.arguments import ACCESS, check_balance, check_device, check_iteration, check_readers, count, count_or_none
 from levada.feed.history import write_feed_history
 from levada.feed.passes import Beginning, FeedPass, PassOptions, begin_corpus, begin_iterable
 from levada.feed.sources import ends_short, parts_of, set_epoch
@@ -62,8 +62,9 @@ class Feed:
     - `data_axes`: the axes of a DeviceMesh along which batches differ, if their names are not among those that Mesh knows.
     - `group`: the ranks that take part: a process group of torch.distributed, or the Membership that join() returned. By
       default the ranks of the DeviceMesh, or the whole job.
-    - `layout`: a Layout, or a dict from field paths to placements; lists of DTensor placements need a DeviceMesh. By default each dp rank gets whole batches, and its cp, tp
-      and pp peers the same ones. For a Corpus the default is the layout "gpt".
+    - `layout`: a Layout, or a dict from field paths to placements; lists of DTensor placements need a DeviceMesh. By
+      default each dp rank gets whole batches, and its cp, tp and pp peers the same ones. For a Corpus the default is
+      Layout.gpt().
     - `readers`: "one" rank, "all", one per "host", or one at each coordinate along the named axes: "dp", "dp,pp". The
       default is "one", and "host" for a Pipeline: its worker processes then serve all ranks of their host.
     - `iterate`: what iterates an iterable. "thread": a thread of the feed, ahead of the steps. "inline": the thread that
@@ -141,8 +142,9 @@ class Feed:
         self.steps = count_or_none("steps", steps)
         self.collate = collate
         self._counts_rows = not self._is_corpus and batch is not None and self.balance is None
+        if access is not None:
+            check_choice("access", access, ACCESS)
         sequence = source.sequence if isinstance(source, Corpus) else None
-        check_balance(self.balance, max_tokens, collate, divide, tail, sequence=sequence)
         check_iteration(
             iterate,
             divide,
@@ -151,6 +153,7 @@ class Feed:
             counts_rows=self._counts_rows,
             is_balanced=self.balance is not None,
         )
+        check_balance(self.balance, max_tokens, collate, divide, tail, sequence=sequence)
         check_device(device, iterate, pin_memory=pin_memory, prefetch_to_device=prefetch_to_device)
         check_seconds("timeout", timeout)
         if any(isinstance(part, Feed) for part in parts_of(source)):
@@ -171,7 +174,7 @@ class Feed:
         if isinstance(layout, Mapping) and is_device_mesh(mesh):
             layout = {field: by_axis(placements, self.mesh) for field, placements in layout.items()}
         self.layout = self._layout(layout, divide)
-        self.readers = readers
+        self.readers = check_readers(readers, self.mesh)
         self.iterate = iterate
         self.divide = divide
         self.tail = tail
@@ -199,8 +202,13 @@ class Feed:
     def _layout(self, layout: Layout | Mapping[str, Placements] | None, divide: str) -> Layout:
         if isinstance(layout, Layout):
             return layout
-        if layout is not None:
+        if isinstance(layout, Mapping):
             return Layout(layout)
+        if layout is not None:
+            raise InvalidArgument(
+                f"layout must be a levada.Layout or a dict from field paths to placements, got {layout!r}; the layout of the "
+                "fields of a GPT step is levada.Layout.gpt()"
+            )
         if isinstance(self.source, Corpus):
             return Layout.gpt(attention_mask=self.source.attention_mask)
         return Layout({}, otherwise=["shard(dp,0)"] if divide == "split" else [], name="batches")

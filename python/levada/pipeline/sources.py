@@ -65,7 +65,9 @@ def divides_itself(source: Any) -> str:
 
 def check_source(source: Any) -> None:
     if not (isinstance(source, Iterable) or is_sequence(source) or is_factory(source)):
-        raise InvalidArgument(f"a {type(source).__name__} is no source: give an iterable, or a function that makes one")
+        raise InvalidArgument(
+            f"source must be an iterable or a function that makes one, got an object of type {type(source).__name__}"
+        )
 
 
 def describe(source: Any) -> str:
