@@ -27,6 +27,13 @@ def test_the_package_is_typed(tmp_path: pathlib.Path) -> None:
     assert checked.returncode == 0, checked.stdout
 
 
+def test_importing_the_package_imports_no_servers_and_clients() -> None:
+    script = "import sys, levada; print(*(name for name in sys.argv[1:] if name in sys.modules))"
+    unneeded = ["http", "http.server", "asyncio", "email", "torch", "fsspec", "pyarrow", "socketserver"]
+    imported = subprocess.run([sys.executable, "-c", script, *unneeded], check=True, capture_output=True, text=True)
+    assert imported.stdout.split() == []
+
+
 def test_the_wheel_needs_no_library_but_those_of_the_compiler() -> None:
     needed: list[str] = []
     for binary in (COMPILED, *INSTALLED.glob("lib/liblevada.so.*")):

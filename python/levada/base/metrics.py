@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import http.server
 import operator
 import os
 import pathlib
@@ -12,11 +11,14 @@ import threading
 import warnings
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from levada import _levada
 from levada.base.errors import InvalidArgument
 from levada.base.threads import start_thread
+
+if TYPE_CHECKING:
+    import http.server
 
 __all__ = ["MetricsExporter"]
 
@@ -157,6 +159,8 @@ def address_of(to: object, name: str = "to") -> tuple[str, int] | None:
 
 
 def _serve(address: tuple[str, int], text: Callable[[], bytes]) -> http.server.ThreadingHTTPServer:
+    import http.server  # here, because it takes long
+
     class Handler(http.server.BaseHTTPRequestHandler):
         timeout = 5.0
 
