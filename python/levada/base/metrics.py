@@ -65,7 +65,7 @@ class MetricsExporter:
         elif callable(to):
             work = self._repeat(lambda: to({each.id: each.value for each in self._collect()}))
         else:
-            path = pathlib.Path(to)
+            path = pathlib.Path(to)  # type: ignore[arg-type]
             self._write(path)
             work = self._repeat(lambda: self._write(path))
         try:

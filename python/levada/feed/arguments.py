@@ -21,12 +21,12 @@ _END_OF_COUNTS = 2**31
 
 def count(name: str, number: Any, *, smallest: int = 0) -> int:
     """Returns an argument as an int."""
-    number = whole_number(name, number)
-    if number < smallest:
-        raise InvalidArgument(f"{name} must be at least {smallest}, got {number:,}")
-    if number >= _END_OF_COUNTS:
-        raise InvalidArgument(f"{name} must be less than {_END_OF_COUNTS:,}, got {number:,}")
-    return number
+    counted = whole_number(name, number)
+    if counted < smallest:
+        raise InvalidArgument(f"{name} must be at least {smallest}, got {counted:,}")
+    if counted >= _END_OF_COUNTS:
+        raise InvalidArgument(f"{name} must be less than {_END_OF_COUNTS:,}, got {counted:,}")
+    return counted
 
 
 def count_or_none(name: str, number: Any, *, smallest: int = 0) -> int | None:
