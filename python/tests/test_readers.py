@@ -191,7 +191,7 @@ def test_a_slow_inline_loader_takes_nothing_from_its_own_timeout(tmp_path: pathl
 
 
 def test_the_reader_is_one_of_three() -> None:
-    with pytest.raises(levada.InvalidArgument, match="it must be one of thread, inline, process"):
+    with pytest.raises(levada.InvalidArgument, match="iterate must be one of thread, inline, process, got 'daemon'"):
         levada.Feed([1], iterate="daemon")
     with pytest.raises(levada.InvalidArgument, match="read by the C\\+\\+ core"):
         levada.Feed(levada.Corpus("a.txt"), iterate="inline")

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from levada import _levada
-from levada.base.callers import OneCaller
 from levada.base.errors import EngineError, InvalidArgument, Unsupported
+from levada.base.threads import OneCaller
 from levada.job.groups import size_of
 from levada.job.job import join
 
