@@ -15,7 +15,7 @@ PYTHON = {
     "levada": "What programs import.",
     "levada.ddp": "Gradients of torch's DistributedDataParallel.",
     "levada.exchange": "Samples between models.",
-    "levada.testing": "Ranks in tests.",
+    "levada.testing": "Tests for engines that are not part of Levada.",
     "levada.dropin": "In place of other packages.",
     "levada.dropin.areal": "AReaL's data manager and planner.",
     "levada.dropin.bridge": "Megatron-Bridge's broadcast of batches.",

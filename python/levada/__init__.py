@@ -9,6 +9,9 @@ for batch in feed:
 ```
 """
 
+import importlib
+from typing import TYPE_CHECKING
+
 from levada.base.extension import get_cmake_dir, require_extension
 
 require_extension()
@@ -74,3 +77,24 @@ __all__ = [
     "unpack",
     "world_size",
 ]
+
+_MODULES = ("ddp", "exchange", "testing")
+"""Modules that are imported when they are first used as attributes."""
+
+if TYPE_CHECKING:
+    from levada import ddp as ddp
+    from levada import exchange as exchange
+    from levada import testing as testing
+else:
+
+    def __getattr__(name: str) -> object:
+        if name not in _MODULES:
+            raise AttributeError(f"module 'levada' has no attribute '{name}'", name=name)
+        try:
+            return importlib.import_module(f"levada.{name}")
+        except ImportError as error:  # without torch
+            raise AttributeError(f"levada.{name} cannot be imported: {error}", name=name) from error
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_MODULES})

@@ -36,8 +36,9 @@ def average(
     bucket: dist.GradBucket,  # type: ignore[name-defined, unused-ignore]
 ) -> torch.futures.Future[torch.Tensor]:
     """Averages one of the model's buckets over all ranks, in the background of the backward pass: a hook for
-    register_comm_hook(). Gradients on a GPU are averaged there, by the backend's all-reduce over a process group of Levada's
-    own, with the same sums as without the hook."""
+    register_comm_hook(). Gradients on the CPU are summed in the order of ranks, halves in float32, and divided once.
+    Gradients on a GPU are divided by the number of ranks and then summed by the backend's all-reduce, over a process group
+    of Levada's own: what torch's default_hooks.allreduce_hook computes."""
     if not on_cpu(bucket.buffer()):
         return state.reduce.average_on_device(bucket.buffer())  # type: ignore[no-any-return, unused-ignore]
     future: torch.futures.Future[torch.Tensor] = torch.futures.Future()

@@ -18,7 +18,7 @@ from balanced import indented, job
         ('balance="flops", batch=10, divide="split"', "dealt"),
         ('balance="flops", batch=10, tail="pad"', "dropped or short"),
         ('max_tokens=100, batch=10', "raise max_tokens"),
-        ('max_tokens=0, batch=10', "at least one token"),
+        ('max_tokens=0, batch=10', "max_tokens must be at least 1, got 0"),
         ('balance="work", batch=10', "tokens"),
         ('balance="weights", batch=10', "name the field that holds a sample's weight"),
         ('balance="field(missing)", batch=10', "is not known: KeyError: 'missing'"),
@@ -267,7 +267,7 @@ def test_a_corpus_with_a_sequence_that_fits_no_micro_batch_is_refused() -> None:
         ([{"labels": np.ones(1, np.uint8), "tokens": [1]}], "cannot be padded with -100"),
         ([{"tokens": [1], "cu_seqlens": 1}], "gets itself"),
         ([{"text": "a"}], "length="),
-        ([[1, 2], np.ma.masked_array([1, 2], [0, 1])], "field tokens is a MaskedArray, which is more than its elements"),
+        ([[1, 2], np.ma.masked_array([1, 2], [0, 1])], "field tokens is a MaskedArray, which is more than its elements; give its .filled"),
     ],
 )
 def test_samples_that_fit_no_row_are_refused(samples: list[Any], why: str) -> None:

@@ -344,9 +344,33 @@ def test_a_corpus_goes_on_from_its_state_and_by_epoch(tmp_path: pathlib.Path) ->
         ({"depth": 1.5}, "depth must be a whole number, got 1.5"),
         ({"batch": "8", "divide": "split"}, "batch must be a whole number, got '8'"),
         ({"steps": True}, "steps must be a whole number, got True"),
+        ({"steps": -1}, "steps must be at least 0, got -1"),
+        ({"depth": -5}, "depth must be at least 0, got -5"),
+        ({"skip": -1}, "skip must be at least 0, got -1"),
+        ({"batch": 0, "divide": "split"}, "batch must be at least 1, got 0"),
+        ({"max_tokens": 0}, "max_tokens must be at least 1, got 0"),
     ],
 )
 def test_a_number_of_the_wrong_kind_is_named(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(levada.InvalidArgument, match=message):
+        levada.Feed([1], **arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"divide": "x"}, "divide must be one of deal, split, got 'x'"),
+        ({"tail": "x"}, "tail must be one of drop, pad, short, got 'x'"),
+        ({"access": "x"}, "access must be one of private, copy, read_only, got 'x'"),
+        ({"access": 3}, "access must be one of .*, got 3"),
+        ({"iterate": np.arange(3)}, "iterate must be one of thread, inline, process, got array"),
+        ({"readers": "x"}, "readers 'x' name an axis that the mesh 'dp=1' does not have"),
+        ({"readers": ["dp"]}, "readers must be one, all, host or axes of the mesh such as 'dp,pp', got \\['dp'\\]"),
+        ({"layout": "gpt"}, "layout must be a levada.Layout or a dict.*got 'gpt'.*levada.Layout.gpt\\(\\)"),
+        ({"layout": ["shard(dp,0)"]}, "layout must be a levada.Layout or a dict .*got \\['shard"),
+    ],
+)
+def test_a_value_that_an_argument_does_not_have_is_named(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(levada.InvalidArgument, match=message):
         levada.Feed([1], **arguments)
 

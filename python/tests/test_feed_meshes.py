@@ -105,8 +105,8 @@ def test_without_a_job_there_is_one_rank() -> None:
         levada.Feed([1], tail="pad")
     with pytest.raises(levada.InvalidArgument, match="batch"):
         levada.Feed([1], batch=2)
-    with pytest.raises(levada.InvalidArgument, match="access is secret"):
-        iter(levada.Feed([1], access="secret"))
+    with pytest.raises(levada.InvalidArgument, match="access must be one of .*'secret'"):
+        levada.Feed([1], access="secret")
 
 
 def test_placements_are_objects_or_their_text() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import pathlib
 import pickle
+import re
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -316,6 +317,16 @@ def test_set_epoch_after_a_state_continues_its_epoch_or_begins_another(steps: in
         resumed.load_state_dict(state)
         resumed.set_epoch(epoch)
         assert list(resumed) == list(expected)
+
+
+@pytest.mark.parametrize("epoch", [1.0, True, np.bool_(True), "1", None])
+@pytest.mark.parametrize("make", [lambda: levada.Feed([1, 2]), lambda: levada.Pipeline([1, 2]).run()])
+def test_an_epoch_that_is_no_integer_is_refused(make: Any, epoch: Any) -> None:
+    source = make()
+    source.set_epoch(4)
+    with pytest.raises(levada.InvalidArgument, match=f"epoch must be a whole number, got {re.escape(repr(epoch))}"):
+        source.set_epoch(epoch)
+    assert source.epoch == 4 and list(source) == [1, 2]
 
 
 def test_a_trainer_that_tells_a_loaders_sampler_the_epoch_tells_the_feed() -> None:

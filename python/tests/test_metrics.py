@@ -163,14 +163,29 @@ def test_what_cannot_be_had_is_an_error(tmp_path: pathlib.Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         with pytest.raises(OSError, match="in use"):
             levada.MetricsExporter(f"127.0.0.1:{taken.getsockname()[1]}", feed)
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(FileNotFoundError) as missing:
         levada.MetricsExporter(tmp_path / "no folder" / "numbers", feed)
+    assert str(missing.value).endswith(f": '{tmp_path}/no folder/numbers'")
     with pytest.raises(levada.InvalidArgument, match="every"):
         levada.MetricsExporter(tmp_path / "numbers", feed, every=0)
     with pytest.raises(levada.InvalidArgument, match="65535"):
         levada.MetricsExporter(70000, feed)
     with pytest.raises(levada.InvalidArgument, match="nothing to export"):
         levada.MetricsExporter(tmp_path / "numbers")
+
+
+@pytest.mark.parametrize("to", ["localhost:abc", ":9100", "localhost:", "numbers:1.prom", "::1:-1", True, None, 1.5])
+def test_what_is_neither_an_address_nor_a_path_is_refused(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, to: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(levada.InvalidArgument, match=f"to must be .*got {to!r}"):
+        levada.MetricsExporter(to, levada.Feed([1]))
+    assert list(tmp_path.iterdir()) == []
+    for path in ("./numbers:1", pathlib.Path("numbers:2"), "numbers"):
+        levada.MetricsExporter(path, levada.Feed([1])).close()
+    assert {each.name for each in tmp_path.iterdir()} == {"numbers:1", "numbers:2", "numbers"}
+    levada.MetricsExporter(numpy.int64(0), levada.Feed([1])).close()
 
 
 def feed_command(data: pathlib.Path, *arguments: Any) -> subprocess.Popen[str]:

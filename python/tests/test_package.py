@@ -27,6 +27,43 @@ def test_the_package_is_typed(tmp_path: pathlib.Path) -> None:
     assert checked.returncode == 0, checked.stdout
 
 
+def test_importing_the_package_imports_no_servers_and_clients() -> None:
+    script = "import sys, levada; print(*(name for name in sys.argv[1:] if name in sys.modules))"
+    unneeded = ["http", "http.server", "asyncio", "email", "torch", "fsspec", "pyarrow", "socketserver"]
+    imported = subprocess.run([sys.executable, "-c", script, *unneeded], check=True, capture_output=True, text=True)
+    assert imported.stdout.split() == []
+
+
+def test_modules_beside_the_package_are_imported_when_they_are_named(tmp_path: pathlib.Path) -> None:
+    script = """
+import sys, levada
+modules = ("exchange", "testing", "ddp")
+print([f"levada.{name}" in sys.modules for name in modules], {*modules} <= {*dir(levada)})
+print(levada.exchange.balance.__name__, levada.testing.conformance.__name__)
+try: levada.nothing
+except AttributeError as error: print(error)
+sys.modules["torch"] = None
+try: levada.ddp
+except AttributeError as error: print(error)
+try: from levada import ddp
+except ImportError as error: print(type(error).__name__)
+"""
+    ran = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+    assert ran.stdout.splitlines()[:3] == [
+        "[False, False, False] True",
+        "balance conformance",
+        "module 'levada' has no attribute 'nothing'",
+    ]
+    without_torch = ran.stdout.splitlines()[3:]
+    assert without_torch[0].startswith("levada.ddp cannot be imported: ") and without_torch[1] == "ModuleNotFoundError"
+    user = tmp_path / "user.py"
+    user.write_text("import levada\nreveal_type(levada.exchange.balance)\nlevada.testing.conformance(levada.join)\nlevada.no\n")
+    command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache"), str(user)]
+    checked = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert "Revealed type is \"def (" in checked.stdout and 'has no attribute "no"' in checked.stdout
+    assert "Found 1 error in 1 file" in checked.stdout, checked.stdout
+
+
 def test_the_wheel_needs_no_library_but_those_of_the_compiler() -> None:
     needed: list[str] = []
     for binary in (COMPILED, *INSTALLED.glob("lib/liblevada.so.*")):

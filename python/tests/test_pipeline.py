@@ -86,13 +86,42 @@ def test_lengths_are_known_where_they_can_be() -> None:
             len(unknown)
 
 
+NUMBERS: Any = Pipeline(range(10))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: NUMBERS.map(None), "function of map\\(\\) must be a function, got None"),
+        (lambda: NUMBERS.filter(3), "predicate of filter\\(\\) must be a function, got 3"),
+        (lambda: NUMBERS.flat_map("x"), "function of flat_map\\(\\) must be a function, got 'x'"),
+        (lambda: NUMBERS.transform(None), "function of transform\\(\\) must be a function, got None"),
+        (lambda: NUMBERS.batch(2, collate=3), "collate of batch\\(\\) must be a function, got 3"),
+        (lambda: NUMBERS.bucket_batch(None, size=3), "length of bucket_batch\\(\\) must be a function, got None"),
+        (lambda: NUMBERS.batch("3"), "size of batch\\(\\) must be a whole number, got '3'"),
+        (lambda: NUMBERS.batch(True), "size of batch\\(\\) must be a whole number, got True"),
+        (lambda: NUMBERS.take(1.5), "count of take\\(\\) must be a whole number, got 1.5"),
+        (lambda: NUMBERS.shuffle(seed="x"), "seed of shuffle\\(\\) must be a whole number, got 'x'"),
+        (lambda: NUMBERS.map(str, threads="x"), "threads of map\\(\\) must be a whole number, got 'x'"),
+        (lambda: NUMBERS.fork("2"), "branches of fork\\(\\) must be a whole number, got '2'"),
+        (lambda: NUMBERS.zip([1]), "zip\\(\\) takes pipelines, got \\[1\\]; .*levada.Pipeline"),
+        (lambda: NUMBERS.interleave([1]), "interleave\\(\\) takes pipelines, got"),
+        (lambda: NUMBERS.map(str, name=3), "name of map\\(\\) must be a str, got 3"),
+        (lambda: Pipeline(3), "source must be an iterable or a function .*, got an object of type int"),  # type: ignore[arg-type]
+    ],
+)
+def test_an_argument_of_the_wrong_kind_is_named(make: Any, message: str) -> None:
+    with pytest.raises(levada.InvalidArgument, match=message):
+        make()
+
+
 def test_what_cannot_work_is_refused_when_it_is_said() -> None:
     numbers = Pipeline(range(10))
     with pytest.raises(levada.InvalidArgument, match="size is 0"):
         numbers.batch(0)
     with pytest.raises(levada.InvalidArgument, match="taken|twice"):
         numbers.map(double, name="twice").map(double, name="twice")
-    with pytest.raises(levada.InvalidArgument, match="no source"):
+    with pytest.raises(levada.InvalidArgument, match="source must be an iterable"):
         Pipeline(5)  # type: ignore[arg-type]
     with pytest.raises(levada.InvalidArgument, match="on_error"):
         numbers.run(on_error="ignore")
@@ -408,3 +437,43 @@ def test_iterating_a_pipeline_involves_no_other_rank_unless_asked(tmp_path: path
     assert "has shard(), and this process is one of 2 ranks: pass group=levada.join()" in shard["error"]
     assert "has fullsync()" in fullsync["error"]
     assert sorted(mine["shared"] + told[1][0]["shared"]) == list(range(6))
+
+
+@pytest.mark.parametrize("make", [lambda: (n for n in range(4)), lambda: iter(range(4)), lambda: map(abs, range(4))])
+def test_an_epoch_over_an_iterator_that_an_earlier_one_has_ended_is_an_error(make: Any) -> None:
+    taking = Pipeline(make()).take(2)
+    assert [list(taking) for _ in range(3)] == [[0, 1], [2, 3], []]
+    whole = Pipeline(make()).map(abs)
+    assert list(whole) == list(range(4))
+    running = Pipeline(make()).run()
+    assert list(running) == list(range(4))
+    for again in (taking, whole, running, levada.Feed(whole)):
+        with pytest.raises(levada.Error, match="an earlier pass has read all items of this .*levada.Pipeline"):
+            list(again)
+    with pytest.raises(levada.InvalidArgument, match="an earlier pass"):
+        list(Pipeline(make()).repeat(2))
+
+
+class BeginsAgain:
+    """An iterator that begins again where iter() is called."""
+
+    def __iter__(self) -> Iterator[int]:
+        self.at = 0
+        return self
+
+    def __next__(self) -> int:
+        self.at += 1
+        if self.at > 3:
+            raise StopIteration
+        return self.at
+
+
+def test_epochs_over_an_iterator_that_begins_again_are_whole() -> None:
+    pipeline = Pipeline(BeginsAgain()).map(double)
+    assert [list(pipeline) for _ in range(3)] == [[2, 4, 6]] * 3
+
+
+def test_epochs_over_a_function_that_makes_an_iterator_begin_anew() -> None:
+    pipeline = Pipeline(lambda: iter(range(3)))
+    assert [list(pipeline) for _ in range(3)] == [[0, 1, 2]] * 3
+    assert list(Pipeline(lambda: iter(())).repeat(2)) == []

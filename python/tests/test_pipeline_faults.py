@@ -193,8 +193,8 @@ def test_options_that_cannot_be_are_refused_before_anything_starts() -> None:
         ({"workers": 1_000_000}, "workers is 1000000; a pipeline has at most 1022"),
         ({"workers": 1, "timeout": "3"}, "timeout is '3'; it must be a positive number"),
         ({"workers": 1, "start_timeout": 0}, "start_timeout is 0; it must be a positive number"),
-        ({"workers": 1.5}, "workers is 1.5; it must be an integer"),
-        ({"workers": 1, "seed": "x"}, "seed is 'x'; it must be an integer"),
+        ({"workers": 1.5}, "workers must be a whole number, got 1.5"),
+        ({"workers": 1, "seed": "x"}, "seed must be a whole number, got 'x'"),
     ]
     for options, why in cases:
         with pytest.raises(levada.InvalidArgument, match=why):

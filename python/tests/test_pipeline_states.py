@@ -99,8 +99,23 @@ def test_a_data_set_that_is_read_by_number_goes_on_by_number_whatever_its_own_st
 
 
 def test_a_negative_snapshot_every_is_refused() -> None:
-    with pytest.raises(levada.InvalidArgument, match="snapshot_every is -1; it is at least 0"):
+    with pytest.raises(levada.InvalidArgument, match="snapshot_every must be at least 0, got -1"):
         Pipeline(range(4)).run(snapshot_every=-1)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_state_of_a_run_whose_options_are_numpy_integers_is_of_plain_values(workers: int) -> None:
+    pipeline = Pipeline(range(8)).shuffle(4).dispatch().map(double)
+    with pipeline.run(np.int64(workers), context="forkserver", seed=np.uint64(3), snapshot_every=np.int8(1)) as run:
+        run.set_epoch(np.int64(2))
+        items = iter(run)
+        next(items)
+        state = run.state_dict()
+        rest = list(items)
+    assert all(type(state[key]) is int for key in ("seed", "epoch"))
+    with pipeline.run(workers, context="forkserver") as run:
+        run.load_state_dict(state)
+        assert run.epoch == 2 and list(run) == rest
 
 
 def test_a_state_of_two_workers_serves_three_and_none() -> None:

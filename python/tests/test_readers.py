@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import levada
+import numpy as np
 import pytest
 import ranks
 from levada.base import exits as _exits
@@ -190,7 +191,7 @@ def test_a_slow_inline_loader_takes_nothing_from_its_own_timeout(tmp_path: pathl
 
 
 def test_the_reader_is_one_of_three() -> None:
-    with pytest.raises(levada.InvalidArgument, match="it must be one of thread, inline, process"):
+    with pytest.raises(levada.InvalidArgument, match="iterate must be one of thread, inline, process, got 'daemon'"):
         levada.Feed([1], iterate="daemon")
     with pytest.raises(levada.InvalidArgument, match="read by the C\\+\\+ core"):
         levada.Feed(levada.Corpus("a.txt"), iterate="inline")
@@ -694,3 +695,48 @@ def test_a_loaders_state_is_that_of_the_batch_taken_last(tmp_path: pathlib.Path,
     )
     for rank, (mine,) in enumerate(told):
         assert mine == {"before": [rank, 2 + rank, 4 + rank], "after": [i + rank for i in range(6, 20, 2)]}
+
+
+class OwnIterator:
+    """An iterator that begins again where iter() is called."""
+
+    def __iter__(self) -> Iterator[int]:
+        self.at = 0
+        return self
+
+    def __next__(self) -> int:
+        self.at += 1
+        if self.at > 3:
+            raise StopIteration
+        return self.at
+
+
+@pytest.mark.parametrize("iterate", ["thread", "inline"])
+@pytest.mark.parametrize("make", [lambda: (n for n in range(6)), lambda: iter(range(6)), lambda: map(abs, range(6))])
+def test_a_pass_over_an_iterator_that_an_earlier_pass_has_ended_is_an_error(make: Any, iterate: str) -> None:
+    source = make()
+    feed = levada.Feed(source, iterate=iterate, steps=2)
+    assert [list(feed) for _ in range(4)] == [[0, 1], [2, 3], [4, 5], []]
+    for again in (feed, levada.Feed(source, iterate=iterate), levada.Feed(source, iterate=iterate, skip=1)):
+        with pytest.raises(levada.InvalidArgument, match="an earlier pass has read all items of this .*levada.Pipeline"):
+            list(again)
+    other = levada.Feed(make(), iterate=iterate)
+    assert list(other) == list(range(6))
+    with pytest.raises(levada.InvalidArgument, match="an earlier pass"):
+        list(other)
+
+
+def test_a_pass_over_samples_of_an_iterator_that_has_ended_is_an_error() -> None:
+    samples = ({"tokens": np.arange(4)} for _ in range(4))
+    feed = levada.Feed(samples, balance="tokens", batch=2)
+    assert len(list(feed)) == 2
+    with pytest.raises(levada.InvalidArgument, match="an earlier pass"):
+        list(feed)
+
+
+def test_an_empty_pass_is_no_error_where_the_source_can_begin_again() -> None:
+    feed = levada.Feed(OwnIterator())
+    assert [list(feed) for _ in range(3)] == [[1, 2, 3]] * 3
+    empty: list[int] = []
+    assert [list(feed) for feed in [levada.Feed(empty)] * 3] == [[]] * 3
+    assert list(levada.Feed(iter(empty))) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+from typing import Any
 
 import levada
 import numpy as np
@@ -174,6 +175,22 @@ def test_a_tensordict_crosses_and_is_cut_as_its_tensors_are(tmp_path: pathlib.Pa
         dealt, split = {**whole, "a": rows}, {**half, "a": rows[2 * rank : 2 * rank + 2]}
         moved = [{**each, "device": "meta", "a": None} for each in (whole, half)]
         assert mine == [*[dealt] * 2, *[moved[0]] * 2, *[split] * 4, *[moved[1]] * 4, {"back": "cpu", "same": True}]
+
+
+def test_images_keep_their_transparency() -> None:
+    from PIL import Image
+
+    palette = Image.new("P", (2, 1))
+    palette.putpalette([10, 20, 30, 40, 50, 60])
+    palette.putdata([0, 1])
+    kinds: list[tuple[Any, Any]] = [(palette, 1), (palette, bytes([7, 200])), (palette.convert("RGB"), (10, 20, 30))]
+    kinds += [(Image.new("L", (2, 1), 5), 5), (Image.new("L", (2, 1), 5), None)]
+    for image, transparency in kinds:
+        image = image.copy()
+        image.info = {"dpi": (72, 72)} if transparency is None else {"dpi": (72, 72), "transparency": transparency}
+        after = levada.unpack(levada.pack({"image": image}))["image"]
+        assert after.info == ({} if transparency is None else {"transparency": transparency})
+        assert after.convert("RGBA").tobytes() == image.convert("RGBA").tobytes()
 
 
 def test_images_cross_with_their_pixels_and_palettes(tmp_path: pathlib.Path) -> None:

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import levada
+import numpy as np
 import pytest
 import ranks
 import torch
@@ -255,6 +256,25 @@ def test_states_load_where_torch_loads_weights_alone(tmp_path: pathlib.Path) -> 
     feed.close()
     torch.save(states, tmp_path / "states.pt")
     assert torch.load(tmp_path / "states.pt", weights_only=True) == states
+
+
+def test_states_of_a_feed_whose_arguments_are_numpy_integers_load_where_torch_loads_weights_alone(
+    tmp_path: pathlib.Path,
+) -> None:
+    two = np.int64(2)
+    rows = [{"x": torch.arange(2) + 2 * item} for item in range(8)]
+    feed = levada.Feed(rows, divide="split", batch=two, skip=np.int32(1), steps=np.int64(5), depth=two)
+    feed.set_epoch(np.int64(3))
+    states = [feed.state_dict()]
+    for batch in feed:
+        states.append(feed.state_dict())
+        last = batch["x"].tolist()
+    assert len(states) == 6 and last == [10, 11]
+    torch.save(states, tmp_path / "states.pt")
+    assert torch.load(tmp_path / "states.pt", weights_only=True) == states
+    resumed = levada.Feed(rows, divide="split", batch=two)
+    resumed.load_state_dict(states[-1])
+    assert resumed.epoch == 3 and [batch["x"][0].item() for batch in resumed] == [12, 14]
 
 
 @pytest.mark.parametrize(("rows", "options", "steps"), [(9, {}, 1), (9, {"drop_last": True}, 1), (16, {}, 2)])

@@ -289,7 +289,6 @@ def test_reductions(folder: pathlib.Path) -> None:
         "docs/python/reduce.md",
         2,
         """
-import levada.ddp
 process_group(2)
 gradients = [torch.arange(8.0).reshape(4, 2) * (1 + rank) + number for number in range(3)]
 keep = lambda part: got.append(part.tolist())

@@ -213,6 +213,38 @@ def test_gradients_on_a_device_are_averaged_by_its_backend(tmp_path: pathlib.Pat
         assert refused["error"] == "all_reduce() takes a tensor on the CPU, got one on cuda:0; use torch.distributed's own"
 
 
+def test_averages_on_a_device_overflow_only_where_the_average_does(tmp_path: pathlib.Path) -> None:
+    """By tensors on the CPU: what differs on another device is torch's own."""
+    told = process_groups.succeed(
+        tmp_path,
+        3,
+        """
+        import types
+        import levada.ddp
+        from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+        from levada.reduce.device import DeviceReduce
+        def bucket(values): return types.SimpleNamespace(buffer=lambda: values)
+        half = torch.tensor([60000.0, 30000.0 + 16 * rank, 1.0 + rank, -60000.0, 0.1, 7.0 / (1 + rank)], dtype=torch.float16)
+        hooked = allreduce_hook(None, bucket(half.clone())).wait().tolist()
+        levada.ddp.on_cpu = lambda tensor: False
+        ours = levada.ddp.average(levada.ddp.State(), bucket(half.clone())).wait().tolist()
+        tell(hooked=hooked, ours=ours)
+        for capacity in (4096, 0):
+            reduce = DeviceReduce(capacity, 2, 30.0)
+            handles = [reduce.reduce_scatter(dist.group.WORLD, half, op, None) for op in ("average", "sum")]
+            kept = half.tolist()
+            average, total = [handle.wait().tolist() for handle in handles]
+            tell(average=average, total=total, kept=kept == half.tolist())
+        """,
+    )
+    for rank, (hooks, *reduced) in enumerate(told):
+        assert hooks["ours"] == hooks["hooked"]
+        assert hooks["ours"][0] == pytest.approx(60000.0, rel=2e-3)
+        for each in reduced:
+            assert each["average"] == pytest.approx(hooks["ours"][2 * rank : 2 * rank + 2], rel=2e-3)
+            assert each["total"][0] == [float("inf"), 6.0, pytest.approx(0.3, rel=2e-3)][rank] and each["kept"]
+
+
 def test_callbacks_on_a_device_run_at_the_same_places_on_every_rank(tmp_path: pathlib.Path) -> None:
     """By tensors on the CPU, with delays that differ between ranks."""
     told = process_groups.succeed(

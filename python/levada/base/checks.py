@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import numbers
+import operator
+from collections.abc import Sequence
 from typing import Any
 
 from levada.base.errors import InvalidArgument
@@ -14,3 +16,31 @@ def check_seconds(name: str, seconds: Any) -> None:
     """Raises InvalidArgument unless `seconds` is a timeout that every wait can take."""
     if isinstance(seconds, bool) or not isinstance(seconds, numbers.Real) or not 0 < float(seconds) <= _MAX_SECONDS:
         raise InvalidArgument(f"{name} must be a number of seconds, positive and at most {_MAX_SECONDS:.0e}, got {seconds!r}")
+
+
+def whole_number(name: str, number: Any) -> int:
+    """Returns `number` as an int. Raises InvalidArgument for a bool and for anything that is not an integer."""
+    if not isinstance(number, bool):
+        try:
+            return operator.index(number)
+        except TypeError:
+            pass
+    raise InvalidArgument(f"{name} must be a whole number, got {number!r}")
+
+
+def epoch_number(epoch: Any, end: int, end_text: str) -> int:
+    """Returns `epoch` as an int. Raises InvalidArgument unless it is an integer from 0 to below `end`."""
+    number = whole_number("epoch", epoch)
+    if not 0 <= number < end:
+        raise InvalidArgument(f"epoch must be from 0 to {end_text} - 1, got {number}")
+    return number
+
+
+def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
+    if not isinstance(value, str) or value not in choices:
+        raise InvalidArgument(f"{name} must be one of {', '.join(choices)}, got {value!r}")
+
+
+def check_function(name: str, function: Any) -> None:
+    if not callable(function):
+        raise InvalidArgument(f"{name} must be a function, got {function!r}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import http.server
+import operator
 import os
 import pathlib
 import tempfile
@@ -11,11 +11,14 @@ import threading
 import warnings
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from levada import _levada
 from levada.base.errors import InvalidArgument
 from levada.base.threads import start_thread
+
+if TYPE_CHECKING:
+    import http.server
 
 __all__ = ["MetricsExporter"]
 
@@ -110,7 +113,10 @@ class MetricsExporter:
         return _levada.to_prometheus(self._collect()).encode()
 
     def _write(self, path: pathlib.Path) -> None:
-        file, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            file, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        except OSError as error:
+            raise type(error)(error.errno, error.strerror, str(path)) from None
         try:
             with open(file, "wb") as stream:
                 stream.write(self._text())
@@ -134,18 +140,27 @@ class MetricsExporter:
         return work
 
 
-def address_of(to: object) -> tuple[str, int] | None:
-    """Returns host ("" for all addresses of this machine) and port of a port or a "HOST:PORT"; None for anything else."""
-    if isinstance(to, int):
-        return "", to
+def address_of(to: object, name: str = "to") -> tuple[str, int] | None:
+    """Returns host ("" for all addresses of this machine) and port of a port or a "HOST:PORT"; None for a path and a function.
+    Raises InvalidArgument for anything else."""
     if isinstance(to, str) and "/" not in to:
         host, colon, port = to.rpartition(":")
         if port.isdecimal() and (host or not colon):
             return host, int(port)
-    return None
+        if not colon:
+            return None
+    elif isinstance(to, (str, os.PathLike)) or callable(to):
+        return None
+    elif hasattr(to, "__index__") and not isinstance(to, bool):
+        return "", operator.index(to)
+    raise InvalidArgument(
+        f'{name} must be a port, "HOST:PORT", a path (with a slash if its name has a colon: "./a:b") or a function, got {to!r}'
+    )
 
 
 def _serve(address: tuple[str, int], text: Callable[[], bytes]) -> http.server.ThreadingHTTPServer:
+    import http.server  # here, because it takes long
+
     class Handler(http.server.BaseHTTPRequestHandler):
         timeout = 5.0
 

@@ -1,4 +1,4 @@
-"""Starting threads where the system may refuse one."""
+"""Starts threads, and guards objects that one thread at a time may use."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from levada import _levada
+from levada.base.errors import InvalidArgument
 
 
 def start_thread(what: str, name: str, work: Callable[..., object], *arguments: Any) -> threading.Thread:
@@ -20,3 +21,19 @@ def start_thread(what: str, name: str, work: Callable[..., object], *arguments: 
         if sys.is_finalizing():
             raise
     _levada.throw_no_thread(what)
+
+
+class OneCaller:
+    """Entered around a call, which may nest. Raises InvalidArgument while another thread is inside. `what` names the
+    calls: "a call of this feed"."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._lock = threading.RLock()
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            raise InvalidArgument(f"{self._what} is under way on another thread; let one thread at a time use it")
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()

@@ -14,7 +14,7 @@ from typing import Any
 
 from levada._levada import BalancedBy, pack_field
 from levada.base.errors import InvalidArgument
-from levada.batch.memory import as_array, begin_batch, empty, expect_plain
+from levada.batch.memory import as_array, begin_batch, empty, expect_plain, plain_form
 
 Cost = str | Callable[[Any], int | Sequence[int]]
 Size = tuple[int, int, int, int, int]
@@ -141,7 +141,11 @@ class Samples:
         """Takes the next `count` samples, fewer at the end, and returns their sizes."""
         self._taken.clear()
         sizes = []
-        for number, sample in enumerate(itertools.islice(iterator, count)):
+        for number in range(count):  # islice() would call iter(), which may begin the iterator again
+            try:
+                sample = next(iterator)
+            except StopIteration:
+                break
             try:
                 self._taken.append(self._cut(sample))
                 sizes.append(self._size(self._taken[-1]))
@@ -317,7 +321,7 @@ def _packed(key: Any, values: list[Any], lengths: list[int], begins: list[int], 
     for value, length in zip(values, lengths, strict=True):
         if _is_more_than_elements(value) and value.ndim > 0 and len(value) == length:
             raise InvalidArgument(
-                f"field {key} is a {type(value).__name__}, which is more than its elements; give numpy.asarray() of it"
+                f"field {key} is a {type(value).__name__}, which is more than its elements; give {plain_form(value)}"
             )
     return values
 

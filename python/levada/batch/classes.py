@@ -76,14 +76,17 @@ def _scalar(parts: list[Any]) -> Any:
 
 def _image_parts(image: Any) -> list[Any]:
     palette = image.palette
-    return [image.mode, list(image.size), image.tobytes(), None if palette is None else [palette.mode, palette.tobytes()]]
+    colors = None if palette is None else [palette.mode, palette.tobytes()]
+    return [image.mode, list(image.size), image.tobytes(), colors, image.info.get("transparency")]
 
 
 def _image(parts: list[Any]) -> Any:
-    mode, size, pixels, palette = parts
+    mode, size, pixels, palette, transparency = parts
     made = importlib.import_module("PIL.Image").frombytes(mode, tuple(size), pixels)
     if palette is not None:
         made.putpalette(palette[1], palette[0])
+    if transparency is not None:
+        made.info["transparency"] = transparency
     return made
 
 

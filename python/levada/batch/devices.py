@@ -38,8 +38,9 @@ Send = Callable[[Any], Arrive]
 
 def sender(device: Any, *, pin_memory: bool = False, own_stream: bool = False) -> Send | None:
     """What moves the batches of a feed to `device`, on a GPU through pinned memory, and with `own_stream` on a stream of
-    their own; without a device into pinned memory, with `pin_memory`. None where there is nothing to do.
-    A device without an index is the one that is current when the first batch is moved. Raises Unsupported without torch, RuntimeError where torch knows no such device."""
+    their own; without a device into pinned memory, with `pin_memory`. None where there is nothing to do. A device without an
+    index is the one that is current when the first batch is moved. Raises Unsupported without torch, RuntimeError where torch
+    knows no such device."""
     if device is None:
         return _pinner() if pin_memory else None
     target = _torch(f"device is {device}").device(device)

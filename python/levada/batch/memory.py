@@ -84,8 +84,18 @@ def expect_plain(value: Any) -> None:
         return
     if not is_plain:
         kind = f"{type(value).__module__}.{type(value).__qualname__}"
-        plain = "numpy.asarray(), or .filled() of a masked array" if isinstance(value, np.ndarray) else ".as_subclass(torch.Tensor)"
-        raise InvalidArgument(f"a {kind} is more than its elements, which are all that a batch would keep: give {plain}")
+        raise InvalidArgument(
+            f"a {kind} is more than its elements, which are all that a batch would keep: give {plain_form(value)}"
+        )
+
+
+def plain_form(value: Any) -> str:
+    """Returns what to give instead of an array or tensor of a derived class."""
+    import numpy as np
+
+    if isinstance(value, np.ma.MaskedArray):
+        return "its .filled(VALUE), which replaces masked elements, or its .data and .mask as two fields"
+    return "numpy.asarray() of it" if isinstance(value, np.ndarray) else "its .as_subclass(torch.Tensor)"
 
 
 def as_array(value: Any) -> Any:

@@ -17,7 +17,7 @@ _FILE_INTERVAL = 5.0
 
 def check_metrics(target: str, ranks: int) -> None:
     """Raises InvalidArgument if there are fewer ports than ranks, or if the file's folder cannot be written to."""
-    address = address_of(target)
+    address = address_of(target, "--metrics")
     if address is None:
         path = pathlib.Path(target)
         if not os.access(path.absolute().parent, os.W_OK) or (path.exists() and not path.is_file()):
@@ -32,7 +32,7 @@ def start_metrics(target: str, job: Membership, feed: Feed) -> MetricsExporter:
     """Exports this rank's metrics: at the port after those of the host's lower ranks, or in a file, named after the rank if
     there are several. Raises EngineError if that fails."""
     own: str | pathlib.Path
-    address = address_of(target)
+    address = address_of(target, "--metrics")
     if address is None:
         path = pathlib.Path(target)
         own = path if job.size == 1 else path.with_name(f"{path.stem}.rank{job.rank}{path.suffix}")

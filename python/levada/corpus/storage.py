@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import datetime
-import email.utils
 import errno
 import fnmatch
 import re
@@ -110,6 +108,8 @@ def _look(fs: Any, path: str) -> tuple[int, int, str]:
 
 
 def _times(info: dict[str, Any]) -> Iterator[int]:
+    import email.utils
+
     for key in _TIMES:
         value = info.get(key)
         try:
@@ -166,6 +166,8 @@ def _status(error: BaseException) -> int:
 
 def _fault(error: Exception) -> Exception:
     """Returns an error by whose number the C++ core decides whether to retry."""
+    import asyncio
+
     if isinstance(error, Error):
         return error
     status, text = _status(error), getattr(error, "strerror", None) or str(error) or type(error).__name__

@@ -30,8 +30,8 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from levada._levada import Membership
-from levada.base.callers import OneCaller
 from levada.base.errors import InvalidArgument
+from levada.base.threads import OneCaller
 from levada.batch.devices import mover
 from levada.dropin._areal_groups import MicroBatchSpec
 from levada.dropin._areal_plans import (

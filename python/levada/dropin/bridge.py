@@ -42,8 +42,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from levada._levada import Mesh
-from levada.base.callers import OneCaller
 from levada.base.errors import InvalidArgument, SourceError, Unsupported
+from levada.base.threads import OneCaller
 from levada.batch.devices import accelerator, mover
 from levada.dropin._megatron import ON_HOST, STANDARD, Batch, Stage, hosts_mtp, packed_keys, place, projected, sliced
 from levada.feed.feed import Feed

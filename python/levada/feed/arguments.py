@@ -5,26 +5,38 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from levada import _levada
+from levada._levada import Mesh
+from levada.base.checks import check_choice, whole_number
 from levada.base.errors import InvalidArgument
 from levada.batch.balance import Balance
 from levada.feed.readers import ITERATE
 
 
-def check_counts(*, skip: int, **numbers: int | None) -> None:
-    for name, number in {"skip": skip, **numbers}.items():
-        if number is None:
-            continue
-        if isinstance(number, bool) or not hasattr(number, "__index__"):
-            raise InvalidArgument(f"{name} must be a whole number, got {number!r}")
-        if not -(2**31) <= number < 2**31:
-            raise InvalidArgument(f"{name} must be less than {2**31:,}, got {number:,}")
-    if skip < 0:
-        raise InvalidArgument(f"skip is {skip}; it counts steps from 0")
+_DIVIDE = ("deal", "split")
+_TAIL = ("drop", "pad", "short")
+ACCESS = ("private", "copy", "read_only")
+_END_OF_COUNTS = 2**31
+
+
+def count(name: str, number: Any, *, smallest: int = 0) -> int:
+    """Returns an argument as an int."""
+    counted = whole_number(name, number)
+    if counted < smallest:
+        raise InvalidArgument(f"{name} must be at least {smallest}, got {counted:,}")
+    if counted >= _END_OF_COUNTS:
+        raise InvalidArgument(f"{name} must be less than {_END_OF_COUNTS:,}, got {counted:,}")
+    return counted
+
+
+def count_or_none(name: str, number: Any, *, smallest: int = 0) -> int | None:
+    return None if number is None else count(name, number, smallest=smallest)
 
 
 def check_iteration(iterate: str, divide: str, tail: str, *, is_corpus: bool, counts_rows: bool, is_balanced: bool) -> None:
-    if iterate not in ITERATE:
-        raise InvalidArgument(f"iterate is {iterate}; it must be one of {', '.join(ITERATE)}")
+    check_choice("iterate", iterate, ITERATE)
+    check_choice("divide", divide, _DIVIDE)
+    check_choice("tail", tail, _TAIL)
     if is_corpus and iterate != "thread":
         raise InvalidArgument(f"iterate is {iterate}; a Corpus is read by the C++ core, on threads of its own")
     if counts_rows and divide != "split":
@@ -55,8 +67,6 @@ def check_balance(
         raise InvalidArgument(f'divide is "{divide}"; balanced steps are dealt, each dp rank its own samples')
     if tail == "pad":
         raise InvalidArgument('tail is "pad"; the last step of balanced ones can be dropped or short')
-    if max_tokens is not None and max_tokens < 1:
-        raise InvalidArgument(f"max_tokens is {max_tokens}; a micro-batch has at least one token")
     if max_tokens is not None and max_tokens < balance.pad_to:
         raise InvalidArgument(f"max_tokens is {max_tokens}; with pad_to={balance.pad_to} no sample fits a micro-batch")
     if max_tokens is not None and sequence is not None and sequence > max_tokens:
@@ -76,6 +86,14 @@ def check_balance(
             "cost as a field or function, length, pad_to and too_long of a Balance and collate are for samples of an "
             "iterable: a Corpus knows the lengths of its own, and cuts and pads by options of its own"
         )
+
+
+def check_readers(readers: Any, mesh: Mesh) -> str:
+    """Returns `readers`."""
+    if not isinstance(readers, str):
+        raise InvalidArgument(f"readers must be one, all, host or axes of the mesh such as 'dp,pp', got {readers!r}")
+    _levada.reads(readers, mesh, [0] * mesh.size, 0)
+    return readers
 
 
 def check_device(device: Any, iterate: str, *, pin_memory: bool, prefetch_to_device: bool) -> None:

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from levada._levada import CorpusSource, Layout, Mesh, Metric, Pass, Replicate, Shard, Stages, Zigzag, corpus_position
-from levada.base.callers import OneCaller
-from levada.base.checks import check_seconds
+from levada.base.checks import check_choice, check_seconds, epoch_number
 from levada.base.errors import Error, InvalidArgument
+from levada.base.threads import OneCaller
 from levada.batch.balance import Balance, Cost
 from levada.batch.devices import sender
 from levada.corpus.corpus import Corpus, PathLike
-from levada.feed.arguments import check_balance, check_counts, check_device, check_iteration
+from levada.feed.arguments import ACCESS, check_balance, check_device, check_iteration, check_readers, count, count_or_none
 from levada.feed.history import write_feed_history
 from levada.feed.passes import Beginning, FeedPass, PassOptions, begin_corpus, begin_iterable
 from levada.feed.sources import ends_short, parts_of, set_epoch
@@ -55,14 +55,16 @@ class Feed:
     source and is collective.
 
     - `source`: an iterable of batches, which only the reading ranks iterate (other ranks may pass None), a Corpus, a
-      Pipeline, or the Run that Pipeline.run(..., alone=True) returns.
+      Pipeline, or the Run that Pipeline.run(..., alone=True) returns. A generator can be read once: after a pass that reached
+      its end, the next one raises InvalidArgument.
     - `mesh`: the axes of the ranks, as a Mesh or a DeviceMesh of torch.distributed; by default all ranks are along dp. If
       Megatron's process groups are initialized, a Mesh of the whole job that contradicts them raises InvalidArgument.
     - `data_axes`: the axes of a DeviceMesh along which batches differ, if their names are not among those that Mesh knows.
     - `group`: the ranks that take part: a process group of torch.distributed, or the Membership that join() returned. By
       default the ranks of the DeviceMesh, or the whole job.
-    - `layout`: a Layout, or a dict from field paths to placements; lists of DTensor placements need a DeviceMesh. By default each dp rank gets whole batches, and its cp, tp
-      and pp peers the same ones. For a Corpus the default is the layout "gpt".
+    - `layout`: a Layout, or a dict from field paths to placements; lists of DTensor placements need a DeviceMesh. By
+      default each dp rank gets whole batches, and its cp, tp and pp peers the same ones. For a Corpus the default is
+      Layout.gpt().
     - `readers`: "one" rank, "all", one per "host", or one at each coordinate along the named axes: "dp", "dp,pp". The
       default is "one", and "host" for a Pipeline: its worker processes then serve all ranks of their host.
     - `iterate`: what iterates an iterable. "thread": a thread of the feed, ahead of the steps. "inline": the thread that
@@ -133,12 +135,16 @@ class Feed:
         if balance is None and max_tokens is not None:
             balance = Balance()
         self.balance = balance if balance is None or isinstance(balance, Balance) else Balance(balance)
-        self.max_tokens = max_tokens
+        self.max_tokens = max_tokens = count_or_none("max_tokens", max_tokens, smallest=1)
+        self.batch = 1 if batch is None else count("batch", batch, smallest=1)
+        self.depth = count("depth", depth)
+        self.skip = count("skip", skip)
+        self.steps = count_or_none("steps", steps)
         self.collate = collate
         self._counts_rows = not self._is_corpus and batch is not None and self.balance is None
-        check_counts(skip=skip, batch=batch, max_tokens=max_tokens, depth=depth, steps=steps)
+        if access is not None:
+            check_choice("access", access, ACCESS)
         sequence = source.sequence if isinstance(source, Corpus) else None
-        check_balance(self.balance, max_tokens, collate, divide, tail, sequence=sequence)
         check_iteration(
             iterate,
             divide,
@@ -147,6 +153,7 @@ class Feed:
             counts_rows=self._counts_rows,
             is_balanced=self.balance is not None,
         )
+        check_balance(self.balance, max_tokens, collate, divide, tail, sequence=sequence)
         check_device(device, iterate, pin_memory=pin_memory, prefetch_to_device=prefetch_to_device)
         check_seconds("timeout", timeout)
         if any(isinstance(part, Feed) for part in parts_of(source)):
@@ -167,14 +174,10 @@ class Feed:
         if isinstance(layout, Mapping) and is_device_mesh(mesh):
             layout = {field: by_axis(placements, self.mesh) for field, placements in layout.items()}
         self.layout = self._layout(layout, divide)
-        self.readers = readers
+        self.readers = check_readers(readers, self.mesh)
         self.iterate = iterate
         self.divide = divide
-        self.batch = 1 if batch is None else batch
         self.tail = tail
-        self.depth = depth
-        self.skip = skip
-        self.steps = steps
         self.timeout = timeout
         self.access = access
         self.device = device
@@ -199,8 +202,13 @@ class Feed:
     def _layout(self, layout: Layout | Mapping[str, Placements] | None, divide: str) -> Layout:
         if isinstance(layout, Layout):
             return layout
-        if layout is not None:
+        if isinstance(layout, Mapping):
             return Layout(layout)
+        if layout is not None:
+            raise InvalidArgument(
+                f"layout must be a levada.Layout or a dict from field paths to placements, got {layout!r}; the layout of the "
+                "fields of a GPT step is levada.Layout.gpt()"
+            )
         if isinstance(self.source, Corpus):
             return Layout.gpt(attention_mask=self.source.attention_mask)
         return Layout({}, otherwise=["shard(dp,0)"] if divide == "split" else [], name="batches")
@@ -320,8 +328,7 @@ class Feed:
         the sampler of that, if they have one; a Corpus starts the pass at this epoch. After load_state_dict(), an epoch
         other than the state's starts at its beginning. For a Corpus that is InvalidArgument, unless the state is at the
         beginning of that epoch."""
-        if not 0 <= epoch < 2**62:
-            raise InvalidArgument(f"epoch must be from 0 to 2**62 - 1, got {epoch}")
+        epoch = epoch_number(epoch, 2**62, "2**62")
         with self._beginning:
             if epoch != self.epoch:
                 self._next = self._next._replace(cursor=self._next.cursor if self._is_corpus else b"", samples=0)

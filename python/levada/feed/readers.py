@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import sys
 import threading
@@ -17,6 +16,7 @@ from levada._levada import Handoff
 from levada.base.abandoned import Abandoned, abandon, abandoned, forget
 from levada.base.console import write_line
 from levada.base.errors import Timeout
+from levada.base.iterators import Exhausted, is_own_iterator, note_end
 from levada.base.threads import start_thread
 from levada.batch.balance import RefusedSample, Samples
 from levada.job.arrivals import REMIND_AFTER
@@ -113,8 +113,12 @@ class Maker:
         allow_pickle: bool,
         samples: Samples | None,
         counted: Counted,
+        is_own_iterator: bool = False,
     ) -> None:
+        """`is_own_iterator`: whether the source is the iterator, so that a later pass continues it."""
         self._iterator = iterator
+        self._is_own_iterator = is_own_iterator
+        self._has_items = False
         self._counted = counted
         self._samples = samples
         self._state = state
@@ -130,7 +134,7 @@ class Maker:
         try:
             if wanted is not None and self._serve(*wanted):
                 return True
-        except (RefusedSample, EndsBeforeState) as refused:
+        except (RefusedSample, EndsBeforeState, Exhausted) as refused:
             self._handoff.fail(str(refused), is_argument=True)
         except ReportedError as failure:
             self._handoff.fail(str(failure))
@@ -147,20 +151,26 @@ class Maker:
             assert self._samples is not None
             self._prepare(self._samples.gather(gathered), None)
         elif (passed := self._skip(skipped)) < skipped:
+            self._note_end()
             self._counted.check(passed)
             self._handoff.end(passed)
             return False
         elif taken:
             assert self._samples is not None
             sizes = self._samples.take(self._iterator, taken)
+            self._has_items |= len(sizes) > 0
+            if len(sizes) < taken:
+                self._note_end()
             # Behind its end, a loader's state may be that of the beginning.
             self._handoff.report_sizes(sizes, self._state() if len(sizes) == taken else None)
             return True
         else:
             item = next(self._iterator, _NOTHING)
             if item is _NOTHING:
+                self._note_end()
                 self._handoff.end(skipped)
                 return False
+            self._has_items = True
             self._prepare(item, self._state())
             del item  # Memory that only the batch refers to is sent without a copy.
         self._handoff.give()
@@ -171,7 +181,15 @@ class Maker:
 
     def _skip(self, items: int) -> int:
         """Drops up to `items` items and returns how many it dropped."""
-        return sum(1 for _ in itertools.islice(self._iterator, items))
+        for dropped in range(items):  # islice() would call iter(), which may begin the iterator again
+            if next(self._iterator, _NOTHING) is _NOTHING:
+                return dropped
+            self._has_items = True
+        return items
+
+    def _note_end(self) -> None:
+        if self._is_own_iterator:
+            note_end(self._iterator, is_empty=not self._has_items)
 
     def where(self) -> str:
         """Returns the functions that make() is in, the innermost last: "__next__ > get > wait (threading.py:320)"."""
@@ -206,7 +224,8 @@ def open_maker(
     iterator = iter(source)
     state_dict = getattr(source, "state_dict", None)
     paced = PacedState(state_dict, allow_pickle, ranks) if state_dict else lambda: None
-    return Maker(iterator, paced, handoff, allow_pickle, samples, counted)
+    is_own = is_own_iterator(source, iterator)
+    return Maker(iterator, paced, handoff, allow_pickle, samples, counted, is_own)
 
 
 class Reader(Protocol):

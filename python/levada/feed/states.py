@@ -46,7 +46,7 @@ class FeedState(NamedTuple):
 def read_state(state: Any, source: str) -> FeedState:
     """Reads the state of a feed with this FeedState.source. Raises InvalidArgument, naming the key."""
     if not isinstance(state, Mapping):
-        raise InvalidArgument(f"a feed's state is the dict that its state_dict() returned, got a {type(state).__name__}")
+        raise InvalidArgument(f"a feed's state is the dict that state_dict() returned, got an object of type {type(state).__name__}")
     missing = [key for key in ("source", "cursor", "samples", "epoch", "step", "checksum") if key not in state]
     if missing:
         raise InvalidArgument(f'the state of a feed lacks "{missing[0]}"; load what state_dict() returned, unchanged')
@@ -54,7 +54,9 @@ def read_state(state: Any, source: str) -> FeedState:
         raise InvalidArgument(f'"source" of the state is {str(state["source"])[:80]!r}; this feed resumes at one of {source!r}')
     cursor = state["cursor"]
     if not isinstance(cursor, (bytes, type(None))):
-        raise InvalidArgument(f'"cursor" of a feed\'s state must be bytes or None, got a {type(cursor).__name__}')
+        raise InvalidArgument(
+            f'"cursor" of a feed\'s state must be bytes or None, got an object of type {type(cursor).__name__}'
+        )
     samples, epoch = _count_of(state, "samples", MAX_SAMPLES), _count_of(state, "epoch", _END_OF_EPOCHS - 1)
     position = FeedState(source, cursor or b"", samples, epoch, _count_of(state, "step", MAX_SAMPLES, smallest=1))
     position.check(state["checksum"])

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import operator
 from collections.abc import Callable
 from typing import Any
 
+from levada.base.checks import whole_number
 from levada.base.errors import InvalidArgument
 from levada.pipeline.workers import CONTEXTS
 
@@ -41,8 +41,8 @@ class Options:
 
     def __post_init__(self) -> None:
         for name in ("workers", "worker_prefetch", "main_prefetch", "prefetch_bytes", "snapshot_every", "threads"):
-            if self._integer(name) < 0:
-                raise InvalidArgument(f"{name} is {getattr(self, name)}; it is at least 0")
+            if self._set_integer(name) < 0:
+                raise InvalidArgument(f"{name} must be at least 0, got {getattr(self, name)}")
         for name in ("timeout", "start_timeout"):
             seconds = getattr(self, name)
             if not isinstance(seconds, (int, float)) or not seconds > 0:
@@ -56,11 +56,11 @@ class Options:
             raise InvalidArgument(f'on_worker_death is "{self.on_worker_death}"; it must be raise or replace')
         if self.context not in CONTEXTS:
             raise InvalidArgument(f'context is "{self.context}"; it must be one of {", ".join(CONTEXTS)}')
-        if self.seed is not None and not 0 <= self._integer("seed") < 2**64:
-            raise InvalidArgument(f"seed is {self.seed}; it has 64 bits")
+        if self.seed is not None and not 0 <= self._set_integer("seed") < 2**64:
+            raise InvalidArgument(f"seed must be from 0 to 2**64 - 1, got {self.seed}")
 
-    def _integer(self, name: str) -> int:
-        try:
-            return operator.index(getattr(self, name))
-        except TypeError:
-            raise InvalidArgument(f"{name} is {getattr(self, name)!r}; it must be an integer") from None
+    def _set_integer(self, name: str) -> int:
+        """Makes an option an int, and returns it."""
+        number = whole_number(name, getattr(self, name))
+        object.__setattr__(self, name, number)
+        return number

@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
 from levada import _levada
+from levada.base.checks import check_function
+from levada.base.errors import InvalidArgument
 from levada.corpus.corpus import Corpus
 from levada.pipeline.lines import ByteRanges, Lines, Paths
 from levada.pipeline.options import Options
 from levada.pipeline.run import Run
 from levada.pipeline.sources import NativeSource, check_source, describe
-from levada.pipeline.steps import FieldLength, Stage, Step, Transformer, build, length_of_stage, steps_of
+from levada.pipeline.steps import FieldLength, Stage, Step, Transformer, build, checked_arguments, length_of_stage, steps_of
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -33,10 +35,11 @@ class Pipeline(Generic[T]):
 
     `for item in pipeline` runs all of it in this process.
 
-    Each epoch iterates the source anew. If it has state_dict() and load_state_dict(), these save and restore its position,
-    as plain values; without them a resumed run reads the earlier items again and drops them. An indexable source (a list, a
-    range, a numpy array, a data set of Hugging Face, or a map-style data set: one of torch, or any class with __getitem__ and
-    __len__ but without __iter__) resumes at once, and a shard() directly after it divides it without reading other items.
+    Each epoch iterates the source anew; an epoch over a generator that an earlier one has read to its end raises
+    InvalidArgument. If the source has state_dict() and load_state_dict(), these save and restore its position, as plain
+    values; without them a resumed run reads the earlier items again and drops them. An indexable source (a list, a range, a
+    numpy array, a data set of Hugging Face, or a map-style data set: one of torch, or any class with __getitem__ and __len__
+    but without __iter__) resumes at once, and a shard() directly after it divides it without reading other items.
 
     Every stage takes a `name`, which failures, show() and stats() use. on_error="skip" leaves out an item whose function
     raises, and counts it; "raise" raises; by default the on_error of run() applies.
@@ -73,7 +76,14 @@ class Pipeline(Generic[T]):
         return ranges._then("flat_map", name, function=Lines, on_error="raise")
 
     def _then(self, operation: str, name: str | None = None, **arguments: Any) -> Pipeline[Any]:
-        return Pipeline._of(Stage(operation, name, (self._stage,), arguments))
+        return Pipeline._of(Stage(operation, name, (self._stage,), checked_arguments(operation, arguments)))
+
+    def _inputs(self, operation: str, others: tuple[Pipeline[Any], ...]) -> tuple[Stage, ...]:
+        """Returns the stages of this pipeline and of the others."""
+        for each in others:
+            if not isinstance(each, Pipeline):
+                raise InvalidArgument(f"{operation}() takes pipelines, got {each!r}; make one by levada.Pipeline(source)")
+        return (self._stage, *(each._stage for each in others))
 
     def map(
         self,
@@ -110,8 +120,7 @@ class Pipeline(Generic[T]):
     ) -> Pipeline[Any]:
         """Groups items into lists of `size`. The last list holds the rest, unless `drop_last`. `collate`, such as torch's
         default_collate, is called on each list."""
-        batches = self._then("batch", name, size=size, drop_last=drop_last)
-        return batches if collate is None else batches.map(collate)
+        return self._then("batch", name, size=size, drop_last=drop_last)._collated("batch", collate)
 
     def bucket_batch(
         self,
@@ -143,8 +152,13 @@ class Pipeline(Generic[T]):
             "max_tokens": max_tokens,
             "drop_last": drop_last,
         }
-        batches = self._then("bucket_batch", name, **arguments)
-        return batches if collate is None else batches.map(collate)
+        return self._then("bucket_batch", name, **arguments)._collated("bucket_batch", collate)
+
+    def _collated(self, operation: str, collate: Any) -> Pipeline[Any]:
+        if collate is None:
+            return self
+        check_function(f"collate of {operation}()", collate)
+        return self.map(collate)
 
     def unbatch(self, *, name: str | None = None) -> Pipeline[Any]:
         """Yields the elements of each item."""
@@ -250,11 +264,11 @@ class Pipeline(Generic[T]):
 
     def zip(self, *others: Pipeline[Any], name: str | None = None) -> Pipeline[tuple[Any, ...]]:
         """Yields tuples of one item from each pipeline; ends with the shortest."""
-        return Pipeline._of(Stage("zip", name, (self._stage, *(each._stage for each in others)), {}))
+        return Pipeline._of(Stage("zip", name, self._inputs("zip", others), {}))
 
     def concat(self, *others: Pipeline[T], name: str | None = None) -> Pipeline[T]:
         """Yields all items of this pipeline, then those of each other one."""
-        return Pipeline._of(Stage("concat", name, (self._stage, *(each._stage for each in others)), {}))
+        return Pipeline._of(Stage("concat", name, self._inputs("concat", others), {}))
 
     def interleave(
         self,
@@ -270,18 +284,18 @@ class Pipeline(Generic[T]):
         stop: "first" ends when a pipeline ends, "last" when all have ended; until then the choice is among the others. With
         "cycle" a pipeline that ends begins again, with the seeds of a further epoch, until each has ended once, so that
         every item is given at least once and the weights hold to the end."""
-        pipelines = [self, *others]
+        inputs = self._inputs("interleave", others)
         if stop == "cycle":
-            pipelines = [each.repeat() for each in pipelines]
-        inputs = tuple(each._stage for each in pipelines)
+            inputs = tuple(Pipeline._of(each).repeat()._stage for each in inputs)
         arguments = {"weights": [float(each) for each in weights or ()], "stop": stop, "seed": seed}
-        return Pipeline._of(Stage("interleave", name, inputs, arguments))
+        return Pipeline._of(Stage("interleave", name, inputs, checked_arguments("interleave", arguments)))
 
     def fork(self, branches: int = 2, *, buffer: int = 1000, name: str | None = None) -> list[Pipeline[T]]:
         """Returns `branches` pipelines with the same items, to be joined again. One branch may be ahead of another by up to
         `buffer` items."""
-        forked = Stage("fork", name, (self._stage,), {"branches": branches, "buffer": buffer})
-        return [Pipeline._of(Stage("branch", None, (forked,), {"index": at})) for at in range(branches)]
+        arguments = checked_arguments("fork", {"branches": branches, "buffer": buffer})
+        forked = Stage("fork", name, (self._stage,), arguments)
+        return [Pipeline._of(Stage("branch", None, (forked,), {"index": at})) for at in range(arguments["branches"])]
 
     def prefetch(self, depth: int = 10, *, name: str | None = None) -> Pipeline[T]:
         """Makes up to `depth` items ahead, on a thread."""
@@ -301,7 +315,8 @@ class Pipeline(Generic[T]):
     ) -> Pipeline[U]:
         """Calls `function` with an iterator over the items, and one over the items of each other pipeline, and yields what the
         iterable that it returns yields. A generator function can do here what no other stage does."""
-        inputs = (self._stage, *(each._stage for each in others))
+        check_function("function of transform()", function)
+        inputs = self._inputs("transform", others)
         arguments = {"open": Transformer(function), "what": describe(function)}
         return Pipeline._of(Stage("transform", name, inputs, arguments))
 

@@ -35,7 +35,7 @@ class Position(NamedTuple):
             workers, keeps_order, items, cursor = position
             if workers >= 0 and 0 <= items <= _MAX_ITEMS:
                 return Position(workers, keeps_order, items, cursor)
-        raise CorruptMessage("the position in this state of a pipeline is none")
+        raise CorruptMessage("this state of a pipeline does not hold a valid position; load what state_dict() returned, unchanged")
 
 
 def checksum(seed: int, epoch: int, position: bytes | None) -> str:

@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 
 from levada import _levada
 from levada._levada import Consumer, Epoch, Membership, Metric
+from levada.base.checks import epoch_number
 from levada.base.errors import CorruptMessage, Error, InvalidArgument, PeerLost, Timeout
 from levada.base.exits import failure_text, handled
 from levada.corpus.corpus import Corpus
@@ -79,8 +80,9 @@ class Run(Generic[T]):
         operations = {step.operation for step in self._steps}
         if self.options.workers > 1 and not self._dispatches and "shard" not in operations:
             warnings.warn(
-                f"nothing divides the items of {' > '.join(step.name for step in self._steps)} among its {self.options.workers} workers, so that each "
-                "yields all of them; put shard() behind the source, or dispatch() where the workers' part begins",
+                f"nothing divides the items of {' > '.join(step.name for step in self._steps)} among its "
+                f"{self.options.workers} workers, so that each yields all of them; put shard() behind the source, or "
+                "dispatch() where the workers' part begins",
                 stacklevel=4,
             )
 
@@ -180,9 +182,8 @@ class Run(Generic[T]):
 
     def set_epoch(self, epoch: int) -> None:
         """Sets the epoch of the next pass."""
-        if not 0 <= epoch < _END_OF_EPOCHS:
-            raise InvalidArgument(f"epoch must be from 0 to 2**63 - 1, got {epoch}")
-        self._epoch, self._position, self._begun = epoch, None, None
+        self._epoch = epoch_number(epoch, _END_OF_EPOCHS, "2**63")
+        self._position, self._begun = None, None
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the position after the last item taken. The state is small, and another number of workers can resume it if

@@ -10,6 +10,7 @@ from typing import Any
 
 from levada._levada import OpenContext
 from levada.base.errors import InvalidArgument
+from levada.base.iterators import is_own_iterator, noting_end
 from levada.corpus.corpus import Corpus
 
 Opened = tuple[Iterator[Any], Callable[[], Any] | None, int]
@@ -64,7 +65,9 @@ def divides_itself(source: Any) -> str:
 
 def check_source(source: Any) -> None:
     if not (isinstance(source, Iterable) or is_sequence(source) or is_factory(source)):
-        raise InvalidArgument(f"a {type(source).__name__} is no source: give an iterable, or a function that makes one")
+        raise InvalidArgument(
+            f"source must be an iterable or a function that makes one, got an object of type {type(source).__name__}"
+        )
 
 
 def describe(source: Any) -> str:
@@ -110,7 +113,10 @@ class SourceOpener:
                 source.load_state_dict(start[0])
                 if set_epoch is not None:
                     set_epoch(context.epoch)  # that state may hold another one
-        return iter(source() if is_factory(source) else source), state_dict, 0 if state is None else given
+        iterator = iter(source() if is_factory(source) else source)
+        if is_own_iterator(source, iterator):
+            iterator = noting_end(iterator)
+        return iterator, state_dict, 0 if state is None else given
 
     def _start_of(self, number: list[int], state_dict: Callable[[], Any]) -> tuple[Any] | None:
         """Returns the state before the very first pass; None if there was none, or if pass `number` follows the last one."""

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, cast
 
 from levada._levada import Graph, OpenContext
+from levada.base.checks import check_function, whole_number
+from levada.base.errors import InvalidArgument
 from levada.corpus.corpus import Corpus
 from levada.job.job import world_size
 from levada.pipeline.sources import SourceOpener, describe, divides_itself, length_of
@@ -31,10 +33,42 @@ class Elsewhere:
         raise AssertionError("a stage is run in a process that it was not placed in")
 
 
+_FUNCTIONS = ("function", "predicate", "length")
+_WHOLE_NUMBERS = (
+    "branches",
+    "buffer",
+    "count",
+    "depth",
+    "max_documents",
+    "max_tokens",
+    "pad_to",
+    "seed",
+    "sequence",
+    "size",
+    "threads",
+    "times",
+)
+
+
+def checked_arguments(operation: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Returns the arguments of a stage, with whole numbers as int. Raises InvalidArgument, naming the argument, for a value
+    of another kind."""
+    checked = dict(arguments)
+    for key, value in arguments.items():
+        name = f"{key} of {operation}()"
+        if key in _FUNCTIONS:
+            check_function(name, value)
+        elif key in _WHOLE_NUMBERS and value is not None:
+            checked[key] = whole_number(name, value)
+    return checked
+
+
 class Stage:
     """A stage and its inputs. Immutable."""
 
     def __init__(self, operation: str, name: str | None, inputs: tuple[Stage, ...], arguments: dict[str, Any]) -> None:
+        if not isinstance(name, (str, type(None))):
+            raise InvalidArgument(f"name of {operation}() must be a str, got {name!r}")
         self.operation = operation
         self.name = name
         self.inputs = inputs

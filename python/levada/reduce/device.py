@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from levada import _levada
-from levada.base.callers import OneCaller
 from levada.base.errors import EngineError, InvalidArgument, Unsupported
+from levada.base.threads import OneCaller
 from levada.job.groups import size_of
 from levada.job.job import join
 
@@ -72,8 +72,6 @@ class _Bucket:
     def _wait(self) -> None:
         self.work.wait()
         self.work = None
-        if self.key.op == "average":
-            self.sums.div_(self.key.size)
         for entry in self.entries:
             part = self.sums[entry.begin : entry.begin + _count(entry.shape)]
             # A small result must not hold the whole bucket.
@@ -177,12 +175,13 @@ class DeviceReduce:
         return bucket, entry
 
     def average(self, group: Any, tensor: Any) -> Any:
-        """The torch.futures.Future of a tensor's average over all ranks, in its own memory. All ranks of a group ask for
-        the same in the same order."""
+        """Returns a torch.futures.Future of a tensor's average over all ranks, in its own memory. Divides before the
+        all-reduce, as torch's allreduce_hook() does, so that no sum overflows. All ranks of a group call this in the same
+        order."""
         size = size_of(group)
         ranks = _ranks_of(group)
         own = self._own_group(ranks, tensor.device.type)
-        return own.allreduce([tensor]).get_future().then(lambda sums: sums.value()[0].div_(size))
+        return own.allreduce([tensor.div_(size)]).get_future().then(lambda sums: sums.value()[0])
 
     def finish(self, bucket: _Bucket) -> None:
         """Launches a bucket, and those that were opened before, and runs its group's callbacks up to its own."""
@@ -286,6 +285,8 @@ class DeviceReduce:
         except InvalidArgument as error:
             bucket.error = error
             return
+        if bucket.key.op == "average":
+            given.div_(bucket.key.size)  # before the sum, which would overflow in float16
         if bucket.used > 0:
             options = distributed.ReduceScatterOptions()
             bucket.work = bucket.key.own._reduce_scatter_base(bucket.sums, given, options)

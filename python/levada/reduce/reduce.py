@@ -68,7 +68,7 @@ class ReduceScatter:
         inputs: one tensor for each rank of the group, all of one shape and dtype; rank r's result is the sum of all
         ranks' inputs[r]. Or one tensor, of which each rank gets a part along dim 0, ceil(extent / ranks) long, padded
         with zeros at the end. They may be reused when the call returns, except tensors of empty(). op: "sum", or
-        "average", which divides once.
+        "average", which divides the sum once, and on a device the inputs before they are summed.
 
         Raises InvalidArgument, naming position and values, for a list of another length and for tensors that differ.
         wait() and flush() raise it where ranks disagree, naming ranks, position and shapes. Raises Unsupported for a

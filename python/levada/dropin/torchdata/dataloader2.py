@@ -12,7 +12,7 @@ from torch.utils.data.datapipes.datapipe import (  # type: ignore[import-not-fou
     _DataPipeSerializationWrapper,
 )
 
-from levada.base.callers import OneCaller
+from levada.base.threads import OneCaller
 from levada.dropin.torchdata.error import PauseIteration
 from levada.dropin.torchdata.random import SeedGenerator
 from levada.dropin.torchdata.reading_service import (
