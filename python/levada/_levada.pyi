@@ -24,6 +24,8 @@ class Metric:
     def id(self) -> str:
         """The name with the labels."""
 
+    def __repr__(self) -> str: ...
+
 def to_prometheus(metrics: Sequence[Metric]) -> str:
     """Prometheus's text format, version 0.0.4."""
 
