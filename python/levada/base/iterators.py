@@ -12,8 +12,8 @@ from levada.base.errors import InvalidArgument
 
 T = TypeVar("T")
 
-# Iterators that a pass has read to their end, by id. Those that cannot be referred to weakly are the interpreter's own,
-# which hold little once they have ended.
+# Iterators that a pass has read to their end, by id. Iterators without weak references are the interpreter's own, which hold
+# little memory once they have ended.
 _ended: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 _ended_last: collections.deque[Any] = collections.deque(maxlen=64)
 
@@ -29,8 +29,8 @@ def is_own_iterator(source: Any, iterator: Any) -> bool:
 
 
 def note_end(iterator: Any, *, is_empty: bool) -> None:
-    """Records that a pass has read an iterator to its end. Raises Exhausted if the pass `is_empty` for the reason that an
-    earlier pass did so."""
+    """Records that a pass has read an iterator to its end. `is_empty`: whether the pass got no item. Raises Exhausted if it is
+    empty and an earlier pass has read the same iterator to its end."""
     if is_empty and (_ended.get(id(iterator)) is iterator or any(each is iterator for each in _ended_last)):
         raise Exhausted(
             f"an earlier pass has read all items of this {type(iterator).__name__}, which cannot be iterated again: give an "

@@ -20,7 +20,7 @@ _END_OF_COUNTS = 2**31
 
 
 def count(name: str, number: Any, *, smallest: int = 0) -> int:
-    """Returns an argument as an int."""
+    """Returns an argument as an int. Raises InvalidArgument unless it is an integer from `smallest` to below _END_OF_COUNTS."""
     counted = whole_number(name, number)
     if counted < smallest:
         raise InvalidArgument(f"{name} must be at least {smallest}, got {counted:,}")
