@@ -38,27 +38,9 @@ std::uint64_t Permutation::forward(std::uint64_t value) const {
   return left << half_bits_ | right;
 }
 
-std::uint64_t Permutation::backward(std::uint64_t value) const {
-  const auto mask = (std::uint64_t{1} << half_bits_) - 1;
-  auto left = value >> half_bits_, right = value & mask;
-  for (auto key = keys_.rbegin(); key != keys_.rend(); ++key) {
-    const auto mixed = right ^ (mix(left + *key) & mask);
-    right = left;
-    left = mixed;
-  }
-  return left << half_bits_ | right;
-}
-
 std::int64_t Permutation::operator()(std::int64_t index) const {
   auto value = static_cast<std::uint64_t>(index);
   do value = forward(value);
-  while (value >= static_cast<std::uint64_t>(size_));
-  return static_cast<std::int64_t>(value);
-}
-
-std::int64_t Permutation::find(std::int64_t element) const {
-  auto value = static_cast<std::uint64_t>(element);
-  do value = backward(value);
   while (value >= static_cast<std::uint64_t>(size_));
   return static_cast<std::int64_t>(value);
 }

@@ -24,14 +24,11 @@ class Permutation {
   std::int64_t size() const { return size_; }
   /// Returns the element at `index` of the new order; index in [0, size).
   std::int64_t operator()(std::int64_t index) const;
-  /// Returns the index of `element` in the new order: the inverse.
-  std::int64_t find(std::int64_t element) const;
 
  private:
   static constexpr int rounds = 8;
 
   std::uint64_t forward(std::uint64_t value) const;
-  std::uint64_t backward(std::uint64_t value) const;
 
   std::int64_t size_;
   unsigned half_bits_;

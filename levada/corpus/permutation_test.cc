@@ -25,7 +25,7 @@ TEST(Permutation, HoldsEachElementOnce) {
   }
 }
 
-TEST(Permutation, FindsWhereEachElementStands) {
+TEST(Permutation, StaysInItsRangeHoweverLargeThatIs) {
   std::mt19937_64 random(1);
   for (const std::int64_t size :
        {1L, 2L, 3L, 4L, 5L, 63L, 64L, 65L, 4096L, 1'000'003L, 1L << 31, (1L << 40) + 1, 1L << 62}) {
@@ -35,8 +35,6 @@ TEST(Permutation, FindsWhereEachElementStands) {
       const auto element = permutation(index);
       ASSERT_GE(element, 0);
       ASSERT_LT(element, size);
-      ASSERT_EQ(permutation.find(element), index);
-      ASSERT_EQ(permutation(permutation.find(index)), index);
     }
   }
 }

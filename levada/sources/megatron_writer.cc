@@ -139,9 +139,8 @@ void MegatronWriter::flush() {
   buffered_ = 0;
 }
 
-void MegatronWriter::end_sequence(std::int8_t mode) {
+void MegatronWriter::end_sequence() {
   lengths_.push_back(static_cast<std::int32_t>(std::exchange(sequence_tokens_, 0)));
-  if (options_.modes) modes_.push_back(mode);
 }
 
 void MegatronWriter::end_document() {
@@ -152,7 +151,7 @@ void MegatronWriter::end_document() {
 
 std::uint64_t MegatronWriter::bytes() const {
   const auto tokens = static_cast<std::uint64_t>(tokens_) * token_bytes_;
-  return tokens + megatron::header_bytes + lengths_.size() * 12 + (document_sequences_.size() + 1) * 8 + modes_.size();
+  return tokens + megatron::header_bytes + lengths_.size() * 12 + (document_sequences_.size() + 1) * 8;
 }
 
 void MegatronWriter::write_index() {
@@ -171,7 +170,6 @@ void MegatronWriter::write_index() {
   std::int64_t sequence = 0;
   out.put(sequence);
   for (const auto sequences : document_sequences_) out.put(sequence += sequences);
-  for (const auto mode : modes_) out.put(mode);
   out.flush();
 }
 

@@ -18,7 +18,6 @@ struct MegatronWriterOptions {
   bool overwrite = false;        ///< of a data set that is there already
   bool lasting = true;           ///< false: its names may be lost if power fails, until the folder is synchronized
   bool masks_loss = false;       ///< of int32: store ~token, too, as TokenFileOptions::masks_loss reads it
-  bool modes = false;            ///< write one for each sequence
   AtomicFile::Write write = {};  ///< another one for tests
 };
 
@@ -40,7 +39,7 @@ class MegatronWriter {
   void append(std::span<const std::int64_t> tokens);
   void append(std::span<const std::int32_t> tokens);
   /// Ends the sequence under way, perhaps empty. One of more tokens than the format can count becomes several.
-  void end_sequence(std::int8_t mode = 0);
+  void end_sequence();
   /// Ends the document under way, and the sequence under way if it holds tokens.
   void end_document();
   /// Ends the document under way if it holds sequences, flushes both files to the disk and renames them to their final
@@ -76,7 +75,6 @@ class MegatronWriter {
   std::size_t buffered_ = 0;
   std::int64_t tokens_ = 0, sequence_tokens_ = 0;
   std::deque<std::int32_t> lengths_;
-  std::deque<std::int8_t> modes_;
   std::deque<std::uint32_t> document_sequences_;
   std::size_t sequences_before_ = 0;  ///< of the documents ended
 };

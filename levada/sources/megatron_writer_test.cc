@@ -34,11 +34,11 @@ std::vector<std::string> names_in(const ScratchDir& dir) {
 void write_some(MegatronWriter& writer) {
   const std::vector<std::int64_t> tokens = {1, 2, 3, 4, 5};
   writer.append(std::span(tokens).first(2));
-  writer.end_sequence(1);
+  writer.end_sequence();
   writer.append(std::span(tokens).subspan(2, 1));
   writer.append(std::span(tokens).subspan(3, 1));
   writer.end_document();
-  writer.end_sequence(-1);
+  writer.end_sequence();
   writer.end_document();
   writer.append(std::span(tokens).last(1));
 }
@@ -46,13 +46,12 @@ void write_some(MegatronWriter& writer) {
 template <typename T>
 void expect_written(DType dtype, std::uint8_t code) {
   const ScratchDir dir;
-  MegatronWriter writer(dir.file("a"), {.dtype = dtype, .modes = true});
+  MegatronWriter writer(dir.file("a"), {.dtype = dtype});
   write_some(writer);
   EXPECT_THAT(names_in(dir), UnorderedElementsAre(".a.bin.partial", ".a.idx.partial"));
   writer.finish();
   EXPECT_THAT(names_in(dir), UnorderedElementsAre("a.bin", "a.idx"));
-  auto index = raw_index(code, sizeof(T), {2, 2, 0, 1}, {0, 2, 3, 4});
-  index.modes = {1, 0, -1, 0};
+  const auto index = raw_index(code, sizeof(T), {2, 2, 0, 1}, {0, 2, 3, 4});
   EXPECT_EQ(content(dir.file("a.idx")), index.bytes()) << dtype.name();
   EXPECT_EQ(content(dir.file("a.bin")), raw_bin<T>({1, 2, 3, 4, 5})) << dtype.name();
   EXPECT_EQ(writer.bytes(), index.bytes().size() + 5 * sizeof(T));
