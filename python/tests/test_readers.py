@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import multiprocessing
 import pathlib
 import re
@@ -11,6 +12,8 @@ import subprocess
 import sys
 import threading
 import time
+import types
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -717,13 +720,31 @@ def test_a_pass_over_an_iterator_that_an_earlier_pass_has_ended_is_an_error(make
     source = make()
     feed = levada.Feed(source, iterate=iterate, steps=2)
     assert [list(feed) for _ in range(4)] == [[0, 1], [2, 3], [4, 5], []]
-    for again in (feed, levada.Feed(source, iterate=iterate), levada.Feed(source, iterate=iterate, skip=1)):
+    feeds = [feed]
+    if isinstance(source, types.GeneratorType):  # others are remembered by their feed alone
+        feeds += [levada.Feed(source, iterate=iterate), levada.Feed(source, iterate=iterate, skip=1)]
+    for again in feeds:
         with pytest.raises(levada.InvalidArgument, match="an earlier pass has read all items of this .*levada.Pipeline"):
             list(again)
     other = levada.Feed(make(), iterate=iterate)
     assert list(other) == list(range(6))
     with pytest.raises(levada.InvalidArgument, match="an earlier pass"):
         list(other)
+
+
+def test_an_iterator_that_has_ended_is_freed_with_its_feed() -> None:
+    class Doubled:
+        def __call__(self, number: int) -> int:
+            return 2 * number
+
+    double = Doubled()
+    freed = weakref.ref(double)
+    feed = levada.Feed(map(double, range(3)), iterate="inline")
+    pipeline = levada.Pipeline(map(double, range(3)))
+    assert list(feed) == list(pipeline) == [0, 2, 4]
+    del feed, pipeline, double
+    gc.collect()
+    assert freed() is None
 
 
 def test_a_pass_over_samples_of_an_iterator_that_has_ended_is_an_error() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import collections
+import contextlib
 import itertools
 import weakref
 from collections.abc import Iterator
@@ -12,10 +12,8 @@ from levada.base.errors import InvalidArgument
 
 T = TypeVar("T")
 
-# Iterators that a pass has read to their end, by id. Iterators without weak references are the interpreter's own, which hold
-# little memory once they have ended.
 _ended: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
-_ended_last: collections.deque[Any] = collections.deque(maxlen=64)
+"""Iterators that a pass has read to their end, by id. The interpreter's own, such as map objects, have no weak references."""
 
 
 class Exhausted(InvalidArgument):
@@ -28,33 +26,38 @@ def is_own_iterator(source: Any, iterator: Any) -> bool:
     return iterator is source and not hasattr(source, "load_state_dict")
 
 
-def note_end(iterator: Any, *, is_empty: bool) -> None:
-    """Records that a pass has read an iterator to its end. `is_empty`: whether the pass got no item. Raises Exhausted if it is
-    empty and an earlier pass has read the same iterator to its end."""
-    if is_empty and (_ended.get(id(iterator)) is iterator or any(each is iterator for each in _ended_last)):
-        raise Exhausted(
-            f"an earlier pass has read all items of this {type(iterator).__name__}, which cannot be iterated again: give an "
-            "object that can, such as a list or a loader, or levada.Pipeline(function) of a function that makes the iterator"
-        )
-    try:
-        _ended[id(iterator)] = iterator
-    except TypeError:
-        _ended_last.append(iterator)
+class Ended:
+    """Whether a pass of one feed, or an epoch of one pipeline, has read its source to the end, which is an iterator."""
+
+    def __init__(self) -> None:
+        self._has_ended = False
+
+    def note(self, iterator: Any, *, is_empty: bool) -> None:
+        """Records that a pass has read the source to its end. `is_empty`: whether the pass got no item. Raises Exhausted if it
+        is empty and an earlier pass has read the same iterator to its end."""
+        if is_empty and (self._has_ended or _ended.get(id(iterator)) is iterator):
+            raise Exhausted(
+                f"an earlier pass has read all items of this {type(iterator).__name__}, which cannot be iterated again: give an "
+                "object that can, such as a list or a loader, or levada.Pipeline(function) of a function that makes the iterator"
+            )
+        self._has_ended = True
+        with contextlib.suppress(TypeError):
+            _ended[id(iterator)] = iterator
 
 
-def noting_end(iterator: Iterator[T]) -> Iterator[T]:
-    """Returns an iterator over the rest of `iterator` that calls note_end() at its end."""
+def noting_end(iterator: Iterator[T], ended: Ended) -> Iterator[T]:
+    """Returns an iterator over the rest of `iterator` that calls ended.note() at its end."""
     rest = map(next, itertools.repeat(iterator))  # without iter(), which may begin it again
-    return itertools.chain(_first(iterator), rest, _end(iterator))
+    return itertools.chain(_first(iterator, ended), rest, _end(iterator, ended))
 
 
-def _first(iterator: Iterator[T]) -> Iterator[T]:
+def _first(iterator: Iterator[T], ended: Ended) -> Iterator[T]:
     try:
         yield next(iterator)
     except StopIteration:
-        note_end(iterator, is_empty=True)
+        ended.note(iterator, is_empty=True)
 
 
-def _end(iterator: Iterator[T]) -> Iterator[T]:
-    note_end(iterator, is_empty=False)
+def _end(iterator: Iterator[T], ended: Ended) -> Iterator[T]:
+    ended.note(iterator, is_empty=False)
     yield from ()

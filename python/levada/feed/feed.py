@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from levada._levada import CorpusSource, Layout, Mesh, Metric, Pass, Replicate, Shard, Stages, Zigzag, corpus_position
 from levada.base.checks import check_choice, check_seconds, epoch_number
 from levada.base.errors import Error, InvalidArgument
+from levada.base.iterators import Ended
 from levada.base.threads import OneCaller
 from levada.batch.balance import Balance, Cost
 from levada.batch.devices import sender
@@ -190,6 +191,7 @@ class Feed:
             data.IterableDataset.register(Feed)  # otherwise a DataLoader takes it for a map
         self._number = _number_in(self.group)
         self._passes = 0  # begun
+        self._ended = Ended()
         self._has_opened_corpus = False
         # Other threads may ask meanwhile: what belongs together is replaced as one value.
         self._next = FeedState(self._counts, b"", 0, 0)  # where the next pass begins
@@ -249,6 +251,7 @@ class Feed:
             tensors=self.source.tensors if isinstance(self.source, Corpus) else "numpy",
             allow_pickle=self.allow_pickle,
             record=self.record,
+            ended=self._ended,
             counts_rows=self._counts_rows,
         )
 

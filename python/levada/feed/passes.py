@@ -13,6 +13,7 @@ from levada import _levada
 from levada._levada import CorpusSource, Handoff, Layout, Membership, Mesh, Pass, Source, WhenDropped
 from levada.base.errors import CorruptMessage, Error, InvalidArgument
 from levada.base.exits import failure_text, handled, note_left
+from levada.base.iterators import Ended
 from levada.batch.balance import Balance, Samples
 from levada.batch.devices import Arrive, Send
 from levada.batch.memory import make_batches_for
@@ -46,6 +47,7 @@ class PassOptions:
     tensors: str
     allow_pickle: bool
     record: bool
+    ended: Ended
     counts_rows: bool
     """Whether an item of an iterable has `batch` rows per rank, so that the last one may have fewer."""
 
@@ -217,7 +219,8 @@ def _reader_of(options: PassOptions, source: Any, state: Any, handoff: Handoff, 
         return ProcessReader(
             source, state, handoff, options.allow_pickle, options.ranks_per_reader, samples, counted, options.timeout
         )
-    maker = open_maker(source, state, handoff, options.allow_pickle, options.ranks_per_reader, samples, counted)
+    ranks = options.ranks_per_reader
+    maker = open_maker(source, state, handoff, options.allow_pickle, ranks, samples, counted, options.ended)
     return InlineReader(maker) if options.iterate == "inline" else BackgroundReader(maker, source)
 
 

@@ -16,7 +16,7 @@ from levada._levada import Handoff
 from levada.base.abandoned import Abandoned, abandon, abandoned, forget
 from levada.base.console import write_line
 from levada.base.errors import Timeout
-from levada.base.iterators import Exhausted, is_own_iterator, note_end
+from levada.base.iterators import Ended, Exhausted, is_own_iterator
 from levada.base.threads import start_thread
 from levada.batch.balance import RefusedSample, Samples
 from levada.job.arrivals import REMIND_AFTER
@@ -113,11 +113,11 @@ class Maker:
         allow_pickle: bool,
         samples: Samples | None,
         counted: Counted,
-        is_own_iterator: bool = False,
+        ended: Ended | None = None,
     ) -> None:
-        """`is_own_iterator`: whether the source is the iterator, so that a later pass continues it."""
+        """`ended`: given if the source is the iterator, so that a later pass continues it."""
         self._iterator = iterator
-        self._is_own_iterator = is_own_iterator
+        self._ended = ended
         self._has_items = False
         self._counted = counted
         self._samples = samples
@@ -188,8 +188,8 @@ class Maker:
         return items
 
     def _note_end(self) -> None:
-        if self._is_own_iterator:
-            note_end(self._iterator, is_empty=not self._has_items)
+        if self._ended is not None:
+            self._ended.note(self._iterator, is_empty=not self._has_items)
 
     def where(self) -> str:
         """Returns the functions that make() is in, the innermost last: "__next__ > get > wait (threading.py:320)"."""
@@ -214,9 +214,10 @@ def open_maker(
     ranks: int,
     samples: Samples | None = None,
     counted: Counted = NOTHING_COUNTED,
+    ended: Ended | None = None,
 ) -> Maker:
     """Returns a Maker of the items of iter(source), which resumes at `state` unless that is None. `ranks`: the number of
-    ranks that receive its batches."""
+    ranks that receive its batches. `ended`: whether an earlier pass has read the source to its end."""
     if source is None:
         raise TypeError("this rank reads for the feed, but its source is None")
     if state is not None:
@@ -224,8 +225,9 @@ def open_maker(
     iterator = iter(source)
     state_dict = getattr(source, "state_dict", None)
     paced = PacedState(state_dict, allow_pickle, ranks) if state_dict else lambda: None
-    is_own = is_own_iterator(source, iterator)
-    return Maker(iterator, paced, handoff, allow_pickle, samples, counted, is_own)
+    if not is_own_iterator(source, iterator):
+        ended = None
+    return Maker(iterator, paced, handoff, allow_pickle, samples, counted, ended)
 
 
 class Reader(Protocol):

@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 from levada import _levada
 from levada.base.checks import check_function
 from levada.base.errors import InvalidArgument
+from levada.base.iterators import Ended
 from levada.corpus.corpus import Corpus
 from levada.pipeline.lines import ByteRanges, Lines, Paths
 from levada.pipeline.options import Options
@@ -48,7 +49,7 @@ class Pipeline(Generic[T]):
     def __init__(self, source: Iterable[T] | Callable[[], Iterable[T]] | Corpus, *, name: str | None = None) -> None:
         if not isinstance(source, Corpus):
             check_source(source)
-        self._set(Stage("source", name, (), {"source": source}))
+        self._set(Stage("source", name, (), {"source": source, "ended": Ended()}))
 
     def _set(self, stage: Stage) -> None:
         self._stage = stage

@@ -10,7 +10,7 @@ from typing import Any
 
 from levada._levada import OpenContext
 from levada.base.errors import InvalidArgument
-from levada.base.iterators import is_own_iterator, noting_end
+from levada.base.iterators import Ended, is_own_iterator, noting_end
 from levada.corpus.corpus import Corpus
 
 Opened = tuple[Iterator[Any], Callable[[], Any] | None, int]
@@ -87,8 +87,10 @@ class SourceOpener:
     the very first pass is kept, and loaded before a pass that begins again.
     """
 
-    def __init__(self, source: Any) -> None:
+    def __init__(self, source: Any, ended: Ended) -> None:
+        """`ended`: whether an epoch of the pipeline has read the source to its end."""
         self._source = source
+        self._ended = ended
         self._first: tuple[Any] | None = None  # the source's state before the very first pass, if it had one
         self._last: list[int] | None = None  # the number of the pass that was opened last
 
@@ -115,7 +117,7 @@ class SourceOpener:
                     set_epoch(context.epoch)  # that state may hold another one
         iterator = iter(source() if is_factory(source) else source)
         if is_own_iterator(source, iterator):
-            iterator = noting_end(iterator)
+            iterator = noting_end(iterator, self._ended)
         return iterator, state_dict, 0 if state is None else given
 
     def _start_of(self, number: list[int], state_dict: Callable[[], Any]) -> tuple[Any] | None:

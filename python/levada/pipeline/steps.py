@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, cast
 from levada._levada import Graph, OpenContext
 from levada.base.checks import check_function, whole_number
 from levada.base.errors import InvalidArgument
+from levada.base.iterators import Ended
 from levada.corpus.corpus import Corpus
 from levada.job.job import world_size
 from levada.pipeline.sources import SourceOpener, describe, divides_itself, length_of
@@ -136,12 +137,12 @@ def build(steps: Iterable[Step], on_error: str = "raise", allow_pickle: bool = F
     return cast(Graph, made[-1])
 
 
-def _source(name: str, source: Any, allow_pickle: bool) -> Graph:
+def _source(name: str, source: Any, allow_pickle: bool, ended: Ended | None = None) -> Graph:
     if isinstance(source, Elsewhere):
         return Graph.source(source, "elsewhere", source.divides, name=name)
     if isinstance(source, Corpus):
         return Graph.corpus(tensors=source.tensors, name=name, **source.options())
-    opener = SourceOpener(source)
+    opener = SourceOpener(source, ended or Ended())
     return Graph.source(opener, describe(source), divides_itself(source), name=name, allow_pickle=allow_pickle)
 
 
