@@ -133,16 +133,17 @@ def test_what_ends_every_process_is_told() -> None:
 @pytest.mark.filterwarnings("ignore:.*started again")
 def test_a_feed_goes_on() -> None:
     def batch(item: int) -> Any:
+        time.sleep(0.0003)  # so that there are workers to kill at step 40
         return {"x": np.full(4, item)}
 
-    run = Pipeline(range(60)).dispatch().map(batch).run(2, alone=True, **OPTIONS)
+    run = Pipeline(range(600)).dispatch().map(batch).run(2, alone=True, **OPTIONS)
     items = []
     with levada.Feed(run, iterate="inline") as feed:
         for step, received in enumerate(feed):
             items.append(int(received["x"][0]))
             if step in (10, 40):
                 kill_one(random.Random(step))
-    assert items == list(range(60))
+    assert items == list(range(600))
 
 
 def test_where_it_cannot_be() -> None:
