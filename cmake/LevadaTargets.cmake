@@ -43,8 +43,14 @@ endfunction()
 function(levada_add_module library module)
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/levada/${module}/*.cc)
   list(FILTER sources EXCLUDE REGEX "(_test|_testing|/main)\\.cc$")
+  # The suite that engines are tested with is for programs with an engine of their own.
+  set(suite ${sources})
+  list(FILTER suite INCLUDE REGEX "/conformance[^/]*$")
+  list(FILTER sources EXCLUDE REGEX "/conformance[^/]*$")
   target_sources(${library} PRIVATE ${sources})
   levada_compile_together(${library} ${sources})
+  target_sources(levada PRIVATE ${suite})
+  levada_compile_together(levada ${suite})
 endfunction()
 
 # One test program of a module's *_test.cc files; ctest runs it as one test, or as several where it mostly waits.
