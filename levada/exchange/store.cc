@@ -138,19 +138,13 @@ void SampleStore::use_memory_of(const std::shared_ptr<Engine>& engine) {
 }
 
 BufferPool::Buffer SampleStore::allocate_piece(std::uint64_t bytes) {
-  // An engine has few blocks, which others need too. They are counted while they live.
-  constexpr long max_blocks = 1024;
-  struct Piece {
-    Block block;
-    std::shared_ptr<const int> count;
-  };
-  const auto engine = block_count_.use_count() <= max_blocks ? engine_.lock() : nullptr;
+  const auto engine = engine_.lock();
   try {
-    if (auto block = engine ? engine->try_allocate(bytes) : std::nullopt) {
+    if (auto block = engine ? engine->try_allocate(bytes, BlockUse::storage) : std::nullopt) {
       std::byte* const data = block->memory().data();
-      return {data, std::make_shared<const Piece>(Piece{std::move(*block), block_count_})};
+      return {data, std::make_shared<const Block>(std::move(*block))};
     }
-  } catch (const Error&) {  // it has ended, or can never allocate as much
+  } catch (const Error&) {  // the group has ended
   }
   return memory_.allocate(bytes);
 }
@@ -423,8 +417,8 @@ void SampleStore::commit(std::span<Arrival> arrivals) {
     if (is_next && !arrival.values.empty()) values.emplace_back(sample, arrival.values);
     places.push_back({sample, find_met(arrival.key), Lengths(arrival.lengths)});
   }
-  rollback.keep();
   for (Met& each : met) each.of_name = columns_named(each.key->name);
+  rollback.keep();
   for (auto& [of, some] : values) put_values(of, std::move(some));
   for (std::size_t i = 0; i < arrivals.size(); ++i) {
     Arrival& arrival = arrivals[i];

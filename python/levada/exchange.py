@@ -67,7 +67,8 @@ def all_gather(store: Store, group: Any = None, *, timeout: float = 1800.0) -> S
     Raises InvalidArgument on all ranks: naming id, key and ranks, if two ranks hold different forms of one sample, or one
     rank holds a key in different forms; naming calls and stores, if ranks make different calls or name different stores.
     """
-    return _levada.all_gather(join(group), store, timeout)
+    job = join(group)
+    return _levada.all_gather(job, store, timeout, job.count_exchange())
 
 
 def destinations(
@@ -177,8 +178,10 @@ def redistribute(
     PeerLost if a rank is lost or has left, naming the exception that ended it, and Timeout. An exception on one rank alone
     ends the group and is EngineError on the others. Each key of each sample is then in a store completely or not at all.
     """
+    job = join(group)
+    call = job.count_exchange()  # before anything that may raise, so that the next call does not pass for this one
     request = _request(wants, keys, cut_keys, allow_absent)
-    return _levada.redistribute(join(group), store, request, chunk_bytes, in_flight_bytes, timeout)
+    return _levada.redistribute(job, store, request, chunk_bytes, in_flight_bytes, timeout, call)
 
 
 def balance(
