@@ -154,7 +154,7 @@ TEST(Exchange, WhatStaysKeepsLittleMemoryOfWhatGoes) {
       }
     }
     EXPECT_LT(memories.size(), 2 * got.size());
-    for (const auto& [owner, held] : memories) EXPECT_TRUE(held.first <= 64 << 10 || held.second == 1);
+    for (const auto& [owner, held] : memories) EXPECT_TRUE(held.first <= 256 << 10 || held.second == 1);
   });
 }
 

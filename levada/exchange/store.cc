@@ -155,7 +155,7 @@ std::vector<BufferPool::Buffer> SampleStore::allocate(std::span<const std::uint6
 }
 
 std::vector<BufferPool::Buffer> SampleStore::allocate_all(std::span<const std::uint64_t> sizes) {
-  constexpr std::uint64_t max_together = std::uint64_t{64} << 10;
+  constexpr std::uint64_t max_together = std::uint64_t{256} << 10;
   std::vector<BufferPool::Buffer> buffers;
   buffers.reserve(sizes.size());
   for (std::size_t begin = 0; begin < sizes.size();) {

@@ -87,7 +87,7 @@ class SampleStore {
   /// From now on takes memory of this engine, as far as it has some for storage (BlockUse), so that ranks that share
   /// its memory can read what they are to have where it lies. Nothing happens where the store has an engine that lives.
   void use_memory_of(const std::shared_ptr<Engine>& engine);
-  /// Memory for items that are to be committed, one of each size; used again when samples go. Items of up to 64 KiB
+  /// Memory for items that are to be committed, one of each size; used again when samples go. Items of up to 256 KiB
   /// share pieces of so much, which bounds what one that stays keeps of those that go.
   std::vector<BufferPool::Buffer> allocate(std::span<const std::uint64_t> sizes);
 
