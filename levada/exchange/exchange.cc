@@ -271,13 +271,14 @@ Exchange::~Exchange() = default;
 const SampleIndex& Exchange::index_of(const ExchangeRequest& request) {
   if (!index_ || index_->destinations() != request.destinations) {
     index_ = std::make_unique<const SampleIndex>(request.destinations);
+    ids_.reset();
   }
   return *index_;
 }
 
 std::vector<std::shared_ptr<const Bytes>> Exchange::plan_for_all(std::span<const ByteView> gathered,
                                                                  const ExchangeRequest& request, Round& last,
-                                                                 Round& now) const {
+                                                                 Round& now) {
   const auto preflights = decode_all(gathered);
   for (const Preflight& each : preflights) {
     if (!each.is_repeated) continue;
@@ -292,7 +293,10 @@ std::vector<std::shared_ptr<const Bytes>> Exchange::plan_for_all(std::span<const
     writer.put(Answer::repeated);
     return std::vector(preflights.size(), std::make_shared<const Bytes>(std::move(writer).take()));
   }
-  HoldingsTable table(*index_, request.keys);
+  constexpr std::size_t max_kept_ids = std::size_t{1} << 16;
+  auto ids = ids_ ? *ids_ : HoldingsTable::ids_of(*index_);
+  if (!ids_ && index_->size() <= max_kept_ids) ids_ = ids;
+  HoldingsTable table(*index_, request.keys, std::move(ids));
   for (std::size_t rank = 0; rank < preflights.size(); ++rank) {
     now.held.push_back(preflights[rank].is_repeated
                            ? std::move(last.held[rank])
@@ -330,7 +334,8 @@ ExchangeResult Exchange::redistribute(SampleStore& store, const ExchangeRequest&
       now->request = preflight.request;
       const bool is_same_request = last->request == now->request;
       const bool is_same_store = is_same_request && store.version() == last->holdings.version;
-      now->holdings = is_same_store ? std::move(last->holdings) : holdings_of(store, *index_, request.keys);
+      now->holdings =
+          is_same_store ? std::move(last->holdings) : holdings_of(store, *index_, request.keys, last->holdings.samples);
       preflight.is_repeated = is_same_store || (is_same_request && now->holdings.bytes == last->holdings.bytes);
       preflight.held = now->holdings.bytes;
     });

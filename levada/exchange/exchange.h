@@ -79,14 +79,15 @@ class Exchange {
   struct Round;
   /// Rank 0's answer to each rank. Moves what the next round needs out of the one before, `last`, to this one, `now`.
   std::vector<std::shared_ptr<const Bytes>> plan_for_all(std::span<const ByteView> gathered,
-                                                         const ExchangeRequest& request, Round& last, Round& now) const;
+                                                         const ExchangeRequest& request, Round& last, Round& now);
 
   std::shared_ptr<Engine> engine_;
   GatherScatter preflight_;
   /// By rank, from it to all others, where they share memory: a message to all costs as much as one to some.
   std::vector<std::shared_ptr<Channel>> to_all_;
   std::unique_ptr<const SampleIndex> index_;
-  std::unique_ptr<Round> last_;  ///< the call before, unless it failed
+  std::optional<SampleDirectory> ids_;  ///< of the index, on rank 0, unless they are many
+  std::unique_ptr<Round> last_;         ///< the call before, unless it failed
   OneCaller callers_;
 };
 
