@@ -55,7 +55,8 @@ std::span<std::byte> BlockPool::memory_of(Interval interval) const {
 
 /// With the lock.
 bool BlockPool::may_store(std::size_t bytes) const {
-  const std::uint64_t max_stored = max_block_ / 2;
+  constexpr std::uint64_t min_left = std::uint64_t{8} << 20;  // for the larger messages, such as buckets
+  const std::uint64_t max_stored = std::min(max_block_ / 2, max_block_ - std::min(max_block_, min_left));
   return bytes <= max_stored && state_->arena.used() <= max_stored - bytes &&
          state_->arena.used_slots() < state_->options.max_slots / 2;
 }

@@ -52,7 +52,8 @@ class BlockPool final : public Block::Home, public std::enable_shared_from_this<
   BlockPool& operator=(const BlockPool&) = delete;
 
   /// Returns a Block of at least `bytes`; nothing where there is no room at the moment. Throws InvalidArgument for more
-  /// than max_block(). Returns nothing for storage beyond half of max_block() or half of the slots.
+  /// than max_block(). Returns nothing for storage that would leave less than half of max_block(), less than 8
+  /// MiB or less than half of the slots.
   std::optional<Block> try_allocate(std::size_t bytes, BlockUse use = BlockUse::message);
   /// Returns whether try_allocate() would have returned a Block or thrown InvalidArgument.
   bool may_allocate(std::size_t bytes);

@@ -172,8 +172,8 @@ struct WaitFor {
   Duration poll_before_sleep(Deadline deadline) const;
 };
 
-/// What a block is for. Storage stays allocated for as long as its owner likes, so it gets at most half of the memory
-/// and half of the number of blocks that an engine has: the rest is left for messages.
+/// What a block is for. Storage stays allocated for as long as its owner likes, so it gets at most half of an engine's
+/// memory and blocks, and none of the last 8 MiB: the rest is left for messages.
 enum class BlockUse : std::uint8_t { message, storage };
 
 enum class Woken : std::uint8_t { ready, stopped, timeout };
@@ -231,7 +231,7 @@ class Engine {
 
   /// Returns a Block of at least `bytes`, or nothing while too much of the engine's memory is in use. Throws
   /// InvalidArgument for more bytes than the engine can ever allocate; the message says how many that is. Returns
-  /// nothing for storage that would exceed half of the engine's memory or blocks, however that is used.
+  /// nothing for storage that would leave too little for messages, however much is in use by them.
   virtual std::optional<Block> try_allocate(std::size_t bytes, BlockUse use) = 0;
   std::optional<Block> try_allocate(std::size_t bytes) { return try_allocate(bytes, BlockUse::message); }
 

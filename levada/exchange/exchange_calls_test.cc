@@ -158,10 +158,10 @@ TEST(Exchange, MovesStoresThatAreLargerThanTheMemoryOfTheEngine) {
                       store.store(of_rank(rank));
                       exchange.redistribute(store, {{{{0, 1}, ids}}, {"x"}}, {.timeout = std::chrono::seconds(20)});
                       EXPECT_EQ(store.get(of_rank(1 - rank).ids()), of_rank(1 - rank));
-                      EXPECT_GT(engine->memory_in_use(), 2u << 20);
-                      EXPECT_TRUE(engine->try_allocate(3 << 20));
+                      EXPECT_GT(engine->memory_in_use(), 4u << 20);
+                      EXPECT_TRUE(engine->try_allocate(7 << 20));
                     },
-                    {.memory_bytes = 8 << 20});
+                    {.memory_bytes = 16 << 20});
 }
 
 TEST(Exchange, RefusesTheCallOfAnotherThreadMeanwhile) {

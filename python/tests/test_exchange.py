@@ -261,7 +261,7 @@ attempt({0: []}, ["x"])
     assert common[0] == common[1] == common[2] and len(told[1]) == 5
     nan, negative, large, next_call = common[0]
     assert nan == "InvalidArgument: rank 2: timeout must be positive, got 0 s"
-    assert negative == "InvalidArgument: rank 0: timeout must be positive, got -1e+09 s"
+    assert negative == "InvalidArgument: rank 0: timeout must be positive, got -1000000000 s"
     assert large == ""
     assert next_call.startswith("InvalidArgument: rank 0 makes its call 4 of this group's exchanges, rank 1 its call 5:")
 
