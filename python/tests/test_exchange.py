@@ -279,7 +279,8 @@ ids = [[f"{owner}.{i}" for i in range(24)] for owner in range(2)]
 store.store(exchange.SampleBatch(ids[rank], {"x": np.full(24 * 2**20, rank, np.uint8)}, {"x": [2**20] * 24}))
 exchange.redistribute(store, {1 - rank: ids[rank], rank: ids[1 - rank]}, ["x"], group=job, timeout=20)
 got = store.get(ids[1 - rank])["x"]
-reduced = levada.ReduceScatter(job, timeout=20)(np.full(2**17, 1.0 + rank)).wait()
+reduce = levada.ReduceScatter(job, timeout=20)
+reduced = reduce(np.full(2**17, 1.0 + rank)).wait()
 batches = ({"x": np.full(2**20, step, np.uint8)} for step in range(3))
 fed = [int(batch["x"][-1]) for batch in levada.Feed(batches, levada.Mesh(tp=2), group=job, timeout=20)]
 tell(got=[len(got), bool((got == 1 - rank).all())], reduced=float(reduced[0]), fed=fed)
