@@ -18,8 +18,9 @@ namespace {
 class Posted {
  public:
   Posted(Engine& engine, std::string_view what) : engine_(engine), what_(what) {}
-  ~Posted() {
-    if (!posted_) return;
+  ~Posted() { end(); }
+  void end() {
+    if (!std::exchange(posted_, false)) return;
     try {
       engine_.post(before_);
     } catch (const Error&) {
@@ -293,8 +294,16 @@ Lease GatherScatter::call(ByteView mine, const Answer& answer, Duration timeout,
     send(*engine_, *to_root_[0], mine, Deadline::after(timeout), what_, poll);
     return receive_answer(*engine_, *from_root_[0], timeout, what_, poll);
   }
+  std::vector<Lease> others;
   Posted posted(*engine_, what_);
-  const auto others = Gather(*engine_, to_root_, what_).run(posted, Deadline::after(timeout), timeout, poll);
+  try {
+    others = Gather(*engine_, to_root_, what_).run(posted, Deadline::after(timeout), timeout, poll);
+  } catch (const PeerLost& lost) {
+    posted.end();
+    post_loss(*engine_, lost);  // before the ends, by which the others see that there is no answer
+    for (const auto& channel : from_root_) engine_->close(*channel, End::sending);
+    throw;
+  }
   std::vector<ByteView> said{mine};
   for (const Lease& other : std::span(others).subspan(1)) said.push_back(other.bytes);
   posted.at_work("making the answers");

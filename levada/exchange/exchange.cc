@@ -43,7 +43,7 @@ constexpr std::array<std::string_view, 5> request_part_names = {"destinations", 
 struct Preflight {
   Call call = Call::redistribute;
   std::string_view store;
-  std::uint64_t number = 0;  ///< ExchangeOptions::call
+  std::uint64_t number = 0;  ///< of the call, among this rank's
   ErrorKind error = ErrorKind::invalid_argument;
   std::string message;  ///< empty: it is ready
   RequestParts request{};
@@ -120,10 +120,11 @@ std::vector<Preflight> decode_all(std::span<const ByteView> gathered) {
 /// Returns this rank's preflight, filled in by `fill`. An exception of `fill`, or a timeout that is none, becomes part
 /// of it.
 template <typename Fill>
-Bytes preflight_of(Call call, const SampleStore& store, const ExchangeOptions& options, Fill&& fill) {
-  Preflight preflight{.call = call, .store = store.name(), .number = options.call};
+Bytes preflight_of(Call call, std::uint64_t number, const SampleStore& store, const ExchangeOptions& options,
+                   Fill&& fill) {
+  Preflight preflight{.call = call, .store = store.name(), .number = number};
   const auto failed = [&](ErrorKind kind, const char* what) {
-    Preflight none{.call = call, .store = store.name(), .number = options.call, .error = kind, .message = what};
+    Preflight none{.call = call, .store = store.name(), .number = number, .error = kind, .message = what};
     return none.encode();
   };
   try {
@@ -183,16 +184,14 @@ ByteReader reader_of(ByteView answer) {
 }
 
 /// What `work` returns. What this rank throws alone ends the group: the others would wait for it, and it would be
-/// behind them in all that follows. They see themselves that a rank is lost, which ends the group, and that rank 0 has
-/// left; that another one has left, rank 0 alone may see.
+/// behind them in all that follows. The loss of a rank they see themselves; that one has left, rank 0 reports.
 template <typename Work>
 auto exchanged(Engine& engine, Work work) {
   try {
     return work();
   } catch (const SharedError& error) {
     throw_error(error.kind, error.message);
-  } catch (const PeerLost& lost) {
-    if (lost.rank() != 0 && !engine.cause()) engine.abort(lost.what());
+  } catch (const PeerLost&) {
     throw;
   } catch (const Error& error) {
     engine.abort(error.what());
@@ -328,7 +327,7 @@ ExchangeResult Exchange::redistribute(SampleStore& store, const ExchangeRequest&
     if (!to_all_.empty()) store.use_memory_of(engine_);
     const auto last = last_ ? std::move(last_) : std::make_unique<Round>();
     auto now = std::make_unique<Round>();
-    const Bytes mine = preflight_of(Call::redistribute, store, options, [&](Preflight& preflight) {
+    const Bytes mine = preflight_of(Call::redistribute, ++calls_, store, options, [&](Preflight& preflight) {
       if (chunk_bytes == 0) throw InvalidArgument("chunk_bytes must be positive");
       preflight.request = parts_of(index_of(request), request, chunk_bytes);
       now->request = preflight.request;
@@ -379,7 +378,7 @@ SampleDirectory Exchange::all_gather(const SampleStore& store, const ExchangeOpt
   return exchanged(*engine_, [&] {
     auto last = std::move(last_);  // forgotten if this is refused, as redistribute() forgets it on other ranks
     Bytes held;
-    const Bytes mine = preflight_of(Call::all_gather, store, options, [&](Preflight& preflight) {
+    const Bytes mine = preflight_of(Call::all_gather, ++calls_, store, options, [&](Preflight& preflight) {
       held = store.directory(engine_->info().rank).encode();
       preflight.held = held;
     });

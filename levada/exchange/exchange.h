@@ -1,6 +1,7 @@
 // Moves samples between the stores of ranks: from those that have them to those that need them.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -24,9 +25,6 @@ struct ExchangeOptions {
   /// At most so many bytes of a rank's messages are on the way at a time, or two messages. Where ranks share memory,
   /// always three messages.
   std::uint64_t in_flight_bytes = std::uint64_t{64} << 20;
-  /// The number of the call among this rank's in this group, or 0 on all ranks. Where ranks differ, the call is refused
-  /// on all: a caller that counts calls which it refuses itself is not out of step with the others unnoticed.
-  std::uint64_t call = 0;
   /// As WaitFor::poll, in all waits of the call. What it throws, the call throws.
   std::function<void()> poll = {};
 };
@@ -51,11 +49,10 @@ struct ExchangeResult {
 /// Calls throw the same InvalidArgument on all ranks, naming sample, key and ranks, before anything has moved: what
 /// plan_exchange() refuses; ranks that ask for different things, make different calls or name different stores, or say
 /// different things of one sample; a store whose bound does not allow what is to come. When a rank dies in the middle
-/// the others throw PeerLost. When a rank has left before a call, rank 0 throws PeerLost, which ends the group for the
-/// others; they all throw PeerLost if it was rank 0. Whatever else one rank alone throws ends the group
-/// (Engine::abort()), so that the others throw EngineError with its reason: Timeout, which says who waited for whom,
-/// std::bad_alloc, or a sample that another thread has changed meanwhile. Each key of each sample is then in a store as
-/// a whole or not at all, and a repetition in a new group moves the rest.
+/// the others throw PeerLost, and also when one has left before the call, then and in every later call. Whatever else
+/// one rank alone throws ends the group (Engine::abort()), so that the others throw EngineError with its reason:
+/// Timeout, which says who waited for whom, std::bad_alloc, or a sample that another thread has changed meanwhile. Each
+/// key of each sample is then in a store as a whole or not at all, and a repetition in a new group moves the rest.
 class Exchange {
  public:
   explicit Exchange(std::shared_ptr<Engine> engine);
@@ -73,6 +70,10 @@ class Exchange {
   /// Returns what all stores hold, the same on every rank.
   SampleDirectory all_gather(const SampleStore& store, const ExchangeOptions& options = {});
 
+  /// Counts a call that the caller has refused itself, which other ranks make: their next calls and this rank's are
+  /// then refused on all, and not taken for the same. Any thread.
+  void skip() { ++calls_; }
+
  private:
   /// The index of the request, which is kept for the next one.
   const SampleIndex& index_of(const ExchangeRequest& request);
@@ -88,6 +89,7 @@ class Exchange {
   std::unique_ptr<const SampleIndex> index_;
   std::optional<SampleDirectory> ids_;  ///< of the index, on rank 0, unless they are many
   std::unique_ptr<Round> last_;         ///< the call before, unless it failed
+  std::atomic<std::uint64_t> calls_ = 0;
   OneCaller callers_;
 };
 

@@ -359,9 +359,9 @@ class Membership:
         Posts that an exception ends this rank, for ranks that wait for it; step: the step at which it left a feed because of it, or -1.
         """
 
-    def count_exchange(self) -> int:
+    def skip_exchange(self) -> None:
         """
-        Returns the number of the next call of this group's exchanges on this rank, from 1 on.
+        Counts a call of this group's exchanges that this rank has refused itself, and that other ranks make.
         """
 
     def leave(self) -> None:
@@ -1075,9 +1075,9 @@ class ExchangeRequest:
 
 def plan_exchange(directory: SampleDirectory, request: ExchangeRequest, host_of: Sequence[int]) -> ExchangePlan: ...
 
-def redistribute(job: Membership, store: Store, request: ExchangeRequest, chunk_bytes: int | None, in_flight_bytes: int, timeout: float, call: int) -> ExchangeResult: ...
+def redistribute(job: Membership, store: Store, request: ExchangeRequest, chunk_bytes: int | None, in_flight_bytes: int, timeout: float) -> ExchangeResult: ...
 
-def all_gather(job: Membership, store: Store, timeout: float, call: int) -> SampleDirectory: ...
+def all_gather(job: Membership, store: Store, timeout: float) -> SampleDirectory: ...
 
 def destinations_of(mesh: Mesh, ids: Sequence[Sequence[str]], ranks: Sequence[int] | None, cut: str) -> list[Destination]: ...
 

@@ -16,7 +16,8 @@ already does not move. `docs/design/exchange.md` explains how.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from levada import _levada
@@ -24,13 +25,14 @@ from levada._levada import (
     Destination,
     ExchangePlan,
     ExchangeResult,
+    Membership,
     Mesh,
     Multicast,
     SampleBatch,
     SampleDirectory,
     Store,
 )
-from levada.base.errors import InvalidArgument
+from levada.base.errors import Error, InvalidArgument
 from levada.batch.balance import Balance
 from levada.job.job import join
 from levada.job.meshes import as_mesh, is_device_mesh, ranks_of
@@ -68,7 +70,8 @@ def all_gather(store: Store, group: Any = None, *, timeout: float = 1800.0) -> S
     rank holds a key in different forms; naming calls and stores, if ranks make different calls or name different stores.
     """
     job = join(group)
-    return _levada.all_gather(job, store, timeout, job.count_exchange())
+    with _counted(job):
+        return _levada.all_gather(job, store, timeout)
 
 
 def destinations(
@@ -179,9 +182,9 @@ def redistribute(
     ends the group and is EngineError on the others. Each key of each sample is then in a store completely or not at all.
     """
     job = join(group)
-    call = job.count_exchange()  # before anything that may raise, so that the next call does not pass for this one
-    request = _request(wants, keys, cut_keys, allow_absent)
-    return _levada.redistribute(job, store, request, chunk_bytes, in_flight_bytes, timeout, call)
+    with _counted(job):
+        request = _request(wants, keys, cut_keys, allow_absent)
+        return _levada.redistribute(job, store, request, chunk_bytes, in_flight_bytes, timeout)
 
 
 def balance(
@@ -195,6 +198,18 @@ def balance(
     if equal and in_order:
         raise InvalidArgument("equal counts of consecutive items leave nothing to balance; give one of equal, in_order")
     return _levada.partition_by_tokens(tokens, parts, equal, in_order)
+
+
+@contextlib.contextmanager
+def _counted(job: Membership) -> Iterator[None]:
+    """Counts a call that raises before it begins, so that this rank's next call does not pass for it on other ranks."""
+    try:
+        yield
+    except Error:  # of the call itself
+        raise
+    except Exception:
+        job.skip_exchange()
+        raise
 
 
 def _request(

@@ -290,10 +290,9 @@ void bind_result(nb::module_& module) {
 }
 
 ExchangeResult redistribute(Membership& job, Shelf& shelf, const ExchangeRequest& request,
-                            std::optional<std::uint64_t> chunk_bytes, std::uint64_t in_flight_bytes, double timeout,
-                            std::uint64_t call) {
+                            std::optional<std::uint64_t> chunk_bytes, std::uint64_t in_flight_bytes, double timeout) {
   ExchangeOptions options{
-      .timeout = duration_of(timeout), .chunk_bytes = chunk_bytes, .in_flight_bytes = in_flight_bytes, .call = call};
+      .timeout = duration_of(timeout), .chunk_bytes = chunk_bytes, .in_flight_bytes = in_flight_bytes};
   const auto exchange = job.exchange();
   return interruptible_on(job, "an exchange", [&](const auto&, const auto& poll) {
     options.poll = poll;
@@ -301,8 +300,8 @@ ExchangeResult redistribute(Membership& job, Shelf& shelf, const ExchangeRequest
   });
 }
 
-SampleDirectory all_gather(Membership& job, const Shelf& shelf, double timeout, std::uint64_t call) {
-  ExchangeOptions options{.timeout = duration_of(timeout), .call = call};
+SampleDirectory all_gather(Membership& job, const Shelf& shelf, double timeout) {
+  ExchangeOptions options{.timeout = duration_of(timeout)};
   const auto exchange = job.exchange();
   return interruptible_on(job, "an exchange", [&](const auto&, const auto& poll) {
     options.poll = poll;
@@ -332,8 +331,8 @@ void bind_functions(nb::module_& module) {
       },
       nb::arg("directory"), nb::arg("request"), nb::arg("host_of"));
   module.def("redistribute", &redistribute, nb::arg("job"), nb::arg("store"), nb::arg("request"),
-             nb::arg("chunk_bytes").none(), nb::arg("in_flight_bytes"), nb::arg("timeout"), nb::arg("call"));
-  module.def("all_gather", &all_gather, nb::arg("job"), nb::arg("store"), nb::arg("timeout"), nb::arg("call"));
+             nb::arg("chunk_bytes").none(), nb::arg("in_flight_bytes"), nb::arg("timeout"));
+  module.def("all_gather", &all_gather, nb::arg("job"), nb::arg("store"), nb::arg("timeout"));
   module.def(
       "destinations_of",
       [](const Mesh& mesh, std::vector<std::vector<std::string>> ids, const std::optional<std::vector<int>>& ranks,

@@ -198,8 +198,8 @@ void bind_launch(nb::module_& module) {
           nb::arg("text"), nb::arg("step"), nb::call_guard<nb::gil_scoped_release>(),
           "Posts that an exception ends this rank, for ranks that wait for it; step: the step at which it left a feed "
           "because of it, or -1.")
-      .def("count_exchange", &Membership::count_exchange,
-           "Returns the number of the next call of this group's exchanges on this rank, from 1 on.")
+      .def("skip_exchange", &Membership::skip_exchange,
+           "Counts a call of this group's exchanges that this rank has refused itself, and that other ranks make.")
       .def("leave", &Membership::leave, nb::call_guard<nb::gil_scoped_release>(),
            "Leaves the job without an error on other ranks. Received batches stay valid.");
   module.def("join", &join, nb::arg("engine"), nb::arg("timeout"), "Joins the job that the environment describes.");

@@ -53,8 +53,8 @@ class Membership {
     if (!exchange_) exchange_ = std::make_shared<Exchange>(engine);
     return exchange_;
   }
-  /// Counts a call of this group's exchanges, also one whose arguments Python then refuses. With the GIL.
-  std::uint64_t count_exchange() { return ++exchanges_; }
+  /// Exchange::skip(). With the GIL.
+  void skip_exchange() { exchange()->skip(); }
   /// Where this process makes batches for feeds of this job. In any process, also after leave().
   const std::shared_ptr<BatchMemory>& batch_memory() const { return memory_; }
   void leave() {
@@ -66,7 +66,6 @@ class Membership {
  private:
   std::shared_ptr<Engine> engine_;
   std::shared_ptr<Exchange> exchange_;
-  std::uint64_t exchanges_ = 0;
   std::shared_ptr<BatchMemory> memory_;
   pid_t process_ = current_process();
 };
