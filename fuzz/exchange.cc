@@ -56,9 +56,8 @@ void read_rows(levada::ByteView bytes, bool to_all) {
     const auto rows = levada::decode_rows(bytes, 1, 3, 4, to_all);
     for (const levada::ExchangeRow& row : rows.rows) {
       std::uint64_t sum = 0;
-      rows.for_each_entry(row, [&](const levada::ExchangeItem& item, std::size_t key, std::size_t entry) {
-        sum += rows.bytes(item, key, entry);
-      });
+      rows.for_each_entry(
+          row, [&](const levada::ExchangeItem&, std::size_t, std::size_t entry) { sum += rows.sizes[entry]; });
       const auto receivers = rows.receivers_of(row);
       require(sum == row.bytes && receivers.empty() == to_all);
       require(to_all || (std::ranges::count(receivers, 1) == (row.from == 1 ? 0 : 1)));

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <thread>
+#include <utility>
 
 #include "levada/base/error.h"
 #include "levada/base/hash.h"
@@ -15,10 +17,10 @@ namespace {
 /// Posts what this rank waits for, and what it had posted before when the wait is over.
 class Posted {
  public:
-  Posted(Engine& engine, std::string_view what)
-      : engine_(engine), what_(what), before_(engine.status(engine.info().rank)) {}
-  ~Posted() {
-    if (!posted_) return;
+  Posted(Engine& engine, std::string_view what) : engine_(engine), what_(what) {}
+  ~Posted() { end(); }
+  void end() {
+    if (!std::exchange(posted_, false)) return;
     try {
       engine_.post(before_);
     } catch (const Error&) {
@@ -28,19 +30,38 @@ class Posted {
   Posted(const Posted&) = delete;
   Posted& operator=(const Posted&) = delete;
 
-  void waiting_for(int rank, std::string_view detail = {}) { post(Status::make(what_, before_.step, rank, detail)); }
-  void at_work(std::string_view detail) { post(Status::make(what_, before_.step, -1, detail)); }
+  void waiting_for(int rank, std::string_view detail = {}) { post(rank, detail); }
+  void at_work(std::string_view detail) { post(-1, detail); }
 
  private:
-  void post(const Status& status) {
-    engine_.post(status);
+  void post(int waiting_for, std::string_view detail) {
+    if (!posted_) before_ = engine_.status(engine_.info().rank);
+    engine_.post(Status::make(what_, before_.step, waiting_for, detail));
     posted_ = true;
   }
 
   Engine& engine_;
   std::string_view what_;
-  Status before_;
+  Status before_{};
   bool posted_ = false;
+};
+
+/// Yields the processor a few times before the caller sleeps: the other ranks are mostly in the same call, and being
+/// woken costs more.
+class Patience {
+ public:
+  /// Returns false when it is time to sleep.
+  bool yield() {
+    if (yields_ == max_yields) return false;
+    ++yields_;
+    std::this_thread::yield();
+    return true;
+  }
+  void renew() { yields_ = 0; }
+
+ private:
+  static constexpr int max_yields = 16;
+  int yields_ = 0;
 };
 
 /// Before what a rank says: which collective call it is in, by its name.
@@ -93,17 +114,19 @@ std::int64_t last_step_of_root(Engine& engine, std::string_view what) {
 Lease receive_answer(Engine& engine, Channel& channel, Duration timeout, std::string_view what,
                      const std::function<void()>* poll) {
   Posted posted(engine, what);
-  posted.waiting_for(0);
+  Patience patience;
   const auto begin = Clock::now();
   const auto explain = [&] { return explain_wait(engine, what, 0, Clock::now() - begin); };
   Reminder reminder;
   Channel* const channels[] = {&channel};
   auto deadline = Deadline::after(timeout);
   std::int64_t last_step = 0;
-  for (;;) {
+  for (bool has_posted = false;;) {
     auto received = engine.try_receive(channel);
     if (received.ended) throw_left(engine, 0, what);
     if (received.message) return said_by(engine, 0, *std::move(received.message), what);
+    if (patience.yield()) continue;
+    if (!std::exchange(has_posted, true)) posted.waiting_for(0);
     // Several looks at rank 0: over a network, each returns what was asked for at the one before.
     const auto look = std::ranges::min(deadline, Deadline::after(timeout / 4), {}, &Deadline::at);
     if (reminder.wait(engine, {.receive = channels, .poll = poll}, look, explain) != Woken::timeout) continue;
@@ -136,17 +159,19 @@ class Gather {
     auto begin = Clock::now();
     const auto explain = [&] { return explain_missing(Clock::now() - begin); };
     Reminder reminder;
-    for (receive_ready(); !missing_.empty();) {
-      std::vector<Channel*> waiting;
-      for (const int rank : missing_) waiting.push_back(&channel(rank));
-      posted.waiting_for(missing_.front(), say_missing());
-      do {
-        const Woken woken = reminder.wait(engine_, {.receive = waiting, .poll = poll}, deadline, explain);
-        if (woken == Woken::timeout) throw Timeout(explain());
-      } while (!receive_ready());
-      if (const auto later = Deadline::after(renewed); later.at() > deadline.at()) {
-        deadline = later;
-        begin = Clock::now();
+    Patience patience;
+    bool has_posted = false;
+    while (!missing_.empty()) {
+      if (receive_ready()) {
+        patience.renew();
+        has_posted = false;
+        if (const auto later = Deadline::after(renewed); later.at() > deadline.at()) {
+          deadline = later;
+          begin = Clock::now();
+        }
+      } else if (!patience.yield()) {
+        if (!std::exchange(has_posted, true)) posted.waiting_for(missing_.front(), say_missing());
+        wait_for_first(reminder, deadline, explain, poll);
       }
     }
     return std::move(parts_);
@@ -154,6 +179,17 @@ class Gather {
 
  private:
   Channel& channel(int rank) { return *channels_[static_cast<std::size_t>(rank - 1)]; }
+
+  /// Waits for the first of the missing ranks alone, so that not every arrival wakes this thread. Returns after a while
+  /// too, to look at the others.
+  void wait_for_first(Reminder& reminder, Deadline deadline, const std::function<std::string()>& explain,
+                      const std::function<void()>* poll) {
+    constexpr Duration interval = std::chrono::milliseconds(25);
+    Channel* const first[] = {&channel(missing_.front())};
+    const auto look = std::ranges::min(deadline, Deadline::after(interval), {}, &Deadline::at);
+    const Woken woken = reminder.wait(engine_, {.receive = first, .poll = poll}, look, explain);
+    if (woken == Woken::timeout && deadline.expired()) throw Timeout(explain());
+  }
 
   /// Whether anything has arrived.
   bool receive_ready() {
@@ -258,8 +294,16 @@ Lease GatherScatter::call(ByteView mine, const Answer& answer, Duration timeout,
     send(*engine_, *to_root_[0], mine, Deadline::after(timeout), what_, poll);
     return receive_answer(*engine_, *from_root_[0], timeout, what_, poll);
   }
+  std::vector<Lease> others;
   Posted posted(*engine_, what_);
-  const auto others = Gather(*engine_, to_root_, what_).run(posted, Deadline::after(timeout), timeout, poll);
+  try {
+    others = Gather(*engine_, to_root_, what_).run(posted, Deadline::after(timeout), timeout, poll);
+  } catch (const PeerLost& lost) {
+    posted.end();
+    post_loss(*engine_, lost);  // before the ends, by which the others see that there is no answer
+    for (const auto& channel : from_root_) engine_->close(*channel, End::sending);
+    throw;
+  }
   std::vector<ByteView> said{mine};
   for (const Lease& other : std::span(others).subspan(1)) said.push_back(other.bytes);
   posted.at_work("making the answers");

@@ -65,6 +65,8 @@ class Arena {
 
   /// Returns the bytes in blocks that are in use.
   std::uint64_t used() const { return used_; }
+  /// Returns how many blocks are in use.
+  std::uint64_t used_slots() const { return slots_.size() - unused_slots_.size() - stacked_; }
   /// Returns the high-water mark of used().
   std::uint64_t max_used() const { return max_used_; }
   /// Returns how much may stay resident. Blocks of ever new sizes leave gaps between them; with an eighth to spare,

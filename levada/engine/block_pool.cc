@@ -53,20 +53,29 @@ std::span<std::byte> BlockPool::memory_of(Interval interval) const {
   return memory_.subspan(interval.begin, interval.size());
 }
 
-std::optional<Block> BlockPool::try_allocate(std::size_t bytes) {
+/// With the lock.
+bool BlockPool::may_store(std::size_t bytes) const {
+  constexpr std::uint64_t min_left = std::uint64_t{8} << 20;  // for the larger messages, such as buckets
+  const std::uint64_t max_stored = std::min(max_block_ / 2, max_block_ - std::min(max_block_, min_left));
+  return bytes <= max_stored && state_->arena.used() <= max_stored - bytes &&
+         state_->arena.used_slots() < state_->options.max_slots / 2;
+}
+
+std::optional<Block> BlockPool::try_allocate(std::size_t bytes, BlockUse use) {
   if (!token_.valid()) {
     throw EngineError(
         fmt::format("this {} engine belongs to the process that this one was forked from; make a new one in "
                     "the child",
                     state_->options.engine));
   }
-  if (bytes > max_block_) {
+  if (bytes > max_block_ && use == BlockUse::message) {
     throw InvalidArgument(
         fmt::format("a block of {} is more than the {} that the {} engine has; send smaller messages, or raise "
                     "memory_bytes, the control group's memory limit or ulimit -v, whichever is smallest",
                     format_bytes(bytes), format_bytes(max_block_), state_->options.engine));
   }
   std::unique_lock lock(state_->mutex);
+  if (use == BlockUse::storage && !may_store(bytes)) return std::nullopt;
   auto block = state_->arena.try_reuse(bytes);
   if (!block) block = allocate(bytes, lock);
   if (!block) return std::nullopt;

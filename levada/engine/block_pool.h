@@ -52,8 +52,9 @@ class BlockPool final : public Block::Home, public std::enable_shared_from_this<
   BlockPool& operator=(const BlockPool&) = delete;
 
   /// Returns a Block of at least `bytes`; nothing where there is no room at the moment. Throws InvalidArgument for more
-  /// than max_block().
-  std::optional<Block> try_allocate(std::size_t bytes);
+  /// than max_block(). Returns nothing for storage that would leave less than half of max_block(), less than 8
+  /// MiB or less than half of the slots.
+  std::optional<Block> try_allocate(std::size_t bytes, BlockUse use = BlockUse::message);
   /// Returns whether try_allocate() would have returned a Block or thrown InvalidArgument.
   bool may_allocate(std::size_t bytes);
   /// Returns how long a waiter may sleep before it asks may_allocate() again. Nothing unless the system's memory has
@@ -93,6 +94,7 @@ class BlockPool final : public Block::Home, public std::enable_shared_from_this<
     bool system_was_short = false;
   };
 
+  bool may_store(std::size_t bytes) const;
   std::optional<Interval> allocate(std::size_t bytes, std::unique_lock<std::mutex>& lock);
   std::optional<Arena::Place> find_place(std::size_t bytes, std::unique_lock<std::mutex>& lock);
   std::optional<Arena::Place> find_within_budget(std::size_t bytes, std::unique_lock<std::mutex>& lock);

@@ -66,6 +66,26 @@ TEST(BlockPool, AllocatesTheBlockThatCameBackLast) {
   EXPECT_EQ(pool->try_allocate(page)->memory().data(), last);
 }
 
+TEST(BlockPool, LeavesMemoryAndSlotsToMessages) {
+  const auto stored = [](const std::shared_ptr<BlockPool>& pool, std::size_t bytes) {
+    std::vector<Block> blocks;
+    while (auto block = pool->try_allocate(bytes, BlockUse::storage)) blocks.push_back(*std::move(block));
+    return blocks;
+  };
+  constexpr std::size_t mib = 1 << 20;
+  for (const auto& [size, stores] : {std::pair(32 * mib, 16u), {20 * mib, 10u}, {12 * mib, 4u}, {8 * mib, 0u}}) {
+    const auto pool = pool_of(size);
+    const auto blocks = stored(pool, mib);
+    EXPECT_EQ(blocks.size(), stores);
+    EXPECT_TRUE(pool->try_allocate(8 * mib));
+    EXPECT_FALSE(pool->try_allocate(2 * size, BlockUse::storage));
+  }
+  const auto few = make_heap_pool(32 * mib, {.engine = "test", .limits = [] { return plenty; }, .max_slots = 4});
+  const auto two = stored(few, 1);
+  EXPECT_EQ(two.size(), 2u);
+  EXPECT_TRUE(few->try_allocate(1));
+}
+
 TEST(BlockPool, HasNoRoomWhileAllIsInUse) {
   const auto pool = pool_of(2 * page);
   auto first = pool->try_allocate(1), second = pool->try_allocate(page);

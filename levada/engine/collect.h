@@ -89,7 +89,8 @@ class GatherScatter {
   /// may share one.
   using Answer = std::function<std::vector<std::shared_ptr<const Bytes>>(std::span<const ByteView>)>;
   /// Returns this rank's part. `timeout`: of one wait, which begins anew whenever a rank arrives and when rank 0 begins
-  /// to make the answers. Throws as agree() does, and on rank 0 alone what `answer` throws.
+  /// to make the answers. Throws as agree() does, and on rank 0 alone what `answer` throws. Where a
+  /// rank has left before the call, all throw PeerLost, then and in later calls.
   Lease call(ByteView mine, const Answer& answer, Duration timeout, const std::function<void()>* poll = nullptr);
 
  private:

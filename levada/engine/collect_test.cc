@@ -36,7 +36,8 @@ class Silent final : public Engine {
   std::shared_ptr<Channel> open(int from, std::span<const int> to, int window, ChannelOptions) override {
     return std::make_shared<Channel>(this, from, std::vector<int>(to.begin(), to.end()), window);
   }
-  std::optional<Block> try_allocate(std::size_t) override { return std::nullopt; }
+  using Engine::try_allocate;
+  std::optional<Block> try_allocate(std::size_t, BlockUse) override { return std::nullopt; }
   bool try_publish(Channel&, Block&, std::size_t) override { return false; }
   bool try_publish(Channel&, const Lease&) override { return false; }
   Received try_receive(Channel&) override { return {.message = {}, .ended = over}; }

@@ -230,14 +230,14 @@ std::vector<Engine::Holder> Endpoint::holders(Group& group, ChannelState& channe
 
 // ---- memory
 
-std::optional<Block> Endpoint::try_allocate(Group& group, std::size_t bytes) {
+std::optional<Block> Endpoint::try_allocate(Group& group, std::size_t bytes, BlockUse use) {
   expect_usable();
   {
     const Lock lock(*this);
     check_locked(group);
     reclaim();
   }
-  return pool_->try_allocate(bytes);
+  return pool_->try_allocate(bytes, use);
 }
 
 std::uint64_t Endpoint::memory_in_use() {

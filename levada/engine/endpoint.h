@@ -78,7 +78,7 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
   /// Ranks are the group's.
   std::vector<Engine::Holder> holders(Group& group, ChannelState& channel);
 
-  std::optional<Block> try_allocate(Group& group, std::size_t bytes);
+  std::optional<Block> try_allocate(Group& group, std::size_t bytes, BlockUse use);
   std::uint64_t memory_in_use();
   virtual std::uint64_t trim();
 

@@ -172,6 +172,10 @@ struct WaitFor {
   Duration poll_before_sleep(Deadline deadline) const;
 };
 
+/// What a block is for. Storage stays allocated for as long as its owner likes, so it gets at most half of an engine's
+/// memory and blocks, and none of the last 8 MiB: the rest is left for messages.
+enum class BlockUse : std::uint8_t { message, storage };
+
 enum class Woken : std::uint8_t { ready, stopped, timeout };
 
 /// One member's end of a group of ranks. Any thread may call; one thread at a time uses one end of a Channel. Only
@@ -226,8 +230,10 @@ class Engine {
   }
 
   /// Returns a Block of at least `bytes`, or nothing while too much of the engine's memory is in use. Throws
-  /// InvalidArgument for more bytes than the engine can ever allocate; the message says how many that is.
-  virtual std::optional<Block> try_allocate(std::size_t bytes) = 0;
+  /// InvalidArgument for more bytes than the engine can ever allocate; the message says how many that is. Returns
+  /// nothing for storage that would leave too little for messages, however much is in use by them.
+  virtual std::optional<Block> try_allocate(std::size_t bytes, BlockUse use) = 0;
+  std::optional<Block> try_allocate(std::size_t bytes) { return try_allocate(bytes, BlockUse::message); }
 
   /// Sends the first `bytes` of `block`, at least one, to all receivers. True: the block now belongs to the message.
   /// False: there is no room at the moment, and nothing has happened. A full window is one reason; an engine may have

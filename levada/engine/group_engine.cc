@@ -49,7 +49,10 @@ class GroupEngine final : public Engine {
                                              std::vector<int>(to.begin(), to.end()), window);
   }
 
-  std::optional<Block> try_allocate(std::size_t bytes) override { return endpoint_->try_allocate(group_, bytes); }
+  using Engine::try_allocate;
+  std::optional<Block> try_allocate(std::size_t bytes, BlockUse use) override {
+    return endpoint_->try_allocate(group_, bytes, use);
+  }
 
   bool try_publish(Channel& channel, Block& block, std::size_t bytes) override {
     ChannelState& state = sent_here(channel);

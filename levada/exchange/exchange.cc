@@ -1,8 +1,10 @@
 #include "levada/exchange/exchange.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <exception>
 
 #include "levada/base/error.h"
@@ -32,13 +34,19 @@ ErrorKind get_error_kind(ByteReader& reader) {
   return static_cast<ErrorKind>(kind);
 }
 
+/// The parts of a request in which ranks may differ: a value or a hash of each, whatever its order.
+using RequestParts = std::array<std::uint64_t, 5>;
+constexpr std::array<std::string_view, 5> request_part_names = {"destinations", "keys", "cut_keys", "allow_absent",
+                                                                "chunk_bytes"};
+
 /// The message of a rank before anything moves. Borrows its store's name and holdings.
 struct Preflight {
   Call call = Call::redistribute;
   std::string_view store;
+  std::uint64_t number = 0;  ///< of the call, among this rank's
   ErrorKind error = ErrorKind::invalid_argument;
-  std::string message;            ///< empty: it is ready
-  std::uint64_t fingerprint = 0;  ///< of its request
+  std::string message;  ///< empty: it is ready
+  RequestParts request{};
   std::uint64_t bytes = 0, max_bytes = 0;
   bool is_repeated = false;  ///< its holdings are those of the previous round
   ByteView held;             ///< unless it is repeated
@@ -47,8 +55,9 @@ struct Preflight {
     ByteWriter writer;
     writer.put(call);
     writer.put_sized(store);
+    writer.put(number);
     put_error(writer, error, message);
-    writer.put(fingerprint);
+    for (const std::uint64_t part : request) writer.put(part);
     writer.put(bytes);
     writer.put(max_bytes);
     writer.put(static_cast<std::uint8_t>(is_repeated));
@@ -60,9 +69,10 @@ struct Preflight {
     Preflight read;
     read.call = reader.get_enum(Call::all_gather, Call::redistribute, "exchange");
     read.store = as_text(reader.get_sized());
+    read.number = reader.get<std::uint64_t>();
     read.error = get_error_kind(reader);
     read.message = reader.get_string();
-    read.fingerprint = reader.get<std::uint64_t>();
+    for (std::uint64_t& part : read.request) part = reader.get<std::uint64_t>();
     read.bytes = reader.get<std::uint64_t>();
     read.max_bytes = reader.get<std::uint64_t>();
     read.is_repeated = reader.get<std::uint8_t>() != 0;
@@ -79,6 +89,13 @@ std::vector<Preflight> decode_all(std::span<const ByteView> gathered) {
   std::vector<Preflight> all;
   for (const ByteView each : gathered) all.push_back(Preflight::decode(each));
   for (std::size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank].number == all[0].number) continue;
+    throw InvalidArgument(fmt::format(
+        "rank 0 makes its call {} of this group's exchanges, rank {} its call {}: one of them has raised an error in a "
+        "call before, which the other has not; end both on such an error, or join a new group",
+        all[0].number, rank, all[rank].number));
+  }
+  for (std::size_t rank = 1; rank < all.size(); ++rank) {
     if (all[rank].call == all[0].call && all[rank].store == all[0].store) continue;
     throw InvalidArgument(fmt::format(
         "rank 0 calls {}, rank {} {}; all ranks must call the same with the same store, and may give stores "
@@ -89,20 +106,32 @@ std::vector<Preflight> decode_all(std::span<const ByteView> gathered) {
     if (!all[rank].message.empty()) throw_error(all[rank].error, fmt::format("rank {}: {}", rank, all[rank].message));
   }
   for (std::size_t rank = 1; rank < all.size(); ++rank) {
-    if (all[rank].fingerprint == all[0].fingerprint) continue;
-    throw InvalidArgument(fmt::format("ranks 0 and {} ask for different exchanges; all must ask for the same", rank));
+    if (all[rank].request == all[0].request) continue;
+    std::vector<std::string_view> differing;
+    for (std::size_t part = 0; part < request_part_names.size(); ++part) {
+      if (all[rank].request[part] != all[0].request[part]) differing.push_back(request_part_names[part]);
+    }
+    throw InvalidArgument(fmt::format("ranks 0 and {} pass different {}; all ranks must ask for the same exchange",
+                                      rank, fmt::join(differing, " and ")));
   }
   return all;
 }
 
-/// Returns this rank's preflight, filled in by `fill`. An exception of `fill` becomes part of it.
+/// Returns this rank's preflight, filled in by `fill`. An exception of `fill`, or a timeout that is none, becomes part
+/// of it.
 template <typename Fill>
-Bytes preflight_of(Call call, const SampleStore& store, Fill&& fill) {
-  Preflight preflight{.call = call, .store = store.name()};
+Bytes preflight_of(Call call, std::uint64_t number, const SampleStore& store, const ExchangeOptions& options,
+                   Fill&& fill) {
+  Preflight preflight{.call = call, .store = store.name(), .number = number};
   const auto failed = [&](ErrorKind kind, const char* what) {
-    return Preflight{.call = call, .store = store.name(), .error = kind, .message = what}.encode();
+    Preflight none{.call = call, .store = store.name(), .number = number, .error = kind, .message = what};
+    return none.encode();
   };
   try {
+    if (options.timeout <= Duration::zero()) {
+      const double seconds = std::chrono::duration<double>(options.timeout).count();
+      throw InvalidArgument(fmt::format("timeout must be positive, got {} s", seconds));
+    }
     preflight.bytes = store.bytes();
     preflight.max_bytes = store.max_bytes();
     fill(preflight);
@@ -112,6 +141,11 @@ Bytes preflight_of(Call call, const SampleStore& store, Fill&& fill) {
   } catch (const std::exception& error) {
     return failed(ErrorKind::engine, error.what());
   }
+}
+
+/// Returns for how long a rank waits for the others of a call, to which it may have to report its bad timeout.
+Duration preflight_timeout(const ExchangeOptions& options) {
+  return options.timeout > Duration::zero() ? options.timeout : ExchangeOptions().timeout;
 }
 
 /// Returns rank 0's answer to all ranks: what `make` returns, after a byte for no error; or the Error that it throws,
@@ -150,7 +184,7 @@ ByteReader reader_of(ByteView answer) {
 }
 
 /// What `work` returns. What this rank throws alone ends the group: the others would wait for it, and it would be
-/// behind them in all that follows. The loss of a rank they see themselves.
+/// behind them in all that follows. The loss of a rank they see themselves; that one has left, rank 0 reports.
 template <typename Work>
 auto exchanged(Engine& engine, Work work) {
   try {
@@ -191,17 +225,14 @@ void check_bounds(const std::vector<std::uint64_t>& coming, const std::vector<Pr
   }
 }
 
-std::uint64_t fingerprint_of(const SampleIndex& index, const ExchangeRequest& request, std::uint64_t chunk_bytes) {
-  ByteWriter writer;
-  writer.put(index.fingerprint());
-  writer.put(chunk_bytes);
-  writer.put(static_cast<std::uint8_t>(request.allow_absent));
-  for (const auto* keys : {&request.keys, &request.cut_keys}) {
-    std::uint64_t sum = keys->size();
-    for (const std::string& key : *keys) sum += hash64(as_bytes(key));
-    writer.put(sum);
-  }
-  return hash64(writer.view());
+RequestParts parts_of(const SampleIndex& index, const ExchangeRequest& request, std::uint64_t chunk_bytes) {
+  const auto fingerprint = [](const std::vector<std::string>& keys) {
+    std::uint64_t sum = keys.size();
+    for (const std::string& key : keys) sum += hash64(as_bytes(key));
+    return sum;
+  };
+  return {index.fingerprint(), fingerprint(request.keys), fingerprint(request.cut_keys), request.allow_absent ? 1u : 0u,
+          chunk_bytes};
 }
 
 std::uint64_t suitable_chunk_bytes(const Engine& engine) {
@@ -212,7 +243,7 @@ std::uint64_t suitable_chunk_bytes(const Engine& engine) {
 
 /// What a round leaves for the next one. All ranks have it or none: whatever fails fails on all.
 struct Exchange::Round {
-  std::uint64_t fingerprint = 0;  ///< of the request; 0: there was no round
+  std::optional<RequestParts> request;  ///< nothing: there was no round
   Holdings holdings;
   ExchangeRows rows;
   ExchangeResult planned;  ///< what the plan says of all ranks
@@ -239,17 +270,18 @@ Exchange::~Exchange() = default;
 const SampleIndex& Exchange::index_of(const ExchangeRequest& request) {
   if (!index_ || index_->destinations() != request.destinations) {
     index_ = std::make_unique<const SampleIndex>(request.destinations);
+    ids_.reset();
   }
   return *index_;
 }
 
 std::vector<std::shared_ptr<const Bytes>> Exchange::plan_for_all(std::span<const ByteView> gathered,
                                                                  const ExchangeRequest& request, Round& last,
-                                                                 Round& now) const {
+                                                                 Round& now) {
   const auto preflights = decode_all(gathered);
   for (const Preflight& each : preflights) {
     if (!each.is_repeated) continue;
-    if (last.fingerprint != each.fingerprint) throw CorruptMessage(0, "a round of an exchange repeats none");
+    if (last.request != each.request) throw CorruptMessage(0, "a round of an exchange repeats none");
   }
   if (std::ranges::all_of(preflights, &Preflight::is_repeated)) {
     check_bounds(last.coming, preflights);
@@ -260,7 +292,10 @@ std::vector<std::shared_ptr<const Bytes>> Exchange::plan_for_all(std::span<const
     writer.put(Answer::repeated);
     return std::vector(preflights.size(), std::make_shared<const Bytes>(std::move(writer).take()));
   }
-  HoldingsTable table(*index_, request.keys);
+  constexpr std::size_t max_kept_ids = std::size_t{1} << 16;
+  auto ids = ids_ ? *ids_ : HoldingsTable::ids_of(*index_);
+  if (!ids_ && index_->size() <= max_kept_ids) ids_ = ids;
+  HoldingsTable table(*index_, request.keys, std::move(ids));
   for (std::size_t rank = 0; rank < preflights.size(); ++rank) {
     now.held.push_back(preflights[rank].is_repeated
                            ? std::move(last.held[rank])
@@ -292,12 +327,14 @@ ExchangeResult Exchange::redistribute(SampleStore& store, const ExchangeRequest&
     if (!to_all_.empty()) store.use_memory_of(engine_);
     const auto last = last_ ? std::move(last_) : std::make_unique<Round>();
     auto now = std::make_unique<Round>();
-    const Bytes mine = preflight_of(Call::redistribute, store, [&](Preflight& preflight) {
+    const Bytes mine = preflight_of(Call::redistribute, ++calls_, store, options, [&](Preflight& preflight) {
       if (chunk_bytes == 0) throw InvalidArgument("chunk_bytes must be positive");
-      preflight.fingerprint = now->fingerprint = fingerprint_of(index_of(request), request, chunk_bytes);
-      const bool is_same_request = last->fingerprint == now->fingerprint;
+      preflight.request = parts_of(index_of(request), request, chunk_bytes);
+      now->request = preflight.request;
+      const bool is_same_request = last->request == now->request;
       const bool is_same_store = is_same_request && store.version() == last->holdings.version;
-      now->holdings = is_same_store ? std::move(last->holdings) : holdings_of(store, *index_, request.keys);
+      now->holdings =
+          is_same_store ? std::move(last->holdings) : holdings_of(store, *index_, request.keys, last->holdings.samples);
       preflight.is_repeated = is_same_store || (is_same_request && now->holdings.bytes == last->holdings.bytes);
       preflight.held = now->holdings.bytes;
     });
@@ -308,7 +345,7 @@ ExchangeResult Exchange::redistribute(SampleStore& store, const ExchangeRequest&
       plan_time = Clock::now() - planning;
       return answers;
     };
-    const Lease reply = preflight_.call(mine, answer, options.timeout, &options.poll);
+    const Lease reply = preflight_.call(mine, answer, preflight_timeout(options), &options.poll);
     ByteReader reader = reader_of(reply.bytes);
     const auto kind = reader.get_enum(Answer::rows, Answer::repeated, "answer");
     if (kind == Answer::repeated) {
@@ -341,7 +378,7 @@ SampleDirectory Exchange::all_gather(const SampleStore& store, const ExchangeOpt
   return exchanged(*engine_, [&] {
     auto last = std::move(last_);  // forgotten if this is refused, as redistribute() forgets it on other ranks
     Bytes held;
-    const Bytes mine = preflight_of(Call::all_gather, store, [&](Preflight& preflight) {
+    const Bytes mine = preflight_of(Call::all_gather, ++calls_, store, options, [&](Preflight& preflight) {
       held = store.directory(engine_->info().rank).encode();
       preflight.held = held;
     });
@@ -356,7 +393,7 @@ SampleDirectory Exchange::all_gather(const SampleStore& store, const ExchangeOpt
     const auto answer = [&](std::span<const ByteView> gathered) {
       return answer_or_error(gathered.size(), [&] { return merge(gathered); });
     };
-    const Lease reply = preflight_.call(mine, answer, options.timeout, &options.poll);
+    const Lease reply = preflight_.call(mine, answer, preflight_timeout(options), &options.poll);
     auto all = SampleDirectory::decode(reply.bytes.subspan(reader_of(reply.bytes).offset()));
     last_ = std::move(last);
     return all;

@@ -1,6 +1,7 @@
 // Moves samples between the stores of ranks: from those that have them to those that need them.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -48,10 +49,10 @@ struct ExchangeResult {
 /// Calls throw the same InvalidArgument on all ranks, naming sample, key and ranks, before anything has moved: what
 /// plan_exchange() refuses; ranks that ask for different things, make different calls or name different stores, or say
 /// different things of one sample; a store whose bound does not allow what is to come. When a rank dies in the middle
-/// the others throw PeerLost. Whatever else one rank alone throws ends the group (Engine::abort()), so that the others
-/// throw EngineError with its reason: Timeout, which says who waited for whom, std::bad_alloc, or a sample that another
-/// thread has changed meanwhile. Each key of each sample is then in a store as a whole or not at all, and a repetition
-/// in a new group moves the rest.
+/// the others throw PeerLost, and also when one has left before the call, then and in every later call. Whatever else
+/// one rank alone throws ends the group (Engine::abort()), so that the others throw EngineError with its reason:
+/// Timeout, which says who waited for whom, std::bad_alloc, or a sample that another thread has changed meanwhile. Each
+/// key of each sample is then in a store as a whole or not at all, and a repetition in a new group moves the rest.
 class Exchange {
  public:
   explicit Exchange(std::shared_ptr<Engine> engine);
@@ -69,20 +70,26 @@ class Exchange {
   /// Returns what all stores hold, the same on every rank.
   SampleDirectory all_gather(const SampleStore& store, const ExchangeOptions& options = {});
 
+  /// Counts a call that the caller has refused itself, which other ranks make: their next calls and this rank's are
+  /// then refused on all, and not taken for the same. Any thread.
+  void skip() { ++calls_; }
+
  private:
   /// The index of the request, which is kept for the next one.
   const SampleIndex& index_of(const ExchangeRequest& request);
   struct Round;
   /// Rank 0's answer to each rank. Moves what the next round needs out of the one before, `last`, to this one, `now`.
   std::vector<std::shared_ptr<const Bytes>> plan_for_all(std::span<const ByteView> gathered,
-                                                         const ExchangeRequest& request, Round& last, Round& now) const;
+                                                         const ExchangeRequest& request, Round& last, Round& now);
 
   std::shared_ptr<Engine> engine_;
   GatherScatter preflight_;
   /// By rank, from it to all others, where they share memory: a message to all costs as much as one to some.
   std::vector<std::shared_ptr<Channel>> to_all_;
   std::unique_ptr<const SampleIndex> index_;
-  std::unique_ptr<Round> last_;  ///< the call before, unless it failed
+  std::optional<SampleDirectory> ids_;  ///< of the index, on rank 0, unless they are many
+  std::unique_ptr<Round> last_;         ///< the call before, unless it failed
+  std::atomic<std::uint64_t> calls_ = 0;
   OneCaller callers_;
 };
 

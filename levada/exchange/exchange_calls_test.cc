@@ -73,6 +73,99 @@ TEST(Exchange, EndsTheGroupWhereARankIsInAnotherCollectiveCall) {
   }
 }
 
+TEST(Exchange, EndsOnAllRanksWhereOneHasLeftBeforeTheCall) {
+  for (const std::size_t left : {0u, 2u}) {
+    auto engines = inproc::make_group(4);
+    std::vector<std::unique_ptr<Exchange>> exchanges;
+    for (const auto& engine : engines) exchanges.push_back(std::make_unique<Exchange>(engine));
+    exchanges[left].reset();
+    engines[left].reset();
+    const ExchangeRequest request{{{{0}, {}}}, {"tokens"}};
+    std::vector<std::future<std::string>> errors;
+    for (const auto& exchange : exchanges) {
+      if (!exchange) continue;
+      errors.push_back(std::async(std::launch::async, [&] {
+        SampleStore store;
+        return refusal<PeerLost>([&] { exchange->redistribute(store, request); });
+      }));
+    }
+    for (auto& error : errors) {
+      ASSERT_EQ(error.wait_for(std::chrono::seconds(20)), std::future_status::ready);
+      EXPECT_THAT(error.get(), HasSubstr("rank " + std::to_string(left) + " left before an exchange"));
+    }
+  }
+}
+
+TEST(Exchange, RefusesACallThatIsNotTheSameOneOnAllRanks) {
+  const ExchangeRequest request{{{{0}, {}}}, {"tokens"}};
+  expect_all(
+      refusals(3,
+               [&](const auto& engine) {
+                 SampleStore store;
+                 Exchange exchange(engine);
+                 exchange.redistribute(store, request);
+                 if (engine->info().rank == 2) exchange.skip();
+                 exchange.redistribute(store, request);
+               }),
+      "rank 0 makes its call 2 of this group's exchanges, rank 2 its call 3: one of them has raised an error in a "
+      "call before, which the other has not; end both on such an error, or join a new group");
+}
+
+TEST(Exchange, RefusesOnAllRanksTheTimeoutOfOne) {
+  inproc::run_ranks(3, [&](const std::shared_ptr<Engine>& engine) {
+    SampleStore store;
+    Exchange exchange(engine);
+    const ExchangeRequest request{{{{0}, {}}}, {"tokens"}};
+    const ExchangeOptions options{.timeout = std::chrono::seconds(engine->info().rank == 1 ? -2 : 20)};
+    const std::string expected = "rank 1: timeout must be positive, got -2 s";
+    EXPECT_EQ(refusal([&] { exchange.redistribute(store, request, options); }), expected);
+    EXPECT_EQ(refusal([&] { exchange.all_gather(store, options); }), expected);
+    exchange.redistribute(store, request);
+  });
+}
+
+TEST(Exchange, NamesThePartsOfARequestInWhichRanksDiffer) {
+  expect_all(refusals(2,
+                      [&](const auto& engine) {
+                        SampleStore store;
+                        ExchangeRequest request{{{{0}, {}}}, {"tokens"}};
+                        ExchangeOptions options;
+                        if (engine->info().rank == 1) {
+                          request.cut_keys = {"tokens"};
+                          options.chunk_bytes = 7;
+                        }
+                        Exchange(engine).redistribute(store, request, options);
+                      }),
+             "ranks 0 and 1 pass different cut_keys and chunk_bytes; all ranks must ask for the same exchange");
+}
+
+TEST(Exchange, MovesStoresThatAreLargerThanTheMemoryOfTheEngine) {
+  constexpr int ranks = 2;
+  constexpr std::int64_t bytes = 300'000;
+  inproc::run_ranks(ranks,
+                    [&](const std::shared_ptr<Engine>& engine) {
+                      const int rank = engine->info().rank;
+                      Exchange exchange(engine);
+                      SampleStore store;
+                      const auto ids = numbered_ids(40);
+                      const auto of_rank = [&](int from) {
+                        SampleBatch made(dealt(ids, ranks)[static_cast<std::size_t>(from)]);
+                        const auto count = static_cast<std::int64_t>(made.size());
+                        Tensor tensor = Tensor::zeros(dtypes::uint8, {count * bytes});
+                        std::ranges::fill(tensor.mutable_bytes(), static_cast<std::byte>(from + 1));
+                        made.set("x", tensor, Seqlens::one_each(std::vector<std::int64_t>(made.size(), bytes)));
+                        return made;
+                      };
+                      exchange.redistribute(store, {{{{0}, {}}}, {"x"}});
+                      store.store(of_rank(rank));
+                      exchange.redistribute(store, {{{{0, 1}, ids}}, {"x"}}, {.timeout = std::chrono::seconds(20)});
+                      EXPECT_EQ(store.get(of_rank(1 - rank).ids()), of_rank(1 - rank));
+                      EXPECT_GT(engine->memory_in_use(), 4u << 20);
+                      EXPECT_TRUE(engine->try_allocate(7 << 20));
+                    },
+                    {.memory_bytes = 16 << 20});
+}
+
 TEST(Exchange, RefusesTheCallOfAnotherThreadMeanwhile) {
   const ExchangeRequest request{{{{1}, {"a"}}}, {"tokens"}};
   std::promise<void> refused;

@@ -185,6 +185,7 @@ class RowsReader {
       rows_.keys.push_back(is_held == 1 ? get_key(reader_) : SampleKey{});
     }
     if (rows_.keys.size() > 64) reader_.fail("more than 64 keys");
+    for (const SampleKey& key : rows_.keys) max_tokens_.push_back(max_tokens(key));
     for (auto count = reader_.get_count(5); count > 0; --count) rows_.parts.push_back(get_part(reader_));
     get_numbers(reader_, rows_.sent_by);
     if (rows_.sent_by.size() != (to_all_ ? static_cast<std::size_t>(ranks_) : 0)) {
@@ -281,7 +282,7 @@ class RowsReader {
         ++next;
         if (left > lengths.size() - at) reader_.fail("fewer lengths than items");
         const std::size_t entry = ends_.size();
-        std::int64_t tokens = max_tokens(rows_.keys[k]);
+        std::int64_t tokens = max_tokens_[k];
         for (; left > 0; --left, ++at) {
           if (lengths[at] < 0 || lengths[at] > tokens) reader_.fail("lengths that do not fit in memory");
           tokens -= lengths[at];
@@ -290,11 +291,13 @@ class RowsReader {
         ends_.push_back(rows_.lengths.size());
         const std::uint64_t begin = entry == 0 ? 0 : ends_[entry - 1];
         const auto own = std::span(rows_.lengths).subspan(begin);
-        const auto sum = checked_add(row.bytes, bytes_of(rows_.keys[k], rows_.parts[rows_.items[i].part], own));
+        rows_.sizes.push_back(bytes_of(rows_.keys[k], rows_.parts[rows_.items[i].part], own));
+        const auto sum = checked_add(row.bytes, rows_.sizes.back());
         if (!sum) reader_.fail("more bytes than there can be");
         row.bytes = *sum;
       });
     }
+    row.end_entry = ends_.size();
     if (at != lengths.size() || (!is_single && next != counts.size())) reader_.fail("more lengths than items");
   }
 
@@ -303,9 +306,10 @@ class RowsReader {
   std::size_t samples_;
   bool to_all_;
   ExchangeRows rows_;
-  std::uint8_t form_ = 0;            ///< of the row that is being read
-  bool counts_differ_ = false;       ///< some entry may have another number of lengths than one
-  std::vector<std::uint64_t> ends_;  ///< as rows_.length_ends
+  std::vector<std::int64_t> max_tokens_;  ///< by key
+  std::uint8_t form_ = 0;                 ///< of the row that is being read
+  bool counts_differ_ = false;            ///< some entry may have another number of lengths than one
+  std::vector<std::uint64_t> ends_;       ///< as rows_.length_ends
 };
 
 }  // namespace

@@ -24,7 +24,7 @@ struct ExchangeRow {
   std::uint64_t bytes = 0;
   std::uint64_t begin = 0;  ///< where its bytes begin among those of all rows of `from`
   std::size_t first_item = 0, end_item = 0;
-  std::size_t first_entry = 0;  ///< the number of its first item's first key among all keys of all items
+  std::size_t first_entry = 0, end_entry = 0;  ///< numbers of its items' keys among all keys of all items
 };
 
 /// The rows of one rank, ordered as in the plan. Samples have the numbers that they have there.
@@ -36,6 +36,7 @@ struct ExchangeRows {
   std::vector<ExchangeItem> items;
   std::vector<std::uint64_t> length_ends;       ///< by entry, of its lengths; empty where each entry has one
   std::vector<std::int64_t> lengths;            ///< of whole sequences
+  std::vector<std::uint64_t> sizes;             ///< by entry, its bytes as it moves
   std::map<std::uint32_t, PlainValues> values;  ///< by sample, of those that come
   std::vector<std::uint64_t> sent_by;           ///< each rank's bytes in all its rows, where it sends to all others
 
@@ -45,9 +46,8 @@ struct ExchangeRows {
     const std::uint64_t begin = entry == 0 ? 0 : length_ends[entry - 1];
     return std::span(lengths).subspan(begin, length_ends[entry] - begin);
   }
-  /// Of an entry, as it moves.
-  std::uint64_t bytes(const ExchangeItem& item, std::size_t key, std::size_t entry) const {
-    return bytes_of(keys[key], parts[item.part], lengths_of(entry));
+  std::span<const std::uint64_t> sizes_of(const ExchangeRow& row) const {
+    return std::span(sizes).subspan(row.first_entry, row.end_entry - row.first_entry);
   }
 
   /// Calls visit(item, key, entry) for each key of each of a row's items, in the order in which they move.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "levada/base/error.h"
 #include "levada/exchange/sample_directory_codec.h"
@@ -200,49 +201,46 @@ std::vector<ByteView> runs_of(const Engine& engine, int from, ByteView message, 
 
 IncomingRow::IncomingRow(const ExchangeRows& rows, const ExchangeRow& row, const SampleIndex& index, SampleStore& store,
                          CopyMode mode)
-    : rows_(&rows), row_(&row), index_(&index), store_(&store), mode_(mode) {
-  std::vector<std::uint64_t> sizes;
-  rows.for_each_entry(row, [&](const ExchangeItem& item, std::size_t key, std::size_t entry) {
-    sizes.push_back(rows.bytes(item, key, entry));
-    items_.push_back({{}, sizes.back(), item.sample, item.part, static_cast<std::uint8_t>(key)});
-  });
+    : row_(&row), store_(&store), mode_(mode) {
+  static const PlainValues no_values;
+  const auto sizes = rows.sizes_of(row);
   auto memory = store.allocate(sizes);
-  for (std::size_t i = 0; i < items_.size(); ++i) items_[i].memory = std::move(memory[i]);
+  items_.reserve(sizes.size());
+  memory_.reserve(sizes.size());
+  rows.for_each_entry(row, [&](const ExchangeItem& item, std::size_t key, std::size_t entry) {
+    const auto values = rows.values.find(item.sample);
+    BufferPool::Buffer& own = memory[items_.size()];
+    memory_.push_back(own.data);
+    items_.push_back({index.id(item.sample),
+                      index.hash(item.sample),
+                      values == rows.values.end() ? no_values : values->second,
+                      rows.keys[key],
+                      rows.lengths_of(entry),
+                      rows.parts[item.part],
+                      {own.data, std::move(own.owner)},
+                      rows.sizes[entry]});
+  });
   commit();
 }
 
 void IncomingRow::write(ByteView bytes) {
   while (!bytes.empty()) {
-    const Item& item = items_[item_];
-    const std::size_t now = std::min<std::uint64_t>(bytes.size(), item.bytes - at_);
-    copy_payload(item.memory.data + at_, bytes.data(), now, mode_);
+    const std::uint64_t size = items_[item_].size;
+    const std::size_t now = std::min<std::uint64_t>(bytes.size(), size - at_);
+    copy_payload(memory_[item_] + at_, bytes.data(), now, mode_);
     bytes = bytes.subspan(now);
     at_ += now;
-    if (at_ < item.bytes) continue;
+    if (at_ < size) continue;
     ++item_;
     at_ = 0;
   }
 }
 
 void IncomingRow::commit() {
-  while (item_ < items_.size() && items_[item_].bytes == 0) ++item_;
+  while (item_ < items_.size() && items_[item_].size == 0) ++item_;
   if (committed_ == item_) return;
-  static const PlainValues no_values;
-  std::vector<SampleStore::Arrival> arrivals;
-  arrivals.reserve(item_ - committed_);
-  for (; committed_ < item_; ++committed_) {
-    Item& item = items_[committed_];
-    const auto values = rows_->values.find(item.sample);
-    arrivals.push_back({index_->id(item.sample),
-                        index_->hash(item.sample),
-                        values == rows_->values.end() ? no_values : values->second,
-                        rows_->keys[item.key],
-                        rows_->lengths_of(row_->first_entry + committed_),
-                        rows_->parts[item.part],
-                        {item.memory.data, std::move(item.memory.owner)},
-                        item.bytes});
-  }
-  store_->commit(arrivals);
+  const std::size_t first = std::exchange(committed_, item_);
+  store_->commit(std::span(items_).subspan(first, item_ - first));
 }
 
 }  // namespace levada

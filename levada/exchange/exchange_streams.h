@@ -73,22 +73,14 @@ class IncomingRow {
   void commit();
 
  private:
-  struct Item {
-    BufferPool::Buffer memory;
-    std::uint64_t bytes = 0;
-    std::uint32_t sample = 0;
-    std::uint16_t part = 0;
-    std::uint8_t key = 0;
-  };
-  const ExchangeRows* rows_;
   const ExchangeRow* row_;
-  const SampleIndex* index_;
   SampleStore* store_;
   CopyMode mode_;
-  std::vector<Item> items_;
-  std::size_t item_ = 0;       ///< the one that is being filled
-  std::uint64_t at_ = 0;       ///< bytes in it
-  std::size_t committed_ = 0;  ///< items that the store has
+  std::vector<SampleStore::Arrival> items_;
+  std::vector<std::byte*> memory_;  ///< of the items
+  std::size_t item_ = 0;            ///< the one that is being filled
+  std::uint64_t at_ = 0;            ///< bytes in it
+  std::size_t committed_ = 0;       ///< items that the store has
 };
 
 }  // namespace levada

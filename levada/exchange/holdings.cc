@@ -56,8 +56,19 @@ void put_column(ByteWriter& writer, const SampleKey& key, const Held& held, bool
   put_numbers(writer, lengths);
 }
 
+/// Returns whether these are all samples of the store, at the places that it has them.
+bool are_all_samples(const SampleStore::Reading& here, const SampleIndex& index,
+                     std::span<const Holdings::Sample> samples) {
+  const auto is_there = [&](const Holdings::Sample& sample) {
+    return sample.row < here.size() && sample.number < index.size() && here.id(sample.row) == index.id(sample.number);
+  };
+  return here.size() == samples.size() && std::ranges::all_of(samples, is_there);
+}
+
 /// The samples of the store that are in the index: the fewer are looked up among the more.
-std::vector<Holdings::Sample> requested_samples(const SampleStore::Reading& here, const SampleIndex& index) {
+std::vector<Holdings::Sample> requested_samples(const SampleStore::Reading& here, const SampleIndex& index,
+                                                std::span<const Holdings::Sample> last) {
+  if (are_all_samples(here, index, last)) return {last.begin(), last.end()};
   constexpr std::size_t search_steps = 16;  // of a search in the index, about, for each look-up in the store
   std::vector<Holdings::Sample> samples;
   if (here.size() < index.size() / search_steps) {
@@ -76,9 +87,10 @@ std::vector<Holdings::Sample> requested_samples(const SampleStore::Reading& here
 
 }  // namespace
 
-Holdings holdings_of(const SampleStore& store, const SampleIndex& index, std::span<const std::string> keys) {
+Holdings holdings_of(const SampleStore& store, const SampleIndex& index, std::span<const std::string> keys,
+                     std::span<const Holdings::Sample> last) {
   const SampleStore::Reading here(store);
-  Holdings holdings{.samples = requested_samples(here, index), .version = here.version()};
+  Holdings holdings{.samples = requested_samples(here, index, last), .version = here.version()};
   const auto& samples = holdings.samples;
   ByteWriter writer;
   std::vector<bool> has_keys(samples.size());
@@ -159,11 +171,17 @@ struct HoldingsTable::Column {
   }
 };
 
-HoldingsTable::HoldingsTable(const SampleIndex& index, std::span<const std::string> keys)
-    : index_(index), keys_(keys), last_holder_(index.size(), -1) {
-  SampleDirectory::State& state = *directory_.state_;
+SampleDirectory HoldingsTable::ids_of(const SampleIndex& index) {
+  SampleDirectory ids;
+  SampleDirectory::State& state = *ids.state_;
   state.reserve(index.size());
   for (std::size_t i = 0; i < index.size(); ++i) state.add(index.id(i), index.hash(i));
+  return ids;
+}
+
+HoldingsTable::HoldingsTable(const SampleIndex& index, std::span<const std::string> keys, SampleDirectory ids)
+    : index_(index), keys_(keys), directory_(std::move(ids)), last_holder_(index.size(), -1) {
+  directory_.own();
 }
 
 void HoldingsTable::add(int rank, ByteView bytes) {

@@ -25,12 +25,19 @@ struct Holdings {
   std::vector<Sample> samples;  ///< ascending by number
   std::uint64_t version = 0;    ///< of the store, for which the rows hold
 };
-Holdings holdings_of(const SampleStore& store, const SampleIndex& index, std::span<const std::string> keys);
+/// `last`: perhaps the samples; where they are, at these places, and the store has no others, none is looked up.
+Holdings holdings_of(const SampleStore& store, const SampleIndex& index, std::span<const std::string> keys,
+                     std::span<const Holdings::Sample> last = {});
 
 /// Merges the holdings of all ranks into a table whose samples are numbered as in the index. Borrows the index.
 class HoldingsTable {
  public:
-  HoldingsTable(const SampleIndex& index, std::span<const std::string> keys);
+  HoldingsTable(const SampleIndex& index, std::span<const std::string> keys)
+      : HoldingsTable(index, keys, ids_of(index)) {}
+  /// `ids`: ids_of() the index, made before.
+  HoldingsTable(const SampleIndex& index, std::span<const std::string> keys, SampleDirectory ids);
+  /// Returns a directory of the index's samples, which nobody holds.
+  static SampleDirectory ids_of(const SampleIndex& index);
 
   /// Once a rank, in ascending order of ranks. Bytes that may lie: throws CorruptMessage, and InvalidArgument as
   /// SampleDirectory::merge() does; of no use then. No bytes are no holdings.

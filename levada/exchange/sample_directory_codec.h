@@ -1,4 +1,4 @@
-// Parts of an directory as bytes, little-endian; readers throw CorruptMessage. For this module's sources alone.
+// Parts of a directory as bytes, little-endian; readers throw CorruptMessage. For this module's sources alone.
 #pragma once
 
 #include <cstring>

@@ -138,19 +138,13 @@ void SampleStore::use_memory_of(const std::shared_ptr<Engine>& engine) {
 }
 
 BufferPool::Buffer SampleStore::allocate_piece(std::uint64_t bytes) {
-  // An engine has few blocks, which others need too. They are counted while they live.
-  constexpr long max_blocks = 1024;
-  struct Piece {
-    Block block;
-    std::shared_ptr<const int> count;
-  };
-  const auto engine = block_count_.use_count() <= max_blocks ? engine_.lock() : nullptr;
+  const auto engine = engine_.lock();
   try {
-    if (auto block = engine ? engine->try_allocate(bytes) : std::nullopt) {
+    if (auto block = engine ? engine->try_allocate(bytes, BlockUse::storage) : std::nullopt) {
       std::byte* const data = block->memory().data();
-      return {data, std::make_shared<const Piece>(Piece{std::move(*block), block_count_})};
+      return {data, std::make_shared<const Block>(std::move(*block))};
     }
-  } catch (const Error&) {  // it has ended, or can never allocate as much
+  } catch (const Error&) {  // the group has ended
   }
   return memory_.allocate(bytes);
 }
@@ -161,7 +155,7 @@ std::vector<BufferPool::Buffer> SampleStore::allocate(std::span<const std::uint6
 }
 
 std::vector<BufferPool::Buffer> SampleStore::allocate_all(std::span<const std::uint64_t> sizes) {
-  constexpr std::uint64_t max_together = std::uint64_t{64} << 10;
+  constexpr std::uint64_t max_together = std::uint64_t{256} << 10;
   std::vector<BufferPool::Buffer> buffers;
   buffers.reserve(sizes.size());
   for (std::size_t begin = 0; begin < sizes.size();) {
@@ -401,44 +395,56 @@ void SampleStore::commit(std::span<Arrival> arrivals) {
     const SampleKey* key;
     std::size_t column;
     std::vector<std::size_t> of_name;  // columns; a sample has an entry in one of them at most
+    std::size_t added = 0;             // entries of new samples
   };
   std::vector<Met> met;
-  const auto find_met = [&](const SampleKey& key) {
-    const auto number = static_cast<std::size_t>(std::ranges::find(met, &key, &Met::key) - met.begin());
-    if (number == met.size()) met.push_back({&key, column_of(key), {}});
-    return number;
-  };
-  struct Place {
-    std::size_t sample = 0, met = 0;
-    Lengths lengths;
-  };
-  std::vector<Place> places;
-  places.reserve(arrivals.size());
-  std::vector<std::pair<std::size_t, PlainValues>> values;
-  std::size_t sample = 0;
-  for (std::size_t i = 0; i < arrivals.size(); ++i) {
-    const Arrival& arrival = arrivals[i];
-    const bool is_next = i == 0 || (arrival.id.data() != arrivals[i - 1].id.data() && arrival.id != arrivals[i - 1].id);
-    if (is_next) sample = find_or_add(arrival.id, arrival.hash);
-    if (is_next && !arrival.values.empty()) values.emplace_back(sample, arrival.values);
-    places.push_back({sample, find_met(arrival.key), Lengths(arrival.lengths)});
+  const auto met_with = [&](const Arrival& arrival) { return std::ranges::find(met, &arrival.key, &Met::key); };
+  for (const Arrival& arrival : arrivals) {
+    if (met_with(arrival) == met.end()) met.push_back({&arrival.key, column_of(arrival.key), {}});
   }
-  rollback.keep();
   for (Met& each : met) each.of_name = columns_named(each.key->name);
-  for (auto& [of, some] : values) put_values(of, std::move(some));
+  // The entries of new samples are written at once, for they go with the samples where something fails.
+  struct Known {
+    std::size_t sample;
+    const Met* met;
+    Entry entry;
+  };
+  std::vector<Known> known;
+  std::vector<std::pair<std::size_t, PlainValues>> values;
+  std::size_t sample = 0, added = 0;
+  bool is_new = false;
   for (std::size_t i = 0; i < arrivals.size(); ++i) {
     Arrival& arrival = arrivals[i];
-    Place& at = places[i];
-    const auto& named = met[at.met].of_name;
-    const auto is_here = [&](std::size_t column) { return columns_[column].entries[at.sample].is_here; };
-    const auto known = std::ranges::find_if(named, is_here);
-    if (known != named.end()) {
-      const SequencePart part = columns_[*known].entries[at.sample].part;
-      if (part.is_whole() || part == arrival.part) continue;
-      replace(columns_[*known], at.sample, {});
+    if (i == 0 || (arrival.id.data() != arrivals[i - 1].id.data() && arrival.id != arrivals[i - 1].id)) {
+      const std::size_t count = ids_.size();
+      sample = find_or_add(arrival.id, arrival.hash);
+      is_new = ids_.size() > count;
+      if (!arrival.values.empty()) values.emplace_back(sample, arrival.values);
     }
-    replace(columns_[met[at.met].column], at.sample,
-            {std::move(arrival.bytes), arrival.size, std::move(at.lengths), arrival.part, true});
+    Met& with = *met_with(arrival);
+    Entry entry{std::move(arrival.bytes), arrival.size, Lengths(arrival.lengths), arrival.part, true};
+    Entry& place = columns_[with.column].entries[sample];
+    if (is_new && with.of_name.size() == 1 && !place.is_here) {
+      added += entry.size;
+      ++with.added;
+      place = std::move(entry);
+    } else {
+      known.push_back({sample, &with, std::move(entry)});
+    }
+  }
+  rollback.keep();
+  bytes_ += added;
+  for (const Met& each : met) columns_[each.column].held += each.added;
+  for (auto& [of, some] : values) put_values(of, std::move(some));
+  for (Known& each : known) {
+    const auto is_here = [&](std::size_t column) { return columns_[column].entries[each.sample].is_here; };
+    const auto there = std::ranges::find_if(each.met->of_name, is_here);
+    if (there != each.met->of_name.end()) {
+      const SequencePart part = columns_[*there].entries[each.sample].part;
+      if (part.is_whole() || part == each.entry.part) continue;
+      replace(columns_[*there], each.sample, {});
+    }
+    replace(columns_[each.met->column], each.sample, std::move(each.entry));
   }
 }
 

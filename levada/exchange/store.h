@@ -84,10 +84,10 @@ class SampleStore {
   /// Stores what has arrived, complete and in memory of allocate(), without a copy. A sample that has the whole of a
   /// key, or that part, keeps it. Throws beyond the bound. Quickest where keys of one sample are neighbors.
   void commit(std::span<Arrival> arrivals);
-  /// From now on takes memory of this engine, as far as it has some, so that ranks that share its memory can read what
-  /// they are to have where it lies. Nothing happens where the store has an engine that lives.
+  /// From now on takes memory of this engine, as far as it has some for storage (BlockUse), so that ranks that share
+  /// its memory can read what they are to have where it lies. Nothing happens where the store has an engine that lives.
   void use_memory_of(const std::shared_ptr<Engine>& engine);
-  /// Memory for items that are to be committed, one of each size; used again when samples go. Items of up to 64 KiB
+  /// Memory for items that are to be committed, one of each size; used again when samples go. Items of up to 256 KiB
   /// share pieces of so much, which bounds what one that stays keeps of those that go.
   std::vector<BufferPool::Buffer> allocate(std::span<const std::uint64_t> sizes);
 
@@ -170,8 +170,7 @@ class SampleStore {
 
   SampleStoreOptions options_;
   BufferPool memory_;
-  std::weak_ptr<Engine> engine_;                                      ///< whose memory is taken first
-  std::shared_ptr<const int> block_count_ = std::make_shared<int>();  ///< with a reference for each of its blocks
+  std::weak_ptr<Engine> engine_;  ///< whose memory is taken first
   mutable std::mutex mutex_;
   IdTable ids_;
   std::vector<PlainValues> values_;  ///< by sample

@@ -204,13 +204,13 @@ TEST(SampleStore, CommitsNothingBeyondItsBound) {
 
 TEST(SampleStore, TakesMemoryOfAnEngineAsFarAsItHasSome) {
   const SampleBatch samples = made_samples(numbered_ids(100));
-  auto engine = inproc::make_group(1, {.memory_bytes = 1 << 20})[0];
+  auto engine = inproc::make_group(1, {.memory_bytes = 16 << 20})[0];
   SampleStore store;
   store.use_memory_of(engine);
   store.store(samples);
   EXPECT_GT(engine->memory_in_use(), samples.byte_count() / 2);
   SampleBatch large({"large"});  // more than the engine has
-  large.set("a", Tensor::zeros(dtypes::uint8, {2 << 20}), Seqlens::one_each({2 << 20}));
+  large.set("a", Tensor::zeros(dtypes::uint8, {20 << 20}), Seqlens::one_each({20 << 20}));
   store.store(large);
   EXPECT_EQ(store.get(large.ids()), large);
   engine->abort("over");

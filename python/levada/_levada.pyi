@@ -361,6 +361,11 @@ class Membership:
         Posts that an exception ends this rank, for ranks that wait for it; step: the step at which it left a feed because of it, or -1.
         """
 
+    def skip_exchange(self) -> None:
+        """
+        Counts a call of this group's exchanges that this rank has refused itself, and that other ranks make.
+        """
+
     def leave(self) -> None:
         """
         Leaves the job without an error on other ranks. Received batches stay valid.

@@ -16,7 +16,8 @@ already does not move. `docs/design/exchange.md` explains how.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from levada import _levada
@@ -24,13 +25,14 @@ from levada._levada import (
     Destination,
     ExchangePlan,
     ExchangeResult,
+    Membership,
     Mesh,
     Multicast,
     SampleBatch,
     SampleDirectory,
     Store,
 )
-from levada.base.errors import InvalidArgument
+from levada.base.errors import Error, InvalidArgument
 from levada.batch.balance import Balance
 from levada.job.job import join
 from levada.job.meshes import as_mesh, is_device_mesh, ranks_of
@@ -67,7 +69,9 @@ def all_gather(store: Store, group: Any = None, *, timeout: float = 1800.0) -> S
     Raises InvalidArgument on all ranks: naming id, key and ranks, if two ranks hold different forms of one sample, or one
     rank holds a key in different forms; naming calls and stores, if ranks make different calls or name different stores.
     """
-    return _levada.all_gather(join(group), store, timeout)
+    job = join(group)
+    with _counted(job):
+        return _levada.all_gather(job, store, timeout)
 
 
 def destinations(
@@ -177,8 +181,10 @@ def redistribute(
     PeerLost if a rank is lost or has left, naming the exception that ended it, and Timeout. An exception on one rank alone
     ends the group and is EngineError on the others. Each key of each sample is then in a store completely or not at all.
     """
-    request = _request(wants, keys, cut_keys, allow_absent)
-    return _levada.redistribute(join(group), store, request, chunk_bytes, in_flight_bytes, timeout)
+    job = join(group)
+    with _counted(job):
+        request = _request(wants, keys, cut_keys, allow_absent)
+        return _levada.redistribute(job, store, request, chunk_bytes, in_flight_bytes, timeout)
 
 
 def balance(
@@ -192,6 +198,18 @@ def balance(
     if equal and in_order:
         raise InvalidArgument("equal counts of consecutive items leave nothing to balance; give one of equal, in_order")
     return _levada.partition_by_tokens(tokens, parts, equal, in_order)
+
+
+@contextlib.contextmanager
+def _counted(job: Membership) -> Iterator[None]:
+    """Counts a call that raises before it begins, so that this rank's next call does not pass for it on other ranks."""
+    try:
+        yield
+    except Error:  # of the call itself
+        raise
+    except Exception:
+        job.skip_exchange()
+        raise
 
 
 def _request(

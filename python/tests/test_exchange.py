@@ -104,7 +104,7 @@ refused(fresh(big), {0: ["x"]}, ["x"])
     for error, words in zip(
         (each["error"] for each in told[0]),
         (["sample unknown", "key int64", "rank 0"], ["sample s2", "key never", "rank 0"],
-         ["x", "float32", "float64", "rank"], ["x", "rank"], ["different exchanges"],
+         ["x", "float32", "float64", "rank"], ["x", "rank"], ["ranks 0 and 1 pass different destinations;"],
          ["rank 0", "bounded"]),
         strict=True,
     ):  # fmt: skip
@@ -235,6 +235,58 @@ except levada.EngineError as error:
     )
     assert [mine["kind"] for (mine,) in told] == ["KeyboardInterrupt", "EngineError", "EngineError"]
     assert all("a rank was interrupted in an exchange" in mine["text"] for (mine,) in told[1:]), told
+
+
+def test_a_call_that_one_rank_refuses_itself_is_not_taken_for_its_next_one(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        3,
+        """
+from levada import exchange
+store = exchange.Store()
+def attempt(wants, keys, **options):
+    try:
+        exchange.redistribute(store, wants, keys, **{"timeout": 20, **options})
+        tell(error="")
+    except Exception as error:
+        tell(error=f"{type(error).__name__}: {error}")
+attempt({0: []}, ["x"], timeout=float("nan") if rank == 2 else 20)
+attempt({0: []}, ["x"], timeout=[-1e300, float("inf"), 1e12][rank])
+attempt({0: []}, ["x"], timeout=[1e300, float("inf"), 1e12][rank])
+if rank == 1: attempt({0: 7}, ["x"])
+attempt({0: []}, ["x"])
+""",
+    )
+    common = [[line["error"] for line in mine if "TypeError" not in line["error"]] for mine in told]
+    assert common[0] == common[1] == common[2] and len(told[1]) == 5
+    nan, negative, large, next_call = common[0]
+    assert nan == "InvalidArgument: rank 2: timeout must be positive, got 0 s"
+    assert negative == "InvalidArgument: rank 0: timeout must be positive, got -1000000000 s"
+    assert large == ""
+    assert next_call.startswith("InvalidArgument: rank 0 makes its call 4 of this group's exchanges, rank 1 its call 5:")
+
+
+def test_a_store_leaves_memory_to_exchanges_reductions_and_feeds(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        """
+from levada import _levada, exchange
+job = _levada.meet(rank, 2, f"small-{os.getppid()}", 20.0, memory_bytes=8 * 2**20)
+store = exchange.Store()
+exchange.redistribute(store, {0: []}, ["x"], group=job, timeout=20)
+ids = [[f"{owner}.{i}" for i in range(24)] for owner in range(2)]
+store.store(exchange.SampleBatch(ids[rank], {"x": np.full(24 * 2**20, rank, np.uint8)}, {"x": [2**20] * 24}))
+exchange.redistribute(store, {1 - rank: ids[rank], rank: ids[1 - rank]}, ["x"], group=job, timeout=20)
+got = store.get(ids[1 - rank])["x"]
+reduce = levada.ReduceScatter(job, timeout=20)
+reduced = reduce(np.full(2**17, 1.0 + rank)).wait()
+batches = ({"x": np.full(2**20, step, np.uint8)} for step in range(3))
+fed = [int(batch["x"][-1]) for batch in levada.Feed(batches, levada.Mesh(tp=2), group=job, timeout=20)]
+tell(got=[len(got), bool((got == 1 - rank).all())], reduced=float(reduced[0]), fed=fed)
+""",
+    )
+    assert told == [[{"got": [24 * 2**20, True], "reduced": 3.0, "fed": [0, 1, 2]}]] * 2
 
 
 def test_what_one_rank_alone_cannot_tell_is_an_error_on_all(tmp_path: pathlib.Path) -> None:

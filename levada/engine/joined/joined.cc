@@ -72,10 +72,11 @@ class JoinedEngine final : public Engine {
   using Engine::open;
   std::shared_ptr<Channel> open(int from, std::span<const int> to, int window, ChannelOptions options) override;
 
-  std::optional<Block> try_allocate(std::size_t bytes) override {
+  using Engine::try_allocate;
+  std::optional<Block> try_allocate(std::size_t bytes, BlockUse use) override {
     return call([&] {
       check_far();
-      auto block = near_->try_allocate(bytes);
+      auto block = near_->try_allocate(bytes, use);
       if (block) shared_->home = block->home().get();
       return block;
     });

@@ -26,11 +26,6 @@ double seconds(Duration time) {
   return std::chrono::duration<double>(time).count();
 }
 
-Duration duration(double count) {
-  if (!(count > 0)) throw InvalidArgument(fmt::format("timeout must be positive, got {}", count));
-  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(std::min(count, 1e9)));
-}
-
 nb::bytes bytes_of(const Bytes& bytes) {
   return nb::bytes(static_cast<const void*>(bytes.data()), bytes.size());
 }
@@ -296,7 +291,8 @@ void bind_result(nb::module_& module) {
 
 ExchangeResult redistribute(Membership& job, Shelf& shelf, const ExchangeRequest& request,
                             std::optional<std::uint64_t> chunk_bytes, std::uint64_t in_flight_bytes, double timeout) {
-  ExchangeOptions options{.timeout = duration(timeout), .chunk_bytes = chunk_bytes, .in_flight_bytes = in_flight_bytes};
+  ExchangeOptions options{
+      .timeout = duration_of(timeout), .chunk_bytes = chunk_bytes, .in_flight_bytes = in_flight_bytes};
   const auto exchange = job.exchange();
   return interruptible_on(job, "an exchange", [&](const auto&, const auto& poll) {
     options.poll = poll;
@@ -305,7 +301,7 @@ ExchangeResult redistribute(Membership& job, Shelf& shelf, const ExchangeRequest
 }
 
 SampleDirectory all_gather(Membership& job, const Shelf& shelf, double timeout) {
-  ExchangeOptions options{.timeout = duration(timeout)};
+  ExchangeOptions options{.timeout = duration_of(timeout)};
   const auto exchange = job.exchange();
   return interruptible_on(job, "an exchange", [&](const auto&, const auto& poll) {
     options.poll = poll;

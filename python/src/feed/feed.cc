@@ -389,7 +389,7 @@ FeedOptions options_of(std::int64_t batch, const std::string& divide, const std:
           .steps = steps,
           .readers = Readers::parse(readers),
           .depth = depth,
-          .timeout = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(timeout)),
+          .timeout = duration_of(timeout),
           .remind_after = remind ? Reminder::after : Duration::max(),
           .access = access.empty() ? Access::private_ : parse_access(access),
           .name = name};

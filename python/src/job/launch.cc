@@ -50,21 +50,19 @@ Kept& kept() {
   return of_this_process;
 }
 
-Duration seconds(double count) {
-  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(count));
-}
-
 Membership join(const std::string& engine, double timeout) {
   std::stop_source stop;
   const launch::JoinOptions options{
-      .engine = engine, .timeout = seconds(timeout), .remind = cli::print_error, .stop = stop.get_token()};
+      .engine = engine, .timeout = duration_of(timeout), .remind = cli::print_error, .stop = stop.get_token()};
   return Membership(interruptible([options] { return launch::join(options); }, [&] { stop.request_stop(); }));
 }
 
 Membership meet(int rank, int size, const std::string& rendezvous, double timeout, std::size_t memory_bytes) {
   std::stop_source stop;
-  const shm::Options options{
-      .memory_bytes = memory_bytes, .timeout = seconds(timeout), .remind = cli::print_error, .stop = stop.get_token()};
+  const shm::Options options{.memory_bytes = memory_bytes,
+                             .timeout = duration_of(timeout),
+                             .remind = cli::print_error,
+                             .stop = stop.get_token()};
   return Membership(
       interruptible([&] { return shm::meet(rank, size, rendezvous, options); }, [&] { stop.request_stop(); }));
 }
@@ -80,7 +78,7 @@ bool is_interrupted() {
 Membership join_hosts(const Membership& near, const Membership& far, int degree, double leave_timeout) {
   return Membership(joined::make_engine(
       near.shared(), far.shared(),
-      {.degree = degree, .leave_timeout = seconds(leave_timeout), .is_interrupted = is_interrupted}));
+      {.degree = degree, .leave_timeout = duration_of(leave_timeout), .is_interrupted = is_interrupted}));
 }
 
 /// `sockets` are given away.
@@ -89,7 +87,7 @@ Membership link(int rank, int size, const std::vector<int>& sockets, double time
   if (rank == 0) links.emplace_back();
   for (const int socket : sockets) links.emplace_back(socket);
   std::stop_source stop;
-  const shm::Options options{.timeout = seconds(timeout), .stop = stop.get_token()};
+  const shm::Options options{.timeout = duration_of(timeout), .stop = stop.get_token()};
   return Membership(
       interruptible([rank, size, options,
                      links = std::move(links)]() mutable { return shm::join(rank, size, std::move(links), options); },
@@ -117,7 +115,7 @@ void die_with(pid_t process) {
 std::vector<nb::bytes> agree(const Membership& job, const nb::bytes& mine, double timeout, const std::string& what) {
   const ByteView own = as_bytes({mine.c_str(), mine.size()});
   const auto all = interruptible_on(job, what, [&](const auto& engine, const auto& poll) {
-    return levada::agree(*engine, own, Deadline::after(seconds(timeout)), what, &poll);
+    return levada::agree(*engine, own, Deadline::after(duration_of(timeout)), what, &poll);
   });
   std::vector<nb::bytes> parts;
   for (const auto& each : all) parts.emplace_back(each.data(), each.size());
@@ -199,6 +197,8 @@ void bind_launch(nb::module_& module) {
           nb::arg("text"), nb::arg("step"), nb::call_guard<nb::gil_scoped_release>(),
           "Posts that an exception ends this rank, for ranks that wait for it; step: the step at which it left a feed "
           "because of it, or -1.")
+      .def("skip_exchange", &Membership::skip_exchange,
+           "Counts a call of this group's exchanges that this rank has refused itself, and that other ranks make.")
       .def("leave", &Membership::leave, nb::call_guard<nb::gil_scoped_release>(),
            "Leaves the job without an error on other ranks. Received batches stay valid.");
   module.def("join", &join, nb::arg("engine"), nb::arg("timeout"), "Joins the job that the environment describes.");

@@ -53,6 +53,8 @@ class Membership {
     if (!exchange_) exchange_ = std::make_shared<Exchange>(engine);
     return exchange_;
   }
+  /// Exchange::skip(). With the GIL.
+  void skip_exchange() { exchange()->skip(); }
   /// Where this process makes batches for feeds of this job. In any process, also after leave().
   const std::shared_ptr<BatchMemory>& batch_memory() const { return memory_; }
   void leave() {

@@ -3,6 +3,9 @@
 
 #include <nanobind/nanobind.h>
 
+#include <algorithm>
+#include <chrono>
+#include <cmath>
 #include <functional>
 #include <future>
 #include <memory>
@@ -16,6 +19,14 @@
 #include "python/src/job/launch.h"
 
 namespace levada::python {
+
+/// Returns a caller's timeout: at most 30 years, which no sum of waits and clocks overflows, and none for NaN.
+inline Duration duration_of(double seconds) {
+  constexpr double max_seconds = 1e9;
+  if (std::isnan(seconds)) return {};
+  const double clamped = std::clamp(seconds, -max_seconds, max_seconds);
+  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(clamped));
+}
 
 /// Throws the exception of a signal handler that is due, such as KeyboardInterrupt. With the GIL or without.
 inline void check_signals() {

@@ -63,7 +63,7 @@ ProcessOptions options_of(const nb::dict& given) {
           .seed = nb::cast<std::uint64_t>(given["seed"]),
           .rank = static_cast<int>(number("rank")),
           .ranks = static_cast<int>(number("ranks")),
-          .timeout = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(timeout)),
+          .timeout = duration_of(timeout),
           .record = nb::cast<bool>(given["record"])};
 }
 
@@ -221,7 +221,7 @@ class Consumer {
   /// After both of these. Whether all processes have answered in time.
   bool shutdown(double grace) {
     const nb::gil_scoped_release released;
-    return consumer().shutdown(std::chrono::duration_cast<Duration>(std::chrono::duration<double>(grace)));
+    return consumer().shutdown(duration_of(grace));
   }
   pipeline::Stats stats() const {
     const nb::gil_scoped_release released;

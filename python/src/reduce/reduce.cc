@@ -131,11 +131,10 @@ class PythonBucketer {
       throw InvalidArgument(fmt::format("capacity_mb must be at most {}, got {}", max_capacity_mb, capacity_mb));
     }
     if (!(timeout > 0)) throw InvalidArgument(fmt::format("timeout must be positive, got {} seconds", timeout));
-    const BucketerOptions options{
-        .capacity = static_cast<std::int64_t>(std::max(capacity_mb, 0.0) * (1 << 20)),
-        .in_flight = in_flight,
-        .timeout = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(timeout)),
-        .poll = SignalPoll()};
+    const BucketerOptions options{.capacity = static_cast<std::int64_t>(std::max(capacity_mb, 0.0) * (1 << 20)),
+                                  .in_flight = in_flight,
+                                  .timeout = duration_of(timeout),
+                                  .poll = SignalPoll()};
     bucketer_ = {new Bucketer(options), [](const Bucketer* last) {
                    const nb::gil_scoped_release released;  // its threads may wait for the GIL
                    delete last;

@@ -125,7 +125,7 @@ void write_feed_history(const Membership& job, const Mesh& mesh, const nb::dict&
   files.history.paths = {nb::cast<std::string>(feed["source"])};
   files.history.error = escaped(feed["error"]);
   const Bytes mine = pack(rank_of(rank), trace, pipeline);
-  const auto limit = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(timeout));
+  const auto limit = duration_of(timeout);
   interruptible_on(job, "writing a report", [&](const auto& engine, const auto& poll) {
     const auto& info = engine->info();
     const auto all = cli::gather(*engine, mine, Deadline::after(limit), &poll);
