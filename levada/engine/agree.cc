@@ -291,6 +291,8 @@ GatherScatter::GatherScatter(std::shared_ptr<Engine> engine, std::string what)
 
 Lease GatherScatter::call(ByteView mine, const Answer& answer, Duration timeout, const std::function<void()>* poll) {
   if (engine_->info().rank != 0) {
+    // Rank 0, which has ended the calls, may not have received this rank's message of the last one.
+    if (engine_->try_receive(*from_root_[0]).ended) throw_left(*engine_, 0, what_);
     send(*engine_, *to_root_[0], mine, Deadline::after(timeout), what_, poll);
     return receive_answer(*engine_, *from_root_[0], timeout, what_, poll);
   }

@@ -230,7 +230,10 @@ class CountingEngine final : public Engine {
   std::shared_ptr<Channel> open(int from, std::span<const int> to, int window, ChannelOptions options) override {
     return engine_->open(from, to, window, std::move(options));
   }
-  std::optional<Block> try_allocate(std::size_t bytes) override { return engine_->try_allocate(bytes); }
+  using Engine::try_allocate;
+  std::optional<Block> try_allocate(std::size_t bytes, BlockUse use) override {
+    return engine_->try_allocate(bytes, use);
+  }
   bool try_publish(Channel& channel, Block& block, std::size_t bytes) override {
     const bool sent = engine_->try_publish(channel, block, bytes);
     counts_.sent += sent;

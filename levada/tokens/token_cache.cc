@@ -429,6 +429,7 @@ std::vector<TokenCacheEntry> TokenCache::entries() const {
 }
 
 bool TokenCache::evict_damaged(const std::string& prefix) {
+  if (is_read_only(dir_)) return false;
   const auto lock = lock_folder(dir_, LOCK_EX);
   try {
     check({.prefix = prefix});

@@ -68,7 +68,8 @@ struct TokenCacheEntry {
 class TokenCache {
  public:
   /// Throws SourceError, with the remedy, if the folder is missing and cannot be created. One that cannot be written,
-  /// such as a read-only mount, serves the entries that it has.
+  /// such as a read-only mount, serves this
+  /// user's entries that it has.
   explicit TokenCache(TokenCacheOptions options);
   ~TokenCache();
 
@@ -85,7 +86,7 @@ class TokenCache {
   std::vector<TokenCacheEntry> prune(std::uint64_t max_bytes);
   /// Reads all of an entry. Throws SourceError if it is damaged; not if it has been evicted meanwhile.
   void check(const TokenCacheEntry& entry) const;
-  /// Evicts that entry if it is damaged, even if it is in use. Returns whether it was.
+  /// Evicts that entry if it is damaged, even if it is in use. Returns whether it has done so.
   bool evict_damaged(const std::string& prefix);
 
   const std::string& dir() const { return dir_; }

@@ -208,7 +208,8 @@ def _counted(job: Membership) -> Iterator[None]:
     except Error:  # of the call itself
         raise
     except Exception:
-        job.skip_exchange()
+        with contextlib.suppress(Error):  # of a job that this rank has left
+            job.skip_exchange()
         raise
 
 

@@ -47,17 +47,10 @@ class Ended:
 
 def noting_end(iterator: Iterator[T], ended: Ended) -> Iterator[T]:
     """Returns an iterator over the rest of `iterator` that calls ended.note() at its end."""
-    rest = map(next, itertools.repeat(iterator))  # without iter(), which may begin it again
-    return itertools.chain(_first(iterator, ended), rest, _end(iterator, ended))
-
-
-def _first(iterator: Iterator[T], ended: Ended) -> Iterator[T]:
     try:
         yield next(iterator)
     except StopIteration:
         ended.note(iterator, is_empty=True)
-
-
-def _end(iterator: Iterator[T], ended: Ended) -> Iterator[T]:
+        return
+    yield from map(next, itertools.repeat(iterator))  # without iter(), which may begin it again
     ended.note(iterator, is_empty=False)
-    yield from ()
