@@ -117,8 +117,8 @@ std::vector<Preflight> decode_all(std::span<const ByteView> gathered) {
   return all;
 }
 
-/// Returns this rank's preflight, filled in by `fill`. An exception of `fill`, or a timeout that is none, becomes part
-/// of it.
+/// Returns this rank's preflight, filled in by `fill`. An exception of `fill`, or a timeout that is not positive,
+/// becomes part of it.
 template <typename Fill>
 Bytes preflight_of(Call call, std::uint64_t number, const SampleStore& store, const ExchangeOptions& options,
                    Fill&& fill) {

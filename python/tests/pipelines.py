@@ -95,3 +95,17 @@ def double(item: int) -> int:
 
 def iter_numbers() -> Iterator[int]:
     yield from range(10)
+
+
+class BeginsAgain:
+    """An iterator that begins again where iter() is called."""
+
+    def __iter__(self) -> Iterator[int]:
+        self.at = 0
+        return self
+
+    def __next__(self) -> int:
+        self.at += 1
+        if self.at > 3:
+            raise StopIteration
+        return self.at

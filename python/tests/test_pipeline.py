@@ -20,7 +20,7 @@ from levada import Pipeline
 from levada.pipeline import run as _runs
 from levada.pipeline import sources as _sources
 from levada.pipeline import workers as _workers
-from pipelines import ByNumber, Stateful, double, got, iter_numbers, pairs
+from pipelines import BeginsAgain, ByNumber, Stateful, double, got, iter_numbers, pairs
 
 
 def test_stages_do_what_their_names_say() -> None:
@@ -452,20 +452,6 @@ def test_an_epoch_over_an_iterator_that_an_earlier_one_has_ended_is_an_error(mak
             list(again)
     with pytest.raises(levada.InvalidArgument, match="an earlier pass"):
         list(Pipeline(make()).repeat(2))
-
-
-class BeginsAgain:
-    """An iterator that begins again where iter() is called."""
-
-    def __iter__(self) -> Iterator[int]:
-        self.at = 0
-        return self
-
-    def __next__(self) -> int:
-        self.at += 1
-        if self.at > 3:
-            raise StopIteration
-        return self.at
 
 
 def test_epochs_over_an_iterator_that_begins_again_are_whole() -> None:

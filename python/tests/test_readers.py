@@ -24,6 +24,7 @@ import ranks
 from levada.base import exits as _exits
 from levada.base.abandoned import abandoned
 from levada.feed import passes, process_reader, readers
+from pipelines import BeginsAgain
 
 
 def test_iter_is_called_by_who_begins_the_pass_and_next_by_the_reader() -> None:
@@ -700,20 +701,6 @@ def test_a_loaders_state_is_that_of_the_batch_taken_last(tmp_path: pathlib.Path,
         assert mine == {"before": [rank, 2 + rank, 4 + rank], "after": [i + rank for i in range(6, 20, 2)]}
 
 
-class OwnIterator:
-    """An iterator that begins again where iter() is called."""
-
-    def __iter__(self) -> Iterator[int]:
-        self.at = 0
-        return self
-
-    def __next__(self) -> int:
-        self.at += 1
-        if self.at > 3:
-            raise StopIteration
-        return self.at
-
-
 @pytest.mark.parametrize("iterate", ["thread", "inline"])
 @pytest.mark.parametrize("make", [lambda: (n for n in range(6)), lambda: iter(range(6)), lambda: map(abs, range(6))])
 def test_a_pass_over_an_iterator_that_an_earlier_pass_has_ended_is_an_error(make: Any, iterate: str) -> None:
@@ -756,7 +743,7 @@ def test_a_pass_over_samples_of_an_iterator_that_has_ended_is_an_error() -> None
 
 
 def test_an_empty_pass_is_no_error_where_the_source_can_begin_again() -> None:
-    feed = levada.Feed(OwnIterator())
+    feed = levada.Feed(BeginsAgain())
     assert [list(feed) for _ in range(3)] == [[1, 2, 3]] * 3
     empty: list[int] = []
     assert [list(feed) for feed in [levada.Feed(empty)] * 3] == [[]] * 3
