@@ -18,9 +18,15 @@ void check_model(const ModelRanks& model) {
                     "mesh data_axes",
                     undecided.front(), model.mesh.to_string(), describe_axis_roles()));
   }
-  if (model.ranks.size() == static_cast<std::size_t>(model.mesh.size())) return;
-  throw InvalidArgument(fmt::format("mesh {} has {} ranks, but {} were given", model.mesh.to_string(),
-                                    model.mesh.size(), model.ranks.size()));
+  if (model.ranks.size() != static_cast<std::size_t>(model.mesh.size())) {
+    throw InvalidArgument(fmt::format("mesh {} has {} ranks, but {} were given", model.mesh.to_string(),
+                                      model.mesh.size(), model.ranks.size()));
+  }
+  auto ranks = model.ranks;
+  std::ranges::sort(ranks);
+  const auto twice = std::ranges::adjacent_find(ranks);
+  if (ranks.front() < 0) throw InvalidArgument(fmt::format("rank {} cannot be in a mesh", ranks.front()));
+  if (twice != ranks.end()) throw InvalidArgument(fmt::format("rank {} was given twice for one mesh", *twice));
 }
 
 void check_sequences(const Mesh& mesh, const Placement& sequences) {

@@ -199,6 +199,11 @@ TEST(Destinations, AreCutAlongOneAxisThatDoesNotDivideSamples) {
     EXPECT_THAT(refusal([&] { destinations_of(model("dp=1,cp=2"), {{"a"}}, wrong); }), HasSubstr(refused));
   }
   EXPECT_THAT(refusal([] { sequence_placement("half"); }), HasSubstr("whole, consecutive, zigzag"));
+  const auto of_ranks = [](std::vector<int> ranks) {
+    destinations_of({Mesh::parse("dp=2"), std::move(ranks)}, {{"a"}, {"b"}});
+  };
+  EXPECT_EQ(refusal([&] { of_ranks({3, 3}); }), "rank 3 was given twice for one mesh");
+  EXPECT_EQ(refusal([&] { of_ranks({0, -1}); }), "rank -1 cannot be in a mesh");
 }
 
 TEST(Exchange, SamplesComeWithoutKeysThatTheyLack) {

@@ -245,6 +245,7 @@ class Feed::Impl {
       stats_.taking += std::max(arrival.there - called, Duration{});  // one that was received ahead was there before
     }
     own_step_.emplace(trace_, TraceThread::step, TraceKind::step, envelope.round, own_.from);
+    if (!is_reader()) post("computing", micro.step, -1);
     return {.step = micro.step,
             .micro = micro.micro,
             .num_micro = micro.num_micro,
@@ -264,14 +265,13 @@ class Feed::Impl {
       throw PeerLost(waiting_for(), fmt::format("rank {} left the feed before {} without ending it", waiting_for(),
                                                 to_string(follower_.at())));
     }
-    if (!is_reader()) post("waiting for a batch");
+    if (!is_reader()) post("receiving", follower_.at().step, waiting_for());
     const WaitCount count(*this);
     const TraceScope scope(trace_, TraceThread::step, may_receive ? TraceKind::handover : TraceKind::grant,
                            follower_.at().round, waiting_for());
     Reminder reminder(remind_after_);
     wait({.receive = channels}, Deadline::after(timeout_), reminder,
          [&] { return explain_wait(*wiring_.engine, "the feed", waiting_for(), count.elapsed()); });
-    if (!is_reader()) post("in its own step");
   }
 
   /// Counts the time of its scope as waited.
@@ -306,8 +306,8 @@ class Feed::Impl {
     if (reader_) reader_->stop();
   }
 
-  void post(std::string_view operation) {
-    wiring_.engine->post(Status::make(operation, follower_.at().step, waiting_for()));
+  void post(std::string_view operation, std::int64_t step, int waiting_for) {
+    wiring_.engine->post(Status::make(operation, step, waiting_for));
   }
   /// Its reader, or the lead where the batch may be there but is not granted yet.
   int waiting_for() const { return follower_.may_receive() ? own_.from : wiring_.lead(); }

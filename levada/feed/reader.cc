@@ -56,7 +56,7 @@ bool FeedReader::read_now(std::int64_t round, const std::function<void()>& waiti
     wiring_.engine->abort(fmt::format("rank {} cannot go on reading: {}", wiring_.rank(), error.what()));
     throw;
   }
-  post("in its own step", -1, {});
+  post("computing before", -1, {});
   const bool has_news = lead_ ? lead_->has_news() : bool(reporter_.send(std::nullopt));
   if (!has_news && !reported_end_ && prepared_.empty()) return true;
   has_news_.store(true);
@@ -196,7 +196,7 @@ FeedReader::WaitSet FeedReader::wait_set() {
   }
   if (is_reading_) return awaited;
   if (prepared_.empty()) {
-    if (!ahead_ && !reported_end_) post("in its own step", -1, {});
+    if (!ahead_ && !reported_end_) post("computing before", -1, {});
     return awaited;
   }
   awaited.held = next_.round;

@@ -7,6 +7,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <set>
 
 #include "levada/base/error.h"
@@ -66,6 +67,8 @@ std::string fault_of(const Interleave& interleave, std::size_t inputs) {
   for (const double weight : weights) {
     if (!(weight > 0) || !std::isfinite(weight)) return fmt::format("a weight is {}; it is above 0", weight);
   }
+  const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
+  if (!std::isfinite(sum)) return "the sum of its weights is no number; give smaller ones";
   return {};
 }
 

@@ -24,16 +24,14 @@ struct Task {
 class MapThreads {
  public:
   MapThreads(const Map& map) : function_(map.function) {
-    for (int i = 0; i < map.threads; ++i) threads_.start("mapping", [this] { run(); });
-  }
-  ~MapThreads() {
-    {
-      const std::lock_guard lock(mutex_);
-      over_ = true;
+    try {
+      for (int i = 0; i < map.threads; ++i) threads_.start("mapping", [this] { run(); });
+    } catch (...) {
+      stop();
+      throw;
     }
-    has_input_.notify_all();
-    threads_.join();
   }
+  ~MapThreads() { stop(); }
   MapThreads(const MapThreads&) = delete;
   MapThreads& operator=(const MapThreads&) = delete;
 
@@ -57,6 +55,15 @@ class MapThreads {
   }
 
  private:
+  void stop() {
+    {
+      const std::lock_guard lock(mutex_);
+      over_ = true;
+    }
+    has_input_.notify_all();
+    threads_.join();
+  }
+
   void run() {
     std::unique_lock lock(mutex_);
     while (true) {

@@ -182,8 +182,9 @@ def redistribute(
     ends the group and is EngineError on the others. Each key of each sample is then in a store completely or not at all.
     """
     job = join(group)
-    with _counted(job):
+    with _counted(job, of_call=()):
         request = _request(wants, keys, cut_keys, allow_absent)
+    with _counted(job):
         return _levada.redistribute(job, store, request, chunk_bytes, in_flight_bytes, timeout)
 
 
@@ -201,11 +202,12 @@ def balance(
 
 
 @contextlib.contextmanager
-def _counted(job: Membership) -> Iterator[None]:
-    """Counts a call that raises before it begins, so that this rank's next call does not pass for it on other ranks."""
+def _counted(job: Membership, of_call: tuple[type[Exception], ...] = (Error,)) -> Iterator[None]:
+    """Counts a call that raises before it begins, so that this rank's next call does not pass for it on other ranks.
+    of_call: what the call itself raises, which has been counted."""
     try:
         yield
-    except Error:  # of the call itself
+    except of_call:
         raise
     except Exception:
         with contextlib.suppress(Error):  # of a job that this rank has left
@@ -216,6 +218,14 @@ def _counted(job: Membership) -> Iterator[None]:
 def _request(
     wants: Wants, keys: Sequence[str], cut_keys: Sequence[str], allow_absent: bool
 ) -> _levada.ExchangeRequest:
-    if isinstance(wants, Mapping):
-        wants = [Destination([rank], list(ids)) for rank, ids in wants.items()]
-    return _levada.ExchangeRequest(list(wants), keys, cut_keys, allow_absent)
+    ids_of = wants.items() if isinstance(wants, Mapping) else ()
+    for what, names in [("keys", keys), ("cut_keys", cut_keys), *((f"wants[{rank}]", ids) for rank, ids in ids_of)]:
+        if isinstance(names, str):  # which is a sequence of strings, too
+            raise InvalidArgument(f"{what} must be a list of strings, got {names!r}")
+    try:
+        asked = [Destination([rank], list(ids)) for rank, ids in ids_of] or list(wants)
+        return _levada.ExchangeRequest(asked, keys, cut_keys, allow_absent)
+    except TypeError as error:
+        raise InvalidArgument(
+            "wants must be {rank: [id, ...]} or a list of Destination, keys and cut_keys lists; ids and keys are strings"
+        ) from error

@@ -257,13 +257,26 @@ if rank == 1: attempt({0: 7}, ["x"])
 attempt({0: []}, ["x"])
 """,
     )
-    common = [[line["error"] for line in mine if "TypeError" not in line["error"]] for mine in told]
+    common = [[line["error"] for line in mine if "wants must be" not in line["error"]] for mine in told]
     assert common[0] == common[1] == common[2] and len(told[1]) == 5
     nan, negative, large, next_call = common[0]
     assert nan == "InvalidArgument: rank 2: timeout must be positive, got 0 s"
     assert negative == "InvalidArgument: rank 0: timeout must be positive, got -1000000000 s"
     assert large == ""
     assert next_call.startswith("InvalidArgument: rank 0 makes its call 4 of this group's exchanges, rank 1 its call 5:")
+
+
+def test_a_string_is_no_list_of_ids_or_keys() -> None:
+    directory = levada.exchange.SampleDirectory()
+    for wants, keys, fault in [
+        ({1: "ab"}, ["x"], r"wants\[1\] must be a list of strings, got 'ab'"),
+        ({1: ["a"]}, "x", "keys must be a list of strings, got 'x'"),
+        ({1: [7]}, ["x"], "ids and keys are strings"),
+        ({"1": ["a"]}, ["x"], "wants must be"),
+        ([1], ["x"], "a list of Destination"),
+    ]:
+        with pytest.raises(levada.InvalidArgument, match=fault):
+            levada.exchange.plan(directory, wants, keys)  # type: ignore[arg-type]
 
 
 def test_a_store_leaves_memory_to_exchanges_reductions_and_feeds(tmp_path: pathlib.Path) -> None:

@@ -182,6 +182,37 @@ def test_a_loader_that_hangs_is_named_and_does_not_keep_the_process(
         assert "step 2" in mine["text"] and "rank 0" in mine["text"] and f"a batch of SlowLoader, in {place}" in mine["text"]
 
 
+def test_who_waits_for_a_rank_that_computes_is_told_its_step(tmp_path: pathlib.Path) -> None:
+    outcome = ranks.run(
+        tmp_path,
+        2,
+        """
+        try:
+            for number in levada.Feed(range(5000), timeout=2, depth=2):
+                if rank == 1 and number == 11: time.sleep(8)  # of step 5
+        except (levada.Timeout, levada.PeerLost) as error:
+            tell(text=str(error))
+        """,
+    )
+    assert "; rank 1: computing step 5, for " in outcome.told[0][0]["text"]
+
+
+def test_a_map_whose_threads_are_refused_ends() -> None:
+    code = """
+import resource
+import levada
+pages = int(open("/proc/self/statm").read().split()[0])
+limit = pages * resource.getpagesize() + 200 * 2**20  # the stacks of some threads
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+try:
+    list(levada.Pipeline(range(10)).map(abs, threads=1000))
+except levada.EngineError as error:
+    print(error)
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert "cannot start a thread for mapping" in ran.stdout, ran.stderr
+
+
 def test_only_the_loader_itself_ends_its_data(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,

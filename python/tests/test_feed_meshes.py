@@ -168,6 +168,16 @@ def test_a_mesh_knows_its_own_rank_and_its_parts(tmp_path: pathlib.Path) -> None
         levada.Mesh(dp=2)["cp"]
 
 
+def test_an_axis_that_a_mesh_lacks_is_one_rank_only_where_its_name_says_so() -> None:
+    mesh = levada.Mesh(dp=2, tp=2)
+    assert (mesh.coordinate(3, "cp"), mesh.axis_size("pp"), mesh.group(3, ["cp"])) == (0, 1, [3])
+    for wrong in (lambda: mesh.coordinate(1, "dpp"), lambda: mesh.axis_size("dpp"), lambda: mesh.group(1, ["tp", "dpp"])):
+        with pytest.raises(levada.InvalidArgument, match="the mesh 'dp=2,tp=2' has no axis 'dpp'$"):
+            wrong()
+    with pytest.raises(levada.InvalidArgument, match="no axis 'dp'; data_coordinate"):
+        levada.Mesh(dp_replicate=2, dp_shard=2).coordinate(1, "dp")
+
+
 def test_a_part_of_a_mesh_knows_its_own_rank_in_itself(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,

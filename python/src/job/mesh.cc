@@ -14,6 +14,7 @@
 #include <variant>
 
 #include "levada/base/error.h"
+#include "levada/base/text.h"
 #include "levada/plan/plan.h"
 #include "python/src/bindings.h"
 
@@ -99,6 +100,20 @@ int own_rank(nb::handle self) {
                   mesh.to_string(), mesh.size(), ranks, rank));
 }
 
+/// An axis that the mesh has, or that counts as one rank where it is lacking. Throws InvalidArgument for any other
+/// name: every rank would be at 0 along it.
+const std::string& axis_of(const Mesh& mesh, const std::string& name) {
+  if (mesh.has_axis(name) || mesh.may_lack(name)) return name;
+  throw InvalidArgument(
+      fmt::format("the mesh '{}' has no axis '{:.40}'{}", mesh.to_string(), printable(name),
+                  role_of(name) == AxisRole::data ? "; data_coordinate() and data_axes are of all its data axes" : ""));
+}
+
+const Mesh::Names& axes_named(const Mesh& mesh, const Mesh::Names& names) {
+  for (const auto& name : names) axis_of(mesh, name);
+  return names;
+}
+
 /// The part keeps the mesh that it is of: own_rank().
 nb::object part_of_mesh(nb::handle self, const std::variant<std::string, std::vector<std::string>>& names) {
   const auto& mesh = nb::cast<const Mesh&>(self);
@@ -168,22 +183,36 @@ void bind_mesh(nb::module_& module) {
       .def_prop_ro("data_size", &Mesh::data_size, "Ranks along all data axes together.")
       .def("data_coordinate", &Mesh::data_coordinate, nb::arg("rank"),
            "Position of a rank along all data axes together, row-major.")
-      .def("axis_size", &Mesh::axis_size, nb::arg("name"), "Ranks along an axis; 1 for one that the mesh has not.")
-      .def("coordinate", &Mesh::coordinate, nb::arg("rank"), nb::arg("axis"), "Position of a rank along an axis.")
+      .def(
+          "axis_size", [](const Mesh& mesh, const std::string& name) { return mesh.axis_size(axis_of(mesh, name)); },
+          nb::arg("name"),
+          "Ranks along an axis; 1 for tp, cp, pp and others that share data where the mesh lacks them. Raises "
+          "InvalidArgument for another that it lacks.")
+      .def(
+          "coordinate",
+          [](const Mesh& mesh, int rank, const std::string& axis) {
+            return mesh.coordinate(rank, axis_of(mesh, axis));
+          },
+          nb::arg("rank"), nb::arg("axis"), "Position of a rank along an axis, which axis_size() accepts.")
       .def(
           "coordinate",
           [](nb::handle self, const std::string& axis) {
-            return nb::cast<const Mesh&>(self).coordinate(own_rank(self), axis);
+            const auto& mesh = nb::cast<const Mesh&>(self);
+            return mesh.coordinate(own_rank(self), axis_of(mesh, axis));
           },
           nb::arg("axis"), nb::sig("def coordinate(self, axis: str) -> int"),
           "Position of this process along an axis of a mesh that has the whole job's ranks, of a DeviceMesh's, or of "
           "some axes of those. Raises InvalidArgument for another mesh, and outside the DeviceMesh.")
-      .def("group", &Mesh::group, nb::arg("rank"), nb::arg("axes"),
-           "The ranks that differ from `rank` at most along these axes, ascending.")
+      .def(
+          "group",
+          [](const Mesh& mesh, int rank, const Mesh::Names& axes) { return mesh.group(rank, axes_named(mesh, axes)); },
+          nb::arg("rank"), nb::arg("axes"),
+          "The ranks that differ from `rank` at most along these axes, which axis_size() accepts, ascending.")
       .def(
           "group",
           [](nb::handle self, const Mesh::Names& axes) {
-            return nb::cast<const Mesh&>(self).group(own_rank(self), axes);
+            const auto& mesh = nb::cast<const Mesh&>(self);
+            return mesh.group(own_rank(self), axes_named(mesh, axes));
           },
           nb::arg("axes"), nb::sig("def group(self, axes: collections.abc.Sequence[str]) -> list[int]"),
           "The ranks of the mesh that differ from this process's at most along these axes, as coordinate(axis) knows "
