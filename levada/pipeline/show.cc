@@ -7,7 +7,6 @@
 #include <array>
 
 #include "levada/base/json.h"
-#include "levada/base/overloaded.h"
 #include "levada/plan/text.h"
 
 namespace levada::pipeline {
@@ -29,86 +28,55 @@ int copies(const GraphView& view, Role role) {
   return role == Role::worker ? std::max(view.workers, 1) : 1;
 }
 
-Json parameters_of(const Pack& pack) {
-  if (pack.method == Packing::cut) return {{"method", "cut"}, {"sequence", pack.sequence}};
-  return {{"method", "best-fit"}, {"sequence", pack.sequence}, {"buffer", pack.buffer}};
-}
+/// What an operation does, beyond its name.
+struct Parameters {
+  Json operator()(const Source& s) const { return {{"source", s.items->describe()}}; }
+  Json operator()(const Map& s) const {
+    auto json = of(s.on_error);
+    if (s.threads > 0) json["threads"] = s.threads;
+    return json;
+  }
+  Json operator()(const Filter& s) const { return of(s.on_error); }
+  Json operator()(const FlatMap& s) const { return of(s.on_error); }
+  Json operator()(const Batch& s) const { return {{"size", s.size}, {"drop_last", s.drop_last}}; }
+  Json operator()(const BucketBatch& s) const {
+    return {{"boundaries", s.boundaries},
+            {"size", or_null(s.size)},
+            {"max_tokens", or_null(s.max_tokens)},
+            {"drop_last", s.drop_last}};
+  }
+  Json operator()(const Pack& s) const {
+    if (s.method == Packing::cut) return {{"method", "cut"}, {"sequence", s.sequence}};
+    return {{"method", "best-fit"}, {"sequence", s.sequence}, {"buffer", s.buffer}};
+  }
+  Json operator()(const Interleave& s) const {
+    const auto* stop = s.stop == StopAt::first_end ? "first" : s.stop == StopAt::last_end ? "last" : "cycle";
+    return {{"weights", s.weights}, {"stop", stop}, {"seed", or_null(s.seed)}};
+  }
+  Json operator()(const Shuffle& s) const { return {{"buffer", s.buffer}, {"seed", or_null(s.seed)}}; }
+  Json operator()(const Take& s) const { return {{"count", s.count}}; }
+  Json operator()(const Skip& s) const { return {{"count", s.count}}; }
+  Json operator()(const Repeat& s) const { return {{"times", or_null(s.times)}}; }
+  Json operator()(const Cache& s) const { return {{"folder", s.folder}, {"key", s.key}}; }
+  Json operator()(const Fork& s) const { return {{"branches", s.branches}, {"buffer", s.buffer}}; }
+  Json operator()(const Branch& s) const { return {{"index", s.index}}; }
+  Json operator()(const Prefetch& s) const { return {{"depth", s.depth}}; }
+  Json operator()(const Transform& s) const { return {{"what", s.what}}; }
+  Json operator()(const auto&) const { return Json::object(); }
 
-Json parameters(const Operation& operation) {
-  const auto or_null = [](const auto& value) { return value ? Json(*value) : Json(nullptr); };
-  const auto skips = [](const auto& s) {
-    return s.on_error == OnError::skip ? Json{{"on_error", "skip"}} : Json::object();
-  };
-  return std::visit(Overloaded{[](const Source& s) -> Json {
-                                 return {{"source", s.items->describe()}};
-                               },
-                               [&](const Map& s) {
-                                 auto json = skips(s);
-                                 if (s.threads > 0) json["threads"] = s.threads;
-                                 return json;
-                               },
-                               [&](const Filter& s) { return skips(s); }, [&](const FlatMap& s) { return skips(s); },
-                               [](const Batch& s) -> Json {
-                                 return {{"size", s.size}, {"drop_last", s.drop_last}};
-                               },
-                               [&](const BucketBatch& s) -> Json {
-                                 return {{"boundaries", s.boundaries},
-                                         {"size", or_null(s.size)},
-                                         {"max_tokens", or_null(s.max_tokens)},
-                                         {"drop_last", s.drop_last}};
-                               },
-                               [](const Pack& s) { return parameters_of(s); },
-                               [&](const Interleave& s) -> Json {
-                                 return {{"weights", s.weights},
-                                         {"stop", s.stop == StopAt::first_end  ? "first"
-                                                  : s.stop == StopAt::last_end ? "last"
-                                                                               : "cycle"},
-                                         {"seed", or_null(s.seed)}};
-                               },
-                               [&](const Shuffle& s) -> Json {
-                                 return {{"buffer", s.buffer}, {"seed", or_null(s.seed)}};
-                               },
-                               [](const Take& s) -> Json {
-                                 return {{"count", s.count}};
-                               },
-                               [](const Skip& s) -> Json {
-                                 return {{"count", s.count}};
-                               },
-                               [&](const Repeat& s) -> Json {
-                                 return {{"times", or_null(s.times)}};
-                               },
-                               [](const Cache& s) -> Json {
-                                 return {{"folder", s.folder}, {"key", s.key}};
-                               },
-                               [](const Fork& s) -> Json {
-                                 return {{"branches", s.branches}, {"buffer", s.buffer}};
-                               },
-                               [](const Branch& s) -> Json {
-                                 return {{"index", s.index}};
-                               },
-                               [](const Prefetch& s) -> Json {
-                                 return {{"depth", s.depth}};
-                               },
-                               [](const Transform& s) -> Json {
-                                 return {{"what", s.what}};
-                               },
-                               [](const auto&) { return Json::object(); }},
-                    operation);
-}
-
-/// Whatever bytes a name is made of.
-std::string dump(const Json& json) {
-  return json_text(json);
-}
+ private:
+  static Json or_null(const auto& value) { return value ? Json(*value) : Json(nullptr); }
+  static Json of(OnError on_error) { return on_error == OnError::skip ? Json{{"on_error", "skip"}} : Json::object(); }
+};
 
 }  // namespace
 
 std::string describe(const Operation& operation) {
   std::string text(operation_name(operation));
-  const Json all = parameters(operation);
+  const Json all = std::visit(Parameters{}, operation);
   for (const auto& [name, value] : all.items()) {
     if (value.is_null() || value == Json(false)) continue;
-    const std::string shown = value.is_string() ? value.get<std::string>() : dump(value);
+    const std::string shown = value.is_string() ? value.get<std::string>() : json_text(value);
     const bool says_all = name == "source" || name == "what";
     text += value == Json(true) ? " " + name : says_all ? " " + shown : fmt::format(" {}={}", name, shown);
   }
@@ -128,12 +96,12 @@ std::vector<std::string> input_names(const GraphView& view, const Stage& stage) 
   return names;
 }
 
-const Stats::OfStage* stats_of(const GraphView& view, int stage) {
+const protocol::StageTotals* stats_of(const GraphView& view, int stage) {
   if (view.stats == nullptr || static_cast<std::size_t>(stage) >= view.stats->stages.size()) return nullptr;
   return &view.stats->stages[static_cast<std::size_t>(stage)];
 }
 
-double per_second(const GraphView& view, const Stats::OfStage& of) {
+double per_second(const GraphView& view, const protocol::StageTotals& of) {
   return view.stats->seconds > 0 ? static_cast<double>(of.items) / view.stats->seconds : 0;
 }
 
@@ -155,7 +123,7 @@ std::array<double, 3> loads(const GraphView& view) {
   std::array<double, 3> sums{};
   for (int stage = 0; stage <= view.graph.end(); ++stage) {
     if (const auto* of = stats_of(view, stage)) {
-      sums[static_cast<std::size_t>(role_of(view, stage))] += part_of_time(view, stage, of->busy_seconds);
+      sums[static_cast<std::size_t>(role_of(view, stage))] += part_of_time(view, stage, of->busy_seconds());
     }
   }
   return sums;
@@ -201,8 +169,8 @@ Json process_json(const GraphView& view, const Stats::OfProcess& process) {
     stages.push_back({{"name", view.graph.stage(i).name},
                       {"items", of.items},
                       {"skipped", of.skipped},
-                      {"busy_s", of.busy_seconds},
-                      {"waited_s", of.waited_seconds}});
+                      {"busy_s", of.busy_seconds()},
+                      {"waited_s", of.waited_seconds()}});
   }
   return {{"name", process.name}, {"role", name_of(process.role)}, {"stages", std::move(stages)}};
 }
@@ -268,11 +236,11 @@ std::vector<Metric> metrics(const Graph& graph, const Stats& stats, const Metric
     const auto add = [&](std::string_view name, std::string_view help, auto value) {
       all.push_back({.name = name, .help = help, .labels = of_stage, .value = static_cast<double>(value)});
     };
-    const Stats::OfStage& of = stats.stages[at];
+    const protocol::StageTotals& of = stats.stages[at];
     add("levada_pipeline_items_total", "Items that the stage has given, in all processes.", of.items);
     add("levada_pipeline_skipped_total", "Items that the stage has left out, because they failed.", of.skipped);
-    add("levada_pipeline_busy_seconds_total", "Time that the stage has worked, of all processes.", of.busy_seconds);
-    add("levada_pipeline_wait_seconds_total", "Time that it has waited for the stage before it.", of.waited_seconds);
+    add("levada_pipeline_busy_seconds_total", "Time that the stage has worked, of all processes.", of.busy_seconds());
+    add("levada_pipeline_wait_seconds_total", "Time that it has waited for the stage before it.", of.waited_seconds());
   }
   const auto add = [&](std::string_view name, std::string_view help, auto value) {
     all.push_back({.name = name, .help = help, .labels = labels, .value = static_cast<double>(value)});
@@ -292,7 +260,7 @@ std::optional<Bottleneck> bottleneck(const GraphView& view) {
   for (int stage = 0; stage <= view.graph.end(); ++stage) {
     const auto* stats = stats_of(view, stage);
     if (stats == nullptr || role_of(view, stage) != busiest) continue;
-    if (const double load = part_of_time(view, stage, stats->busy_seconds); load > found.load) found = {stage, load};
+    if (const double load = part_of_time(view, stage, stats->busy_seconds()); load > found.load) found = {stage, load};
   }
   return found;
 }
@@ -326,8 +294,8 @@ std::string to_text(const GraphView& view) {
                           fmt::format("{}", fmt::join(input_names(view, stage), ", "))};
     if (const auto* of = stats_of(view, i)) {
       row.insert(row.end(), {fmt::format("{}", of->items), rate(per_second(view, *of)), fmt::format("{}", of->skipped),
-                             percent(part_of_time(view, i, of->busy_seconds)),
-                             percent(part_of_time(view, i, of->waited_seconds))});
+                             percent(part_of_time(view, i, of->busy_seconds())),
+                             percent(part_of_time(view, i, of->waited_seconds()))});
     }
     row.resize(head.size());
     table.add(std::move(row));
@@ -349,15 +317,15 @@ std::string to_json(const GraphView& view) {
     Json shown = {{"name", stage.name},
                   {"operation", operation_name(stage.operation)},
                   {"what", describe(stage.operation)},
-                  {"parameters", parameters(stage.operation)},
+                  {"parameters", std::visit(Parameters{}, stage.operation)},
                   {"process", name_of(role_of(view, i))},
                   {"inputs", input_names(view, stage)}};
     if (const auto* of = stats_of(view, i)) {
       shown["items"] = of->items;
       shown["items_per_s"] = per_second(view, *of);
       shown["skipped"] = of->skipped;
-      shown["busy_s"] = of->busy_seconds;
-      shown["waited_s"] = of->waited_seconds;
+      shown["busy_s"] = of->busy_seconds();
+      shown["waited_s"] = of->waited_seconds();
     }
     json["stages"].push_back(std::move(shown));
   }
@@ -370,7 +338,7 @@ std::string to_json(const GraphView& view) {
     json["processes"] = Json::array();
     for (const auto& process : view.stats->processes) json["processes"].push_back(process_json(view, process));
   }
-  return dump(json);
+  return json_text(json);
 }
 
 std::string to_mermaid(const GraphView& view) {
