@@ -37,12 +37,13 @@ ConsumerEndpoint::ConsumerEndpoint(const Process& process, const Placement& plac
       log_(log),
       command_channel_(ranks_.open_commands(*process.engine)),
       command_log_(ranks_.others()),
-      names_(static_cast<std::size_t>(ranks_.size())),
       last_acks_(static_cast<std::size_t>(ranks_.others())),
-      left_(static_cast<std::size_t>(ranks_.others())) {
-  for (int rank = 1; rank < ranks_.size(); ++rank)
+      left_(static_cast<std::size_t>(ranks_.others())),
+      unstarted_(ranks_.others()) {
+  for (int rank = 1; rank < ranks_.size(); ++rank) {
     last_acks_[static_cast<std::size_t>(rank - 1)].process = ranks_.name(rank);
-  for (int rank = 1; rank < ranks_.size(); ++rank) ack_channels_.push_back(ranks_.open_acks(*process.engine, rank));
+    ack_channels_.push_back(ranks_.open_acks(*process.engine, rank));
+  }
   for (int w = 0; w < workers(); ++w) {
     queues_.push_back({.incoming = std::make_unique<ItemReceiver>(process.engine, ranks_.rank_of(w),
                                                                   main_edge(process.options), traffic_)});
@@ -54,8 +55,7 @@ ConsumerEndpoint::ConsumerEndpoint(const Process& process, const Placement& plac
 std::string ConsumerEndpoint::name(int rank) const {
   const std::lock_guard lock(control_);
   if (rank < 0 || rank >= ranks_.size()) return fmt::format("rank {}", rank);
-  const std::string& reported = names_[static_cast<std::size_t>(rank)];
-  return reported.empty() ? ranks_.name(rank) : reported;
+  return rank == 0 ? ranks_.name(0) : last_acks_[static_cast<std::size_t>(rank - 1)].process;
 }
 
 /// Returns what `call` returns. Adds the process's name to a PeerLost.
@@ -78,8 +78,6 @@ auto ConsumerEndpoint::named(const Call& call) {
 
 void ConsumerEndpoint::receive_acks() {
   for (int process = 0; process < ranks_.others(); ++process) receive_acks_of(process);
-  const std::lock_guard lock(control_);
-  all_named_ = std::none_of(names_.begin() + 1, names_.end(), [](const std::string& each) { return each.empty(); });
 }
 
 void ConsumerEndpoint::receive_acks_of(int process) {
@@ -94,8 +92,8 @@ void ConsumerEndpoint::receive_acks_of(int process) {
     if (!received.message) return;
     protocol::Ack ack = decode<protocol::Ack>(received.message->bytes);
     const std::lock_guard lock(control_);
-    names_[index + 1] = ack.process;
     if (ack.number > 0) command_log_.apply(process, ack);
+    else --unstarted_;
     if (ack.trace.empty()) ack.trace = std::move(last_acks_[index].trace);
     last_acks_[index] = std::move(ack);
   }
@@ -315,7 +313,7 @@ void ConsumerEndpoint::use(WorkerQueue& queue, int worker, ItemReceiver::Arrival
 }
 
 Woken ConsumerEndpoint::wait_for(int worker, ItemWait& wait) {
-  if (!all_named_) receive_acks();  // should one be lost, the error has its name
+  if (unstarted_ > 0) receive_acks();  // should one be lost, the error has its name
   WorkerQueue& queue = queues_[static_cast<std::size_t>(worker)];
   const StageScope scope(log_, StageWork::input, queue.incoming->from());
   const auto channels = queue.incoming->channels();

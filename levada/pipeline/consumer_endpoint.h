@@ -105,10 +105,9 @@ class ConsumerEndpoint {
   std::shared_ptr<Channel> command_channel_;
   std::vector<std::shared_ptr<Channel>> ack_channels_;
   protocol::CommandLog command_log_;
-  std::vector<std::string> names_;        ///< by rank
   std::vector<protocol::Ack> last_acks_;  ///< by rank from 1 on
   std::vector<bool> left_;                ///< by rank from 1 on: no more acknowledgements arrive
-  std::atomic<bool> all_named_{false};
+  std::atomic<int> unstarted_;            ///< processes that have not sent their first acknowledgement
   std::atomic<bool> paused_{false}, interrupted_{false}, wakes_{false};
 
   // The epoch under way.
