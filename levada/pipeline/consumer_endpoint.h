@@ -45,7 +45,6 @@ class ConsumerEndpoint {
 
  private:
   struct WorkerQueue {
-    std::unique_ptr<ItemReceiver> incoming;
     std::vector<Item> items;
     std::size_t next = 0;
     std::optional<Failure> failure;
@@ -73,7 +72,7 @@ class ConsumerEndpoint {
   void receive_acks_of(int process);
 
   void fetch(int worker);
-  void use(WorkerQueue& queue, int worker, ItemReceiver::Arrival arrival);
+  void use(int worker, ItemReceiver::Arrival arrival);
   /// Returns the first item of the dispatching process that a resumed run needs.
   std::int64_t needed() const;
   /// One wait for an item of a worker.
@@ -98,6 +97,7 @@ class ConsumerEndpoint {
   bool has_state_;
   StageLog* log_;
   Traffic traffic_;
+  std::vector<ItemReceiver> receivers_;  ///< by worker
 
   std::mutex issuing_;  ///< commands are sent in the order of their numbers
   std::mutex receiving_acks_;
@@ -113,8 +113,8 @@ class ConsumerEndpoint {
   // The epoch under way.
   std::uint64_t reset_number_ = 0;
   protocol::OrderedMerge merge_;
-  std::vector<WorkerQueue> queues_;
-  SnapshotLog snapshots_;  ///< of the dispatching process
+  std::vector<WorkerQueue> queues_;  ///< by worker
+  SnapshotLog snapshots_;            ///< of the dispatching process
   std::int64_t outputs_before_ = 0;
   bool halted_ = false;
 
