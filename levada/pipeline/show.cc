@@ -14,11 +14,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::string_view name_of(Role role) {
-  constexpr std::array<std::string_view, 3> names = {"dispatcher", "worker", "consumer"};
-  return names[static_cast<std::size_t>(role)];
-}
-
 Role role_of(const GraphView& view, int stage) {
   return view.placement.role_of[static_cast<std::size_t>(stage)];
 }
@@ -87,7 +82,7 @@ namespace {
 
 std::string describe_process(const GraphView& view, int stage) {
   const Role role = role_of(view, stage);
-  return copies(view, role) == 1 ? std::string(name_of(role)) : fmt::format("{} x{}", name_of(role), view.workers);
+  return copies(view, role) == 1 ? std::string(to_string(role)) : fmt::format("{} x{}", to_string(role), view.workers);
 }
 
 std::vector<std::string> input_names(const GraphView& view, const Stage& stage) {
@@ -172,7 +167,7 @@ Json process_json(const GraphView& view, const Stats::OfProcess& process) {
                       {"busy_s", of.busy_seconds()},
                       {"waited_s", of.waited_seconds()}});
   }
-  return {{"name", process.name}, {"role", name_of(process.role)}, {"stages", std::move(stages)}};
+  return {{"name", process.name}, {"role", to_string(process.role)}, {"stages", std::move(stages)}};
 }
 
 /// For a label in double quotes.
@@ -213,8 +208,8 @@ std::string mermaid_box(const GraphView& view, Role role) {
   const bool passes_on = placement.dispatch_boundary && placement.dispatch_boundary == placement.collect_boundary;
   if (role == Role::worker && passes_on) stages += "    pass[\"pass on\"]\n";
   if (stages.empty()) return {};
-  const auto title = copies(view, role) == 1 ? std::string(name_of(role)) : fmt::format("{} workers", view.workers);
-  return fmt::format("  subgraph {}[\"{}\"]\n{}  end\n", name_of(role), title, stages);
+  const auto title = copies(view, role) == 1 ? std::string(to_string(role)) : fmt::format("{} workers", view.workers);
+  return fmt::format("  subgraph {}[\"{}\"]\n{}  end\n", to_string(role), title, stages);
 }
 
 /// Returns the edge from `stage` to `to`: thick if items cross to another process.
@@ -274,7 +269,7 @@ std::string describe_bottleneck(const GraphView& view) {
         100 * std::ranges::max(loads(view)));
   }
   const Role role = role_of(view, found->stage);
-  const auto whose = copies(view, role) > 1 ? std::string("each worker") : fmt::format("the {}", name_of(role));
+  const auto whose = copies(view, role) > 1 ? std::string("each worker") : fmt::format("the {}", to_string(role));
   return fmt::format("{} is the bottleneck: it takes {:.0f}% of {}'s time. {}", view.graph.stage(found->stage).name,
                      100 * std::min(found->load, 1.0), whose, advice(view, found->stage));
 }
@@ -318,7 +313,7 @@ std::string to_json(const GraphView& view) {
                   {"operation", operation_name(stage.operation)},
                   {"what", describe(stage.operation)},
                   {"parameters", std::visit(Parameters{}, stage.operation)},
-                  {"process", name_of(role_of(view, i))},
+                  {"process", to_string(role_of(view, i))},
                   {"inputs", input_names(view, stage)}};
     if (const auto* of = stats_of(view, i)) {
       shown["items"] = of->items;
