@@ -287,4 +287,20 @@ void WorkerRuntime::acknowledge(std::uint64_t command, bool with_trace) {
   publish(engine(), *ack_channel_, std::move(block), bytes.size(), deadline, "pipeline");
 }
 
+void serve(const Process& process) {
+  WorkerRuntime runtime(process);
+  const ProcessRanks& ranks = runtime.ranks();
+  const int rank = process.engine->info().rank;
+  try {
+    if (ranks.has_dispatcher && rank == ProcessRanks::dispatcher) dispatch(runtime);
+    else work(runtime, rank - ranks.rank_of(0));
+  } catch (const PeerLost&) {
+    throw;
+  } catch (const std::exception& error) {
+    // Before the runtime is destroyed: otherwise the other processes would see this one leave without its reason.
+    process.engine->abort(fmt::format("{}: {}", process.name, error.what()));
+    throw;
+  }
+}
+
 }  // namespace levada::pipeline
