@@ -75,9 +75,12 @@ report::PipelineReport pipeline_report(int rank) {
                          .then(pipeline::testing::same(), hostile)
                          .then(pipeline::Batch{.size = 8});
   const auto placement = place(graph, 2);
-  pipeline::Stats stats{.stages = {{1000, 0, 0.1, 0}, {1000, 0, 0, 0.1}, {998, 2, 18, 0.5}, {125, 0, 0.2, 19}},
+  pipeline::Stats stats{.stages = {{1000, 0, 100 * ms, 0},
+                                   {1000, 0, 0, 100 * ms},
+                                   {998, 2, 18'000 * ms, 500 * ms},
+                                   {125, 0, 200 * ms, 19'000 * ms}},
                         .seconds = 10};
-  const pipeline::Stats::OfStage none, half{499, 1, 9, 0.25}, batches{62, 0, 0.1, 9.5};
+  const pipeline::protocol::StageTotals none, half{499, 1, 9'000 * ms, 250 * ms}, batches{62, 0, 100 * ms, 9'500 * ms};
   stats.processes = {{"the consumer", Role::consumer, {none, none, none, none}},
                      {"the dispatching process", Role::dispatcher, {stats.stages[0], stats.stages[1], none, none}},
                      {"worker 0 " + hostile, Role::worker, {none, none, half, batches}},

@@ -4,7 +4,6 @@
 #include <atomic>
 #include <chrono>
 #include <csignal>
-#include <iterator>
 #include <thread>
 
 #include "levada/base/atomic_file.h"
@@ -122,10 +121,7 @@ int run_convert(const ConvertArguments& arguments, const Extensions& extensions)
   inputs.pop_back();
   if (is_text(to, extensions.formats))
     throw InvalidArgument(fmt::format("{} stands last, where the output is named", printable(to)));
-  if (!arguments.files_from.empty()) {
-    auto more = read_file_list(arguments.files_from);
-    inputs.insert(inputs.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
-  }
+  append_file_list(inputs, arguments.files_from);
   note_signals();
   auto options = options_of(arguments, extensions);
   const auto storage = open_storage(extensions);

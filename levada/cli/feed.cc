@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <iterator>
 #include <optional>
 #include <span>
 
@@ -160,13 +159,11 @@ int feed_processes(const FeedArguments& arguments, const Job& job, const Invocat
 void read_lists(FeedArguments& arguments, bool in_job) {
   if (!arguments.passed_files.empty()) {
     arguments.paths = read_file_list(arguments.passed_files);
-  } else if (!arguments.files_from.empty()) {
+  } else {
     if (in_job && arguments.files_from == "-") {
       throw InvalidArgument("--files-from - cannot be used in a job, whose ranks share no standard input: name a file");
     }
-    auto more = read_file_list(arguments.files_from);
-    arguments.paths.insert(arguments.paths.end(), std::make_move_iterator(more.begin()),
-                           std::make_move_iterator(more.end()));
+    append_file_list(arguments.paths, arguments.files_from);
   }
   if (arguments.paths.empty()) {
     throw InvalidArgument("there is nothing to read: give a PATH or --files-from; see levada feed --help");

@@ -156,7 +156,7 @@ std::vector<std::pair<std::string, int>> coordinates_of(const Mesh& mesh, int ra
   return coordinates;
 }
 
-report::RankReport rank_report(const Feed& feed, const Mesh& mesh, int rank, Fed fed) {
+report::RankReport rank_report(const Feed& feed, const Mesh& mesh, int rank, const Fed& fed) {
   const auto stats = feed.stats();
   report::RankReport report;
   report.rank = rank;
@@ -171,7 +171,7 @@ report::RankReport rank_report(const Feed& feed, const Mesh& mesh, int rank, Fed
   report.bytes_read = stats.read.bytes_read;
   report.bytes_consumed = stats.read.bytes_consumed;
   report.prepare_bytes = stats.read.prepare_bytes;
-  report.field_reports = std::move(fed.fields);
+  report.field_reports = fed.fields;
   return report;
 }
 
@@ -204,39 +204,6 @@ std::set<int> readers_of_everything(const Job& job, std::span<const int> host_of
   return once;
 }
 
-report::FeedReport job_report(const EngineInfo& info, const Job& job, const FeedArguments& arguments,
-                              const FeedEnd& end, const Corpus& corpus, std::int64_t first, std::int64_t steps,
-                              const BalanceSeries& balance, std::vector<report::RankReport> ranks) {
-  report::FeedReport report;
-  report.mesh = job.mesh.to_string();
-  report.engine = info.name;
-  report.engine_choice = describe_engine(info);
-  report.readers = job.readers.to_string();
-  report.dp = job.mesh.data_size();
-  report.batch = arguments.job.batch;
-  for (const int rank : job.mesh.group(0, job.mesh.data_axes())) {
-    report.samples += ranks[static_cast<std::size_t>(rank)].samples;
-  }
-  report.sequence = arguments.job.sequence;
-  report.steps = steps;
-  if (const auto by = balance_of(arguments))
-    report.balance = {.by = *by, .ranks = job.mesh.data_size(), .series = balance};
-  report.end_cause = to_string(end.cause);
-  report.skipped_lines = corpus.bad_lines();
-  for (auto& share : corpus.shares(first, first + report.samples)) {
-    report.sources.push_back({std::move(share.name), share.samples, share.tokens, share.share});
-  }
-  report.prepare_bytes = arguments.prepare_bytes;
-  for (const auto& rank : ranks) report.prepare_bytes += rank.prepare_bytes;
-  for (const int reader : readers_of_everything(job, info.host_of)) {
-    report.bytes_consumed += ranks[static_cast<std::size_t>(reader)].bytes_consumed;
-  }
-  report.state_file = arguments.save_state;
-  report.peers = peers_of(job);
-  report.ranks = std::move(ranks);
-  return report;
-}
-
 /// One run of the feed, as this rank sees it.
 struct Run {
   Engine& engine;
@@ -250,43 +217,70 @@ struct Run {
   Deadline deadline() const { return Deadline::after(parse_duration(arguments.timeout)); }
 };
 
+report::FeedReport job_report(const Run& run, const Feed& feed, FeedEnd::Cause cause, std::int64_t steps,
+                              std::vector<report::RankReport> ranks) {
+  const auto& info = run.engine.info();
+  const Job& job = run.job;
+  const FeedArguments& arguments = run.arguments;
+  const auto first = run.data.start.first_sample;
+  report::FeedReport report;
+  report.mesh = job.mesh.to_string();
+  report.engine = info.name;
+  report.engine_choice = describe_engine(info);
+  report.readers = job.readers.to_string();
+  report.dp = job.mesh.data_size();
+  report.batch = arguments.job.batch;
+  for (const int rank : job.mesh.group(0, job.mesh.data_axes())) {
+    report.samples += ranks[static_cast<std::size_t>(rank)].samples;
+  }
+  report.sequence = arguments.job.sequence;
+  report.steps = steps;
+  if (const auto by = balance_of(arguments))
+    report.balance = {.by = *by, .ranks = job.mesh.data_size(), .series = feed.balance()};
+  report.end_cause = to_string(cause);
+  report.skipped_lines = run.data.corpus->bad_lines();
+  for (auto& share : run.data.corpus->shares(first, first + report.samples)) {
+    report.sources.push_back({std::move(share.name), share.samples, share.tokens, share.share});
+  }
+  report.prepare_bytes = arguments.prepare_bytes;
+  for (const auto& rank : ranks) report.prepare_bytes += rank.prepare_bytes;
+  for (const int reader : readers_of_everything(job, info.host_of)) {
+    report.bytes_consumed += ranks[static_cast<std::size_t>(reader)].bytes_consumed;
+  }
+  report.state_file = arguments.save_state;
+  report.peers = peers_of(job);
+  report.ranks = std::move(ranks);
+  return report;
+}
+
 struct Gathered {
   report::FeedReport report;
   std::vector<Trace> traces;  ///< by rank
 };
 
 /// Returns the report of all ranks on rank 0, empty on others. Collective.
-std::optional<Gathered> gather(const Run& run, const Feed& feed, Fed fed) {
-  const auto& info = run.engine.info();
-  const auto steps = fed.steps;
-  const auto mine = encode(rank_report(feed, run.job.mesh, info.rank, std::move(fed)));
+std::optional<Gathered> gather(const Run& run, const Feed& feed, const Fed& fed) {
+  const auto mine = encode(rank_report(feed, run.job.mesh, run.engine.info().rank, fed));
   const auto reports = agree(run.engine, mine, run.deadline(), "gathering the report");
   std::vector<Trace> traces;
   if (run.arguments.history.wanted()) traces = gather_traces(run.engine, run.log.trace(), run.deadline());
   if (!run.leads()) return {};
   std::vector<report::RankReport> ranks;
   for (const auto& each : reports) ranks.push_back(decode<report::RankReport>(each));
-  return Gathered{job_report(info, run.job, run.arguments, *feed.end(), *run.data.corpus, run.data.start.first_sample,
-                             steps, feed.balance(), std::move(ranks)),
-                  std::move(traces)};
+  return Gathered{job_report(run, feed, feed.end()->cause, fed.steps, std::move(ranks)), std::move(traces)};
 }
 
 /// What rank 0 knows by itself when the others cannot be asked; empty on others.
-std::optional<Gathered> gather_alone(const Run& run, const Feed& feed, Fed fed) {
+std::optional<Gathered> gather_alone(const Run& run, const Feed& feed, const Fed& fed) {
   if (!run.leads()) return {};
-  const auto& info = run.engine.info();
   std::vector<report::RankReport> ranks;
-  for (int rank = 0; rank < info.size; ++rank) {
+  for (int rank = 0; rank < run.engine.info().size; ++rank) {
     ranks.push_back({.rank = rank, .coordinates = coordinates_of(run.job.mesh, rank)});
   }
-  const auto steps = fed.steps;
-  ranks.front() = rank_report(feed, run.job.mesh, 0, std::move(fed));
-  const FeedEnd end{.cause = FeedEnd::Cause::failed, .at = {.step = steps}, .message = {}};
+  ranks.front() = rank_report(feed, run.job.mesh, 0, fed);
   std::vector<Trace> traces(ranks.size());
   traces.front() = run.log.trace();
-  return Gathered{job_report(info, run.job, run.arguments, end, *run.data.corpus, run.data.start.first_sample, steps,
-                             feed.balance(), std::move(ranks)),
-                  std::move(traces)};
+  return Gathered{job_report(run, feed, FeedEnd::Cause::failed, fed.steps, std::move(ranks)), std::move(traces)};
 }
 
 /// `error`: why the feed failed, if it did.
@@ -303,12 +297,12 @@ void write_files(const Run& run, Gathered gathered, const std::string& error) {
 /// Writes the report and trace of a feed that failed. An error in that is only printed.
 void show_failure(const Run& run, const Feed& feed, const Error& error) {
   if (!run.arguments.history.wanted()) return;
-  Fed fed{.fields = {},
-          .steps = feed.stats().batches,
-          .seconds = std::chrono::duration<double>(Clock::now() - run.begin).count()};
+  const Fed fed{.fields = {},
+                .steps = feed.stats().batches,
+                .seconds = std::chrono::duration<double>(Clock::now() - run.begin).count()};
   try {
     const bool together = failed_together(feed);
-    auto gathered = together ? gather(run, feed, std::move(fed)) : gather_alone(run, feed, std::move(fed));
+    auto gathered = together ? gather(run, feed, fed) : gather_alone(run, feed, fed);
     if (gathered) write_files(run, std::move(*gathered), error.what());
     // The first rank that ends takes the others with it, so none does before the files are there.
     if (together) agree(run.engine, {}, run.deadline(), "writing the report");
@@ -361,10 +355,10 @@ std::optional<report::FeedReport> feed_rank(const std::shared_ptr<Engine>& engin
       run.leads() ? StepCursor{data.corpus->cursor(data.start.first_sample), data.start.delayed}.encode() : Bytes());
   std::optional<Gathered> gathered;
   try {
-    auto fed = or_abort(
+    const auto fed = or_abort(
         *engine, [&] { return take_and_save(feed, arguments, steps_in_all(data, job, arguments), run.leads(), state); },
         [&] { return failed_together(feed); });
-    gathered = or_abort(*engine, [&] { return gather(run, feed, std::move(fed)); });
+    gathered = or_abort(*engine, [&] { return gather(run, feed, fed); });
   } catch (const Error& error) {
     show_failure(run, feed, error);
     throw;

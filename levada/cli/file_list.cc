@@ -4,9 +4,11 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <iterator>
 
 #include "levada/base/error.h"
 #include "levada/base/unique_fd.h"
@@ -57,6 +59,10 @@ std::vector<std::string> read_file_list(const std::string& from) {
   }
   if (paths.empty()) refuse(from, "it names no file");
   return paths;
+}
+
+void append_file_list(std::vector<std::string>& paths, const std::string& from) {
+  if (!from.empty()) std::ranges::move(read_file_list(from), std::back_inserter(paths));
 }
 
 SharedFileList::SharedFileList(const std::vector<std::string>& paths) : file_(std::tmpfile()) {

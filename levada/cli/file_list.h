@@ -13,6 +13,8 @@ void add_files_from(CLI::App& command, std::string& from);
 /// The paths in the file `from`, one a line; "-" is standard input. Empty lines count for nothing. Throws
 /// InvalidArgument for what cannot be read or names nothing.
 std::vector<std::string> read_file_list(const std::string& from);
+/// Appends those to `paths`; none if `from` is empty.
+void append_file_list(std::vector<std::string>& paths, const std::string& from);
 
 /// The same list for ranks that this process starts, which can read neither its standard input nor a pipe again. Exists
 /// as long as this.

@@ -13,13 +13,12 @@
 #include <cstring>
 #include <filesystem>
 #include <limits>
-#include <thread>
+#include <memory>
 
 #include "levada/base/atomic_file.h"
 #include "levada/base/deadline.h"
 #include "levada/base/error.h"
 #include "levada/base/threads.h"
-#include "levada/base/unique_fd.h"
 #include "levada/cli/command.h"
 
 namespace levada::cli {
@@ -140,59 +139,43 @@ void check(const MetricsTarget& target, int ranks) {
   }
 }
 
-class MetricsExporter::Impl {
- public:
-  Impl(const MetricsTarget& target, std::function<std::vector<Metric>()> collect)
-      : path_(target.path), collect_(std::move(collect)), stop_(::eventfd(0, EFD_CLOEXEC)) {
-    if (!stop_) throw EngineError(fmt::format("--metrics: {}", std::strerror(errno)));
-    if (target.port) listener_ = listen_at(target);
-    thread_ = start_thread("exporting metrics", [this] { listener_ ? serve() : write_files(); });
-  }
-  Impl(const Impl&) = delete;
-  Impl& operator=(const Impl&) = delete;
-  ~Impl() {
-    static_cast<void>(::eventfd_write(stop_.get(), 1));
-    thread_.join();
-  }
-
- private:
-  void serve() {
-    std::array<pollfd, 2> waiting = {pollfd{.fd = stop_.get(), .events = POLLIN, .revents = 0},
-                                     pollfd{.fd = listener_.get(), .events = POLLIN, .revents = 0}};
-    while (true) {
-      ::poll(waiting.data(), waiting.size(), -1);
-      if (waiting[0].revents != 0) return;
-      const UniqueFd client(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-      if (client) answer(client.get(), collect_);
-      else await(stop_.get(), POLLIN, Deadline::after(retry_interval));  // no descriptor is free, perhaps
-    }
-  }
-
-  void write_files() {
-    do write_file();
-    while (!await(stop_.get(), POLLIN, Deadline::after(file_interval)));
-    write_file();
-  }
-
-  /// Reports only the first error: a run does not end because its metrics cannot be written.
-  void write_file() try {
-    AtomicFile file(path_);
-    file.write(as_bytes(to_prometheus(collect_())));
-    file.publish(false);
-  } catch (const Error& error) {
-    if (!std::exchange(has_failed_, true)) print_error(fmt::format("--metrics: {}", error.what()));
-  }
-
-  std::string path_;
-  std::function<std::vector<Metric>()> collect_;
-  UniqueFd stop_, listener_;
-  bool has_failed_ = false;
-  std::thread thread_;
-};
-
 MetricsExporter::MetricsExporter(const MetricsTarget& target, std::function<std::vector<Metric>()> collect)
-    : impl_(std::make_unique<Impl>(target, std::move(collect))) {}
+    : path_(target.path), collect_(std::move(collect)), stop_(::eventfd(0, EFD_CLOEXEC)) {
+  if (!stop_) throw EngineError(fmt::format("--metrics: {}", std::strerror(errno)));
+  if (target.port) listener_ = listen_at(target);
+  thread_ = start_thread("exporting metrics", [this] { listener_ ? serve() : write_files(); });
+}
 
-MetricsExporter::~MetricsExporter() = default;
+MetricsExporter::~MetricsExporter() {
+  static_cast<void>(::eventfd_write(stop_.get(), 1));
+  thread_.join();
+}
+
+void MetricsExporter::serve() const {
+  std::array<pollfd, 2> waiting = {pollfd{.fd = stop_.get(), .events = POLLIN, .revents = 0},
+                                   pollfd{.fd = listener_.get(), .events = POLLIN, .revents = 0}};
+  while (true) {
+    ::poll(waiting.data(), waiting.size(), -1);
+    if (waiting[0].revents != 0) return;
+    const UniqueFd client(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (client) answer(client.get(), collect_);
+    else await(stop_.get(), POLLIN, Deadline::after(retry_interval));  // no descriptor is free, perhaps
+  }
+}
+
+void MetricsExporter::write_files() {
+  do write_file();
+  while (!await(stop_.get(), POLLIN, Deadline::after(file_interval)));
+  write_file();
+}
+
+/// Reports only the first error: a run does not end because its metrics cannot be written.
+void MetricsExporter::write_file() try {
+  AtomicFile file(path_);
+  file.write(as_bytes(to_prometheus(collect_())));
+  file.publish(false);
+} catch (const Error& error) {
+  if (!std::exchange(has_failed_, true)) print_error(fmt::format("--metrics: {}", error.what()));
+}
 
 }  // namespace levada::cli

@@ -2,12 +2,13 @@
 #pragma once
 
 #include <functional>
-#include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "levada/base/metric.h"
+#include "levada/base/unique_fd.h"
 #include "levada/engine/engine.h"
 
 namespace levada::cli {
@@ -38,8 +39,15 @@ class MetricsExporter {
   MetricsExporter& operator=(const MetricsExporter&) = delete;
 
  private:
-  class Impl;
-  std::unique_ptr<Impl> impl_;
+  void serve() const;
+  void write_files();
+  void write_file();
+
+  std::string path_;
+  std::function<std::vector<Metric>()> collect_;
+  UniqueFd stop_, listener_;
+  bool has_failed_ = false;
+  std::thread thread_;
 };
 
 }  // namespace levada::cli

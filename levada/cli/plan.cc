@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <iterator>
 
 #include "levada/base/error.h"
 #include "levada/cli/cluster.h"
@@ -42,9 +41,7 @@ report::BalanceReport predict(DataArguments arguments) {
   check_data_options(arguments);
   const auto by = balance_of(arguments);
   if (!by) throw InvalidArgument("how steps of the data are balanced is to be shown: give --balance or --max-tokens");
-  if (!arguments.files_from.empty()) {
-    std::ranges::move(read_file_list(arguments.files_from), std::back_inserter(arguments.paths));
-  }
+  append_file_list(arguments.paths, arguments.files_from);
   const auto job = parse_job(arguments.job);
   const auto tail = parse_tail(arguments.tail, "--tail");
   StepSource steps(

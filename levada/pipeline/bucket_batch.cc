@@ -82,8 +82,6 @@ class BucketBatchIterator final : public HoldingIterator<MeasuredItem> {
     const auto buckets = static_cast<std::int64_t>(batch().boundaries.size() + 1);
     return std::min(most, max_count / buckets) * buckets;
   }
-  void save_own(Fields&) const override {}
-  void restore_own(const CursorFields&) override {}
   void finish_restore() override {
     for (const auto& held : held_) add(held);
   }

@@ -72,8 +72,8 @@ class HoldingIterator : public StageIterator {
   virtual std::int64_t capacity() const = 0;
   /// Returns whether held_ and save_own() are the whole state at the moment.
   virtual bool can_mark() const { return true; }
-  virtual void save_own(Fields& fields) const = 0;
-  virtual void restore_own(const CursorFields& own) = 0;
+  virtual void save_own(Fields&) const {}
+  virtual void restore_own(const CursorFields&) {}
   /// Called after restore_own(), when held_ has been filled again.
   virtual void finish_restore() {}
 

@@ -39,21 +39,15 @@ class CollectedIterator final : public Iterator {
   std::shared_ptr<EpochStart> start_;
 };
 
-void add(Stats::OfStage& stage, const protocol::ProcessTotals::OfStage& more) {
-  stage.items += more.items;
-  stage.skipped += more.skipped;
-  stage.busy_seconds += static_cast<double>(more.busy_ns) * 1e-9;
-  stage.waited_seconds += static_cast<double>(more.waited_ns) * 1e-9;
-}
-
-void add(Stats& stats, const std::string& name, Role role, const protocol::ProcessTotals& totals) {
-  Stats::OfProcess process{.name = name, .role = role, .stages = {}};
-  process.stages.resize(stats.stages.size());
-  for (std::size_t i = 0; i < totals.stages.size() && i < stats.stages.size(); ++i) {
-    add(process.stages[i], totals.stages[i]);
-    add(stats.stages[i], totals.stages[i]);
+void add(Stats& stats, const std::string& name, Role role, std::vector<protocol::StageTotals> stages) {
+  stages.resize(stats.stages.size());
+  for (std::size_t i = 0; i < stages.size(); ++i) {
+    stats.stages[i].items += stages[i].items;
+    stats.stages[i].skipped += stages[i].skipped;
+    stats.stages[i].busy_ns += stages[i].busy_ns;
+    stats.stages[i].waited_ns += stages[i].waited_ns;
   }
-  stats.processes.push_back(std::move(process));
+  stats.processes.push_back({.name = name, .role = role, .stages = std::move(stages)});
 }
 
 }  // namespace
@@ -155,17 +149,13 @@ Stats Consumer::stats() const {
   Stats stats;
   stats.seconds = std::chrono::duration<double>(time_spent()).count();
   stats.stages.resize(counts_.size());
-  protocol::ProcessTotals own;
-  for (const StageCounts& stage : counts_) {
-    own.stages.push_back({stage.items, stage.skipped, stage.busy_ns, stage.waited_ns});
-  }
-  add(stats, process_.name, Role::consumer, own);
+  add(stats, process_.name, Role::consumer, totals_of(counts_));
   if (!endpoint_) return stats;
   const ProcessRanks ranks = ProcessRanks::of(placement_, process_.options);
   for (const protocol::Ack& ack : endpoint_->reports(false, std::chrono::seconds(2))) {
     const bool dispatches = ranks.has_dispatcher && stats.processes.size() == ProcessRanks::dispatcher;
     const protocol::ProcessTotals& totals = ack.totals;
-    add(stats, ack.process, dispatches ? Role::dispatcher : Role::worker, totals);
+    add(stats, ack.process, dispatches ? Role::dispatcher : Role::worker, totals.stages);
     stats.messages += totals.messages;
     stats.wakeups += totals.wakeups;
     stats.bytes += totals.bytes;

@@ -54,7 +54,6 @@ class Consumer {
   /// Ends the loops of all processes. Returns false if one did not acknowledge within `grace`.
   bool shutdown(Duration grace);
 
-  using Stats = pipeline::Stats;
   Stats stats() const;
   /// Returns what each process did when, in the order of stats().processes. A trace is empty without
   /// ProcessOptions::record, and if a process does not answer. `other` in them is an index of a process. Like stats()

@@ -37,15 +37,15 @@ ConsumerEndpoint::ConsumerEndpoint(const Process& process, const Placement& plac
       log_(log),
       command_channel_(ranks_.open_commands(*process.engine)),
       command_log_(ranks_.others()),
-      names_(static_cast<std::size_t>(ranks_.size())),
       last_acks_(static_cast<std::size_t>(ranks_.others())),
-      left_(static_cast<std::size_t>(ranks_.others())) {
-  for (int rank = 1; rank < ranks_.size(); ++rank)
+      left_(static_cast<std::size_t>(ranks_.others())),
+      unstarted_(ranks_.others()) {
+  for (int rank = 1; rank < ranks_.size(); ++rank) {
     last_acks_[static_cast<std::size_t>(rank - 1)].process = ranks_.name(rank);
-  for (int rank = 1; rank < ranks_.size(); ++rank) ack_channels_.push_back(ranks_.open_acks(*process.engine, rank));
+    ack_channels_.push_back(ranks_.open_acks(*process.engine, rank));
+  }
   for (int w = 0; w < workers(); ++w) {
-    queues_.push_back({.incoming = std::make_unique<ItemReceiver>(process.engine, ranks_.rank_of(w),
-                                                                  main_edge(process.options), traffic_)});
+    receivers_.emplace_back(process.engine, ranks_.rank_of(w), main_edge(process.options), traffic_);
   }
 }
 
@@ -54,8 +54,7 @@ ConsumerEndpoint::ConsumerEndpoint(const Process& process, const Placement& plac
 std::string ConsumerEndpoint::name(int rank) const {
   const std::lock_guard lock(control_);
   if (rank < 0 || rank >= ranks_.size()) return fmt::format("rank {}", rank);
-  const std::string& reported = names_[static_cast<std::size_t>(rank)];
-  return reported.empty() ? ranks_.name(rank) : reported;
+  return rank == 0 ? ranks_.name(0) : last_acks_[static_cast<std::size_t>(rank - 1)].process;
 }
 
 /// Returns what `call` returns. Adds the process's name to a PeerLost.
@@ -78,8 +77,6 @@ auto ConsumerEndpoint::named(const Call& call) {
 
 void ConsumerEndpoint::receive_acks() {
   for (int process = 0; process < ranks_.others(); ++process) receive_acks_of(process);
-  const std::lock_guard lock(control_);
-  all_named_ = std::none_of(names_.begin() + 1, names_.end(), [](const std::string& each) { return each.empty(); });
 }
 
 void ConsumerEndpoint::receive_acks_of(int process) {
@@ -94,8 +91,8 @@ void ConsumerEndpoint::receive_acks_of(int process) {
     if (!received.message) return;
     protocol::Ack ack = decode<protocol::Ack>(received.message->bytes);
     const std::lock_guard lock(control_);
-    names_[index + 1] = ack.process;
     if (ack.number > 0) command_log_.apply(process, ack);
+    else --unstarted_;
     if (ack.trace.empty()) ack.trace = std::move(last_acks_[index].trace);
     last_acks_[index] = std::move(ack);
   }
@@ -189,12 +186,8 @@ void ConsumerEndpoint::reset(std::int64_t epoch, const std::optional<Cursor>& cu
   snapshots_.clear();
   snapshots_.keep_from(from.dispatcher.number);
   snapshots_.add(from.dispatcher.number, Tree(from.dispatcher.cursor));
-  for (std::size_t w = 0; w < queues_.size(); ++w) {
-    WorkerQueue queue;
-    queue.incoming = std::move(queues_[w].incoming);
-    if (w < from.workers.size()) queue.snapshot = from.workers[w];
-    queues_[w] = std::move(queue);
-  }
+  queues_.assign(receivers_.size(), {});
+  for (std::size_t w = 0; w < from.workers.size(); ++w) queues_[w].snapshot = from.workers[w];
   halted_ = false;
   paused_ = false;
   interrupted_ = false;
@@ -271,7 +264,7 @@ std::optional<Item> ConsumerEndpoint::next() {
 }
 
 void ConsumerEndpoint::fetch(int worker) {
-  WorkerQueue& queue = queues_[static_cast<std::size_t>(worker)];
+  ItemReceiver& receiver = receivers_[static_cast<std::size_t>(worker)];
   ItemWait wait = item_wait();
   for (;;) {
     if (interrupted_) throw WorkerRuntime::Interrupted();
@@ -279,7 +272,7 @@ void ConsumerEndpoint::fetch(int worker) {
       wait_while_paused();
       wait = item_wait();
     }
-    auto arrival = named([&] { return queue.incoming->try_receive(); });
+    auto arrival = named([&] { return receiver.try_receive(); });
     if (!arrival) {
       const auto woken = named([&] { return wait_for(worker, wait); });
       if (woken == Woken::stopped) wait = item_wait();  // the others continue after a pause
@@ -287,11 +280,12 @@ void ConsumerEndpoint::fetch(int worker) {
     }
     if (arrival->items.reset > reset_number_)
       throw CorruptMessage(0, "a worker of the pipeline is ahead of its commands");
-    if (arrival->items.reset == reset_number_) return use(queue, worker, *std::move(arrival));
+    if (arrival->items.reset == reset_number_) return use(worker, *std::move(arrival));
   }
 }
 
-void ConsumerEndpoint::use(WorkerQueue& queue, int worker, ItemReceiver::Arrival arrival) {
+void ConsumerEndpoint::use(int worker, ItemReceiver::Arrival arrival) {
+  WorkerQueue& queue = queues_[static_cast<std::size_t>(worker)];
   protocol::Items& items = arrival.items;
   if (items.snapshot) {
     queue.snapshot = *std::move(items.snapshot);
@@ -308,18 +302,18 @@ void ConsumerEndpoint::use(WorkerQueue& queue, int worker, ItemReceiver::Arrival
   if (log_ != nullptr) log_->add(StageSample{trace_time(Clock::now()), outputs_before_ + merge_.num_outputs()});
   try {
     const StageScope scope(log_, StageWork::unpack);
-    queue.items = queue.incoming->unpack(std::move(arrival), process_.traits);
+    queue.items = receivers_[static_cast<std::size_t>(worker)].unpack(std::move(arrival), process_.traits);
   } catch (const std::exception&) {
     throw StageFailed(failure_of(std::current_exception(), process_.name, outputs_before_ + merge_.num_outputs()));
   }
 }
 
 Woken ConsumerEndpoint::wait_for(int worker, ItemWait& wait) {
-  if (!all_named_) receive_acks();  // should one be lost, the error has its name
-  WorkerQueue& queue = queues_[static_cast<std::size_t>(worker)];
-  const StageScope scope(log_, StageWork::input, queue.incoming->from());
-  const auto channels = queue.incoming->channels();
-  const int rank = queue.incoming->from();
+  if (unstarted_ > 0) receive_acks();  // should one be lost, the error has its name
+  const ItemReceiver& receiver = receivers_[static_cast<std::size_t>(worker)];
+  const auto channels = receiver.channels();
+  const int rank = receiver.from();
+  const StageScope scope(log_, StageWork::input, rank);
   const auto explain = [&] {
     receive_acks();
     const auto& timeout = process_.options.timeout;
@@ -331,7 +325,7 @@ Woken ConsumerEndpoint::wait_for(int worker, ItemWait& wait) {
   const auto woken = wait.reminder.wait(*process_.engine, conditions, wait.deadline, explain);
   if (woken == Woken::ready) traffic_.wakeups.fetch_add(1, std::memory_order_relaxed);
   if (woken == Woken::stopped && !interrupted_) wakes_ = false;
-  if (woken == Woken::ready && queue.incoming->ended()) throw_left(rank);
+  if (woken == Woken::ready && receiver.ended()) throw_left(rank);
   if (woken != Woken::timeout || paused_) return woken;
   throw Timeout(explain());
 }

@@ -45,7 +45,6 @@ class ConsumerEndpoint {
 
  private:
   struct WorkerQueue {
-    std::unique_ptr<ItemReceiver> incoming;
     std::vector<Item> items;
     std::size_t next = 0;
     std::optional<Failure> failure;
@@ -73,7 +72,7 @@ class ConsumerEndpoint {
   void receive_acks_of(int process);
 
   void fetch(int worker);
-  void use(WorkerQueue& queue, int worker, ItemReceiver::Arrival arrival);
+  void use(int worker, ItemReceiver::Arrival arrival);
   /// Returns the first item of the dispatching process that a resumed run needs.
   std::int64_t needed() const;
   /// One wait for an item of a worker.
@@ -98,6 +97,7 @@ class ConsumerEndpoint {
   bool has_state_;
   StageLog* log_;
   Traffic traffic_;
+  std::vector<ItemReceiver> receivers_;  ///< by worker
 
   std::mutex issuing_;  ///< commands are sent in the order of their numbers
   std::mutex receiving_acks_;
@@ -105,17 +105,16 @@ class ConsumerEndpoint {
   std::shared_ptr<Channel> command_channel_;
   std::vector<std::shared_ptr<Channel>> ack_channels_;
   protocol::CommandLog command_log_;
-  std::vector<std::string> names_;        ///< by rank
   std::vector<protocol::Ack> last_acks_;  ///< by rank from 1 on
   std::vector<bool> left_;                ///< by rank from 1 on: no more acknowledgements arrive
-  std::atomic<bool> all_named_{false};
+  std::atomic<int> unstarted_;            ///< processes that have not sent their first acknowledgement
   std::atomic<bool> paused_{false}, interrupted_{false}, wakes_{false};
 
   // The epoch under way.
   std::uint64_t reset_number_ = 0;
   protocol::OrderedMerge merge_;
-  std::vector<WorkerQueue> queues_;
-  SnapshotLog snapshots_;  ///< of the dispatching process
+  std::vector<WorkerQueue> queues_;  ///< by worker
+  SnapshotLog snapshots_;            ///< of the dispatching process
   std::int64_t outputs_before_ = 0;
   bool halted_ = false;
 

@@ -84,7 +84,6 @@ class ItemSender {
   /// end); it is called with (0, 0) if there are none. Throws CannotPack.
   using Header = std::function<protocol::Items(std::size_t begin, std::size_t end)>;
   void put(std::span<const Item> items, const ItemTraits& traits, const Header& header);
-  bool empty() const { return pending_.empty(); }
   /// Sends messages as long as there is room. Returns whether all have been sent; if not, wait for what needs()
   /// returns.
   bool try_send();

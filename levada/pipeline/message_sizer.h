@@ -41,7 +41,6 @@ class MessageSizer {
     const double wanted = std::min(static_cast<double>(count_) / share, 2.0 * static_cast<double>(target_));
     target_ = std::clamp(static_cast<std::int64_t>(wanted), std::int64_t{1}, max_);
   }
-  std::int64_t target() const { return target_; }
 
  private:
   std::int64_t max_ = max_items;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
 #include "levada/base/error.h"
 #include "levada/pipeline/open_context.h"
@@ -230,6 +231,11 @@ bool Reachability::can_cut_behind(int stage) const {
     if (!std::ranges::all_of(edges, [&](int to) { return is_or_feeds(to, stage); })) return false;
   }
   return true;
+}
+
+std::string_view to_string(Role role) {
+  constexpr std::array<std::string_view, 3> names = {"dispatcher", "worker", "consumer"};
+  return names[static_cast<std::size_t>(role)];
 }
 
 Placement place(const Graph& graph, int workers, bool ordered) {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <optional>
-#include <string>
+#include <string_view>
 #include <vector>
 
 #include "levada/pipeline/graph.h"
@@ -62,6 +62,8 @@ class Reachability {
 
 /// The processes of a pipeline on one rank. The consumer is the caller's process.
 enum class Role : std::uint8_t { dispatcher, worker, consumer };
+/// "dispatcher", ...
+std::string_view to_string(Role role);
 
 /// With workers, stages run in up to three places, cut at two edges: items of stage `dispatch_boundary` go from the
 /// dispatching process to the workers in turn, those of stage `collect_boundary` from the workers to the consumer.

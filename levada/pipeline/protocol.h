@@ -74,14 +74,18 @@ struct Command {
   bool operator==(const Command&) const = default;
 };
 
+/// The counts of a stage: see StageCounts.
+struct StageTotals {
+  std::int64_t items = 0, skipped = 0, busy_ns = 0, waited_ns = 0;
+  static auto fields(auto& self) { return std::tie(self.items, self.skipped, self.busy_ns, self.waited_ns); }
+  bool operator==(const StageTotals&) const = default;
+
+  double busy_seconds() const { return static_cast<double>(busy_ns) / 1e9; }
+  double waited_seconds() const { return static_cast<double>(waited_ns) / 1e9; }
+};
 /// The counts of a process since its start.
 struct ProcessTotals {
-  struct OfStage {
-    std::int64_t items = 0, skipped = 0, busy_ns = 0, waited_ns = 0;
-    static auto fields(auto& self) { return std::tie(self.items, self.skipped, self.busy_ns, self.waited_ns); }
-    bool operator==(const OfStage&) const = default;
-  };
-  std::vector<OfStage> stages;
+  std::vector<StageTotals> stages;
   std::int64_t messages = 0, wakeups = 0;
   std::uint64_t bytes = 0, copied = 0;
   static auto fields(auto& self) { return std::tie(self.stages, self.messages, self.wakeups, self.bytes, self.copied); }

@@ -7,18 +7,12 @@
 #include <array>
 
 #include "levada/base/json.h"
-#include "levada/base/overloaded.h"
 #include "levada/plan/text.h"
 
 namespace levada::pipeline {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-std::string_view name_of(Role role) {
-  constexpr std::array<std::string_view, 3> names = {"dispatcher", "worker", "consumer"};
-  return names[static_cast<std::size_t>(role)];
-}
 
 Role role_of(const GraphView& view, int stage) {
   return view.placement.role_of[static_cast<std::size_t>(stage)];
@@ -29,86 +23,55 @@ int copies(const GraphView& view, Role role) {
   return role == Role::worker ? std::max(view.workers, 1) : 1;
 }
 
-Json parameters_of(const Pack& pack) {
-  if (pack.method == Packing::cut) return {{"method", "cut"}, {"sequence", pack.sequence}};
-  return {{"method", "best-fit"}, {"sequence", pack.sequence}, {"buffer", pack.buffer}};
-}
+/// What an operation does, beyond its name.
+struct Parameters {
+  Json operator()(const Source& s) const { return {{"source", s.items->describe()}}; }
+  Json operator()(const Map& s) const {
+    auto json = of(s.on_error);
+    if (s.threads > 0) json["threads"] = s.threads;
+    return json;
+  }
+  Json operator()(const Filter& s) const { return of(s.on_error); }
+  Json operator()(const FlatMap& s) const { return of(s.on_error); }
+  Json operator()(const Batch& s) const { return {{"size", s.size}, {"drop_last", s.drop_last}}; }
+  Json operator()(const BucketBatch& s) const {
+    return {{"boundaries", s.boundaries},
+            {"size", or_null(s.size)},
+            {"max_tokens", or_null(s.max_tokens)},
+            {"drop_last", s.drop_last}};
+  }
+  Json operator()(const Pack& s) const {
+    if (s.method == Packing::cut) return {{"method", "cut"}, {"sequence", s.sequence}};
+    return {{"method", "best-fit"}, {"sequence", s.sequence}, {"buffer", s.buffer}};
+  }
+  Json operator()(const Interleave& s) const {
+    const auto* stop = s.stop == StopAt::first_end ? "first" : s.stop == StopAt::last_end ? "last" : "cycle";
+    return {{"weights", s.weights}, {"stop", stop}, {"seed", or_null(s.seed)}};
+  }
+  Json operator()(const Shuffle& s) const { return {{"buffer", s.buffer}, {"seed", or_null(s.seed)}}; }
+  Json operator()(const Take& s) const { return {{"count", s.count}}; }
+  Json operator()(const Skip& s) const { return {{"count", s.count}}; }
+  Json operator()(const Repeat& s) const { return {{"times", or_null(s.times)}}; }
+  Json operator()(const Cache& s) const { return {{"folder", s.folder}, {"key", s.key}}; }
+  Json operator()(const Fork& s) const { return {{"branches", s.branches}, {"buffer", s.buffer}}; }
+  Json operator()(const Branch& s) const { return {{"index", s.index}}; }
+  Json operator()(const Prefetch& s) const { return {{"depth", s.depth}}; }
+  Json operator()(const Transform& s) const { return {{"what", s.what}}; }
+  Json operator()(const auto&) const { return Json::object(); }
 
-Json parameters(const Operation& operation) {
-  const auto or_null = [](const auto& value) { return value ? Json(*value) : Json(nullptr); };
-  const auto skips = [](const auto& s) {
-    return s.on_error == OnError::skip ? Json{{"on_error", "skip"}} : Json::object();
-  };
-  return std::visit(Overloaded{[](const Source& s) -> Json {
-                                 return {{"source", s.items->describe()}};
-                               },
-                               [&](const Map& s) {
-                                 auto json = skips(s);
-                                 if (s.threads > 0) json["threads"] = s.threads;
-                                 return json;
-                               },
-                               [&](const Filter& s) { return skips(s); }, [&](const FlatMap& s) { return skips(s); },
-                               [](const Batch& s) -> Json {
-                                 return {{"size", s.size}, {"drop_last", s.drop_last}};
-                               },
-                               [&](const BucketBatch& s) -> Json {
-                                 return {{"boundaries", s.boundaries},
-                                         {"size", or_null(s.size)},
-                                         {"max_tokens", or_null(s.max_tokens)},
-                                         {"drop_last", s.drop_last}};
-                               },
-                               [](const Pack& s) { return parameters_of(s); },
-                               [&](const Interleave& s) -> Json {
-                                 return {{"weights", s.weights},
-                                         {"stop", s.stop == StopAt::first_end  ? "first"
-                                                  : s.stop == StopAt::last_end ? "last"
-                                                                               : "cycle"},
-                                         {"seed", or_null(s.seed)}};
-                               },
-                               [&](const Shuffle& s) -> Json {
-                                 return {{"buffer", s.buffer}, {"seed", or_null(s.seed)}};
-                               },
-                               [](const Take& s) -> Json {
-                                 return {{"count", s.count}};
-                               },
-                               [](const Skip& s) -> Json {
-                                 return {{"count", s.count}};
-                               },
-                               [&](const Repeat& s) -> Json {
-                                 return {{"times", or_null(s.times)}};
-                               },
-                               [](const Cache& s) -> Json {
-                                 return {{"folder", s.folder}, {"key", s.key}};
-                               },
-                               [](const Fork& s) -> Json {
-                                 return {{"branches", s.branches}, {"buffer", s.buffer}};
-                               },
-                               [](const Branch& s) -> Json {
-                                 return {{"index", s.index}};
-                               },
-                               [](const Prefetch& s) -> Json {
-                                 return {{"depth", s.depth}};
-                               },
-                               [](const Transform& s) -> Json {
-                                 return {{"what", s.what}};
-                               },
-                               [](const auto&) { return Json::object(); }},
-                    operation);
-}
-
-/// Whatever bytes a name is made of.
-std::string dump(const Json& json) {
-  return json_text(json);
-}
+ private:
+  static Json or_null(const auto& value) { return value ? Json(*value) : Json(nullptr); }
+  static Json of(OnError on_error) { return on_error == OnError::skip ? Json{{"on_error", "skip"}} : Json::object(); }
+};
 
 }  // namespace
 
 std::string describe(const Operation& operation) {
   std::string text(operation_name(operation));
-  const Json all = parameters(operation);
+  const Json all = std::visit(Parameters{}, operation);
   for (const auto& [name, value] : all.items()) {
     if (value.is_null() || value == Json(false)) continue;
-    const std::string shown = value.is_string() ? value.get<std::string>() : dump(value);
+    const std::string shown = value.is_string() ? value.get<std::string>() : json_text(value);
     const bool says_all = name == "source" || name == "what";
     text += value == Json(true) ? " " + name : says_all ? " " + shown : fmt::format(" {}={}", name, shown);
   }
@@ -119,7 +82,7 @@ namespace {
 
 std::string describe_process(const GraphView& view, int stage) {
   const Role role = role_of(view, stage);
-  return copies(view, role) == 1 ? std::string(name_of(role)) : fmt::format("{} x{}", name_of(role), view.workers);
+  return copies(view, role) == 1 ? std::string(to_string(role)) : fmt::format("{} x{}", to_string(role), view.workers);
 }
 
 std::vector<std::string> input_names(const GraphView& view, const Stage& stage) {
@@ -128,12 +91,12 @@ std::vector<std::string> input_names(const GraphView& view, const Stage& stage) 
   return names;
 }
 
-const Stats::OfStage* stats_of(const GraphView& view, int stage) {
+const protocol::StageTotals* stats_of(const GraphView& view, int stage) {
   if (view.stats == nullptr || static_cast<std::size_t>(stage) >= view.stats->stages.size()) return nullptr;
   return &view.stats->stages[static_cast<std::size_t>(stage)];
 }
 
-double per_second(const GraphView& view, const Stats::OfStage& of) {
+double per_second(const GraphView& view, const protocol::StageTotals& of) {
   return view.stats->seconds > 0 ? static_cast<double>(of.items) / view.stats->seconds : 0;
 }
 
@@ -155,7 +118,7 @@ std::array<double, 3> loads(const GraphView& view) {
   std::array<double, 3> sums{};
   for (int stage = 0; stage <= view.graph.end(); ++stage) {
     if (const auto* of = stats_of(view, stage)) {
-      sums[static_cast<std::size_t>(role_of(view, stage))] += part_of_time(view, stage, of->busy_seconds);
+      sums[static_cast<std::size_t>(role_of(view, stage))] += part_of_time(view, stage, of->busy_seconds());
     }
   }
   return sums;
@@ -201,10 +164,10 @@ Json process_json(const GraphView& view, const Stats::OfProcess& process) {
     stages.push_back({{"name", view.graph.stage(i).name},
                       {"items", of.items},
                       {"skipped", of.skipped},
-                      {"busy_s", of.busy_seconds},
-                      {"waited_s", of.waited_seconds}});
+                      {"busy_s", of.busy_seconds()},
+                      {"waited_s", of.waited_seconds()}});
   }
-  return {{"name", process.name}, {"role", name_of(process.role)}, {"stages", std::move(stages)}};
+  return {{"name", process.name}, {"role", to_string(process.role)}, {"stages", std::move(stages)}};
 }
 
 /// For a label in double quotes.
@@ -245,8 +208,8 @@ std::string mermaid_box(const GraphView& view, Role role) {
   const bool passes_on = placement.dispatch_boundary && placement.dispatch_boundary == placement.collect_boundary;
   if (role == Role::worker && passes_on) stages += "    pass[\"pass on\"]\n";
   if (stages.empty()) return {};
-  const auto title = copies(view, role) == 1 ? std::string(name_of(role)) : fmt::format("{} workers", view.workers);
-  return fmt::format("  subgraph {}[\"{}\"]\n{}  end\n", name_of(role), title, stages);
+  const auto title = copies(view, role) == 1 ? std::string(to_string(role)) : fmt::format("{} workers", view.workers);
+  return fmt::format("  subgraph {}[\"{}\"]\n{}  end\n", to_string(role), title, stages);
 }
 
 /// Returns the edge from `stage` to `to`: thick if items cross to another process.
@@ -268,11 +231,11 @@ std::vector<Metric> metrics(const Graph& graph, const Stats& stats, const Metric
     const auto add = [&](std::string_view name, std::string_view help, auto value) {
       all.push_back({.name = name, .help = help, .labels = of_stage, .value = static_cast<double>(value)});
     };
-    const Stats::OfStage& of = stats.stages[at];
+    const protocol::StageTotals& of = stats.stages[at];
     add("levada_pipeline_items_total", "Items that the stage has given, in all processes.", of.items);
     add("levada_pipeline_skipped_total", "Items that the stage has left out, because they failed.", of.skipped);
-    add("levada_pipeline_busy_seconds_total", "Time that the stage has worked, of all processes.", of.busy_seconds);
-    add("levada_pipeline_wait_seconds_total", "Time that it has waited for the stage before it.", of.waited_seconds);
+    add("levada_pipeline_busy_seconds_total", "Time that the stage has worked, of all processes.", of.busy_seconds());
+    add("levada_pipeline_wait_seconds_total", "Time that it has waited for the stage before it.", of.waited_seconds());
   }
   const auto add = [&](std::string_view name, std::string_view help, auto value) {
     all.push_back({.name = name, .help = help, .labels = labels, .value = static_cast<double>(value)});
@@ -292,7 +255,7 @@ std::optional<Bottleneck> bottleneck(const GraphView& view) {
   for (int stage = 0; stage <= view.graph.end(); ++stage) {
     const auto* stats = stats_of(view, stage);
     if (stats == nullptr || role_of(view, stage) != busiest) continue;
-    if (const double load = part_of_time(view, stage, stats->busy_seconds); load > found.load) found = {stage, load};
+    if (const double load = part_of_time(view, stage, stats->busy_seconds()); load > found.load) found = {stage, load};
   }
   return found;
 }
@@ -306,7 +269,7 @@ std::string describe_bottleneck(const GraphView& view) {
         100 * std::ranges::max(loads(view)));
   }
   const Role role = role_of(view, found->stage);
-  const auto whose = copies(view, role) > 1 ? std::string("each worker") : fmt::format("the {}", name_of(role));
+  const auto whose = copies(view, role) > 1 ? std::string("each worker") : fmt::format("the {}", to_string(role));
   return fmt::format("{} is the bottleneck: it takes {:.0f}% of {}'s time. {}", view.graph.stage(found->stage).name,
                      100 * std::min(found->load, 1.0), whose, advice(view, found->stage));
 }
@@ -326,8 +289,8 @@ std::string to_text(const GraphView& view) {
                           fmt::format("{}", fmt::join(input_names(view, stage), ", "))};
     if (const auto* of = stats_of(view, i)) {
       row.insert(row.end(), {fmt::format("{}", of->items), rate(per_second(view, *of)), fmt::format("{}", of->skipped),
-                             percent(part_of_time(view, i, of->busy_seconds)),
-                             percent(part_of_time(view, i, of->waited_seconds))});
+                             percent(part_of_time(view, i, of->busy_seconds())),
+                             percent(part_of_time(view, i, of->waited_seconds()))});
     }
     row.resize(head.size());
     table.add(std::move(row));
@@ -349,15 +312,15 @@ std::string to_json(const GraphView& view) {
     Json shown = {{"name", stage.name},
                   {"operation", operation_name(stage.operation)},
                   {"what", describe(stage.operation)},
-                  {"parameters", parameters(stage.operation)},
-                  {"process", name_of(role_of(view, i))},
+                  {"parameters", std::visit(Parameters{}, stage.operation)},
+                  {"process", to_string(role_of(view, i))},
                   {"inputs", input_names(view, stage)}};
     if (const auto* of = stats_of(view, i)) {
       shown["items"] = of->items;
       shown["items_per_s"] = per_second(view, *of);
       shown["skipped"] = of->skipped;
-      shown["busy_s"] = of->busy_seconds;
-      shown["waited_s"] = of->waited_seconds;
+      shown["busy_s"] = of->busy_seconds();
+      shown["waited_s"] = of->waited_seconds();
     }
     json["stages"].push_back(std::move(shown));
   }
@@ -370,7 +333,7 @@ std::string to_json(const GraphView& view) {
     json["processes"] = Json::array();
     for (const auto& process : view.stats->processes) json["processes"].push_back(process_json(view, process));
   }
-  return dump(json);
+  return json_text(json);
 }
 
 std::string to_mermaid(const GraphView& view) {

@@ -8,21 +8,18 @@
 
 #include "levada/base/metric.h"
 #include "levada/pipeline/placement.h"
+#include "levada/pipeline/protocol.h"
 
 namespace levada::pipeline {
 
 /// The counts of all processes of a pipeline, a moment ago.
 struct Stats {
-  struct OfStage {
-    std::int64_t items = 0, skipped = 0;
-    double busy_seconds = 0, waited_seconds = 0;
-  };
   struct OfProcess {
     std::string name;  ///< "worker 0 (process 4242)"
     Role role = Role::consumer;
-    std::vector<OfStage> stages;  ///< 0 for stages of other processes
+    std::vector<protocol::StageTotals> stages;  ///< 0 for stages of other processes
   };
-  std::vector<OfStage> stages;       ///< of all processes, added up
+  std::vector<protocol::StageTotals> stages;  ///< of all processes, added up
   std::vector<OfProcess> processes;  ///< by rank: the consumer, the dispatching process if there is one, the workers
   double seconds = 0;                ///< of its epochs so far
   std::int64_t messages = 0;         ///< with items, to and from the workers

@@ -15,6 +15,8 @@ using ::testing::HasSubstr;
 using testing::numbers;
 using testing::same;
 
+constexpr std::int64_t s = 1'000'000'000;  ///< a second, in nanoseconds
+
 Graph example() {
   return numbers()
       .then(Shuffle{.buffer = 100, .seed = 7})
@@ -57,8 +59,9 @@ TEST(Show, SaysWhereOrderIsKeptAndWhereThereAreNoWorkers) {
 TEST(Show, NamesTheBottleneck) {
   const Graph graph = example();
   const Placement placement = place(graph, 2);
-  Stats stats{.stages = {{1000, 0, 0.5, 0}, {1000, 0, 0.25, 0.5}, {1000}, {990, 10, 18, 1}, {123, 0, 1, 19}},
-              .seconds = 10};
+  Stats stats{
+      .stages = {{1000, 0, s / 2, 0}, {1000, 0, s / 4, s / 2}, {1000}, {990, 10, 18 * s, s}, {123, 0, s, 19 * s}},
+      .seconds = 10};
   const GraphView view{.graph = graph, .placement = placement, .workers = 2, .stats = &stats};
   const std::string text = to_text(view);
   EXPECT_THAT(text,
@@ -68,7 +71,7 @@ TEST(Show, NamesTheBottleneck) {
               EndsWith("\ntokenize is the bottleneck: it takes 90% of each worker's time. Make it faster, or let more "
                        "workers share it.\n"));
   EXPECT_EQ(bottleneck(view)->stage, 3);
-  stats.stages[0].busy_seconds = 9.9;
+  stats.stages[0].busy_ns = s * 99 / 10;
   EXPECT_THAT(
       to_text(view),
       HasSubstr("\nsource is the bottleneck: it takes 99% of the dispatcher's time. One process runs it: shard()"));
@@ -79,7 +82,7 @@ TEST(Show, NamesTheBottleneck) {
 
 TEST(Show, IsOneJsonObject) {
   const Graph graph = Graph::join(Zip{}, {numbers(3, "a \"b\" \xff").then(Dispatch{}), numbers(3).then(Shard{})});
-  Stats stats{.stages = std::vector<Stats::OfStage>(graph.stages().size(), {4, 1, 2, 3}), .seconds = 2};
+  Stats stats{.stages = std::vector<protocol::StageTotals>(graph.stages().size(), {4, 1, 2 * s, 3 * s}), .seconds = 2};
   const auto json = nlohmann::json::parse(to_json({graph, place(graph, 2), 2, &stats}));
   EXPECT_EQ(json["workers"], 2);
   EXPECT_EQ(json["dispatch_boundary"], "dispatch");

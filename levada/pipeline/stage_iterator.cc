@@ -41,13 +41,10 @@ std::optional<Item> StageIterator::next() {
 
 std::int64_t StageIterator::skip(std::int64_t items) {
   if (ended_ || failed_ || items == 0) return 0;
-  try {
+  return or_failed([&] {
     finish_restore();
     return pass_over(items);
-  } catch (...) {
-    failed_ = true;
-    throw;
-  }
+  });
 }
 
 std::int64_t StageIterator::make_and_drop(std::int64_t items) {
@@ -56,7 +53,7 @@ std::int64_t StageIterator::make_and_drop(std::int64_t items) {
 }
 
 std::optional<Item> StageIterator::counted() {
-  try {
+  return or_failed([this] {
     auto item = make();
     if (item) [[likely]] {
       count(counts_->items);
@@ -65,44 +62,25 @@ std::optional<Item> StageIterator::counted() {
       release();
     }
     return item;
-  } catch (...) {
-    failed_ = true;
-    throw;
-  }
-}
-
-void StageIterator::begin() {
-  try {
-    finish_restore();
-    if (std::exchange(starts_threads_, false)) pending_threads_->start(number_);
-  } catch (...) {
-    failed_ = true;
-    throw;
-  }
+  });
 }
 
 void StageIterator::finish_restore() {
   for (const auto& start : std::exchange(fork_starts_, {})) start();
 }
 
-void StageIterator::attend(Clock::time_point now) {
-  try {
-    context_->attend(now);
-  } catch (...) {
-    failed_ = true;
-    throw;
-  }
-}
-
 // The time of some items represents that of all.
 std::optional<Item> StageIterator::timed() {
-  begin();
+  or_failed([this] {
+    finish_restore();
+    if (std::exchange(starts_threads_, false)) pending_threads_->start(number_);
+  });
   timing_ = true;
   waited_ = {};
   waits_ = 0;
   auto begin = Clock::now();
   if (context_->must_attend(begin)) {
-    attend(begin);
+    or_failed([&] { context_->attend(begin); });
     begin = Clock::now();
   }
   auto item = counted();

@@ -167,11 +167,19 @@ class StageIterator : public Iterator {
   void begin_own_work() const {
     if (context_->at != nullptr) context_->at->store(number_, std::memory_order_relaxed);
   }
-  void begin();
+  /// Calls `action`. An exception of it ends this iterator.
+  template <typename Action>
+  auto or_failed(const Action& action) {
+    try {
+      return action();
+    } catch (...) {
+      failed_ = true;
+      throw;
+    }
+  }
   void finish_restore();
   std::optional<Item> counted();
   std::optional<Item> timed();
-  void attend(Clock::time_point now);
   void add_wait(Clock::time_point begin, Clock::time_point end);
   void record(Clock::time_point begin, Duration spent, bool has_item) const;
   std::int64_t next_gap(Duration spent);

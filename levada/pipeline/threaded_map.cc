@@ -139,8 +139,6 @@ class ThreadedMapIterator final : public HoldingIterator<MappedItem> {
   /// One running and one queued task for each thread.
   std::int64_t capacity() const override { return 2 * std::int64_t{map().threads}; }
   std::int64_t item_number() const override { return current_; }
-  void save_own(Fields&) const override {}
-  void restore_own(const CursorFields&) override {}
   void release() override {
     threads_.reset();
     HoldingIterator::release();

@@ -53,6 +53,14 @@ std::shared_ptr<Channel> ProcessRanks::open_acks(Engine& engine, int from) const
   return engine.open(from, {0}, 8);
 }
 
+std::vector<protocol::StageTotals> totals_of(const Counts& counts) {
+  std::vector<protocol::StageTotals> totals;
+  for (const StageCounts& stage : counts) {
+    totals.push_back({stage.items, stage.skipped, stage.busy_ns, stage.waited_ns});
+  }
+  return totals;
+}
+
 std::unique_ptr<StageLog> make_stage_log(const Graph& graph, const ProcessOptions& options) {
   constexpr std::size_t of_one = 50'000, of_all = 400'000;
   if (!options.record) return nullptr;
@@ -255,15 +263,11 @@ void WorkerRuntime::send(std::span<const std::unique_ptr<ItemSender>> outgoing) 
 }
 
 protocol::ProcessTotals WorkerRuntime::totals() const {
-  protocol::ProcessTotals totals;
-  for (const StageCounts& stage : counts_) {
-    totals.stages.push_back({stage.items, stage.skipped, stage.busy_ns, stage.waited_ns});
-  }
-  totals.messages = traffic_.messages;
-  totals.wakeups = traffic_.wakeups;
-  totals.bytes = traffic_.bytes;
-  totals.copied = traffic_.copied;
-  return totals;
+  return {.stages = totals_of(counts_),
+          .messages = traffic_.messages,
+          .wakeups = traffic_.wakeups,
+          .bytes = traffic_.bytes,
+          .copied = traffic_.copied};
 }
 
 void WorkerRuntime::count_sent(std::int64_t items) {
@@ -281,6 +285,22 @@ void WorkerRuntime::acknowledge(std::uint64_t command, bool with_trace) {
   Block block = allocate(engine(), bytes.size(), deadline, "pipeline");
   std::ranges::copy(bytes, block.memory().begin());
   publish(engine(), *ack_channel_, std::move(block), bytes.size(), deadline, "pipeline");
+}
+
+void serve(const Process& process) {
+  WorkerRuntime runtime(process);
+  const ProcessRanks& ranks = runtime.ranks();
+  const int rank = process.engine->info().rank;
+  try {
+    if (ranks.has_dispatcher && rank == ProcessRanks::dispatcher) dispatch(runtime);
+    else work(runtime, rank - ranks.rank_of(0));
+  } catch (const PeerLost&) {
+    throw;
+  } catch (const std::exception& error) {
+    // Before the runtime is destroyed: otherwise the other processes would see this one leave without its reason.
+    process.engine->abort(fmt::format("{}: {}", process.name, error.what()));
+    throw;
+  }
 }
 
 }  // namespace levada::pipeline

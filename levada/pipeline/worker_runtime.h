@@ -40,6 +40,8 @@ struct ProcessRanks {
   std::shared_ptr<Channel> open_commands(Engine& engine) const;
   std::shared_ptr<Channel> open_acks(Engine& engine, int from) const;
 };
+/// Returns the counts of all stages as they are now.
+std::vector<protocol::StageTotals> totals_of(const Counts& counts);
 /// Returns null unless processes record; small enough that the consumer can hold those of all processes.
 std::unique_ptr<StageLog> make_stage_log(const Graph& graph, const ProcessOptions& options);
 EdgeOptions worker_edge(const ProcessOptions& options);

@@ -68,12 +68,10 @@ class Events {
   explicit Events(std::int64_t zero_ns) : zero_ns_(zero_ns) {}
 
   void name_rank(std::size_t rank, const std::string& name, bool reads) {
-    add(R"({{"ph":"M","name":"process_name","pid":{},"tid":{},"args":{{"name":{}}}}})", process_of(rank),
-        process_of(rank), quoted(name));
-    add(R"({{"ph":"M","name":"process_sort_index","pid":{},"tid":{},"args":{{"sort_index":{}}}}})", process_of(rank),
-        process_of(rank), rank);
-    name_thread(rank, TraceThread::step, "step");
-    if (reads) name_thread(rank, TraceThread::reader, "reader");
+    const int process = process_of(rank);
+    name_process(process, name, static_cast<int>(rank));
+    name_thread(process, thread_of(rank, TraceThread::step), "step");
+    if (reads) name_thread(process, thread_of(rank, TraceThread::reader), "reader");
   }
   void add_span(std::size_t rank, const TraceSpan& span) {
     const auto other = span.other < 0 ? std::string() : fmt::format(R"(,"rank":{})", span.other);
@@ -97,8 +95,7 @@ class Events {
     const auto name = tracks.pipeline.rank < 0
                           ? process.name
                           : fmt::format("rank {} pipeline: {}", tracks.pipeline.rank, process.name);
-    add(R"({{"ph":"M","name":"process_name","pid":{0},"tid":{0},"args":{{"name":{1}}}}})", tracks.number, quoted(name));
-    add(R"({{"ph":"M","name":"process_sort_index","pid":{0},"tid":{0},"args":{{"sort_index":{0}}}}})", tracks.number);
+    name_process(tracks.number, name, tracks.number);
     name_track(tracks, -1, "waits and messages");
     for (std::size_t stage = 0; stage < process.stages.size(); ++stage) {
       if (!process.stages[stage].empty()) name_track(tracks, static_cast<std::int32_t>(stage), process.stages[stage]);
@@ -121,14 +118,16 @@ class Events {
  private:
   void name_track(const PipelineTracks& tracks, std::int32_t stage, const std::string& name) {
     const int track = tracks.track_of(stage);
-    add(R"({{"ph":"M","name":"thread_name","pid":{},"tid":{},"args":{{"name":{}}}}})", tracks.number, track,
-        quoted(name));
+    name_thread(tracks.number, track, name);
     add(R"({{"ph":"M","name":"thread_sort_index","pid":{},"tid":{},"args":{{"sort_index":{}}}}})", tracks.number, track,
         stage + 1);
   }
-  void name_thread(std::size_t rank, TraceThread thread, std::string_view name) {
-    add(R"({{"ph":"M","name":"thread_name","pid":{},"tid":{},"args":{{"name":"{}"}}}})", process_of(rank),
-        thread_of(rank, thread), name);
+  void name_process(int process, const std::string& name, int order) {
+    add(R"({{"ph":"M","name":"process_name","pid":{0},"tid":{0},"args":{{"name":{1}}}}})", process, quoted(name));
+    add(R"({{"ph":"M","name":"process_sort_index","pid":{0},"tid":{0},"args":{{"sort_index":{1}}}}})", process, order);
+  }
+  void name_thread(int process, int thread, const std::string& name) {
+    add(R"({{"ph":"M","name":"thread_name","pid":{},"tid":{},"args":{{"name":{}}}}})", process, thread, quoted(name));
   }
   template <typename... Values>
   void add(fmt::format_string<Values...> form, Values&&... values) {

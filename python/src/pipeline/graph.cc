@@ -46,15 +46,6 @@ constexpr EnumName<pipeline::StopAt> stop_names[] = {{"first", pipeline::StopAt:
 constexpr EnumName<DividesItself> divides_names[] = {
     {"no", DividesItself::no}, {"in parts", DividesItself::in_parts}, {"in turns", DividesItself::in_turns}};
 
-std::string_view name_of(pipeline::Role role) {
-  switch (role) {
-    case pipeline::Role::dispatcher: return "dispatcher";
-    case pipeline::Role::worker: return "worker";
-    case pipeline::Role::consumer: return "consumer";
-  }
-  return "unknown";
-}
-
 /// Which process runs each stage, by its name; the last in the dispatching process; whose items the workers give;
 /// whether order is kept.
 std::tuple<nb::dict, std::optional<std::string>, std::optional<std::string>, bool> place(const Graph& graph,
@@ -62,7 +53,7 @@ std::tuple<nb::dict, std::optional<std::string>, std::optional<std::string>, boo
   const auto placement = pipeline::place(graph, workers, ordered);
   nb::dict roles;
   for (std::size_t stage = 0; stage < placement.role_of.size(); ++stage) {
-    roles[nb::cast(graph.stages()[stage].name)] = std::string(name_of(placement.role_of[stage]));
+    roles[nb::cast(graph.stages()[stage].name)] = std::string(to_string(placement.role_of[stage]));
   }
   const auto named = [&](std::optional<int> stage) {
     return stage ? std::optional(graph.stage(*stage).name) : std::nullopt;

@@ -239,8 +239,8 @@ class Consumer {
       nb::dict totals;
       totals["items"] = of.items;
       totals["skipped"] = of.skipped;
-      totals["busy_seconds"] = of.busy_seconds;
-      totals["waited_seconds"] = of.waited_seconds;
+      totals["busy_seconds"] = of.busy_seconds();
+      totals["waited_seconds"] = of.waited_seconds();
       stages[nb::cast(graph.stages()[at].name)] = totals;
     }
     nb::dict totals;
