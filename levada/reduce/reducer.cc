@@ -68,9 +68,9 @@ Block Reducer::allocate_inputs(std::size_t bytes, std::string_view what) {
       [&] { return levada::allocate(*group_, bytes, Deadline::after(timeout_), what, {}, &caller_poll_); });
 }
 
-std::shared_ptr<const Future> Reducer::launch(CollectiveSpec spec, std::vector<BucketMessage> messages, bool awaited) {
-  Task task{std::move(spec), std::move(messages), std::make_shared<Future>()};
-  std::shared_ptr<const Future> future = task.future;
+std::shared_future<Results> Reducer::launch(CollectiveSpec spec, std::vector<BucketMessage> messages, bool awaited) {
+  Task task{std::move(spec), std::move(messages), {}};
+  std::shared_future<Results> results = task.results.get_future();
   std::unique_lock lock(mutex_);
   if (awaited && tasks_.empty() && !busy_) {
     busy_ = true;
@@ -81,12 +81,13 @@ std::shared_ptr<const Future> Reducer::launch(CollectiveSpec spec, std::vector<B
     lock.unlock();
     launched_.notify_all();
   }
-  return future;
+  return results;
 }
 
-void Reducer::wait_for(const Future& future) {
+void Reducer::wait_for(const std::shared_future<Results>& results) {
   interruptible([&] {
-    while (!future.wait(poll_ ? Deadline::after(WaitFor::poll_interval) : Deadline::never())) poll_caller();
+    while (poll_ && results.wait_for(WaitFor::poll_interval) == std::future_status::timeout) poll_caller();
+    results.wait();
     if (interruption_) throw EngineError(interrupted);
   });
 }
@@ -111,9 +112,7 @@ void Reducer::trim() {
 
 void Reducer::run() noexcept {
   while (auto task = next_task()) execute(*std::move(task), nullptr);
-  for (const Task& task : tasks_) {
-    task.future->finish({}, std::make_exception_ptr(EngineError(destroyed)));
-  }
+  for (Task& task : tasks_) task.results.set_exception(std::make_exception_ptr(EngineError(destroyed)));
 }
 
 std::optional<Reducer::Task> Reducer::next_task() {
@@ -146,7 +145,8 @@ void Reducer::execute(Task task, const std::function<void()>* poll) noexcept {
     busy_ = false;
   }
   idle_.notify_all();
-  task.future->finish(std::move(results), std::move(error));
+  if (error) task.results.set_exception(std::move(error));
+  else task.results.set_value(std::move(results));
 }
 
 void Reducer::end_group() noexcept {
@@ -295,16 +295,23 @@ void Reducer::check_inputs(const BucketLayout& layout, const PeerMessages& peer)
 }
 
 Results Reducer::reduce(const BucketLayout& layout, const Peers& peers) {
-  const CollectiveSpec& spec = layout.spec();
-  Results sums = allocate_results(BucketLayout(spec, 1));
+  const BucketLayout sums_layout(layout.spec(), 1);
+  Results sums = allocate_results(sums_layout);
+  add_up(layout, peers, rank(), sums_layout, sums.data.front(), divisor_of(layout.spec()));
+  return sums;
+}
+
+void Reducer::add_up(const BucketLayout& layout, const Peers& peers, int number, const BucketLayout& sums_layout,
+                     std::byte* to, std::size_t divisor) {
+  const DType from = layout.spec().dtype;
   std::vector<const std::byte*> pieces(peers.size());
   for (std::size_t i = 0; i < layout.inputs(); ++i) {
     const std::size_t bytes = layout.piece_bytes(i);
     for (std::size_t r = 0; r < peers.size(); ++r)
-      pieces[r] = peers[r].inputs[i] + static_cast<std::size_t>(rank()) * bytes;
-    reduce_arrays(spec.dtype, spec.op, pieces, bytes / spec.dtype.bytes(1), sums.data[i]);
+      pieces[r] = peers[r].inputs[i] + static_cast<std::size_t>(number) * bytes;
+    if (pieces.size() == 1) copy_payload(to + sums_layout.offset(i), pieces.front(), bytes);
+    else add_arrays(from, pieces, bytes / from.bytes(1), sums_layout.spec().dtype, to + sums_layout.offset(i), divisor);
   }
-  return sums;
 }
 
 Results Reducer::all_gather_sums(CollectiveSpec spec, const Results& sums) {

@@ -6,6 +6,7 @@
 #include <deque>
 #include <exception>
 #include <functional>
+#include <future>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -15,9 +16,14 @@
 
 #include "levada/engine/engine.h"
 #include "levada/reduce/bucket_message.h"
-#include "levada/reduce/future.h"
 
 namespace levada {
+
+/// One result for each input, all in one memory. The launcher of the collective knows their types and shapes.
+struct Results {
+  std::vector<std::byte*> data;
+  std::shared_ptr<const void> owner = {};
+};
 
 /// This rank's end of its group's collectives. They run in the order in which they are launched, which is the same on
 /// all ranks, on a thread of their own. Ranks that share memory are called a host here. A sum adds the ranks in order;
@@ -43,12 +49,12 @@ class Reducer {
   /// Starts a collective of the inputs of `messages`, which are laid out in order, as BucketLayout says: one piece for
   /// each rank, or for an all-gather a single one. There is at least one message. The results: a reduce-scatter returns
   /// the sum of this rank's piece; an all-reduce the sums of all pieces side by side; an all-gather all ranks' inputs
-  /// side by side. The Future throws InvalidArgument, naming ranks, input and shapes, where ranks disagree. `awaited`:
+  /// side by side. The future throws InvalidArgument, naming ranks, input and shapes, where ranks disagree. `awaited`:
   /// the caller has nothing else to do; if nothing is running, the collective runs inside this call.
-  std::shared_ptr<const Future> launch(CollectiveSpec spec, std::vector<BucketMessage> messages, bool awaited = false);
+  std::shared_future<Results> launch(CollectiveSpec spec, std::vector<BucketMessage> messages, bool awaited = false);
 
   /// Waits until a collective that was launched here has ended. Throws what `poll` threw meanwhile.
-  void wait_for(const Future& future);
+  void wait_for(const std::shared_future<Results>& results);
 
   /// Waits until all collectives have ended, and releases memory that nobody holds to the system.
   void trim();
@@ -57,7 +63,7 @@ class Reducer {
   struct Task {
     CollectiveSpec spec;
     std::vector<BucketMessage> messages;
-    std::shared_ptr<Future> future;
+    std::promise<Results> results;
   };
   struct Outgoing {
     Channel* channel = nullptr;
@@ -121,14 +127,17 @@ class Reducer {
   std::map<int, std::vector<int>> hosts_of(const Peers& announced) const;
   /// Returns the ranks of other hosts for which this rank makes its host's sums.
   std::vector<int> served_ranks() const;
-  /// Adds up pieces `number` of all inputs on this host's ranks. `to`: laid out as `sums_layout` says.
-  static void add_up_host(const BucketLayout& layout, const Peers& inputs, int number, const BucketLayout& sums_layout,
-                          std::byte* to);
+  /// Adds up pieces `number` of all inputs of `peers`, and divides the sums. `to`: laid out as `sums_layout` says.
+  static void add_up(const BucketLayout& layout, const Peers& peers, int number, const BucketLayout& sums_layout,
+                     std::byte* to, std::size_t divisor = 1);
 
   /// Returns memory for results as `layout` says: the engine's if there is some now, else the heap's.
   Results allocate_results(const BucketLayout& layout);
   /// Waits until there is memory. Throws EngineError for more than the engine can ever allocate.
   Block allocate(std::size_t bytes);
+  std::size_t divisor_of(const CollectiveSpec& spec) const {
+    return spec.op == ReduceOp::average ? static_cast<std::size_t>(size()) : 1;
+  }
   int rank() const { return group_->info().rank; }
   int size() const { return group_->info().size; }
 

@@ -70,11 +70,11 @@ std::deque<Reducer::Outgoing> Reducer::reduce_in_host(const BucketLayout& layout
   transfer(to_send, std::move(missing));
   for (const PeerMessages& each : inputs) check_inputs(layout, each);
   for (std::size_t i = 0; i < served.size(); ++i) {
-    add_up_host(layout, inputs, served[i], sums_layout, sums[i].block->memory().data() + MessageHeader::bytes);
+    add_up(layout, inputs, served[i], sums_layout, sums[i].block->memory().data() + MessageHeader::bytes);
     Channel& channel = *sending_[static_cast<std::size_t>(served[i])];
     to_send.push_back(outgoing(channel, sums_layout, {std::move(sums[i])}).front());
   }
-  add_up_host(layout, inputs, rank(), sums_layout, own);
+  add_up(layout, inputs, rank(), sums_layout, own);
   return to_send;
 }
 
@@ -82,7 +82,6 @@ void Reducer::add_up_hosts(const BucketLayout& layout, const std::vector<HostSum
   const CollectiveSpec& spec = layout.spec();
   const auto is_unrounded = [&](const HostSums& host) { return host.layout->spec().dtype != spec.dtype; };
   const DType dtype = std::ranges::any_of(hosts, is_unrounded) ? sum_dtype(spec.dtype) : spec.dtype;
-  const std::size_t divisor = spec.op == ReduceOp::average ? static_cast<std::size_t>(size()) : 1;
   for (std::size_t i = 0; i < layout.inputs(); ++i) {
     const std::size_t count = layout.piece_bytes(i) / spec.dtype.bytes(1);
     std::vector<const std::byte*> parts;
@@ -95,7 +94,7 @@ void Reducer::add_up_hosts(const BucketLayout& layout, const std::vector<HostSum
       add_arrays(from, std::span(&parts.back(), 1), count, dtype, wider.data());
       parts.back() = wider.data();
     }
-    add_arrays(dtype, parts, count, spec.dtype, to.data[i], divisor);
+    add_arrays(dtype, parts, count, spec.dtype, to.data[i], divisor_of(spec));
   }
 }
 
@@ -115,19 +114,6 @@ std::vector<int> Reducer::served_ranks() const {
     if (sending_[at] && host_[at % host_.size()] == rank()) served.push_back(to);
   }
   return served;
-}
-
-void Reducer::add_up_host(const BucketLayout& layout, const Peers& inputs, int number, const BucketLayout& sums_layout,
-                          std::byte* to) {
-  const DType from = layout.spec().dtype;
-  std::vector<const std::byte*> pieces(inputs.size());
-  for (std::size_t i = 0; i < layout.inputs(); ++i) {
-    const std::size_t bytes = layout.piece_bytes(i);
-    for (std::size_t r = 0; r < inputs.size(); ++r)
-      pieces[r] = inputs[r].inputs[i] + static_cast<std::size_t>(number) * bytes;
-    if (pieces.size() == 1) copy_payload(to + sums_layout.offset(i), pieces.front(), bytes);
-    else add_arrays(from, pieces, bytes / from.bytes(1), sums_layout.spec().dtype, to + sums_layout.offset(i));
-  }
 }
 
 }  // namespace levada
