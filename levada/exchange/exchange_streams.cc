@@ -63,7 +63,7 @@ OutgoingStream::OutgoingStream(const ExchangeRows& rows, std::span<const Exchang
     rows.for_each_entry(row, [&](const ExchangeItem& item, std::size_t key, std::size_t number) {
       const SampleStore::Entry* entry = finder.find(item.sample, key);
       if (entry == nullptr || !entry->part.is_whole() ||
-          !std::ranges::equal(entry->lengths.all(), rows.lengths_of(number))) {
+          !std::ranges::equal(entry->lengths.all(), rows.lengths[number])) {
         throw InvalidArgument(fmt::format("rank {} is to send sample {}, key {}, but its store has changed meanwhile",
                                           row.from, index.id(item.sample), rows.keys[key].name));
       }
@@ -165,11 +165,9 @@ bool OutgoingMessage::try_publish(Engine& engine, Channel& channel) {
 
 std::vector<ByteView> runs_of(const Engine& engine, int from, ByteView message, std::uint64_t max_bytes) {
   ByteReader reader(message);
-  const ByteView list = reader.get_sized();
-  if (list.size() % sizeof(MessageRun) != 0) reader.fail("runs that are cut off");
   // Copied before they are checked: the sender can still write to the memory of its message.
-  std::vector<MessageRun> runs(list.size() / sizeof(MessageRun));
-  if (!runs.empty()) std::memcpy(runs.data(), list.data(), list.size());  // not payload: the runs
+  std::vector<MessageRun> runs;
+  get_numbers(reader, runs);
   const auto refuse = [&](std::uint64_t bytes) {
     reader.fail(fmt::format("a run of {} bytes from rank {}", bytes, from));
   };
@@ -215,7 +213,7 @@ IncomingRow::IncomingRow(const ExchangeRows& rows, const ExchangeRow& row, const
                       index.hash(item.sample),
                       values == rows.values.end() ? no_values : values->second,
                       rows.keys[key],
-                      rows.lengths_of(entry),
+                      rows.lengths[entry],
                       rows.parts[item.part],
                       {own.data, std::move(own.owner)},
                       rows.sizes[entry]});
