@@ -34,7 +34,7 @@ class SampleDirectory::State {
     return cell.count == 1 ? std::span(&cell.value, 1)
                            : std::span(lengths_).subspan(static_cast<std::size_t>(cell.value), cell.count);
   }
-  const PlainValues& values(std::size_t sample) const { return values_[value_of_.empty() ? 0 : value_of_[sample]]; }
+  const PlainValues& values(std::size_t sample) const;
   bool is_held(std::size_t sample) const;
   bool is_held_key(std::size_t key) const { return held_[key] != 0; }
 
@@ -95,9 +95,7 @@ class SampleDirectory::State {
   std::vector<std::size_t> held_;           ///< by key, the cells that somebody holds
   std::vector<std::int64_t> lengths_;
   std::uint64_t dead_lengths_ = 0;
-  std::vector<std::uint32_t> value_of_;  ///< empty while no sample has values
-  std::deque<PlainValues> values_{{}};
-  std::uint64_t dead_values_ = 0;
+  std::vector<PlainValues> values_;  ///< by sample; empty while none has any
   std::deque<Holders> sets_{{}};
   struct Joined {
     std::uint32_t set = 0;
