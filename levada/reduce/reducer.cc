@@ -207,9 +207,9 @@ std::deque<Reducer::Outgoing> Reducer::announcement(const BucketLayout& layout, 
   return outgoing(*to_all_[static_cast<std::size_t>(rank())], layout, {{std::move(block), bytes, 0}});
 }
 
-std::vector<Reducer::Missing> Reducer::missing_from(const std::vector<int>& from, const BucketLayout& layout,
-                                                    Peers& peers) {
-  std::vector<Missing> missing;
+std::vector<Reducer::Incoming> Reducer::missing_from(const std::vector<int>& from, const BucketLayout& layout,
+                                                     Peers& peers) {
+  std::vector<Incoming> missing;
   for (const int each : from) {
     const auto at = static_cast<std::size_t>(each);
     if (!peers[at].is_complete) missing.push_back({to_all_[at], &layout, &peers[at]});
@@ -217,7 +217,7 @@ std::vector<Reducer::Missing> Reducer::missing_from(const std::vector<int>& from
   return missing;
 }
 
-void Reducer::transfer(std::deque<Outgoing>& to_send, std::vector<Missing> missing, bool until_sent) {
+void Reducer::transfer(std::deque<Outgoing>& to_send, std::vector<Incoming> missing, bool until_sent) {
   auto deadline = Deadline::after(timeout_);
   auto begin = Clock::now();
   while (true) {
@@ -226,8 +226,8 @@ void Reducer::transfer(std::deque<Outgoing>& to_send, std::vector<Missing> missi
       to_send.pop_front();
       moved = true;
     }
-    for (const Missing& each : missing) moved |= receive(each);
-    std::erase_if(missing, [](const Missing& each) { return each.peer->is_complete; });
+    for (const Incoming& each : missing) moved |= receive(each);
+    std::erase_if(missing, [](const Incoming& each) { return each.peer->is_complete; });
     if (missing.empty() && (to_send.empty() || !until_sent)) return;
     if (moved) {
       deadline = Deadline::after(timeout_);
@@ -237,7 +237,7 @@ void Reducer::transfer(std::deque<Outgoing>& to_send, std::vector<Missing> missi
     const int slow = missing.empty() ? -1 : missing.front().channel->from();
     group_->post(Status::make(to_string(collective_), number_, slow));
     std::vector<Channel*> receive, publish;
-    for (const Missing& each : missing) receive.push_back(each.channel.get());
+    for (const Incoming& each : missing) receive.push_back(each.channel.get());
     if (!to_send.empty()) publish.push_back(to_send.front().channel);
     const auto explain_slow = [&] {
       return explain_wait(*group_, to_string(collective_), slow < 0 ? rank() : slow, Clock::now() - begin);
@@ -249,7 +249,7 @@ void Reducer::transfer(std::deque<Outgoing>& to_send, std::vector<Missing> missi
   }
 }
 
-bool Reducer::receive(const Missing& from) {
+bool Reducer::receive(const Incoming& from) {
   bool received = false;
   while (!from.peer->is_complete) {
     Received next = group_->try_receive(*from.channel);

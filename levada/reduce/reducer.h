@@ -69,8 +69,8 @@ class Reducer {
     Channel* channel = nullptr;
     Lease message;
   };
-  /// A rank whose messages are not complete.
-  struct Missing {
+  /// Messages of one rank: on which channel they come, how their inputs are laid out, and what has come.
+  struct Incoming {
     std::shared_ptr<Channel> channel;
     const BucketLayout* layout = nullptr;
     PeerMessages* peer = nullptr;
@@ -97,12 +97,12 @@ class Reducer {
   /// Returns a message to all ranks without inputs.
   std::deque<Outgoing> announcement(const BucketLayout& layout, ByteView body = {});
   /// Returns the ranks among `from` whose messages to all ranks are not complete in `peers`.
-  std::vector<Missing> missing_from(const std::vector<int>& from, const BucketLayout& layout, Peers& peers);
+  std::vector<Incoming> missing_from(const std::vector<int>& from, const BucketLayout& layout, Peers& peers);
   /// Sends in order and receives until nothing is missing and, if `until_sent`, all has been sent.
-  void transfer(std::deque<Outgoing>& to_send, std::vector<Missing> missing, bool until_sent = true);
+  void transfer(std::deque<Outgoing>& to_send, std::vector<Incoming> missing, bool until_sent = true);
   /// Receives what has arrived, and returns whether that was anything. Throws as throw_left() does where the rank has
   /// left.
-  bool receive(const Missing& from);
+  bool receive(const Incoming& from);
   /// Where layouts differ, all ranks exchange their specs and throw InvalidArgument.
   void check_agreement(const BucketLayout& layout, Peers& peers);
   /// Throws CorruptMessage where inputs are missing.
@@ -117,12 +117,8 @@ class Reducer {
   /// messages that it returns, which are for them. All as `sums_layout` says.
   std::deque<Outgoing> reduce_in_host(const BucketLayout& layout, std::vector<BucketMessage> messages,
                                       const BucketLayout& sums_layout, std::byte* own);
-  /// One host's sums for this rank.
-  struct HostSums {
-    const BucketLayout* layout = nullptr;
-    const PeerMessages* peer = nullptr;
-  };
-  void add_up_hosts(const BucketLayout& layout, const std::vector<HostSums>& hosts, const Results& to) const;
+  /// `hosts`: each host's sums for this rank.
+  void add_up_hosts(const BucketLayout& layout, const std::vector<Incoming>& hosts, const Results& to) const;
   /// Returns all ranks by the lowest of their host.
   std::map<int, std::vector<int>> hosts_of(const Peers& announced) const;
   /// Returns the ranks of other hosts for which this rank makes its host's sums.

@@ -36,17 +36,15 @@ Results Reducer::reduce_between_hosts(const BucketLayout& layout, std::vector<Bu
   PeerMessages& own_host = received[static_cast<std::size_t>(rank())];
   own_host.layout_hash = own_layout.hash();
   own_host.inputs.assign(own.data.begin(), own.data.end());
-  std::vector<HostSums> hosts;
-  std::vector<Missing> missing;
+  own_host.is_complete = true;
+  std::vector<Incoming> hosts;
   for (const auto& [first_rank, ranks] : hosts_of(announced)) {
-    const bool is_own = first_rank == host_.front();
-    const int from = is_own ? rank() : ranks[static_cast<std::size_t>(rank()) % ranks.size()];
-    PeerMessages& peer = received[static_cast<std::size_t>(from)];
-    hosts.push_back({&sums_of(ranks.size()), &peer});
-    if (!is_own) missing.push_back({receiving_[static_cast<std::size_t>(from)], hosts.back().layout, &peer});
+    const int from = first_rank == host_.front() ? rank() : ranks[static_cast<std::size_t>(rank()) % ranks.size()];
+    const auto at = static_cast<std::size_t>(from);
+    hosts.push_back({receiving_[at], &sums_of(ranks.size()), &received[at]});
   }
-  transfer(to_send, std::move(missing));
-  for (const HostSums& host : hosts) check_inputs(*host.layout, *host.peer);
+  transfer(to_send, hosts);
+  for (const Incoming& host : hosts) check_inputs(*host.layout, *host.peer);
   const bool in_place = own_layout.spec().dtype == layout.spec().dtype;
   Results sums = in_place ? own : allocate_results(of_one);
   add_up_hosts(layout, hosts, sums);
@@ -65,7 +63,7 @@ std::deque<Reducer::Outgoing> Reducer::reduce_in_host(const BucketLayout& layout
   const auto index = static_cast<std::size_t>(std::ranges::find(host_, rank()) - host_.begin());
   auto to_send = outgoing(*to_host_[index], layout, std::move(messages));
   Peers inputs(host_.size());
-  std::vector<Missing> missing;
+  std::vector<Incoming> missing;
   for (std::size_t i = 0; i < inputs.size(); ++i) missing.push_back({to_host_[i], &layout, &inputs[i]});
   transfer(to_send, std::move(missing));
   for (const PeerMessages& each : inputs) check_inputs(layout, each);
@@ -78,15 +76,15 @@ std::deque<Reducer::Outgoing> Reducer::reduce_in_host(const BucketLayout& layout
   return to_send;
 }
 
-void Reducer::add_up_hosts(const BucketLayout& layout, const std::vector<HostSums>& hosts, const Results& to) const {
+void Reducer::add_up_hosts(const BucketLayout& layout, const std::vector<Incoming>& hosts, const Results& to) const {
   const CollectiveSpec& spec = layout.spec();
-  const auto is_unrounded = [&](const HostSums& host) { return host.layout->spec().dtype != spec.dtype; };
+  const auto is_unrounded = [&](const Incoming& host) { return host.layout->spec().dtype != spec.dtype; };
   const DType dtype = std::ranges::any_of(hosts, is_unrounded) ? sum_dtype(spec.dtype) : spec.dtype;
   for (std::size_t i = 0; i < layout.inputs(); ++i) {
     const std::size_t count = layout.piece_bytes(i) / spec.dtype.bytes(1);
     std::vector<const std::byte*> parts;
     std::deque<Bytes> widened;  // of hosts with one rank, where others have several
-    for (const HostSums& host : hosts) {
+    for (const Incoming& host : hosts) {
       parts.push_back(host.peer->inputs[i]);
       const DType from = host.layout->spec().dtype;
       if (from == dtype) continue;
