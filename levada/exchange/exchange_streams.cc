@@ -12,57 +12,39 @@
 namespace levada {
 namespace {
 
-/// Finds what a rank is to send in its store.
-class Finder {
- public:
-  Finder(const ExchangeRows& rows, const SampleIndex& index, const Holdings& holdings, const SampleStore::Reading& here)
-      : index_(index), holdings_(holdings), here_(here), columns_(rows.keys.size()) {
-    for (std::size_t k = 0; k < columns_.size(); ++k) {
-      for (const SampleStore::Column& column : here.columns()) {
-        if (column.key == rows.keys[k]) columns_[k] = &column;
-      }
+/// Returns the store's columns of the rows' keys; null for one that it does not have.
+std::vector<const SampleStore::Column*> columns_of(const ExchangeRows& rows, const SampleStore::Reading& here) {
+  std::vector<const SampleStore::Column*> columns(rows.keys.size());
+  for (std::size_t k = 0; k < columns.size(); ++k) {
+    for (const SampleStore::Column& column : here.columns()) {
+      if (column.key == rows.keys[k]) columns[k] = &column;
     }
   }
+  return columns;
+}
 
-  /// Null where the store does not have it.
-  const SampleStore::Entry* find(std::uint32_t sample, std::size_t key) {
-    if (sample != sample_) {
-      sample_ = sample;
-      row_ = here_.version() == holdings_.version ? row_then(sample) : row_now(sample);
-    }
-    if (!row_ || columns_[key] == nullptr) return nullptr;
-    const SampleStore::Entry& entry = columns_[key]->entries[*row_];
-    return entry.is_here ? &entry : nullptr;
-  }
-
- private:
-  std::optional<std::size_t> row_then(std::uint32_t sample) const {
-    const auto found = std::ranges::lower_bound(holdings_.samples, sample, {}, &Holdings::Sample::number);
-    if (found == holdings_.samples.end() || found->number != sample) return std::nullopt;
-    return found->row;
-  }
-  std::optional<std::size_t> row_now(std::uint32_t sample) const {
-    return here_.find(index_.id(sample), index_.hash(sample));
-  }
-
-  const SampleIndex& index_;
-  const Holdings& holdings_;
-  const SampleStore::Reading& here_;
-  std::vector<const SampleStore::Column*> columns_;  ///< by key
-  std::uint32_t sample_ = no_sample;
-  std::optional<std::size_t> row_;  ///< of sample_, in the store
-};
+/// Returns the number of a sample in the store.
+std::optional<std::size_t> row_of(std::uint32_t sample, const SampleIndex& index, const Holdings& holdings,
+                                  const SampleStore::Reading& here) {
+  if (here.version() != holdings.version) return here.find(index.id(sample), index.hash(sample));
+  const auto found = std::ranges::lower_bound(holdings.samples, sample, {}, &Holdings::Sample::number);
+  if (found == holdings.samples.end() || found->number != sample) return std::nullopt;
+  return found->row;
+}
 
 }  // namespace
 
 OutgoingStream::OutgoingStream(const ExchangeRows& rows, std::span<const ExchangeRow> sent, const SampleIndex& index,
                                const Holdings& holdings, const SampleStore::Reading& here) {
-  Finder finder(rows, index, holdings, here);
+  const auto columns = columns_of(rows, here);
+  std::uint32_t sample = no_sample;
+  std::optional<std::size_t> place;  // of the sample, in the store
   for (const ExchangeRow& row : sent) {
     left_ += row.bytes;
     rows.for_each_entry(row, [&](const ExchangeItem& item, std::size_t key, std::size_t number) {
-      const SampleStore::Entry* entry = finder.find(item.sample, key);
-      if (entry == nullptr || !entry->part.is_whole() ||
+      if (item.sample != sample) place = row_of(sample = item.sample, index, holdings, here);
+      const auto* entry = place && columns[key] != nullptr ? &columns[key]->entries[*place] : nullptr;
+      if (entry == nullptr || !entry->is_here || !entry->part.is_whole() ||
           !std::ranges::equal(entry->lengths.all(), rows.lengths[number])) {
         throw InvalidArgument(fmt::format("rank {} is to send sample {}, key {}, but its store has changed meanwhile",
                                           row.from, index.id(item.sample), rows.keys[key].name));
