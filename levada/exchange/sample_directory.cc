@@ -86,7 +86,7 @@ void SampleDirectory::add(int rank, const SampleBatch& samples, const SequencePa
   state.reserve(state.size() + samples.size());
   std::vector<std::size_t> rows(samples.size());
   for (std::size_t i = 0; i < samples.size(); ++i) {
-    if (held[i]) rows[i] = state.find_or_add(samples.ids()[i]);
+    if (held[i]) rows[i] = state.find_or_add(samples.ids()[i], hash64(as_bytes(samples.ids()[i])));
   }
   for (const std::string& name : names) {
     const std::size_t key = state.find_or_add_key(samples.key(name));

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "levada/base/error.h"
+#include "levada/base/hash.h"
 #include "levada/exchange/sample_directory_state.h"
 #include "levada/tensor/codec.h"
 
@@ -214,7 +215,8 @@ SampleDirectory SampleDirectory::decode(ByteView bytes) {
   for (std::uint32_t sample = 0; sample < samples; ++sample) {
     const std::string_view id = as_text(reader.get_sized());
     if (id.empty() || id.size() >= (std::size_t{1} << 24)) reader.fail("an id that is empty or too long");
-    if (state.find_or_add(id) != sample) reader.fail(fmt::format("sample {:.60} is listed twice", id));
+    if (state.find_or_add(id, hash64(as_bytes(id))) != sample)
+      reader.fail(fmt::format("sample {:.60} is listed twice", id));
   }
   std::vector<std::uint32_t> set_of;  // by sample
   for (std::size_t key = 0; key < state.keys().size(); ++key) {

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "levada/base/error.h"
-#include "levada/base/hash.h"
 
 namespace levada {
 namespace {
@@ -48,10 +47,6 @@ void SampleDirectory::State::reserve(std::size_t samples) {
   for (auto& column : columns_) column.reserve(room);
 }
 
-std::size_t SampleDirectory::State::find_or_add(std::string_view id) {
-  return find_or_add(id, hash64(as_bytes(id)));
-}
-
 std::size_t SampleDirectory::State::find_or_add(std::string_view id, std::uint64_t hash) {
   const auto found = ids_.find(id, hash);
   return found ? *found : add(id, hash);
@@ -75,12 +70,6 @@ std::size_t SampleDirectory::State::find_or_add_key(const SampleKey& key) {
   columns_.emplace_back().reserve(ids_.capacity());
   columns_.back().resize(size());
   return keys_.size() - 1;
-}
-
-std::uint32_t SampleDirectory::State::intern(const Holders& holders) {
-  const auto [found, is_new] = set_numbers_.try_emplace(holders, static_cast<std::uint32_t>(sets_.size()));
-  if (is_new) sets_.push_back(holders);
-  return found->second;
 }
 
 std::uint32_t SampleDirectory::State::with(std::uint32_t set, const Holder& holder) {

@@ -1,10 +1,6 @@
 // The table of a SampleDirectory. Private to this module.
 #pragma once
 
-#include <deque>
-#include <map>
-#include <unordered_map>
-
 #include "levada/exchange/id_table.h"
 #include "levada/exchange/sample_directory.h"
 
@@ -12,6 +8,8 @@ namespace levada {
 
 class SampleDirectory::State {
  public:
+  State() { sets_.of({}); }
+
   /// As the items of a plan number them.
   static constexpr std::size_t max_keys = UINT16_MAX;
 
@@ -41,11 +39,10 @@ class SampleDirectory::State {
   void reserve(std::size_t samples);
   /// The sample of that id, made if there is none. `hash`: hash64() of it.
   std::size_t find_or_add(std::string_view id, std::uint64_t hash);
-  std::size_t find_or_add(std::string_view id);
   /// Of an id that is not here.
   std::size_t add(std::string_view id, std::uint64_t hash);
   std::size_t find_or_add_key(const SampleKey& key);
-  std::uint32_t intern(const Holders& holders);
+  std::uint32_t intern(const Holders& holders) { return sets_.of(holders); }
   std::uint32_t with(std::uint32_t set, const Holder& holder);
   std::uint32_t with(std::uint32_t set, const Holders& more);
   std::uint32_t without(std::uint32_t set, int rank);
@@ -96,14 +93,13 @@ class SampleDirectory::State {
   std::vector<std::int64_t> lengths_;
   std::uint64_t dead_lengths_ = 0;
   std::vector<PlainValues> values_;  ///< by sample; empty while none has any
-  std::deque<Holders> sets_{{}};
+  Interner<Holders> sets_;           ///< 0 is nobody
   struct Joined {
     std::uint32_t set = 0;
     Holder holder{-1};
     std::uint32_t result = 0;
   };
-  Joined joined_;  ///< what with() gave last: neighbors mostly ask alike
-  std::map<Holders, std::uint32_t> set_numbers_{{{}, 0}};
+  Joined joined_;              ///< what with() gave last: neighbors mostly ask alike
   std::size_t live_sets_ = 1;  ///< after the last compaction
 };
 
