@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <numeric>
-#include <set>
 #include <unordered_map>
 
 #include "levada/base/error.h"
@@ -197,11 +196,10 @@ SampleBatch SampleBatch::rename_keys(const std::map<std::string, std::string>& n
   SampleBatch renamed;
   renamed.ids_ = ids_;
   renamed.values_ = values_;
-  std::set<std::string> seen;
   for (Field field : fields_) {
     const auto found = names.find(field.key.name);
     if (found != names.end()) field.key.name = found->second;
-    if (!seen.insert(field.key.name).second) {
+    if (renamed.has_key(field.key.name)) {
       throw InvalidArgument(fmt::format("two keys would be named {}", field.key.name));
     }
     renamed.insert(std::move(field));
