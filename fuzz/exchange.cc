@@ -58,7 +58,7 @@ void read_rows(levada::ByteView bytes, bool to_all) {
       std::uint64_t sum = 0;
       rows.for_each_entry(
           row, [&](const levada::ExchangeItem&, std::size_t, std::size_t entry) { sum += rows.sizes[entry]; });
-      const auto receivers = rows.receivers_of(row);
+      const auto receivers = row.receivers();
       require(sum == row.bytes && receivers.empty() == to_all);
       require(to_all || (std::ranges::count(receivers, 1) == (row.from == 1 ? 0 : 1)));
     }

@@ -24,14 +24,12 @@ std::string_view name_of(Call call) {
 }
 
 void put_error(ByteWriter& writer, ErrorKind kind, std::string_view message) {
-  writer.put(static_cast<std::uint8_t>(kind));
+  writer.put(kind);
   writer.put_sized(message);
 }
 
 ErrorKind get_error_kind(ByteReader& reader) {
-  const auto kind = reader.get<std::uint8_t>();
-  if (kind < 1 || kind > static_cast<std::uint8_t>(ErrorKind::engine)) reader.fail("no such kind of error");
-  return static_cast<ErrorKind>(kind);
+  return reader.get_enum(ErrorKind::invalid_argument, ErrorKind::engine, "error");
 }
 
 /// The parts of a request in which ranks may differ: a value or a hash of each, whatever its order.

@@ -10,13 +10,6 @@
 namespace levada {
 namespace {
 
-/// How a row is written.
-enum RowForm : std::uint8_t {
-  alike = 1,
-  single = 2,
-  all_row_forms = 3
-};  // items of the same keys and part; one length each
-
 /// The multicasts that each rank sends or receives, ascending.
 std::vector<std::vector<std::uint32_t>> multicasts_of_ranks(const ExchangePlan& plan, int ranks) {
   std::vector<std::vector<std::uint32_t>> of_rank(static_cast<std::size_t>(ranks));
@@ -36,12 +29,10 @@ class ItemsWriter {
     samples_.clear();
     counts_.clear();
     lengths_.clear();
-    bool is_single = true;
     for (const ExchangeItem& item : items) {
       samples_.push_back(item.sample);
       for_each_key(item.keys, [&](std::size_t k) {
         const auto all = plan_.samples().lengths(item.sample, plan_.keys()[k]);
-        is_single = is_single && all.size() == 1;
         counts_.push_back(static_cast<std::uint32_t>(all.size()));
         lengths_.insert(lengths_.end(), all.begin(), all.end());
       });
@@ -54,12 +45,10 @@ class ItemsWriter {
       keys_.push_back(item.keys);
       parts_.push_back(item.part);
     }
-    writer.put(static_cast<std::uint8_t>((is_alike ? alike : 0) | (is_single ? single : 0)));
     put_numbers(writer, samples_);
     put_numbers(writer, keys_);
     put_numbers(writer, parts_);
-    if (!is_single) put_numbers(writer, counts_);
-    put_numbers(writer, lengths_);
+    put_lengths(writer, counts_, lengths_);
   }
 
  private:
@@ -163,10 +152,10 @@ std::vector<std::shared_ptr<const Bytes>> encode_rows(const ExchangePlan& plan, 
   return all;
 }
 
-std::vector<int> ExchangeRows::receivers_of(const ExchangeRow& row) const {
+std::vector<int> ExchangeRow::receivers() const {
   std::vector<int> ranks;
-  for (std::size_t i = row.first_range; i < row.end_range; ++i) {
-    for (int rank = receivers[i].begin; rank < receivers[i].end; ++rank) ranks.push_back(rank);
+  for (const RankRange& range : to) {
+    for (int rank = range.begin; rank < range.end; ++rank) ranks.push_back(rank);
   }
   return ranks;
 }
@@ -198,7 +187,6 @@ class RowsReader {
       rows_.values.emplace(sample, get_values(reader_));
     }
     reader_.expect_end();
-    if (counts_differ_) rows_.length_ends = std::move(ends_);
     return std::move(rows_);
   }
 
@@ -209,7 +197,7 @@ class RowsReader {
     row.begin = reader_.get<std::uint64_t>();
     if (!to_all_) read_receivers(row);
     row.first_item = rows_.items.size();
-    row.first_entry = ends_.size();
+    row.first_entry = rows_.sizes.size();
     read_items();
     row.end_item = rows_.items.size();
     read_lengths(row);
@@ -223,40 +211,33 @@ class RowsReader {
         reader_.fail("rows that are not in order");
       }
     }
-    rows_.rows.push_back(row);
+    rows_.rows.push_back(std::move(row));
   }
 
   void read_receivers(ExchangeRow& row) {
-    std::vector<RankRange> ranges;
-    get_numbers(reader_, ranges);
+    get_numbers(reader_, row.to);
     std::int32_t last = -1;
     bool is_mine = row.from == rank_;
-    for (const RankRange& range : ranges) {
+    for (const RankRange& range : row.to) {
       const auto contains = [&](int rank) { return range.begin <= rank && rank < range.end; };
       if (range.begin <= last || range.end <= range.begin || range.end > ranks_) reader_.fail("an unknown receiver");
       if (contains(row.from)) reader_.fail("a rank that sends to itself");
       is_mine = is_mine || contains(rank_);
       last = range.end;
     }
-    if (!is_mine || ranges.empty()) reader_.fail("a row between other ranks");
-    row.first_range = rows_.receivers.size();
-    rows_.receivers.insert(rows_.receivers.end(), ranges.begin(), ranges.end());
-    row.end_range = rows_.receivers.size();
+    if (!is_mine || row.to.empty()) reader_.fail("a row between other ranks");
   }
 
   void read_items() {
-    form_ = reader_.get<std::uint8_t>();
     std::vector<std::uint32_t> samples;
     std::vector<std::uint64_t> keys;
     std::vector<std::uint16_t> parts;
     get_numbers(reader_, samples);
     get_numbers(reader_, keys);
     get_numbers(reader_, parts);
-    const bool is_alike = (form_ & alike) != 0;
+    const bool is_alike = keys.size() == 1;
     const std::size_t expected = is_alike ? 1 : samples.size();
-    if (form_ > all_row_forms || samples.empty() || keys.size() != expected || parts.size() != expected) {
-      reader_.fail("items that are cut off");
-    }
+    if (samples.empty() || keys.size() != expected || parts.size() != expected) reader_.fail("items that are cut off");
     for (std::size_t i = 0; i < samples.size(); ++i) {
       const ExchangeItem item{samples[i], parts[is_alike ? 0 : i], keys[is_alike ? 0 : i]};
       if (item.sample >= samples_ || item.part >= rows_.parts.size() || item.keys == 0) reader_.fail("an unknown item");
@@ -268,37 +249,22 @@ class RowsReader {
   }
 
   void read_lengths(ExchangeRow& row) {
-    std::vector<std::uint32_t> counts;
-    std::vector<std::int64_t> lengths;
-    const bool is_single = (form_ & single) != 0;
-    if (!is_single) get_numbers(reader_, counts);
-    get_numbers(reader_, lengths);
-    counts_differ_ = counts_differ_ || !is_single;
-    std::size_t at = 0, next = 0;
+    const Seqlens lengths = get_lengths(reader_);
+    std::size_t next = 0;
     for (std::size_t i = row.first_item; i < row.end_item; ++i) {
       for_each_key(rows_.items[i].keys, [&](std::size_t k) {
-        if (!is_single && next == counts.size()) reader_.fail("fewer lengths than items");
-        std::uint64_t left = is_single ? 1 : counts[next];
-        ++next;
-        if (left > lengths.size() - at) reader_.fail("fewer lengths than items");
-        const std::size_t entry = ends_.size();
-        std::int64_t tokens = max_tokens_[k];
-        for (; left > 0; --left, ++at) {
-          if (lengths[at] < 0 || lengths[at] > tokens) reader_.fail("lengths that do not fit in memory");
-          tokens -= lengths[at];
-          rows_.lengths.push_back(lengths[at]);
-        }
-        ends_.push_back(rows_.lengths.size());
-        const std::uint64_t begin = entry == 0 ? 0 : ends_[entry - 1];
-        const auto own = std::span(rows_.lengths).subspan(begin);
+        if (next == lengths.size()) reader_.fail("fewer lengths than items");
+        if (lengths.total(next) > max_tokens_[k]) reader_.fail("lengths that do not fit in memory");
+        const auto own = lengths[next++];
+        rows_.lengths.push_back(own);
         rows_.sizes.push_back(bytes_of(rows_.keys[k], rows_.parts[rows_.items[i].part], own));
         const auto sum = checked_add(row.bytes, rows_.sizes.back());
         if (!sum) reader_.fail("more bytes than there can be");
         row.bytes = *sum;
       });
     }
-    row.end_entry = ends_.size();
-    if (at != lengths.size() || (!is_single && next != counts.size())) reader_.fail("more lengths than items");
+    row.end_entry = rows_.sizes.size();
+    if (next != lengths.size()) reader_.fail("more lengths than items");
   }
 
   ByteReader reader_;
@@ -307,9 +273,6 @@ class RowsReader {
   bool to_all_;
   ExchangeRows rows_;
   std::vector<std::int64_t> max_tokens_;  ///< by key
-  std::uint8_t form_ = 0;                 ///< of the row that is being read
-  bool counts_differ_ = false;            ///< some entry may have another number of lengths than one
-  std::vector<std::uint64_t> ends_;       ///< as rows_.length_ends
 };
 
 }  // namespace

@@ -20,32 +20,26 @@ struct RankRange {
 /// A multicast that this rank sends or receives.
 struct ExchangeRow {
   int from = 0;
-  std::size_t first_range = 0, end_range = 0;  ///< in receivers
+  std::vector<RankRange> to = {};  ///< none where each rank sends to all others
   std::uint64_t bytes = 0;
   std::uint64_t begin = 0;  ///< where its bytes begin among those of all rows of `from`
   std::size_t first_item = 0, end_item = 0;
   std::size_t first_entry = 0, end_entry = 0;  ///< numbers of its items' keys among all keys of all items
+
+  std::vector<int> receivers() const;
 };
 
 /// The rows of one rank, ordered as in the plan. Samples have the numbers that they have there.
 struct ExchangeRows {
   std::vector<SampleKey> keys;  ///< by an item's bit; one that nobody has is without a name
   std::vector<SequencePart> parts;
-  std::vector<RankRange> receivers;  ///< of all rows; none where each rank sends to all others
   std::vector<ExchangeRow> rows;
   std::vector<ExchangeItem> items;
-  std::vector<std::uint64_t> length_ends;       ///< by entry, of its lengths; empty where each entry has one
-  std::vector<std::int64_t> lengths;            ///< of whole sequences
+  Seqlens lengths;                              ///< by entry, of whole sequences
   std::vector<std::uint64_t> sizes;             ///< by entry, its bytes as it moves
   std::map<std::uint32_t, PlainValues> values;  ///< by sample, of those that come
   std::vector<std::uint64_t> sent_by;           ///< each rank's bytes in all its rows, where it sends to all others
 
-  std::vector<int> receivers_of(const ExchangeRow& row) const;
-  std::span<const std::int64_t> lengths_of(std::size_t entry) const {
-    if (length_ends.empty()) return std::span(lengths).subspan(entry, 1);
-    const std::uint64_t begin = entry == 0 ? 0 : length_ends[entry - 1];
-    return std::span(lengths).subspan(begin, length_ends[entry] - begin);
-  }
   std::span<const std::uint64_t> sizes_of(const ExchangeRow& row) const {
     return std::span(sizes).subspan(row.first_entry, row.end_entry - row.first_entry);
   }

@@ -42,7 +42,7 @@ void expect_row(const ExchangePlan& whole, const ExchangeRows& rows, const Excha
   EXPECT_TRUE(std::ranges::equal(std::span(rows.items).subspan(row.first_item, row.end_item - row.first_item),
                                  multicast.items));
   rows.for_each_entry(row, [&](const ExchangeItem& item, std::size_t key, std::size_t entry) {
-    EXPECT_TRUE(std::ranges::equal(rows.lengths_of(entry), whole.samples().lengths(item.sample, whole.keys()[key])));
+    EXPECT_TRUE(std::ranges::equal(rows.lengths[entry], whole.samples().lengths(item.sample, whole.keys()[key])));
     if (row.from != rank) {
       EXPECT_TRUE(same_values(rows.values.at(item.sample), whole.samples().values(item.sample)));
     }
@@ -68,7 +68,7 @@ TEST(ExchangeRows, GiveEachRankItsPartOfThePlan) {
         ASSERT_LT(next, rows.rows.size());
         const ExchangeRow& row = rows.rows[next++];
         expect_row(whole, rows, row, multicast, rank);
-        EXPECT_EQ(rows.receivers_of(row),
+        EXPECT_EQ(row.receivers(),
                   to_all ? std::vector<int>() : std::vector<int>(multicast.to.begin(), multicast.to.end()));
         (row.from == rank ? sent : received) += row.bytes;
       }

@@ -12,58 +12,40 @@
 namespace levada {
 namespace {
 
-/// Finds what a rank is to send in its store.
-class Finder {
- public:
-  Finder(const ExchangeRows& rows, const SampleIndex& index, const Holdings& holdings, const SampleStore::Reading& here)
-      : index_(index), holdings_(holdings), here_(here), columns_(rows.keys.size()) {
-    for (std::size_t k = 0; k < columns_.size(); ++k) {
-      for (const SampleStore::Column& column : here.columns()) {
-        if (column.key == rows.keys[k]) columns_[k] = &column;
-      }
+/// Returns the store's columns of the rows' keys; null for one that it does not have.
+std::vector<const SampleStore::Column*> columns_of(const ExchangeRows& rows, const SampleStore::Reading& here) {
+  std::vector<const SampleStore::Column*> columns(rows.keys.size());
+  for (std::size_t k = 0; k < columns.size(); ++k) {
+    for (const SampleStore::Column& column : here.columns()) {
+      if (column.key == rows.keys[k]) columns[k] = &column;
     }
   }
+  return columns;
+}
 
-  /// Null where the store does not have it.
-  const SampleStore::Entry* find(std::uint32_t sample, std::size_t key) {
-    if (sample != sample_) {
-      sample_ = sample;
-      row_ = here_.version() == holdings_.version ? row_then(sample) : row_now(sample);
-    }
-    if (!row_ || columns_[key] == nullptr) return nullptr;
-    const SampleStore::Entry& entry = columns_[key]->entries[*row_];
-    return entry.is_here ? &entry : nullptr;
-  }
-
- private:
-  std::optional<std::size_t> row_then(std::uint32_t sample) const {
-    const auto found = std::ranges::lower_bound(holdings_.samples, sample, {}, &Holdings::Sample::number);
-    if (found == holdings_.samples.end() || found->number != sample) return std::nullopt;
-    return found->row;
-  }
-  std::optional<std::size_t> row_now(std::uint32_t sample) const {
-    return here_.find(index_.id(sample), index_.hash(sample));
-  }
-
-  const SampleIndex& index_;
-  const Holdings& holdings_;
-  const SampleStore::Reading& here_;
-  std::vector<const SampleStore::Column*> columns_;  ///< by key
-  std::uint32_t sample_ = no_sample;
-  std::optional<std::size_t> row_;  ///< of sample_, in the store
-};
+/// Returns the number of a sample in the store.
+std::optional<std::size_t> row_of(std::uint32_t sample, const SampleIndex& index, const Holdings& holdings,
+                                  const SampleStore::Reading& here) {
+  if (here.version() != holdings.version) return here.find(index.id(sample), index.hash(sample));
+  const auto found = std::ranges::lower_bound(holdings.samples, sample, {}, &Holdings::Sample::number);
+  if (found == holdings.samples.end() || found->number != sample) return std::nullopt;
+  return found->row;
+}
 
 }  // namespace
 
 OutgoingStream::OutgoingStream(const ExchangeRows& rows, std::span<const ExchangeRow> sent, const SampleIndex& index,
                                const Holdings& holdings, const SampleStore::Reading& here) {
-  Finder finder(rows, index, holdings, here);
+  const auto columns = columns_of(rows, here);
+  std::uint32_t sample = no_sample;
+  std::optional<std::size_t> place;  // of the sample, in the store
   for (const ExchangeRow& row : sent) {
     left_ += row.bytes;
     rows.for_each_entry(row, [&](const ExchangeItem& item, std::size_t key, std::size_t number) {
-      const SampleStore::Entry* entry = finder.find(item.sample, key);
-      if (entry == nullptr || !entry->part.is_whole() ||
-          !std::ranges::equal(entry->lengths.all(), rows.lengths_of(number))) {
+      if (item.sample != sample) place = row_of(sample = item.sample, index, holdings, here);
+      const auto* entry = place && columns[key] != nullptr ? &columns[key]->entries[*place] : nullptr;
+      if (entry == nullptr || !entry->is_here || !entry->part.is_whole() ||
+          !std::ranges::equal(entry->lengths.all(), rows.lengths[number])) {
         throw InvalidArgument(fmt::format("rank {} is to send sample {}, key {}, but its store has changed meanwhile",
                                           row.from, index.id(item.sample), rows.keys[key].name));
       }
@@ -165,11 +147,9 @@ bool OutgoingMessage::try_publish(Engine& engine, Channel& channel) {
 
 std::vector<ByteView> runs_of(const Engine& engine, int from, ByteView message, std::uint64_t max_bytes) {
   ByteReader reader(message);
-  const ByteView list = reader.get_sized();
-  if (list.size() % sizeof(MessageRun) != 0) reader.fail("runs that are cut off");
   // Copied before they are checked: the sender can still write to the memory of its message.
-  std::vector<MessageRun> runs(list.size() / sizeof(MessageRun));
-  if (!runs.empty()) std::memcpy(runs.data(), list.data(), list.size());  // not payload: the runs
+  std::vector<MessageRun> runs;
+  get_numbers(reader, runs);
   const auto refuse = [&](std::uint64_t bytes) {
     reader.fail(fmt::format("a run of {} bytes from rank {}", bytes, from));
   };
@@ -215,7 +195,7 @@ IncomingRow::IncomingRow(const ExchangeRows& rows, const ExchangeRow& row, const
                       index.hash(item.sample),
                       values == rows.values.end() ? no_values : values->second,
                       rows.keys[key],
-                      rows.lengths_of(entry),
+                      rows.lengths[entry],
                       rows.parts[item.part],
                       {own.data, std::move(own.owner)},
                       rows.sizes[entry]});

@@ -1,6 +1,5 @@
-// Holdings as bytes, little-endian: columns, each of them a key, its form, the samples' numbers unless they are those
-// of the column before, parts unless all are whole, counts of lengths unless each has one, and lengths; then the
-// numbers of samples in no column; then plain values.
+// Holdings as bytes, little-endian: columns, each of them a key, the samples' numbers unless they are those of the
+// column before, parts unless all are whole, and lengths; then the numbers of samples in no column; then plain values.
 #include "levada/exchange/holdings.h"
 
 #include <fmt/format.h>
@@ -18,7 +17,6 @@ namespace levada {
 namespace {
 
 constexpr std::uint8_t no_column = 0, column_follows = 1;
-enum HoldingForm : std::uint8_t { same_samples = 1, with_parts = 2, with_counts = 4, all_holding_forms = 7 };
 
 /// What a store has of the samples asked for in one of its columns.
 struct Held {
@@ -35,25 +33,20 @@ void get_samples(ByteReader& reader, std::size_t requested, std::vector<std::uin
 
 void put_column(ByteWriter& writer, const SampleKey& key, const Held& held, bool same) {
   const bool whole = std::ranges::all_of(held.entries, [](const auto* entry) { return entry->part.is_whole(); });
-  const bool is_single =
-      std::ranges::all_of(held.entries, [](const auto* entry) { return entry->lengths.all().size() == 1; });
   put_key(writer, key);
-  writer.put(
-      static_cast<std::uint8_t>((same ? same_samples : 0) | (whole ? 0 : with_parts) | (is_single ? 0 : with_counts)));
-  if (!same) put_numbers(writer, held.samples);
-  for (const auto* entry : held.entries) {
-    if (!whole) put_part(writer, entry->part);
-  }
+  put_numbers(writer, std::span(held.samples).first(same ? 0 : held.samples.size()));
+  writer.put(static_cast<std::uint32_t>(whole ? 0 : held.entries.size()));
   std::vector<std::uint32_t> counts;
   std::vector<std::int64_t> lengths;
+  counts.reserve(held.entries.size());
   lengths.reserve(held.entries.size());
   for (const auto* entry : held.entries) {
+    if (!whole) put_part(writer, entry->part);
     const auto all = entry->lengths.all();
-    if (!is_single) counts.push_back(static_cast<std::uint32_t>(all.size()));
+    counts.push_back(static_cast<std::uint32_t>(all.size()));
     lengths.insert(lengths.end(), all.begin(), all.end());
   }
-  if (!is_single) put_numbers(writer, counts);
-  put_numbers(writer, lengths);
+  put_lengths(writer, counts, lengths);
 }
 
 /// Returns whether these are all samples of the store, at the places that it has them.
@@ -133,40 +126,25 @@ Holdings holdings_of(const SampleStore& store, const SampleIndex& index, std::sp
 struct HoldingsTable::Column {
   SampleKey key;
   std::vector<std::uint32_t> samples;
-  std::vector<SequencePart> parts;    ///< none where all are whole
-  std::vector<std::uint32_t> counts;  ///< of lengths; none where each entry has one
-  std::vector<std::int64_t> lengths;
+  std::vector<SequencePart> parts;  ///< none where all are whole
+  Seqlens lengths;
 
   /// `samples` are still those of the column before.
   void read(ByteReader& reader, std::size_t requested, std::span<const std::string> keys) {
     key = get_key(reader);
     if (std::ranges::find(keys, key.name) == keys.end()) reader.fail("a key that was not asked for");
-    const auto form = reader.get<std::uint8_t>();
-    if (form > all_holding_forms) reader.fail("an unknown form");
-    if ((form & same_samples) == 0) get_samples(reader, requested, samples);
+    std::vector<std::uint32_t> others;
+    get_samples(reader, requested, others);
+    if (!others.empty()) samples = std::move(others);
     if (samples.empty()) reader.fail("a key of no samples");
     parts.clear();
-    for (std::size_t i = 0; (form & with_parts) != 0 && i < samples.size(); ++i) parts.push_back(get_part(reader));
-    counts.clear();
-    if ((form & with_counts) != 0) get_numbers(reader, counts);
-    get_numbers(reader, lengths);
-    check_lengths(reader, (form & with_counts) != 0);
-  }
-
- private:
-  void check_lengths(ByteReader& reader, bool are_counted) const {
-    std::uint64_t sum = are_counted ? 0 : samples.size();
-    for (const std::uint32_t count : counts) sum += count;
-    if (sum != lengths.size() || (are_counted && counts.size() != samples.size()))
-      reader.fail("another number of lengths");
+    for (auto count = reader.get_count(5); count > 0; --count) parts.push_back(get_part(reader));
+    if (!parts.empty() && parts.size() != samples.size()) reader.fail("another number of parts");
+    lengths = get_lengths(reader);
+    if (lengths.size() != samples.size()) reader.fail("another number of lengths");
     const std::int64_t most = max_tokens(key);
-    auto length = lengths.begin();
     for (std::size_t i = 0; i < samples.size(); ++i) {
-      std::int64_t left = most;
-      for (std::uint32_t count = are_counted ? counts[i] : 1; count > 0; --count, ++length) {
-        if (*length < 0 || *length > left) reader.fail("lengths that are negative or do not fit in memory");
-        left -= *length;
-      }
+      if (lengths.total(i) > most) reader.fail("lengths that do not fit in memory");
     }
   }
 };
@@ -221,23 +199,23 @@ void HoldingsTable::add_column(int rank, const Column& column) {
   SampleDirectory::State& state = *directory_.state_;
   const auto known_key = state.find_key(column.key.name);
   if (known_key && state.keys()[*known_key] != column.key) {
-    numbered().directory_.state_->check_key(column.key, index_.id(column.samples.front()), rank, {});
+    number_sets();  // for the error, which names holders
+    state.check_key(column.key, index_.id(column.samples.front()), rank, {});
   }
   const std::size_t key = state.find_or_add_key(column.key);
   const std::uint32_t whole = sets_.with(0, {rank});
-  auto lengths = std::span(column.lengths);
   for (std::size_t i = 0; i < column.samples.size(); ++i) {
     const std::size_t sample = column.samples[i];
     last_holder_[sample] = rank;
-    const auto own = lengths.first(column.counts.empty() ? 1 : column.counts[i]);
-    lengths = lengths.subspan(own.size());
+    const auto own = column.lengths[i];
     const std::uint32_t known = state.cell(sample, key).set;
     if (known == 0 && column.parts.empty()) {
       state.put_new(sample, key, whole, own);
       continue;
     }
     if (known != 0 && !std::ranges::equal(state.lengths(state.cell(sample, key)), own)) {
-      numbered().directory_.state_->check_lengths(sample, key, own, rank);
+      number_sets();  // likewise
+      state.check_lengths(sample, key, own, rank);
     }
     const Holder holder{rank, column.parts.empty() ? SequencePart{} : column.parts[i]};
     state.put(sample, key, sets_.with(known, holder), own);
@@ -247,12 +225,6 @@ void HoldingsTable::add_column(int rank, const Column& column) {
 SampleDirectory HoldingsTable::take() && {
   number_sets();
   return std::move(directory_);
-}
-
-HoldingsTable HoldingsTable::numbered() const {
-  HoldingsTable copy = *this;
-  copy.number_sets();
-  return copy;
 }
 
 void HoldingsTable::number_sets() {

@@ -65,8 +65,6 @@ class HoldingsTable {
   };
   /// Puts the table's own sets in the place of these; nothing can be added afterwards.
   void number_sets();
-  /// A copy whose table has its own sets, for errors that name holders.
-  HoldingsTable numbered() const;
   void add_column(int rank, const Column& column);
   void add_values(int rank, std::uint32_t sample, PlainValues values);
 

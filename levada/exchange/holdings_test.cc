@@ -124,13 +124,13 @@ TEST(Holdings, RefuseBytesThatLie) {
 /// Holdings of one sample's key "k", and what follows.
 class Lie {
  public:
-  Lie& column(std::uint8_t form = 0) {
+  Lie& column(std::initializer_list<std::uint32_t> samples = {0}) {
     writer_.put(std::uint8_t{1});
     put_key(writer_, {"k", dtypes::int64, {}});
-    writer_.put(form);
-    if (form == 0) numbers({0});
-    writer_.put(std::uint32_t{8});
-    writer_.put(std::int64_t{3});
+    numbers(samples);
+    writer_.put(std::uint32_t{0});  // parts
+    const std::int64_t lengths[] = {3};
+    put_lengths(writer_, {}, lengths);
     return *this;
   }
   Lie& end() {
@@ -164,9 +164,9 @@ TEST(Holdings, RefuseWhatNoStoreSays) {
     table.add(0, Lie().column().end().numbers({1}).values({0, 1}).bytes());
     return refusal<CorruptMessage>([&] { table.add(1, lie.bytes()); });
   };
-  EXPECT_THAT(refused(Lie().column(8)), HasSubstr("an unknown form"));
-  EXPECT_THAT(refused(Lie().column(1)), HasSubstr("a key of no samples"));
-  EXPECT_THAT(refused(Lie().column().column(1)), HasSubstr("a key that is listed twice"));
+  EXPECT_THAT(refused(Lie().column({})), HasSubstr("a key of no samples"));
+  EXPECT_THAT(refused(Lie().column({0, 1})), HasSubstr("another number of lengths"));
+  EXPECT_THAT(refused(Lie().column().column({})), HasSubstr("a key that is listed twice"));
   EXPECT_THAT(refused(Lie().end().numbers({2})), HasSubstr("samples that were not asked for"));
   EXPECT_THAT(refused(Lie().end().numbers({1}).values({0})), HasSubstr("values of a sample that is not held"));
   EXPECT_THAT(refused(Lie().end().numbers({1}).values({1, 1})), HasSubstr("values of a sample that is not held"));
@@ -183,19 +183,18 @@ TEST(Holdings, RefuseWhatContradictsOtherRanks) {
     store.store(batch);
     return holdings_of(store, index, request.keys).bytes;
   };
-  HoldingsTable table(index, request.keys);
-  table.add(1, held(3, dtypes::int64, {{"reward", 1.5}}));
-  EXPECT_EQ(refusal([&] { table.add(4, held(5, dtypes::int64, {})); }),
+  const auto refused = [&](int rank, const Bytes& bytes) {
+    HoldingsTable table(index, request.keys);
+    table.add(1, held(3, dtypes::int64, {{"reward", 1.5}}));
+    return refusal([&] { table.add(rank, bytes); });
+  };
+  EXPECT_EQ(refused(4, held(5, dtypes::int64, {})),
             "sample b, key k has sequences of [5] tokens on rank 4, but of [3] on rank 1");
-  EXPECT_EQ(refusal([&] { table.add(5, held(3, dtypes::int32, {})); }),
+  EXPECT_EQ(refused(5, held(3, dtypes::int32, {})),
             "key k is int32 [] for sample b on rank 5, but int64 [] for sample b on rank 1");
-  EXPECT_EQ(refusal([&] {
-              table.add(6, held(3, dtypes::int64, {{"reward", 2.5}}));
-            }),
+  EXPECT_EQ(refused(6, held(3, dtypes::int64, {{"reward", 2.5}})),
             "sample b has another value of reward on rank 6 than on rank 1");
-  EXPECT_EQ(refusal([&] {
-              table.add(7, held(3, dtypes::int64, {{"reward", 2.5}}, "other"));
-            }),
+  EXPECT_EQ(refused(7, held(3, dtypes::int64, {{"reward", 2.5}}, "other")),
             "sample b has another value of reward on rank 7 than on rank 1");
 }
 

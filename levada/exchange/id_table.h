@@ -1,7 +1,8 @@
-// Ids by number and numbers by id.
+// Ids and other values by number, and numbers by value.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -59,6 +60,23 @@ class IdTable {
   std::vector<Entry> entries_;
   std::vector<std::uint32_t> slots_;  ///< a number plus one, or 0; probed from the hash on
   std::uint64_t stale_text_ = 0;
+};
+
+/// Equal values get equal numbers, from 0 on in the order they come. References are good until the next of().
+template <typename Value>
+class Interner {
+ public:
+  std::uint32_t of(const Value& value) {
+    const auto [found, is_new] = numbers_.try_emplace(value, static_cast<std::uint32_t>(values_.size()));
+    if (is_new) values_.push_back(value);
+    return found->second;
+  }
+  const Value& operator[](std::uint32_t number) const { return values_[number]; }
+  std::size_t size() const { return values_.size(); }
+
+ private:
+  std::map<Value, std::uint32_t> numbers_;
+  std::vector<Value> values_;
 };
 
 /// Eight bytes of an id behind what all ids seen have in common: ascending as the ids are, and mostly different where

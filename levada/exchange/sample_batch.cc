@@ -143,6 +143,11 @@ void SampleBatch::check_size(std::string_view key, const Seqlens& seqlens) const
       fmt::format("key {} has lengths for {} samples, but there are {}", key, seqlens.size(), size()));
 }
 
+void SampleBatch::check_position(std::size_t position) const {
+  if (position < size()) return;
+  throw InvalidArgument(fmt::format("there is no sample at position {}; there are {}", position, size()));
+}
+
 void SampleBatch::insert(Field field) {
   const auto at = std::ranges::lower_bound(fields_, name_of(field), {}, &name_of);
   if (at != fields_.end() && name_of(*at) == name_of(field)) *at = std::move(field);
@@ -223,9 +228,7 @@ Tensor SampleBatch::view(const Field& field, const SampleBytes& bytes, std::int6
 
 const SampleBytes& SampleBatch::bytes_at(std::string_view key, std::size_t position) const {
   const Field& found = field(key);
-  if (position >= size()) {
-    throw InvalidArgument(fmt::format("there is no sample at position {}; there are {}", position, size()));
-  }
+  check_position(position);
   if (!found.has_data) {
     throw InvalidArgument(fmt::format("sample {}, key {}: this is a meta, which has no data", ids_[position], key));
   }
@@ -280,9 +283,7 @@ Tensor SampleBatch::packed(std::string_view key) const {
 
 const PlainValues& SampleBatch::values(std::size_t position) const {
   static const PlainValues none;
-  if (position >= size()) {
-    throw InvalidArgument(fmt::format("there is no sample at position {}; there are {}", position, size()));
-  }
+  check_position(position);
   return values_.empty() ? none : values_[position];
 }
 

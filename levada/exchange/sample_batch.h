@@ -141,6 +141,7 @@ class SampleBatch {
   const Field& field(std::string_view key) const;
   void insert(Field field);
   void check_size(std::string_view key, const Seqlens& seqlens) const;
+  void check_position(std::size_t position) const;
   Tensor view(const Field& field, const SampleBytes& bytes, std::int64_t tokens) const;
   static void append(Field& to, const Field& from, std::size_t position);
 

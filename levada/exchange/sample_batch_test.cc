@@ -23,7 +23,7 @@ SampleBatch four() {
   SampleBatch batch({"a", "b", "c", "d"});
   batch.set("tokens", Tensor::of<std::int64_t>({7}, {1, 2, 3, 4, 5, 6, 7}), Seqlens::one_each({3, 0, 2, 2}));
   batch.set("scores", Tensor::of<float>({4, 2}, {1, 2, 3, 4, 5, 6, 7, 8}), Seqlens::of({{{1, 1}}, {}, {{}}, {{2}}}));
-  batch.set({"values", {}, {}}, Seqlens::absent(4));
+  batch.set({"values", {}, {}}, Seqlens::of({{}, {}, {}, {}}));
   batch.set_values(1, {{"reward", 0.5}, {"done", true}});
   return batch;
 }

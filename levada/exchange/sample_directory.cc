@@ -64,6 +64,7 @@ void SampleDirectory::add(int rank, const SampleBatch& samples, const SequencePa
     replaced.push_back(*known[i]);
     state_->check_values(*known[i], samples.values(i), rank);
   }
+  std::vector<bool> held(samples.size());
   for (const std::string& name : samples.keys()) {  // nothing is changed before all of it is known to fit
     const auto key = find_key(name);
     const Seqlens& seqlens = samples.seqlens(name);
@@ -71,7 +72,7 @@ void SampleDirectory::add(int rank, const SampleBatch& samples, const SequencePa
     for (std::size_t i = 0; i < samples.size(); ++i) {
       if (!seqlens.has(i)) continue;
       if (key && !is_held) state_->check_key(samples.key(name), samples.ids()[i], rank, replaced);
-      is_held = true;
+      held[i] = is_held = true;
       if (key && known[i]) state_->check_lengths(*known[i], *key, seqlens[i], rank);
     }
     if (is_held) names.push_back(name);
@@ -84,13 +85,8 @@ void SampleDirectory::add(int rank, const SampleBatch& samples, const SequencePa
   State& state = own();
   state.reserve(state.size() + samples.size());
   std::vector<std::size_t> rows(samples.size());
-  std::vector<bool> held(samples.size());
-  for (const std::string& name : names) {
-    const Seqlens& seqlens = samples.seqlens(name);
-    for (std::size_t i = 0; i < samples.size(); ++i) held[i] = held[i] || seqlens.has(i);
-  }
   for (std::size_t i = 0; i < samples.size(); ++i) {
-    if (held[i]) rows[i] = state.find_or_add(samples.ids()[i]);
+    if (held[i]) rows[i] = state.find_or_add(samples.ids()[i], hash64(as_bytes(samples.ids()[i])));
   }
   for (const std::string& name : names) {
     const std::size_t key = state.find_or_add_key(samples.key(name));

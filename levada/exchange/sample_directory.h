@@ -61,8 +61,8 @@ using Holders = std::vector<Holder>;
 /// that updates change; it never holds payload. One controller that is notified of each change may maintain it, or all
 /// ranks make it from the holdings of each, in any order: equal content results in equal plans. Copies share memory
 /// until one is changed. Made for millions of samples: about 24 bytes per sample and 16 per key of one sequence,
-/// besides the ids. Samples are numbered from 0 to size()-1 in the order of their insertion, and so are keys; an update
-/// may change the numbers. It has room for 65,535 keys.
+/// besides the ids, and 48 more per sample where any has plain values. Samples are numbered from 0 to size()-1 in the
+/// order of their insertion, and so are keys; an update may change the numbers. It has room for 65,535 keys.
 class SampleDirectory {
  public:
   SampleDirectory();

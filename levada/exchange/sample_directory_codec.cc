@@ -1,10 +1,13 @@
-// A directory as bytes: header, keys, holder sets, ids, then key by key the cells, then the plain values. All integers
-// are little-endian.
+// A directory as bytes: header, keys, holder sets, ids, then key by key the samples' sets and lengths, then the plain
+// values. All integers are little-endian.
 #include "levada/exchange/sample_directory_codec.h"
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "levada/base/error.h"
+#include "levada/base/hash.h"
 #include "levada/exchange/sample_directory_state.h"
 #include "levada/tensor/codec.h"
 
@@ -12,7 +15,7 @@ namespace levada {
 namespace {
 
 constexpr std::uint32_t magic = 0x5749564c;  // "LVIW"
-constexpr std::uint32_t version = 2;
+constexpr std::uint32_t version = 3;
 
 enum class ValueTag : std::uint8_t { none = 0, boolean = 1, integer = 2, real = 3, text = 4, message = 5 };
 
@@ -96,6 +99,33 @@ PlainValues get_values(ByteReader& reader) {
   return values;
 }
 
+void put_lengths(ByteWriter& writer, std::span<const std::uint32_t> counts, std::span<const std::int64_t> lengths) {
+  const bool is_single = std::ranges::all_of(counts, [](std::uint32_t count) { return count == 1; });
+  put_numbers(writer, is_single ? std::span<const std::uint32_t>() : counts);
+  put_numbers(writer, lengths);
+}
+
+Seqlens get_lengths(ByteReader& reader) {
+  std::vector<std::uint32_t> counts;
+  std::vector<std::int64_t> lengths;
+  get_numbers(reader, counts);
+  get_numbers(reader, lengths);
+  try {
+    if (counts.empty()) return Seqlens::one_each(std::move(lengths));
+    Seqlens lists;
+    auto left = std::span<const std::int64_t>(lengths);
+    for (const std::uint32_t count : counts) {
+      if (count > left.size()) reader.fail("fewer lengths than announced");
+      lists.push_back(left.first(count));
+      left = left.subspan(count);
+    }
+    if (!left.empty()) reader.fail("more lengths than announced");
+    return lists;
+  } catch (const InvalidArgument& error) {
+    reader.fail(error.what());
+  }
+}
+
 namespace {
 
 Holders get_holders(ByteReader& reader) {
@@ -108,17 +138,6 @@ Holders get_holders(ByteReader& reader) {
     if (!in_order) reader.fail("holders out of order or out of range");
   }
   return holders;
-}
-
-void get_lengths(ByteReader& reader, std::int64_t most, std::vector<std::int64_t>& lengths) {
-  const auto count = reader.get<std::uint32_t>();
-  if (count > reader.remaining() / sizeof(std::int64_t)) reader.fail("fewer lengths than announced");
-  lengths.resize(count);
-  for (std::int64_t& length : lengths) {
-    length = reader.get<std::int64_t>();
-    if (length < 0 || length > most) reader.fail("lengths that are negative or do not fit in memory");
-    most -= length;
-  }
 }
 
 }  // namespace
@@ -152,14 +171,18 @@ Bytes SampleDirectory::encode() const {
   writer.put(static_cast<std::uint32_t>(size()));
   for (std::size_t sample = 0; sample < size(); ++sample) writer.put_sized(id(sample));
   for (std::size_t key = 0; key < keys().size(); ++key) {
+    std::vector<std::uint32_t> sets, counts;
+    std::vector<std::int64_t> all_lengths;
     for (std::size_t sample = 0; sample < size(); ++sample) {
       const std::uint32_t set = holder_set(sample, key);
-      writer.put(numbers[set]);
+      sets.push_back(numbers[set]);
       if (set == 0) continue;
-      const auto all = lengths(sample, key);
-      writer.put(static_cast<std::uint32_t>(all.size()));
-      for (const std::int64_t length : all) writer.put(length);
+      const auto own = lengths(sample, key);
+      counts.push_back(static_cast<std::uint32_t>(own.size()));
+      all_lengths.insert(all_lengths.end(), own.begin(), own.end());
     }
+    put_numbers(writer, sets);
+    put_lengths(writer, counts, all_lengths);
   }
   std::uint32_t with_values = 0;
   for (std::size_t sample = 0; sample < size(); ++sample) with_values += values(sample).empty() ? 0 : 1;
@@ -192,18 +215,24 @@ SampleDirectory SampleDirectory::decode(ByteView bytes) {
   for (std::uint32_t sample = 0; sample < samples; ++sample) {
     const std::string_view id = as_text(reader.get_sized());
     if (id.empty() || id.size() >= (std::size_t{1} << 24)) reader.fail("an id that is empty or too long");
-    if (state.find_or_add(id) != sample) reader.fail(fmt::format("sample {:.60} is listed twice", id));
+    if (state.find_or_add(id, hash64(as_bytes(id))) != sample)
+      reader.fail(fmt::format("sample {:.60} is listed twice", id));
   }
-  std::vector<std::int64_t> lengths;
+  std::vector<std::uint32_t> set_of;  // by sample
   for (std::size_t key = 0; key < state.keys().size(); ++key) {
+    get_numbers(reader, set_of);
+    if (set_of.size() != samples) reader.fail("another number of samples");
+    const Seqlens lengths = get_lengths(reader);
     const std::int64_t most = max_tokens(state.keys()[key]);
+    std::size_t next = 0;
     for (std::uint32_t sample = 0; sample < samples; ++sample) {
-      const auto set = reader.get<std::uint32_t>();
-      if (set >= sets.size()) reader.fail("holders that were not listed");
-      if (sets[set] == 0) continue;
-      get_lengths(reader, most, lengths);
-      state.put(sample, key, sets[set], lengths);
+      if (set_of[sample] >= sets.size()) reader.fail("holders that were not listed");
+      if (sets[set_of[sample]] == 0) continue;
+      if (next == lengths.size()) reader.fail("fewer lengths than samples");
+      if (lengths.total(next) > most) reader.fail("lengths that do not fit in memory");
+      state.put(sample, key, sets[set_of[sample]], lengths[next++]);
     }
+    if (next != lengths.size()) reader.fail("more lengths than samples");
   }
   for (std::uint32_t sample = 0; sample < samples; ++sample) {
     if (!state.is_held(sample)) reader.fail(fmt::format("nobody holds sample {:.60}", state.id(sample)));

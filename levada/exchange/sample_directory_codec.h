@@ -35,4 +35,9 @@ void get_numbers(ByteReader& reader, std::vector<T>& numbers) {
   if (!numbers.empty()) std::memcpy(numbers.data(), bytes.data(), bytes.size());  // not payload: numbers
 }
 
+/// Lists of sequences' lengths: how many each list has, unless all have one, then the lengths of all.
+void put_lengths(ByteWriter& writer, std::span<const std::uint32_t> counts, std::span<const std::int64_t> lengths);
+/// Their lengths are not negative, and those of a list add up to less than 2^63.
+Seqlens get_lengths(ByteReader& reader);
+
 }  // namespace levada

@@ -7,14 +7,13 @@
 #include <utility>
 
 #include "levada/base/error.h"
-#include "levada/base/hash.h"
 
 namespace levada {
 namespace {
 
 /// Of what is dead, as many are kept.
 constexpr std::uint64_t compact_at_lengths = std::uint64_t{64} << 10;
-constexpr std::uint64_t compact_at_values = 1024, compact_at_sets = 1024;
+constexpr std::uint64_t compact_at_sets = 1024;
 
 /// What a rank holds that holds `known` and now `more`: the whole, or the later part.
 Holder joined_holder(const Holder& known, const Holder& more) {
@@ -48,10 +47,6 @@ void SampleDirectory::State::reserve(std::size_t samples) {
   for (auto& column : columns_) column.reserve(room);
 }
 
-std::size_t SampleDirectory::State::find_or_add(std::string_view id) {
-  return find_or_add(id, hash64(as_bytes(id)));
-}
-
 std::size_t SampleDirectory::State::find_or_add(std::string_view id, std::uint64_t hash) {
   const auto found = ids_.find(id, hash);
   return found ? *found : add(id, hash);
@@ -60,7 +55,7 @@ std::size_t SampleDirectory::State::find_or_add(std::string_view id, std::uint64
 std::size_t SampleDirectory::State::add(std::string_view id, std::uint64_t hash) {
   const std::size_t sample = ids_.insert(id, hash);
   for (auto& column : columns_) column.emplace_back();
-  if (!value_of_.empty()) value_of_.push_back(0);
+  if (!values_.empty()) values_.emplace_back();
   return sample;
 }
 
@@ -77,19 +72,9 @@ std::size_t SampleDirectory::State::find_or_add_key(const SampleKey& key) {
   return keys_.size() - 1;
 }
 
-std::uint32_t SampleDirectory::State::intern(const Holders& holders) {
-  const auto [found, is_new] = set_numbers_.try_emplace(holders, static_cast<std::uint32_t>(sets_.size()));
-  if (is_new) sets_.push_back(holders);
-  return found->second;
-}
-
 std::uint32_t SampleDirectory::State::with(std::uint32_t set, const Holder& holder) {
   if (joined_.set == set && joined_.holder == holder) return joined_.result;
-  Holders holders = sets_[set];
-  const auto at = std::ranges::lower_bound(holders, holder.rank, {}, &Holder::rank);
-  if (at == holders.end() || at->rank != holder.rank) holders.insert(at, holder);
-  else *at = joined_holder(*at, holder);
-  joined_ = {set, holder, intern(holders)};
+  joined_ = {set, holder, with(set, Holders{holder})};
   return joined_.result;
 }
 
@@ -130,21 +115,15 @@ void SampleDirectory::State::put(std::size_t sample, std::size_t key, std::uint3
   }
 }
 
+const PlainValues& SampleDirectory::State::values(std::size_t sample) const {
+  static const PlainValues none;
+  return values_.empty() ? none : values_[sample];
+}
+
 void SampleDirectory::State::put_values(std::size_t sample, PlainValues values) {
-  if (values.empty() && (value_of_.empty() || value_of_[sample] == 0)) return;
-  if (value_of_.empty()) value_of_.assign(size(), 0);
-  std::uint32_t& at = value_of_[sample];
-  if (values.empty()) {
-    ++dead_values_;
-    values_[at].clear();
-    at = 0;
-    return;
-  }
-  if (at == 0) {
-    at = static_cast<std::uint32_t>(values_.size());
-    values_.emplace_back();
-  }
-  values_[at] = std::move(values);
+  if (values_.empty() && values.empty()) return;
+  values_.resize(size());
+  values_[sample] = std::move(values);
 }
 
 void SampleDirectory::State::add_values(std::size_t sample, PlainValues values) {
@@ -155,7 +134,6 @@ void SampleDirectory::State::add_values(std::size_t sample, PlainValues values) 
 
 void SampleDirectory::State::forget(std::size_t sample) {
   const std::size_t last = size() - 1;
-  put_values(sample, {});
   for (std::size_t key = 0; key < columns_.size(); ++key) {
     auto& column = columns_[key];
     if (column[sample].count != 1) dead_lengths_ += column[sample].count;
@@ -164,18 +142,15 @@ void SampleDirectory::State::forget(std::size_t sample) {
     column.pop_back();
   }
   ids_.erase(sample);
-  if (value_of_.empty()) return;
-  value_of_[sample] = value_of_[last];
-  value_of_.pop_back();
+  if (values_.empty()) return;
+  values_[sample] = std::move(values_[last]);
+  values_.pop_back();
 }
 
 bool SampleDirectory::State::needs_compaction() const {
-  const auto is_much = [](std::uint64_t dead, std::uint64_t all, std::uint64_t least) {
-    return dead > least && dead > all / 2;
-  };
   return std::ranges::find(held_, 0) != held_.end() || ids_.needs_compaction() ||
-         is_much(dead_lengths_, lengths_.size(), compact_at_lengths) ||
-         is_much(dead_values_, values_.size(), compact_at_values) || sets_.size() > 2 * live_sets_ + compact_at_sets;
+         (dead_lengths_ > compact_at_lengths && dead_lengths_ > lengths_.size() / 2) ||
+         sets_.size() > 2 * live_sets_ + compact_at_sets;
 }
 
 void SampleDirectory::State::check_room(std::size_t more_keys) const {

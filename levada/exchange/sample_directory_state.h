@@ -1,10 +1,6 @@
 // The table of a SampleDirectory. Private to this module.
 #pragma once
 
-#include <deque>
-#include <map>
-#include <unordered_map>
-
 #include "levada/exchange/id_table.h"
 #include "levada/exchange/sample_directory.h"
 
@@ -12,6 +8,8 @@ namespace levada {
 
 class SampleDirectory::State {
  public:
+  State() { sets_.of({}); }
+
   /// As the items of a plan number them.
   static constexpr std::size_t max_keys = UINT16_MAX;
 
@@ -34,18 +32,17 @@ class SampleDirectory::State {
     return cell.count == 1 ? std::span(&cell.value, 1)
                            : std::span(lengths_).subspan(static_cast<std::size_t>(cell.value), cell.count);
   }
-  const PlainValues& values(std::size_t sample) const { return values_[value_of_.empty() ? 0 : value_of_[sample]]; }
+  const PlainValues& values(std::size_t sample) const;
   bool is_held(std::size_t sample) const;
   bool is_held_key(std::size_t key) const { return held_[key] != 0; }
 
   void reserve(std::size_t samples);
   /// The sample of that id, made if there is none. `hash`: hash64() of it.
   std::size_t find_or_add(std::string_view id, std::uint64_t hash);
-  std::size_t find_or_add(std::string_view id);
   /// Of an id that is not here.
   std::size_t add(std::string_view id, std::uint64_t hash);
   std::size_t find_or_add_key(const SampleKey& key);
-  std::uint32_t intern(const Holders& holders);
+  std::uint32_t intern(const Holders& holders) { return sets_.of(holders); }
   std::uint32_t with(std::uint32_t set, const Holder& holder);
   std::uint32_t with(std::uint32_t set, const Holders& more);
   std::uint32_t without(std::uint32_t set, int rank);
@@ -95,17 +92,14 @@ class SampleDirectory::State {
   std::vector<std::size_t> held_;           ///< by key, the cells that somebody holds
   std::vector<std::int64_t> lengths_;
   std::uint64_t dead_lengths_ = 0;
-  std::vector<std::uint32_t> value_of_;  ///< empty while no sample has values
-  std::deque<PlainValues> values_{{}};
-  std::uint64_t dead_values_ = 0;
-  std::deque<Holders> sets_{{}};
+  std::vector<PlainValues> values_;  ///< by sample; empty while none has any
+  Interner<Holders> sets_;           ///< 0 is nobody
   struct Joined {
     std::uint32_t set = 0;
     Holder holder{-1};
     std::uint32_t result = 0;
   };
-  Joined joined_;  ///< what with() gave last: neighbors mostly ask alike
-  std::map<Holders, std::uint32_t> set_numbers_{{{}, 0}};
+  Joined joined_;              ///< what with() gave last: neighbors mostly ask alike
   std::size_t live_sets_ = 1;  ///< after the last compaction
 };
 

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <numeric>
-#include <set>
 #include <unordered_map>
 
 #include "levada/base/error.h"
@@ -11,29 +10,6 @@
 
 namespace levada {
 namespace {
-
-using Positions = std::unordered_map<std::string_view, std::size_t>;
-
-Positions positions_of(const std::vector<std::string>& ids) {
-  Positions positions;
-  positions.reserve(ids.size());
-  for (std::size_t i = 0; i < ids.size(); ++i) positions.emplace(ids[i], i);
-  return positions;
-}
-
-/// Where each of `ids` stands. `what`: what they are to be found among.
-std::vector<std::size_t> find_all(const std::vector<std::string>& among, std::span<const std::string> ids,
-                                  std::string_view what) {
-  const Positions positions = positions_of(among);
-  std::vector<std::size_t> found;
-  found.reserve(ids.size());
-  for (const std::string& id : ids) {
-    const auto at = positions.find(id);
-    if (at == positions.end()) throw InvalidArgument(fmt::format("there is no sample {} {}", id, what));
-    found.push_back(at->second);
-  }
-  return found;
-}
 
 void check_order(std::span<const std::size_t> order, std::size_t size) {
   std::vector<bool> seen(size);
@@ -108,9 +84,7 @@ SampleBatch SampleBatch::at(std::span<const std::size_t> positions) const {
   std::vector<std::string> ids;
   ids.reserve(positions.size());
   for (const std::size_t position : positions) {
-    if (position >= size()) {
-      throw InvalidArgument(fmt::format("there is no sample at position {}; there are {}", position, size()));
-    }
+    check_position(position);
     ids.push_back(ids_[position]);
   }
   SampleBatch part(std::move(ids));
@@ -193,7 +167,17 @@ SampleBatch SampleBatch::reorder(std::span<const std::size_t> order) const {
 }
 
 SampleBatch SampleBatch::select_ids(std::span<const std::string> ids) const {
-  return at(find_all(ids_, ids, "in this batch"));
+  std::unordered_map<std::string_view, std::size_t> position_of;
+  position_of.reserve(size());
+  for (std::size_t i = 0; i < size(); ++i) position_of.emplace(ids_[i], i);
+  std::vector<std::size_t> positions;
+  positions.reserve(ids.size());
+  for (const std::string& id : ids) {
+    const auto found = position_of.find(id);
+    if (found == position_of.end()) throw InvalidArgument(fmt::format("there is no sample {} in this batch", id));
+    positions.push_back(found->second);
+  }
+  return at(positions);
 }
 
 SampleBatch SampleBatch::select_keys(std::span<const std::string> keys) const {
@@ -212,11 +196,10 @@ SampleBatch SampleBatch::rename_keys(const std::map<std::string, std::string>& n
   SampleBatch renamed;
   renamed.ids_ = ids_;
   renamed.values_ = values_;
-  std::set<std::string> seen;
   for (Field field : fields_) {
     const auto found = names.find(field.key.name);
     if (found != names.end()) field.key.name = found->second;
-    if (!seen.insert(field.key.name).second) {
+    if (renamed.has_key(field.key.name)) {
       throw InvalidArgument(fmt::format("two keys would be named {}", field.key.name));
     }
     renamed.insert(std::move(field));

@@ -38,19 +38,6 @@ Seqlens Seqlens::of(const std::vector<std::optional<std::vector<std::int64_t>>>&
   return seqlens;
 }
 
-Seqlens Seqlens::absent(std::size_t count) {
-  Seqlens seqlens;
-  seqlens.ends_.assign(count, 0);
-  seqlens.absent_.assign(count, true);
-  return seqlens;
-}
-
-std::span<const std::int64_t> Seqlens::operator[](std::size_t item) const {
-  if (ends_.empty()) return std::span(lengths_).subspan(item, 1);
-  const std::size_t begin = item == 0 ? 0 : ends_[item - 1];
-  return std::span(lengths_).subspan(begin, ends_[item] - begin);
-}
-
 std::int64_t Seqlens::total(std::size_t item) const {
   const auto lengths = (*this)[item];
   return std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});

@@ -17,13 +17,15 @@ class Seqlens {
   static Seqlens one_each(std::vector<std::int64_t> lengths);
   /// Any number of sequences an item; nothing for an item that is absent. Throws as above.
   static Seqlens of(const std::vector<std::optional<std::vector<std::int64_t>>>& items);
-  /// `count` items, all absent.
-  static Seqlens absent(std::size_t count);
 
   std::size_t size() const { return ends_.empty() ? lengths_.size() : ends_.size(); }
   bool has(std::size_t item) const { return absent_.empty() || !absent_[item]; }
   /// The lengths of an item's sequences; none for an absent item. Valid until this changes or goes.
-  std::span<const std::int64_t> operator[](std::size_t item) const;
+  std::span<const std::int64_t> operator[](std::size_t item) const {
+    if (ends_.empty()) return std::span(lengths_).subspan(item, 1);
+    const std::size_t begin = item == 0 ? 0 : ends_[item - 1];
+    return std::span(lengths_).subspan(begin, ends_[item] - begin);
+  }
   /// Tokens of an item: the sum of its lengths, 0 for an absent one.
   std::int64_t total(std::size_t item) const;
 

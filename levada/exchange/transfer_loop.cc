@@ -19,15 +19,12 @@ constexpr int max_yields = 16;
 
 TransferLoop::TransferLoop(const TransferParts& parts, std::span<const std::shared_ptr<Channel>> to_all)
     : parts_(parts) {
-  const int rank = parts_.engine.info().rank;
-  for (const ExchangeRow& row : parts_.rows.rows) {
-    if (row.from != rank) incoming_rows_.push_back(&row);
-  }
   const SampleStore::Reading here(parts_.store);
   if (to_all.empty()) open_rows(here);
   else open_to_all(to_all, here);
   // Everybody begins with another receiver.
-  const auto beyond = std::ranges::find_if(sends_, [&](const Send& send) { return send.channel->to().front() > rank; });
+  const auto beyond = std::ranges::find_if(
+      sends_, [&](const Send& send) { return send.channel->to().front() > parts_.engine.info().rank; });
   std::rotate(sends_.begin(), beyond, sends_.end());
 }
 
@@ -36,7 +33,7 @@ void TransferLoop::open_rows(const SampleStore::Reading& here) {
   for (const ExchangeRow& row : parts_.rows.rows) {  // channels are opened in the order of the plan on all ranks
     const bool is_sent = row.from == parts_.engine.info().rank;
     if (row.bytes > 0) {
-      auto channel = parts_.engine.open(row.from, parts_.rows.receivers_of(row), 1);
+      auto channel = parts_.engine.open(row.from, row.receivers(), 1);
       if (is_sent) add_send({&row, 1}, here, std::move(channel));
       else receives_.push_back({std::move(channel), row.begin, row.begin + row.bytes, incoming, incoming + 1});
     }
@@ -70,11 +67,13 @@ void TransferLoop::add_send(std::span<const ExchangeRow> rows, const SampleStore
 }
 
 void TransferLoop::prepare_incoming() {
+  const auto& rows = parts_.rows.rows;
+  const auto is_incoming = [&](const ExchangeRow& row) { return row.from != parts_.engine.info().rank; };
   std::uint64_t bytes = 0;
-  for (const ExchangeRow* row : incoming_rows_) bytes += row->bytes;
-  incoming_.reserve(incoming_rows_.size());
-  for (const ExchangeRow* row : incoming_rows_) {
-    incoming_.emplace_back(parts_.rows, *row, parts_.index, parts_.store, copy_mode_for(bytes));
+  for (const ExchangeRow& row : rows) bytes += is_incoming(row) ? row.bytes : 0;
+  incoming_.reserve(rows.size());
+  for (const ExchangeRow& row : rows) {
+    if (is_incoming(row)) incoming_.emplace_back(parts_.rows, row, parts_.index, parts_.store, copy_mode_for(bytes));
   }
 }
 

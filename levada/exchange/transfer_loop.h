@@ -62,7 +62,6 @@ class TransferLoop {
   void wait();
 
   const TransferParts parts_;
-  std::vector<const ExchangeRow*> incoming_rows_;
   std::vector<IncomingRow> incoming_;
   std::vector<Send> sends_;
   std::vector<Receive> receives_;

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <span>
 #include <string>
 #include <string_view>
@@ -10,25 +9,9 @@
 
 #include "levada/base/error.h"
 #include "levada/exchange/destinations.h"
+#include "levada/exchange/id_table.h"
 
 namespace levada {
-
-/// Equal values get equal numbers, from 0 on in the order they come. References are good until the next of().
-template <typename Value>
-class Interner {
- public:
-  std::uint32_t of(const Value& value) {
-    const auto [found, is_new] = numbers_.try_emplace(value, static_cast<std::uint32_t>(values_.size()));
-    if (is_new) values_.push_back(value);
-    return found->second;
-  }
-  const Value& operator[](std::uint32_t number) const { return values_[number]; }
-  std::size_t size() const { return values_.size(); }
-
- private:
-  std::map<Value, std::uint32_t> numbers_;
-  std::vector<Value> values_;
-};
 
 /// The error of the lowest id, so that it is the same whatever the order.
 class FirstError {

@@ -3,12 +3,12 @@
 
 #include <atomic>
 #include <cstddef>
+#include <future>
 #include <memory>
 #include <utility>
 #include <vector>
 
 #include "levada/reduce/bucketer.h"
-#include "levada/reduce/future.h"
 #include "levada/reduce/reducer.h"
 #include "levada/reduce/slab.h"
 
@@ -28,20 +28,20 @@ struct Bucketer::Bucket {
   std::vector<Entry> entries;
   std::size_t num_called = 0;  ///< entries whose callbacks have run
 
-  void launched(std::shared_ptr<const Future> future) {
-    kept_ = std::move(future);
-    future_ = kept_.get();
+  void launched(std::shared_future<Results> results) {
+    results_ = std::move(results);
+    is_launched_ = true;
   }
   /// Null until the bucket is launched. Any thread may call, and result() likewise.
-  const Future* future() const { return future_; }
+  const std::shared_future<Results>* results() const { return is_launched_ ? &results_ : nullptr; }
   Tensor result(std::size_t position) const {
-    const Results& results = future()->results();
+    const Results& results = results_.get();
     return Tensor(TensorView(dtype, entries[position].shape, results.data[position]), results.owner, true);
   }
 
  private:
-  std::shared_ptr<const Future> kept_;
-  std::atomic<const Future*> future_ = nullptr;
+  std::shared_future<Results> results_;
+  std::atomic<bool> is_launched_ = false;
 };
 
 }  // namespace levada

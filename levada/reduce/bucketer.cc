@@ -125,7 +125,7 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
   const BucketerStats& stats() const { return stats_; }
 
   Tensor result_of(const Bucket& bucket, std::size_t position) {
-    if (!bucket.future()) launch_all(bucketing_.flush_through(bucket.key));
+    if (!bucket.results()) launch_all(bucketing_.flush_through(bucket.key));
     wait_for(bucket);
     while (std::ranges::find(launched_, &bucket, &std::shared_ptr<Bucket>::get) != launched_.end()) {
       retire(oldest_of(bucket.group));
@@ -317,7 +317,7 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
   }
 
   /// The caller waits for them all, so the last one need not be handed to another thread. Starts all of them also where
-  /// a wait for room throws: their buckets are no longer open, and a handle that waits for one needs its future.
+  /// a wait for room throws: their buckets are no longer open, and a handle that waits for one needs its results.
   void launch_all(const std::vector<int>& keys) {
     for (auto key = keys.begin(); key != keys.end(); ++key) {
       try {
@@ -386,7 +386,7 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
 
   void wait_for(const Bucket& bucket) {
     const auto begin = Clock::now();
-    reducers_.at(bucket.group)->wait_for(*bucket.future());
+    reducers_.at(bucket.group)->wait_for(*bucket.results());
     stats_.waited += Clock::now() - begin;
   }
 
@@ -405,7 +405,7 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
     const bool within_another = std::exchange(running_, true);
     try {
       if (callback) callback(bucket.result(position));
-      else static_cast<void>(bucket.future()->results());  // throws what the reduction threw
+      else static_cast<void>(bucket.results()->get());  // throws what the reduction threw
     } catch (...) {
       if (!error_) error_ = std::current_exception();
     }
@@ -428,7 +428,7 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
 };
 
 bool Bucketer::Handle::done() const {
-  return bucket_->future() && bucket_->future()->done();
+  return bucket_->results() && is_reduced(Deadline::after({}));
 }
 
 Tensor Bucketer::Handle::wait() const {
@@ -436,18 +436,18 @@ Tensor Bucketer::Handle::wait() const {
     const auto call = enter(*bucketer);
     return bucketer->result_of(*bucket_, position_);
   }
-  if (!bucket_->future()) throw EngineError("the Bucketer was destroyed before the input's bucket was launched");
+  if (!bucket_->results()) throw EngineError("the Bucketer was destroyed before the input's bucket was launched");
   return bucket_->result(position_);
 }
 
 Tensor Bucketer::Handle::get() const {
-  static_cast<void>(is_reduced(Deadline::never()));
+  static_cast<void>(is_reduced(Deadline::after({})));  // throws if the bucket is open
   return bucket_->result(position_);
 }
 
 bool Bucketer::Handle::is_reduced(Deadline deadline) const {
-  if (!bucket_->future()) throw InvalidArgument("the input's bucket is still open; call flush() or wait()");
-  return bucket_->future()->wait(deadline);
+  if (!bucket_->results()) throw InvalidArgument("the input's bucket is still open; call flush() or wait()");
+  return bucket_->results()->wait_until(deadline.at()) == std::future_status::ready;
 }
 
 Bucketer::Bucketer(const BucketerOptions& options) : impl_(std::make_shared<Impl>(options)) {}

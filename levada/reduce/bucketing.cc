@@ -34,10 +34,7 @@ std::uint64_t Bucketing::open_bytes(int key) const {
 }
 
 std::vector<int> Bucketing::flush() {
-  std::vector<int> keys;
-  for (const Open& each : open_) keys.push_back(each.key);
-  open_.clear();
-  return keys;
+  return open_.empty() ? std::vector<int>() : flush_through(open_.back().key);
 }
 
 std::vector<int> Bucketing::flush_through(int key) {

@@ -68,9 +68,9 @@ Block Reducer::allocate_inputs(std::size_t bytes, std::string_view what) {
       [&] { return levada::allocate(*group_, bytes, Deadline::after(timeout_), what, {}, &caller_poll_); });
 }
 
-std::shared_ptr<const Future> Reducer::launch(CollectiveSpec spec, std::vector<BucketMessage> messages, bool awaited) {
-  Task task{std::move(spec), std::move(messages), std::make_shared<Future>()};
-  std::shared_ptr<const Future> future = task.future;
+std::shared_future<Results> Reducer::launch(CollectiveSpec spec, std::vector<BucketMessage> messages, bool awaited) {
+  Task task{std::move(spec), std::move(messages), {}};
+  std::shared_future<Results> results = task.results.get_future();
   std::unique_lock lock(mutex_);
   if (awaited && tasks_.empty() && !busy_) {
     busy_ = true;
@@ -81,12 +81,13 @@ std::shared_ptr<const Future> Reducer::launch(CollectiveSpec spec, std::vector<B
     lock.unlock();
     launched_.notify_all();
   }
-  return future;
+  return results;
 }
 
-void Reducer::wait_for(const Future& future) {
+void Reducer::wait_for(const std::shared_future<Results>& results) {
   interruptible([&] {
-    while (!future.wait(poll_ ? Deadline::after(WaitFor::poll_interval) : Deadline::never())) poll_caller();
+    while (poll_ && results.wait_for(WaitFor::poll_interval) == std::future_status::timeout) poll_caller();
+    results.wait();
     if (interruption_) throw EngineError(interrupted);
   });
 }
@@ -111,9 +112,7 @@ void Reducer::trim() {
 
 void Reducer::run() noexcept {
   while (auto task = next_task()) execute(*std::move(task), nullptr);
-  for (const Task& task : tasks_) {
-    task.future->finish({}, std::make_exception_ptr(EngineError(destroyed)));
-  }
+  for (Task& task : tasks_) task.results.set_exception(std::make_exception_ptr(EngineError(destroyed)));
 }
 
 std::optional<Reducer::Task> Reducer::next_task() {
@@ -146,7 +145,8 @@ void Reducer::execute(Task task, const std::function<void()>* poll) noexcept {
     busy_ = false;
   }
   idle_.notify_all();
-  task.future->finish(std::move(results), std::move(error));
+  if (error) task.results.set_exception(std::move(error));
+  else task.results.set_value(std::move(results));
 }
 
 void Reducer::end_group() noexcept {
@@ -207,9 +207,9 @@ std::deque<Reducer::Outgoing> Reducer::announcement(const BucketLayout& layout, 
   return outgoing(*to_all_[static_cast<std::size_t>(rank())], layout, {{std::move(block), bytes, 0}});
 }
 
-std::vector<Reducer::Missing> Reducer::missing_from(const std::vector<int>& from, const BucketLayout& layout,
-                                                    Peers& peers) {
-  std::vector<Missing> missing;
+std::vector<Reducer::Incoming> Reducer::missing_from(const std::vector<int>& from, const BucketLayout& layout,
+                                                     Peers& peers) {
+  std::vector<Incoming> missing;
   for (const int each : from) {
     const auto at = static_cast<std::size_t>(each);
     if (!peers[at].is_complete) missing.push_back({to_all_[at], &layout, &peers[at]});
@@ -217,7 +217,7 @@ std::vector<Reducer::Missing> Reducer::missing_from(const std::vector<int>& from
   return missing;
 }
 
-void Reducer::transfer(std::deque<Outgoing>& to_send, std::vector<Missing> missing, bool until_sent) {
+void Reducer::transfer(std::deque<Outgoing>& to_send, std::vector<Incoming> missing, bool until_sent) {
   auto deadline = Deadline::after(timeout_);
   auto begin = Clock::now();
   while (true) {
@@ -226,8 +226,8 @@ void Reducer::transfer(std::deque<Outgoing>& to_send, std::vector<Missing> missi
       to_send.pop_front();
       moved = true;
     }
-    for (const Missing& each : missing) moved |= receive(each);
-    std::erase_if(missing, [](const Missing& each) { return each.peer->is_complete; });
+    for (const Incoming& each : missing) moved |= receive(each);
+    std::erase_if(missing, [](const Incoming& each) { return each.peer->is_complete; });
     if (missing.empty() && (to_send.empty() || !until_sent)) return;
     if (moved) {
       deadline = Deadline::after(timeout_);
@@ -237,7 +237,7 @@ void Reducer::transfer(std::deque<Outgoing>& to_send, std::vector<Missing> missi
     const int slow = missing.empty() ? -1 : missing.front().channel->from();
     group_->post(Status::make(to_string(collective_), number_, slow));
     std::vector<Channel*> receive, publish;
-    for (const Missing& each : missing) receive.push_back(each.channel.get());
+    for (const Incoming& each : missing) receive.push_back(each.channel.get());
     if (!to_send.empty()) publish.push_back(to_send.front().channel);
     const auto explain_slow = [&] {
       return explain_wait(*group_, to_string(collective_), slow < 0 ? rank() : slow, Clock::now() - begin);
@@ -249,7 +249,7 @@ void Reducer::transfer(std::deque<Outgoing>& to_send, std::vector<Missing> missi
   }
 }
 
-bool Reducer::receive(const Missing& from) {
+bool Reducer::receive(const Incoming& from) {
   bool received = false;
   while (!from.peer->is_complete) {
     Received next = group_->try_receive(*from.channel);
@@ -295,16 +295,23 @@ void Reducer::check_inputs(const BucketLayout& layout, const PeerMessages& peer)
 }
 
 Results Reducer::reduce(const BucketLayout& layout, const Peers& peers) {
-  const CollectiveSpec& spec = layout.spec();
-  Results sums = allocate_results(BucketLayout(spec, 1));
+  const BucketLayout sums_layout(layout.spec(), 1);
+  Results sums = allocate_results(sums_layout);
+  add_up(layout, peers, rank(), sums_layout, sums.data.front(), divisor_of(layout.spec()));
+  return sums;
+}
+
+void Reducer::add_up(const BucketLayout& layout, const Peers& peers, int number, const BucketLayout& sums_layout,
+                     std::byte* to, std::size_t divisor) {
+  const DType from = layout.spec().dtype;
   std::vector<const std::byte*> pieces(peers.size());
   for (std::size_t i = 0; i < layout.inputs(); ++i) {
     const std::size_t bytes = layout.piece_bytes(i);
     for (std::size_t r = 0; r < peers.size(); ++r)
-      pieces[r] = peers[r].inputs[i] + static_cast<std::size_t>(rank()) * bytes;
-    reduce_arrays(spec.dtype, spec.op, pieces, bytes / spec.dtype.bytes(1), sums.data[i]);
+      pieces[r] = peers[r].inputs[i] + static_cast<std::size_t>(number) * bytes;
+    if (pieces.size() == 1) copy_payload(to + sums_layout.offset(i), pieces.front(), bytes);
+    else add_arrays(from, pieces, bytes / from.bytes(1), sums_layout.spec().dtype, to + sums_layout.offset(i), divisor);
   }
-  return sums;
 }
 
 Results Reducer::all_gather_sums(CollectiveSpec spec, const Results& sums) {

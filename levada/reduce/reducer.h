@@ -6,6 +6,7 @@
 #include <deque>
 #include <exception>
 #include <functional>
+#include <future>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -15,9 +16,14 @@
 
 #include "levada/engine/engine.h"
 #include "levada/reduce/bucket_message.h"
-#include "levada/reduce/future.h"
 
 namespace levada {
+
+/// One result for each input, all in one memory. The launcher of the collective knows their types and shapes.
+struct Results {
+  std::vector<std::byte*> data;
+  std::shared_ptr<const void> owner = {};
+};
 
 /// This rank's end of its group's collectives. They run in the order in which they are launched, which is the same on
 /// all ranks, on a thread of their own. Ranks that share memory are called a host here. A sum adds the ranks in order;
@@ -43,12 +49,12 @@ class Reducer {
   /// Starts a collective of the inputs of `messages`, which are laid out in order, as BucketLayout says: one piece for
   /// each rank, or for an all-gather a single one. There is at least one message. The results: a reduce-scatter returns
   /// the sum of this rank's piece; an all-reduce the sums of all pieces side by side; an all-gather all ranks' inputs
-  /// side by side. The Future throws InvalidArgument, naming ranks, input and shapes, where ranks disagree. `awaited`:
+  /// side by side. The future throws InvalidArgument, naming ranks, input and shapes, where ranks disagree. `awaited`:
   /// the caller has nothing else to do; if nothing is running, the collective runs inside this call.
-  std::shared_ptr<const Future> launch(CollectiveSpec spec, std::vector<BucketMessage> messages, bool awaited = false);
+  std::shared_future<Results> launch(CollectiveSpec spec, std::vector<BucketMessage> messages, bool awaited = false);
 
   /// Waits until a collective that was launched here has ended. Throws what `poll` threw meanwhile.
-  void wait_for(const Future& future);
+  void wait_for(const std::shared_future<Results>& results);
 
   /// Waits until all collectives have ended, and releases memory that nobody holds to the system.
   void trim();
@@ -57,14 +63,14 @@ class Reducer {
   struct Task {
     CollectiveSpec spec;
     std::vector<BucketMessage> messages;
-    std::shared_ptr<Future> future;
+    std::promise<Results> results;
   };
   struct Outgoing {
     Channel* channel = nullptr;
     Lease message;
   };
-  /// A rank whose messages are not complete.
-  struct Missing {
+  /// Messages of one rank: on which channel they come, how their inputs are laid out, and what has come.
+  struct Incoming {
     std::shared_ptr<Channel> channel;
     const BucketLayout* layout = nullptr;
     PeerMessages* peer = nullptr;
@@ -91,12 +97,12 @@ class Reducer {
   /// Returns a message to all ranks without inputs.
   std::deque<Outgoing> announcement(const BucketLayout& layout, ByteView body = {});
   /// Returns the ranks among `from` whose messages to all ranks are not complete in `peers`.
-  std::vector<Missing> missing_from(const std::vector<int>& from, const BucketLayout& layout, Peers& peers);
+  std::vector<Incoming> missing_from(const std::vector<int>& from, const BucketLayout& layout, Peers& peers);
   /// Sends in order and receives until nothing is missing and, if `until_sent`, all has been sent.
-  void transfer(std::deque<Outgoing>& to_send, std::vector<Missing> missing, bool until_sent = true);
+  void transfer(std::deque<Outgoing>& to_send, std::vector<Incoming> missing, bool until_sent = true);
   /// Receives what has arrived, and returns whether that was anything. Throws as throw_left() does where the rank has
   /// left.
-  bool receive(const Missing& from);
+  bool receive(const Incoming& from);
   /// Where layouts differ, all ranks exchange their specs and throw InvalidArgument.
   void check_agreement(const BucketLayout& layout, Peers& peers);
   /// Throws CorruptMessage where inputs are missing.
@@ -111,24 +117,23 @@ class Reducer {
   /// messages that it returns, which are for them. All as `sums_layout` says.
   std::deque<Outgoing> reduce_in_host(const BucketLayout& layout, std::vector<BucketMessage> messages,
                                       const BucketLayout& sums_layout, std::byte* own);
-  /// One host's sums for this rank.
-  struct HostSums {
-    const BucketLayout* layout = nullptr;
-    const PeerMessages* peer = nullptr;
-  };
-  void add_up_hosts(const BucketLayout& layout, const std::vector<HostSums>& hosts, const Results& to) const;
+  /// `hosts`: each host's sums for this rank.
+  void add_up_hosts(const BucketLayout& layout, const std::vector<Incoming>& hosts, const Results& to) const;
   /// Returns all ranks by the lowest of their host.
   std::map<int, std::vector<int>> hosts_of(const Peers& announced) const;
   /// Returns the ranks of other hosts for which this rank makes its host's sums.
   std::vector<int> served_ranks() const;
-  /// Adds up pieces `number` of all inputs on this host's ranks. `to`: laid out as `sums_layout` says.
-  static void add_up_host(const BucketLayout& layout, const Peers& inputs, int number, const BucketLayout& sums_layout,
-                          std::byte* to);
+  /// Adds up pieces `number` of all inputs of `peers`, and divides the sums. `to`: laid out as `sums_layout` says.
+  static void add_up(const BucketLayout& layout, const Peers& peers, int number, const BucketLayout& sums_layout,
+                     std::byte* to, std::size_t divisor = 1);
 
   /// Returns memory for results as `layout` says: the engine's if there is some now, else the heap's.
   Results allocate_results(const BucketLayout& layout);
   /// Waits until there is memory. Throws EngineError for more than the engine can ever allocate.
   Block allocate(std::size_t bytes);
+  std::size_t divisor_of(const CollectiveSpec& spec) const {
+    return spec.op == ReduceOp::average ? static_cast<std::size_t>(size()) : 1;
+  }
   int rank() const { return group_->info().rank; }
   int size() const { return group_->info().size; }
 

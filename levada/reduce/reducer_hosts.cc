@@ -36,17 +36,15 @@ Results Reducer::reduce_between_hosts(const BucketLayout& layout, std::vector<Bu
   PeerMessages& own_host = received[static_cast<std::size_t>(rank())];
   own_host.layout_hash = own_layout.hash();
   own_host.inputs.assign(own.data.begin(), own.data.end());
-  std::vector<HostSums> hosts;
-  std::vector<Missing> missing;
+  own_host.is_complete = true;
+  std::vector<Incoming> hosts;
   for (const auto& [first_rank, ranks] : hosts_of(announced)) {
-    const bool is_own = first_rank == host_.front();
-    const int from = is_own ? rank() : ranks[static_cast<std::size_t>(rank()) % ranks.size()];
-    PeerMessages& peer = received[static_cast<std::size_t>(from)];
-    hosts.push_back({&sums_of(ranks.size()), &peer});
-    if (!is_own) missing.push_back({receiving_[static_cast<std::size_t>(from)], hosts.back().layout, &peer});
+    const int from = first_rank == host_.front() ? rank() : ranks[static_cast<std::size_t>(rank()) % ranks.size()];
+    const auto at = static_cast<std::size_t>(from);
+    hosts.push_back({receiving_[at], &sums_of(ranks.size()), &received[at]});
   }
-  transfer(to_send, std::move(missing));
-  for (const HostSums& host : hosts) check_inputs(*host.layout, *host.peer);
+  transfer(to_send, hosts);
+  for (const Incoming& host : hosts) check_inputs(*host.layout, *host.peer);
   const bool in_place = own_layout.spec().dtype == layout.spec().dtype;
   Results sums = in_place ? own : allocate_results(of_one);
   add_up_hosts(layout, hosts, sums);
@@ -65,29 +63,28 @@ std::deque<Reducer::Outgoing> Reducer::reduce_in_host(const BucketLayout& layout
   const auto index = static_cast<std::size_t>(std::ranges::find(host_, rank()) - host_.begin());
   auto to_send = outgoing(*to_host_[index], layout, std::move(messages));
   Peers inputs(host_.size());
-  std::vector<Missing> missing;
+  std::vector<Incoming> missing;
   for (std::size_t i = 0; i < inputs.size(); ++i) missing.push_back({to_host_[i], &layout, &inputs[i]});
   transfer(to_send, std::move(missing));
   for (const PeerMessages& each : inputs) check_inputs(layout, each);
   for (std::size_t i = 0; i < served.size(); ++i) {
-    add_up_host(layout, inputs, served[i], sums_layout, sums[i].block->memory().data() + MessageHeader::bytes);
+    add_up(layout, inputs, served[i], sums_layout, sums[i].block->memory().data() + MessageHeader::bytes);
     Channel& channel = *sending_[static_cast<std::size_t>(served[i])];
     to_send.push_back(outgoing(channel, sums_layout, {std::move(sums[i])}).front());
   }
-  add_up_host(layout, inputs, rank(), sums_layout, own);
+  add_up(layout, inputs, rank(), sums_layout, own);
   return to_send;
 }
 
-void Reducer::add_up_hosts(const BucketLayout& layout, const std::vector<HostSums>& hosts, const Results& to) const {
+void Reducer::add_up_hosts(const BucketLayout& layout, const std::vector<Incoming>& hosts, const Results& to) const {
   const CollectiveSpec& spec = layout.spec();
-  const auto is_unrounded = [&](const HostSums& host) { return host.layout->spec().dtype != spec.dtype; };
+  const auto is_unrounded = [&](const Incoming& host) { return host.layout->spec().dtype != spec.dtype; };
   const DType dtype = std::ranges::any_of(hosts, is_unrounded) ? sum_dtype(spec.dtype) : spec.dtype;
-  const std::size_t divisor = spec.op == ReduceOp::average ? static_cast<std::size_t>(size()) : 1;
   for (std::size_t i = 0; i < layout.inputs(); ++i) {
     const std::size_t count = layout.piece_bytes(i) / spec.dtype.bytes(1);
     std::vector<const std::byte*> parts;
     std::deque<Bytes> widened;  // of hosts with one rank, where others have several
-    for (const HostSums& host : hosts) {
+    for (const Incoming& host : hosts) {
       parts.push_back(host.peer->inputs[i]);
       const DType from = host.layout->spec().dtype;
       if (from == dtype) continue;
@@ -95,7 +92,7 @@ void Reducer::add_up_hosts(const BucketLayout& layout, const std::vector<HostSum
       add_arrays(from, std::span(&parts.back(), 1), count, dtype, wider.data());
       parts.back() = wider.data();
     }
-    add_arrays(dtype, parts, count, spec.dtype, to.data[i], divisor);
+    add_arrays(dtype, parts, count, spec.dtype, to.data[i], divisor_of(spec));
   }
 }
 
@@ -115,19 +112,6 @@ std::vector<int> Reducer::served_ranks() const {
     if (sending_[at] && host_[at % host_.size()] == rank()) served.push_back(to);
   }
   return served;
-}
-
-void Reducer::add_up_host(const BucketLayout& layout, const Peers& inputs, int number, const BucketLayout& sums_layout,
-                          std::byte* to) {
-  const DType from = layout.spec().dtype;
-  std::vector<const std::byte*> pieces(inputs.size());
-  for (std::size_t i = 0; i < layout.inputs(); ++i) {
-    const std::size_t bytes = layout.piece_bytes(i);
-    for (std::size_t r = 0; r < inputs.size(); ++r)
-      pieces[r] = inputs[r].inputs[i] + static_cast<std::size_t>(number) * bytes;
-    if (pieces.size() == 1) copy_payload(to + sums_layout.offset(i), pieces.front(), bytes);
-    else add_arrays(from, pieces, bytes / from.bytes(1), sums_layout.spec().dtype, to + sums_layout.offset(i));
-  }
 }
 
 }  // namespace levada

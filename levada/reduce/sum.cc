@@ -251,11 +251,6 @@ void check_reducible(DType dtype, ReduceOp op) {
                                     : "integers and floating-point numbers of 16 bits and more have one"));
 }
 
-void reduce_arrays(DType dtype, ReduceOp op, std::span<const std::byte* const> from, std::size_t count, std::byte* to) {
-  check_reducible(dtype, op);
-  add_arrays(dtype, from, count, dtype, to, op == ReduceOp::average ? from.size() : 1);
-}
-
 DType sum_dtype(DType dtype) {
   return dtype == dtypes::float16 || dtype == dtypes::bfloat16 ? dtypes::float32 : dtype;
 }

@@ -18,18 +18,15 @@ std::string_view to_string(ReduceOp op);
 /// of floating-point numbers of at least 16 bits, real and complex, and averages of floating-point numbers.
 void check_reducible(DType dtype, ReduceOp op);
 
-/// Computes to[i] = from[0][i] + from[1][i] + ... in this order; the bits depend on nothing else, also where the
-/// calling thread rounds differently or flushes denormal numbers to zero. An average divides the sum once by the number
-/// of arrays. float16 and bfloat16 are added up in float32 and rounded once, to nearest, ties to even; integers wrap.
-/// There is at least one array, each of `count` elements, which are aligned. `to` may be one of the arrays, but must
-/// not overlap one otherwise.
-void reduce_arrays(DType dtype, ReduceOp op, std::span<const std::byte* const> from, std::size_t count, std::byte* to);
-
 /// Returns the type in which numbers of `dtype` are added up: float32 for float16 and bfloat16, else the same.
 DType sum_dtype(DType dtype);
 
-/// One step of a reduction in several steps: reduce_arrays() of arrays of `dtype` into one of `to_dtype`. One of the
-/// two is the sum_dtype() of the other, or they are the same. Divides the sum once by `divisor`.
+/// Computes to[i] = (from[0][i] + from[1][i] + ...) / divisor in this order; the bits depend on nothing else, also
+/// where the calling thread rounds differently or flushes denormal numbers to zero. Divides the sum once. float16 and
+/// bfloat16 are added up in float32 and rounded once, to nearest, ties to even; integers wrap, and are not divided.
+/// There is at least one array, each of `count` elements of a reducible `dtype`, which are aligned. `to` may be one of
+/// the arrays, but must not overlap one otherwise. `to_dtype`: `dtype`, or its sum_dtype() in the first step of a
+/// reduction in several steps, or the type of which `dtype` is the sum_dtype() in the last one.
 void add_arrays(DType dtype, std::span<const std::byte* const> from, std::size_t count, DType to_dtype, std::byte* to,
                 std::size_t divisor = 1);
 

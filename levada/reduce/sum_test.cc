@@ -22,7 +22,9 @@ std::vector<T> reduced(DType dtype, ReduceOp op, const std::vector<std::vector<T
   std::vector<const std::byte*> from;
   for (const auto& array : arrays) from.push_back(reinterpret_cast<const std::byte*>(array.data()));
   std::vector<T> to(arrays.front().size());
-  reduce_arrays(dtype, op, from, to.size(), reinterpret_cast<std::byte*>(to.data()));
+  check_reducible(dtype, op);
+  const std::size_t divisor = op == ReduceOp::average ? from.size() : 1;
+  add_arrays(dtype, from, to.size(), dtype, reinterpret_cast<std::byte*>(to.data()), divisor);
   return to;
 }
 
@@ -113,7 +115,7 @@ TEST_P(HalfPrecision, IsTheSameWhenAddedUpInPartsThatAreNotRounded) {
   std::vector<const std::byte*> all;
   for (const auto& array : arrays) all.push_back(bytes(array));
   std::vector<std::uint16_t> at_once(count), in_parts(count);
-  reduce_arrays(dtype, ReduceOp::average, all, count, data(at_once));
+  add_arrays(dtype, all, count, dtype, data(at_once), 5);
 
   std::vector<float> first(count), second(count);
   add_arrays(dtype, std::span(all).first(3), count, dtypes::float32, data(first));
@@ -168,14 +170,14 @@ TEST(Sum, AddsComplexNumbersPartByPart) {
   std::vector<const std::byte*> from;
   for (const auto& array : arrays) from.push_back(reinterpret_cast<const std::byte*>(array.data()));
   std::vector<float> to(2);
-  reduce_arrays(dtypes::complex64, ReduceOp::average, from, 1, reinterpret_cast<std::byte*>(to.data()));
+  add_arrays(dtypes::complex64, from, 1, dtypes::complex64, reinterpret_cast<std::byte*>(to.data()), 2);
   EXPECT_EQ(to, (std::vector<float>{2, 3.5F}));
 }
 
 TEST(Sum, MayGoWhereOneOfTheArraysIs) {
   std::vector<float> a(3000, 1), b(3000, 2);
   const std::byte* const from[] = {reinterpret_cast<std::byte*>(a.data()), reinterpret_cast<std::byte*>(b.data())};
-  reduce_arrays(dtypes::float32, ReduceOp::sum, from, a.size(), reinterpret_cast<std::byte*>(a.data()));
+  add_arrays(dtypes::float32, from, a.size(), dtypes::float32, reinterpret_cast<std::byte*>(a.data()));
   EXPECT_EQ(a, std::vector<float>(3000, 3));
 }
 
