@@ -23,9 +23,6 @@ struct Samples {
   SampleBatch& changing();
 };
 
-/// Which kind "numpy" and "torch" name. Throws InvalidArgument for another name.
-TensorKind kind_of_tensors(const std::string& name);
-
 /// The lengths of one item's sequences, in tokens.
 using Lengths = std::vector<std::int64_t>;
 /// As Python has them: one list an item, None for an absent one.

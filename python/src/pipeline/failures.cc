@@ -6,6 +6,7 @@
 #include <string>
 #include <tuple>
 
+#include "python/src/base/bytes.h"
 #include "python/src/base/errors.h"
 #include "python/src/base/escaped_text.h"
 #include "python/src/bindings.h"
@@ -37,7 +38,7 @@ void throw_failed(const nb::python_error& raised) {
   using Packed = std::tuple<std::string, EscapedText, EscapedText, nb::bytes, EscapedText, EscapedText, std::int64_t>;
   const auto [kind, message, traceback, packed, stage, process, item] =
       nb::cast<Packed>(failures().attr("pack")(exception_of(raised)));
-  const auto bytes = as_bytes({packed.c_str(), packed.size()});
+  const auto bytes = view_of(packed);
   throw pipeline::StageFailed({.stage = stage.utf8,
                                .process = process.utf8,
                                .item = item,
@@ -49,9 +50,9 @@ void throw_failed(const nb::python_error& raised) {
 
 void set_raised(const pipeline::StageFailed& failed) {
   const auto& failure = failed.failure();
-  const auto made = failures().attr("unpack")(
-      failed.what(), failure.stage, failure.process, failure.item, failure.traceback,
-      nb::bytes(failure.exception.data(), failure.exception.size()), std::string(failed.name()));
+  const auto made =
+      failures().attr("unpack")(failed.what(), failure.stage, failure.process, failure.item, failure.traceback,
+                                to_bytes(failure.exception), std::string(failed.name()));
   PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(made.ptr())), made.ptr());
 }
 
