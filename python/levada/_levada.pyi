@@ -1145,58 +1145,12 @@ class Graph:
     """A pipeline's stages, the last of which is its end."""
 
     @staticmethod
-    def source(open: object, what: str, divides: str, *, name: str, allow_pickle: bool = False) -> Graph:
-        """`divides`: "no", "in parts" or "in turns"."""
-
-    @staticmethod
-    def corpus(*, tensors: str, name: str, **options: Any) -> Graph:
-        """The samples of a levada.Corpus, whose fields `options` are."""
-
-    @staticmethod
-    def zip(inputs: Sequence[Graph], *, name: str) -> Graph: ...
-
-    @staticmethod
-    def concat(inputs: Sequence[Graph], *, name: str) -> Graph: ...
-
-    @staticmethod
-    def interleave(inputs: Sequence[Graph], *, weights: Sequence[float], stop: str, seed: int | None, name: str) -> Graph: ...
-
-    @staticmethod
-    def transform(inputs: Sequence[Graph], *, open: object, what: str, name: str, allow_pickle: bool = False) -> Graph: ...
-
-    def map(self, *, function: object, on_error: str, threads: int, name: str) -> Graph: ...
-
-    def filter(self, *, predicate: object, on_error: str, name: str) -> Graph: ...
-
-    def flat_map(self, *, function: object, on_error: str, name: str, allow_pickle: bool = False) -> Graph: ...
-
-    def batch(self, *, size: int, drop_last: bool, name: str) -> Graph: ...
-
-    def bucket_batch(self, *, length: object, boundaries: Sequence[int], size: int | None, max_tokens: int | None, drop_last: bool, name: str) -> Graph: ...
-
-    def unbatch(self, *, name: str) -> Graph: ...
-
-    def shuffle(self, *, buffer: int, seed: int | None, name: str) -> Graph: ...
-
-    def take(self, *, count: int, name: str) -> Graph: ...
-
-    def skip(self, *, count: int, name: str) -> Graph: ...
-
-    def cache(self, *, folder: str, key: str, name: str) -> Graph: ...
-
-    def repeat(self, *, times: int | None, name: str) -> Graph: ...
-
-    def pack(self, *, sequence: int, method: str, buffer: int, pad_to: int, partial: str, too_long: str, max_documents: int | None, tokens: str, dtype: str, name: str) -> Graph: ...
+    def stage(operation: str, inputs: Sequence[Graph], arguments: dict[str, Any], name: str) -> Graph:
+        """
+        Returns the graph that ends in this stage. operation: a method of levada.Pipeline other than fork(), "source" or "corpus".
+        """
 
     def fork(self, *, branches: int, buffer: int, name: str) -> list[Graph]: ...
-
-    def prefetch(self, *, depth: int, name: str) -> Graph: ...
-
-    def shard(self, *, name: str) -> Graph: ...
-
-    def dispatch(self, *, name: str) -> Graph: ...
-
-    def fullsync(self, *, name: str) -> Graph: ...
 
     def colocate(self, first: str, last: str) -> Graph:
         """Makes one process run both stages, and all between."""
@@ -1270,10 +1224,12 @@ class Epoch:
 
     def __next__(self) -> Any: ...
 
-def consume(job: Membership | None, graph: Graph, options: dict[str, Any], name: str, all_ranks: Membership | None) -> Consumer:
-    """The consumer of a pipeline, whose other processes are `job`."""
+def consume(job: Membership | None, graph: Graph, options: object, place: tuple[int, int], name: str, all_ranks: Membership | None) -> Consumer:
+    """
+    The consumer of a pipeline, whose other processes are `job`. place: rank and number of the ranks that run it.
+    """
 
-def serve(job: Membership, graph: Graph, options: dict[str, Any], name: str, begin_epoch: object | None) -> None:
+def serve(job: Membership, graph: Graph, options: object, place: tuple[int, int], name: str, begin_epoch: object | None) -> None:
     """What the dispatching process and the workers do."""
 
 def write_feed_history(job: Membership, mesh: Mesh, feed: dict[str, Any], rank: dict[str, Any], trace: bytes, pipeline: bytes | None, *, page: str, trace_file: str, timeout: float) -> None:

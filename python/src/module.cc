@@ -1,35 +1,24 @@
 #include "python/src/base/callables.h"
 #include "python/src/bindings.h"
 
+namespace levada::python {
+namespace {
+
+/// In this order: signatures name classes that are bound before.
+constexpr void (*bindings[])(nanobind::module_&) = {
+    bind_errors,     bind_metrics,      bind_trees,        bind_packed_rows, bind_mesh,   bind_layout,
+    bind_tokenizers, bind_text_formats, bind_remote_files, bind_launch,      bind_corpus, bind_sources,
+    bind_balance,    bind_feed,         bind_transport,    bind_conformance, bind_reduce, bind_samples,
+    bind_exchange,   bind_pickling,     bind_failures,     bind_stages,      bind_graph,  bind_pipeline,
+    bind_history,    bind_command};
+
+}  // namespace
+}  // namespace levada::python
+
 NB_MODULE(_levada, module) {
   module.doc() = "The C++ core of levada; use the package levada.";
   // What a program still holds when the interpreter ends (batches, feeds) goes with the process.
   nanobind::set_leak_warnings(false);
   levada::python::finish_calls_at_exit();
-  levada::python::bind_errors(module);
-  levada::python::bind_metrics(module);
-  levada::python::bind_trees(module);
-  levada::python::bind_packed_rows(module);
-  levada::python::bind_mesh(module);
-  levada::python::bind_layout(module);
-  levada::python::bind_tokenizers(module);
-  levada::python::bind_text_formats(module);
-  levada::python::bind_remote_files(module);
-  levada::python::bind_launch(module);
-  levada::python::bind_corpus(module);
-  levada::python::bind_sources(module);
-  levada::python::bind_balance(module);
-  levada::python::bind_feed(module);
-  levada::python::bind_transport(module);
-  levada::python::bind_conformance(module);
-  levada::python::bind_reduce(module);
-  levada::python::bind_samples(module);
-  levada::python::bind_exchange(module);
-  levada::python::bind_pickling(module);
-  levada::python::bind_failures(module);
-  levada::python::bind_stages(module);
-  levada::python::bind_graph(module);
-  levada::python::bind_pipeline(module);
-  levada::python::bind_history(module);
-  levada::python::bind_command(module);
+  for (const auto bind : levada::python::bindings) bind(module);
 }

@@ -8,8 +8,8 @@ from typing import Any
 
 from levada.base.checks import whole_number
 from levada.base.errors import InvalidArgument
-from levada.pipeline.workers import CONTEXTS
 
+CONTEXTS = ("spawn", "forkserver", "fork")
 _FOREVER = 1e8
 """Seconds: practically no limit, and few enough for a clock's count."""
 _MAX_WORKERS = 1022

@@ -381,14 +381,12 @@ class Run(Generic[T]):
         if self._consumer is None:
             if self.options.workers > 0 and self._worker_group is None:
                 self._tokenize_texts()
-                self._worker_group = WorkerGroup(
-                    self.options.context, self._tasks(), self.options.start_timeout, lambda: self._is_closing
-                )
+                self._worker_group = WorkerGroup(self.options, self._tasks(), lambda: self._is_closing)
             job = self._job()
             name = f"the consumer (process {os.getpid()})"
             own = None if self._worker_group is None else self._worker_group.job
             try:
-                self._consumer = _levada.consume(own, self._graph, self._process_options(), name, job)
+                self._consumer = _levada.consume(own, self._graph, self._process_options(), _place_in(job), name, job)
                 self._ranks = job
             except BaseException:
                 self.close()
@@ -402,38 +400,16 @@ class Run(Generic[T]):
             if isinstance(source, Corpus) and self._roles[step.name] == "worker":
                 _levada.open_corpus(**source.options())
 
-    def _process_options(self) -> dict[str, Any]:
-        job = self._job()
-        return {
-            "workers": self.options.workers,
-            "worker_prefetch": self.options.worker_prefetch,
-            "main_prefetch": self.options.main_prefetch,
-            "prefetch_bytes": self.options.prefetch_bytes,
-            "snapshot_every": self.options.snapshot_every,
-            "ordered": self.options.ordered,
-            "seed": self.seed,
-            "rank": 0 if job is None else job.rank,
-            "ranks": 1 if job is None else job.size,
-            "timeout": self.options.timeout,
-            "record": self.options.record,
-            "replaceable": self.options.workers > 0 and self.options.on_worker_death == "replace",
-        }
+    def _process_options(self) -> Options:
+        """Returns the options as every process gets them: with the seed that was drawn, without the group."""
+        return dataclasses.replace(self.options, seed=self.seed, group=None)
 
     def _tasks(self) -> list[Task]:
         processes = [("dispatcher", 0)] if self._dispatches else []
         processes += [("worker", number) for number in range(self.options.workers)]
+        options, place = self._process_options(), _place_in(self._job())
         return [
-            Task(
-                role,
-                number,
-                [self._sent(step, role) for step in self._steps],
-                self._process_options(),
-                self.options.on_error,
-                self.options.allow_pickle,
-                self.options.start_timeout,
-                self.options.threads,
-                self.options.worker_init,
-            )
+            Task(role, number, [self._sent(step, role) for step in self._steps], options, place)
             for role, number in processes
         ]
 
@@ -502,3 +478,8 @@ class Run(Generic[T]):
 
     def _end_epoch(self) -> None:
         self._is_over = True
+
+
+def _place_in(job: Membership | None) -> tuple[int, int]:
+    """Returns rank and size; 0 and 1 if this rank runs the pipeline alone."""
+    return (0, 1) if job is None else (job.rank, job.size)

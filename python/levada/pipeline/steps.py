@@ -12,7 +12,7 @@ from levada.base.errors import InvalidArgument
 from levada.base.iterators import Ended
 from levada.corpus.corpus import Corpus
 from levada.job.job import world_size
-from levada.pipeline.sources import SourceOpener, describe, divides_itself, length_of
+from levada.pipeline.sources import SourceOpener, describe, divides_itself
 
 
 class Step(NamedTuple):
@@ -121,29 +121,30 @@ def build(steps: Iterable[Step], on_error: str = "raise", allow_pickle: bool = F
     for step in steps:
         inputs = [made[at] for at in step.inputs]
         arguments = dict(step.arguments)
-        if step.operation == "branch":
-            made.append(inputs[0][arguments["index"]])
-            continue
         if "on_error" in arguments:
             arguments["on_error"] = arguments["on_error"] or on_error
         if step.operation in _WITH_STATE:
             arguments["allow_pickle"] = allow_pickle
         if step.operation == "source":
             made.append(_source(step.name, **arguments))
-        elif step.operation in ("zip", "concat", "interleave", "transform"):
-            made.append(getattr(Graph, step.operation)(inputs, name=step.name, **arguments))
+        elif step.operation == "fork":
+            made.append(inputs[0].fork(name=step.name, **arguments))
+        elif step.operation == "branch":
+            made.append(inputs[0][arguments["index"]])
         else:
-            made.append(getattr(inputs[0], step.operation)(name=step.name, **arguments))
+            made.append(Graph.stage(step.operation, inputs, arguments, step.name))
     return cast(Graph, made[-1])
 
 
 def _source(name: str, source: Any, allow_pickle: bool, ended: Ended | None = None) -> Graph:
-    if isinstance(source, Elsewhere):
-        return Graph.source(source, "elsewhere", source.divides, name=name)
     if isinstance(source, Corpus):
-        return Graph.corpus(tensors=source.tensors, name=name, **source.options())
-    opener = SourceOpener(source, ended or Ended())
-    return Graph.source(opener, describe(source), divides_itself(source), name=name, allow_pickle=allow_pickle)
+        return Graph.stage("corpus", [], {"tensors": source.tensors, "options": source.options()}, name)
+    if isinstance(source, Elsewhere):
+        arguments = {"open": source, "what": "elsewhere", "divides": source.divides}
+    else:
+        opener = SourceOpener(source, ended or Ended())
+        arguments = {"open": opener, "what": describe(source), "divides": divides_itself(source)}
+    return Graph.stage("source", [], {**arguments, "allow_pickle": allow_pickle}, name)
 
 
 class FieldLength:
@@ -173,7 +174,7 @@ def length_of_stage(stage: Stage) -> int:
     """Returns the items of an epoch in one process of one rank. Raises TypeError if that is not known."""
     given: dict[str, Any] = stage.arguments
     if stage.operation == "source":
-        return length_of(given["source"])
+        return len(given["source"])
     lengths = [length_of_stage(before) for before in stage.inputs]
     if stage.operation in _SAME_LENGTH or (stage.operation == "shard" and world_size() == 1):
         return lengths[0]

@@ -28,9 +28,9 @@ from levada._levada import Membership, OpenContext
 from levada.base.errors import InvalidArgument, PeerLost, SourceError, StageFailed, Timeout, Unsupported
 from levada.base.exits import begin, exit_text, start
 from levada.pipeline import failures
+from levada.pipeline.options import Options
 from levada.pipeline.steps import Step, build
 
-CONTEXTS = ("spawn", "forkserver", "fork")
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _ANSWER = 2.0
 """Seconds in which a process that does not hang in the kernel writes its stack."""
@@ -47,22 +47,17 @@ class Task:
     number: int
     """The number of a worker, from 0."""
     steps: list[Step]
-    options: dict[str, Any]
-    on_error: str
-    allow_pickle: bool
-    start_timeout: float
-    threads: int
-    worker_init: Callable[[int], Any] | None
+    options: Options
+    place: tuple[int, int]
+    """The rank that runs the pipeline, and the number of ranks."""
 
     @property
     def title(self) -> str:
         return "the dispatching process" if self.role == "dispatcher" else f"worker {self.number}"
 
 
-def check_context(context: str) -> None:
-    """Raises InvalidArgument or Unsupported if processes cannot be started in this way."""
-    if context not in CONTEXTS:
-        raise InvalidArgument(f'context is "{context}"; it must be one of {", ".join(CONTEXTS)}')
+def _check_context(context: str) -> None:
+    """Raises Unsupported if processes cannot be started in this way now."""
     reason = _levada.unforkable() if context == "fork" else None
     if reason is not None:
         raise Unsupported(f'{reason}, which a fork would not have; use context="forkserver" or "spawn"')
@@ -71,24 +66,24 @@ def check_context(context: str) -> None:
 class WorkerGroup:
     """The started dispatching process and workers. This process is rank 0 of a private job with them."""
 
-    def __init__(self, context: str, tasks: list[Task], timeout: float, is_closing: Callable[[], bool]) -> None:
+    def __init__(self, options: Options, tasks: list[Task], is_closing: Callable[[], bool]) -> None:
         """`is_closing`: whether another thread closes the run, so that starting gives up with InvalidArgument."""
-        check_context(context)
+        _check_context(options.context)
         _check_descriptors(len(tasks))
         self._owner = os.getpid()
         self._tasks = tasks
         self._processes: list[BaseProcess] = []
         self._status_pipes: list[Connection] = []
         links: list[socket.socket] = []
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + options.start_timeout
         try:
-            with _one_thread_each(tasks[0].threads):
+            with _one_thread_each(options.threads):
                 for rank, task in enumerate(tasks, 1):
-                    links.append(self._start(context, rank, task))
+                    links.append(self._start(rank, task))
             self._wait_until_ready(deadline, is_closing)
             sockets = [link.detach() for link in links]
             links.clear()
-            self.job: Membership = self._join(sockets, timeout)
+            self.job: Membership = self._join(sockets, options.start_timeout)
         except BaseException:
             self._kill()
             raise
@@ -96,8 +91,9 @@ class WorkerGroup:
             for link in links:
                 link.close()
 
-    def _start(self, context: str, rank: int, task: Task) -> socket.socket:
+    def _start(self, rank: int, task: Task) -> socket.socket:
         """Starts a process and returns this process's end of the socket between the two."""
+        context = task.options.context
         starting = multiprocessing.get_context(context)
         here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         status, report = starting.Pipe(duplex=False)
@@ -267,22 +263,23 @@ def _serve(link: socket.socket, report: Connection, parent: int, rank: int, size
         return
     report.send_bytes(b"")
     faulthandler.register(signal.SIGUSR1, file=report.fileno(), all_threads=True)
-    job = _levada.link(rank, size, [link.detach()], task.start_timeout)
+    job = _levada.link(rank, size, [link.detach()], task.options.start_timeout)
     with contextlib.suppress(PeerLost):  # the other processes are notified, or have ended
-        _levada.serve(job, graph, task.options, f"{task.title} (process {os.getpid()})", seed_all)
+        _levada.serve(job, graph, task.options, task.place, f"{task.title} (process {os.getpid()})", seed_all)
     job.leave()
 
 
 def _prepare(task: Task) -> _levada.Graph:
-    if task.threads > 0:
+    options = task.options
+    if options.threads > 0:
         for name in _THREADS:
-            os.environ.setdefault(name, str(task.threads))
+            os.environ.setdefault(name, str(options.threads))
         torch = sys.modules.get("torch")
         if torch is not None:
-            torch.set_num_threads(task.threads)
-    if task.worker_init is not None and task.role == "worker":
-        task.worker_init(task.number)
-    return build(task.steps, task.on_error, task.allow_pickle)
+            torch.set_num_threads(options.threads)
+    if options.worker_init is not None and task.role == "worker":
+        options.worker_init(task.number)
+    return build(task.steps, options.on_error, options.allow_pickle)
 
 
 def seed_all(context: OpenContext) -> None:

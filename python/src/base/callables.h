@@ -27,6 +27,16 @@ class PythonCall {
 /// Has the interpreter, when it ends, wait for the calls under way; none can begin then. To be called once.
 void finish_calls_at_exit();
 
+/// Deletes what holds objects of Python, on any thread. Once the interpreter has ended, leaves it as it is.
+struct DeleteWithGil {
+  template <typename T>
+  void operator()(T* last) const {
+    if (Py_IsInitialized() == 0) return;
+    const nanobind::gil_scoped_acquire gil;
+    delete last;
+  }
+};
+
 struct ReleaseWithGil {
   void operator()(nanobind::object* object) const;
 };

@@ -19,11 +19,6 @@ using NewFromDescriptor = PyObject* (*)(void* type, PyObject* descriptor, int nd
 using SetBase = int (*)(PyObject* array, PyObject* base);
 constexpr int writable_flag = 0x400;
 
-nb::object imported(const char* module) {
-  PyObject* found = PyDict_GetItemString(PyImport_GetModuleDict(), module);
-  return found == nullptr ? nb::none() : nb::borrow(found);
-}
-
 void* const* find_functions() {
   nb::module_::import_("numpy");
   for (const char* module : {"numpy._core.multiarray", "numpy.core.multiarray"}) {
@@ -47,6 +42,11 @@ nb::object find_descriptor(DType dtype) {
 }
 
 }  // namespace
+
+nb::object imported(const char* module) {
+  PyObject* found = PyDict_GetItemString(PyImport_GetModuleDict(), module);
+  return found == nullptr ? nb::none() : nb::borrow(found);
+}
 
 nb::object NumpyArrays::descriptor(DType dtype) const {
   const auto known = std::ranges::find(descriptors_, dtype, &std::pair<DType, nb::object>::first);

@@ -10,6 +10,9 @@
 
 namespace levada::python {
 
+/// Returns a module that is imported already; None otherwise. With the GIL.
+nanobind::object imported(const char* module);
+
 /// Makes arrays by numpy's own functions for C, which takes less than asking Python for numpy.array() does. With the
 /// GIL.
 class NumpyArrays {

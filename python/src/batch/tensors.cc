@@ -9,6 +9,7 @@
 
 #include "levada/base/error.h"
 #include "levada/base/text.h"
+#include "python/src/base/callables.h"
 
 namespace nb = nanobind;
 
@@ -16,12 +17,6 @@ namespace levada::python {
 namespace {
 
 using Incoming = nb::ndarray<nb::ro, nb::device::cpu>;
-
-/// A module that is imported already; None otherwise.
-nb::object imported(const char* name) {
-  const nb::dict modules = nb::borrow<nb::dict>(PyImport_GetModuleDict());
-  return modules.contains(name) ? nb::object(modules[name]) : nb::none();
-}
 
 nb::object class_in(const char* module, const char* name) {
   const auto found = imported(module);
@@ -65,12 +60,7 @@ std::optional<DType> disguised(const std::string& name) {
 /// Keeps a Python object alive for memory that may be let go on any thread, also after the interpreter.
 template <typename Object>
 std::shared_ptr<const void> owner_of(Object object) {
-  auto* held = new Object(std::move(object));
-  return {held, [](const Object* last) {
-            if (Py_IsInitialized() == 0) return;
-            const nb::gil_scoped_acquire gil;
-            delete last;
-          }};
+  return {new Object(std::move(object)), DeleteWithGil()};
 }
 
 Tensor view_of(nb::handle value, std::optional<DType> dtype, const std::string& path) {
@@ -270,6 +260,12 @@ nb::object with_traits(nb::object tensor, int traits) {
 }
 
 }  // namespace
+
+TensorKind kind_of_tensors(const std::string& name) {
+  if (name == "numpy") return TensorKind::array;
+  if (name == "torch") return TensorKind::torch;
+  throw InvalidArgument(fmt::format("tensors is \"{:.40}\"; it must be one of numpy, torch", name));
+}
 
 void TensorLibraries::look_again() {
   if (array_.is_none()) {

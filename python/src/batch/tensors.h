@@ -19,6 +19,9 @@ enum class TensorKind : char {
   torch = '@',   ///< torch.Tensor; any of the bits below may be added
 };
 
+/// Which kind "numpy" and "torch" name. Throws InvalidArgument for another name.
+TensorKind kind_of_tensors(const std::string& name);
+
 /// What a torch tensor has besides its elements.
 struct TorchTraits {
   static constexpr int requires_grad = 1;

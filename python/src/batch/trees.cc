@@ -16,6 +16,7 @@
 #include "levada/cli/field_digests.h"
 #include "levada/tree/codec.h"
 #include "levada/tree/schema.h"
+#include "python/src/base/bytes.h"
 #include "python/src/base/escaped_text.h"
 #include "python/src/batch/marks.h"
 #include "python/src/batch/rebuild.h"
@@ -97,8 +98,8 @@ Bytes bytes_of(nb::handle value) {
 
 class ToTree {
  public:
-  ToTree(bool allow_pickle, const BatchClasses& classes) : allow_pickle_(allow_pickle), classes_(classes) {}
-  ToTree(bool allow_pickle, const BatchClasses& classes, BatchMemory* memory, std::shared_ptr<Spent> spent)
+  ToTree(bool allow_pickle, const BatchClasses& classes, BatchMemory* memory = nullptr,
+         std::shared_ptr<Spent> spent = nullptr)
       : allow_pickle_(allow_pickle), classes_(classes), memory_(memory), spent_(std::move(spent)) {}
 
   Tree root(nb::handle batch, const Path& path = {}) {
@@ -249,7 +250,7 @@ class ToTree {
 
   bool allow_pickle_;
   const BatchClasses& classes_;
-  BatchMemory* memory_ = nullptr;
+  BatchMemory* memory_;
   std::shared_ptr<Spent> spent_;
   std::optional<BatchMemory::Place> place_;
   std::vector<PyObject*> open_;  ///< the containers being taken apart, the outermost first
@@ -258,12 +259,11 @@ class ToTree {
 };
 
 nb::bytes pack(nb::handle batch, bool allow_pickle) {
-  const auto bytes = encode_tree(to_tree(batch, allow_pickle));
-  return nb::bytes(bytes.data(), bytes.size());
+  return to_bytes(encode_tree(to_tree(batch, allow_pickle)));
 }
 
 nb::object unpack(const nb::bytes& message, bool allow_pickle) {
-  return from_message(as_bytes({message.c_str(), message.size()}), allow_pickle);
+  return from_message(view_of(message), allow_pickle);
 }
 
 /// Movable alone, which Python has to be told.

@@ -26,10 +26,6 @@ double seconds(Duration time) {
   return std::chrono::duration<double>(time).count();
 }
 
-nb::bytes bytes_of(const Bytes& bytes) {
-  return nb::bytes(static_cast<const void*>(bytes.data()), bytes.size());
-}
-
 /// A store, and what its tensors come out as.
 struct Shelf {
   Shelf(std::uint64_t max_bytes, const std::string& tensors, const std::optional<std::string>& name)
@@ -166,12 +162,12 @@ void bind_directory(nb::module_& module) {
           [](const SampleDirectory& directory, const std::string& id) { return directory.contains(id); }, nb::arg("id"),
           "Returns whether any rank holds the sample.");
   type.def(
-          "encode", [](const SampleDirectory& directory) { return bytes_of(directory.encode()); },
+          "encode", [](const SampleDirectory& directory) { return to_bytes(directory.encode()); },
           "Returns bytes to send; pickling makes the same.")
       .def_static(
           "decode", [](const nb::bytes& bytes) { return SampleDirectory::decode(view_of(bytes)); }, nb::arg("bytes"),
           "Returns the directory that encode() wrote. Raises CorruptMessage for other bytes.")
-      .def("__getstate__", [](const SampleDirectory& directory) { return bytes_of(directory.encode()); })
+      .def("__getstate__", [](const SampleDirectory& directory) { return to_bytes(directory.encode()); })
       .def("__setstate__", [](SampleDirectory& directory, const nb::bytes& bytes) {
         new (&directory) SampleDirectory(SampleDirectory::decode(view_of(bytes)));
       });

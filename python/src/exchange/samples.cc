@@ -7,12 +7,17 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <map>
+#include <optional>
+#include <string>
 #include <variant>
+#include <vector>
 
 #include "levada/base/error.h"
 #include "levada/base/text.h"
 #include "levada/tree/codec.h"
+#include "python/src/base/callables.h"
 #include "python/src/batch/trees.h"
 #include "python/src/bindings.h"
 
@@ -21,19 +26,14 @@ namespace nb = nanobind;
 namespace levada::python {
 namespace {
 
+/// The lengths of one item's sequences, in tokens.
+using Lengths = std::vector<std::int64_t>;
+
 std::int64_t integer(nb::handle number) {
   const nb::object index = nb::steal(PyNumber_Index(number.ptr()));
   const std::int64_t value = index.is_valid() ? PyLong_AsLongLong(index.ptr()) : -1;
   if (value == -1 && PyErr_Occurred() != nullptr) throw nb::python_error();
   return value;
-}
-
-/// Throws Python's UnicodeEncodeError for a text that has no UTF-8.
-std::string text_of(nb::handle text) {
-  Py_ssize_t size = 0;
-  const char* bytes = PyUnicode_AsUTF8AndSize(text.ptr(), &size);
-  if (bytes == nullptr) throw nb::python_error();
-  return {bytes, static_cast<std::size_t>(size)};
 }
 
 /// One length, a list of them, or None, an item.
@@ -53,6 +53,15 @@ Seqlens seqlens_of(nb::handle given) {
     made.push_back(lengths);
   }
   return made;
+}
+
+/// As Python has them: one list an item, None for an absent one.
+std::vector<std::optional<Lengths>> lengths_of(const Seqlens& seqlens) {
+  std::vector<std::optional<Lengths>> lengths(seqlens.size());
+  for (std::size_t i = 0; i < seqlens.size(); ++i) {
+    if (seqlens.has(i)) lengths[i].emplace(seqlens[i].begin(), seqlens[i].end());
+  }
+  return lengths;
 }
 
 /// "int64", numpy.int64, numpy.dtype("int64") or torch.int64.
@@ -87,9 +96,10 @@ PlainValue value_of(nb::handle value, const std::string& name) {
   return encode_tree(tree);
 }
 
-/// `what`: of which the key is one, in the TypeError for one that is no str.
+/// `what`: of which the key is one, in the TypeError for one that is no str. Throws UnicodeEncodeError for one that has
+/// no UTF-8.
 std::string name_of(nb::handle key, const char* what) {
-  if (PyUnicode_Check(key.ptr()) != 0) return text_of(key);
+  if (PyUnicode_Check(key.ptr()) != 0) return std::string(utf8_of(key));
   throw nb::type_error(fmt::format("keys of {} must be str, got {}", what, nb::repr(key).c_str()).c_str());
 }
 
@@ -396,20 +406,6 @@ void bind_division(nb::class_<Samples>& type) {
 SampleBatch& Samples::changing() {
   if (readers > 0) throw InvalidArgument("this SampleBatch is being stored by another thread; change it afterwards");
   return batch;
-}
-
-TensorKind kind_of_tensors(const std::string& name) {
-  if (name == "numpy") return TensorKind::array;
-  if (name == "torch") return TensorKind::torch;
-  throw InvalidArgument(fmt::format("tensors is \"{:.40}\"; it must be one of numpy, torch", name));
-}
-
-std::vector<std::optional<Lengths>> lengths_of(const Seqlens& seqlens) {
-  std::vector<std::optional<Lengths>> lengths(seqlens.size());
-  for (std::size_t i = 0; i < seqlens.size(); ++i) {
-    if (seqlens.has(i)) lengths[i].emplace(seqlens[i].begin(), seqlens[i].end());
-  }
-  return lengths;
 }
 
 void bind_samples(nb::module_& module) {

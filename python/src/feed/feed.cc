@@ -13,7 +13,6 @@
 #include <thread>
 #include <utility>
 
-#include "levada/base/enum_names.h"
 #include "levada/base/error.h"
 #include "levada/base/trace.h"
 #include "levada/cli/feed_history.h"
@@ -374,27 +373,6 @@ class WhenDropped {
   nb::object call_;
 };
 
-constexpr EnumName<TensorKind> tensor_names[] = {{"numpy", TensorKind::array}, {"torch", TensorKind::torch}};
-
-FeedOptions options_of(std::int64_t batch, const std::string& divide, const std::string& tail,
-                       std::int64_t first_sample, std::optional<std::int64_t> steps, const std::string& readers,
-                       int depth, double timeout, const std::string& access, const std::string& name, bool remind,
-                       std::optional<Balance> balance) {
-  if (!(timeout > 0)) throw InvalidArgument(fmt::format("timeout is {}; nothing comes in no time", timeout));
-  return {.batch = batch,
-          .divide = parse_divide(divide),
-          .tail = parse_tail(tail),
-          .balance = balance,
-          .first_sample = first_sample,
-          .steps = steps,
-          .readers = Readers::parse(readers),
-          .depth = depth,
-          .timeout = duration_of(timeout),
-          .remind_after = remind ? Reminder::after : Duration::max(),
-          .access = access.empty() ? Access::private_ : parse_access(access),
-          .name = name};
-}
-
 std::unique_ptr<Pass> start(const Membership& job, const Mesh& mesh, const Layout& layout,
                             std::shared_ptr<Source> source, std::int64_t batch, const std::string& divide,
                             const std::string& tail, std::int64_t first_sample, std::optional<std::int64_t> steps,
@@ -402,10 +380,21 @@ std::unique_ptr<Pass> start(const Membership& job, const Mesh& mesh, const Layou
                             nb::object make, nb::object where, const std::string& tensors, bool allow_pickle,
                             bool record, const std::string& name, bool remind, std::optional<Balance> balance,
                             const nb::bytes& cursor) {
-  const auto others = parse_enum("tensors", tensors, tensor_names);
-  auto options =
-      options_of(batch, divide, tail, first_sample, steps, readers, depth, timeout, access, name, remind, balance);
-  options.delayed = StepCursor::decode(view_of(cursor)).delayed;
+  if (!(timeout > 0)) throw InvalidArgument(fmt::format("timeout is {}; nothing comes in no time", timeout));
+  const auto others = kind_of_tensors(tensors);
+  FeedOptions options{.batch = batch,
+                      .divide = parse_divide(divide),
+                      .tail = parse_tail(tail),
+                      .balance = std::move(balance),
+                      .first_sample = first_sample,
+                      .delayed = StepCursor::decode(view_of(cursor)).delayed,
+                      .steps = steps,
+                      .readers = Readers::parse(readers),
+                      .depth = depth,
+                      .timeout = duration_of(timeout),
+                      .remind_after = remind ? Reminder::after : Duration::max(),
+                      .access = access.empty() ? Access::private_ : parse_access(access),
+                      .name = name};
   // Where nothing is said, torch tensors alone are to be written: there are no others.
   if (access.empty() && others != TensorKind::torch) options.writes = has_torch;
   const auto shown = access == "read_only" ? Shown::without_torch

@@ -19,7 +19,6 @@
 #include "python/src/base/bytes.h"
 #include "python/src/base/errors.h"
 #include "python/src/base/escaped_text.h"
-#include "python/src/batch/rebuild.h"
 #include "python/src/batch/trees.h"
 #include "python/src/bindings.h"
 #include "python/src/feed/handoff.h"
@@ -41,8 +40,7 @@ struct PythonHandoff final : Handoff {
 using GivenState = std::optional<std::tuple<nb::bytes, EscapedText, std::int64_t>>;
 
 nb::bytes pack_state(nb::handle state, bool allow_pickle) {
-  const auto message = encode_tree(to_tree(state, allow_pickle, "state"));
-  return nb::bytes(message.data(), message.size());
+  return to_bytes(encode_tree(to_tree(state, allow_pickle, "state")));
 }
 
 /// And how many items have come since.
@@ -92,10 +90,7 @@ void fail(PythonHandoff& handoff, EscapedText given, bool is_argument) {
 std::tuple<std::int64_t, std::int64_t, nb::object> read_cursor(const nb::bytes& bytes, bool allow_pickle) {
   const auto cursor = IterableCursor::decode(view_of(bytes));
   if (!cursor.state || !cursor.state->failure.empty()) throw InvalidArgument("a state of a feed without its loader's");
-  auto memory = std::make_shared<Bytes>(cursor.state->message);
-  SchemaCache schemas;
-  const auto state = read_message(*memory, memory, schemas).content;
-  return {cursor.next, cursor.position, Rebuilder(allow_pickle).rebuild(state)};
+  return {cursor.next, cursor.position, from_message(cursor.state->message, allow_pickle)};
 }
 
 /// Stands for a source that this rank could not open: every rank raises its error at the first step.

@@ -13,6 +13,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <mutex>
 #include <stop_token>
 #include <thread>
@@ -27,6 +28,7 @@
 #include "levada/engine/shm/shm.h"
 #include "levada/feed/feed.h"
 #include "levada/launch/launch.h"
+#include "python/src/base/bytes.h"
 #include "python/src/base/callables.h"
 #include "python/src/base/errors.h"
 #include "python/src/base/escaped_text.h"
@@ -113,12 +115,12 @@ void die_with(pid_t process) {
 }
 
 std::vector<nb::bytes> agree(const Membership& job, const nb::bytes& mine, double timeout, const std::string& what) {
-  const ByteView own = as_bytes({mine.c_str(), mine.size()});
+  const ByteView own = view_of(mine);
   const auto all = interruptible_on(job, what, [&](const auto& engine, const auto& poll) {
     return levada::agree(*engine, own, Deadline::after(duration_of(timeout)), what, &poll);
   });
   std::vector<nb::bytes> parts;
-  for (const auto& each : all) parts.emplace_back(each.data(), each.size());
+  for (const auto& each : all) parts.push_back(to_bytes(each));
   return parts;
 }
 
@@ -139,6 +141,13 @@ std::tuple<int, std::string> run_local(int size, const std::vector<std::string>&
   return {result.exit_status, result.message};
 }
 
+std::optional<std::string> unforkable() {
+  const std::lock_guard lock(kept().mutex);
+  const bool is_used = !std::ranges::all_of(kept().engines, [](const auto& engine) { return engine.expired(); });
+  if (!is_used) return std::nullopt;
+  return "this process has threads and shared memory of Levada's by now";
+}
+
 std::optional<std::tuple<int, int>> place() {
   const auto job = launch::detect();
   if (!job) return std::nullopt;
@@ -146,13 +155,6 @@ std::optional<std::tuple<int, int>> place() {
 }
 
 }  // namespace
-
-std::string unforkable() {
-  const std::lock_guard lock(kept().mutex);
-  std::erase_if(kept().engines, [](const auto& engine) { return engine.expired(); });
-  if (kept().engines.empty()) return {};
-  return "this process has threads and shared memory of Levada's by now";
-}
 
 void keep_from_forking(const std::shared_ptr<const void>& what) {
   const std::lock_guard lock(kept().mutex);
@@ -222,13 +224,7 @@ void bind_launch(nb::module_& module) {
              "A job of processes that are connected by sockets, which it closes: rank 0 to each other, in order.");
   module.def("die_with", &die_with, nb::arg("process"),
              "From now on this process is killed when that one ends, or the thread there that started it.");
-  module.def(
-      "unforkable",
-      [] {
-        const auto reason = unforkable();
-        return reason.empty() ? std::nullopt : std::optional(reason);
-      },
-      "Why a fork of this process could not go on with Levada; None where it could.");
+  module.def("unforkable", &unforkable, "Why a fork of this process could not go on with Levada; None where it could.");
   module.def("place", &place, "Returns rank and size as the environment gives them; None outside a job.");
   module.def(
       "agree", &agree, nb::arg("job"), nb::arg("mine"), nb::arg("timeout"), nb::arg("what"),

@@ -14,9 +14,7 @@
 
 namespace levada::python {
 
-/// Why this process must not be forked into one that goes on with Levada; empty where it may.
-std::string unforkable();
-/// Counts for that until `what` is gone.
+/// Makes unforkable() say that this process must not be forked into one that uses Levada, until `what` is gone.
 void keep_from_forking(const std::shared_ptr<const void>& what);
 
 /// An engine that can be left while others still hold this, and that a forked child cannot use.

@@ -6,6 +6,7 @@
 #include <string>
 #include <tuple>
 
+#include "python/src/base/bytes.h"
 #include "python/src/base/errors.h"
 #include "python/src/base/escaped_text.h"
 #include "python/src/bindings.h"
@@ -31,13 +32,23 @@ nb::object exception_of(const nb::python_error& raised) {
   return nb::steal(value);
 }
 
+/// Sets the Python exception that a failure is: the one that was raised, where it can be made again, caused by a
+/// levada.StageFailed that tells of it; otherwise that.
+void set_raised(const pipeline::StageFailed& failed) {
+  const auto& failure = failed.failure();
+  const auto made =
+      failures().attr("unpack")(failed.what(), failure.stage, failure.process, failure.item, failure.traceback,
+                                to_bytes(failure.exception), std::string(failed.name()));
+  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(made.ptr())), made.ptr());
+}
+
 }  // namespace
 
 void throw_failed(const nb::python_error& raised) {
   using Packed = std::tuple<std::string, EscapedText, EscapedText, nb::bytes, EscapedText, EscapedText, std::int64_t>;
   const auto [kind, message, traceback, packed, stage, process, item] =
       nb::cast<Packed>(failures().attr("pack")(exception_of(raised)));
-  const auto bytes = as_bytes({packed.c_str(), packed.size()});
+  const auto bytes = view_of(packed);
   throw pipeline::StageFailed({.stage = stage.utf8,
                                .process = process.utf8,
                                .item = item,
@@ -45,14 +56,6 @@ void throw_failed(const nb::python_error& raised) {
                                .message = message.utf8,
                                .traceback = traceback.utf8,
                                .exception = Bytes(bytes.begin(), bytes.end())});
-}
-
-void set_raised(const pipeline::StageFailed& failed) {
-  const auto& failure = failed.failure();
-  const auto made = failures().attr("unpack")(
-      failed.what(), failure.stage, failure.process, failure.item, failure.traceback,
-      nb::bytes(failure.exception.data(), failure.exception.size()), std::string(failed.name()));
-  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(made.ptr())), made.ptr());
 }
 
 void bind_failures(nb::module_&) {

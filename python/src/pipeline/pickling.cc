@@ -47,23 +47,6 @@ nb::object memory_object(std::span<std::byte> bytes, std::shared_ptr<const void>
   return nb::cast(Memory(bytes, std::move(hold)));
 }
 
-/// Objects that may be let go on any thread, together.
-class Objects {
- public:
-  Objects() = default;
-  Objects(const Objects&) = delete;
-  Objects& operator=(const Objects&) = delete;
-  ~Objects() {
-    if (Py_IsInitialized() == 0) return;
-    const nb::gil_scoped_acquire gil;
-    held_.clear();
-  }
-  void add(nb::handle object) { held_.push_back(nb::borrow(object)); }
-
- private:
-  std::vector<nb::object> held_;
-};
-
 nb::list list_of_objects(std::span<const pipeline::Item> items) {
   auto list = nb::steal<nb::list>(PyList_New(static_cast<Py_ssize_t>(items.size())));
   if (!list.is_valid()) throw nb::python_error();
@@ -108,15 +91,15 @@ class Sink {
     const bool kept = view.len < smallest_buffer || PyBuffer_IsContiguous(&view, 'A') == 0;
     if (!kept) {
       packed.buffers.emplace_back(static_cast<const std::byte*>(view.buf), static_cast<std::size_t>(view.len));
-      if (!objects) objects = std::make_shared<Objects>();
-      objects->add(buffer);  // a PickleBuffer, which holds that memory
+      if (!objects) objects = {new std::vector<nb::object>(), DeleteWithGil()};
+      objects->push_back(nb::borrow(buffer));  // a PickleBuffer, which holds that memory
     }
     PyBuffer_Release(&view);
     return kept;
   }
 
   pipeline::ItemTraits::Packed packed;
-  std::shared_ptr<Objects> objects;
+  std::shared_ptr<std::vector<nb::object>> objects;
 
  private:
   void append(const char* data, Py_ssize_t size) {
@@ -124,10 +107,6 @@ class Sink {
     packed.head.insert(packed.head.end(), bytes.begin(), bytes.end());
   }
 };
-
-bool is_imported(const char* module) {
-  return PyDict_GetItemString(PyImport_GetModuleDict(), module) != nullptr;
-}
 
 }  // namespace
 
@@ -175,7 +154,7 @@ class PythonItemTraits::Pickler {
   /// Others' reducers, of copyreg, and those for tensors once there may be any.
   void know_reducers() {
     const auto others = nb::len(copyreg_);
-    const bool has_torch = is_imported("torch");
+    const bool has_torch = !imported("torch").is_none();
     if (known_ && others == others_ && has_torch == has_torch_) return;
     nb::dict table;
     table.update(nb::cast<nb::dict>(copyreg_));
@@ -192,19 +171,8 @@ class PythonItemTraits::Pickler {
   bool known_ = false, has_torch_ = false;
 };
 
-PythonItemTraits::PythonItemTraits()
-    : pickler_(std::make_unique<Pickler>()), libraries_(std::make_unique<TensorLibraries>()) {}
-
-PythonItemTraits::~PythonItemTraits() {
-  if (Py_IsInitialized() == 0) {
-    static_cast<void>(pickler_.release());  // goes with the interpreter
-    static_cast<void>(libraries_.release());
-    return;
-  }
-  const nb::gil_scoped_acquire gil;
-  pickler_.reset();
-  libraries_.reset();
-}
+PythonItemTraits::PythonItemTraits() : pickler_(new Pickler()), libraries_(new TensorLibraries()) {}
+PythonItemTraits::~PythonItemTraits() = default;
 
 pipeline::Item PythonItemTraits::list_of(std::vector<pipeline::Item> items) const {
   return in_python([&] {

@@ -5,6 +5,7 @@
 
 #include <memory>
 
+#include "python/src/base/callables.h"
 #include "python/src/batch/tensors.h"
 #include "python/src/pipeline/language_object.h"
 
@@ -34,8 +35,8 @@ class PythonItemTraits final : public pipeline::ItemTraits {
   Tensor other_array(nanobind::handle value, const std::string& name, TensorKind& kind) const;
 
   class Pickler;
-  std::unique_ptr<Pickler> pickler_;
-  std::unique_ptr<TensorLibraries> libraries_;
+  std::unique_ptr<Pickler, DeleteWithGil> pickler_;
+  std::unique_ptr<TensorLibraries, DeleteWithGil> libraries_;
 };
 
 }  // namespace levada::python

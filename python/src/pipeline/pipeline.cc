@@ -15,15 +15,14 @@
 
 #include "levada/base/error.h"
 #include "levada/pipeline/consumer.h"
-#include "levada/pipeline/item_sources.h"
 #include "levada/pipeline/placement.h"
 #include "levada/pipeline/show.h"
 #include "levada/report/pipeline_report.h"
+#include "python/src/base/bytes.h"
 #include "python/src/base/process.h"
 #include "python/src/batch/rebuild.h"
 #include "python/src/batch/trees.h"
 #include "python/src/bindings.h"
-#include "python/src/corpus/corpus.h"
 #include "python/src/job/launch.h"
 #include "python/src/job/waiting.h"
 #include "python/src/pipeline/failures.h"
@@ -50,21 +49,23 @@ std::string show(const Graph& graph, const std::string& format, int workers, boo
   throw InvalidArgument(fmt::format("format is {:.40}; it must be text, json or mermaid", format));
 }
 
-ProcessOptions options_of(const nb::dict& given) {
-  const auto number = [&](const char* name) { return nb::cast<std::int64_t>(given[name]); };
-  const double timeout = nb::cast<double>(given["timeout"]);
-  if (!(timeout > 0)) throw InvalidArgument(fmt::format("timeout is {}; nothing comes in no time", timeout));
+/// The rank that runs the pipeline and the number of ranks; 0 and 1 where it runs it alone.
+using Place = std::pair<int, int>;
+
+/// `given`: a levada.pipeline.options.Options whose seed has been drawn.
+ProcessOptions options_of(nb::handle given, Place place) {
+  const auto number = [&](const char* name) { return nb::cast<std::int64_t>(given.attr(name)); };
   return {.workers = static_cast<int>(number("workers")),
           .worker_prefetch = number("worker_prefetch"),
           .main_prefetch = number("main_prefetch"),
-          .prefetch_bytes = nb::cast<std::size_t>(given["prefetch_bytes"]),
+          .prefetch_bytes = nb::cast<std::size_t>(given.attr("prefetch_bytes")),
           .snapshot_every = number("snapshot_every"),
-          .ordered = nb::cast<bool>(given["ordered"]),
-          .seed = nb::cast<std::uint64_t>(given["seed"]),
-          .rank = static_cast<int>(number("rank")),
-          .ranks = static_cast<int>(number("ranks")),
-          .timeout = duration_of(timeout),
-          .record = nb::cast<bool>(given["record"])};
+          .ordered = nb::cast<bool>(given.attr("ordered")),
+          .seed = nb::cast<std::uint64_t>(given.attr("seed")),
+          .rank = place.first,
+          .ranks = place.second,
+          .timeout = duration_of(nb::cast<double>(given.attr("timeout"))),
+          .record = nb::cast<bool>(given.attr("record"))};
 }
 
 /// Calls it before each epoch; nothing where it is None.
@@ -75,13 +76,13 @@ std::function<void(const OpenContext&)> begin_epoch_by(nb::object function) {
   };
 }
 
-void serve(const Membership& job, const Graph& graph, const nb::dict& options, const std::string& name,
+void serve(const Membership& job, const Graph& graph, nb::handle options, Place place, const std::string& name,
            nb::object begin_epoch) {
   const PythonItemTraits traits;
   const pipeline::Process process{.engine = job.shared(),
                                   .graph = graph,
                                   .traits = traits,
-                                  .options = options_of(options),
+                                  .options = options_of(options, place),
                                   .name = name,
                                   .all_ranks = nullptr,
                                   .begin_epoch = begin_epoch_by(std::move(begin_epoch)),
@@ -98,13 +99,13 @@ constexpr Duration patience = std::chrono::seconds(5);
 /// guards its state, except the members that say otherwise.
 class Consumer {
  public:
-  Consumer(std::shared_ptr<Engine> engine, const Graph& graph, const nb::dict& options, std::string name,
+  Consumer(std::shared_ptr<Engine> engine, const Graph& graph, nb::handle options, Place place, std::string name,
            std::shared_ptr<Engine> all_ranks)
-      : keeps_resume_point_(nb::cast<bool>(options["replaceable"])) {
+      : keeps_resume_point_(engine != nullptr && nb::cast<std::string>(options.attr("on_worker_death")) == "replace") {
     pipeline::Process process{.engine = std::move(engine),
                               .graph = graph,
                               .traits = traits_,
-                              .options = options_of(options),
+                              .options = options_of(options, place),
                               .name = std::move(name),
                               .all_ranks = std::move(all_ranks),
                               .begin_epoch = {},
@@ -259,7 +260,7 @@ class Consumer {
       const nb::gil_scoped_release released;
       report = encode(report_of(graph, workers, ordered));
     }
-    return nb::bytes(report.data(), report.size());
+    return to_bytes(report);
   }
 
   std::int64_t pass() const { return pass_; }
@@ -354,10 +355,10 @@ class Consumer {
   Clock::time_point next_resume_point_{};
 };
 
-std::shared_ptr<Consumer> make_consumer(const Membership* job, const Graph& graph, const nb::dict& options,
+std::shared_ptr<Consumer> make_consumer(const Membership* job, const Graph& graph, nb::handle options, Place place,
                                         const std::string& name, const Membership* all_ranks) {
   const auto engine_of = [](const Membership* of) { return of == nullptr ? nullptr : of->shared(); };
-  return std::make_shared<Consumer>(engine_of(job), graph, options, name, engine_of(all_ranks));
+  return std::make_shared<Consumer>(engine_of(job), graph, options, place, name, engine_of(all_ranks));
 }
 
 /// One epoch as an iterator: over when the next begins.
@@ -437,15 +438,16 @@ void bind_pipeline(nb::module_& module) {
       .def(
           "__iter__", [](nb::handle self) { return nb::borrow(self); }, nb::sig("def __iter__(self) -> Epoch"))
       .def("__next__", &Epoch::next, nb::sig("def __next__(self) -> typing.Any"));
-  module.def("consume", &make_consumer, nb::arg("job").none(), nb::arg("graph"), nb::arg("options"), nb::arg("name"),
-             nb::arg("all_ranks").none(),
-             nb::sig("def consume(job: Membership | None, graph: Graph, options: dict[str, typing.Any], name: str, "
-                     "all_ranks: Membership | None) -> Consumer"),
-             "The consumer of a pipeline, whose other processes are `job`.");
-  module.def("serve", &serve, nb::arg("job"), nb::arg("graph"), nb::arg("options"), nb::arg("name"),
+  module.def(
+      "consume", &make_consumer, nb::arg("job").none(), nb::arg("graph"), nb::arg("options"), nb::arg("place"),
+      nb::arg("name"), nb::arg("all_ranks").none(),
+      nb::sig("def consume(job: Membership | None, graph: Graph, options: object, place: tuple[int, int], "
+              "name: str, all_ranks: Membership | None) -> Consumer"),
+      "The consumer of a pipeline, whose other processes are `job`. place: rank and number of the ranks that run it.");
+  module.def("serve", &serve, nb::arg("job"), nb::arg("graph"), nb::arg("options"), nb::arg("place"), nb::arg("name"),
              nb::arg("begin_epoch").none(),
-             nb::sig("def serve(job: Membership, graph: Graph, options: dict[str, typing.Any], name: str, begin_epoch: "
-                     "object | None) -> None"),
+             nb::sig("def serve(job: Membership, graph: Graph, options: object, place: tuple[int, int], name: str, "
+                     "begin_epoch: object | None) -> None"),
              "What the dispatching process and the workers do.");
 }
 

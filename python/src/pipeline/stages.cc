@@ -13,6 +13,7 @@
 #include "levada/base/error.h"
 #include "levada/pipeline/cursors.h"
 #include "levada/tree/codec.h"
+#include "python/src/base/callables.h"
 #include "python/src/base/escaped_text.h"
 #include "python/src/batch/rebuild.h"
 #include "python/src/batch/trees.h"
@@ -82,39 +83,28 @@ class PythonIterator : public pipeline::Iterator {
 
   std::optional<Item> next() override {
     return in_python([&]() -> std::optional<Item> {
-      if (!iterator_.is_valid()) open(0);
-      auto item = next_of(iterator_);
+      if (!opened_) open(0);
+      auto item = next_of(opened_->iterator);
       if (!item) return std::nullopt;
-      ++num_outputs_;
+      ++opened_->at;
       return item_of(*std::move(item));
     });
   }
   std::int64_t skip(std::int64_t items) override {
-    if (iterator_.is_valid() || start_.state || items == 0) return Iterator::skip(items);
+    if (opened_ || start_.state || items == 0) return Iterator::skip(items);
     return in_python([&] { return open(items); });
   }
   Cursor save() const override {
-    if (!iterator_.is_valid()) return start_.encode();
-    Position position{.num_outputs = num_outputs_, .state = own_state(), .inputs = {}};
+    if (!opened_) return start_.encode();
+    Position position{.num_outputs = opened_->at, .state = own_state(), .inputs = {}};
     position.inputs = position.state ? save_inputs() : start_of_inputs_;
     return position.encode();
   }
   void restore(const Cursor& cursor) override { start_ = Position::decode(cursor); }
 
-  ~PythonIterator() override { drop(); }
-
  protected:
   /// Lets go of the iterator, and of what it holds.
-  void drop() {
-    if (Py_IsInitialized() == 0) {
-      static_cast<void>(iterator_.release());
-      static_cast<void>(state_dict_.release());
-      return;
-    }
-    const nb::gil_scoped_acquire gil;
-    iterator_.reset();
-    state_dict_.reset();
-  }
+  void drop() { opened_.reset(); }
   /// An iterator whose next item has the number `at`, and its state_dict() or None.
   struct Opened {
     nb::object iterator, state_dict;
@@ -124,6 +114,13 @@ class PythonIterator : public pipeline::Iterator {
   virtual Opened make(const Position& start) = 0;
   nb::object rebuilt(const Bytes& state) const {
     return Rebuilder(allow_pickle_).rebuild(pipeline::unpack_cursor(state));
+  }
+  /// Begins to iterate at the state of `start`, or else at the first item.
+  Opened resumed(nb::handle iterable, const Position& start) const {
+    if (start.state) iterable.attr("load_state_dict")(rebuilt(*start.state));
+    return {.iterator = iterator_of(iterable),
+            .state_dict = nb::getattr(iterable, "state_dict", nb::none()),
+            .at = start.state ? start.num_outputs : 0};
   }
   virtual std::vector<Cursor> save_inputs() const { return {}; }
 
@@ -136,20 +133,18 @@ class PythonIterator : public pipeline::Iterator {
   std::int64_t open(std::int64_t items) {
     const auto restored = start_.num_outputs;
     start_.num_outputs += items;
-    auto opened = make(start_);
-    iterator_ = std::move(opened.iterator);
-    state_dict_ = std::move(opened.state_dict);
-    num_outputs_ = opened.at;
-    while (num_outputs_ < start_.num_outputs && next_of(iterator_)) ++num_outputs_;
-    if (num_outputs_ >= restored) return num_outputs_ - restored;
-    throw InvalidArgument(fmt::format("the state is of item {} of an iterable that has {}", restored, num_outputs_));
+    opened_.reset(new Opened(make(start_)));
+    auto& [iterator, state_dict, at] = *opened_;
+    while (at < start_.num_outputs && next_of(iterator)) ++at;
+    if (at >= restored) return at - restored;
+    throw InvalidArgument(fmt::format("the state is of item {} of an iterable that has {}", restored, at));
   }
 
   /// Nothing where the iterable has no state, or none that can be kept: then it is passed over what it has given.
   std::optional<Bytes> own_state() const {
     return in_python([&]() -> std::optional<Bytes> {
-      if (!state_dict_.is_valid() || state_dict_.is_none()) return std::nullopt;
-      const nb::object state = state_dict_();
+      if (opened_->state_dict.is_none()) return std::nullopt;
+      const nb::object state = opened_->state_dict();
       try {
         return encode_tree(to_tree(state, allow_pickle_));
       } catch (const nb::python_error& error) {
@@ -160,7 +155,7 @@ class PythonIterator : public pipeline::Iterator {
       } catch (const Error& error) {
         warn_of(error.what());
       }
-      state_dict_ = nb::none();
+      opened_->state_dict = nb::none();
       return std::nullopt;
     });
   }
@@ -174,9 +169,7 @@ class PythonIterator : public pipeline::Iterator {
 
   bool allow_pickle_;
   Position start_;
-  nb::object iterator_;
-  mutable nb::object state_dict_;
-  std::int64_t num_outputs_ = 0;
+  std::unique_ptr<Opened, DeleteWithGil> opened_;
 };
 
 class SourceIterator final : public PythonIterator {
@@ -221,13 +214,7 @@ class MadeIterator final : public PythonIterator {
   MadeIterator(nb::object iterable, bool allow_pickle) : PythonIterator(allow_pickle), iterable_(std::move(iterable)) {}
 
  private:
-  Opened make(const Position& start) override {
-    if (start.state) iterable_.get().attr("load_state_dict")(rebuilt(*start.state));
-    auto iterator = iterator_of(iterable_.get());
-    return {.iterator = iterator,
-            .state_dict = nb::getattr(iterable_.get(), "state_dict", nb::none()),
-            .at = start.state ? start.num_outputs : 0};
-  }
+  Opened make(const Position& start) override { return resumed(iterable_.get(), start); }
 
   Shared iterable_;
 };
@@ -285,11 +272,7 @@ class TransformIterator final : public PythonIterator {
       iterators.append(nb::cast(inputs_.back()));
     }
     waiting_.clear();
-    auto iterable = open_.get()(iterators, open_context_);
-    if (start.state) iterable.attr("load_state_dict")(rebuilt(*start.state));
-    return {.iterator = iterator_of(iterable),
-            .state_dict = nb::getattr(iterable, "state_dict", nb::none()),
-            .at = start.state ? start.num_outputs : 0};
+    return resumed(open_.get()(iterators, open_context_), start);
   }
   void restore_inputs(const std::vector<Cursor>& cursors) {
     if (cursors.size() != waiting_.size()) throw InvalidArgument("a state is of a transform with other inputs");
@@ -311,20 +294,12 @@ class TransformIterator final : public PythonIterator {
 class ShownIterator final : public pipeline::Iterator {
  public:
   ShownIterator(IteratorPtr iterator, TensorKind kind) : iterator_(std::move(iterator)), kind_(kind) {}
-  ~ShownIterator() override {
-    if (Py_IsInitialized() == 0) {
-      rebuilder_.release();  // its objects went with the interpreter
-      return;
-    }
-    const nb::gil_scoped_acquire gil;
-    rebuilder_.reset();
-  }
   std::optional<Item> next() override {
     auto item = iterator_->next();
     if (!item) return item;
     return in_python([&] {
       const Item taken = *std::move(item);
-      if (!rebuilder_) rebuilder_ = std::make_unique<Rebuilder>(false, Shown::as_is, kind_);
+      if (!rebuilder_) rebuilder_.reset(new Rebuilder(false, Shown::as_is, kind_));
       return item_of(rebuilder_->rebuild(std::get<Tree>(taken)));
     });
   }
@@ -335,7 +310,7 @@ class ShownIterator final : public pipeline::Iterator {
  private:
   IteratorPtr iterator_;
   TensorKind kind_;
-  std::unique_ptr<Rebuilder> rebuilder_;
+  std::unique_ptr<Rebuilder, DeleteWithGil> rebuilder_;
 };
 
 class ShownItemSource final : public pipeline::ItemSource {

@@ -10,6 +10,7 @@
 
 #include "levada/reduce/bucketer.h"
 #include "levada/reduce/bucketing.h"
+#include "python/src/base/callables.h"
 #include "python/src/base/process.h"
 #include "python/src/batch/tensors.h"
 #include "python/src/bindings.h"
@@ -28,21 +29,6 @@ ReduceOp op_of(const std::string& name) {
   if (name == "average") return ReduceOp::average;
   throw InvalidArgument(fmt::format("op is \"{:.40}\"; it must be one of sum, average", name));
 }
-
-/// A Python object whose owner may be destroyed on any thread, also after the interpreter has ended.
-class OwnedObject {
- public:
-  explicit OwnedObject(nb::object object)
-      : object_(new nb::object(std::move(object)), [](const nb::object* last) {
-          if (Py_IsInitialized() == 0) return;
-          const nb::gil_scoped_acquire gil;
-          delete last;
-        }) {}
-  const nb::object& operator*() const { return *object_; }
-
- private:
-  std::shared_ptr<nb::object> object_;
-};
 
 /// The tensors that a caller has passed, with what keeps their elements alive. Made and destroyed with the GIL.
 class InputTensors {
@@ -235,19 +221,16 @@ class PythonBucketer {
   /// Returns a function that may be called after this object is destroyed, by a handle's wait().
   Bucketer::Callback called(nb::object callback, TensorKind kind) {
     if (callback.is_none()) return {};
-    return [libraries = libraries_, callback_object = OwnedObject(std::move(callback)), kind](const Tensor& result) {
+    const std::shared_ptr<nb::object> shared(new nb::object(std::move(callback)), DeleteWithGil());
+    return [libraries = libraries_, shared, kind](const Tensor& result) {
       const nb::gil_scoped_acquire held;
       libraries->look_again();
-      (*callback_object)(libraries->to_python(result, kind));
+      (*shared)(libraries->to_python(result, kind));
     };
   }
 
   pid_t process_ = current_process();
-  std::shared_ptr<TensorLibraries> libraries_{new TensorLibraries, [](const TensorLibraries* libraries) {
-                                                if (Py_IsInitialized() == 0) return;
-                                                const nb::gil_scoped_acquire held;
-                                                delete libraries;
-                                              }};
+  std::shared_ptr<TensorLibraries> libraries_{new TensorLibraries, DeleteWithGil()};
   std::shared_ptr<Bucketer> bucketer_;
 };
 

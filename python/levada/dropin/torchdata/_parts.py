@@ -74,16 +74,16 @@ def _graph_of(pipes: list[DataPipe], names: dict[int, str]) -> Graph:
 
 
 def _stage_of(pipe: DataPipe, inputs: list[Graph], name: str) -> Graph:
+    opened = {"open": _nothing, "what": name, "allow_pickle": False}
     if not inputs:
-        return Graph.source(_nothing, name, "no", name=name)
+        return Graph.stage("source", [], {**opened, "divides": "no"}, name)
     is_dispatch = is_kind(pipe, "ShardingRoundRobinDispatcher")
     is_own = hasattr(pipe, "is_replicable") and not pipe.is_replicable()
     if not (is_dispatch or is_own or shards(pipe)):
-        return Graph.transform(inputs, open=_nothing, what=name, name=name)
-    before = inputs[0] if len(inputs) == 1 else Graph.zip(inputs, name=f"before {name}")
-    if is_dispatch:
-        return before.dispatch(name=name)
-    return before.fullsync(name=name) if is_own else before.shard(name=name)
+        return Graph.stage("transform", inputs, opened, name)
+    before = inputs[0] if len(inputs) == 1 else Graph.stage("zip", inputs, {}, f"before {name}")
+    operation = "dispatch" if is_dispatch else "fullsync" if is_own else "shard"
+    return Graph.stage(operation, [before], {}, name)
 
 
 def _nothing(*_: Any) -> Iterator[Any]:

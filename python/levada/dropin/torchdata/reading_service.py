@@ -25,9 +25,10 @@ from levada.dropin.torchdata.graph import all_of, replace, set_graph_random_seed
 from levada.dropin.torchdata.random import SeedGenerator, dist_share_seed
 from levada.dropin.torchdata.utils import WorkerInfo
 from levada.job.job import rank
+from levada.pipeline.options import CONTEXTS
 from levada.pipeline.pipeline import native
 from levada.pipeline.run import Run
-from levada.pipeline.workers import CONTEXTS, dumps
+from levada.pipeline.workers import dumps
 
 __all__ = [
     "CheckpointableReadingServiceInterface",
