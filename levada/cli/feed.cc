@@ -94,7 +94,7 @@ void check(const FeedArguments& arguments) {
     throw InvalidArgument("--access is private; as nothing writes to the batches, it must be read_only or copy");
   }
   if (parse_duration(arguments.timeout) <= Duration::zero()) {
-    throw InvalidArgument(fmt::format("--timeout is {}; nothing comes in no time", arguments.timeout));
+    throw InvalidArgument(fmt::format("--timeout is {}; it must be positive", arguments.timeout));
   }
   check_data_options(arguments);
   if (!(arguments.compute_ms >= 0) || std::isinf(arguments.compute_ms))

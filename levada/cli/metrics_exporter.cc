@@ -115,6 +115,10 @@ MetricsTarget MetricsTarget::parse(const std::string& text) {
   if (const auto port = port_of(has_host ? text.substr(colon + 1) : text)) {
     return {.host = has_host ? text.substr(0, colon) : "", .port = port, .path = {}};
   }
+  if (text.find('/') == std::string::npos && (text.starts_with('-') || text.find(':') != std::string::npos)) {
+    throw InvalidArgument(
+        fmt::format("--metrics {}: it must be a port, HOST:PORT or a file; a file of this name is ./{}", text, text));
+  }
   return {.host = {}, .port = {}, .path = text};
 }
 

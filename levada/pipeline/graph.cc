@@ -25,6 +25,11 @@ std::string least(std::string_view name, std::int64_t value, std::int64_t smalle
   return value < smallest ? fmt::format("{} is {}; it is at least {}", name, value, smallest) : std::string();
 }
 
+std::string within(std::string_view name, std::int64_t value, std::int64_t smallest, std::int64_t largest) {
+  if (value <= largest) return least(name, value, smallest);
+  return fmt::format("{} is {}; it must be at most {}", name, value, largest);
+}
+
 std::string fault_of(const Pack& pack) {
   const auto documents = pack.max_documents.value_or(1);
   for (auto fault : {least("sequence", pack.sequence, 1), least("buffer", pack.buffer, 1),
@@ -80,7 +85,7 @@ std::string fault_of(const Operation& operation, std::size_t inputs) {
           [](const Source& s) { return std::string(s.items ? "" : "it has no item source"); },
           [&](const Map& s) {
             const auto fault = callable(s.function);
-            return fault.empty() ? least("threads", s.threads, 0) : fault;
+            return fault.empty() ? within("threads", s.threads, 0, 1024) : fault;
           },
           [](const BucketBatch& s) { return fault_of(s); }, [&](const Interleave& s) { return fault_of(s, inputs); },
           [&](const Filter& s) { return callable(s.predicate); },
@@ -91,12 +96,13 @@ std::string fault_of(const Operation& operation, std::size_t inputs) {
           [&](const Skip& s) { return least("count", s.count, 0); },
           [&](const Repeat& s) { return least("times", s.times.value_or(0), 0); },
           [&](const Fork& s) {
-            const auto fault = least("branches", s.branches, 1);
+            const auto fault = within("branches", s.branches, 1, 1024);
             return fault.empty() ? least("buffer", s.buffer, 1) : fault;
           },
           [](const Cache& s) { return std::string(s.folder.empty() ? "it has no folder" : ""); },
           [&](const Branch& s) { return least("index", s.index, 0); },
-          [&](const Prefetch& s) { return least("depth", s.depth, 1); }, [](const auto&) { return std::string(); }},
+          [&](const Prefetch& s) { return within("depth", s.depth, 1, 1 << 24); },
+          [](const auto&) { return std::string(); }},
       operation);
 }
 

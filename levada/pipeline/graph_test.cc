@@ -91,6 +91,11 @@ TEST(Graph, RefusesOperationsThatNeedOtherInputs) {
 
 TEST(Graph, RefusesNumbersAndFunctionsThatCannotBe) {
   EXPECT_THAT(refusal([] { numbers().then(Batch{0}, "b"); }), HasSubstr("stage \"b\": size is 0; it is at least 1"));
+  EXPECT_THAT(refusal([] { numbers().then(Prefetch{std::int64_t{1} << 40}, "p"); }), HasSubstr("it must be at most"));
+  EXPECT_THAT(refusal([] {
+                Graph::join(Interleave{.weights = {1e308, 1e308}}, {numbers(), numbers()});
+              }),
+              HasSubstr("the sum of its weights is no number"));
   EXPECT_THAT(refusal([] { numbers().then(Shuffle{.buffer = -1}); }), HasSubstr("buffer is -1"));
   EXPECT_THAT(refusal([] { numbers().then(Take{-1}); }), HasSubstr("count is -1"));
   EXPECT_THAT(refusal([] { numbers().then(Repeat{-2}); }), HasSubstr("times is -2"));

@@ -109,11 +109,13 @@ class Mesh:
         """Position of a rank along all data axes together, row-major."""
 
     def axis_size(self, name: str) -> int:
-        """Ranks along an axis; 1 for one that the mesh has not."""
+        """
+        Ranks along an axis; 1 for tp, cp, pp and others that share data where the mesh lacks them. Raises InvalidArgument for another that it lacks.
+        """
 
     @overload
     def coordinate(self, rank: int, axis: str) -> int:
-        """Position of a rank along an axis."""
+        """Position of a rank along an axis, which axis_size() accepts."""
 
     @overload
     def coordinate(self, axis: str) -> int:
@@ -123,7 +125,9 @@ class Mesh:
 
     @overload
     def group(self, rank: int, axes: Sequence[str]) -> list[int]:
-        """The ranks that differ from `rank` at most along these axes, ascending."""
+        """
+        The ranks that differ from `rank` at most along these axes, which axis_size() accepts, ascending.
+        """
 
     @overload
     def group(self, axes: Sequence[str]) -> list[int]:

@@ -161,7 +161,7 @@ if child:
 def test_what_cannot_be_had_is_an_error(tmp_path: pathlib.Path) -> None:
     feed = levada.Feed(batches(3))
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        with pytest.raises(OSError, match="in use"):
+        with pytest.raises(OSError, match="in use.*: '127.0.0.1:"):
             levada.MetricsExporter(f"127.0.0.1:{taken.getsockname()[1]}", feed)
     with pytest.raises(FileNotFoundError) as missing:
         levada.MetricsExporter(tmp_path / "no folder" / "numbers", feed)
@@ -172,6 +172,12 @@ def test_what_cannot_be_had_is_an_error(tmp_path: pathlib.Path) -> None:
         levada.MetricsExporter(70000, feed)
     with pytest.raises(levada.InvalidArgument, match="nothing to export"):
         levada.MetricsExporter(tmp_path / "numbers")
+    with pytest.raises(levada.InvalidArgument, match="only feeds and pipeline runs have metrics, got 5"):
+        levada.MetricsExporter(tmp_path / "numbers", 5)  # type: ignore[arg-type]
+    for labels in ({"1 a": "x"}, {"stage": "x"}, {"rank": 1}, {"__name__": "x"}, {"": "x"}):
+        with pytest.raises(levada.InvalidArgument, match="labels must be strings by name"):
+            levada.MetricsExporter(tmp_path / "numbers", feed, labels=labels)  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("to", ["localhost:abc", ":9100", "localhost:", "numbers:1.prom", "::1:-1", True, None, 1.5])
@@ -249,6 +255,8 @@ def test_ports_that_cannot_be_had_end_the_command(data: pathlib.Path, tmp_path: 
         ("65535", "--metrics 65535: ports are from 1 to 65535"),
         (tmp_path / "no folder" / "numbers", "--metrics"),
         ("127.0.0.1:99999999999999", "--metrics"),
+        ("here:numbers", "it must be a port, HOST:PORT or a file; a file of this name is ./here:numbers"),
+        ("-1", "a file of this name is ./-1"),
     ):
         ran = feed_command(data, "--metrics", given)
         assert said in ran.communicate(timeout=60)[1] and ran.returncode == 2, given

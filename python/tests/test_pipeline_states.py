@@ -98,9 +98,10 @@ def test_a_data_set_that_is_read_by_number_goes_on_by_number_whatever_its_own_st
         assert list(run) == list(range(0, 24, 2))
 
 
-def test_a_negative_snapshot_every_is_refused() -> None:
-    with pytest.raises(levada.InvalidArgument, match="snapshot_every must be at least 0, got -1"):
-        Pipeline(range(4)).run(snapshot_every=-1)
+def test_numbers_that_a_run_cannot_have_are_refused() -> None:
+    for name, number in (("snapshot_every", -1), ("snapshot_every", 2**63), ("prefetch_bytes", 2**64), ("worker_prefetch", 2**40)):
+        with pytest.raises(levada.InvalidArgument, match=f"{name} must be from 0 to"):
+            Pipeline(range(4)).run(**{name: number})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("workers", [0, 1])

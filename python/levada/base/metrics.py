@@ -6,6 +6,7 @@ import contextlib
 import operator
 import os
 import pathlib
+import re
 import tempfile
 import threading
 import warnings
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MetricsExporter"]
 
+_LABEL = re.compile("(?!__)[a-zA-Z_][a-zA-Z0-9_]*")
 _GRACE = 30.0
 """Seconds that close() waits for the last values to be exported."""
 
@@ -54,6 +56,16 @@ class MetricsExporter:
             raise InvalidArgument(f"every must be more than 0 seconds, got {every}")
         if not sources:
             raise InvalidArgument("there is nothing to export: give feeds or pipeline runs")
+        for source in sources:
+            if not callable(getattr(source, "metrics", None)):
+                raise InvalidArgument(f"only feeds and pipeline runs have metrics, got {source!r}")
+        for name, value in (labels or {}).items():
+            is_name = isinstance(name, str) and _LABEL.fullmatch(name) and name != "stage"
+            if not is_name or not isinstance(value, str):
+                raise InvalidArgument(
+                    "labels must be strings by name, of letters, digits and _; pipelines themselves have the label stage: "
+                    f"got {name!r}: {value!r}"
+                )
         self._sources, self._labels, self._every = sources, dict(labels or {}), every
         self._closed = threading.Event()
         self._owner = os.getpid()
@@ -179,4 +191,7 @@ def _serve(address: tuple[str, int], text: Callable[[], bytes]) -> http.server.T
 
     if not 0 <= address[1] <= 65535:
         raise InvalidArgument(f"a port is from 0 to 65535, got {address[1]}")
-    return http.server.ThreadingHTTPServer(address, Handler)
+    try:
+        return http.server.ThreadingHTTPServer(address, Handler)
+    except OSError as error:
+        raise type(error)(error.errno, error.strerror, f"{address[0]}:{address[1]}") from None

@@ -15,6 +15,7 @@ from typing import Any
 
 from levada import _levada
 from levada._levada import Digests, Membership, Mesh
+from levada.base.checks import check_seconds
 from levada.base.errors import EngineError, Error, InvalidArgument, SourceError
 from levada.base.exits import failure_text
 from levada.cli.metrics import check_metrics, start_metrics
@@ -26,10 +27,7 @@ from levada.job.job import join
 from levada.pipeline.pipeline import Pipeline
 
 _CALLABLE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
-_TIMEOUT = 1e8
-"""Seconds to open a loader, which may have to fetch its data."""
-
-_FAILED, _BAD_USAGE = 1, 2
+_FAILED, _BAD_USAGE, _INTERRUPTED = 1, 2, 130
 _MAX_RANKS = 256
 
 
@@ -42,6 +40,7 @@ def feed(arguments: list[str]) -> int:
     """Runs it, as a rank of a job or with ranks of its own. Returns the exit status."""
     try:
         options = _parse(arguments)
+        check_seconds("--timeout", options.timeout)
         place = _levada.place()
         if place is None or place[0] == 0:
             _levada.check_history_files(options.report, options.trace)
@@ -63,6 +62,8 @@ def feed(arguments: list[str]) -> int:
     except Error as error:
         _levada.report_error(type(error).__name__, str(error), getattr(error, "rank", -1))
         return _BAD_USAGE if isinstance(error, InvalidArgument) else _FAILED
+    except KeyboardInterrupt:
+        return _INTERRUPTED
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
@@ -181,11 +182,13 @@ def _open_on_readers(job: Membership, mesh: Mesh, options: argparse.Namespace) -
             source = _call(options.source, function)
             if isinstance(source, Pipeline):
                 source = source.run(options.workers, alone=True)
+            elif options.workers != 0:
+                raise InvalidArgument(f"--workers is of a levada.Pipeline, but {options.source} gave a {type(source).__name__}")
             elif isinstance(source, Generator) and options.iterate == "process":
                 source = _Generated(options.source)
     except Error as error:
         problem = (type(error).__name__, str(error))
-    sent = _levada.agree(job, json.dumps(problem).encode(), _TIMEOUT, "opening the data")
+    sent = _levada.agree(job, json.dumps(problem).encode(), options.timeout, "opening the data")
     for kind, message in map(json.loads, sent):
         if kind:
             raise InvalidArgument(message) if kind == "InvalidArgument" else SourceError(message)

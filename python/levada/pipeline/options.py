@@ -41,8 +41,9 @@ class Options:
 
     def __post_init__(self) -> None:
         for name in ("workers", "worker_prefetch", "main_prefetch", "prefetch_bytes", "snapshot_every", "threads"):
-            if self._set_integer(name) < 0:
-                raise InvalidArgument(f"{name} must be at least 0, got {getattr(self, name)}")
+            bits = 63 if name in ("prefetch_bytes", "snapshot_every") else 31
+            if not 0 <= self._set_integer(name) < 2**bits:
+                raise InvalidArgument(f"{name} must be from 0 to 2**{bits} - 1, got {getattr(self, name)}")
         for name in ("timeout", "start_timeout"):
             seconds = getattr(self, name)
             if not isinstance(seconds, (int, float)) or not seconds > 0:

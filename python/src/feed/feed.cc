@@ -380,7 +380,7 @@ std::unique_ptr<Pass> start(const Membership& job, const Mesh& mesh, const Layou
                             nb::object make, nb::object where, const std::string& tensors, bool allow_pickle,
                             bool record, const std::string& name, bool remind, std::optional<Balance> balance,
                             const nb::bytes& cursor) {
-  if (!(timeout > 0)) throw InvalidArgument(fmt::format("timeout is {}; nothing comes in no time", timeout));
+  if (!(timeout > 0)) throw InvalidArgument(fmt::format("timeout must be positive, got {}", timeout));
   const auto others = kind_of_tensors(tensors);
   FeedOptions options{.batch = batch,
                       .divide = parse_divide(divide),

@@ -42,6 +42,7 @@ constexpr EnumName<pipeline::StopAt> stop_names[] = {{"first", pipeline::StopAt:
                                                      {"cycle", pipeline::StopAt::full_cycle}};
 constexpr EnumName<DividesItself> divides_names[] = {
     {"no", DividesItself::no}, {"in parts", DividesItself::in_parts}, {"in turns", DividesItself::in_turns}};
+
 /// The arguments of a stage, by name.
 class Arguments {
  public:
