@@ -19,7 +19,7 @@ from levada.batch.devices import sender
 from levada.corpus.corpus import Corpus, PathLike
 from levada.feed.arguments import ACCESS, check_balance, check_device, check_iteration, check_readers, count, count_or_none
 from levada.feed.history import write_feed_history
-from levada.feed.passes import Beginning, FeedPass, PassOptions, begin_corpus, begin_iterable
+from levada.feed.passes import Beginning, FeedArguments, FeedPass, JoinedFeed, begin_corpus, begin_iterable
 from levada.feed.sources import ends_short, parts_of, set_epoch
 from levada.feed.states import FeedState, read_state
 from levada.job.groups import size_of
@@ -49,7 +49,7 @@ class _Last(NamedTuple):
     begin: Beginning
 
 
-class Feed:
+class Feed(FeedArguments):
     """Sends batches from one or several reader ranks to every rank of a mesh: `for batch in feed`.
 
     All ranks construct and iterate their feeds alike, several feeds in the same order. Each iter() starts a pass over the
@@ -216,10 +216,6 @@ class Feed:
         return Layout({}, otherwise=["shard(dp,0)"] if divide == "split" else [], name="batches")
 
     @property
-    def _samples_a_step(self) -> int:
-        return self.batch * self.mesh.data_size
-
-    @property
     def _counts(self) -> str:
         """FeedState.source of this feed's states."""
         if self._is_corpus or self.divide != "split":
@@ -231,29 +227,8 @@ class Feed:
         """How many of what its states count a step takes."""
         return 1 if self._counts == "global batches" else self._samples_a_step
 
-    def _options(self) -> PassOptions:
-        return PassOptions(
-            job=join(self.group, timeout=self.timeout),
-            mesh=self.mesh,
-            layout=self.layout,
-            readers=self.readers,
-            iterate=self.iterate,
-            divide=self.divide,
-            batch=self.batch,
-            balance=self.balance,
-            max_tokens=self.max_tokens,
-            collate=self.collate,
-            tail=self.tail,
-            depth=self.depth,
-            steps=self.steps,
-            timeout=self.timeout,
-            access=self.access,
-            tensors=self.source.tensors if isinstance(self.source, Corpus) else "numpy",
-            allow_pickle=self.allow_pickle,
-            record=self.record,
-            ended=self._ended,
-            counts_rows=self._counts_rows,
-        )
+    def _join(self) -> JoinedFeed:
+        return JoinedFeed(self, join(self.group, timeout=self.timeout))
 
     def __iter__(self) -> Iterator[Any]:
         """Starts a new pass, from the start of the source. A pass that is under way is closed; a loop that continues over
@@ -267,23 +242,23 @@ class Feed:
                 running.supersede()
             if self._last is not None:
                 self._last.begin.stop()  # which a thread that has left a loop may not have come to yet
-            options = self._options()
+            joined = self._join()
             at = self._next._replace(samples=self._next.samples + self.skip * self._counted_a_step)
             run = self.source if isinstance(self.source, Run) else None  # which counts its epochs itself
             if run is not None and not at.cursor:
                 at = at._replace(epoch=run.next_epoch)
             try:
-                begin = self._begin(options)
+                begin = self._begin(joined)
                 begin.first_sample += self.skip * self._samples_a_step
                 began = self._began(at, begin)
                 self._passes += 1
                 name = f"pass {self._passes} of feed {self._number}"
-                started = FeedPass(options, begin, name, self._send, is_ahead=self.prefetch_to_device)
+                started = FeedPass(joined, begin, name, self._send, is_ahead=self.prefetch_to_device)
             except BaseException:
                 if run is not None:
                     run.set_epoch(at.epoch)
                 raise
-            if run is not None and not options.is_reader:  # nobody iterates it here
+            if run is not None and not joined.is_reader:  # nobody iterates it here
                 run.set_epoch(at.epoch + 1)
             # A weak reference: a loop that is left drops its iterator, which notifies the other ranks.
             self._running = weakref.ref(started)
@@ -347,7 +322,7 @@ class Feed:
                 raise TypeError("a corpus without end has no length")
             items = len(self.source) * self.source.epochs
         else:
-            items = len(self.source)  # type: ignore[arg-type]
+            items = len(self.source)
         if self.divide == "split" and not self._is_corpus:
             whole = items - (self.tail == "drop" and self._counts_rows and ends_short(self.source))
         else:
@@ -445,7 +420,7 @@ class Feed:
         sequence = self.source.sequence if isinstance(self.source, Corpus) else 0
         data = {"source": source or f"a {type(self.source).__name__}", "sequence": sequence}
         write_feed_history(
-            self._options(), core, self._pipeline_story(), data, page=page, trace=trace, error=error
+            self._join(), core, self._pipeline_story(), data, page=page, trace=trace, error=error
         )
 
     def _pipeline_story(self) -> bytes | None:
@@ -488,13 +463,13 @@ class Feed:
                 return at._replace(cursor=begin.source.cursor(begin.first_sample), samples=0)
         return at._replace(cursor=at.cursor or begin.cursor)
 
-    def _begin(self, options: PassOptions) -> Beginning:
+    def _begin(self, joined: JoinedFeed) -> Beginning:
         """Returns the source of the next pass, at the cursor where that begins."""
         at = self._next
         if not isinstance(self.source, Corpus):
-            return begin_iterable(options, self.source, at)
+            return begin_iterable(joined, self.source, at)
         is_first = not self._has_opened_corpus
-        begin = begin_corpus(options, self.source, at.epoch, at.cursor, self._resumed, is_first=is_first)
+        begin = begin_corpus(joined, self.source, at.epoch, at.cursor, self._resumed, is_first=is_first)
         begin.first_sample += at.samples
         self._has_opened_corpus = True
         return begin

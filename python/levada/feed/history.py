@@ -8,7 +8,7 @@ from typing import Any
 from levada import _levada
 from levada._levada import Membership, Mesh, Pass
 from levada.corpus.corpus import PathLike
-from levada.feed.passes import PassOptions
+from levada.feed.passes import JoinedFeed
 
 
 def rank_report(job: Membership, mesh: Mesh, readers: str, stats: dict[str, Any]) -> dict[str, Any]:
@@ -27,7 +27,7 @@ def rank_report(job: Membership, mesh: Mesh, readers: str, stats: dict[str, Any]
 
 
 def write_feed_history(
-    options: PassOptions,
+    joined: JoinedFeed,
     core: Pass,
     pipeline: bytes | None,
     data: dict[str, Any],
@@ -37,28 +37,29 @@ def write_feed_history(
     error: str = "",
 ) -> None:
     """Writes the files on rank 0. `data`: the name of the source, and its tokens per sample or 0. Collective."""
-    mine = rank_report(options.job, options.mesh, options.readers, core.stats)
+    feed, job = joined
+    mine = rank_report(job, feed.mesh, feed.readers, core.stats)
     mine["bytes_read"] = core.stats["bytes_read"]
     of_feed = {
         **data,
-        "mesh": str(options.mesh),
-        "engine": options.job.engine,
-        "engine_choice": options.job.engine_choice,
-        "readers": options.readers,
+        "mesh": str(feed.mesh),
+        "engine": job.engine,
+        "engine_choice": job.engine_choice,
+        "readers": feed.readers,
         "steps": core.step,
         "end": (core.end or {"cause": "left"})["cause"],
-        "batch": options.batch,
+        "batch": feed.batch,
         "balance": core.balance,
         "error": error,
     }
     _levada.write_feed_history(
-        options.job,
-        options.mesh,
+        job,
+        feed.mesh,
         of_feed,
         mine,
         core.trace,
         pipeline,
         page=os.fspath(page or ""),
         trace_file=os.fspath(trace or ""),
-        timeout=options.timeout,
+        timeout=feed.timeout,
     )

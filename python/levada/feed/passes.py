@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import traceback
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from levada import _levada
 from levada._levada import CorpusSource, Handoff, Layout, Membership, Mesh, Pass, Source, WhenDropped
@@ -25,11 +24,10 @@ from levada.job.job import close_at_exit
 from levada.pipeline.run import Run
 
 
-@dataclasses.dataclass(frozen=True)
-class PassOptions:
-    """The arguments of Feed that a pass needs."""
+class FeedArguments:
+    """The arguments of a Feed that its passes read."""
 
-    job: Membership
+    source: Any
     mesh: Mesh
     layout: Layout
     readers: str
@@ -44,21 +42,27 @@ class PassOptions:
     steps: int | None
     timeout: float
     access: str | None
-    tensors: str
     allow_pickle: bool
     record: bool
-    ended: Ended
-    counts_rows: bool
+    _ended: Ended
+    _counts_rows: bool
     """Whether an item of an iterable has `batch` rows per rank, so that the last one may have fewer."""
 
     @property
-    def samples_a_step(self) -> int:
+    def _samples_a_step(self) -> int:
         return self.batch * self.mesh.data_size
 
     @property
-    def samples_an_item(self) -> int:
+    def _samples_an_item(self) -> int:
         """How many of the core's samples an item of an iterable is."""
-        return self.samples_a_step if self.divide == "split" else 1
+        return self._samples_a_step if self.divide == "split" else 1
+
+
+class JoinedFeed(NamedTuple):
+    """A feed, and the ranks that take part in it."""
+
+    feed: FeedArguments
+    job: Membership
 
     @property
     def is_reader(self) -> bool:
@@ -70,7 +74,7 @@ class PassOptions:
         return self.job.size // sum(map(self._reads, range(self.job.size)))
 
     def _reads(self, rank: int) -> bool:
-        return _levada.reads(self.readers, self.mesh, self.job.host_of, rank)
+        return _levada.reads(self.feed.readers, self.feed.mesh, self.job.host_of, rank)
 
 
 class Beginning:
@@ -103,16 +107,16 @@ _UNTIL_OPENED = 1e8
 
 
 def begin_corpus(
-    options: PassOptions, corpus: Corpus, epoch: int, cursor: bytes, before: bytes, *, is_first: bool
+    joined: JoinedFeed, corpus: Corpus, epoch: int, cursor: bytes, before: bytes, *, is_first: bool
 ) -> Beginning:
     """Returns the beginning of a pass over a corpus: at `cursor`, the state of an earlier run, or at the start of `epoch`. An
     epoch that starts behind the cursor `before`, of an earlier pass, keeps the history of weights of that. The first time, all
     ranks wait until the readers have tokenized."""
-    begin = _open_corpus(options, corpus, epoch, cursor)
+    begin = _open_corpus(joined, corpus, epoch, cursor)
     if before and epoch > 0 and not cursor:
         _keep_weights(begin, before)
-    if options.job.size > 1 and is_first:
-        _levada.agree(options.job, b"", _UNTIL_OPENED, "opening the corpus")
+    if joined.job.size > 1 and is_first:
+        _levada.agree(joined.job, b"", _UNTIL_OPENED, "opening the corpus")
     return begin
 
 
@@ -128,16 +132,17 @@ def _keep_weights(begin: Beginning, before: bytes) -> None:
         begin.source = _levada.unopened(type(error).__name__, str(error))
 
 
-def _open_corpus(options: PassOptions, corpus: Corpus, epoch: int, cursor: bytes) -> Beginning:
+def _open_corpus(joined: JoinedFeed, corpus: Corpus, epoch: int, cursor: bytes) -> Beginning:
+    feed = joined.feed
     first, waiting = _levada.corpus_position(cursor) if cursor else (0, 0)
     try:
-        if not options.is_reader and not epoch:
+        if not joined.is_reader and not epoch:
             return Beginning(None, first, cursor=cursor)
         opened = corpus.open()
         samples = opened.sequences * corpus.epochs
-        if corpus.epochs and options.tail == "drop" and samples < options.samples_a_step:
+        if corpus.epochs and feed.tail == "drop" and samples < feed._samples_a_step:
             raise InvalidArgument(
-                f"one step takes {options.samples_a_step:,} samples, but the corpus has only {samples:,}; lower batch or "
+                f"one step takes {feed._samples_a_step:,} samples, but the corpus has only {samples:,}; lower batch or "
                 'sequence, raise epochs, give more data, or choose tail="short"'
             )
         source = opened.of_epochs(epoch + corpus.epochs if corpus.epochs else 0)
@@ -146,7 +151,7 @@ def _open_corpus(options: PassOptions, corpus: Corpus, epoch: int, cursor: bytes
         if first <= begin:
             # A state near the end of the previous epoch is allowed if fewer samples than a step are left there.
             left = begin - first + waiting
-            if left >= (options.samples_a_step if options.tail == "drop" else 1):
+            if left >= (feed._samples_a_step if feed.tail == "drop" else 1):
                 at = begin - left
                 raise InvalidArgument(
                     f"the state is at sample {at}, in epoch {at // opened.sequences}, and set_epoch() says {epoch}: "
@@ -159,43 +164,44 @@ def _open_corpus(options: PassOptions, corpus: Corpus, epoch: int, cursor: bytes
         return Beginning(_levada.unopened(type(error).__name__, str(error)), first)
 
 
-def begin_iterable(options: PassOptions, source: Any, at: FeedState) -> Beginning:
+def begin_iterable(joined: JoinedFeed, source: Any, at: FeedState) -> Beginning:
     """Returns the beginning of a pass over an iterable, where an earlier run's state says."""
-    items, position, state = _read_items(options, at)
-    first = items * options.samples_an_item
-    if isinstance(source, Run) and options.readers != "one" and len(set(options.job.host_of)) > 1:
-        source.agree_on_seed(options.job)
-    if not options.is_reader:
+    feed, job = joined
+    items, position, state = _read_items(feed, at)
+    first = items * feed._samples_an_item
+    if isinstance(source, Run) and feed.readers != "one" and len(set(job.host_of)) > 1:
+        source.agree_on_seed(job)
+    if not joined.is_reader:
         return Beginning(None, first)
-    await_earlier_passes(source, options.job.rank, options.timeout)
-    handoff = Handoff(options.samples_an_item, position, f"a batch of {type(source).__name__}", options.counts_rows)
-    may_lack = (at.step - 1) // options.samples_an_item if options.tail != "drop" else 0
+    await_earlier_passes(source, job.rank, feed.timeout)
+    handoff = Handoff(feed._samples_an_item, position, f"a batch of {type(source).__name__}", feed._counts_rows)
+    may_lack = (at.step - 1) // feed._samples_an_item if feed.tail != "drop" else 0
     try:
-        return Beginning(handoff, first, _reader_of(options, source, state, handoff, Counted(position, items, may_lack)))
+        return Beginning(handoff, first, _reader_of(joined, source, state, handoff, Counted(position, items, may_lack)))
     except Exception:
         handoff.fail(traceback.format_exc())
         return Beginning(handoff, first)
 
 
-def _read_items(options: PassOptions, at: FeedState) -> tuple[int, int, Any]:
+def _read_items(feed: FeedArguments, at: FeedState) -> tuple[int, int, Any]:
     """Returns the number of items before a state, the number before its loader's state, and that state. Raises
     InvalidArgument for a damaged cursor, and for a state that is within an item."""
-    first, position, state = _read_cursor(options, at.cursor) if at.cursor else (0, 0, None)
-    if options.counts_rows:
+    first, position, state = _read_cursor(feed, at.cursor) if at.cursor else (0, 0, None)
+    if feed._counts_rows:
         ends_short = first % at.step != 0  # The last item alone may have fewer rows: nothing is left.
         rows = first + -first % at.step + at.samples
-        items = _items_of(options, rows, ends_short=ends_short)
-        position = _items_of(options, position * at.step, ends_short=ends_short)
+        items = _items_of(feed, rows, ends_short=ends_short)
+        position = _items_of(feed, position * at.step, ends_short=ends_short)
     else:
         items = first + at.samples
-    largest = max(items, position) * options.samples_an_item
+    largest = max(items, position) * feed._samples_an_item
     if largest > MAX_SAMPLES:
         raise InvalidArgument(f"this state of a feed counts {largest:,} samples, which no run has; it is damaged")
     return items, position, state
 
 
-def _items_of(options: PassOptions, rows: int, *, ends_short: bool) -> int:
-    an_item = options.samples_an_item
+def _items_of(feed: FeedArguments, rows: int, *, ends_short: bool) -> int:
+    an_item = feed._samples_an_item
     if rows % an_item != 0 and not ends_short:
         raise InvalidArgument(
             f"the state counts {rows} rows, and an item has {an_item} (batch x dp), which do not divide them: resume with a "
@@ -204,24 +210,22 @@ def _items_of(options: PassOptions, rows: int, *, ends_short: bool) -> int:
     return -(-rows // an_item)
 
 
-def _read_cursor(options: PassOptions, cursor: bytes) -> tuple[int, int, Any]:
+def _read_cursor(feed: FeedArguments, cursor: bytes) -> tuple[int, int, Any]:
     """Returns what an IterableCursor says: what is next, the number of items before the loader's state, and that state.
     Raises InvalidArgument for a damaged cursor."""
     try:
-        return _levada.read_cursor(cursor, allow_pickle=options.allow_pickle)
+        return _levada.read_cursor(cursor, allow_pickle=feed.allow_pickle)
     except CorruptMessage as error:
         raise InvalidArgument(f"this state of a feed has been damaged since it was saved: {error}") from error
 
 
-def _reader_of(options: PassOptions, source: Any, state: Any, handoff: Handoff, counted: Counted) -> Reader:
-    samples = None if options.balance is None else Samples(options.balance, options.max_tokens, options.collate)
-    if options.iterate == "process":
-        return ProcessReader(
-            source, state, handoff, options.allow_pickle, options.ranks_per_reader, samples, counted, options.timeout
-        )
-    ranks = options.ranks_per_reader
-    maker = open_maker(source, state, handoff, options.allow_pickle, ranks, samples, counted, options.ended)
-    return InlineReader(maker) if options.iterate == "inline" else BackgroundReader(maker, source)
+def _reader_of(joined: JoinedFeed, source: Any, state: Any, handoff: Handoff, counted: Counted) -> Reader:
+    feed, ranks = joined.feed, joined.ranks_per_reader
+    samples = None if feed.balance is None else Samples(feed.balance, feed.max_tokens, feed.collate)
+    if feed.iterate == "process":
+        return ProcessReader(source, state, handoff, feed.allow_pickle, ranks, samples, counted, feed.timeout)
+    maker = open_maker(source, state, handoff, feed.allow_pickle, ranks, samples, counted, feed._ended)
+    return InlineReader(maker) if feed.iterate == "inline" else BackgroundReader(maker, source)
 
 
 _SUPERSEDED = "a newer pass of this feed has ended this one; a feed has one pass at a time"
@@ -231,7 +235,7 @@ class FeedPass:
     """The iterator of one pass. Leaves the feed when it is dropped, as after a `break` or when its loop raises."""
 
     def __init__(
-        self, options: PassOptions, begin: Beginning, name: str, send: Send | None, *, is_ahead: bool
+        self, joined: JoinedFeed, begin: Beginning, name: str, send: Send | None, *, is_ahead: bool
     ) -> None:
         """`send`: moves batches; with `is_ahead` the next one, if it has arrived, before next() returns."""
         self._begin = begin
@@ -241,7 +245,7 @@ class FeedPass:
         self._before = handled()  # an exception from before the pass is not why it is left
         self._is_superseded = False
         try:
-            self.core = self._start(options, name)
+            self.core = self._start(joined, name)
             begin.watch(self.core.post_place)
         except BaseException:
             self._begin.stop()
@@ -249,31 +253,32 @@ class FeedPass:
         self._dropped = WhenDropped(functools.partial(_leave_dropped, self.core, begin, self._before))
         close_at_exit(self)
 
-    def _start(self, options: PassOptions, name: str) -> Pass:
+    def _start(self, joined: JoinedFeed, name: str) -> Pass:
         if isinstance(self._begin.source, Handoff):
-            make_batches_for(options.job)
+            make_batches_for(joined.job)
+        feed = joined.feed
         return _levada.start(
-            options.job,
-            options.mesh,
-            options.layout,
+            joined.job,
+            feed.mesh,
+            feed.layout,
             self._begin.source,
-            batch=options.batch,
-            divide=options.divide,
-            tail=options.tail,
+            batch=feed.batch,
+            divide=feed.divide,
+            tail=feed.tail,
             first_sample=self._begin.first_sample,
             cursor=self._begin.cursor,
-            steps=options.steps,
-            readers=options.readers,
-            depth=options.depth,
-            timeout=options.timeout,
-            access=options.access or "",
+            steps=feed.steps,
+            readers=feed.readers,
+            depth=feed.depth,
+            timeout=feed.timeout,
+            access=feed.access or "",
             make=self._begin.make,
             where=self._begin.where,
-            tensors=options.tensors,
-            allow_pickle=options.allow_pickle,
-            record=options.record,
+            tensors=feed.source.tensors if isinstance(feed.source, Corpus) else "numpy",
+            allow_pickle=feed.allow_pickle,
+            record=feed.record,
             name=name,
-            balance=None if options.balance is None else options.balance.resolved(options.max_tokens or 0, options.collate),
+            balance=None if feed.balance is None else feed.balance.resolved(feed.max_tokens or 0, feed.collate),
         )
 
     def __iter__(self) -> FeedPass:
