@@ -13,8 +13,6 @@
 #include "python/src/base/errors.h"
 #include "python/src/base/escaped_text.h"
 #include "python/src/bindings.h"
-#include "python/src/corpus/remote_files.h"
-#include "python/src/corpus/text_formats.h"
 #include "python/src/corpus/tokenizers.h"
 
 namespace nb = nanobind;
@@ -23,7 +21,7 @@ namespace levada::python {
 namespace {
 
 int command(const std::vector<std::string>& arguments, const std::vector<std::string>& self,
-            const nb::object& open_tokenizer, const nb::object& formats, const nb::object& remote) {
+            const nb::object& open_tokenizer, const std::vector<TextFormat>& formats, const RemoteFiles& remote) {
   std::vector<const char*> pointers;
   for (const auto& argument : arguments) pointers.push_back(argument.c_str());
   const auto open = [&open_tokenizer](const cli::TokenizerChoice& choice) -> std::shared_ptr<const Tokenizer> {
@@ -35,8 +33,7 @@ int command(const std::vector<std::string>& arguments, const std::vector<std::st
       throw;
     }
   };
-  cli::Extensions extensions{
-      .self = self, .open_tokenizer = open, .formats = formats_of(formats), .remote = remote_files_of(remote)};
+  cli::Extensions extensions{.self = self, .open_tokenizer = open, .formats = formats, .remote = remote};
   const nb::gil_scoped_release released;
   return cli::run(static_cast<int>(pointers.size()), pointers.data(), std::move(extensions));
 }

@@ -17,8 +17,6 @@
 #include "levada/report/progress.h"
 #include "python/src/base/bytes.h"
 #include "python/src/bindings.h"
-#include "python/src/corpus/remote_files.h"
-#include "python/src/corpus/text_formats.h"
 #include "python/src/corpus/tokenizers.h"
 #include "python/src/job/waiting.h"
 
@@ -94,11 +92,11 @@ NamedCorpus corpus_of(const nb::kwargs& given) {
   options.end_of_document = option<std::string>(given, "eod", "a str");
   options.text_field = option<std::string>(given, "text_field", "a str");
   options.skip_bad = option<bool>(given, "skip_bad", "True or False");
-  options.formats = formats_of(given["formats"]);
+  options.formats = nb::cast<std::vector<TextFormat>>(given["formats"]);
   options.resume_weights = option<bool>(given, "resume_weights", "True or False");
   options.cache_dir = path_of(given["cache_dir"]);
   options.cache_bytes = option<std::optional<std::uint64_t>>(given, "cache_size", "a number of bytes, or None");
-  options.remote = remote_files_of(given["remote"]);
+  options.remote = nb::cast<const RemoteFiles&>(given["remote"]);
   options.io.threads = option<int>(given, "io_threads", "a whole number");
   options.io.warn = warn;
   std::vector<std::string> paths;

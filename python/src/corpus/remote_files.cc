@@ -1,4 +1,5 @@
-#include "python/src/corpus/remote_files.h"
+// Files with URLs that Python packages read.
+#include "levada/sources/remote_files.h"
 
 #include <fmt/format.h>
 #include <nanobind/stl/string.h>
@@ -74,10 +75,6 @@ class PythonFile final : public File {
 };
 
 }  // namespace
-
-RemoteFiles remote_files_of(nb::handle given) {
-  return nb::cast<const RemoteFiles&>(given);
-}
 
 void bind_remote_files(nb::module_& module) {
   nb::class_<RemoteFiles>(module, "RemoteFiles", "How files with URLs are read.")

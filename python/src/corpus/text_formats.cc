@@ -1,4 +1,4 @@
-#include "python/src/corpus/text_formats.h"
+// Formats of text that Python packages read.
 
 #include <fmt/format.h>
 #include <nanobind/stl/string.h>
@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "levada/base/error.h"
+#include "levada/tokens/text_reader.h"
 #include "python/src/base/callables.h"
 #include "python/src/bindings.h"
 
@@ -70,12 +71,6 @@ nb::bytes read_file(const SharedFile& file, std::uint64_t offset, std::uint64_t 
 }
 
 }  // namespace
-
-std::vector<TextFormat> formats_of(nb::handle given) {
-  std::vector<TextFormat> formats;
-  for (const nb::handle format : given) formats.push_back(nb::cast<const TextFormat&>(format));
-  return formats;
-}
 
 void bind_text_formats(nb::module_& module) {
   nb::class_<SharedFile>(module, "File", "A file that is open.")
