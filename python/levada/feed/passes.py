@@ -18,7 +18,7 @@ from levada.batch.devices import Arrive, Send
 from levada.batch.memory import make_batches_for
 from levada.corpus.corpus import Corpus
 from levada.feed.process_reader import ProcessReader
-from levada.feed.readers import BackgroundReader, Counted, InlineReader, Reader, await_earlier_passes, open_maker
+from levada.feed.readers import BackgroundReader, Counted, InlineReader, Making, Reader, await_earlier_passes, open_maker
 from levada.feed.states import MAX_SAMPLES, FeedState
 from levada.job.job import close_at_exit
 from levada.pipeline.run import Run
@@ -220,11 +220,12 @@ def _read_cursor(feed: FeedArguments, cursor: bytes) -> tuple[int, int, Any]:
 
 
 def _reader_of(joined: JoinedFeed, source: Any, state: Any, handoff: Handoff, counted: Counted) -> Reader:
-    feed, ranks = joined.feed, joined.ranks_per_reader
+    feed = joined.feed
     samples = None if feed.balance is None else Samples(feed.balance, feed.max_tokens, feed.collate)
+    making = Making(handoff, feed.allow_pickle, joined.ranks_per_reader, samples, counted, feed._ended)
     if feed.iterate == "process":
-        return ProcessReader(source, state, handoff, feed.allow_pickle, ranks, samples, counted, feed.timeout)
-    maker = open_maker(source, state, handoff, feed.allow_pickle, ranks, samples, counted, feed._ended)
+        return ProcessReader(source, state, making, feed.timeout)
+    maker = open_maker(source, state, making)
     return InlineReader(maker) if feed.iterate == "inline" else BackgroundReader(maker, source)
 
 

@@ -15,8 +15,7 @@ from levada import _levada
 from levada._levada import Handoff, Layout, Membership, Mesh, Pass, Source
 from levada.base.errors import Error, PeerLost, SourceError, Timeout
 from levada.base.exits import begin, end, exit_text, start
-from levada.batch.balance import Samples
-from levada.feed.readers import BackgroundReader, Counted, Maker, ReportedError, State, open_maker
+from levada.feed.readers import BackgroundReader, Maker, Making, ReportedError, State, open_maker
 from levada.pipeline.workers import dumps
 
 _TIMEOUT = 1e8
@@ -32,22 +31,12 @@ _ON_STDERR = f"see its output on standard error; {_IMPORTS}"
 class ProcessReader(BackgroundReader):
     """A process that iterates, and a thread of this process that takes its batches."""
 
-    def __init__(
-        self,
-        source: Any,
-        state: Any,
-        handoff: Handoff,
-        allow_pickle: bool,
-        ranks: int,
-        samples: Samples | None,
-        counted: Counted,
-        timeout: float,
-    ) -> None:
+    def __init__(self, source: Any, state: Any, making: Making, timeout: float) -> None:
         if source is None:
             raise TypeError("this rank reads for the feed, but its source is None")
-        self._child = _Child(source, state, allow_pickle, ranks, timeout)
+        self._child = _Child(source, state, making.allow_pickle, making.ranks, timeout)
         try:
-            super().__init__(Maker(self._child, self._child.state, handoff, allow_pickle, samples, counted), None)
+            super().__init__(Maker(self._child, self._child.state, making, is_source=False), None)
         except BaseException:
             self._child.stop()
             raise
@@ -150,7 +139,7 @@ def _serve(link: socket.socket, parent: int, given: bytes, allow_pickle: bool, r
     make = None
     try:
         source, state = pickle.loads(given)
-        make = open_maker(source, state, handoff, allow_pickle, ranks + 1).make  # and this process's parent
+        make = open_maker(source, state, Making(handoff, allow_pickle, ranks + 1)).make  # and this process's parent
     except Exception:
         handoff.fail(traceback.format_exc())
     with contextlib.suppress(Error):  # the parent is notified, or has ended

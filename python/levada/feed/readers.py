@@ -63,7 +63,19 @@ class Counted(NamedTuple):
             )
 
 
-NOTHING_COUNTED = Counted(0, 0, 0)
+class Making(NamedTuple):
+    """How a reader makes the items of its source."""
+
+    handoff: Handoff
+    """Requests the items."""
+    allow_pickle: bool
+    ranks: int
+    """How many ranks receive the batches."""
+    samples: Samples | None = None
+    """Given if the source yields samples, to make batches from them."""
+    counted: Counted = Counted(0, 0, 0)
+    ended: Ended | None = None
+    """Whether an earlier pass has read the source to its end."""
 
 
 class EndsBeforeState(Exception):
@@ -102,28 +114,16 @@ class PacedState:
 
 
 class Maker:
-    """Makes what a feed requests from a Handoff: the items of one iterator, with the states after some of them. With
-    `samples` the iterator yields samples, and this makes batches from them."""
+    """Makes what a feed requests from a Handoff: the items of one iterator, with the states after some of them."""
 
-    def __init__(
-        self,
-        iterator: Iterator[Any],
-        state: Callable[[], State | None],
-        handoff: Handoff,
-        allow_pickle: bool,
-        samples: Samples | None,
-        counted: Counted,
-        ended: Ended | None = None,
-    ) -> None:
-        """`ended`: given if the source is the iterator, so that a later pass continues it."""
+    def __init__(self, iterator: Iterator[Any], state: Callable[[], State | None], making: Making, *, is_source: bool) -> None:
+        """`is_source`: whether the iterator is the source itself, so that a later pass continues it."""
         self._iterator = iterator
-        self._ended = ended
-        self._has_items = False
-        self._counted = counted
-        self._samples = samples
         self._state = state
-        self._handoff = handoff
-        self._allow_pickle = allow_pickle
+        self._handoff, self._allow_pickle, self._samples = making.handoff, making.allow_pickle, making.samples
+        self._counted = making.counted
+        self._ended = making.ended if is_source else None
+        self._has_items = False
         self._thread = 0
 
     def make(self) -> bool:
@@ -206,28 +206,16 @@ class Maker:
 _MAKING = (Maker.make.__code__, Maker._serve.__code__)
 
 
-def open_maker(
-    source: Any,
-    state: Any,
-    handoff: Handoff,
-    allow_pickle: bool,
-    ranks: int,
-    samples: Samples | None = None,
-    counted: Counted = NOTHING_COUNTED,
-    ended: Ended | None = None,
-) -> Maker:
-    """Returns a Maker of the items of iter(source), which resumes at `state` unless that is None. `ranks`: the number of
-    ranks that receive its batches. `ended`: whether an earlier pass has read the source to its end."""
+def open_maker(source: Any, state: Any, making: Making) -> Maker:
+    """Returns a Maker of the items of iter(source), which resumes at `state` unless that is None."""
     if source is None:
         raise TypeError("this rank reads for the feed, but its source is None")
     if state is not None:
         source.load_state_dict(state)
     iterator = iter(source)
     state_dict = getattr(source, "state_dict", None)
-    paced = PacedState(state_dict, allow_pickle, ranks) if state_dict else lambda: None
-    if not is_own_iterator(source, iterator):
-        ended = None
-    return Maker(iterator, paced, handoff, allow_pickle, samples, counted, ended)
+    paced = PacedState(state_dict, making.allow_pickle, making.ranks) if state_dict else lambda: None
+    return Maker(iterator, paced, making, is_source=is_own_iterator(source, iterator))
 
 
 class Reader(Protocol):
