@@ -16,7 +16,7 @@ from typing import Any
 from levada import _levada
 from levada._levada import Digests, Membership, Mesh
 from levada.base.errors import EngineError, Error, InvalidArgument, SourceError
-from levada.base.exits import text_of
+from levada.base.exits import failure_text
 from levada.cli.metrics import check_metrics, start_metrics
 from levada.cli.output import Parser, write
 from levada.feed.feed import Feed
@@ -232,8 +232,7 @@ def _call(name: str, function: Any) -> Iterable[Any]:
 
 
 def _sentence(error: BaseException) -> str:
-    text = " ".join(text_of(error).split())
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return " ".join(failure_text(error).split())
 
 
 def _report(

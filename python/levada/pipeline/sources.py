@@ -75,11 +75,6 @@ def describe(source: Any) -> str:
     return str(getattr(source, "__name__", None) or type(source).__name__)
 
 
-def length_of(source: Any) -> int:
-    """Returns its length. Raises TypeError if it has none."""
-    return len(source)
-
-
 class SourceOpener:
     """Opens a source in one process, once for each pass, after calling its set_epoch() if it has one.
 

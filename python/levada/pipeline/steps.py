@@ -12,7 +12,7 @@ from levada.base.errors import InvalidArgument
 from levada.base.iterators import Ended
 from levada.corpus.corpus import Corpus
 from levada.job.job import world_size
-from levada.pipeline.sources import SourceOpener, describe, divides_itself, length_of
+from levada.pipeline.sources import SourceOpener, describe, divides_itself
 
 
 class Step(NamedTuple):
@@ -174,7 +174,7 @@ def length_of_stage(stage: Stage) -> int:
     """Returns the items of an epoch in one process of one rank. Raises TypeError if that is not known."""
     given: dict[str, Any] = stage.arguments
     if stage.operation == "source":
-        return length_of(given["source"])
+        return len(given["source"])
     lengths = [length_of_stage(before) for before in stage.inputs]
     if stage.operation in _SAME_LENGTH or (stage.operation == "shard" and world_size() == 1):
         return lengths[0]

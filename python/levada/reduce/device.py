@@ -8,6 +8,7 @@ import dataclasses
 import datetime
 import importlib
 import json
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -73,7 +74,7 @@ class _Bucket:
         self.work.wait()
         self.work = None
         for entry in self.entries:
-            part = self.sums[entry.begin : entry.begin + _count(entry.shape)]
+            part = self.sums[entry.begin : entry.begin + math.prod(entry.shape)]
             # A small result must not hold the whole bucket.
             entry.result = (part.clone() if len(self.entries) > 1 else part).view(entry.shape)
 
@@ -348,13 +349,6 @@ def _ranks_of(group: Any) -> tuple[int, ...]:
     if list(ranks) != sorted(ranks):
         raise Unsupported(f"tensors on a device are reduced over groups in ascending order of ranks, not {list(ranks)}")
     return ranks
-
-
-def _count(shape: tuple[int, ...]) -> int:
-    count = 1
-    for extent in shape:
-        count *= extent
-    return count
 
 
 def _parts(torch: Any, whole: Any, size: int) -> list[Any]:

@@ -7,8 +7,12 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <map>
+#include <optional>
+#include <string>
 #include <variant>
+#include <vector>
 
 #include "levada/base/error.h"
 #include "levada/base/text.h"
@@ -21,6 +25,9 @@ namespace nb = nanobind;
 
 namespace levada::python {
 namespace {
+
+/// The lengths of one item's sequences, in tokens.
+using Lengths = std::vector<std::int64_t>;
 
 std::int64_t integer(nb::handle number) {
   const nb::object index = nb::steal(PyNumber_Index(number.ptr()));
@@ -46,6 +53,15 @@ Seqlens seqlens_of(nb::handle given) {
     made.push_back(lengths);
   }
   return made;
+}
+
+/// As Python has them: one list an item, None for an absent one.
+std::vector<std::optional<Lengths>> lengths_of(const Seqlens& seqlens) {
+  std::vector<std::optional<Lengths>> lengths(seqlens.size());
+  for (std::size_t i = 0; i < seqlens.size(); ++i) {
+    if (seqlens.has(i)) lengths[i].emplace(seqlens[i].begin(), seqlens[i].end());
+  }
+  return lengths;
 }
 
 /// "int64", numpy.int64, numpy.dtype("int64") or torch.int64.
@@ -390,14 +406,6 @@ void bind_division(nb::class_<Samples>& type) {
 SampleBatch& Samples::changing() {
   if (readers > 0) throw InvalidArgument("this SampleBatch is being stored by another thread; change it afterwards");
   return batch;
-}
-
-std::vector<std::optional<Lengths>> lengths_of(const Seqlens& seqlens) {
-  std::vector<std::optional<Lengths>> lengths(seqlens.size());
-  for (std::size_t i = 0; i < seqlens.size(); ++i) {
-    if (seqlens.has(i)) lengths[i].emplace(seqlens[i].begin(), seqlens[i].end());
-  }
-  return lengths;
 }
 
 void bind_samples(nb::module_& module) {

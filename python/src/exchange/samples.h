@@ -3,11 +3,6 @@
 
 #include <nanobind/nanobind.h>
 
-#include <cstdint>
-#include <optional>
-#include <string>
-#include <vector>
-
 #include "levada/exchange/sample_batch.h"
 #include "python/src/batch/tensors.h"
 
@@ -22,10 +17,5 @@ struct Samples {
   /// The batch, to be changed. Throws InvalidArgument while another thread's call reads it.
   SampleBatch& changing();
 };
-
-/// The lengths of one item's sequences, in tokens.
-using Lengths = std::vector<std::int64_t>;
-/// As Python has them: one list an item, None for an absent one.
-std::vector<std::optional<Lengths>> lengths_of(const Seqlens& seqlens);
 
 }  // namespace levada::python

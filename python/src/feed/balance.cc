@@ -19,12 +19,6 @@ namespace {
 
 constexpr EnumName<PartSizes> count_names[] = {{"free", PartSizes::any}, {"equal", PartSizes::equal}};
 
-Balance make_balance(const std::string& cost, const std::string& counts, const std::string& order) {
-  return {.cost = SampleCost::parse(cost),
-          .sizes = parse_enum("counts", counts, count_names),
-          .order = parse_micro_order(order)};
-}
-
 /// By rank, then micro-batch: indexes of samples.
 using Micros = std::vector<std::vector<std::vector<std::size_t>>>;
 
@@ -51,10 +45,12 @@ void bind_balance(nb::module_& module) {
           "__init__",
           [](Balance* self, const std::string& cost, const std::string& counts, const std::string& order,
              std::int64_t max_tokens, std::int64_t max_delay, std::string label) {
-            new (self) Balance(make_balance(cost, counts, order));
-            self->max_tokens = max_tokens;
-            self->max_delay = max_delay;
-            self->label = std::move(label);
+            new (self) Balance{.cost = SampleCost::parse(cost),
+                               .sizes = parse_enum("counts", counts, count_names),
+                               .max_tokens = max_tokens,
+                               .order = parse_micro_order(order),
+                               .max_delay = max_delay,
+                               .label = std::move(label)};
           },
           nb::arg("cost"), nb::arg("counts"), nb::arg("order"), nb::arg("max_tokens"), nb::arg("max_delay") = 0,
           nb::arg("label") = "");

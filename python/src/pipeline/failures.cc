@@ -32,6 +32,16 @@ nb::object exception_of(const nb::python_error& raised) {
   return nb::steal(value);
 }
 
+/// Sets the Python exception that a failure is: the one that was raised, where it can be made again, caused by a
+/// levada.StageFailed that tells of it; otherwise that.
+void set_raised(const pipeline::StageFailed& failed) {
+  const auto& failure = failed.failure();
+  const auto made =
+      failures().attr("unpack")(failed.what(), failure.stage, failure.process, failure.item, failure.traceback,
+                                to_bytes(failure.exception), std::string(failed.name()));
+  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(made.ptr())), made.ptr());
+}
+
 }  // namespace
 
 void throw_failed(const nb::python_error& raised) {
@@ -46,14 +56,6 @@ void throw_failed(const nb::python_error& raised) {
                                .message = message.utf8,
                                .traceback = traceback.utf8,
                                .exception = Bytes(bytes.begin(), bytes.end())});
-}
-
-void set_raised(const pipeline::StageFailed& failed) {
-  const auto& failure = failed.failure();
-  const auto made =
-      failures().attr("unpack")(failed.what(), failure.stage, failure.process, failure.item, failure.traceback,
-                                to_bytes(failure.exception), std::string(failed.name()));
-  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(made.ptr())), made.ptr());
 }
 
 void bind_failures(nb::module_&) {

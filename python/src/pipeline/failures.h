@@ -13,10 +13,6 @@ namespace levada::python {
 /// Throws a StageFailed that holds what was raised; stage, process and item are for others to fill in. With the GIL.
 [[noreturn]] void throw_failed(const nanobind::python_error& raised);
 
-/// Sets the Python exception that a failure is: the one that was raised, where it can be made again, caused by a
-/// levada.StageFailed that tells of it; otherwise that. With the GIL.
-void set_raised(const pipeline::StageFailed& failed);
-
 /// What `work` gives with the GIL; what it raises as throw_failed().
 template <typename Work>
 auto in_python(Work work) {

@@ -15,7 +15,6 @@
 
 #include "levada/base/error.h"
 #include "levada/pipeline/consumer.h"
-#include "levada/pipeline/item_sources.h"
 #include "levada/pipeline/placement.h"
 #include "levada/pipeline/show.h"
 #include "levada/report/pipeline_report.h"
@@ -24,7 +23,6 @@
 #include "python/src/batch/rebuild.h"
 #include "python/src/batch/trees.h"
 #include "python/src/bindings.h"
-#include "python/src/corpus/corpus.h"
 #include "python/src/job/launch.h"
 #include "python/src/job/waiting.h"
 #include "python/src/pipeline/failures.h"
