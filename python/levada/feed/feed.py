@@ -322,7 +322,7 @@ class Feed(FeedArguments):
                 raise TypeError("a corpus without end has no length")
             items = len(self.source) * self.source.epochs
         else:
-            items = len(self.source)  # type: ignore[arg-type]
+            items = len(self.source)
         if self.divide == "split" and not self._is_corpus:
             whole = items - (self.tail == "drop" and self._counts_rows and ends_short(self.source))
         else:
