@@ -218,13 +218,16 @@ def _counted(job: Membership, of_call: tuple[type[Exception], ...] = (Error,)) -
 def _request(
     wants: Wants, keys: Sequence[str], cut_keys: Sequence[str], allow_absent: bool
 ) -> _levada.ExchangeRequest:
-    ids_of = wants.items() if isinstance(wants, Mapping) else ()
-    for what, names in [("keys", keys), ("cut_keys", cut_keys), *((f"wants[{rank}]", ids) for rank, ids in ids_of)]:
+    lists: dict[str, object] = {"keys": keys, "cut_keys": cut_keys}
+    if isinstance(wants, Mapping):
+        lists |= {f"wants[{rank}]": ids for rank, ids in wants.items()}
+    for what, names in lists.items():
         if isinstance(names, str):  # which is a sequence of strings, too
             raise InvalidArgument(f"{what} must be a list of strings, got {names!r}")
     try:
-        asked = [Destination([rank], list(ids)) for rank, ids in ids_of] or list(wants)
-        return _levada.ExchangeRequest(asked, keys, cut_keys, allow_absent)
+        if isinstance(wants, Mapping):
+            wants = [Destination([rank], list(ids)) for rank, ids in wants.items()]
+        return _levada.ExchangeRequest(list(wants), keys, cut_keys, allow_absent)
     except TypeError as error:
         raise InvalidArgument(
             "wants must be {rank: [id, ...]} or a list of Destination, keys and cut_keys lists; ids and keys are strings"

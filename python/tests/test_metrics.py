@@ -255,7 +255,7 @@ def test_ports_that_cannot_be_had_end_the_command(data: pathlib.Path, tmp_path: 
         ("65535", "--metrics 65535: ports are from 1 to 65535"),
         (tmp_path / "no folder" / "numbers", "--metrics"),
         ("127.0.0.1:99999999999999", "--metrics"),
-        ("here:numbers", "it must be a port, HOST:PORT or a file; a file of this name is ./here:numbers"),
+        ("here:9x", "it must be a port, HOST:PORT or a file; a file of this name is ./here:9x"),
         ("-1", "a file of this name is ./-1"),
     ):
         ran = feed_command(data, "--metrics", given)
