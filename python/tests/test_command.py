@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 
@@ -168,6 +169,8 @@ def test_run_tells_what_it_takes(tmp_path: pathlib.Path) -> None:
         (["--report", "."], "--report . is a directory"),
         (["--report", "same", "--trace", "./same"], "--report and --trace both name ./same"),
         (["--metrics", "."], "--metrics . cannot be written"),
+        (["--workers", "2"], "--workers is of a levada.Pipeline, but loaders:Dataset.split gave a generator"),
+        (["--timeout", "0"], "--timeout must be a number of seconds, positive"),
     ],
 )
 def test_wrong_arguments_are_one_sentence(tmp_path: pathlib.Path, arguments: list[str], sentence: str) -> None:
@@ -176,6 +179,17 @@ def test_wrong_arguments_are_one_sentence(tmp_path: pathlib.Path, arguments: lis
     assert ran.stderr.startswith(f"levada: {sentence}") and ran.stderr.count("\n") == 1
     ran = run(tmp_path, "run", "-n", "0", "script.py")
     assert (ran.returncode, ran.stderr) == (2, "levada: -n is 0; it must be from 1 to 256; see levada run --help\n")
+
+
+def test_ctrl_c_ends_all_ranks_without_a_traceback(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "loaders.py").write_text("import time\ndef endless():\n    while True: yield print('one', flush=True) or time.sleep(0.01)\n")
+    command = [sys.executable, "-m", "levada", "feed", "loaders:endless", "--mesh", "dp=2"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes, text=True, cwd=tmp_path, start_new_session=True) as ran:  # type: ignore[call-overload]
+        assert ran.stdout.readline() == "one\n"
+        os.killpg(ran.pid, signal.SIGINT)  # as a terminal does
+        errors = ran.communicate(timeout=60)[1]
+    assert ran.returncode == 130 and "Traceback" not in errors and errors.count("\n") <= 1, errors
 
 
 def test_a_report_that_nobody_reads_or_that_has_no_room_is_no_traceback(tmp_path: pathlib.Path) -> None:

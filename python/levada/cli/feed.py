@@ -9,6 +9,7 @@ import itertools
 import json
 import os
 import re
+import signal
 import sys
 from collections.abc import Generator, Iterable, Iterator
 from typing import Any
@@ -52,6 +53,7 @@ def feed(arguments: list[str]) -> int:
         return _BAD_USAGE if isinstance(error, InvalidArgument) else _FAILED
     try:
         if place is not None:
+            signal.signal(signal.SIGINT, _interrupt_once)
             return _feed_as_rank(options, mesh)
         if mesh.size > _MAX_RANKS:
             raise InvalidArgument(f"the mesh has {mesh.size} ranks; one machine starts at most {_MAX_RANKS}")
@@ -64,6 +66,13 @@ def feed(arguments: list[str]) -> int:
         return _BAD_USAGE if isinstance(error, InvalidArgument) else _FAILED
     except KeyboardInterrupt:
         return _INTERRUPTED
+
+
+def _interrupt_once(*_: object) -> None:
+    """Raises KeyboardInterrupt. A rank of this machine gets the terminal's signal and then its launcher's, which would interrupt
+    what it does at its end."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
