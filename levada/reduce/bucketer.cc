@@ -252,8 +252,8 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
         slabs.push_back(make_slab(group, slab_bytes, input.collective));
       }
       // Nobody reads a bucket before it is complete, so what comes after its first message need not stay in a cache.
-      const std::size_t written = (slabs.size() - 1) * message_bytes;
-      copy(slabs.back()->reserve(input.bytes), copy_mode_for(std::max(written, input.bytes)));
+      const std::size_t together = std::max(slabs.size() * message_bytes, input.bytes);
+      copy(slabs.back()->reserve(input.bytes), copy_mode_for(together));
       if (input.collective == Collective::reduce_scatter) stats_.bytes_copied += input.bytes;
     }
     slabs.back()->enter_next();
