@@ -197,22 +197,6 @@ def test_who_waits_for_a_rank_that_computes_is_told_its_step(tmp_path: pathlib.P
     assert "; rank 1: computing step 5, for " in outcome.told[0][0]["text"]
 
 
-def test_a_map_whose_threads_are_refused_ends() -> None:
-    code = """
-import resource
-import levada
-pages = int(open("/proc/self/statm").read().split()[0])
-limit = pages * resource.getpagesize() + 200 * 2**20  # the stacks of some threads
-resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-try:
-    list(levada.Pipeline(range(10)).map(abs, threads=1000))
-except levada.EngineError as error:
-    print(error)
-"""
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert "cannot start a thread for mapping" in ran.stdout, ran.stderr
-
-
 def test_only_the_loader_itself_ends_its_data(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import collections
 import itertools
+import subprocess
+import sys
 import threading
 import time
-
 from typing import Any
 
 import levada
@@ -87,6 +88,22 @@ def test_a_failure_on_a_thread_comes_at_its_item() -> None:
             given.append(number)
     assert given == [0, 1, 2, 3, 4]
     assert list(pipeline.run(on_error="skip")) == [0, 1, 2, 3, 4, 6, 7, 8, 9]
+
+
+def test_a_map_whose_threads_are_refused_ends() -> None:
+    code = """
+import resource
+import levada
+pages = int(open("/proc/self/statm").read().split()[0])
+limit = pages * resource.getpagesize() + 200 * 2**20  # the stacks of some threads
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+try:
+    list(levada.Pipeline(range(10)).map(abs, threads=1000))
+except levada.EngineError as error:
+    print(error)
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert "cannot start a thread for mapping" in ran.stdout, ran.stderr
 
 
 NUMBERS = levada.Pipeline(range(500))
