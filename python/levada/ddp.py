@@ -54,3 +54,4 @@ def _complete(under_way: UnderWay) -> None:
             future.set_result(handle.get())
         except Exception as error:
             future.set_exception(error)  # type: ignore[no-untyped-call, unused-ignore]
+        del next_one, handle, future  # A thread that drops tensors while the interpreter ends aborts the process.

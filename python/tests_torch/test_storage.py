@@ -130,7 +130,7 @@ def test_text_and_tokens_in_a_bucket_are_the_samples_that_they_are_on_disk(stora
             assert batches(url, **options) == batches(local / "a.bin", **options)
 
 
-def test_a_web_server_is_read_as_well(storage: Storage, local: pathlib.Path) -> None:
+def test_a_web_server_is_read_as_well(storage: Storage, local: pathlib.Path, tmp_path: pathlib.Path) -> None:
     for name in ("a.jsonl", "a.bin", "a.idx"):
         storage.put(f"web/{name}", local / name)
     url = f"{storage.url}/{BUCKET}/web"
@@ -138,9 +138,11 @@ def test_a_web_server_is_read_as_well(storage: Storage, local: pathlib.Path) -> 
         assert batches(f"{url}/{name}") == batches(local / name)
     with pytest.raises(levada.SourceError, match=f"cannot open {url}/none.txt: there is no such file"):
         levada.Corpus(f"{url}/none.txt").open()
-    storage.fault = lambda request, start: whole(request, start, local / "a.jsonl")
-    with pytest.raises(levada.SourceError, match="a.jsonl cannot be read in parts, for its server sends all of it: copy"):
-        levada.Corpus(f"{url}/a.jsonl", cache_dir=local / "empty").open()
+    large = tmp_path / "large.jsonl"
+    large.write_bytes((local / "a.jsonl").read_bytes() * 8)  # More than is ever fetched at once.
+    storage.fault = lambda request, start: whole(request, start, large)
+    with pytest.raises(levada.SourceError, match="large.jsonl cannot be read in parts, for its server sends all of it: copy"):
+        levada.Corpus(f"{url}/large.jsonl", cache_dir=tmp_path / "cache").open()
 
 
 def whole(request: dict[str, Any], start: Any, path: pathlib.Path) -> list[bytes]:

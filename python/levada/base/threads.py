@@ -23,6 +23,14 @@ def start_thread(what: str, name: str, work: Callable[..., object], *arguments: 
     _levada.throw_no_thread(what)
 
 
+def join_thread(thread: threading.Thread, timeout: float) -> bool:
+    """Waits until it has ended, at most `timeout` seconds, and returns whether it has. The thread itself, on which the garbage
+    collector may call, does not wait."""
+    if thread is not threading.current_thread():
+        thread.join(timeout)
+    return not thread.is_alive()
+
+
 class OneCaller:
     """Entered around a call, which may nest. Raises InvalidArgument while another thread is inside. `what` names the
     calls: "a call of this feed"."""

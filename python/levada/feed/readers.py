@@ -17,7 +17,7 @@ from levada.base.abandoned import Abandoned, abandon, abandoned, forget
 from levada.base.console import write_line
 from levada.base.errors import Timeout
 from levada.base.iterators import Ended, Exhausted, is_own_iterator
-from levada.base.threads import start_thread
+from levada.base.threads import join_thread, start_thread
 from levada.batch.balance import RefusedSample, Samples
 from levada.job.arrivals import REMIND_AFTER
 
@@ -26,7 +26,7 @@ _FRAMES = 4  # as many as a line of the board holds
 _LONG = 0.5
 """Seconds after which waiting ranks are notified of the functions that a slow item is in."""
 _GRACE = 1.0
-"""Seconds that stop() waits for a thread to leave the iterator."""
+"""Seconds that stop() waits for a thread to end, which may be in the iterator."""
 
 
 _NOTHING = object()
@@ -243,6 +243,7 @@ class InlineReader:
         self._maker = maker
         self._since: float | None = None  # when the item that is being made was requested
         self._stopped = threading.Event()
+        self._watcher: threading.Thread | None = None
 
     def _make(self) -> bool:
         self._since = time.monotonic()
@@ -252,7 +253,7 @@ class InlineReader:
             self._since = None
 
     def watch(self, post_place: Callable[[], None]) -> None:
-        start_thread("watching the loader", "levada watch", self._watch, post_place)
+        self._watcher = start_thread("watching the loader", "levada watch", self._watch, post_place)
 
     def _watch(self, post_place: Callable[[], None]) -> None:
         while not self._stopped.wait(_LONG):
@@ -263,6 +264,8 @@ class InlineReader:
     def stop(self) -> None:
         self.make = None
         self._stopped.set()
+        if self._watcher is not None:
+            join_thread(self._watcher, _GRACE)  # It refers to batches, which it must not drop while the interpreter ends.
 
 
 class BackgroundReader:
@@ -281,8 +284,7 @@ class BackgroundReader:
 
     def stop(self) -> None:
         abandon(self._thread, self._source, self.where)  # an interrupt of what follows leaves it abandoned
-        self._thread.join(_GRACE)
-        if not self._thread.is_alive():
+        if join_thread(self._thread, _GRACE):
             forget(self._thread)
 
 
