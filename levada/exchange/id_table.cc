@@ -3,12 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
 #include <new>
 
 #include "levada/base/bytes.h"
 #include "levada/base/error.h"
+#include "levada/base/hash.h"
 #include "levada/base/text.h"
 
 namespace levada {
@@ -26,6 +28,31 @@ std::optional<std::size_t> IdTable::find(std::string_view id, std::uint64_t hash
   if (slots_.empty()) return std::nullopt;
   const std::uint32_t number = slots_[slot_for(id, hash)];
   return number == 0 ? std::nullopt : std::optional<std::size_t>(number - 1);
+}
+
+void IdTable::find_all(std::span<const std::string> ids, std::vector<std::uint32_t>& numbers) const {
+  constexpr std::size_t ahead = 8;  // ids between slot, entry, text and comparison
+  if (slots_.empty()) return numbers.resize(numbers.size() + ids.size(), none);
+  std::array<std::uint64_t, 4 * ahead> hashes{};
+  const auto first_slot = [&](std::size_t i) { return hashes[i % hashes.size()] & (slots_.size() - 1); };
+  for (std::size_t next = 0; next < ids.size() + 3 * ahead; ++next) {
+    if (next < ids.size()) {
+      hashes[next % hashes.size()] = hash64(as_bytes(ids[next]));
+      __builtin_prefetch(&slots_[first_slot(next)]);
+    }
+    if (const std::size_t i = next - ahead; next >= ahead && i < ids.size()) {
+      if (const std::uint32_t number = slots_[first_slot(i)]; number != 0) __builtin_prefetch(&entries_[number - 1]);
+    }
+    if (const std::size_t i = next - 2 * ahead; next >= 2 * ahead && i < ids.size()) {
+      if (const std::uint32_t number = slots_[first_slot(i)]; number != 0) {
+        __builtin_prefetch(text_.data() + entries_[number - 1].begin);
+      }
+    }
+    if (next < 3 * ahead) continue;
+    const std::size_t i = next - 3 * ahead;
+    const std::uint32_t number = slots_[slot_for(ids[i], hashes[i % hashes.size()])];
+    numbers.push_back(number == 0 ? none : number - 1);
+  }
 }
 
 std::size_t IdTable::slot_for(std::string_view id, std::uint64_t hash) const {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,6 +21,10 @@ class IdTable {
   }
   std::uint64_t hash(std::size_t number) const { return entries_[number].hash; }
   std::optional<std::size_t> find(std::string_view id, std::uint64_t hash) const;
+  /// Appends the number of each of these ids, or `none`. Brings what it looks at into the cache ahead, so that many ids
+  /// take less time than find() does for each.
+  void find_all(std::span<const std::string> ids, std::vector<std::uint32_t>& numbers) const;
+  static constexpr std::uint32_t none = UINT32_MAX;
 
   /// Throws InvalidArgument for an id of no bytes or of more than 16 MiB.
   static void check_id(std::string_view id);

@@ -41,6 +41,27 @@ TEST(IdTable, FindsWhatIsThereAndNothingElse) {
   EXPECT_EQ(table.size(), static_cast<std::size_t>(std::ranges::count_if(is_here, [](auto& e) { return e.second; })));
 }
 
+TEST(IdTable, FindsManyAsItFindsEach) {
+  IdTable table;
+  std::vector<std::string> ids;
+  for (int i = 0; i < 3000; ++i) {
+    ids.push_back("id-" + std::to_string(i * 7919 % 3000));
+    if (i % 3 != 0) table.find_or_insert(ids.back(), hash64(as_bytes(ids.back())));
+  }
+  for (const std::size_t count : {0u, 1u, 7u, 8u, 9u, 24u, 25u, 33u, 3000u}) {
+    const auto asked = std::span(ids).first(count);
+    std::vector<std::uint32_t> numbers{5}, unknown;
+    table.find_all(asked, numbers);
+    IdTable().find_all(asked, unknown);
+    EXPECT_EQ(unknown, std::vector(count, IdTable::none));
+    ASSERT_EQ(numbers.size(), 1 + count);
+    EXPECT_EQ(numbers[0], 5u);
+    for (std::size_t i = 0; i < count; ++i) {
+      EXPECT_EQ(numbers[1 + i], table.find(asked[i], hash64(as_bytes(asked[i]))).value_or(IdTable::none)) << asked[i];
+    }
+  }
+}
+
 TEST(IdPrefix, AscendsAsTheIdsDo) {
   std::vector<std::string> ids{"run-7-a", "run-7-", "run-7-abcdefghij", "run-7-abcdefghik", "run-7-b", "run-7-\xff"};
   std::ranges::sort(ids);

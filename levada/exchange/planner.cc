@@ -432,10 +432,7 @@ ExchangePlan plan_exchange(const SampleDirectory& directory, const ExchangeReque
                            std::span<const int> host_of) {
   std::vector<std::uint32_t> requested;
   for (const Destination& destination : request.destinations) {
-    if (destination.ranks.empty()) continue;
-    for (const std::string& id : destination.ids) {
-      requested.push_back(static_cast<std::uint32_t>(directory.find(id).value_or(no_sample)));
-    }
+    if (!destination.ranks.empty()) directory.find_all(destination.ids, requested);
   }
   return Planner(directory, request, requested, host_of, false).run();
 }

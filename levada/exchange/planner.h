@@ -26,9 +26,6 @@ namespace levada {
 ExchangePlan plan_exchange(const SampleDirectory& directory, const ExchangeRequest& request,
                            std::span<const int> host_of = {});
 
-/// The number of a sample that no rank holds.
-inline constexpr std::uint32_t no_sample = UINT32_MAX;
-
 /// Does the same for a directory whose sample numbers are known and ascend with the ids: `requested` has the numbers of
 /// the ids of all destinations that have ranks, one after the other. A sample may be held though no rank holds a key of
 /// it.

@@ -196,6 +196,10 @@ std::size_t SampleDirectory::size() const {
 std::optional<std::size_t> SampleDirectory::find(std::string_view id) const {
   return state_->ids().find(id, hash64(as_bytes(id)));
 }
+void SampleDirectory::find_all(std::span<const std::string> ids, std::vector<std::uint32_t>& numbers) const {
+  static_assert(IdTable::none == no_sample);
+  state_->ids().find_all(ids, numbers);
+}
 std::string_view SampleDirectory::id(std::size_t sample) const {
   return state_->id(sample);
 }

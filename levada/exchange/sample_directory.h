@@ -38,6 +38,9 @@ TokenRanges tokens_in(const SequencePart& part, std::int64_t length);
 /// Of that part of sequences of `lengths`.
 std::uint64_t bytes_of(const SampleKey& key, const SequencePart& part, std::span<const std::int64_t> lengths);
 
+/// The number of a sample that no rank holds.
+inline constexpr std::uint32_t no_sample = UINT32_MAX;
+
 /// Ranks are below this.
 inline constexpr int max_ranks = 1 << 20;
 /// A rank and what it holds, or is to hold.
@@ -82,6 +85,8 @@ class SampleDirectory {
 
   std::size_t size() const;
   std::optional<std::size_t> find(std::string_view id) const;
+  /// Appends the number of each of these ids, or no_sample.
+  void find_all(std::span<const std::string> ids, std::vector<std::uint32_t>& numbers) const;
   bool contains(std::string_view id) const { return find(id).has_value(); }
   std::string_view id(std::size_t sample) const;
   /// XXH3-64 of the id: orders samples in a way that does not depend on how they came in.
