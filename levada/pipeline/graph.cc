@@ -67,7 +67,7 @@ std::string fault_of(const BucketBatch& batch) {
 
 std::string fault_of(const Interleave& interleave, std::size_t inputs) {
   const auto& weights = interleave.weights;
-  if (weights.empty()) return {};
+  if (weights.empty()) return interleave.seed ? "a seed draws by weights; give them, or no seed" : std::string();
   if (weights.size() != inputs) return fmt::format("it has {} weights for {} inputs", weights.size(), inputs);
   for (const double weight : weights) {
     if (!(weight > 0) || !std::isfinite(weight)) return fmt::format("a weight is {}; it is above 0", weight);

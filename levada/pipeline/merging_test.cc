@@ -128,6 +128,10 @@ TEST(Interleave, RefusesWeightsThatAreNone) {
   EXPECT_THAT(refusal_of({1, 0}), HasSubstr("a weight is 0"));
   EXPECT_THAT(refusal_of({1, std::numeric_limits<double>::infinity()}), HasSubstr("a weight is inf"));
   EXPECT_THAT(refusal_of({std::numeric_limits<double>::quiet_NaN(), 1}), HasSubstr("a weight is nan"));
+  EXPECT_THAT(refusal([] {
+                Graph::join(Interleave{.seed = 3}, {from(0, 1), from(0, 1)});
+              }),
+              HasSubstr("a seed draws by weights"));
 }
 
 Graph lengths(const std::vector<std::int64_t>& given, const BucketBatch& batch) {

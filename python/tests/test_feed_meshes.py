@@ -137,6 +137,7 @@ def test_placements_are_objects_or_their_text() -> None:
 @pytest.mark.parametrize(
     "fields, problem",
     [
+        (5, "fields is 5; it must be a mapping from names to placements"),
         ({"x": 1}, "1 is not a placement"),
         ({"x": "cut(dp)"}, "cut"),
         ({"x": levada.Shard("d p")}, "d p"),
@@ -164,7 +165,7 @@ def test_a_mesh_knows_its_own_rank_and_its_parts(tmp_path: pathlib.Path) -> None
         assert (mine["dp"], mine["tp"]) == divmod(rank, 2)
         assert mine["group"] == [rank // 2 * 2, rank // 2 * 2 + 1] and mine["both"] == [0, 1, 2, 3]
         assert (mine["part"], mine["data"], mine["parts"], mine["epoch"]) == ("tp=2", [], "dp=2,tp=2", 0)
-    with pytest.raises(KeyError, match="cp"):
+    with pytest.raises(KeyError, match="the mesh 'dp=2' has no axis 'cp'"):
         levada.Mesh(dp=2)["cp"]
 
 

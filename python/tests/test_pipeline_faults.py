@@ -195,6 +195,7 @@ def test_options_that_cannot_be_are_refused_before_anything_starts() -> None:
         ({"workers": 1, "start_timeout": 0}, "start_timeout is 0; it must be a positive number"),
         ({"workers": 1.5}, "workers must be a whole number, got 1.5"),
         ({"workers": 1, "seed": "x"}, "seed must be a whole number, got 'x'"),
+        ({"worker_init": 5}, "worker_init must be a function, got 5"),
     ]
     for options, why in cases:
         with pytest.raises(levada.InvalidArgument, match=why):

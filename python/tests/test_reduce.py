@@ -111,8 +111,8 @@ def test_what_cannot_be_reduced_is_named() -> None:
         reduce.all_reduce(3)
     with pytest.raises(levada.InvalidArgument, match='op is "max"; it must be one of sum, average'):
         reduce(np.zeros(2), op="max")
-    for capacity in (float("nan"), float("inf")):
-        with pytest.raises(levada.InvalidArgument, match=f"capacity_mb must be at most 1048576, got {capacity}"):
+    for capacity in (float("nan"), float("inf"), -1):
+        with pytest.raises(levada.InvalidArgument, match=f"capacity_mb must be from 0 to 1048576, got {capacity}"):
             levada.ReduceScatter(capacity_mb=capacity)
     for timeout in (0, -1e300, float("nan")):
         with pytest.raises(levada.InvalidArgument, match="timeout must be positive, got"):

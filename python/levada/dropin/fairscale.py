@@ -54,7 +54,7 @@ class ReduceScatterBucketer:
     def __init__(self, bucket_cap_mb: float = 25, *, timeout: float = 1800.0, engine: str = "auto") -> None:
         self.bucket_cap_mb = bucket_cap_mb
         self._engine = engine
-        self._reduce = ReduceScatter(capacity_mb=bucket_cap_mb, timeout=timeout)
+        self._reduce = ReduceScatter(capacity_mb=max(bucket_cap_mb, 0), timeout=timeout)
         self._enqueue = self._reduce._core.reduce_scatter  # of tensors on the CPU
         # Weakly, as a group that comes after one of the same ranks is another.
         self._joined: weakref.WeakKeyDictionary[Any, Membership] = weakref.WeakKeyDictionary()

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from levada.base.checks import whole_number
+from levada.base.checks import check_function, whole_number
 from levada.base.errors import InvalidArgument
 
 CONTEXTS = ("spawn", "forkserver", "fork")
@@ -57,6 +57,8 @@ class Options:
             raise InvalidArgument(f'on_worker_death is "{self.on_worker_death}"; it must be raise or replace')
         if self.context not in CONTEXTS:
             raise InvalidArgument(f'context is "{self.context}"; it must be one of {", ".join(CONTEXTS)}')
+        if self.worker_init is not None:
+            check_function("worker_init", self.worker_init)
         if self.seed is not None and not 0 <= self._set_integer("seed") < 2**64:
             raise InvalidArgument(f"seed must be from 0 to 2**64 - 1, got {self.seed}")
 

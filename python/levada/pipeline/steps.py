@@ -61,6 +61,8 @@ def checked_arguments(operation: str, arguments: dict[str, Any]) -> dict[str, An
             check_function(name, value)
         elif key in _WHOLE_NUMBERS and value is not None:
             checked[key] = whole_number(name, value)
+            if key == "seed" and not 0 <= checked[key] < 2**64:
+                raise InvalidArgument(f"{name} must be from 0 to 2**64 - 1, got {value}")
     return checked
 
 

@@ -149,7 +149,7 @@ class ReduceScatter:
     def _on_devices(self) -> DeviceReduce:
         if self._devices is None:
             capacity_mb, in_flight, timeout = self._limits
-            self._devices = DeviceReduce(int(max(capacity_mb, 0) * 2**20), in_flight, timeout)
+            self._devices = DeviceReduce(int(capacity_mb * 2**20), in_flight, timeout)
         return self._devices
 
     def _process_group(self, group: Any) -> Any:

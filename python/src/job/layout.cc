@@ -87,6 +87,10 @@ using StageTable = std::map<std::string, std::vector<int>>;
 Layout layout_of(const nb::object& fields, nb::handle otherwise, const std::vector<std::string>& optional,
                  const std::optional<StageTable>& stages, const std::string& name) {
   Json rules = Json::object(), coordinates = Json::object();
+  if (!nb::hasattr(fields, "items")) {
+    throw InvalidArgument(
+        fmt::format("fields is {:.100}; it must be a mapping from names to placements", nb::repr(fields).c_str()));
+  }
   for (const nb::handle item : fields.attr("items")()) {
     rules[nb::cast<std::string>(item[0])] = placements_of(item[1]);
   }

@@ -100,13 +100,17 @@ int own_rank(nb::handle self) {
                   mesh.to_string(), mesh.size(), ranks, rank));
 }
 
+std::string no_axis(const Mesh& mesh, const std::string& name) {
+  return fmt::format("the mesh '{}' has no axis '{:.40}'", mesh.to_string(), printable(name));
+}
+
 /// An axis that the mesh has, or that counts as one rank where it is lacking. Throws InvalidArgument for any other
 /// name: every rank would be at 0 along it.
 const std::string& axis_of(const Mesh& mesh, const std::string& name) {
   if (mesh.has_axis(name) || mesh.may_lack(name)) return name;
-  throw InvalidArgument(
-      fmt::format("the mesh '{}' has no axis '{:.40}'{}", mesh.to_string(), printable(name),
-                  role_of(name) == AxisRole::data ? "; data_coordinate() and data_axes are of all its data axes" : ""));
+  throw InvalidArgument(no_axis(mesh, name) + (role_of(name) == AxisRole::data
+                                                   ? "; data_coordinate() and data_axes are of all its data axes"
+                                                   : ""));
 }
 
 const Mesh::Names& axes_named(const Mesh& mesh, const Mesh::Names& names) {
@@ -120,7 +124,7 @@ nb::object part_of_mesh(nb::handle self, const std::variant<std::string, std::ve
   const auto* one = std::get_if<std::string>(&names);
   const auto wanted = one != nullptr ? std::vector{*one} : std::get<std::vector<std::string>>(names);
   for (const auto& name : wanted) {
-    if (std::ranges::find(mesh.axes(), name, &Axis::name) == mesh.axes().end()) throw nb::key_error(name.c_str());
+    if (!mesh.has_axis(name)) throw nb::key_error(no_axis(mesh, name).c_str());
   }
   std::vector<Axis> axes;
   Mesh::Names data_axes;

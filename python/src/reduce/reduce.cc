@@ -4,7 +4,6 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
-#include <algorithm>
 #include <optional>
 #include <tuple>
 
@@ -113,11 +112,11 @@ class ReduceHandle {
 class PythonBucketer {
  public:
   PythonBucketer(double capacity_mb, int in_flight, double timeout) {
-    if (!(capacity_mb <= max_capacity_mb)) {
-      throw InvalidArgument(fmt::format("capacity_mb must be at most {}, got {}", max_capacity_mb, capacity_mb));
+    if (!(0 <= capacity_mb && capacity_mb <= max_capacity_mb)) {
+      throw InvalidArgument(fmt::format("capacity_mb must be from 0 to {}, got {}", max_capacity_mb, capacity_mb));
     }
     if (!(timeout > 0)) throw InvalidArgument(fmt::format("timeout must be positive, got {} seconds", timeout));
-    const BucketerOptions options{.capacity = static_cast<std::int64_t>(std::max(capacity_mb, 0.0) * (1 << 20)),
+    const BucketerOptions options{.capacity = static_cast<std::int64_t>(capacity_mb * (1 << 20)),
                                   .in_flight = in_flight,
                                   .timeout = duration_of(timeout),
                                   .poll = SignalPoll()};
