@@ -604,6 +604,27 @@ def test_a_pass_does_not_wait_for_ever_for_the_thread_of_the_one_before() -> Non
     assert list(feed) == [2, 3]
 
 
+def test_the_interpreter_ends_after_an_abandoned_loader_has_been_released(tmp_path: pathlib.Path) -> None:
+    outcome = ranks.run(
+        tmp_path,
+        1,
+        """
+        def loader():
+            try:
+                yield 0
+                time.sleep(2.5)  # longer than the loop waits when it is left
+                yield 1
+            finally:
+                time.sleep(1.5)
+                tell(released=True)
+        for _ in levada.Feed(loader()):
+            break
+        time.sleep(1.5)  # until the thread has left the loader and releases it
+        """,
+    )
+    assert outcome.status == 0 and outcome.told[0] == [{"released": True}], outcome.errors
+
+
 def test_the_interpreter_ends_after_a_slow_loader_has_left_its_item_and_says_so(tmp_path: pathlib.Path) -> None:
     outcome = ranks.run(
         tmp_path,

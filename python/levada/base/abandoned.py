@@ -27,13 +27,17 @@ _abandoned: dict[threading.Thread, Abandoned] = {}
 
 
 def abandon(thread: threading.Thread, source: Any, where: Callable[[], str]) -> None:
-    """Remembers a thread until forget() is called for it."""
+    """Remembers a thread until it has ended."""
+    for each in list(_abandoned):
+        if not each.is_alive():
+            _abandoned.pop(each, None)
     _abandoned[thread] = Abandoned(thread, source, where)
 
 
-def forget(thread: threading.Thread) -> None:
-    """Called by the thread when it ends, which releases its iterator. Does nothing if it was not abandoned."""
-    _abandoned.pop(thread, None)
+def release(thread: threading.Thread) -> None:
+    """Lets go of the source and the iterator of a thread that has left them, on the thread itself or after its end."""
+    if thread in _abandoned:
+        _abandoned[thread] = Abandoned(thread, None, lambda: "the end of its iterator")
 
 
 def abandoned() -> list[Abandoned]:

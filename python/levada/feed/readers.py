@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 from levada import _levada
 from levada._levada import Handoff
-from levada.base.abandoned import Abandoned, abandon, abandoned, forget
+from levada.base.abandoned import Abandoned, abandon, abandoned, release
 from levada.base.console import write_line
 from levada.base.errors import Timeout
 from levada.base.iterators import Ended, Exhausted, is_own_iterator
@@ -277,7 +277,7 @@ class BackgroundReader:
         """`source`: what no other pass may iterate before the thread has ended; None if others may."""
         self.where: Callable[[], str] = maker.where
         self._source = source
-        self._thread = start_thread("iterating the source", "levada reader", _make_all, maker)
+        self._thread = start_thread("iterating the source", "levada reader", _make_all, [maker])
 
     def watch(self, post_place: Callable[[], None]) -> None:
         """Does nothing: the core's reading thread calls it."""
@@ -285,16 +285,18 @@ class BackgroundReader:
     def stop(self) -> None:
         abandon(self._thread, self._source, self.where)  # an interrupt of what follows leaves it abandoned
         if join_thread(self._thread, _GRACE):
-            forget(self._thread)
+            release(self._thread)
 
 
-def _make_all(maker: Maker) -> None:
+def _make_all(makers: list[Maker]) -> None:
+    """`makers`: one, which goes with this function: an exiting interpreter waits for the thread only until it has ended."""
+    maker = makers.pop()
     try:
         with contextlib.suppress(BaseException):  # the Handoff reports it to every rank
             while maker.make():
                 pass
     finally:
-        forget(threading.current_thread())
+        release(threading.current_thread())
 
 
 def await_earlier_passes(source: Any, rank: int, timeout: float) -> None:
