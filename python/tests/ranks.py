@@ -58,7 +58,7 @@ def start(folder: pathlib.Path, ranks: int, body: str) -> subprocess.Popen[str]:
     )
 
 
-def finish(job: subprocess.Popen[str], folder: pathlib.Path, ranks: int, within: float = 60) -> Outcome:
+def finish(job: subprocess.Popen[str], folder: pathlib.Path, ranks: int, within: float = 100) -> Outcome:
     try:
         _, errors = job.communicate(timeout=within)
     except subprocess.TimeoutExpired:
@@ -73,7 +73,7 @@ def told_by(folder: pathlib.Path, rank: int) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
-def run(folder: pathlib.Path, ranks: int, body: str, within: float = 60) -> Outcome:
+def run(folder: pathlib.Path, ranks: int, body: str, within: float = 100) -> Outcome:
     return finish(start(folder, ranks, body), folder, ranks, within)
 
 
