@@ -118,8 +118,8 @@ struct Tile {
   typename Format::result* to = nullptr;
   std::size_t begin = 0, length = 0;
 
-  /// Adds N arrays to the running sums, from left to right. `first`: there are none yet. `last`: the sums are stored as
-  /// results at once, which spares a way through the cache.
+  /// Adds N arrays to the running sums, from left to right. `first`: there are none yet. `last`: stores the sums as
+  /// results in the same loop.
   template <std::size_t N, bool first, bool last, bool divides = false>
   [[gnu::always_inline]] inline void add(const std::byte* const* from) {
     std::array<const typename Format::stored*, N> arrays;
@@ -242,7 +242,7 @@ class DefaultArithmetic {
 
  private:
 #ifdef __SSE2__
-  // Sums are SSE's alone. fesetenv() sets the x87's registers too, and takes 25 times as long.
+  // Sums are SSE's alone. fesetenv() also sets the x87's registers, which is slow.
   void set_default() {
     _mm_setcsr(_MM_MASK_MASK);
   }

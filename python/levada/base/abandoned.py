@@ -35,7 +35,8 @@ def abandon(thread: threading.Thread, source: Any, where: Callable[[], str]) -> 
 
 
 def release(thread: threading.Thread) -> None:
-    """Lets go of the source and the iterator of a thread that has left them, on the thread itself or after its end."""
+    """Drops the source and iterator of an abandoned thread, but still waits for the thread at exit. Called by the thread when it
+    has finished with them, or after its end."""
     if thread in _abandoned:
         _abandoned[thread] = Abandoned(thread, None, lambda: "the end of its iterator")
 
