@@ -37,6 +37,7 @@ NAVIGATION = {
         "Scale": "docs/scale.md",
         "Sizing": "docs/sizing.md",
         "My step raised": "docs/my-step-raised.md",
+        "CUDA graphs": "docs/cuda-graphs.md",
         "Compatibility": "docs/compatibility.md",
         "Python": "docs/python/",
         "Move your job": "docs/migrate/",

@@ -208,6 +208,11 @@ class Engine {
     return std::nullopt;
   }
 
+  /// Returns whether `bytes`, of a lease or of a block in use, lie in memory that the ranks share. If so, its owner never
+  /// gives their pages back to the system from now on: a device's driver that reads the pages directly reads what their
+  /// owner writes to them later, as long as this engine exists.
+  virtual bool keep_pages(ByteView /*bytes*/) const { return false; }
+
   /// Returns an engine over some of this one's ranks, in the order given: ranks[i] becomes rank i. Collective over
   /// those ranks alone, but waits for nobody. Groups of the same ranks are distinguished by `name`, and by the order in
   /// which they are made, which must be the same on all members. The result stays usable after this engine is

@@ -29,6 +29,7 @@ class GroupEngine final : public Engine {
     return endpoint_->shares_memory(group_.endpoint_rank(rank));
   }
   std::optional<std::uint64_t> position_of(ByteView bytes) const override { return endpoint_->position_of(bytes); }
+  bool keep_pages(ByteView bytes) const override { return endpoint_->keep_pages(bytes); }
   std::optional<ByteView> view(int rank, std::uint64_t position, std::uint64_t bytes) const override {
     check_ranks(std::span(&rank, 1), info_.size, "memory");
     return endpoint_->view(group_.endpoint_rank(rank), position, bytes);

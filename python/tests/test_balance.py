@@ -399,6 +399,21 @@ def test_packed_rows_hold_samples_side_by_side() -> None:
     assert empty["tokens"].tolist() == [[0, 1, 0, 0]] and empty["cu_seqlens"].tolist() == [[0, 0, 4]]
 
 
+def test_rows_of_one_length_and_number_of_segments_are_padded_with_segments_of_their_own() -> None:
+    samples = [{"tokens": np.arange(1, 4), "labels": np.arange(1, 4)}, {"tokens": np.arange(7, 9), "labels": np.arange(7, 9)}]
+    row = levada.collate_packed(samples, row_length=8, max_segments=5)
+    assert row["tokens"].tolist() == [[1, 2, 3, 7, 8, 0, 0, 0]]
+    assert row["labels"].tolist() == [[1, 2, 3, 7, 8, -100, -100, -100]]
+    assert row["position_ids"].tolist() == [[0, 1, 2, 0, 1, 0, 1, 2]]
+    assert row["cu_seqlens"].tolist() == [[0, 3, 5, 8, 8, 8]] and row["max_seqlen"].tolist() == [3]
+    full = levada.collate_packed(samples, row_length=5, max_segments=2)
+    assert full["cu_seqlens"].tolist() == [[0, 3, 5]] and full["position_ids"].tolist() == [[0, 1, 2, 0, 1]]
+    with pytest.raises(levada.InvalidArgument, match="2 samples have 5 tokens, which row_length=4 does not hold"):
+        levada.collate_packed(samples, row_length=4)
+    with pytest.raises(levada.InvalidArgument, match="2 segments and one of padding, more than max_segments=2"):
+        levada.collate_packed(samples, row_length=6, max_segments=2)
+
+
 def test_packed_rows_are_made_of_any_numbers() -> None:
     backwards = np.arange(12, dtype=np.int16).reshape(6, 2)[::-2]
     row = levada.collate_packed(

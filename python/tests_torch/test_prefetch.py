@@ -19,12 +19,12 @@ PATIENT = """
 import time
 from levada.feed import passes
 once = passes._send_ahead
-def send_ahead(core, send):
+def send_ahead(core, sender):
     "Waits for the next batch, of so many, where otherwise it is as it happens."
-    ahead = once(core, send)
+    ahead = once(core, sender)
     while ahead is None and core.step < send_ahead.batches:
         time.sleep(0.001)
-        ahead = once(core, send)
+        ahead = once(core, sender)
     return ahead
 passes._send_ahead = send_ahead
 """
@@ -35,108 +35,6 @@ def wait_ahead(monkeypatch: pytest.MonkeyPatch, batches: int) -> None:
     monkeypatch.setattr(passes, "_send_ahead", passes._send_ahead)
     exec(PATIENT, {})
     passes._send_ahead.batches = batches  # type: ignore[attr-defined]
-
-
-class Stream:
-    """What a device is to do, in order; nothing is done before run()."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self.work: list[Callable[[], bool]] = []
-        """Each returns whether it could be done."""
-
-    def do(self, work: Callable[[], Any]) -> None:
-        self.work.append(lambda: (work(), True)[1])
-
-    def wait_event(self, event: Event) -> None:
-        marked = event.marked
-        self.work.append(lambda: marked[0] not in marked[1].work)
-
-    def run(self, limit: int = 100) -> None:
-        while limit > 0 and self.work and self.work[0]():
-            self.work.pop(0)
-            limit -= 1
-
-
-class Event:
-    def __init__(self, device: torch.device) -> None:
-        self.marked: Any = None
-
-    def record(self, stream: Stream) -> None:
-        mark = lambda: True  # noqa: E731  this one, not another like it
-        stream.work.append(mark)
-        self.marked = mark, stream
-
-    def synchronize(self) -> None:
-        mark, stream = self.marked
-        stream.run(stream.work.index(mark) + 1 if mark in stream.work else 0)
-
-
-class Machine:
-    """torch.accelerator of a machine with two devices."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, current: int) -> None:
-        self.index = current
-        self.streams = [Stream(torch.device("cuda", index)) for index in range(2)]
-        self.made: list[Stream] = []
-        self.recorded: list[tuple[Any, Any]] = []
-        new_empty, to = torch.Tensor.new_empty, torch.Tensor.to
-        for name in ("current_device_index", "current_stream", "set_stream", "set_device_index"):
-            monkeypatch.setattr(torch.accelerator, name, getattr(self, name))
-        monkeypatch.setattr(torch, "Event", Event)
-        monkeypatch.setattr(torch, "Stream", self.make)
-        monkeypatch.setattr(torch.Tensor, "new_empty", lambda tensor, size, pin_memory: new_empty(tensor, size))
-        monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: self.recorded.append((tensor, stream)))
-        monkeypatch.setattr(
-            torch.Tensor, "to", lambda tensor, *to_, **given: self.copy(tensor, *to_) if given else to(tensor, *to_)
-        )
-
-    def current_device_index(self) -> int:
-        return self.index
-
-    def current_stream(self, device: torch.device) -> Stream:
-        return self.streams[device.index]
-
-    def set_stream(self, stream: Stream) -> None:
-        self.index = stream.device.index
-        self.streams[self.index] = stream
-
-    def set_device_index(self, index: int) -> None:
-        self.index = index
-
-    def make(self, device: torch.device) -> Stream:
-        self.made.append(Stream(device))
-        return self.made[-1]
-
-    def copy(self, tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-        there = torch.full_like(tensor, -1)
-        self.streams[device.index].do(lambda: there.copy_(tensor))
-        return there
-
-
-@pytest.mark.parametrize(("device", "current", "index"), [("cuda:1", 0, 1), ("cuda", 1, 1), ("cuda", 0, 0)])
-def test_the_next_batch_is_copied_on_a_stream_of_its_own_for_which_the_current_one_waits(
-    monkeypatch: pytest.MonkeyPatch, device: str, current: int, index: int
-) -> None:
-    machine = Machine(monkeypatch, current)
-    wait_ahead(monkeypatch, 6)
-    compute, seen = list(machine.streams), []
-    feed = levada.Feed([{"x": torch.full((3,), float(step))} for step in range(6)], device=device, prefetch_to_device=True)
-    for epoch in range(2):
-        for step, batch in enumerate(feed):
-            assert machine.streams == compute and machine.index == current, "the caller's own"
-            (copies,) = machine.made
-            assert copies.device == torch.device("cuda", index)
-            compute[index].do(lambda batch=batch: seen.append(batch["x"].tolist()))
-            compute[index].run()
-            assert len(seen) == 6 * epoch + step, "the caller's work waits for its batch"
-            assert len(copies.work) == (4 if step < 5 else 2), "of each batch on its way its copy and the event behind that"
-            assert len(machine.recorded) == len(seen) + 1 and machine.recorded[-1][0] is batch["x"]
-            assert machine.recorded[-1][1] is compute[index]
-            copies.run(2)
-            compute[index].run()
-            assert seen[-1] == [float(step)] * 3, "and for no other"
-    assert not compute[1 - index].work
 
 
 def story(feed: levada.Feed, batches: Iterator[Any]) -> Iterator[dict[str, Any]]:
@@ -228,15 +126,16 @@ def test_an_error_of_the_source_is_raised_at_its_step(monkeypatch: pytest.Monkey
 def test_an_error_of_moving_a_batch_is_raised_at_its_step(monkeypatch: pytest.MonkeyPatch) -> None:
     wait_ahead(monkeypatch, 4)
     feed, steps = levada.Feed([{"x": step} for step in range(4)], device="meta", prefetch_to_device=True), []
-    send = feed._send
-    assert send is not None
+    sender = feed._sender
+    assert sender is not None
+    send = sender.send
 
     def refuse(batch: Any) -> Any:
         if batch["x"] == 2:
             raise RuntimeError("out of memory")
         return send(batch)
 
-    feed._send = refuse
+    sender.send = refuse  # type: ignore[method-assign]
     with pytest.raises(RuntimeError, match="out of memory"):
         for batch in feed:
             steps.append((batch["x"], feed.step))
@@ -246,15 +145,16 @@ def test_an_error_of_moving_a_batch_is_raised_at_its_step(monkeypatch: pytest.Mo
 def test_an_interrupt_comes_at_once_and_no_batch_is_left_out_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
     wait_ahead(monkeypatch, 4)
     feed = levada.Feed([{"x": step} for step in range(4)], device="meta", prefetch_to_device=True)
-    send = feed._send
-    assert send is not None
+    sender = feed._sender
+    assert sender is not None
+    send = sender.send
 
     def interrupted(batch: Any) -> Any:
         if batch["x"] == 2:
             raise KeyboardInterrupt
         return send(batch)
 
-    feed._send = interrupted
+    sender.send = interrupted  # type: ignore[method-assign]
     assert next(feed) == {"x": 0}
     with pytest.raises(KeyboardInterrupt):
         next(feed)
@@ -293,15 +193,16 @@ def test_a_loop_that_waits_for_a_batch_raises_when_another_thread_begins_a_pass(
 def test_leaving_releases_the_batch_ahead(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     wait_ahead(monkeypatch, 5)
     feed = levada.Feed([{"x": torch.ones(3)} for _ in range(5)], device="meta", prefetch_to_device=True)
-    send, moved = feed._send, []
-    assert send is not None
+    sender, moved = feed._sender, []
+    assert sender is not None
+    send = sender.send
 
     def watched(batch: Any) -> Any:
         arrive = send(batch)
         moved.append(weakref.ref(arrive()["x"]))
         return arrive
 
-    feed._send = watched
+    sender.send = watched  # type: ignore[method-assign]
 
     def leave() -> None:
         for step, _ in enumerate(feed):

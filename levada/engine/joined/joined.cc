@@ -64,6 +64,7 @@ class JoinedEngine final : public Engine {
     return place >= 0 && near_->shares_memory(place);
   }
   std::optional<std::uint64_t> position_of(ByteView bytes) const override { return near_->position_of(bytes); }
+  bool keep_pages(ByteView bytes) const override { return near_->keep_pages(bytes); }
   std::optional<ByteView> view(int rank, std::uint64_t position, std::uint64_t bytes) const override {
     return shares_memory(rank) ? near_->view(rank_in(near_ranks_, rank), position, bytes) : std::nullopt;
   }

@@ -17,16 +17,22 @@ namespace {
 /// This rank's memory as a pool's source.
 class SharedMemory final : public MemorySource {
  public:
-  explicit SharedMemory(std::shared_ptr<const Mapping> mapping) : mapping_(std::move(mapping)) {}
+  explicit SharedMemory(const HostMemory& memory)
+      : control_(memory.control),
+        page_(&Control(control_->data(), memory.size).page(memory.rank)),
+        mapping_(memory.data[static_cast<std::size_t>(memory.rank)]) {}
   std::span<std::byte> memory() const override { return mapping_->memory(); }
   bool populate(Interval interval) noexcept override {
     return populate_pages(memory().subspan(interval.begin, interval.size()));
   }
   bool discard(Interval interval) noexcept override {
+    if (page_->keeps_pages.load(std::memory_order_seq_cst) != 0) return false;
     return ::madvise(memory().data() + interval.begin, interval.size(), MADV_REMOVE) == 0;
   }
 
  private:
+  std::shared_ptr<const Mapping> control_;
+  const RankPage* page_;
   std::shared_ptr<const Mapping> mapping_;
 };
 
@@ -36,7 +42,7 @@ std::shared_ptr<BlockPool> make_pool(const HostMemory& memory, const std::functi
     if (page.wants_space.load(std::memory_order_seq_cst) != 0) page.own.ring(wake_for_memory);
   };
   return std::make_shared<BlockPool>(
-      std::make_unique<SharedMemory>(memory.data[static_cast<std::size_t>(memory.rank)]),
+      std::make_unique<SharedMemory>(memory),
       BlockPoolOptions{.engine = "shm", .on_free = wake, .limits = limits, .max_slots = Control::slots(memory.size)});
 }
 

@@ -49,6 +49,7 @@ class ShmEndpoint final : public levada::Endpoint {
 
   bool shares_memory(int /*rank*/) const override { return true; }
   std::optional<std::uint64_t> position_of(ByteView bytes) const override;
+  bool keep_pages(ByteView bytes) const override;
   std::optional<ByteView> view(int rank, std::uint64_t position, std::uint64_t bytes) const override;
   void post(Group& group, const Status& status) override;
   Status status(Group& group, int rank) override;

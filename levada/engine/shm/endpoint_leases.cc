@@ -126,6 +126,17 @@ std::optional<ByteView> ShmEndpoint::view(int rank, std::uint64_t position, std:
   return view_of(memory_.data[static_cast<std::size_t>(rank)]->memory(), position, bytes);
 }
 
+bool ShmEndpoint::keep_pages(ByteView bytes) const {
+  for (int owner = 0; owner < size(); ++owner) {
+    const ByteView memory = memory_.data[static_cast<std::size_t>(owner)]->memory();
+    if (!levada::position_of(memory, bytes)) continue;
+    // The owner sees this at the latest with the end of the lease that `bytes` belong to.
+    control_.page(owner).keeps_pages.store(1, std::memory_order_seq_cst);
+    return true;
+  }
+  return false;
+}
+
 void ShmEndpoint::reclaim() {
   std::erase_if(in_flight_, [&](std::uint32_t slot) {
     if (!is_returned_by_all(slot)) return false;

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <random>
 #include <string>
@@ -163,6 +164,30 @@ TEST(Memory, OfALeaseOutlivesBothEnds) {
     test::expect(lease.bytes[4999] == std::byte{7}, "a lease shows its message after the engine has gone");
   };
   EXPECT_EQ(test::run_forked(2, [&](std::shared_ptr<Engine> engine) { body(std::move(engine)); }), "");
+}
+
+TEST(Memory, WhosePagesAReceiverAsksToKeepIsNotGivenBack) {
+  const auto body = [](const std::shared_ptr<Engine>& engine) {
+    const auto channel = engine->open(0, {0, 1}, 2);
+    const auto send_one = [&] {
+      if (engine->info().rank == 0) {
+        publish(*engine, *channel, allocate(*engine, mib, test::soon(), "test"), mib, test::soon(), "test");
+      }
+      return *receive(*engine, *channel, test::soon(), "test");
+    };
+    send_one();
+    agree(*engine, {}, test::soon(), "test");
+    if (engine->info().rank == 0) test::expect(engine->trim() >= mib, "nobody has asked yet");
+    agree(*engine, {}, test::soon(), "test");
+    Lease lease = send_one();
+    const std::array<std::byte, 8> elsewhere{};
+    test::expect(!engine->keep_pages(elsewhere), "other memory is not the engine's");
+    if (engine->info().rank == 1) test::expect(engine->keep_pages(lease.bytes), "ranks share a message's memory");
+    lease = {};
+    agree(*engine, {}, test::soon(), "test");
+    if (engine->info().rank == 0) test::expect(engine->trim() == 0, "all pages stay");
+  };
+  EXPECT_EQ(test::run_forked(2, body), "");
 }
 
 std::uint64_t resident_bytes(const Mapping& mapping) {

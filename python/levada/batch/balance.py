@@ -246,7 +246,12 @@ def length_of(sample: Any) -> int:
 
 
 def collate_packed(
-    samples: Sequence[Any], *, pad_to: int = 1, length: Callable[[Any], int] = length_of
+    samples: Sequence[Any],
+    *,
+    pad_to: int = 1,
+    length: Callable[[Any], int] = length_of,
+    row_length: int | None = None,
+    max_segments: int | None = None,
 ) -> dict[Any, Any]:
     """Packs samples of different lengths into one row with a segment for each, in the memory that the running feed sends from.
 
@@ -257,8 +262,11 @@ def collate_packed(
     them, `position_ids`, int64 [1, n], from 0 in each segment. Torch tensors remain torch tensors; other fields become
     numpy arrays.
 
+    row_length and max_segments give all rows the same shapes, as CUDA graphs need: the padding from n to row_length is a
+    segment of its own, and the last entry of `cu_seqlens` is repeated until it has max_segments + 1.
+
     Raises InvalidArgument, naming the field, if samples differ in keys, dtype or further dimensions, or if an array is more
-    than its elements, as a masked one is.
+    than its elements, as a masked one is; and if the samples do not fit into row_length or max_segments.
     """
     import numpy as np
 
@@ -274,10 +282,10 @@ def collate_packed(
         raise InvalidArgument(f"samples have a field {taken[0]}, which a packed row gets itself; leave it out of them")
     lengths = [length(sample) for sample in samples]
     ends = list(itertools.accumulate(-(-each // pad_to) * pad_to for each in lengths))
-    begins = [0, *ends[:-1]]
-    begin_batch(_expected_bytes(mappings[0], lengths[0], ends))
+    bounds = _bounds(ends, row_length, max_segments)
+    begin_batch(_expected_bytes(mappings[0], lengths[0], bounds))
     row: dict[Any, Any] = {
-        key: _packed(key, [sample[key] for sample in mappings], lengths, begins, ends[-1]) for key in keys
+        key: _packed(key, [sample[key] for sample in mappings], lengths, [0, *ends[:-1]], bounds[-1]) for key in keys
     }
     torch = sys.modules.get("torch")
     as_torch = torch is not None and any(isinstance(value, torch.Tensor) for value in row.values())
@@ -288,14 +296,29 @@ def collate_packed(
         return field
 
     if "position_ids" not in keys:
-        positions = np.arange(ends[-1]) - np.repeat(begins, np.diff([0, *ends]))
+        positions = np.arange(bounds[-1]) - np.repeat(bounds[:-1], np.diff(bounds))
         row["position_ids"] = made(positions[None], "int64")
-    row["cu_seqlens"] = made(np.asarray([[0, *ends]]), "int32")
-    row["max_seqlen"] = made(np.diff([0, *ends]).max(keepdims=True), "int32")
+    row["cu_seqlens"] = made(np.asarray([bounds]), "int32")
+    row["max_seqlen"] = made(np.diff(bounds).max(keepdims=True), "int32")
     return row
 
 
-def _expected_bytes(first: Mapping[Any, Any], length: int, ends: list[int]) -> int:
+def _bounds(ends: list[int], row_length: int | None, max_segments: int | None) -> list[int]:
+    """Returns where the segments of a row begin, and its length."""
+    bounds = [0, *ends]
+    if row_length is not None and bounds[-1] > row_length:
+        raise InvalidArgument(f"{len(ends)} samples have {bounds[-1]} tokens, which row_length={row_length} does not hold")
+    if row_length is not None and bounds[-1] < row_length:
+        bounds.append(row_length)
+    if max_segments is not None:
+        if len(bounds) - 1 > max_segments:
+            padding = " and one of padding" if len(bounds) - 1 > len(ends) else ""
+            raise InvalidArgument(f"a row has {len(ends)} segments{padding}, more than max_segments={max_segments}")
+        bounds += [bounds[-1]] * (max_segments + 1 - len(bounds))
+    return bounds
+
+
+def _expected_bytes(first: Mapping[Any, Any], length: int, bounds: list[int]) -> int:
     """What the tensors of a packed row take, if the fields of its first sample are those of all."""
     per_position = 8  # of position_ids
     for value in first.values():
@@ -303,7 +326,7 @@ def _expected_bytes(first: Mapping[Any, Any], length: int, ends: list[int]) -> i
             per_position += 8 if len(value) == length else 0
         elif getattr(value, "ndim", 0) > 0 and len(value) == length:
             per_position += -(-getattr(value, "nbytes", 0) // max(length, 1))
-    return ends[-1] * per_position + 4 * (len(ends) + 2) + 64 * (len(first) + 3)
+    return bounds[-1] * per_position + 4 * (len(bounds) + 1) + 64 * (len(first) + 3)
 
 
 def _packed(key: Any, values: list[Any], lengths: list[int], begins: list[int], size: int) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import copy
 import dataclasses
@@ -10,11 +11,13 @@ import importlib
 import sys
 import types
 import warnings
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any
 
-from levada.base.errors import Unsupported
+from levada._levada import Membership
+from levada.base.errors import InvalidArgument, Unsupported
 from levada.batch.classes import find_registration, is_named_tuple
+from levada.batch.host_memory import RegisteredMemory, driver_of
 
 _ALIGNMENT = 512  # bytes, of a tensor that is copied
 
@@ -32,32 +35,51 @@ def accelerator() -> Any:
 
 Arrive = Callable[[], Any]
 """Returns a batch that is on its way: work that is given to the current stream from then on finds it there."""
-Send = Callable[[Any], Arrive]
-"""Starts moving a batch. What it is given may be dropped as soon as it has returned."""
 
 
-def sender(device: Any, *, pin_memory: bool = False, own_stream: bool = False) -> Send | None:
-    """What moves the batches of a feed to `device`, on a GPU through pinned memory, and with `own_stream` on a stream of
-    their own; without a device into pinned memory, with `pin_memory`. None where there is nothing to do. A device without an
-    index is the one that is current when the first batch is moved. Raises Unsupported without torch, RuntimeError where torch
-    knows no such device."""
+class Sender:
+    """Moves the batches of a feed's passes, one pass after another."""
+
+    reads_shared = False
+    """Whether tensors may show memory that must not be written: nobody else sees them."""
+
+    def __init__(self, move: Callable[[Any], Any]) -> None:
+        self._move = move
+
+    def send(self, batch: Any) -> Arrive:
+        """Starts moving a batch, which the caller may drop as soon as this has returned."""
+        return _there(self._move(batch))
+
+    def begin(self, job: Membership) -> Callable[[], None]:
+        """Begins a pass over the batches of a job. Returns what ends that pass, to be called before this rank leaves the job:
+        it waits for copies under way. It may be called twice."""
+        return lambda: None
+
+
+def sender(
+    device: Any, *, pin_memory: bool = False, own_stream: bool = False, buffers: int | None = None
+) -> Sender | None:
+    """Returns what moves the batches of a feed to `device`, with `own_stream` on a stream and a thread of their own, with
+    `buffers` into so many sets of tensors in turn; without a device into pinned memory, with `pin_memory`. Returns None if
+    there is nothing to do. A device without an index is the one that is current when the first batch is moved. Raises
+    Unsupported without torch, RuntimeError for a device that torch does not know."""
     if device is None:
         return _pinner() if pin_memory else None
     target = _torch(f"device is {device}").device(device)
     if target.type == "cpu":
         return None
     if target.type == "meta":
-        return lambda batch: _there(to_device(batch, target))
+        return Sender(lambda batch: to_device(batch, target))
     torch: Any = sys.modules["torch"]
     if not hasattr(torch, "accelerator"):
         raise Unsupported(f"device is {device}, which takes PyTorch 2.6 or later; this is {torch.__version__}")
-    return _Staging(target, own_stream=own_stream).send
+    return _DeviceCopies(target, own_stream=own_stream, buffers=buffers)
 
 
 def mover(device: Any) -> Callable[[Any], Any] | None:
-    """What moves a batch to `device` at once, as sender() does on the current stream; None where there is nothing to do."""
-    send = sender(device)
-    return None if send is None else lambda batch: send(batch)()
+    """Returns what moves a batch to `device` at once, as sender() does on the current stream; None if there is nothing to do."""
+    made = sender(device)
+    return None if made is None else lambda batch: made.send(batch)()
 
 
 def _torch(wanted: str) -> Any:
@@ -71,12 +93,12 @@ def _there(batch: Any) -> Arrive:
     return lambda: batch
 
 
-def _pinner() -> Send | None:
+def _pinner() -> Sender | None:
     _torch("pin_memory is True")
     if accelerator() is None:
         warnings.warn("pin_memory=True, but torch finds no accelerator: batches stay in memory that is not pinned", stacklevel=4)
         return None
-    return lambda batch: _there(_map_tensors(batch, lambda tensor: _as(tensor, _detached(tensor).pin_memory())))
+    return Sender(lambda batch: _map_tensors(batch, lambda tensor: _as(tensor, _detached(tensor).pin_memory())))
 
 
 def to_device(batch: Any, device: Any) -> Any:
@@ -97,55 +119,181 @@ def _as(like: Any, tensor: Any) -> Any:
     return tensor.requires_grad_() if like.requires_grad else tensor
 
 
-class _Staging:
-    """Pinned memory on the way from this machine's memory to a device, so that a copy runs beside what the device and the
-    caller do; on a stream of its own also beside what the device does of the step before."""
+class _DeviceCopies(Sender):
+    """Copies batches to a device: directly from the memory that ranks share if the device's driver registers it, otherwise
+    through pinned memory. Without a stream of its own the current stream copies. With one, a thread starts the copies, so that
+    the caller spends no time on them and the device copies while it computes."""
 
-    def __init__(self, device: Any, *, own_stream: bool) -> None:
+    reads_shared = True
+
+    def __init__(self, device: Any, *, own_stream: bool, buffers: int | None) -> None:
         self._device = device
         self._own_stream = own_stream
-        self._stream: Any = None  # one for all passes: what is freed on a stream is used again on that stream alone
+        self._stream: Any = None  # one for all passes: memory freed on a stream is reused on that stream only
         self._stages: list[_Stage] = []  # one is filled while the device copies from the other
+        self._thread = concurrent.futures.ThreadPoolExecutor(1, "levada device copies") if own_stream else None
+        self._buffers = None if buffers is None else _DeviceBuffers(buffers)
+        self._registered: RegisteredMemory | None = None  # of the pass
+
+    def begin(self, job: Membership) -> Callable[[], None]:
+        driver = driver_of(self._device.type)
+        self._registered = None if driver is None else RegisteredMemory(job, driver)
+        return functools.partial(self._end, self._registered)
+
+    def _end(self, registered: RegisteredMemory | None) -> None:
+        if self._thread is not None:
+            with contextlib.suppress(RuntimeError):  # while the interpreter ends: the thread has done all its work
+                self._thread.submit(self._wait).result()
+        self._wait()
+        if registered is not None:
+            registered.close()
+        if self._registered is registered:
+            self._registered = None
+
+    def _wait(self) -> None:
+        for stage in self._stages:
+            stage.wait()
 
     def send(self, batch: Any) -> Arrive:
         if not self._stages:
             self._start()
-        stage = self._stages[0]
-        self._stages.reverse()
-        sizes: list[int] = []
-        sent: list[Any] = []
-
-        def measure(tensor: Any) -> Any:
-            if tensor.is_cpu:
-                sizes.append(_aligned(tensor.nbytes))
-            return tensor
-
-        def send(tensor: Any) -> Any:
-            own = _detached(tensor)
-            held = stage.hold(own) if tensor.is_cpu else own
-            sent.append(_as(tensor, held.to(self._device, non_blocking=True)))
-            return sent[-1]
-
-        _map_tensors(batch, measure)
-        stage.reserve(sum(sizes))
-        with contextlib.nullcontext() if self._stream is None else _current(self._stream):
-            moved = _map_tensors(batch, send)
-            stage.sent()
-        return _there(moved) if self._stream is None else functools.partial(self._arrive, moved, sent, stage)
+        buffer = None if self._buffers is None else self._buffers.next(_current_stream(self._device))
+        if self._thread is not None:
+            return functools.partial(self._arrive, self._thread.submit(self._copy, batch, buffer))
+        for stage in self._stages:
+            stage.release()
+        return _there(self._copy(batch, buffer)[0])
 
     def _start(self) -> None:
         torch: Any = sys.modules["torch"]
         self._device = _with_index(self._device)
+        torch.empty_like(torch.empty(1), device=self._device)  # lets this thread have the device's context
         self._stream = torch.Stream(self._device) if self._own_stream else None
         self._stages = [_Stage(self._device), _Stage(self._device)]
 
-    def _arrive(self, batch: Any, tensors: list[Any], stage: _Stage) -> Any:
-        torch: Any = sys.modules["torch"]
-        current = torch.accelerator.current_stream(self._device)
+    def _copy(self, batch: Any, buffer: _Buffer | None) -> tuple[Any, list[Any], _Stage]:
+        """Returns the batch on the device, its tensors, and the stage whose event says when the copies are done."""
+        stage = self._stages[0]
+        self._stages.reverse()
+        tensors: list[Any] = []
+
+        def move(tensor: Any) -> Any:
+            own = _detached(tensor)
+            held = stage.hold(own) if own.is_cpu else own
+            there = held.to(self._device, non_blocking=True) if buffer is None else buffer.fill(held, self._device)
+            tensors.append(_as(tensor, there))
+            return tensors[-1]
+
+        with contextlib.nullcontext() if self._stream is None else _current(self._stream):
+            stage.begin([tensor for tensor in _tensors_of(batch) if tensor.is_cpu], self._registered, self._wait)
+            if buffer is not None:
+                buffer.begin(batch, _current_stream(self._device))
+            moved = _map_tensors(batch, move)
+            stage.sent()
+        if self._thread is not None:
+            stage.wait()  # the sender of the batch can use its memory again as soon as the device has read it
+        return moved, tensors, stage
+
+    def _arrive(self, copied: concurrent.futures.Future[tuple[Any, list[Any], _Stage]]) -> Any:
+        batch, tensors, stage = copied.result()
+        current = _current_stream(self._device)
         current.wait_event(stage.copied)
         for tensor in tensors:
             tensor.record_stream(current)  # which may still read it when the caller has dropped it
         return batch
+
+
+class _DeviceBuffers:
+    """The same device tensors for every batch, in turn: programs that captured a CUDA graph replay it on their addresses."""
+
+    def __init__(self, count: int) -> None:
+        self._buffers = [_Buffer(count) for _ in range(count)]
+        self._taken = 0
+
+    def next(self, stream: Any) -> _Buffer:
+        """Returns the buffer of the next batch. Called on the caller's thread before each batch is copied: from then on
+        `stream`, the caller's current one, holds all work on earlier batches."""
+        buffer = self._buffers[self._taken % len(self._buffers)]
+        buffer.release(stream, self._taken)
+        self._taken += 1
+        return buffer
+
+
+class _Buffer:
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._batch = -1  # the number of the batch in it
+        self._tensors: list[Any] = []
+        self._references: list[int] = []  # to the memory of each, while no batch is in it
+        self._filled = 0
+        self._released: Any = None  # an event of the stream that worked on the batch
+
+    def release(self, stream: Any, batch: int) -> None:
+        """Takes the buffer back from its last batch. Raises InvalidArgument if a tensor of that is still referenced."""
+        if any(map(int.__gt__, map(_references, self._tensors), self._references)):
+            raise InvalidArgument(
+                f"a tensor of batch {self._batch} is still referenced, and with device_buffers={self._count} batch {batch} "
+                "would overwrite it: drop it, clone() it, or raise device_buffers"
+            )
+        if self._tensors:
+            torch: Any = sys.modules["torch"]
+            self._released = torch.Event(stream.device)
+            self._released.record(stream)
+        self._batch = batch
+
+    def begin(self, batch: Any, stream: Any) -> None:
+        """Makes the stream that fills it wait for the one that worked on it."""
+        tensors = _tensors_of(batch)
+        if self._tensors and len(tensors) != len(self._tensors):
+            raise InvalidArgument(
+                f"batch {self._batch} has {len(tensors)} tensors, and device_buffers={self._count} made buffers for "
+                f"{len(self._tensors)}: batches must all have the same fields"
+            )
+        if self._released is not None:
+            stream.wait_event(self._released)
+        self._filled = 0
+
+    def fill(self, source: Any, device: Any) -> Any:
+        """Copies the batch's next tensor into its place, and returns that."""
+        if self._filled == len(self._tensors):
+            torch: Any = sys.modules["torch"]
+            self._tensors.append(torch.empty_like(source, device=device))
+            self._references.append(_references(self._tensors[-1]))
+        place = self._tensors[self._filled]
+        if (place.shape, place.dtype) != (source.shape, source.dtype):
+            raise InvalidArgument(
+                f"tensor {self._filled} of batch {self._batch} is {_described(source)} and its buffer {_described(place)}: "
+                "with device_buffers all batches must have the same shapes; pad them, as collate_packed(row_length=, max_segments=) does"
+            )
+        self._filled += 1
+        return place.copy_(source, non_blocking=True).detach()
+
+
+def _references(tensor: Any) -> int:
+    """Returns how many tensors refer to the memory of this one, views and those that a graph of autograd keeps included."""
+    torch: Any = sys.modules["torch"]
+    return int(torch._C._storage_Use_Count(tensor.untyped_storage()._cdata))
+
+
+def _described(tensor: Any) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+
+
+def _current_stream(device: Any) -> Any:
+    torch: Any = sys.modules["torch"]
+    return torch.accelerator.current_stream(device)
+
+
+def _tensors_of(batch: Any) -> list[Any]:
+    """Returns the tensors of a batch, each once."""
+    tensors: list[Any] = []
+
+    def add(tensor: Any) -> Any:
+        tensors.append(tensor)
+        return tensor
+
+    _map_tensors(batch, add)
+    return tensors
 
 
 @contextlib.contextmanager
@@ -167,7 +315,8 @@ def _with_index(device: Any) -> Any:
 
 
 class _Stage:
-    """Memory for one batch at a time: registered once, and again only for a larger batch."""
+    """Host memory of one batch at a time, from which the device copies: memory that is registered, and pinned memory, which is
+    allocated once and again only for a larger batch."""
 
     def __init__(self, device: Any) -> None:
         torch: Any = sys.modules["torch"]
@@ -175,26 +324,49 @@ class _Stage:
         self.copied = torch.Event(device)  # when the device no longer needs the memory
         self._memory = torch.empty(0, dtype=torch.uint8)
         self._used = 0
+        self._registered: RegisteredMemory | None = None
+        self._held: list[Any] = []  # tensors in registered memory
+        self._is_sent = False
 
-    def sent(self) -> None:
-        """All that is to be copied from here has been given to the device, on its current stream: another device may be
-        the process's current one."""
-        torch: Any = sys.modules["torch"]
-        self.copied.record(torch.accelerator.current_stream(self._device))
-
-    def reserve(self, size: int) -> None:
-        if self._memory.numel() > 0:
-            self.copied.synchronize()
+    def begin(self, tensors: Sequence[Any], registered: RegisteredMemory | None, wait: Callable[[], object]) -> None:
+        """Begins a batch with these tensors. `wait` waits for the copies of all stages."""
+        self.wait()
+        if registered is not None:
+            registered.add(tensors, wait)
+        self._registered = registered
+        size = sum(_aligned(tensor.nbytes) for tensor in tensors if not self._is_registered(tensor))
         if size > self._memory.numel():
             self._memory = self._memory.new_empty(size, pin_memory=True)
         self._used = 0
 
+    def sent(self) -> None:
+        """All that is to be copied from here has been given to the device, on its current stream: another device may be
+        the process's current one."""
+        self.copied.record(_current_stream(self._device))
+        self._is_sent = True
+
+    def wait(self) -> None:
+        if self._is_sent:
+            self.copied.synchronize()
+        self._held.clear()
+
+    def release(self) -> None:
+        """Drops tensors that the device has copied."""
+        if self._held and self.copied.query():
+            self._held.clear()
+
     def hold(self, tensor: Any) -> Any:
-        """Returns a copy of the tensor in this memory."""
+        """Returns the tensor in memory that the device copies from: itself, or a copy."""
+        if self._is_registered(tensor):
+            self._held.append(tensor)
+            return tensor
         here = self._memory[self._used : self._used + tensor.nbytes].view(tensor.dtype)
         here = here.as_strided(tensor.shape, tensor.stride()) if is_dense(tensor) else here.view(tensor.shape)
         self._used += _aligned(tensor.nbytes)
         return here.copy_(tensor)
+
+    def _is_registered(self, tensor: Any) -> bool:
+        return self._registered is not None and tensor.is_contiguous() and self._registered.covers(tensor)
 
 
 def is_dense(tensor: Any) -> bool:

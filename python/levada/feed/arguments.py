@@ -96,7 +96,9 @@ def check_readers(readers: Any, mesh: Mesh) -> str:
     return readers
 
 
-def check_device(device: Any, iterate: str, *, pin_memory: bool, prefetch_to_device: bool) -> None:
+def check_device(
+    device: Any, iterate: str, *, pin_memory: bool, prefetch_to_device: bool, device_buffers: int | None
+) -> None:
     if pin_memory and device is not None:
         raise InvalidArgument(
             f"pin_memory=True is for batches that the caller moves, and device is {device}, where they go through "
@@ -108,4 +110,13 @@ def check_device(device: Any, iterate: str, *, pin_memory: bool, prefetch_to_dev
         raise InvalidArgument(
             'iterate is inline, which reads no batch ahead that prefetch_to_device=True could copy: iterate by "thread", '
             "or do without prefetching"
+        )
+    # A loop still holds the last batch while it asks for the next one, and one more is on its way with prefetching.
+    smallest = 3 if prefetch_to_device else 2
+    if device_buffers is not None and device is None:
+        raise InvalidArgument("device_buffers is for batches on a device, and device is None: name it, too")
+    if device_buffers is not None and device_buffers < smallest:
+        raise InvalidArgument(
+            f"device_buffers must be at least {smallest}{' with prefetch_to_device=True' if prefetch_to_device else ''}, got "
+            f"{device_buffers}: a loop still holds a batch when it asks for the next one"
         )

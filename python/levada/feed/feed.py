@@ -93,6 +93,9 @@ class Feed(FeedArguments):
     - `device`: where torch tensors are moved, through pinned memory if the device has any; None: they stay on the CPU.
     - `prefetch_to_device`: copies the next batch to `device`, if it has arrived, on a stream of its own, while the caller
       works on this one. The current stream waits for the copy when that batch is taken.
+    - `device_buffers`: copies batches into this many sets of tensors on `device` in turn, at the same addresses and of the
+      same shapes throughout, as CUDA graphs need. Raises InvalidArgument at a batch whose shapes differ, and at one whose
+      set is still referenced. None: each batch gets new tensors.
     - `pin_memory`: puts torch tensors into pinned memory, for a caller who copies them to a device. No `device` then.
     - `allow_pickle`: whether objects of any class may cross, as pickles.
     - `record`: whether to record what each rank, and each process of a Pipeline, does when, for write_report() and
@@ -127,6 +130,7 @@ class Feed(FeedArguments):
         access: str | None = None,
         device: Any = None,
         prefetch_to_device: bool = False,
+        device_buffers: int | None = None,
         pin_memory: bool = False,
         allow_pickle: bool = False,
         group: Any = None,
@@ -155,7 +159,14 @@ class Feed(FeedArguments):
             is_balanced=self.balance is not None,
         )
         check_balance(self.balance, max_tokens, collate, divide, tail, sequence=sequence)
-        check_device(device, iterate, pin_memory=pin_memory, prefetch_to_device=prefetch_to_device)
+        device_buffers = count_or_none("device_buffers", device_buffers, smallest=1)
+        check_device(
+            device,
+            iterate,
+            pin_memory=pin_memory,
+            prefetch_to_device=prefetch_to_device,
+            device_buffers=device_buffers,
+        )
         check_seconds("timeout", timeout)
         if any(isinstance(part, Feed) for part in parts_of(source)):
             raise InvalidArgument("the source is a feed already; iterate it, or give its own source")
@@ -184,7 +195,7 @@ class Feed(FeedArguments):
         self.device = device
         self.prefetch_to_device = prefetch_to_device
         self.pin_memory = pin_memory
-        self._send = sender(device, pin_memory=pin_memory, own_stream=prefetch_to_device)
+        self._sender = sender(device, pin_memory=pin_memory, own_stream=prefetch_to_device, buffers=device_buffers)
         self.allow_pickle = allow_pickle
         data = sys.modules.get("torch.utils.data")
         if data is not None:
@@ -253,7 +264,7 @@ class Feed(FeedArguments):
                 began = self._began(at, begin)
                 self._passes += 1
                 name = f"pass {self._passes} of feed {self._number}"
-                started = FeedPass(joined, begin, name, self._send, is_ahead=self.prefetch_to_device)
+                started = FeedPass(joined, begin, name, self._sender, is_ahead=self.prefetch_to_device)
             except BaseException:
                 if run is not None:
                     run.set_epoch(at.epoch)

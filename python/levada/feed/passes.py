@@ -14,7 +14,7 @@ from levada.base.errors import CorruptMessage, Error, InvalidArgument
 from levada.base.exits import failure_text, handled, note_left
 from levada.base.iterators import Ended
 from levada.batch.balance import Balance, Samples
-from levada.batch.devices import Arrive, Send
+from levada.batch.devices import Arrive, Sender
 from levada.batch.memory import make_batches_for
 from levada.corpus.corpus import Corpus
 from levada.feed.process_reader import ProcessReader
@@ -236,22 +236,25 @@ class FeedPass:
     """The iterator of one pass. Leaves the feed when it is dropped, as after a `break` or when its loop raises."""
 
     def __init__(
-        self, joined: JoinedFeed, begin: Beginning, name: str, send: Send | None, *, is_ahead: bool
+        self, joined: JoinedFeed, begin: Beginning, name: str, sender: Sender | None, *, is_ahead: bool
     ) -> None:
-        """`send`: moves batches; with `is_ahead` the next one, if it has arrived, before next() returns."""
+        """`sender`: moves batches; with `is_ahead` the next one, if it has arrived, before next() returns."""
         self._begin = begin
-        self._send = send
-        self._is_ahead = is_ahead and send is not None
+        self._sender = sender
+        self._end_sending: Callable[[], None] = lambda: None
+        self._is_ahead = is_ahead and sender is not None
         self._ahead: Arrive | None = None
         self._before = handled()  # an exception from before the pass is not why it is left
         self._is_superseded = False
         try:
             self.core = self._start(joined, name)
+            if sender is not None:
+                self._end_sending = sender.begin(joined.job)
             begin.watch(self.core.post_place)
         except BaseException:
             self._begin.stop()
             raise
-        self._dropped = WhenDropped(functools.partial(_leave_dropped, self.core, begin, self._before))
+        self._dropped = WhenDropped(functools.partial(_leave_dropped, self.core, begin, self._end_sending, self._before))
         close_at_exit(self)
 
     def _start(self, joined: JoinedFeed, name: str) -> Pass:
@@ -272,7 +275,7 @@ class FeedPass:
             readers=feed.readers,
             depth=feed.depth,
             timeout=feed.timeout,
-            access=feed.access or "",
+            access=feed.access or ("shared" if self._sender is not None and self._sender.reads_shared else ""),
             make=self._begin.make,
             where=self._begin.where,
             tensors=feed.source.tensors if isinstance(feed.source, Corpus) else "numpy",
@@ -297,18 +300,18 @@ class FeedPass:
             raise
 
     def _next(self) -> Any:
-        if self._send is None:
+        if self._sender is None:
             return next(self.core)
-        batch = self._take(self._send)()
+        batch = self._take(self._sender)()
         if self._is_ahead:
             self._ahead = _raise_interrupted  # unless what follows returns
-            self._ahead = _send_ahead(self.core, self._send)
+            self._ahead = _send_ahead(self.core, self._sender)
         return batch
 
-    def _take(self, send: Send) -> Arrive:
+    def _take(self, sender: Sender) -> Arrive:
         ahead, self._ahead = self._ahead, None
         if ahead is None:
-            return send(next(self.core))
+            return sender.send(next(self.core))
         if not self.core.drop_next():  # closed meanwhile
             raise StopIteration
         return ahead
@@ -320,15 +323,15 @@ class FeedPass:
 
     def close(self) -> None:
         self._ahead = None
-        _leave(self.core, self._begin, self._before, handled())
+        _leave(self.core, self._begin, self._end_sending, self._before, handled())
 
 
-def _send_ahead(core: Pass, send: Send) -> Arrive | None:
+def _send_ahead(core: Pass, sender: Sender) -> Arrive | None:
     """Starts moving the batch that comes next, if it has arrived. It is not taken yet: what goes wrong is raised at its
     step."""
     try:
         received = core.receive_ahead()
-        return None if received is None else send(*received)
+        return None if received is None else sender.send(*received)
     except Exception as error:
         return functools.partial(_raise, error)
 
@@ -341,16 +344,29 @@ def _raise_interrupted() -> NoReturn:
     raise InvalidArgument("next() was interrupted while it fetched this batch ahead; begin a new pass, from a saved state")
 
 
-def _leave(core: Pass, begin: Beginning, before: BaseException | None, error: BaseException | None) -> None:
+def _leave(
+    core: Pass,
+    begin: Beginning,
+    end_sending: Callable[[], None],
+    before: BaseException | None,
+    error: BaseException | None,
+) -> None:
     """Leaves the feed, because of `error` unless that is the exception from `before` the pass."""
     if error is not before:
         note_left(error, core.whole_steps)
     try:
+        end_sending()
         core.close("" if error is before else failure_text(error))
     finally:
         begin.stop()
 
 
-def _leave_dropped(core: Pass, begin: Beginning, before: BaseException | None, error: BaseException | None) -> None:
+def _leave_dropped(
+    core: Pass,
+    begin: Beginning,
+    end_sending: Callable[[], None],
+    before: BaseException | None,
+    error: BaseException | None,
+) -> None:
     with contextlib.suppress(Error):  # the job has ended for another reason, which the next call raises
-        _leave(core, begin, before, error or handled())
+        _leave(core, begin, end_sending, before, error or handled())

@@ -224,7 +224,7 @@ class Rebuilder::Making {
           "access is read_only, but the batch holds torch tensors, which can always be written; "
           "choose access=\"private\", \"copy\" or none");
     }
-    if (tensor.is_writable()) return by_.libraries_.to_python(tensor, kind);
+    if (tensor.is_writable() || by_.shown_ == Shown::shared) return by_.libraries_.to_python(tensor, kind);
     return by_.libraries_.to_python(Tensor::copy_of(tensor), kind);
   }
 

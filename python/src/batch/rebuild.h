@@ -17,6 +17,7 @@ enum class Shown {
   as_is,             ///< numpy arrays can be written where the tensor may be
   read_only_arrays,  ///< numpy arrays cannot
   without_torch,     ///< numpy arrays cannot, torch tensors are refused
+  shared,            ///< numpy arrays cannot, and torch tensors must not be written
 };
 
 class Recipe;

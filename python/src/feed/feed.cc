@@ -382,6 +382,7 @@ std::unique_ptr<Pass> start(const Membership& job, const Mesh& mesh, const Layou
                             const nb::bytes& cursor) {
   if (!(timeout > 0)) throw InvalidArgument(fmt::format("timeout must be positive, got {}", timeout));
   const auto others = kind_of_tensors(tensors);
+  const bool is_shared = access == "shared";  // of batches that only this package sees
   FeedOptions options{.batch = batch,
                       .divide = parse_divide(divide),
                       .tail = parse_tail(tail),
@@ -393,11 +394,14 @@ std::unique_ptr<Pass> start(const Membership& job, const Mesh& mesh, const Layou
                       .depth = depth,
                       .timeout = duration_of(timeout),
                       .remind_after = remind ? Reminder::after : Duration::max(),
-                      .access = access.empty() ? Access::private_ : parse_access(access),
+                      .access = access.empty() ? Access::private_
+                                : is_shared    ? Access::read_only
+                                               : parse_access(access),
                       .name = name};
   // Where nothing is said, torch tensors alone are to be written: there are no others.
   if (access.empty() && others != TensorKind::torch) options.writes = has_torch;
   const auto shown = access == "read_only" ? Shown::without_torch
+                     : is_shared           ? Shown::shared
                      : access.empty()      ? Shown::read_only_arrays
                                            : Shown::as_is;
   return std::make_unique<Pass>(job, mesh, layout, std::move(source), std::move(options), std::move(make),

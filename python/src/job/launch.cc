@@ -199,6 +199,14 @@ void bind_launch(nb::module_& module) {
           nb::arg("text"), nb::arg("step"), nb::call_guard<nb::gil_scoped_release>(),
           "Posts that an exception ends this rank, for ranks that wait for it; step: the step at which it left a feed "
           "because of it, or -1.")
+      .def(
+          "keep_pages",
+          [](const Membership& job, std::uintptr_t address, std::size_t bytes) {
+            return job.engine().keep_pages({reinterpret_cast<const std::byte*>(address), bytes});
+          },
+          nb::arg("address"), nb::arg("bytes"),
+          "Returns whether these bytes, of a received batch, lie in memory that ranks share. If so, they stay the same "
+          "pages for as long as this rank is in the job.")
       .def("skip_exchange", &Membership::skip_exchange,
            "Counts a call of this group's exchanges that this rank has refused itself, and that other ranks make.")
       .def("leave", &Membership::leave, nb::call_guard<nb::gil_scoped_release>(),

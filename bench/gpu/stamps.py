@@ -1,0 +1,145 @@
+"""Ranks that check every byte of every batch on the device against its step and rank.
+
+    stamps.py [--steps N] [--largest BYTES] [--prefetch] [--buffers K] [--overwrite] [--leave] [--pin]
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+from collections.abc import Iterator
+
+import device
+import levada
+import numpy as np
+import torch
+
+FIELDS = ("a", "b", "c")
+SMALLEST = 1024
+MARGIN = 256
+
+
+def stamp(item: int, field: int) -> int:
+    return (item * 37 + field * 101) % 251
+
+
+def size_of(item: int, field: int, largest: int, *, fixed: bool) -> int:
+    if fixed:
+        return largest >> field
+    spread = random.Random(item * 8 + field).random()
+    return int(SMALLEST * (largest / SMALLEST) ** spread)
+
+
+class Batches:
+    """Item i, field f: byte k is k + stamp(i, f), modulo 256."""
+
+    def __init__(self, items: int, largest: int, *, fixed: bool, overwrite: bool) -> None:
+        self.items, self.largest, self.fixed, self.overwrite = items, largest, fixed, overwrite
+        self.ramp = np.arange(largest + MARGIN, dtype=np.int64).astype(np.uint8)
+
+    def __len__(self) -> int:
+        return self.items
+
+    def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
+        scratch = {name: np.empty(self.largest, np.uint8) for name in FIELDS}
+        for item in range(self.items):
+            views = {}
+            for field, name in enumerate(FIELDS):
+                size, first = size_of(item, field, self.largest, fixed=self.fixed), stamp(item, field)
+                if self.overwrite:  # one buffer for all batches, which the next batch overwrites
+                    scratch[name][:size] = self.ramp[first : first + size]
+                    views[name] = torch.from_numpy(scratch[name][:size])
+                else:
+                    views[name] = torch.from_numpy(self.ramp[first : first + size].copy())
+            yield views
+            if self.overwrite:
+                for memory in scratch.values():
+                    memory.fill(0xEE)
+
+
+class Checker:
+    def __init__(self, largest: int) -> None:
+        self.ramp = device.on_device(torch.arange(largest + MARGIN, dtype=torch.int64).to(torch.uint8))
+        self.wrong = device.on_device(torch.zeros(1, dtype=torch.int64))
+
+    def check(self, batch: dict[str, torch.Tensor], item: int, size: list[int]) -> int:
+        """Has the device compare the batch; returns how many fields have another size."""
+        misfits = 0
+        for field, name in enumerate(FIELDS):
+            tensor, first = batch[name], stamp(item, field)
+            misfits += tensor.numel() != size[field]
+
+            def compare(ramp: torch.Tensor, tensor: torch.Tensor, wrong: torch.Tensor, first: int = first) -> None:
+                wrong.add_((tensor != ramp[first : first + tensor.numel()]).sum())
+
+            device.launch(compare, self.ramp, tensor, self.wrong)
+        return misfits
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--largest", type=int, default=1 << 20)
+    parser.add_argument("--prefetch", action="store_true")
+    parser.add_argument("--buffers", type=int, default=None)
+    parser.add_argument("--overwrite", action="store_true")
+    parser.add_argument("--leave", action="store_true", help="leave in mid epoch, begin again, hold the last batch")
+    parser.add_argument("--pin", action="store_true", help="pin_memory=True, and copies of the program's own")
+    options = parser.parse_args()
+
+    mesh = levada.Mesh(dp=max(levada.world_size() // 2, 1), tp=min(levada.world_size(), 2))
+    job = levada.join()
+    dp, width = mesh.coordinate(job.rank, "dp"), mesh.data_size
+    fixed = options.buffers is not None
+    source = Batches(options.steps * width, options.largest, fixed=fixed, overwrite=options.overwrite)
+    where = {"pin_memory": True} if options.pin else {"device": "cuda", "prefetch_to_device": options.prefetch}
+    feed = levada.Feed(source, mesh=mesh, device_buffers=options.buffers, **where)
+    checker, draw, held, misfits, checked = Checker(options.largest), random.Random(job.rank), [], 0, 0
+    churn: list[torch.Tensor] = []
+
+    def batches() -> Iterator[dict[str, torch.Tensor]]:
+        for batch in feed:
+            yield {name: tensor.to("cuda", non_blocking=True) for name, tensor in batch.items()} if options.pin else batch
+            del batch
+
+    def take(batch: dict[str, torch.Tensor], step: int) -> None:
+        nonlocal misfits, checked
+        item = step * width + dp
+        sizes = [size_of(item, field, options.largest, fixed=fixed) for field in range(len(FIELDS))]
+        misfits += checker.check(batch, item, sizes)
+        checked += sum(sizes)
+        if not fixed and draw.random() < 0.3:  # of several batches that are held, a random one goes
+            held.append((batch, item, sizes))
+        if len(held) > 3:
+            old = held.pop(draw.randrange(len(held)))
+            misfits += checker.check(*old)
+        churn.append(torch.ones(draw.randrange(1, 1 << 18), dtype=torch.uint8).to("cuda"))
+        if len(churn) > 8:
+            del churn[draw.randrange(8)]
+
+    last = None
+    if options.leave:
+        for step, batch in enumerate(batches()):
+            take(batch, step)
+            if step == options.steps // 3:
+                last = (batch, step * width + dp) if not fixed else None
+                break
+        del batch
+    for step, batch in enumerate(batches()):
+        take(batch, step)
+    steps = feed.step
+    if not fixed:
+        for old in [*held, (batch, (steps - 1) * width + dp, [batch[name].numel() for name in FIELDS])]:
+            misfits += checker.check(*old)
+    if last is not None:
+        misfits += checker.check(last[0], last[1], [last[0][name].numel() for name in FIELDS])
+    device.synchronize()
+    wrong = int(checker.wrong[0])
+    device.tell(
+        wrong == 0 and misfits == 0 and steps == options.steps,
+        wrong_bytes=wrong, misfits=misfits, steps=steps, megabytes_checked=round(checked / 1e6),
+    )
+
+
+if __name__ == "__main__":
+    main()

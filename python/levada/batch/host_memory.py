@@ -1,0 +1,95 @@
+"""Shared memory that a device's driver copies from directly, without pinned memory in between."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from levada._levada import Membership
+
+_PAGE = 4096
+
+
+class Driver(Protocol):
+    """A device's driver. Both functions take the address and the size of whole pages."""
+
+    def register(self, address: int, size: int) -> bool:
+        """Pins pages that this process only reads. Returns whether copies to the device can read from them now."""
+
+    def unregister(self, address: int) -> None: ...
+
+
+class CudaDriver:
+    """CUDA's driver, called without the runtime, whose next call would report a registration that failed."""
+
+    _PORTABLE, _READ_ONLY = 1, 8  # CU_MEMHOSTREGISTER_...
+
+    def __init__(self) -> None:
+        self._library = ctypes.CDLL("libcuda.so.1")
+        self._library.cuMemHostRegister_v2.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint)
+        self._library.cuMemHostUnregister.argtypes = (ctypes.c_void_p,)
+
+    def register(self, address: int, size: int) -> bool:
+        return bool(self._library.cuMemHostRegister_v2(address, size, self._PORTABLE | self._READ_ONLY) == 0)
+
+    def unregister(self, address: int) -> None:
+        self._library.cuMemHostUnregister(address)
+
+
+drivers: dict[str, Callable[[], Driver]] = {"cuda": CudaDriver}
+"""By the type of the device. Makes a driver; raises OSError if this machine has none."""
+
+
+@functools.cache
+def driver_of(device_type: str) -> Driver | None:
+    try:
+        make = drivers.get(device_type)
+        return None if make is None else make()
+    except OSError:
+        return None
+
+
+class RegisteredMemory:
+    """The memory of a job's ranks that one pass has registered. It must be closed before this rank leaves the job: another
+    mapping at the same address would be read as the old pages."""
+
+    def __init__(self, job: Membership, driver: Driver) -> None:
+        self._job = job
+        self._driver = driver
+        self._ranges: list[tuple[int, int]] = []  # beginnings and ends, disjoint
+        self._is_refused = False
+
+    def add(self, tensors: Sequence[Any], wait: Callable[[], object]) -> None:
+        """Registers the part of a message in which tensors of a batch lie. `wait` waits for all copies from this memory: it
+        is called if a range must be replaced by a larger one."""
+        shared = [tensor for tensor in tensors if tensor.nbytes and self._is_shared(tensor)]
+        if not shared or self._is_refused or all(self.covers(tensor) for tensor in shared):
+            return
+        begin = min(tensor.data_ptr() for tensor in shared) // _PAGE * _PAGE
+        end = -(-max(tensor.data_ptr() + tensor.nbytes for tensor in shared) // _PAGE) * _PAGE
+        overlapped = [each for each in self._ranges if each[0] < end and begin < each[1]]
+        if overlapped:
+            wait()
+        for each in overlapped:
+            self._driver.unregister(each[0])
+            self._ranges.remove(each)
+            begin, end = min(begin, each[0]), max(end, each[1])
+        if self._driver.register(begin, end - begin):
+            self._ranges.append((begin, end))
+        else:
+            self._is_refused = True
+
+    def _is_shared(self, tensor: Any) -> bool:
+        return tensor.is_contiguous() and self._job.keep_pages(tensor.data_ptr(), tensor.nbytes)
+
+    def covers(self, tensor: Any) -> bool:
+        """Returns whether all of a contiguous tensor is registered."""
+        begin = tensor.data_ptr()
+        return any(first <= begin and begin + tensor.nbytes <= last for first, last in self._ranges)
+
+    def close(self) -> None:
+        """Unregisters everything. No copy may be under way."""
+        while self._ranges:
+            self._driver.unregister(self._ranges.pop()[0])
