@@ -27,7 +27,7 @@ def size_of(item: int, field: int, largest: int, *, fixed: bool) -> int:
     if fixed:
         return largest >> field
     spread = random.Random(item * 8 + field).random()
-    return int(SMALLEST * (largest / SMALLEST) ** spread)
+    return int(SMALLEST * (largest / SMALLEST) ** (spread * spread))
 
 
 class Batches:

@@ -77,12 +77,16 @@ class _Block:
 
     def __init__(self, size: int, stream: Stream) -> None:
         self.memory = torch.empty(size, dtype=torch.uint8)
+        self._alone = self._references()
         self.stream = stream
         self.recorded: list[Stream] = []
         self._freed: list[Event] | None = None
 
+    def _references(self) -> int:
+        return torch._C._storage_Use_Count(self.memory.untyped_storage()._cdata)
+
     def is_free(self) -> bool:
-        if self.memory.untyped_storage()._use_count() > 1:
+        if self._references() > self._alone:
             return False
         if self._freed is None:
             self._freed = [Event() for _ in self.recorded]
