@@ -85,9 +85,10 @@ def floor() -> None:
 
 
 def next_times(size: int, **where: Any) -> float:
-    """The median of next(), ms, of a loop whose steps take 20 ms."""
+    """The median of next(), ms, of a loop whose steps take 40 ms, long enough for the next batch to have arrived."""
     steps = 6 if device.IS_STUB else 16
-    items = (torch.full((size,), item % 251, dtype=torch.uint8) for item in range(steps))
+    made = [torch.full((size,), value, dtype=torch.uint8) for value in range(4)]
+    items = (made[item % len(made)] for item in range(steps))
     took = []
     batches = iter(levada.Feed(items, mesh=levada.Mesh(tp=levada.world_size()), **where))
     for _ in range(steps):
@@ -97,7 +98,7 @@ def next_times(size: int, **where: Any) -> float:
             batch = batch.to("cuda", non_blocking="pin_memory" in where)
         took.append(time.perf_counter() - began)
         device.synchronize()
-        time.sleep(0.02)
+        time.sleep(0.04)
     return round(1e3 * statistics.median(took[3:]), 3)
 
 

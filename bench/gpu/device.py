@@ -56,4 +56,4 @@ def milliseconds(call: Callable[[], object], rounds: int = 9) -> dict[str, float
 
 def tell(passed: bool | None, **figures: Any) -> None:
     """Prints a rank's result, the last line that the runner looks for. None: recorded, nothing to pass."""
-    print("RESULT " + json.dumps({"pass": passed, **figures}), flush=True)
+    os.write(1, f"RESULT {json.dumps({'pass': passed, **figures})}\n".encode())  # at once: ranks share the pipe

@@ -28,9 +28,9 @@ def batches() -> Iterator[dict[str, torch.Tensor]]:
         yield {"x": torch.randn(ROWS, WIDTH, generator=draw)}
 
 
-def fed() -> Iterable[dict[str, torch.Tensor]]:
+def fed(made: list[Any]) -> Iterable[dict[str, torch.Tensor]]:
     where: dict[str, Any] = {} if device.IS_STUB else {"device": "cuda", "prefetch_to_device": True}
-    return levada.Feed(batches(), **where)
+    return levada.Feed(made, **where)
 
 
 def model() -> nn.Module:
@@ -64,11 +64,12 @@ def sums_are_right() -> bool:
     return len(results) == len(inputs) and all(map(torch.equal, results, inputs))
 
 
-def compare(ours: Callable[[], nn.Module], theirs: Callable[[], nn.Module], resident: list[Any]) -> dict[str, Any]:
-    """Trains both in turn, ours fed by a feed."""
+def compare(ours: Callable[[], nn.Module], theirs: Callable[[], nn.Module], made: list[Any]) -> dict[str, Any]:
+    """Trains both in turn, ours fed by a feed, theirs with batches that are on the device."""
+    resident = [{name: tensor.to(HERE) for name, tensor in batch.items()} for batch in made]
     rounds: dict[str, list[Any]] = {"ours": [], "theirs": []}
     for _ in range(1 if device.IS_STUB else 3):
-        rounds["ours"].append(train(ours(), fed()))
+        rounds["ours"].append(train(ours(), fed(made)))
         rounds["theirs"].append(train(theirs(), resident))
     same = all(ours[0] == theirs[0] for ours, theirs in zip(rounds["ours"], rounds["theirs"], strict=True))
     times = {name: round(statistics.median(step for _, step in each), 3) for name, each in rounds.items()}
@@ -84,11 +85,11 @@ def with_hook(register: Callable[[Any], object]) -> nn.Module:
 def main() -> None:
     os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1", MASTER_PORT="29533")
     dist.init_process_group("gloo" if device.IS_STUB else "nccl")
-    resident = [{name: tensor.to(HERE) for name, tensor in batch.items()} for batch in batches()]
+    made = list(batches())
     hooks = compare(
         lambda: with_hook(lambda made: made.register_comm_hook(levada.ddp.State(), levada.ddp.average)),
         lambda: with_hook(lambda made: made.register_comm_hook(None, default_hooks.allreduce_hook)),
-        resident,
+        made,
     )
 
     def sharded() -> nn.Module:
@@ -98,7 +99,7 @@ def main() -> None:
         fully_shard(made)
         return made
 
-    fsdp = compare(sharded, sharded, resident)
+    fsdp = compare(sharded, sharded, made)
     summed = sums_are_right()
     limit = 3.0 if device.IS_STUB else 1.05
     passed = summed and all(each["same_losses"] and each["ratio"] <= limit for each in (hooks, fsdp))

@@ -116,7 +116,9 @@ def memcheck() -> Told:
     if IS_STUB or sanitizer is None:
         return {"pass": None, "skipped": "needs compute-sanitizer and a GPU"}
     before = (sanitizer, "--tool", "memcheck", "--error-exitcode", "9")
-    return stamped({"prefetch": [*size, "--prefetch"]}, ranks=1, seconds=100, before=before)
+    # The sanitizer takes minutes for torch's own kernels; what Levada asks of the driver is copies.
+    size.append("--without-kernels")
+    return stamped({"device": size, "prefetch": [*size, "--prefetch"]}, ranks=1, seconds=40, before=before)
 
 
 def training() -> Told:
@@ -177,7 +179,10 @@ def main() -> int:
     unknown = [name for name in options.checks if name not in CHECKS]
     if unknown:
         parser.error(f"there is no check {unknown[0]}; there are: {', '.join(CHECKS)}")
-    results: Told = {"machine": machine()}
+    results: Told = {}
+    if options.out is not None and options.checks and options.out.exists():
+        results = json.loads(options.out.read_text())  # those of the other checks stay
+    results["machine"] = machine()
     print(json.dumps(results["machine"]), flush=True)
     for name in options.checks or CHECKS:
         began = time.monotonic()

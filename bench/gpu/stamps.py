@@ -1,6 +1,6 @@
 """Ranks that check every byte of every batch on the device against its step and rank.
 
-    stamps.py [--steps N] [--largest BYTES] [--prefetch] [--buffers K] [--overwrite] [--leave] [--pin]
+    stamps.py [--steps N] [--largest BYTES] [--prefetch] [--buffers K] [--overwrite] [--leave] [--pin] [--without-kernels]
 """
 
 from __future__ import annotations
@@ -58,9 +58,13 @@ class Batches:
 
 
 class Checker:
-    def __init__(self, largest: int) -> None:
-        self.ramp = device.on_device(torch.arange(largest + MARGIN, dtype=torch.int64).to(torch.uint8))
-        self.wrong = device.on_device(torch.zeros(1, dtype=torch.int64))
+    def __init__(self, largest: int, *, without_kernels: bool) -> None:
+        ramp = torch.arange(largest + MARGIN, dtype=torch.int64).to(torch.uint8)
+        self.on_host = ramp if without_kernels else None
+        self.ramp = device.on_device(ramp)
+        self.wrong = torch.zeros(1, dtype=torch.int64)
+        if not without_kernels:
+            self.wrong = device.on_device(self.wrong)
 
     def check(self, batch: dict[str, torch.Tensor], item: int, size: list[int]) -> int:
         """Has the device compare the batch; returns how many fields have another size."""
@@ -68,6 +72,9 @@ class Checker:
         for field, name in enumerate(FIELDS):
             tensor, first = batch[name], stamp(item, field)
             misfits += tensor.numel() != size[field]
+            if self.on_host is not None:
+                self.wrong += int((tensor.cpu() != self.on_host[first : first + tensor.numel()]).sum())
+                continue
 
             def compare(ramp: torch.Tensor, tensor: torch.Tensor, wrong: torch.Tensor, first: int = first) -> None:
                 wrong.add_((tensor != ramp[first : first + tensor.numel()]).sum())
@@ -85,6 +92,7 @@ def main() -> None:
     parser.add_argument("--overwrite", action="store_true")
     parser.add_argument("--leave", action="store_true", help="leave in mid epoch, begin again, hold the last batch")
     parser.add_argument("--pin", action="store_true", help="pin_memory=True, and copies of the program's own")
+    parser.add_argument("--without-kernels", action="store_true", help="compare on the host, with copies alone")
     options = parser.parse_args()
 
     mesh = levada.Mesh(dp=max(levada.world_size() // 2, 1), tp=min(levada.world_size(), 2))
@@ -94,7 +102,7 @@ def main() -> None:
     source = Batches(options.steps * width, options.largest, fixed=fixed, overwrite=options.overwrite)
     where = {"pin_memory": True} if options.pin else {"device": "cuda", "prefetch_to_device": options.prefetch}
     feed = levada.Feed(source, mesh=mesh, device_buffers=options.buffers, **where)
-    checker, draw, held, misfits, checked = Checker(options.largest), random.Random(job.rank), [], 0, 0
+    checker, draw, held, misfits, checked = Checker(options.largest, without_kernels=options.without_kernels), random.Random(job.rank), [], 0, 0
     churn: list[torch.Tensor] = []
 
     def batches() -> Iterator[dict[str, torch.Tensor]]:

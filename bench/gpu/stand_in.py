@@ -49,6 +49,9 @@ class Stream:
     def wait_event(self, event: Event) -> None:
         self.do(event.passed.wait)
 
+    def is_capturing(self) -> bool:
+        return False
+
     def synchronize(self) -> None:
         event = Event()
         event.record(self)

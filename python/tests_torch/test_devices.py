@@ -11,6 +11,7 @@ from typing import Any
 
 import levada
 import pytest
+from levada.batch.host_memory import RegisteredMemory
 
 GPU = pathlib.Path(__file__).parents[2] / "bench" / "gpu"
 
@@ -105,3 +106,66 @@ def test_a_check_of_script_gpu_runs_on_the_stand_in(check: str) -> None:
         env=environment, capture_output=True, text=True, timeout=250,
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+class Tensor:
+    """As much of a tensor as RegisteredMemory asks for."""
+
+    def __init__(self, address: int, nbytes: int) -> None:
+        self.address, self.nbytes = address, nbytes
+
+    def data_ptr(self) -> int:
+        return self.address
+
+    def is_contiguous(self) -> bool:
+        return True
+
+
+class Job:
+    """Its shared memory is all below address 2**20."""
+
+    def keep_pages(self, address: int, size: int) -> bool:
+        return address + size <= 2**20
+
+
+class Driver:
+    def __init__(self, *, refuses: bool = False) -> None:
+        self.refuses = refuses
+        self.ranges: dict[int, int] = {}
+        self.calls = 0
+
+    def register(self, address: int, size: int) -> bool:
+        self.calls += 1
+        assert all(end <= address or address + size <= begin for begin, end in self.ranges.items()), "a driver refuses overlaps"
+        if not self.refuses:
+            self.ranges[address] = address + size
+        return not self.refuses
+
+    def unregister(self, address: int) -> None:
+        del self.ranges[address]
+
+
+def test_the_pages_of_a_message_are_registered_once_and_grow_with_larger_messages() -> None:
+    driver, waits = Driver(), []
+    memory = RegisteredMemory(Job(), driver)  # type: ignore[arg-type]
+    first = [Tensor(8192, 100), Tensor(8400, 5000)]
+    for _ in range(3):
+        memory.add(first, lambda: waits.append(1))
+    assert driver.ranges == {8192: 16384} and driver.calls == 1 and not waits and all(map(memory.covers, first))
+    memory.add([Tensor(40960, 10)], lambda: waits.append(1))
+    memory.add([Tensor(4096, 9000)], lambda: waits.append(2))
+    assert driver.ranges == {4096: 16384, 40960: 45056} and waits == [2], "copies end before a range is replaced"
+    memory.add([Tensor(2**20, 10), Tensor(4096, 0)], lambda: None)
+    assert not memory.covers(Tensor(2**20, 10)), "memory of this process alone"
+    memory.close()
+    memory.close()
+    assert not driver.ranges
+
+
+def test_a_driver_that_refuses_is_asked_once() -> None:
+    driver = Driver(refuses=True)
+    memory = RegisteredMemory(Job(), driver)  # type: ignore[arg-type]
+    for address in (4096, 65536):
+        memory.add([Tensor(address, 100)], lambda: None)
+        assert not memory.covers(Tensor(address, 100))
+    assert driver.calls == 1
