@@ -17,6 +17,7 @@ from levada.batch.balance import Balance, Samples
 from levada.batch.devices import Arrive, Send
 from levada.batch.memory import make_batches_for
 from levada.corpus.corpus import Corpus
+from levada.feed.losses import LossWatch, OnPeerLost
 from levada.feed.process_reader import ProcessReader
 from levada.feed.readers import BackgroundReader, Counted, InlineReader, Making, Reader, await_earlier_passes, open_maker
 from levada.feed.states import MAX_SAMPLES, FeedState
@@ -41,6 +42,7 @@ class FeedArguments:
     depth: int
     steps: int | None
     timeout: float
+    on_peer_lost: OnPeerLost
     access: str | None
     allow_pickle: bool
     record: bool
@@ -245,13 +247,16 @@ class FeedPass:
         self._ahead: Arrive | None = None
         self._before = handled()  # an exception from before the pass is not why it is left
         self._is_superseded = False
+        self._losses: LossWatch | None = None
         try:
             self.core = self._start(joined, name)
             begin.watch(self.core.post_place)
+            if joined.job.size > 1:
+                self._losses = LossWatch(self.core, joined.feed.on_peer_lost)
         except BaseException:
             self._begin.stop()
             raise
-        self._dropped = WhenDropped(functools.partial(_leave_dropped, self.core, begin, self._before))
+        self._dropped = WhenDropped(functools.partial(_leave_dropped, self.core, begin, self._losses, self._before))
         close_at_exit(self)
 
     def _start(self, joined: JoinedFeed, name: str) -> Pass:
@@ -320,7 +325,7 @@ class FeedPass:
 
     def close(self) -> None:
         self._ahead = None
-        _leave(self.core, self._begin, self._before, handled())
+        _leave(self.core, self._begin, self._losses, self._before, handled())
 
 
 def _send_ahead(core: Pass, send: Send) -> Arrive | None:
@@ -341,16 +346,25 @@ def _raise_interrupted() -> NoReturn:
     raise InvalidArgument("next() was interrupted while it fetched this batch ahead; begin a new pass, from a saved state")
 
 
-def _leave(core: Pass, begin: Beginning, before: BaseException | None, error: BaseException | None) -> None:
+def _leave(
+    core: Pass, begin: Beginning, losses: LossWatch | None, before: BaseException | None, error: BaseException | None
+) -> None:
     """Leaves the feed, because of `error` unless that is the exception from `before` the pass."""
-    if error is not before:
+    error = None if error is before else error
+    if losses is not None and core.end is None:
+        losses.explain(error)
+    if error is not None:
         note_left(error, core.whole_steps)
     try:
-        core.close("" if error is before else failure_text(error))
+        core.close(failure_text(error))
     finally:
+        if losses is not None:
+            losses.stop()
         begin.stop()
 
 
-def _leave_dropped(core: Pass, begin: Beginning, before: BaseException | None, error: BaseException | None) -> None:
+def _leave_dropped(
+    core: Pass, begin: Beginning, losses: LossWatch | None, before: BaseException | None, error: BaseException | None
+) -> None:
     with contextlib.suppress(Error):  # the job has ended for another reason, which the next call raises
-        _leave(core, begin, before, error or handled())
+        _leave(core, begin, losses, before, error or handled())
