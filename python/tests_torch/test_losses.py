@@ -30,11 +30,12 @@ def source(end=10**6):
 def loop(feed):
     for batch in feed:
         number = int(batch["x"][0])
-        if number == 3 and rank == failing:
-            tell(failed=time.monotonic())
-            fail()
+        if number == 3: reach_step()
+        if number == 5: tell(next_step=True)
         if number == 3 or in_collective: collective()
-        if number == 4 and rank == failing: return tell(failed=time.monotonic())
+        if number == 4 and rank == failing:
+            until_told("next_step")
+            return tell(failed=time.monotonic())
 def run(*arguments, **options):
     try:
         loop(levada.Feed(*arguments, **options))
@@ -43,7 +44,11 @@ def run(*arguments, **options):
         tell(error=type(error).__name__, cause=type(cause).__name__, why=str(cause), lost=getattr(cause, "rank", None))
 in_collective = True
 def collective(): dist.all_reduce(torch.ones(3))
-def fail(): pass
+def reach_step():
+    "Notes that this rank is in the step. The failing rank ends once all others are."
+    if rank != failing: return tell(in_step=True)
+    until_told("in_step")
+    fail()
 def until_told(key):
     "Until each other rank has told that. A rank that ends closes the connections of torch, which makes the others raise."
     until = time.monotonic() + 30
@@ -53,9 +58,9 @@ def until_told(key):
 """
 
 ENDS = {
-    "raises": ("raise ValueError('bad\\nsample')", "raised ValueError at step 4 (bad\\nsample)", 4),
-    "exits": ("sys.exit(3)", "raised SystemExit at step 4 (3)", 4),
-    "is killed": ("os.kill(os.getpid(), signal.SIGKILL)", "ended without leaving", 4),
+    "raises": ("tell(failed=time.monotonic()); raise ValueError('bad\\nsample')", "raised ValueError at step 4 (bad\\nsample)", 4),
+    "exits": ("tell(failed=time.monotonic()); sys.exit(3)", "raised SystemExit at step 4 (3)", 4),
+    "is killed": ("tell(failed=time.monotonic()); os.kill(os.getpid(), signal.SIGKILL)", "ended without leaving", 4),
     "leaves": ("pass", "left its loop at step 5", 6),
 }
 
@@ -126,9 +131,7 @@ def test_several_feeds_report_one_cause_once(tmp_path: pathlib.Path) -> None:
 feeds = [levada.Feed(source(), group=job, on_peer_lost=called) for _ in range(3)]
 def loop(feeds):
     for number, batches in enumerate(zip(*feeds)):
-        if number == 3 and rank == failing:
-            tell(failed=time.monotonic())
-            fail()
+        if number == 3: reach_step()
         collective()
 levada.Feed = lambda: feeds
 run()
