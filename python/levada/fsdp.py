@@ -43,4 +43,4 @@ def _done(result: torch.Tensor) -> Any:
     """Returns a Work that has ended."""
     future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
     future.set_result([result])
-    return torch._C._distributed_c10d._create_work_from_future(future)
+    return torch._C._distributed_c10d._create_work_from_future(future)  # type: ignore[attr-defined, unused-ignore]
