@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <condition_variable>
 #include <exception>
 #include <mutex>
 #include <utility>
@@ -20,6 +21,8 @@ namespace {
 
 /// Between two looks at what it has posted.
 constexpr Duration moment = std::chrono::milliseconds(25);
+/// Between two looks for a loss.
+constexpr Duration loss_interval = std::chrono::milliseconds(100);
 
 /// What a feed of balanced steps reads: each sample of it is what a rank gets in a round. Null where steps are not
 /// balanced.
@@ -71,24 +74,19 @@ class Feed::Impl {
   }
 
   std::optional<Batch> next() {
-    const auto called = Clock::now();
-    own_step_.reset();
-    while (true) {
-      receive_decisions();
-      if (follower_.is_abandoned()) expect_company();
-      if (!follower_.end()) reporter_.send(std::nullopt);
-      if (follower_.finished()) return finish();
-      if (reader_ && reader_->read_now(follower_.at().round, [this] { while_reading(); })) continue;
-      if (follower_.may_receive()) {
-        if (failed_ahead_) std::rethrow_exception(std::exchange(failed_ahead_, nullptr));
-        auto arrival = ahead_ ? std::exchange(ahead_, std::nullopt) : inbox_.try_receive();
-        if (arrival) return hand_out(std::move(*arrival), called);
-      }
-      wait_for_batch();
+    const Call call(*this);
+    try {
+      return receive_next();
+    } catch (const Timeout&) {
+      throw;
+    } catch (const Error&) {
+      end_watch();  // the caller learns of any loss by this
+      throw;
     }
   }
 
   std::optional<FlatTree> receive_ahead() {
+    const Call call(*this);
     if (end_ || ahead_ || failed_ahead_) return std::nullopt;
     try {
       receive_decisions();
@@ -103,6 +101,7 @@ class Feed::Impl {
   void request_stop() { reporter_.send(feed_protocol::StopAsked{wiring_.rank()}); }
 
   void close(std::string_view reason) {
+    const Call call(*this);
     own_step_.reset();
     if (!end_) receive_decisions();
     const bool has_more = !end_ && !follower_.finished();
@@ -111,6 +110,20 @@ class Feed::Impl {
     if (!end_) end_ = has_more ? own_end(FeedEnd::Cause::left, wiring_.rank()) : *follower_.end();
     stop_reader();
     if (is_left) throw_left(*follower_.departure());
+  }
+
+  std::optional<FeedLoss> await_loss() {
+    std::optional<Clock::time_point> known_since;
+    while (!is_watch_over()) {
+      const std::unique_lock calls(calls_, std::try_to_lock);
+      if (!calls || end_) continue;  // the call that is under way throws
+      look_for_loss();
+      if (follower_.departure() && !known_since) known_since = Clock::now();
+      const auto known_for = known_since ? Clock::now() - *known_since : Duration{};
+      if (follower_.departure() && known_for < until_a_loss_is_certain) learn_reason();
+      if (auto loss = find_loss(follower_, wiring_.engine->cause(), known_for, wiring_.rank())) return loss;
+    }
+    return std::nullopt;
   }
 
   const std::optional<FeedEnd>& end() const { return end_; }
@@ -131,6 +144,70 @@ class Feed::Impl {
   }
 
  private:
+  /// Held by a call of the caller's: meanwhile await_loss() does not look.
+  class Call {
+   public:
+    explicit Call(Impl& feed) : feed_(feed), lock_(feed.calls_) {}
+    ~Call() {
+      if (feed_.end_) feed_.end_watch();
+    }
+    Call(const Call&) = delete;
+    Call& operator=(const Call&) = delete;
+
+   private:
+    Impl& feed_;
+    std::lock_guard<std::mutex> lock_;
+  };
+
+  void end_watch() {
+    const std::lock_guard lock(watch_mutex_);
+    is_watch_over_ = true;
+    watch_changed_.notify_all();
+  }
+  /// Sleeps, unless the watch is over, until it is or it is time to look again.
+  bool is_watch_over() {
+    std::unique_lock lock(watch_mutex_);
+    return watch_changed_.wait_for(lock, loss_interval, [&] { return is_watch_over_; });
+  }
+  /// Receives which rank has left. If the group has ended, its cause() says why.
+  void look_for_loss() {
+    try {
+      receive_decisions();
+    } catch (const Error&) {
+    }
+  }
+  /// Asks for the exception that the rank which has left without a reason may have posted since. A rank that has closed
+  /// its feed can post only in the group from which the feed's own was made.
+  void learn_reason() {
+    const auto left = *follower_.departure();
+    if (!left.reason.empty()) return;
+    try {
+      for (const auto& group : {wiring_.engine, wiring_.parent.lock()}) {
+        const auto reason = group ? raised_by(*group, left.rank) : std::nullopt;
+        if (reason) follower_.apply(feed_protocol::Left{left.rank, left.at, *reason});
+      }
+    } catch (const Error&) {
+    }
+  }
+
+  std::optional<Batch> receive_next() {
+    const auto called = Clock::now();
+    own_step_.reset();
+    while (true) {
+      receive_decisions();
+      if (follower_.is_abandoned()) expect_company();
+      if (!follower_.end()) reporter_.send(std::nullopt);
+      if (follower_.finished()) return finish();
+      if (reader_ && reader_->read_now(follower_.at().round, [this] { while_reading(); })) continue;
+      if (follower_.may_receive()) {
+        if (failed_ahead_) std::rethrow_exception(std::exchange(failed_ahead_, nullptr));
+        auto arrival = ahead_ ? std::exchange(ahead_, std::nullopt) : inbox_.try_receive();
+        if (arrival) return hand_out(std::move(*arrival), called);
+      }
+      wait_for_batch();
+    }
+  }
+
   /// Says that this rank leaves. The lead, which forwards it, also waits until it has.
   void leave(std::string_view reason) {
     const auto deadline = Deadline::after(timeout_);
@@ -178,13 +255,7 @@ class Feed::Impl {
       const std::span<Channel* const> word(decisions.data(), lead_is_gone_ ? 0 : 1);
       wiring_.engine->wait({.receive = word}, Deadline::after(moment));
       receive_decisions();
-      const auto left = *follower_.departure();
-      // A rank that has closed its feed can say so only in the group from which the feed's own was made.
-      for (const auto& group : {wiring_.engine, wiring_.parent.lock()}) {
-        if (!group) continue;
-        const auto reason = raised_by(*group, left.rank);
-        if (reason) follower_.apply(feed_protocol::Left{left.rank, left.at, *reason});
-      }
+      learn_reason();
     }
     if (!follower_.is_abandoned()) return;
     end_ = own_end(FeedEnd::Cause::abandoned, follower_.departure()->rank);
@@ -334,6 +405,10 @@ class Feed::Impl {
   std::optional<FeedEnd> end_;
   std::shared_ptr<StepSource> steps_;  ///< null without balance, and on ranks that do not read
   std::optional<FeedReader> reader_;
+  std::mutex calls_;  ///< held by a thread that uses what next() changes
+  std::mutex watch_mutex_;
+  std::condition_variable watch_changed_;
+  bool is_watch_over_ = false;  ///< guarded by watch_mutex_
 };
 
 Tensor Batch::tensor(std::string_view path) const {
@@ -384,6 +459,9 @@ void Feed::request_stop() {
 }
 void Feed::close(std::string_view reason) {
   impl_->close(reason);
+}
+std::optional<FeedLoss> Feed::await_loss() {
+  return impl_->await_loss();
 }
 const std::optional<FeedEnd>& Feed::end() const {
   return impl_->end();

@@ -12,6 +12,7 @@
 #include "levada/base/trace.h"
 #include "levada/engine/collect.h"
 #include "levada/engine/engine.h"
+#include "levada/feed/loss.h"
 #include "levada/feed/protocol.h"
 #include "levada/feed/tail.h"
 #include "levada/plan/delay_queue.h"
@@ -116,6 +117,11 @@ class Feed {
   /// feed ends at this very step. Does nothing after the end. Waits no longer than the timeout, for room to say so.
   /// Throws PeerLost where another rank has left for a reason of its own and this one has none.
   void close(std::string_view reason = {});
+
+  /// Blocks until another rank's end keeps this one from finishing the pass while its caller is in no call of the feed,
+  /// which would throw. Returns nothing once the pass has ended here: by next(), which has returned empty or thrown, or
+  /// by close(). Looks ten times a second, and costs the other calls nothing. One thread at a time, beside next()'s.
+  std::optional<FeedLoss> await_loss();
 
   /// Empty until next() has returned empty or thrown, or close() has returned.
   const std::optional<FeedEnd>& end() const;

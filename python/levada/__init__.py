@@ -78,12 +78,13 @@ __all__ = [
     "world_size",
 ]
 
-_MODULES = ("ddp", "exchange", "testing")
+_MODULES = ("ddp", "exchange", "fsdp", "testing")
 """Modules that are imported when they are first used as attributes."""
 
 if TYPE_CHECKING:
     from levada import ddp as ddp
     from levada import exchange as exchange
+    from levada import fsdp as fsdp
     from levada import testing as testing
 else:
 

@@ -541,6 +541,11 @@ class Pass:
         Leaves the feed; `reason`: the exception that makes this rank leave, for the others' error.
         """
 
+    def await_loss(self) -> tuple[int, str, str] | None:
+        """
+        Blocks until another rank's end keeps this one from finishing the pass while no call of it is under way. Returns that rank or -1, the exception or how it ended, and a line that tells of it; None once the pass has ended on this rank.
+        """
+
     def post_place(self) -> None:
         """Says on the board what the making of an item is in."""
 

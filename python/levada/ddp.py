@@ -8,6 +8,9 @@ from typing import Any
 
 import torch  # type: ignore[import-not-found, unused-ignore]
 import torch.distributed as dist  # type: ignore[import-not-found, unused-ignore]
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import (  # type: ignore[import-not-found, unused-ignore]
+    allreduce_hook,
+)
 
 from levada._levada import ReduceHandle
 from levada.base.threads import start_thread
@@ -37,10 +40,9 @@ def average(
 ) -> torch.futures.Future[torch.Tensor]:
     """Averages one of the model's buckets over all ranks, in the background of the backward pass: a hook for
     register_comm_hook(). Gradients on the CPU are summed in the order of ranks, halves in float32, and divided once.
-    Gradients on a GPU are divided by the number of ranks and then summed by the backend's all-reduce, over a process group
-    of Levada's own: what torch's default_hooks.allreduce_hook computes."""
+    Gradients on a GPU are averaged by torch's own default_hooks.allreduce_hook."""
     if not on_cpu(bucket.buffer()):
-        return state.reduce.average_on_device(bucket.buffer())  # type: ignore[no-any-return, unused-ignore]
+        return allreduce_hook(state.reduce.process_group(), bucket)  # type: ignore[no-any-return, unused-ignore]
     future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
     state.under_way.put((state.reduce.all_reduce(bucket.buffer(), op="average"), future))
     return future

@@ -37,7 +37,7 @@ def test_importing_the_package_imports_no_servers_and_clients() -> None:
 def test_modules_beside_the_package_are_imported_when_they_are_named(tmp_path: pathlib.Path) -> None:
     script = """
 import sys, levada
-modules = ("exchange", "testing", "ddp")
+modules = ("exchange", "testing", "ddp", "fsdp")
 print([f"levada.{name}" in sys.modules for name in modules], {*modules} <= {*dir(levada)})
 print(levada.exchange.balance.__name__, levada.testing.conformance.__name__)
 try: levada.nothing
@@ -50,7 +50,7 @@ except ImportError as error: print(type(error).__name__)
 """
     ran = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
     assert ran.stdout.splitlines()[:3] == [
-        "[False, False, False] True",
+        "[False, False, False, False] True",
         "balance conformance",
         "module 'levada' has no attribute 'nothing'",
     ]

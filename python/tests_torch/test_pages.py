@@ -293,6 +293,9 @@ process_group(2)
 gradients = [torch.arange(8.0).reshape(4, 2) * (1 + rank) + number for number in range(3)]
 keep = lambda part: got.append(part.tolist())
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 1, bias=False))
+import torch.distributed.fsdp
+from torch.distributed.device_mesh import init_device_mesh
+module = torch.distributed.fsdp.fully_shard(torch.nn.Linear(3, 1), mesh=init_device_mesh("cpu", (2,)))
 run_block()
 tell(parts=got)
 model(torch.full((1, 3), 1.0 + rank)).backward()
@@ -409,6 +412,8 @@ try:
 except (ValueError, levada.PeerLost) as error:
     tell(kind=type(error).__name__, text=str(error), cause=feed.end["cause"], step=feed.end["step"])
 
+run_block()
+assert feed.on_peer_lost == "abort"
 feed = levada.Feed(loader, mesh=mesh)
 failing = lambda: False
 early_stopping = lambda loss: rank == 2 and feed.step == 7

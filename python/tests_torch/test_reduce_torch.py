@@ -88,7 +88,7 @@ def test_fairscales_bucketer_reduces_on_devices_and_after_its_group_was_made_ane
     for rank, mine in enumerate(told):
         sums = [[3.0 + 2 * rank] * 2]
         assert mine[0] == {"first": sums} and mine[1] == {"second": sums, "anew": True}
-        assert mine[2] == {"error": "torch has no backend that reduces tensors on meta"}
+        assert mine[2] == {"error": "this process group has no backend for tensors on meta"}
         assert mine[3] == {"device": sums, "buckets": 2}
 
 
@@ -347,7 +347,7 @@ def test_buckets_on_a_device_do_as_those_on_the_cpu(tmp_path: pathlib.Path) -> N
         texts = [str(each["error"]) for each in errors]
         assert texts[0] == texts[1] == "InvalidArgument: ranks disagree: input 0 is [1] on rank 0, [2] on rank 1"
         for text, part in zip(texts[2:], ["each of the 3 ranks of the group, got 1", 'op is "max"',
-                                          "tensor 2 is torch.float32 [2]", "cannot be divided", "no sum of bool", "no backend that reduces tensors on meta"],
+                                          "tensor 2 is torch.float32 [2]", "cannot be divided", "no sum of bool", "no backend for tensors on meta"],
                               strict=True):  # fmt: skip
             assert part in text
 
@@ -459,3 +459,32 @@ def test_tensors_that_torch_only_marks_as_negative_or_conjugate_are_reduced_as_t
     reduce.close()
     with pytest.raises(levada.InvalidArgument, match="is closed"):
         reduce.flush()
+
+
+def test_streams_use_the_memory_of_a_bucket_on_a_device_one_after_another(tmp_path: pathlib.Path) -> None:
+    """By tensors on the CPU, with a stand-in for the streams of a device."""
+    ((told,),) = process_groups.succeed(
+        tmp_path,
+        1,
+        """
+        import levada.reduce.device as device
+        from unittest import mock
+        class Stream:
+            def __init__(self, name): self.name = name
+            def wait_stream(self, other): log.append([self.name, "waits for", other.name])
+        log, streams = [], {name: Stream(name) for name in "abc"}
+        current = streams["a"]
+        def record(tensor, stream): log.append([stream.name, "uses", tensor.numel()])
+        with mock.patch.object(device._Ordered, "_current_stream", lambda self: current), \\
+             mock.patch.object(torch.Tensor, "record_stream", record):
+            reduce, results = device.DeviceReduce(4096, 2, 30.0), []
+            handle = reduce.reduce_scatter(dist.group.WORLD, [torch.ones(2)], "sum", None)
+            current = streams["b"]
+            handle.wait()
+            current = streams["c"]
+            tell(before=list(log), result=handle.get().tolist(), after=log)
+        """,
+    )
+    assert told["before"] == [["b", "waits for", "a"], ["b", "uses", 2]] * 2  # the launch: the result and the input
+    assert told["after"][4:] == [["c", "waits for", "b"], ["c", "uses", 2]]
+    assert told["result"] == [1.0, 1.0]

@@ -15,8 +15,7 @@ groups of the same ranks have buckets each        they share them
 the order of summation is the backend's           that of the ranks: the same bits on every run; halves in float32.
                                                   On accelerators the backend's still
 
-Tensors on accelerators have buckets there, which the backend reduces on a process group of its own, as levada.ReduceScatter
-says.
+Tensors on accelerators have buckets there, which the backend of the process group reduces, as levada.ReduceScatter says.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from levada.batch.devices import sender
 from levada.corpus.corpus import Corpus, PathLike
 from levada.feed.arguments import ACCESS, check_balance, check_device, check_iteration, check_readers, count, count_or_none
 from levada.feed.history import write_feed_history
+from levada.feed.losses import OnPeerLost, check_on_peer_lost
 from levada.feed.passes import Beginning, FeedArguments, FeedPass, JoinedFeed, begin_corpus, begin_iterable
 from levada.feed.sources import ends_short, parts_of, set_epoch
 from levada.feed.states import FeedState, read_state
@@ -87,6 +88,10 @@ class Feed(FeedArguments):
     - `skip`: steps to leave out at the start of the next pass.
     - `timeout`: seconds of one wait, the wait for all ranks to begin a pass included. After 30 s a line on standard error
       names the ranks that are waited for.
+    - `on_peer_lost`: what happens if another rank raises, leaves its loop before this one, or is killed, while this rank is
+      in a step. A thread of the feed writes one line on standard error, and then "report" does nothing else; "abort" aborts
+      torch's process groups, so that a collective in which this rank waits raises; a function is called with the PeerLost on
+      that thread. The exception by which this rank then leaves its loop has that PeerLost as its cause.
     - `access`: "private" lets a rank write to its batch, which no other rank sees, and copies only where that is cheaper;
       "copy" allocates memory for each rank; "read_only" returns numpy arrays that cannot be written, and refuses torch
       tensors, which cannot be read-only. None: "private" for torch, "read_only" for numpy.
@@ -127,6 +132,7 @@ class Feed(FeedArguments):
         skip: int = 0,
         steps: int | None = None,
         timeout: float = 1800.0,
+        on_peer_lost: OnPeerLost = "report",
         access: str | None = None,
         device: Any = None,
         prefetch_to_device: bool = False,
@@ -191,6 +197,7 @@ class Feed(FeedArguments):
         self.divide = divide
         self.tail = tail
         self.timeout = timeout
+        self.on_peer_lost = check_on_peer_lost(on_peer_lost)
         self.access = access
         self.device = device
         self.prefetch_to_device = prefetch_to_device

@@ -17,6 +17,7 @@ from levada.batch.balance import Balance, Samples
 from levada.batch.devices import Arrive, Sender
 from levada.batch.memory import make_batches_for
 from levada.corpus.corpus import Corpus
+from levada.feed.losses import LossWatch, OnPeerLost
 from levada.feed.process_reader import ProcessReader
 from levada.feed.readers import BackgroundReader, Counted, InlineReader, Making, Reader, await_earlier_passes, open_maker
 from levada.feed.states import MAX_SAMPLES, FeedState
@@ -41,6 +42,7 @@ class FeedArguments:
     depth: int
     steps: int | None
     timeout: float
+    on_peer_lost: OnPeerLost
     access: str | None
     allow_pickle: bool
     record: bool
@@ -241,20 +243,20 @@ class FeedPass:
         """`sender`: moves batches; with `is_ahead` the next one, if it has arrived, before next() returns."""
         self._begin = begin
         self._sender = sender
-        self._end_sending: Callable[[], None] = lambda: None
         self._is_ahead = is_ahead and sender is not None
         self._ahead: Arrive | None = None
-        self._before = handled()  # an exception from before the pass is not why it is left
         self._is_superseded = False
+        before = handled()
         try:
             self.core = self._start(joined, name)
-            if sender is not None:
-                self._end_sending = sender.begin(joined.job)
+            end_sending = (lambda: None) if sender is None else sender.begin(joined.job)
             begin.watch(self.core.post_place)
+            losses = LossWatch(self.core, joined.feed.on_peer_lost) if joined.job.size > 1 else None
         except BaseException:
             self._begin.stop()
             raise
-        self._dropped = WhenDropped(functools.partial(_leave_dropped, self.core, begin, self._end_sending, self._before))
+        self._running = _Running(self.core, begin, losses, end_sending, before)
+        self._dropped = WhenDropped(functools.partial(_leave_dropped, self._running))
         close_at_exit(self)
 
     def _start(self, joined: JoinedFeed, name: str) -> Pass:
@@ -323,7 +325,7 @@ class FeedPass:
 
     def close(self) -> None:
         self._ahead = None
-        _leave(self.core, self._begin, self._end_sending, self._before, handled())
+        _leave(self._running, handled())
 
 
 def _send_ahead(core: Pass, sender: Sender) -> Arrive | None:
@@ -344,29 +346,34 @@ def _raise_interrupted() -> NoReturn:
     raise InvalidArgument("next() was interrupted while it fetched this batch ahead; begin a new pass, from a saved state")
 
 
-def _leave(
-    core: Pass,
-    begin: Beginning,
-    end_sending: Callable[[], None],
-    before: BaseException | None,
-    error: BaseException | None,
-) -> None:
-    """Leaves the feed, because of `error` unless that is the exception from `before` the pass."""
-    if error is not before:
+class _Running(NamedTuple):
+    """What ends with a pass."""
+
+    core: Pass
+    begin: Beginning
+    losses: LossWatch | None
+    end_sending: Callable[[], None]
+    before: BaseException | None
+    """An exception from before the pass, which is not why it is left."""
+
+
+def _leave(running: _Running, error: BaseException | None) -> None:
+    """Leaves the feed because of `error`."""
+    core, losses = running.core, running.losses
+    error = None if error is running.before else error
+    if losses is not None and core.end is None:
+        losses.explain(error)
+    if error is not None:
         note_left(error, core.whole_steps)
     try:
-        end_sending()
-        core.close("" if error is before else failure_text(error))
+        running.end_sending()
+        core.close(failure_text(error))
     finally:
-        begin.stop()
+        if losses is not None:
+            losses.stop()
+        running.begin.stop()
 
 
-def _leave_dropped(
-    core: Pass,
-    begin: Beginning,
-    end_sending: Callable[[], None],
-    before: BaseException | None,
-    error: BaseException | None,
-) -> None:
+def _leave_dropped(running: _Running, error: BaseException | None) -> None:
     with contextlib.suppress(Error):  # the job has ended for another reason, which the next call raises
-        _leave(core, begin, end_sending, before, error or handled())
+        _leave(running, error or handled())

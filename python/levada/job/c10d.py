@@ -31,6 +31,7 @@ from levada._levada import Link, Membership
 from levada.base.console import write_line
 from levada.base.errors import EngineError, InvalidArgument, Timeout, Unsupported
 from levada.base.threads import start_thread
+from levada.job.aborting import own_sockets
 from levada.job.arrivals import REMIND_AFTER, Arrivals
 from levada.job.gathering import all_gather, wait
 
@@ -371,6 +372,7 @@ def _open_devices(rank: int, devices: list[Any]) -> str:
             f"rank {rank} on host {socket.gethostname()} finds no network to reach other ranks by "
             f"(GLOO_SOCKET_IFNAME is '{names}'); set GLOO_SOCKET_IFNAME to an interface that `ip address` lists on that host"
         ) from error
+    own_sockets.update(_sockets().keys() - before)
     return _address_of_gloo(before)
 
 

@@ -62,8 +62,8 @@ class ReduceScatter:
         self, inputs: Any | Sequence[Any], callback: Callback | None = None, *, op: str = "sum", group: Any = None
     ) -> ReduceHandle | DeviceHandle:
         """Enqueues tensors of torch or numpy on the CPU, or of torch on a device. Tensors on a device have buckets there,
-        which the device's backend (nccl for cuda) reduces in a group of its own, ordered with the current stream, with an
-        order and precision of its own; `group` must then be a process group.
+        which torch reduces over `group` by its backend for the device (nccl for cuda), ordered with the current stream, with
+        the order and precision of that backend; `group` must then be a process group.
 
         inputs: one tensor for each rank of the group, all of one shape and dtype; rank r's result is the sum of all
         ranks' inputs[r]. Or one tensor, of which each rank gets a part along dim 0, ceil(extent / ranks) long, padded
@@ -75,7 +75,7 @@ class ReduceScatter:
         dtype, TypeError for an input that is not a tensor on the CPU, Timeout, and PeerLost.
         """
         if not on_cpu(inputs):
-            return self._on_devices().reduce_scatter(self._process_group(group), inputs, op, callback)
+            return self._on_devices().reduce_scatter(self.process_group(group), inputs, op, callback)
         job = group if isinstance(group, Membership) else self._job(group)
         return self._core.reduce_scatter(job, inputs, op, callback)
 
@@ -141,18 +141,14 @@ class ReduceScatter:
         if kind is None:
             self.flush()
 
-    def average_on_device(self, tensor: Any) -> Any:
-        """Averages a torch tensor on a device over this object's group, in place, by the device's backend in a group of
-        its own. Returns a torch.futures.Future. For communication hooks."""
-        return self._on_devices().average(self._process_group(None), tensor)
-
     def _on_devices(self) -> DeviceReduce:
         if self._devices is None:
             capacity_mb, in_flight, timeout = self._limits
             self._devices = DeviceReduce(int(capacity_mb * 2**20), in_flight, timeout)
         return self._devices
 
-    def _process_group(self, group: Any) -> Any:
+    def process_group(self, group: Any = None) -> Any:
+        """Returns the process group that reduces tensors on devices: `group`, this object's own, or torch's world."""
         named = self.group if group is None else group
         distributed = sys.modules.get("torch.distributed")
         if named is None and distributed is not None and distributed.is_available() and distributed.is_initialized():

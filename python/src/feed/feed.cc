@@ -138,6 +138,24 @@ class Pass {
     feed.reset();
   }
 
+  /// Of the loss: the rank, the reason and the line that tells of it; None once the pass has ended here.
+  nb::object await_loss() {
+    expect_own_process();
+    auto feed = feed_;
+    if (!feed) return nb::none();
+    std::optional<FeedLoss> loss;
+    {
+      const nb::gil_scoped_release released;
+      loss = feed->await_loss();
+      feed.reset();
+    }
+    if (!loss) return nb::none();
+    const auto text_of = [](const std::string& text) {
+      return nb::steal<nb::str>(PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));
+    };
+    return nb::make_tuple(loss->rank, text_of(loss->reason), text_of(loss->text));
+  }
+
   /// On the board, for ranks that wait.
   void post_place() {
     const auto engine = board_.lock();
@@ -359,6 +377,7 @@ class WhenDropped {
     PyObject *type = nullptr, *value = nullptr, *trace = nullptr;
     PyErr_Fetch(&type, &value, &trace);
     if (type != nullptr) PyErr_NormalizeException(&type, &value, &trace);
+    if (trace != nullptr) PyException_SetTraceback(value, trace);
     try {
       call_(value == nullptr ? nb::handle(Py_None) : nb::handle(value));
     } catch (nb::python_error& error) {
@@ -420,6 +439,10 @@ void bind_feed(nb::module_& module) {
            "Returns the next batch if it has arrived; drop_next() then takes it. Never blocks.")
       .def("close", &Pass::close, nb::arg("reason") = "",
            "Leaves the feed; `reason`: the exception that makes this rank leave, for the others' error.")
+      .def("await_loss", &Pass::await_loss, nb::sig("def await_loss(self) -> tuple[int, str, str] | None"),
+           "Blocks until another rank's end keeps this one from finishing the pass while no call of it is under way. "
+           "Returns that rank or -1, the exception or how it ended, and a line that tells of it; None once the pass "
+           "has ended on this rank.")
       .def("post_place", &Pass::post_place, "Says on the board what the making of an item is in.")
       .def("request_stop", &Pass::request_stop)
       .def_prop_ro("step", &Pass::step)

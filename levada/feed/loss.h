@@ -1,0 +1,30 @@
+// Why a rank cannot finish its pass of a feed: for a thread that reports it while the rank's caller is elsewhere, such
+// as in a collective of another library.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "levada/base/deadline.h"
+#include "levada/engine/engine.h"
+#include "levada/feed/protocol.h"
+
+namespace levada {
+
+/// Another rank's end, as seen by a rank that still uses the feed.
+struct FeedLoss {
+  int rank = -1;       ///< the rank that ended; -1 if it is not known
+  std::string reason;  ///< its exception, or how it ended: the same in every feed that it ends
+  std::string text;    ///< one line: the rank, what it did and when, and the step of the rank that reports it
+};
+
+/// How long a rank may take to leave at the same step as another one, and that one to post its exception.
+inline constexpr Duration until_a_loss_is_certain = std::chrono::milliseconds(400);
+
+/// Returns the loss, if there is one: because of `cause`, which has ended the group, or because of the departure that
+/// `follower` has known for a time. A departure without a reason is a loss only for a rank that has taken a later
+/// batch.
+std::optional<FeedLoss> find_loss(const feed_protocol::Follower& follower, const std::optional<Cause>& cause,
+                                  Duration known_for, int own_rank);
+
+}  // namespace levada

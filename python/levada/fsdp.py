@@ -1,0 +1,46 @@
+"""Reduce-scatters of torch's FSDP2 (fully_shard), through Levada:
+
+    module.set_custom_reduce_scatter(levada.fsdp.ReduceScatter())    # of each module that fully_shard() has sharded
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch  # type: ignore[import-not-found, unused-ignore]
+import torch.distributed as dist  # type: ignore[import-not-found, unused-ignore]
+
+from levada.reduce.reduce import ReduceScatter as Reduce
+
+_OPS = {dist.ReduceOp.SUM: "sum", dist.ReduceOp.AVG: "average"}
+
+
+class ReduceScatter:
+    """What set_custom_reduce_scatter() takes. Levada adds up gradients on the CPU, in the order of ranks: the same bits on every
+    run, halves in float32. Torch reduces gradients on other devices, and those that it scales by a factor. `timeout`: seconds
+    of one wait. Several modules may share one, if one thread uses it."""
+
+    def __init__(self, *, timeout: float = 1800.0) -> None:
+        self._reduce = Reduce(capacity_mb=0, timeout=timeout)
+
+    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        """Returns memory for an input or an output."""
+        return torch.empty(*size, dtype=dtype, device=device)
+
+    def __call__(
+        self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: Any, op: Any, async_op: bool = False
+    ) -> Any:
+        """Sums, or averages, the inputs of all ranks of `group`: each rank gets its part. Raises as levada.ReduceScatter does."""
+        name = next((name for known, name in _OPS.items() if op == known), None)
+        if name is None or not input_tensor.is_cpu:
+            return dist.reduce_scatter_tensor(output_tensor, input_tensor, op=op, group=group, async_op=async_op)
+        output_tensor.copy_(self._reduce(input_tensor, op=name, group=group).wait())
+        return _done(output_tensor) if async_op else None
+
+
+def _done(result: torch.Tensor) -> Any:
+    """Returns a Work that has ended."""
+    future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
+    future.set_result([result])
+    return torch._C._distributed_c10d._create_work_from_future(future)  # type: ignore[attr-defined, unused-ignore]

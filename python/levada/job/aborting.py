@@ -1,0 +1,72 @@
+"""Ends the collectives of torch.distributed in which this process waits, which then raise."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import re
+import socket
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+own_sockets: set[str] = set()
+"""Names, as /proc/self/fd has them, of the sockets at which Levada's own groups over gloo listen."""
+
+_POLLED = re.compile(r"^tfd: *(\d+) events: *\w+ data: *(\w+)", re.MULTILINE)
+
+
+def abort_collectives() -> None:
+    """Aborts all process groups of torch.distributed. They stay registered: the program may still destroy them."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return
+    names = distributed.distributed_c10d._world.pg_names
+    groups = sorted(names, key=names.__getitem__, reverse=True)
+    with _one_nccl_call(distributed, groups):
+        for group in groups:
+            with contextlib.suppress(RuntimeError):  # a backend that cannot abort, or has done so
+                group.abort()
+    _close_gloo()
+
+
+@contextlib.contextmanager
+def _one_nccl_call(distributed: Any, groups: list[Any]) -> Iterator[None]:
+    """Lets nccl abort its communicators together: each of them could wait for the others."""
+    nccl = getattr(distributed, "ProcessGroupNCCL", None)
+    backends = [group._get_backend(device) for group in groups for device in group._device_types] if nccl else []
+    first = next((each for each in backends if nccl is not None and isinstance(each, nccl)), None)
+    if first is not None:
+        first._group_start()
+    try:
+        yield
+    finally:
+        if first is not None:
+            first._group_end()
+
+
+def _close_gloo() -> None:
+    """Shuts down the connections of gloo, which has no abort. A loop of gloo's polls them, and with them the socket at which
+    it listens; its entries are pointers. Loops of others that poll a listening socket, such as asyncio's, have numbers."""
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            info = pathlib.Path(f"/proc/self/fdinfo/{fd}").read_text()
+            polled = [int(number) for number, data in _POLLED.findall(info) if int(data, 16) != int(number)]
+            sockets = {number: os.readlink(f"/proc/self/fd/{number}") for number in polled}
+            listening = [number for number in polled if sockets[number].startswith("socket:") and _is_listening(number)]
+            if not listening or own_sockets.intersection(sockets.values()):
+                continue
+            for number in set(polled).difference(listening):
+                _shut_down(number)
+
+
+def _is_listening(fd: int) -> bool:
+    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(fd)) as each:
+        return bool(each.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+    return False
+
+
+def _shut_down(fd: int) -> None:
+    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(fd)) as each:
+        each.shutdown(socket.SHUT_RDWR)
