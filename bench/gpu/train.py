@@ -39,7 +39,7 @@ class Tokenizing:
 
         encoder = tokenizers.Tokenizer(tokenizers.models.BPE(unk_token="?"))
         encoder.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel()
-        texts = [json.loads(line)["text"] for line in open(self.path, encoding="utf-8")][:200]
+        texts = [json.loads(line)["text"] for line in open(self.path, encoding="utf-8")][:20]
         trainer = tokenizers.trainers.BpeTrainer(
             vocab_size=train_gpt.VOCABULARY, special_tokens=["?"], show_progress=False,
             initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
