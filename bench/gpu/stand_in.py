@@ -103,7 +103,7 @@ class _Block:
 
 
 class Driver:
-    """Registers memory that ranks share, and no other: what a driver pins of a private mapping is a copy."""
+    """Registers memory, but no private mapping of a file: what a driver pins of that is a copy."""
 
     def __init__(self) -> None:
         self.ranges: dict[int, int] = {}  # ends, by beginning
@@ -113,7 +113,8 @@ class Driver:
             for line in maps:
                 begin, end = (int(bound, 16) for bound in line.split()[0].split("-"))
                 if begin <= address and address + size <= end:
-                    if line.split()[1][3] != "s":
+                    _, permissions, _, _, inode, *_ = line.split()
+                    if permissions[3] == "p" and inode != "0":
                         raise RuntimeError("memory of a private mapping was registered")
                     self.ranges[address] = address + size
                     return True

@@ -142,7 +142,7 @@ std::uint64_t BlockPool::discard(const std::vector<Interval>& evicted, std::uniq
   std::uint64_t bytes = 0;
   for (const Interval interval : evicted) {
     unpoison(memory_of(interval));
-    discarded.push_back(source_->discard(interval));
+    discarded.push_back(!keeps_pages_ && source_->discard(interval));
     if (discarded.back()) bytes += interval.size();
   }
   lock.lock();

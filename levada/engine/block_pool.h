@@ -1,6 +1,7 @@
 // The memory of one rank's blocks.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -71,6 +72,8 @@ class BlockPool final : public Block::Home, public std::enable_shared_from_this<
   std::uint64_t resident() const;
   /// Gives all cached memory back to the system. Returns how many bytes that were.
   std::uint64_t trim();
+  /// Gives no memory back to the system from now on: a device's driver reads its pages. Any thread.
+  void keep_pages() noexcept { keeps_pages_ = true; }
 
   /// For messages that name their memory by number: slots are small, dense, and unique among blocks in use.
   /// Returns the slot of the block in use that begins at `data`; nothing where none of this pool's does.
@@ -106,6 +109,7 @@ class BlockPool final : public Block::Home, public std::enable_shared_from_this<
   const std::unique_ptr<MemorySource> source_;
   const std::span<std::byte> memory_;  ///< the source's
   std::unique_ptr<State> state_;       ///< given up in a forked child
+  std::atomic<bool> keeps_pages_ = false;
   std::uint64_t max_block_ = 0;
 };
 

@@ -151,6 +151,12 @@ std::optional<std::uint64_t> position_of(ByteView memory, ByteView bytes) {
   return view_of(memory, position, bytes.size()) ? std::optional(position) : std::nullopt;
 }
 
+bool Endpoint::keep_pages(ByteView bytes) const {
+  if (!levada::position_of(pool_->memory(), bytes)) return false;
+  pool_->keep_pages();
+  return true;
+}
+
 std::optional<ByteView> view_of(ByteView memory, std::uint64_t position, std::uint64_t bytes) {
   if (position > memory.size() || bytes > memory.size() - position) return std::nullopt;
   return memory.subspan(position, bytes);

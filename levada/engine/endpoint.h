@@ -54,7 +54,8 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
   int size() const { return static_cast<int>(identity_.host_of.size()); }
   virtual bool shares_memory(int rank) const = 0;
   virtual std::optional<std::uint64_t> position_of(ByteView /*bytes*/) const { return std::nullopt; }
-  virtual bool keep_pages(ByteView /*bytes*/) const { return false; }
+  /// Of this rank's own blocks; an endpoint that sees other ranks' memory overrides it.
+  virtual bool keep_pages(ByteView bytes) const;
   virtual std::optional<ByteView> view(int /*rank*/, std::uint64_t /*position*/, std::uint64_t /*bytes*/) const {
     return std::nullopt;
   }

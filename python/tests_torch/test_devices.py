@@ -76,7 +76,7 @@ MUTANTS = {
     ),
     "a private view is registered": (
         "devices._DeviceCopies.reads_shared = False; "
-        "host_memory.RegisteredMemory._is_shared = lambda memory, tensor: tensor.is_contiguous()",
+        "host_memory.RegisteredMemory._is_received = lambda memory, tensor: tensor.is_contiguous()",
         [],
     ),
 }

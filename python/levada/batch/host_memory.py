@@ -1,4 +1,4 @@
-"""Shared memory that a device's driver copies from directly, without pinned memory in between."""
+"""Memory of an engine that a device's driver copies from directly, without pinned memory in between."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def driver_of(device_type: str) -> Driver | None:
 
 
 class RegisteredMemory:
-    """The memory of a job's ranks that one pass has registered. It must be closed before this rank leaves the job: another
+    """The memory of a job's engine that one pass has registered. It must be closed before this rank leaves the job: another
     mapping at the same address would be read as the old pages."""
 
     def __init__(self, job: Membership, driver: Driver) -> None:
@@ -64,11 +64,13 @@ class RegisteredMemory:
     def add(self, tensors: Sequence[Any], wait: Callable[[], object]) -> None:
         """Registers the part of a message in which tensors of a batch lie. `wait` waits for all copies from this memory: it
         is called if a range must be replaced by a larger one."""
-        shared = [tensor for tensor in tensors if tensor.nbytes and self._is_shared(tensor)]
-        if not shared or self._is_refused or all(self.covers(tensor) for tensor in shared):
+        if self._is_refused:
             return
-        begin = min(tensor.data_ptr() for tensor in shared) // _PAGE * _PAGE
-        end = -(-max(tensor.data_ptr() + tensor.nbytes for tensor in shared) // _PAGE) * _PAGE
+        received = [tensor for tensor in tensors if tensor.nbytes and self._is_received(tensor)]
+        if all(self.covers(tensor) for tensor in received):
+            return
+        begin = min(tensor.data_ptr() for tensor in received) // _PAGE * _PAGE
+        end = -(-max(tensor.data_ptr() + tensor.nbytes for tensor in received) // _PAGE) * _PAGE
         overlapped = [each for each in self._ranges if each[0] < end and begin < each[1]]
         if overlapped:
             wait()
@@ -81,7 +83,7 @@ class RegisteredMemory:
         else:
             self._is_refused = True
 
-    def _is_shared(self, tensor: Any) -> bool:
+    def _is_received(self, tensor: Any) -> bool:
         return tensor.is_contiguous() and self._job.keep_pages(tensor.data_ptr(), tensor.nbytes)
 
     def covers(self, tensor: Any) -> bool:
