@@ -13,6 +13,7 @@ import torch.distributed as dist  # type: ignore[import-not-found, unused-ignore
 
 from levada.reduce.reduce import ReduceScatter as Reduce
 
+_reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor  # its name before 2.13
 _OPS = {dist.ReduceOp.SUM: "sum", dist.ReduceOp.AVG: "average"}
 
 
@@ -34,7 +35,7 @@ class ReduceScatter:
         """Sums, or averages, the inputs of all ranks of `group`: each rank gets its part. Raises as levada.ReduceScatter does."""
         name = next((name for known, name in _OPS.items() if op == known), None)
         if name is None or not input_tensor.is_cpu:
-            return dist.reduce_scatter_tensor(output_tensor, input_tensor, op=op, group=group, async_op=async_op)
+            return _reduce_scatter(output_tensor, input_tensor, op=op, group=group, async_op=async_op)
         output_tensor.copy_(self._reduce(input_tensor, op=name, group=group).wait())
         return _done(output_tensor) if async_op else None
 
