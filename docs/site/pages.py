@@ -38,6 +38,7 @@ NAVIGATION = {
         "Sizing": "docs/sizing.md",
         "My step raised": "docs/my-step-raised.md",
         "Compatibility": "docs/compatibility.md",
+        "Security": "docs/security.md",
         "Python": "docs/python/",
         "Move your job": "docs/migrate/",
         "Keep your trainer": "docs/frameworks/",
