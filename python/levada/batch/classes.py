@@ -274,7 +274,7 @@ def register(
     """
     name = name_of(cls)
     if flatten is None or unflatten is None:
-        if not _is_container(cls):
+        if _form_of(cls) is None:
             raise InvalidArgument(
                 f"{name} is no named tuple, data class or Mapping; give levada.register() also flatten and unflatten"
             )
@@ -288,8 +288,9 @@ def register(
 
 
 def name_of(cls: type) -> str:
-    module = cls.__module__
-    return f"{'__main__' if module == '__mp_main__' else module}:{cls.__qualname__}"
+    if cls.__module__ == "__mp_main__":  # the main module, as a process calls it that multiprocessing has started
+        return f"__main__:{cls.__qualname__}"
+    return f"{cls.__module__}:{cls.__qualname__}"
 
 
 def find(name: str, may_import: bool = False) -> type | None:
@@ -304,16 +305,18 @@ def find(name: str, may_import: bool = False) -> type | None:
             raise Unsupported(f"a batch holds a {name}, which cannot be imported on this rank: {error}") from error
     if module is None:
         raise Unsupported(f"a batch holds a {name}; import {module_name} on every rank, or give allow_pickle=True")
-    found: Any = module if isinstance(module, types.ModuleType) else None
+    if not isinstance(module, types.ModuleType):
+        return None
+    found: Any = module
     for step in path.split("."):
-        found = vars(found).get(step) if found is not None else None
-        if not issubclass(type(found), type):  # isinstance() would ask the object
+        found = vars(found).get(step)
+        if type(found) is not type and not issubclass(type(found), type):  # isinstance() would ask the object
             return None
-    return found if name_of(found) == name else None
+    return found if found.__qualname__ == path and found.__module__ in (module_name, "__mp_main__") else None
 
 
 def find_registration(cls: type) -> Registration | None:
-    own = _registered.get(name_of(cls))
+    own = _registered.get(name_of(cls)) if _registered else None
     if own is not None and own.cls is cls:
         return own
     if _is_tensordict(cls):
@@ -354,7 +357,7 @@ def _unflatten_tensordict(state: Any, children: list[Any]) -> Any:
 @functools.lru_cache(1024)
 def _refusal(cls: type, name: str, allowed: int) -> str | None:
     """Returns why bytes may not name this class without a flatten function, or None."""
-    if not _is_container(cls):
+    if _form_of(cls) is None:
         return "is neither a container nor registered"
     if allowed == ANY or name in _CONTAINERS or _registered_containers.get(name) is cls:
         return None
@@ -365,8 +368,17 @@ def _refusal(cls: type, name: str, allowed: int) -> str | None:
     return _own_code(cls)
 
 
-def _is_container(cls: type) -> bool:
-    return is_named_tuple(cls) or issubclass(cls, (Mapping, types.SimpleNamespace)) or _is_dataclass(cls)
+@functools.lru_cache(1024)
+def _form_of(cls: type) -> Any:
+    """Returns how an object of the class is made of its parts: the class that allocates it, dataclass for a record of its
+    fields, or Mapping if only the class's own code can make it; None for a class that is no container."""
+    if is_named_tuple(cls):
+        return tuple
+    if issubclass(cls, Mapping) and _is_dataclass(cls):
+        return Mapping
+    forms = (OrderedDict, defaultdict, dict, UserDict, Mapping, types.SimpleNamespace)
+    form = next((each for each in forms if issubclass(cls, each)), None)
+    return dataclasses.dataclass if form is None and _is_dataclass(cls) else form
 
 
 def _is_installed(name: str) -> bool:
@@ -385,11 +397,13 @@ def _own_code(cls: type) -> str | None:
     """Returns which code of the class would run when Levada makes and drops an object of it, or None."""
     if hasattr(cls, "__del__"):
         return "defines __del__ and is not registered"
-    if issubclass(cls, Mapping):
-        is_made = issubclass(cls, (dict, UserDict)) and not _is_dataclass(cls)
-        return None if is_made else "is a Mapping that only its own code can make, and is not registered"
-    if not _is_dataclass(cls):
-        return None if is_named_tuple(cls) else "is not registered"
+    form = _form_of(cls)
+    if form is Mapping:
+        return "is a Mapping that only its own code can make, and is not registered"
+    if form is types.SimpleNamespace:
+        return "is not registered"
+    if form is not dataclasses.dataclass:
+        return None
     for field in dataclasses.fields(cls):
         kind = type(inspect.getattr_static(cls, field.name, None))
         if hasattr(kind, "__set__") and kind is not types.MemberDescriptorType:
@@ -440,19 +454,21 @@ def take_apart(value: Any, path: str, allowed: int) -> Parts | None:
     registration = find_registration(cls)
     if registration is not None:
         return _flattened(value, cls, registration)
-    if not _is_container(cls):
+    form = _form_of(cls)
+    if form is None:
         return None
     name = _name_to_send(cls, path, allowed)
-    if is_named_tuple(cls):
+    if form is tuple:
         return "record", name, list(cls._fields), list(value), None
-    if isinstance(value, Mapping):
-        keys, others = _names_of(value.keys())
-        _refuse_own_hashes((key for _, key in others), path)
-        return "dict", name, keys, list(value.values()), _state_of(value, others, path, allowed)
-    if not _is_dataclass(cls):
+    if form is dataclasses.dataclass:
+        names = _field_names(cls)
+        return "record", name, names, [getattr(value, name) for name in names], _notes_of(value, names)
+    if form is types.SimpleNamespace:
         return "record", name, list(vars(value)), list(vars(value).values()), None
-    names: list[Key] = [field.name for field in dataclasses.fields(cls)]
-    return "record", name, names, [getattr(value, str(name)) for name in names], _notes_of(value, names)
+    keys, others = _names_of(value.keys())
+    if others:
+        _refuse_own_hashes((key for _, key in others), path)
+    return "dict", name, keys, list(value.values()), _state_of(value, others, path, allowed)
 
 
 def _refuse_own_hashes(keys: Iterable[Any], path: str) -> None:
@@ -504,15 +520,23 @@ def _names_of(keys: Iterable[Any]) -> tuple[list[Key], list[tuple[str, Any]]]:
     return names, others
 
 
-def _notes_of(value: Any, names: list[Key]) -> dict[str, Any] | None:
+@functools.lru_cache(1024)
+def _field_names(cls: Any) -> list[str]:
+    """Returns the names of a data class's fields, which the caller must not change."""
+    return [field.name for field in dataclasses.fields(cls)]
+
+
+def _notes_of(value: Any, names: list[str]) -> dict[str, Any] | None:
     """Returns the plain values that a data class keeps besides its fields. Other attributes, and those computed on demand, may
     describe the whole batch, of which a rank gets a part."""
+    attributes = getattr(value, "__dict__", {})
+    if len(attributes) == len(names):
+        return None
     cls = type(value)
-    notes = {name: each for name, each in getattr(value, "__dict__", {}).items() if _is_note(cls, name, each, names)}
-    return notes or None
+    return {name: each for name, each in attributes.items() if _is_note(cls, name, each, names)} or None
 
 
-def _is_note(cls: type, name: Any, value: Any, names: list[Key]) -> bool:
+def _is_note(cls: type, name: Any, value: Any, names: list[str]) -> bool:
     """Returns whether it is an attribute besides the fields: a plain value that stands in for no method or property."""
     is_plain = type(name) is str and type(value) in _PLAIN and name not in names
     return is_plain and not hasattr(type(inspect.getattr_static(cls, name, None)), "__get__")
@@ -587,23 +611,26 @@ def _plain_value(name: str, leaf: Leaf, children: list[Any]) -> Any:
 
 
 def _instance(cls: Any, name: str, keys: list[Key], children: list[Any], state: Any) -> Any:
-    if is_named_tuple(cls):
+    form = _form_of(cls)
+    if form is tuple:
         _expect(len(children) == len(cls._fields), name)
         return tuple.__new__(cls, children)
-    if issubclass(cls, Mapping):
-        return _mapping(cls, name, dict(zip(keys, children, strict=True)), state)
-    if _is_dataclass(cls):
+    if form is dataclasses.dataclass:
         return _record(cls, name, keys, children, state)
-    return cls(**{str(key): child for key, child in zip(keys, children, strict=True)})
+    if form is types.SimpleNamespace:
+        return cls(**{str(key): child for key, child in zip(keys, children, strict=True)})
+    return _mapping(cls, form, name, dict(zip(keys, children, strict=True)), state)
 
 
 def _record(cls: Any, name: str, keys: list[Key], children: list[Any], notes: Any) -> Any:
-    _expect(keys == [field.name for field in dataclasses.fields(cls)] and len(children) == len(keys), name)
+    names = _field_names(cls)
+    if keys != names or len(children) != len(names):
+        raise CorruptMessage(f"the message gives a {name} the fields {keys}, and here it has {names}")
     made = object.__new__(cls)
-    for key, child in zip(keys, children, strict=True):
-        object.__setattr__(made, str(key), child)
+    for field, child in zip(names, children, strict=True):
+        object.__setattr__(made, field, child)
     if notes is not None:
-        _expect(type(notes) is dict and all(_is_note(cls, each, notes[each], keys) for each in notes), name)
+        _expect(type(notes) is dict and all(_is_note(cls, each, notes[each], names) for each in notes), name)
         _set_attributes(made, name, notes)
     return made
 
@@ -616,15 +643,15 @@ def _set_attributes(made: Any, name: str, attributes: dict[str, Any]) -> None:
     own.update(attributes)
 
 
-def _mapping(cls: Any, name: str, named: dict[Key, Any], state: Any) -> Any:
-    factory, attributes, items = _items_of(name, named, state)
-    if _is_dataclass(cls):
+def _mapping(cls: Any, form: Any, name: str, named: dict[Key, Any], state: Any) -> Any:
+    factory, attributes, items = (None, {}, named) if state is None else _items_of(name, named, state)
+    if form is Mapping and _is_dataclass(cls):
         return cls(**{str(key): value for key, value in items.items()})
-    if issubclass(cls, UserDict):
+    if form is UserDict:
         made = object.__new__(cls)
         _set_attributes(made, name, {**attributes, "data": items})
         return made
-    made = _dict(cls, name, factory, items) if issubclass(cls, dict) else cls(items)
+    made = cls(items) if form is Mapping else _dict(cls, form, name, factory, items)
     if attributes:
         _set_attributes(made, name, attributes)
     return made
@@ -632,8 +659,6 @@ def _mapping(cls: Any, name: str, named: dict[Key, Any], state: Any) -> Any:
 
 def _items_of(name: str, named: dict[Key, Any], state: Any) -> tuple[Any, dict[str, Any], dict[Any, Any]]:
     """Returns the name of the factory, the attributes, and the items by their own keys."""
-    if state is None:
-        return None, {}, named
     _expect(type(state) is list and list(map(type, state))[1:] == [dict, list], name)
     factory, attributes, others = state
     _expect(all(type(each) is str for each in attributes), name)
@@ -652,8 +677,7 @@ def _expect_plain_hashes(keys: Iterable[Any]) -> None:
         )
 
 
-def _dict(cls: Any, name: str, factory: Any, items: dict[Any, Any]) -> Any:
-    base: Any = next(each for each in (OrderedDict, defaultdict, dict) if issubclass(cls, each))
+def _dict(cls: Any, base: Any, name: str, factory: Any, items: dict[Any, Any]) -> Any:
     made = base.__new__(cls)
     if base is defaultdict and factory is not None:
         _expect(type(factory) is str and factory in _FACTORIES, f"default_factory of a {name}")
