@@ -65,6 +65,11 @@ PLAIN = {
     *(np.str_, np.bytes_, np.datetime64, np.timedelta64, types.SimpleNamespace),
     *(pathlib.PosixPath, pathlib.PurePosixPath, pathlib.PureWindowsPath),
 }
+LATER = [
+    *(("torch", "Size"), ("torch", "dtype"), ("torch", "device"), ("PIL.Image", "Image")),
+    ("torch.nn.utils.rnn", "PackedSequence"),
+    *(("transformers.tokenization_utils_base", "BatchEncoding"), ("transformers.feature_extraction_utils", "BatchFeature")),
+]
 ATTRIBUTES = ["__class__", "__dict__", "__del__", "__init__", "__reduce__", "data", "ids", "name", "left", "right", "x", "note",
               "default_factory", "_fields", "closehook", "func", "__wrapped__", "items", "0", 0, -1]  # fmt: skip
 NAMES = ["os:system", "os:path.os.system", "builtins:eval", "builtins:exec", "builtins:object", "builtins:type", "posix:system",
@@ -178,9 +183,8 @@ def check(decode: Callable[[bytes], Any], message: bytes, allowed: set[type]) ->
             accepted = False
         except MemoryError:
             accepted = False
-        parts = list(parts_of(result))
-        kinds = {type(part) for part in parts}
-        result = parts = None
+        kinds = {type(part) for part in parts_of(result)}
+        result = None
     if seen:
         raise Failed(f"decoding did {seen[:3]}")
     if kinds - allowed:
@@ -193,12 +197,9 @@ def check(decode: Callable[[bytes], Any], message: bytes, allowed: set[type]) ->
 def fuzz(seconds: float, seed: int) -> collections.Counter[str]:
     """Returns how many messages were decoded and accepted."""
     forger = Forger(random.Random(seed))
-    decoders = [(levada.unpack, PLAIN | WELL_KNOWN | OWN), (_levada.unpack_state, PLAIN | WELL_KNOWN)]
-    if "torch" in sys.modules:
-        torch = sys.modules["torch"]
-        PLAIN.update((torch.Size, torch.dtype, torch.device))
-    if "PIL.Image" in sys.modules:
-        PLAIN.add(sys.modules["PIL.Image"].Image)
+    plain = PLAIN | WELL_KNOWN | {getattr(sys.modules[of], name) for of, name in LATER if of in sys.modules}
+    decoders: list[tuple[Callable[[bytes], Any], set[type]]]
+    decoders = [(levada.unpack, plain | OWN), (_levada.unpack_state, plain)]
     counts: collections.Counter[str] = collections.Counter()
     ends = time.monotonic() + seconds
     for number in itertools.count():

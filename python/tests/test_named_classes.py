@@ -63,8 +63,8 @@ class Noisy(dict):  # type: ignore[type-arg]
     def __init__(self, *arguments: Any) -> None:
         raise AssertionError("no code of the class may run")
 
-    __setitem__ = __init__  # type: ignore[assignment]
-    __setattr__ = __init__  # type: ignore[assignment]
+    __setitem__ = __init__
+    __setattr__ = __init__
 
 
 class NoisyTuple(NamedTuple("NoisyTuple", [("x", Any)])):

@@ -1,7 +1,7 @@
 """Takes objects of users' classes apart as containers, and puts them together again.
 
 A class crosses by name, "module:qualified.name", and bytes may come from a hostile rank or a forged file. So they may name
-only classes that somebody has chosen:
+only classes that the user has chosen:
 
 | bytes of | may name |
 |---|---|
@@ -26,13 +26,13 @@ import re
 import sys
 import types
 from collections import Counter, OrderedDict, UserDict, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar, overload
 
 from levada.base.errors import CorruptMessage, Error, InvalidArgument, Unsupported
 
 Key = str | int
-Parts = tuple[str, str, list[Key], list[Any], Any]
+Parts = tuple[str, str, Sequence[Key], list[Any], Any]
 """Kind ("dict" loses keys that a rank does not get, "record" has None there, "leaf" crosses as one value), class, keys,
 children, other state."""
 
@@ -268,8 +268,8 @@ def register(
     paths (by default "0", "1", ...). `unflatten(state, children)` makes an object from them; a child that a rank's layout
     leaves out is None.
 
-    Every rank has to register the same classes. Whoever can send this rank bytes chooses the values that an object of the
-    class is made of, so register no class whose objects run code that is in their values. Raises InvalidArgument if another
+    Every rank has to register the same classes. The sender of bytes chooses the values of the objects, so register no class
+    that treats a value as code, as a command or as the name of a file. Raises InvalidArgument if another
     class of that name is registered.
     """
     name = name_of(cls)
@@ -429,7 +429,7 @@ def _name_to_send(cls: Any, path: str, allowed: int) -> str:
     return name
 
 
-def _remedy(cls: type) -> str:
+def _remedy(cls: Any) -> str:
     return f"call levada.register({cls.__name__}) on every rank, or give allow_pickle=True"
 
 
@@ -444,7 +444,7 @@ def _is_dataclass(cls: Any) -> bool:
 def take_apart(value: Any, path: str, allowed: int) -> Parts | None:
     """Returns the parts of an object that is not a plain container; None for an object of an unknown class. If `allowed` is
     ANY, a part may be one that crosses only as a pickle."""
-    cls = type(value)
+    cls: Any = type(value)
     name = "PIL.Image:Image" if _is_image(value) else name_of(cls)
     leaf = _LEAVES.get(name)
     if leaf is not None:

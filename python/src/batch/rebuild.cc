@@ -195,7 +195,9 @@ class Rebuilder::Making {
     if (mark == plain) return this->plain_value(Plain::decode(bytes));
     nb::object value = nb::bytes(bytes.data(), bytes.size());
     if (mark != pickled) return value;
-    if (by_.allowed_ != Allowed::any) throw Unsupported("a batch holds a pickled object; give allow_pickle=True on every rank");
+    if (by_.allowed_ != Allowed::any) {
+      throw Unsupported("a batch holds a pickled object; give allow_pickle=True on every rank");
+    }
     return nb::module_::import_("pickle").attr("loads")(value);
   }
 

@@ -336,13 +336,14 @@ void bind_trees(nb::module_& module) {
   module.def("unpack", &unpack, nb::arg("message"), nb::kw_only(), nb::arg("allow_pickle") = false,
              nb::sig("def unpack(message: bytes, *, allow_pickle: bool = False) -> typing.Any"),
              "The batch that pack() made bytes of. Its numpy arrays are read-only views of one copy of the message. "
-             "Raises CorruptMessage for other bytes, Unsupported for a class that is not imported or that bytes may not name.");
+             "Raises CorruptMessage for other bytes, Unsupported for a class that is not imported or that bytes may "
+             "not name.");
   module.def("copied_bytes", &copied_bytes, "Bytes of payload that this process has copied so far.");
   nb::class_<Digests>(module, "Digests", "A running digest of each tensor field of the batches added.")
       .def(nb::init<>())
       .def(
-          "add", [](Digests& content, nb::handle batch) { content.add(to_tree(batch, Allowed::program)); }, nb::arg("batch"),
-          nb::sig("def add(self, batch: object) -> None"), "Adds every tensor of a batch.")
+          "add", [](Digests& content, nb::handle batch) { content.add(to_tree(batch, Allowed::program)); },
+          nb::arg("batch"), nb::sig("def add(self, batch: object) -> None"), "Adds every tensor of a batch.")
       .def("describe", &describe, nb::sig("def describe(self) -> dict[str, dict[str, typing.Any]]"),
            "The same with dtype and first shape of each field, as the report of `levada feed --json` has them.")
       .def("fields", &digests_of,

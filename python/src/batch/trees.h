@@ -15,12 +15,16 @@
 
 namespace levada::python {
 
-/// Which classes bytes may name, as levada/batch/classes.py numbers them: registered ones; also the program's own, in the
-/// messages of a job; every class, and pickles.
+/// Which classes bytes may name, as levada/batch/classes.py numbers them: registered ones; also the program's own, in
+/// the messages of a job; every class, and pickles.
 enum class Allowed { registered, program, any };
 
-inline Allowed allowed_in_batches(bool allow_pickle) { return allow_pickle ? Allowed::any : Allowed::program; }
-inline Allowed allowed_in_states(bool allow_pickle) { return allow_pickle ? Allowed::any : Allowed::registered; }
+inline Allowed allowed_in_batches(bool allow_pickle) {
+  return allow_pickle ? Allowed::any : Allowed::program;
+}
+inline Allowed allowed_in_states(bool allow_pickle) {
+  return allow_pickle ? Allowed::any : Allowed::registered;
+}
 
 /// `batch` as a tree whose tensors view Python's memory and keep it alive. Throws Python's TypeError, naming the place
 /// as in batch['meta'][2].fn, for what cannot cross; `name` is that of the whole. With the GIL.

@@ -52,7 +52,8 @@ std::pair<std::optional<LoaderState>, std::int64_t> state_of(const GivenState& g
 }
 
 void prepare(PythonHandoff& handoff, nb::handle batch, const GivenState& given, bool allow_pickle) {
-  auto lent = lend(batch, allowed_in_batches(allow_pickle), handoff.classes, handoff.batch_memory().get(), handoff.spent());
+  auto lent =
+      lend(batch, allowed_in_batches(allow_pickle), handoff.classes, handoff.batch_memory().get(), handoff.spent());
   auto [state, since] = state_of(given);
   handoff.prepare({std::move(lent.tree), std::move(lent.place), std::move(state), since});
 }
@@ -151,13 +152,15 @@ void bind_sources(nb::module_& module) {
       .def("fail", &fail, nb::arg("text"), nb::kw_only(), nb::arg("is_argument") = false,
            "The iterator raised; is_argument: what it gave is an invalid argument.");
   module.def("unopened", &unopened, nb::arg("kind"), nb::arg("message"));
-  module.def("pack_state", &pack_state, nb::arg("state").none(), nb::kw_only(), nb::arg("allow_pickle") = false,
-             nb::sig("def pack_state(state: object, *, allow_pickle: bool = False) -> bytes"),
-             "Returns a state as bytes: plain values, arrays, tensors and objects of registered classes. Raises TypeError, "
-             "naming its place, for anything else.");
-  module.def("unpack_state", &unpack_state, nb::arg("state"), nb::sig("def unpack_state(state: bytes) -> typing.Any"),
-             "Returns what pack_state() was given. Raises CorruptMessage for other bytes, Unsupported for a class that is "
-             "not registered.");
+  module.def(
+      "pack_state", &pack_state, nb::arg("state").none(), nb::kw_only(), nb::arg("allow_pickle") = false,
+      nb::sig("def pack_state(state: object, *, allow_pickle: bool = False) -> bytes"),
+      "Returns a state as bytes: plain values, arrays, tensors and objects of registered classes. Raises TypeError, "
+      "naming its place, for anything else.");
+  module.def(
+      "unpack_state", &unpack_state, nb::arg("state"), nb::sig("def unpack_state(state: bytes) -> typing.Any"),
+      "Returns what pack_state() was given. Raises CorruptMessage for other bytes, Unsupported for a class that is "
+      "not registered.");
   module.def("read_cursor", &read_cursor, nb::arg("cursor"), nb::kw_only(), nb::arg("allow_pickle") = false,
              nb::sig("def read_cursor(cursor: bytes, *, allow_pickle: bool = False) -> tuple[int, int, typing.Any]"));
   module.def(
