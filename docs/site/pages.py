@@ -39,6 +39,7 @@ NAVIGATION = {
         "My step raised": "docs/my-step-raised.md",
         "CUDA graphs": "docs/cuda-graphs.md",
         "Compatibility": "docs/compatibility.md",
+        "Security": "docs/security.md",
         "Python": "docs/python/",
         "Move your job": "docs/migrate/",
         "Keep your trainer": "docs/frameworks/",

@@ -36,7 +36,7 @@ def pack(batch: object, *, allow_pickle: bool = False) -> bytes:
 
 def unpack(message: bytes, *, allow_pickle: bool = False) -> Any:
     """
-    The batch that pack() made bytes of. Its numpy arrays are read-only views of one copy of the message. Raises CorruptMessage for other bytes, Unsupported where a class of the batch is not imported.
+    The batch that pack() made bytes of. Its numpy arrays are read-only views of one copy of the message. Raises CorruptMessage for other bytes, Unsupported for a class that is not imported or that bytes may not name.
     """
 
 def copied_bytes() -> int:
@@ -496,7 +496,12 @@ def unopened(kind: str, message: str) -> Source: ...
 
 def pack_state(state: object, *, allow_pickle: bool = False) -> bytes:
     """
-    A loader's state as bytes. Raises TypeError, naming its place, for what they cannot hold.
+    Returns a state as bytes: plain values, arrays, tensors and objects of registered classes. Raises TypeError, naming its place, for anything else.
+    """
+
+def unpack_state(state: bytes) -> Any:
+    """
+    Returns what pack_state() was given. Raises CorruptMessage for other bytes, Unsupported for a class that is not registered.
     """
 
 def read_cursor(cursor: bytes, *, allow_pickle: bool = False) -> tuple[int, int, Any]: ...

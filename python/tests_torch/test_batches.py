@@ -18,6 +18,7 @@ def test_batches_of_transformers_come_back_as_they_were(tmp_path: pathlib.Path) 
         import torch
         from transformers import BatchEncoding
         from transformers.modeling_outputs import CausalLMOutput
+        levada.register(CausalLMOutput)
         def loader():
             for i in range(4):
                 ids = torch.arange(6).reshape(2, 3) + i

@@ -203,6 +203,8 @@ def test_batches(folder: pathlib.Path) -> None:
         "docs/python/batches.md",
         4,
         """
+run_block()
+assert levada._levada.unpack_state(levada._levada.pack_state([Progress(1, 2)])) == [Progress(1, 2)]
 from torch.utils.data import DataLoader
 mesh = levada.Mesh(dp=2, tp=2)
 dataset = [{"x": torch.full((3,), float(i))} for i in range(32)]

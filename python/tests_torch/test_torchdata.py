@@ -210,18 +210,20 @@ def test_a_state_goes_on_with_the_next_item(make: Callable[[], Any], reading: Ca
         state = pickle.loads(pickle.dumps(loader.state_dict()))
         rest = list(items)
         following = list(loader)
-    with DataLoader2.from_state(before, reading()) as loader:
+    with DataLoader2.from_state(before, reading(), allow_pickle=True) as loader:
         assert list(loader) == got + rest
-    with DataLoader2.from_state(state, reading()) as loader:
+    with DataLoader2.from_state(state, reading(), allow_pickle=True) as loader:
         assert list(loader) == rest
         assert list(loader) == following
-    with DataLoader2.from_state(state, reading()) as loader:
+    with DataLoader2.from_state(state, reading(), allow_pickle=True) as loader:
         loader._restore_checkpoint_beginning_of_epoch()
         assert list(loader) == got + rest
     with DataLoader2(None, reading_service=reading()) as loader:
         with pytest.raises(RuntimeError, match="no datapipe"):
             iter(loader)
-        loader.load_state_dict(state)
+        with pytest.raises(levada.Unsupported, match="allow_pickle=True"):
+            loader.load_state_dict(state)
+        loader.load_state_dict(state, allow_pickle=True)
         assert list(loader) == rest
 
 
@@ -233,7 +235,7 @@ def test_a_state_of_any_epoch_goes_on() -> None:
             next(items)
             state = loader.state_dict()
             rest = list(items)
-            with DataLoader2.from_state(state, service(1)) as resumed:
+            with DataLoader2.from_state(state, service(1), allow_pickle=True) as resumed:
                 assert list(resumed) == rest
 
 
@@ -248,14 +250,14 @@ def test_a_state_between_iter_and_the_first_item_is_of_the_first_item(reading: C
         items = iter(loader)
         state = loader.state_dict()
         second = list(items)
-    with DataLoader2.from_state(state, reading()) as loader:
+    with DataLoader2.from_state(state, reading(), allow_pickle=True) as loader:
         items = iter(loader)
         assert [next(items) for _ in range(4)] == second[:4]
         state = loader.state_dict()
-    with DataLoader2.from_state(state, reading()) as loader:
+    with DataLoader2.from_state(state, reading(), allow_pickle=True) as loader:
         iter(loader)
         state = loader.state_dict()
-    with DataLoader2.from_state(state, reading()) as loader:
+    with DataLoader2.from_state(state, reading(), allow_pickle=True) as loader:
         assert list(loader) == second[4:]
 
 
@@ -270,19 +272,19 @@ def test_an_epoch_that_a_state_resumes_keeps_its_seed(reading: Callable[[], Any]
         loader.seed(4)
         state = loader.state_dict()
         rest, following = list(items), list(loader)
-    with DataLoader2.from_state(state, reading()) as loader:
+    with DataLoader2.from_state(state, reading(), allow_pickle=True) as loader:
         items = iter(loader)
         assert next(items) == rest[0]
         again = loader.state_dict()
         assert [list(items), list(loader)] == [rest[1:], following]
-    with DataLoader2.from_state(again, reading()) as loader:
+    with DataLoader2.from_state(again, reading(), allow_pickle=True) as loader:
         assert [list(loader), list(loader)] == [rest[1:], following]
-    with DataLoader2.from_state(again, reading()) as loader:
+    with DataLoader2.from_state(again, reading(), allow_pickle=True) as loader:
         loader.seed(5)
         resumed, reseeded = list(loader), list(loader)
         loader.seed(5)
         assert [resumed, reseeded] == [rest[1:], list(loader)]
-    with DataLoader2.from_state(state, reading()) as loader:
+    with DataLoader2.from_state(state, reading(), allow_pickle=True) as loader:
         loader._restore_checkpoint_beginning_of_epoch()
         assert list(loader)[1:] == rest
 

@@ -156,7 +156,7 @@ def test_states_that_torchdata_saved_are_loaded(tmp_path: pathlib.Path) -> None:
             kept = {name: value for name, value in {**state, **change}.items() if value is not None}
             kept.setdefault("reading_service_state", None)
             own = dropin.SequentialReadingService(dropin.InProcessReadingService())
-            with dropin.DataLoader2.from_state(kept, own) as loader:
+            with dropin.DataLoader2.from_state(kept, own, allow_pickle=True) as loader:
                 print(json.dumps(sorted(loader)))
         """,
         folder_of("0.9.0"),

@@ -70,7 +70,7 @@ def _tokenizer_of(given: Any) -> Any:
     if isinstance(given, (str, os.PathLike)) and pathlib.Path(given).is_dir():
         transformers = import_for(f"chat_template with {given}", "transformers")
         try:
-            given = transformers.AutoTokenizer.from_pretrained(given, local_files_only=True)
+            given = transformers.AutoTokenizer.from_pretrained(given, local_files_only=True, trust_remote_code=False)
         except (OSError, ValueError) as error:
             raise SourceError(f"{given} holds no tokenizer that transformers can open: {error}") from error
     if hasattr(given, "apply_chat_template") and hasattr(given, "backend_tokenizer"):

@@ -27,8 +27,8 @@ the end of the data ends the rank that reads;     StopIteration on every rank; a
 its peers wait until their time-out               levada.SourceError on every rank, with its traceback
 context parallelism slices what has been sent     the slice is cut first, and only it is sent
 
-What crosses is what levada carries (docs/python/batches.md): tensors, plain values, containers, data classes, and objects of
-classes that were given to levada.register(). Nothing is pickled unless ALLOW_PICKLE is set. Tensors are moved to the
+What crosses is what levada carries (docs/python/batches.md): tensors, plain values, containers, data classes of the program,
+and objects of classes that were given to levada.register(). Nothing is pickled unless ALLOW_PICKLE is set. Tensors are moved to the
 accelerator where there is one, except the lengths of packed sequences, which Megatron reads on the host.
 """
 

@@ -7,7 +7,6 @@ import collections
 import itertools
 import os
 import secrets
-import sys
 import traceback
 from typing import Any
 
@@ -15,7 +14,7 @@ from levada import _levada
 from levada.base import errors
 from levada.base.errors import Error, StageFailed
 from levada.base.exits import text_of
-from levada.batch.classes import name_of
+from levada.batch.classes import find, name_of
 
 _KEPT = 16
 _raised: collections.OrderedDict[int, BaseException] = collections.OrderedDict()
@@ -36,7 +35,7 @@ def pack(exception: BaseException) -> tuple[str, str, str, bytes, str, str, int]
     kind = type(exception).__name__ if isinstance(exception, errors.Error) else "SourceError"
     packed = exception.original if isinstance(exception, StageFailed) else b""
     if not packed:
-        packed = _levada.pack([_process(), number, *_described(exception)])
+        packed = _levada.pack_state([_process(), number, *_described(exception)])
     failed = exception if isinstance(exception, StageFailed) else exception.__cause__
     if isinstance(failed, StageFailed) and failed.stage:
         return kind, message, failed.traceback, packed, failed.stage, failed.process, failed.item
@@ -80,7 +79,7 @@ def _builtin_of(kind: type) -> Any:
 
 def _is_plain(value: Any) -> bool:
     try:
-        _levada.pack(value)
+        _levada.pack_state(value)
     except (TypeError, Error):
         return False
     return True
@@ -112,7 +111,7 @@ def _of_kind(kind: str, text: str) -> BaseException | None:
 
 def _original(packed: bytes) -> BaseException | None:
     try:
-        process, number, name, arguments, attributes, encoded = _levada.unpack(packed)
+        process, number, name, arguments, attributes, encoded = _levada.unpack_state(packed)
         if process == _process():
             return _raised.pop(number, None)
         for at in encoded:
@@ -124,11 +123,8 @@ def _original(packed: bytes) -> BaseException | None:
 
 def _made_again(name: str, arguments: list[Any], attributes: dict[str, Any]) -> BaseException | None:
     """Returns None unless it is an Exception whose class is imported here: another process's SystemExit must not end this one."""
-    module, _, path = name.partition(":")
-    found: Any = sys.modules.get("__main__" if module == "__mp_main__" else module)
-    for step in path.split("."):
-        found = vars(found).get(step)
-    if not (isinstance(found, type) and issubclass(found, Exception)):
+    found: Any = find(name)
+    if found is None or not issubclass(found, Exception) or hasattr(found, "__del__"):
         return None
     builtin = _builtin_of(found)
     made: Exception = builtin.__new__(found, *arguments)

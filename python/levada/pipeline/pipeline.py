@@ -256,7 +256,8 @@ class Pipeline(Generic[T]):
 
         All epochs have the items of the first one, in its order: put shuffle() after this. A function before it that draws
         random numbers is not called again. Each part of a shard() has its own file. Items are containers of plain values,
-        arrays, tensors and objects of classes registered with levada.register(); nothing is pickled. A file is complete or
+        arrays, tensors and objects of classes registered with levada.register(); nothing is pickled, and a file that has been
+        changed runs no code. A file is complete or
         absent: a pass that does not reach its end leaves none.
 
         The file records `key` and the stages that made it; if they differ, the run raises InvalidArgument. Changed functions

@@ -24,12 +24,12 @@ class Position(NamedTuple):
     """The cursor of the C++ core."""
 
     def encode(self) -> bytes:
-        return _levada.pack(tuple(self))
+        return _levada.pack_state(tuple(self))
 
     @staticmethod
     def decode(packed: bytes) -> Position:
         """Decodes untrusted bytes. Raises CorruptMessage."""
-        position = _levada.unpack(packed)
+        position = _levada.unpack_state(packed)
         types = (int, bool, int)
         if type(position) is tuple and len(position) == 4 and tuple(map(type, position[:3])) == types:
             workers, keeps_order, items, cursor = position

@@ -1,6 +1,8 @@
 #include "python/src/batch/marks.h"
 
 #include <algorithm>
+#include <numeric>
+#include <tuple>
 
 #include "levada/base/bytes.h"
 #include "levada/tree/path.h"
@@ -54,13 +56,22 @@ std::string step_of(const Container& container, std::size_t child) {
   return step;
 }
 
+Marks::Marks(const Container& container)
+    : container_(container), state_(State::decode(container.state)), by_step_(state_.marks.size()) {
+  std::iota(by_step_.begin(), by_step_.end(), std::size_t{0});
+  std::ranges::stable_sort(by_step_, {}, [&](std::size_t at) -> const std::string& { return state_.marks[at].first; });
+}
+
 std::optional<char> Marks::of(std::size_t child) {
   if (next_ == state_.marks.size()) return std::nullopt;
-  const auto from = state_.marks.begin() + static_cast<std::ptrdiff_t>(next_);
-  const auto found = std::ranges::find(from, state_.marks.end(), step_of(container_, child), &Mark::first);
-  if (found == state_.marks.end()) return std::nullopt;
-  next_ = static_cast<std::size_t>(found - state_.marks.begin()) + 1;
-  return found->second;
+  const std::string step = step_of(container_, child);
+  const auto is_before = [&](std::size_t at, const std::string& searched) {
+    return std::tie(state_.marks[at].first, at) < std::tie(searched, next_);
+  };
+  const auto found = std::lower_bound(by_step_.begin(), by_step_.end(), step, is_before);
+  if (found == by_step_.end() || state_.marks[*found].first != step) return std::nullopt;
+  next_ = *found + 1;
+  return state_.marks[*found].second;
 }
 
 }  // namespace levada::python

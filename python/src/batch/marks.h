@@ -48,7 +48,7 @@ std::string step_of(const Container& container, std::size_t child);
 /// What a container's state says of its children, which are asked for in order. The container must outlive it.
 class Marks {
  public:
-  explicit Marks(const Container& container) : container_(container), state_(State::decode(container.state)) {}
+  explicit Marks(const Container& container);
   /// Empty for one that is what it looks like.
   std::optional<char> of(std::size_t child);
   const Bytes& extra() const { return state_.extra; }
@@ -56,6 +56,7 @@ class Marks {
  private:
   const Container& container_;
   State state_;
+  std::vector<std::size_t> by_step_;  ///< the marks in the order of their steps, equal ones as they are in the state
   std::size_t next_ = 0;
 };
 

@@ -4,6 +4,7 @@
 #include <nanobind/stl/string.h>
 
 #include <algorithm>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -111,16 +112,14 @@ class PartFinder {
 /// For each leaf the earlier one whose very object it is, or its own number: aliases of one kind.
 std::vector<std::size_t> find_shared(std::span<const LeafSpec> specs, const std::vector<char>& marks) {
   std::vector<std::size_t> shared(specs.size());
+  std::map<std::pair<std::size_t, char>, std::size_t> first;  // by the leaf that has the memory, and kind
   for (std::size_t i = 0; i < specs.size(); ++i) {
     shared[i] = i;
-    if (specs[i].alias_of < 0 || i >= marks.size()) continue;
-    const auto is_same = [&](std::size_t j) {
-      return marks[j] == marks[i] &&
-             (specs[j].alias_of == specs[i].alias_of || static_cast<int>(j) == specs[i].alias_of);
-    };
-    for (auto j = static_cast<std::size_t>(specs[i].alias_of); j < i && shared[i] == i; ++j) {
-      if (is_same(j)) shared[i] = j;
+    if (i >= marks.size()) continue;
+    if (specs[i].alias_of >= 0) {
+      shared[i] = first.try_emplace({static_cast<std::size_t>(specs[i].alias_of), marks[i]}, i).first->second;
     }
+    first.try_emplace({i, marks[i]}, i);
   }
   return shared;
 }
@@ -158,7 +157,7 @@ class Rebuilder::Making {
       case Part::Form::list: return list(part);
       case Part::Form::tuple: return nb::tuple(list(part));
       case Part::Form::object:
-        return by_.put_together_(part.class_name, part.names, list(part), extra(part), by_.allow_pickle_);
+        return by_.put_together_(part.class_name, part.names, list(part), extra(part), by_.allowed_in_python_);
     }
     return nb::none();
   }
@@ -196,14 +195,16 @@ class Rebuilder::Making {
     if (mark == plain) return this->plain_value(Plain::decode(bytes));
     nb::object value = nb::bytes(bytes.data(), bytes.size());
     if (mark != pickled) return value;
-    if (!by_.allow_pickle_) throw Unsupported("a batch holds a pickled object; give allow_pickle=True on every rank");
+    if (by_.allowed_ != Allowed::any) {
+      throw Unsupported("a batch holds a pickled object; give allow_pickle=True on every rank");
+    }
     return nb::module_::import_("pickle").attr("loads")(value);
   }
 
   nb::object plain_value(Plain value) const {
     nb::list form;
     form.append(by_.rebuild(read_whole(std::move(value.message))));
-    return by_.put_together_(value.type_name, nb::list(), form, nb::none(), by_.allow_pickle_);
+    return by_.put_together_(value.type_name, nb::list(), form, nb::none(), by_.allowed_in_python_);
   }
 
   /// Aliases share one Python object, as they did where they came from.
@@ -234,8 +235,9 @@ class Rebuilder::Making {
   std::vector<nb::object> made_;  ///< by leaf, where some are shared
 };
 
-Rebuilder::Rebuilder(bool allow_pickle, Shown shown, TensorKind others)
-    : allow_pickle_(allow_pickle),
+Rebuilder::Rebuilder(Allowed allowed, Shown shown, TensorKind others)
+    : allowed_(allowed),
+      allowed_in_python_(static_cast<int>(allowed)),
       shown_(shown),
       others_(others),
       put_together_(nb::module_::import_("levada.batch.classes").attr("put_together")) {}

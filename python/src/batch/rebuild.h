@@ -9,6 +9,7 @@
 
 #include "levada/tree/schema.h"
 #include "python/src/batch/tensors.h"
+#include "python/src/batch/trees.h"
 
 namespace levada::python {
 
@@ -27,10 +28,10 @@ class Recipe;
 class Rebuilder {
  public:
   /// Tensors that were not made by to_tree() are of the kind `others`.
-  explicit Rebuilder(bool allow_pickle, Shown shown = Shown::as_is, TensorKind others = TensorKind::array);
+  explicit Rebuilder(Allowed allowed, Shown shown = Shown::as_is, TensorKind others = TensorKind::array);
   ~Rebuilder();
 
-  /// Tensors keep the memory of `batch` alive. Throws Unsupported where a class or a library is not imported here,
+  /// Tensors keep the memory of `batch` alive. Throws Unsupported for a class that is not allowed or not imported here,
   /// InvalidArgument for a torch tensor that is refused.
   nanobind::object rebuild(const FlatTree& batch);
   nanobind::object rebuild(const Tree& batch);
@@ -39,7 +40,8 @@ class Rebuilder {
   class Making;
   std::shared_ptr<const Recipe> recipe_of(const FlatTree& batch);
 
-  bool allow_pickle_;
+  Allowed allowed_;
+  nanobind::int_ allowed_in_python_;
   Shown shown_;
   TensorKind others_;
   TensorLibraries libraries_;

@@ -98,9 +98,9 @@ Bytes bytes_of(nb::handle value) {
 
 class ToTree {
  public:
-  ToTree(bool allow_pickle, const BatchClasses& classes, BatchMemory* memory = nullptr,
+  ToTree(Allowed allowed, const BatchClasses& classes, BatchMemory* memory = nullptr,
          std::shared_ptr<Spent> spent = nullptr)
-      : allow_pickle_(allow_pickle), classes_(classes), memory_(memory), spent_(std::move(spent)) {}
+      : allowed_(allowed), classes_(classes), memory_(memory), spent_(std::move(spent)) {}
 
   Tree root(nb::handle batch, const Path& path = {}) {
     char mark = unmarked;
@@ -122,7 +122,7 @@ class ToTree {
     if (++nodes_ > max_tree_nodes) {
       throw InvalidArgument(fmt::format("more than {} values in all; join them into tensors", max_tree_nodes));
     }
-    if (!allow_pickle_) return part(value, path, mark);
+    if (allowed_ != Allowed::any) return part(value, path, mark);
     const int depth = depth_;
     const auto nodes = nodes_;
     try {
@@ -197,7 +197,7 @@ class ToTree {
   /// What is neither leaf nor plain container: an object of a class that levada/batch/classes.py knows.
   Tree object(nb::handle value, const Path& path, char& mark) {
     const Opened opened(open_, value, path);
-    const nb::object parts = classes_.take_apart(value, path.text(), allow_pickle_);
+    const nb::object parts = classes_.take_apart(value, path.text(), static_cast<int>(allowed_));
     if (!parts.is_none()) {
       const auto form = nb::cast<std::string>(parts[0]);
       const auto type_name = nb::cast<std::string>(parts[1]);
@@ -248,7 +248,7 @@ class ToTree {
     return nb::cast<std::int64_t>(key);
   }
 
-  bool allow_pickle_;
+  Allowed allowed_;
   const BatchClasses& classes_;
   BatchMemory* memory_;
   std::shared_ptr<Spent> spent_;
@@ -259,11 +259,11 @@ class ToTree {
 };
 
 nb::bytes pack(nb::handle batch, bool allow_pickle) {
-  return to_bytes(encode_tree(to_tree(batch, allow_pickle)));
+  return to_bytes(encode_tree(to_tree(batch, allowed_in_batches(allow_pickle))));
 }
 
 nb::object unpack(const nb::bytes& message, bool allow_pickle) {
-  return from_message(view_of(message), allow_pickle);
+  return from_message(view_of(message), allowed_in_batches(allow_pickle));
 }
 
 /// Movable alone, which Python has to be told.
@@ -296,9 +296,9 @@ BatchClasses::BatchClasses() {
   take_apart = nb::module_::import_("levada.batch.classes").attr("take_apart");
 }
 
-Tree to_tree(nb::handle batch, bool allow_pickle, std::string_view name) {
+Tree to_tree(nb::handle batch, Allowed allowed, std::string_view name) {
   const BatchClasses classes;
-  return ToTree(allow_pickle, classes).root(batch, {.whole = name});
+  return ToTree(allowed, classes).root(batch, {.whole = name});
 }
 
 std::optional<Leaf> plain_leaf(nb::handle value, const std::function<std::string()>& place) {
@@ -312,19 +312,19 @@ std::optional<Leaf> plain_leaf(nb::handle value, const std::function<std::string
   return number ? std::optional<Leaf>(*number) : std::nullopt;
 }
 
-nb::object from_message(ByteView message, bool allow_pickle) {
+nb::object from_message(ByteView message, Allowed allowed) {
   // The codec wants its own alignment, and tensors outlive `message`.
   const auto memory =
       Tensor::copy_of(TensorView(dtypes::uint8, Shape{static_cast<std::int64_t>(message.size())}, message.data()));
   SchemaCache schemas;
   const auto read = read_message(memory.bytes(), memory.owner(), schemas);
-  return Rebuilder(allow_pickle).rebuild(read.content);
+  return Rebuilder(allowed).rebuild(read.content);
 }
 
-Lent lend(nb::handle batch, bool allow_pickle, BatchClasses& classes, BatchMemory* memory,
+Lent lend(nb::handle batch, Allowed allowed, BatchClasses& classes, BatchMemory* memory,
           const std::shared_ptr<Spent>& spent) {
   classes.libraries.look_again();
-  ToTree to(allow_pickle, classes, memory, spent);
+  ToTree to(allowed, classes, memory, spent);
   auto tree = to.root(batch);
   return {std::move(tree), std::move(to).place()};
 }
@@ -336,13 +336,14 @@ void bind_trees(nb::module_& module) {
   module.def("unpack", &unpack, nb::arg("message"), nb::kw_only(), nb::arg("allow_pickle") = false,
              nb::sig("def unpack(message: bytes, *, allow_pickle: bool = False) -> typing.Any"),
              "The batch that pack() made bytes of. Its numpy arrays are read-only views of one copy of the message. "
-             "Raises CorruptMessage for other bytes, Unsupported where a class of the batch is not imported.");
+             "Raises CorruptMessage for other bytes, Unsupported for a class that is not imported or that bytes may "
+             "not name.");
   module.def("copied_bytes", &copied_bytes, "Bytes of payload that this process has copied so far.");
   nb::class_<Digests>(module, "Digests", "A running digest of each tensor field of the batches added.")
       .def(nb::init<>())
       .def(
-          "add", [](Digests& content, nb::handle batch) { content.add(to_tree(batch, false)); }, nb::arg("batch"),
-          nb::sig("def add(self, batch: object) -> None"), "Adds every tensor of a batch.")
+          "add", [](Digests& content, nb::handle batch) { content.add(to_tree(batch, Allowed::program)); },
+          nb::arg("batch"), nb::sig("def add(self, batch: object) -> None"), "Adds every tensor of a batch.")
       .def("describe", &describe, nb::sig("def describe(self) -> dict[str, dict[str, typing.Any]]"),
            "The same with dtype and first shape of each field, as the report of `levada feed --json` has them.")
       .def("fields", &digests_of,

@@ -89,7 +89,7 @@ PlainValue value_of(nb::handle value, const std::string& name) {
         },
         *std::move(leaf));
   }
-  const Tree tree = to_tree(value, false, place());
+  const Tree tree = to_tree(value, Allowed::program, place());
   if (has_elements(tree)) {
     throw nb::type_error(fmt::format("{} holds a tensor; tensors belong among the fields", place()).c_str());
   }
@@ -126,7 +126,7 @@ nb::dict values_at(const Samples& samples, std::size_t position) {
         [](const auto& plain) -> nb::object {
           using T = std::decay_t<decltype(plain)>;
           if constexpr (std::is_same_v<T, None>) return nb::none();
-          else if constexpr (std::is_same_v<T, Bytes>) return from_message(plain, false);
+          else if constexpr (std::is_same_v<T, Bytes>) return from_message(plain, Allowed::program);
           else return nb::cast(plain);
         },
         value);

@@ -49,7 +49,7 @@ class Pass {
       : handoff_(std::dynamic_pointer_cast<Handoff>(source)),
         make_(std::move(make)),
         where_(std::move(where)),
-        rebuilder_(allow_pickle, shown, others),
+        rebuilder_(allowed_in_batches(allow_pickle), shown, others),
         by_(options.balance),
         data_ranks_(mesh.data_size()) {
     options.poll = [this, signals = SignalPoll()]() mutable {

@@ -40,7 +40,7 @@ struct PythonHandoff final : Handoff {
 using GivenState = std::optional<std::tuple<nb::bytes, EscapedText, std::int64_t>>;
 
 nb::bytes pack_state(nb::handle state, bool allow_pickle) {
-  return to_bytes(encode_tree(to_tree(state, allow_pickle, "state")));
+  return to_bytes(encode_tree(to_tree(state, allowed_in_states(allow_pickle), "state")));
 }
 
 /// And how many items have come since.
@@ -52,7 +52,8 @@ std::pair<std::optional<LoaderState>, std::int64_t> state_of(const GivenState& g
 }
 
 void prepare(PythonHandoff& handoff, nb::handle batch, const GivenState& given, bool allow_pickle) {
-  auto lent = lend(batch, allow_pickle, handoff.classes, handoff.batch_memory().get(), handoff.spent());
+  auto lent =
+      lend(batch, allowed_in_batches(allow_pickle), handoff.classes, handoff.batch_memory().get(), handoff.spent());
   auto [state, since] = state_of(given);
   handoff.prepare({std::move(lent.tree), std::move(lent.place), std::move(state), since});
 }
@@ -87,10 +88,14 @@ void fail(PythonHandoff& handoff, EscapedText given, bool is_argument) {
   handoff.fail(is_argument ? ErrorKind::invalid_argument : ErrorKind::source, std::move(text));
 }
 
+nb::object unpack_state(const nb::bytes& message) {
+  return from_message(view_of(message), Allowed::registered);
+}
+
 std::tuple<std::int64_t, std::int64_t, nb::object> read_cursor(const nb::bytes& bytes, bool allow_pickle) {
   const auto cursor = IterableCursor::decode(view_of(bytes));
   if (!cursor.state || !cursor.state->failure.empty()) throw InvalidArgument("a state of a feed without its loader's");
-  return {cursor.next, cursor.position, from_message(cursor.state->message, allow_pickle)};
+  return {cursor.next, cursor.position, from_message(cursor.state->message, allowed_in_states(allow_pickle))};
 }
 
 /// Stands for a source that this rank could not open: every rank raises its error at the first step.
@@ -147,9 +152,15 @@ void bind_sources(nb::module_& module) {
       .def("fail", &fail, nb::arg("text"), nb::kw_only(), nb::arg("is_argument") = false,
            "The iterator raised; is_argument: what it gave is an invalid argument.");
   module.def("unopened", &unopened, nb::arg("kind"), nb::arg("message"));
-  module.def("pack_state", &pack_state, nb::arg("state").none(), nb::kw_only(), nb::arg("allow_pickle") = false,
-             nb::sig("def pack_state(state: object, *, allow_pickle: bool = False) -> bytes"),
-             "A loader's state as bytes. Raises TypeError, naming its place, for what they cannot hold.");
+  module.def(
+      "pack_state", &pack_state, nb::arg("state").none(), nb::kw_only(), nb::arg("allow_pickle") = false,
+      nb::sig("def pack_state(state: object, *, allow_pickle: bool = False) -> bytes"),
+      "Returns a state as bytes: plain values, arrays, tensors and objects of registered classes. Raises TypeError, "
+      "naming its place, for anything else.");
+  module.def(
+      "unpack_state", &unpack_state, nb::arg("state"), nb::sig("def unpack_state(state: bytes) -> typing.Any"),
+      "Returns what pack_state() was given. Raises CorruptMessage for other bytes, Unsupported for a class that is "
+      "not registered.");
   module.def("read_cursor", &read_cursor, nb::arg("cursor"), nb::kw_only(), nb::arg("allow_pickle") = false,
              nb::sig("def read_cursor(cursor: bytes, *, allow_pickle: bool = False) -> tuple[int, int, typing.Any]"));
   module.def(

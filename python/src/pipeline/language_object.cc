@@ -55,7 +55,7 @@ nb::object object_of_const(const pipeline::Item& item) {
     if (const auto* number = std::get_if<std::int64_t>(&tree.leaf())) return nb::int_(*number);
     if (const auto* number = std::get_if<double>(&tree.leaf())) return nb::float_(*number);
   }
-  return Rebuilder(false).rebuild(tree);
+  return Rebuilder(Allowed::registered).rebuild(tree);
 }
 
 Shared::Shared(nb::object object) : held_(object.release().ptr(), [](PyObject* last) { release(last); }) {}

@@ -9,6 +9,7 @@
 
 #include "levada/base/bytes.h"
 #include "levada/base/error.h"
+#include "python/src/base/escaped_text.h"
 #include "python/src/batch/rebuild.h"
 #include "python/src/batch/trees.h"
 #include "python/src/bindings.h"
@@ -247,20 +248,31 @@ pipeline::Item PythonItemTraits::dict_of(pipeline::Arrays arrays) const {
   });
 }
 
+namespace {
+
+/// The items of a cache are never pickled.
+[[noreturn]] void refuse(std::string_view why) {
+  throw InvalidArgument(std::string(why.substr(0, why.find(", or give allow_pickle"))));
+}
+
+}  // namespace
+
 Tree PythonItemTraits::to_tree(const pipeline::Item& item) const {
   return in_python([&] {
     try {
-      return levada::python::to_tree(object_of_const(item), false, "item");
+      return levada::python::to_tree(object_of_const(item), Allowed::registered, "item");
     } catch (const nb::builtin_exception& refused) {
-      const std::string_view why = refused.what();
-      throw InvalidArgument(std::string(why.substr(0, why.find(", or give allow_pickle"))));
+      refuse(refused.what());
+    } catch (const nb::python_error& refused) {
+      if (!refused.matches(PyExc_TypeError)) throw;
+      refuse(escaped_str(refused.value()));
     }
   });
 }
 
 std::vector<pipeline::Item> PythonItemTraits::from_trees(std::vector<Tree> trees) const {
   return in_python([&] {
-    Rebuilder rebuilder(false);
+    Rebuilder rebuilder(Allowed::registered);
     std::vector<pipeline::Item> items;
     items.reserve(trees.size());
     for (const auto& tree : trees) items.push_back(item_of(rebuilder.rebuild(tree)));

@@ -125,7 +125,7 @@ class Consumer {
   void reset(std::int64_t epoch, std::int64_t items, const std::optional<nb::object>& cursor) {
     auto& consumer = open_consumer();
     std::optional<pipeline::Cursor> from;
-    if (cursor) from = to_tree(*cursor, false);
+    if (cursor) from = to_tree(*cursor, Allowed::registered);
     const auto pausing = enter_pausing();
     take([&] {
       if (from || items == 0) consumer.reset(epoch, from);
@@ -201,7 +201,7 @@ class Consumer {
   std::tuple<std::int64_t, nb::object> save() {
     auto& consumer = open_consumer();
     const auto cursor = take([&] { return consumer.save(); });
-    return {given_, Rebuilder(false).rebuild(cursor)};
+    return {given_, Rebuilder(Allowed::registered).rebuild(cursor)};
   }
 
   /// Has the call under way on another thread end, and lets none begin. False in a signal handler that has interrupted

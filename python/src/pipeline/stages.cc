@@ -113,7 +113,7 @@ class PythonIterator : public pipeline::Iterator {
   /// Opens the iterable at `start`: at its state if there is one, else at its number or as far before that as it can.
   virtual Opened make(const Position& start) = 0;
   nb::object rebuilt(const Bytes& state) const {
-    return Rebuilder(allow_pickle_).rebuild(pipeline::unpack_cursor(state));
+    return Rebuilder(allowed_in_states(allow_pickle_)).rebuild(pipeline::unpack_cursor(state));
   }
   /// Begins to iterate at the state of `start`, or else at the first item.
   Opened resumed(nb::handle iterable, const Position& start) const {
@@ -146,7 +146,7 @@ class PythonIterator : public pipeline::Iterator {
       if (opened_->state_dict.is_none()) return std::nullopt;
       const nb::object state = opened_->state_dict();
       try {
-        return encode_tree(to_tree(state, allow_pickle_));
+        return encode_tree(to_tree(state, allowed_in_states(allow_pickle_), "state"));
       } catch (const nb::python_error& error) {
         if (!error.matches(PyExc_TypeError)) throw;
         warn_of(escaped_str(error.value()));
@@ -299,7 +299,7 @@ class ShownIterator final : public pipeline::Iterator {
     if (!item) return item;
     return in_python([&] {
       const Item taken = *std::move(item);
-      if (!rebuilder_) rebuilder_.reset(new Rebuilder(false, Shown::as_is, kind_));
+      if (!rebuilder_) rebuilder_.reset(new Rebuilder(Allowed::registered, Shown::as_is, kind_));
       return item_of(rebuilder_->rebuild(std::get<Tree>(taken)));
     });
   }

@@ -12,6 +12,7 @@ from torch.utils.data.datapipes.datapipe import (  # type: ignore[import-not-fou
     _DataPipeSerializationWrapper,
 )
 
+from levada.base.errors import Unsupported
 from levada.base.threads import OneCaller
 from levada.dropin.torchdata.error import PauseIteration
 from levada.dropin.torchdata.random import SeedGenerator
@@ -250,16 +251,25 @@ class DataLoader2(Generic[T]):
 
     @classmethod
     def from_state(
-        cls, state: dict[str, Any], reading_service: CheckpointableReadingServiceInterface
+        cls, state: dict[str, Any], reading_service: CheckpointableReadingServiceInterface, *, allow_pickle: bool = False
     ) -> DataLoader2[Any]:
-        """Returns a loader that resumes where state_dict() was called."""
+        """Returns a loader that resumes where state_dict() was called. `allow_pickle`: as of load_state_dict()."""
         made: DataLoader2[Any] = cls(None, None, reading_service)
-        made.load_state_dict(state)
+        made.load_state_dict(state, allow_pickle=allow_pickle)
         return made
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any], *, allow_pickle: bool = False) -> None:
         """Resumes where state_dict() was called. Only before the first iter(). A state that torchdata saved resumes at the
-        beginning of an epoch, as there."""
+        beginning of an epoch, as there.
+
+        The state holds the datapipes with their functions as a pickle, as torchdata's does, and unpickling runs any code that
+        a state names. So this raises Unsupported unless `allow_pickle` is True: for states that you trust.
+        """
+        if not allow_pickle:
+            raise Unsupported(
+                "a state of DataLoader2 holds its datapipes as a pickle, which can run code; give allow_pickle=True if you "
+                "trust the state"
+            )
         with self._caller:
             self._load(state_dict)
 

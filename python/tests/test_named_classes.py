@@ -1,0 +1,404 @@
+"""Which classes bytes may name, and that no bytes run code."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+import gc
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import types
+import urllib.parse
+import urllib.response
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import levada
+import numpy as np
+import pytest
+from levada import _levada, exchange
+from levada.batch import classes
+from levada.pipeline import failures
+
+import forging
+import ranks
+from forging import Forged, leaf
+
+
+class Pair(NamedTuple):
+    left: Any
+    right: Any
+
+
+@dataclasses.dataclass
+class Sample:
+    ids: Any
+    name: str = "none"
+
+    def __post_init__(self) -> None:
+        raise AssertionError("no code of the class may run")
+
+    class Inner(NamedTuple):
+        x: Any
+
+
+@dataclasses.dataclass
+class WithProperty:
+    ids: Any
+
+    @property
+    def name(self) -> str:
+        raise AssertionError("no code of the class may run")
+
+    @name.setter
+    def name(self, value: str) -> None:
+        raise AssertionError("no code of the class may run")
+
+
+class Noisy(dict):  # type: ignore[type-arg]
+    def __init__(self, *arguments: Any) -> None:
+        raise AssertionError("no code of the class may run")
+
+    __setitem__ = __init__
+    __setattr__ = __init__
+
+
+class NoisyTuple(NamedTuple("NoisyTuple", [("x", Any)])):
+    def __new__(cls, *arguments: Any) -> Any:
+        raise AssertionError("no code of the class may run")
+
+
+@dataclasses.dataclass
+class Closing:
+    path: str
+
+    def __del__(self) -> None:
+        pass
+
+
+@dataclasses.dataclass(frozen=True)
+class Key:
+    x: int
+
+
+class Lazy(collections.abc.Mapping):  # type: ignore[type-arg]
+    def __init__(self, items: Any) -> None:
+        self.items_ = dict(items)
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.items_[key]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.items_)
+
+    def __len__(self) -> int:
+        return len(self.items_)
+
+
+HERE = __name__
+
+
+def hook_of(target: str) -> Any:
+    """The objects that called os.system(target) when Python dropped them: a closer over a hook."""
+    hook = Forged(
+        "levada.pipeline.options:Options",
+        ["closehook", "hookargs", "file", "__class__"],
+        [leaf("torch:dtype", "os.system"), [target], None, leaf("torch:dtype", "urllib.response.addclosehook")],
+    )
+    return Forged(
+        "levada.pipeline.options:Options",
+        ["file", "name", "delete", "close_called", "__class__"],
+        [hook, "/nonexistent", False, False, leaf("torch:dtype", "_utils_internal.tempfile._TemporaryFileCloser")],
+    )
+
+
+MODULES_PATHS = ["os:system", "posix:system", "builtins:eval", "subprocess:Popen", "tempfile:_TemporaryFileCloser", "os:path.os.system"]
+FORGERIES: list[Any] = [
+    hook_of("echo run"),
+    Forged(f"{HERE}:Sample", ["ids", "name", "__class__"], [1, "x", 2]),
+    Forged(f"{HERE}:Sample", ["ids"], [1]),
+    Forged(f"{HERE}:Sample", ["ids", "name"], [1, "x"], {"__post_init__": 1}),
+    Forged(f"{HERE}:Sample", ["ids", "name"], [1, "x"], {"note": [1]}),
+    Forged(f"{HERE}:Sample", ["ids", "name"], [1, "x"], [("note", 1)]),
+    Forged(f"{HERE}:WithProperty", ["ids"], [1], {"name": "x"}),
+    Forged(f"{HERE}:Pair", ["left"], [1]),
+    Forged(f"{HERE}:Pair.__new__", [], []),
+    Forged(f"{HERE}:Pair.__base__", [], []),
+    Forged(f"{HERE}:os.system", ["x"], ["x"]),
+    Forged(f"{HERE}:tempfile._TemporaryFileCloser", ["x"], [1]),
+    Forged(f"{HERE}:levada.Pipeline", ["x"], [1]),
+    Forged(f"{HERE}:Closing", ["path"], ["x"]),
+    Forged(f"{HERE}:Lazy", ["x"], [1], kind="dict"),
+    Forged(f"{HERE}:", ["x"], [1]),
+    Forged(":", ["x"], [1]),
+    Forged("os", ["x"], [1]),
+    *(Forged(name, [str(i) for i in range(length)], ["x"] * length) for name in MODULES_PATHS for length in (0, 1, 3)),
+    Forged("levada.pipeline.options:Options", ["workers"], [1]),
+    Forged("os:_Environ", ["x"], ["y"], [None, {"encodekey": 1}, []], "dict"),
+    Forged("shelve:Shelf", ["x"], [b"y"], [None, {"dict": {b"x": b"cos\nsystem\n(S'x'\ntR."}}, []], "dict"),
+    Forged("builtins:dict", ["x"], [1], [None, {"x": 1}, []], "dict"),
+    Forged("builtins:dict", ["x"], [1], [None, {}, [("x", [])]], "dict"),
+    Forged("builtins:dict", ["x"], [1], [None, {}, [("x", Forged(f"{HERE}:Key", ["x"], [1]))]], "dict"),
+    Forged("collections:defaultdict", ["x"], [1], ["os:abort", {}, []], "dict"),
+    Forged("collections:defaultdict", ["x"], [1], ["builtins:input", {}, []], "dict"),
+    Forged("collections:defaultdict", ["x"], [1], [f"{HERE}:Noisy", {}, []], "dict"),
+    Forged("collections:defaultdict", ["x"], [1], [3, {}, []], "dict"),
+    Forged("collections:UserDict", ["x"], [1], {"data": 1}, "dict"),
+    Forged("collections:OrderedDict", ["x"], [1], [None, {1: 2}, []], "dict"),
+    *(leaf("torch:dtype", name) for name in ("os.system", "float33", "load", "nn", 3, None)),
+    *(leaf("torch:device", name) for name in ("os.system", "cpu:", "cpu\n", "x" * 99, 3)),
+    *(leaf("torch:Size", sizes) for sizes in ("ab", [1.5], [2**70], None)),
+    *(leaf("builtins:int", digits) for digits in ("x", [1, 2], 5, Forged(f"{HERE}:Pair", ["left", "right"], [1, 2]))),
+    *(leaf("builtins:complex", parts) for parts in ([1.0], ["1", "2"], [1.0, 2.0, 3.0], "1j")),
+    *(leaf("builtins:range", ends) for ends in ([1, 2], [1, 2, 0], [1.0, 2, 3], "abc", [True, 2, 3])),
+    *(leaf(f"builtins:{name}", of) for name in ("set", "frozenset") for of in ([[1]], {"a": 1}, "abc", [leaf(f"{HERE}:Key", 1)])),
+    *(leaf("builtins:bytearray", of) for of in (1 << 40, "x", [1, 2])),
+    *(leaf("pathlib:PosixPath", of) for of in ("x", 3, None, [b"x"])),
+    leaf("numpy:ndarray", ["O", [1], b"12345678"]),
+    leaf("numpy:ndarray", ["|O8", [1], b"12345678"]),
+    leaf("numpy:ndarray", ["i4,O", [1], b"1234567812345678"]),
+    leaf("numpy:ndarray", ["U1", [1 << 40], b""]),
+    leaf("numpy:ndarray", ["<U1", [-1], b""]),
+    leaf("numpy:ndarray", ["<U0", [1 << 40], b""]),
+    leaf("numpy:ndarray", ["<U1", [2], b"1234"]),
+    leaf("numpy:ndarray", ["<M8[parsec]", [1], b"12345678"]),
+    leaf("numpy:ndarray", ["<U1", "ab", b""]),
+    leaf("numpy:str_", ["<U1", [1], b"1234"]),
+    leaf("PIL.Image:Image", ["RGB", [1 << 20, 1 << 20], b"123", None, None]),
+    leaf("PIL.Image:Image", ["os", [1, 1], b"123", None, None]),
+    leaf("PIL.Image:Image", ["RGB", [1, -1], b"123", None, None]),
+    Forged("builtins:int", ["x", "y"], [b"1", b"2"]),
+    Forged("builtins:int", [], []),
+]
+
+
+class Loader:
+    """A loader with this state."""
+
+    def __init__(self, state: Any = None) -> None:
+        self.state = state
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([{"x": np.arange(4) + i} for i in range(8)])
+
+    def state_dict(self) -> Any:
+        return {"n": 3, "rng": self.state}
+
+    def load_state_dict(self, state: Any) -> None:
+        raise AssertionError("a forged state was loaded")
+
+
+def through_unpack(forged: Any, folder: pathlib.Path) -> Callable[[], Any]:
+    with forging.forging():
+        message = levada.pack([forged])
+    return lambda: levada.unpack(message)
+
+
+def through_a_feed_state(forged: Any, folder: pathlib.Path) -> Callable[[], Any]:
+    with forging.forging():
+        feed = levada.Feed(Loader(forged))
+        batches = iter(feed)
+        next(batches), next(batches)
+        state = feed.state_dict()
+        del batches
+
+    def load() -> None:
+        feed = levada.Feed(Loader())
+        feed.load_state_dict(state)
+        next(iter(feed))
+
+    return load
+
+
+def through_a_pipeline_state(forged: Any, folder: pathlib.Path) -> Callable[[], Any]:
+    with forging.forging(), levada.Pipeline(Loader(forged)).run() as run:
+        next(iter(run))
+        state = run.state_dict()
+
+    def load() -> None:
+        with levada.Pipeline(Loader()).run() as run:
+            run.load_state_dict(state)
+            next(iter(run))
+
+    return load
+
+
+def through_a_cache(forged: Any, folder: pathlib.Path) -> Callable[[], Any]:
+    with forging.forging(), levada.Pipeline([[forged]]).cache(folder / "cache").run() as run:
+        list(run)
+
+    def load() -> None:
+        with levada.Pipeline([[None]]).cache(folder / "cache").run() as run:
+            list(run)
+
+    return load
+
+
+def through_an_exchange(forged: Any, folder: pathlib.Path) -> Callable[[], Any]:
+    tokens = {"tokens": np.arange(2)}, {"tokens": [2]}
+    with forging.forging():
+        batch = exchange.SampleBatch(["a"], *tokens, values=[{"meta": [forged]}])
+    return lambda: batch.values(0)
+
+
+DOORS = [through_unpack, through_a_feed_state, through_a_pipeline_state, through_a_cache, through_an_exchange]
+RUN = ("os.system", "os.exec", "os.posix_spawn", "subprocess", "pty", "exec", "pickle.find_class")
+REFUSALS = (levada.CorruptMessage, levada.Unsupported, levada.InvalidArgument, levada.SourceError)
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_forged_bytes_run_no_code_through_any_door(door: Any, tmp_path: pathlib.Path) -> None:
+    through_unpack([], tmp_path)()  # which imports what it needs
+    taken = []
+    for number, forged in enumerate(FORGERIES):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        load = door(forged, folder)
+        with forging.watching() as seen:
+            try:
+                taken.append((forged.parts, repr(load())))
+            except REFUSALS:
+                pass
+            gc.collect()
+        assert not [event for event in seen if event.event.startswith(RUN)], forged.parts
+    assert not taken
+
+
+def test_a_hostile_rank_runs_no_code(tmp_path: pathlib.Path) -> None:
+    body = f"""
+        sys.path.insert(0, {str(pathlib.Path(__file__).parent)!r})
+        import contextlib, gc
+        import forging, test_named_classes as forgeries
+        def batches():
+            for forged in forgeries.FORGERIES: yield {{"x": [forged]}}
+        with forging.forging() if rank == 0 else contextlib.nullcontext():
+            for forged in forgeries.FORGERIES[:12]:
+                feed = levada.Feed([{{"x": [forged]}}] if rank == 0 else None, mesh=levada.Mesh(tp=2))
+                with forging.watching() as seen:
+                    try:
+                        for batch in feed: tell(taken=repr(batch))
+                    except levada.Error as error:
+                        tell(error=type(error).__name__)
+                    gc.collect()
+                tell(seen=[event for event in seen if event.event.startswith(("os.system", "subprocess"))])
+                with contextlib.suppress(levada.Error): feed.close()
+    """
+    told = ranks.run(tmp_path, 2, body).told
+    assert {"error": "Unsupported"} in told[1]
+    assert not [each for each in told[1] if each.get("taken") or each.get("seen")], told[1]
+
+
+def again(value: Any) -> Any:
+    return levada.unpack(levada.pack([value]))[0]
+
+
+def test_the_classes_of_the_program_cross_and_none_of_their_code_runs() -> None:
+    sample = object.__new__(Sample)
+    sample.ids, sample.name = [1], "x"
+    assert again(sample) == sample
+    assert again(Sample.Inner(1)) == Sample.Inner(1)
+    noisy = dict.__new__(Noisy)
+    dict.update(noisy, a=1)
+    noisy.__dict__["note"] = 2
+    assert type(again(noisy)) is Noisy and again(noisy) == {"a": 1} and again(noisy).note == 2
+    lone = tuple.__new__(NoisyTuple, (3,))
+    assert type(again(lone)) is NoisyTuple and again(lone) == (3,)
+    assert again({Pair(1, 2): 3}) == {Pair(1, 2): 3}
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        (Closing("x"), "defines __del__"),
+        (Lazy({"x": 1}), "a Mapping that only its own code can make"),
+        (types.MappingProxyType({}), "not found by that name|installed package"),
+        (collections.ChainMap({}), "belongs to an installed package"),
+        (urllib.parse.urlparse("x:y"), "belongs to an installed package"),
+        ({Key(1): 2}, "whose own code computes its hash"),
+        ({Key(1)}, "whose own code computes its hash"),
+        (collections.defaultdict(Noisy), "is not one of list, dict"),
+    ],
+)
+def test_the_sender_refuses_the_classes_that_receivers_would_refuse(value: Any, why: str) -> None:
+    with pytest.raises(TypeError, match=rf"^batch\['x'\].* cannot cross between ranks: .*({why})"):
+        levada.pack({"x": value})
+
+
+def test_a_data_class_with_a_property_for_a_field_is_refused() -> None:
+    @dataclasses.dataclass
+    class Loud:
+        name: str
+
+    Loud.name = property(lambda self: "x", lambda self, value: None)  # type: ignore[assignment]
+    assert "sets its field name by code of its own" in str(classes._own_code(Loud))
+
+
+def test_a_class_is_registered_by_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    message_of = functools.partial(_levada.pack_state)
+    for cls, value in ((Lazy, Lazy({"x": 1})), (Closing, Closing("x")), (Pair, Pair(1, 2))):
+        with pytest.raises(TypeError, match=rf"is not registered.*call levada.register\({cls.__name__}\) on every rank"):
+            message_of(value)
+    try:
+        for cls, value in ((Lazy, Lazy({"x": 1})), (Closing, Closing("x")), (Pair, Pair(1, 2))):
+            assert levada.register(cls) is cls
+            result = _levada.unpack_state(message_of(value))
+            assert type(result) is cls and result == value
+            assert again(value) == value
+    finally:
+        classes._registered_containers.clear()
+        classes._refusal.cache_clear()
+
+
+def test_what_is_no_container_is_registered_with_functions() -> None:
+    with pytest.raises(levada.InvalidArgument, match="give levada.register.. also flatten and unflatten"):
+        levada.register(Loader)
+
+
+def test_states_hold_registered_classes_only() -> None:
+    for value in (Pair(1, 2), dict.__new__(Noisy)):
+        with pytest.raises(TypeError, match="is not registered, as the classes of saved objects have to be"):
+            _levada.pack_state({"x": value})
+        with pytest.raises(levada.Unsupported, match=f"{HERE}:{type(value).__name__}, which is not registered"):
+            _levada.unpack_state(levada.pack({"x": value}))
+    kept = {"a": collections.OrderedDict(x={1, 2}), "b": [np.arange(3), pathlib.Path("x"), 2**80]}
+    assert repr(_levada.unpack_state(_levada.pack_state(kept))) == repr(kept)
+
+
+def test_an_installed_class_is_not_the_programs_own(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder in ("site-packages", "src"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / f"of_{folder[:3]}.py").write_text("import typing\nclass Row(typing.NamedTuple):\n    x: int\n")
+        monkeypatch.syspath_prepend(str(tmp_path / folder))
+    assert again(__import__("of_src").Row(1)) == (1,)
+    with pytest.raises(TypeError, match="of_sit:Row belongs to an installed package"):
+        levada.pack(__import__("of_sit").Row(1))
+    for name in ("of_src", "of_sit"):
+        del sys.modules[name]
+
+
+def test_an_exception_of_another_process_is_found_by_its_own_name_only() -> None:
+    class Elsewhere:
+        path = os
+        temp = tempfile
+
+    for name in ("os:error", f"{HERE}:levada.Error", f"{HERE}:urllib.error.HTTPError", "tempfile:_TemporaryFileCloser"):
+        packed = _levada.pack_state(["1 x", 0, name, ["x"], {}, []])
+        assert type(failures.unpack("text", "s", "p", 1, "t", packed)) is levada.StageFailed
+    packed = _levada.pack_state(["1 x", 0, "builtins:KeyError", ["x"], {"note": 1}, []])
+    assert repr(failures.unpack("text", "s", "p", 1, "t", packed)) == "KeyError('x')"
+
+
+def test_messages_forged_at_random_run_no_code() -> None:
+    fuzzer = pathlib.Path(__file__).with_name("fuzz_classes.py")
+    ended = subprocess.run([sys.executable, str(fuzzer), "4"], capture_output=True, text=True, timeout=100, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "'accepted'" in ended.stdout and "'refused'" in ended.stdout
+
+
+def test_many_marks_are_read_in_a_time_that_grows_with_their_number() -> None:
+    values = [value for i in range(60_000) for value in (np.float32(i), float(i))]
+    assert again(values) == values  # 1.8 billion comparisons if each value searched all marks
