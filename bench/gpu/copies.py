@@ -95,7 +95,7 @@ def next_times(size: int, **where: Any) -> float:
         began = time.perf_counter()
         batch = next(batches)
         if "device" not in where:
-            batch = batch.to("cuda", non_blocking="pin_memory" in where)
+            batch = batch.to("cuda")
         took.append(time.perf_counter() - began)
         device.synchronize()
         time.sleep(0.04)
@@ -107,7 +107,6 @@ def trainer() -> None:
     for size in SIZES[:2] if device.IS_STUB else SIZES:
         figures[f"{size >> 20} MiB"] = {
             "to": next_times(size),
-            "pin_memory": next_times(size, pin_memory=True),
             "device": next_times(size, device="cuda"),
             "prefetch": next_times(size, device="cuda", prefetch_to_device=True),
             "buffers": next_times(size, device="cuda", prefetch_to_device=True, device_buffers=3),

@@ -104,7 +104,6 @@ def rough_use() -> Told:
             "overwritten, left": [*size, "--overwrite", "--leave"],
             "overwritten, left, prefetch": [*size, "--overwrite", "--leave", "--prefetch"],
             "buffers": [*size, "--prefetch", "--buffers", "3"],
-            "pin_memory": [*size, "--pin"],
         },
         seconds=60,
     )

@@ -1,6 +1,6 @@
 """Ranks that check every byte of every batch on the device against its step and rank.
 
-    stamps.py [--steps N] [--largest BYTES] [--prefetch] [--buffers K] [--overwrite] [--leave] [--pin] [--without-kernels]
+    stamps.py [--steps N] [--largest BYTES] [--prefetch] [--buffers K] [--overwrite] [--leave] [--without-kernels]
 """
 
 from __future__ import annotations
@@ -91,7 +91,6 @@ def main() -> None:
     parser.add_argument("--buffers", type=int, default=None)
     parser.add_argument("--overwrite", action="store_true")
     parser.add_argument("--leave", action="store_true", help="leave in mid epoch, begin again, hold the last batch")
-    parser.add_argument("--pin", action="store_true", help="pin_memory=True, and copies of the program's own")
     parser.add_argument("--without-kernels", action="store_true", help="compare on the host, with copies alone")
     options = parser.parse_args()
 
@@ -100,15 +99,13 @@ def main() -> None:
     dp, width = mesh.coordinate(job.rank, "dp"), mesh.data_size
     fixed = options.buffers is not None
     source = Batches(options.steps * width, options.largest, fixed=fixed, overwrite=options.overwrite)
-    where = {"pin_memory": True} if options.pin else {"device": "cuda", "prefetch_to_device": options.prefetch}
-    feed = levada.Feed(source, mesh=mesh, device_buffers=options.buffers, **where)
-    checker, draw, held, misfits, checked = Checker(options.largest, without_kernels=options.without_kernels), random.Random(job.rank), [], 0, 0
+    feed = levada.Feed(
+        source, mesh=mesh, device="cuda", prefetch_to_device=options.prefetch, device_buffers=options.buffers
+    )
+    checker, draw = Checker(options.largest, without_kernels=options.without_kernels), random.Random(job.rank)
+    misfits = checked = 0
+    held: list[tuple[dict[str, torch.Tensor], int, list[int]]] = []
     churn: list[torch.Tensor] = []
-
-    def batches() -> Iterator[dict[str, torch.Tensor]]:
-        for batch in feed:
-            yield {name: tensor.to("cuda", non_blocking=True) for name, tensor in batch.items()} if options.pin else batch
-            del batch
 
     def take(batch: dict[str, torch.Tensor], step: int) -> None:
         nonlocal misfits, checked
@@ -127,13 +124,13 @@ def main() -> None:
 
     last = None
     if options.leave:
-        for step, batch in enumerate(batches()):
+        for step, batch in enumerate(feed):
             take(batch, step)
             if step == options.steps // 3:
                 last = (batch, step * width + dp) if not fixed else None
                 break
         del batch
-    for step, batch in enumerate(batches()):
+    for step, batch in enumerate(feed):
         take(batch, step)
     steps = feed.step
     if not fixed:

@@ -44,7 +44,7 @@ NO_DRIVER = "host_memory.drivers = {}; host_memory.driver_of.cache_clear()"
 @pytest.mark.parametrize("memory", ["registered", "pinned"])
 @pytest.mark.parametrize(
     "arguments",
-    [[], ["--prefetch"], ["--overwrite", "--leave", "--prefetch"], ["--prefetch", "--buffers", "3"], ["--buffers", "2"], ["--pin"]],
+    [[], ["--prefetch"], ["--overwrite", "--leave", "--prefetch"], ["--prefetch", "--buffers", "3"], ["--buffers", "2"]],
     ids=" ".join,
 )
 def test_a_device_sees_every_byte_of_every_batch(tmp_path: pathlib.Path, arguments: list[str], memory: str) -> None:

@@ -155,15 +155,17 @@ def test_what_lies_on_a_device_does_not_pass_through_this_machines_memory(monkey
     """With pinned memory and events that torch has no device for here, and with meta for the device."""
 
     class Stage:
-        reserved: list[int] = []
+        begun: list[Any] = []
         held: list[Any] = []
 
         def __init__(self, device: Any) -> None: ...
 
         def sent(self) -> None: ...
 
-        def reserve(self, size: int) -> None:
-            self.reserved.append(size)
+        def release(self) -> None: ...
+
+        def begin(self, tensors: Any, registered: Any, wait: Any) -> None:
+            self.begun.append(tensors)
 
         def hold(self, tensor: Any) -> Any:
             self.held.append(tensor)
@@ -172,9 +174,10 @@ def test_what_lies_on_a_device_does_not_pass_through_this_machines_memory(monkey
     monkeypatch.setattr(_devices, "_Stage", Stage)
     monkeypatch.setattr(_devices, "_with_index", lambda device: device)
     there, here = torch.ones(1000, device="meta"), torch.ones(3)
-    moved = _devices._Staging(torch.device("meta"), own_stream=False).send({"there": there, "here": [here, here]})()
+    moved = _devices._DeviceCopies(torch.device("meta"), own_stream=False, buffers=None).send({"there": there, "here": [here, here]})()
     assert moved["there"] is there and moved["here"][0].device.type == "meta" and moved["here"][0] is moved["here"][1]
-    assert Stage.reserved == [512] and len(Stage.held) == 1 and Stage.held[0] is here
+    ((begun,),) = Stage.begun
+    assert begun is here and len(Stage.held) == 1 and Stage.held[0] is here
 
 
 def test_what_requires_gradients_does_so_on_the_device() -> None:
@@ -201,6 +204,7 @@ class Streams:
         return SimpleNamespace(
             record=lambda stream=0: marked.append(stream),  # without a stream: that of the current device
             synchronize=lambda: [self.run(stream) for stream in marked],
+            query=lambda: not any(self.queues[stream] for stream in marked),
         )
 
     def copy(self, tensor: Any, device: Any) -> Any:
@@ -233,7 +237,7 @@ def test_memory_on_its_way_to_a_device_is_used_again_once_that_device_has_it(
 
 def test_images_keep_their_memory_format_on_the_way_to_a_device() -> None:
     images = torch.arange(120.0).reshape(2, 3, 4, 5).contiguous(memory_format=torch.channels_last)
-    stage = SimpleNamespace(_memory=torch.empty(1024, dtype=torch.uint8), _used=0)
+    stage = SimpleNamespace(_memory=torch.empty(1024, dtype=torch.uint8), _used=0, _is_registered=lambda _: False)
     held = _devices._Stage.hold(stage, images)  # type: ignore[arg-type]
     assert held.stride() == images.stride() and torch.equal(held, images)
     part = torch.arange(12.0).reshape(3, 4)[:, ::2]

@@ -259,31 +259,4 @@ def test_what_cannot_be_prefetched_is_refused() -> None:
         levada.Feed([1], prefetch_to_device=True)
     with pytest.raises(levada.InvalidArgument, match="iterate is inline"):
         levada.Feed([1], device="meta", prefetch_to_device=True, iterate="inline")
-    with pytest.raises(levada.InvalidArgument, match="device is meta"):
-        levada.Feed([1], device="meta", pin_memory=True)
     assert list(levada.Feed([1, 2], device="cpu", prefetch_to_device=True)) == [1, 2], "where there is nothing to copy"
-
-
-def test_batches_for_callers_who_move_them_lie_in_pinned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    pinned: list[Any] = []
-
-    def pin(tensor: torch.Tensor) -> torch.Tensor:
-        pinned.append(tensor.clone())
-        return pinned[-1]
-
-    monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
-    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
-    tensor = torch.arange(3.0)
-    (batch,) = levada.Feed([{"x": tensor, "more": (tensor, torch.nn.Parameter(tensor)), "text": "as it is"}], pin_memory=True)
-    assert batch["x"] is pinned[0] and batch["more"][0] is pinned[0] and len(pinned) == 2
-    assert type(batch["more"][1]) is torch.nn.Parameter and batch["more"][1].requires_grad
-    assert batch["text"] == "as it is" and torch.equal(batch["x"], tensor)
-
-
-def test_memory_is_not_pinned_where_no_device_could_copy_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
-    with pytest.warns(UserWarning, match="no accelerator"):
-        feed = levada.Feed([torch.ones(2)], pin_memory=True)
-    (batch,) = feed
-    assert not batch.is_pinned()

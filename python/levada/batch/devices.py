@@ -10,7 +10,6 @@ import functools
 import importlib
 import sys
 import types
-import warnings
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any
 
@@ -56,15 +55,13 @@ class Sender:
         return lambda: None
 
 
-def sender(
-    device: Any, *, pin_memory: bool = False, own_stream: bool = False, buffers: int | None = None
-) -> Sender | None:
+def sender(device: Any, *, own_stream: bool = False, buffers: int | None = None) -> Sender | None:
     """Returns what moves the batches of a feed to `device`, with `own_stream` on a stream and a thread of their own, with
-    `buffers` into so many sets of tensors in turn; without a device into pinned memory, with `pin_memory`. Returns None if
-    there is nothing to do. A device without an index is the one that is current when the first batch is moved. Raises
-    Unsupported without torch, RuntimeError for a device that torch does not know."""
+    `buffers` into so many sets of tensors in turn. Returns None if there is nothing to do. A device without an index is the
+    one that is current when the first batch is moved. Raises Unsupported without torch, RuntimeError for a device that torch
+    does not know."""
     if device is None:
-        return _pinner() if pin_memory else None
+        return None
     target = _torch(f"device is {device}").device(device)
     if target.type == "cpu":
         return None
@@ -91,14 +88,6 @@ def _torch(wanted: str) -> Any:
 
 def _there(batch: Any) -> Arrive:
     return lambda: batch
-
-
-def _pinner() -> Sender | None:
-    _torch("pin_memory is True")
-    if accelerator() is None:
-        warnings.warn("pin_memory=True, but torch finds no accelerator: batches stay in memory that is not pinned", stacklevel=4)
-        return None
-    return Sender(lambda batch: _map_tensors(batch, lambda tensor: _as(tensor, _detached(tensor).pin_memory())))
 
 
 def to_device(batch: Any, device: Any) -> Any:
@@ -167,7 +156,6 @@ class _DeviceCopies(Sender):
     def _start(self) -> None:
         torch: Any = sys.modules["torch"]
         self._device = _with_index(self._device)
-        torch.empty_like(torch.empty(1), device=self._device)  # lets this thread have the device's context
         self._stream = torch.Stream(self._device) if self._own_stream else None
         self._stages = [_Stage(self._device), _Stage(self._device)]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import importlib
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -30,6 +31,7 @@ class CudaDriver:
         self._library = ctypes.CDLL("libcuda.so.1")
         self._library.cuMemHostRegister_v2.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint)
         self._library.cuMemHostUnregister.argtypes = (ctypes.c_void_p,)
+        importlib.import_module("torch").empty(1, device="cuda")  # gives this thread CUDA's context
 
     def register(self, address: int, size: int) -> bool:
         return bool(self._library.cuMemHostRegister_v2(address, size, self._PORTABLE | self._READ_ONLY) == 0)

@@ -96,14 +96,7 @@ def check_readers(readers: Any, mesh: Mesh) -> str:
     return readers
 
 
-def check_device(
-    device: Any, iterate: str, *, pin_memory: bool, prefetch_to_device: bool, device_buffers: int | None
-) -> None:
-    if pin_memory and device is not None:
-        raise InvalidArgument(
-            f"pin_memory=True is for batches that the caller moves, and device is {device}, where they go through "
-            "pinned memory anyway: give one of the two"
-        )
+def check_device(device: Any, iterate: str, *, prefetch_to_device: bool, device_buffers: int | None) -> None:
     if prefetch_to_device and device is None:
         raise InvalidArgument("prefetch_to_device=True copies batches to a device, and device is None: name it, too")
     if prefetch_to_device and iterate == "inline":

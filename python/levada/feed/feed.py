@@ -101,7 +101,6 @@ class Feed(FeedArguments):
     - `device_buffers`: copies batches into this many sets of tensors on `device` in turn, at the same addresses and of the
       same shapes throughout, as CUDA graphs need. Raises InvalidArgument at a batch whose shapes differ, and at one whose
       set is still referenced. None: each batch gets new tensors.
-    - `pin_memory`: puts torch tensors into pinned memory, for a caller who copies them to a device. No `device` then.
     - `allow_pickle`: whether objects of any class may cross, as pickles.
     - `record`: whether to record what each rank, and each process of a Pipeline, does when, for write_report() and
       write_trace().
@@ -137,7 +136,6 @@ class Feed(FeedArguments):
         device: Any = None,
         prefetch_to_device: bool = False,
         device_buffers: int | None = None,
-        pin_memory: bool = False,
         allow_pickle: bool = False,
         group: Any = None,
         record: bool = False,
@@ -169,7 +167,6 @@ class Feed(FeedArguments):
         check_device(
             device,
             iterate,
-            pin_memory=pin_memory,
             prefetch_to_device=prefetch_to_device,
             device_buffers=device_buffers,
         )
@@ -201,8 +198,7 @@ class Feed(FeedArguments):
         self.access = access
         self.device = device
         self.prefetch_to_device = prefetch_to_device
-        self.pin_memory = pin_memory
-        self._sender = sender(device, pin_memory=pin_memory, own_stream=prefetch_to_device, buffers=device_buffers)
+        self._sender = sender(device, own_stream=prefetch_to_device, buffers=device_buffers)
         self.allow_pickle = allow_pickle
         data = sys.modules.get("torch.utils.data")
         if data is not None:
