@@ -208,9 +208,9 @@ class Engine {
     return std::nullopt;
   }
 
-  /// Returns whether `bytes`, of a lease or of a block in use, lie in an engine's memory whose owner gives no pages back
-  /// to the system from now on: a device's driver that reads the pages directly also reads what their owner writes to
-  /// them later, as long as this engine exists.
+  /// Returns whether `bytes`, of a lease or of a block in use, lie in an engine's memory whose owner gives no pages
+  /// back to the system from now on: a device's driver that reads the pages directly also reads what their owner writes
+  /// to them later, as long as this engine exists.
   virtual bool keep_pages(ByteView /*bytes*/) const { return false; }
 
   /// Returns an engine over some of this one's ranks, in the order given: ranks[i] becomes rank i. Collective over

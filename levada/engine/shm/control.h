@@ -159,9 +159,9 @@ struct RankPage {
   alignas(64) Doorbell sends;         ///< threads of all ranks that wait for messages of this one alone sleep on it
   std::atomic<std::int32_t> process;  ///< its id, for people
   std::atomic<std::uint32_t> keeps_pages;  ///< not 0: its memory's pages are not given back to the system
-  alignas(64) FutexWord left;         ///< by its own will
-  FutexWord gone;                     ///< has left and holds no lease any more
-  FutexWord dead;                     ///< 1 + its order: ended without leaving; set by any rank that sees it
+  alignas(64) FutexWord left;              ///< by its own will
+  FutexWord gone;                          ///< has left and holds no lease any more
+  FutexWord dead;                          ///< 1 + its order: ended without leaving; set by any rank that sees it
   using Ranks = std::array<std::atomic<std::uint64_t>, max_ranks / 64>;
   alignas(64) Ranks pending;  ///< ranks whose rings have something for this one
   Ranks senders;              ///< ranks that have ever had

@@ -205,7 +205,8 @@ void bind_launch(nb::module_& module) {
             return job.engine().keep_pages({reinterpret_cast<const std::byte*>(address), bytes});
           },
           nb::arg("address"), nb::arg("bytes"),
-          "Returns whether these bytes, of a received batch, lie in an engine's memory. If so, they stay the same pages for "
+          "Returns whether these bytes, of a received batch, lie in an engine's memory. If so, they stay the same "
+          "pages for "
           "as long as this rank is in the job.")
       .def("skip_exchange", &Membership::skip_exchange,
            "Counts a call of this group's exchanges that this rank has refused itself, and that other ranks make.")
