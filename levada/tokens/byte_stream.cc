@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <zlib.h>
 #include <zstd.h>
+#include <zstd_errors.h>
 
 #include <algorithm>
 #include <cstring>
@@ -132,6 +133,10 @@ class ZstdStream final : public Decompressor {
     ZSTD_outBuffer out{into.data(), into.size(), 0};
     const auto hint = ::ZSTD_decompressStream(state_.get(), &out, &in);
     from = from.subspan(in.pos);
+    if (::ZSTD_getErrorCode(hint) == ZSTD_error_memory_allocation) {
+      throw SourceError(
+          fmt::format("there is not enough memory for the window of {}: compress the file without --long", path()));
+    }
     if (::ZSTD_isError(hint) != 0) fail(::ZSTD_getErrorName(hint));
     claim_window();
     is_between_members_ = hint == 0;
