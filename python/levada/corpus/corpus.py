@@ -85,8 +85,8 @@ class Corpus:
 
     def __repr__(self) -> str:
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        several = not isinstance(self.paths, (str, bytes, os.PathLike))
-        values["paths"] = list(map(_shown, self.paths)) if several else _shown(self.paths)
+        is_one = isinstance(self.paths, (str, os.PathLike))
+        values["paths"] = _shown(self.paths) if is_one else [_shown(path) for path in self.paths]  # type: ignore[union-attr]
         return f"Corpus({', '.join(f'{name}={value!r}' for name, value in values.items())})"
 
     def __getstate__(self) -> dict[str, Any]:
