@@ -81,7 +81,7 @@ void stream_file(benchmark::State& state, const char* name) {
   const auto path = folder().file(name);
   std::vector<char> piece(std::size_t{256} << 10);
   for (auto _ : state) {
-    const auto stream = levada::open_stream(levada::open_file(path));
+    const auto stream = levada::open_stream(levada::open_file(path), levada::compression_of(path));
     while (stream->read(piece) > 0) benchmark::DoNotOptimize(piece.data());
   }
   state.SetBytesProcessed(state.iterations() * folder().text_bytes());
@@ -107,7 +107,7 @@ void zstd_alone(benchmark::State& state) {
 void read_documents(benchmark::State& state, const char* name) {
   const auto path = folder().file(name);
   for (auto _ : state) {
-    const auto reader = levada::read_text(levada::open_file(path), {});
+    const auto reader = levada::read_text(levada::open_file(path), path, {});
     levada::Texts texts;
     while (reader->read(texts)) benchmark::DoNotOptimize(texts.bytes.data());
   }

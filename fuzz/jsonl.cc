@@ -16,7 +16,7 @@ std::vector<std::string> read(const std::string& path, std::string_view content,
   file->max_at_once = at_once;
   std::vector<std::string> documents;
   try {
-    const auto reader = levada::read_text(file, {.skip_bad = skip_bad});
+    const auto reader = levada::read_text(file, file->path(), {.skip_bad = skip_bad});
     for (levada::Texts texts; reader->read(texts);) {
       if (texts.size() == 0 || texts.ends.back() != texts.bytes.size()) std::abort();
       for (std::size_t i = 0; i < texts.size(); ++i) {

@@ -115,8 +115,11 @@ void AtomicFile::remove_partial_files() noexcept {
   }
 }
 
-AtomicFile::AtomicFile(std::string path, Write write)
-    : path_(std::move(path)), partial_(partial_name(path_)), write_(write ? std::move(write) : ::write) {
+AtomicFile::AtomicFile(std::string path, Write write, mode_t mode)
+    : path_(std::move(path)),
+      partial_(partial_name(path_)),
+      write_(write ? std::move(write) : ::write),
+      mode_(mode | private_mode) {
   open();
 }
 
@@ -150,8 +153,7 @@ void AtomicFile::open() {
 
 /// Empty if another process was faster, and is gone.
 UniqueFd AtomicFile::create() const {
-  constexpr mode_t readable = 0666;
-  UniqueFd fd(::open(partial_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, readable));
+  UniqueFd fd(::open(partial_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, mode_));
   if (!fd) {
     if (errno != EEXIST) fail("create", errno);
     make_way();
@@ -189,11 +191,6 @@ void AtomicFile::remove_abandoned(const std::string& folder,
   }
 } catch (const std::exception&) {
   return;  // They cost room, no more.
-}
-
-bool AtomicFile::is_own() const {
-  struct stat status {};
-  return ::fstat(fd_.get(), &status) == 0 && status.st_uid == ::geteuid();
 }
 
 void AtomicFile::write(ByteView bytes) {

@@ -9,6 +9,7 @@
 
 #include "levada/base/bytes.h"
 #include "levada/base/error.h"
+#include "levada/base/private_files.h"
 #include "levada/base/unique_fd.h"
 
 namespace levada {
@@ -30,14 +31,16 @@ class WriteFailed : public SourceError {
 /// partial file is always a new one of this process: nobody else can have made it, or hold it open. What is large goes
 /// to the disk while it is written, and leaves the system's cache. One thread at a time. What goes wrong, a full disk
 /// too, is a WriteFailed that names the file.
+///
+/// The permissions that it is created with are those of `mode` which the umask leaves.
 class AtomicFile {
  public:
   /// Writes some of the bytes, as ::write does.
   using Write = std::function<ssize_t(int fd, const void* bytes, std::size_t size)>;
 
   /// Throws FileBusy if another process is writing the same file; also SourceError if another user's partial file is in
-  /// the way. `write` is another one for tests.
-  explicit AtomicFile(std::string path, Write write = {});
+  /// the way. `mode`: permissions; the owner may always read and write. `write` is another one for tests.
+  explicit AtomicFile(std::string path, Write write = {}, mode_t mode = readable_mode);
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
@@ -48,8 +51,6 @@ class AtomicFile {
   void sync();
   /// Gives it its name, for good: call sync() before. `lasting` false: perhaps not for good, if power fails.
   void publish(bool lasting = true);
-  /// Whether the file belongs to this user: some network file systems give all files to another one.
-  bool is_own() const;
 
   /// Removes what killed processes have left in a folder of files with the names that `is_wanted` returns true for.
   /// Throws nothing: what cannot be removed stays.
@@ -70,6 +71,7 @@ class AtomicFile {
 
   std::string path_, partial_;
   Write write_;
+  mode_t mode_;
   UniqueFd fd_;
   std::size_t slot_ = 0;  ///< in the list of remove_partial_files()
   std::uint64_t written_ = 0, started_ = 0;

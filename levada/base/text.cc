@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "levada/base/urls.h"
+
 namespace levada {
 namespace {
 
@@ -68,11 +70,11 @@ std::string escaped(std::string_view text, std::string_view kept) {
 }  // namespace
 
 std::string printable(std::string_view text) {
-  return escaped(text, "");
+  return escaped(shown_url(text), "");
 }
 
 std::string printable_lines(std::string_view text) {
-  return escaped(text, "\n\t");
+  return escaped(shown_url(text), "\n\t");
 }
 
 }  // namespace levada

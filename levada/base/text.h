@@ -23,8 +23,8 @@ constexpr std::size_t count_characters(std::string_view text) {
       text.begin(), text.end(), [](char byte) { return (static_cast<unsigned char>(byte) & 0xC0U) != 0x80U; }));
 }
 
-/// Returns `text` as it can be shown on one line of a terminal: UTF-8 in which control characters, line separators and
-/// marks that change the direction of writing are escaped ("\n", "\x1b", "\u202e"), as are bytes that are not UTF-8.
+/// Returns shown_url(text) (urls.h) for one line of a terminal, in UTF-8: control characters, line separators, marks
+/// that change the direction of writing and bytes that are not UTF-8 are escaped ("\n", "\x1b", "\u202e", "\xff").
 std::string printable(std::string_view text);
 /// The same, but keeps newlines and tabs.
 std::string printable_lines(std::string_view text);

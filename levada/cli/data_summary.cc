@@ -7,6 +7,7 @@
 
 #include "levada/base/error.h"
 #include "levada/base/text.h"
+#include "levada/base/urls.h"
 #include "levada/report/numbers.h"
 #include "levada/sources/megatron_index.h"
 #include "levada/sources/token_file.h"
@@ -29,7 +30,7 @@ void expect_sample(const DataSummary& summary, std::int64_t wanted) {
 
 DataSummary summarise_text(const std::string& path, const SummaryOptions& options) {
   DataSummary summary{.format = "text",
-                      .paths = {path},
+                      .paths = {shown_url(path)},
                       .dtype = token_dtype(options.tokenizer->vocabulary_size()),
                       .bytes = options.open(path)->identity().size};
   const auto reader = read_text(path, options.text, options.formats, options.open);
@@ -134,8 +135,9 @@ DataSummary summarise_megatron(const std::string& path, const SummaryOptions& op
   const auto paths = MegatronPaths::of(path);
   const auto idx = options.open(paths.idx);
   const auto bin = options.open(paths.bin);
-  DataSummary summary{
-      .format = "megatron", .paths = {paths.bin, paths.idx}, .bytes = bin->identity().size + idx->identity().size};
+  DataSummary summary{.format = "megatron",
+                      .paths = {shown_url(paths.bin), shown_url(paths.idx)},
+                      .bytes = bin->identity().size + idx->identity().size};
   std::int64_t begin = 0;
   const auto index =
       read_megatron_index(*idx, *bin,

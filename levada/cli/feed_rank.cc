@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "levada/base/error.h"
+#include "levada/base/urls.h"
 #include "levada/cli/command.h"
 #include "levada/cli/field_digests.h"
 #include "levada/cli/metrics_exporter.h"
@@ -285,8 +286,10 @@ std::optional<Gathered> gather_alone(const Run& run, const Feed& feed, const Fed
 
 /// `error`: why the feed failed, if it did.
 void write_files(const Run& run, Gathered gathered, const std::string& error) {
+  std::vector<std::string> paths(run.arguments.paths.size());
+  std::ranges::transform(run.arguments.paths, paths.begin(), shown_url);
   report::FeedHistory history{
-      .paths = run.arguments.paths, .traces = std::move(gathered.traces), .edges = {}, .pipelines = {}, .error = error};
+      .paths = std::move(paths), .traces = std::move(gathered.traces), .edges = {}, .pipelines = {}, .error = error};
   const auto readers = run.job.readers.of(run.job.mesh, run.engine.info().host_of);
   for (const auto& rank : gathered.report.ranks) {
     history.edges.push_back({readers[static_cast<std::size_t>(rank.rank)], rank.rank, rank.bytes});

@@ -9,6 +9,7 @@
 
 #include "levada/base/metric.h"
 #include "levada/base/unique_fd.h"
+#include "levada/cli/metrics_server.h"
 #include "levada/engine/engine.h"
 
 namespace levada::cli {
@@ -16,7 +17,7 @@ namespace levada::cli {
 /// Where metrics are exported: an HTTP port or a file. Each rank has its own: the n-th rank of a host uses the n-th
 /// port from `port` on, and in a job of several ranks each adds its number to the file's name.
 struct MetricsTarget {
-  std::string host;  ///< the address to listen on; empty: every address of this machine
+  std::string host;  ///< the address to listen on, 127.0.0.1 unless another is given; empty for a file
   std::optional<int> port;
   std::string path;  ///< if there is no port
 
@@ -39,13 +40,13 @@ class MetricsExporter {
   MetricsExporter& operator=(const MetricsExporter&) = delete;
 
  private:
-  void serve() const;
   void write_files();
   void write_file();
 
   std::string path_;
   std::function<std::vector<Metric>()> collect_;
-  UniqueFd stop_, listener_;
+  UniqueFd stop_;
+  std::optional<MetricsServer> server_;
   bool has_failed_ = false;
   std::thread thread_;
 };

@@ -11,6 +11,7 @@
 #include "levada/base/error.h"
 #include "levada/base/hash.h"
 #include "levada/base/text.h"
+#include "levada/base/urls.h"
 #include "levada/corpus/batch_reader.h"
 #include "levada/corpus/cursor.h"
 #include "levada/corpus/file_opener.h"
@@ -288,8 +289,7 @@ Corpus Corpus::open(std::vector<std::string> paths, CorpusOptions options) {
   if (paths.empty()) throw InvalidArgument("a corpus needs a file: name a .jsonl or .txt");
   const auto mix_file = std::ranges::find_if(paths, is_mix_file);
   if (mix_file == paths.end()) {
-    auto name = paths.front();
-    return open_mix(CorpusMix{.sources = {{.name = std::move(name), .paths = std::move(paths)}}}, std::move(options));
+    return open_mix(CorpusMix{.sources = {{.paths = std::move(paths)}}}, std::move(options));
   }
   if (paths.size() > 1) {
     throw InvalidArgument(fmt::format("{} is a mix, and stands alone: name the other files in it", *mix_file));
@@ -303,7 +303,7 @@ Corpus Corpus::open_mix(CorpusMix mix, CorpusOptions options) {
   levada::check(mix);
   check(options);
   for (auto& source : mix.sources) {
-    if (source.name.empty()) source.name = source.paths.front();
+    if (source.name.empty()) source.name = shown_url(source.paths.front());
   }
   const auto epochs = options.epochs;
   return Corpus(std::make_unique<State>(std::make_shared<const Data>(mix, std::move(options)), epochs));

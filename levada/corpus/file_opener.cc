@@ -29,7 +29,7 @@ FileOpener::FileOpener(const CorpusOptions& options, std::shared_ptr<MemoryClaim
       memory_(std::move(memory)),
       token_storage_(options.io, options.open, options.remote, blocks_of(options)),
       text_storage_(options.io, options.open, options.remote),
-      cache_storage_(options.io, open_file) {}
+      cache_storage_(options.io, open_private_file) {}
 
 std::vector<std::string> FileOpener::expand(const std::vector<std::string>& names) {
   auto paths = expand_paths(names, options_.formats, token_cache_folder(options_.cache_dir),

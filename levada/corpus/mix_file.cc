@@ -8,6 +8,7 @@
 #include "levada/base/error.h"
 #include "levada/base/json.h"
 #include "levada/base/text.h"
+#include "levada/base/urls.h"
 #include "levada/corpus/mix.h"
 
 namespace levada {
@@ -60,7 +61,7 @@ std::vector<std::string> paths_at(const Json& json, const std::string& where) {
 CorpusSource source_of(const Json& json, const std::string& where, const std::filesystem::path& folder) {
   expect_object(json, where, {"path", "weight", "name", "max_samples", "max_tokens"});
   CorpusSource source{.name = string_at(json, "name", where), .paths = paths_at(json, where)};
-  if (source.name.empty()) source.name = source.paths.front();
+  if (source.name.empty()) source.name = shown_url(source.paths.front());
   for (auto& path : source.paths) {
     if (!is_url(path)) path = (folder / path).string();
   }

@@ -1,13 +1,12 @@
 // Items that are kept in a file from the first whole pass on.
 #include <fmt/format.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <system_error>
 #include <utility>
 
 #include "levada/base/error.h"
+#include "levada/base/private_files.h"
 #include "levada/pipeline/graph_builder.h"
 #include "levada/pipeline/item_file.h"
 #include "levada/pipeline/open_context.h"
@@ -76,13 +75,13 @@ class CacheIterator final : public StageIterator {
   /// Does nothing where another process writes the file, or has written it since this pass was opened.
   void start_writing() {
     guarded([&] {
-      std::error_code error;
-      std::filesystem::create_directories(operation<Cache>().folder, error);
+      create_private_folder(operation<Cache>().folder);
       try {
         writer_.emplace(path_, origin_);
       } catch (const FileBusy&) {
         return;
       }
+      std::error_code error;
       if (std::filesystem::exists(path_, error)) writer_.reset();
     });
   }
@@ -128,27 +127,11 @@ class CacheIterator final : public StageIterator {
   std::int64_t missed_ = 0;  ///< items that the stages before have yet to pass over
 };
 
-/// Throws SourceError unless the open `file` is a regular one of this user: nobody else is to decide what is trained
-/// on.
-void expect_own(const File& file, const std::string& path) {
-  struct stat status {};
-  if (::lstat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode) && status.st_uid == ::geteuid() &&
-      status.st_ino == file.identity().inode) {
-    return;
-  }
-  throw SourceError(
-      fmt::format("{} is a link or another user's file, whose items are not used; remove it, or give the cache another "
-                  "folder",
-                  file.path()));
-}
-
 /// Returns null if there is none.
 std::unique_ptr<ItemFile> open_if_there(const std::string& path, const std::string& origin) {
   std::error_code error;
   if (!std::filesystem::exists(path, error)) return nullptr;
-  auto opened = open_file(path);
-  expect_own(*opened, path);
-  auto file = std::make_unique<ItemFile>(std::move(opened));
+  auto file = std::make_unique<ItemFile>(open_private_file(path));
   if (file->origin() == origin) return file;
   throw InvalidArgument(fmt::format(
       "{} has the items of another pipeline ({}) than this one ({}); remove it, or give the cache another folder", path,
@@ -160,6 +143,7 @@ std::unique_ptr<ItemFile> open_if_there(const std::string& path, const std::stri
 StagePtr make_stage(const Cache& cache, const StagePlace& at) {
   const auto part = part_before(at);
   const auto path = fmt::format("{}/part-{}-of-{}.items", cache.folder, part.index, part.count);
+  expect_private_folder(cache.folder, "the cache of items", "give the cache another folder");
   auto origin = origin_of(at);
   auto file = open_if_there(path, origin);
   auto input = file ? nullptr : at.input();

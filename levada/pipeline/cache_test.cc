@@ -1,4 +1,5 @@
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -186,14 +187,36 @@ TEST_F(CacheTest, UsesNoItemsOfAnotherUserAndNoLinks) {
   const auto expected = numbers_of(cached());
   if (::chown(part().c_str(), 12345, 12345) == 0) {  // Only root can do that.
     EXPECT_THAT(refusal<SourceError>([&] { Opened{cached()}; }),
-                StartsWith(part() + " is a link or another user's file"));
+                StartsWith(part() + " is a link, another user's file"));
     ASSERT_EQ(::chown(part().c_str(), ::geteuid(), ::getegid()), 0);
     EXPECT_EQ(numbers_of(cached()), expected);
   }
   std::filesystem::rename(part(), scratch_.file("elsewhere"));
   std::filesystem::create_symlink(scratch_.file("elsewhere"), part());
+  EXPECT_THAT(refusal<SourceError>([&] { Opened{cached()}; }), StartsWith(part() + " is a link, another user's file"));
+}
+
+TEST_F(CacheTest, IsForOneUserOnlyWhateverTheUmask) {
+  const auto before = ::umask(0);
+  numbers_of(cached());
+  ::umask(before);
+  for (const auto& [path, mode] : {std::pair(folder(), 0700U), {part(), 0600U}}) {
+    struct stat status {};
+    ASSERT_EQ(::stat(path.c_str(), &status), 0);
+    EXPECT_EQ(status.st_mode & 0777U, mode) << path;
+  }
+}
+
+TEST_F(CacheTest, RefusesAFolderInWhichOthersCanReplaceFiles) {
+  const auto expected = numbers_of(cached());
+  ASSERT_EQ(::chmod(folder().c_str(), 0775), 0);
   EXPECT_THAT(refusal<SourceError>([&] { Opened{cached()}; }),
-              StartsWith(part() + " is a link or another user's file"));
+              StartsWith("the cache of items " + folder() + " can be written to by other users (mode 0775)"));
+  ASSERT_EQ(::chmod(folder().c_str(), 0700), 0);
+  ASSERT_EQ(::chmod(part().c_str(), 0660), 0);
+  EXPECT_THAT(refusal<SourceError>([&] { Opened{cached()}; }), HasSubstr("others may write to"));
+  ASSERT_EQ(::chmod(part().c_str(), 0600), 0);
+  EXPECT_EQ(numbers_of(cached()), expected);
 }
 
 TEST_F(CacheTest, LeavesNothingWhereTheDiskIsFull) {

@@ -46,7 +46,7 @@ void make_writable(FlatTree& tree) {
 
 }  // namespace
 
-ItemFileWriter::ItemFileWriter(std::string path, std::string origin) : file_(std::move(path)) {
+ItemFileWriter::ItemFileWriter(std::string path, std::string origin) : file_(std::move(path), {}, private_mode) {
   contents_.origin = std::move(origin);
 }
 

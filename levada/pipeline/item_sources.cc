@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "levada/base/error.h"
+#include "levada/base/urls.h"
 #include "levada/pipeline/collate.h"
 #include "levada/pipeline/cursors.h"
 
@@ -240,7 +241,7 @@ std::shared_ptr<const ItemSource> samples(std::function<std::shared_ptr<levada::
 
 std::shared_ptr<const ItemSource> corpus(std::vector<std::string> paths, CorpusOptions options) {
   options.epochs = 0;
-  auto what = paths.empty() ? std::string("corpus") : paths.front();
+  auto what = paths.empty() ? std::string("corpus") : shown_url(paths.front());
   if (paths.size() > 1) what += fmt::format(" and {} more", paths.size() - 1);
   const auto idle = std::make_shared<IdleCorpora>();
   const auto open = [idle, paths = std::move(paths), options = std::move(options)] {

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "levada/base/error.h"
+#include "levada/base/private_files.h"
 #include "levada/base/text.h"
 #include "levada/base/threads.h"
 #include "levada/base/unique_fd.h"
@@ -34,8 +35,7 @@ namespace {
 }
 
 UniqueFd make_backing(const std::string& dir) {
-  std::error_code error;
-  std::filesystem::create_directories(dir, error);  // Where it fails, the file cannot be made either.
+  if (!dir.empty()) create_private_folder(dir);
   auto path = (std::filesystem::path(dir) / "blocks-XXXXXX").string();
   UniqueFd fd(dir.empty() ? ::memfd_create("levada blocks", MFD_CLOEXEC) : ::mkostemp(path.data(), O_CLOEXEC));
   if (!fd) fail_backing(dir, errno);

@@ -91,9 +91,9 @@ class OpenFiles {
   std::size_t count_ = 0;
 };
 
-std::shared_ptr<const UniqueFd> open_for_reading(const std::string& path) {
+std::shared_ptr<const UniqueFd> open_for_reading(const std::string& path, int flags) {
   while (true) {
-    UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | flags));
     if (fd) return std::make_shared<const UniqueFd>(std::move(fd));
     const int error = errno;
     const bool too_many = error == EMFILE || error == ENFILE;

@@ -8,9 +8,9 @@
 
 namespace levada {
 
-/// Opens a file for reading, without waiting for the writer of a pipe. Empty, with errno set, where it cannot; what
-/// other Descriptors hold open is closed first where the process may open no more.
-std::shared_ptr<const UniqueFd> open_for_reading(const std::string& path);
+/// Opens a file for reading, with further `flags` of open(2), without waiting for the writer of a pipe. Empty, with
+/// errno set, if it cannot be opened; what other Descriptors hold open is closed first if the process may open no more.
+std::shared_ptr<const UniqueFd> open_for_reading(const std::string& path, int flags = 0);
 
 /// A file's descriptor, which may be closed while it is not used. All files of the process together keep at most a
 /// quarter of the descriptors that it may have (RLIMIT_NOFILE); the least recently used are closed first. Any thread

@@ -1,5 +1,6 @@
 #include "levada/sources/file.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -9,6 +10,7 @@
 #include <system_error>
 
 #include "levada/base/error.h"
+#include "levada/base/private_files.h"
 #include "levada/base/text.h"
 #include "levada/sources/descriptors.h"
 
@@ -37,7 +39,8 @@ FileIdentity identity_of(const struct stat& status) {
           .modified_ns = nanoseconds(status.st_mtim),
           .changed_ns = nanoseconds(status.st_ctim),
           .inode = status.st_ino,
-          .linked = status.st_nlink > 0};
+          .linked = status.st_nlink > 0,
+          .permissions = status.st_mode & 0777U};
 }
 
 /// Where the open file can be opened again, whatever the working folder and symbolic links are by then.
@@ -51,8 +54,8 @@ std::string lasting_path(const std::string& path, int fd) {
 
 class DiskFile final : public File {
  public:
-  DiskFile(const std::string& path, const FileIdentity& opened, std::shared_ptr<const UniqueFd> fd)
-      : path_(printable(path)), lasting_path_(lasting_path(path, fd->get())), opened_(opened) {
+  DiskFile(const std::string& path, const FileIdentity& opened, std::shared_ptr<const UniqueFd> fd, bool is_private)
+      : path_(printable(path)), lasting_path_(lasting_path(path, fd->get())), opened_(opened), is_private_(is_private) {
     descriptor_.keep(std::move(fd));
   }
 
@@ -83,13 +86,13 @@ class DiskFile final : public File {
  private:
   std::shared_ptr<const UniqueFd> open() const {
     if (auto fd = descriptor_.get()) return fd;
-    auto fd = open_for_reading(lasting_path_);
+    auto fd = open_for_reading(lasting_path_, is_private_ ? O_NOFOLLOW : 0);
     struct stat status {};
     if (!fd || ::fstat(fd->get(), &status) != 0) {
       if (errno == ENOENT || errno == ENOTDIR) fail_changed(path_, replaced);
       fail("open", path_, errno);
     }
-    if (status.st_ino != opened_.inode) fail_changed(path_, replaced);
+    if (status.st_ino != opened_.inode || (is_private_ && !is_private(status))) fail_changed(path_, replaced);
     descriptor_.keep(fd);
     return fd;
   }
@@ -102,8 +105,29 @@ class DiskFile final : public File {
 
   std::string path_, lasting_path_;
   FileIdentity opened_;
+  bool is_private_;
   mutable Descriptor descriptor_;
 };
+
+[[noreturn]] void fail_not_private(const std::string& shown) {
+  throw SourceError(fmt::format(
+      "{} is a link, another user's file, or one that others may write to, and is not used: remove it", shown));
+}
+
+std::unique_ptr<File> open_disk_file(const std::string& path, bool must_be_private) {
+  auto fd = open_for_reading(path, must_be_private ? O_NOFOLLOW : 0);
+  const auto shown = printable(path);
+  if (!fd && errno == ELOOP && must_be_private) fail_not_private(shown);
+  if (!fd) fail("open", shown, errno);
+  struct stat status {};
+  if (::fstat(fd->get(), &status) != 0) fail("look at", shown, errno);
+  if (S_ISDIR(status.st_mode)) {
+    throw SourceError(fmt::format("{} is a directory: name the .jsonl or .txt files in it", shown));
+  }
+  if (!S_ISREG(status.st_mode)) throw SourceError(fmt::format("{} is not a regular file", shown));
+  if (must_be_private && !is_private(status)) fail_not_private(shown);
+  return std::make_unique<DiskFile>(path, identity_of(status), std::move(fd), must_be_private);
+}
 
 }  // namespace
 
@@ -114,16 +138,10 @@ bool is_url(std::string_view path) {
 }
 
 std::unique_ptr<File> open_file(const std::string& path) {
-  auto fd = open_for_reading(path);
-  const auto shown = printable(path);
-  if (!fd) fail("open", shown, errno);
-  struct stat status {};
-  if (::fstat(fd->get(), &status) != 0) fail("look at", shown, errno);
-  if (S_ISDIR(status.st_mode)) {
-    throw SourceError(fmt::format("{} is a directory: name the .jsonl or .txt files in it", shown));
-  }
-  if (!S_ISREG(status.st_mode)) throw SourceError(fmt::format("{} is not a regular file", shown));
-  return std::make_unique<DiskFile>(path, identity_of(status), std::move(fd));
+  return open_disk_file(path, false);
+}
+std::unique_ptr<File> open_private_file(const std::string& path) {
+  return open_disk_file(path, true);
 }
 
 std::size_t read_fully(const File& file, std::uint64_t offset, std::span<char> into) {

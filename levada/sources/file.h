@@ -17,7 +17,8 @@ struct FileIdentity {
   std::int64_t modified_ns = 0;  ///< since 1970
   std::int64_t changed_ns = 0;   ///< the same, but no program can set it back; changes with permissions and names, too
   std::uint64_t inode = 0;
-  bool linked = true;  ///< still has a name: not removed, nothing renamed over it
+  bool linked = true;                ///< still has a name: not removed, nothing renamed over it
+  std::uint32_t permissions = 0666;  ///< the mode's lowest nine bits; of remote files the default
   std::string tag;  ///< what remote storage calls this content: an ETag, a generation, a checksum; empty if it has none
 
   bool operator==(const FileIdentity&) const = default;
@@ -59,6 +60,9 @@ bool is_url(std::string_view path);
 /// and a file that has been replaced meanwhile is a SourceError. Throws SourceError for a path that does not exist, may
 /// not be read, or is not a regular file.
 std::unique_ptr<File> open_file(const std::string& path);
+/// The same for a file that decides what is trained on. Refuses a symbolic link, and a file that is not is_private():
+/// on the descriptor that is read, so that a name which is replaced later makes no difference.
+std::unique_ptr<File> open_private_file(const std::string& path);
 
 /// Reads until `into` is full or the file ends; returns the number of bytes. Throws SourceError.
 std::size_t read_fully(const File& file, std::uint64_t offset, std::span<char> into);

@@ -216,6 +216,39 @@ TEST(File, NoticesThatItWasReplacedWhileItsDescriptorWasClosed) {
   EXPECT_THAT(source_fault_of([&] { content_of(*file); }), HasSubstr("a.txt was removed or replaced while"));
 }
 
+TEST(File, ThatIsPrivateIsRefusedAsALinkOrIfOthersMayWriteToIt) {
+  const ScratchDir dir;
+  const auto path = dir.write("a.txt", "hello");
+  ::chmod(path.c_str(), 0644);
+  EXPECT_EQ(content_of(*open_private_file(path)), "hello");
+  std::filesystem::create_symlink("a.txt", dir.file("link.txt"));
+  const auto refused = HasSubstr("is a link, another user's file, or one that others may write to");
+  EXPECT_THAT(source_fault_of([&] { open_private_file(dir.file("link.txt")); }), refused);
+  for (const mode_t mode : {0664, 0646}) {
+    ::chmod(path.c_str(), mode);
+    EXPECT_THAT(source_fault_of([&] { open_private_file(path); }), refused) << mode;
+  }
+  ::chmod(path.c_str(), 0600);
+  if (::chown(path.c_str(), 12345, 12345) != 0) return;  // Only root can do that.
+  EXPECT_THAT(source_fault_of([&] { open_private_file(path); }), refused);
+}
+
+TEST(File, ThatIsPrivateIsCheckedAgainWhenItIsOpenedAgain) {
+  const ScratchDir dir, others;
+  const auto path = dir.write("a.txt", "hello");
+  ::chmod(path.c_str(), 0600);
+  const auto file = open_private_file(path);
+  close_descriptor(others);
+  EXPECT_EQ(content_of(*file), "hello");
+  close_descriptor(others);
+  ::chmod(path.c_str(), 0666);
+  EXPECT_THAT(source_fault_of([&] { content_of(*file); }), HasSubstr("a.txt was removed or replaced while"));
+  ::chmod(path.c_str(), 0600);
+  std::filesystem::rename(path, dir.file("b.txt"));
+  std::filesystem::create_symlink("b.txt", path);
+  EXPECT_THAT(source_fault_of([&] { content_of(*file); }), HasSubstr("a.txt"));
+}
+
 TEST(File, IsFoundAgainFromAnotherWorkingFolderAndBehindALinkThatWasTurned) {
   const ScratchDir dir, others;
   dir.write("a.txt", "hello");

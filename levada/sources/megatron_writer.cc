@@ -71,8 +71,8 @@ MegatronWriter::MegatronWriter(const std::string& path, MegatronWriterOptions op
     : paths_(check(path, options)),
       options_(std::move(options)),
       token_bytes_(options_.dtype.bytes(1)),
-      idx_(paths_.idx, options_.write),
-      bin_(paths_.bin, options_.write),
+      idx_(paths_.idx, options_.write, options_.mode),
+      bin_(paths_.bin, options_.write, options_.mode),
       buffer_(buffer_bytes) {}
 
 void MegatronWriter::append(std::span<const std::int64_t> tokens) {

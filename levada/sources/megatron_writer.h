@@ -18,6 +18,7 @@ struct MegatronWriterOptions {
   bool overwrite = false;        ///< of a data set that is there already
   bool lasting = true;           ///< false: its names may be lost if power fails, until the folder is synchronized
   bool masks_loss = false;       ///< of int32: store ~token, too, as TokenFileOptions::masks_loss reads it
+  mode_t mode = readable_mode;   ///< AtomicFile's
   AtomicFile::Write write = {};  ///< another one for tests
 };
 

@@ -10,6 +10,12 @@ constexpr std::uint64_t small_claims = std::uint64_t{1} << 20;
 
 }  // namespace
 
+MemoryLimits process_memory_limits() {
+  auto limits = memory_limits();
+  limits.available = std::min(limits.available, unused_address_space());
+  return limits;
+}
+
 void MemoryClaims::add(std::uint64_t bytes, std::string_view what, std::string_view remedy) {
   const std::lock_guard lock(
       mutex_);  // Held while the limits are read: what settles meanwhile would count as available.

@@ -11,12 +11,14 @@
 
 namespace levada {
 
+/// Returns memory_limits(), with unused_address_space() as a further limit of what is available.
+MemoryLimits process_memory_limits();
+
 /// Adds up what files that are opened side by side are about to use, so that each of them is compared with what the
 /// others leave. Any thread may call.
 class MemoryClaims {
  public:
-  explicit MemoryClaims(std::function<MemoryLimits()> limits = [] { return memory_limits(); })
-      : limits_(std::move(limits)) {}
+  explicit MemoryClaims(std::function<MemoryLimits()> limits = process_memory_limits) : limits_(std::move(limits)) {}
 
   /// What one user has announced and not used yet. Withdraws it at the end of its scope.
   class Claim {

@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 #include <zlib.h>
 #include <zstd.h>
+#include <zstd_errors.h>
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "levada/base/error.h"
@@ -63,6 +65,7 @@ class Decompressor : public ByteStream {
     throw SourceError(
         fmt::format("{} is damaged near byte {}: {}; fetch it again", path_, stored_bytes() - held_.size(), why));
   }
+  const std::string& path() const { return path_; }
 
  private:
   bool refill() {
@@ -113,7 +116,8 @@ class GzipStream final : public Decompressor {
 
 class ZstdStream final : public Decompressor {
  public:
-  explicit ZstdStream(std::shared_ptr<const File> file) : Decompressor(std::move(file)), state_(::ZSTD_createDCtx()) {
+  ZstdStream(std::shared_ptr<const File> file, std::shared_ptr<MemoryClaims> memory)
+      : Decompressor(std::move(file)), state_(::ZSTD_createDCtx()), memory_(std::move(memory)), claim_(*memory_) {
     if (!state_) throw SourceError("there is not enough memory to decompress");
     // Archives are published with windows of up to 2 GiB (zstd --long=31). Only what is used of one is ever touched.
     ::ZSTD_DCtx_setParameter(state_.get(), ZSTD_d_windowLogMax, ZSTD_dParam_getBounds(ZSTD_d_windowLogMax).upperBound);
@@ -129,13 +133,29 @@ class ZstdStream final : public Decompressor {
     ZSTD_outBuffer out{into.data(), into.size(), 0};
     const auto hint = ::ZSTD_decompressStream(state_.get(), &out, &in);
     from = from.subspan(in.pos);
+    if (::ZSTD_getErrorCode(hint) == ZSTD_error_memory_allocation) {
+      throw SourceError(
+          fmt::format("there is not enough memory for the window of {}: compress the file without --long", path()));
+    }
     if (::ZSTD_isError(hint) != 0) fail(::ZSTD_getErrorName(hint));
+    claim_window();
     is_between_members_ = hint == 0;
     return out.pos;
   }
   bool is_between_members() const override { return is_between_members_; }
 
+  /// A frame names its window, which is allocated at its start and fills as the content is decompressed.
+  void claim_window() {
+    const auto bytes = static_cast<std::uint64_t>(::ZSTD_sizeof_DCtx(state_.get()));
+    if (bytes <= claimed_) return;
+    claim_.add(bytes - std::exchange(claimed_, bytes), fmt::format("the window of {}", path()),
+               ", or compress the file without --long");
+  }
+
   std::unique_ptr<ZSTD_DCtx, Free> state_;
+  std::shared_ptr<MemoryClaims> memory_;
+  MemoryClaims::Claim claim_;
+  std::uint64_t claimed_ = 0;
   bool is_between_members_ = false;
 };
 
@@ -174,10 +194,11 @@ class TextStream final : public ByteStream {
   bool has_begun_ = false;
 };
 
-std::unique_ptr<ByteStream> open_stored(std::shared_ptr<const File> file) {
-  switch (compression_of(file->path())) {
+std::unique_ptr<ByteStream> open_stored(std::shared_ptr<const File> file, Compression compression,
+                                        std::shared_ptr<MemoryClaims> memory) {
+  switch (compression) {
     case Compression::gzip: return std::make_unique<GzipStream>(std::move(file));
-    case Compression::zstd: return std::make_unique<ZstdStream>(std::move(file));
+    case Compression::zstd: return std::make_unique<ZstdStream>(std::move(file), std::move(memory));
     default: return std::make_unique<StoredStream>(std::move(file));
   }
 }
@@ -196,8 +217,9 @@ Compression compression_of(const std::string& path, std::string* rest) {
   return Compression::none;
 }
 
-std::unique_ptr<ByteStream> open_stream(std::shared_ptr<const File> file) {
-  return std::make_unique<TextStream>(open_stored(std::move(file)));
+std::unique_ptr<ByteStream> open_stream(std::shared_ptr<const File> file, Compression compression,
+                                        std::shared_ptr<MemoryClaims> memory) {
+  return std::make_unique<TextStream>(open_stored(std::move(file), compression, std::move(memory)));
 }
 
 }  // namespace levada

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "levada/sources/file.h"
+#include "levada/sources/memory_claims.h"
 
 namespace levada {
 
@@ -27,9 +28,11 @@ enum class Compression : std::uint8_t { none, gzip, zstd };
 /// that is null.
 Compression compression_of(const std::string& path, std::string* rest = nullptr);
 
-/// Reads a file, decompressed as compression_of() its name requires. Reads all members of a .gz, also with zeros
+/// Reads a file, decompressed as `compression` says. Reads all members of a .gz, also with zeros
 /// behind them, and all frames of a .zst. A file that ends in the middle of one, is damaged or changes while it is read
-/// is a SourceError. Skips a byte order mark at the start of the content.
-std::unique_ptr<ByteStream> open_stream(std::shared_ptr<const File> file);
+/// is a SourceError. Skips a byte order mark at the start of the content. Announces the memory of a large .zst window
+/// to `memory`: InvalidArgument if there is not enough.
+std::unique_ptr<ByteStream> open_stream(std::shared_ptr<const File> file, Compression compression,
+                                        std::shared_ptr<MemoryClaims> memory = std::make_shared<MemoryClaims>());
 
 }  // namespace levada

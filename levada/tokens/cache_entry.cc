@@ -10,10 +10,13 @@
 #include <cerrno>
 #include <filesystem>
 #include <functional>
+#include <limits>
 
 #include "levada/base/error.h"
 #include "levada/base/json.h"
+#include "levada/base/private_files.h"
 #include "levada/base/unique_fd.h"
+#include "levada/base/urls.h"
 
 namespace levada {
 namespace {
@@ -32,8 +35,22 @@ bool is_entry_name(std::string_view name) {
          key.find_first_not_of("0123456789abcdef") == key.npos;
 }
 
-bool is_own_file(const struct stat& status) {
-  return S_ISREG(status.st_mode) && status.st_uid == ::geteuid();
+UniqueFd open_regular(const std::string& path) {
+  return UniqueFd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+}
+
+/// Returns the content of an open file; empty if it cannot be read, or has more than `max_bytes`.
+std::optional<std::string> read_all(const UniqueFd& fd, std::size_t max_bytes) {
+  std::string content;
+  std::string piece(std::size_t{64} << 10, '\0');
+  while (content.size() <= max_bytes) {
+    const auto got = ::read(fd.get(), piece.data(), piece.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return {};
+    if (got == 0) return content;
+    content.append(piece, 0, static_cast<std::size_t>(got));
+  }
+  return {};
 }
 
 }  // namespace
@@ -54,24 +71,10 @@ std::string_view entry_of_file(std::string_view file) {
   return {};
 }
 
-bool is_own(int fd) {
-  struct stat status {};
-  return ::fstat(fd, &status) == 0 && is_own_file(status);
-}
-
-std::optional<std::string> read_own(const std::string& path, std::size_t max_bytes) {
-  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+std::optional<std::string> read_own(const std::string& path) {
+  const auto fd = open_regular(path);
   if (!fd || !is_own(fd.get())) return {};
-  std::string content;
-  std::string piece(std::size_t{64} << 10, '\0');
-  while (content.size() <= max_bytes) {
-    const auto got = ::read(fd.get(), piece.data(), piece.size());
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return {};
-    if (got == 0) return content;
-    content.append(piece, 0, static_cast<std::size_t>(got));
-  }
-  return {};
+  return read_all(fd, std::numeric_limits<std::size_t>::max());
 }
 
 std::string CacheEntryMeta::text() const {
@@ -89,12 +92,14 @@ std::string CacheEntryMeta::text() const {
 }
 
 std::optional<CacheEntryMeta> CacheEntryMeta::read(const std::string& path) try {
-  const auto content = read_own(path, max_meta_bytes);
+  const auto fd = open_regular(path);
+  if (!fd || !is_private(fd.get())) return std::nullopt;
+  const auto content = read_all(fd, max_meta_bytes);
   if (!content) return std::nullopt;
   const auto json = parse_json(*content, 2, "");
   if (json.at("version") != version) return std::nullopt;
   return CacheEntryMeta{.key = json.at("key"),
-                        .source = json.at("source"),
+                        .source = shown_url(json.at("source").get_ref<const std::string&>()),
                         .tokenizer = json.at("tokenizer"),
                         .digest = json.at("digest"),
                         .checksum = json.at("checksum"),
@@ -110,14 +115,14 @@ std::optional<CacheEntryMeta> CacheEntryMeta::read(const std::string& path) try 
 
 void remove_own(const std::string& path) {
   struct stat status {};
-  if (::lstat(path.c_str(), &status) == 0 && is_own_file(status)) ::unlink(path.c_str());
+  if (::lstat(path.c_str(), &status) == 0 && is_own(status)) ::unlink(path.c_str());
 }
 
 bool has_all_bytes(const std::string& prefix, std::uint64_t bytes) {
   std::uint64_t found = 0;
   for (const char* extension : {".bin", ".idx"}) {
     struct stat status {};
-    if (::lstat((prefix + extension).c_str(), &status) != 0 || !is_own_file(status)) return false;
+    if (::lstat((prefix + extension).c_str(), &status) != 0 || !is_private(status)) return false;
     found += static_cast<std::uint64_t>(status.st_size);
   }
   return found == bytes;

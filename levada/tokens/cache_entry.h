@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -30,19 +29,15 @@ struct CacheEntryMeta {
   std::uint64_t bytes = 0;
 
   std::string text() const;
-  /// Empty for a file that is damaged, of another version, or not this user's own.
+  /// Empty for a file that is damaged, of another version, or not is_private().
   static std::optional<CacheEntryMeta> read(const std::string& path);
 };
 
-/// Whether an open file is a regular one of this user.
-bool is_own(int fd);
-/// Returns the content of a regular file of this user; empty for any other, since other users' files are untrusted, and
-/// for a file of more than `max_bytes`.
-std::optional<std::string> read_own(const std::string& path,
-                                    std::size_t max_bytes = std::numeric_limits<std::size_t>::max());
+/// Returns the content of a regular file of this user; empty for any other, since other users' files are untrusted.
+std::optional<std::string> read_own(const std::string& path);
 /// Removes a regular file of this user; leaves any other.
 void remove_own(const std::string& path);
-/// Whether the .bin and the .idx are this user's own, and together of the length that they were written with.
+/// Whether the .bin and the .idx are is_private(), and together of the length that they were written with.
 bool has_all_bytes(const std::string& prefix, std::uint64_t bytes);
 
 }  // namespace levada

@@ -9,6 +9,7 @@
 #include <filesystem>
 
 #include "levada/base/error.h"
+#include "levada/base/private_files.h"
 #include "levada/base/text.h"
 #include "levada/base/unique_fd.h"
 #include "levada/tokens/cache_entry.h"

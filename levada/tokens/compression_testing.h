@@ -38,4 +38,18 @@ inline std::string zstd(std::string_view content) {
   return out;
 }
 
+/// The same as a stream of unknown length, for which the reader has to keep 2**`window_log` bytes.
+inline std::string zstd_stream(std::string_view content, int window_log) {
+  ZSTD_CCtx* state = ::ZSTD_createCCtx();
+  ::ZSTD_CCtx_setParameter(state, ZSTD_c_windowLog, window_log);
+  std::string bytes(::ZSTD_compressBound(content.size()), '\0');
+  ZSTD_outBuffer out{bytes.data(), bytes.size(), 0};
+  ZSTD_inBuffer in{content.data(), content.size(), 0};
+  ::ZSTD_compressStream2(state, &out, &in, ZSTD_e_continue);
+  while (::ZSTD_compressStream2(state, &out, &in, ZSTD_e_end) > 0) continue;
+  ::ZSTD_freeCCtx(state);
+  bytes.resize(out.pos);
+  return bytes;
+}
+
 }  // namespace levada

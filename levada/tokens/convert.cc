@@ -36,6 +36,7 @@ Conversion convert_to_megatron(const std::vector<std::string>& from, const std::
   };
   std::vector<Opened> files;
   std::uint64_t total = 0;
+  mode_t mode = readable_mode;
   for (const auto& path : from) {
     if (!is_text(path, options.formats)) {
       throw InvalidArgument(
@@ -44,9 +45,10 @@ Conversion convert_to_megatron(const std::vector<std::string>& from, const std::
     auto file = options.open(path);
     const auto identity = file->identity();
     total += identity.size;
+    mode &= identity.permissions;
     files.push_back({std::move(file), identity});
   }
-  MegatronWriter writer(to, {.dtype = dtype, .overwrite = options.overwrite, .write = options.write});
+  MegatronWriter writer(to, {.dtype = dtype, .overwrite = options.overwrite, .mode = mode, .write = options.write});
   WorkTeam team(options.threads - 1);
   std::int64_t bad_lines = 0;
   std::uint64_t before = 0;

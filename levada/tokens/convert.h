@@ -40,7 +40,8 @@ struct Conversion {
 
 /// Writes the documents of .jsonl and .txt files, in their order, as tokens to the data set at `to` (the prefix, or
 /// either file's name): with the same tokenizer, special tokens and end of document the bytes that Megatron-LM's
-/// preprocess_data writes; docs/command.md says with which of its flags. The data set appears whole or not at all.
+/// preprocess_data writes; docs/command.md says with which of its flags. The data set appears whole or not at all, with
+/// the permissions that all the files have in common.
 /// Throws InvalidArgument for invalid options, SourceError for a file that cannot be read or written.
 Conversion convert_to_megatron(const std::vector<std::string>& from, const std::string& to,
                                const ConvertOptions& options = {});

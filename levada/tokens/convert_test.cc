@@ -2,8 +2,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cerrno>
+#include <tuple>
 
 #include "levada/base/fault_testing.h"
 #include "levada/sources/memory_file_testing.h"
@@ -43,6 +45,26 @@ TEST(Conversion, WritesTheDocumentsOfAllFilesInTheirOrder) {
     EXPECT_EQ(ended.dtype, dtype);
     EXPECT_EQ(tokens_in(dir.file("a")), bytes_of(std::string("a\xc3\xa9\0bc\0plain\0d\0", 15)));
   }
+}
+
+TEST(Conversion, WritesWithThePermissionsThatAllFilesHave) {
+  const ScratchDir dir;
+  const auto a = dir.write("a.txt", "a"), b = dir.write("b.txt", "b");
+  const auto before = ::umask(022);
+  for (const auto& [mode_a, mode_b, mode] : {std::tuple(0600U, 0644U, 0600U),
+                                             {0644U, 0640U, 0640U},
+                                             {0666U, 0666U, 0644U},
+                                             {0444U, 0604U, 0604U},
+                                             {0400U, 0755U, 0600U}}) {
+    ASSERT_EQ(::chmod(a.c_str(), mode_a) + ::chmod(b.c_str(), mode_b), 0);
+    const auto made = convert_to_megatron({a, b}, dir.file("out"), {.overwrite = true});
+    for (const auto& path : {made.paths.bin, made.paths.idx}) {
+      struct stat status {};
+      ASSERT_EQ(::stat(path.c_str(), &status), 0);
+      EXPECT_EQ(status.st_mode & 07777U, mode) << path;
+    }
+  }
+  ::umask(before);
 }
 
 TEST(Conversion, EncodesWithTheTokenizerThatItIsGiven) {

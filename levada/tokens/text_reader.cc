@@ -85,18 +85,22 @@ class JsonlReader final : public TextReader {
   std::atomic<std::uint64_t> stored_bytes_ = 0;
 };
 
+/// A text's bytes, its tokens, and the copy while the buffer grows.
+constexpr std::uint64_t memory_per_byte = 6;
+
 /// All of a file as one document.
 class PlainReader final : public TextReader {
  public:
-  PlainReader(std::string path, std::unique_ptr<ByteStream> stream)
-      : path_(std::move(path)), stream_(std::move(stream)) {}
+  PlainReader(std::string path, std::unique_ptr<ByteStream> stream, std::shared_ptr<MemoryClaims> memory)
+      : path_(std::move(path)), stream_(std::move(stream)), memory_(std::move(memory)), claim_(*memory_) {}
 
   bool read(Texts& texts) override {
     texts.clear();
     if (std::exchange(is_read_, true)) return false;
+    texts.bytes = {};
     std::size_t held = 0;
     while (true) {
-      texts.bytes.resize(std::max(held + batch_bytes, texts.bytes.size()));
+      if (held == texts.bytes.size()) grow(texts.bytes);
       const auto got = stream_->read(std::span(texts.bytes).subspan(held));
       if (got == 0) break;
       held += got;
@@ -107,7 +111,6 @@ class PlainReader final : public TextReader {
                         "documents, a line each of a .jsonl",
                         path_, format_bytes(max_text_bytes)));
       }
-      if (held == texts.bytes.size()) texts.bytes.resize(2 * held);
     }
     texts.bytes.resize(held);
     if (!is_utf8(texts.bytes)) {
@@ -122,8 +125,21 @@ class PlainReader final : public TextReader {
   std::int64_t bad_lines() const override { return 0; }
 
  private:
+  /// Makes room for a quarter more. A .gz of a megabyte may hold a gigabyte, so the size is not known beforehand.
+  void grow(std::string& bytes) {
+    const auto before = bytes.size();
+    const auto after = before + std::max(before / 4, batch_bytes);
+    claim_.settle(before - std::exchange(settled_, before));  // The buffer is full, and no longer available.
+    claim_.add((after - before) * memory_per_byte, fmt::format("tokenizing {}", path_),
+               ", or cut the text into documents, a line each of a .jsonl");
+    bytes.resize(after);
+  }
+
   std::string path_;
   std::unique_ptr<ByteStream> stream_;
+  std::shared_ptr<MemoryClaims> memory_;
+  MemoryClaims::Claim claim_;
+  std::size_t settled_ = 0;
   bool is_read_ = false;
   std::atomic<std::uint64_t> stored_bytes_ = 0;
 };
@@ -156,16 +172,17 @@ void fail_unknown_kind(const std::string& path, std::span<const TextFormat> form
                                     printable(path), text_kinds(formats), hint));
 }
 
-std::unique_ptr<TextReader> read_text(std::shared_ptr<const File> file, const TextOptions& options) {
+std::unique_ptr<TextReader> read_text(std::shared_ptr<const File> file, const std::string& name,
+                                      const TextOptions& options) {
   const auto path = file->path();
   if (file->identity().size == 0) throw SourceError(fmt::format("{} is empty: leave it out", path));
-  std::string name;
-  compression_of(path, &name);
-  if (name.ends_with(".txt") && options.chats) {
+  std::string kind;
+  const auto compression = compression_of(name, &kind);
+  if (kind.ends_with(".txt") && options.chats) {
     throw InvalidArgument(fmt::format("{} is a .txt, which holds no chats: those stand in a .jsonl", path));
   }
-  auto stream = open_stream(std::move(file));
-  if (name.ends_with(".txt")) return std::make_unique<PlainReader>(path, std::move(stream));
+  auto stream = open_stream(std::move(file), compression, options.memory);
+  if (kind.ends_with(".txt")) return std::make_unique<PlainReader>(path, std::move(stream), options.memory);
   return std::make_unique<JsonlReader>(path, std::move(stream), options);
 }
 
@@ -173,7 +190,7 @@ std::unique_ptr<TextReader> read_text(const std::string& path, const TextOptions
                                       std::span<const TextFormat> formats,
                                       const std::function<std::unique_ptr<File>(const std::string&)>& open) {
   const auto* format = format_of(path, formats);
-  return format != nullptr ? format->open(open(path), options) : read_text(open(path), options);
+  return format != nullptr ? format->open(open(path), options) : read_text(open(path), path, options);
 }
 
 }  // namespace levada

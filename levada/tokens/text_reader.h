@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "levada/sources/file.h"
+#include "levada/sources/memory_claims.h"
 #include "levada/tokens/tokenizer.h"
 
 namespace levada {
@@ -17,6 +18,8 @@ struct TextOptions {
   std::string text_field = {};  ///< of a .jsonl line's object; a column of a table; empty: text, or messages of chats
   bool skip_bad = false;        ///< leave out lines that cannot be used, and count them
   bool chats = false;           ///< the field is a list, and its JSON the text
+  /// What long texts are about to take. Shared by files that are read concurrently.
+  std::shared_ptr<MemoryClaims> memory = std::make_shared<MemoryClaims>();
 
   std::string field() const {
     if (!text_field.empty()) return text_field;
@@ -24,7 +27,8 @@ struct TextOptions {
   }
 };
 
-/// The longest line of a .jsonl that is read; the parser takes some six times as much memory. And the longest .txt.
+/// The longest line of a .jsonl that is read; the parser takes some six times as much memory. And the longest .txt,
+/// which is refused sooner if its text and tokens would take more memory than is available.
 inline constexpr std::uint64_t max_line_bytes = std::uint64_t{64} << 20;
 inline constexpr std::uint64_t max_text_bytes = std::uint64_t{1} << 30;
 
@@ -61,8 +65,10 @@ std::string text_kinds(std::span<const TextFormat> formats = {});
 [[noreturn]] void fail_unknown_kind(const std::string& path, std::span<const TextFormat> formats);
 
 /// Reads a .jsonl (JSON Lines, a document a line) or a .txt (one document). Throws SourceError for an empty file and,
-/// at its end, for one without documents.
-std::unique_ptr<TextReader> read_text(std::shared_ptr<const File> file, const TextOptions& options);
+/// at its end, for one without documents, and InvalidArgument if there is not enough memory. `name`: what the user
+/// calls it, which decides the kind; File::path() may show less of it.
+std::unique_ptr<TextReader> read_text(std::shared_ptr<const File> file, const std::string& name,
+                                      const TextOptions& options);
 /// The same of a file that `open` opens, in the first of `formats` that its name is of.
 std::unique_ptr<TextReader> read_text(const std::string& path, const TextOptions& options,
                                       std::span<const TextFormat> formats,

@@ -29,7 +29,8 @@ struct Documents {
 };
 
 Documents read_all(std::shared_ptr<const File> file, const TextOptions& options = {}) {
-  const auto reader = read_text(std::move(file), options);
+  const auto name = file->path();
+  const auto reader = read_text(std::move(file), name, options);
   Documents documents;
   Texts texts;
   while (reader->read(texts)) {
@@ -141,7 +142,7 @@ TEST(TextReader, NamesACompressedFileThatIsDamaged) {
 TEST(TextReader, ReportsHowMuchOfTheStoredFileIsRead) {
   const auto lines = lines_of(many_documents());
   for (const auto& [path, content] : {std::pair{"c.jsonl", lines}, {"c.jsonl.gz", gzip(lines)}}) {
-    const auto reader = read_text(std::make_shared<MemoryFile>(path, content), {});
+    const auto reader = read_text(std::make_shared<MemoryFile>(path, content), path, {});
     std::uint64_t before = 0;
     for (Texts texts; reader->read(texts);) {
       EXPECT_GE(reader->stored_bytes(), before);
@@ -253,13 +254,33 @@ TEST(TextReader, RefusesAFileWithoutDocuments) {
 TEST(TextReader, NamesTheFirstLineOfWhatItReadLast) {
   const std::string long_line = "{\"text\":\"" + std::string(100'000, 'a') + "\"}\n";
   const auto reader = read_text(std::make_shared<MemoryFile>("c.jsonl", "\nbad\n" + long_line + "\n" + long_line),
-                                TextOptions{.skip_bad = true});
+                                "c.jsonl", TextOptions{.skip_bad = true});
   Texts texts;
   for (const int line : {3, 5}) {
     ASSERT_TRUE(reader->read(texts));
     EXPECT_EQ(reader->place(), fmt::format("c.jsonl, from line {} on", line));
   }
-  EXPECT_EQ(read_text(std::make_shared<MemoryFile>("c.txt", "a"), {})->place(), "c.txt");
+  EXPECT_EQ(read_text(std::make_shared<MemoryFile>("c.txt", "a"), "c.txt", {})->place(), "c.txt");
+}
+
+/// With so much memory.
+TextOptions with_memory(std::uint64_t bytes) {
+  return {.memory = std::make_shared<MemoryClaims>([bytes] { return MemoryLimits{bytes, bytes}; })};
+}
+
+TEST(TextReader, RefusesATextWhoseTokensWouldNotFitInMemory) {
+  const auto small_file_of_much = std::make_shared<MemoryFile>("c.txt.gz", gzip(std::string(32 << 20, '\n')));
+  EXPECT_EQ(read_all(small_file_of_much, with_memory(1 << 30)).texts.size(), 1);
+  EXPECT_THAT(fault_of([&] { read_all(small_file_of_much, with_memory(64 << 20)); }),
+              AllOf(HasSubstr("InvalidArgument: tokenizing c.txt.gz takes about"),
+                    HasSubstr("or cut the text into documents, a line each of a .jsonl")));
+}
+
+TEST(TextReader, RefusesAWindowThatWouldNotFitInMemory) {
+  const auto large_window = std::make_shared<MemoryFile>("c.jsonl.zst", zstd_stream(lines_of(many_documents()), 27));
+  EXPECT_GT(read_all(large_window, with_memory(1 << 30)).texts.size(), 1);
+  EXPECT_THAT(fault_of([&] { read_all(large_window, with_memory(64 << 20)); }),
+              HasSubstr("InvalidArgument: the window of c.jsonl.zst takes about"));
 }
 
 TEST(TextReader, NoticesAFileThatGrowsMeanwhile) {

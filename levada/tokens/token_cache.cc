@@ -25,7 +25,9 @@
 #include "levada/base/error.h"
 #include "levada/base/hash.h"
 #include "levada/base/json.h"
+#include "levada/base/private_files.h"
 #include "levada/base/text.h"
+#include "levada/base/urls.h"
 #include "levada/sources/megatron_writer.h"
 #include "levada/sources/sampled_digest.h"
 #include "levada/tokens/cache_entry.h"
@@ -43,7 +45,7 @@ constexpr std::string_view lock_name = "lock";
 constexpr std::size_t texts_per_lookup = 512;
 
 void add_file(const std::string& path, Digest& digest) {
-  const auto file = open_file(path);
+  const auto file = open_private_file(path);
   std::vector<char> piece(std::size_t{256} << 10);
   std::size_t got = 0;
   std::uint64_t at = 0;
@@ -138,7 +140,7 @@ void remove_unreadable(const std::string& dir) {
   for (const auto& prefix : prefixes) {
     if (CacheEntryMeta::read(meta_path(prefix))) continue;
     try {
-      const AtomicFile reserved(meta_path(prefix));
+      const AtomicFile reserved(meta_path(prefix), {}, private_mode);
       remove_entry(prefix);
     } catch (const SourceError&) {
       continue;  // It is being made.
@@ -219,8 +221,8 @@ TokenCache::TokenCache(TokenCacheOptions options)
         "text is tokenized into a cache, and neither XDG_CACHE_HOME nor HOME says where: name a folder (--cache-dir, "
         "cache_dir=)");
   }
-  std::error_code error;
-  fs::create_directories(dir_, error);  // Where it fails, the lock cannot be made either.
+  create_private_folder(dir_);
+  expect_private_folder(dir_, "the token cache", "name another folder (--cache-dir, cache_dir=)");
   static_cast<void>(lock_folder(dir_, LOCK_SH));
   if (!options_.max_bytes) options_.max_bytes = half_of_file_system(dir_);
 }
@@ -261,7 +263,7 @@ std::vector<std::optional<CachedTokens>> TokenCache::find(std::span<const Text> 
     const auto meta = CacheEntryMeta::read(meta_path(prefix));
     if (!meta || meta->key != texts[i].key || !has_all_bytes(prefix, meta->bytes)) continue;
     if (lock) lines += line_of(prefix);
-    ::utimensat(AT_FDCWD, meta_path(prefix).c_str(), nullptr, 0);
+    ::utimensat(AT_FDCWD, meta_path(prefix).c_str(), nullptr, AT_SYMLINK_NOFOLLOW);
     found[i] = CachedTokens{.prefix = prefix, .bad_lines = meta->bad_lines, .digest = meta->digest};
   }
   if (!lines.empty()) note_uses(lines);
@@ -270,7 +272,7 @@ std::vector<std::optional<CachedTokens>> TokenCache::find(std::span<const Text> 
 
 CachedTokens TokenCache::make(const Text& text, const TokenizeTexts& how, Work& work) try {
   const auto &path = text.path, &key = text.key, &prefix = text.prefix;
-  AtomicFile meta_file(meta_path(prefix));
+  AtomicFile meta_file(meta_path(prefix), {}, private_mode);
   // Another process may have made it since it was looked up.
   if (auto found = find({&text, 1}).front()) {
     const std::lock_guard lock(work.mutex);
@@ -285,8 +287,12 @@ CachedTokens TokenCache::make(const Text& text, const TokenizeTexts& how, Work& 
   };
   const auto dtype = how.text.chats ? dtypes::int32 : token_dtype(how.tokenizer->vocabulary_size());
   // The .json's name is made lasting with all others in the folder.
-  MegatronWriter writer(
-      prefix, {.dtype = dtype, .overwrite = true, .lasting = false, .masks_loss = how.text.chats, .write = write});
+  MegatronWriter writer(prefix, {.dtype = dtype,
+                                 .overwrite = true,
+                                 .lasting = false,
+                                 .masks_loss = how.text.chats,
+                                 .mode = private_mode,
+                                 .write = write});
   const auto reader = read_text(path, how.text, how.formats, how.open);
   std::uint64_t noted = 0;
   TokenizeOptions options{.team = work.team};
@@ -303,9 +309,9 @@ CachedTokens TokenCache::make(const Text& text, const TokenizeTexts& how, Work& 
                                   printable(path)));
   }
   writer.finish();
-  const TokenFile made(prefix, {});
+  const TokenFile made(prefix, {.open = open_private_file});
   const CacheEntryMeta meta{.key = key,
-                            .source = real_path(path),
+                            .source = shown_url(real_path(path)),
                             .tokenizer = how.tokenizer->name(),
                             .digest = made.contents().digest,
                             .checksum = checksum.hex(),
@@ -359,7 +365,7 @@ std::vector<CachedTokens> TokenCache::tokenize(const std::vector<std::string>& p
     if (size == 0) throw SourceError(fmt::format("{} is empty: leave it out", file->path()));
     const auto place = real_path(paths[i]);
     const auto key = key_of(place, *file, how);
-    all[i] = {paths[i], key, (fs::path(dir_) / entry_name(place, key)).string(), size};
+    all[i] = {paths[i], key, (fs::path(dir_) / entry_name(shown_url(place), key)).string(), size};
   };
   std::map<std::string, std::vector<std::size_t>> missing;  ///< by entry: a file may be given by several names
   const auto look_up = [&](std::size_t group) {

@@ -64,12 +64,14 @@ struct TokenCacheEntry {
 /// the tokens.
 /// Incomplete entries are never found. Any number of processes of one user may use a folder, also on several hosts: one
 /// of them makes an entry while the others wait, and one that follows a killed process keeps the entries that it
-/// finished. Entries that a TokenCache has returned are not evicted before it is destroyed. Any thread may call.
+/// finished. Entries are for this user only, and counted as none if another user made or may write to them: open them
+/// with open_private_file(). Entries that a TokenCache has returned are not evicted before it is destroyed. Any thread
+/// may call.
 class TokenCache {
  public:
-  /// Throws SourceError, with the remedy, if the folder is missing and cannot be created. One that cannot be written,
-  /// such as a read-only mount, serves this
-  /// user's entries that it has.
+  /// Creates a missing folder for this user only. Throws SourceError, with the remedy, if it cannot be created, or if
+  /// other users can replace files in it. One that cannot be written, such as a read-only mount, serves this user's
+  /// entries that it has.
   explicit TokenCache(TokenCacheOptions options);
   ~TokenCache();
 

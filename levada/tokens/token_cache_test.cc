@@ -354,35 +354,6 @@ TEST_F(TokenCaching, RemovesNoFileWithANameThatNoEntryMakes) {
   EXPECT_TRUE(fs::exists(notes));
 }
 
-TEST_F(TokenCaching, RemovesNoFileOfAnotherUser) {
-  const auto whole = tokenize_alone(b_), torn = tokenize_alone(dir_.write("c.txt", "c"));
-  fs::remove(torn.prefix + ".json");
-  const auto partial = dir_.write("cache/tokens/.b.txt-0123456789abcdef.bin.partial", "");
-  const auto list = dir_.write("cache/tokens/in-use-abcdef", "");
-  for (const auto& file : {whole.prefix + ".json", whole.prefix + ".bin", torn.prefix + ".idx", partial, list}) {
-    if (::chown(file.c_str(), 12345, 12345) != 0) {
-      GTEST_SKIP() << "only root can give a file to another user";  // skipped without: root
-    }
-  }
-  EXPECT_THAT(fault_of([&] { open().prune(0); }), HasSubstr("in-use-abcdef lists entries of the token cache"));
-  fs::remove(list);
-  EXPECT_THAT(open().prune(0), IsEmpty());
-  const auto name = [](const std::string& path) { return fs::path(path).filename().string(); };
-  EXPECT_THAT(names_in_cache(), UnorderedElementsAre(name(whole.prefix) + ".json", name(whole.prefix) + ".bin",
-                                                     name(torn.prefix) + ".idx", name(partial)));
-}
-
-TEST_F(TokenCaching, BelievesNoEntryOfAnotherUser) {
-  for (const char* extension : {".json", ".bin", ".idx"}) {
-    const auto made = tokenize_alone(b_);
-    const auto file = made.prefix + extension;
-    if (::chown(file.c_str(), 12345, 12345) != 0) {
-      GTEST_SKIP() << "only root can give a file to another user";  // skipped without: root
-    }
-    EXPECT_GT(tokenize_alone(b_).bytes_read, 0) << extension;
-  }
-}
-
 TEST_F(TokenCaching, PutsAnEntryInThePlaceOfWhatIsNoRegularFile) {
   for (const char* extension : {".json", ".bin", ".idx"}) {
     const auto path = tokenize_alone(b_).prefix + extension;
@@ -406,13 +377,6 @@ TEST_F(TokenCaching, MakesRoomWhileItTokenizesManyFiles) {
   cache.tokenize(paths, {.tokenizer = tokenizer, .threads = 1});
   EXPECT_LT(most, std::size_t{3} * 13) << "files of the entries, the lock, the list of uses and those being made";
   EXPECT_EQ(cache.entries().size(), 8);
-}
-
-TEST_F(TokenCaching, FollowsNoLinksToTokens) {
-  const auto made = tokenize_alone(b_);
-  fs::rename(made.prefix + ".bin", dir_.file("elsewhere"));
-  fs::create_symlink(dir_.file("elsewhere"), made.prefix + ".bin");
-  EXPECT_GT(tokenize_alone(b_).bytes_read, 0);
 }
 
 TEST_F(TokenCaching, NoticesAChangeBetweenTheSampledBytes) {

@@ -1269,7 +1269,7 @@ def report_failed_start(kind: str, message: str) -> None:
 
 def printable(text: str) -> str:
     """
-    `text` as it can be shown on one line of a terminal, control characters escaped.
+    `text` for one line of a terminal: control characters escaped, URLs without user, password and query.
     """
 
 def command(arguments: Sequence[str], self: Sequence[str], open_tokenizer: Callable[[str, str, bool], Tokenizer], formats: Sequence[TextFormat], remote: RemoteFiles) -> int:

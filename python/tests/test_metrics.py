@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import pathlib
+import select
 import signal
 import socket
 import subprocess
@@ -156,6 +157,86 @@ if child:
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(ran.pid, signal.SIGKILL)  # a child that hangs, too
+
+
+def hold_off_slow_clients(port: int | None) -> None:
+    """Checks that slow clients do not delay others, are refused beyond a number, and are disconnected although they go on."""
+    assert port is not None
+    with pytest.raises(OSError), socket.create_connection(("127.0.0.2", port), 10):
+        pass  # Only this machine's own address is listened on.
+    with contextlib.ExitStack() as opened:
+        slow = [opened.enter_context(socket.create_connection(("127.0.0.1", port), 10)) for _ in range(5)]
+        for each in slow:
+            each.send(b"G")
+        assert "levada_feed_batches_total" in ask(port)
+        assert not select.select(slow, [], [], 0)[0], "a slow client delayed another one until it was disconnected"
+        slow += [opened.enter_context(socket.create_connection(("127.0.0.1", port), 10)) for _ in range(60)]
+        held = len(slow)
+        end = time.monotonic() + 60
+        while held and time.monotonic() < end:
+            closed, writable, _ = select.select(slow, slow, [], 0.1)
+            held = len(slow) - len(closed)
+            for each in set(writable) - set(closed):
+                with contextlib.suppress(OSError):
+                    each.send(b"x")
+            time.sleep(0.1)
+        assert not held
+    assert "levada_feed_batches_total" in ask(port)
+
+
+def test_slow_clients_hold_neither_threads_nor_descriptors_nor_the_others() -> None:
+    feed = levada.Feed(batches(1))
+    assert len(list(feed)) == 1
+    with levada.MetricsExporter(0, feed) as exporter:
+        threads, descriptors = threading.active_count(), len(os.listdir("/proc/self/fd"))
+        hold_off_slow_clients(exporter.port)
+        assert threading.active_count() == threads
+        end = time.monotonic() + 60
+        while len(os.listdir("/proc/self/fd")) > descriptors and time.monotonic() < end:
+            time.sleep(0.01)
+        assert len(os.listdir("/proc/self/fd")) == descriptors
+
+
+def test_requests_that_are_none_are_refused() -> None:
+    with levada.MetricsExporter("localhost:0", levada.Feed([1])) as exporter:
+        for request, expected in (
+            (b"POST / HTTP/1.1\r\n\r\n", b"HTTP/1.1 405 "),
+            (b"\0\r\n\r\n", b"HTTP/1.1 405 "),
+            (b"GET /etc HTTP/1.1\r\n\r\n", b"HTTP/1.1 404 "),
+            (b"GET /metrics?x HTTP/1.1\r\n\r\n", b"HTTP/1.1 200 "),
+            (b"GET / " + b"x" * 9000, b""),
+        ):
+            with socket.create_connection(("localhost", exporter.port or 0), 10) as client:
+                client.sendall(request)
+                with contextlib.suppress(ConnectionResetError):
+                    assert client.recv(1000).startswith(expected) and (expected or not client.recv(1000)), request
+
+
+def test_a_source_that_fails_does_not_end_the_server() -> None:
+    class Broken:
+        def metrics(self, labels: Any = None) -> Any:
+            raise RuntimeError
+
+    with levada.MetricsExporter(0, Broken()) as exporter:
+        for _ in range(2):
+            with pytest.raises(urllib.error.HTTPError, match="500"):
+                ask(exporter.port)
+
+
+def test_the_port_of_the_command_holds_off_slow_clients(data: pathlib.Path) -> None:
+    port = ranks.free_ports()
+    ran = feed_command(data, "--metrics", port, "--compute-ms", 20, "--epochs", 1000)
+    try:
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            with contextlib.suppress(OSError):
+                if "levada_feed_batches_total" in ask(port):
+                    break
+            time.sleep(0.1)
+        hold_off_slow_clients(port)
+    finally:
+        ran.terminate()
+        ran.communicate(timeout=60)
 
 
 def test_what_cannot_be_had_is_an_error(tmp_path: pathlib.Path) -> None:

@@ -214,3 +214,79 @@ def test_a_folder_and_a_mix_hold_it(tmp_path: pathlib.Path) -> None:
     assert corpus.documents == 2 and corpus.tokens == 202
     (tmp_path / "mix.json").write_text(json.dumps({"sources": [{"path": "data/b.parquet", "weight": 1}]}))
     assert levada.Corpus(tmp_path / "mix.json", sequence=10).tokens == 101
+
+
+LIMITED = """
+import resource, sys
+import pyarrow.compute
+from levada import _levada
+from levada.corpus.parquet import ParquetReader
+path, chats = sys.argv[1], sys.argv[2] == "chats"
+reader = ParquetReader(_levada.open_file(path), "text", len(sys.argv) > 3, chats)
+with open("/proc/self/statm") as file:
+    used = int(file.read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (512 << 20),) * 2)
+try:
+    for _ in range(20):
+        texts = reader.read()
+        print(*(len(text) for text in texts or []))
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+
+
+def read_within_512_mib(path: pathlib.Path, *arguments: str) -> list[str]:
+    """What the first reads return: the lengths of texts, or an error."""
+    ran = subprocess.run([sys.executable, "-c", LIMITED, str(path), *arguments], capture_output=True, text=True, timeout=300)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout.splitlines()
+
+
+def repeated(text: str, rows: int) -> Any:
+    return pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * rows, pyarrow.int32()), pyarrow.array([text]))
+
+
+def test_a_small_file_of_equal_large_texts_is_read_in_little_memory(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "texts.parquet"
+    parquet.write_table(pyarrow.table({"text": repeated("a" * (16 << 20), 200_000)}), path, compression="zstd")
+    assert path.stat().st_size < 2000
+    assert read_within_512_mib(path, "texts") == [str(16 << 20)] * 20
+
+
+def test_a_small_file_of_equal_large_chats_is_read_in_little_memory(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "chats.parquet"
+    message = pyarrow.StructArray.from_arrays([repeated("user", 50_000), repeated("a" * (4 << 20), 50_000)], ["role", "content"])
+    chats = pyarrow.ListArray.from_arrays(pyarrow.array(range(50_001), pyarrow.int32()), message)
+    parquet.write_table(pyarrow.table({"text": chats}), path, compression="zstd")
+    assert path.stat().st_size < 50_000
+    lengths = read_within_512_mib(path, "chats")
+    assert len(lengths) == 20 and all(4 << 20 < int(length) < 5 << 20 for length in lengths)
+
+
+def test_a_row_that_is_too_large_is_an_error_or_left_out(tmp_path: pathlib.Path) -> None:
+    path = write(tmp_path / "texts.parquet", ["first", "a" * (65 << 20), "last"], compression="zstd")
+    sentence = f"SourceError row 2 of {path} cannot be used: its column text has 65 MiB, and a row may have 64 MiB; mend the file"
+    assert read_within_512_mib(path, "texts")[1].startswith(sentence)
+    assert read_within_512_mib(path, "texts", "skip")[:3] == ["5", "4", ""]
+
+
+def test_a_chat_of_too_many_messages_is_an_error(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "chats.parquet"
+    message = pyarrow.StructArray.from_arrays([repeated("a", 2 << 20)], ["content"])
+    chats = pyarrow.ListArray.from_arrays(pyarrow.array([0, 2 << 20], pyarrow.int32()), message)
+    parquet.write_table(pyarrow.table({"text": chats}), path, compression="zstd")
+    (error,) = read_within_512_mib(path, "chats")
+    assert error.startswith(f"SourceError row 1 of {path} cannot be used: its column text has 130 MiB"), error
+
+
+def test_texts_of_all_kinds_are_the_same_whether_stored_as_numbers_or_not(tmp_path: pathlib.Path) -> None:
+    chats = [None if number == 3 else [{"role": "user", "content": text}] * (number % 4) for number, text in enumerate(TEXTS)]
+    for dictionary in (True, False):
+        for rows in (7, 1000):
+            options = {"use_dictionary": dictionary, "row_group_size": rows}
+            assert read_all(write(tmp_path / "texts.parquet", TEXTS, **options)) == TEXTS
+            with_none = [*TEXTS, None, *TEXTS]
+            assert read_all(write(tmp_path / "texts.parquet", with_none, **options), skip_bad=True) == [*TEXTS, *TEXTS]
+            path = write(tmp_path / "chats.parquet", chats, **options)
+            read = [json.loads(chat) for chat in read_all(path, skip_bad=True, chats=True)]
+            assert read == [chat for chat in chats if chat is not None]

@@ -7,23 +7,22 @@ import operator
 import os
 import pathlib
 import re
-import tempfile
+import secrets
 import threading
 import warnings
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from levada import _levada
 from levada.base.errors import InvalidArgument
+from levada.base.metrics_server import MetricsServer
 from levada.base.threads import start_thread
-
-if TYPE_CHECKING:
-    import http.server
 
 __all__ = ["MetricsExporter"]
 
 _LABEL = re.compile("(?!__)[a-zA-Z_][a-zA-Z0-9_]*")
+_LOOPBACK = "127.0.0.1"
 _GRACE = 30.0
 """Seconds that close() waits for the last values to be exported."""
 
@@ -35,8 +34,8 @@ class _Source(Protocol):
 class MetricsExporter:
     """Exports the metrics of feeds and pipeline runs on a thread of its own, until it is closed; a context manager.
 
-    to: a port or "HOST:PORT", which answers HTTP requests in Prometheus's text format (a port alone: on all addresses of this
-        machine; 0: any free port, see `port`); a path, whose file is replaced every `every` seconds and at the end; or a
+    to: a port or "HOST:PORT", which answers HTTP requests in Prometheus's text format (a port only: at 127.0.0.1, so for
+        programs of this machine; "0.0.0.0:9100": for all that reach it; 0: any free port, see `port`); a path, whose file is replaced every `every` seconds and at the end; or a
         function, such as wandb.log, which is called as often and at the end with {name: value}. If it raises, a warning is
         issued.
     labels: added to all metrics, such as {"rank": "3"}.
@@ -69,11 +68,11 @@ class MetricsExporter:
         self._sources, self._labels, self._every = sources, dict(labels or {}), every
         self._closed = threading.Event()
         self._owner = os.getpid()
-        self._server: http.server.ThreadingHTTPServer | None = None
+        self._server: MetricsServer | None = None
         address = address_of(to)
         if address is not None:
-            self._server = _serve(address, self._text)
-            work: Callable[[], None] = self._server.serve_forever
+            self._server = MetricsServer(*address, self._text)
+            work: Callable[[], None] = self._server.run
         elif callable(to):
             work = self._repeat(lambda: to({each.id: each.value for each in self._collect()}))
         else:
@@ -84,13 +83,13 @@ class MetricsExporter:
             self._thread = start_thread("exporting metrics", "levada metrics", work)
         except BaseException:
             if self._server is not None:
-                self._server.server_close()
+                self._server.close()
             raise
 
     @property
     def port(self) -> int | None:
         """The port that answers requests; None for a file or a function."""
-        return None if self._server is None else int(self._server.server_address[1])
+        return None if self._server is None else self._server.port
 
     def close(self) -> None:
         """Exports the last values to the file or function, and stops. If that takes over 30 s, a warning is issued and the thread
@@ -99,7 +98,7 @@ class MetricsExporter:
             return
         self._closed.set()
         if self._server is not None:
-            self._server.shutdown()
+            self._server.stop()
         self._thread.join(_GRACE)
         if self._thread.is_alive():
             warnings.warn(
@@ -107,8 +106,8 @@ class MetricsExporter:
                 RuntimeWarning,
                 stacklevel=2,
             )
-        if self._server is not None:
-            self._server.server_close()
+        elif self._server is not None:
+            self._server.close()
 
     def __enter__(self) -> MetricsExporter:
         return self
@@ -125,14 +124,14 @@ class MetricsExporter:
         return _levada.to_prometheus(self._collect()).encode()
 
     def _write(self, path: pathlib.Path) -> None:
+        name = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         try:
-            file, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+            file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         except OSError as error:
             raise type(error)(error.errno, error.strerror, str(path)) from None
         try:
             with open(file, "wb") as stream:
                 stream.write(self._text())
-            os.chmod(name, 0o644)
             os.replace(name, path)
         except BaseException:
             with contextlib.suppress(OSError):
@@ -153,45 +152,18 @@ class MetricsExporter:
 
 
 def address_of(to: object, name: str = "to") -> tuple[str, int] | None:
-    """Returns host ("" for all addresses of this machine) and port of a port or a "HOST:PORT"; None for a path and a function.
+    """Returns host (127.0.0.1 if none is given) and port of a port or a "HOST:PORT"; None for a path and a function.
     Raises InvalidArgument for anything else."""
     if isinstance(to, str) and "/" not in to:
         host, colon, port = to.rpartition(":")
         if port.isdecimal() and (host or not colon):
-            return host, int(port)
+            return host or _LOOPBACK, int(port)
         if not colon:
             return None
     elif isinstance(to, (str, os.PathLike)) or callable(to):
         return None
     elif hasattr(to, "__index__") and not isinstance(to, bool):
-        return "", operator.index(to)
+        return _LOOPBACK, operator.index(to)
     raise InvalidArgument(
         f'{name} must be a port, "HOST:PORT", a path (with a slash if its name has a colon: "./a:b") or a function, got {to!r}'
     )
-
-
-def _serve(address: tuple[str, int], text: Callable[[], bytes]) -> http.server.ThreadingHTTPServer:
-    import http.server  # here, because it takes long
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        timeout = 5.0
-
-        def do_GET(self) -> None:
-            if self.path.partition("?")[0] not in ("/", "/metrics"):
-                return self.send_error(404)
-            body = text()
-            self.send_response(200)
-            self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *arguments: object) -> None:
-            pass
-
-    if not 0 <= address[1] <= 65535:
-        raise InvalidArgument(f"a port is from 0 to 65535, got {address[1]}")
-    try:
-        return http.server.ThreadingHTTPServer(address, Handler)
-    except OSError as error:
-        raise type(error)(error.errno, error.strerror, f"{address[0]}:{address[1]}") from None

@@ -37,7 +37,7 @@ def start_metrics(target: str, job: Membership, feed: Feed) -> MetricsExporter:
         path = pathlib.Path(target)
         own = path if job.size == 1 else path.with_name(f"{path.stem}.rank{job.rank}{path.suffix}")
     else:
-        own = f"{address[0]}:{address[1] + job.host_of[: job.rank].count(job.host_of[job.rank])}".removeprefix(":")
+        own = f"{address[0]}:{address[1] + job.host_of[: job.rank].count(job.host_of[job.rank])}"
     try:
         return MetricsExporter(own, feed, every=_FILE_INTERVAL, labels={"rank": str(job.rank)})
     except OSError as error:

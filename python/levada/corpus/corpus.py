@@ -11,12 +11,16 @@ from levada import _levada
 from levada._levada import CorpusSource
 from levada.base.errors import InvalidArgument
 from levada.corpus.parquet import FORMATS
-from levada.corpus.storage import REMOTE
+from levada.corpus.storage import REMOTE, shown_url
 from levada.corpus.tokenizers import open_tokenizer
 
 _MAX_EPOCHS = 2**62
 
 PathLike = str | os.PathLike[str]
+
+
+def _shown(path: Any) -> Any:
+    return shown_url(path) if isinstance(path, str) and "://" in path else path
 
 
 @dataclasses.dataclass(eq=False)
@@ -78,6 +82,12 @@ class Corpus:
         self._opened: CorpusSource | None = None
         self._process = 0
         self._of_parent: CorpusSource | None = None
+
+    def __repr__(self) -> str:
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        is_one = isinstance(self.paths, (str, os.PathLike))
+        values["paths"] = _shown(self.paths) if is_one else [_shown(path) for path in self.paths]  # type: ignore[union-attr]
+        return f"Corpus({', '.join(f'{name}={value!r}' for name, value in values.items())})"
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_opened": None, "_of_parent": None}

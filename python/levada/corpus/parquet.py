@@ -18,7 +18,19 @@ _BATCH_BYTES = 1 << 20
 """About how many bytes of rows are decoded at a time."""
 
 _MAX_ROWS = 1 << 14
-"""Rows that are decoded at a time: rows of equal texts are larger in memory than in the file."""
+"""Rows that are decoded at a time."""
+
+_MAX_VALUES = 1 << 17
+"""Values of lists that are read at a time, on average: those that are equal take no bytes of the file."""
+
+_MAX_ROW_BYTES = 64 << 20
+"""The largest row that is read, as a line of a .jsonl."""
+
+_MAX_GROUP_VALUES = 1 << 27
+"""Values of lists in a row group: a single row may have all of them."""
+
+_VALUE_BYTES = 64
+"""What a value of a list takes at least."""
 
 _BUFFER_BYTES = 1 << 20
 """Stored bytes of a column that are read at a time."""
@@ -57,9 +69,17 @@ class ParquetReader:
         self._skip_bad, self._chats = skip_bad, chats
         self.stored_bytes = self.bad_lines = self.first_row = self._row = 0
         try:
+            self._metadata = parquet.read_metadata(_Stream(file))
             # pre_buffer reads whole row groups, as does a buffer of no bytes.
-            self._file = parquet.ParquetFile(_Stream(file), buffer_size=_BUFFER_BYTES, pre_buffer=False, page_checksum_verification=True)
-            schema = self._file.schema_arrow
+            self._file = parquet.ParquetFile(
+                _Stream(file),
+                metadata=self._metadata,
+                read_dictionary=self._dictionaries(),
+                buffer_size=_BUFFER_BYTES,
+                pre_buffer=False,
+                page_checksum_verification=True,
+            )
+            schema = self._metadata.schema.to_arrow_schema()
         except (self._pyarrow.ArrowException, OSError, ValueError) as error:
             raise self._damaged(error) from error
         if schema.names.count(column) != 1:
@@ -73,8 +93,17 @@ class ParquetReader:
         """Returns the next documents, or None at the end. Raises SourceError that names file and row."""
         try:
             return next(self._texts, None)
-        except (self._pyarrow.ArrowException, OSError) as error:
+        except (self._pyarrow.ArrowException, OSError, MemoryError) as error:
             raise self._damaged(error) from error
+
+    def _dictionaries(self) -> list[str]:
+        """Returns the leaves of the column that are stored as numbers of texts. Read as such, a text that all rows have takes its
+        memory once."""
+        encodings: dict[str, set[str]] = {}
+        for chunk in (chunk for number in range(self._metadata.num_row_groups) for chunk in self._chunks_of(number)):
+            if chunk.physical_type == "BYTE_ARRAY":
+                encodings.setdefault(chunk.path_in_schema, set()).update(chunk.encodings)
+        return [path for path, used in encodings.items() if used & {"PLAIN_DICTIONARY", "RLE_DICTIONARY"}]
 
     def _check_type(self, type: Any) -> None:
         types = self._pyarrow.types
@@ -89,9 +118,9 @@ class ParquetReader:
             raise SourceError(f"the column {self._column} of {self._path} is of type {type}, which is not {wanted} with text_field= or --text-field")
 
     def _read(self) -> Iterator[list[str]]:
-        documents, rows = 0, self._file.metadata.num_rows
-        for batch in self._batches():
-            texts = self._texts_of(batch.column(self._column))
+        documents, rows = 0, self._metadata.num_rows
+        for piece in self._pieces():
+            texts = self._texts_of(piece)
             documents += len(texts)
             self.stored_bytes = self._source.size * self._row // rows
             yield texts
@@ -99,27 +128,66 @@ class ParquetReader:
             what = f"all of its {rows} rows are bad; mend the file or leave it out" if rows else "it has no rows; leave it out"
             raise SourceError(f"{self._path} holds no documents: {what}")
 
+    def _pieces(self) -> Iterator[Any]:
+        """Yields the column by rows that have about _BATCH_BYTES when they are decoded, or a larger row by itself."""
+        for batch in self._batches():
+            column = batch.column(self._column)
+            ends = self._decoded_bytes(column).cumsum()
+            begin = 0
+            while begin < len(column):
+                before = ends[begin - 1] if begin else 0
+                end = max(int(ends.searchsorted(before + _BATCH_BYTES, "right")), begin + 1)
+                if ends[end - 1] - before > _MAX_ROW_BYTES:
+                    self._row += 1
+                    self._leave_out(self._row, f"has {(ends[end - 1] - before) >> 20} MiB, and a row may have {_MAX_ROW_BYTES >> 20} MiB")
+                else:
+                    yield column.slice(begin, end - begin)
+                begin = end
+
+    def _decoded_bytes(self, array: Any) -> Any:
+        """Returns about how many bytes each value takes when it is decoded."""
+        types, compute = self._pyarrow.types, import_for(self._path, "pyarrow", "pyarrow.compute")
+        type, numpy = array.type, import_for(self._path, "numpy")
+        if types.is_dictionary(type):
+            sizes = numpy.append(self._decoded_bytes(array.dictionary), 0)
+            return sizes[array.indices.cast("int64").fill_null(-1).to_numpy(zero_copy_only=False)]
+        if types.is_string(type) or types.is_large_string(type) or types.is_string_view(type):
+            return compute.binary_length(array).cast("int64").fill_null(0).to_numpy(zero_copy_only=False)
+        if types.is_list(type) or types.is_large_list(type):
+            before = numpy.insert((self._decoded_bytes(array.values) + _VALUE_BYTES).cumsum(), 0, 0)
+            return numpy.diff(before[array.offsets.to_numpy()])
+        if types.is_struct(type):
+            return sum((self._decoded_bytes(array.field(number)) for number in range(type.num_fields)), start=numpy.zeros(len(array), "int64"))
+        return numpy.full(len(array), _VALUE_BYTES)
+
     def _batches(self) -> Iterator[Any]:
-        """Yields the batches of one row group after the other, with as many rows as make _BATCH_BYTES on average."""
-        groups = list(map(self._chunks_of, range(self._file.metadata.num_row_groups)))
+        """Yields the batches of one row group after the other, with as many rows as have _BATCH_BYTES in the file on average."""
+        groups = list(map(self._chunks_of, range(self._metadata.num_row_groups)))
         for chunks in groups:
             for chunk in chunks:
                 begin = min(chunk.data_page_offset, chunk.dictionary_page_offset or chunk.data_page_offset)
                 self._source.will_read(begin, chunk.total_compressed_size)
         for number, chunks in enumerate(groups):
-            rows, stored = self._file.metadata.row_group(number).num_rows, sum(each.total_uncompressed_size for each in chunks)
-            rows = min(max(rows * _BATCH_BYTES // max(stored, 1), 1), _MAX_ROWS)
+            rows, stored = self._metadata.row_group(number).num_rows, sum(each.total_uncompressed_size for each in chunks)
+            values = max((each.num_values for each in chunks), default=0)
+            if values > max(rows, _MAX_GROUP_VALUES):
+                raise SourceError(
+                    f"{self._path} has a row group of {values} values, more than {_MAX_GROUP_VALUES}: write it with smaller row groups"
+                )
+            rows = min(max(min(rows * _BATCH_BYTES // max(stored, 1), rows * _MAX_VALUES // max(values, 1)), 1), _MAX_ROWS)
             yield from self._file.iter_batches(rows, row_groups=[number], columns=[self._column], use_threads=False)
 
     def _chunks_of(self, number: int) -> list[Any]:
         """Returns a row group's metadata of the column; of a list of structs, of each of its leaves."""
-        group = self._file.metadata.row_group(number)
+        group = self._metadata.row_group(number)
         columns = map(group.column, range(group.num_columns))
         return [each for each in columns if f"{each.path_in_schema}.".startswith(f"{self._column}.")]
 
     def _texts_of(self, column: Any) -> list[str]:
         self.first_row = self._row + 1
         self._row += len(column)
+        if self._pyarrow.types.is_dictionary(column.type):
+            column = column.dictionary_decode()
         try:
             values = column.to_pylist()
         except UnicodeDecodeError:
@@ -139,18 +207,26 @@ class ParquetReader:
     def _is_good(self, value: Any, row: int) -> bool:
         if value is not None and value is not ValueError:
             return True
+        self._leave_out(row, "is null" if value is None else "is not UTF-8")
+        return False
+
+    def _leave_out(self, row: int, what: str) -> None:
+        """Counts a bad row. Raises SourceError unless such rows are to be left out."""
         if not self._skip_bad:
-            what = "is null" if value is None else "is not UTF-8"
             raise SourceError(
                 f"row {row} of {self._path} cannot be used: its column {self._column} {what}; mend the file, or leave "
                 "such rows out (skip_bad=True, --skip-bad)"
             )
         self.bad_lines += 1
-        return False
 
     def _damaged(self, error: Exception) -> Exception:
         if isinstance(error, self._pyarrow.ArrowNotImplementedError):
             return Unsupported(f"{self._path} cannot be read by this pyarrow: {error}; write the file with another codec")
+        if isinstance(error, MemoryError):
+            return SourceError(
+                f"{self._path} cannot be read after row {self._row}: there is not enough memory ({error}); write it with smaller "
+                "row groups and rows"
+            )
         return SourceError(
             f"{self._path} cannot be read after row {self._row}: {error}; it is damaged or no Parquet file: write it again"
         )

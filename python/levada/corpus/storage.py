@@ -22,16 +22,21 @@ _TIMES = ("LastModified", "last_modified", "mtime", "updated", "modified", "crea
 """The same for the time of its last change."""
 
 
+def shown_url(text: str) -> str:
+    """Returns a URL, or a text with URLs, as people may see it: without user, password and query."""
+    return _levada.printable(text.encode(errors="replace").decode())
+
+
 class RemoteFile:
     """A file with the content that it has when this is made. Any thread may call, also in a forked process."""
 
     def __init__(self, url: str) -> None:
-        self._url = url
+        self._url, self._shown = url, shown_url(url)
         fs, path = _filesystem(url)
         try:
             self.size, self.modified_ns, self.tag = _look(fs, path)
         except Exception as error:
-            raise _fault(error) from error
+            raise _fault(error) from None
 
     def read(self, start: int, end: int) -> bytes:
         """Returns bytes [start, end), fewer if the answer was cut off. Raises SourceError for a changed file, and OSError."""
@@ -41,19 +46,19 @@ class RemoteFile:
                 return _read_s3(fs, path, start, end, self.tag)
             data: bytes = fs.cat_file(path, start=start, end=end)
             if len(data) > end - start:
-                raise SourceError(f"{self._url} cannot be read in parts, for its server sends all of it: copy the file")
+                raise SourceError(f"{self._shown} cannot be read in parts, for its server sends all of it: copy the file")
             if _look(fs, path) != (self.size, self.modified_ns, self.tag):
                 raise self._changed()
             return data
         except Exception as error:
             if _status(error) == 412:
-                raise self._changed() from error
+                raise self._changed() from None
             if isinstance(error, FileNotFoundError) and _status(error) < 500:
-                raise self._changed("was removed") from error
-            raise _fault(error) from error
+                raise self._changed("was removed") from None
+            raise _fault(error) from None
 
     def _changed(self, how: str = "was written to") -> SourceError:
-        return SourceError(f"{self._url} {how} while it was being read: start again with a file that stays as it is")
+        return SourceError(f"{self._shown} {how} while it was being read: start again with a file that stays as it is")
 
 
 def list_files(url: str) -> list[str]:
@@ -71,7 +76,7 @@ def list_files(url: str) -> list[str]:
     except FileNotFoundError:
         return []
     except Exception as error:
-        raise _fault(error) from error
+        raise _fault(error) from None
 
 
 def _complete(listing: Any, path: str, **options: Any) -> Any:
@@ -84,15 +89,16 @@ def _complete(listing: Any, path: str, **options: Any) -> Any:
 
 def _filesystem(url: str) -> tuple[Any, Any]:
     """Returns the file system of this process and thread, and the path in it."""
-    fsspec = import_for(url, "fsspec")
+    shown = shown_url(url)
+    fsspec = import_for(shown, "fsspec")
     try:
         return fsspec.core.url_to_fs(url)  # type: ignore[no-any-return]
     except ImportError as error:
-        raise Unsupported(f"{url} needs a package that is not installed: {error}") from error
+        raise Unsupported(f"{shown} needs a package that is not installed: {error}") from None
     except ValueError as error:
-        raise InvalidArgument(f"{url} cannot be opened: {error}") from error
+        raise InvalidArgument(f"{shown} cannot be opened: {shown_url(str(error))}") from None
     except Exception as error:
-        raise _fault(error) from error
+        raise _fault(error) from None
 
 
 def _look(fs: Any, path: str) -> tuple[int, int, str]:
@@ -149,7 +155,7 @@ def _url(like: str, path: str, name: str) -> str:
         return base + end if base.endswith("/") or end.startswith("/") else f"{base}/{end}"
     end = name.lstrip("/")
     if not fnmatch.fnmatchcase(end.partition("/")[0], host):
-        raise Unsupported(f"{like} matches files that its file system does not name by URLs: name each file itself")
+        raise Unsupported(f"{shown_url(like)} matches files that its file system does not name by URLs: name each file itself")
     return f"{scheme}://{end}"
 
 
@@ -165,12 +171,13 @@ def _status(error: BaseException) -> int:
 
 
 def _fault(error: Exception) -> Exception:
-    """Returns an error by whose number the C++ core decides whether to retry."""
+    """Returns an error by whose number the C++ core decides whether to retry. Raise it `from None`: what packages raise may quote
+    the URL with its password."""
     import asyncio
 
     if isinstance(error, Error):
         return error
-    status, text = _status(error), getattr(error, "strerror", None) or str(error) or type(error).__name__
+    status, text = _status(error), shown_url(getattr(error, "strerror", None) or str(error)) or type(error).__name__
     number = error.errno or errno.EIO if isinstance(error, OSError) else errno.EIO
     if status in (408, 429) or status >= 500 or number in (errno.EBUSY, errno.ECONNREFUSED):
         number = errno.EAGAIN

@@ -60,7 +60,7 @@ void bind_command(nb::module_& module) {
       "end.");
   module.def(
       "printable", [](const std::string& text) { return printable(text); }, nb::arg("text"),
-      "`text` as it can be shown on one line of a terminal, control characters escaped.");
+      "`text` for one line of a terminal: control characters escaped, URLs without user, password and query.");
   module.def("command", &command, nb::arg("arguments"), nb::arg("self"), nb::arg("open_tokenizer"), nb::arg("formats"),
              nb::arg("remote"),
              nb::sig("def command(arguments: collections.abc.Sequence[str], self: collections.abc.Sequence[str], "

@@ -1,0 +1,38 @@
+// The HTTP server of `--metrics`.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "levada/base/deadline.h"
+#include "levada/base/unique_fd.h"
+
+namespace levada::cli {
+
+/// Answers HTTP requests for a text. Whoever reaches the port may try to exhaust the process, so at most eight clients
+/// are connected at once, each for at most five seconds, and further ones are disconnected. A slow client does not
+/// delay the others.
+class MetricsServer {
+ public:
+  /// Throws EngineError that names the option if it cannot listen there.
+  MetricsServer(const std::string& host, int port);
+
+  /// Answers until `stop` can be read. `text` is called on this thread, for each request.
+  void run(int stop, const std::function<std::string()>& text);
+
+ private:
+  struct Client {
+    UniqueFd socket;
+    Deadline deadline;
+    std::string request = {}, response = {};  ///< the response is empty until the request is complete
+  };
+  bool accept_clients();
+  /// Reads what has come, or sends what there is room for. Returns whether the client stays connected.
+  static bool advance(Client& client, const std::function<std::string()>& text);
+
+  UniqueFd listener_;
+  std::vector<Client> clients_;
+};
+
+}  // namespace levada::cli

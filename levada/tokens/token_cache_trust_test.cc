@@ -1,0 +1,94 @@
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "levada/base/fault_testing.h"
+#include "levada/tokens/token_caching_testing.h"
+
+namespace levada {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::UnorderedElementsAre;
+namespace fs = std::filesystem;
+
+using TokenCacheTrust = TokenCaching;
+
+TEST_F(TokenCacheTrust, BelievesNoEntryThatOthersMayWriteTo) {
+  const auto made = tokenize_alone(b_);
+  for (const char* extension : {".bin", ".idx", ".json"}) {
+    ASSERT_EQ(::chmod((made.prefix + extension).c_str(), 0660), 0);
+    EXPECT_GT(tokenize_alone(b_).bytes_read, 0) << extension;
+    EXPECT_EQ(tokenize_alone(b_).bytes_read, 0);
+  }
+}
+
+TEST_F(TokenCacheTrust, IsForOneUserOnlyWhateverTheUmask) {
+  const auto before = ::umask(0);
+  const auto made = tokenize_alone(b_);
+  ::umask(before);
+  const auto mode_of = [](const std::string& path) {
+    struct stat status {};
+    EXPECT_EQ(::stat(path.c_str(), &status), 0) << path;
+    return status.st_mode & 0777U;
+  };
+  for (const char* folder : {"cache", "cache/tokens"}) EXPECT_EQ(mode_of(dir_.file(folder)), 0700U);
+  for (const auto& file : fs::directory_iterator(dir_.file("cache/tokens"))) EXPECT_EQ(mode_of(file.path()), 0600U);
+}
+
+TEST_F(TokenCacheTrust, RefusesAFolderInWhichOthersCanReplaceEntries) {
+  tokenize_alone(b_);
+  const auto folder = dir_.file("cache/tokens");
+  ASSERT_EQ(::chmod(folder.c_str(), 0777), 0);
+  EXPECT_EQ(
+      fault_of([&] { open(); }),
+      "SourceError: the token cache " + folder +
+          " can be written to by other users (mode 0777), who can replace what is in it: run chmod go-w on it, or "
+          "name another folder (--cache-dir, cache_dir=)");
+  ASSERT_EQ(::chmod(folder.c_str(), 01777), 0);
+  EXPECT_EQ(tokenize_alone(b_).bytes_read, 0);
+  if (::chown(folder.c_str(), 12345, 12345) != 0) return;  // Only root can do that.
+  EXPECT_THAT(fault_of([&] { open(); }), HasSubstr("belongs to another user (uid 12345)"));
+}
+
+TEST_F(TokenCacheTrust, BelievesNoEntryOfAnotherUser) {
+  for (const char* extension : {".json", ".bin", ".idx"}) {
+    const auto made = tokenize_alone(b_);
+    const auto file = made.prefix + extension;
+    if (::chown(file.c_str(), 12345, 12345) != 0) {
+      GTEST_SKIP() << "only root can give a file to another user";  // skipped without: root
+    }
+    EXPECT_GT(tokenize_alone(b_).bytes_read, 0) << extension;
+  }
+}
+
+TEST_F(TokenCacheTrust, RemovesNoFileOfAnotherUser) {
+  const auto whole = tokenize_alone(b_), torn = tokenize_alone(dir_.write("c.txt", "c"));
+  fs::remove(torn.prefix + ".json");
+  const auto partial = dir_.write("cache/tokens/.b.txt-0123456789abcdef.bin.partial", "");
+  const auto list = dir_.write("cache/tokens/in-use-abcdef", "");
+  for (const auto& file : {whole.prefix + ".json", whole.prefix + ".bin", torn.prefix + ".idx", partial, list}) {
+    if (::chown(file.c_str(), 12345, 12345) != 0) {
+      GTEST_SKIP() << "only root can give a file to another user";  // skipped without: root
+    }
+  }
+  EXPECT_THAT(fault_of([&] { open().prune(0); }), HasSubstr("in-use-abcdef lists entries of the token cache"));
+  fs::remove(list);
+  EXPECT_THAT(open().prune(0), IsEmpty());
+  const auto name = [](const std::string& path) { return fs::path(path).filename().string(); };
+  EXPECT_THAT(names_in_cache(), UnorderedElementsAre(name(whole.prefix) + ".json", name(whole.prefix) + ".bin",
+                                                     name(torn.prefix) + ".idx", name(partial)));
+}
+
+TEST_F(TokenCacheTrust, FollowsNoLinksToTokens) {
+  const auto made = tokenize_alone(b_);
+  fs::rename(made.prefix + ".bin", dir_.file("elsewhere"));
+  fs::create_symlink(dir_.file("elsewhere"), made.prefix + ".bin");
+  EXPECT_GT(tokenize_alone(b_).bytes_read, 0);
+}
+
+}  // namespace
+}  // namespace levada
