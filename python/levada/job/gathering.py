@@ -30,7 +30,7 @@ def all_gather(group: Any, mine: bytes, timeout: float) -> list[bytes]:
     kinds = [device.type for device in getattr(group, "_device_types", [])]
     kind = "cpu" if "cpu" in kinds or not kinds else kinds[0]
     device = torch.device("cpu") if kind == "cpu" else torch.device(kind, torch.get_device_module(kind).current_device())
-    sent = torch.tensor(list(mine), dtype=torch.uint8, device=device)
+    sent = torch.frombuffer(bytearray(mine), dtype=torch.uint8).to(device)
     received = [torch.empty_like(sent) for _ in range(group.size())]
     began = time.monotonic()
     with arrivals_at(group, "to join its group") as arrivals:
@@ -43,4 +43,4 @@ def all_gather(group: Any, mine: bytes, timeout: float) -> list[bytes]:
                 f"{arrivals.describe()} ({why}); see whether all of them join it, and whether a firewall lies between "
                 "their hosts"
             ) from error
-    return [bytes(each.tolist()) for each in received]
+    return [each.cpu().numpy().tobytes() for each in received]
