@@ -16,7 +16,6 @@
 namespace levada::launch {
 namespace {
 
-constexpr const char* variable = "LEVADA_SECRET";
 constexpr std::size_t min_secret_characters = 16;
 constexpr const char* file_name = "secret";
 constexpr const char* secret_remedy = "or set LEVADA_SECRET to the same text, which only this job knows, on all ranks";
@@ -91,10 +90,10 @@ Secret read_secret(const std::string& folder_path) {
 }  // namespace
 
 Secret user_secret(const std::string& folder, const std::function<const char*(const char*)>& get) {
-  if (const char* const text = get(variable); text != nullptr) {
+  if (const char* const text = get(secret_variable); text != nullptr) {
     if (std::string_view(text).size() < min_secret_characters) {
       throw InvalidArgument(fmt::format("{} has {} characters; set it to at least {} random ones, the same on all ranks",
-                                        variable, std::string_view(text).size(), min_secret_characters));
+                                        secret_variable, std::string_view(text).size(), min_secret_characters));
     }
     return blake2s(as_bytes(text));
   }

@@ -658,22 +658,23 @@ if rank >= 2:
     assert text.endswith("; install the same release for all ranks of the job")
 
 
-def test_too_few_descriptors_are_an_error_on_every_rank_that_names_the_number(launcher: several.Launcher) -> None:
-    script = """
+@pytest.mark.parametrize("free", [10, 25])
+def test_too_few_descriptors_are_an_error_on_every_rank_that_names_the_number(launcher: several.Launcher, free: int) -> None:
+    script = f"""
 import resource
-limit = len(os.listdir("/proc/self/fd")) + 20
-if rank == 2: resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+limit = len(os.listdir("/proc/self/fd")) + {free}
+if rank == 3: resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
 """
     (text,) = set(join_errors(launcher, [2, 2], script))
-    assert text.startswith("InvalidArgument: rank 2 on host host1 needs ") and " open files to join, but may have " in text
+    assert text.startswith("InvalidArgument: rank ") and " open files to join, but may have " in text
     assert "as by `ulimit -n " in text and "firewall" not in text
 
 
 SCANNER = """
-import os, socket, sys, time
+import select, socket, sys, time
 until, seen, kept = time.monotonic() + 60, set(), []
 print("scans", flush=True)
-while not os.path.exists(sys.argv[1]) and time.monotonic() < until:
+while not select.select([sys.stdin], [], [], 0)[0] and time.monotonic() < until:
     for line in open("/proc/net/tcp").read().splitlines()[1:]:
         fields = line.split()
         address, port = fields[1].split(":")
@@ -692,13 +693,11 @@ print(len(seen), flush=True)
 """
 
 
-def test_a_port_scanner_neither_joins_nor_stops_a_start(
-    hosts: several.Hosts, launcher: several.Launcher, tmp_path: pathlib.Path
-) -> None:
-    over = tmp_path / "over"
+def test_a_port_scanner_neither_joins_nor_stops_a_start(hosts: several.Hosts, launcher: several.Launcher) -> None:
     user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"] if os.geteuid() == 0 else []
     scanner = subprocess.Popen(
-        hosts[0].command([*user, "/usr/bin/env", "python3", "-c", SCANNER, str(over)]),
+        hosts[0].command([*user, "/usr/bin/env", "python3", "-c", SCANNER]),
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -707,7 +706,6 @@ def test_a_port_scanner_neither_joins_nor_stops_a_start(
         feed = JOIN + "tell(got=[int(x) for x in levada.Feed(iter(range(8)) if rank == 0 else None, mesh=levada.Mesh(tp=4))])"
         for _ in range(2):
             assert [mine[0]["got"] for mine in launcher.start(2, feed).succeed()] == [list(range(8))] * 4
-        over.touch()
         said, _ = scanner.communicate(timeout=30)
         assert int(said) >= 4, "it found no ports"
     finally:

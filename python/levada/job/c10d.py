@@ -32,7 +32,7 @@ from levada.base.errors import EngineError, InvalidArgument, Timeout, Unsupporte
 from levada.base.threads import start_thread
 from levada.job.arrivals import REMIND_AFTER, Arrivals
 from levada.job.connections import Acceptor, Address, call, describe_failure, keep_one_each, watched_by
-from levada.job.gathering import all_gather, wait
+from levada.job.gathering import on_all, wait
 
 _HEADERS, _BODIES = 1, 2  # tags
 _MAX_HEADER_BYTES = 256 << 10
@@ -47,8 +47,6 @@ _LAST_FRAME = 1.0
 """Seconds that the last frame of a peer may come after the end of its process, to a rank that has left too."""
 _LAST_ANSWER = 1800.0
 """Seconds that a rank which ends waits for the answers to its last messages, which a peer may still be receiving."""
-_TEXT_BYTES, _DONE, _REFUSED, _FAILED = 512, "+", "!", "-"
-"""What each rank sends the others when ranks join: so many bytes, which begin with how it went."""
 _OTHER_FILES = 64
 """Descriptors beside two for each watched rank, of which one is closed before gloo has one for each other rank."""
 _CONNECT = 30.0
@@ -282,25 +280,6 @@ def _address_of_gloo(before: dict[str, int]) -> str:
     raise EngineError("gloo listens at no address, so that the engine c10d does not know by which network to reach others")
 
 
-def _on_all(group: Any, until: float, work: Callable[[], str]) -> list[str]:
-    """What `work` returns on each rank. What it raises on one rank is raised on all. Collective."""
-    try:
-        mine = _DONE + work()
-    except InvalidArgument as error:
-        mine = _REFUSED + str(error)
-    except (EngineError, OSError, RuntimeError) as error:
-        mine = _FAILED + str(error)
-    left = max(until - time.monotonic(), 0.001)
-    sent = all_gather(group, mine.encode(errors="backslashreplace")[:_TEXT_BYTES].ljust(_TEXT_BYTES), left)
-    texts = [each.decode(errors="replace").rstrip() for each in sent]
-    for text in texts:
-        if text.startswith(_REFUSED):
-            raise InvalidArgument(text.removeprefix(_REFUSED))
-        if text.startswith(_FAILED):
-            raise EngineError(text.removeprefix(_FAILED))
-    return [text.removeprefix(_DONE) for text in texts]
-
-
 def _watch_each_other(
     group: Any, secret: bytes, host_of: list[int], devices: list[Any], until: float
 ) -> tuple[dict[int, _Watched], int]:
@@ -332,10 +311,10 @@ def _watch_each_other(
             return ""
 
         undone.callback(lambda: _close_all(called))
-        texts = [text.split(maxsplit=3) for text in _on_all(group, until, listen)]
+        texts = [text.split(maxsplit=3) for text in on_all(group, until, listen)]
         addresses = [Address(_levada.printable(host), address, int(port)) for address, port, _, host in texts]
         silence = int(texts[0][2])
-        _on_all(group, until, connect)
+        on_all(group, until, connect)
         undone.pop_all()
     connections = keep_one_each(rank, acceptors[0].close(), called)
     for connection in connections.values():

@@ -5,13 +5,18 @@ from __future__ import annotations
 import datetime
 import importlib
 import time
+from collections.abc import Callable
 from typing import Any
 
-from levada.base.errors import EngineError, Timeout
+from levada.base.errors import EngineError, Error, InvalidArgument, Timeout
 from levada.job.arrivals import arrivals_at
 
 
 _PAUSE, _MAX_PAUSE = 0.0002, 0.02
+_TEXT_BYTES = 512
+_DONE = "+"
+_FAILURES: dict[str, type[Error]] = {"!": InvalidArgument, "~": Timeout, "-": EngineError}
+"""What each rank sends the others when ranks join: so many bytes, which begin with how it went."""
 
 
 def wait(work: Any, until: float) -> None:
@@ -44,3 +49,20 @@ def all_gather(group: Any, mine: bytes, timeout: float) -> list[bytes]:
                 "their hosts"
             ) from error
     return [each.cpu().numpy().tobytes() for each in received]
+
+
+def on_all(group: Any, until: float, work: Callable[[], str]) -> list[str]:
+    """Returns what `work` returns on each rank. What it raises on one rank is raised on all. Collective."""
+    try:
+        mine = _DONE + work()
+    except (Error, OSError, RuntimeError) as error:
+        mark = next((mark for mark, kind in _FAILURES.items() if isinstance(error, kind)), "-")
+        mine = mark + str(error)
+    left = max(until - time.monotonic(), 0.001)
+    sent = all_gather(group, mine.encode(errors="backslashreplace")[:_TEXT_BYTES].ljust(_TEXT_BYTES), left)
+    texts = [each.decode(errors="replace").rstrip() for each in sent]
+    for mark, kind in _FAILURES.items():
+        for text in texts:
+            if text.startswith(mark):
+                raise kind(text.removeprefix(mark))
+    return [text.removeprefix(_DONE) for text in texts]

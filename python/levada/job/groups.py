@@ -8,13 +8,14 @@ import os
 import pathlib
 import socket
 import threading
+import time
 import weakref
 from typing import Any, NamedTuple
 
 from levada import _levada
 from levada._levada import Membership
 from levada.base.errors import InvalidArgument, Unsupported
-from levada.job.gathering import all_gather
+from levada.job.gathering import all_gather, on_all
 from levada.job.meshes import is_device_mesh, ranks_of
 from levada.job.proofs import SECRET_BYTES, derive
 
@@ -150,14 +151,29 @@ def _start(group: Any, options: Options) -> Membership:
     if engine == "c10d":
         joined = _join_far(group, name, secret, host_of, timeout, degree)
     else:
-        host = host_of[group.rank()]
-        here = [rank for rank, other in enumerate(host_of) if other == host]
-        joined = _levada.meet(here.index(group.rank()), len(here), f"{name}-{host}", secret, timeout)
+        joined = _join_near(group, name, secret, host_of, timeout)
     if engine == "shm+c10d":
         far = _join_far(group, name, secret, host_of, timeout, degree)
         joined = _levada.join_hosts(joined, far, degree, leave_timeout)
     _levada.log_engine(joined)
     return joined
+
+
+def _join_near(group: Any, name: str, secret: bytes, host_of: list[int], timeout: float) -> Membership:
+    """Collective over all hosts, so that none waits for one on which shared memory cannot be had."""
+    host = host_of[group.rank()]
+    here = [rank for rank, other in enumerate(host_of) if other == host]
+    near: list[Membership] = []
+
+    def meet() -> str:
+        near.append(_levada.meet(here.index(group.rank()), len(here), f"{name}-{host}", secret, timeout))
+        return ""
+
+    if len(here) == len(host_of):
+        meet()
+    else:
+        on_all(group, time.monotonic() + 2 * timeout, meet)
+    return near[0]
 
 
 def _join_far(
