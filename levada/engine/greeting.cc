@@ -81,7 +81,7 @@ Greeting group_greeting(std::string_view host) {
 void check_greetings(std::span<const Greeting> greetings) {
   for (std::size_t rank = 0; rank < greetings.size(); ++rank) {
     const Greeting& each = greetings[rank];
-    if (std::equal(each.begin(), each.begin() + greeting_head_bytes, greetings[0].begin())) continue;
+    if (std::memcmp(each.data(), greetings[0].data(), greeting_head_bytes) == 0) continue;
     const auto first = release_of(greetings[0]), other = release_of(each);
     if (first && other) {
       throw EngineError(

@@ -10,8 +10,9 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from levada import _levada
 from levada.base.errors import EngineError
-from levada.job import connections
+from levada.job import connections, groups
 from levada.job.connections import Acceptor, Address, call, describe_failure, keep_one_each
 from levada.job.proofs import CALL_BYTES, CHALLENGE_BYTES, PROOF_BYTES, Caller, Listener
 
@@ -86,6 +87,27 @@ def test_ranks_watch_their_own_host_and_some_rank_of_each_other_one(sizes: list[
         assert {host_of[other] for other in (rank, *watched[rank])} == set(host_of)
     longest = max(len(each) for each in watched)
     assert longest <= max(sizes) - 1 + sum(-(-size // min(sizes)) for size in sizes)
+
+
+def test_a_rank_of_eight_thousand_joins_in_seconds_of_processor_time() -> None:
+    hosts, ranks_per_host = 1024, 8
+    host_of = [host for host in range(hosts) for _ in range(ranks_per_host)]
+    place = groups._Place(b"h" * 16, SECRET, 16, "auto").encode()
+    sent = [number.to_bytes(16, "little") + place[16:] for number in host_of]
+    greetings = [_levada.group_greeting(f"host{host}") for host in host_of]
+    began = time.process_time()
+    _levada.check_greetings(greetings)
+    places = [groups._Place.decode(each) for each in sent]
+    assert groups._number([each.host for each in places]) == host_of
+    watched = connections.watched_by(5, host_of)
+    for _ in watched:
+        listener = Listener(SECRET)
+        caller = Caller(SECRET, 5, listener.greeting)
+        answered = listener.answer(caller.call)
+        assert answered is not None and caller.is_answered_by(answered[1])
+    seconds = time.process_time() - began
+    print(f"a rank of {len(host_of)}: {seconds:.3f} s of processor time, {len(watched)} connections")
+    assert len(watched) == hosts - 1 + ranks_per_host - 1 and seconds < 10
 
 
 STRANGERS = {

@@ -133,6 +133,12 @@ def _check_same(what: str, asked: list[Any]) -> None:
         raise InvalidArgument(f"the group's ranks join it with different {what}: {listed}; pass the same on all of them")
 
 
+def _number(hosts: list[bytes]) -> list[int]:
+    """Returns the host of each rank, numbered in the order of their first ranks."""
+    numbers = {host: number for number, host in enumerate(dict.fromkeys(hosts))}
+    return [numbers[host] for host in hosts]
+
+
 def _start(group: Any, options: Options) -> Membership:
     engine, timeout, degree, leave_timeout = options
     _levada.check_greetings(all_gather(group, _levada.group_greeting(socket.gethostname()), timeout))
@@ -140,14 +146,13 @@ def _start(group: Any, options: Options) -> Membership:
     places = [_Place.decode(sent) for sent in all_gather(group, mine.encode(), timeout)]
     _check_same("engines", [place.engine for place in places])
     _check_same("degrees", [place.degree for place in places])
-    hosts = {host: number for number, host in enumerate(dict.fromkeys(place.host for place in places))}
-    host_of = [hosts[place.host] for place in places]
+    host_of = _number([place.host for place in places])
     if engine == "auto":
         engine = _levada.choose_engine(host_of, "c10d", degree)
     secret = places[0].secret
     name = f"levada-{derive(secret, 'name').hex()}"
-    if engine == "shm" and len(hosts) > 1:
-        raise Unsupported(f"the group's ranks are on {len(hosts)} hosts, which the engine shm cannot join; use shm+c10d")
+    if engine == "shm" and len(set(host_of)) > 1:
+        raise Unsupported(f"the group's ranks are on {len(set(host_of))} hosts, which the engine shm cannot join; use shm+c10d")
     if engine == "c10d":
         joined = _join_far(group, name, secret, host_of, timeout, degree)
     else:
