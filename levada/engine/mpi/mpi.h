@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "levada/engine/choice.h"
+#include "levada/base/secret.h"
 #include "levada/engine/engine.h"
 
 namespace levada::mpi {
