@@ -13,8 +13,8 @@ std::uint64_t host_identity();
 /// This host's name; empty if it has none.
 std::string host_name();
 
-/// The user id as which the system shows all users that are not mapped into this process's user namespace. So it identifies
-/// nobody.
+/// The user id as which the system shows all users that are not mapped into this process's user namespace. So it
+/// identifies nobody.
 std::uint32_t overflow_uid();
 
 }  // namespace levada

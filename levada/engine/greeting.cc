@@ -84,8 +84,7 @@ void check_greetings(std::span<const Greeting> greetings) {
     if (std::memcmp(each.data(), greetings[0].data(), greeting_head_bytes) == 0) continue;
     const auto first = release_of(greetings[0]), other = release_of(each);
     if (first && other) {
-      throw EngineError(
-          describe_mismatch(sender_of(greetings, rank), *other, sender_of(greetings, 0), *first));
+      throw EngineError(describe_mismatch(sender_of(greetings, rank), *other, sender_of(greetings, 0), *first));
     }
     throw EngineError(fmt::format("rank {} joins without a greeting of Levada; install the same release for all ranks",
                                   first ? rank : 0));

@@ -81,8 +81,9 @@ std::shared_ptr<Engine> meet(const Environment& job, const JoinOptions& options)
                       .stop = options.stop});
   } catch (const Timeout& error) {
     const bool is_given = std::getenv(secret_variable) != nullptr;
-    throw Timeout(error.what() + hint +
-                  (is_given ? "" : fmt::format("; ranks in containers that do not share /tmp need {}", secret_variable)));
+    throw Timeout(
+        error.what() + hint +
+        (is_given ? "" : fmt::format("; ranks in containers that do not share /tmp need {}", secret_variable)));
   }
 }
 

@@ -30,14 +30,16 @@ void expect_private(const UniqueFd& fd, const std::string& path) {
   struct stat found {};
   if (::fstat(fd.get(), &found) != 0) fail(path, "fstat");
   if (found.st_uid != ::geteuid()) {
-    throw EngineError(fmt::format("{} belongs to another user (uid {}), so it does not show which processes are this "
-                                  "user's; remove it, {}",
-                                  path, found.st_uid, secret_remedy));
+    throw EngineError(
+        fmt::format("{} belongs to another user (uid {}), so it does not show which processes are this "
+                    "user's; remove it, {}",
+                    path, found.st_uid, secret_remedy));
   }
   if ((found.st_mode & 077U) == 0) return;
-  throw EngineError(fmt::format("{} is open to other users (mode {:04o}), so it does not show which processes are this "
-                                "user's; remove it, {}",
-                                path, found.st_mode & 07777U, secret_remedy));
+  throw EngineError(
+      fmt::format("{} is open to other users (mode {:04o}), so it does not show which processes are this "
+                  "user's; remove it, {}",
+                  path, found.st_mode & 07777U, secret_remedy));
 }
 
 UniqueFd open_private_folder(const std::string& path) {
@@ -92,17 +94,18 @@ Secret read_secret(const std::string& folder_path) {
 Secret user_secret(const std::string& folder, const std::function<const char*(const char*)>& get) {
   if (const char* const text = get(secret_variable); text != nullptr) {
     if (std::string_view(text).size() < min_secret_characters) {
-      throw InvalidArgument(fmt::format("{} has {} characters; set it to at least {} random ones, the same on all ranks",
-                                        secret_variable, std::string_view(text).size(), min_secret_characters));
+      throw InvalidArgument(
+          fmt::format("{} has {} characters; set it to at least {} random ones, the same on all ranks", secret_variable,
+                      std::string_view(text).size(), min_secret_characters));
     }
     return blake2s(as_bytes(text));
   }
   if (::geteuid() == overflow_uid()) {
-    throw InvalidArgument(
-        fmt::format("this process has the user id {}, as which the system shows every user of another user namespace, so "
-                    "it cannot know which processes are its own user's; run it as another user, initialize "
-                    "torch.distributed first, {}",
-                    ::geteuid(), secret_remedy));
+    throw InvalidArgument(fmt::format(
+        "this process has the user id {}, as which the system shows every user of another user namespace, so "
+        "it cannot know which processes are its own user's; run it as another user, initialize "
+        "torch.distributed first, {}",
+        ::geteuid(), secret_remedy));
   }
   return read_secret(fmt::format("{}/levada-{}", folder, ::geteuid()));
 }

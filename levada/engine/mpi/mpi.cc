@@ -42,7 +42,7 @@ struct Hello {
   Secret secret{};  ///< that of rank 0 is the job's
   std::int64_t degree = 0;
   std::int32_t thread_level = 0;
-  std::int32_t silence = 0;  ///< seconds; that of rank 0 counts
+  std::int32_t silence = 0;       ///< seconds; that of rank 0 counts
   std::array<char, 24> engine{};  ///< as much of its name as fits
 
   std::string_view engine_name() const { return engine.data(); }
@@ -202,7 +202,8 @@ Communicator::Communicator(MPI_Comm parent, Options options) : options_(std::mov
   if (options_.engine == "shm") return;
   check_threads(hellos, options_.engine);
   constexpr std::size_t files_per_host = 8;  // connections that are tried at first
-  reserve_open_files(files_per_host * std::set<int>(host_of_.begin(), host_of_.end()).size(), fmt::format("rank {}", rank_));
+  reserve_open_files(files_per_host * std::set<int>(host_of_.begin(), host_of_.end()).size(),
+                     fmt::format("rank {}", rank_));
   if (choose_engine(host_of_, "mpi") != "shm" && hellos[0].silence > 0) watch_hosts(hellos[0].silence);
 }
 

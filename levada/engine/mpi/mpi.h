@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "levada/engine/choice.h"
 #include "levada/base/secret.h"
+#include "levada/engine/choice.h"
 #include "levada/engine/engine.h"
 
 namespace levada::mpi {

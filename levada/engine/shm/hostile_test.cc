@@ -242,10 +242,11 @@ TEST(Start, NamesBothReleasesOnBothEndsIfTheyDiffer) {
     static_cast<void>(join(0, 2, std::move(links), {.memory_bytes = data_bytes}));
     FAIL();
   } catch (const EngineError& error) {
-    EXPECT_EQ(error.what(),
-              fmt::format("another rank of this host runs Levada 99.0.0, but rank 0 runs {}; install the same release for "
-                          "all ranks of the job",
-                          own_release().name));
+    EXPECT_EQ(
+        error.what(),
+        fmt::format("another rank of this host runs Levada 99.0.0, but rank 0 runs {}; install the same release for "
+                    "all ranks of the job",
+                    own_release().name));
   }
 }
 
@@ -257,8 +258,7 @@ TEST(Start, RefusesAnotherSizeOrRank) {
 }
 
 TEST(Start, TellsTheOthersWhyItFailed) {
-  const auto what =
-      start_with([](StartLink& s) { say(s, encode(StartFailure{.message = "no memory on rank 1"})); });
+  const auto what = start_with([](StartLink& s) { say(s, encode(StartFailure{.message = "no memory on rank 1"})); });
   EXPECT_EQ(what, "EngineError: no memory on rank 1");
 }
 

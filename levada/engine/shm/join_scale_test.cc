@@ -55,8 +55,8 @@ TEST(JoinScale, AThousandHostsOfEightRanksJoinInSecondsOfProcessorTime) {
   }
   const double end = processor_seconds();
   RecordProperty("seconds", std::to_string(end - begin));
-  std::printf("%d ranks: %.2f s of processor time for all greetings, %.2f s for all starts\n", num_hosts * ranks_per_host,
-              greeted - begin, end - greeted);
+  std::printf("%d ranks: %.2f s of processor time for all greetings, %.2f s for all starts\n",
+              num_hosts * ranks_per_host, greeted - begin, end - greeted);
   EXPECT_LT(end - begin, 10);
 }
 

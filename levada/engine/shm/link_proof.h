@@ -12,12 +12,12 @@ namespace levada::shm {
 
 enum class LinkSide : std::uint8_t { rank_zero = 0, other = 1 };
 
-/// Each end first sends a greeting with a fresh challenge. Every frame that follows carries a proof over both challenges,
-/// the sender's side and the frame. So a frame that was recorded, or comes from the receiver itself, is refused, and the
-/// secret never crosses the link.
+/// Each end first sends a greeting with a fresh challenge. Every frame that follows carries a proof over both
+/// challenges, the sender's side and the frame. So a frame that was recorded, or comes from the receiver itself, is
+/// refused, and the secret never crosses the link.
 ///
-/// The greeting has a proof too, which whoever has seen it can repeat. It shows only that the release which the greeting
-/// names is that of a rank, so that no stranger can end a start by naming another one.
+/// The greeting has a proof too, which whoever has seen it can repeat. It shows only that the release which the
+/// greeting names is that of a rank, so that no stranger can end a start by naming another one.
 class LinkProof {
  public:
   LinkProof(LinkSide side, const Secret& secret, const Release& release = own_release());

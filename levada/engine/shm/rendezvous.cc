@@ -1,6 +1,6 @@
 // Ranks that nobody launched together find each other by the name of an abstract Unix socket, which vanishes with rank
-// 0 and is in no file system. Every process of the network namespace can read that name and connect, so a connection is a
-// stranger's until its frames prove that the other end knows the job's secret.
+// 0 and is in no file system. Every process of the network namespace can read that name and connect, so a connection is
+// a stranger's until its frames prove that the other end knows the job's secret.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <sys/socket.h>
@@ -141,9 +141,7 @@ class Visitors {
       if (!is_stranger(each)) use(each.link);
     }
   }
-  bool has_greeted() const {
-    return !std::ranges::all_of(visitors_, is_stranger);
-  }
+  bool has_greeted() const { return !std::ranges::all_of(visitors_, is_stranger); }
 
  private:
   struct Visitor {
@@ -161,7 +159,8 @@ class Visitors {
     if (socket) {
       if (is_another_users(holder_of(socket))) return;
       if (visitors_.size() == max_visitors) drop_one();
-      visitors_.push_back({StartLink(std::move(socket), LinkSide::rank_zero, place_.secret), Deadline::after(patience)});
+      visitors_.push_back(
+          {StartLink(std::move(socket), LinkSide::rank_zero, place_.secret), Deadline::after(patience)});
     } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
       // It would be tried for ever. A connection that has ended is skipped.
       const int error = errno;
@@ -188,9 +187,7 @@ class Visitors {
   }
 
   /// What a visitor has sent. Throws EngineError only if it is a rank of another release.
-  static StartLink::Received received_from(StartLink& link) try {
-    return link.receive();
-  } catch (const Error&) {
+  static StartLink::Received received_from(StartLink& link) try { return link.receive(); } catch (const Error&) {
     if (link.is_greeted()) throw;
     return {Kind::stranger};
   }
@@ -253,7 +250,8 @@ class Rendezvous {
       late -= late > 0 ? 1 : 0;
     };
     if (late > 0) visitors_.for_each_greeted(notify);
-    // A rank that has read the cause closes its end. Until then the link is kept: what has not been read is lost with it.
+    // A rank that has read the cause closes its end. Until then the link is kept: what has not been read is lost with
+    // it.
     while ((late > 0 || visitors_.has_greeted()) && !deadline.expired()) {
       const auto readable = wait_readable(visitors_.descriptors(), visitors_.next(deadline), stop);
       visitors_.drop_late();
@@ -329,9 +327,9 @@ class Rendezvous {
 
   std::string name_;
   Visitors visitors_;
-  std::size_t refused_ = 0;        ///< missing ranks that came, failed and will not come again
-  std::vector<Hello> hellos_;      ///< by rank
-  std::vector<StartLink> links_;   ///< by rank; those that have arrived
+  std::size_t refused_ = 0;       ///< missing ranks that came, failed and will not come again
+  std::vector<Hello> hellos_;     ///< by rank
+  std::vector<StartLink> links_;  ///< by rank; those that have arrived
 };
 
 /// A connection to the rendezvous, or empty if nothing listens there yet. Throws EngineError.
@@ -343,7 +341,8 @@ UniqueFd try_connect(const MeetingPlace& place) {
   }
   const auto holder = holder_of(link);
   if (!is_another_users(holder)) return link;
-  throw EngineError(fmt::format("the rendezvous '{}' is held by {}; give it another name", place.name, describe(holder)));
+  throw EngineError(
+      fmt::format("the rendezvous '{}' is held by {}; give it another name", place.name, describe(holder)));
 }
 
 /// The way of another rank to rank 0.
@@ -392,9 +391,10 @@ class Search {
 
   [[noreturn]] void throw_refused() const {
     throw PeerLost(
-        0, fmt::format("{} at the rendezvous '{}' ended while the ranks were meeting, or is not rank 0; its own output may "
-                       "say why",
-                       describe(holder_), place_.name));
+        0, fmt::format(
+               "{} at the rendezvous '{}' ended while the ranks were meeting, or is not rank 0; its own output may "
+               "say why",
+               describe(holder_), place_.name));
   }
 
   [[noreturn]] void throw_timeout() const {

@@ -262,7 +262,8 @@ TEST(Rendezvous, IsNoRankZeroThatDoesNotKnowTheSecret) {
   const UniqueFd theirs = Door(place).listen_as(::geteuid());
   test::ForkedRanks ranks(1, [&](int) { static_cast<void>(meet(1, 2, place, hasty)); });
   const auto link = UniqueFd(::accept(theirs.get(), nullptr, nullptr));
-  ASSERT_TRUE(send_frame(link, LinkProof(LinkSide::rank_zero, derive_secret({}, "guess")).greeting(), {}, Deadline::now()));
+  ASSERT_TRUE(
+      send_frame(link, LinkProof(LinkSide::rank_zero, derive_secret({}, "guess")).greeting(), {}, Deadline::now()));
   const auto error = ranks.wait()[0].error;
   EXPECT_NE(error.find(fmt::format("process {} listens there, and has not proven that it is rank 0", ::getpid())),
             std::string::npos)
@@ -273,8 +274,8 @@ TEST(Rendezvous, NamesBothReleasesOnEveryRankIfTheyDiffer) {
   const auto place = unique_place("release");
   test::ForkedRanks ranks(2, [&](int rank) { static_cast<void>(meet(rank, 3, place, options)); });
   const UniqueFd newer = Door(place).connect();
-  ASSERT_TRUE(send_frame(newer, LinkProof(LinkSide::other, place.secret, {protocol_number + 1, "99.0.0"}).greeting(), {},
-                         Deadline::now()));
+  ASSERT_TRUE(send_frame(newer, LinkProof(LinkSide::other, place.secret, {protocol_number + 1, "99.0.0"}).greeting(),
+                         {}, Deadline::now()));
   for (const auto& ending : ranks.wait()) {
     EXPECT_NE(ending.error.find("another rank of this host runs Levada 99.0.0, but rank 0 runs"), std::string::npos)
         << ending.error;
@@ -317,7 +318,8 @@ TEST(Rendezvous, TellsAllRanksOfOneThatRefusesToStart) {
     test::ForkedRanks ranks(3, [&](int rank) {
       if (rank != refusing) {
         static_cast<void>(meet(rank, 3, place, options));
-      } else if (refuse_start(rank, 3, place, ErrorKind::invalid_argument, "there is no option --mseh") != (rank != 0)) {
+      } else if (refuse_start(rank, 3, place, ErrorKind::invalid_argument, "there is no option --mseh") !=
+                 (rank != 0)) {
         throw EngineError("the wrong rank has to say so");
       }
     });

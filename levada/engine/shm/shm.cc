@@ -49,8 +49,7 @@ std::shared_ptr<Engine> join(int rank, int size, std::vector<UniqueFd> links, co
 std::shared_ptr<Engine> meet(int rank, int size, const MeetingPlace& place, const Options& options) {
   check_place(rank, size);
   const Deadline deadline = Deadline::after(options.timeout);
-  Connected connected =
-      rank == 0 ? gather(size, place, options, deadline) : find(rank, place, options, deadline);
+  Connected connected = rank == 0 ? gather(size, place, options, deadline) : find(rank, place, options, deadline);
   return make_engine(start(rank, size, std::move(connected), options, deadline));
 }
 

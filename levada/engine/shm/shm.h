@@ -42,8 +42,8 @@ struct MeetingPlace {
   Secret secret;     ///< known to the ranks of the job only, or of this user only
 };
 
-/// The same for ranks that meet at an abstract Unix socket, whose name depends on the place's name and secret and reveals
-/// neither. Each side proves to the other that it knows the secret; whatever else connects is ignored.
+/// The same for ranks that meet at an abstract Unix socket, whose name depends on the place's name and secret and
+/// reveals neither. Each side proves to the other that it knows the secret; whatever else connects is ignored.
 std::shared_ptr<Engine> meet(int rank, int size, const MeetingPlace& place, const Options& options = {});
 
 /// In place of meet(), on a rank that cannot take part: the other ranks' meet() throws an error of this kind with this

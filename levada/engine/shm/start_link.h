@@ -18,8 +18,8 @@ namespace levada::shm {
 class StartLink {
  public:
   StartLink() = default;
-  /// Sends the greeting. With a `secret`, every frame is sealed, and the other end is a stranger until it has proven that it
-  /// knows the secret. A socket that a rank has inherited needs none: no stranger is at its other end.
+  /// Sends the greeting. With a `secret`, every frame is sealed, and the other end is a stranger until it has proven
+  /// that it knows the secret. A socket that a rank has inherited needs none: no stranger is at its other end.
   StartLink(UniqueFd socket, LinkSide side, const std::optional<Secret>& secret);
 
   explicit operator bool() const { return static_cast<bool>(socket_); }

@@ -78,8 +78,7 @@ Membership meet(int rank, int size, const std::string& rendezvous, const nb::byt
                              .timeout = duration_of(timeout),
                              .remind = cli::print_error,
                              .stop = stop.get_token()};
-  return Membership(
-      interruptible([&] { return shm::meet(rank, size, place, options); }, [&] { stop.request_stop(); }));
+  return Membership(interruptible([&] { return shm::meet(rank, size, place, options); }, [&] { stop.request_stop(); }));
 }
 
 void check_greetings_of(const std::vector<nb::bytes>& sent) {
@@ -226,16 +225,19 @@ void bind_launch(nb::module_& module) {
       .def("leave", &Membership::leave, nb::call_guard<nb::gil_scoped_release>(),
            "Leaves the job without an error on other ranks. Received batches stay valid.");
   module.def("join", &join, nb::arg("engine"), nb::arg("timeout"), "Joins the job that the environment describes.");
-  module.def("meet", &meet, nb::arg("rank"), nb::arg("size"), nb::arg("rendezvous"), nb::arg("secret"), nb::arg("timeout"),
-             nb::kw_only(), nb::arg("memory_bytes") = 0,
-             "Joins the ranks of this host that pass the same name for their rendezvous and the same 32 bytes, which only "
-             "they know, over shared memory: a rank's batches take at most `memory_bytes`, or as much as the machine "
-             "allows.");
   module.def(
-      "group_greeting", [](const std::string& host) { return nb::bytes(group_greeting(host).data(), sizeof(Greeting)); }, nb::arg("host"),
+      "meet", &meet, nb::arg("rank"), nb::arg("size"), nb::arg("rendezvous"), nb::arg("secret"), nb::arg("timeout"),
+      nb::kw_only(), nb::arg("memory_bytes") = 0,
+      "Joins the ranks of this host that pass the same name for their rendezvous and the same 32 bytes, which only "
+      "they know, over shared memory: a rank's batches take at most `memory_bytes`, or as much as the machine "
+      "allows.");
+  module.def(
+      "group_greeting",
+      [](const std::string& host) { return nb::bytes(group_greeting(host).data(), sizeof(Greeting)); }, nb::arg("host"),
       "Returns the bytes that each rank of a process group sends the others first.");
   module.def("reserve_open_files", &reserve_open_files, nb::arg("count"), nb::arg("who"),
-             "Raises this process's limit so that it can open `count` more files. Raises InvalidArgument, with the number that "
+             "Raises this process's limit so that it can open `count` more files. Raises InvalidArgument, with the "
+             "number that "
              "is needed, if the hard limit is too low. `who` names this process.");
   module.def("check_greetings", &check_greetings_of, nb::arg("greetings"),
              "Raises EngineError unless all these greetings of the ranks of a group are of one release of Levada.");
