@@ -12,7 +12,7 @@
 namespace levada {
 namespace {
 
-Bytes counting(std::size_t count) {
+Bytes ascending(std::size_t count) {
   Bytes bytes(count);
   for (std::size_t i = 0; i < count; ++i) bytes[i] = static_cast<std::byte>(i);
   return bytes;
@@ -24,7 +24,7 @@ TEST(Blake2s, HashesAsItsSpecificationSays) {
 }
 
 TEST(Blake2s, HashesWithAKeyAsItsPublishedVectorsSay) {
-  const Bytes key = counting(32);
+  const Bytes key = ascending(32);
   const std::pair<std::size_t, const char*> vectors[] = {
       {0, "48a8997da407876b3d79c0d92325ad3b89cbb754d86ab71aee047ad345fd2c49"},
       {1, "40d15fee7c328830166ac3f918650f807e7e01e177258cdc0a39b11f598066f1"},
@@ -33,19 +33,19 @@ TEST(Blake2s, HashesWithAKeyAsItsPublishedVectorsSay) {
       {65, "21fe0ceb0052be7fb0f004187cacd7de67fa6eb0938d927677f2398c132317a8"},
       {255, "3fb735061abc519dfe979e54c1ee5bfad0a9d858b3315bad34bde999efd724dd"},
   };
-  for (const auto& [bytes, hash] : vectors) EXPECT_EQ(to_hex(blake2s(counting(bytes), key)), hash) << bytes;
+  for (const auto& [bytes, hash] : vectors) EXPECT_EQ(to_hex(blake2s(ascending(bytes), key)), hash) << bytes;
 }
 
 TEST(Blake2s, RefusesAKeyThatIsTooLong) {
-  EXPECT_THROW(blake2s({}, counting(33)), InvalidArgument);
+  EXPECT_THROW(blake2s({}, ascending(33)), InvalidArgument);
 }
 
 TEST(Secret, ProvesItsMessageAndNoOther) {
   const Secret secret = random_secret();
-  const Bytes message = counting(100);
+  const Bytes message = ascending(100);
   Proof proof = prove(secret, message);
   EXPECT_TRUE(is_proven(secret, message, proof));
-  EXPECT_FALSE(is_proven(secret, counting(99), proof));
+  EXPECT_FALSE(is_proven(secret, ascending(99), proof));
   EXPECT_FALSE(is_proven(random_secret(), message, proof));
   EXPECT_FALSE(is_proven(secret, message, ByteView(proof).first(15)));
   EXPECT_FALSE(is_proven(secret, message, {}));
