@@ -12,12 +12,6 @@
 namespace levada {
 namespace {
 
-std::string host_name() {
-  std::string name(256, '\0');
-  if (::gethostname(name.data(), name.size() - 1) != 0) return {};
-  return name.substr(0, name.find('\0'));
-}
-
 std::string boot() {
   std::string id;
   std::ifstream file("/proc/sys/kernel/random/boot_id");
@@ -32,8 +26,21 @@ std::string network() {
 
 }  // namespace
 
+std::string host_name() {
+  std::string name(256, '\0');
+  if (::gethostname(name.data(), name.size() - 1) != 0) return {};
+  return name.substr(0, name.find('\0'));
+}
+
 std::uint64_t host_identity() {
   return hash64(as_bytes(boot() + "\n" + network() + "\n" + std::to_string(::getuid())));
+}
+
+std::uint32_t overflow_uid() {
+  constexpr std::uint32_t usual = 65534;
+  std::ifstream file("/proc/sys/kernel/overflowuid");
+  std::uint32_t uid = 0;
+  return file >> uid ? uid : usual;
 }
 
 }  // namespace levada

@@ -21,6 +21,7 @@
 #include "levada/engine/shm/shm.h"
 #include "levada/launch/inherited.h"
 #include "levada/launch/launch.h"
+#include "levada/launch/user_secret.h"
 
 namespace levada::launch {
 namespace {
@@ -61,8 +62,8 @@ void check_joinable(const Environment& job, const JoinOptions& options) {
   }
 }
 
-std::string rendezvous_of(const Environment& job) {
-  return job.rendezvous.empty() ? fmt::format("parent process {}", ::getppid()) : job.rendezvous;
+shm::MeetingPlace meeting_place_of(const Environment& job) {
+  return {job.rendezvous.empty() ? fmt::format("parent process {}", ::getppid()) : job.rendezvous, user_secret()};
 }
 
 /// Where no variable says how many ranks this host has, a rank that waits is shown what the others may need.
@@ -73,13 +74,16 @@ std::shared_ptr<Engine> meet(const Environment& job, const JoinOptions& options)
     return write ? [=](const std::string& text) { write(text + hint); } : write;
   };
   try {
-    return shm::meet(job.rank, job.size, rendezvous_of(job),
+    return shm::meet(job.rank, job.size, meeting_place_of(job),
                      {.timeout = options.timeout,
                       .remind = with_hint(options.remind),
                       .report = with_hint(options.report),
                       .stop = options.stop});
   } catch (const Timeout& error) {
-    throw Timeout(error.what() + hint);
+    const bool is_given = std::getenv(secret_variable) != nullptr;
+    throw Timeout(
+        error.what() + hint +
+        (is_given ? "" : fmt::format("; ranks in containers that do not share /tmp need {}", secret_variable)));
   }
 }
 
@@ -209,7 +213,7 @@ std::shared_ptr<Engine> join(const JoinOptions& options) {
 bool refuse_start(ErrorKind kind, const std::string& message) noexcept try {
   const auto job = detect();
   if (!job || job->size == 1 || std::getenv(links_variable) != nullptr) return false;
-  return shm::refuse_start(job->rank, job->size, rendezvous_of(*job), kind, message);
+  return shm::refuse_start(job->rank, job->size, meeting_place_of(*job), kind, message);
 } catch (const std::exception&) {  // then no rank can be notified
   return false;
 }

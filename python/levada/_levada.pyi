@@ -378,9 +378,24 @@ class Membership:
 def join(engine: str, timeout: float) -> Membership:
     """Joins the job that the environment describes."""
 
-def meet(rank: int, size: int, rendezvous: str, timeout: float, *, memory_bytes: int = 0) -> Membership:
+def meet(rank: int, size: int, rendezvous: str, secret: bytes, timeout: float, *, memory_bytes: int = 0) -> Membership:
     """
-    Joins the ranks of this host that give the same name for their rendezvous, over shared memory: a rank's batches take at most `memory_bytes`, or as much as the machine allows.
+    Joins the ranks of this host that pass the same name for their rendezvous and the same 32 bytes, which only they know, over shared memory: a rank's batches take at most `memory_bytes`, or as much as the machine allows.
+    """
+
+def group_greeting(host: str) -> bytes:
+    """
+    Returns the bytes that each rank of a process group sends the others first.
+    """
+
+def reserve_open_files(count: int, who: str) -> None:
+    """
+    Raises this process's limit so that it can open `count` more files. Raises InvalidArgument, with the number that is needed, if the hard limit is too low. `who` names this process.
+    """
+
+def check_greetings(greetings: Sequence[bytes]) -> None:
+    """
+    Raises EngineError unless all these greetings of the ranks of a group are of one release of Levada.
     """
 
 def join_hosts(near: Membership, far: Membership, degree: int, leave_timeout: float) -> Membership:

@@ -285,7 +285,7 @@ def test_a_store_leaves_memory_to_exchanges_reductions_and_feeds(tmp_path: pathl
         2,
         """
 from levada import _levada, exchange
-job = _levada.meet(rank, 2, f"small-{os.getppid()}", 20.0, memory_bytes=8 * 2**20)
+job = _levada.meet(rank, 2, f"small-{os.getppid()}", bytes(32), 20.0, memory_bytes=8 * 2**20)
 store = exchange.Store()
 exchange.redistribute(store, {0: []}, ["x"], group=job, timeout=20)
 ids = [[f"{owner}.{i}" for i in range(24)] for owner in range(2)]

@@ -180,7 +180,7 @@ def test_where_engine_memory_is_full_empty_gives_ordinary_memory(tmp_path: pathl
             for step in range(3):
                 more[:] = step
                 yield {"x": more[:2**20]}
-        job = _levada.meet(rank, 2, f"full-{os.getppid()}", 20.0, memory_bytes=8 * 2**20)
+        job = _levada.meet(rank, 2, f"full-{os.getppid()}", bytes(32), 20.0, memory_bytes=8 * 2**20)
         for step, batch in enumerate(levada.Feed(batches(), levada.Mesh(tp=2), group=job)):
             assert batch["x"].shape == (2**20,) and (batch["x"] == step).all()
         tell(steps=step + 1)

@@ -130,7 +130,7 @@ def test_what_is_sent_is_held_until_it_has_gone(tmp_path: pathlib.Path) -> None:
             def deliver(self, sender, header): self.bodies.append(int(header[1])); self.came.set()
             def lost(self, peer, why): tell(lost=why)
         import threading, gc
-        transport, link = ProcessGroupTransport(dist.group.WORLD, "held", 20.0, [0, 0]), Link()
+        transport, link = ProcessGroupTransport(dist.group.WORLD, "held", bytes(32), 20.0, [0, 0]), Link()
         rooms, room_for_body = [], link.room_for_body
         def kept(sender, header):
             rooms.append(room_for_body(sender, header))

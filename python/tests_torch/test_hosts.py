@@ -13,6 +13,7 @@ import pathlib
 import random
 import signal
 import statistics
+import subprocess
 import tempfile
 import textwrap
 import time
@@ -643,6 +644,73 @@ def test_a_firewall_between_hosts_is_named_on_every_rank(hosts: several.Hosts, l
     assert len(set(texts)) == 1
     assert texts[0].startswith("EngineError: rank 0 on host host0 cannot connect to rank 2 on host host1 at 10.0.0.2, port ")
     assert "(timed out); open the firewall between them for TCP" in texts[0]
+
+
+def test_another_release_of_levada_on_a_host_is_one_sentence_on_every_rank(launcher: several.Launcher) -> None:
+    script = """
+from levada import _levada
+if rank >= 2:
+    own = _levada.group_greeting("host1")
+    _levada.group_greeting = lambda host: own[:16] + b"99.0.0".ljust(16, bytes(1)) + own[32:]
+"""
+    (text,) = set(join_errors(launcher, [2, 2], script))
+    assert text.startswith("EngineError: rank 2 on host host1 runs Levada 99.0.0, but rank 0 on host host0 runs ")
+    assert text.endswith("; install the same release for all ranks of the job")
+
+
+@pytest.mark.parametrize("free", [10, 25])
+def test_too_few_descriptors_are_an_error_on_every_rank_that_names_the_number(launcher: several.Launcher, free: int) -> None:
+    script = f"""
+import resource
+limit = len(os.listdir("/proc/self/fd")) + {free}
+if rank == 3: resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+"""
+    (text,) = set(join_errors(launcher, [2, 2], script))
+    assert text.startswith("InvalidArgument: rank ") and " open files to join, but may have " in text
+    assert "as by `ulimit -n " in text and "firewall" not in text
+
+
+SCANNER = """
+import select, socket, sys, time
+until, seen, kept = time.monotonic() + 60, set(), []
+print("scans", flush=True)
+while not select.select([sys.stdin], [], [], 0)[0] and time.monotonic() < until:
+    for line in open("/proc/net/tcp").read().splitlines()[1:]:
+        fields = line.split()
+        address, port = fields[1].split(":")
+        if fields[3] != "0A" or port in seen or len(kept) > 800: continue
+        seen.add(port)
+        host = "127.0.0.1" if int(address, 16) == 0 else ".".join(str(int(address[at:at + 2], 16)) for at in (6, 4, 2, 0))
+        for _ in range(16):
+            connection = socket.socket()
+            connection.settimeout(0.2)
+            try:
+                connection.connect((host, int(port, 16)))
+            except OSError:
+                break
+            kept.append(connection)
+print(len(seen), flush=True)
+"""
+
+
+def test_a_port_scanner_neither_joins_nor_stops_a_start(hosts: several.Hosts, launcher: several.Launcher) -> None:
+    user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"] if os.geteuid() == 0 else []
+    scanner = subprocess.Popen(
+        hosts[0].command([*user, "/usr/bin/env", "python3", "-c", SCANNER]),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert scanner.stdout is not None and scanner.stdout.readline() == "scans\n"
+        feed = JOIN + "tell(got=[int(x) for x in levada.Feed(iter(range(8)) if rank == 0 else None, mesh=levada.Mesh(tp=4))])"
+        for _ in range(2):
+            assert [mine[0]["got"] for mine in launcher.start(2, feed).succeed()] == [list(range(8))] * 4
+        said, _ = scanner.communicate(timeout=30)
+        assert int(said) >= 4, "it found no ports"
+    finally:
+        scanner.kill()
+        scanner.wait()
 
 
 def test_a_host_that_is_cut_off_while_ranks_join_is_an_error_on_every_rank(

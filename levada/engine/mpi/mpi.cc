@@ -9,7 +9,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <limits>
-#include <random>
 #include <set>
 #include <string>
 #include <string_view>
@@ -19,7 +18,10 @@
 
 #include "levada/base/error.h"
 #include "levada/base/host.h"
+#include "levada/base/open_files.h"
+#include "levada/base/secret.h"
 #include "levada/engine/choice.h"
+#include "levada/engine/greeting.h"
 #include "levada/engine/joined/joined.h"
 #include "levada/engine/mpi/collective.h"
 #include "levada/engine/mpi/host_watch.h"
@@ -37,7 +39,7 @@ constexpr std::array<std::string_view, 4> engine_names = {"auto", "shm", "mpi", 
 struct Hello {
   std::uint64_t host = 0;
   std::uint64_t max_piece_bytes = 0;
-  std::uint64_t nonce = 0;
+  Secret secret{};  ///< that of rank 0 is the job's
   std::int64_t degree = 0;
   std::int32_t thread_level = 0;
   std::int32_t silence = 0;       ///< seconds; that of rank 0 counts
@@ -183,10 +185,10 @@ Communicator::Communicator(MPI_Comm parent, Options options) : options_(std::mov
   duplicate_.comm = duplicate(parent, options_.timeout);
   check(MPI_Comm_set_errhandler(duplicate_.comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler()");
   check(MPI_Comm_rank(duplicate_.comm, &rank_), "MPI_Comm_rank()");
-  std::random_device random;
+  check_greetings(gather_all(group_greeting(host_name()), options_.timeout));
   Hello mine{.host = host_identity(),
              .max_piece_bytes = options_.max_piece_bytes,
-             .nonce = std::uint64_t{random()} << 32 | random(),
+             .secret = random_secret(),
              .degree = options_.degree,
              .silence = silence()};
   options_.engine.copy(mine.engine.data(), mine.engine.size() - 1);
@@ -195,10 +197,13 @@ Communicator::Communicator(MPI_Comm parent, Options options) : options_(std::mov
   check_options(hellos);
   check_silence(hellos[0]);
   host_of_ = hosts_of(hellos);
-  nonce_ = hellos[0].nonce;
+  secret_ = hellos[0].secret;
   options_.engine = engine_for(host_of_, options_);
   if (options_.engine == "shm") return;
   check_threads(hellos, options_.engine);
+  constexpr std::size_t files_per_host = 8;  // connections that are tried at first
+  reserve_open_files(files_per_host * std::set<int>(host_of_.begin(), host_of_.end()).size(),
+                     fmt::format("rank {}", rank_));
   if (choose_engine(host_of_, "mpi") != "shm" && hellos[0].silence > 0) watch_hosts(hellos[0].silence);
 }
 
@@ -283,7 +288,7 @@ std::shared_ptr<Engine> Communicator::make_engine() {
   const int host = host_of_[static_cast<std::size_t>(rank_)];
   const auto count_until = [&](auto end) { return static_cast<int>(std::count(host_of_.begin(), end, host)); };
   auto near = shm::meet(count_until(host_of_.begin() + rank_), count_until(host_of_.end()),
-                        fmt::format("levada-mpi-{:016x}-{}-{}", nonce_, num_engines_, host),
+                        {fmt::format("MPI job, engine {}, host {}", num_engines_, host), secret_},
                         {.memory_bytes = options_.memory_bytes, .timeout = options_.timeout});
   if (options_.engine == "shm") return near;
   return joined::make_engine(std::move(near), make_far_engine(),

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "levada/base/secret.h"
 #include "levada/engine/choice.h"
 #include "levada/engine/engine.h"
 
@@ -82,7 +83,7 @@ class Communicator {
   Options options_;  ///< `engine` is the one chosen
   int rank_ = 0;
   std::vector<int> host_of_;
-  std::uint64_t nonce_ = 0;                                ///< the same on all ranks
+  Secret secret_{};                                        ///< the same on all ranks
   std::shared_ptr<HostWatch> watch_;                       ///< where there are others
   int num_engines_ = 0;                                    ///< that have been made
   std::vector<std::shared_ptr<MpiTransport>> transports_;  ///< that may not be over

@@ -131,10 +131,9 @@ void throw_if_stopped(const std::stop_token& stop) {
   if (stop.stop_requested()) throw EngineError("a rank was interrupted while the ranks were starting");
 }
 
-std::vector<std::size_t> wait_readable(std::span<const UniqueFd> sockets, Deadline deadline,
-                                       const std::stop_token& stop) {
+std::vector<std::size_t> wait_readable(std::span<const int> sockets, Deadline deadline, const std::stop_token& stop) {
   std::vector<pollfd> polled(sockets.size());
-  for (std::size_t i = 0; i < sockets.size(); ++i) polled[i] = {sockets[i].get(), POLLIN, 0};
+  for (std::size_t i = 0; i < sockets.size(); ++i) polled[i] = {sockets[i], POLLIN, 0};
   while (true) {
     throw_if_stopped(stop);
     const auto longest = stop.stop_possible() ? stop_check_interval : std::chrono::milliseconds(INT_MAX);

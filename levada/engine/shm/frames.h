@@ -33,9 +33,9 @@ bool send_frame(const UniqueFd& socket, ByteView bytes, std::span<const int> fds
 /// One frame that poll() has announced; empty when the other end is closed. Throws CorruptMessage, EngineError.
 std::optional<Frame> receive_frame(const UniqueFd& socket);
 
-/// Waits until some of the sockets can be read; their indexes. Empty at the deadline. Those that hold no descriptor are
-/// passed over. Throws EngineError, also where `stop` is requested.
-std::vector<std::size_t> wait_readable(std::span<const UniqueFd> sockets, Deadline deadline,
+/// Waits until some of the sockets can be read. Returns their indexes, or none at the deadline. Skips descriptors that
+/// are -1. Throws EngineError, also if `stop` is requested.
+std::vector<std::size_t> wait_readable(std::span<const int> sockets, Deadline deadline,
                                        const std::stop_token& stop = {});
 /// Throws EngineError where `stop` is requested.
 void throw_if_stopped(const std::stop_token& stop);

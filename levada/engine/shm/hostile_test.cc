@@ -12,6 +12,7 @@
 #include "levada/engine/shm/forked_ranks_testing.h"
 #include "levada/engine/shm/frames.h"
 #include "levada/engine/shm/start_frames.h"
+#include "levada/engine/shm/start_link.h"
 
 namespace levada::shm {
 namespace {
@@ -184,9 +185,10 @@ TEST(Hostile, RandomDescriptorsNeverDoHarm) {
 // ---- the start
 
 /// What join() of rank 0 of two throws when `send` has sent something on the other end of its link.
-std::string start_with(const std::function<void(const UniqueFd&)>& send) {
+std::string start_with(const std::function<void(StartLink&)>& send) {
   auto [mine, theirs] = make_socket_pair();
-  send(theirs);
+  StartLink link(std::move(theirs), LinkSide::other, std::nullopt);
+  send(link);
   std::vector<UniqueFd> links(2);
   links[1] = std::move(mine);
   try {
@@ -198,12 +200,12 @@ std::string start_with(const std::function<void(const UniqueFd&)>& send) {
   return "started";
 }
 
-void say(const UniqueFd& socket, ByteView bytes) {
-  ASSERT_TRUE(send_frame(socket, bytes, {}, Deadline::now()));
+void say(StartLink& link, ByteView bytes) {
+  ASSERT_TRUE(link.send(bytes, {}, Deadline::now()));
 }
 
 TEST(Start, WithoutAnAnswerNamesWhoDidNotArrive) {
-  const auto what = start_with([](const UniqueFd&) {});
+  const auto what = start_with([](StartLink&) {});
   EXPECT_EQ(what.substr(0, 31), "Timeout: rank 0 waited for rank");
   EXPECT_NE(what.find("rank 1"), std::string::npos) << what;
 }
@@ -222,46 +224,56 @@ TEST(Start, WithALinkThatEndsNamesWhoIsLost) {
 }
 
 TEST(Start, RefusesWhatIsNoHello) {
-  EXPECT_EQ(start_with([](const UniqueFd& s) { say(s, as_bytes("GET / HTTP/1.1")); }).substr(0, 11), "EngineError");
-  EXPECT_EQ(start_with([](const UniqueFd& s) { say(s, encode(FrameKind::ready)); }).substr(0, 11), "EngineError");
-  EXPECT_EQ(start_with([](const UniqueFd& s) { say(s, encode_plan({1, 2})); }).substr(0, 11), "EngineError");
+  EXPECT_EQ(start_with([](StartLink& s) { say(s, as_bytes("GET / HTTP/1.1")); }).substr(0, 14), "CorruptMessage");
+  EXPECT_EQ(start_with([](StartLink& s) { say(s, encode(FrameKind::ready)); }).substr(0, 11), "EngineError");
+  EXPECT_EQ(start_with([](StartLink& s) { say(s, encode_plan({1, 2})); }).substr(0, 11), "EngineError");
   Bytes cut = encode(Hello{.rank = 1, .size = 2});
   cut.resize(cut.size() - 1);
-  EXPECT_EQ(start_with([&](const UniqueFd& s) { say(s, cut); }).substr(0, 14), "CorruptMessage");
+  EXPECT_EQ(start_with([&](StartLink& s) { say(s, cut); }).substr(0, 14), "CorruptMessage");
 }
 
-TEST(Start, RefusesAnotherVersion) {
-  Bytes hello = encode(Hello{.rank = 1, .size = 2});
-  hello[8] = std::byte{200};
-  const auto what = start_with([&](const UniqueFd& s) { say(s, hello); });
-  EXPECT_NE(what.find("same Levada on all ranks"), std::string::npos) << what;
+TEST(Start, NamesBothReleasesOnBothEndsIfTheyDiffer) {
+  auto [mine, theirs] = make_socket_pair();
+  const Release newer{protocol_number + 1, "99.0.0"};
+  ASSERT_TRUE(send_frame(theirs, LinkProof(LinkSide::other, Secret{}, newer).greeting(), {}, Deadline::now()));
+  std::vector<UniqueFd> links(2);
+  links[1] = std::move(mine);
+  try {
+    static_cast<void>(join(0, 2, std::move(links), {.memory_bytes = data_bytes}));
+    FAIL();
+  } catch (const EngineError& error) {
+    EXPECT_EQ(
+        error.what(),
+        fmt::format("another rank of this host runs Levada 99.0.0, but rank 0 runs {}; install the same release for "
+                    "all ranks of the job",
+                    own_release().name));
+  }
 }
 
 TEST(Start, RefusesAnotherSizeOrRank) {
-  const auto size = start_with([](const UniqueFd& s) { say(s, encode(Hello{.rank = 1, .size = 3})); });
+  const auto size = start_with([](StartLink& s) { say(s, encode(Hello{.rank = 1, .size = 3})); });
   EXPECT_NE(size.find("same size"), std::string::npos) << size;
-  const auto rank = start_with([](const UniqueFd& s) { say(s, encode(Hello{.rank = 0, .size = 2})); });
+  const auto rank = start_with([](StartLink& s) { say(s, encode(Hello{.rank = 0, .size = 2})); });
   EXPECT_NE(rank.find("rank of its own"), std::string::npos) << rank;
 }
 
 TEST(Start, TellsTheOthersWhyItFailed) {
-  const auto what =
-      start_with([](const UniqueFd& s) { say(s, encode(StartFailure{.message = "no memory on rank 1"})); });
+  const auto what = start_with([](StartLink& s) { say(s, encode(StartFailure{.message = "no memory on rank 1"})); });
   EXPECT_EQ(what, "EngineError: no memory on rank 1");
 }
 
 TEST(Start, RefusesAFailureOfAKindThatThereIsNot) {
   Bytes failed = encode(StartFailure{.message = "no memory on rank 1"});
-  constexpr std::size_t kind_at = 8 + 4 + 1;
+  constexpr std::size_t kind_at = 1;
   failed[kind_at] = std::byte{99};
-  const auto what = start_with([&](const UniqueFd& s) { say(s, failed); });
+  const auto what = start_with([&](StartLink& s) { say(s, failed); });
   EXPECT_NE(what.find("there is no kind of error 99"), std::string::npos) << what;
 }
 
 TEST(Start, RefusesAFrameOfAKindThatThereIsNot) {
   Bytes ready = encode(FrameKind::ready);
   ready.back() = std::byte{99};
-  const auto what = start_with([&](const UniqueFd& s) { say(s, ready); });
+  const auto what = start_with([&](StartLink& s) { say(s, ready); });
   EXPECT_NE(what.find("there is no kind of frame 99"), std::string::npos) << what;
 }
 

@@ -45,7 +45,7 @@ void refuse(int number, std::uint32_t bits, int error, Bits where = Bits::set) {
 std::string start_without(int number, std::uint32_t bits, int error, Bits where = Bits::set) {
   test::ForkedRanks ranks(1, [&](int) {
     refuse(number, bits, error, where);
-    static_cast<void>(meet(0, 1, "alone", {.memory_bytes = 1 << 20}));
+    static_cast<void>(meet(0, 1, {"alone", {}}, {.memory_bytes = 1 << 20}));
   });
   return ranks.wait()[0].error;
 }

@@ -1,5 +1,6 @@
 // Ranks that nobody launched together find each other by the name of an abstract Unix socket, which vanishes with rank
-// 0 and is in no file system.
+// 0 and is in no file system. Every process of the network namespace can read that name and connect, so a connection is
+// a stranger's until its frames prove that the other end knows the job's secret.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <sys/socket.h>
@@ -7,35 +8,40 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
 #include <functional>
-#include <iterator>
 #include <optional>
 #include <stop_token>
 #include <thread>
+#include <utility>
 
 #include "levada/base/error.h"
-#include "levada/base/hash.h"
+#include "levada/base/host.h"
+#include "levada/base/open_files.h"
+#include "levada/base/secret.h"
 #include "levada/engine/collect.h"
 #include "levada/engine/shm/frames.h"
 #include "levada/engine/shm/memory.h"
 #include "levada/engine/shm/start.h"
 #include "levada/engine/shm/start_frames.h"
+#include "levada/engine/shm/start_link.h"
 
 namespace levada::shm {
 namespace {
+
+using Kind = StartLink::Received::Kind;
 
 struct Address {
   sockaddr_un name{};
   socklen_t size = 0;
 };
 
-Address address_of(const std::string& rendezvous) {
-  Digest digest;
-  digest.update(rendezvous);
-  const std::string text = fmt::format("levada-{}-{}", ::getuid(), digest.hex());
+Address address_of(const MeetingPlace& place) {
+  const Proof proof = prove(derive_secret(place.secret, "levada name"), as_bytes(place.name));
+  const std::string text = "levada-" + to_hex(proof);
   Address address;
   address.name.sun_family = AF_UNIX;
   std::memcpy(address.name.sun_path + 1, text.data(), text.size());  // not payload; abstract by its leading zero
@@ -49,118 +55,207 @@ UniqueFd make_socket() {
   return socket;
 }
 
-bool same_user(const UniqueFd& socket) {
-  ucred peer{};
-  socklen_t size = sizeof(peer);
-  return ::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == ::getuid();
-}
-
-/// Describes the process that listens at an address.
-std::string holder_of(const Address& address) {
-  const UniqueFd socket = make_socket();
+/// The process at the other end of a connection, or the one that listens there.
+std::optional<ucred> holder_of(const UniqueFd& socket) {
   ucred holder{};
   socklen_t size = sizeof(holder);
-  if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address.name), address.size) != 0 ||
-      ::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &holder, &size) != 0) {
-    return "another process";
-  }
-  if (holder.uid != ::getuid()) return fmt::format("process {} of another user (uid {})", holder.pid, holder.uid);
-  return fmt::format("process {}", holder.pid);
+  if (::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &holder, &size) != 0) return {};
+  return holder;
 }
 
-UniqueFd listen_at(const std::string& rendezvous) {
-  const Address address = address_of(rendezvous);
+/// Whether a process is certainly another user's. The same number proves nothing: it may be in another user namespace.
+bool is_another_users(const std::optional<ucred>& process) {
+  return process && process->uid != ::getuid() && process->uid != overflow_uid();
+}
+
+std::string describe(const std::optional<ucred>& process) {
+  if (!process) return "another process";
+  if (!is_another_users(process)) return fmt::format("process {}", process->pid);
+  return fmt::format("process {} of another user (uid {})", process->pid, process->uid);
+}
+
+/// A connection to whatever listens at the address; empty if nothing does.
+UniqueFd connect_to(const Address& address) {
+  UniqueFd link = make_socket();
+  if (::connect(link.get(), reinterpret_cast<const sockaddr*>(&address.name), address.size) == 0) return link;
+  return {};
+}
+
+UniqueFd listen_at(const MeetingPlace& place) {
+  const Address address = address_of(place);
   UniqueFd listener = make_socket();
   if (::bind(listener.get(), reinterpret_cast<const sockaddr*>(&address.name), address.size) != 0) {
     if (errno == EADDRINUSE) {
+      const UniqueFd other = connect_to(address);
       throw EngineError(
           fmt::format("rank 0 cannot wait at the rendezvous '{}', where {} waits already; give each run a name of its "
                       "own (a port, LEVADA_RENDEZVOUS), or end the other one",
-                      rendezvous, holder_of(address)));
+                      place.name, describe(other ? holder_of(other) : std::nullopt)));
     }
-    throw EngineError(fmt::format("cannot wait at the rendezvous '{}' ({})", rendezvous, system_error("bind", errno)));
+    throw EngineError(fmt::format("cannot wait at the rendezvous '{}' ({})", place.name, system_error("bind", errno)));
   }
   if (::listen(listener.get(), SOMAXCONN) != 0) {
     throw EngineError(
-        fmt::format("cannot wait at the rendezvous '{}' ({})", rendezvous, system_error("listen", errno)));
+        fmt::format("cannot wait at the rendezvous '{}' ({})", place.name, system_error("listen", errno)));
   }
   return listener;
-}
-
-/// Sends `cause` to that many ranks: those whose links are in `come`, and others that come before the deadline.
-void reject_ranks(const UniqueFd& listener, std::size_t ranks, const StartFailure& cause, Deadline deadline,
-                  std::vector<UniqueFd> come = {}, const std::stop_token& stop = {}) {
-  for (const UniqueFd& link : come) send_frame(link, encode(cause), {}, deadline);
-  while (come.size() < ranks && !wait_readable(std::span(&listener, 1), deadline, stop).empty()) {
-    UniqueFd link(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    if (!link && errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) return;
-    if (!link || !same_user(link)) continue;
-    send_frame(link, encode(cause), {}, deadline);
-    come.push_back(std::move(link));  // kept open: what has not been read is lost with its end
-  }
-  // A rank that has read the cause closes its end.
-  while (!come.empty() && !deadline.expired()) {
-    const auto readable = wait_readable(come, deadline, stop);
-    for (auto index = readable.rbegin(); index != readable.rend(); ++index) {
-      const auto frame = receive_frame(come[*index]);
-      if (!frame) come.erase(come.begin() + static_cast<std::ptrdiff_t>(*index));
-    }
-  }
 }
 
 /// Of a wait for ranks that are not there yet.
 constexpr Duration first_reminder = std::chrono::seconds(5);
 
-/// Rank 0 of a rendezvous. Connections are strangers until they have sent a hello.
-class Rendezvous {
+/// Connections to rank 0 that have not said yet which rank they are. Their number and their time are bounded, so that
+/// strangers can hold up nothing.
+class Visitors {
  public:
-  Rendezvous(int size, std::string name)
-      : name_(std::move(name)), hellos_(static_cast<std::size_t>(size)), sockets_(static_cast<std::size_t>(size)) {
-    sockets_.push_back(listen_at(name_));
+  explicit Visitors(const MeetingPlace& place) : place_(place), listener_(listen_at(place)) {}
+
+  /// The listener, then the visitors: for wait_readable().
+  std::vector<int> descriptors() const {
+    std::vector<int> fds{listener_.get()};
+    for (const Visitor& each : visitors_) fds.push_back(each.link.fd());
+    return fds;
+  }
+  /// When to call drop_late() next.
+  Deadline next(Deadline deadline) const {
+    const auto oldest = std::ranges::find_if(visitors_, is_stranger);
+    return oldest != visitors_.end() && oldest->until.at() < deadline.at() ? oldest->until : deadline;
+  }
+  void drop_late() {
+    std::erase_if(visitors_, [](const Visitor& each) { return is_stranger(each) && each.until.expired(); });
+  }
+  using OnGreeting = std::function<void(StartLink&)>;
+  using OnFrame = std::function<bool(StartLink&, Frame)>;
+  /// Receives from some of descriptors(), by their indexes in ascending order. Calls `on_greeting` for a rank that has
+  /// greeted, and `on_frame` for each frame that follows; that returns whether the rank is no visitor any more.
+  void receive(std::span<const std::size_t> readable, const OnGreeting& on_greeting, const OnFrame& on_frame) {
+    // From the back: removing one does not shift those that are still to be read.
+    for (auto index = readable.rbegin(); index != readable.rend(); ++index) {
+      if (*index == 0) accept();
+      else receive(*index - 1, on_greeting, on_frame);
+    }
+  }
+  /// Calls `use` for each visitor that has greeted.
+  void for_each_greeted(const std::function<void(StartLink&)>& use) {
+    for (Visitor& each : visitors_) {
+      if (!is_stranger(each)) use(each.link);
+    }
+  }
+  bool has_greeted() const { return !std::ranges::all_of(visitors_, is_stranger); }
+
+ private:
+  struct Visitor {
+    StartLink link;
+    Deadline until;
+  };
+  static bool is_stranger(const Visitor& visitor) { return !visitor.link.is_greeted(); }
+
+  /// A rank greets within milliseconds.
+  static constexpr Duration patience = std::chrono::seconds(10);
+  static constexpr std::size_t max_visitors = 512;
+
+  void accept() {
+    UniqueFd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (socket) {
+      if (is_another_users(holder_of(socket))) return;
+      if (visitors_.size() == max_visitors) drop_one();
+      visitors_.push_back(
+          {StartLink(std::move(socket), LinkSide::rank_zero, place_.secret), Deadline::after(patience)});
+    } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+      // It would be tried for ever. A connection that has ended is skipped.
+      const int error = errno;
+      if (drop_one()) return;
+      throw EngineError(fmt::format("rank 0 cannot let other ranks in ({}); raise the number of open files (ulimit -n)",
+                                    system_error("accept4", error)));
+    }
   }
 
+  /// Makes room: drops the oldest visitor that has not greeted. Returns whether there was one.
+  bool drop_one() {
+    const auto oldest = std::ranges::find_if(visitors_, is_stranger);
+    if (oldest == visitors_.end()) return false;
+    visitors_.erase(oldest);
+    return true;
+  }
+
+  void receive(std::size_t index, const OnGreeting& on_greeting, const OnFrame& on_frame) {
+    StartLink& link = visitors_[index].link;
+    StartLink::Received received = received_from(link);
+    if (received.kind == Kind::greeting) return on_greeting(link);
+    if (received.kind == Kind::frame && !on_frame(link, std::move(received.frame))) return;
+    visitors_.erase(visitors_.begin() + static_cast<std::ptrdiff_t>(index));
+  }
+
+  /// What a visitor has sent. Throws EngineError only if it is a rank of another release.
+  static StartLink::Received received_from(StartLink& link) try { return link.receive(); } catch (const Error&) {
+    if (link.is_greeted()) throw;
+    return {Kind::stranger};
+  }
+
+  const MeetingPlace& place_;
+  UniqueFd listener_;
+  std::vector<Visitor> visitors_;  ///< in the order in which they came
+};
+
+/// Rank 0 of a meeting.
+class Rendezvous {
+ public:
+  Rendezvous(int size, const MeetingPlace& place)
+      : name_(place.name),
+        visitors_(place),
+        hellos_(static_cast<std::size_t>(size)),
+        links_(static_cast<std::size_t>(size)) {}
+
   Connected gather(const Options& options, Deadline deadline) {
+    reserve_open_files(num_files_to_start(static_cast<int>(size())), "rank 0");
     const auto begin = Clock::now();
     Reminder reminder(first_reminder, options.remind);
     while (!missing().empty()) {
-      const auto readable = wait_readable(sockets_, reminder.next(deadline), options.stop);
+      const auto readable = wait(reminder.next(deadline), options.stop);
       reminder.write_if_due([&] {
         return fmt::format("rank 0 has waited {} at the rendezvous '{}' for rank(s) {}",
                            format_duration(Clock::now() - begin), name_, fmt::join(missing(), ", "));
       });
-      if (readable.empty() && !deadline.expired()) continue;
-      if (readable.empty()) {
+      if (readable.empty() && deadline.expired()) {
         throw Timeout(
             fmt::format("rank 0 waited at the rendezvous '{}' for rank(s) {}; see whether they have been started "
                         "with the same rendezvous, or raise the timeout",
                         name_, fmt::join(missing(), ", ")));
       }
-      // From the back: removing one does not shift those that are still to be read.
-      for (auto index = readable.rbegin(); index != readable.rend(); ++index) {
-        if (*index > size()) receive(*index);
-        else if (*index == size()) accept();
-        else throw_end(*index);
-      }
+      receive(readable);
     }
-    sockets_.resize(size());
-    return {std::move(sockets_), std::move(hellos_)};
+    return {std::move(links_), std::move(hellos_)};
   }
 
-  /// To ranks that have come and to late ones, unless those have been waited for long enough or `stop` is requested.
+  /// Sends `cause` to ranks that have come and to late ones, unless those have been waited for long enough or `stop` is
+  /// requested.
   void send_failure(const StartFailure& cause, const std::stop_token& stop) noexcept {
-    for (std::size_t rank = 1; rank < size(); ++rank) {
+    for (StartLink& link : links_) {
       try {
-        if (sockets_[rank]) send_frame(sockets_[rank], encode(cause), {}, Deadline::now());
+        if (link) link.send(encode(cause), {}, Deadline::now());
       } catch (const Error&) {  // it will see the link's end
       }
     }
     try {
-      const auto late = missing().size();
-      if (cause.kind == ErrorKind::timeout || late <= refused_) return;
-      const auto strangers = sockets_.begin() + static_cast<std::ptrdiff_t>(size()) + 1;
-      reject_ranks(sockets_[size()], late - refused_, cause, Deadline::after(time_for_late_ranks),
-                   {std::make_move_iterator(strangers), std::make_move_iterator(sockets_.end())}, stop);
+      if (cause.kind != ErrorKind::timeout) reject(cause, Deadline::after(time_for_late_ranks), stop);
     } catch (const Error&) {  // it will find no rank 0
+    }
+  }
+
+  /// Sends `cause` to the ranks that are missing as they come, and waits until they have read it.
+  void reject(const StartFailure& cause, Deadline deadline, const std::stop_token& stop = {}) {
+    std::size_t late = missing().size() - std::min(missing().size(), refused_);
+    const auto notify = [&](StartLink& link) {
+      link.send(encode(cause), {}, deadline, stop);
+      late -= late > 0 ? 1 : 0;
+    };
+    if (late > 0) visitors_.for_each_greeted(notify);
+    // A rank that has read the cause closes its end. Until then the link is kept: what has not been read is lost with
+    // it.
+    while ((late > 0 || visitors_.has_greeted()) && !deadline.expired()) {
+      const auto readable = wait_readable(visitors_.descriptors(), visitors_.next(deadline), stop);
+      visitors_.drop_late();
+      visitors_.receive(readable, notify, [](StartLink&, const Frame&) { return false; });
     }
   }
 
@@ -170,62 +265,55 @@ class Rendezvous {
   std::vector<int> missing() const {
     std::vector<int> ranks;
     for (std::size_t rank = 1; rank < size(); ++rank) {
-      if (!sockets_[rank]) ranks.push_back(static_cast<int>(rank));
+      if (!links_[rank]) ranks.push_back(static_cast<int>(rank));
     }
     return ranks;
   }
 
-  void accept() {
-    UniqueFd link(::accept4(sockets_[size()].get(), nullptr, nullptr, SOCK_CLOEXEC));
-    if (link) {
-      if (same_user(link)) sockets_.push_back(std::move(link));
-    } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-      // It would be tried for ever. A connection that has ended is skipped.
-      throw EngineError(fmt::format("rank 0 cannot let other ranks in ({}); raise the number of open files (ulimit -n)",
-                                    system_error("accept4", errno)));
-    }
+  /// Returns which links of ranks, then which visitors can be read.
+  std::vector<std::size_t> wait(Deadline deadline, const std::stop_token& stop) {
+    std::vector<int> fds = descriptors_of(links_);
+    std::ranges::copy(visitors_.descriptors(), std::back_inserter(fds));  // not payload: descriptors
+    auto readable = wait_readable(fds, visitors_.next(deadline), stop);
+    visitors_.drop_late();
+    return readable;
   }
 
-  /// What a stranger has sent; empty unless it is a rank.
-  static std::optional<Frame> frame_of(const UniqueFd& link) try {
-    auto frame = receive_frame(link);
-    return frame && is_from_rank(frame->bytes) ? std::move(frame) : std::nullopt;
-  } catch (const CorruptMessage&) {
-    return {};
-  } catch (const EngineError&) {
-    return {};
+  void receive(std::span<const std::size_t> readable) {
+    const auto visitors = std::ranges::lower_bound(readable, size());
+    if (visitors != readable.begin()) throw_end(readable.front());
+    std::vector<std::size_t> indexes;
+    for (const std::size_t index : readable) indexes.push_back(index - size());
+    visitors_.receive(
+        indexes, [](StartLink&) {},
+        [&](StartLink& link, const Frame& frame) {
+          admit(link, frame);
+          return true;
+        });
   }
 
-  void receive(std::size_t index) {
-    UniqueFd link = std::move(sockets_[index]);
-    sockets_.erase(sockets_.begin() + static_cast<std::ptrdiff_t>(index));
-    const auto frame = frame_of(link);
-    if (!frame) return;
-    try {
-      OpenedFrame opened = open_frame(frame->bytes);  // throws what ended the rank's start
-      const Hello hello = decode_hello(opened.rest);
-      admit(hello, std::move(link));
-    } catch (const CorruptMessage&) {  // not a rank
-    } catch (const Error&) {
-      ++refused_;
-      throw;
-    }
+  void admit(StartLink& link, const Frame& frame) try {
+    OpenedFrame opened = open_frame(frame.bytes);  // throws what ended the rank's start
+    admit(decode_hello(opened.rest), link);
+  } catch (const Error&) {
+    ++refused_;
+    throw;
   }
 
   /// Throws why a rank that has come does not stay: it sends nothing else here.
-  [[noreturn]] void throw_end(std::size_t rank) const {
-    if (const auto frame = receive_frame(sockets_[rank])) open_frame(frame->bytes);  // throws what it has sent
+  [[noreturn]] void throw_end(std::size_t rank) {
+    links_[rank].raise_failure();
     throw PeerLost(static_cast<int>(rank),
                    fmt::format("rank {} (process {}) ended while the ranks were meeting; its own output may say why",
                                rank, hellos_[rank].process));
   }
 
-  void admit(const Hello& hello, UniqueFd link) {
+  void admit(const Hello& hello, StartLink& link) {
     const auto ranks = static_cast<int>(size());
     const bool fits = hello.size == ranks && hello.rank > 0 && hello.rank < ranks;
     const auto index = static_cast<std::size_t>(hello.rank);
-    if (fits && !sockets_[index]) {
-      sockets_[index] = std::move(link);
+    if (fits && !links_[index]) {
+      links_[index] = std::move(link);
       hellos_[index] = hello;
       return;
     }
@@ -233,58 +321,102 @@ class Rendezvous {
         fits ? fmt::format("rank {} has come to the rendezvous '{}' already; start each rank once", hello.rank, name_)
              : fmt::format("rank {} of {} comes to a rendezvous of {} ranks; start all ranks with the same size",
                            hello.rank, hello.size, ranks);
-    send_frame(link, encode(StartFailure{.message = why}), {}, Deadline::now());
+    link.send(encode(StartFailure{.message = why}), {}, Deadline::now());
     if (!fits) throw EngineError(why);
   }
 
   std::string name_;
-  std::size_t refused_ = 0;        ///< missing ranks that came, failed and will not come again
-  std::vector<Hello> hellos_;      ///< by rank
-  std::vector<UniqueFd> sockets_;  ///< the ranks that have arrived; the listener; strangers
+  Visitors visitors_;
+  std::size_t refused_ = 0;       ///< missing ranks that came, failed and will not come again
+  std::vector<Hello> hellos_;     ///< by rank
+  std::vector<StartLink> links_;  ///< by rank; those that have arrived
 };
 
-/// A connection to the rendezvous, or empty where nobody listens there yet. Throws EngineError.
-UniqueFd try_connect(const std::string& rendezvous) {
-  const Address address = address_of(rendezvous);
-  UniqueFd link = make_socket();
-  if (::connect(link.get(), reinterpret_cast<const sockaddr*>(&address.name), address.size) == 0) {
-    if (same_user(link)) return link;
-    throw EngineError(
-        fmt::format("the rendezvous '{}' is held by {}; give it another name", rendezvous, holder_of(address)));
+/// A connection to the rendezvous, or empty if nothing listens there yet. Throws EngineError.
+UniqueFd try_connect(const MeetingPlace& place) {
+  UniqueFd link = connect_to(address_of(place));
+  if (!link) {
+    if (errno == ECONNREFUSED || errno == EAGAIN || errno == EINTR) return {};
+    throw EngineError(fmt::format("cannot go to the rendezvous '{}' ({})", place.name, system_error("connect", errno)));
   }
-  if (errno == ECONNREFUSED || errno == EAGAIN || errno == EINTR) return {};
-  throw EngineError(fmt::format("cannot go to the rendezvous '{}' ({})", rendezvous, system_error("connect", errno)));
+  const auto holder = holder_of(link);
+  if (!is_another_users(holder)) return link;
+  throw EngineError(
+      fmt::format("the rendezvous '{}' is held by {}; give it another name", place.name, describe(holder)));
 }
 
-Connected find_rank_zero(int rank, const std::string& rendezvous, const Options& options, Deadline deadline) {
-  constexpr Duration pause = std::chrono::milliseconds(5);
-  const auto begin = Clock::now();
-  Reminder reminder(first_reminder, options.remind);
-  while (true) {
-    if (UniqueFd link = try_connect(rendezvous)) {
-      Connected connected;
-      connected.links.push_back(std::move(link));
-      return connected;
+/// The way of another rank to rank 0.
+class Search {
+ public:
+  Search(int rank, const MeetingPlace& place) : rank_(rank), place_(place) {}
+
+  StartLink find(const Options& options, Deadline deadline) {
+    const auto begin = Clock::now();
+    Reminder reminder(first_reminder, options.remind);
+    while (!try_to_greet(options.stop)) {
+      throw_if_stopped(options.stop);
+      if (deadline.expired()) throw_timeout();
+      reminder.write_if_due([&] {
+        return fmt::format("rank {} has waited {} at the rendezvous '{}' for rank 0", rank_,
+                           format_duration(Clock::now() - begin), place_.name);
+      });
     }
-    throw_if_stopped(options.stop);
-    if (deadline.expired()) {
-      throw Timeout(
-          fmt::format("rank {} found no rank 0 at the rendezvous '{}'; see whether rank 0 has been started with "
-                      "the same rendezvous, or raise the timeout",
-                      rank, rendezvous));
-    }
-    reminder.write_if_due([&] {
-      return fmt::format("rank {} has waited {} at the rendezvous '{}' for rank 0", rank,
-                         format_duration(Clock::now() - begin), rendezvous);
-    });
-    std::this_thread::sleep_for(pause);
+    return std::move(link_);
   }
-}
+
+ private:
+  static constexpr Duration pause = std::chrono::milliseconds(5);
+
+  /// Returns whether rank 0 has greeted.
+  bool try_to_greet(const std::stop_token& stop) {
+    if (!link_) {
+      if (UniqueFd socket = try_connect(place_)) {
+        holder_ = holder_of(socket);
+        link_ = StartLink(std::move(socket), LinkSide::other, place_.secret);
+      } else {
+        std::this_thread::sleep_for(pause);
+        if (refused_ && refused_->expired()) throw_refused();
+        return false;
+      }
+    }
+    if (wait_readable(std::array{link_.fd()}, Deadline::after(10 * pause), stop).empty()) return false;
+    if (link_.receive().kind == Kind::greeting) return true;
+    link_ = StartLink();
+    // Rank 0 had no room, or has ended; or it is not rank 0.
+    if (!refused_) refused_ = Deadline::after(time_for_late_ranks);
+    if (refused_->expired()) throw_refused();
+    std::this_thread::sleep_for(pause);
+    return false;
+  }
+
+  [[noreturn]] void throw_refused() const {
+    throw PeerLost(
+        0, fmt::format(
+               "{} at the rendezvous '{}' ended while the ranks were meeting, or is not rank 0; its own output may "
+               "say why",
+               describe(holder_), place_.name));
+  }
+
+  [[noreturn]] void throw_timeout() const {
+    const std::string held =
+        holder_ ? fmt::format(" ({} listens there, and has not proven that it is rank 0)", describe(holder_)) : "";
+    throw Timeout(
+        fmt::format("rank {} found no rank 0 at the rendezvous '{}'{}; see whether rank 0 has been started with "
+                    "the same rendezvous, or raise the timeout",
+                    rank_, place_.name, held));
+  }
+
+  int rank_;
+  const MeetingPlace& place_;
+  StartLink link_;
+  std::optional<ucred> holder_;      ///< of the last connection
+  std::optional<Deadline> refused_;  ///< since a connection ended: when to give up
+};
 
 }  // namespace
 
-Connected gather(int size, const std::string& rendezvous, const Options& options, Deadline deadline) {
-  Rendezvous meeting(size, rendezvous);
+Connected gather(int size, const MeetingPlace& place, const Options& options, Deadline deadline) {
+  Rendezvous meeting(size, place);
   try {
     return meeting.gather(options, deadline);
   } catch (const Error& error) {
@@ -293,23 +425,24 @@ Connected gather(int size, const std::string& rendezvous, const Options& options
   }
 }
 
-Connected find(int rank, const std::string& rendezvous, const Options& options, Deadline deadline) {
+Connected find(int rank, const MeetingPlace& place, const Options& options, Deadline deadline) {
   try {
-    return find_rank_zero(rank, rendezvous, options, deadline);
+    Connected connected;
+    connected.links.push_back(Search(rank, place).find(options, deadline));
+    return connected;
   } catch (const Error& error) {
     if (options.report) options.report(error.what());
     throw;
   }
 }
 
-void reject_ranks(int size, const std::string& rendezvous, const StartFailure& cause, Deadline deadline) {
-  reject_ranks(listen_at(rendezvous), static_cast<std::size_t>(size) - 1, cause, deadline);
+void reject_ranks(int size, const MeetingPlace& place, const StartFailure& cause, Deadline deadline) {
+  Rendezvous(size, place).reject(cause, deadline);
 }
 
-bool send_failure_to_rank_zero(int rank, const std::string& rendezvous, const StartFailure& cause,
+bool send_failure_to_rank_zero(int rank, const MeetingPlace& place, const StartFailure& cause,
                                Deadline deadline) noexcept try {
-  const auto connected = find_rank_zero(rank, rendezvous, {}, deadline);
-  return send_frame(connected.links.front(), encode(cause), {}, deadline);
+  return Search(rank, place).find({}, deadline).send(encode(cause), {}, deadline);
 } catch (const std::exception&) {
   return false;
 }

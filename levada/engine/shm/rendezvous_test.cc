@@ -15,15 +15,17 @@
 #include <vector>
 
 #include "levada/base/error.h"
-#include "levada/base/hash.h"
 #include "levada/engine/collect.h"
 #include "levada/engine/shm/forked_ranks_testing.h"
+#include "levada/engine/shm/frames.h"
+#include "levada/engine/shm/start_frames.h"
+#include "levada/engine/shm/start_link.h"
 
 namespace levada::shm {
 namespace {
 
-std::string unique_name(const char* what) {
-  return fmt::format("test-{}-{}", what, ::getpid());
+MeetingPlace unique_place(const char* what) {
+  return {fmt::format("test-{}-{}", what, ::getpid()), derive_secret({}, what)};
 }
 
 const Options options{.memory_bytes = 1 << 20, .timeout = std::chrono::seconds(30)};
@@ -31,10 +33,10 @@ const Options hasty{.memory_bytes = 1 << 20, .timeout = std::chrono::millisecond
 
 TEST(Rendezvous, BringsRanksTogetherInAnyOrder) {
   for (const int late : {0, 1, 3}) {
-    const auto name = unique_name("order");
+    const auto place = unique_place("order");
     test::ForkedRanks ranks(4, [&](int rank) {
       if (rank == late) std::this_thread::sleep_for(std::chrono::milliseconds(30));
-      const auto engine = meet(rank, 4, name, options);
+      const auto engine = meet(rank, 4, place, options);
       const auto all =
           agree(*engine, as_bytes(std::to_string(rank)), Deadline::after(std::chrono::seconds(30)), "test");
       if (as_text(all[3]) != "3") throw EngineError("the ranks are mixed up");
@@ -44,21 +46,21 @@ TEST(Rendezvous, BringsRanksTogetherInAnyOrder) {
 }
 
 TEST(Rendezvous, DoesNotTakeAnEarlierErrorOfTheProcessForItsOwn) {
-  const auto name = unique_name("errno");
+  const auto place = unique_place("errno");
   test::ForkedRanks ranks(3, [&](int rank) {
     errno = ENOMEM;
-    static_cast<void>(meet(rank, 3, name, options));
+    static_cast<void>(meet(rank, 3, place, options));
   });
   for (const auto& ending : ranks.wait()) EXPECT_EQ(ending.error, "");
 }
 
 TEST(Rendezvous, OfOneRankNeedsNobody) {
-  EXPECT_EQ(meet(0, 1, unique_name("one"), options)->info().size, 1);
+  EXPECT_EQ(meet(0, 1, unique_place("one"), options)->info().size, 1);
 }
 
 TEST(Rendezvous, NamesWhoDoesNotCome) {
-  const auto name = unique_name("missing");
-  test::ForkedRanks ranks(2, [&](int rank) { static_cast<void>(meet(rank, 3, name, hasty)); });
+  const auto place = unique_place("missing");
+  test::ForkedRanks ranks(2, [&](int rank) { static_cast<void>(meet(rank, 3, place, hasty)); });
   const auto endings = ranks.wait();
   EXPECT_NE(endings[0].error.find("rank(s) 2"), std::string::npos) << endings[0].error;
   EXPECT_NE(endings[1].error.find("rank(s) 2"), std::string::npos) << endings[1].error;
@@ -66,7 +68,7 @@ TEST(Rendezvous, NamesWhoDoesNotCome) {
 
 TEST(Rendezvous, WithoutRankZeroSaysSo) {
   try {
-    static_cast<void>(meet(1, 2, unique_name("nobody"), hasty));
+    static_cast<void>(meet(1, 2, unique_place("nobody"), hasty));
     FAIL();
   } catch (const Timeout& error) {
     EXPECT_NE(std::string(error.what()).find("no rank 0"), std::string::npos) << error.what();
@@ -74,7 +76,7 @@ TEST(Rendezvous, WithoutRankZeroSaysSo) {
 }
 
 TEST(Rendezvous, IsFreeForAnotherStartOnceARankHasStopped) {
-  const auto name = unique_name("stop");
+  const auto place = unique_place("stop");
   for (const int rank : {0, 1}) {
     std::stop_source stop;
     Options stoppable = options;
@@ -85,19 +87,19 @@ TEST(Rendezvous, IsFreeForAnotherStartOnceARankHasStopped) {
       stop.request_stop();
     });
     try {
-      static_cast<void>(meet(rank, 2, name, stoppable));
+      static_cast<void>(meet(rank, 2, place, stoppable));
       FAIL();
     } catch (const EngineError& error) {
       EXPECT_NE(std::string(error.what()).find("interrupted"), std::string::npos) << error.what();
     }
     EXPECT_LT(Clock::now() - begin, std::chrono::seconds(4));
   }
-  test::ForkedRanks ranks(2, [&](int rank) { static_cast<void>(meet(rank, 2, name, options)); });
+  test::ForkedRanks ranks(2, [&](int rank) { static_cast<void>(meet(rank, 2, place, options)); });
   for (const auto& ending : ranks.wait()) EXPECT_EQ(ending.error, "");
 }
 
 TEST(Rendezvous, SaysOnAllRanksThatHaveComeThatOneHasStopped) {
-  const auto name = unique_name("stopped");
+  const auto place = unique_place("stopped");
   test::ForkedRanks ranks(3, [&](int rank) {
     std::stop_source stop;
     Options stoppable = options;
@@ -107,7 +109,7 @@ TEST(Rendezvous, SaysOnAllRanksThatHaveComeThatOneHasStopped) {
       std::this_thread::sleep_for(std::chrono::seconds(1));
       stop.request_stop();
     });
-    static_cast<void>(meet(rank, 3, name, stoppable));
+    static_cast<void>(meet(rank, 3, place, stoppable));
   });
   for (const auto& ending : ranks.wait()) {
     EXPECT_NE(ending.error.find("was interrupted while the ranks were starting"), ending.error.npos) << ending.error;
@@ -115,8 +117,8 @@ TEST(Rendezvous, SaysOnAllRanksThatHaveComeThatOneHasStopped) {
 }
 
 TEST(Rendezvous, RefusesASecondRankZero) {
-  const auto name = unique_name("two");
-  test::ForkedRanks ranks(2, [&](int) { static_cast<void>(meet(0, 2, name, hasty)); });
+  const auto place = unique_place("two");
+  test::ForkedRanks ranks(2, [&](int) { static_cast<void>(meet(0, 2, place, hasty)); });
   const auto endings = ranks.wait();
   const bool first = endings[0].error.find("waits already") != std::string::npos;
   const bool second = endings[1].error.find("waits already") != std::string::npos;
@@ -124,11 +126,11 @@ TEST(Rendezvous, RefusesASecondRankZero) {
 }
 
 TEST(Rendezvous, RefusesTheSameRankTwiceAndGoesOn) {
-  const auto name = unique_name("twice");
+  const auto place = unique_place("twice");
   test::ForkedRanks ranks(4, [&](int process) {
     const int rank = process == 3 ? 1 : process;
     if (rank == 2) std::this_thread::sleep_for(std::chrono::seconds(3));
-    static_cast<void>(meet(rank, 3, name, options));
+    static_cast<void>(meet(rank, 3, place, options));
   });
   const auto endings = ranks.wait();
   EXPECT_EQ(endings[0].error, "");
@@ -138,18 +140,18 @@ TEST(Rendezvous, RefusesTheSameRankTwiceAndGoesOn) {
 }
 
 TEST(Rendezvous, RefusesAnotherSize) {
-  const auto name = unique_name("size");
-  test::ForkedRanks ranks(2, [&](int rank) { static_cast<void>(meet(rank, 2 + rank, name, hasty)); });
+  const auto place = unique_place("size");
+  test::ForkedRanks ranks(2, [&](int rank) { static_cast<void>(meet(rank, 2 + rank, place, hasty)); });
   for (const auto& ending : ranks.wait()) {
     EXPECT_NE(ending.error.find("same size"), std::string::npos) << ending.error;
   }
 }
 
 TEST(Rendezvous, NamesARankThatDiesWhileItWaits) {
-  const auto name = unique_name("dies");
+  const auto place = unique_place("dies");
   test::ForkedRanks ranks(2, [&](int rank) {
     try {
-      static_cast<void>(meet(rank, 3, name, options));
+      static_cast<void>(meet(rank, 3, place, options));
     } catch (const PeerLost& lost) {
       throw EngineError(fmt::format("lost {}", lost.rank()));
     }
@@ -159,13 +161,11 @@ TEST(Rendezvous, NamesARankThatDiesWhileItWaits) {
   EXPECT_EQ(ranks.wait()[0].error, "lost 1");
 }
 
-/// Where the ranks of this user meet.
-class MeetingPlace {
+/// The abstract socket of a meeting place, as a process sees it that knows the secret or has read its name in /proc.
+class Door {
  public:
-  explicit MeetingPlace(const std::string& rendezvous) : socket_(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)) {
-    Digest digest;
-    digest.update(rendezvous);
-    const auto text = fmt::format("levada-{}-{}", ::getuid(), digest.hex());
+  explicit Door(const MeetingPlace& place) : socket_(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)) {
+    const auto text = "levada-" + to_hex(prove(derive_secret(place.secret, "levada name"), as_bytes(place.name)));
     name_.sun_family = AF_UNIX;
     std::memcpy(name_.sun_path + 1, text.data(), text.size());
     size_ = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + text.size());
@@ -196,27 +196,98 @@ class MeetingPlace {
   socklen_t size_ = 0;
 };
 
+/// What processes may send that have read the place's name in /proc, and know this code, but not the secret.
+std::vector<Bytes> frames_of_strangers() {
+  const Secret guess = derive_secret({}, "guess");
+  const LinkProof guessing(LinkSide::other, guess);
+  const LinkProof newer(LinkSide::other, guess, {protocol_number + 1, "99.0.0"});
+  const auto bytes_of = [](ByteView view) { return Bytes(view.begin(), view.end()); };
+  return {Bytes(),
+          bytes_of(as_bytes("hi")),
+          Bytes(64),
+          Bytes(200),
+          Bytes(100 << 10),
+          bytes_of(guessing.greeting()),
+          bytes_of(newer.greeting()),
+          encode(Hello{.rank = 1, .size = 2}),
+          encode(Hello{.rank = 1, .size = 3}),
+          encode(StartFailure{.message = "stop"})};
+}
+
 TEST(Rendezvous, IsNotEndedByStrangersOfTheSameUser) {
-  const auto name = unique_name("strangers");
-  test::ForkedRanks first(1, [&](int) { static_cast<void>(meet(0, 2, name, options)); });
-  const std::vector<std::vector<char>> frames = {
-      {}, {'h', 'i'}, std::vector<char>(200, '\0'), std::vector<char>(100 << 10, 'x')};
+  const auto place = unique_place("strangers");
+  test::ForkedRanks first(1, [&](int) { static_cast<void>(meet(0, 2, place, options)); });
   std::vector<UniqueFd> strangers;
-  for (const auto& frame : frames) {
-    strangers.push_back(MeetingPlace(name).connect());
+  for (const Bytes& frame : frames_of_strangers()) {
+    strangers.push_back(Door(place).connect());
     ::send(strangers.back().get(), frame.data(), frame.size(), MSG_NOSIGNAL);
   }
-  test::ForkedRanks second(1, [&](int) { static_cast<void>(meet(1, 2, name, options)); });
+  test::ForkedRanks second(1, [&](int) { static_cast<void>(meet(1, 2, place, options)); });
   EXPECT_EQ(first.wait()[0].error, "");
   EXPECT_EQ(second.wait()[0].error, "");
 }
 
+TEST(Rendezvous, GivesNothingToAStrangerThatRepeatsTheGreetingOfARank) {
+  const auto place = unique_place("repeats");
+  test::ForkedRanks first(1, [&](int) { static_cast<void>(meet(0, 2, place, options)); });
+  const UniqueFd stranger = Door(place).connect();
+  const LinkProof recorded(LinkSide::other, place.secret);
+  ASSERT_TRUE(send_frame(stranger, recorded.greeting(), {}, Deadline::now()));
+  ASSERT_TRUE(send_frame(stranger, encode(Hello{.rank = 1, .size = 2}), {}, Deadline::now()));
+  const auto greeting = receive_frame(stranger);
+  ASSERT_TRUE(greeting);
+  EXPECT_EQ(greeting->bytes.size(), sizeof(Greeting));
+  EXPECT_FALSE(receive_frame(stranger)) << "rank 0 closes the connection";
+  test::ForkedRanks second(1, [&](int) { static_cast<void>(meet(1, 2, place, options)); });
+  EXPECT_EQ(first.wait()[0].error, "");
+  EXPECT_EQ(second.wait()[0].error, "");
+}
+
+TEST(Rendezvous, HasRoomForARankBesideAThousandSilentStrangers) {
+  const auto place = unique_place("flood");
+  rlimit limit{};
+  ::getrlimit(RLIMIT_NOFILE, &limit);
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+  test::ForkedRanks first(1, [&](int) { static_cast<void>(meet(0, 2, place, options)); });
+  std::vector<UniqueFd> strangers;
+  while (strangers.size() < 1000) strangers.push_back(Door(place).connect());
+  test::ForkedRanks second(1, [&](int) { static_cast<void>(meet(1, 2, place, options)); });
+  EXPECT_EQ(first.wait()[0].error, "");
+  EXPECT_EQ(second.wait()[0].error, "");
+}
+
+TEST(Rendezvous, IsNoRankZeroThatDoesNotKnowTheSecret) {
+  const auto place = unique_place("squatter");
+  const UniqueFd theirs = Door(place).listen_as(::geteuid());
+  test::ForkedRanks ranks(1, [&](int) { static_cast<void>(meet(1, 2, place, hasty)); });
+  const auto link = UniqueFd(::accept(theirs.get(), nullptr, nullptr));
+  ASSERT_TRUE(
+      send_frame(link, LinkProof(LinkSide::rank_zero, derive_secret({}, "guess")).greeting(), {}, Deadline::now()));
+  const auto error = ranks.wait()[0].error;
+  EXPECT_NE(error.find(fmt::format("process {} listens there, and has not proven that it is rank 0", ::getpid())),
+            std::string::npos)
+      << error;
+}
+
+TEST(Rendezvous, NamesBothReleasesOnEveryRankIfTheyDiffer) {
+  const auto place = unique_place("release");
+  test::ForkedRanks ranks(2, [&](int rank) { static_cast<void>(meet(rank, 3, place, options)); });
+  const UniqueFd newer = Door(place).connect();
+  ASSERT_TRUE(send_frame(newer, LinkProof(LinkSide::other, place.secret, {protocol_number + 1, "99.0.0"}).greeting(),
+                         {}, Deadline::now()));
+  for (const auto& ending : ranks.wait()) {
+    EXPECT_NE(ending.error.find("another rank of this host runs Levada 99.0.0, but rank 0 runs"), std::string::npos)
+        << ending.error;
+  }
+}
+
 TEST(Rendezvous, NamesAnotherUserWhoHoldsItsName) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root can be another user";  // skipped without: root
-  const auto name = unique_name("others");
-  const UniqueFd theirs = MeetingPlace(name).listen_as(12345);
+  const auto place = unique_place("others");
+  const UniqueFd theirs = Door(place).listen_as(12345);
   for (int rank = 0; rank < 2; ++rank) {
-    test::ForkedRanks ranks(1, [&](int) { static_cast<void>(meet(rank, 2, name, options)); });
+    test::ForkedRanks ranks(1, [&](int) { static_cast<void>(meet(rank, 2, place, options)); });
     const auto error = ranks.wait()[0].error;
     EXPECT_NE(error.find("of another user (uid 12345)"), std::string::npos) << "rank " << rank << ": " << error;
   }
@@ -225,7 +296,7 @@ TEST(Rendezvous, NamesAnotherUserWhoHoldsItsName) {
 // A sanitizer needs descriptors of its own: UBSan checks a vptr by reading through a pipe.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 TEST(Rendezvous, EndsWithASentenceWhereRankZeroHasNoDescriptorsLeft) {
-  const auto name = unique_name("descriptors");
+  const auto place = unique_place("descriptors");
   test::ForkedRanks ranks(2, [&](int rank) {
     if (rank == 0) {
       const int next = ::dup(0);
@@ -233,7 +304,7 @@ TEST(Rendezvous, EndsWithASentenceWhereRankZeroHasNoDescriptorsLeft) {
       const rlimit limit{static_cast<rlim_t>(next) + 1, static_cast<rlim_t>(next) + 1};  // for the listener alone
       ::setrlimit(RLIMIT_NOFILE, &limit);
     }
-    static_cast<void>(meet(rank, 2, name, options));
+    static_cast<void>(meet(rank, 2, place, options));
   });
   const auto endings = ranks.wait();
   EXPECT_NE(endings[0].error.find("raise the number of open files"), std::string::npos) << endings[0].error;
@@ -243,11 +314,12 @@ TEST(Rendezvous, EndsWithASentenceWhereRankZeroHasNoDescriptorsLeft) {
 
 TEST(Rendezvous, TellsAllRanksOfOneThatRefusesToStart) {
   for (const int refusing : {0, 2}) {
-    const auto name = unique_name("refuses");
+    const auto place = unique_place("refuses");
     test::ForkedRanks ranks(3, [&](int rank) {
       if (rank != refusing) {
-        static_cast<void>(meet(rank, 3, name, options));
-      } else if (refuse_start(rank, 3, name, ErrorKind::invalid_argument, "there is no option --mseh") != (rank != 0)) {
+        static_cast<void>(meet(rank, 3, place, options));
+      } else if (refuse_start(rank, 3, place, ErrorKind::invalid_argument, "there is no option --mseh") !=
+                 (rank != 0)) {
         throw EngineError("the wrong rank has to say so");
       }
     });
@@ -260,12 +332,12 @@ TEST(Rendezvous, TellsAllRanksOfOneThatRefusesToStart) {
 }
 
 TEST(Rendezvous, SaysNowAndThenWhomItWaitsFor) {
-  const auto name = unique_name("reminder");
+  const auto place = unique_place("reminder");
   for (const int rank : {0, 1}) {
     std::string said;
     Options patient{.memory_bytes = 1 << 20, .timeout = std::chrono::seconds(9)};
     patient.remind = [&](const std::string& sentence) { said += sentence; };
-    EXPECT_THROW(static_cast<void>(meet(rank, 2, name, patient)), Timeout);
+    EXPECT_THROW(static_cast<void>(meet(rank, 2, place, patient)), Timeout);
     EXPECT_NE(said.find(rank == 0 ? "for rank(s) 1; still waiting" : "for rank 0; still waiting"), std::string::npos)
         << said;
     EXPECT_NE(said.find(fmt::format("rank {} has waited ", rank)), std::string::npos) << said;
@@ -276,7 +348,7 @@ TEST(Rendezvous, ReportsWhatRankZeroDoesNotLearn) {
   std::string said;
   Options impatient = hasty;
   impatient.report = [&](const std::string& sentence) { said += sentence; };
-  EXPECT_THROW(static_cast<void>(meet(1, 2, unique_name("alone"), impatient)), Timeout);
+  EXPECT_THROW(static_cast<void>(meet(1, 2, unique_place("alone"), impatient)), Timeout);
   EXPECT_NE(said.find("rank 1 found no rank 0"), std::string::npos) << said;
 }
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <optional>
 #include <utility>
 
 #include "levada/base/error.h"
@@ -37,23 +38,27 @@ void check_links(int rank, int size, const std::vector<UniqueFd>& links) {
 std::shared_ptr<Engine> join(int rank, int size, std::vector<UniqueFd> links, const Options& options) {
   check_place(rank, size);
   check_links(rank, size, links);
-  return make_engine(start(rank, size, {std::move(links), {}}, options, Deadline::after(options.timeout)));
+  const LinkSide side = rank == 0 ? LinkSide::rank_zero : LinkSide::other;
+  Connected connected;
+  for (UniqueFd& link : links) {
+    connected.links.push_back(link ? StartLink(std::move(link), side, std::nullopt) : StartLink());
+  }
+  return make_engine(start(rank, size, std::move(connected), options, Deadline::after(options.timeout)));
 }
 
-std::shared_ptr<Engine> meet(int rank, int size, const std::string& rendezvous, const Options& options) {
+std::shared_ptr<Engine> meet(int rank, int size, const MeetingPlace& place, const Options& options) {
   check_place(rank, size);
   const Deadline deadline = Deadline::after(options.timeout);
-  Connected connected =
-      rank == 0 ? gather(size, rendezvous, options, deadline) : find(rank, rendezvous, options, deadline);
+  Connected connected = rank == 0 ? gather(size, place, options, deadline) : find(rank, place, options, deadline);
   return make_engine(start(rank, size, std::move(connected), options, deadline));
 }
 
-bool refuse_start(int rank, int size, const std::string& rendezvous, ErrorKind kind, const std::string& message) {
+bool refuse_start(int rank, int size, const MeetingPlace& place, ErrorKind kind, const std::string& message) {
   check_place(rank, size);
   const Deadline deadline = Deadline::after(time_for_late_ranks);
   const StartFailure cause{.kind = kind, .message = message};
-  if (rank != 0) return send_failure_to_rank_zero(rank, rendezvous, cause, deadline);
-  reject_ranks(size, rendezvous, cause, deadline);
+  if (rank != 0) return send_failure_to_rank_zero(rank, place, cause, deadline);
+  reject_ranks(size, place, cause, deadline);
   return false;
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "levada/base/error.h"
+#include "levada/base/secret.h"
 #include "levada/base/unique_fd.h"
 #include "levada/engine/engine.h"
 
@@ -35,14 +36,20 @@ struct Options {
 /// while starting; EngineError where memory or system calls are refused, saying how to lift it.
 std::shared_ptr<Engine> join(int rank, int size, std::vector<UniqueFd> links, const Options& options = {});
 
-/// The same for ranks that nobody launched together: they meet at an abstract Unix socket whose name is made from user
-/// id and `rendezvous` (such as MASTER_PORT and a run id). Only processes of the same user are let in.
-std::shared_ptr<Engine> meet(int rank, int size, const std::string& rendezvous, const Options& options = {});
+/// Where ranks of a host meet that nobody launched together, and how they know each other.
+struct MeetingPlace {
+  std::string name;  ///< unique among the jobs that know the secret, such as MASTER_PORT and a run id; shown in errors
+  Secret secret;     ///< known to the ranks of the job only, or of this user only
+};
+
+/// The same for ranks that meet at an abstract Unix socket, whose name depends on the place's name and secret and
+/// reveals neither. Each side proves to the other that it knows the secret; whatever else connects is ignored.
+std::shared_ptr<Engine> meet(int rank, int size, const MeetingPlace& place, const Options& options = {});
 
 /// In place of meet(), on a rank that cannot take part: the other ranks' meet() throws an error of this kind with this
 /// message. Rank 0 waits a few seconds for the others to come, another rank for rank 0. Whether rank 0 knows of it:
 /// false on rank 0 itself.
-bool refuse_start(int rank, int size, const std::string& rendezvous, ErrorKind kind, const std::string& message);
+bool refuse_start(int rank, int size, const MeetingPlace& place, ErrorKind kind, const std::string& message);
 
 /// Connected socket pairs for a group that is about to be started: links[r] is what rank r passes to join(). Each
 /// process has to close the others', or a rank's end while starting goes unseen; exec() closes them all.

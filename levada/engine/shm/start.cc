@@ -13,6 +13,7 @@
 
 #include "levada/base/error.h"
 #include "levada/base/memory_limits.h"
+#include "levada/base/open_files.h"
 #include "levada/engine/shm/frames.h"
 #include "levada/engine/shm/start_frames.h"
 
@@ -90,10 +91,14 @@ std::shared_ptr<ShmEndpoint> make_member(int rank, const std::vector<std::uint64
   return std::make_shared<ShmEndpoint>(std::move(host));
 }
 
+using Kind = StartLink::Received::Kind;
+constexpr const char* not_from_a_rank =
+    "the link to rank {} brought something that no rank sends while the ranks were {}; see what else uses its socket";
+
 /// Rank 0's side of the links.
 class StartLeader {
  public:
-  StartLeader(std::vector<UniqueFd> links, Deadline deadline, std::stop_token stop)
+  StartLeader(std::vector<StartLink> links, Deadline deadline, std::stop_token stop)
       : links_(std::move(links)), processes_(links_.size(), 0), deadline_(deadline), stop_(std::move(stop)) {}
 
   /// Receives one frame of kind `expected` from every other rank, in whatever order they come.
@@ -109,7 +114,7 @@ class StartLeader {
  private:
   [[noreturn]] void throw_lost(int rank, const char* step) const;
 
-  std::vector<UniqueFd> links_;
+  std::vector<StartLink> links_;
   std::vector<int> processes_;
   Deadline deadline_;
   std::stop_token stop_;
@@ -125,7 +130,7 @@ void StartLeader::collect(FrameKind expected, const char* step, const std::funct
   std::vector<int> missing;
   for (int rank = 1; rank < size(); ++rank) missing.push_back(rank);
   while (!missing.empty()) {
-    const auto readable = wait_readable(links_, deadline_, stop_);
+    const auto readable = wait_readable(descriptors_of(links_), deadline_, stop_);
     if (readable.empty()) {
       throw Timeout(fmt::format(
           "rank 0 waited for rank{} {} while the ranks were {}; see why {} not come, or raise the "
@@ -134,9 +139,11 @@ void StartLeader::collect(FrameKind expected, const char* step, const std::funct
     }
     for (const std::size_t index : readable) {
       const int rank = static_cast<int>(index);
-      auto frame = receive_frame(links_[index]);
-      if (!frame) throw_lost(rank, step);
-      OpenedFrame opened = open_frame(frame->bytes);
+      const auto received = links_[index].receive();
+      if (received.kind == Kind::greeting) continue;
+      if (received.kind == Kind::closed) throw_lost(rank, step);
+      if (received.kind == Kind::stranger) throw EngineError(fmt::format(not_from_a_rank, rank, step));
+      OpenedFrame opened = open_frame(received.frame.bytes);
       if (opened.kind != expected || std::erase(missing, rank) == 0) {
         throw EngineError(fmt::format("rank {} sent a frame that is not expected while the ranks were {}", rank, step));
       }
@@ -146,23 +153,23 @@ void StartLeader::collect(FrameKind expected, const char* step, const std::funct
 }
 
 void StartLeader::send(int rank, ByteView bytes, std::span<const int> fds) {
-  const UniqueFd& link = links_[static_cast<std::size_t>(rank)];
-  if (send_frame(link, bytes, fds, deadline_, stop_)) return;
-  if (const auto frame = receive_frame(link)) open_frame(frame->bytes);  // throws what the rank sent before it closed
+  StartLink& link = links_[static_cast<std::size_t>(rank)];
+  if (link.send(bytes, fds, deadline_, stop_)) return;
+  link.raise_failure();
   throw_lost(rank, "being sent its part");
 }
 
 void StartLeader::release() {
   const Bytes go = encode(FrameKind::go);
   for (int rank = 1; rank < size(); ++rank) {
-    send_frame(links_[static_cast<std::size_t>(rank)], go, {}, deadline_, stop_);
+    links_[static_cast<std::size_t>(rank)].send(go, {}, deadline_, stop_);
   }
 }
 
 void StartLeader::send_failure(const StartFailure& cause) noexcept {
-  for (const UniqueFd& link : links_) {
+  for (StartLink& link : links_) {
     try {
-      if (link) send_frame(link, encode(cause), {}, Deadline::now());
+      if (link) link.send(encode(cause), {}, Deadline::now());
     } catch (const Error&) {  // it will see the link's end
     }
   }
@@ -206,6 +213,7 @@ Files share_files(StartLeader& ranks, const std::vector<std::uint64_t>& memory) 
 }
 
 std::shared_ptr<ShmEndpoint> lead(StartLeader& ranks, std::vector<Hello> hellos, const Options& options) {
+  reserve_open_files(num_files_to_start(ranks.size()), "rank 0");
   const Hello own = make_hello(0, ranks.size(), options);
   if (hellos.empty()) hellos = collect_hellos(ranks, own);
   hellos[0] = own;
@@ -219,10 +227,8 @@ std::shared_ptr<ShmEndpoint> lead(StartLeader& ranks, std::vector<Hello> hellos,
 /// The others' side of their link.
 class StartPeer {
  public:
-  StartPeer(int rank, UniqueFd link, Deadline deadline, std::stop_token stop)
-      : rank_(rank), deadline_(deadline), stop_(std::move(stop)) {
-    link_.push_back(std::move(link));
-  }
+  StartPeer(int rank, StartLink link, Deadline deadline, std::stop_token stop)
+      : rank_(rank), link_(std::move(link)), deadline_(deadline), stop_(std::move(stop)) {}
 
   /// Receives the next frame, which must be of kind `expected`; `use` reads what follows.
   void receive(FrameKind expected, const std::function<void(ByteReader&, Frame&)>& use);
@@ -230,40 +236,51 @@ class StartPeer {
   void send_failure(const StartFailure& cause) noexcept;
 
  private:
+  StartLink::Received receive_any();
+
   int rank_;
-  std::vector<UniqueFd> link_;
+  StartLink link_;
   Deadline deadline_;
   std::stop_token stop_;
 };
 
-void StartPeer::receive(FrameKind expected, const std::function<void(ByteReader&, Frame&)>& use) {
+StartLink::Received StartPeer::receive_any() {
   const Deadline longer = deadline_.is_never() ? deadline_ : Deadline::after(deadline_.remaining() + grace);
-  if (wait_readable(link_, longer, stop_).empty()) {
+  if (wait_readable(std::array{link_.fd()}, longer, stop_).empty()) {
     throw Timeout(
         fmt::format("rank {} waited for rank 0 to start with all ranks; see whether all have been started, or "
                     "raise the timeout",
                     rank_));
   }
-  auto frame = receive_frame(link_.front());
-  if (!frame) throw PeerLost(0, "rank 0 ended while the ranks were starting; its own output may say why");
-  OpenedFrame opened = open_frame(frame->bytes);
+  return link_.receive();
+}
+
+void StartPeer::receive(FrameKind expected, const std::function<void(ByteReader&, Frame&)>& use) {
+  auto received = receive_any();
+  while (received.kind == Kind::greeting) received = receive_any();
+  if (received.kind == Kind::closed) {
+    throw PeerLost(0, "rank 0 ended while the ranks were starting; its own output may say why");
+  }
+  if (received.kind == Kind::stranger) throw EngineError(fmt::format(not_from_a_rank, 0, "starting"));
+  OpenedFrame opened = open_frame(received.frame.bytes);
   if (opened.kind != expected) throw EngineError("rank 0 sent a frame that is not expected during the start");
-  use(opened.rest, *frame);
+  use(opened.rest, received.frame);
 }
 
 void StartPeer::send(ByteView bytes) {
-  if (send_frame(link_.front(), bytes, {}, deadline_, stop_)) return;
+  if (link_.send(bytes, {}, deadline_, stop_)) return;
   receive(FrameKind::failed, [](ByteReader&, Frame&) {});  // throws what rank 0 sent before it closed, or PeerLost
 }
 
 void StartPeer::send_failure(const StartFailure& cause) noexcept {
   try {
-    send_frame(link_.front(), encode(cause), {}, Deadline::now());
+    link_.send(encode(cause), {}, Deadline::now());
   } catch (const Error&) {  // rank 0 will see the link's end
   }
 }
 
 std::shared_ptr<ShmEndpoint> follow(StartPeer& link, int rank, int size, const Options& options) {
+  reserve_open_files(num_files_to_start(size), fmt::format("rank {}", rank));
   link.send(encode(make_hello(rank, size, options)));
   const std::size_t count = Files::count(static_cast<std::size_t>(size));
   std::vector<std::uint64_t> memory;

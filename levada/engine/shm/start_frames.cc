@@ -1,18 +1,10 @@
 #include "levada/engine/shm/start_frames.h"
 
-#include <fmt/format.h>
-
 namespace levada::shm {
 namespace {
 
-constexpr std::uint64_t magic = 0x6d6873616461766cULL;  // "lvadashm"
-/// To be raised with every change of a frame or of the control memory.
-constexpr std::uint32_t version = 2;
-
 ByteWriter head(FrameKind kind) {
   ByteWriter writer;
-  writer.put(magic);
-  writer.put(version);
   writer.put(kind);
   return writer;
 }
@@ -62,24 +54,8 @@ Bytes encode(const StartFailure& cause) {
   return std::move(writer).take();
 }
 
-bool is_from_rank(ByteView bytes) {
-  return bytes.size() >= sizeof(magic) + sizeof(version) + sizeof(FrameKind) &&
-         ByteReader(bytes).get<std::uint64_t>() == magic;
-}
-
 OpenedFrame open_frame(ByteView bytes) {
   ByteReader reader(bytes);
-  if (!is_from_rank(bytes)) {
-    throw EngineError(
-        "a process that is no rank connected as one; is the name of the rendezvous used by something else?");
-  }
-  static_cast<void>(reader.get<std::uint64_t>());
-  if (const auto theirs = reader.get<std::uint32_t>(); theirs != version) {
-    throw EngineError(
-        fmt::format("another rank runs a Levada whose shm engine has version {}, this one's has {}; run "
-                    "the same Levada on all ranks",
-                    theirs, version));
-  }
   const auto kind = reader.get_enum(FrameKind::hello, FrameKind::failed, "kind of frame");
   if (kind == FrameKind::failed) decode_cause(reader).raise();
   return {kind, reader};

@@ -1,4 +1,4 @@
-// What is said in the start, as bytes and back.
+// What ranks of a host send each other when they start, after their greetings, as bytes and back.
 #pragma once
 
 #include <cstdint>
@@ -41,15 +41,12 @@ Bytes encode(const Hello& hello);
 Bytes encode_plan(const std::vector<std::uint64_t>& memory);
 Bytes encode(const StartFailure& cause);
 
-/// Whether the bytes come from a rank, of whatever version of Levada.
-bool is_from_rank(ByteView bytes);
-
-/// A frame whose head has been read; `rest` stands behind it.
+/// A frame whose kind has been read; `rest` follows it.
 struct OpenedFrame {
   FrameKind kind;
   ByteReader rest;
 };
-/// Throws EngineError where the other end is another version of Levada, or none, and what a `failed` says.
+/// Throws CorruptMessage for bytes of no kind, and what a `failed` says.
 OpenedFrame open_frame(ByteView bytes);
 Hello decode_hello(ByteReader& reader);
 std::vector<std::uint64_t> decode_plan(ByteReader& reader);

@@ -7,7 +7,7 @@
 #include <functional>
 #include <string>
 #include <thread>
-#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "levada/base/error.h"
@@ -17,6 +17,7 @@
 #include "levada/engine/shm/memory.h"
 #include "levada/engine/shm/memory_files_testing.h"
 #include "levada/engine/shm/start_frames.h"
+#include "levada/engine/shm/start_link.h"
 
 namespace levada::shm {
 namespace {
@@ -88,9 +89,10 @@ TEST(Start, SaysOnAllRanksThatOneHasTooFewDescriptors) {
 
 TEST(Start, RaisesWhatARankSentBeforeItClosedItsLink) {
   auto [zero, one] = make_socket_pair();
-  ASSERT_TRUE(send_frame(one, encode(Hello{.rank = 1, .size = 2}), {}, Deadline::now()));
-  ASSERT_TRUE(send_frame(one, encode(StartFailure{.message = "no memory on rank 1"}), {}, Deadline::now()));
-  one = UniqueFd();
+  StartLink peer(std::move(one), LinkSide::other, std::nullopt);
+  ASSERT_TRUE(peer.send(encode(Hello{.rank = 1, .size = 2}), {}, Deadline::now()));
+  ASSERT_TRUE(peer.send(encode(StartFailure{.message = "no memory on rank 1"}), {}, Deadline::now()));
+  peer = StartLink();
   std::vector<UniqueFd> links(2);
   links[1] = std::move(zero);
   try {
@@ -105,17 +107,18 @@ TEST(Start, RaisesWhatARankSentBeforeItClosedItsLink) {
 class PlayedLeader {
  public:
   explicit PlayedLeader(int size) : size_(size), memory_(static_cast<std::size_t>(size), memory_bytes) {
-    links_.emplace_back();
-    std::tie(link_, links_.front()) = make_socket_pair();
+    auto [mine, others] = make_socket_pair();
+    links_.push_back(std::move(others));
+    link_ = StartLink(std::move(mine), LinkSide::rank_zero, std::nullopt);
     control_ = make_memory_file("control", Control::bytes(size));
     own_ = make_memory_file("data", memory_bytes);
     data_ = reopen_read_only(own_);
     send({control_.get(), own_.get()});
   }
 
-  void send(const std::vector<int>& fds) { ASSERT_TRUE(send_frame(link_, encode_plan(memory_), fds, Deadline::now())); }
+  void send(const std::vector<int>& fds) { ASSERT_TRUE(link_.send(encode_plan(memory_), fds, Deadline::now())); }
   void send_data(std::size_t count) { send(std::vector<int>(count, data_.get())); }
-  void send_go() { ASSERT_TRUE(send_frame(link_, encode(FrameKind::go), {}, Deadline::now())); }
+  void send_go() { ASSERT_TRUE(link_.send(encode(FrameKind::go), {}, Deadline::now())); }
   /// What rank 1's join() throws.
   std::string join_rank_one() {
     try {
@@ -129,7 +132,8 @@ class PlayedLeader {
  private:
   int size_;
   std::vector<std::uint64_t> memory_;
-  UniqueFd link_, control_, own_, data_;
+  StartLink link_;
+  UniqueFd control_, own_, data_;
   std::vector<UniqueFd> links_;
 };
 
@@ -149,24 +153,24 @@ TEST(Start, SendsMoreFilesThanOneFrameCarries) {
   limit.rlim_cur = limit.rlim_max;
   ::setrlimit(RLIMIT_NOFILE, &limit);
   std::vector<UniqueFd> links(1);
-  std::vector<UniqueFd> peers(1);
+  std::vector<StartLink> peers(1);
   for (int rank = 1; rank < size; ++rank) {
     auto [zero, other] = make_socket_pair();
-    ASSERT_TRUE(send_frame(other, encode(Hello{.rank = rank, .size = size}), {}, Deadline::now()));
     links.push_back(std::move(zero));
-    peers.push_back(std::move(other));
+    peers.emplace_back(std::move(other), LinkSide::other, std::nullopt);
+    ASSERT_TRUE(peers.back().send(encode(Hello{.rank = rank, .size = size}), {}, Deadline::now()));
   }
   std::thread reader([&peers] {
     std::vector<std::size_t> files(peers.size());
     for (std::size_t ready = 1; ready < peers.size();) {
-      const auto readable = wait_readable(peers, Deadline::after(std::chrono::seconds(30)));
+      const auto readable = wait_readable(descriptors_of(peers), Deadline::after(std::chrono::seconds(30)));
       if (readable.empty()) return;
       for (const std::size_t rank : readable) {
-        const auto frame = receive_frame(peers[rank]);
-        if (!frame) return;
-        files[rank] += frame->fds.size();
+        const auto received = peers[rank].receive();
+        if (received.kind == StartLink::Received::Kind::closed) return;
+        files[rank] += received.frame.fds.size();
         if (files[rank] < peers.size() + 2) continue;
-        send_frame(peers[rank], encode(FrameKind::ready), {}, Deadline::now());
+        peers[rank].send(encode(FrameKind::ready), {}, Deadline::now());
         ++ready;
       }
     }

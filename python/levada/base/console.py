@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextlib
 import sys
 
+from levada.base.errors import printable_lines
+
 
 def write_line(text: str) -> None:
-    """Writes `levada: TEXT`. Does nothing where standard error is closed, or there is none."""
+    """Writes `levada: TEXT`, with characters escaped that a terminal would obey. Does nothing if standard error is closed, or
+    there is none."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
-        sys.stderr.write(f"levada: {text}\n")
+        sys.stderr.write(f"levada: {printable_lines(text)}\n")

@@ -10,12 +10,17 @@ _UNSAFE = re.compile(
 )
 
 
+def printable_lines(text: str) -> str:
+    """Returns `text` with control characters except newlines and tabs escaped, as levada/base/text.h does."""
+    return _UNSAFE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
 class Error(Exception):
     """The base class of Levada's exceptions. Its text is one sentence: what was wrong, where, what to do. str() is safe to show
     on a terminal, whatever the text quotes: control characters except newlines and tabs are escaped."""
 
     def __str__(self) -> str:
-        return _UNSAFE.sub(lambda found: found[0].encode("unicode_escape").decode(), super().__str__())
+        return printable_lines(super().__str__())
 
 
 class InvalidArgument(Error, ValueError):

@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 import weakref
-from typing import Any
+from typing import Any, NamedTuple
 
 from levada.base.console import write_line
 from levada.base.errors import EngineError
@@ -19,12 +19,26 @@ REMIND_AFTER = 30.0
 _MAX_LOOK = 2.0
 """Seconds that reading the marks may take."""
 
+_WAITS, _DONE = "waits", "done"
+
+
+class _Others(NamedTuple):
+    """Ranks that do not wait with this one."""
+
+    missing: list[int]
+    """Those that have not come."""
+    left: list[int]
+    """Those that have completed this call, or are in a later one."""
+
+
 _calls: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 
 class Arrivals:
     """A context in which this rank waits for the others. At its start the rank leaves a mark in a store of
-    torch.distributed; while it lasts, a thread writes lines on standard error that name the ranks without one."""
+    torch.distributed, and at its end another one; while it lasts, a thread writes lines on standard error that name the ranks
+    without a mark. A store may outlive an attempt of the job, and keep its marks: a rank that has left while this one waits
+    is named as such."""
 
     def __init__(self, store: Any, rank: int, size: int, doing: str, call: int = 1) -> None:
         """`store`: None if there is none, and then no rank is named. `doing`: "to join the group". `call`: the number of
@@ -34,14 +48,19 @@ class Arrivals:
 
     def __enter__(self) -> Arrivals:
         self._began = time.monotonic()
-        if self._store is not None:
-            with contextlib.suppress(RuntimeError):  # the rank that keeps the store has ended
-                self._store.set(_mark(self._rank), str(self._call))
+        self._leave_mark(_WAITS)
         start_thread("reminders of ranks that have not come", "levada reminders", self._remind)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         self._over.set()
+        if kind is None:
+            self._leave_mark(_DONE)
+
+    def _leave_mark(self, state: str) -> None:
+        if self._store is not None:
+            with contextlib.suppress(RuntimeError):  # the rank that keeps the store has ended
+                self._store.set(_mark(self._rank), f"{self._call} {state}")
 
     def describe(self) -> str:
         """Returns for how long this rank has waited, and for whom."""
@@ -49,27 +68,39 @@ class Arrivals:
         return f"{waited} {self._doing} {self._awaited()}"
 
     def _awaited(self) -> str:
-        found: queue.SimpleQueue[list[int] | None] = queue.SimpleQueue()
+        found: queue.SimpleQueue[_Others | None] = queue.SimpleQueue()
         if self._store is not None:  # whose host may be cut off: it has its own time-out, which is long
             with contextlib.suppress(EngineError):  # where no thread can be had, no rank is named
-                start_thread("the ranks that have come", "levada arrivals", lambda: found.put(self._missing()))
+                start_thread("the ranks that have come", "levada arrivals", lambda: found.put(self._look()))
         try:
-            missing = found.get(timeout=0 if self._store is None else _MAX_LOOK)
+            others = found.get(timeout=0 if self._store is None else _MAX_LOOK)
         except queue.Empty:
-            missing = None
-        if missing is None:
+            others = None
+        if others is None:
             return f"for all its {self._size} ranks"
-        if not missing:
-            return f"though all its {self._size} ranks have come"
-        return f"for rank(s) {', '.join(map(str, missing))} of its {self._size}"
+        if others.missing:
+            return f"for rank(s) {_listed(others.missing)} of its {self._size}"
+        if others.left:
+            return (
+                f"for rank(s) {_listed(others.left)} of its {self._size}, which have done so already, perhaps in an earlier "
+                "attempt of the job that used the same store"
+            )
+        return f"though all its {self._size} ranks have come, or had come in an earlier attempt of the job that used the same store"
 
-    def _missing(self) -> list[int] | None:
+    def _look(self) -> _Others | None:
         try:
             store = self._store.clone() if hasattr(self._store, "clone") else self._store  # one thread uses one store
-            has_come = [store.check([_mark(rank)]) and int(store.get(_mark(rank))) >= self._call for rank in range(self._size)]
+            marks = [store.get(_mark(rank)).decode() if store.check([_mark(rank)]) else "0 " for rank in range(self._size)]
         except RuntimeError:
             return None
-        return [rank for rank, here in enumerate(has_come) if not here]
+        others = _Others([], [])
+        for rank, mark in enumerate(marks):
+            call, _, state = mark.partition(" ")
+            if int(call) < self._call:
+                others.missing.append(rank)
+            elif int(call) > self._call or state == _DONE:
+                others.left.append(rank)
+        return others
 
     def _remind(self) -> None:
         pause = REMIND_AFTER
@@ -85,6 +116,10 @@ def arrivals_at(group: Any, doing: str) -> Arrivals:
     call = _calls[group] = _calls.get(group, 0) + 1
     store = group.get_group_store() if hasattr(group, "get_group_store") else None
     return Arrivals(store, group.rank(), group.size(), doing, call)
+
+
+def _listed(ranks: list[int]) -> str:
+    return ", ".join(map(str, ranks))
 
 
 def _mark(rank: int) -> str:

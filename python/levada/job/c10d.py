@@ -4,7 +4,7 @@ Headers of frames arrive from any sender in a few slots; a body, whose length it
 of the engine. Threads: one receives, one releases what has been sent, one watches the other ranks, one flushes what was
 deferred for batching.
 
-A rank watches another by a connection on which nothing is ever sent, to a listening socket that accepts nobody. The
+Each rank watches all ranks of its host and one on each other host. It watches another by a connection on which nothing is sent once both have proven that they are ranks of the job. The
 system ends that connection when the process ends. As long as the host is reachable, the system also answers for the
 process, whatever that does.
 """
@@ -22,7 +22,6 @@ import select
 import socket
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -33,7 +32,8 @@ from levada.base.errors import EngineError, InvalidArgument, Timeout, Unsupporte
 from levada.base.threads import start_thread
 from levada.job.aborting import own_sockets
 from levada.job.arrivals import REMIND_AFTER, Arrivals
-from levada.job.gathering import all_gather, wait
+from levada.job.connections import Acceptor, Address, call, describe_failure, keep_one_each, watched_by
+from levada.job.gathering import on_all, wait
 
 _HEADERS, _BODIES = 1, 2  # tags
 _MAX_HEADER_BYTES = 256 << 10
@@ -48,8 +48,8 @@ _LAST_FRAME = 1.0
 """Seconds that the last frame of a peer may come after the end of its process, to a rank that has left too."""
 _LAST_ANSWER = 1800.0
 """Seconds that a rank which ends waits for the answers to its last messages, which a peer may still be receiving."""
-_TEXT_BYTES, _DONE, _REFUSED, _FAILED = 512, "+", "!", "-"
-"""What each rank sends the others when ranks join: so many bytes, which begin with how it went."""
+_OTHER_FILES = 64
+"""Descriptors beside two for each watched rank, of which one is closed before gloo has one for each other rank."""
 _CONNECT = 30.0
 """Seconds that a connection between ranks that have arrived may take."""
 
@@ -67,15 +67,16 @@ class _Watched(NamedTuple):
 class ProcessGroupTransport:
     """Frames between the ranks of a gloo group of its own."""
 
-    def __init__(self, group: Any, name: str, timeout: float, host_of: list[int]) -> None:
-        """Collective over the ranks of `group`, which is not used afterwards. `name` is the same on all of them."""
+    def __init__(self, group: Any, name: str, secret: bytes, timeout: float, host_of: list[int]) -> None:
+        """Collective over the ranks of `group`, which is not used afterwards. `name` and `secret` are the same on all of
+        them, and only they know the secret."""
         self._torch = importlib.import_module("torch")
         self.rank, self.size = int(group.rank()), int(group.size())
         self._host_of = host_of
         self._group: Any = None
         if self.size > 1:
             store, devices, until = _store_of(group, name), list[Any](), time.monotonic() + timeout
-            self._listener, self._watched, self._silence = _watch_each_other(group, devices, until)
+            self._watched, self._silence = _watch_each_other(group, secret, host_of, devices, until)
             self._group = _own_group(store, self.rank, self.size, devices, max(until - time.monotonic(), 0.001))
         self._end_of_watch = socket.socketpair()
         self._finished: set[int] = set()
@@ -145,7 +146,7 @@ class ProcessGroupTransport:
             thread.join(0.2 if self._has_losses else 2.0)  # from a lost peer nothing comes, and for ever
 
     def _describe_wait(self, waited: float) -> str:
-        awaited = ", ".join(str(peer) for peer in self._watched if not self._link.is_closed(peer))
+        awaited = ", ".join(str(peer) for peer in range(self.size) if peer != self.rank and not self._link.is_closed(peer))
         return f"rank {self.rank} has ended, and has waited {waited:.0f} s for rank {awaited} to take its last messages"
 
     def _receive(self, link: Link) -> None:
@@ -212,16 +213,15 @@ class ProcessGroupTransport:
         until = time.monotonic() + (_LAST_FRAME if peer in self._finished else 0)
         while not link.is_closed(peer) and time.monotonic() < until:
             time.sleep(0.002)
-        self._lose(link, [] if link.is_closed(peer) else [peer], self._why(peer))
-
-    def _why(self, peer: int) -> str:
-        """Why the connection to a peer has ended."""
+        if link.is_closed(peer):
+            return self._lose(link, [], "")
         address, connection = self._watched[peer]
         number = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if number not in (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH):
-            return "its process no longer runs"
-        ranks = ", ".join(str(rank) for rank in range(self.size) if self._host_of[rank] == self._host_of[peer])
-        return f"host {address}, which has ranks {ranks}, has not answered for {self._silence} s"
+            return self._lose(link, [peer], "its process no longer runs")
+        ranks = [rank for rank in range(self.size) if self._host_of[rank] == self._host_of[peer]]
+        why = f"host {address}, which has ranks {', '.join(map(str, ranks))}, has not answered for {self._silence} s"
+        self._lose(link, ranks, why)
 
     def _flush(self, link: Link) -> None:
         while (due := self._flushes.get()) is not None:
@@ -234,7 +234,6 @@ class ProcessGroupTransport:
             self._over.set()
             self._sent.put(None)
             self._flushes.put(None)
-            self._listener.close()
             self._end_of_watch[1].close()
         return self._over.is_set()
 
@@ -282,80 +281,51 @@ def _address_of_gloo(before: dict[str, int]) -> str:
     raise EngineError("gloo listens at no address, so that the engine c10d does not know by which network to reach others")
 
 
-_own_listeners: weakref.WeakSet[socket.socket] = weakref.WeakSet()
-
-
-def _close_listeners() -> None:
-    """In a forked child, which may outlive the rank."""
-    for listener in list(_own_listeners):
-        listener.close()
-
-
-os.register_at_fork(after_in_child=_close_listeners)
-
-
-def _on_all(group: Any, until: float, work: Callable[[], str]) -> list[str]:
-    """What `work` returns on each rank. What it raises on one rank is raised on all. Collective."""
-    try:
-        mine = _DONE + work()
-    except InvalidArgument as error:
-        mine = _REFUSED + str(error)
-    except (EngineError, OSError, RuntimeError) as error:
-        mine = _FAILED + str(error)
-    left = max(until - time.monotonic(), 0.001)
-    sent = all_gather(group, mine.encode(errors="backslashreplace")[:_TEXT_BYTES].ljust(_TEXT_BYTES), left)
-    texts = [each.decode(errors="replace").rstrip() for each in sent]
-    for text in texts:
-        if text.startswith(_REFUSED):
-            raise InvalidArgument(text.removeprefix(_REFUSED))
-        if text.startswith(_FAILED):
-            raise EngineError(text.removeprefix(_FAILED))
-    return [text.removeprefix(_DONE) for text in texts]
-
-
 def _watch_each_other(
-    group: Any, devices: list[Any], until: float
-) -> tuple[socket.socket, dict[int, _Watched], int]:
-    """This rank's listening socket, by rank its connections to those of the others, and rank 0's _silence(), which holds for
-    all. Adds to `devices` those that gloo is to send over. Collective: raises on all ranks what keeps one from connecting to
-    another."""
+    group: Any, secret: bytes, host_of: list[int], devices: list[Any], until: float
+) -> tuple[dict[int, _Watched], int]:
+    """Returns this rank's connections to those that it watches, by rank, and rank 0's _silence(), which holds for all. Adds to
+    `devices` those that gloo is to send over. Collective: raises on all ranks what keeps one from connecting to another."""
     rank = group.rank()
-    listeners: list[socket.socket] = []
-    watched: dict[int, _Watched] = {}
+    peers = watched_by(rank, host_of)
+    with contextlib.ExitStack() as undone:
+        acceptors: list[Acceptor] = []
+        called: dict[int, socket.socket] = {}
 
-    def listen() -> str:
-        own_silence = _silence(rank)
-        address = _open_devices(rank, devices)
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        listeners.append(socket.create_server((address, 0), family=family, backlog=group.size()))
-        _own_listeners.add(listeners[0])
-        return f"{address} {listeners[0].getsockname()[1]} {own_silence} {socket.gethostname()}"
+        def listen() -> str:
+            own_silence = _silence(rank)
+            num_files = len(peers) + max(len(peers), group.size()) + _OTHER_FILES
+            _levada.reserve_open_files(num_files, f"rank {rank} on host {socket.gethostname()}")
+            address = _open_devices(rank, devices)
+            acceptors.append(Acceptor(address, secret, group.size()))
+            undone.callback(lambda: _close_all(acceptors[0].close()))
+            return f"{address} {acceptors[0].port} {own_silence} {socket.gethostname()}"
 
-    def connect() -> str:
-        for peer, text in enumerate(addresses):
-            address, port, _, host = text.split(maxsplit=3)
-            if peer == rank:
-                continue
-            limit = min(_CONNECT, max((until - time.monotonic()) / 2, 0.001))
-            try:
-                watched[peer] = _Watched(address, _connect((address, int(port)), silence, limit))
-            except OSError as error:
-                raise EngineError(
-                    f"rank {rank} on host {socket.gethostname()} cannot connect to rank {peer} on host {host} at {address}, "
-                    f"port {port} ({error}); open the firewall between them for TCP, or set GLOO_SOCKET_IFNAME to the "
-                    "interface of a network that both are in"
-                ) from error
-        return ""
+        def connect() -> str:
+            for peer in peers:
+                where = addresses[peer]
+                limit = min(_CONNECT, max((until - time.monotonic()) / 2, 0.001))
+                try:
+                    called[peer] = call(where, secret, rank, limit)
+                except (OSError, EngineError) as error:
+                    raise EngineError(describe_failure(rank, peer, where, error)) from error
+            return ""
 
-    try:
-        addresses = _on_all(group, until, listen)
-        silence = int(addresses[0].split()[2])
-        _on_all(group, until, connect)
-    except BaseException:
-        for each in (*listeners, *(each.connection for each in watched.values())):
-            each.close()
-        raise
-    return listeners[0], watched, silence
+        undone.callback(lambda: _close_all(called))
+        texts = [text.split(maxsplit=3) for text in on_all(group, until, listen)]
+        addresses = [Address(_levada.printable(host), address, int(port)) for address, port, _, host in texts]
+        silence = int(texts[0][2])
+        on_all(group, until, connect)
+        undone.pop_all()
+    connections = keep_one_each(rank, acceptors[0].close(), called)
+    for connection in connections.values():
+        _keep_alive(connection, silence)
+    return {peer: _Watched(addresses[peer].address, each) for peer, each in connections.items()}, silence
+
+
+def _close_all(connections: dict[int, socket.socket]) -> None:
+    for each in connections.values():
+        each.close()
 
 
 def _open_devices(rank: int, devices: list[Any]) -> str:
@@ -376,9 +346,8 @@ def _open_devices(rank: int, devices: list[Any]) -> str:
     return _address_of_gloo(before)
 
 
-def _connect(listener: tuple[str, int], silence: int, timeout: float) -> socket.socket:
-    connection = socket.create_connection(listener, timeout)
-    connection.settimeout(None)
+def _keep_alive(connection: socket.socket, silence: int) -> None:
+    connection.setblocking(True)
     if silence:
         probes = min(_MAX_PROBES, silence - 1)
         interval = silence // (probes + 1)
@@ -386,7 +355,6 @@ def _connect(listener: tuple[str, int], silence: int, timeout: float) -> socket.
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, interval)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, probes)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    return connection
 
 
 def _store_of(group: Any, name: str) -> Any:
@@ -436,8 +404,8 @@ def _own_group(store: Any, rank: int, size: int, devices: list[Any], timeout: fl
 
 
 def join_over(
-    group: Any, name: str, host_of: list[int], timeout: float, degree: int
+    group: Any, name: str, secret: bytes, host_of: list[int], timeout: float, degree: int
 ) -> tuple[Membership, ProcessGroupTransport]:
     """The Membership of a process group's ranks over it. Collective over them."""
-    transport = ProcessGroupTransport(group, name, timeout, host_of)
+    transport = ProcessGroupTransport(group, name, secret, timeout, host_of)
     return _levada.join_over(transport, "c10d", transport.rank, host_of, _MAX_HEADER_BYTES, degree), transport

@@ -5,13 +5,18 @@ from __future__ import annotations
 import datetime
 import importlib
 import time
+from collections.abc import Callable
 from typing import Any
 
-from levada.base.errors import EngineError, Timeout
+from levada.base.errors import EngineError, Error, InvalidArgument, Timeout
 from levada.job.arrivals import arrivals_at
 
 
 _PAUSE, _MAX_PAUSE = 0.0002, 0.02
+_TEXT_BYTES = 512
+_DONE = "+"
+_FAILURES: dict[str, type[Error]] = {"!": InvalidArgument, "~": Timeout, "-": EngineError}
+"""What each rank sends the others when ranks join: so many bytes, which begin with how it went."""
 
 
 def wait(work: Any, until: float) -> None:
@@ -30,7 +35,7 @@ def all_gather(group: Any, mine: bytes, timeout: float) -> list[bytes]:
     kinds = [device.type for device in getattr(group, "_device_types", [])]
     kind = "cpu" if "cpu" in kinds or not kinds else kinds[0]
     device = torch.device("cpu") if kind == "cpu" else torch.device(kind, torch.get_device_module(kind).current_device())
-    sent = torch.tensor(list(mine), dtype=torch.uint8, device=device)
+    sent = torch.frombuffer(bytearray(mine), dtype=torch.uint8).to(device)
     received = [torch.empty_like(sent) for _ in range(group.size())]
     began = time.monotonic()
     with arrivals_at(group, "to join its group") as arrivals:
@@ -43,4 +48,21 @@ def all_gather(group: Any, mine: bytes, timeout: float) -> list[bytes]:
                 f"{arrivals.describe()} ({why}); see whether all of them join it, and whether a firewall lies between "
                 "their hosts"
             ) from error
-    return [bytes(each.tolist()) for each in received]
+    return [each.cpu().numpy().tobytes() for each in received]
+
+
+def on_all(group: Any, until: float, work: Callable[[], str]) -> list[str]:
+    """Returns what `work` returns on each rank. What it raises on one rank is raised on all. Collective."""
+    try:
+        mine = _DONE + work()
+    except (Error, OSError, RuntimeError) as error:
+        mark = next((mark for mark, kind in _FAILURES.items() if isinstance(error, kind)), "-")
+        mine = mark + str(error)
+    left = max(until - time.monotonic(), 0.001)
+    sent = all_gather(group, mine.encode(errors="backslashreplace")[:_TEXT_BYTES].ljust(_TEXT_BYTES), left)
+    texts = [each.decode(errors="replace").rstrip() for each in sent]
+    for mark, kind in _FAILURES.items():
+        for text in texts:
+            if text.startswith(mark):
+                raise kind(text.removeprefix(mark))
+    return [text.removeprefix(_DONE) for text in texts]

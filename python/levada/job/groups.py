@@ -8,14 +8,16 @@ import os
 import pathlib
 import socket
 import threading
+import time
 import weakref
 from typing import Any, NamedTuple
 
 from levada import _levada
 from levada._levada import Membership
 from levada.base.errors import InvalidArgument, Unsupported
-from levada.job.gathering import all_gather
+from levada.job.gathering import all_gather, on_all
 from levada.job.meshes import is_device_mesh, ranks_of
+from levada.job.proofs import SECRET_BYTES, derive
 
 ENGINES = ("auto", "shm", "c10d", "shm+c10d")
 """The values of `engine` of join()."""
@@ -28,7 +30,6 @@ _locks_guard = threading.Lock()
 MAX_DEGREE = 2**31 - 1
 
 _HOST_BYTES = 16
-_NONCE_BYTES = 16
 _DEGREE_BYTES = 4
 
 
@@ -46,20 +47,20 @@ class _Place(NamedTuple):
 
     host: bytes
     """Equal on ranks that can share memory."""
-    nonce: bytes
-    """What rank 0's is names this start."""
+    secret: bytes
+    """Rank 0's is the job's."""
     degree: int
     engine: str
 
     def encode(self) -> bytes:
         degree = self.degree.to_bytes(_DEGREE_BYTES, "little")
-        return self.host + self.nonce + degree + bytes([ENGINES.index(self.engine)])
+        return self.host + self.secret + degree + bytes([ENGINES.index(self.engine)])
 
     @classmethod
     def decode(cls, sent: bytes) -> _Place:
         engine = ENGINES[sent[-1]] if sent[-1] < len(ENGINES) else "another"
-        nonce, degree = sent[_HOST_BYTES : -1 - _DEGREE_BYTES], sent[-1 - _DEGREE_BYTES : -1]
-        return cls(sent[:_HOST_BYTES], nonce, int.from_bytes(degree, "little"), engine)
+        secret, degree = sent[_HOST_BYTES : -1 - _DEGREE_BYTES], sent[-1 - _DEGREE_BYTES : -1]
+        return cls(sent[:_HOST_BYTES], secret, int.from_bytes(degree, "little"), engine)
 
 
 def _read(path: str) -> str:
@@ -132,35 +133,60 @@ def _check_same(what: str, asked: list[Any]) -> None:
         raise InvalidArgument(f"the group's ranks join it with different {what}: {listed}; pass the same on all of them")
 
 
+def _number(hosts: list[bytes]) -> list[int]:
+    """Returns the host of each rank, numbered in the order of their first ranks."""
+    numbers = {host: number for number, host in enumerate(dict.fromkeys(hosts))}
+    return [numbers[host] for host in hosts]
+
+
 def _start(group: Any, options: Options) -> Membership:
     engine, timeout, degree, leave_timeout = options
-    mine = _Place(_host(), os.urandom(_NONCE_BYTES), degree, engine)
+    _levada.check_greetings(all_gather(group, _levada.group_greeting(socket.gethostname()), timeout))
+    mine = _Place(_host(), os.urandom(SECRET_BYTES), degree, engine)
     places = [_Place.decode(sent) for sent in all_gather(group, mine.encode(), timeout)]
     _check_same("engines", [place.engine for place in places])
     _check_same("degrees", [place.degree for place in places])
-    hosts = list(dict.fromkeys(place.host for place in places))
-    host_of = [hosts.index(place.host) for place in places]
+    host_of = _number([place.host for place in places])
     if engine == "auto":
         engine = _levada.choose_engine(host_of, "c10d", degree)
-    name = f"levada-{places[0].nonce.hex()}"
-    if engine == "shm" and len(hosts) > 1:
-        raise Unsupported(f"the group's ranks are on {len(hosts)} hosts, which the engine shm cannot join; use shm+c10d")
+    secret = places[0].secret
+    name = f"levada-{derive(secret, 'name').hex()}"
+    if engine == "shm" and len(set(host_of)) > 1:
+        raise Unsupported(f"the group's ranks are on {len(set(host_of))} hosts, which the engine shm cannot join; use shm+c10d")
     if engine == "c10d":
-        joined = _join_far(group, name, host_of, timeout, degree)
+        joined = _join_far(group, name, secret, host_of, timeout, degree)
     else:
-        host = host_of[group.rank()]
-        here = [rank for rank, other in enumerate(host_of) if other == host]
-        joined = _levada.meet(here.index(group.rank()), len(here), f"{name}-{host}", timeout)
+        joined = _join_near(group, name, secret, host_of, timeout)
     if engine == "shm+c10d":
-        joined = _levada.join_hosts(joined, _join_far(group, name, host_of, timeout, degree), degree, leave_timeout)
+        far = _join_far(group, name, secret, host_of, timeout, degree)
+        joined = _levada.join_hosts(joined, far, degree, leave_timeout)
     _levada.log_engine(joined)
     return joined
 
 
-def _join_far(group: Any, name: str, host_of: list[int], timeout: float, degree: int) -> Membership:
+def _join_near(group: Any, name: str, secret: bytes, host_of: list[int], timeout: float) -> Membership:
+    """Collective over all hosts, so that none waits for one on which shared memory cannot be had."""
+    host = host_of[group.rank()]
+    here = [rank for rank, other in enumerate(host_of) if other == host]
+    near: list[Membership] = []
+
+    def meet() -> str:
+        near.append(_levada.meet(here.index(group.rank()), len(here), f"{name}-{host}", secret, timeout))
+        return ""
+
+    if len(here) == len(host_of):
+        meet()
+    else:
+        on_all(group, time.monotonic() + 2 * timeout, meet)
+    return near[0]
+
+
+def _join_far(
+    group: Any, name: str, secret: bytes, host_of: list[int], timeout: float, degree: int
+) -> Membership:
     c10d = importlib.import_module("levada.job.c10d")
     _transports[:] = [transport for transport in _transports if transport.is_alive()]
     joined: Membership
-    joined, transport = c10d.join_over(group, name, host_of, timeout, degree)
+    joined, transport = c10d.join_over(group, name, secret, host_of, timeout, degree)
     _transports.append(transport)
     return joined

@@ -19,11 +19,13 @@
 #include <thread>
 #include <tuple>
 
+#include "levada/base/open_files.h"
 #include "levada/base/threads.h"
 #include "levada/base/unique_fd.h"
 #include "levada/cli/error_reporter.h"
 #include "levada/engine/choice.h"
 #include "levada/engine/collect.h"
+#include "levada/engine/greeting.h"
 #include "levada/engine/joined/joined.h"
 #include "levada/engine/shm/shm.h"
 #include "levada/feed/feed.h"
@@ -59,14 +61,33 @@ Membership join(const std::string& engine, double timeout) {
   return Membership(interruptible([options] { return launch::join(options); }, [&] { stop.request_stop(); }));
 }
 
-Membership meet(int rank, int size, const std::string& rendezvous, double timeout, std::size_t memory_bytes) {
+Secret secret_of(const nb::bytes& bytes) {
+  Secret secret;
+  if (bytes.size() != secret.size()) {
+    throw InvalidArgument(fmt::format("a secret has {} bytes, got {}", secret.size(), bytes.size()));
+  }
+  std::ranges::copy(view_of(bytes), secret.begin());
+  return secret;
+}
+
+Membership meet(int rank, int size, const std::string& rendezvous, const nb::bytes& secret, double timeout,
+                std::size_t memory_bytes) {
+  const shm::MeetingPlace place{rendezvous, secret_of(secret)};
   std::stop_source stop;
   const shm::Options options{.memory_bytes = memory_bytes,
                              .timeout = duration_of(timeout),
                              .remind = cli::print_error,
                              .stop = stop.get_token()};
-  return Membership(
-      interruptible([&] { return shm::meet(rank, size, rendezvous, options); }, [&] { stop.request_stop(); }));
+  return Membership(interruptible([&] { return shm::meet(rank, size, place, options); }, [&] { stop.request_stop(); }));
+}
+
+void check_greetings_of(const std::vector<nb::bytes>& sent) {
+  std::vector<Greeting> greetings(sent.size());
+  for (std::size_t rank = 0; rank < sent.size(); ++rank) {
+    const ByteView bytes = view_of(sent[rank]);
+    if (bytes.size() == sizeof(Greeting)) std::ranges::copy(bytes, greetings[rank].begin());
+  }
+  check_greetings(greetings);
 }
 
 /// Whether a signal handler raises. Nobody can catch that where this rank leaves; it is written to standard error.
@@ -213,10 +234,22 @@ void bind_launch(nb::module_& module) {
       .def("leave", &Membership::leave, nb::call_guard<nb::gil_scoped_release>(),
            "Leaves the job without an error on other ranks. Received batches stay valid.");
   module.def("join", &join, nb::arg("engine"), nb::arg("timeout"), "Joins the job that the environment describes.");
-  module.def("meet", &meet, nb::arg("rank"), nb::arg("size"), nb::arg("rendezvous"), nb::arg("timeout"), nb::kw_only(),
-             nb::arg("memory_bytes") = 0,
-             "Joins the ranks of this host that give the same name for their rendezvous, over shared memory: a rank's "
-             "batches take at most `memory_bytes`, or as much as the machine allows.");
+  module.def(
+      "meet", &meet, nb::arg("rank"), nb::arg("size"), nb::arg("rendezvous"), nb::arg("secret"), nb::arg("timeout"),
+      nb::kw_only(), nb::arg("memory_bytes") = 0,
+      "Joins the ranks of this host that pass the same name for their rendezvous and the same 32 bytes, which only "
+      "they know, over shared memory: a rank's batches take at most `memory_bytes`, or as much as the machine "
+      "allows.");
+  module.def(
+      "group_greeting",
+      [](const std::string& host) { return nb::bytes(group_greeting(host).data(), sizeof(Greeting)); }, nb::arg("host"),
+      "Returns the bytes that each rank of a process group sends the others first.");
+  module.def("reserve_open_files", &reserve_open_files, nb::arg("count"), nb::arg("who"),
+             "Raises this process's limit so that it can open `count` more files. Raises InvalidArgument, with the "
+             "number that "
+             "is needed, if the hard limit is too low. `who` names this process.");
+  module.def("check_greetings", &check_greetings_of, nb::arg("greetings"),
+             "Raises EngineError unless all these greetings of the ranks of a group are of one release of Levada.");
   module.def(
       "join_hosts", &join_hosts, nb::arg("near"), nb::arg("far"), nb::arg("degree"), nb::arg("leave_timeout"),
       nb::call_guard<nb::gil_scoped_release>(),

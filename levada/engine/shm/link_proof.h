@@ -1,0 +1,51 @@
+// How the two ends of a link prove to each other that they belong to one job. Bytes in, bytes out: no sockets.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "levada/base/bytes.h"
+#include "levada/base/secret.h"
+#include "levada/engine/greeting.h"
+
+namespace levada::shm {
+
+enum class LinkSide : std::uint8_t { rank_zero = 0, other = 1 };
+
+/// Each end first sends a greeting with a fresh challenge. Every frame that follows carries a proof over both
+/// challenges, the sender's side and the frame. So a frame that was recorded, or comes from the receiver itself, is
+/// refused, and the secret never crosses the link.
+///
+/// The greeting has a proof too, which whoever has seen it can repeat. It shows only that the release which the
+/// greeting names is that of a rank, so that no stranger can end a start by naming another one.
+class LinkProof {
+ public:
+  LinkProof(LinkSide side, const Secret& secret, const Release& release = own_release());
+
+  const Greeting& greeting() const { return greeting_; }
+
+  enum class Peer : std::uint8_t { stranger, rank, rank_of_another_release };
+  /// Receives the other end's first frame.
+  Peer greet(ByteView bytes);
+  bool is_greeted() const { return is_greeted_; }
+  /// The other end's, if it is a rank's.
+  const Release& peer_release() const { return peer_release_; }
+
+  /// Appends the proof to a frame. Call it after greet() has returned `rank`.
+  Bytes seal(ByteView frame) const;
+  /// Returns a frame without its proof, or nothing if the proof is wrong.
+  std::optional<ByteView> open(ByteView sealed) const;
+
+ private:
+  Bytes statement(LinkSide sender, ByteView frame) const;
+
+  LinkSide side_;
+  Secret secret_;
+  Greeting greeting_;
+  Challenge challenge_;
+  Challenge peer_challenge_{};
+  Release peer_release_;
+  bool is_greeted_ = false;
+};
+
+}  // namespace levada::shm

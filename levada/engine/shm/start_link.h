@@ -1,0 +1,60 @@
+// One end of a link between rank 0 and another rank, while they start.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <stop_token>
+
+#include "levada/base/bytes.h"
+#include "levada/base/deadline.h"
+#include "levada/base/secret.h"
+#include "levada/base/unique_fd.h"
+#include "levada/engine/shm/frames.h"
+#include "levada/engine/shm/link_proof.h"
+
+namespace levada::shm {
+
+/// Frames over a socket whose ends greet each other first. Movable; a link may be empty.
+class StartLink {
+ public:
+  StartLink() = default;
+  /// Sends the greeting. With a `secret`, every frame is sealed, and the other end is a stranger until it has proven
+  /// that it knows the secret. A socket that a rank has inherited needs none: no stranger is at its other end.
+  StartLink(UniqueFd socket, LinkSide side, const std::optional<Secret>& secret);
+
+  explicit operator bool() const { return static_cast<bool>(socket_); }
+  /// The socket's descriptor; -1 if the link is empty.
+  int fd() const { return socket_ ? socket_.get() : -1; }
+  const UniqueFd& socket() const { return socket_; }
+  bool is_greeted() const { return proof_ && proof_->is_greeted(); }
+
+  /// Returns false if the other end is closed, or has not greeted a link with a secret. Throws what send_frame() does.
+  bool send(ByteView frame, std::span<const int> fds, Deadline deadline, const std::stop_token& stop = {});
+
+  /// What poll() has announced.
+  struct Received {
+    enum class Kind : std::uint8_t {
+      closed,    ///< by the other end
+      stranger,  ///< something that no rank of the job sends
+      greeting,
+      frame,
+    };
+    Kind kind;
+    Frame frame = {};
+  };
+  /// Throws EngineError if the other end is a rank that runs another release, and what receive_frame() does.
+  Received receive();
+  /// Once the other end is closed, or has sent something: throws the failure that it sent, if it sent one.
+  void raise_failure();
+
+ private:
+  UniqueFd socket_;
+  LinkSide side_ = LinkSide::other;
+  bool is_sealed_ = false;
+  std::optional<LinkProof> proof_;
+};
+
+/// For wait_readable().
+std::vector<int> descriptors_of(std::span<const StartLink> links);
+
+}  // namespace levada::shm

@@ -1,0 +1,109 @@
+#include "levada/launch/user_secret.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "levada/base/error.h"
+#include "levada/base/host.h"
+
+namespace levada::launch {
+namespace {
+
+const char* unset(const char*) {
+  return nullptr;
+}
+
+class UserSecret : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (::geteuid() == overflow_uid()) GTEST_SKIP() << "nobody has no secret";  // skipped without: a user id
+    std::string name = testing::TempDir() + "secretXXXXXX";
+    ASSERT_NE(::mkdtemp(name.data()), nullptr);
+    root_ = name;
+    folder_ = fmt::format("{}/levada-{}", root_, ::geteuid());
+    file_ = folder_ + "/secret";
+  }
+  void TearDown() override { std::filesystem::remove_all(root_); }
+
+  Secret read() const { return user_secret(root_, unset); }
+  std::string refusal() const {
+    try {
+      static_cast<void>(read());
+    } catch (const EngineError& error) {
+      return error.what();
+    }
+    return {};
+  }
+
+  std::string root_, folder_, file_;
+};
+
+TEST_F(UserSecret, IsTheSameOnEveryRankThatSeesTheFolder) {
+  std::array<Secret, 8> secrets;
+  {
+    std::vector<std::jthread> ranks;
+    for (Secret& secret : secrets) ranks.emplace_back([&] { secret = read(); });
+  }
+  for (const Secret& secret : secrets) EXPECT_EQ(secret, secrets[0]);
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}), 1);
+  struct stat file {};
+  ASSERT_EQ(::stat(file_.c_str(), &file), 0);
+  EXPECT_EQ(file.st_mode & 0777U, 0600U);
+}
+
+TEST_F(UserSecret, IsRefusedInAFolderThatOthersCanEnter) {
+  static_cast<void>(read());
+  ::chmod(folder_.c_str(), 0711);
+  EXPECT_NE(refusal().find("is open to other users (mode 0711)"), std::string::npos) << refusal();
+}
+
+TEST_F(UserSecret, IsRefusedInAFileThatOthersCanRead) {
+  static_cast<void>(read());
+  ::chmod(file_.c_str(), 0644);
+  EXPECT_NE(refusal().find("secret is open to other users (mode 0644)"), std::string::npos) << refusal();
+}
+
+TEST_F(UserSecret, IsRefusedBehindALink) {
+  ASSERT_EQ(::mkdir((root_ + "/elsewhere").c_str(), 0700), 0);
+  ASSERT_EQ(::symlink("elsewhere", folder_.c_str()), 0);
+  EXPECT_NE(refusal().find("open: "), std::string::npos) << refusal();
+}
+
+TEST_F(UserSecret, IsRefusedInAFileThatIsALink) {
+  ASSERT_EQ(::mkdir(folder_.c_str(), 0700), 0);
+  ASSERT_EQ(::symlink("/etc/hostname", file_.c_str()), 0);
+  EXPECT_NE(refusal().find("open: "), std::string::npos) << refusal();
+}
+
+TEST_F(UserSecret, IsRefusedInAFolderOfAnotherUser) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can give a folder away";  // skipped without: root
+  ASSERT_EQ(::mkdir(folder_.c_str(), 0700), 0);
+  ASSERT_EQ(::chown(folder_.c_str(), 4242, 4242), 0);
+  EXPECT_NE(refusal().find("belongs to another user (uid 4242)"), std::string::npos) << refusal();
+}
+
+TEST_F(UserSecret, IsRefusedIfItIsCutShort) {
+  static_cast<void>(read());
+  std::filesystem::resize_file(file_, 31);
+  EXPECT_NE(refusal().find("does not hold the 32 bytes"), std::string::npos) << refusal();
+}
+
+TEST_F(UserSecret, IsMadeOfTheVariableIfThatIsLongEnough) {
+  const auto from = [](const char* text) { return user_secret("/nowhere", [text](const char*) { return text; }); };
+  EXPECT_EQ(from("0123456789abcdef"), from("0123456789abcdef"));
+  EXPECT_NE(from("0123456789abcdef"), from("0123456789abcdeg"));
+  EXPECT_THROW(from("0123456789abcde"), InvalidArgument);
+  EXPECT_THROW(from(""), InvalidArgument);
+}
+
+}  // namespace
+}  // namespace levada::launch

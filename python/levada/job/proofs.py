@@ -1,0 +1,65 @@
+"""Proofs that both ends of a TCP connection belong to one job, of which only the ranks know a secret.
+
+Each end sends a fresh challenge, and each proves the secret by a hash of both challenges, so that neither a stranger nor a
+recording of another connection is taken for a rank, and the secret never crosses the connection:
+
+    listener to caller   a challenge
+    caller to listener   its rank, a challenge, a proof
+    listener to caller   a proof
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+
+SECRET_BYTES = 32
+CHALLENGE_BYTES = PROOF_BYTES = 16
+_RANK_BYTES = 4
+CALL_BYTES = _RANK_BYTES + CHALLENGE_BYTES + PROOF_BYTES
+"""What the caller sends."""
+
+
+def derive(secret: bytes, purpose: str) -> bytes:
+    """Returns 16 bytes that depend on the secret and do not reveal it."""
+    return hashlib.blake2s(purpose.encode(), key=secret, digest_size=16).digest()
+
+
+def _prove(secret: bytes, side: bytes, *parts: bytes) -> bytes:
+    key = derive(secret, "connection")
+    return hashlib.blake2s(side + b"".join(parts), key=key, digest_size=PROOF_BYTES).digest()
+
+
+class Caller:
+    """The end of a rank that connects."""
+
+    def __init__(self, secret: bytes, rank: int, greeting: bytes) -> None:
+        """`greeting`: the listener's challenge."""
+        self._secret = secret
+        own = os.urandom(CHALLENGE_BYTES)
+        self._said = greeting + rank.to_bytes(_RANK_BYTES, "little") + own
+        self.call = self._said[CHALLENGE_BYTES:] + _prove(secret, b"caller", self._said)
+        """What it sends."""
+
+    def is_answered_by(self, proof: bytes) -> bool:
+        """Returns whether the listener is a rank of the job."""
+        return hmac.compare_digest(proof, _prove(self._secret, b"listener", self._said))
+
+
+class Listener:
+    """The end of a rank that accepts one connection."""
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+        self.greeting = os.urandom(CHALLENGE_BYTES)
+        """What it sends first."""
+
+    def answer(self, call: bytes) -> tuple[int, bytes] | None:
+        """Returns the rank that has sent `call`, and what to answer it; None if no rank of the job has sent it."""
+        if len(call) != CALL_BYTES:
+            return None
+        said = self.greeting + call[:-PROOF_BYTES]
+        if not hmac.compare_digest(call[-PROOF_BYTES:], _prove(self._secret, b"caller", said)):
+            return None
+        return int.from_bytes(call[:_RANK_BYTES], "little"), _prove(self._secret, b"listener", said)

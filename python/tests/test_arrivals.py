@@ -1,0 +1,65 @@
+"""Which ranks a wait for a process group names, by the marks in the group's store."""
+
+from __future__ import annotations
+
+import pytest
+from levada.base.console import write_line
+from levada.job.arrivals import Arrivals
+
+
+class Store(dict[str, bytes]):
+    """As much of a store of torch.distributed as marks need."""
+
+    def set(self, key: str, value: str) -> None:
+        self[key] = value.encode()
+
+    def check(self, keys: list[str]) -> bool:
+        return all(key in self for key in keys)
+
+    def get(self, key: str) -> bytes:  # type: ignore[override]
+        return self[key]
+
+
+def wait_of(store: Store, rank: int, call: int = 1) -> Arrivals:
+    return Arrivals(store, rank, 3, "to join its group", call)
+
+
+def test_a_rank_that_has_not_come_is_named() -> None:
+    store = Store()
+    with wait_of(store, 0), wait_of(store, 2) as waiting:
+        assert waiting.describe().endswith("to join its group for rank(s) 1 of its 3")
+
+
+def test_a_rank_of_an_earlier_call_has_not_come() -> None:
+    store = Store()
+    for rank in range(3):
+        with wait_of(store, rank):
+            pass
+    with wait_of(store, 0, 2), wait_of(store, 1, 2) as waiting:
+        assert waiting.describe().endswith("for rank(s) 2 of its 3")
+
+
+def test_marks_of_an_earlier_attempt_in_the_same_store_are_not_taken_for_ranks_that_wait() -> None:
+    store = Store()
+    for rank in range(3):
+        with wait_of(store, rank):
+            pass
+    with wait_of(store, 1), wait_of(store, 2) as waiting:
+        said = waiting.describe()
+    assert "for rank(s) 0 of its 3, which have done so already, perhaps in an earlier attempt of the job" in said, said
+
+
+def test_marks_of_an_attempt_that_was_killed_while_it_waited_are_doubted() -> None:
+    store = Store()
+    waits = [wait_of(store, rank) for rank in range(3)]
+    for each in waits:
+        each.__enter__()
+    for each in waits:
+        each.__exit__(RuntimeError)
+    with wait_of(store, 2) as waiting:
+        assert "though all its 3 ranks have come, or had come in an earlier attempt" in waiting.describe()
+
+
+def test_a_line_on_standard_error_shows_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    write_line("host \x1b[31mred\x07 has not come")
+    assert capsys.readouterr().err == "levada: host \\x1b[31mred\\x07 has not come\n"
