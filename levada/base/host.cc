@@ -10,13 +10,14 @@
 #include "levada/base/hash.h"
 
 namespace levada {
-namespace {
 
 std::string host_name() {
   std::string name(256, '\0');
   if (::gethostname(name.data(), name.size() - 1) != 0) return {};
   return name.substr(0, name.find('\0'));
 }
+
+namespace {
 
 std::string boot() {
   std::string id;

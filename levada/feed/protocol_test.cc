@@ -27,7 +27,8 @@ TEST(FeedProtocol, EveryEventCrossesTheWireUnchanged) {
   const FeedEnd failed{
       .cause = FeedEnd::Cause::failed, .at = {9, 3, 2}, .rank = 3, .error = ErrorKind::timeout, .message = "no"};
   for (const Event& event :
-       {Event(Ready{2, at(9)}), Event(Ready{2, {9, 4, 1}, 77}), Event(Stopped{1, failed}), Event(StopAsked{5}),
+       {Event(Ready{2, at(9)}), Event(Ready{2, {9, 4, 1}, 77}),
+        Event(Ready{2, at(9), 0, {{3, 11, {{"tokens", 5}, {"", 6}}}, {4, 12, {}}}}), Event(Stopped{1, failed}), Event(StopAsked{5}),
         Event(Left{5, {7, 3, 1}, "ValueError: no"}), Event(Granted{11}), Event(Ended{failed})}) {
     EXPECT_EQ(decode(encode(event)), event);
   }
@@ -35,8 +36,10 @@ TEST(FeedProtocol, EveryEventCrossesTheWireUnchanged) {
 
 TEST(FeedProtocol, RefusesBytesThatAreNoEvent) {
   const Bytes good = encode(Ended{exhausted(4)});
-  for (std::size_t size = 0; size < good.size(); ++size) {
-    EXPECT_THROW(decode(ByteView(good).first(size)), CorruptMessage) << size;
+  for (const Bytes& whole : {good, encode(Ready{2, at(9), 0, {{3, 11, {{"tokens", 5}, {"", 6}}}, {4, 12, {}}}})}) {
+    for (std::size_t size = 0; size < whole.size(); ++size) {
+      EXPECT_THROW(decode(ByteView(whole).first(size)), CorruptMessage) << size;
+    }
   }
   Bytes bad = good;
   bad[0] = std::byte{9};
@@ -53,7 +56,7 @@ TEST(FeedProtocol, RefusesBytesThatAreNoEvent) {
 }
 
 TEST(FeedProtocol, GrantsWhatEveryReaderHasSent) {
-  Lead lead({0, 1});
+  Lead lead({.ranks = {0, 1}});
   lead.apply(Ready{0, at(3)});
   EXPECT_EQ(lead.granted(), 0);
   lead.apply(Ready{1, at(2)});
@@ -61,7 +64,7 @@ TEST(FeedProtocol, GrantsWhatEveryReaderHasSent) {
 }
 
 TEST(FeedProtocol, EndsWhereTheShortestReaderEnds) {
-  Lead lead({0, 1});
+  Lead lead({.ranks = {0, 1}});
   lead.apply(Ready{0, at(5)});
   lead.apply(Ready{1, at(1)});
   lead.apply(Stopped{0, exhausted(2)});
@@ -73,11 +76,11 @@ TEST(FeedProtocol, EndsWhereTheShortestReaderEnds) {
 }
 
 TEST(FeedProtocol, AFailureIsToldRatherThanAnEndAtTheSameStep) {
-  Lead lead({0, 1});
+  Lead lead({.ranks = {0, 1}});
   lead.apply(Stopped{0, exhausted(0, 0)});
   EXPECT_EQ(lead.end()->cause, FeedEnd::Cause::exhausted);
 
-  Lead other({0, 1});
+  Lead other({.ranks = {0, 1}});
   other.apply(Ready{0, at(1)});
   other.apply(Stopped{0, exhausted(1, 0)});
   other.apply(Stopped{1, {.cause = FeedEnd::Cause::failed, .at = at(1), .rank = 1, .message = "broken"}});
@@ -87,7 +90,7 @@ TEST(FeedProtocol, AFailureIsToldRatherThanAnEndAtTheSameStep) {
 }
 
 TEST(FeedProtocol, ReadersThatDivideAStepDifferentlyEndTheFeedBeforeIt) {
-  Lead lead({0, 4});
+  Lead lead({.ranks = {0, 4}});
   lead.apply(Ready{0, at(1), 11});
   lead.apply(Ready{0, at(2), 22});
   lead.apply(Ready{1, at(1), 11});
@@ -101,8 +104,60 @@ TEST(FeedProtocol, ReadersThatDivideAStepDifferentlyEndTheFeedBeforeIt) {
   EXPECT_EQ(lead.granted(), 1);
 }
 
+/// Content of a unit, which differs if the digest does.
+UnitDigest content(int unit, std::uint64_t tokens, std::uint64_t labels = 0) {
+  return {.unit = unit, .structure = 1, .fields = {{"tokens", tokens}, {"labels", labels}}};
+}
+
+TEST(FeedProtocol, ReadersOfDifferentContentEndTheFeedBeforeItsRound) {
+  Lead lead({.ranks = {0, 4, 6}, .hosts = {"a", "b", "b\n"}, .units = 2, .remedy = "copy them"});
+  lead.apply(Ready{0, at(1), 0, {content(0, 5), content(1, 6)}});
+  lead.apply(Ready{0, at(2), 0, {content(0, 7), content(1, 8)}});
+  lead.apply(Ready{2, at(1), 0, {content(1, 6)}});
+  lead.apply(Ready{2, at(2), 0, {content(1, 9, 1)}});
+  EXPECT_FALSE(lead.end()) << "reader 1 has not come so far";
+  EXPECT_EQ(lead.granted(), 0);
+  lead.apply(Ready{1, at(1), 0, {content(0, 5)}});
+  ASSERT_TRUE(lead.end());
+  EXPECT_EQ(*lead.end(), (FeedEnd{.cause = FeedEnd::Cause::failed,
+                                  .at = at(1),
+                                  .rank = 6,
+                                  .error = ErrorKind::source,
+                                  .message = "the batch of data-parallel rank 1 differs between rank 0 on host a and rank 6 "
+                                             "on host b\\n, in labels, tokens; copy them"}));
+  EXPECT_EQ(lead.granted(), 1);
+}
+
+TEST(FeedProtocol, TheEarliestDifferenceEndsTheFeed) {
+  Lead lead({.ranks = {0, 1, 2}});
+  for (const int round : {1, 2, 3}) lead.apply(Ready{0, at(round), 0, {content(0, 5)}});
+  for (const int round : {1, 2, 3}) lead.apply(Ready{1, at(round), 0, {content(0, round == 3 ? 6 : 5)}});
+  EXPECT_FALSE(lead.end());
+  lead.apply(Ready{2, at(1), 0, {content(0, 5)}});
+  EXPECT_EQ(lead.granted(), 1);
+  lead.apply(Ready{2, at(2), 0, {content(0, 6)}});
+  ASSERT_TRUE(lead.end());
+  EXPECT_EQ(lead.end()->at, at(1));
+  EXPECT_EQ(lead.granted(), 1);
+}
+
+TEST(FeedProtocol, StructureAndTheNamesOfFieldsCountAsContent) {
+  const auto message_of = [](const UnitDigest& a, const UnitDigest& b) {
+    Lead lead({.ranks = {0, 1}});
+    lead.apply(Ready{0, at(1), 0, {a}});
+    lead.apply(Ready{1, at(1), 0, {b}});
+    return lead.end() ? lead.end()->message : "none";
+  };
+  auto other = content(0, 5);
+  EXPECT_EQ(message_of(content(0, 5), other), "none");
+  other.structure = 2;
+  EXPECT_THAT(message_of(content(0, 5), other), HasSubstr("rank 0 and rank 1, in its structure"));
+  other.fields = {{"tokens", 5}, {"lengths", 0}};
+  EXPECT_THAT(message_of(content(0, 5), other), HasSubstr("in labels, lengths"));
+}
+
 TEST(FeedProtocol, AnEndOnceToldStays) {
-  Lead lead({0});
+  Lead lead({.ranks = {0}});
   lead.apply(Ready{0, at(2)});
   lead.apply(StopAsked{3});
   EXPECT_EQ(*lead.end(), (FeedEnd{.cause = FeedEnd::Cause::stopped, .at = at(2), .rank = 3, .message = {}}));
@@ -112,7 +167,7 @@ TEST(FeedProtocol, AnEndOnceToldStays) {
 }
 
 TEST(FeedProtocol, AStopComesBehindTheLastMicroBatchOfAStep) {
-  Lead lead({0, 1});
+  Lead lead({.ranks = {0, 1}});
   lead.apply(Ready{0, {2, 1, 1}});
   lead.apply(Ready{1, {2, 1, 1}});
   lead.apply(StopAsked{3});
@@ -124,7 +179,7 @@ TEST(FeedProtocol, AStopComesBehindTheLastMicroBatchOfAStep) {
 }
 
 TEST(FeedProtocol, ARankThatLeavesEndsNothing) {
-  Lead lead({0});
+  Lead lead({.ranks = {0}});
   lead.apply(Ready{0, at(2)});
   lead.apply(Left{3, at(1), "ValueError: no"});
   EXPECT_FALSE(lead.end());
@@ -132,7 +187,7 @@ TEST(FeedProtocol, ARankThatLeavesEndsNothing) {
 }
 
 TEST(FeedProtocol, ForwardsTheEarliestDepartureAndOfOneStepOneWithAReason) {
-  Lead lead({0});
+  Lead lead({.ranks = {0}});
   EXPECT_FALSE(lead.departure());
   lead.apply(Left{3, at(7), ""});
   EXPECT_EQ(lead.departure()->rank, 3);
@@ -181,6 +236,7 @@ struct Model {
   struct Reader {
     std::int64_t length = 0;  ///< rounds of its data
     bool fails = false;       ///< at the end of them
+    std::int64_t differs_from = 1000;  ///< the first round whose content is another reader's no more
     std::int64_t sent = 0;
     bool stopped = false;
   };
@@ -210,7 +266,7 @@ struct Model {
   std::set<std::string> applied;  ///< the lead's reports so far: with its end, all that its state depends on
 
   Model(std::vector<Reader> the_readers, int rank_count, int window)
-      : readers(std::move(the_readers)), lead(ranks_of(readers.size())), depth(window) {
+      : readers(std::move(the_readers)), lead({.ranks = ranks_of(readers.size())}), depth(window) {
     for (int i = 0; i < rank_count; ++i) ranks.push_back({.follower = Follower(readers.size() > 1)});
   }
 
@@ -272,7 +328,7 @@ std::vector<Model> Model::successors() const {
       branch([&](Model& m) {
         for (std::size_t i = r; i < ranks.size(); i += readers.size()) m.ranks[i].data += m.ranks[i].is_over() ? 0 : 1;
         const auto sent = ++m.readers[r].sent;
-        m.report(Ready{number, after(sent)});
+        m.report(Ready{number, after(sent), 0, {content(0, sent > reader.differs_from ? 1 : 0)}});
       });
     }
   }
@@ -423,6 +479,15 @@ TEST(FeedProtocolExplored, SeveralReadersStopWhereTheShortestStops) {
   EXPECT_EQ(explore(Model({{.length = 3}, {.length = 1}}, 2, 2)), ends_at(1));
   EXPECT_EQ(explore(Model({{.length = 1, .fails = true}, {.length = 2}}, 2, 1)), ends_at(1));
   EXPECT_EQ(explore(Model({{.length = 2}, {.length = 2}, {.length = 1, .fails = true}}, 3, 1)), ends_at(1));
+}
+
+TEST(FeedProtocolExplored, NoRankIsGivenARoundWhoseContentDiffersBetweenReaders) {
+  for (const int depth : {1, 2}) {
+    EXPECT_EQ(explore(Model({{.length = 3}, {.length = 3, .differs_from = 1}}, 2, depth)), ends_at(1));
+    EXPECT_EQ(explore(Model({{.length = 3, .differs_from = 0}, {.length = 3}}, 2, depth)), ends_at(0));
+    EXPECT_EQ(explore(Model({{.length = 1}, {.length = 3, .differs_from = 1}}, 2, depth)), ends_at(1));
+  }
+  EXPECT_EQ(explore(Model({{.length = 2}, {.length = 2}, {.length = 2, .differs_from = 1}}, 3, 1)), ends_at(1));
 }
 
 TEST(FeedProtocolExplored, AStopThatARankAsksForIsTheSameEndForAll) {
