@@ -127,7 +127,7 @@ Case draw(std::mt19937& random) {
   job.options.batch = 1 + static_cast<std::int64_t>(random() % 3);
   job.options.divide = random() % 2 == 0 ? Divide::deal : Divide::split;
   job.options.ahead = random() % 4 != 0;
-  job.ranks_a_host = static_cast<int>(random() % 4);
+  job.ranks_a_host = std::max(0, static_cast<int>(random() % 6) - 2);
   const auto rounds = 1 + static_cast<std::int64_t>(random() % 7);
   job.data = {.samples = rounds * job.options.batch * job.mesh.data_size(),
               .sequence = 12,
@@ -148,11 +148,13 @@ Case draw(std::mt19937& random) {
 TEST(FeedDifference, EitherNoReadersMustAgreeOnAnAlteredByteOrAllRanksRaiseBeforeItsStep) {
   std::mt19937 random(20);
   int raised = 0;
-  for (int i = 0; i < 200; ++i) {
+  for (int i = 0; i < 60; ++i) {
     const Case job = draw(random);
     SCOPED_TRACE(job.to_string());
     Case plain = job;
     plain.altered.clear();
+    plain.ranks_a_host = 0;
+    plain.options.readers = Readers::parse("one");
     const auto expected = outcomes_of(plain), got = outcomes_of(job);
     const auto step = job.alteration.sample / job.options.batch / job.mesh.data_size();
     const bool raises = must_agree(job);
@@ -171,7 +173,7 @@ TEST(FeedDifference, EitherNoReadersMustAgreeOnAnAlteredByteOrAllRanksRaiseBefor
                 std::vector(expected[rank].batches.begin(), expected[rank].batches.begin() + step));
     }
   }
-  EXPECT_GT(raised, 40);
+  EXPECT_GT(raised, 10);
 }
 
 TEST(FeedDifference, NamesStepRanksAndFieldsOnEveryRank) {
