@@ -467,9 +467,10 @@ std::string Corpus::difference_remedy() const {
     }
   }
   const auto more = files > names.size() ? fmt::format(" or of one of {} other files", files - names.size()) : "";
-  return fmt::format("the copies of {}{} that these ranks read differ: compare their sha256sum and replace the wrong one, "
-                     "or let one rank read (readers=\"one\", --readers one)",
-                     fmt::join(names, " or "), more);
+  return fmt::format(
+      "the copies of {}{} that these ranks read differ: compare their sha256sum and replace the wrong one, "
+      "or let one rank read (readers=\"one\", --readers one)",
+      fmt::join(names, " or "), more);
 }
 
 std::string Corpus::activity() const {

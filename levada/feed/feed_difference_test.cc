@@ -94,16 +94,16 @@ std::vector<Outcome> outcomes_of(const Case& job) {
   return outcomes;
 }
 
-/// Returns whether the altered sample is in a batch that an altered reader reads, and another reader that is not altered.
+/// Returns whether the altered sample is in a batch that an altered reader reads, and another reader that is not
+/// altered.
 bool must_agree(const Case& job) {
   std::vector<int> host_of;
   for (int rank = 0; rank < job.mesh.size(); ++rank) {
     host_of.push_back(job.ranks_a_host == 0 ? 0 : rank / job.ranks_a_host);
   }
   const auto readers = job.options.readers.of(job.mesh, host_of);
-  const auto unit = job.options.divide == Divide::split
-                        ? 0
-                        : job.alteration.sample / job.options.batch % job.mesh.data_size();
+  const auto unit =
+      job.options.divide == Divide::split ? 0 : job.alteration.sample / job.options.batch % job.mesh.data_size();
   std::set<bool> kinds;
   for (int rank = 0; rank < job.mesh.size(); ++rank) {
     const bool wants = job.options.divide == Divide::split || job.mesh.data_coordinate(rank) == unit;
@@ -169,8 +169,7 @@ TEST(FeedDifference, EitherNoReadersMustAgreeOnAnAlteredByteOrAllRanksRaiseBefor
       EXPECT_EQ(got[rank].error, got[0].error);
       EXPECT_THAT(got[rank].error, AllOf(HasSubstr("SourceError: rank "), HasSubstr(fmt::format("step {}:", step)),
                                          HasSubstr("in " + job.alteration.field + ";"), HasSubstr("readers=\"one\"")));
-      EXPECT_EQ(got[rank].batches,
-                std::vector(expected[rank].batches.begin(), expected[rank].batches.begin() + step));
+      EXPECT_EQ(got[rank].batches, std::vector(expected[rank].batches.begin(), expected[rank].batches.begin() + step));
     }
   }
   EXPECT_GT(raised, 10);
@@ -184,8 +183,9 @@ TEST(FeedDifference, NamesStepRanksAndFieldsOnEveryRank) {
                  .alteration = {.sample = 4 * 3 + 2}};
   for (const auto& outcome : outcomes_of(job)) {
     EXPECT_EQ(outcome.batches.size(), 3U);
-    EXPECT_THAT(outcome.error, HasSubstr("rank 3 could not read step 3: the batch of data-parallel rank 1 differs between "
-                                         "rank 2 and rank 3, in tokens; give all ranks that read the same data"));
+    EXPECT_THAT(outcome.error,
+                HasSubstr("rank 3 could not read step 3: the batch of data-parallel rank 1 differs between "
+                          "rank 2 and rank 3, in tokens; give all ranks that read the same data"));
     EXPECT_THAT(outcome.error, Not(HasSubstr("host")));
   }
 }
@@ -199,7 +199,8 @@ TEST(FeedDifference, NamesTheHostsIfThereAreSeveral) {
                  .alteration = {.sample = 5}};
   for (const auto& outcome : outcomes_of(job)) {
     EXPECT_EQ(outcome.batches.size(), 2U);
-    EXPECT_THAT(outcome.error, AllOf(HasSubstr("the batch differs between rank 0 on host "), HasSubstr("rank 2 on host ")));
+    EXPECT_THAT(outcome.error,
+                AllOf(HasSubstr("the batch differs between rank 0 on host "), HasSubstr("rank 2 on host ")));
   }
 }
 

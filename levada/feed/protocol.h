@@ -8,8 +8,9 @@
 // A step is a round, or several where it has micro-batches: then an end that a rank asks for comes behind the last of
 // them. Rounds order everything; the step is counted beside them, for people.
 //
-// Readers of the same unit must send the same content. Each Ready has digests of what its reader has read of such units.
-// The lead compares them before it grants the round, so that no rank is given content that differs between readers.
+// Readers of the same unit must send the same content. Each Ready has digests of what its reader has read of such
+// units. The lead compares them before it grants the round, so that no rank is given content that differs between
+// readers.
 //
 // A rank that leaves the feed reports that too (Left), and the lead forwards it to all ranks. Each rank decides by
 // itself what it means: ranks that leave at the same step never notice, a rank that asks for that step gets an error.

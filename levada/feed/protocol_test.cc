@@ -28,8 +28,8 @@ TEST(FeedProtocol, EveryEventCrossesTheWireUnchanged) {
       .cause = FeedEnd::Cause::failed, .at = {9, 3, 2}, .rank = 3, .error = ErrorKind::timeout, .message = "no"};
   for (const Event& event :
        {Event(Ready{2, at(9)}), Event(Ready{2, {9, 4, 1}, 77}),
-        Event(Ready{2, at(9), 0, {{3, 11, {{"tokens", 5}, {"", 6}}}, {4, 12, {}}}}), Event(Stopped{1, failed}), Event(StopAsked{5}),
-        Event(Left{5, {7, 3, 1}, "ValueError: no"}), Event(Granted{11}), Event(Ended{failed})}) {
+        Event(Ready{2, at(9), 0, {{3, 11, {{"tokens", 5}, {"", 6}}}, {4, 12, {}}}}), Event(Stopped{1, failed}),
+        Event(StopAsked{5}), Event(Left{5, {7, 3, 1}, "ValueError: no"}), Event(Granted{11}), Event(Ended{failed})}) {
     EXPECT_EQ(decode(encode(event)), event);
   }
 }
@@ -119,12 +119,13 @@ TEST(FeedProtocol, ReadersOfDifferentContentEndTheFeedBeforeItsRound) {
   EXPECT_EQ(lead.granted(), 0);
   lead.apply(Ready{1, at(1), 0, {content(0, 5)}});
   ASSERT_TRUE(lead.end());
-  EXPECT_EQ(*lead.end(), (FeedEnd{.cause = FeedEnd::Cause::failed,
-                                  .at = at(1),
-                                  .rank = 6,
-                                  .error = ErrorKind::source,
-                                  .message = "the batch of data-parallel rank 1 differs between rank 0 on host a and rank 6 "
-                                             "on host b\\n, in labels, tokens; copy them"}));
+  EXPECT_EQ(*lead.end(),
+            (FeedEnd{.cause = FeedEnd::Cause::failed,
+                     .at = at(1),
+                     .rank = 6,
+                     .error = ErrorKind::source,
+                     .message = "the batch of data-parallel rank 1 differs between rank 0 on host a and rank 6 "
+                                "on host b\\n, in labels, tokens; copy them"}));
   EXPECT_EQ(lead.granted(), 1);
 }
 
@@ -234,8 +235,8 @@ std::vector<int> ranks_of(std::size_t readers) {
 /// can be gone through.
 struct Model {
   struct Reader {
-    std::int64_t length = 0;  ///< rounds of its data
-    bool fails = false;       ///< at the end of them
+    std::int64_t length = 0;           ///< rounds of its data
+    bool fails = false;                ///< at the end of them
     std::int64_t differs_from = 1000;  ///< the first round whose content is another reader's no more
     std::int64_t sent = 0;
     bool stopped = false;

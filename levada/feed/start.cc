@@ -153,9 +153,10 @@ FeedConfig config_of(const Mesh& mesh, const Layout& layout, const FeedOptions& 
           source == nullptr ? Lines{} : source->identity()};
 }
 
-/// Returns all ranks' configurations. Throws, on every rank the same, the first rank's error or the first difference from
-/// rank 0; from the first reader in what concerns their sources.
-std::vector<FeedConfig> agree_on(Engine& engine, const FeedConfig& mine, Deadline deadline, const std::function<void()>& poll) {
+/// Returns all ranks' configurations. Throws, on every rank the same, the first rank's error or the first difference
+/// from rank 0; from the first reader in what concerns their sources.
+std::vector<FeedConfig> agree_on(Engine& engine, const FeedConfig& mine, Deadline deadline,
+                                 const std::function<void()>& poll) {
   std::vector<FeedConfig> all;
   for (const Bytes& bytes : agree(engine, mine.encode(), deadline, "starting the feed", &poll)) {
     all.push_back(FeedConfig::decode(bytes));

@@ -25,14 +25,14 @@ std::uint64_t hash_of_tensor(const Tensor& tensor) {
 }
 
 std::uint64_t hash_of(const Leaf& leaf) {
-  return std::visit(Overloaded{[](None) { return std::uint64_t{0}; },
-                               [](bool value) { return std::uint64_t{value ? 1U : 0U}; },
-                               [](std::int64_t value) { return hash_of_value(value); },
-                               [](double value) { return hash_of_value(value); },
-                               [](const std::string& text) { return hash64(as_bytes(text)); },
-                               [](const Bytes& bytes) { return hash64(bytes); },
-                               [](const Tensor& tensor) { return hash_of_tensor(tensor); }},
-                    leaf);
+  return std::visit(
+      Overloaded{[](None) { return std::uint64_t{0}; }, [](bool value) { return std::uint64_t{value ? 1U : 0U}; },
+                 [](std::int64_t value) { return hash_of_value(value); },
+                 [](double value) { return hash_of_value(value); },
+                 [](const std::string& text) { return hash64(as_bytes(text)); },
+                 [](const Bytes& bytes) { return hash64(bytes); },
+                 [](const Tensor& tensor) { return hash_of_tensor(tensor); }},
+      leaf);
 }
 
 }  // namespace

@@ -7,9 +7,9 @@
 
 namespace levada {
 
-/// Returns the digest of a batch that `source` has read: structure, shapes, values and all bytes of its tensors, however
-/// these are strided. Leaves for which Source::is_comparable() is false do not count. The eighth field stands for all
-/// after it, too.
+/// Returns the digest of a batch that `source` has read: structure, shapes, values and all bytes of its tensors,
+/// however these are strided. Leaves for which Source::is_comparable() is false do not count. The eighth field stands
+/// for all after it, too.
 feed_protocol::UnitDigest digest_of(int unit, const FlatTree& batch, const Source& source);
 
 }  // namespace levada

@@ -18,7 +18,7 @@ struct FeedWiring {
   std::shared_ptr<Engine> engine;
   std::weak_ptr<Engine> parent{};  ///< the engine that the feed was given, with the same ranks
   std::vector<Audience> audiences;
-  std::vector<int> readers;  ///< ranks, ascending; the first one is the lead
+  std::vector<int> readers;                    ///< ranks, ascending; the first one is the lead
   std::vector<std::string> reader_hosts = {};  ///< the names of their hosts; empty if all are on one host
   int units = 1;                               ///< batches a round
 

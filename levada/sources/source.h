@@ -85,7 +85,8 @@ class Source {
   /// not compare it.
   virtual bool is_comparable(const Leaf& /*leaf*/) const { return true; }
 
-  /// Returns why two readers may have read different samples of the same numbers, and what to do, as the end of an error.
+  /// Returns why two readers may have read different samples of the same numbers, and what to do, as the end of an
+  /// error.
   virtual std::string difference_remedy() const {
     return "give all ranks that read the same data, or let one of them read (readers=\"one\", --readers one)";
   }

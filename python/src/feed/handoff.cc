@@ -211,7 +211,8 @@ bool Handoff::is_comparable(const Leaf& leaf) const {
 }
 
 std::string Handoff::difference_remedy() const {
-  return "every rank that reads must yield the same items in the same order: seed their loaders alike and shard none of "
+  return "every rank that reads must yield the same items in the same order: seed their loaders alike and shard none "
+         "of "
          "them, or let one rank read (readers=\"one\")";
 }
 
