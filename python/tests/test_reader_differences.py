@@ -9,7 +9,6 @@ import pytest
 import ranks
 
 DIFFERENCE = """
-import threading
 class Loader:
     def __init__(self, seed, items=12):
         self.seed, self.items = seed, items
@@ -107,10 +106,10 @@ def test_any_value_that_differs_is_noticed_at_its_step(tmp_path: pathlib.Path) -
         f"""
         def items(at, field, altered):
             for i in range(8):
-                changed = 1 if i == at and rank == altered else 0
                 kinds = [np.zeros((3, 5), np.int16), [i, "a"], "text", {{"deep": (np.ones(2), 1.5)}}, True, None]
-                if changed:
-                    kinds[field] = [np.eye(3, 5, dtype=np.int16), [i, "b"], "texts", {{"deep": (np.ones(2), 1.25)}}, False, 0][field]
+                others = [np.eye(3, 5, dtype=np.int16), [i, "b"], "texts", {{"deep": (np.ones(2), 1.25)}}, False, 0]
+                if i == at and rank == altered:
+                    kinds[field] = others[field]
                 yield {{f"f{{k}}": value for k, value in enumerate(kinds)}}
         for at, altered, field in {cases!r}:
             got = 0
