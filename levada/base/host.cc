@@ -10,6 +10,7 @@
 #include "levada/base/hash.h"
 
 namespace levada {
+
 namespace {
 
 std::string boot() {

@@ -1,4 +1,4 @@
-// Which processes are on one host.
+// Which processes are on one host, and its name.
 #pragma once
 
 #include <cstdint>

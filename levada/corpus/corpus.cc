@@ -1,6 +1,7 @@
 #include "levada/corpus/corpus.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>
@@ -453,6 +454,23 @@ std::int64_t Corpus::resume(ByteView cursor) {
   state_->announced = 0;
   state_->sized.clear();
   return saved.next;
+}
+
+std::string Corpus::difference_remedy() const {
+  constexpr std::size_t max_names = 4;
+  std::vector<std::string> names;
+  std::size_t files = 0;
+  for (const auto& source : state_->data->sources) {
+    files += source->files.size();
+    for (std::size_t i = 0; i < source->files.size() && names.size() < max_names; ++i) {
+      names.push_back(printable(source->files[i].path()));
+    }
+  }
+  const auto more = files > names.size() ? fmt::format(" or of one of {} other files", files - names.size()) : "";
+  return fmt::format(
+      "the copies of {}{} that these ranks read differ: compare their sha256sum and replace the wrong one, "
+      "or let one rank read (readers=\"one\", --readers one)",
+      fmt::join(names, " or "), more);
 }
 
 std::string Corpus::activity() const {

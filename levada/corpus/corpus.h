@@ -118,6 +118,7 @@ class Corpus final : public Source {
   Tree gather(std::span<const std::int64_t> samples, Memory& memory) override;
   Bytes cursor(std::int64_t next) const override;
   std::vector<std::pair<std::string, std::string>> identity() const override;
+  std::string difference_remedy() const override;
   std::string activity() const override;
   ReadStats stats() const override;
 

@@ -31,6 +31,7 @@ class SourceFiles {
   Place document(std::int64_t number) const { return find(document_begins_, number); }
 
   const TokenFile& operator[](std::size_t index) const { return *files_[index]; }
+  std::size_t size() const { return files_.size(); }
   std::int64_t tokens() const { return token_begins_.back(); }
   std::int64_t documents() const { return document_begins_.back(); }
   std::int64_t bad_lines() const { return bad_lines_; }

@@ -411,5 +411,31 @@ TEST(FeedBalance, ReadersThatDivideAStepDifferentlyEndTheFeedWithAnErrorOnEveryR
   });
 }
 
+TEST(FeedBalance, ReadersOfDifferentContentEndTheFeedWithAnErrorOnEveryRank) {
+  struct Other final : Lengths {
+    using Lengths::Lengths;
+    Tree gather(std::span<const std::int64_t> samples, Memory& memory) override {
+      auto row = Lengths::gather(samples, memory);
+      auto tokens = row.tensor("tokens");
+      for (auto& token : tokens.mutable_as<std::int64_t>()) token += token / 16 == 6 ? 1000 : 0;
+      return row;
+    }
+  };
+  const auto lengths = random_lengths(160, 6);
+  inproc::run_ranks(4, [&](const std::shared_ptr<Engine>& engine) {
+    std::shared_ptr<Source> source = std::make_shared<Lengths>(lengths);
+    if (engine->info().rank == 3) source = std::make_shared<Other>(lengths);
+    Feed feed(engine, Mesh::parse("dp=2,tp=2"), layouts::data_parallel(), source,
+              {.batch = 8, .balance = Balance{.max_tokens = 3000}, .readers = Readers::parse("all")});
+    const auto read_all = [&] {
+      while (feed.next()) {
+      }
+    };
+    EXPECT_THAT(read_all, ThrowsMessage<SourceError>(AllOf(HasSubstr("of data-parallel rank 1 differs"),
+                                                           HasSubstr("between rank 2 and rank 3, in tokens;"))));
+    EXPECT_EQ(feed.end()->at.step, 6);
+  });
+}
+
 }  // namespace
 }  // namespace levada

@@ -2,7 +2,10 @@
 
 namespace levada {
 
-FeedLead::FeedLead(const FeedWiring& wiring) : wiring_(wiring), decisions_(wiring.readers) {
+FeedLead::FeedLead(const FeedWiring& wiring, std::string remedy)
+    : wiring_(wiring),
+      decisions_(
+          {.ranks = wiring.readers, .hosts = wiring.reader_hosts, .units = wiring.units, .remedy = std::move(remedy)}) {
   for (const auto& channel : wiring_.reports) open_reports_.push_back(channel.get());
 }
 

@@ -1,6 +1,7 @@
 // The lead's part: receives all reports, decides by feed_protocol::Lead, notifies all ranks.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "levada/feed/wiring.h"
@@ -10,7 +11,8 @@ namespace levada {
 /// On the first reader alone; one thread at a time.
 class FeedLead {
  public:
-  explicit FeedLead(const FeedWiring& wiring);
+  /// `remedy`: Source::difference_remedy().
+  FeedLead(const FeedWiring& wiring, std::string remedy);
 
   /// Receives the reports that have arrived, and sends the decisions that there is room for.
   void advance();

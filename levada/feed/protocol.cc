@@ -1,8 +1,12 @@
 #include "levada/feed/protocol.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <set>
+
+#include "levada/base/text.h"
 
 namespace levada {
 
@@ -64,11 +68,23 @@ FeedEnd get_end(ByteReader& reader) {
 struct Encoder {
   ByteWriter writer;
 
+  void put_unit(const UnitDigest& unit) {
+    writer.put(std::int32_t{unit.unit});
+    writer.put(unit.structure);
+    writer.put(static_cast<std::uint32_t>(unit.fields.size()));
+    for (const FieldDigest& field : unit.fields) {
+      writer.put_sized(std::string_view(field.path));
+      writer.put(field.digest);
+    }
+  }
+
   void operator()(const Ready& event) {
     writer.put(Tag::ready);
     writer.put(std::int32_t{event.reader});
     put_position(writer, event.at);
     writer.put(event.division);
+    writer.put(static_cast<std::uint32_t>(event.units.size()));
+    for (const UnitDigest& unit : event.units) put_unit(unit);
   }
   void operator()(const Stopped& event) {
     writer.put(Tag::stopped);
@@ -95,13 +111,27 @@ struct Encoder {
   }
 };
 
+UnitDigest get_unit(ByteReader& reader) {
+  UnitDigest unit{.unit = reader.get<std::int32_t>(), .structure = reader.get<std::uint64_t>(), .fields = {}};
+  unit.fields.resize(reader.get_count(sizeof(std::uint32_t) + sizeof(std::uint64_t)));
+  for (FieldDigest& field : unit.fields) {
+    field.path = reader.get_string();
+    field.digest = reader.get<std::uint64_t>();
+  }
+  return unit;
+}
+
+Ready get_ready(ByteReader& reader) {
+  Ready ready{.reader = reader.get<std::int32_t>(), .at = get_position(reader), .units = {}};
+  ready.division = reader.get<std::uint64_t>();
+  ready.units.resize(reader.get_count(2 * sizeof(std::uint64_t)));
+  for (UnitDigest& unit : ready.units) unit = get_unit(reader);
+  return ready;
+}
+
 Event get_event(ByteReader& reader) {
   switch (reader.get_enum(Tag::ready, Tag::ended, "event")) {
-    case Tag::ready: {
-      const auto number = reader.get<std::int32_t>();
-      const auto at = get_position(reader);
-      return Ready{number, at, reader.get<std::uint64_t>()};
-    }
+    case Tag::ready: return get_ready(reader);
     case Tag::stopped: {
       const auto number = reader.get<std::int32_t>();
       return Stopped{number, get_end(reader)};
@@ -133,26 +163,63 @@ Event decode(ByteView bytes) {
   return event;
 }
 
+namespace {
+
+/// "tokens, labels": the fields in which two readers' batches differ.
+std::string difference_between(const UnitDigest& a, const UnitDigest& b) {
+  std::set<std::string> paths;
+  for (const auto& [one, other] : {std::pair(&a, &b), std::pair(&b, &a)}) {
+    for (const FieldDigest& field : one->fields) {
+      if (std::ranges::find(other->fields, field) == other->fields.end()) paths.insert(printable(field.path));
+    }
+  }
+  return paths.empty() ? "its structure" : fmt::format("{}", fmt::join(paths, ", "));
+}
+
+}  // namespace
+
+std::string ReaderNames::of(int reader) const {
+  const auto number = static_cast<std::size_t>(reader);
+  const auto rank = fmt::format("rank {}", ranks.at(number));
+  return hosts.empty() ? rank : fmt::format("{} on host {}", rank, printable(hosts.at(number)));
+}
+
 void Lead::apply(const Ready& event) {
   auto& known = ready_.at(static_cast<std::size_t>(event.reader));
   compare(event);
-  if (event.at.round > known.at.round) known = event;
-  std::erase_if(divided_, [end = slowest().at.round](const auto& each) { return each.first <= end; });
+  if (event.at.round > known.round) known = event.at;
+  std::erase_if(reported_, [end = slowest().round](const auto& each) { return each.first <= end; });
   settle();
 }
 
 void Lead::compare(const Ready& event) {
-  const auto& first = divided_.try_emplace(event.at.round, event).first->second;
-  if (end_ || first.division == event.division) return;
-  const auto rank_of = [&](const Ready& ready) { return readers_.at(static_cast<std::size_t>(ready.reader)); };
-  end_ = FeedEnd{.cause = FeedEnd::Cause::failed,
-                 .at = slowest().at,
-                 .rank = rank_of(event),
-                 .error = ErrorKind::invalid_argument,
-                 .message = fmt::format("it divides the samples of this step, or of one soon after it, otherwise than "
-                                        "rank {}; let all ranks that read have the same samples in the same order, "
-                                        "and let the functions of balance return the same for a sample on all of them",
-                                        rank_of(first))};
+  auto& first = reported_.try_emplace(event.at.round, Reported{event.reader, event.division, {}}).first->second;
+  if (first.division != event.division) {
+    end_before(event, first.reader, ErrorKind::invalid_argument,
+               fmt::format("it divides the samples of this step otherwise than {}; let all ranks that read have the "
+                           "same samples in the same order, and let the functions of balance return the same for a "
+                           "sample on all of them",
+                           readers_.of(std::min(first.reader, event.reader))));
+  }
+  for (const UnitDigest& unit : event.units) {
+    const auto& [reader, known] = first.units.try_emplace(unit.unit, event.reader, unit).first->second;
+    if (known == unit) continue;
+    const auto whose = readers_.units == 1 ? std::string() : fmt::format(" of data-parallel rank {}", unit.unit);
+    const auto [earlier, later] = std::minmax(reader, event.reader);
+    end_before(event, reader, ErrorKind::source,
+               fmt::format("the batch{} differs between {} and {}, in {}; {}", whose, readers_.of(earlier),
+                           readers_.of(later), difference_between(known, unit), readers_.remedy));
+  }
+}
+
+void Lead::end_before(const Ready& event, int other, ErrorKind error, std::string message) {
+  const auto& at = ready_.at(static_cast<std::size_t>(event.reader));
+  if (difference_ && difference_->at.round <= at.round) return;
+  difference_ = FeedEnd{.cause = FeedEnd::Cause::failed,
+                        .at = at,
+                        .rank = readers_.ranks.at(static_cast<std::size_t>(std::max(event.reader, other))),
+                        .error = error,
+                        .message = std::move(message)};
 }
 
 void Lead::apply(const Stopped& event) {
@@ -172,28 +239,30 @@ void Lead::apply(const StopAsked& event) {
   settle();
 }
 
-const Ready& Lead::slowest() const {
-  return *std::ranges::min_element(ready_, {}, [](const Ready& ready) { return ready.at.round; });
+const FeedPosition& Lead::slowest() const {
+  return *std::ranges::min_element(ready_, {}, &FeedPosition::round);
 }
 
 std::int64_t Lead::granted() const {
-  const std::int64_t sent = slowest().at.round;
+  const std::int64_t sent = slowest().round;
   return end_ ? std::min(sent, end_->at.round) : sent;
 }
 
 void Lead::settle() {
   if (end_) return;
   const FeedEnd* nearest = nullptr;
-  for (const auto& stopped : stopped_) {
-    if (!stopped || (nearest != nullptr && stopped->at.round > nearest->at.round)) continue;
-    const bool worse = nearest == nullptr || stopped->at.round < nearest->at.round ||
-                       (stopped->cause == FeedEnd::Cause::failed && nearest->cause != FeedEnd::Cause::failed);
-    if (worse) nearest = &*stopped;
-  }
+  const auto consider = [&](const std::optional<FeedEnd>& end) {
+    if (!end || (nearest != nullptr && end->at.round > nearest->at.round)) return;
+    const bool worse = nearest == nullptr || end->at.round < nearest->at.round ||
+                       (end->cause == FeedEnd::Cause::failed && nearest->cause != FeedEnd::Cause::failed);
+    if (worse) nearest = &*end;
+  };
+  for (const auto& stopped : stopped_) consider(stopped);
+  consider(difference_);
   if (nearest != nullptr && granted() >= nearest->at.round) {
     end_ = *nearest;
-  } else if (stop_asked_ && slowest().at.micro == 0) {
-    end_ = FeedEnd{.cause = FeedEnd::Cause::stopped, .at = slowest().at, .rank = stop_asked_->rank, .message = {}};
+  } else if (stop_asked_ && slowest().micro == 0) {
+    end_ = FeedEnd{.cause = FeedEnd::Cause::stopped, .at = slowest(), .rank = stop_asked_->rank, .message = {}};
   }
 }
 

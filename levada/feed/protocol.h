@@ -8,6 +8,10 @@
 // A step is a round, or several where it has micro-batches: then an end that a rank asks for comes behind the last of
 // them. Rounds order everything; the step is counted beside them, for people.
 //
+// Readers of the same unit must send the same content. Each Ready has digests of what its reader has read of such
+// units. The lead compares them before it grants the round, so that no rank is given content that differs between
+// readers.
+//
 // A rank that leaves the feed reports that too (Left), and the lead forwards it to all ranks. Each rank decides by
 // itself what it means: ranks that leave at the same step never notice, a rank that asks for that step gets an error.
 #pragma once
@@ -67,11 +71,25 @@ std::string_view to_string(FeedEnd::Cause cause);
 
 namespace feed_protocol {
 
-/// Reader number `reader` has sent all rounds before this position.
+/// The content of a field, as one reader has read it.
+struct FieldDigest {
+  std::string path;
+  std::uint64_t digest = 0;
+  bool operator==(const FieldDigest&) const = default;
+};
+/// The content of a unit of a round, as one reader has read it.
+struct UnitDigest {
+  int unit = 0;
+  std::uint64_t structure = 0;  ///< Schema::fingerprint()
+  std::vector<FieldDigest> fields;
+  bool operator==(const UnitDigest&) const = default;
+};
+/// Reader number `reader` has sent all rounds before this position. It reports each round.
 struct Ready {
   int reader = 0;
   FeedPosition at;
-  std::uint64_t division = 0;  ///< MicroBatch::division of the last of them; 0 without balance
+  std::uint64_t division = 0;     ///< MicroBatch::division of the last round; 0 without balance
+  std::vector<UnitDigest> units;  ///< of the last round: the units that other readers read, too
   bool operator==(const Ready&) const = default;
 };
 /// Reader number `reader` will send no more than end.at.round rounds.
@@ -119,13 +137,23 @@ class Departure {
   std::optional<Left> first_;
 };
 
+/// What an error says about readers.
+struct ReaderNames {
+  std::vector<int> ranks;
+  std::vector<std::string> hosts = {};  ///< of each; empty if all are on one host
+  int units = 1;                        ///< of a round
+  std::string remedy = {};              ///< Source::difference_remedy()
+
+  /// "rank 2 on host b".
+  std::string of(int reader) const;
+};
+
 /// What the lead knows and decides. apply() takes events in any order of the readers, each reader's own in order;
 /// decisions only grow: granted() never falls, an end is never changed.
 class Lead {
  public:
-  /// `readers`: their ranks.
-  explicit Lead(std::vector<int> readers)
-      : readers_(std::move(readers)), ready_(readers_.size()), stopped_(readers_.size()) {}
+  explicit Lead(ReaderNames readers)
+      : readers_(std::move(readers)), ready_(readers_.ranks.size()), stopped_(readers_.ranks.size()) {}
 
   void apply(const Ready& event);
   void apply(const Stopped& event);
@@ -138,19 +166,31 @@ class Lead {
   const std::optional<Left>& departure() const { return departure_.get(); }
 
  private:
-  /// The readers' stops become the end once every reader has come as far as the nearest of them; the stop that a rank
+  /// The readers' stops, and the difference between them, become the end once every reader has come as far as the
+  /// nearest of them; the stop that a rank
   /// has asked for, once what every reader has sent ends a step.
   void settle();
-  /// The reader that has sent the least.
-  const Ready& slowest() const;
-  /// Ends the feed where two readers have divided steps differently: samples would be lost or come twice.
-  void compare(const Ready& event);
+  /// What the first readers of a round have reported, which the others must report as well.
+  struct Reported {
+    int reader = 0;
+    std::uint64_t division = 0;
+    std::map<int, std::pair<int, UnitDigest>> units;  ///< by number: the first reader, and its digest
+  };
 
-  std::vector<int> readers_;
-  std::vector<Ready> ready_;
+  /// How far the reader is that has sent the least.
+  const FeedPosition& slowest() const;
+  /// Ends the feed before the round if another reader has divided its step differently, which would lose or repeat
+  /// samples, or has read other content of a unit.
+  void compare(const Ready& event);
+  /// `other`: the reader that `event` contradicts.
+  void end_before(const Ready& event, int other, ErrorKind error, std::string message);
+
+  ReaderNames readers_;
+  std::vector<FeedPosition> ready_;
   std::vector<std::optional<FeedEnd>> stopped_;
-  std::map<std::int64_t, Ready> divided_;  ///< the first report of each round that not every reader has sent
-  std::optional<StopAsked> stop_asked_;    ///< the first
+  std::map<std::int64_t, Reported> reported_;  ///< of each round that not every reader has sent
+  std::optional<FeedEnd> difference_;          ///< the end that the first difference between readers asks for
+  std::optional<StopAsked> stop_asked_;        ///< the first
   std::optional<FeedEnd> end_;
   Departure departure_;
 };

@@ -24,7 +24,7 @@ FeedReader::FeedReader(const FeedWiring& wiring, Reporter& reporter, FeedRounds 
       remind_after_(options.remind_after),
       trace_(options.trace),
       ahead_(options.ahead) {
-  if (wiring_.rank() == wiring_.lead()) lead_.emplace(wiring_);
+  if (wiring_.rank() == wiring_.lead()) lead_.emplace(wiring_, rounds_.source().difference_remedy());
   rounds_.on_wait(lead_ && ahead_ ? [this] { lead_meanwhile(); } : std::function<void()>());
   try {
     thread_ = start_thread("reading ahead", [this] { run(); });
@@ -166,7 +166,7 @@ bool FeedReader::send_round() {
   if (!has_room) return false;
   prepared_.clear();
   next_ = rounds_.next();
-  report(feed_protocol::Ready{wiring_.reader_index(), next_, rounds_.division()});
+  report(feed_protocol::Ready{wiring_.reader_index(), next_, rounds_.division(), rounds_.take_digests()});
   return true;
 }
 

@@ -6,6 +6,7 @@
 
 #include "levada/feed/envelope.h"
 #include "levada/feed/feed.h"
+#include "levada/feed/unit_digest.h"
 
 namespace levada {
 namespace {
@@ -63,8 +64,12 @@ FeedRounds::FeedRounds(const FeedWiring& wiring, const Mesh& mesh, const Layout&
       trace_(options.trace) {
   for (const Audience& audience : audiences_of(wiring_.audiences, wiring_.rank())) {
     if (units_.empty() || units_.back().number != audience.unit) {
-      units_.push_back(
-          {.number = audience.unit, .audiences = audiences_of(wiring_.audiences, wiring_.rank(), audience.unit)});
+      const auto is_shared = std::ranges::any_of(wiring_.audiences, [&](const Audience& other) {
+        return other.unit == audience.unit && other.from != wiring_.rank();
+      });
+      units_.push_back({.number = audience.unit,
+                        .is_shared = is_shared,
+                        .audiences = audiences_of(wiring_.audiences, wiring_.rank(), audience.unit)});
     }
     units_.back().outboxes.emplace_back(wiring_.data[static_cast<std::size_t>(&audience - wiring_.audiences.data())]);
   }
@@ -72,6 +77,7 @@ FeedRounds::FeedRounds(const FeedWiring& wiring, const Mesh& mesh, const Layout&
 
 std::vector<FeedRounds::Outgoing> FeedRounds::read(const AllocateBlock& allocate) {
   const auto round = next_.round;
+  digests_.clear();
   try {
     if (is_over(round)) return {};
     announce(round);
@@ -84,6 +90,7 @@ std::vector<FeedRounds::Outgoing> FeedRounds::read(const AllocateBlock& allocate
       batch.content = flatten(*tree, unit.schema);
       unit.schema = batch.content.schema;
       tree.reset();
+      if (unit.is_shared) digests_.push_back(digest_of(unit.number, batch.content, *source_));
       batch.way = copy_mode_for(units_.size() * tensor_bytes(batch.content));
       // What the source has lent is its own again when it is asked for more.
       if (&unit != &units_.back()) batch.content = batch.memory.copy_in(std::move(batch.content), batch.way);

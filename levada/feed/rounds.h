@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "levada/base/trace.h"
@@ -52,6 +53,8 @@ class FeedRounds {
   const FeedPosition& next() const { return next_; }
   /// Returns MicroBatch::division of the round that was read last; 0 without balance.
   std::uint64_t division() const { return division_; }
+  /// Returns the digests of the units of that round that other readers read, too.
+  std::vector<feed_protocol::UnitDigest> take_digests() { return std::exchange(digests_, {}); }
 
   const Source& source() const { return *source_; }
   /// Source::on_wait().
@@ -66,6 +69,7 @@ class FeedRounds {
   /// One batch of a round: the outboxes of its audiences, and the plans seen so far.
   struct Unit {
     int number = 0;
+    bool is_shared = false;  ///< other readers read it, too
     std::span<const Audience> audiences;
     std::vector<Outbox> outboxes;
     std::vector<UnitPlan> plans;
@@ -100,6 +104,7 @@ class FeedRounds {
   std::optional<std::int64_t> steps_;
   FeedPosition next_;
   std::uint64_t division_ = 0;
+  std::vector<feed_protocol::UnitDigest> digests_;
   TraceLog* trace_;
   std::vector<Unit> units_;
   std::int64_t announced_ = 0;  ///< rounds

@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <numeric>
+#include <set>
 
+#include "levada/base/host.h"
 #include "levada/base/json.h"
 #include "levada/engine/collect.h"
 
@@ -18,6 +20,7 @@ using Lines = std::vector<std::pair<std::string, std::string>>;
 struct FeedConfig {
   std::string error;
   std::string name;  ///< of the pass
+  std::string host;
   Lines lines;
   Lines source;  ///< of ranks that read
 
@@ -25,6 +28,7 @@ struct FeedConfig {
     ByteWriter writer;
     writer.put_sized(std::string_view(error));
     writer.put_sized(std::string_view(name));
+    writer.put_sized(std::string_view(host));
     for (const Lines& part : {lines, source}) {
       writer.put(static_cast<std::uint32_t>(part.size()));
       for (const auto& [line, value] : part) {
@@ -36,7 +40,11 @@ struct FeedConfig {
   }
   static FeedConfig decode(ByteView bytes) {
     ByteReader reader(bytes);
-    FeedConfig config{.error = reader.get_string(), .name = reader.get_string(), .lines = {}, .source = {}};
+    FeedConfig config{.error = reader.get_string(),
+                      .name = reader.get_string(),
+                      .host = reader.get_string(),
+                      .lines = {},
+                      .source = {}};
     for (Lines* part : {&config.lines, &config.source}) {
       part->resize(reader.get_count(8));
       for (auto& [line, value] : *part) {
@@ -130,6 +138,7 @@ FeedConfig config_of(const Mesh& mesh, const Layout& layout, const FeedOptions& 
                      const std::string& error) {
   return {error,
           options.name,
+          host_name(),
           {{"mesh", mesh.to_string()},
            {"data axes", fmt::format("{}", fmt::join(mesh.data_axes(), ","))},
            {"layout", json_text(parse_json(layout.to_json(), 100, "layout"))},
@@ -144,9 +153,10 @@ FeedConfig config_of(const Mesh& mesh, const Layout& layout, const FeedOptions& 
           source == nullptr ? Lines{} : source->identity()};
 }
 
-/// Throws, on every rank the same, the first rank's error or the first difference from rank 0; from the first reader in
-/// what concerns their sources.
-void agree_on(Engine& engine, const FeedConfig& mine, Deadline deadline, const std::function<void()>& poll) {
+/// Returns all ranks' configurations. Throws, on every rank the same, the first rank's error or the first difference
+/// from rank 0; from the first reader in what concerns their sources.
+std::vector<FeedConfig> agree_on(Engine& engine, const FeedConfig& mine, Deadline deadline,
+                                 const std::function<void()>& poll) {
   std::vector<FeedConfig> all;
   for (const Bytes& bytes : agree(engine, mine.encode(), deadline, "starting the feed", &poll)) {
     all.push_back(FeedConfig::decode(bytes));
@@ -168,6 +178,7 @@ void agree_on(Engine& engine, const FeedConfig& mine, Deadline deadline, const s
     }
     if (!error.empty()) throw InvalidArgument(error);
   }
+  return all;
 }
 
 /// A group for one pass: what a start that failed or an earlier pass has left unread never reaches this one.
@@ -179,10 +190,10 @@ std::shared_ptr<Engine> group_of_pass(Engine& engine) {
 
 /// Calls agree_on(). A rank that times out ends the pass for all, since others may have started it already. `job`: the
 /// engine of which `group` has all ranks.
-void start_together(Engine& job, Engine& group, const FeedConfig& config, Deadline deadline,
-                    const std::function<void()>& poll) {
+std::vector<FeedConfig> start_together(Engine& job, Engine& group, const FeedConfig& config, Deadline deadline,
+                                       const std::function<void()>& poll) {
   try {
-    agree_on(group, config, deadline, poll);
+    return agree_on(group, config, deadline, poll);
   } catch (const PeerLost&) {
     // A rank that an exception ended before it came to this group has posted that in the job.
     for (int rank = 0; rank < job.info().size; ++rank) {
@@ -225,9 +236,13 @@ FeedWiring start_feed(const std::shared_ptr<Engine>& engine, const Mesh& mesh, c
   }
   auto group = group_of_pass(*engine);
   const auto config = config_of(mesh, layout, options, reads ? source.get() : nullptr, error);
-  start_together(*engine, *group, config, Deadline::after(options.timeout), options.poll);
+  const auto all = start_together(*engine, *group, config, Deadline::after(options.timeout), options.poll);
   FeedWiring wiring = wire_feed(std::move(group), std::move(audiences), depth_of(mesh, options));
   wiring.parent = engine;
+  const bool has_hosts = std::set(engine->info().host_of.begin(), engine->info().host_of.end()).size() > 1;
+  for (const int reader : wiring.readers) {
+    if (has_hosts) wiring.reader_hosts.push_back(all[static_cast<std::size_t>(reader)].host);
+  }
   return wiring;
 }
 

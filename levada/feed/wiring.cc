@@ -73,12 +73,7 @@ ReceivedEvent try_receive(Engine& engine, Channel& channel) {
 
 Blocked Reporter::send(std::optional<feed_protocol::Event> event) {
   const std::lock_guard lock(mutex_);
-  if (event) {
-    const bool newer = std::holds_alternative<feed_protocol::Ready>(*event) && !waiting_.empty() &&
-                       std::holds_alternative<feed_protocol::Ready>(waiting_.back());
-    if (newer) waiting_.back() = *event;
-    else waiting_.push_back(std::move(*event));
-  }
+  if (event) waiting_.push_back(std::move(*event));
   for (; !waiting_.empty(); waiting_.erase(waiting_.begin())) {
     if (const Blocked blocked = try_send(*wiring_.engine, channel(), waiting_.front())) return blocked;
   }

@@ -4,6 +4,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "levada/engine/engine.h"
@@ -17,8 +18,9 @@ struct FeedWiring {
   std::shared_ptr<Engine> engine;
   std::weak_ptr<Engine> parent{};  ///< the engine that the feed was given, with the same ranks
   std::vector<Audience> audiences;
-  std::vector<int> readers;  ///< ranks, ascending; the first one is the lead
-  int units = 1;             ///< batches a round
+  std::vector<int> readers;                    ///< ranks, ascending; the first one is the lead
+  std::vector<std::string> reader_hosts = {};  ///< the names of their hosts; empty if all are on one host
+  int units = 1;                               ///< batches a round
 
   std::vector<std::shared_ptr<Channel>> data;     ///< one an audience; null where this rank takes no part
   std::shared_ptr<Channel> decisions;             ///< from the lead to all ranks: Granted, Ended
@@ -58,7 +60,8 @@ ReceivedEvent try_receive(Engine& engine, Channel& channel);
 class Reporter {
  public:
   explicit Reporter(const FeedWiring& wiring) : wiring_(wiring) {}
-  /// Sends, in order, whatever can be sent now; what blocks the first of the rest. A Ready replaces one that waits.
+  /// Sends, in order, whatever can be sent now; what blocks the first of the rest. A reader has at most as many Ready
+  /// events waiting as rounds that are not granted.
   Blocked send(std::optional<feed_protocol::Event> event);
   Channel& channel() const { return *wiring_.reports[static_cast<std::size_t>(wiring_.rank())]; }
 

@@ -81,6 +81,16 @@ class Source {
   /// that read for the same feed compare theirs before the first step.
   virtual std::vector<std::pair<std::string, std::string>> identity() const { return {}; }
 
+  /// Returns whether a leaf of a batch has the same bytes on every rank that reads the same sample: if not, readers do
+  /// not compare it.
+  virtual bool is_comparable(const Leaf& /*leaf*/) const { return true; }
+
+  /// Returns why two readers may have read different samples of the same numbers, and what to do, as the end of an
+  /// error.
+  virtual std::string difference_remedy() const {
+    return "give all ranks that read the same data, or let one of them read (readers=\"one\", --readers one)";
+  }
+
   /// Sets a function for the source to call about ten times a second, on the reading thread, while a read() waits. An
   /// exception that it throws ends the read(). Must be set before the first read(). A source whose waits are short may
   /// ignore it.

@@ -13,6 +13,7 @@ import pathlib
 import random
 import signal
 import statistics
+import struct
 import subprocess
 import tempfile
 import textwrap
@@ -21,6 +22,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import hosts as several
+import numpy as np
 import pytest
 
 ENGINE = os.environ.get("LEVADA_TEST_ENGINE", "auto")
@@ -150,6 +152,61 @@ for mesh in (levada.Mesh(dp=4), levada.Mesh(dp=2, tp=2), levada.Mesh(tp=2, dp=2)
     assert all(len(mine) == 25 and all(each["fields"] for each in mine[1:]) for mine in one)
     for told in two:
         assert told == one
+
+
+def write_copies(folder: pathlib.Path) -> tuple[int, int]:
+    """Writes a token file for each host. That of host1 differs in 64 bytes, which are in none of the blocks that are compared
+    at the start. Returns the first and last token that differ."""
+    documents, tokens = 300, 2_000
+    ids = np.random.default_rng(1).integers(0, 30_000, documents * tokens, np.int32)
+    numbers = np.arange(documents + 1)
+    sizes = np.full(documents, tokens, np.int32).tobytes()
+    index = b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 4, documents, documents + 1)
+    index += sizes + (numbers[:-1] * tokens * 4).tobytes() + numbers.tobytes()
+    begin = (ids.nbytes - 4096) // 63 * 20 // 4 + 2_000  # between the blocks that begin at 20 and 21 of 63
+    for host in ("host0", "host1"):
+        (folder / host).mkdir()
+        ids.tofile(folder / host / "c.bin")
+        (folder / host / "c.idx").write_bytes(index)
+        ids[begin : begin + 16] ^= 1
+    return begin, begin + 15
+
+
+@pytest.mark.parametrize("mesh", ["tp=4", "dp=2,tp=2", "tp=2,dp=2"])
+def test_copies_of_a_file_that_differ_between_hosts_are_an_error_before_the_step_that_differs(
+    launcher: several.Launcher, tmp_path: pathlib.Path, mesh: str
+) -> None:
+    first, _ = write_copies(tmp_path)
+    sequence, batch = 1024, 2
+    told = launcher.start(
+        [2, 2],
+        JOIN
+        + f"""
+corpus = levada.Corpus([f"{tmp_path}/{{os.uname().nodename}}/c"], sequence={sequence})
+mesh = levada.Mesh.parse({mesh!r})
+for readers in ("host", "all", "one"):
+    got = 0
+    try:
+        for batch in levada.Feed(corpus, mesh=mesh, batch={batch}, readers=readers, group=job):
+            got += 1
+        tell(got=got, text="none")
+    except levada.SourceError as error:
+        tell(got=got, text=str(error))
+""",
+    ).succeed()
+    # With dp=2,tp=2 each host reads its own samples, so only the readers of one host have a batch in common.
+    shares_batches = mesh != "dp=2,tp=2"
+    step = first // sequence // (batch * (1 if mesh == "tp=4" else 2))
+    for mine in told:
+        host, all_read, one = mine
+        for found in (host, all_read) if shares_batches else ():
+            assert found["got"] == step and f"could not read step {step}: the batch" in found["text"]
+            assert "on host host0 and rank" in found["text"] and "on host host1, in labels, tokens;" in found["text"]
+            assert "host0/c.bin" in found["text"] and 'readers="one"' in found["text"]
+        if not shares_batches:
+            assert host["text"] == all_read["text"] == "none"
+        assert one["text"] == "none" and one["got"] > step
+        assert [each["text"] for each in mine] == [each["text"] for each in told[0]]
 
 
 def test_samples_reach_the_same_ranks_on_two_hosts_as_on_one(hosts: several.Hosts, launcher: several.Launcher) -> None:

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "levada/base/error.h"
@@ -200,6 +201,19 @@ void Handoff::expect_last(std::int64_t rows) {
   if (expect<Item>({.gathered = {}})) throw SourceError(what + ", and is not the last: only that may have fewer");
   const std::lock_guard lock(mutex_);
   lacking_ = samples_ - rows;
+}
+
+bool Handoff::is_comparable(const Leaf& leaf) const {
+  constexpr std::array pickle_begin = {std::byte{0x80}, std::byte{5}};  // of protocol 5, which ToTree writes
+  const auto* bytes = std::get_if<Bytes>(&leaf);
+  return bytes == nullptr || bytes->size() < pickle_begin.size() ||
+         !std::equal(pickle_begin.begin(), pickle_begin.end(), bytes->begin());
+}
+
+std::string Handoff::difference_remedy() const {
+  return "every rank that reads must yield the same items in the same order: seed their loaders alike and shard none "
+         "of "
+         "them, or let one rank read (readers=\"one\")";
 }
 
 Bytes Handoff::cursor(std::int64_t next) const {

@@ -82,6 +82,9 @@ class Handoff : public Source {
   std::optional<Tree> read(std::int64_t first, std::int64_t count, Memory& memory) override;
   std::vector<SampleSize> sizes(std::int64_t first, std::int64_t count) override;
   Tree gather(std::span<const std::int64_t> samples, Memory& memory) override;
+  /// False for pickles: the pickle of a set differs between processes.
+  bool is_comparable(const Leaf& leaf) const override;
+  std::string difference_remedy() const override;
   void on_wait(std::function<void()> waiting) override { waiting_ = std::move(waiting); }
   /// An IterableCursor. Its state is in those of the first `next` after it was given, and absent from later ones.
   Bytes cursor(std::int64_t next) const override;
