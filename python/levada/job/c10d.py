@@ -20,6 +20,7 @@ import os
 import queue
 import select
 import socket
+import struct
 import threading
 import time
 import weakref
@@ -54,8 +55,10 @@ _CONNECT = 30.0
 
 
 _MAX_SILENCE = 24 * 60 * 60
-_MAX_PROBES = 6
-"""Of a silent host: a network that is full loses some of them."""
+_MAX_PROBES = 127
+"""The largest TCP_KEEPCNT that Linux accepts."""
+_LAST_ACK_RECEIVED = struct.Struct("56xI")
+"""tcpi_last_ack_recv of Linux's struct tcp_info: the milliseconds since the other end last answered."""
 
 
 class _Watched(NamedTuple):
@@ -220,7 +223,8 @@ class ProcessGroupTransport:
         if number not in (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH):
             return "its process no longer runs"
         ranks = ", ".join(str(rank) for rank in range(self.size) if self._host_of[rank] == self._host_of[peer])
-        return f"host {address}, which has ranks {ranks}, has not answered for {self._silence} s"
+        here, silence = connection.getsockname()[0], _silent_for(connection)
+        return f"host {address}, which has ranks {ranks}, has not answered host {here} for {silence:.1f} s"
 
     def _flush(self, link: Link) -> None:
         while (due := self._flushes.get()) is not None:
@@ -378,13 +382,25 @@ def _connect(listener: tuple[str, int], silence: int, timeout: float) -> socket.
     connection = socket.create_connection(listener, timeout)
     connection.settimeout(None)
     if silence:
-        probes = min(_MAX_PROBES, silence - 1)
-        interval = silence // (probes + 1)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, silence - probes * interval)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, interval)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, probes)
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        _keep_alive(connection, silence)
     return connection
+
+
+def _keep_alive(connection: socket.socket, silence: int) -> None:
+    """Lets the system probe the other end at even intervals. The connection ends if none of the probes of at least `silence`
+    seconds is answered, and of two intervals more at most: an end that answers again by then is not lost, whenever in an
+    interval it fell silent."""
+    interval = -(-silence // (_MAX_PROBES - 1))
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, interval)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, interval)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, -(-silence // interval) + 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
+
+def _silent_for(connection: socket.socket) -> float:
+    """Returns the seconds since the other end of a connection last answered."""
+    info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _LAST_ACK_RECEIVED.size)
+    return float(_LAST_ACK_RECEIVED.unpack(info)[0]) / 1000
 
 
 def _store_of(group: Any, name: str) -> Any:
