@@ -71,20 +71,15 @@ class Feed::Impl {
   }
 
   std::optional<Batch> next() {
-    const auto called = Clock::now();
     own_step_.reset();
-    while (true) {
-      receive_decisions();
-      if (follower_.is_abandoned()) expect_company();
-      if (!follower_.end()) reporter_.send(std::nullopt);
-      if (follower_.finished()) return finish();
-      if (reader_ && reader_->read_now(follower_.at().round, [this] { while_reading(); })) continue;
-      if (follower_.may_receive()) {
-        if (failed_ahead_) std::rethrow_exception(std::exchange(failed_ahead_, nullptr));
-        auto arrival = ahead_ ? std::exchange(ahead_, std::nullopt) : inbox_.try_receive();
-        if (arrival) return hand_out(std::move(*arrival), called);
-      }
-      wait_for_batch();
+    try {
+      return next_batch(Clock::now());
+    } catch (const Timeout& timeout) {
+      give_up(timeout);
+      throw;
+    } catch (const PeerLost& lost) {
+      note_given_up(lost);
+      throw;
     }
   }
 
@@ -131,6 +126,39 @@ class Feed::Impl {
   }
 
  private:
+  std::optional<Batch> next_batch(Clock::time_point called) {
+    while (true) {
+      receive_decisions();
+      if (follower_.is_abandoned()) expect_company();
+      if (!follower_.end()) reporter_.send(std::nullopt);
+      if (follower_.finished()) return finish();
+      if (reader_ && reader_->read_now(follower_.at().round, [this] { while_reading(); })) continue;
+      if (follower_.may_receive()) {
+        if (failed_ahead_) std::rethrow_exception(std::exchange(failed_ahead_, nullptr));
+        auto arrival = ahead_ ? std::exchange(ahead_, std::nullopt) : inbox_.try_receive();
+        if (arrival) return hand_out(std::move(*arrival), called);
+      }
+      wait_for_batch();
+    }
+  }
+
+  /// Ends the pass for all ranks: one of them hangs, and may be the one that would forward that this rank leaves.
+  void give_up(const Timeout& timeout) {
+    if (end_) return;  // a reader's source timed out, which all ranks have heard
+    const auto why = fmt::format("Timeout: {}", timeout.what());
+    wiring_.engine->abort(fmt::format("the feed at {} with {}", to_string(follower_.at()), why), ErrorKind::timeout);
+    end_ = own_end(FeedEnd::Cause::left, wiring_.rank());
+    end_->message = why;
+  }
+
+  /// Another rank has given up.
+  void note_given_up(const PeerLost& lost) {
+    const auto cause = wiring_.engine->cause();
+    if (end_ || !cause || cause->kind != ErrorKind::timeout) return;
+    end_ = own_end(FeedEnd::Cause::abandoned, lost.rank());
+    end_->message = cause->detail;
+  }
+
   /// Says that this rank leaves. The lead, which forwards it, also waits until it has.
   void leave(std::string_view reason) {
     const auto deadline = Deadline::after(timeout_);

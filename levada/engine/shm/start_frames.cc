@@ -7,7 +7,7 @@ namespace {
 
 constexpr std::uint64_t magic = 0x6d6873616461766cULL;  // "lvadashm"
 /// To be raised with every change of a frame or of the control memory.
-constexpr std::uint32_t version = 2;
+constexpr std::uint32_t version = 3;
 
 ByteWriter head(FrameKind kind) {
   ByteWriter writer;
