@@ -170,6 +170,20 @@ class Host:
         finally:
             self.mend()
 
+    def lose_large_packets(self) -> None:
+        """Loses what is sent to this host in packets of more than 600 bytes, and tells nobody: as where a network on the way
+        has a smaller MTU than both ends assume. Senders must pass packets one by one to their interfaces."""
+        self._in_bridge("ip", "link", "set", self._port, "mtu", "600")
+
+    def send_single_packets(self) -> None:
+        """Lets the system pass packets to the interface one by one."""
+        self._in_host("ip", "link", "set", "eth0", "gso_max_segs", "1")
+
+    def repair(self) -> None:
+        """Undoes lose_large_packets() and send_single_packets()."""
+        self._in_bridge("ip", "link", "set", self._port, "mtu", "1500")
+        self._in_host("ip", "link", "set", "eth0", "gso_max_segs", "65535")
+
     @contextlib.contextmanager
     def firewall(self) -> Iterator[None]:
         """Lets nobody open connections to or from this host: what comes in for them is lost, and nobody is told. Those that
@@ -330,6 +344,18 @@ class Hosts:
         master = {"MASTER_ADDR": self._hosts[0].address, "MASTER_PORT": str(self._next_port)}
         return {**chosen, **master, "GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": "1"}
 
+    @contextlib.contextmanager
+    def lose_large_packets(self) -> Iterator[None]:
+        """Loses packets of more than 600 bytes between all hosts meanwhile."""
+        try:
+            for host in self:
+                host.send_single_packets()
+                host.lose_large_packets()
+            yield
+        finally:
+            for host in self:
+                host.repair()
+
     def write_agent(self, path: pathlib.Path) -> None:
         """Makes `path` a program that runs commands in these hosts as rsh does: `path HOST COMMAND...`. HOST is a host's
         name or address; options before it are ignored. mpirun starts its daemons so: Open MPI's with
@@ -390,6 +416,14 @@ class Job:
                 self.kill()
                 raise AssertionError(f"ranks {list(ranks)} have not told {key} within {within} s: {self.finish(10)}")
             time.sleep(0.01)
+
+    def has_ended(self, rank: int) -> bool:
+        """Whether a rank's process no longer runs."""
+        try:
+            state = pathlib.Path(f"/proc/{self.pids[rank]}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            return True
+        return state in "ZX"
 
     def kill(self) -> None:
         for pid in self.pids:

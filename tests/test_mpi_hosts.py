@@ -195,7 +195,7 @@ def expect_cut(
     time.sleep(moment)
     hosts[1].cut()
     near = read_lines(job, 2)
-    time.sleep(silence)  # by then the other side has noticed, too
+    time.sleep(silence + 2)  # by then the other side has noticed, too
     hosts[1].mend()  # or mpirun would wait for the other host, and not show what its ranks print
     far = read_lines(job, 2)
     end.touch()
@@ -204,7 +204,8 @@ def expect_cut(
     assert status != 0, (near, far, lines, errors)
     for rank, line in enumerate(near + far):
         other, ranks = (hosts[1], "2, 3") if rank < 2 else (hosts[0], "0, 1")
-        loss = f"host {other.address}, which has ranks {ranks}, has not answered for {silence} s"
+        here = hosts[0] if rank < 2 else hosts[1]
+        loss = f"host {other.address}, which has ranks {ranks}, has not answered host {here.address} for "
         assert line.startswith(f"rank {rank}: PeerLost: ") and loss in line, (near, far, errors)
     assert hosts.left(within=60.0) == []
 

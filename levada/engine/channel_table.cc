@@ -35,6 +35,7 @@ void ChannelTable::notify(int to, Notice notice) {
 // ---- groups
 
 void ChannelTable::enter(Group& group) {
+  num_endings_before_ = endings_.size();
   groups_[group.key()] = &group;
   membership_.enter_oneself(group.keys);
 }
@@ -82,6 +83,10 @@ void ChannelTable::end(Ending ending) {
   }
   endings_.push_back(std::move(ending));
   forget_over();
+}
+
+bool ChannelTable::has_failed() const {
+  return endings_.size() > num_endings_before_ || std::ranges::any_of(peers_, &Peer::lost);
 }
 
 bool ChannelTable::is_aborted(std::uint64_t group) const {

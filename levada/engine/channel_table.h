@@ -176,6 +176,8 @@ class ChannelTable {
   bool is_lost(int rank) const { return peer(rank).lost; }
   /// Whether the group itself has been aborted, or all groups have.
   bool is_aborted(std::uint64_t group) const;
+  /// Whether something has ended a group since this rank last entered one, or a rank is lost.
+  bool has_failed() const;
   /// Departed or lost: nothing comes from it any more.
   bool is_gone(int rank) const { return peer(rank).departed || peer(rank).lost; }
   std::size_t num_groups() const { return groups_.size(); }
@@ -216,7 +218,8 @@ class ChannelTable {
   std::unordered_map<std::uint64_t, Group*> groups_;  ///< those that this rank is in
   Membership membership_;
   std::vector<Peer> peers_;
-  std::vector<Ending> endings_;  ///< in the order in which this rank learned of them
+  std::vector<Ending> endings_;         ///< in the order in which this rank learned of them
+  std::size_t num_endings_before_ = 0;  ///< when this rank last entered a group
   std::vector<AddressedNotice> notices_;
   std::vector<Ending> found_;
   std::vector<std::pair<int, Arrival>> dropped_;

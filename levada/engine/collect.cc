@@ -19,12 +19,21 @@ std::string_view text_of(const std::array<char, N>& field) {
   return {field.data(), static_cast<std::size_t>(std::find(field.begin(), field.end(), '\0') - field.begin())};
 }
 
+bool is_in(const Status& status, std::string_view operation) {
+  return text_of(status.operation) == operation;
+}
+
 bool is_blank(const Status& status) {
   return text_of(status.operation).empty();
 }
 
+/// Shorter silences are a network's, or a busy host's.
+constexpr std::uint32_t min_silence_ms = 1000;
+
 /// "feed step 17, corpus.jsonl, waiting for rank 2, for 29.8 s". The age is left out for another host's clock.
 std::string describe(const Status& status, bool same_host) {
+  const auto silence = format_duration(std::chrono::milliseconds(status.unanswered_ms));
+  if (is_blank(status) && status.unanswered_ms > 0) return fmt::format("has not answered for {}", silence);
   if (is_blank(status)) return "has posted nothing";
   std::string text(text_of(status.operation));
   if (status.step >= 0) text += fmt::format(" step {}", status.step);
@@ -33,24 +42,32 @@ std::string describe(const Status& status, bool same_host) {
   const auto since = std::chrono::duration_cast<Duration>(std::chrono::nanoseconds(status.since_ns));
   const Duration age = Clock::now().time_since_epoch() - since;
   if (same_host && age >= Duration::zero()) text += fmt::format(", for {}", format_duration(age));
+  if (status.unanswered_ms >= min_silence_ms) text += fmt::format("; it has not answered for {}", silence);
   return text;
 }
 
-/// "; rank 0: ...; rank 2: ...": what `rank` says, then the rank that it waits for, until one waits for nobody, has
-/// been named before, or many have been named.
-std::string follow(Engine& engine, int rank) {
+/// "; rank 0: ...; rank 2: ...": what `rank` says, then the rank that it waits for, until one waits for no other, has
+/// been named before, or many have been named. Goes on through this rank only if that waits for one to which it
+/// forwards. `receives`: this rank waits for a message of `rank`.
+std::string follow(Engine& engine, int rank, bool receives) {
   constexpr std::size_t max_named = 8;
   const auto& info = engine.info();
   const auto host = [&](int r) { return info.host_of[static_cast<std::size_t>(r)]; };
   std::vector<int> named;
-  if (rank != info.rank) named.push_back(info.rank);
   std::string text;
+  Status before;
   while (rank >= 0 && rank < info.size && std::find(named.begin(), named.end(), rank) == named.end()) {
     const Status status = engine.status(rank);
+    if (rank == info.rank && !named.empty() && !is_in(status, forwarding_operation)) {
+      if (receives && is_in(before, full_operation))
+        text += fmt::format("; rank {} has received them: is rank {} stopped?", rank, named.back());
+      break;
+    }
     text += fmt::format("; rank {}: {}", rank, describe(status, host(rank) == host(info.rank)));
     named.push_back(rank);
     if (named.size() > max_named) break;
     rank = status.waiting_for;
+    before = status;
   }
   return text;
 }
@@ -78,7 +95,7 @@ std::string explain_full_window(Engine& engine, Channel& channel, std::string_vi
                                  waited_in(engine, what, waited), fmt::join(channel.to(), ", "), channel.window());
   for (const auto& holder : engine.holders(channel)) {
     if (holder.not_received < channel.window()) continue;
-    text += fmt::format("; rank {} holds {}{}", holder.rank, describe(holder), follow(engine, holder.rank));
+    text += fmt::format("; rank {} holds {}{}", holder.rank, describe(holder), follow(engine, holder.rank, false));
   }
   return text;
 }
@@ -168,7 +185,7 @@ std::string explain_full_memory(Engine& engine, std::size_t bytes, std::string_v
 
 std::optional<std::string> raised_by(Engine& engine, int rank) {
   const Status status = engine.status(rank);
-  if (text_of(status.operation) != raised_operation) return std::nullopt;
+  if (!is_in(status, raised_operation)) return std::nullopt;
   return std::string(text_of(status.detail));
 }
 
@@ -190,7 +207,8 @@ void throw_left(Engine& engine, int rank, std::string_view what) {
 }
 
 std::string explain_wait(Engine& engine, std::string_view what, int waiting_for, Duration waited) {
-  return fmt::format("{} from rank {}{}", waited_in(engine, what, waited), waiting_for, follow(engine, waiting_for));
+  return fmt::format("{} from rank {}{}", waited_in(engine, what, waited), waiting_for,
+                     follow(engine, waiting_for, true));
 }
 
 }  // namespace levada

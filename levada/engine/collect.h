@@ -58,6 +58,11 @@ void check_group(Engine& engine);
 /// rank left a feed because of it, if it did.
 inline constexpr std::string_view raised_operation = "raised";
 
+/// The Status::operation of a rank that waits because others have not received what it has sent.
+inline constexpr std::string_view full_operation = "waiting for room";
+/// The same of what it forwards.
+inline constexpr std::string_view forwarding_operation = "forwarding";
+
 /// Returns the text of the exception that ends `rank`, if the rank has posted it.
 std::optional<std::string> raised_by(Engine& engine, int rank);
 

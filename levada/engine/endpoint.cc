@@ -311,6 +311,11 @@ Woken Endpoint::wait(Group& group, const WaitFor& wanted, Deadline deadline) {
   }
 }
 
+void Endpoint::ask_statuses(Group& group) {
+  expect_usable();
+  after_quiet(group);
+}
+
 void Endpoint::wake() {
   expect_usable();
   notify();

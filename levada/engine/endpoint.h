@@ -92,6 +92,7 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
   virtual void report_lost(int /*rank*/, std::string_view /*how*/) noexcept {}
   virtual void post(Group& group, const Status& status) = 0;
   virtual Status status(Group& group, int rank) = 0;
+  void ask_statuses(Group& group);
   virtual std::span<std::byte> make_private(ChannelState& /*channel*/, Lease& /*lease*/) { return {}; }
 
  protected:

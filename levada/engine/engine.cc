@@ -21,8 +21,9 @@ std::string Cause::text() const {
   const std::string name = rank >= 0 ? fmt::format("rank {}", rank) : "a rank outside this group";
   switch (kind) {
     case ErrorKind::peer_lost:
-      return fmt::format("{} ended without leaving{} ({}); its own output may say why", name,
-                         step >= 0 ? fmt::format(", last reported at step {}", step) : "", detail);
+      return fmt::format("{} is lost{}: {}", name, step >= 0 ? fmt::format(", last reported at step {}", step) : "",
+                         detail);
+    case ErrorKind::timeout: return fmt::format("{} left {}", name, detail);
     case ErrorKind::corrupt_message: return fmt::format("{} sent a malformed message: {}", name, detail);
     case ErrorKind::invalid_argument: return fmt::format("{} differs from the others: {}", name, detail);
     default: return fmt::format("{} aborted: {}", name, detail);
@@ -30,7 +31,8 @@ std::string Cause::text() const {
 }
 
 void Cause::raise() const {
-  throw_error(kind, text(), kind == ErrorKind::peer_lost ? rank : -1);
+  if (kind == ErrorKind::timeout || kind == ErrorKind::peer_lost) throw PeerLost(rank, text());
+  throw_error(kind, text());
 }
 
 Duration WaitFor::poll_before_sleep(Deadline deadline) const {

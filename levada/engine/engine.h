@@ -137,7 +137,8 @@ struct Status {
   std::int64_t step = -1;
   std::int64_t since_ns = 0;      ///< steady clock of this host, when `operation` began
   std::int32_t waiting_for = -1;  ///< a rank of the group that it is posted in, or -1
-  std::uint32_t reserved = 0;
+  /// Set by the engine that returns it: for how long the rank has not answered when it was asked; 0 if it has.
+  std::uint32_t unanswered_ms = 0;
   std::array<char, 208> detail{};  ///< free text; ends with a zero
 
   static Status make(std::string_view operation, std::int64_t step, int waiting_for = -1, std::string_view detail = {});
@@ -146,14 +147,14 @@ static_assert(sizeof(Status) == 256);
 
 /// Why an engine's calls throw. An engine that is made of others composes its text anew, in its own numbers.
 struct Cause {
-  ErrorKind kind = ErrorKind::engine;  ///< engine: an abort; peer_lost; corrupt_message; invalid_argument
+  ErrorKind kind = ErrorKind::engine;  ///< engine, timeout: an abort; peer_lost; corrupt_message; invalid_argument
   int rank = -1;  ///< whose act, end or fault, in the numbering of the engine that throws; -1: none of its ranks
   std::int64_t step = -1;  ///< of the rank's last status, where it was lost and that is known
   std::string detail{};    ///< an abort's reason; how an end was seen; what was wrong
 
   /// One sentence.
   std::string text() const;
-  /// Throws the exception of that kind.
+  /// Throws the exception of that kind; PeerLost for a rank that has given up.
   [[noreturn]] void raise() const;
 };
 
@@ -182,11 +183,12 @@ enum class Woken : std::uint8_t { ready, stopped, timeout };
 /// wait() blocks.
 ///
 /// A group ends for one cause(), whichever comes first, and from then on every call throws it. After abort(), that is
-/// EngineError with the reason. After a member's process has ended without leaving the group, it is PeerLost, which
-/// names the rank; but messages that it had published before can still be received. A member that left the group first
-/// is not lost, however its process ends later. CorruptMessage: a member has sent a malformed message. InvalidArgument:
-/// members opened one with different windows. Leases stay valid in any case. info(), shares_memory(), cause(), wake(),
-/// close(), abort(), memory_in_use() and trim() never throw because the group has ended.
+/// EngineError with the reason; PeerLost, which names the rank, if that has given up a wait. After a member's process
+/// has ended without leaving the group, it is PeerLost, which names the rank; but messages that it had published before
+/// can still be received. A member that left the group first is not lost, however its process ends later.
+/// CorruptMessage: a member has sent a malformed message. InvalidArgument: members opened one with different windows.
+/// Leases stay valid in any case. info(), shares_memory(), cause(), wake(), close(), abort(), memory_in_use() and
+/// trim() never throw because the group has ended.
 ///
 /// Destroying the last reference leaves the group: channels close, and the other members carry on.
 class Engine {
@@ -278,8 +280,9 @@ class Engine {
   /// rank have one hook. Throws Unsupported where the engine sees messages only while a thread waits.
   virtual void on_change(std::function<void()> hook) = 0;
 
-  /// Ends the group, and all subgroups made from it, for all members. Their calls throw EngineError from now on, or
-  /// InvalidArgument where `kind` says so, with the first 200 bytes of `reason`.
+  /// Ends the group, and all subgroups made from it, for all members. Their calls throw from now on, with the first 600
+  /// bytes of `reason`: EngineError, or InvalidArgument if that is `kind`. `timeout`: this rank gives up a wait, and
+  /// they throw PeerLost with its rank; `reason` continues "rank 3 left ".
   virtual void abort(std::string_view reason, ErrorKind kind) noexcept = 0;
   void abort(std::string_view reason) noexcept { abort(reason, ErrorKind::engine); }
   /// Notifies all ranks that one has ended without leaving, as something else has seen: for them it is lost. Nothing
@@ -295,6 +298,9 @@ class Engine {
   virtual void post(const Status& status) = 0;
   /// Returns what `rank` has posted last in this group, as far as this rank knows; a blank Status if nothing.
   virtual Status status(int rank) = 0;
+  /// Asks the other ranks for their statuses, on an engine on which they have to be asked, and returns at once. For a
+  /// rank whose wait begins to be long: it can then say what the others do. Calls in quick succession ask once.
+  virtual void ask_statuses() {}
   /// A receiver that occupies the channel's window or its sender's memory.
   struct Holder {
     int rank = 0;

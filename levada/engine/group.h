@@ -18,19 +18,20 @@ class KeyDeriver;
 
 /// Something that ends groups, as a medium reports it.
 struct Ending {
-  ErrorKind kind = ErrorKind::engine;  ///< engine: an abort; peer_lost; corrupt_message; invalid_argument
-  std::uint64_t group = 0;             ///< engine, invalid_argument: that group and those made from it; 0: all groups
-  int rank = -1;                       ///< whose act, end or fault, in the endpoint's numbering
-  std::string detail;                  ///< Cause::detail
+  ErrorKind kind = ErrorKind::engine;  ///< engine, timeout: an abort; peer_lost; corrupt_message; invalid_argument
+  std::uint64_t group = 0;  ///< of an abort, invalid_argument: that group and those made from it; 0: all groups
+  int rank = -1;            ///< whose act, end or fault, in the endpoint's numbering
+  std::string detail;       ///< Cause::detail
 };
 
 /// Whether it ends one group, or all, and not one rank.
 inline bool is_abort(const Ending& ending) {
-  return ending.kind != ErrorKind::peer_lost && ending.kind != ErrorKind::corrupt_message;
+  return ending.kind == ErrorKind::engine || ending.kind == ErrorKind::invalid_argument ||
+         ending.kind == ErrorKind::timeout;
 }
 
 /// The longest detail that crosses between ranks.
-inline constexpr std::size_t max_detail_bytes = 200;
+inline constexpr std::size_t max_detail_bytes = 600;
 
 /// A group as one of its members sees it. It stays where it is from ChannelTable::enter() to leave().
 struct Group {

@@ -96,6 +96,7 @@ class GroupEngine final : public Engine {
     check_ranks(std::span(&rank, 1), info_.size, "the status");
     return endpoint_->status(group_, rank);
   }
+  void ask_statuses() override { endpoint_->ask_statuses(group_); }
   std::vector<Holder> holders(Channel& channel) override { return endpoint_->holders(group_, sent_here(channel)); }
   std::uint64_t memory_in_use() override { return endpoint_->memory_in_use(); }
   std::uint64_t trim() override { return endpoint_->trim(); }

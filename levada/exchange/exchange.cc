@@ -191,6 +191,9 @@ auto exchanged(Engine& engine, Work work) {
     throw_error(error.kind, error.message);
   } catch (const PeerLost&) {
     throw;
+  } catch (const Timeout& timeout) {
+    engine.abort(fmt::format("an exchange with Timeout: {}", timeout.what()), ErrorKind::timeout);
+    throw;
   } catch (const Error& error) {
     engine.abort(error.what());
     throw;

@@ -50,9 +50,9 @@ struct ExchangeResult {
 /// plan_exchange() refuses; ranks that ask for different things, make different calls or name different stores, or say
 /// different things of one sample; a store whose bound does not allow what is to come. When a rank dies in the middle
 /// the others throw PeerLost, and also when one has left before the call, then and in every later call. Whatever else
-/// one rank alone throws ends the group (Engine::abort()), so that the others throw EngineError with its reason:
-/// Timeout, which says who waited for whom, std::bad_alloc, or a sample that another thread has changed meanwhile. Each
-/// key of each sample is then in a store as a whole or not at all, and a repetition in a new group moves the rest.
+/// one rank alone throws ends the group (Engine::abort()). The others throw PeerLost for a Timeout, which says who
+/// waited for whom, and EngineError for std::bad_alloc, or a sample that another thread has changed meanwhile. Each key
+/// of each sample is then in a store as a whole or not at all, and a repetition in a new group moves the rest.
 class Exchange {
  public:
   explicit Exchange(std::shared_ptr<Engine> engine);

@@ -418,7 +418,7 @@ TEST(Exchange, WhoWaitsTooLongSaysForWhomToTheOthersToo) {
       Exchange(engine).redistribute(stores[static_cast<std::size_t>(rank)], {{{{0, 1}, ids}}, {"tokens"}}, options);
     } catch (const Error& error) {
       texts[rank] = error.what();
-      EXPECT_EQ(error.kind(), rank == waiting ? ErrorKind::timeout : ErrorKind::engine);
+      EXPECT_EQ(error.kind(), rank == waiting ? ErrorKind::timeout : ErrorKind::peer_lost);
     }
     if (rank != waiting) return;
     gave_up = true;
@@ -426,7 +426,9 @@ TEST(Exchange, WhoWaitsTooLongSaysForWhomToTheOthersToo) {
   });
   stall.join();
   EXPECT_THAT(texts[waiting], testing::MatchesRegex("rank 0 waited .* in exchange .*from rank 1.*"));
-  EXPECT_THAT(texts[stalled], testing::MatchesRegex("rank 0 aborted: rank 0 waited .* in exchange .*from rank 1.*"));
+  EXPECT_THAT(
+      texts[stalled],
+      testing::MatchesRegex("rank 0 left an exchange with Timeout: rank 0 waited .* in exchange .*from rank 1.*"));
   for (const SampleStore& store : stores) EXPECT_EQ(store.get(store.ids()), long_samples(store.ids()));
 }
 

@@ -75,12 +75,18 @@ class Feed::Impl {
 
   std::optional<Batch> next() {
     const Call call(*this);
+    own_step_.reset();
     try {
-      return receive_next();
-    } catch (const Timeout&) {
+      return next_batch(Clock::now());
+    } catch (const Timeout& timeout) {
+      give_up(timeout);
+      throw;
+    } catch (const PeerLost& lost) {
+      note_given_up(lost);
+      end_watch();  // the caller learns of any loss by this
       throw;
     } catch (const Error&) {
-      end_watch();  // the caller learns of any loss by this
+      end_watch();
       throw;
     }
   }
@@ -190,9 +196,7 @@ class Feed::Impl {
     }
   }
 
-  std::optional<Batch> receive_next() {
-    const auto called = Clock::now();
-    own_step_.reset();
+  std::optional<Batch> next_batch(Clock::time_point called) {
     while (true) {
       receive_decisions();
       if (follower_.is_abandoned()) expect_company();
@@ -206,6 +210,23 @@ class Feed::Impl {
       }
       wait_for_batch();
     }
+  }
+
+  /// Ends the pass for all ranks: one of them hangs, and may be the one that would forward that this rank leaves.
+  void give_up(const Timeout& timeout) {
+    if (end_) return;  // a reader's source timed out, which all ranks have heard
+    const auto why = fmt::format("Timeout: {}", timeout.what());
+    wiring_.engine->abort(fmt::format("the feed at {} with {}", to_string(follower_.at()), why), ErrorKind::timeout);
+    end_ = own_end(FeedEnd::Cause::left, wiring_.rank());
+    end_->message = why;
+  }
+
+  /// Another rank has given up.
+  void note_given_up(const PeerLost& lost) {
+    const auto cause = wiring_.engine->cause();
+    if (end_ || !cause || cause->kind != ErrorKind::timeout) return;
+    end_ = own_end(FeedEnd::Cause::abandoned, lost.rank());
+    end_->message = cause->detail;
   }
 
   /// Says that this rank leaves. The lead, which forwards it, also waits until it has.

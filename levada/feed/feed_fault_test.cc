@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "levada/engine/inproc/inproc.h"
+#include "levada/feed/errors_testing.h"
 #include "levada/feed/feed.h"
 #include "levada/feed/source_testing.h"
 
@@ -18,32 +19,11 @@ using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::ContainsRegex;
 using ::testing::ElementsAre;
+using testing::errors_of;
 using ::testing::HasSubstr;
 using testing::Numbered;
+using testing::numbered;
 using testing::NumberedOptions;
-
-/// Runs `body` on every rank; what it throws is the rank's message.
-std::vector<std::string> errors_of(int ranks, const std::function<void(const std::shared_ptr<Engine>&)>& body,
-                                   const inproc::Options& options = {}) {
-  std::vector<std::string> errors(static_cast<std::size_t>(ranks));
-  inproc::run_ranks(
-      ranks,
-      [&](const std::shared_ptr<Engine>& engine) {
-        auto& error = errors[static_cast<std::size_t>(engine->info().rank)];
-        try {
-          body(engine);
-          error = "none";
-        } catch (const Error& thrown) {
-          error = std::string(thrown.name()) + ": " + thrown.what();
-        }
-      },
-      options);
-  return errors;
-}
-
-std::shared_ptr<Source> numbered(NumberedOptions options = {}) {
-  return std::make_shared<Numbered>(std::move(options));
-}
 
 TEST(FeedFaults, AReaderThatThrowsEndsAllRanksAtItsStepWithItsMessage) {
   for (const char* readers : {"one", "all", "dp"}) {
@@ -236,18 +216,20 @@ TEST(FeedFaults, AFeedThatIsMadeWhileAnExceptionIsUnwoundIsNotLeftWithIt) {
 }
 
 TEST(FeedFaults, ARankWithoutMemoryToSayThatItLeavesWaitsNoLongerThanItsTimeoutOrItsPoll) {
+  std::latch gave_up(1);
   const auto errors =
       errors_of(2,
-                [](const std::shared_ptr<Engine>& engine) {
+                [&](const std::shared_ptr<Engine>& engine) {
                   const bool leads = engine->info().rank == 0;
                   bool interrupts = false;
                   const auto poll = [&] {
                     if (interrupts) throw std::runtime_error("interrupted");
                   };
                   Feed feed(engine, Mesh::parse("dp=2"), layouts::gpt(), numbered({.samples = 1'000'000}),
-                            {.batch = 1, .timeout = std::chrono::seconds(leads ? 60 : 2), .poll = poll});
+                            {.batch = 1, .timeout = std::chrono::seconds(2), .poll = poll});
                   EXPECT_TRUE(feed.next());
                   if (leads) {
+                    gave_up.wait();
                     while (feed.next()) {
                     }
                     return;
@@ -259,6 +241,7 @@ TEST(FeedFaults, ARankWithoutMemoryToSayThatItLeavesWaitsNoLongerThanItsTimeoutO
                   EXPECT_THROW(feed.close(), std::runtime_error);
                   interrupts = false;
                   held.clear();
+                  gave_up.count_down();
                   feed.close();
                 },
                 {.memory_bytes = std::size_t{1} << 20});
@@ -276,49 +259,6 @@ TEST(FeedFaults, AllRanksMayLeaveAtTheSameStepOneAfterTheOther) {
     }
     rank_0_is_gone.count_down(engine->info().rank == 0 ? 1 : 0);
   });
-}
-
-TEST(FeedFaults, AWaitThatTakesTooLongSaysWhoWaitsForWhom) {
-  std::latch all_gave_up(3);
-  const auto errors = errors_of(3, [&](const std::shared_ptr<Engine>& engine) {
-    const auto hangs = [&](std::int64_t first) {
-      if (first == 6) all_gave_up.wait();
-    };
-    Feed feed(engine, Mesh::parse("dp=3"), layouts::gpt(), numbered({.before = hangs}),
-              {.batch = 1, .timeout = std::chrono::seconds(4)});
-    EXPECT_TRUE(feed.next());
-    EXPECT_TRUE(feed.next());
-    try {
-      feed.next();
-    } catch (const Timeout&) {
-      all_gave_up.count_down();
-      throw;
-    }
-  });
-  for (int rank = 0; rank < 3; ++rank) {
-    EXPECT_THAT(errors[static_cast<std::size_t>(rank)],
-                AllOf(HasSubstr("Timeout: rank " + std::to_string(rank)), HasSubstr("step 2"), HasSubstr("rank 0"),
-                      HasSubstr("counting samples")));
-  }
-}
-
-TEST(FeedFaults, FullMemorySaysWhoHoldsWhat) {
-  std::latch both_gave_up(2);  // before one leaves, which would end the other's wait
-  const auto errors =
-      errors_of(2,
-                [&](const std::shared_ptr<Engine>& engine) {
-                  std::vector<Batch> kept;
-                  Feed feed(engine, Mesh::parse("tp=2"), layouts::gpt(), numbered({.samples = 100, .sequence = 4096}),
-                            {.batch = 8, .depth = 4, .timeout = std::chrono::seconds(4)});
-                  try {
-                    while (auto batch = feed.next()) kept.push_back(std::move(*batch));
-                  } catch (const Error&) {
-                    both_gave_up.arrive_and_wait();
-                    throw;
-                  }
-                },
-                {.memory_bytes = 3 << 20});
-  for (const auto& error : errors) EXPECT_THAT(error, AllOf(HasSubstr("Timeout"), ContainsRegex("rank [01] holds")));
 }
 
 TEST(FeedFaults, ARoundWithoutMemoryForAllOfItsMessagesReachesNobody) {
@@ -401,6 +341,13 @@ TEST(FeedFaults, WhatDoesNotFitIsRefusedOnAllRanksAlike) {
   EXPECT_THAT(refusal(Mesh::parse("pp=2"), {.depth = 1}), HasSubstr("depth is 1, but pp has 2 stages"));
   EXPECT_THAT(refusal(Mesh::parse("dp=2"), {.batch = 0}), HasSubstr("batch is 0"));
   EXPECT_THAT(refusal(Mesh::parse("dp=2"), {}, 1), HasSubstr("feed's batch: rank 1 has '7', rank 0 has '1'"));
+  const auto different_timeouts = errors_of(2, [](const std::shared_ptr<Engine>& engine) {
+    Feed feed(engine, Mesh::parse("dp=2"), layouts::gpt(), numbered(),
+              {.timeout = std::chrono::seconds(engine->info().rank == 0 ? 60 : 7)});
+  });
+  for (const auto& error : different_timeouts) {
+    EXPECT_THAT(error, HasSubstr("feed's timeout: rank 1 has '7.0 s', rank 0 has '60.0 s'"));
+  }
   EXPECT_THAT(refusal(Mesh::parse("dp=2"), {}, -1, nullptr),
               HasSubstr("rank 0 reads for the feed but was given no source"));
 }
@@ -455,28 +402,6 @@ TEST(FeedFaults, AStartThatARankGivesUpEndsForAllAndTheNextOneWorks) {
     start(std::chrono::seconds(60));
   });
   for (const auto& error : errors) EXPECT_THAT(error, "none");
-}
-
-TEST(FeedFaults, ATimeoutNamesTheRankThatIsFurthestBehind) {
-  std::latch done(3);
-  const auto errors = errors_of(4, [&](const std::shared_ptr<Engine>& engine) {
-    const int rank = engine->info().rank;
-    Feed feed(engine, Mesh::parse("tp=4"), layouts::gpt(), numbered({.samples = 1'000'000}),
-              {.batch = 1, .timeout = std::chrono::seconds(4)});
-    EXPECT_TRUE(feed.next());
-    if (rank == 3) return done.wait();
-    try {
-      while (feed.next()) {
-      }
-    } catch (const Timeout&) {
-      done.arrive_and_wait();  // a rank that left first would be the others' error
-      throw;
-    }
-  });
-  for (const int rank : {0, 1, 2}) {
-    EXPECT_THAT(errors[static_cast<std::size_t>(rank)],
-                AllOf(HasSubstr("Timeout"), HasSubstr("rank 3 has not received")));
-  }
 }
 
 TEST(FeedFaults, ALayoutThatNamesAFieldTheBatchLacksEndsAllRanksWithItsName) {

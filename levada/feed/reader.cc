@@ -230,7 +230,7 @@ int FeedReader::post_full() const {
     }
   }
   if (furthest.rank < 0) return -1;
-  post("waiting for room", furthest.rank,
+  post(full_operation, furthest.rank,
        fmt::format("rank {} has not received the last {} of its batches", furthest.rank, furthest.not_received));
   return furthest.rank;
 }

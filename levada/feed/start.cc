@@ -149,7 +149,8 @@ FeedConfig config_of(const Mesh& mesh, const Layout& layout, const FeedOptions& 
            {"first sample", std::to_string(options.first_sample)},
            {"steps", options.steps ? std::to_string(*options.steps) : "all"},
            {"readers", options.readers.to_string()},
-           {"depth", std::to_string(depth_of(mesh, options))}},
+           {"depth", std::to_string(depth_of(mesh, options))},
+           {"timeout", format_duration(options.timeout)}},
           source == nullptr ? Lines{} : source->identity()};
 }
 

@@ -154,6 +154,8 @@ void Reducer::end_group() noexcept {
     std::rethrow_exception(broken_);
   } catch (const PeerLost&) {
     // The others see that themselves.
+  } catch (const Timeout& timeout) {
+    group_->abort(fmt::format("a collective with Timeout: {}", timeout.what()), ErrorKind::timeout);
   } catch (const Error& failure) {
     group_->abort(failure.what());
   } catch (const std::exception& failure) {

@@ -634,8 +634,8 @@ class Link:
         Takes a frame that has arrived; its body lies in the array that room_for_body() returned.
         """
 
-    def lost(self, peer: int, why: str) -> None:
-        """Reports that a peer ended without its last frame."""
+    def lost(self, peers: Sequence[int], why: str) -> None:
+        """Reports that these peers ended without their last frames, all at once."""
 
     def flush_deferred(self) -> None:
         """Sends the frames that were deferred for batching."""
@@ -645,6 +645,9 @@ class Link:
 
     def all_closed(self) -> bool:
         """Returns whether nothing is left to receive."""
+
+    def has_failed(self) -> bool:
+        """Returns whether a rank is lost, or a group has ended for a cause and none has been made since."""
 
 def join_over(transport: Any, name: str, rank: int, host_of: Sequence[int], max_header_bytes: int, degree: int = 16) -> Membership:
     """

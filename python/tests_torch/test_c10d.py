@@ -34,7 +34,7 @@ class Nowhere:
     """A transport that leads to nobody."""
 
     def start(self, link: levada._levada.Link) -> None:
-        link.lost(1, "there is nobody")
+        link.lost([1], "there is nobody")
 
     def from_numpy(self, array: object) -> object:
         return array
@@ -128,7 +128,8 @@ def test_what_is_sent_is_held_until_it_has_gone(tmp_path: pathlib.Path) -> None:
                 self.may_take.wait(30)
                 return np.empty(5_000_000, dtype=np.uint8) if header[0] == 1 else None
             def deliver(self, sender, header): self.bodies.append(int(header[1])); self.came.set()
-            def lost(self, peer, why): tell(lost=why)
+            def lost(self, peers, why): tell(lost=why)
+            def has_failed(self): return False
         import threading, gc
         transport, link = ProcessGroupTransport(dist.group.WORLD, "held", bytes(32), 20.0, [0, 0]), Link()
         rooms, room_for_body = [], link.room_for_body

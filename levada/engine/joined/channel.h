@@ -36,6 +36,11 @@ inline bool has_room(Engine& engine, Channel& channel) {
   return engine.wait({.publish = it}, Deadline::now()) == Woken::ready;
 }
 
+/// Whether not even messages that have arrived can be received.
+inline bool is_aborted(const Cause& cause) {
+  return cause.kind != ErrorKind::peer_lost && cause.kind != ErrorKind::corrupt_message;
+}
+
 /// Messages from other hosts land in blocks of `near`, as long as it exists.
 inline Landing landing_in(std::weak_ptr<Engine> near) {
   return [near = std::move(near)](std::size_t bytes) {

@@ -25,11 +25,6 @@
 namespace levada::joined {
 namespace {
 
-/// Whether not even messages that have arrived can be received.
-bool is_aborted(const Cause& cause) {
-  return cause.kind != ErrorKind::peer_lost && cause.kind != ErrorKind::corrupt_message;
-}
-
 class JoinedEngine final : public Engine {
  public:
   /// `near_ranks`: of this group, the ranks in near's numbering. `job_ranks`: this group's, in the job's numbering.
@@ -40,6 +35,7 @@ class JoinedEngine final : public Engine {
         far_(std::move(far)),
         near_ranks_(std::move(near_ranks)),
         job_ranks_(std::move(job_ranks)),
+        board_(std::make_shared<StatusBoard>(near_, far_)),
         info_(far_->info()),
         keys_(key) {
     info_.name = near_->info().name + "+" + far_->info().name;
@@ -119,9 +115,7 @@ class JoinedEngine final : public Engine {
   void post(const Status& status) override {
     call([&] {
       check_far();
-      // In this order: a rank of this host that sees the status may end the group, before the other post is done.
-      far_->post(status);
-      near_->post(status);
+      board_->post(status);
     });
   }
   Status status(int rank) override {
@@ -132,6 +126,7 @@ class JoinedEngine final : public Engine {
       return place >= 0 ? near_->status(place) : far_->status(rank);
     });
   }
+  void ask_statuses() override { far_->ask_statuses(); }
   std::vector<Holder> holders(Channel& channel) override;
   std::uint64_t memory_in_use() override { return near_->memory_in_use() + far_->memory_in_use(); }
   std::uint64_t trim() override { return near_->trim() + far_->trim(); }
@@ -204,6 +199,7 @@ class JoinedEngine final : public Engine {
   const std::shared_ptr<Shared> shared_;
   const std::shared_ptr<Engine> near_, far_;
   const std::vector<int> near_ranks_, job_ranks_;
+  const std::shared_ptr<StatusBoard> board_;
   EngineInfo info_;
   KeyDeriver keys_;
   std::mutex mutex_;  // guards what follows
@@ -232,6 +228,7 @@ std::shared_ptr<Engine> JoinedEngine::subgroup(std::span<const int> ranks, std::
     // Groups of different ranks may have the same ranks here, and be made in any order.
     auto near = near_->subgroup(members, fmt::format("{:016x}", key));
     auto far = far_->subgroup(ranks, name);
+    shared_->relay->set_failed(false);
     return std::make_shared<JoinedEngine>(std::move(near), std::move(far), std::move(near_ranks), std::move(job_ranks),
                                           key, shared_);
   });
@@ -265,7 +262,8 @@ std::shared_ptr<Channel> JoinedEngine::open(int from, std::span<const int> to, i
     Landing landing = near ? landing_in(near_) : std::move(options.landing);
     const Port incoming = open_far(route.incoming, window, options_of(route.incoming, std::move(landing)));
     if (route.forwards()) {
-      shared_->relay->add(std::make_unique<Forward>(incoming, near, outgoing, from, route.forwards_to(info_.rank)));
+      shared_->relay->add(std::make_unique<Forward>(incoming, near, outgoing, from, route.forwards_to(info_.rank),
+                                                    near_ranks_, board_));
     }
     auto channel = std::make_shared<JoinedChannel>(
         this, from, std::vector<int>(to.begin(), to.end()), window, info_.rank, options.must_be_closed,
@@ -298,7 +296,7 @@ std::optional<Cause> JoinedEngine::cause() {
   if (near && !far && near->kind == ErrorKind::invalid_argument && near->rank == info_.rank) {
     far_->abort(near->detail, near->kind);
   }
-  const bool is_abort = near && near->kind == ErrorKind::engine;
+  const bool is_abort = near && (near->kind == ErrorKind::engine || near->kind == ErrorKind::timeout);
   const bool is_same = near && far && near->kind == far->kind && near->rank == far->rank;
   cause_ = far && !is_abort && !is_same ? std::move(far) : std::move(near);
   if (cause_ && cause_->kind == ErrorKind::peer_lost) {
@@ -306,6 +304,7 @@ std::optional<Cause> JoinedEngine::cause() {
     lost_since_ = shared_->first_seen(job_ranks_[static_cast<std::size_t>(cause_->rank)]);
   }
   *has_ended_ = cause_.has_value();
+  if (cause_) shared_->relay->set_failed(true);
   return cause_;
 }
 
@@ -415,7 +414,9 @@ Woken JoinedEngine::wait(const WaitFor& conditions, Deadline deadline) {
                                     [&](Channel* each) { return received_here(*each).receives_near(); }) &&
                         std::all_of(conditions.publish.begin(), conditions.publish.end(),
                                     [&](Channel* each) { return is_near(sent_here(*each)); });
-  const std::function<void()> poll = [&] {
+  const std::function<void()> poll = [&, num_polls = 0]() mutable {
+    // A wait that begins to be long: most are over before the second poll.
+    if (++num_polls > 1) far_->ask_statuses();
     if (conditions.poll != nullptr && *conditions.poll) (*conditions.poll)();
     check();
     expect_forwarders(conditions.receive);

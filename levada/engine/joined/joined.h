@@ -18,6 +18,8 @@ struct Options {
   /// How long a rank that leaves waits for the ends of the channels that it forwards: their sender may be in the
   /// program's code. Then it ends the groups of these channels.
   Duration leave_timeout = std::chrono::minutes(30);
+  /// The same for a rank that leaves because a group has ended for a cause.
+  Duration failed_leave_timeout = std::chrono::seconds(5);
   Duration remind_after = std::chrono::seconds(30);  ///< of that wait: as Reminder does
   /// Called ten times a second during that wait; where it returns true, the wait ends as at leave_timeout. May be
   /// empty.

@@ -23,6 +23,29 @@ Deadline deadline_after(Duration longest) {
 
 }  // namespace
 
+// ---- StatusBoard
+
+void StatusBoard::show(const Status& status) {
+  // In this order: a rank of this host that sees the status may end the group, before the other post is done.
+  if (const auto far = far_.lock()) far->post(status);
+  if (const auto near = near_.lock()) near->post(status);
+}
+
+void StatusBoard::post(const Status& status) {
+  const std::lock_guard lock(mutex_);
+  own_ = status;
+  held_forward_ = nullptr;
+  show(own_);
+}
+
+void StatusBoard::post_held(const void* forward, std::optional<Status> status) {
+  const std::lock_guard lock(mutex_);
+  const bool is_ending = own_.operation == Status::make(raised_operation, -1).operation;
+  if (is_ending || (!status && held_forward_ != forward)) return;
+  held_forward_ = status ? forward : nullptr;
+  show(status.value_or(own_));
+}
+
 // ---- ForwarderWatch
 
 bool ForwarderWatch::is_lost(const Port& leg) {
@@ -33,12 +56,15 @@ bool ForwarderWatch::is_lost(const Port& leg) {
 
 // ---- Forward
 
-Forward::Forward(Port incoming, Port near, Port outgoing, int from, std::vector<int> to)
+Forward::Forward(Port incoming, Port near, Port outgoing, int from, std::vector<int> to, std::vector<int> near_ranks,
+                 std::shared_ptr<StatusBoard> board)
     : incoming_(std::move(incoming)),
       near_(std::move(near)),
       outgoing_(std::move(outgoing)),
       from_(from),
-      to_(std::move(to)) {}
+      to_(std::move(to)),
+      near_ranks_(std::move(near_ranks)),
+      board_(std::move(board)) {}
 
 Forward::State Forward::advance() {
   try {
@@ -58,8 +84,10 @@ Forward::State Forward::try_advance() {
     }
     if (outgoing_is_due_ && outgoing_.engine->try_publish(*outgoing_.channel, message_)) outgoing_is_due_ = false;
     if (near_is_due_ && !put_near()) return State::blocked;
-    if (outgoing_is_due_) return State::idle;
+    if (outgoing_is_due_) return State::far_full;
     message_ = {};
+    post_at_.reset();
+    if (is_held_) show_held(std::nullopt);
   }
 }
 
@@ -103,6 +131,39 @@ Forward::Obstacle Forward::obstacle() const {
   return {.bytes = message_.bytes.size()};
 }
 
+std::optional<Status> Forward::held_status() {
+  Engine::Holder furthest{.rank = -1};
+  const int own = incoming_.engine->info().rank;
+  const auto look = [&](const Port& port, const std::vector<int>* ranks) {
+    if (!port) return;
+    for (Engine::Holder holder : port.engine->holders(*port.channel)) {
+      if (ranks != nullptr) holder.rank = (*ranks)[static_cast<std::size_t>(holder.rank)];
+      const int held = holder.not_received + holder.leased, most = furthest.not_received + furthest.leased;
+      if (held > most || (held == most && holder.rank == own)) furthest = holder;
+    }
+  };
+  if (near_is_due_) look(near_, &near_ranks_);
+  else if (outgoing_is_due_) look(outgoing_, nullptr);
+  if (furthest.rank < 0 || furthest.rank == own) return std::nullopt;
+  return Status::make(forwarding_operation, -1, furthest.rank,
+                      fmt::format("rank {} has not received {} of the messages", furthest.rank, furthest.not_received));
+}
+
+void Forward::post_held(Duration after) noexcept try {
+  const auto now = Clock::now();
+  if (after == Duration::max() || now < *(post_at_ = post_at_.value_or(now + after))) return;
+  post_at_ = now + after;
+  const auto status = held_status();
+  if (status || is_held_) show_held(status);
+} catch (const std::exception&) {  // the group has ended, which advance() finds as well
+}
+
+void Forward::show_held(std::optional<Status> status) noexcept try {
+  is_held_ = status.has_value();
+  board_->post_held(this, std::move(status));
+} catch (const std::exception&) {  // as above
+}
+
 std::string Forward::explain(Duration waited) const try {
   return explain_wait(*incoming_.engine, fmt::format("leaving (it still forwards to rank {})", fmt::join(to_, ", ")),
                       from_, waited);
@@ -110,11 +171,8 @@ std::string Forward::explain(Duration waited) const try {
   return error.what();
 }
 
-void Forward::abort_leaving(Duration waited, bool is_interrupted) noexcept {
-  const auto forwards = fmt::format("what rank {} sends to rank {}", from_, fmt::join(to_, ", "));
-  abort(is_interrupted ? fmt::format("it was interrupted while it was leaving and still forwarded {}", forwards)
-                       : fmt::format("it has left, and after {} still forwards {}; raise leave_timeout",
-                                     format_duration(waited), forwards));
+void Forward::abort_leaving(std::string_view why) noexcept {
+  abort(fmt::format("{} what rank {} sends to rank {}", why, from_, fmt::join(to_, ", ")));
 }
 
 void Forward::abort(std::string_view reason) noexcept {
@@ -170,11 +228,8 @@ Relay::~Relay() {
   if (!thread_) return;
   {
     std::unique_lock lock(mutex_);
-    const auto begin = Clock::now();
-    if (const Waited waited = wait_for_ends(lock); waited != Waited::for_all) {
-      for (const auto& forward : forwards_) {
-        forward->abort_leaving(Clock::now() - begin, waited == Waited::until_interrupted);
-      }
+    if (const auto why = wait_for_ends(lock); !why.empty()) {
+      for (const auto& forward : forwards_) forward->abort_leaving(why);
     }
     stopping_ = true;
   }
@@ -182,13 +237,18 @@ Relay::~Relay() {
   thread_->join();
 }
 
-Relay::Waited Relay::wait_for_ends(std::unique_lock<std::mutex>& lock) {
+std::string Relay::wait_for_ends(std::unique_lock<std::mutex>& lock) {
   const auto begin = Clock::now();
-  const Deadline deadline = Deadline::after(options_.leave_timeout);
+  const bool has_failed = has_failed_ && options_.failed_leave_timeout < options_.leave_timeout;
+  const Duration timeout = has_failed ? options_.failed_leave_timeout : options_.leave_timeout;
+  const Deadline deadline = Deadline::after(timeout);
   Reminder reminder(options_.remind_after);
   bool has_asked = false;  // the sender, which answers later, what it does
   while (!forwards_.empty()) {
-    if (deadline.expired()) return Waited::too_long;
+    if (deadline.expired()) {
+      return fmt::format("it has left{}, and after {} {} still forwards", has_failed ? " because of an error" : "",
+                         has_failed ? "another" : "its leave_timeout of", format_duration(timeout));
+    }
     if (reminder.next(deadline).expired()) {
       auto text = forwards_.front()->explain(Clock::now() - begin);
       if (std::exchange(has_asked, !has_asked)) reminder.write_if_due([&] { return text; });
@@ -196,10 +256,10 @@ Relay::Waited Relay::wait_for_ends(std::unique_lock<std::mutex>& lock) {
     lock.unlock();
     const bool is_interrupted = options_.is_interrupted && options_.is_interrupted();
     lock.lock();
-    if (is_interrupted && !forwards_.empty()) return Waited::until_interrupted;
+    if (is_interrupted && !forwards_.empty()) return "it was interrupted while it was leaving and still forwarded";
     changed_.wait_for(lock, std::min(deadline.remaining(), WaitFor::poll_interval), [&] { return forwards_.empty(); });
   }
-  return Waited::for_all;
+  return {};
 }
 
 void Relay::wake() {
@@ -224,6 +284,7 @@ void Relay::run() {
       const std::lock_guard lock(mutex_);
       if (stopping_) return;
     }
+    for (Forward* const forward : unfinished.waiting) forward->post_held(options_.heartbeat);
     if (unfinished.blocked.empty()) changes_->count().wait(seen, deadline_after(unfinished.longest));
     else wait_near(unfinished, seen);
   }
@@ -240,7 +301,10 @@ Relay::Unfinished Relay::advance_all() {
   std::list<std::unique_ptr<Forward>> over;  // outlives the lock
   for (const Place place : places) {
     const auto state = (*place)->advance();
-    if (state == Forward::State::blocked) unfinished.blocked.push_back(place->get());
+    const bool is_blocked = state == Forward::State::blocked;
+    if (is_blocked) unfinished.blocked.push_back(place->get());
+    if (is_blocked || state == Forward::State::far_full) unfinished.waiting.push_back(place->get());
+    if (state == Forward::State::far_full) unfinished.longest = std::min(unfinished.longest, options_.heartbeat);
     if (state == Forward::State::orphaned) unfinished.longest = WaitFor::poll_interval;
     if (state != Forward::State::ended && state != Forward::State::failed) continue;
     const std::lock_guard lock(mutex_);

@@ -113,15 +113,38 @@ int error_of(int connection) {
   return ::getsockopt(connection, SOL_SOCKET, SO_ERROR, &error, &bytes) == 0 ? error : errno;
 }
 
-/// Lets the system ask the other one whether it is there, so that an answer is missed after `seconds`: several times,
-/// for a network that is full loses some.
+/// Lets the system probe the other end at even intervals. The connection ends if none of the probes of at least
+/// `seconds` is answered, and of two intervals more at most: an end that answers again by then is not lost, whenever in
+/// an interval it fell silent.
 void keep_alive(int connection, int seconds) {
-  const int probes = std::min(6, seconds - 1);
-  const int interval = seconds / (probes + 1), idle = seconds - probes * interval, on = 1;
-  ::setsockopt(connection, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
+  constexpr int max_probes = 127;  // the largest TCP_KEEPCNT that Linux accepts
+  const auto divide = [](int a, int b) { return (a + b - 1) / b; };
+  const int interval = divide(seconds, max_probes - 1), probes = divide(seconds, interval) + 1, on = 1;
+  ::setsockopt(connection, IPPROTO_TCP, TCP_KEEPIDLE, &interval, sizeof interval);
   ::setsockopt(connection, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof interval);
   ::setsockopt(connection, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
   ::setsockopt(connection, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+}
+
+/// Returns how long ago the other end of a connection last answered.
+Duration silent_for(int connection) {
+  tcp_info info{};
+  socklen_t bytes = sizeof info;
+  ::getsockopt(connection, IPPROTO_TCP, TCP_INFO, &info, &bytes);
+  return std::chrono::milliseconds(info.tcpi_last_ack_recv);
+}
+
+/// Returns this host's address of a connection.
+std::string own_address_of(int connection) {
+  sockaddr_storage here{};
+  socklen_t bytes = sizeof here;
+  ::getsockname(connection, reinterpret_cast<sockaddr*>(&here), &bytes);
+  std::array<char, INET6_ADDRSTRLEN> text{};
+  const void* const address = here.ss_family == AF_INET6
+                                  ? static_cast<const void*>(&reinterpret_cast<const sockaddr_in6&>(here).sin6_addr)
+                                  : &reinterpret_cast<const sockaddr_in&>(here).sin_addr;
+  ::inet_ntop(here.ss_family, address, text.data(), text.size());
+  return text.data();
 }
 
 /// Connections under way to several addresses of one host, of which the first to succeed is kept.
@@ -204,10 +227,8 @@ void HostWatch::connect(const std::vector<Place>& places, int rank, const std::v
           rank, ranks.front(), fmt::join(addresses, ", ")));
     }
     keep_alive(attempt.connected.get(), seconds);
-    watched_.push_back({.connection = std::move(attempt.connected),
-                        .silence = {.ranks = ranks,
-                                    .text = fmt::format("host {}, which has ranks {}, has not answered for {} s",
-                                                        attempt.address, fmt::join(ranks, ", "), seconds)}});
+    watched_.push_back(
+        {.connection = std::move(attempt.connected), .address = std::move(attempt.address), .ranks = ranks});
   }
 }
 
@@ -216,11 +237,15 @@ std::vector<HostWatch::Silence> HostWatch::silences() {
   for (Watched& each : watched_) {
     pollfd it{.fd = each.connection.get(), .events = 0};
     if (!each.connection || ::poll(&it, 1, 0) <= 0) continue;
-    const int error = error_of(each.connection.get());
-    each.connection = UniqueFd();
+    const UniqueFd connection = std::move(each.connection);
+    const int error = error_of(connection.get());
     // Else the process has ended, which is the launcher's affair.
-    const bool is_silent = error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH;
-    if (is_silent) silences_.push_back(each.silence);
+    if (error != ETIMEDOUT && error != EHOSTUNREACH && error != ENETUNREACH) continue;
+    silences_.push_back(
+        {.ranks = each.ranks,
+         .text = fmt::format("host {}, which has ranks {}, has not answered host {} for {}", each.address,
+                             fmt::join(each.ranks, ", "), own_address_of(connection.get()),
+                             format_duration(silent_for(connection.get())))});
   }
   return silences_;
 }

@@ -42,7 +42,8 @@ class HostWatch {
  private:
   struct Watched {
     UniqueFd connection;  ///< empty once it has ended
-    Silence silence;      ///< what is to be said of it
+    std::string address;  ///< of the other host
+    std::vector<int> ranks;
   };
 
   UniqueFd listener_;

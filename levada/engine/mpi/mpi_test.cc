@@ -245,9 +245,11 @@ class Closing final : public p2p::Receiver {
  public:
   Block room_for_body(int, ByteView) override { return {}; }
   void deliver(int, ByteView, Block) override {}
-  void lost(int peer, std::string_view) override { lost_peer = peer; }
+  using Receiver::lost;
+  void lost(std::span<const int> peers, std::string_view) override { lost_peer = peers.front(); }
   bool is_closed(int) override { return is_done; }
   bool all_closed() override { return is_done; }
+  bool has_failed() override { return false; }
   void flush_deferred() override {}
 
   std::atomic<bool> is_done = false;

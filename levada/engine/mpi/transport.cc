@@ -90,9 +90,9 @@ void MpiTransport::run() {
 
 void MpiTransport::check_hosts() {
   for (const auto& [ranks, text] : settings_.watch->silences()) {
-    for (const int each : ranks) {
-      if (!peer(each).is_lost) lose(each, text);
-    }
+    if (std::ranges::all_of(ranks, [&](int each) { return peer(each).is_lost.load(); })) continue;
+    for (const int each : ranks) peer(each).is_lost = true;
+    receiver_->lost(ranks, text);
   }
 }
 

@@ -12,7 +12,7 @@
 namespace levada::p2p {
 namespace {
 
-constexpr std::uint32_t mark = 0x4c56'0004;  // format 4
+constexpr std::uint32_t mark = 0x4c56'0005;  // format 5
 constexpr std::uint32_t more = 0x0000'8000;  // beside the mark: another entry follows
 
 // The tail of a notice that a channel has been opened.
@@ -46,8 +46,7 @@ void check(const Entry& entry, int size) {
       return;
     }
     case Kind::aborted:
-      expect(entry.count == static_cast<std::uint64_t>(ErrorKind::engine) ||
-                 entry.count == static_cast<std::uint64_t>(ErrorKind::invalid_argument),
+      expect(entry.count <= 0xff && is_abort({.kind = static_cast<ErrorKind>(entry.count)}),
              "an abort of another kind");
       return expect(tail <= max_detail_bytes && entry.rank >= 0 && entry.rank < size, "an abort by no rank");
     case Kind::lost:

@@ -18,7 +18,7 @@ struct Entry {
     message = 1,  ///< `count` bytes for the channel `key`: the tail, or the body where the tail is empty
     notice,       ///< Notice::kind is `rank`; `count` is Notice::count, or Notice::group of a channel that is closed
     aborted,      ///< rank `rank` of the transport has ended the group `key`, of kind `count`; the tail is the detail
-    lost,         ///< the transport's rank `rank` has ended; the tail is how that was seen
+    lost,         ///< the transport's rank `rank` is lost to the sender; the tail is how that was seen
     ask_status,   ///< its sender asks for this rank's status in the group `key`
     status,       ///< the tail is its sender's, in the group `key`
   };

@@ -36,10 +36,12 @@ void Outbox::finish(int to, Entry entry) {
   peer(to).is_closed = true;
 }
 
-void Outbox::close(int to) {
+void Outbox::close(int to, Entry last) {
   std::deque<Item> unsent;  // outlives the lock: a block that is given back notifies waiters
   const std::lock_guard lock(mutex_);
+  if (peer(to).is_closed) return;
   unsent.swap(peer(to).items);
+  add_locked(to, {.entry = std::move(last), .body = {}, .receipt_of = {}}, true);
   peer(to).is_closed = true;
 }
 

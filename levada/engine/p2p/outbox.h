@@ -33,8 +33,8 @@ class Outbox {
   void expedite(int to);
   /// The last entry to a peer; what is added later is dropped. Once it has been sent the transport closes the peer.
   void finish(int to, Entry entry);
-  /// Drops what is left for a peer, and what is added later.
-  void close(int to);
+  /// Drops what is left for a peer, sends it `last`, and drops what is added later.
+  void close(int to, Entry last);
 
   /// Hands what is due to the transport, unless another thread is doing so. Calls `failed` for each peer that it could
   /// not send to.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstring>
 #include <unordered_map>
@@ -55,6 +56,10 @@ P2pChannelState& own(ChannelState& channel) {
   return static_cast<P2pChannelState&>(channel);
 }
 
+Entry lost_entry(int rank, std::string_view why) {
+  return entry_of({.kind = ErrorKind::peer_lost, .rank = rank, .detail = std::string(why)});
+}
+
 /// Arrival::id of a message that lies in a block of the channel's landing.
 constexpr std::uint64_t landed = 1;
 
@@ -86,9 +91,11 @@ class P2pEndpoint final : public Endpoint, public Receiver {
   // Receiver
   Block room_for_body(int from, ByteView header) override;
   void deliver(int from, ByteView header, Block body) override;
-  void lost(int peer, std::string_view why) override;
+  using Receiver::lost;
+  void lost(std::span<const int> peers, std::string_view why) override;
   bool is_closed(int peer) override;
   bool all_closed() override;
+  bool has_failed() override;
   void flush_deferred() override { outbox_.flush_deferred(failed_); }
 
  protected:
@@ -109,8 +116,8 @@ class P2pEndpoint final : public Endpoint, public Receiver {
  private:
   /// What a rank posts stays with it until another asks.
   struct StatusSlot {
-    Status status{};        ///< this rank's own, or the last one that another has answered with
-    bool is_asked = false;  ///< and not answered yet
+    Status status{};                           ///< this rank's own, or the last one that another has answered with
+    std::optional<Clock::time_point> asked{};  ///< and not answered yet
   };
   static std::shared_ptr<BlockPool> pool_of(const std::string& name, std::size_t memory_bytes,
                                             const std::shared_ptr<EventCount>& changed, const Options& options) {
@@ -129,7 +136,8 @@ class P2pEndpoint final : public Endpoint, public Receiver {
 
   // With mutex_ held:
   void accept(int from, const Entry& entry, Block block);
-  void end_for_all(Ending ending);
+  void end_for_all(const Ending& ending);
+  void lose(std::span<const int> peers, std::string_view why);
   void end_aborted(Ending ending);
   StatusSlot& slot(const Group& group, int rank);
   void ask_status(Group& group, int rank);
@@ -301,8 +309,9 @@ void P2pEndpoint::deliver(int from, ByteView header, Block body) {
 
 void P2pEndpoint::end_with_corrupt(int from, const Error& error) {
   const Lock lock(*this);
-  table_.end({.kind = ErrorKind::corrupt_message, .rank = from, .detail = error.what()});
-  outbox_.close(from);
+  const Ending ending{.kind = ErrorKind::corrupt_message, .rank = from, .detail = error.what()};
+  table_.end(ending);
+  outbox_.close(from, lost_entry(from, ending.detail));
   carry_all();
   notify();
 }
@@ -328,9 +337,9 @@ void P2pEndpoint::accept(int from, const Entry& entry, Block block) {
                           .rank = entry.rank,
                           .detail = std::string(as_text(entry.tail))});
     case Entry::Kind::lost:
-      if (entry.rank == rank()) return;
-      return end_for_all(
-          {.kind = ErrorKind::peer_lost, .rank = entry.rank, .detail = std::string(as_text(entry.tail))});
+      if (entry.rank != rank()) return lose(std::array{entry.rank}, as_text(entry.tail));
+      // This rank, which lives, has lost the one that takes it for lost.
+      return lose(std::array{from}, fmt::format("it has given up rank {}: {}", rank(), as_text(entry.tail)));
     case Entry::Kind::ask_status: {
       const Group* const group = table_.group(entry.key);
       const auto mine = std::make_shared<const Status>(group != nullptr ? slot(*group, group->rank).status : Status());
@@ -340,7 +349,7 @@ void P2pEndpoint::accept(int from, const Entry& entry, Block block) {
     case Entry::Kind::status: {
       const Group* const group = table_.group(entry.key);
       const int theirs = group != nullptr ? group->rank_of(from) : -1;
-      if (theirs < 0 || !std::exchange(slot(*group, theirs).is_asked, false)) return;
+      if (theirs < 0 || !std::exchange(slot(*group, theirs).asked, std::nullopt)) return;
       std::memcpy(&slot(*group, theirs).status, entry.tail.data(), sizeof(Status));  // not payload: a status
       return;
     }
@@ -349,16 +358,25 @@ void P2pEndpoint::accept(int from, const Entry& entry, Block block) {
 
 // ---- ends
 
-void P2pEndpoint::end_for_all(Ending ending) {
-  const bool is_loss = ending.kind == ErrorKind::peer_lost;
-  if (is_loss && table_.is_gone(ending.rank)) return;
-  if (is_loss) outbox_.close(ending.rank);
+void P2pEndpoint::end_for_all(const Ending& ending) {
   // Only one rank may have seen it.
   const Entry entry = entry_of(ending);
   for (int to = 0; to < size(); ++to) {
     if (to != rank() && !table_.is_gone(to)) outbox_.add(to, entry, true);
   }
-  table_.end(std::move(ending));
+  table_.end(ending);
+}
+
+void P2pEndpoint::lose(std::span<const int> peers, std::string_view why) {
+  std::vector<Ending> endings;
+  for (const int peer : peers) {
+    if (peer == rank() || table_.is_gone(peer)) continue;
+    endings.push_back(
+        {.kind = ErrorKind::peer_lost, .rank = peer, .detail = std::string(cut_text(why, max_detail_bytes))});
+    // Before the others are told: a rank of a lost host, if it lives, is not to take another one there for lost.
+    outbox_.close(peer, lost_entry(peer, endings.back().detail));
+  }
+  for (const Ending& ending : endings) end_for_all(ending);
 }
 
 /// Passes the first abort of a group on, before anything that this rank does because of it: frames of
@@ -370,16 +388,22 @@ void P2pEndpoint::end_aborted(Ending ending) {
   table_.end(std::move(ending));
 }
 
-void P2pEndpoint::lost(int peer, std::string_view why) {
-  if (!is_usable() || peer < 0 || peer >= size() || peer == rank()) return;
+void P2pEndpoint::lost(std::span<const int> peers, std::string_view why) {
+  const bool are_ranks = std::ranges::all_of(peers, [&](int peer) { return peer >= 0 && peer < size(); });
+  if (!is_usable() || !are_ranks) return;
   const Lock lock(*this);
-  end_for_all({.kind = ErrorKind::peer_lost, .rank = peer, .detail = std::string(cut_text(why, max_detail_bytes))});
+  lose(peers, why);
   notify();
 }
 
 bool P2pEndpoint::is_closed(int peer) {
   const std::lock_guard lock(mutex_);
   return is_closed_locked(peer);
+}
+
+bool P2pEndpoint::has_failed() {
+  const std::lock_guard lock(mutex_);
+  return table_.has_failed();
 }
 
 bool P2pEndpoint::all_closed() {
@@ -399,7 +423,9 @@ P2pEndpoint::StatusSlot& P2pEndpoint::slot(const Group& group, int rank) {
 }
 
 void P2pEndpoint::ask_status(Group& group, int rank) {
-  if (rank == group.rank || std::exchange(slot(group, rank).is_asked, true)) return;
+  auto& asked = slot(group, rank).asked;
+  if (rank == group.rank || asked) return;
+  asked = Clock::now();
   outbox_.add(group.endpoint_rank(rank), {.kind = Entry::Kind::ask_status, .key = group.key()}, true);
 }
 
@@ -423,7 +449,12 @@ Status P2pEndpoint::status(Group& group, int rank) {
   const Lock lock(*this);
   check_locked(group);
   ask_status(group, rank);
-  return last_status(group, rank);
+  Status status = last_status(group, rank);
+  const auto& asked = slot(group, rank).asked;
+  const auto unanswered =
+      std::chrono::duration_cast<std::chrono::milliseconds>(asked ? Clock::now() - *asked : Duration{});
+  status.unanswered_ms = static_cast<std::uint32_t>(std::clamp<std::int64_t>(unanswered.count(), 0, 0xffff'ffff));
+  return status;
 }
 
 }  // namespace

@@ -362,6 +362,21 @@ TEST(P2pJoining, WakesAThreadThatWaitsOnAnotherEngine) {
   engines[1]->on_change({});
 }
 
+TEST(P2pStatus, OfARankThatDoesNotAnswerSaysForHowLong) {
+  test::LoopbackNetwork network(2);
+  const auto engines = test::make_engines(network);
+  engines[1]->post(Status::make("computing", 7));
+  network.hold(0, 1);
+  engines[0]->ask_statuses();
+  std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  EXPECT_EQ(explain_wait(*engines[0], "test", 1, std::chrono::seconds(1)).find("rank 1: has not answered for "),
+            std::string("rank 0 waited 1.0 s in test from rank 1; ").size());
+  network.release(0, 1);
+  engines[0]->wait({}, Deadline::after(std::chrono::milliseconds(500)));
+  EXPECT_NE(explain_wait(*engines[0], "test", 1, std::chrono::seconds(1)).find("rank 1: computing step 7"),
+            std::string::npos);
+}
+
 TEST(P2pEngine, SaysWhatDegreeItHas) {
   test::LoopbackNetwork network(1);
   const auto engine = test::make_engines(network, {.degree = 3}).front();

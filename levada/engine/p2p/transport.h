@@ -28,12 +28,17 @@ class Receiver {
   virtual Block room_for_body(int from, ByteView header) = 0;
   /// A frame has arrived, behind all that the same rank has sent before. `header` may be longer than what was sent.
   virtual void deliver(int from, ByteView header, Block body) = 0;
-  /// A peer has ended without its last frame: nothing more comes from it. Nothing happens if that has arrived.
-  virtual void lost(int peer, std::string_view why) = 0;
+  /// These peers have ended without their last frames, all at once, such as those of a host: nothing more comes from
+  /// them. Nothing happens to one whose last frame has arrived. Each is told so, for it may live.
+  virtual void lost(std::span<const int> peers, std::string_view why) = 0;
+  void lost(int peer, std::string_view why) { lost(std::span(&peer, 1), why); }
   /// Returns whether nothing more is to be received from a peer: its last frame has arrived, it is lost, or this rank
   /// could not receive a body from it. all_closed(): whether that holds for all of them.
   virtual bool is_closed(int peer) = 0;
   virtual bool all_closed() = 0;
+  /// Returns whether this rank has seen a loss, or the end of a group for a cause, and has entered no group since:
+  /// leaving then takes no longer than the others may need to hear of it.
+  virtual bool has_failed() = 0;
   /// Sends the frames that were deferred for batching.
   virtual void flush_deferred() = 0;
 };

@@ -58,6 +58,15 @@ levada::Endpoint::Traits traits_of(const EndpointOptions& options) {
 std::uint64_t id_of(const Descriptor& descriptor) {
   return std::uint64_t{descriptor.slot} << 32 | descriptor.generation;
 }
+
+/// Of an AbortRecord, which another process has written.
+ErrorKind abort_kind(std::uint32_t written) {
+  for (const ErrorKind kind : {ErrorKind::invalid_argument, ErrorKind::timeout}) {
+    if (written == static_cast<std::uint32_t>(kind)) return kind;
+  }
+  return ErrorKind::engine;
+}
+
 }  // namespace
 
 ShmEndpoint::ShmEndpoint(HostMemory memory, EndpointOptions options)
@@ -110,12 +119,10 @@ void ShmEndpoint::notice_ends() {
     for (; peer.num_aborts < aborts; ++peer.num_aborts) {
       if (other == rank()) continue;
       const AbortRecord& record = there.abort[peer.num_aborts];
-      const bool is_misuse = record.kind == static_cast<std::uint32_t>(ErrorKind::invalid_argument);
       const std::string_view detail(record.detail.data(), std::min<std::size_t>(record.size, record.detail.size()));
-      endings.emplace_back(record.order, Ending{.kind = is_misuse ? ErrorKind::invalid_argument : ErrorKind::engine,
-                                                .group = record.group,
-                                                .rank = other,
-                                                .detail = std::string(detail)});
+      endings.emplace_back(
+          record.order,
+          Ending{.kind = abort_kind(record.kind), .group = record.group, .rank = other, .detail = std::string(detail)});
     }
     const bool has_left = there.left.load(std::memory_order_seq_cst) != 0;
     const std::uint32_t death = there.dead.load(std::memory_order_seq_cst);
@@ -128,9 +135,11 @@ void ShmEndpoint::notice_ends() {
     if (has_left) {
       table_.apply(other, {.kind = Notice::Kind::departed});
     } else {
-      endings.emplace_back(death, Ending{.kind = ErrorKind::peer_lost,
-                                         .rank = other,
-                                         .detail = fmt::format("process {}", there.process.load())});
+      endings.emplace_back(death,
+                           Ending{.kind = ErrorKind::peer_lost,
+                                  .rank = other,
+                                  .detail = fmt::format("its process {} no longer runs; its own output may say why",
+                                                        there.process.load())});
     }
   }
   std::sort(endings.begin(), endings.end(), [](const auto& a, const auto& b) { return a.first < b.first; });

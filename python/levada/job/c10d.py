@@ -4,9 +4,9 @@ Headers of frames arrive from any sender in a few slots; a body, whose length it
 of the engine. Threads: one receives, one releases what has been sent, one watches the other ranks, one flushes what was
 deferred for batching.
 
-Each rank watches all ranks of its host and one on each other host. It watches another by a connection on which nothing is sent once both have proven that they are ranks of the job. The
-system ends that connection when the process ends. As long as the host is reachable, the system also answers for the
-process, whatever that does.
+Each rank watches all ranks of its host and one on each other host. It watches another by a connection on which nothing is
+sent once both have proven that they are ranks of the job. The system ends that connection when the process ends. As long as
+the host is reachable, the system also answers for the process, whatever that does.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from levada.job.aborting import own_sockets
 from levada.job.arrivals import REMIND_AFTER, Arrivals
 from levada.job.connections import Acceptor, Address, call, describe_failure, keep_one_each, watched_by
 from levada.job.gathering import on_all, wait
+from levada.job.stalls import Stalls, seconds_since_answer
 
 _HEADERS, _BODIES = 1, 2  # tags
 _MAX_HEADER_BYTES = 256 << 10
@@ -50,13 +51,15 @@ _LAST_ANSWER = 1800.0
 """Seconds that a rank which ends waits for the answers to its last messages, which a peer may still be receiving."""
 _OTHER_FILES = 64
 """Descriptors beside two for each watched rank, of which one is closed before gloo has one for each other rank."""
+_SILENCE = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH)
+"""How a connection ends whose other end does not answer."""
 _CONNECT = 30.0
 """Seconds that a connection between ranks that have arrived may take."""
 
 
 _MAX_SILENCE = 24 * 60 * 60
-_MAX_PROBES = 6
-"""Of a silent host: a network that is full loses some of them."""
+_MAX_PROBES = 127
+"""The largest TCP_KEEPCNT that Linux accepts."""
 
 
 class _Watched(NamedTuple):
@@ -77,7 +80,10 @@ class ProcessGroupTransport:
         if self.size > 1:
             store, devices, until = _store_of(group, name), list[Any](), time.monotonic() + timeout
             self._watched, self._silence = _watch_each_other(group, secret, host_of, devices, until)
+            before = _sockets()
             self._group = _own_group(store, self.rank, self.size, devices, max(until - time.monotonic(), 0.001))
+            gloos = {name: fd for name, fd in _sockets().items() if name not in before}
+            self._stalls = Stalls(gloos, self._silence) if self._silence else None
         self._end_of_watch = socket.socketpair()
         self._finished: set[int] = set()
         self._sent: queue.SimpleQueue[list[tuple[int, Any, Any]] | None] = queue.SimpleQueue()
@@ -85,7 +91,6 @@ class ProcessGroupTransport:
         self._over = threading.Event()
         self._link: Any = None
         self._process = os.getpid()
-        self._has_losses = False
         self._threads: list[threading.Thread] = []
         self._offer_calls()
 
@@ -130,20 +135,22 @@ class ProcessGroupTransport:
 
     def finish(self, timeout: float) -> None:
         """Waits until all peers have closed, each of which answers this rank's last frame, and until the threads have ended,
-        which must not happen while the interpreter ends. After a loss it takes `timeout` seconds at most: nobody needs what
-        is on its way then."""
+        which must not happen while the interpreter ends. After a loss, and after a group has ended for a cause, it takes
+        `timeout` seconds at most: a peer may be gone or hang, and no rank needs what is on its way then."""
         if self._process != os.getpid():
             return
         began, remind_after = time.monotonic(), REMIND_AFTER
+        has_failed = self._link is not None and self._link.has_failed()
         while not self._over.wait(min(timeout, 1.0)):
             waited = time.monotonic() - began
-            if waited > (timeout if self._has_losses else _LAST_ANSWER):
+            has_failed = has_failed or self._link.has_failed()
+            if waited > (timeout if has_failed else _LAST_ANSWER):
                 return
             if waited > remind_after:
                 remind_after *= 2
                 write_line(f"{self._describe_wait(waited)}; still waiting")
         for thread in self._threads:
-            thread.join(0.2 if self._has_losses else 2.0)  # from a lost peer nothing comes, and for ever
+            thread.join(0.2 if has_failed else 2.0)  # from a lost peer nothing comes, and for ever
 
     def _describe_wait(self, waited: float) -> str:
         awaited = ", ".join(str(peer) for peer in range(self.size) if peer != self.rank and not self._link.is_closed(peer))
@@ -194,34 +201,69 @@ class ProcessGroupTransport:
                 del work, failure  # and with it what was sent
 
     def _watch(self, link: Link) -> None:
-        """Waits for the end of any rank that has not left: of its process, or of its host's answers."""
+        """Waits for the end of any rank that has not left: of its process, of its host's answers, or of the data that its
+        host takes."""
         poll = select.poll()
         poll.register(self._end_of_watch[0], 0)
         peers = {each.connection.fileno(): peer for peer, each in self._watched.items()}
         for fd in peers:
             poll.register(fd, select.POLLIN)
+        interval = _probe_interval(self._silence) if self._stalls else None
+        ended: list[int] = []
         while not self._over.is_set():
-            for fd, _ in poll.poll():
+            for fd, _ in poll.poll(None if interval is None else 1000 * interval):
                 if fd in peers:  # else it is this rank's own end
                     poll.unregister(fd)
-                    self._lose_watched(link, peers[fd])
+                    ended.append(peers[fd])
+            ended = [peer for peer in ended if not self._lose_watched(link, peer, ended)]
+            for address in self._stalls.find(self._answers_probes) if self._stalls else ():
+                self._lose_stalled(link, address)
         for each in self._watched.values():
             each.connection.close()
 
-    def _lose_watched(self, link: Link, peer: int) -> None:
+    def _lose_watched(self, link: Link, peer: int, ended: list[int]) -> bool:
+        """A connection has ended. Returns False if it is not known yet whether the end of that peer is a cause: it may have
+        left because of a host that falls silent, which this rank sees a moment later."""
         # Where both leave, the peer's connection may end before its last frame has been delivered.
         until = time.monotonic() + (_LAST_FRAME if peer in self._finished else 0)
         while not link.is_closed(peer) and time.monotonic() < until:
             time.sleep(0.002)
+        connection = self._watched[peer].connection
         if link.is_closed(peer):
-            return self._lose(link, [], "")
-        address, connection = self._watched[peer]
-        number = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        if number not in (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH):
-            return self._lose(link, [peer], "its process no longer runs")
+            self._lose(link, [], "")
+        elif connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) in _SILENCE:
+            here, silence = connection.getsockname()[0], seconds_since_answer(connection)
+            self._lose_host(link, peer, f"has not answered host {here} for {silence:.1f} s")
+        elif any(not link.is_closed(other) and not self._answers(other) for other in self._watched if other not in ended):
+            return False
+        else:
+            self._lose(link, [peer], "its process no longer runs")
+        return True
+
+    def _answers(self, peer: int) -> bool:
+        """Whether a peer's host has answered the last probes."""
+        limit = 2 * _probe_interval(self._silence) + 0.5
+        return not self._silence or seconds_since_answer(self._watched[peer].connection) < limit
+
+    def _answers_probes(self, address: str) -> bool:
+        return any(each.address == address and self._answers(peer) for peer, each in self._watched.items())
+
+    def _lose_stalled(self, link: Link, address: str) -> None:
+        for peer, each in self._watched.items():
+            if each.address == address and not link.is_closed(peer):
+                here = each.connection.getsockname()[0]
+                return self._lose_host(
+                    link,
+                    peer,
+                    f"answers the probes of host {here}, but has taken no data from it for {self._silence} s: is the MTU the "
+                    "same on the way?",
+                )
+
+    def _lose_host(self, link: Link, peer: int, how: str) -> None:
+        """Loses the host of a peer, with all its ranks."""
         ranks = [rank for rank in range(self.size) if self._host_of[rank] == self._host_of[peer]]
-        why = f"host {address}, which has ranks {', '.join(map(str, ranks))}, has not answered for {self._silence} s"
-        self._lose(link, ranks, why)
+        listed = ", ".join(str(rank) for rank in ranks)
+        self._lose(link, ranks, f"host {self._watched[peer].address}, which has ranks {listed}, {how}")
 
     def _flush(self, link: Link) -> None:
         while (due := self._flushes.get()) is not None:
@@ -238,10 +280,8 @@ class ProcessGroupTransport:
         return self._over.is_set()
 
     def _lose(self, link: Link, peers: Iterable[int], why: str) -> None:
-        for peer in peers:
-            self._has_losses = self._has_losses or not link.is_closed(peer)
-            if peer != self.rank:
-                link.lost(peer, why)
+        if lost := [peer for peer in peers if peer != self.rank]:
+            link.lost(lost, why)
         self._ends(link)
 
 
@@ -347,14 +387,21 @@ def _open_devices(rank: int, devices: list[Any]) -> str:
 
 
 def _keep_alive(connection: socket.socket, silence: int) -> None:
+    """Lets the system probe the other end at even intervals. The connection ends if none of the probes of at least `silence`
+    seconds is answered, and of two intervals more at most: an end that answers again by then is not lost, whenever in an
+    interval it fell silent."""
     connection.setblocking(True)
-    if silence:
-        probes = min(_MAX_PROBES, silence - 1)
-        interval = silence // (probes + 1)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, silence - probes * interval)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, interval)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, probes)
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if not silence:
+        return
+    interval = _probe_interval(silence)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, interval)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, interval)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, -(-silence // interval) + 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
+
+def _probe_interval(silence: int) -> int:
+    return -(-silence // (_MAX_PROBES - 1))
 
 
 def _store_of(group: Any, name: str) -> Any:

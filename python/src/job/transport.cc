@@ -51,9 +51,9 @@ class Link {
     const nb::gil_scoped_release released;
     receiver_->deliver(from, bytes, std::exchange(body_, {}));
   }
-  void lost(int peer, const EscapedText& why) {
+  void lost(const std::vector<int>& peers, const EscapedText& why) {
     const nb::gil_scoped_release released;
-    receiver_->lost(peer, why.utf8);
+    receiver_->lost(peers, why.utf8);
   }
   void flush_deferred() {
     const nb::gil_scoped_release released;
@@ -61,6 +61,7 @@ class Link {
   }
   bool is_closed(int peer) { return receiver_->is_closed(peer); }
   bool all_closed() { return receiver_->all_closed(); }
+  bool has_failed() { return receiver_->has_failed(); }
 
  private:
   static ByteView view_of(const Slot& header) { return std::as_bytes(std::span(header.data(), header.size())); }
@@ -188,11 +189,15 @@ void bind_transport(nb::module_& module) {
       .def("deliver", &Link::deliver, nb::arg("sender"), nb::arg("header"),
            nb::sig("def deliver(self, sender: int, header: typing.Any) -> None"),
            "Takes a frame that has arrived; its body lies in the array that room_for_body() returned.")
-      .def("lost", &Link::lost, nb::arg("peer"), nb::arg("why"), "Reports that a peer ended without its last frame.")
+      .def("lost", &Link::lost, nb::arg("peers"), nb::arg("why"),
+           nb::sig("def lost(self, peers: collections.abc.Sequence[int], why: str) -> None"),
+           "Reports that these peers ended without their last frames, all at once.")
       .def("flush_deferred", &Link::flush_deferred, "Sends the frames that were deferred for batching.")
       .def("is_closed", &Link::is_closed, nb::arg("peer"),
            "Returns whether a peer's last frame has arrived, or it is lost.")
-      .def("all_closed", &Link::all_closed, "Returns whether nothing is left to receive.");
+      .def("all_closed", &Link::all_closed, "Returns whether nothing is left to receive.")
+      .def("has_failed", &Link::has_failed,
+           "Returns whether a rank is lost, or a group has ended for a cause and none has been made since.");
   module.def(
       "join_over", &join_over, nb::arg("transport"), nb::arg("name"), nb::arg("rank"), nb::arg("host_of"),
       nb::arg("max_header_bytes"), nb::arg("degree") = default_degree,

@@ -1,0 +1,222 @@
+"""A rank that hangs is named, and the others leave. Run by `script/check hosts`.
+
+LEVADA_KILLS says how often a rank is made to hang, in each way, at a random moment; LEVADA_SOAK_SECONDS for how long ranks
+are stopped and links cut, each for less time than ends a job.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import hosts as several
+import pytest
+
+KILLS = int(os.environ.get("LEVADA_KILLS", "1"))
+TIMEOUT = 4
+LEAVES = 30.0
+"""Seconds within which all other ranks have exited, after the first error."""
+
+JOIN = """
+import ctypes, itertools, os, threading, time
+import numpy as np
+import torch.distributed as dist
+import levada
+dist.init_process_group("gloo")
+job = levada.join(timeout=60)
+hang_at, how = int(os.environ.get("HANG_AT", "-1")), os.environ.get("HANG_HOW", "")
+counted = 0
+def count():
+    global counted
+    counted += 1
+    if counted == 5: tell(works=True)
+    if rank == int(os.environ["HANG_RANK"]) and counted == hang_at:
+        tell(hangs=True)
+        if how == "sleeps": time.sleep(10_000)
+        if how == "holds the GIL": ctypes.PyDLL(None).sleep(10_000)
+"""
+
+UNTIL_ERROR = """
+try:
+    work()
+except levada.Error as error:
+    tell(at=time.monotonic(), kind=type(error).__name__, rank=getattr(error, "rank", None), text=str(error))
+"""
+
+WORK = {
+    "feed": f"""
+def work():
+    batches = ({{"x": np.full(100_000, i)}} for i in itertools.count())
+    for batch in levada.Feed(batches, levada.Mesh(tp=size), group=job, timeout={TIMEOUT}):
+        count()
+        time.sleep(0.005)
+""",
+    "exchange": f"""
+from levada import exchange
+def work():
+    while True:
+        store = exchange.Store()
+        store.store(exchange.SampleBatch([str(rank)], {{"tokens": [np.arange(50_000)]}}))
+        wants = {{to: [str(of) for of in range(size)] for to in range(size)}}
+        exchange.redistribute(store, wants, ["tokens"], group=job, timeout={TIMEOUT})
+        count()
+""",
+    "reduce": f"""
+def work():
+    reduce = levada.ReduceScatter(group=job, timeout={TIMEOUT})
+    while True:
+        reduce(np.full(size * 50_000, 1.0)).wait()
+        count()
+""",
+    "pipeline": f"""
+def work():
+    ended = levada.Pipeline(range(10_000_000)).shard().map(lambda n: 2 * n).fullsync()
+    for item in ended.run(0, seed=7, group=job, timeout={TIMEOUT}):
+        count()
+""",
+}
+
+
+@pytest.fixture(scope="module")
+def hosts() -> Iterator[several.Hosts]:
+    with several.hosts_or_skip(2) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def launcher(hosts: several.Hosts) -> Iterator[several.Launcher]:
+    with several.Launcher(hosts) as made:
+        yield made
+
+
+def errors_without(job: several.Job, hung: int) -> dict[int, dict[str, Any]]:
+    """Waits until all other ranks have exited. Returns what each of them raised, by rank."""
+    others = [rank for rank in range(len(job.pids)) if rank != hung]
+    job.wait_for("kind", others[:1], TIMEOUT + 60.0)
+    until = time.monotonic() + LEAVES
+    while not all(job.has_ended(rank) for rank in others) and time.monotonic() < until:
+        time.sleep(0.05)
+    late = [rank for rank in others if not job.has_ended(rank)]
+    job.kill()
+    ended = job.finish(30)
+    told = {rank: next((each for each in ended[rank].told if "kind" in each), {}) for rank in others}
+    assert late == [], (late, told, [each.errors for each in ended])
+    return told
+
+
+def expect_named(told: dict[int, dict[str, Any]], hung: int) -> None:
+    """Checks that every rank's error is a Timeout, or that of another rank, and says what the rank that hangs did last."""
+    for rank, each in told.items():
+        text = str(each["text"])
+        assert each["kind"] in ("Timeout", "PeerLost") and "Timeout" in f"{each['kind']}: {text}", (rank, each)
+        assert f"; rank {hung}: " in text, (rank, each)
+        assert "has posted nothing" not in text, (rank, each)
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("ranks", [[4, 0], [2, 2], [3, 1]], ids=["one host", "2+2", "3+1"])
+@pytest.mark.parametrize("how", ["stops", "sleeps", "holds the GIL"])
+@pytest.mark.parametrize("hung", range(4))
+@pytest.mark.parametrize("number", range(KILLS))
+def test_a_rank_that_hangs_in_a_feed_is_named_and_the_others_leave(
+    launcher: several.Launcher, ranks: list[int], how: str, hung: int, number: int
+) -> None:
+    moment = random.Random(number)
+    environment = {"HANG_RANK": str(hung), "HANG_HOW": how}
+    if how != "stops":
+        environment["HANG_AT"] = str(moment.randrange(6, 100))
+    job = launcher.start(ranks, JOIN + WORK["feed"] + UNTIL_ERROR, environment=environment)
+    job.wait_for("works", range(4))
+    if how == "stops":
+        time.sleep(moment.uniform(0, 0.5))
+        os.kill(job.pids[hung], signal.SIGSTOP)
+    expect_named(errors_without(job, hung), hung)
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("ranks", [[4, 0], [2, 2]], ids=["one host", "2+2"])
+@pytest.mark.parametrize("kind", [kind for kind in WORK if kind != "feed"])
+@pytest.mark.parametrize("hung", [0, 2, 3])
+def test_the_others_leave_a_rank_that_hangs_in_an_operation(
+    launcher: several.Launcher, ranks: list[int], kind: str, hung: int
+) -> None:
+    job = launcher.start(ranks, JOIN + WORK[kind] + UNTIL_ERROR, environment={"HANG_RANK": str(hung)})
+    job.wait_for("works", range(4))
+    os.kill(job.pids[hung], signal.SIGSTOP)
+    for rank, each in errors_without(job, hung).items():
+        assert each["kind"] in ("Timeout", "PeerLost", "EngineError"), (rank, each)
+        assert "Timeout" in f"{each['kind']}: {each['text']}" or "waited" in each["text"], (rank, each)
+
+
+@pytest.mark.timeout(180)
+def test_a_path_that_loses_large_packets_is_named(hosts: several.Hosts, launcher: several.Launcher) -> None:
+    environment = {"HANG_RANK": "-1", "LEVADA_SILENCE": "3"}
+    script = JOIN + WORK["feed"].replace(f"timeout={TIMEOUT}", "timeout=60") + UNTIL_ERROR
+    job = launcher.start([2, 2], script, environment=environment)
+    job.wait_for("works", range(4))
+    with hosts.lose_large_packets():
+        ended = job.finish(60.0)
+    texts = [str(each.told[-1]["text"]) for each in ended]
+    assert all(each.told[-1]["kind"] == "PeerLost" for each in ended), ended
+    assert any("has taken no data from it for 3 s: is the MTU the same on the way?" in text for text in texts), texts
+
+
+def test_timeouts_that_differ_between_ranks_are_refused_at_the_start(launcher: several.Launcher) -> None:
+    script = JOIN + """
+try:
+    for batch in levada.Feed(range(8), group=job, timeout=7 if rank == 1 else 60): pass
+except levada.InvalidArgument as error:
+    tell(text=str(error))
+"""
+    for mine in launcher.start([1, 1], script, environment={"HANG_RANK": "-1"}).succeed():
+        assert "timeout: rank 1 has '7.0 s', rank 0 has '60.0 s'" in mine[0]["text"], mine
+
+
+SOAK_SECONDS = float(os.environ.get("LEVADA_SOAK_SECONDS", "20"))
+SILENCE = 6
+
+SOAK = """
+def item(i):
+    random = np.random.default_rng(i)
+    return {"x": random.integers(0, 1 << 30, size=int(random.integers(1, 200_000)), dtype=np.int32), "i": i}
+def items():
+    for i in itertools.count():
+        if time.time() > float(os.environ["SOAK_UNTIL"]): return
+        yield item(i)
+steps = 0
+for batch in levada.Feed(items(), mesh=levada.Mesh(dp=2, tp=2), group=job, timeout=60):
+    i = 2 * steps + rank // 2
+    if batch["i"] != i or not np.array_equal(batch["x"], item(i)["x"]): raise AssertionError(f"step {steps} has {batch}")
+    steps += 1
+    if steps == 5: tell(works=True)
+    time.sleep(0.03)
+tell(steps=steps)
+"""
+
+
+@pytest.mark.timeout(int(SOAK_SECONDS) + 180)
+def test_ranks_that_are_stopped_and_links_that_are_cut_for_a_while_change_no_batch(
+    hosts: several.Hosts, launcher: several.Launcher
+) -> None:
+    moment, until = random.Random(7), time.time() + SOAK_SECONDS
+    environment = {"HANG_RANK": "-1", "SOAK_UNTIL": str(until), "LEVADA_SILENCE": str(SILENCE)}
+    job = launcher.start([2, 2], JOIN + SOAK, environment=environment)
+    job.wait_for("works", range(4))
+    while time.time() < until - 2 * SILENCE:
+        if moment.random() < 0.7:
+            stopped = moment.sample(range(4), moment.choice([1, 1, 2]))
+            for rank in stopped:
+                os.kill(job.pids[rank], signal.SIGSTOP)
+            time.sleep(moment.uniform(0.5, 3))
+            for rank in stopped:
+                os.kill(job.pids[rank], signal.SIGCONT)
+        else:
+            with hosts[moment.randrange(2)].is_cut():
+                time.sleep(moment.uniform(0.5, SILENCE))
+        time.sleep(moment.uniform(0.5, 3))
+    told = job.succeed(120.0)
+    assert len({mine[-1]["steps"] for mine in told}) == 1 and told[0][-1]["steps"] > 5, told
