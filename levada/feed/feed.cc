@@ -440,22 +440,6 @@ Tensor Batch::tensor(std::string_view path) const {
   return tensor != nullptr ? *tensor : tree().tensor(path);
 }
 
-std::vector<Metric> FeedStats::metrics(const MetricLabels& labels) const {
-  std::vector<Metric> all;
-  const auto add = [&](std::string_view name, std::string_view help, auto value) {
-    all.push_back({.name = name, .help = help, .labels = labels, .value = static_cast<double>(value)});
-  };
-  const auto seconds = [](Duration time) { return std::chrono::duration<double>(time).count(); };
-  add("levada_feed_batches_total", "Batches that the rank was given.", batches);
-  add("levada_feed_samples_total", "Samples in them, without padding.", samples);
-  add("levada_feed_bytes_total", "Bytes of their tensors.", bytes);
-  add("levada_feed_wait_seconds_total", "Time that the rank has waited for batches.", seconds(waited));
-  add("levada_feed_copied_batches_total", "Batches given as copies, because the rank held more than depth.",
-      copied_batches);
-  add("levada_feed_read_bytes_total", "Bytes that the rank has read from storage, for samples.", read.bytes_read);
-  return all;
-}
-
 Feed::Feed(std::shared_ptr<Engine> engine, const Mesh& mesh, const Layout& layout, std::shared_ptr<Source> source,
            const FeedOptions& options)
     : impl_(std::make_unique<Impl>(std::move(engine), mesh, layout, std::move(source), options)) {}
