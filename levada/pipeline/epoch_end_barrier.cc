@@ -215,7 +215,10 @@ void EpochEndBarrier::wait_for(int missing, std::int64_t item, Deadline deadline
     return explain_wait(*job_, options_.stage, missing, waited);
   };
   const WaitFor conditions{.receive = receive, .publish = room, .poll = &options_.poll};
-  if (reminder.wait(*engine_, conditions, deadline, explain) == Woken::timeout) throw Timeout(explain());
+  if (reminder.wait(*engine_, conditions, deadline, explain) != Woken::timeout) return;
+  const auto why = explain();
+  engine_->abort(fmt::format("{} with Timeout: {}", options_.stage, why), ErrorKind::timeout);
+  throw Timeout(why);
 }
 
 }  // namespace levada::pipeline
