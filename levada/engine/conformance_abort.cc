@@ -75,16 +75,16 @@ void leases_outlive_an_abort(const Handle& engine) {
   expect_filled(*engine, kept.bytes, 1, 50'000);
 }
 
-void a_reason_has_200_bytes_at_most(const Handle& engine) {
-  const std::string reason(300, 'x');
+void a_reason_has_600_bytes_at_most(const Handle& engine) {
+  const std::string reason(700, 'x');
   const Handle board = abort_when_all_are_ready(engine, *engine, {reason});
   const std::string message = message_of_abort(engine);
-  expect_reason(engine, message, reason.substr(0, 200));
-  expect(*engine, message.find(reason.substr(0, 201)) == std::string::npos, "only 200 bytes of a reason are kept");
+  expect_reason(engine, message, reason.substr(0, 600));
+  expect(*engine, message.find(reason.substr(0, 601)) == std::string::npos, "only 600 bytes of a reason are kept");
 }
 
 void a_reason_is_cut_between_characters(const Handle& engine) {
-  const std::string kept(199, 'x');
+  const std::string kept(599, 'x');
   const Handle board = abort_when_all_are_ready(engine, *engine, {kept + "\u00e9"});
   const std::string message = message_of_abort(engine);
   expect_reason(engine, message, kept);
@@ -115,7 +115,7 @@ constexpr Case abort_list[] = {
     {"an abort wakes all with its reason", 1, an_abort_wakes_all_with_its_reason, true},
     {"every call fails after an abort", 1, every_call_fails_after_an_abort, true},
     {"leases outlive an abort", 1, leases_outlive_an_abort, true},
-    {"a reason has 200 bytes at most", 1, a_reason_has_200_bytes_at_most, true},
+    {"a reason has 600 bytes at most", 1, a_reason_has_600_bytes_at_most, true},
     {"a reason is cut between characters", 1, a_reason_is_cut_between_characters, true},
     {"the first abort counts", 1, the_first_abort_counts, true},
     {"an abort reaches subgroups", 1, an_abort_reaches_subgroups, true},
