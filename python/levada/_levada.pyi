@@ -365,6 +365,11 @@ class Membership:
         Posts that an exception ends this rank, for ranks that wait for it; step: the step at which it left a feed because of it, or -1.
         """
 
+    def keep_pages(self, address: int, bytes: int) -> bool:
+        """
+        Returns whether these bytes, of a received batch, lie in an engine's memory. If so, they stay the same pages for as long as this rank is in the job.
+        """
+
     def skip_exchange(self) -> None:
         """
         Counts a call of this group's exchanges that this rank has refused itself, and that other ranks make.
@@ -647,7 +652,9 @@ class Link:
         """Returns whether nothing is left to receive."""
 
     def has_failed(self) -> bool:
-        """Returns whether a rank is lost, or a group has ended for a cause and none has been made since."""
+        """
+        Returns whether a rank is lost, or a group has ended for a cause and none has been made since.
+        """
 
 def join_over(transport: Any, name: str, rank: int, host_of: Sequence[int], max_header_bytes: int, degree: int = 16) -> Membership:
     """
