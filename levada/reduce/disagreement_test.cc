@@ -127,7 +127,7 @@ TEST(ARankThatTimesOut, EndsTheGroupWithItsTimeout) {
       EXPECT_THAT(fault_of_sum(std::chrono::milliseconds(200)),
                   MatchesRegex("Timeout: rank 0 waited .* in all-reduce.*"));
     }
-    const auto expected = MatchesRegex("EngineError: .*rank 0 waited .* in all-reduce.*");
+    const auto expected = MatchesRegex("PeerLost: rank 0 left .* with Timeout: rank 0 waited .* in all-reduce.*");
     EXPECT_THAT(fault_of([&] { agree(*engine, {}, Deadline::after(std::chrono::seconds(30)), "test"); }), expected);
     EXPECT_THAT(fault_of_sum(std::chrono::seconds(30)), expected);
   });

@@ -70,6 +70,7 @@ TESTED_HERE = {
     "docs/python/batches.md",
     "docs/python/corpus.md",
     "docs/python/exchange.md",
+    "docs/cuda-graphs.md",
     "docs/python/feed.md",
     "docs/python/pipelines.md",
     "docs/python/reduce.md",
@@ -195,6 +196,25 @@ tell(written=writer.last)
         assert mine[1] == {"tokens": [[10 * (rank // 2) + at for at in zigzag]], "images": [1, 3]}
         assert mine[2] == {"devices": ["meta"] * 2}
         assert mine[3] == {"answered": [True] * 4}
+
+
+def test_cuda_graphs(folder: pathlib.Path) -> None:
+    """Without CUDA: bench/gpu/graphs.py has the program, which script/gpu runs on a GPU."""
+    told = run(
+        folder,
+        "docs/cuda-graphs.md",
+        1,
+        """
+import types
+loader, made = [{"x": torch.full((2,), i)} for i in range(4)], levada.Feed
+levada.Feed = lambda loader, **options: tell(options=options) or made(loader)
+step = lambda batch: None
+capture = lambda step, batch: types.SimpleNamespace(replay=lambda: got.append(len(batch["x"])))
+run_block()
+tell(replays=got)
+""",
+    )
+    assert told == [[{"options": {"device": "cuda", "prefetch_to_device": True, "device_buffers": 3}}, {"replays": [2] * 4}]]
 
 
 def test_batches(folder: pathlib.Path) -> None:

@@ -414,9 +414,11 @@ Woken JoinedEngine::wait(const WaitFor& conditions, Deadline deadline) {
                                     [&](Channel* each) { return received_here(*each).receives_near(); }) &&
                         std::all_of(conditions.publish.begin(), conditions.publish.end(),
                                     [&](Channel* each) { return is_near(sent_here(*each)); });
-  const std::function<void()> poll = [&, num_polls = 0]() mutable {
-    // A wait that begins to be long: most are over before the second poll.
-    if (++num_polls > 1) far_->ask_statuses();
+  const std::function<void()> poll = [&, ask_at = Clock::now() + WaitFor::poll_interval]() mutable {
+    if (const auto now = Clock::now(); now >= ask_at) {  // the wait begins to be long
+      far_->ask_statuses();
+      ask_at = now + std::chrono::seconds(1);
+    }
     if (conditions.poll != nullptr && *conditions.poll) (*conditions.poll)();
     check();
     expect_forwarders(conditions.receive);

@@ -138,6 +138,7 @@ class P2pEndpoint final : public Endpoint, public Receiver {
   void accept(int from, const Entry& entry, Block block);
   void end_for_all(const Ending& ending);
   void lose(std::span<const int> peers, std::string_view why);
+  void given_up_by(int peer, std::string_view why);
   void end_aborted(Ending ending);
   StatusSlot& slot(const Group& group, int rank);
   void ask_status(Group& group, int rank);
@@ -338,8 +339,7 @@ void P2pEndpoint::accept(int from, const Entry& entry, Block block) {
                           .detail = std::string(as_text(entry.tail))});
     case Entry::Kind::lost:
       if (entry.rank != rank()) return lose(std::array{entry.rank}, as_text(entry.tail));
-      // This rank, which lives, has lost the one that takes it for lost.
-      return lose(std::array{from}, fmt::format("it has given up rank {}: {}", rank(), as_text(entry.tail)));
+      return given_up_by(from, as_text(entry.tail));
     case Entry::Kind::ask_status: {
       const Group* const group = table_.group(entry.key);
       const auto mine = std::make_shared<const Status>(group != nullptr ? slot(*group, group->rank).status : Status());
@@ -377,6 +377,16 @@ void P2pEndpoint::lose(std::span<const int> peers, std::string_view why) {
     outbox_.close(peer, lost_entry(peer, endings.back().detail));
   }
   for (const Ending& ending : endings) end_for_all(ending);
+}
+
+/// This rank, which lives, has lost the one that takes it for lost. For the others that one is not.
+void P2pEndpoint::given_up_by(int peer, std::string_view why) {
+  if (table_.is_gone(peer)) return;
+  const auto detail = fmt::format("it has given up rank {}: {}", rank(), why);
+  const Ending ending{
+      .kind = ErrorKind::peer_lost, .rank = peer, .detail = std::string(cut_text(detail, max_detail_bytes))};
+  outbox_.close(peer, lost_entry(peer, ending.detail));
+  table_.end(ending);
 }
 
 /// Passes the first abort of a group on, before anything that this rank does because of it: frames of
