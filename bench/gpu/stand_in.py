@@ -68,8 +68,8 @@ class Event:
         (current_stream() if stream is None else stream).do(self.passed.set)
 
     def synchronize(self) -> None:
-        if not self.passed.wait(60):
-            raise RuntimeError("a stream of the stand-in has not reached an event for 60 s")
+        if not self.passed.wait(30):
+            raise RuntimeError("a stream of the stand-in has not reached an event for 30 s")
 
     def query(self) -> bool:
         return self.passed.is_set()

@@ -20,15 +20,16 @@ import sys
 import device, stand_in, levada.batch.devices as devices, levada.batch.host_memory as host_memory
 {mutation}
 import stamps
-sys.argv[1:] = {arguments!r}
-stamps.main()
+for arguments in {runs!r}:
+    sys.argv[1:] = [*arguments, "--steps", "40", "--largest", "65536"]
+    stamps.main()
 """
 
 
-def stamps(folder: pathlib.Path, *arguments: str, mutation: str = "", ranks: int = 2) -> tuple[list[dict[str, Any]], str]:
-    """Runs bench/gpu/stamps.py on the stand-in; returns what its ranks told, and all output."""
+def stamps(folder: pathlib.Path, runs: list[list[str]], mutation: str = "", ranks: int = 2) -> tuple[list[dict[str, Any]], str]:
+    """Runs bench/gpu/stamps.py on the stand-in with each list of arguments; returns what its ranks told, and all output."""
     script = folder / "job.py"
-    script.write_text(PRELUDE.format(mutation=mutation, arguments=[*arguments, "--steps", "60", "--largest", "65536"]))
+    script.write_text(PRELUDE.format(mutation=mutation, runs=runs))
     environment = {**os.environ, "LEVADA_GPU": "stub", "PYTHONPATH": str(GPU), "OMP_NUM_THREADS": "1"}
     ran = subprocess.run(
         [sys.executable, "-m", "levada", "run", "-n", str(ranks), str(script)],
@@ -42,14 +43,10 @@ NO_DRIVER = "host_memory.drivers = {}; host_memory.driver_of.cache_clear()"
 
 
 @pytest.mark.parametrize("memory", ["registered", "pinned"])
-@pytest.mark.parametrize(
-    "arguments",
-    [[], ["--prefetch"], ["--overwrite", "--leave", "--prefetch"], ["--prefetch", "--buffers", "3"], ["--buffers", "2"]],
-    ids=" ".join,
-)
-def test_a_device_sees_every_byte_of_every_batch(tmp_path: pathlib.Path, arguments: list[str], memory: str) -> None:
-    told, output = stamps(tmp_path, *arguments, mutation=NO_DRIVER if memory == "pinned" else "")
-    assert len(told) == 2 and all(each["pass"] for each in told), output
+def test_a_device_sees_every_byte_of_every_batch(tmp_path: pathlib.Path, memory: str) -> None:
+    runs = [[], ["--prefetch"], ["--overwrite", "--leave", "--prefetch"], ["--prefetch", "--buffers", "3"], ["--buffers", "2"]]
+    told, output = stamps(tmp_path, runs, NO_DRIVER if memory == "pinned" else "")
+    assert len(told) == 2 * len(runs) and all(each["pass"] for each in told), output
 
 
 MUTANTS = {
@@ -85,7 +82,7 @@ MUTANTS = {
 @pytest.mark.parametrize("name", MUTANTS)
 def test_the_stand_in_finds_each_mistake_that_a_gpu_would_punish(tmp_path: pathlib.Path, name: str) -> None:
     mutation, arguments = MUTANTS[name]
-    told, output = stamps(tmp_path, *arguments, mutation=mutation)
+    told, output = stamps(tmp_path, [arguments], mutation)
     assert not (len(told) == 2 and all(each["pass"] for each in told)), output
 
 
@@ -98,7 +95,7 @@ def test_device_buffers_are_refused_where_a_loop_would_overwrite_the_batch_it_ho
         levada.Feed([1], device="cuda", device_buffers=1)
 
 
-@pytest.mark.parametrize("check", ["floor", "overlap", "next", "graphs", "reductions", "death", "training"])
+@pytest.mark.parametrize("check", ["graphs", "death"])
 def test_a_check_of_script_gpu_runs_on_the_stand_in(check: str) -> None:
     environment = {**os.environ, "LEVADA_GPU": "stub"}
     ran = subprocess.run(

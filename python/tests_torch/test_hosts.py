@@ -502,7 +502,7 @@ def test_a_link_that_comes_back_within_the_silence_limit_ends_no_job(
     job.wait_for("works", range(4))
     time.sleep(random.Random(number).uniform(0, 1))  # at any time between two probes
     with hosts[1].is_cut():
-        time.sleep(silence)
+        time.sleep(silence - 1)
     end.touch()
     told = job.succeed()
     assert {mine[-1]["cause"] for mine in told} == {"stopped"} and len({mine[-1]["ended"] for mine in told}) == 1

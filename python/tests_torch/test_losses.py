@@ -60,7 +60,7 @@ def until_told(key):
 ENDS = {
     "raises": ("tell(failed=time.monotonic()); raise ValueError('bad\\nsample')", "raised ValueError at step 4 (bad\\nsample)", 4),
     "exits": ("tell(failed=time.monotonic()); sys.exit(3)", "raised SystemExit at step 4 (3)", 4),
-    "is killed": ("tell(failed=time.monotonic()); os.kill(os.getpid(), signal.SIGKILL)", "ended without leaving", 4),
+    "is killed": ("tell(failed=time.monotonic()); os.kill(os.getpid(), signal.SIGKILL)", "is lost", 4),
     "leaves": ("pass", "left its loop at step 5", 6),
 }
 

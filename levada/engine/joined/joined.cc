@@ -126,7 +126,6 @@ class JoinedEngine final : public Engine {
       return place >= 0 ? near_->status(place) : far_->status(rank);
     });
   }
-  void ask_statuses() override { far_->ask_statuses(); }
   std::vector<Holder> holders(Channel& channel) override;
   std::uint64_t memory_in_use() override { return near_->memory_in_use() + far_->memory_in_use(); }
   std::uint64_t trim() override { return near_->trim() + far_->trim(); }
@@ -415,10 +414,9 @@ Woken JoinedEngine::wait(const WaitFor& conditions, Deadline deadline) {
                         std::all_of(conditions.publish.begin(), conditions.publish.end(),
                                     [&](Channel* each) { return is_near(sent_here(*each)); });
   const std::function<void()> poll = [&, ask_at = Clock::now() + WaitFor::poll_interval]() mutable {
-    if (const auto now = Clock::now(); now >= ask_at) {  // the wait begins to be long
-      far_->ask_statuses();
-      ask_at = now + std::chrono::seconds(1);
-    }
+    const bool is_long = Clock::now() >= ask_at;
+    if (is_long) far_->ask_statuses();
+    if (is_long) ask_at = Clock::now() + std::chrono::seconds(1);
     if (conditions.poll != nullptr && *conditions.poll) (*conditions.poll)();
     check();
     expect_forwarders(conditions.receive);
