@@ -145,8 +145,13 @@ def set_stream(stream: Stream) -> None:
 
 def launch(kernel: Callable[..., object], *tensors: torch.Tensor) -> None:
     """Lets the current stream call `kernel` with the tensors' memory as it is then."""
-    memory = [_memory(tensor) for tensor in tensors]
-    current_stream().do(lambda: kernel(*memory))
+    memory, delay = [_memory(tensor) for tensor in tensors], _delays.random() * 2e-3
+
+    def run() -> None:
+        time.sleep(delay)  # so that work piles up, as behind a GPU's kernels
+        kernel(*memory)
+
+    current_stream().do(run)
 
 
 def synchronize() -> None:
