@@ -31,7 +31,7 @@ class Items(torch.utils.data.Dataset[torch.Tensor]):
 
 
 def products() -> Callable[[], object]:
-    """What keeps the device busy for about 10 ms."""
+    """Returns a call that keeps the device busy for about 10 ms."""
     if device.IS_STUB:
         return lambda: device.launch(lambda: time.sleep(0.01))
     a = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
