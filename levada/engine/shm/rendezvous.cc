@@ -179,11 +179,13 @@ class Visitors {
   }
 
   void receive(std::size_t index, const OnGreeting& on_greeting, const OnFrame& on_frame) {
-    StartLink& link = visitors_[index].link;
-    StartLink::Received received = received_from(link);
-    if (received.kind == Kind::greeting) return on_greeting(link);
-    if (received.kind == Kind::frame && !on_frame(link, std::move(received.frame))) return;
+    StartLink::Received received = received_from(visitors_[index].link);
+    if (received.kind == Kind::greeting) return on_greeting(visitors_[index].link);
+    // One whose frame makes `on_frame` throw is no visitor any more either.
+    Visitor visitor = std::move(visitors_[index]);
     visitors_.erase(visitors_.begin() + static_cast<std::ptrdiff_t>(index));
+    if (received.kind != Kind::frame || on_frame(visitor.link, std::move(received.frame))) return;
+    visitors_.push_back(std::move(visitor));
   }
 
   /// What a visitor has sent. Throws EngineError only if it is a rank of another release.

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -9,12 +10,15 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
+#include <functional>
+#include <map>
 #include <stop_token>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "levada/base/error.h"
+#include "levada/base/unique_fd.h"
 #include "levada/engine/collect.h"
 #include "levada/engine/shm/forked_ranks_testing.h"
 #include "levada/engine/shm/frames.h"
@@ -327,6 +331,37 @@ TEST(Rendezvous, TellsAllRanksOfOneThatRefusesToStart) {
     for (int rank = 0; rank < 3; ++rank) {
       const std::string& error = endings[static_cast<std::size_t>(rank)].error;
       EXPECT_EQ(error, rank == refusing ? "" : "there is no option --mseh") << refusing << " refuses, rank " << rank;
+    }
+  }
+}
+
+TEST(Rendezvous, TellsALateRankOfOneThatHasLeftAlready) {
+  using Leave = std::function<void(const MeetingPlace&)>;
+  const std::map<std::string, Leave> leavers = {
+      {"there is no option --mseh",
+       [](const MeetingPlace& place) {
+         EXPECT_TRUE(refuse_start(2, 3, place, ErrorKind::invalid_argument, "there is no option --mseh"));
+       }},
+      {"start all ranks with the same size",
+       [](const MeetingPlace& place) { EXPECT_THROW(meet(2, 4, place, options), EngineError); }},
+  };
+  for (const auto& [cause, leave] : leavers) {
+    const auto place = unique_place("left");
+    const UniqueFd gone(::eventfd(0, EFD_CLOEXEC));
+    test::ForkedRanks ranks(3, [&](int rank) {
+      if (rank == 2) {
+        leave(place);
+        ::eventfd_write(gone.get(), 1);
+        return;
+      }
+      eventfd_t count = 0;
+      if (rank == 1) ::eventfd_read(gone.get(), &count);
+      static_cast<void>(meet(rank, 3, place, options));
+    });
+    const auto endings = ranks.wait();
+    for (const int rank : {0, 1}) {
+      const std::string& error = endings[static_cast<std::size_t>(rank)].error;
+      EXPECT_NE(error.find(cause), error.npos) << "rank " << rank << ": " << error;
     }
   }
 }
