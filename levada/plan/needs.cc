@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <map>
 
 #include "levada/base/error.h"
@@ -83,23 +84,21 @@ void Needs::find_stage_sets() {
   }
   for (const AxisSpan& axis : stage_axes_) stage_count *= static_cast<std::size_t>(axis.size());
 
+  // Axes may overlap, so that not every combination of their coordinates is a stage.
+  constexpr std::size_t none = std::numeric_limits<std::size_t>::max();
   std::map<std::vector<bool>, std::size_t> known;
-  stage_set_.reserve(stage_count);
-  for (std::size_t stage = 0; stage < stage_count; ++stage) {
-    StageSet set = stage_set_at(stage);
+  stage_set_.assign(stage_count, none);
+  for (int rank = 0; rank < ranks_; ++rank) {
+    std::size_t& number = stage_set_[stage_of(rank)];
+    if (number != none) continue;
+    StageSet set = stage_set_at(rank);
     const auto [entry, is_new] = known.try_emplace(set.holds, stage_sets_.size());
-    stage_set_.push_back(entry->second);
+    number = entry->second;
     if (is_new) stage_sets_.push_back(std::move(set));
   }
 }
 
-Needs::StageSet Needs::stage_set_at(std::size_t stage) const {
-  int rank = 0;  // the first rank of that stage
-  for (auto axis = stage_axes_.rbegin(); axis != stage_axes_.rend(); ++axis) {
-    const auto stages = static_cast<std::size_t>(axis->size());
-    rank += axis->first_rank(static_cast<int>(stage % stages));
-    stage /= stages;
-  }
+Needs::StageSet Needs::stage_set_at(int rank) const {
   StageSet set;
   for (const RuleNeeds& rule : rules_) {
     const bool held = std::all_of(rule.stages.begin(), rule.stages.end(), [&](const auto& entry) {
@@ -122,11 +121,12 @@ std::size_t Needs::stage_of(int rank) const {
 
 std::uint64_t Needs::class_of(int rank) const {
   const std::size_t set = stage_set_[stage_of(rank)];
-  std::uint64_t place = 0;
+  // A number of mixed radix: the axes may overlap, as all data axes and one of them do.
+  std::uint64_t part = 0;
   for (const AxisSpan& axis : stage_sets_[set].cut_axes) {
-    place += static_cast<std::uint64_t>(axis.first_rank(axis.of(rank)));
+    part = part * static_cast<std::uint64_t>(axis.size()) + static_cast<std::uint64_t>(axis.of(rank));
   }
-  return set * static_cast<std::uint64_t>(ranks_) + place;
+  return part * stage_sets_.size() + set;
 }
 
 }  // namespace levada

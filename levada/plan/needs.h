@@ -51,7 +51,7 @@ class Needs {
   RuleNeeds compile(const std::vector<Placement>& placements, const Layout& layout, const Mesh& mesh,
                     Divide divide) const;
   void find_stage_sets();
-  StageSet stage_set_at(std::size_t stage) const;
+  StageSet stage_set_at(int rank) const;
   /// A rank's coordinates along all axes that have stages, as one number.
   std::size_t stage_of(int rank) const;
 
