@@ -17,7 +17,7 @@ constexpr std::size_t kept_plans = 16;
 /// Whether Zigzag divides anything: then the segments of packed sequences matter, and not their number alone.
 bool divides_sequences(const Layout& layout, const Mesh& mesh) {
   const auto divides = [&](const Placement& placement) {
-    return std::holds_alternative<Zigzag>(placement) && mesh.axis_size(axis_of(placement)) > 1;
+    return std::holds_alternative<Zigzag>(placement) && mesh.span(axis_of(placement)).size() > 1;
   };
   return std::ranges::any_of(layout.otherwise, divides) || std::ranges::any_of(layout.rules, [&](const auto& rule) {
            return std::ranges::any_of(rule.placements, divides);
@@ -26,9 +26,9 @@ bool divides_sequences(const Layout& layout, const Mesh& mesh) {
 
 /// Batches with equal keys are divided alike: schema, extents, the samples of a short one and, where it matters,
 /// segments.
-std::vector<std::int64_t> plan_key(const FlatTree& batch, std::int64_t short_samples, const Segments* segments) {
+std::vector<std::int64_t> plan_key(const FlatTree& batch, std::int64_t short_samples, const PackedSegments& segments) {
   std::vector<std::int64_t> key{static_cast<std::int64_t>(batch.schema.fingerprint()), short_samples};
-  if (segments != nullptr) key.insert(key.end(), segments->positions.begin(), segments->positions.end());
+  segments.append_to(key);
   for (const Leaf& leaf : batch.leaves) {
     const auto* tensor = std::get_if<Tensor>(&leaf);
     if (tensor != nullptr) key.insert(key.end(), tensor->shape().begin(), tensor->shape().end());
@@ -201,14 +201,14 @@ void FeedRounds::Outgoing::complete() {
 }
 
 const FeedRounds::UnitPlan& FeedRounds::plan_of(Unit& unit, const FlatTree& batch) {
-  const auto segments = divides_sequences_ ? segments_of(batch) : nullptr;
-  auto key = plan_key(batch, fan_out_.short_samples, segments.get());
+  const auto segments = divides_sequences_ ? PackedSegments(batch) : PackedSegments();
+  auto key = plan_key(batch, fan_out_.short_samples, segments);
   const auto known =
       std::find_if(unit.plans.begin(), unit.plans.end(), [&](const auto& plan) { return plan.key == key; });
   if (known != unit.plans.end()) return *known;
 
   UnitPlan plan{.key = std::move(key), .portions = {}};
-  const auto moves = plan_unit(fields_of(batch), layout_, mesh_, unit.audiences, fan_out_);
+  const auto moves = plan_unit(fields_of(batch, segments), layout_, mesh_, unit.audiences, fan_out_);
   for (int audience = 0; audience < static_cast<int>(unit.audiences.size()); ++audience) {
     const auto begin = std::ranges::lower_bound(moves, audience, {}, &Move::audience);
     const auto end = std::ranges::upper_bound(moves, audience, {}, &Move::audience);

@@ -108,29 +108,41 @@ class FieldParts {
   }
 
   void check_segments(const Cut& cut) const {
-    const Segments& segments = *field_.segments;
+    if (!field_.segments.differs_from.empty()) {
+      throw InvalidArgument(fmt::format(
+          "{} and {} differ, so that {} has two ways to divide {}; keep one of them, or give {} a rule of its "
+          "own in the layout",
+          field_.segments.path, field_.segments.differs_from, to_string(cut.placement), field_.path, field_.path));
+    }
+    const Segments& segments = *field_.segments.boundaries;
     const auto& shape = field_.shape;
-    const bool alone =
-        std::none_of(cuts_.begin(), cuts_.end(), [&](const Cut& other) { return other.dim == 1 && &other != &cut; });
-    if (cut.dim != 1 || shape.rank() < 2 || shape[0] != segments.rows || !alone) {
-      throw InvalidArgument(
-          fmt::format("{} of shape {} cannot be divided by {} in a batch of packed sequences: only "
-                      "fields whose dim 1 is the sequence can; leave it out, or do not pack",
-                      field_.path, shape.to_string(), to_string(cut.placement)));
+    const auto is_alone = [&] {
+      return std::ranges::none_of(cuts_, [&](const Cut& other) { return other.dim == cut.dim && &other != &cut; });
+    };
+    const auto has_rows = [&] {
+      return cut.dim == 0 ? segments.rows == 1
+                          : shape[cut.dim - 1] == segments.rows && (segments.rows == 1 || cut.dim == 1);
+    };
+    if (cut.dim >= shape.rank() || !has_rows() || !is_alone()) {
+      throw InvalidArgument(fmt::format(
+          "{} of shape {} cannot be divided by {} in a batch of packed sequences with {} row(s): the dim before the "
+          "sequence must be the rows, dim 0 of several; leave the field out, or do not pack",
+          field_.path, shape.to_string(), to_string(cut.placement), segments.rows));
     }
     for (std::int64_t row = 0; row < segments.rows; ++row) check_row(segments, row, cut);
   }
 
   void check_row(const Segments& segments, std::int64_t row, const Cut& cut) const {
-    const bool covers =
-        segments.entries > 0 && segments.at(row, 0) == 0 && segments.at(row, segments.entries - 1) == field_.shape[1];
+    const bool covers = segments.entries > 0 && segments.at(row, 0) == 0 &&
+                        segments.at(row, segments.entries - 1) == field_.shape[cut.dim];
     if (!covers) {
-      throw InvalidArgument(fmt::format("cu_seqlens of row {} does not reach from 0 to {}, the length of {}", row,
-                                        field_.shape[1], field_.path));
+      throw InvalidArgument(fmt::format("{} of row {} does not reach from 0 to {}, the length of {}",
+                                        field_.segments.path, row, field_.shape[cut.dim], field_.path));
     }
     for (std::int64_t entry = 0; entry + 1 < segments.entries; ++entry) {
       const auto length = segments.at(row, entry + 1) - segments.at(row, entry);
-      if (length < 0) throw InvalidArgument(fmt::format("cu_seqlens of row {} falls at entry {}", row, entry + 1));
+      if (length < 0)
+        throw InvalidArgument(fmt::format("{} of row {} falls at entry {}", field_.segments.path, row, entry + 1));
       if (length % cut.divisor() == 0) continue;
       throw InvalidArgument(fmt::format(
           "packed sequence {} of row {} has {} positions, which 2*{}={} does not divide; choose --pad-to as "
@@ -168,7 +180,7 @@ class FieldParts {
     }
     for (const Cut& cut : cuts_) {
       if (cut.zigzag && field_.segments) {
-        region.keep_zigzag_of_segments(*field_.segments, cut.axis.of(rank), cut.axis.size());
+        region.keep_zigzag_of_segments(cut.dim, *field_.segments.boundaries, cut.axis.of(rank), cut.axis.size());
       }
     }
     const auto bytes = field_.is_tensor() ? field_.dtype.bytes(region.element_count()) : 0;

@@ -15,13 +15,22 @@
 
 namespace levada {
 
+/// The segments of a field, and the fields of the batch that say so.
+struct FieldSegments {
+  std::shared_ptr<const Segments> boundaries;  ///< null if the rows are not packed
+  std::string path;                            ///< "cu_seqlens"
+  std::string differs_from;                    ///< another field that says otherwise, or empty
+  explicit operator bool() const { return boundaries != nullptr; }
+  bool operator==(const FieldSegments&) const = default;
+};
+
 /// One leaf as a planner sees it. A leaf that is no tensor has no bits and no extents, and moves whole.
 struct Field {
   std::string path;
   DType dtype;
   Shape shape;
   /// Of a batch of packed sequences: Zigzag then divides each segment of a row, not the row.
-  std::shared_ptr<const Segments> segments = {};
+  FieldSegments segments = {};
   bool is_tensor() const { return dtype.bits != 0; }
   bool operator==(const Field&) const = default;
 };

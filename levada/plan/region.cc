@@ -158,19 +158,25 @@ void Region::keep_zigzag(std::size_t dim, std::int64_t index, std::int64_t count
   replace(dim, std::move(kept));
 }
 
-void Region::keep_zigzag_of_segments(const Segments& segments, std::int64_t index, std::int64_t count) {
-  const std::int64_t length = size_of(dims()[1]), mirrored = 2 * count - 1 - index;
+void Region::keep_zigzag_of_segments(std::size_t dim, const Segments& segments, std::int64_t index,
+                                     std::int64_t count) {
+  const std::int64_t length = size_of(dims()[dim]), mirrored = 2 * count - 1 - index;
   Ranges kept;
+  const auto keep_row = [&](std::int64_t row, std::int64_t first) {
+    for (std::int64_t entry = 0; entry + 1 < segments.entries; ++entry) {
+      const std::int64_t begin = first + segments.at(row, entry);
+      const std::int64_t chunk = (segments.at(row, entry + 1) - segments.at(row, entry)) / (2 * count);
+      append(kept, {begin + index * chunk, begin + (index + 1) * chunk});
+      append(kept, {begin + mirrored * chunk, begin + (mirrored + 1) * chunk});
+    }
+  };
+  if (segments.rows == 1) {
+    keep_row(0, 0);
+    return replace(dim, std::move(kept));
+  }
   std::int64_t rows = 0;
   for (const Range& range : dims()[0]) {
-    for (std::int64_t row = range.begin; row < range.end; ++row, ++rows) {
-      for (std::int64_t entry = 0; entry + 1 < segments.entries; ++entry) {
-        const std::int64_t begin = row * length + segments.at(row, entry);
-        const std::int64_t chunk = (segments.at(row, entry + 1) - segments.at(row, entry)) / (2 * count);
-        append(kept, {begin + index * chunk, begin + (index + 1) * chunk});
-        append(kept, {begin + mirrored * chunk, begin + (mirrored + 1) * chunk});
-      }
-    }
+    for (std::int64_t row = range.begin; row < range.end; ++row, ++rows) keep_row(row, row * length);
   }
   if (rows == 0) return replace(1, {});
   rows_ = rows;

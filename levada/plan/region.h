@@ -23,8 +23,8 @@ struct Range {
 /// Ranges of one dimension, in the order in which they lie in the part; neighbors merged, none empty.
 using Ranges = std::vector<Range>;
 
-/// Where the segments of each row of a tensor begin along dim 1, as cu_seqlens has them: from 0, never falling, the
-/// last one at the row's end.
+/// Where the segments of each row of a tensor begin, as cu_seqlens has them: from 0, never falling, the last one at the
+/// row's end.
 struct Segments {
   std::int64_t rows = 0;
   std::int64_t entries = 0;             ///< a row
@@ -61,10 +61,10 @@ class Region {
   /// Keeps chunks `index` and 2*count-1-index of 2*count equal ones along `dim`.
   void keep_zigzag(std::size_t dim, std::int64_t index, std::int64_t count);
 
-  /// Keeps, of each row, chunks `index` and 2*count-1-index of 2*count equal ones of every segment, segment after
-  /// segment. To be called last: rows differ from then on. The caller has checked that segments fit the tensor and
-  /// divide, and that dim 1 is whole.
-  void keep_zigzag_of_segments(const Segments& segments, std::int64_t index, std::int64_t count);
+  /// Keeps, of each row along `dim`, chunks `index` and 2*count-1-index of 2*count equal ones of every segment, segment
+  /// after segment. Of several rows `dim` is 1, and rows differ from then on: to be called last. The caller has checked
+  /// that segments fit the tensor and divide, and that `dim` is whole.
+  void keep_zigzag_of_segments(std::size_t dim, const Segments& segments, std::int64_t index, std::int64_t count);
 
   bool operator==(const Region& other) const;
   /// "[0:8, 0:512 3584:4096]".

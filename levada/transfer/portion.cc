@@ -27,27 +27,14 @@ Portion::Part make_part(const FlatTree& batch, int leaf, const Region& region) {
 
 }  // namespace
 
-std::shared_ptr<const Segments> segments_of(const FlatTree& batch) {
-  for (std::size_t leaf = 0; leaf < batch.leaves.size(); ++leaf) {
-    const auto* tensor = std::get_if<Tensor>(&batch.leaves[leaf]);
-    if (tensor == nullptr || batch.schema.leaves()[leaf].path != "cu_seqlens") continue;
-    if (tensor->dtype() != dtypes::int32 || tensor->shape().rank() != 2 || !tensor->view().is_contiguous()) return {};
-    const auto positions = tensor->as<std::int32_t>();
-    return std::make_shared<const Segments>(
-        Segments{tensor->shape()[0], tensor->shape()[1], {positions.begin(), positions.end()}});
-  }
-  return {};
-}
-
-std::vector<Field> fields_of(const FlatTree& batch) {
-  const auto segments = segments_of(batch);
+std::vector<Field> fields_of(const FlatTree& batch, const PackedSegments& segments) {
   std::vector<Field> fields;
   fields.reserve(batch.leaves.size());
   for (std::size_t leaf = 0; leaf < batch.leaves.size(); ++leaf) {
     const auto& spec = batch.schema.leaves()[leaf];
     const auto* tensor = std::get_if<Tensor>(&batch.leaves[leaf]);
     fields.push_back(tensor == nullptr ? Field{spec.path, {}, {}}
-                                       : Field{spec.path, tensor->dtype(), tensor->shape(), segments});
+                                       : Field{spec.path, tensor->dtype(), tensor->shape(), segments.of(spec.path)});
   }
   return fields;
 }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "levada/plan/plan.h"
+#include "levada/transfer/segments.h"
 #include "levada/tree/schema.h"
 
 namespace levada {
@@ -24,11 +25,8 @@ struct Portion {
   std::size_t tensor_bytes = 0;
 };
 
-/// The segments of a batch of packed sequences, which has cu_seqlens, int32 [samples, entries]; null for others.
-std::shared_ptr<const Segments> segments_of(const FlatTree& batch);
-
-/// The fields of a batch as a planner takes them, one a leaf. They have the batch's segments.
-std::vector<Field> fields_of(const FlatTree& batch);
+/// The fields of a batch as a planner takes them, one a leaf.
+std::vector<Field> fields_of(const FlatTree& batch, const PackedSegments& segments = {});
 
 /// `moves`: those of one audience, made from fields_of(batch). Leaves without a move are left out. A tensor that is an
 /// alias stays one where the audience gets the same part of both, and is sent by itself elsewhere.

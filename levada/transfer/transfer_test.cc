@@ -285,7 +285,8 @@ std::vector<std::int64_t> tokens_of_cp_rank(Loop& loop, const FlatTree& batch, i
   const Layout layout = {
       .name = "test", .rules = {{"tokens", {Zigzag{"cp", 1}}}}, .otherwise = {Replicate{"cp"}}, .stages = {}};
   const Audience audience[] = {{.from = 0, .to = {index}, .unit = 0}};
-  const auto portion = make_portion(batch, plan_unit(fields_of(batch), layout, Mesh::parse("cp=2"), audience, {}));
+  const auto portion = make_portion(
+      batch, plan_unit(fields_of(batch, PackedSegments(batch)), layout, Mesh::parse("cp=2"), audience, {}));
   const auto arrival = loop.send(batch, portion);
   EXPECT_EQ(arrival.tree().tensor("tokens").shape(), (Shape{2, 4}));
   EXPECT_EQ(arrival.tree().tensor("cu_seqlens").shape(), (Shape{2, 3})) << "whole for everybody";
@@ -308,7 +309,7 @@ std::string refusal_of_segments(std::initializer_list<std::int32_t> cu_seqlens) 
       .name = "test", .rules = {{"tokens", {Zigzag{"cp", 1}}}}, .otherwise = {Replicate{"cp"}}, .stages = {}};
   const Audience audience[] = {{.from = 0, .to = {0}, .unit = 0}};
   try {
-    static_cast<void>(plan_unit(fields_of(batch), layout, Mesh::parse("cp=2"), audience, {}));
+    static_cast<void>(plan_unit(fields_of(batch, PackedSegments(batch)), layout, Mesh::parse("cp=2"), audience, {}));
   } catch (const InvalidArgument& error) {
     return error.what();
   }
