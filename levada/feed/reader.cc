@@ -159,7 +159,7 @@ bool FeedReader::send_round() {
       outgoing.complete();
       // Waits only where another channel's messages have meanwhile taken the room that there was.
       if (has_room)
-        publish(*wiring_.engine, *outgoing.channel, std::move(outgoing.packed.block), outgoing.packed.bytes,
+        publish(*wiring_.engine, outgoing.channel(), std::move(outgoing.packed.block), outgoing.packed.bytes,
                 Deadline::after(timeout_), "the feed");
     }
   }
@@ -181,9 +181,10 @@ Channel* FeedReader::full_channel() {
   };
   // The slowest channel is likely to stay the slowest: then one wake-up is enough.
   if (slowest_ != nullptr && is_full(slowest_)) return slowest_;
-  const auto found = std::ranges::find_if(prepared_, is_full, &FeedRounds::Outgoing::channel);
+  const auto found =
+      std::ranges::find_if(prepared_, [&](const auto& outgoing) { return is_full(&outgoing.channel()); });
   if (found == prepared_.end()) return nullptr;
-  return slowest_ = found->channel;
+  return slowest_ = &found->channel();
 }
 
 FeedReader::WaitSet FeedReader::wait_set() {
@@ -204,7 +205,7 @@ FeedReader::WaitSet FeedReader::wait_set() {
     awaited.room.push_back(full);
     awaited.slow = post_full();
   } else {
-    for (const auto& outgoing : prepared_) awaited.room.push_back(outgoing.channel);  // room was made since
+    for (const auto& outgoing : prepared_) awaited.room.push_back(&outgoing.channel());  // room was made since
   }
   return awaited;
 }
@@ -225,7 +226,7 @@ void FeedReader::wait(const WaitSet& awaited) {
 int FeedReader::post_full() const {
   Engine::Holder furthest{.rank = -1};
   for (const auto& outgoing : prepared_) {
-    for (const auto& holder : wiring_.engine->holders(*outgoing.channel)) {
+    for (const auto& holder : wiring_.engine->holders(outgoing.channel())) {
       if (holder.not_received > furthest.not_received) furthest = holder;
     }
   }

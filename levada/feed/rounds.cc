@@ -102,7 +102,7 @@ std::vector<FeedRounds::Outgoing> FeedRounds::read(const AllocateBlock& allocate
     division_ = micro ? micro->division : 0;
     const auto own = wiring_.data[static_cast<std::size_t>(wiring_.own_audience())].get();
     std::stable_partition(outgoing.begin(), outgoing.end(),
-                          [&](const Outgoing& message) { return message.channel != own; });
+                          [&](const Outgoing& message) { return &message.channel() != own; });
     return outgoing;
   } catch (const PeerLost&) {
     throw;
@@ -190,13 +190,13 @@ void FeedRounds::prepare(Unit& unit, std::int64_t round, const std::shared_ptr<U
     Outbox& outbox = unit.outboxes[i];
     const Portion& portion = plan.portions[i];
     auto pending = outbox.prepare(content, portion, batch->envelope.size(), sendable, allocate);
-    outgoing.push_back({&outbox.channel(), &portion, batch, std::move(pending), {}});
+    outgoing.push_back({&outbox, &portion, batch, std::move(pending), {}});
   }
 }
 
 void FeedRounds::Outgoing::complete() {
   if (!batch) return;
-  packed = Outbox::complete(std::move(pending), batch->content, *portion, batch->envelope, batch->way);
+  packed = outbox->complete(std::move(pending), batch->content, *portion, batch->envelope, batch->way);
   batch.reset();
 }
 

@@ -33,12 +33,13 @@ class FeedRounds {
   };
   /// A message for one of the reader's audiences.
   struct Outgoing {
-    Channel* channel = nullptr;
+    Outbox* outbox = nullptr;
     const Portion* portion = nullptr;
     std::shared_ptr<const UnitBatch> batch;  ///< null once it is complete
     PendingMessage pending;
     Packed packed;
 
+    Channel& channel() const { return outbox->channel(); }
     /// Copies what is still to be copied, unless that has been done. To be called before the next read().
     void complete();
   };

@@ -107,8 +107,6 @@ Tensor BlockMemory::empty(DType dtype, const Shape& shape) {
 PendingMessage Outbox::prepare(const FlatTree& batch, const Portion& portion, std::size_t envelope_bytes,
                                BlockMemory* memory, const AllocateBlock& allocate) {
   const bool with_schema = !sent_.find(portion.schema.fingerprint()).has_value();
-  if (with_schema) sent_.add(portion.schema);
-
   const bool may_send = memory != nullptr && memory->block() && held_by_batch_alone(batch, memory->block());
   PendingMessage pending = may_send ? place_parts(batch, portion, memory->block(), memory->used())
                                     : place_parts(batch, portion, nullptr, message_prefix_bytes);
@@ -125,6 +123,7 @@ PendingMessage Outbox::prepare(const FlatTree& batch, const Portion& portion, st
 
 Packed Outbox::complete(PendingMessage pending, const FlatTree& batch, const Portion& portion, ByteView envelope,
                         CopyMode way) {
+  if (pending.with_schema) sent_.add(portion.schema);
   const auto memory = pending.block.memory();
   for (const std::size_t i : pending.to_copy) {
     const Portion::Part& part = portion.parts[i];

@@ -66,13 +66,14 @@ class Outbox {
 
   /// Allocates the message that carries `portion` of `batch`, and an envelope of so many bytes. When the tensors lie
   /// whole in the Block of `memory`, and nobody but `batch` and `memory` holds them, that Block becomes the message and
-  /// nothing will be copied; pass null where other channels need the same tensors. Messages must be published in the
-  /// order of their preparation: the schema goes with the first.
+  /// nothing will be copied; pass null where other channels need the same tensors. A message that is prepared may be
+  /// dropped; the next one is prepared once it has been completed or dropped.
   PendingMessage prepare(const FlatTree& batch, const Portion& portion, std::size_t envelope_bytes, BlockMemory* memory,
                          const AllocateBlock& allocate);
-  /// Returns the message; the other arguments as in prepare().
-  static Packed complete(PendingMessage pending, const FlatTree& batch, const Portion& portion, ByteView envelope,
-                         CopyMode way);
+  /// Returns the message, which must be published: the receivers then have its schema. The other arguments as in
+  /// prepare().
+  Packed complete(PendingMessage pending, const FlatTree& batch, const Portion& portion, ByteView envelope,
+                  CopyMode way);
   /// Both, where nothing else can fail between them and the message is all that is copied.
   Packed pack(const FlatTree& batch, const Portion& portion, ByteView envelope, BlockMemory* memory,
               const AllocateBlock& allocate) {

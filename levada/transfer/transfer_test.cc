@@ -201,6 +201,25 @@ TEST(Transfer, WhatNobodyWritesIsNotCopiedForIt) {
   });
 }
 
+TEST(Transfer, AMessageThatIsNotCompletedLeavesItsSchemaToTheNext) {
+  inproc::run_ranks(1, [](const std::shared_ptr<Engine>& engine) {
+    const auto channel = engine->open(0, {0}, 8);
+    Inbox inbox(engine, channel, Access::copy, 8);
+    Outbox outbox(channel);
+    const auto give = [&](std::size_t bytes) { return allocate(*engine, bytes, soon(), "test"); };
+    const FlatTree batch = flatten(Tree::dict({{"x", Tensor::zeros(dtypes::int64, {4})}}));
+    const Portion portion = whole(batch);
+    const AllocateBlock interrupted = [](std::size_t) -> Block { throw std::runtime_error("interrupted"); };
+    EXPECT_THROW(static_cast<void>(outbox.prepare(batch, portion, 0, nullptr, interrupted)), std::runtime_error);
+    static_cast<void>(outbox.prepare(batch, portion, 0, nullptr, give));
+    for (int message = 0; message < 2; ++message) {
+      Packed packed = outbox.pack(batch, portion, {}, nullptr, give);
+      publish(*engine, *channel, std::move(packed.block), packed.bytes, soon(), "test");
+      EXPECT_EQ(inbox.try_receive()->tree().tensor("x").shape(), (Shape{4}));
+    }
+  });
+}
+
 TEST(Transfer, ABlockThatOthersBeganIsSentAsItLies) {
   with_loop([](Loop& loop) {
     auto block = std::make_shared<Block>(allocate(loop.engine(), BlockMemory::block_bytes(800), soon(), "test"));
