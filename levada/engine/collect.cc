@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "levada/base/error.h"
+#include "levada/base/text.h"
 
 namespace levada {
 namespace {
@@ -104,7 +105,7 @@ std::string explain_full_window(Engine& engine, Channel& channel, std::string_vi
 
 Reminder::Reminder(Duration first)
     : Reminder(first, [](const std::string& text) {
-        const std::string line = fmt::format("levada: {}\n", text);
+        const std::string line = fmt::format("levada: {}\n", printable_lines(text));  // it may quote a file's name
         std::fwrite(line.data(), 1, line.size(), stderr);
       }) {}
 

@@ -207,7 +207,7 @@ TEST(Status, CutsTextBetweenCharacters) {
 }
 
 /// What Reminder writes while it waits on an engine on which nothing comes, for so many looks of each.
-std::string reminded(Duration first, Duration wait) {
+std::string reminded(Duration first, Duration wait, const std::string& reading = "") {
   const auto engines = inproc::make_group(2);
   const auto channel = engines[0]->open(1, {0}, 1);
   Channel* const channels[] = {channel.get()};
@@ -215,7 +215,7 @@ std::string reminded(Duration first, Duration wait) {
   int times = 0;
   testing::internal::CaptureStderr();
   const auto woken = reminder.wait(*engines[0], {.receive = channels}, Deadline::after(wait),
-                                   [&] { return "rank 0 waits, line " + std::to_string(++times); });
+                                   [&] { return "rank 0 waits, line " + std::to_string(++times) + reading; });
   EXPECT_EQ(woken, Woken::timeout);
   return testing::internal::GetCapturedStderr();
 }
@@ -224,6 +224,12 @@ TEST(Reminders, ALongWaitWritesALineThatSaysWhoIsWaitedForAndLaterAnother) {
   const auto text = reminded(std::chrono::milliseconds(20), std::chrono::seconds(3));
   EXPECT_THAT(text,
               StartsWith("levada: rank 0 waits, line 1; still waiting\nlevada: rank 0 waits, line 2; still waiting\n"));
+}
+
+TEST(Reminders, ShowNoControlCharactersOfTheNamesThatTheyQuote) {
+  const auto text = reminded(std::chrono::milliseconds(20), std::chrono::milliseconds(200), " \x1b]0;owned\a\x1b[2J");
+  EXPECT_THAT(text, StartsWith("levada: rank 0 waits, line 1 "));
+  EXPECT_EQ(text.find_first_of("\x1b\a"), text.npos) << text;
 }
 
 TEST(Reminders, AShortWaitWritesNothing) {

@@ -6,6 +6,7 @@
 
 #include "levada/feed/envelope.h"
 #include "levada/feed/feed.h"
+#include "levada/feed/labels.h"
 #include "levada/feed/unit_digest.h"
 
 namespace levada {
@@ -207,6 +208,7 @@ const FeedRounds::UnitPlan& FeedRounds::plan_of(Unit& unit, const FlatTree& batc
       std::find_if(unit.plans.begin(), unit.plans.end(), [&](const auto& plan) { return plan.key == key; });
   if (known != unit.plans.end()) return *known;
 
+  if (divides_sequences_) expect_shifted_labels(batch, layout_, mesh_);
   UnitPlan plan{.key = std::move(key), .portions = {}};
   const auto moves = plan_unit(fields_of(batch, segments), layout_, mesh_, unit.audiences, fan_out_);
   for (int audience = 0; audience < static_cast<int>(unit.audiences.size()); ++audience) {

@@ -389,7 +389,7 @@ def test_packed_rows_hold_samples_side_by_side() -> None:
     ]
     row = levada.collate_packed(samples, pad_to=4)
     assert row["input_ids"].tolist() == [[1, 2, 3, 0, 4, 0, 0, 0]]
-    assert row["labels"].tolist() == [[1, 2, 3, -100, 4, -100, -100, -100]] and row["labels"].dtype == np.int32
+    assert row["labels"].tolist() == [[-100, 2, 3, -100, -100, -100, -100, -100]] and row["labels"].dtype == np.int32
     assert row["image"].shape == (1, 8, 2) and row["image"].sum() == 6
     assert row["id"] == [7, 8]
     assert row["position_ids"].tolist() == [[0, 1, 2, 3, 0, 1, 2, 3]]
@@ -403,7 +403,7 @@ def test_rows_of_one_length_and_number_of_segments_are_padded_with_segments_of_t
     samples = [{"tokens": np.arange(1, 4), "labels": np.arange(1, 4)}, {"tokens": np.arange(7, 9), "labels": np.arange(7, 9)}]
     row = levada.collate_packed(samples, row_length=8, max_segments=5)
     assert row["tokens"].tolist() == [[1, 2, 3, 7, 8, 0, 0, 0]]
-    assert row["labels"].tolist() == [[1, 2, 3, 7, 8, -100, -100, -100]]
+    assert row["labels"].tolist() == [[-100, 2, 3, -100, 8, -100, -100, -100]]
     assert row["position_ids"].tolist() == [[0, 1, 2, 0, 1, 0, 1, 2]]
     assert row["cu_seqlens"].tolist() == [[0, 3, 5, 8, 8, 8]] and row["max_seqlen"].tolist() == [3]
     full = levada.collate_packed(samples, row_length=5, max_segments=2)

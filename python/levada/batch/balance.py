@@ -14,6 +14,7 @@ from typing import Any
 
 from levada._levada import BalancedBy, pack_field
 from levada.base.errors import InvalidArgument
+from levada.batch.labels import NO_LOSS, mask_first_labels, shift_labels as shifted
 from levada.batch.memory import as_array, begin_batch, empty, expect_plain, plain_form
 
 Cost = str | Callable[[Any], int | Sequence[int]]
@@ -27,7 +28,7 @@ _PLAIN = (bool, int, float, str, type(None))
 _LENGTHS = ("tokens", "input_ids")
 _MADE = ("cu_seqlens", "max_seqlen")
 _FIELD = re.compile(r"field\((.+)\)")
-_IGNORED = {"labels": -100}
+_IGNORED = {"labels": NO_LOSS, "shift_labels": NO_LOSS}
 """The value of padding by field; 0 in other fields."""
 
 
@@ -252,6 +253,7 @@ def collate_packed(
     length: Callable[[Any], int] = length_of,
     row_length: int | None = None,
     max_segments: int | None = None,
+    shift_labels: bool = False,
 ) -> dict[Any, Any]:
     """Packs samples of different lengths into one row with a segment for each, in the memory that the running feed sends from.
 
@@ -262,11 +264,17 @@ def collate_packed(
     them, `position_ids`, int64 [1, n], from 0 in each segment. Torch tensors remain torch tensors; other fields become
     numpy arrays.
 
+    `labels` belong to the token at the same place, -100 for no loss, as in transformers, whose models compare each with what
+    the place before it predicts. The first label of a sample becomes -100, so that no sample predicts the next one.
+    shift_labels=True adds `shift_labels`, as transformers calls labels at the places that predict them: context parallelism
+    needs it, as a place and the next one may be on different ranks. Samples may also have `shift_labels` themselves.
+
     row_length and max_segments give all rows the same shapes, as CUDA graphs need: the padding from n to row_length is a
     segment of its own, and the last entry of `cu_seqlens` is repeated until it has max_segments + 1.
 
     Raises InvalidArgument, naming the field, if samples differ in keys, dtype or further dimensions, or if an array is more
-    than its elements, as a masked one is; and if the samples do not fit into row_length or max_segments.
+    than its elements, as a masked one is; if the samples do not fit into row_length or max_segments; and if `labels` are the
+    next tokens, or are no field of numbers where shift_labels needs them.
     """
     import numpy as np
 
@@ -283,9 +291,10 @@ def collate_packed(
     lengths = [length(sample) for sample in samples]
     ends = list(itertools.accumulate(-(-each // pad_to) * pad_to for each in lengths))
     bounds = _bounds(ends, row_length, max_segments)
-    begin_batch(_expected_bytes(mappings[0], lengths[0], bounds))
+    begin_batch(_expected_bytes(mappings[0], lengths[0], bounds, shift_labels))
+    begins = [0, *ends[:-1]]
     row: dict[Any, Any] = {
-        key: _packed(key, [sample[key] for sample in mappings], lengths, [0, *ends[:-1]], bounds[-1]) for key in keys
+        key: _packed(key, [sample[key] for sample in mappings], lengths, begins, bounds[-1]) for key in keys
     }
     torch = sys.modules.get("torch")
     as_torch = torch is not None and any(isinstance(value, torch.Tensor) for value in row.values())
@@ -295,12 +304,27 @@ def collate_packed(
         (field.numpy() if as_torch else field)[...] = values
         return field
 
+    labels = _array(row.get("labels"))
+    if labels is not None:
+        mask_first_labels(labels, _array(row.get("input_ids", row.get("tokens"))), lengths, begins)
+    if shift_labels:
+        if labels is None or "shift_labels" in keys:
+            raise InvalidArgument("shift_labels=True makes them of a field `labels` with a number for each token; samples have none")
+        row["shift_labels"] = made(shifted(labels, bounds), labels.dtype.name)
     if "position_ids" not in keys:
         positions = np.arange(bounds[-1]) - np.repeat(bounds[:-1], np.diff(bounds))
         row["position_ids"] = made(positions[None], "int64")
     row["cu_seqlens"] = made(np.asarray([bounds]), "int32")
     row["max_seqlen"] = made(np.diff(bounds).max(keepdims=True), "int32")
     return row
+
+
+def _array(field: Any) -> Any:
+    """Returns the memory of a packed field as numpy's array; None for a field that is none, or a list."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(field, torch.Tensor):
+        return field.numpy()
+    return None if isinstance(field, list) else field
 
 
 def _bounds(ends: list[int], row_length: int | None, max_segments: int | None) -> list[int]:
@@ -318,9 +342,9 @@ def _bounds(ends: list[int], row_length: int | None, max_segments: int | None) -
     return bounds
 
 
-def _expected_bytes(first: Mapping[Any, Any], length: int, bounds: list[int]) -> int:
+def _expected_bytes(first: Mapping[Any, Any], length: int, bounds: list[int], shift_labels: bool) -> int:
     """What the tensors of a packed row take, if the fields of its first sample are those of all."""
-    per_position = 8  # of position_ids
+    per_position = 16 if shift_labels else 8  # of position_ids, and of shift_labels
     for value in first.values():
         if isinstance(value, (list, tuple)):
             per_position += 8 if len(value) == length else 0
