@@ -59,7 +59,7 @@ class Feed::Impl {
         follower_(wiring_.readers.size() > 1),
         own_(wiring_.audiences[static_cast<std::size_t>(wiring_.own_audience())]),
         inbox_(wiring_.engine, wiring_.data[static_cast<std::size_t>(wiring_.own_audience())], options.access,
-               depth_of(mesh, options), options.writes),
+               depth_of(mesh, options)),
         timeout_(options.timeout),
         remind_after_(options.remind_after),
         poll_(options.poll),

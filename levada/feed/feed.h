@@ -44,8 +44,7 @@ struct FeedOptions {
   Duration timeout = std::chrono::minutes(30);
   Duration remind_after = Reminder::after;  ///< of one wait: as Reminder does
   Access access = Access::read_only;
-  std::function<bool(const Tree&)> writes = {};  ///< with Access::private_: of which batches, as Inbox asks
-  TraceLog* trace = nullptr;                     ///< records what this rank does and waits for; outlives the feed
+  TraceLog* trace = nullptr;  ///< records what this rank does and waits for; outlives the feed
   /// Called again and again, on the caller's thread, while the constructor, next() or close() wait; what it throws ends
   /// the wait, and after next() or close() the feed can be used on. May be empty.
   std::function<void()> poll = {};

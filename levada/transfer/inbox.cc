@@ -23,14 +23,6 @@ Access parse_access(std::string_view word, std::string_view what) {
   return parse_enum(what, word, access_names);
 }
 
-Inbox::Inbox(std::shared_ptr<Engine> engine, std::shared_ptr<Channel> channel, Access access, int keep,
-             std::function<bool(const Tree&)> writes)
-    : engine_(std::move(engine)),
-      channel_(std::move(channel)),
-      access_(access),
-      keep_(keep),
-      writes_(std::move(writes)) {}
-
 std::shared_ptr<const void> Inbox::counted(std::shared_ptr<const void> hold) {
   held_->fetch_add(1, std::memory_order_relaxed);
   const void* that = hold.get();
@@ -38,15 +30,6 @@ std::shared_ptr<const void> Inbox::counted(std::shared_ptr<const void> hold) {
             hold.reset();
             held->fetch_sub(1, std::memory_order_relaxed);
           }};
-}
-
-Access Inbox::access_to(const FlatTree& content) {
-  if (access_ != Access::private_ || !writes_) return access_;
-  if (asked_ != content.schema.fingerprint()) {
-    asked_ = content.schema.fingerprint();
-    written_ = writes_(unflatten(content));
-  }
-  return written_ ? Access::private_ : Access::read_only;
 }
 
 Tensor Inbox::copy_of(const TensorView& tensor) {
@@ -65,7 +48,7 @@ std::optional<Inbox::Arrival> Inbox::try_receive() {
   Message message = read_message(lease->bytes, nullptr, schemas_);
 
   const bool over_keep = held_->load(std::memory_order_relaxed) >= keep_;
-  const Access access = over_keep ? Access::copy : access_to(message.content);
+  const Access access = over_keep ? Access::copy : access_;
   const bool writable = access == Access::private_ && !engine_->make_private(*channel_, *lease).empty();
   const bool copies = access == Access::copy || (access == Access::private_ && !writable);
   if (lease->bytes.size() > largest_) {

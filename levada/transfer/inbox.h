@@ -29,10 +29,8 @@ class Inbox {
  public:
   /// At most `keep` messages stay views of the sender's memory at a time; further ones come as copies, so that a caller
   /// that keeps them never stops the sender.
-  /// `writes`, for Access::private_: whether trees of such a structure will be written; the others are read_only. It is
-  /// asked when the structure changes. Empty: all will.
-  Inbox(std::shared_ptr<Engine> engine, std::shared_ptr<Channel> channel, Access access, int keep,
-        std::function<bool(const Tree&)> writes = {});
+  Inbox(std::shared_ptr<Engine> engine, std::shared_ptr<Channel> channel, Access access, int keep)
+      : engine_(std::move(engine)), channel_(std::move(channel)), access_(access), keep_(keep) {}
 
   struct Arrival {
     Bytes envelope;
@@ -53,16 +51,12 @@ class Inbox {
 
  private:
   std::shared_ptr<const void> counted(std::shared_ptr<const void> hold);
-  Access access_to(const FlatTree& content);
   Tensor copy_of(const TensorView& tensor);
 
   std::shared_ptr<Engine> engine_;
   std::shared_ptr<Channel> channel_;
   Access access_;
   int keep_;
-  std::function<bool(const Tree&)> writes_;
-  std::optional<std::uint64_t> asked_;  ///< the structure that `written_` is of
-  bool written_ = false;
   bool ended_ = false;
   BufferPool copies_;
   std::size_t largest_ = 0;  ///< message

@@ -177,30 +177,6 @@ TEST(Transfer, CopiesReuseTheMemoryOfTheLastBatch) {
       Access::copy);
 }
 
-TEST(Transfer, WhatNobodyWritesIsNotCopiedForIt) {
-  inproc::run_ranks(1, [](const std::shared_ptr<Engine>& engine) {
-    const auto channel = engine->open(0, {0}, 8);
-    int asked = 0;
-    Inbox inbox(engine, channel, Access::private_, 8, [&asked](const Tree& tree) {
-      ++asked;
-      return std::get<std::string>(tree.container().children[1].leaf()) == "written";
-    });
-    Outbox outbox(channel);
-    const auto send = [&](const Tree& tree) {
-      const FlatTree batch = flatten(tree);
-      Packed packed = outbox.pack(batch, whole(batch), {}, nullptr,
-                                  [&](std::size_t bytes) { return allocate(*engine, bytes, soon(), "test"); });
-      publish(*engine, *channel, std::move(packed.block), packed.bytes, soon(), "test");
-      return inbox.try_receive()->tree().tensor("x").is_writable();
-    };
-    const Tensor x = Tensor::zeros(dtypes::int64, {4});
-    EXPECT_TRUE(send(Tree::dict({{"x", x}, {"name", Tree(std::string("written"))}})));
-    EXPECT_TRUE(send(Tree::dict({{"x", x}, {"name", Tree(std::string("alike"))}})));
-    EXPECT_EQ(asked, 1) << "once a structure";
-    EXPECT_FALSE(send(Tree::dict({{"x", x}, {"other", Tree(std::string("read"))}})));
-  });
-}
-
 TEST(Transfer, AMessageThatIsNotCompletedLeavesItsSchemaToTheNext) {
   inproc::run_ranks(1, [](const std::shared_ptr<Engine>& engine) {
     const auto channel = engine->open(0, {0}, 8);

@@ -72,7 +72,7 @@ def test_context_parallel_ranks_get_their_chunks_of_each_segment_of_balanced_sam
             for number, begin, end in zip(numbers, ends, ends[1:]):
                 length = lengths()[number]
                 row["tokens"][begin:begin + length] = number
-                row["labels"][begin + 1:begin + length] = np.arange(1, length)
+                row["labels"][begin:begin + length] = np.arange(length)
                 row["position_ids"][begin:end] = np.arange(end - begin)
             for field, values in row.items():
                 assert batch[field][0].tolist() == part(values, ends, rank % 2), field

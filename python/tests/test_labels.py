@@ -51,12 +51,14 @@ def test_a_packed_row_teaches_the_pairs_of_its_documents_and_no_others(pad_to: i
         assert sorted(pairs_of_shifted(row)) == pairs_of_documents(texts)
 
 
-def test_labels_without_loss_and_of_more_dimensions_stay_so() -> None:
+def test_labels_that_are_not_the_tokens_stay_as_they_are() -> None:
     row = levada.collate_packed([{"input_ids": [1, 2, 3, 4], "labels": [-100, -100, 3, 4]}] * 2, shift_labels=True)
     assert row["labels"].tolist() == [[-100, -100, 3, 4] * 2]
     assert row["shift_labels"].tolist() == [[-100, 3, 4, -100] * 2]
+    classes = levada.collate_packed([{"input_ids": [7, 8], "labels": [1, 0]}, {"input_ids": [9], "labels": [1]}])
+    assert classes["labels"].tolist() == [[1, 0, 1]]
     deep = levada.collate_packed([{"input_ids": [1, 2], "labels": np.array([[1, 1], [2, 2]])}], shift_labels=True)
-    assert deep["labels"].tolist() == [[[-100, -100], [2, 2]]] and deep["shift_labels"].tolist() == [[[2, 2], [-100, -100]]]
+    assert deep["labels"].tolist() == [[[1, 1], [2, 2]]] and deep["shift_labels"].tolist() == [[[2, 2], [-100, -100]]]
     whole = levada.collate_packed([{"input_ids": [1, 2], "labels": 7}, {"input_ids": [3], "labels": 8}])
     assert whole["labels"] == [7, 8]
     empty = levada.collate_packed([{"tokens": np.arange(0), "labels": np.arange(0)}, {"tokens": [5, 6], "labels": [5, 6]}])

@@ -264,9 +264,9 @@ def collate_packed(
     them, `position_ids`, int64 [1, n], from 0 in each segment. Torch tensors remain torch tensors; other fields become
     numpy arrays.
 
-    `labels` belong to the token at the same place, -100 for no loss, as in transformers, whose models compare each with what
-    the place before it predicts. The first label of a sample becomes -100, so that no sample predicts the next one.
-    shift_labels=True adds `shift_labels`, as transformers calls labels at the places that predict them: context parallelism
+    `labels` belong to the token at the same place, -100 for no loss, as in transformers. Where they are the tokens themselves,
+    a causal model compares each with what the place before it predicts: the first label of a sample becomes -100, so that no
+    sample predicts the next one. shift_labels=True adds `shift_labels`, as transformers calls labels at the places that predict them: context parallelism
     needs it, as a place and the next one may be on different ranks. Samples may also have `shift_labels` themselves.
 
     row_length and max_segments give all rows the same shapes, as CUDA graphs need: the padding from n to row_length is a
@@ -305,8 +305,9 @@ def collate_packed(
         return field
 
     labels = _array(row.get("labels"))
-    if labels is not None:
-        mask_first_labels(labels, _array(row.get("input_ids", row.get("tokens"))), lengths, begins)
+    tokens = _array(row.get("input_ids", row.get("tokens")))
+    if labels is not None and tokens is not None and labels.shape == tokens.shape:
+        mask_first_labels(labels, tokens, lengths, begins)
     if shift_labels:
         if labels is None or "shift_labels" in keys:
             raise InvalidArgument("shift_labels=True makes them of a field `labels` with a number for each token; samples have none")

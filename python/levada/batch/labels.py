@@ -12,18 +12,27 @@ NO_LOSS = -100
 
 
 def mask_first_labels(labels: Any, tokens: Any, lengths: Sequence[int], begins: Sequence[int]) -> None:
-    """Sets the first label of each sample in a row to -100: the place before it is another sample's.
+    """Sets the first label of each sample in a row to -100 if labels are the tokens at the same places.
 
-    labels, tokens: numpy arrays [1, n, ...] and [1, n]; tokens may be None. lengths, begins: of the samples in the row. Raises
-    InvalidArgument if the labels are the next tokens, which lie one place earlier, or of a dtype without -100.
+    A causal language model compares each such label with what the place before it predicts, which is another sample's. Other
+    labels, as those of token classification, stay as they are.
+
+    labels, tokens: numpy arrays [1, n]. lengths, begins: of the samples in the row. Raises InvalidArgument if the labels are the
+    next tokens, or are of a dtype without -100.
     """
     import numpy as np
 
+    spans = [(begin, begin + length) for begin, length in zip(begins, lengths, strict=True) if length]
+    places = np.concatenate([np.arange(begin, end) for begin, end in spans]) if spans else np.arange(0)
+    places = places[labels[0, places] >= 0]
+    if not len(places):
+        return
+    if (labels[0, places] != tokens[0, places]).any():
+        _expect_not_next(labels[0], tokens[0], np.setdiff1d(places, [end - 1 for _, end in spans]))
+        return
     if labels.dtype.kind in "ub":
         raise InvalidArgument(f"labels are {labels.dtype.name}, which cannot be -100; give int64 ones")
-    if tokens is not None and labels.shape == tokens.shape:
-        _expect_own_tokens(labels[0], tokens[0], lengths, begins)
-    labels[0, np.asarray([begin for begin, length in zip(begins, lengths, strict=True) if length], np.intp)] = NO_LOSS
+    labels[0, [begin for begin, _ in spans]] = NO_LOSS
 
 
 def shift_labels(labels: Any, bounds: Sequence[int]) -> Any:
@@ -40,15 +49,7 @@ def shift_labels(labels: Any, bounds: Sequence[int]) -> Any:
     return shifted
 
 
-def _expect_own_tokens(labels: Any, tokens: Any, lengths: Sequence[int], begins: Sequence[int]) -> None:
-    import numpy as np
-
-    has_loss = labels != NO_LOSS
-    if (labels == tokens)[has_loss].all():
-        return
-    last = np.asarray([begin + length - 1 for begin, length in zip(begins, lengths, strict=True) if length], np.intp)
-    has_loss[last] = False  # what follows the last token of a sample is not known
-    places = np.flatnonzero(has_loss)
+def _expect_not_next(labels: Any, tokens: Any, places: Any) -> None:
     if len(places) and (labels[places] == tokens[places + 1]).all():
         raise InvalidArgument(
             "the labels of samples are their next tokens, but `labels` belong to the token at the same place, as in "

@@ -266,13 +266,4 @@ std::shared_ptr<const Recipe> Rebuilder::recipe_of(const FlatTree& batch) {
   return recipe;
 }
 
-bool has_torch(const Tree& tree) {
-  if (tree.is_leaf()) return false;
-  const auto marks_torch = [](const auto& mark) { return is_torch(static_cast<TensorKind>(mark.second)); };
-  const Container& container = tree.container();
-  const auto marks = State::decode(container.state).marks;
-  return std::any_of(marks.begin(), marks.end(), marks_torch) ||
-         std::any_of(container.children.begin(), container.children.end(), has_torch);
-}
-
 }  // namespace levada::python

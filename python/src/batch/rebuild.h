@@ -51,7 +51,4 @@ class Rebuilder {
   int depth_ = 0;  ///< of messages within the one that is being rebuilt
 };
 
-/// Whether a Rebuilder would make a torch tensor of one of its tensors.
-bool has_torch(const Tree& tree);
-
 }  // namespace levada::python

@@ -417,8 +417,6 @@ std::unique_ptr<Pass> start(const Membership& job, const Mesh& mesh, const Layou
                                 : is_shared    ? Access::read_only
                                                : parse_access(access),
                       .name = name};
-  // Where nothing is said, torch tensors alone are to be written: there are no others.
-  if (access.empty() && others != TensorKind::torch) options.writes = has_torch;
   const auto shown = access == "read_only" ? Shown::without_torch
                      : is_shared           ? Shown::shared
                      : access.empty()      ? Shown::read_only_arrays
