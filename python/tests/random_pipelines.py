@@ -113,8 +113,9 @@ class Fuse:
 
 
 def source(draw: random.Random) -> Pipeline[Any]:
-    count = draw.choice([0, 1, 7, 40, 90])
-    return Pipeline(draw.choice([range(count), list(range(count)), Numbers(count), Stateful(count)]))
+    count = draw.choice([0, 1, 7, 40, 90, 600, 600])
+    kinds: list[Any] = [range(count), list(range(count)), Numbers(count), Stateful(count)]
+    return Pipeline(draw.choice(kinds))
 
 
 def forked(draw: random.Random, pipeline: Pipeline[Any]) -> Pipeline[Any]:
@@ -136,7 +137,7 @@ STAGES: dict[str, Stage] = {
     "map on threads": lambda draw, p: p.map(tag, threads=2),
     "map that skips": lambda draw, p: p.map(refuses, on_error="skip", threads=draw.choice([0, 2])),
     "filter": lambda draw, p: p.filter(keeps),
-    "flat_map": lambda draw, p: p.flat_map(draw.choice([copies, Parts])),
+    "flat_map": lambda draw, p: p.flat_map(copies if draw.random() < 0.5 else Parts),
     "batch": lambda draw, p: p.batch(draw.choice([1, 3]), drop_last=draw.random() < 0.5),
     "unbatch": lambda draw, p: p.batch(4).unbatch(),
     "bucket_batch": lambda draw, p: p.bucket_batch(length, boundaries=[10, 20], size=3),
@@ -156,6 +157,11 @@ STAGES: dict[str, Stage] = {
 }
 
 
+TRANSFORMS = ("transform", "transform with a state")
+LOOKING_BACK = ("shuffle", "flat_map", "unbatch", "map on threads", "bucket_batch", "fork", "pack")
+"""Stages that keep earlier cursors of their input."""
+
+
 class Drawn:
     """A pipeline drawn at random, whose processes get `fuse` as one more stage, anywhere. Each run has sources of its own."""
 
@@ -166,7 +172,7 @@ class Drawn:
         self.options: dict[str, Any] = {
             "seed": draw.randrange(100),
             "ordered": draw.random() < 0.4,
-            "snapshot_every": draw.choice([0, 1, 5]),
+            "snapshot_every": draw.choice([0, 0, 1, 5]),
             "worker_prefetch": draw.choice([1, 10]),
             "main_prefetch": draw.choice([1, 10]),
             "context": "forkserver",
@@ -181,6 +187,8 @@ class Drawn:
         names = [draw.choice(list(STAGES)) for _ in range(draw.randint(1, 4))]
         boundary = draw.choice(["dispatch", "dispatch", "shard"]) if self._with_workers else "dispatch"
         at = 0 if boundary == "shard" else draw.randint(0, len(names) - 1)
+        if draw.random() < 0.4:
+            names[at : at + 2] = [draw.choice(TRANSFORMS), draw.choice(LOOKING_BACK)]
         fuse_at, is_beside = draw.randint(0, len(names)), draw.random() < 0.2
         pipeline = source(draw)
         for number, name in enumerate(names):

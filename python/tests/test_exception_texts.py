@@ -86,7 +86,7 @@ MAKERS: list[tuple[Any, str]] = [
     (Circle, "Circle"),
     (http_error, "503"),
     (lambda: ValueError("half \ud800 of a pair"), "of a pair"),
-    (lambda: ValueError("x" * 5_000_000), "ValueError: xxx"),
+    (lambda: ValueError("z" * 5_000_000), "ValueError: zzz"),
     (lambda: SystemExit(3), "SystemExit"),
     (lambda: KeyboardInterrupt(), "KeyboardInterrupt"),
     (lambda: MemoryError(), "MemoryError"),

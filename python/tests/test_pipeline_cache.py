@@ -130,7 +130,6 @@ def test_items_of_other_stages_and_other_data_are_refused(tmp_path: pathlib.Path
         numbers().zip(numbers().zip(numbers())),
         numbers().interleave(numbers(), stop="last"),
         numbers().interleave(numbers(), stop="first"),
-        numbers().interleave(numbers(), weights=[1, 2], seed=1),
         numbers().bucket_batch(abs, boundaries=[3], size=2),
         numbers().bucket_batch(abs, boundaries=[4], size=2),
         numbers().map(abs, on_error="skip"),

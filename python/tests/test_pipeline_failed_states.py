@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import pickle
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -26,16 +27,23 @@ class Labels:
         return f"label {at}"
 
 
+def reading(raises: type[BaseException]) -> Pipeline[Any]:
+    source: Any = Labels(raises)
+    return Pipeline(source)
+
+
 @pytest.mark.parametrize("raises", [OSError, KeyboardInterrupt])
 @pytest.mark.parametrize("since", [0, 7, 9])
 def test_a_state_after_a_failure_is_that_of_the_last_item(raises: type[BaseException], since: int) -> None:
     images = [f"image {at}" for at in range(40)]
     whole = [(image, f"label {at}") for at, image in enumerate(images)]
-    for make, taken, rest in [
-        (lambda: Pipeline(images).zip(Pipeline(Labels(raises))), 10, whole[10:]),
-        (lambda: Pipeline(Labels(raises)).map(str), 10, [label for _, label in whole[10:]]),
-        (lambda: Pipeline(Labels(raises)).batch(3), 3, [[label for _, label in whole[at : at + 3]] for at in range(9, 40, 3)]),
-    ]:
+    labels = [label for _, label in whole]
+    cases: list[tuple[Callable[[], Pipeline[Any]], int, list[Any]]] = [
+        (lambda: Pipeline(images).zip(reading(raises)), 10, whole[10:]),
+        (lambda: reading(raises).map(str), 10, labels[10:]),
+        (lambda: reading(raises).batch(3), 3, [labels[at : at + 3] for at in range(9, 40, 3)]),
+    ]
+    for make, taken, rest in cases:
         with make().run() as run:
             items = iter(run)
             for _ in range(min(since, taken)):

@@ -117,7 +117,7 @@ def test_ranks_that_took_the_first_items_in_turns_divide_the_rest_among_any_othe
 
 def test_only_pipelines_whose_ranks_take_turns_divide_otherwise() -> None:
     numbers = Pipeline(list(range(9)))
-    for pipeline, expected in [
+    cases: list[tuple[Pipeline[Any], bool]] = [
         (numbers.shard(), True),
         (numbers.shuffle().filter(bool).shard().map(abs).prefetch().fullsync(), True),
         (Pipeline(lambda: iter(range(9))).shard().map(abs, threads=2), True),
@@ -128,7 +128,8 @@ def test_only_pipelines_whose_ranks_take_turns_divide_otherwise() -> None:
         (numbers.shard().shuffle(), False),
         (numbers.shard().zip(Pipeline(range(9))), False),
         (Pipeline.from_lines(__file__).shard(), False),
-    ]:
+    ]
+    for pipeline, expected in cases:
         assert takes_turns(pipeline._stage, "raise") == expected, pipeline
     assert not takes_turns(numbers.shard().map(abs)._stage, "skip")
 

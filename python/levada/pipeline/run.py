@@ -16,7 +16,8 @@ from levada import _levada
 from levada._levada import Consumer, Epoch, Membership, Metric
 from levada.base.checks import epoch_number
 from levada.base.errors import Error, InvalidArgument, PeerLost, Timeout
-from levada.base.exits import failure_text, handled
+from levada.base.exception_texts import failure_text
+from levada.base.exits import handled
 from levada.corpus.corpus import Corpus
 from levada.job.groups import GroupNumbers
 from levada.job.job import close_at_exit, join, world_size
