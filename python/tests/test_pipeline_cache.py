@@ -146,7 +146,7 @@ def test_items_of_other_stages_and_other_data_are_refused(tmp_path: pathlib.Path
         folder = tmp_path / f"cache{at}"
         try:
             list(written.cache(folder))
-        except ModuleNotFoundError:
+        except levada.Unsupported:  # torch is not there
             continue
         for other in different[:at] + different[at + 1 :]:
             with pytest.raises(levada.InvalidArgument, match="has the items of another pipeline"):
