@@ -19,6 +19,7 @@ from random_pipelines import Drawn, Fuse, plain, seeds
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:nothing divides"),
+    pytest.mark.filterwarnings("ignore:.*counts the items of each"),
     pytest.mark.filterwarnings("ignore:.*started again"),
 ]
 
