@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <filesystem>
+#include <map>
 #include <system_error>
 #include <utility>
 
@@ -28,13 +29,23 @@ Partition part_before(const StagePlace& at) {
   return part;
 }
 
-/// Returns what the items depend on, as far as it can be known: the stages before, and the key.
+/// Returns what the items depend on, as far as it can be known: the stages before, with their inputs, and the key.
 std::string origin_of(const StagePlace& at) {
   const auto& graph = at.builder.context()->graph;
   const Reachability reach(graph);
   std::string origin;
+  std::map<int, int> numbers;  // of the stages that feed this one, among themselves
   for (int stage = 0; stage < at.stage; ++stage) {
-    if (reach.feeds(stage, at.stage)) origin += describe(at.builder.context()->stage(stage).operation) + "; ";
+    if (!reach.feeds(stage, at.stage)) continue;
+    const auto number = static_cast<int>(numbers.size());
+    numbers.emplace(stage, number);
+    const auto& [name, operation, inputs, colocated] = graph.stage(stage);
+    const auto* source = std::get_if<Source>(&operation);
+    origin += source == nullptr ? describe(operation) : "source " + source->items->identity();
+    for (const int input : inputs) {
+      if (inputs.size() > 1 || numbers.at(input) != number - 1) origin += fmt::format(" @{}", numbers.at(input));
+    }
+    origin += "; ";
   }
   return origin + "key \"" + std::get<Cache>(at.builder.context()->stage(at.stage).operation).key + '"';
 }
@@ -49,6 +60,17 @@ class CacheIterator final : public StageIterator {
         path_(std::move(path)),
         origin_(std::move(origin)) {}
 
+  void conclude() override {
+    if (!writer_ || has_failed()) return StageIterator::conclude();
+    try {
+      if (!input_->next()) writer_->finish();
+    } catch (const StageFailed&) {
+      // An item that nothing asks for cannot be made, so the items are not all.
+    }
+    writer_.reset();
+    StageIterator::conclude();
+  }
+
  private:
   std::optional<Item> make() override {
     if (file_) return read();
@@ -56,6 +78,7 @@ class CacheIterator final : public StageIterator {
     pass_over_missed();
     auto item = pull();
     if (writer_) guarded([&] { item ? writer_->add(context_->traits.to_tree(*item)) : writer_->finish(); });
+    if (!item) writer_.reset();
     return item;
   }
 

@@ -87,6 +87,29 @@ TEST_F(CacheTest, KeepsNothingOfAPassThatDoesNotEnd) {
   EXPECT_TRUE(std::filesystem::is_empty(folder()));
 }
 
+TEST_F(CacheTest, IsWholeWhenAllItemsWereGivenWhateverEndsThePass) {
+  const std::vector<std::function<Graph()>> passes = {
+      [this] { return cached().then(Take{10}); },
+      [this] { return cached().then(Prefetch{3}).then(Shuffle{.buffer = 4}).then(Take{10}); },
+      [this] {
+        return Graph::join(Zip{}, {first_numbers(10), cached()});
+      },
+      [this] {
+        return Graph::join(Zip{}, {cached(), first_numbers(10)}).then(Take{10});
+      },
+      [this] {
+        return Graph::join(Interleave{}, {first_numbers(10), cached()});
+      },
+      [this] { return cached().then(Repeat{}).then(Take{10}); },
+  };
+  for (std::size_t i = 0; i < passes.size(); ++i) {
+    SCOPED_TRACE(i);
+    std::filesystem::remove_all(folder());
+    items_of(passes[i]());
+    EXPECT_TRUE(std::filesystem::exists(part()));
+  }
+}
+
 TEST_F(CacheTest, GoesOnFromAStateOfAPassThatWrote) {
   const auto expected = numbers_of(cached());
   std::filesystem::remove_all(folder());

@@ -38,6 +38,9 @@ class CheckpointedInput {
 
   /// Restores `position`, which is `skip` items after `entries`. Throws InvalidArgument.
   void restore(std::span<const Tree> entries, std::int64_t position, std::int64_t skip);
+  void conclude() {
+    if (input_) input_->conclude();
+  }
   void release() { input_.reset(); }
 
  private:
@@ -57,6 +60,9 @@ class CheckpointedInput {
 /// how many of its own items to pass over since.
 template <typename Held>
 class HoldingIterator : public StageIterator {
+ public:
+  void conclude() override { source_.conclude(); }
+
  protected:
   HoldingIterator(GraphContextPtr context, int stage, StagePtr input)
       : StageIterator(context, stage, nullptr),

@@ -67,7 +67,7 @@ void Consumer::begin(std::int64_t epoch, const std::optional<Cursor>& cursor, st
   if (behind < 0 || behind > max_count) throw InvalidArgument(fmt::format("the state is of item {}", behind));
   end_iterator();
   left_ = no_limit;
-  paused_ = ended_ = false;
+  paused_ = ended_ = failed_ = false;
   epoch_ = epoch;
   num_outputs_ = 0;
   const RuntimeOptions runtime_options{
@@ -78,6 +78,7 @@ void Consumer::begin(std::int64_t epoch, const std::optional<Cursor>& cursor, st
       .process = process_.name,
       .counts = counts_,
       .all_ranks = process_.all_ranks,
+      .name_among_ranks = process_.name_among_ranks,
       .timeout = process_.options.timeout,
       .poll = process_.poll,
       .paused = &paused_,
@@ -109,12 +110,26 @@ void Consumer::begin(std::int64_t epoch, const std::optional<Cursor>& cursor, st
 std::optional<Item> Consumer::next() {
   if (!iterator_) throw InvalidArgument("a pipeline gives items once an epoch has been begun; call reset()");
   if (paused_ || left_ == 0) return std::nullopt;
-  auto item = iterator_->next();
+  auto item = next_of_stages();
   if (!item) count_time();
-  ended_ = !item;
+  ended_ = !item && !failed_;
   if (item && left_ != no_limit) --left_;
   if (log_ && !endpoint_) log_->add(StageSample{trace_time(Clock::now()), num_outputs_ += item.has_value()});
   return item;
+}
+
+std::optional<Item> Consumer::next_of_stages() {
+  try {
+    return iterator_->next();
+  } catch (...) {
+    failed_ = true;
+    throw;
+  }
+}
+
+bool Consumer::lost_place() const {
+  const bool only_collects = endpoint_ && placement_.collect_boundary == process_.graph.end();
+  return failed_ && !only_collects;
 }
 
 void Consumer::limit(std::int64_t items) {
@@ -135,6 +150,10 @@ void Consumer::resume() {
 
 Cursor Consumer::save() const {
   if (!iterator_) throw InvalidArgument("a pipeline has a cursor once an epoch has been begun; call reset()");
+  if (lost_place()) {
+    throw InvalidArgument(
+        "a pipeline has no cursor after a failure of its stages here; reset() and pass over its items");
+  }
   return Tree::dict({{"epoch", Tree(epoch_)}, {"stages", iterator_->save()}});
 }
 

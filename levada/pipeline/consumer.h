@@ -40,7 +40,7 @@ class Consumer {
   /// PeerLost, naming the process, within a second of its end; Timeout, naming the process, its stage, and since when
   /// it is in it.
   std::optional<Item> next();
-  /// Returns whether next() returned nothing at the end of the epoch, rather than at a limit or a pause.
+  /// Returns whether next() returned nothing at the end of the epoch, rather than at a limit, a pause or a failure.
   bool ended() const { return ended_; }
   /// Lets next() return at most `items` more items until resume(). Processes still make items ahead.
   void limit(std::int64_t items);
@@ -49,8 +49,11 @@ class Consumer {
   void pause();
   void resume();
   bool paused() const { return paused_; }
-  /// Returns the cursor after the last item that next() returned.
+  /// Returns the cursor after the last item that next() returned. Throws InvalidArgument if lost_place().
   Cursor save() const;
+  /// Returns whether an exception of this epoch has passed stages that run here: then they may have pulled inputs whose
+  /// items next() has not returned, and no cursor is after the last one. Stages in other processes keep their place.
+  bool lost_place() const;
   /// Ends the loops of all processes. Returns false if one did not acknowledge within `grace`.
   bool shutdown(Duration grace);
 
@@ -61,6 +64,7 @@ class Consumer {
   std::vector<StageTrace> traces() const;
 
  private:
+  std::optional<Item> next_of_stages();
   void begin(std::int64_t epoch, const std::optional<Cursor>& cursor, std::int64_t behind);
   const Tree& stages_of(const Cursor& cursor) const;
   void end_iterator();
@@ -81,6 +85,7 @@ class Consumer {
   std::atomic<std::int64_t> left_{std::numeric_limits<std::int64_t>::max()};  ///< until a limit
   std::atomic<bool> paused_{false};
   bool ended_ = false;
+  bool failed_ = false;
   bool over_ = false;
 };
 

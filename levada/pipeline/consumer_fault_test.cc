@@ -74,6 +74,29 @@ TEST(PipelineFaults, AFailureComesInThePlaceOfItsItemFromEveryProcess) {
   }
 }
 
+TEST(PipelineFaults, OnlyAFailureThatPassedStagesOfTheConsumerLeavesNoCursor) {
+  const auto graph = Graph::source(range(0, 20)).then(Dispatch{}).then(failing_at(7));
+  for (const int workers : {0, 1, 2}) {
+    SCOPED_TRACE(workers);
+    const bool fails_here = workers == 0;
+    run_pipeline(graph, hasty_workers(workers), [&](Consumer& consumer) {
+      consumer.reset(0);
+      take_from(consumer, 7);
+      EXPECT_THROW(consumer.next(), StageFailed);
+      EXPECT_EQ(consumer.lost_place(), fails_here);
+      EXPECT_EQ(consumer.next(), std::nullopt);
+      EXPECT_FALSE(consumer.ended()) << "the epoch has failed, and not ended";
+      EXPECT_EQ(consumer.lost_place(), fails_here) << "the end that follows does not bring it back";
+      if (fails_here) EXPECT_THROW(consumer.save(), InvalidArgument);
+      else EXPECT_NO_THROW(consumer.save());
+      consumer.reset(0);
+      EXPECT_FALSE(consumer.lost_place());
+      EXPECT_EQ(take_from(consumer, 3).size(), 3u);
+      EXPECT_NO_THROW(consumer.save());
+    });
+  }
+}
+
 TEST(PipelineFaults, SoDoesAnItemThatCannotBeSent) {
   for (const int workers : {1, 2, 3}) {
     for (std::int64_t item = 0; item < 10; ++item) {

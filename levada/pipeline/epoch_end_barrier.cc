@@ -119,17 +119,17 @@ bool EndTree::has_sent(std::int64_t item) const {
 namespace {
 
 /// A group of its own, so that other work of this rank, on any thread, opens no channels in it.
-std::shared_ptr<Engine> group_of_all(Engine& engine) {
+std::shared_ptr<Engine> group_of_all(Engine& engine, const EpochEndBarrierOptions& options) {
   std::vector<int> ranks(static_cast<std::size_t>(engine.info().size));
   std::iota(ranks.begin(), ranks.end(), 0);
-  return engine.subgroup(ranks, "end of epoch");
+  return engine.subgroup(ranks, "end of epoch " + options.pipeline);
 }
 
 }  // namespace
 
 EpochEndBarrier::EpochEndBarrier(std::shared_ptr<Engine> all_ranks, EpochEndBarrierOptions options)
     : job_(std::move(all_ranks)),
-      engine_(group_of_all(*job_)),
+      engine_(group_of_all(*job_, options)),
       options_(std::move(options)),
       tree_(engine_->info().rank, engine_->info().size),
       ended_(tree_.links().size()) {

@@ -86,6 +86,7 @@ class EndTree {
 
 struct EpochEndBarrierOptions {
   std::string stage = "full_sync";              ///< for people
+  std::string pipeline = {};                    ///< tells the barrier from those of other pipelines, alike on all ranks
   Duration timeout = std::chrono::minutes(30);  ///< for another rank's report
   Duration remind_after = Reminder::after;      ///< of one wait: as Reminder does
   std::function<void()> poll = {};              ///< called now and then while waiting; what it throws ends the wait
@@ -96,7 +97,7 @@ struct EpochEndBarrierOptions {
 /// the items before those. One thread at a time.
 class EpochEndBarrier {
  public:
-  /// Collective, but does not wait: all ranks construct theirs in the same order.
+  /// Collective, but does not wait: all ranks construct those of a pipeline in the same order.
   EpochEndBarrier(std::shared_ptr<Engine> all_ranks, EpochEndBarrierOptions options);
 
   /// Does not wait: a report for which there is no room is sent with the next one, or in await(). Throws Timeout.

@@ -26,9 +26,10 @@ class FullSyncIterator final : public StageIterator {
 
  private:
   static EpochEndBarrierOptions options(GraphContext& context, int stage) {
-    return {.stage = context.stage(stage).name, .timeout = context.timeout, .poll = [&context] {
-              context.attend(Clock::now());
-            }};
+    return {.stage = context.stage(stage).name,
+            .pipeline = context.name_among_ranks,
+            .timeout = context.timeout,
+            .poll = [&context] { context.attend(Clock::now()); }};
   }
 
   std::optional<Item> make() override {

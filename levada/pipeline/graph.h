@@ -21,6 +21,8 @@ class ItemSource {
   virtual ~ItemSource() = default;
   /// For people: "corpus.jsonl", "range".
   virtual std::string describe() const = 0;
+  /// Returns a text that names the source and the options that decide its items, as far as they are known.
+  virtual std::string identity() const { return describe(); }
   /// Returns whether open() yields only its Partition, so that other items are not even read: by files, byte ranges of
   /// a .jsonl, ranges of an index.
   virtual bool divides() const = 0;

@@ -14,7 +14,7 @@
 namespace levada::pipeline {
 namespace {
 
-constexpr std::uint64_t file_magic = 0x31736d657469564cULL;  // "LVitems1"
+constexpr std::uint64_t file_magic = 0x32736d657469564cULL;  // "LVitems2"
 constexpr std::uint64_t trailer_bytes = 24;
 constexpr std::size_t chunk_bytes = std::size_t{1} << 20;
 constexpr std::size_t chunk_nodes = 4096;

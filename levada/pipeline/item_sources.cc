@@ -1,6 +1,7 @@
 #include "levada/pipeline/item_sources.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -186,6 +187,7 @@ class Samples final : public ItemSource {
       : open_(std::move(open)), options_(std::make_shared<const SampleOptions>(std::move(options))) {}
 
   std::string describe() const override { return options_->what; }
+  std::string identity() const override { return options_->identity.empty() ? options_->what : options_->identity; }
   bool divides() const override { return true; }
   bool divides_in_turns() const override { return true; }
   IteratorPtr open(const OpenContext& open_context, Partition partition) const override {
@@ -239,10 +241,29 @@ std::shared_ptr<const ItemSource> samples(std::function<std::shared_ptr<levada::
   return std::make_shared<const Samples>(std::move(open), std::move(options));
 }
 
+namespace {
+
+/// Returns the files and all options that decide the samples.
+std::string identity_of(const std::vector<std::string>& paths, const CorpusOptions& options) {
+  std::vector<std::string> files;
+  for (const auto& path : paths) files.push_back(shown_url(path));
+  const auto shuffle = options.shuffle_seed ? std::to_string(*options.shuffle_seed) : "none";
+  return fmt::format(
+      "corpus {} sequence={} shuffle={} packing={} pad_to={} mask={} reset={},{},{} ids={} split={} part={} "
+      "tokenizer={} end={} field={} skip_bad={}",
+      fmt::join(files, " "), options.sequence, shuffle, static_cast<int>(options.packing), options.pad_to,
+      options.attention_mask, options.reset_position_ids, options.reset_attention_mask, options.eod_mask_loss,
+      options.ids.name(), fmt::join(options.split, ","), options.part, options.tokenizer->digest(),
+      options.end_of_document, options.text_field, options.skip_bad);
+}
+
+}  // namespace
+
 std::shared_ptr<const ItemSource> corpus(std::vector<std::string> paths, CorpusOptions options) {
   options.epochs = 0;
   auto what = paths.empty() ? std::string("corpus") : shown_url(paths.front());
   if (paths.size() > 1) what += fmt::format(" and {} more", paths.size() - 1);
+  auto identity = identity_of(paths, options);
   const auto idle = std::make_shared<IdleCorpora>();
   const auto open = [idle, paths = std::move(paths), options = std::move(options)] {
     auto opened = idle->take();
@@ -257,7 +278,8 @@ std::shared_ptr<const ItemSource> corpus(std::vector<std::string> paths, CorpusO
   const auto resume = [](levada::Source& source, ByteView cursor) {
     return dynamic_cast<Corpus&>(source).resume(cursor);
   };
-  return samples(open, {.what = std::move(what), .per_epoch = per_epoch, .resume = resume});
+  return samples(open,
+                 {.what = std::move(what), .identity = std::move(identity), .per_epoch = per_epoch, .resume = resume});
 }
 
 }  // namespace levada::pipeline

@@ -24,6 +24,7 @@ std::shared_ptr<const ItemSource> trees(std::vector<Tree> trees);
 /// Samples of a Levada source, each by itself: without the dimension along which batches of them lie.
 struct SampleOptions {
   std::string what = "samples";  ///< for people
+  std::string identity = {};     ///< as ItemSource::identity(); empty: `what`
   /// Samples of an epoch; epoch e are those from e * it on. None: every epoch is all there are.
   std::function<std::optional<std::int64_t>(const levada::Source&)> per_epoch = {};
   /// Returns the sample at which the source resumes from its cursor; throws for a cursor of another source. Empty:

@@ -17,6 +17,10 @@ class MergingIterator : public StageIterator {
   MergingIterator(GraphContextPtr context, int stage, std::vector<StagePtr> inputs)
       : StageIterator(std::move(context), stage, nullptr), inputs_(std::move(inputs)) {}
 
+  void conclude() final {
+    for (const auto& input : inputs_) input->conclude();
+  }
+
  protected:
   virtual void save_own(Fields&) const {}
   virtual void restore_own(const CursorFields&) {}

@@ -33,6 +33,8 @@ class FlatMapIterator final : public StageIterator {
         function_(std::move(function)),
         on_error_(on_error) {}
 
+  void conclude() override { outer_.conclude(); }
+
  private:
   std::optional<Item> make() override {
     if (inner_cursor_) reopen();

@@ -32,6 +32,7 @@ struct RuntimeOptions {
   std::string process;  ///< for failures
   Counts& counts;
   std::shared_ptr<Engine> all_ranks;  ///< for FullSync; null where this is the only rank
+  std::string name_among_ranks = {};  ///< as in Process
   /// If false, Prefetch is the identity, so that after each item it is known how many items `instead` has yielded.
   bool prefetches = true;
   Duration timeout = std::chrono::minutes(30);  ///< for FullSync, for another rank's report

@@ -19,6 +19,8 @@ class CutIterator final : public StageIterator {
   CutIterator(GraphContextPtr context, int stage, StagePtr input)
       : StageIterator(context, stage, nullptr), source_(context, stage, std::move(input)), reader_(operation<Pack>()) {}
 
+  void conclude() override { source_.conclude(); }
+
  private:
   struct HeldDocument {
     DocumentPtr document;

@@ -36,6 +36,10 @@ class PrefetchIterator final : public StageIterator {
     }
   }
   std::weak_ptr<PrefetchIterator*> self() const { return self_; }
+  void conclude() override {
+    stop();
+    source_.conclude();
+  }
 
  private:
   struct Slot {

@@ -23,7 +23,7 @@ int copies(const GraphView& view, Role role) {
   return role == Role::worker ? std::max(view.workers, 1) : 1;
 }
 
-/// What an operation does, beyond its name.
+/// All parameters of an operation that are no functions. A cache relies on them to tell its items from others.
 struct Parameters {
   Json operator()(const Source& s) const { return {{"source", s.items->describe()}}; }
   Json operator()(const Map& s) const {
@@ -41,8 +41,18 @@ struct Parameters {
             {"drop_last", s.drop_last}};
   }
   Json operator()(const Pack& s) const {
-    if (s.method == Packing::cut) return {{"method", "cut"}, {"sequence", s.sequence}};
-    return {{"method", "best-fit"}, {"sequence", s.sequence}, {"buffer", s.buffer}};
+    // All of its parameters, of which those with their usual values are left out.
+    const auto& [sequence, method, buffer, pad_to, partial, too_long, max_documents, tokens, ids] = s;
+    const Pack usual;
+    Json json = {{"method", method == Packing::cut ? "cut" : "best-fit"}, {"sequence", sequence}};
+    if (method == Packing::best_fit) json["buffer"] = buffer;
+    if (pad_to != usual.pad_to) json["pad_to"] = pad_to;
+    if (partial != usual.partial) json["partial"] = "drop";
+    if (too_long != usual.too_long) json["too_long"] = "error";
+    if (max_documents) json["max_documents"] = *max_documents;
+    if (tokens != usual.tokens) json["tokens"] = tokens;
+    if (ids != usual.ids) json["dtype"] = ids.name();
+    return json;
   }
   Json operator()(const Interleave& s) const {
     const auto* stop = s.stop == StopAt::first_end ? "first" : s.stop == StopAt::last_end ? "last" : "cycle";

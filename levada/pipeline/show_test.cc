@@ -46,6 +46,17 @@ TEST(Show, SaysHowDocumentsArePacked) {
   const auto text = to_text({.graph = graph, .placement = place(graph, 0)});
   EXPECT_THAT(text, HasSubstr("pack method=cut sequence=8 "));
   EXPECT_THAT(text, HasSubstr("pack method=best-fit sequence=4 buffer=9"));
+  EXPECT_EQ(describe(Pack{.sequence = 8,
+                          .method = Packing::best_fit,
+                          .buffer = 9,
+                          .pad_to = 4,
+                          .partial = PartialRow::drop,
+                          .too_long = LongDocument::error,
+                          .max_documents = 3,
+                          .tokens = "ids",
+                          .ids = dtypes::int32}),
+            "pack method=best-fit sequence=8 buffer=9 pad_to=4 partial=drop too_long=error max_documents=3 tokens=ids "
+            "dtype=int32");
 }
 
 TEST(Show, SaysWhereOrderIsKeptAndWhereThereAreNoWorkers) {

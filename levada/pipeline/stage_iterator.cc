@@ -59,6 +59,7 @@ std::optional<Item> StageIterator::counted() {
       count(counts_->items);
     } else {
       ended_ = true;
+      conclude();
       release();
     }
     return item;

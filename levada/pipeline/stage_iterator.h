@@ -70,6 +70,12 @@ class StageIterator : public Iterator {
   /// How many times the input of an endless Repeat has ended.
   virtual std::int64_t num_passes() const { return 0; }
 
+  /// Called when the stage after this one has ended, perhaps before this one: no more items will be asked for. A cache
+  /// that has yielded all of its items completes its file. Stages with other inputs pass it on to these.
+  virtual void conclude() {
+    if (input_) input_->conclude();
+  }
+
   std::vector<Tree> entries() const;
   void restore_entries(std::span<const Tree> entries);
 
@@ -155,6 +161,8 @@ class StageIterator : public Iterator {
       return std::nullopt;
     }
   }
+
+  bool has_failed() const { return failed_; }
 
   GraphContextPtr context_;
   int number_;

@@ -1,5 +1,6 @@
 // A worker: receives items of the dispatching process, or reads its own part, and sends the items that it makes.
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "levada/base/error.h"
@@ -13,16 +14,22 @@ using protocol::Ending;
 
 constexpr std::string_view inputs_key = "received from the dispatching process";
 
-/// Returns the smallest number of inputs in a cursor: the items after it are needed to resume.
+/// Returns the smallest number of inputs in a cursor: the items after it are needed to resume. An iterator that
+/// has ended needs none, and names the largest number. Nothing if no iterator names any.
 std::optional<std::int64_t> inputs_in(const Tree& cursor) {
   if (cursor.is_leaf()) return std::nullopt;
   const Container& container = cursor.container();
   std::optional<std::int64_t> least;
   for (std::size_t i = 0; i < container.children.size(); ++i) {
     const Tree& child = container.children[i];
+    const auto has_key = [&](std::string_view key) {
+      return i < container.keys.size() && container.keys[i] == Key(std::string(key));
+    };
     std::optional<std::int64_t> num_inputs;
-    if (i < container.keys.size() && container.keys[i] == Key(std::string(inputs_key)) && child.is_leaf()) {
-      if (const auto* number = std::get_if<std::int64_t>(&child.leaf())) num_inputs = *number;
+    if (child.is_leaf()) {
+      const auto* number = std::get_if<std::int64_t>(&child.leaf());
+      if (number != nullptr && has_key(inputs_key)) num_inputs = *number;
+      if (has_key("ended") && child == Tree(true)) num_inputs = std::numeric_limits<std::int64_t>::max();
     } else {
       num_inputs = inputs_in(child);
     }
@@ -170,7 +177,8 @@ class Worker {
     if (saves_ && pace_.is_due(num_outputs_, Clock::now())) {
       snapshot_ = runtime_.snapshot(pace_, num_outputs_, [&] {
         const Cursor cursor = iterator.save();
-        const std::int64_t num_inputs = inputs_in(cursor).value_or(input_.num_inputs());
+        const std::int64_t num_inputs =
+            std::min(inputs_in(cursor).value_or(resume_at().num_inputs), input_.num_inputs());
         return protocol::WorkerSnapshot{
             .num_inputs = num_inputs, .num_outputs = num_outputs_, .cursor = pack_cursor(cursor)};
       });

@@ -40,6 +40,9 @@ struct Process {
   ProcessOptions options;
   std::string name;                   ///< "worker 0 (process 4242)"
   std::shared_ptr<Engine> all_ranks;  ///< for FullSync, in the consumer
+  /// Names this pipeline among those that the ranks run together, alike on all ranks. Those of one name begin their
+  /// epochs in the same order on all ranks.
+  std::string name_among_ranks = {};
   /// Called before each epoch, to seed the language's random generators.
   std::function<void(const OpenContext&)> begin_epoch = {};
   /// Called now and then while waiting; what it throws ends the wait.

@@ -1205,7 +1205,10 @@ class Graph:
 class Consumer:
     """The end of a pipeline that gives its items."""
 
-    def reset(self, epoch: int, items: int, cursor: Any) -> None: ...
+    def reset(self, epoch: int, items: int, at: int, cursor: Any) -> None:
+        """
+        Begins an epoch after its first `items`; a cursor is after the first `at` of them.
+        """
 
     def take_over(self, lost: Consumer) -> None:
         """
@@ -1225,8 +1228,10 @@ class Consumer:
     @property
     def paused(self) -> bool: ...
 
-    def save(self) -> tuple[int, Any]:
-        """How many items have been given, and the cursor behind them."""
+    def save(self) -> tuple[int, int, Any]:
+        """
+        Returns how many items have been given; how many had been given at the latest exact cursor; and that cursor, None for the first item.
+        """
 
     def begin_close(self) -> bool:
         """
@@ -1263,9 +1268,9 @@ class Epoch:
 
     def __next__(self) -> Any: ...
 
-def consume(job: Membership | None, graph: Graph, options: object, place: tuple[int, int], name: str, all_ranks: Membership | None) -> Consumer:
+def consume(job: Membership | None, graph: Graph, options: object, place: tuple[int, int], name: str, all_ranks: Membership | None, name_among_ranks: str) -> Consumer:
     """
-    The consumer of a pipeline, whose other processes are `job`. place: rank and number of the ranks that run it.
+    The consumer of a pipeline, whose other processes are `job`. place: rank and number of the ranks that run it. name_among_ranks: tells it from other pipelines that the same ranks run.
     """
 
 def serve(job: Membership, graph: Graph, options: object, place: tuple[int, int], name: str, begin_epoch: object | None) -> None:

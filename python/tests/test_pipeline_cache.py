@@ -79,3 +79,115 @@ def test_what_it_cannot_keep(tmp_path: pathlib.Path) -> None:
     list(levada.Pipeline(range(3)).cache(tmp_path / "numbers", key="1"))
     with pytest.raises(levada.InvalidArgument, match="has the items of another pipeline"):
         list(levada.Pipeline(range(3)).cache(tmp_path / "numbers", key="2"))
+
+
+def document(number: int) -> np.ndarray[Any, Any]:
+    return np.arange(number + 5)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"dtype": "int32"},
+        {"pad_to": 4},
+        {"max_documents": 2},
+        {"too_long": "error"},
+        {"buffer": 7},
+        {"method": "cut"},
+        {"method": "cut", "partial": "drop"},
+        {"method": "cut", "pad_to": 2},
+        {"tokens": "ids"},
+    ],
+)
+def test_rows_of_other_options_are_refused(other: dict[str, Any], tmp_path: pathlib.Path) -> None:
+    documents = levada.Pipeline(range(9)).map(document)
+    usual = {"method": other.get("method", "best-fit")} if len(other) > 1 else {"method": "best-fit"}
+    list(documents.pack(16, **usual).cache(tmp_path))
+    assert list(documents.pack(16, **usual).cache(tmp_path))
+    with pytest.raises(levada.InvalidArgument, match="has the items of another pipeline"):
+        list(documents.pack(16, **{**usual, **other}).cache(tmp_path))
+
+
+def test_items_of_other_stages_and_other_data_are_refused(tmp_path: pathlib.Path) -> None:
+    def numbers() -> levada.Pipeline[Any]:
+        return levada.Pipeline(range(9))
+
+    text = tmp_path / "corpus.txt"
+    text.write_text("some text\n" * 50)
+
+    def corpus(**options: Any) -> levada.Pipeline[Any]:
+        return levada.Pipeline(levada.Corpus(text, cache_dir=tmp_path / "tokens", **options))
+
+    different = [
+        numbers().batch(2),
+        numbers().batch(2, drop_last=True),
+        numbers().batch(3),
+        numbers().take(3),
+        numbers().take(0),
+        numbers().concat(numbers().take(3)),
+        numbers().concat(numbers()).take(3),
+        numbers().zip(numbers(), numbers()).zip(),
+        numbers().zip(numbers().zip(numbers())),
+        numbers().interleave(numbers(), stop="last"),
+        numbers().interleave(numbers(), stop="first"),
+        numbers().bucket_batch(abs, boundaries=[3], size=2),
+        numbers().bucket_batch(abs, boundaries=[4], size=2),
+        numbers().map(abs, on_error="skip"),
+        numbers().map(abs, on_error="raise"),
+        corpus(sequence=8),
+        corpus(sequence=16),
+        corpus(sequence=8, dtype="int32"),
+        corpus(sequence=8, attention_mask=True),
+        corpus(sequence=8, shuffle_seed=1),
+        corpus(sequence=8, packing="best-fit"),
+        corpus(sequence=8, tensors="torch"),
+    ]
+    for at, written in enumerate(different):
+        folder = tmp_path / f"cache{at}"
+        try:
+            list(written.cache(folder))
+        except levada.Unsupported:  # torch is not there
+            continue
+        for other in different[:at] + different[at + 1 :]:
+            with pytest.raises(levada.InvalidArgument, match="has the items of another pipeline"):
+                next(iter(other.cache(folder)))
+
+
+@pytest.mark.parametrize(
+    "stages",
+    [
+        lambda cached: cached.take(9),
+        lambda cached: cached.map(abs).take(9),
+        lambda cached: cached.prefetch(2).take(9),
+        lambda cached: cached.shuffle(4).take(9),
+        lambda cached: cached.batch(3).unbatch().take(9),
+        lambda cached: levada.Pipeline(range(9)).zip(cached),
+        lambda cached: cached.zip(levada.Pipeline(range(9))),
+        lambda cached: levada.Pipeline(range(9)).interleave(cached),
+        lambda cached: levada.Pipeline(range(9)).interleave(cached, weights=[1, 1], stop="last"),
+        lambda cached: levada.Pipeline(range(2)).concat(cached).take(11),
+    ],
+)
+def test_a_file_is_complete_once_all_items_were_given_whatever_ends_the_pass(stages: Any, tmp_path: pathlib.Path) -> None:
+    parse = Parse(tmp_path / "log")
+
+    def number(item: int) -> int:
+        parse(item)
+        return item
+
+    pipeline = stages(levada.Pipeline(range(9)).map(number).cache(tmp_path / "cache"))
+    first = list(pipeline.run(seed=1))
+    assert parse.calls() == 9
+    assert sorted(map(str, pipeline.run(seed=1))) == sorted(map(str, first)) and parse.calls() == 9
+
+
+def test_a_file_is_absent_unless_all_items_were_given(tmp_path: pathlib.Path) -> None:
+    def broken(item: int) -> int:
+        if item == 5:
+            raise ValueError("broken")
+        return item
+
+    for at, pipeline in enumerate([levada.Pipeline(range(9)), levada.Pipeline(range(9)).map(broken)]):
+        folder = tmp_path / f"cache{at}"
+        assert list(pipeline.cache(folder).take(5)) == list(range(5))
+        assert not list(folder.glob("*.items"))

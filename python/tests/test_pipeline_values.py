@@ -47,11 +47,16 @@ def test_arrays_of_all_kinds_come_back_bit_for_bit(dtype: Any, shape: tuple[int,
 def test_large_arrays_lie_beside_the_pickle_and_small_ones_in_it() -> None:
     traits = _levada.ItemTraits()
     large, small = np.arange(5000), np.arange(10)
-    assert traits.copy([large, {"again": [large]}, small])[1] == large.nbytes
-    (first, second, _), _ = traits.copy([large, {"again": [large]}, small])
-    assert first is second["again"][0]  # one object crosses once
-    first[0] = 7
+    assert traits.copy([large, small])[1] == large.nbytes
+    assert traits.copy([{"one": large, "again": [large]}, small])[1] == large.nbytes
+    (first, _), _ = traits.copy([{"one": large, "again": [large]}, small])
+    assert first["one"] is first["again"][0]  # one object of an item crosses once
+    first["one"][0] = 7
     assert large[0] == 0
+    (first, second), copied = traits.copy([large, {"again": [large]}])
+    assert copied == 2 * large.nbytes  # and one that items share for each
+    first[0] = 7
+    assert second["again"][0][0] == large[0] == 0
 
 
 def test_strided_arrays_and_views_bring_their_own_elements_alone() -> None:

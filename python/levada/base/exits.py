@@ -17,6 +17,7 @@ from concurrent.futures import Future
 from multiprocessing.process import BaseProcess
 
 from levada import _levada
+from levada.base.exception_texts import failure_text
 from levada.base.threads import start_thread
 
 _started: weakref.WeakSet[BaseProcess] = weakref.WeakSet()
@@ -77,22 +78,6 @@ def note_uncaught() -> tuple[str, int]:
 def handled() -> BaseException | None:
     """Returns the exception that this thread handles, or that ends the process."""
     return sys.exc_info()[1] or _uncaught
-
-
-def failure_text(error: BaseException | None) -> str:
-    """ "ValueError: loss is NaN"; "" for None, and where a generator was closed, which says nothing of why."""
-    if error is None or isinstance(error, GeneratorExit):
-        return ""
-    text = text_of(error)
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
-
-
-def text_of(error: BaseException) -> str:
-    """Returns str(error), or that this failed: what reports an exception must not raise another."""
-    try:
-        return str(error)
-    except Exception:
-        return "<exception str() failed>"
 
 
 def exit_text(process: BaseProcess) -> str:

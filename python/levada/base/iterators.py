@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import itertools
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
-from levada.base.errors import InvalidArgument
+from levada.base.errors import InvalidArgument, SourceError
+from levada.base.exception_texts import failure_text
 
 T = TypeVar("T")
 
@@ -18,6 +19,29 @@ _ended: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 class Exhausted(InvalidArgument):
     """A pass begins over an iterator that an earlier pass has read to its end."""
+
+
+def iterate(source: Any) -> Iterator[Any]:
+    """Returns iter(source), or reads a source by number that iter() would read until its first IndexError: one that has
+    __getitem__ and __len__, and either no __iter__ or that of collections.abc.Sequence."""
+    own = getattr(type(source), "__iter__", None)
+    by_number = hasattr(source, "__getitem__") and hasattr(source, "__len__") and not hasattr(source, "keys")
+    return items_by_number(source) if by_number and own in (None, Sequence.__iter__) else iter(source)
+
+
+def items_by_number(source: Any, first: int = 0, step: int = 1) -> Iterator[Any]:
+    """Yields every `step`-th item of an indexable source, from number `first`. Raises SourceError, which names the item, for one
+    that says with StopIteration or IndexError that there are no more items, although there are len(source)."""
+    count = len(source)
+    for number in range(first, count, step):
+        try:
+            item = source[number]
+        except (StopIteration, IndexError) as error:
+            raise SourceError(
+                f"item {number} of {count} of a {type(source).__name__} cannot be read: its __getitem__ raised "
+                f"{failure_text(error)}; return an item for each number below len()"
+            ) from error
+        yield item
 
 
 def is_own_iterator(source: Any, iterator: Any) -> bool:

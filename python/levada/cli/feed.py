@@ -18,7 +18,7 @@ from levada import _levada
 from levada._levada import Digests, Membership, Mesh
 from levada.base.checks import check_seconds
 from levada.base.errors import EngineError, Error, InvalidArgument, SourceError
-from levada.base.exits import failure_text
+from levada.base.exception_texts import failure_text
 from levada.cli.metrics import check_metrics, start_metrics
 from levada.cli.output import Parser, write
 from levada.feed.feed import Feed

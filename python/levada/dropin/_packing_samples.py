@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from levada.base.errors import InvalidArgument, SourceError
+from levada.base.exception_texts import report_of
 
 INPUTS = ("tokens", "position_ids")
 TARGETS = ("labels", "loss_mask")
@@ -42,7 +42,7 @@ def read(data_iterator: Iterator[Any], count: int) -> list[Sample]:
         except StopIteration:
             raise
         except Exception as error:
-            raise SourceError(f"the data iterator raised at item {number} of a step: {traceback.format_exc()}") from error
+            raise SourceError(f"the data iterator raised at item {number} of a step: {report_of(error)}") from error
         for at, each in enumerate(item if isinstance(item, list) else [item]):
             where = f"item {number} of the data iterator" + (f", sample {at} of it" if isinstance(item, list) else "")
             if not isinstance(each, Mapping):

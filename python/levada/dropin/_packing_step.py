@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from levada.base import errors as error_classes
 from levada.base.errors import Error, InvalidArgument, SourceError
-from levada.base.exits import failure_text
+from levada.base.exception_texts import failure_text, text_of
 
 _END = "StopIteration"
 
@@ -69,7 +69,7 @@ def failure(error: Exception) -> RankMessage:
     if isinstance(error, StopIteration):
         return RankMessage((_END, ""))
     known = isinstance(error, Error)
-    text = str(error) if known else failure_text(error)
+    text = text_of(error) if known else failure_text(error)
     return RankMessage((type(error).__name__ if known else SourceError.__name__, text))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import sys
 import weakref
@@ -23,7 +22,7 @@ from levada.feed.losses import OnPeerLost, check_on_peer_lost
 from levada.feed.passes import Beginning, FeedArguments, FeedPass, JoinedFeed, begin_corpus, begin_iterable
 from levada.feed.sources import ends_short, parts_of, set_epoch
 from levada.feed.states import FeedState, read_state
-from levada.job.groups import size_of
+from levada.job.groups import GroupNumbers, size_of
 from levada.job.job import join, world_size
 from levada.job.meshes import as_mesh, by_axis, check_feed, is_device_mesh
 from levada.pipeline.pipeline import Pipeline
@@ -33,13 +32,7 @@ Placement = str | Shard | Replicate | Zigzag | Stages
 Placements = Placement | Sequence[Placement] | Mapping[str, Any]
 """What Layout takes for a field."""
 
-_made = itertools.count(1)  # feeds of the whole job
-_made_in: weakref.WeakKeyDictionary[Any, itertools.count[int]] = weakref.WeakKeyDictionary()
-
-
-def _number_in(group: Any) -> int:
-    """Counts the feeds made for a group; the same on all its ranks, which make them alike."""
-    return next(_made if group is None else _made_in.setdefault(group, itertools.count(1)))
+_numbers = GroupNumbers()
 
 
 class _Last(NamedTuple):
@@ -203,7 +196,7 @@ class Feed(FeedArguments):
         data = sys.modules.get("torch.utils.data")
         if data is not None:
             data.IterableDataset.register(Feed)  # otherwise a DataLoader takes it for a map
-        self._number = _number_in(self.group)
+        self._number = _numbers.next(self.group)
         self._passes = 0  # begun
         self._ended = Ended()
         self._has_opened_corpus = False

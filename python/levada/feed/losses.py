@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from levada._levada import Pass
 from levada.base.console import write_line
 from levada.base.errors import Error, InvalidArgument, PeerLost
-from levada.base.exits import text_of
+from levada.base.exception_texts import text_of
 from levada.base.threads import join_thread, start_thread
 from levada.job.aborting import abort_collectives
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import traceback
 from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn
 
 from levada import _levada
 from levada._levada import CorpusSource, Handoff, Layout, Membership, Mesh, Pass, Source, WhenDropped
 from levada.base.errors import CorruptMessage, Error, InvalidArgument
-from levada.base.exits import failure_text, handled, note_left
+from levada.base.exception_texts import failure_text, report_of
+from levada.base.exits import handled, note_left
 from levada.base.iterators import Ended
 from levada.batch.balance import Balance, Samples
 from levada.batch.devices import Arrive, Sender
@@ -180,8 +180,10 @@ def begin_iterable(joined: JoinedFeed, source: Any, at: FeedState) -> Beginning:
     may_lack = (at.step - 1) // feed._samples_an_item if feed.tail != "drop" else 0
     try:
         return Beginning(handoff, first, _reader_of(joined, source, state, handoff, Counted(position, items, may_lack)))
-    except Exception:
-        handoff.fail(traceback.format_exc())
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # also SystemExit: of the source, and not of this program
+        handoff.fail(report_of(error))
         return Beginning(handoff, first)
 
 

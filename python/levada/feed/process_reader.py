@@ -7,13 +7,13 @@ import multiprocessing
 import os
 import pickle
 import socket
-import traceback
 import warnings
 from typing import Any
 
 from levada import _levada
 from levada._levada import Handoff, Layout, Membership, Mesh, Pass, Source
 from levada.base.errors import Error, PeerLost, SourceError, Timeout
+from levada.base.exception_texts import report_of
 from levada.base.exits import begin, end, exit_text, start
 from levada.feed.readers import BackgroundReader, Maker, Making, ReportedError, State, open_maker
 from levada.pipeline.workers import dumps
@@ -140,8 +140,8 @@ def _serve(link: socket.socket, parent: int, given: bytes, allow_pickle: bool, r
     try:
         source, state = pickle.loads(given)
         make = open_maker(source, state, Making(handoff, allow_pickle, ranks + 1)).make  # and this process's parent
-    except Exception:
-        handoff.fail(traceback.format_exc())
+    except BaseException as error:  # SystemExit, too, is a failure of the loader
+        handoff.fail(report_of(error))
     with contextlib.suppress(Error):  # the parent is notified, or has ended
         passing = _start(job, handoff, make, allow_pickle)
         while passing.drop_next():

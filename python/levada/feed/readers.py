@@ -7,7 +7,6 @@ import os
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Protocol
 
@@ -16,7 +15,8 @@ from levada._levada import Handoff
 from levada.base.abandoned import Abandoned, abandon, abandoned, release
 from levada.base.console import write_line
 from levada.base.errors import Timeout
-from levada.base.iterators import Ended, Exhausted, is_own_iterator
+from levada.base.exception_texts import report_of, summary_of, text_of
+from levada.base.iterators import Ended, Exhausted, is_own_iterator, iterate
 from levada.base.threads import join_thread, start_thread
 from levada.batch.balance import RefusedSample, Samples
 from levada.job.arrivals import REMIND_AFTER
@@ -110,7 +110,7 @@ class PacedState:
         try:
             return _levada.pack_state(self._state_dict(), allow_pickle=self._allow_pickle), "", 0
         except Exception as error:  # raised again only by Feed.state_dict()
-            return b"", "".join(traceback.format_exception_only(error)).strip(), 0
+            return b"", summary_of(error), 0
 
 
 class Maker:
@@ -129,21 +129,27 @@ class Maker:
     def make(self) -> bool:
         """Makes the item that is wanted, and blocks until one is; False after the last. What the iterator raises goes
         to all ranks; what is no Exception, such as KeyboardInterrupt, is raised here as well."""
-        wanted = self._handoff.wanted()
-        self._thread = threading.get_ident()
         try:
-            if wanted is not None and self._serve(*wanted):
-                return True
+            wanted = self._handoff.wanted()
+            self._thread = threading.get_ident()
+            return wanted is not None and self._serve(*wanted)
         except (RefusedSample, EndsBeforeState, Exhausted) as refused:
-            self._handoff.fail(str(refused), is_argument=True)
+            self._handoff.fail(text_of(refused), is_argument=True)
         except ReportedError as failure:
-            self._handoff.fail(str(failure))
-        except Exception:
-            self._handoff.fail(traceback.format_exc())
-        except BaseException:
-            self._handoff.fail(traceback.format_exc())
-            raise
+            self._handoff.fail(text_of(failure))
+        except BaseException as error:
+            self._fail(error)
+            if not issubclass(type(error), Exception):
+                raise
         return False
+
+    def _fail(self, error: BaseException) -> None:
+        """Reports it, however little memory there is and whatever interrupts this: all ranks wait for an answer."""
+        try:
+            self._handoff.fail(report_of(error))
+        except BaseException:
+            self._handoff.fail("the source raised an exception that could not be reported")
+            raise
 
     def _serve(self, skipped: int, taken: int, gathered: list[int]) -> bool:
         """Hands over what Handoff.wanted() requests. Returns False at the end of the data."""
@@ -212,7 +218,7 @@ def open_maker(source: Any, state: Any, making: Making) -> Maker:
         raise TypeError("this rank reads for the feed, but its source is None")
     if state is not None:
         source.load_state_dict(state)
-    iterator = iter(source)
+    iterator = iterate(source)
     state_dict = getattr(source, "state_dict", None)
     paced = PacedState(state_dict, making.allow_pickle, making.ranks) if state_dict else lambda: None
     return Maker(iterator, paced, making, is_source=is_own_iterator(source, iterator))

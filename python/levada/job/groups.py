@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import itertools
 import os
 import pathlib
 import socket
@@ -31,6 +32,22 @@ MAX_DEGREE = 2**31 - 1
 
 _HOST_BYTES = 16
 _DEGREE_BYTES = 4
+
+
+class GroupNumbers:
+    """Counts objects of one kind that are made for a group: the same numbers on all of its ranks, which make them alike."""
+
+    def __init__(self) -> None:
+        self._of_job = itertools.count(1)
+        self._of_groups: weakref.WeakKeyDictionary[Any, itertools.count[int]] = weakref.WeakKeyDictionary()
+
+    def next(self, group: Any) -> int:
+        if group is None:
+            return next(self._of_job)
+        try:
+            return next(self._of_groups.setdefault(group, itertools.count(1)))
+        except TypeError:
+            return 0  # no group, which join() refuses
 
 
 class Options(NamedTuple):

@@ -13,7 +13,7 @@ from typing import Any
 from levada import _levada
 from levada.base import errors
 from levada.base.errors import Error, StageFailed
-from levada.base.exits import text_of
+from levada.base.exception_texts import report_of, summary_of, text_of
 from levada.batch.classes import find, name_of
 
 _KEPT = 16
@@ -23,14 +23,20 @@ _token = secrets.token_hex(8)
 
 
 def pack(exception: BaseException) -> tuple[str, str, str, bytes, str, str, int]:
-    """Kind, message, traceback and the exception itself, as plain values or, in this process, the very object; and the
-    stage, process and item where another stage had failed before and the exception only passed through."""
+    """Returns kind, message, traceback and the exception itself, as plain values or, in this process, the very object; and the
+    stage, process and item if another stage had failed before and the exception only passed through. Raises nothing."""
+    try:
+        return _packed(exception)
+    except BaseException:  # of its attributes, or no memory
+        return "SourceError", summary_of(exception), report_of(exception), b"", "", "", 0
+
+
+def _packed(exception: BaseException) -> tuple[str, str, str, bytes, str, str, int]:
     number = next(_numbers)
     _raised[number] = exception
     while len(_raised) > _KEPT:
         _raised.popitem(last=False)
-    message = "".join(traceback.format_exception_only(type(exception), exception)).strip()
-    text = "".join(traceback.format_exception(type(exception), exception, exception.__traceback__))
+    message, text = summary_of(exception), report_of(exception)
     _forget_locals(exception)
     kind = type(exception).__name__ if isinstance(exception, errors.Error) else "SourceError"
     packed = exception.original if isinstance(exception, StageFailed) else b""
@@ -42,11 +48,15 @@ def pack(exception: BaseException) -> tuple[str, str, str, bytes, str, str, int]
     return kind, message, text, packed, "", "", 0
 
 
-def _forget_locals(exception: BaseException | None) -> None:
+def _forget_locals(exception: BaseException) -> None:
     """Clears the frames of the exception's traceback, since it may be kept for a long time."""
-    while exception is not None:
-        traceback.clear_frames(exception.__traceback__)
-        exception = exception.__cause__ or exception.__context__
+    waiting, seen = [exception], set[int]()
+    while waiting:
+        each = waiting.pop()
+        if id(each) not in seen:
+            seen.add(id(each))
+            traceback.clear_frames(each.__traceback__)
+            waiting.extend(led for led in (each.__cause__, each.__context__) if led is not None)
 
 
 def _process() -> str:
@@ -54,14 +64,29 @@ def _process() -> str:
 
 
 def _described(exception: BaseException) -> tuple[str, list[Any], dict[str, Any], list[int]]:
-    """Returns the class, the arguments and attributes that are plain values, and which arguments _encode() has encoded."""
+    """Returns the class, the arguments and attributes that are plain values, and which arguments _encode() has encoded. The
+    class is "" if these do not make an exception with the same text: one that lacks what its class relies on."""
     arguments = list(_builtin_of(type(exception)).__reduce__(exception)[1])  # which has more than the args of an OSError
     encoded = _encode(arguments)
     if not _is_plain(arguments):
         arguments = [text_of(exception)]
         encoded = _encode(arguments)
     attributes = {name: value for name, value in vars(exception).items() if _is_plain(value)}
-    return name_of(type(exception)), arguments, attributes, encoded
+    name = name_of(type(exception))
+    return name if _looks_alike(exception, name, _decode(arguments, encoded), attributes) else "", arguments, attributes, encoded
+
+
+def _looks_alike(exception: BaseException, name: str, arguments: list[Any], attributes: dict[str, Any]) -> bool:
+    """Returns whether an exception that is made again has the text of this one. It runs code of the class, which only the
+    process that raised the exception may do."""
+    try:
+        made = _made_again(name, arguments, attributes)
+        if made is None:
+            return True
+        texts = ["".join(traceback.format_exception_only(type(each), each)) for each in (made, exception)]
+        return texts[0] == texts[1]
+    except BaseException:
+        return False
 
 
 def _encode(arguments: list[Any]) -> list[int]:
@@ -70,6 +95,11 @@ def _encode(arguments: list[Any]) -> list[int]:
     for at in places:
         arguments[at] = arguments[at].encode("utf-8", "surrogatepass")
     return places
+
+
+def _decode(arguments: list[Any], encoded: list[int]) -> list[Any]:
+    """Undoes _encode()."""
+    return [value.decode("utf-8", "surrogatepass") if at in encoded else value for at, value in enumerate(arguments)]
 
 
 def _builtin_of(kind: type) -> Any:
@@ -94,12 +124,15 @@ def unpack(
     failed.stage, failed.process, failed.item, failed.traceback = stage, process, item, trace
     if not packed:
         return _of_kind(kind, text) or failed
+    failed.original = packed
     original = _original(packed)
     if original is None or isinstance(original, (StopIteration, StopAsyncIteration)):
-        failed.original = packed
         return failed  # a StopIteration would end a loop as if there were no more items
-    if original.__cause__ is None and not isinstance(original, StageFailed):
-        original.__cause__ = failed
+    try:
+        if original.__cause__ is None and not isinstance(original, StageFailed):
+            original.__cause__ = failed
+    except Exception:  # of its class
+        return failed
     return original
 
 
@@ -114,9 +147,7 @@ def _original(packed: bytes) -> BaseException | None:
         process, number, name, arguments, attributes, encoded = _levada.unpack_state(packed)
         if process == _process():
             return _raised.pop(number, None)
-        for at in encoded:
-            arguments[at] = arguments[at].decode("utf-8", "surrogatepass")
-        return _made_again(name, arguments, attributes)
+        return _made_again(name, _decode(arguments, encoded), attributes)
     except Exception:
         return None
 

@@ -11,11 +11,12 @@ from levada.base.checks import check_function
 from levada.base.errors import InvalidArgument
 from levada.base.iterators import Ended
 from levada.corpus.corpus import Corpus
+from levada.pipeline.lengths import length_of
 from levada.pipeline.lines import ByteRanges, Lines, Paths
 from levada.pipeline.options import Options
 from levada.pipeline.run import Run
 from levada.pipeline.sources import NativeSource, check_source, describe
-from levada.pipeline.steps import FieldLength, Stage, Step, Transformer, build, checked_arguments, length_of_stage, steps_of
+from levada.pipeline.steps import FieldLength, Stage, Step, Transformer, build, checked_arguments, steps_of
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -119,8 +120,8 @@ class Pipeline(Generic[T]):
         collate: Callable[[list[T]], Any] | None = None,
         name: str | None = None,
     ) -> Pipeline[Any]:
-        """Groups items into lists of `size`. The last list holds the rest, unless `drop_last`. `collate`, such as torch's
-        default_collate, is called on each list."""
+        """Groups items into lists of `size`. The last list, in workers that of each worker, holds the rest, unless `drop_last`.
+        `collate`, such as torch's default_collate, is called on each list."""
         return self._then("batch", name, size=size, drop_last=drop_last)._collated("batch", collate)
 
     def bucket_batch(
@@ -239,11 +240,12 @@ class Pipeline(Generic[T]):
         return self._then("shard", name)
 
     def take(self, count: int, *, name: str | None = None) -> Pipeline[T]:
-        """Yields the first `count` items."""
+        """Yields the first `count` items. In workers these are the first of each worker: put it before dispatch(), or pass
+        ordered=True to run()."""
         return self._then("take", name, count=count)
 
     def skip(self, count: int, *, name: str | None = None) -> Pipeline[T]:
-        """Yields all but the first `count` items."""
+        """Yields all but the first `count` items; in workers, of each worker, as take() does."""
         return self._then("skip", name, count=count)
 
     def repeat(self, times: int | None = None, *, name: str | None = None) -> Pipeline[T]:
@@ -260,8 +262,9 @@ class Pipeline(Generic[T]):
         changed runs no code. A file is complete or
         absent: a pass that does not reach its end leaves none.
 
-        The file records `key` and the stages that made it; if they differ, the run raises InvalidArgument. Changed functions
-        and changed data are not detected, so put something that identifies them, such as a version, into `key`."""
+        The file records `key`, the stages that made it with their parameters, and the options of a Corpus; if they differ, the
+        run raises InvalidArgument. Changed functions and changed data are not detected, so put something that identifies them,
+        such as a version, into `key`."""
         return self._then("cache", name, folder=os.fspath(folder), key=key)
 
     def zip(self, *others: Pipeline[Any], name: str | None = None) -> Pipeline[tuple[Any, ...]]:
@@ -309,7 +312,8 @@ class Pipeline(Generic[T]):
         return self._then("dispatch", name)
 
     def fullsync(self, *, name: str | None = None) -> Pipeline[T]:
-        """Makes all ranks stop when the shortest one ends, and fail when the first one fails."""
+        """Makes all ranks stop when the shortest one ends, and fail when the first one fails. All ranks call run() for such
+        pipelines in the same order; they may begin them in any order, on threads of their own."""
         return self._then("fullsync", name)
 
     def transform(
@@ -327,7 +331,7 @@ class Pipeline(Generic[T]):
 
     def __len__(self) -> int:
         """Returns the number of items in one process without workers. Raises TypeError if it is not known in advance."""
-        return length_of_stage(self._stage)
+        return length_of(steps_of(self._stage), self._graph)
 
     def __reduce__(self) -> Any:
         return _of_steps, (steps_of(self._stage),)

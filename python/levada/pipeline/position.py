@@ -3,39 +3,131 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from levada import _levada
-from levada.base.errors import CorruptMessage
+from levada.base.errors import CorruptMessage, InvalidArgument
 
-VERSION = 3
+VERSION = 4
 """The version of the format of states."""
 _MAX_ITEMS = 1 << 50
+_MAX_SEED, _END_OF_EPOCHS = 2**64 - 1, 2**63
 
 
 class Position(NamedTuple):
-    """A position in an epoch."""
+    """A position in an epoch of one rank."""
 
+    stages: list[str]
+    """The names of the stages."""
     workers: int
     keeps_order: bool
+    rank: int
+    ranks: int
     items: int
     """How many items were taken."""
+    at: int
+    """How many had been taken when `cursor` was saved: fewer after a failure."""
     cursor: Any
-    """The cursor of the C++ core."""
+    """The cursor of the C++ core. None: the items are made again from the first one."""
 
     def encode(self) -> bytes:
-        return _levada.pack_state(tuple(self))
+        return _levada.pack_state(list(self))
 
     @staticmethod
     def decode(packed: bytes) -> Position:
         """Decodes untrusted bytes. Raises CorruptMessage."""
-        position = _levada.unpack_state(packed)
-        types = (int, bool, int)
-        if type(position) is tuple and len(position) == 4 and tuple(map(type, position[:3])) == types:
-            workers, keeps_order, items, cursor = position
-            if workers >= 0 and 0 <= items <= _MAX_ITEMS:
-                return Position(workers, keeps_order, items, cursor)
+        fields = _levada.unpack_state(packed)
+        types = [list, int, bool, int, int, int, int]
+        if type(fields) is list and len(fields) == 8 and [type(each) for each in fields[:7]] == types:
+            position = Position(*fields)
+            is_name = all(type(name) is str for name in position.stages)
+            is_place = 0 <= position.rank < position.ranks and position.workers >= 0
+            if is_name and is_place and 0 <= position.at <= position.items <= _MAX_ITEMS:
+                return position
         raise CorruptMessage("this state of a pipeline does not hold a valid position; load what state_dict() returned, unchanged")
+
+
+class Saved(NamedTuple):
+    """What state_dict() returns, decoded."""
+
+    seed: int
+    epoch: int
+    position: Position | None
+    """None: between two epochs."""
+
+    def encode(self) -> dict[str, Any]:
+        packed = None if self.position is None else self.position.encode()
+        return {
+            "version": VERSION,
+            "seed": self.seed,
+            "epoch": self.epoch,
+            "position": packed,
+            "checksum": checksum(self.seed, self.epoch, packed),
+        }
+
+    @staticmethod
+    def decode(state: Any) -> Saved:
+        """Decodes an untrusted state. Raises InvalidArgument for anything that is not a state, and CorruptMessage."""
+        if not isinstance(state, Mapping) or state.get("version") != VERSION:
+            raise InvalidArgument("this is no state of a pipeline, or one of another version of Levada")
+        seed, epoch, packed = (state.get(name) for name in ("seed", "epoch", "position"))
+        if type(seed) is not int or type(epoch) is not int or not isinstance(packed, (bytes, type(None))):
+            raise CorruptMessage("this state of a pipeline lacks its seed, epoch or position")
+        if state.get("checksum") != checksum(seed, epoch, packed):
+            raise CorruptMessage("this state of a pipeline has been changed since it was saved: its check sum is another")
+        if not 0 <= seed <= _MAX_SEED or not 0 <= epoch < _END_OF_EPOCHS:
+            raise CorruptMessage(f"this state of a pipeline is of epoch {epoch} by seed {seed}, which no run has")
+        return Saved(seed, epoch, None if packed is None else Position.decode(packed))
+
+
+def decode_states(state: Any) -> tuple[Saved, list[Position]]:
+    """Decodes the state of one rank, or a list of those of all ranks. Returns the first, and the positions of all. Raises as
+    Saved.decode() does, and InvalidArgument for states that are not of one epoch of one run."""
+    if not isinstance(state, Sequence):
+        saved = Saved.decode(state)
+        return saved, [] if saved.position is None else [saved.position]
+    all_saved = [Saved.decode(each) for each in state]
+    if not all_saved:
+        raise InvalidArgument("this is no state of a pipeline, but an empty list; load the states of all ranks")
+    first = all_saved[0]
+    for each in all_saved:
+        if each[:2] != first[:2] or (each.position is None) != (first.position is None):
+            raise InvalidArgument(
+                f"these states are of different runs or epochs: of epoch {first.epoch} by seed {first.seed}, and of epoch "
+                f"{each.epoch} by seed {each.seed}; load the states that all ranks saved at one item"
+            )
+    return first, [each.position for each in all_saved if each.position is not None]
+
+
+def position_of_rank(loaded: Sequence[Position], rank: int, ranks: int, *, takes_turns: bool) -> Position:
+    """Returns where rank `rank` of `ranks` resumes. `takes_turns`: whether item j of rank r of R is item j * R + r of one
+    rank, so that the ranks can be others than in the run that saved the positions. Raises InvalidArgument unless they can."""
+    own = [position for position in loaded if (position.rank, position.ranks) == (rank, ranks)]
+    if own:
+        return own[0]
+    saved = loaded[0].ranks
+    here = f"this is rank {rank} of {ranks}, and the state is of rank {loaded[0].rank} of {saved}"
+    if not takes_turns or not all(position.keeps_order for position in loaded):
+        raise InvalidArgument(
+            f"{here}: the items of this pipeline depend on the number of ranks and on the rank, since not every stage after "
+            f"its shard() makes one item from each; resume on {saved} ranks, each with the state that it saved"
+        )
+    if sorted((position.rank, position.ranks) for position in loaded) != [(each, saved) for each in range(saved)]:
+        raise InvalidArgument(f"{here}: load a list of the states of all {saved} ranks, from which other ranks can resume")
+    total = sum(position.items for position in loaded)
+    if any(position.items != _share(total, position.rank, saved) for position in loaded):
+        counts = ", ".join(str(position.items) for position in sorted(loaded, key=lambda each: each.rank))
+        raise InvalidArgument(
+            f"{here}: the {saved} ranks had taken {counts} items, so that no item is the next one of all; resume on {saved} "
+            "ranks, or from states that all ranks saved after the same number of items"
+        )
+    return loaded[0]._replace(rank=rank, ranks=ranks, items=_share(total, rank, ranks), at=0, cursor=None)
+
+
+def _share(items: int, rank: int, ranks: int) -> int:
+    """Returns how many of the first `items` are those of one rank, where ranks take them in turns."""
+    return (items - rank + ranks - 1) // ranks
 
 
 def checksum(seed: int, epoch: int, position: bytes | None) -> str:

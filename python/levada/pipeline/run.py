@@ -8,21 +8,24 @@ import secrets
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Generic, TypeVar
 
 from levada import _levada
 from levada._levada import Consumer, Epoch, Membership, Metric
 from levada.base.checks import epoch_number
-from levada.base.errors import CorruptMessage, Error, InvalidArgument, PeerLost, Timeout
-from levada.base.exits import failure_text, handled
+from levada.base.errors import Error, InvalidArgument, PeerLost, Timeout
+from levada.base.exception_texts import failure_text
+from levada.base.exits import handled
 from levada.corpus.corpus import Corpus
+from levada.job.groups import GroupNumbers
 from levada.job.job import close_at_exit, join, world_size
+from levada.pipeline.lengths import length_of
 from levada.pipeline.options import Options
-from levada.pipeline.position import VERSION, Position, checksum
+from levada.pipeline.position import Position, Saved, decode_states, position_of_rank
 from levada.pipeline.sources import divides_itself
-from levada.pipeline.steps import Elsewhere, Stage, Step, build, length_of_stage, steps_of
+from levada.pipeline.steps import Elsewhere, Stage, Step, build, steps_of, takes_turns, warn_of_copies
 from levada.pipeline.workers import Task, WorkerGroup
 
 T = TypeVar("T")
@@ -39,6 +42,7 @@ _MAX_DEATHS = 3
 """How often processes may die after the same item."""
 _OWN_PROCESS_LOST = " of the pipeline ended unexpectedly: "
 """Marks the text of a PeerLost whose rank is a process of this pipeline, not a rank of its fullsync() group."""
+_numbers = GroupNumbers()  # of runs with fullsync()
 _CALLABLES = {"source": "source", "map": "function", "filter": "predicate", "flat_map": "function", "transform": "open"}
 """By operation, the argument that has to be sent to the process that runs it."""
 
@@ -58,11 +62,14 @@ class Run(Generic[T]):
         self._roles, dispatch_boundary, _, one_to_one = self._graph.place(options.workers, options.ordered)
         self._keeps_order = options.workers == 0 or options.ordered or one_to_one
         self._dispatches = dispatch_boundary is not None
-        self._warn_of_copies()
+        warn_of_copies(self._steps, self._roles, options.workers)
         self._expect_to_be_replaceable()
         self._seed = options.seed
+        self._name_among_ranks = ""
+        if options.group is not None and any(step.operation == "fullsync" for step in self._steps):
+            self._name_among_ranks = f"{_numbers.next(options.group)} of a {type(options.group).__name__}"
         self._epoch = 0
-        self._position: Position | None = None
+        self._loaded: list[Position] = []  # of the next pass: this rank's, or those of all ranks of an earlier run
         self._worker_group: WorkerGroup | None = None
         self._consumer: Consumer | None = None
         self._last_report: bytes | None = None
@@ -75,16 +82,6 @@ class Run(Generic[T]):
         self._ranks: Membership | None = None  # the ranks that wait in fullsync()
         self._before: BaseException | None = None  # the exception handled when the epoch began: not why it ends
         close_at_exit(self)
-
-    def _warn_of_copies(self) -> None:
-        operations = {step.operation for step in self._steps}
-        if self.options.workers > 1 and not self._dispatches and "shard" not in operations:
-            warnings.warn(
-                f"nothing divides the items of {' > '.join(step.name for step in self._steps)} among its "
-                f"{self.options.workers} workers, so that each yields all of them; put shard() behind the source, or "
-                "dispatch() where the workers' part begins",
-                stacklevel=4,
-            )
 
     def _expect_to_be_replaceable(self) -> None:
         at = [step.name for step in self._steps if step.operation == "fullsync"]
@@ -101,8 +98,7 @@ class Run(Generic[T]):
                 try:
                     self._begin_epoch(consumer)
                 except PeerLost as error:
-                    given = 0 if self._position is None else self._position.items
-                    self._note_death(self._lost(str(error), error.rank) or error, given)
+                    self._note_death(self._lost(str(error), error.rank) or error, consumer.given)
                     consumer = self._start_again()
                     self._begin_epoch(consumer)
             self._begun, self._is_over, self._is_stuck = self._epoch, False, False
@@ -112,19 +108,38 @@ class Run(Generic[T]):
 
     def _begin_epoch(self, consumer: Consumer) -> None:
         """Begins the epoch, at the loaded state if there is one."""
-        position = self._position
+        self._begun = None  # unless what follows returns: an epoch under way has ended
+        position = self._position()
         if position is None:
-            consumer.reset(self._epoch, 0, None)
+            consumer.reset(self._epoch, 0, 0, None)
             return
         # A cursor of a run without workers does not fit one with workers: the same items are made again and dropped.
         is_alike = (position.workers == 0) == (self.options.workers == 0)
-        if not is_alike and not (position.keeps_order and self._keeps_order):
+        cursor = position.cursor if is_alike else None
+        theirs, ours = (position.workers, position.keeps_order), (self.options.workers, self._keeps_order)
+        if cursor is None and theirs != ours and not (position.keeps_order and self._keeps_order):
             raise InvalidArgument(
                 f"this state is of a run with {position.workers} workers, whose order one with {self.options.workers} "
                 "does not have, for not every item makes one; ordered=True has that of one process"
             )
-        consumer.reset(self._epoch, position.items, position.cursor if is_alike else None)
-        self._position = None
+        consumer.reset(self._epoch, position.items, position.at, cursor)
+        self._loaded = []
+
+    def _position(self) -> Position | None:
+        """Returns the loaded position as this rank resumes at it. Raises InvalidArgument if it cannot."""
+        if not self._loaded:
+            return None
+        stages = self._stage_names()
+        if any(position.stages != stages for position in self._loaded):
+            raise InvalidArgument(
+                f"this state is of a pipeline of the stages {' > '.join(self._loaded[0].stages)}, and this one is of "
+                f"{' > '.join(stages)}; resume with the stages that it was saved with"
+            )
+        turns = self._keeps_order and takes_turns(self._end_stage, self.options.on_error)
+        return position_of_rank(self._loaded, *_place_in(self._job()), takes_turns=turns)
+
+    def _stage_names(self) -> list[str]:
+        return [step.name if step.name == step.operation else f"{step.operation} {step.name}" for step in self._steps]
 
     @contextmanager
     def _closed_if_asked(self, consumer: Consumer) -> Iterator[None]:
@@ -137,7 +152,10 @@ class Run(Generic[T]):
 
     def __len__(self) -> int:
         """Returns the number of items of an epoch. Raises TypeError if it is not known in advance."""
-        return length_of_stage(self._end_stage)
+        options = self.options
+        return length_of(
+            self._steps, self._graph, workers=options.workers, ordered=options.ordered, on_error=options.on_error
+        )
 
     @property
     def seed(self) -> int:
@@ -178,27 +196,24 @@ class Run(Generic[T]):
     @property
     def is_restored(self) -> bool:
         """Whether the next pass resumes in the middle of an epoch."""
-        return self._position is not None
+        return len(self._loaded) > 0
 
     def set_epoch(self, epoch: int) -> None:
         """Sets the epoch of the next pass."""
         self._epoch = epoch_number(epoch, _END_OF_EPOCHS, "2**63")
-        self._position, self._begun = None, None
+        self._loaded, self._begun = [], None
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the position after the last item taken. The state is small, and another number of workers can resume it if
-        every stage makes one item from each item. Raises InvalidArgument after close() in the middle of an epoch."""
-        epoch, position = self._epoch, self._position
+        """Returns the position after the last item taken, also after an exception. The state is small. It can be resumed with
+        another number of workers if every stage makes one item from each item. Raises InvalidArgument after close() in the
+        middle of an epoch.
+
+        After an exception of a stage in this process, or Ctrl-C, a resumed run makes the items since the state before again,
+        or those since the beginning of the epoch, and drops them: stages here may have pulled items that they have lost."""
+        epoch, position = self._epoch, self._position()
         if position is None and self._begun is not None and not self._is_over:
             epoch, position = self._begun, self._save()
-        packed = None if position is None else position.encode()
-        return {
-            "version": VERSION,
-            "seed": self.seed,
-            "epoch": epoch,
-            "position": packed,
-            "checksum": checksum(self.seed, epoch, packed),
-        }
+        return Saved(self.seed, epoch, position).encode()
 
     def _save(self) -> Position:
         consumer = self._consumer
@@ -208,25 +223,20 @@ class Run(Generic[T]):
                 "state_dict() before close()"
             )
         with self._closed_if_asked(consumer):
-            items, cursor = consumer.save()
-        return Position(self.options.workers, self._keeps_order, items, cursor)
+            items, at, cursor = consumer.save()
+        rank, ranks = _place_in(self._ranks)
+        return Position(self._stage_names(), self.options.workers, self._keeps_order, rank, ranks, items, at, cursor)
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Makes the next pass resume where state_dict() was called, on a pipeline of the same stages. Raises InvalidArgument
-        for anything that is not such a state, and CorruptMessage for a state that has been changed."""
-        if not isinstance(state, Mapping) or state.get("version") != VERSION:
-            raise InvalidArgument("this is no state of a pipeline, or one of another version of Levada")
-        seed, epoch, packed = (state.get(name) for name in ("seed", "epoch", "position"))
-        if type(seed) is not int or type(epoch) is not int or not isinstance(packed, (bytes, type(None))):
-            raise CorruptMessage("this state of a pipeline lacks its seed, epoch or position")
-        if state.get("checksum") != checksum(seed, epoch, packed):
-            raise CorruptMessage("this state of a pipeline has been changed since it was saved: its check sum is another")
-        if not 0 <= seed < 2**64 or not 0 <= epoch < _END_OF_EPOCHS:
-            raise CorruptMessage(f"this state of a pipeline is of epoch {epoch} by seed {seed}, which no run has")
-        position = None if packed is None else Position.decode(packed)
-        if self._seed is not None and self._consumer is not None and self._seed != seed:
+    def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
+        """Makes the next pass resume where state_dict() was called, on a pipeline of the same stages. A state is of one rank of
+        `group`. A list of the states of all ranks can be loaded on each rank, which resumes at its own; if only stages that
+        make one item from each item follow the shard(), it can also be loaded on any other number of ranks, which go on after
+        the items that all of them had taken. Raises InvalidArgument for anything that is not such a state, and CorruptMessage
+        for a state that has been changed; the next pass raises InvalidArgument for one of other stages or ranks."""
+        saved, loaded = decode_states(state)
+        if self._seed is not None and self._consumer is not None and self._seed != saved.seed:
             self.close()
-        self._seed, self._epoch, self._position = seed, epoch, position
+        self._seed, self._epoch, self._loaded = saved.seed, saved.epoch, loaded
         self._begun = None
 
     def limit(self, items: int) -> None:
@@ -386,7 +396,9 @@ class Run(Generic[T]):
             name = f"the consumer (process {os.getpid()})"
             own = None if self._worker_group is None else self._worker_group.job
             try:
-                self._consumer = _levada.consume(own, self._graph, self._process_options(), _place_in(job), name, job)
+                self._consumer = _levada.consume(
+                    own, self._graph, self._process_options(), _place_in(job), name, job, self._name_among_ranks
+                )
                 self._ranks = job
             except BaseException:
                 self.close()

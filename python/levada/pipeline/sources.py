@@ -10,7 +10,7 @@ from typing import Any
 
 from levada._levada import OpenContext
 from levada.base.errors import InvalidArgument
-from levada.base.iterators import Ended, is_own_iterator, noting_end
+from levada.base.iterators import Ended, is_own_iterator, items_by_number, iterate, noting_end
 from levada.corpus.corpus import Corpus
 
 Opened = tuple[Iterator[Any], Callable[[], Any] | None, int]
@@ -34,13 +34,11 @@ def is_sequence(source: Any) -> bool:
     if isinstance(source, Sequence):
         return True
     by_number = hasattr(source, "__getitem__") and hasattr(source, "__len__") and not hasattr(source, "keys")
-    return by_number and (not hasattr(source, "__iter__") or _iterates_by_number(source) or _is_torch_map_style(source))
+    return by_number and (not hasattr(source, "__iter__") or _is_of_library(source) or _is_torch_map_style(source))
 
 
-def _iterates_by_number(source: Any) -> bool:
-    """Returns whether its class yields the same items when iterated and by index. Other classes may shuffle in one of them."""
-    if isinstance(source, Sequence):
-        return True
+def _is_of_library(source: Any) -> bool:
+    """Returns whether its class yields the same items when iterated and by index. Others may shuffle in one of them."""
     classes = [("numpy", "ndarray"), ("torch", "Tensor"), ("datasets", "Dataset")]
     found = (getattr(sys.modules.get(module), name, None) for module, name in classes)
     return any(isinstance(source, cls) for cls in found if cls is not None)
@@ -110,7 +108,7 @@ class SourceOpener:
                 source.load_state_dict(start[0])
                 if set_epoch is not None:
                     set_epoch(context.epoch)  # that state may hold another one
-        iterator = iter(source() if is_factory(source) else source)
+        iterator = iterate(source() if is_factory(source) else source)
         if is_own_iterator(source, iterator):
             iterator = noting_end(iterator, self._ended)
         return iterator, state_dict, 0 if state is None else given
@@ -127,6 +125,6 @@ class SourceOpener:
 def _by_number(source: Any, first: int, step: int) -> Iterator[Any]:
     if isinstance(source, range):
         return iter(source[first::step])
-    if first == 0 and step == 1 and _iterates_by_number(source):
+    if first == 0 and step == 1 and (type(source) in (list, tuple) or _is_of_library(source)):
         return iter(source)
-    return map(source.__getitem__, range(first, len(source), step))
+    return items_by_number(source, first, step)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, cast
 
@@ -11,7 +12,6 @@ from levada.base.checks import check_function, whole_number
 from levada.base.errors import InvalidArgument
 from levada.base.iterators import Ended
 from levada.corpus.corpus import Corpus
-from levada.job.job import world_size
 from levada.pipeline.sources import SourceOpener, describe, divides_itself
 
 
@@ -169,28 +169,35 @@ class Transformer:
         return self.function(*inputs)
 
 
-_SAME_LENGTH = ("map", "shuffle", "cache", "prefetch", "dispatch", "fork", "branch")
+_ONE_EACH = ("map", "cache", "prefetch", "dispatch", "fullsync")
 
 
-def length_of_stage(stage: Stage) -> int:
-    """Returns the items of an epoch in one process of one rank. Raises TypeError if that is not known."""
-    given: dict[str, Any] = stage.arguments
-    if stage.operation == "source":
-        return len(given["source"])
-    lengths = [length_of_stage(before) for before in stage.inputs]
-    if stage.operation in _SAME_LENGTH or (stage.operation == "shard" and world_size() == 1):
-        return lengths[0]
-    if stage.operation == "batch":
-        size: int = given["size"]
-        return lengths[0] // size if given["drop_last"] else -(-lengths[0] // size)
-    if stage.operation in ("take", "skip"):
-        count: int = given["count"]
-        return min(lengths[0], count) if stage.operation == "take" else max(lengths[0] - count, 0)
-    if stage.operation == "zip":
-        return min(lengths)
-    if stage.operation == "concat" or (stage.operation == "interleave" and given["stop"] == "last"):
-        return sum(lengths)
-    if stage.operation == "repeat" and given["times"] is not None:
-        times: int = given["times"]
-        return lengths[0] * times
-    raise TypeError(f"the number of items that {stage.operation} yields is not known in advance")
+def takes_turns(end: Stage, on_error: str) -> bool:
+    """Returns whether item j of rank r of R is item j * R + r of a single rank: after a shard that deals items in turns, only
+    stages that make one item from each item. `on_error`: the default of stages."""
+    stage = end
+    while stage.operation in _ONE_EACH and (stage.arguments.get("on_error") or on_error) == "raise":
+        stage = stage.inputs[0]
+    if stage.operation != "shard" or any(each.operation == "shard" for each in _inputs_first(stage.inputs[0])):
+        return False
+    before = stage.inputs[0]
+    return before.operation != "source" or divides_itself(before.arguments["source"]) != "in parts"
+
+
+def warn_of_copies(steps: list[Step], roles: dict[str, str], workers: int) -> None:
+    """Warns if several workers each yield all items, or each count items that are meant to be counted together."""
+    if workers < 2:
+        return
+    if all(step.operation not in ("dispatch", "shard") for step in steps) and "dispatcher" not in roles.values():
+        warnings.warn(
+            f"nothing divides the items of {' > '.join(step.name for step in steps)} among its {workers} workers, so that each "
+            "yields all of them; put shard() behind the source, or dispatch() where the workers' part begins",
+            stacklevel=4,
+        )
+    for step in steps:
+        if step.operation in ("take", "skip") and roles[step.name] == "worker":
+            warnings.warn(
+                f"{step.name} counts the items of each of the {workers} workers, and not all items; put it before dispatch(), "
+                "or pass ordered=True",
+                stacklevel=4,
+            )

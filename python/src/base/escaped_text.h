@@ -9,7 +9,7 @@ namespace levada::python {
 
 /// Returns a str in UTF-8, with halves of surrogate pairs escaped: "caf\\udce9". With the GIL.
 std::string escaped(nanobind::handle text);
-/// Returns str(value), escaped; "<exception str() failed>" where that raises an Exception. With the GIL.
+/// Returns str(value), escaped; "<exception str() failed>" if that raises anything. With the GIL.
 std::string escaped_str(nanobind::handle value);
 
 /// A parameter for the text of an exception: any str, escaped. A std::string refuses one that has no UTF-8 encoding.

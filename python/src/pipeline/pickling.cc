@@ -5,6 +5,7 @@
 #include <nanobind/stl/string.h>
 
 #include <string>
+#include <unordered_map>
 #include <utility>
 
 #include "levada/base/bytes.h"
@@ -109,6 +110,61 @@ class Sink {
   }
 };
 
+/// Finds out whether two items hold one object. Pickled together they would go on to do so in the other process, if
+/// they happen to share a message, and a stage that writes to one would change the other.
+class SharedObjects {
+ public:
+  bool are_in(std::span<const pipeline::Item> items) {
+    for (const auto& item : items) {
+      ++item_;
+      const auto* object = std::get_if<pipeline::LanguageObject>(&item);
+      if (object != nullptr && is_shared(static_cast<PyObject*>(object->object()), 0)) return true;
+    }
+    return false;
+  }
+
+ private:
+  static constexpr int deepest = 50;
+
+  static bool is_constant(PyObject* object) {
+    return object == Py_None || PyBool_Check(object) || PyLong_CheckExact(object) || PyFloat_CheckExact(object) ||
+           PyUnicode_CheckExact(object) || PyBytes_CheckExact(object) || PyType_Check(object);
+  }
+  bool is_shared(PyObject* object, int depth) {
+    if (is_constant(object)) return false;
+    const auto [at, is_new] = items_.try_emplace(object, item_);
+    if (!is_new) return at->second != item_;
+    if (depth == deepest) return true;  // perhaps
+    if (PyList_Check(object)) {
+      for (Py_ssize_t i = 0; i < PyList_Size(object); ++i) {
+        if (is_shared(PyList_GetItem(object, i), depth + 1)) return true;
+      }
+    } else if (PyTuple_Check(object)) {
+      for (Py_ssize_t i = 0; i < PyTuple_Size(object); ++i) {
+        if (is_shared(PyTuple_GetItem(object, i), depth + 1)) return true;
+      }
+    } else if (PyDict_Check(object)) {
+      PyObject *key = nullptr, *value = nullptr;
+      for (Py_ssize_t i = 0; PyDict_Next(object, &i, &key, &value) != 0;) {
+        if (is_shared(value, depth + 1)) return true;
+      }
+    } else if (auto& has_fields = has_fields_.try_emplace(Py_TYPE(object), true).first->second) {
+      const auto fields = nb::steal(PyObject_GetAttrString(object, "__dict__"));
+      if (!fields.is_valid()) PyErr_Clear();
+      has_fields = fields.is_valid() && PyDict_CheckExact(fields.ptr());
+      if (has_fields) return is_shared(fields.ptr(), depth + 1);
+    }
+    return false;
+  }
+
+  int item_ = 0;
+  std::unordered_map<PyObject*, int> items_;  ///< the first item that holds each object
+  std::unordered_map<PyTypeObject*, bool> has_fields_;
+};
+
+/// The first byte of items that are pickled one by one; a pickle begins with another one.
+constexpr std::byte one_by_one{0};
+
 }  // namespace
 
 /// One pickler for all that crosses, which forgets its memo in between: making one costs more than a small item.
@@ -123,20 +179,44 @@ class PythonItemTraits::Pickler {
         clear_memo_(pickler_.attr("clear_memo")),
         loads_(nb::module_::import_("_pickle").attr("loads")) {}
 
-  Packed pack(const nb::object& value) {
+  Packed pack(std::span<const pipeline::Item> items) {
     know_reducers();
     auto& sink = *nb::inst_ptr<Sink>(sink_);
     const Released released{sink, clear_memo_};
-    dump_(value);
+    if (SharedObjects().are_in(items)) pack_one_by_one(items, sink.packed.head);
+    else dump_(list_of_objects(items));
     sink.packed.hold = std::move(sink.objects);
     return std::move(sink.packed);
   }
 
-  nb::object unpack(const nb::object& pickle, const nb::list& buffers) const {
-    return loads_(pickle, nb::arg("buffers") = buffers);
+  std::vector<pipeline::Item> unpack(ByteView head, const nb::list& buffers) const {
+    if (head.front() != one_by_one) return items_of(unpickled(head, buffers));
+    const auto next_buffers = buffers.attr("__iter__")();
+    std::vector<pipeline::Item> items;
+    for (ByteReader reader(head.subspan(1)); reader.remaining() > 0;) {
+      items.push_back(item_of(unpickled(reader.get_sized(), next_buffers)));
+    }
+    return items;
   }
 
  private:
+  void pack_one_by_one(std::span<const pipeline::Item> items, Bytes& head) {
+    ByteWriter writer;
+    writer.put(one_by_one);
+    for (const auto& item : items) {
+      dump_(object_of_const(item));
+      clear_memo_();
+      writer.put_sized(std::exchange(head, {}));
+    }
+    head = std::move(writer).take();
+  }
+  nb::object unpickled(ByteView pickle, nb::handle buffers) const {
+    auto* data = reinterpret_cast<char*>(const_cast<std::byte*>(pickle.data()));
+    const auto view = nb::steal(PyMemoryView_FromMemory(data, static_cast<Py_ssize_t>(pickle.size()), PyBUF_READ));
+    if (!view.is_valid()) throw nb::python_error();
+    return loads_(view, nb::arg("buffers") = buffers);
+  }
+
   /// Releases what was pickled when it ends: the memo and, after a failure, the sink hold it.
   struct Released {
     ~Released() {
@@ -281,7 +361,7 @@ std::vector<pipeline::Item> PythonItemTraits::from_trees(std::vector<Tree> trees
 }
 
 PythonItemTraits::Packed PythonItemTraits::pack(std::span<const pipeline::Item> items) const {
-  return in_python([&] { return pickler_->pack(list_of_objects(items)); });
+  return in_python([&] { return pickler_->pack(items); });
 }
 
 std::vector<pipeline::Item> PythonItemTraits::unpack(ByteView head, std::span<const std::span<std::byte>> buffers,
@@ -290,10 +370,7 @@ std::vector<pipeline::Item> PythonItemTraits::unpack(ByteView head, std::span<co
   return in_python([&] {
     nb::list views;
     for (const auto& buffer : buffers) views.append(memory_object(buffer, hold));
-    auto* data = reinterpret_cast<char*>(const_cast<std::byte*>(head.data()));
-    const auto pickle = nb::steal(PyMemoryView_FromMemory(data, static_cast<Py_ssize_t>(head.size()), PyBUF_READ));
-    if (!pickle.is_valid()) throw nb::python_error();
-    return items_of(pickler_->unpack(pickle, views));
+    return pickler_->unpack(head, views);
   });
 }
 

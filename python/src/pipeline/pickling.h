@@ -11,8 +11,9 @@
 
 namespace levada::python {
 
-/// Many items are one pickle of protocol 5. Memory of tensors and arrays goes beside it, not through it; what came so
-/// views the memory that it was received in. With the GIL or without.
+/// Many items are one pickle of protocol 5, unless they have objects in common: no item shares an object with another
+/// one when they arrive. Memory of tensors and arrays goes beside it, not through it; what came so views the memory
+/// that it was received in. With the GIL or without.
 class PythonItemTraits final : public pipeline::ItemTraits {
  public:
   PythonItemTraits();

@@ -15,6 +15,7 @@
 
 #include "levada/base/error.h"
 #include "levada/pipeline/consumer.h"
+#include "levada/pipeline/cursors.h"
 #include "levada/pipeline/placement.h"
 #include "levada/pipeline/show.h"
 #include "levada/report/pipeline_report.h"
@@ -100,7 +101,7 @@ constexpr Duration patience = std::chrono::seconds(5);
 class Consumer {
  public:
   Consumer(std::shared_ptr<Engine> engine, const Graph& graph, nb::handle options, Place place, std::string name,
-           std::shared_ptr<Engine> all_ranks)
+           std::shared_ptr<Engine> all_ranks, std::string name_among_ranks)
       : keeps_resume_point_(engine != nullptr && nb::cast<std::string>(options.attr("on_worker_death")) == "replace") {
     pipeline::Process process{.engine = std::move(engine),
                               .graph = graph,
@@ -108,6 +109,7 @@ class Consumer {
                               .options = options_of(options, place),
                               .name = std::move(name),
                               .all_ranks = std::move(all_ranks),
+                              .name_among_ranks = std::move(name_among_ranks),
                               .begin_epoch = {},
                               .poll = [this] { poll(); }};
     const nb::gil_scoped_release released;
@@ -121,39 +123,17 @@ class Consumer {
     consumer_.reset();
   }
 
-  /// Begins the epoch behind its first `items`, where `cursor` stands if there is one.
-  void reset(std::int64_t epoch, std::int64_t items, const std::optional<nb::object>& cursor) {
-    auto& consumer = open_consumer();
-    std::optional<pipeline::Cursor> from;
-    if (cursor) from = to_tree(*cursor, Allowed::registered);
+  /// Begins the epoch after its first `items`. `cursor`, if there is one, is after the first `at` of them.
+  void reset(std::int64_t epoch, std::int64_t items, std::int64_t at, const std::optional<nb::object>& cursor) {
+    ResumePoint from{.items = at, .cursor = {}};
+    if (cursor) from.cursor = to_tree(*cursor, Allowed::registered);
+    open_consumer();
     const auto pausing = enter_pausing();
-    take([&] {
-      if (from || items == 0) consumer.reset(epoch, from);
-      else consumer.reset_behind(epoch, items);
-    });
-    epoch_ = epoch;
-    limit_.reset();
-    begin_pass(items);
-    resume_point_ = {items, std::move(from)};
+    begin(epoch, items, std::move(from), {});
   }
-  /// Begins where `lost`, some of whose processes have ended, gave its last item, with the same limit. Throws
-  /// InvalidArgument where there are fewer items now.
-  void take_over(const Consumer& lost) {
-    auto& consumer = open_consumer();
-    const auto& [items, cursor] = lost.resume_point_;
-    take([&] {
-      if (cursor || items == 0) consumer.reset(lost.epoch_, cursor);
-      else consumer.reset_behind(lost.epoch_, items);
-      for (auto item = items; item < lost.given_; ++item) {
-        if (!consumer.next()) throw InvalidArgument(fmt::format("item {} of the epoch is no longer there", item));
-      }
-      if (lost.limit_) consumer.limit(*lost.limit_);
-    });
-    epoch_ = lost.epoch_;
-    limit_ = lost.limit_;
-    begin_pass(lost.given_);
-    resume_point_ = lost.resume_point_;
-  }
+  /// Begins after the last item of `lost`, some of whose processes have ended, with the same limit. Throws
+  /// InvalidArgument if the epoch has fewer items now.
+  void take_over(const Consumer& lost) { begin(lost.epoch_, lost.given_, lost.resume_point_, lost.limit_); }
   /// The next item of pass number `pass`. Nothing at its end, at a limit, while paused and once it is closed.
   std::optional<Item> next(std::int64_t pass) {
     if (pass_ != pass) {
@@ -165,10 +145,10 @@ class Consumer {
     std::optional<Item> item;
     try {
       const nb::gil_scoped_release released;
+      if (keeps_resume_point_ && has_place()) keep_resume_point(consumer);
       item = consumer.next();
       given_ += item.has_value();
       if (item && limit_) --*limit_;
-      if (item && keeps_resume_point_) keep_resume_point(consumer);
     } catch (const std::exception&) {
       if (!closing_) throw;
     }
@@ -197,11 +177,18 @@ class Consumer {
   bool paused() const { return consumer().paused(); }
   /// Where next() is empty: whether that is for good.
   bool is_over() const { return is_over_; }
-  /// How many items of this epoch have been given, and the cursor behind them.
-  std::tuple<std::int64_t, nb::object> save() {
+  /// Returns how many items of this epoch have been given, and the latest cursor that is exact: how many had been given
+  /// when it was saved, and the cursor, None at the first item. They are the same number unless a stage here has
+  /// failed.
+  std::tuple<std::int64_t, std::int64_t, std::optional<nb::object>> save() {
     auto& consumer = open_consumer();
-    const auto cursor = take([&] { return consumer.save(); });
-    return {given_, Rebuilder(Allowed::registered).rebuild(cursor)};
+    take([&] {
+      if (has_place()) resume_point_ = {given_, consumer.save()};
+    });
+    const auto& [items, cursor] = resume_point_;
+    std::optional<nb::object> plain;
+    if (cursor) plain = Rebuilder(Allowed::registered).rebuild(*cursor);
+    return {given_, items, plain};
   }
 
   /// Has the call under way on another thread end, and lets none begin. False in a signal handler that has interrupted
@@ -269,13 +256,33 @@ class Consumer {
  private:
   static constexpr std::string_view what = "this pipeline run";
 
-  void begin_pass(std::int64_t given) {
-    is_over_ = false;
+  /// A cursor, and how many items had been given when it was saved. No cursor: at the first item.
+  struct ResumePoint {
+    std::int64_t items = 0;
+    std::optional<pipeline::Cursor> cursor;
+  };
+
+  void begin(std::int64_t epoch, std::int64_t items, ResumePoint from, std::optional<std::int64_t> limit) {
+    auto& consumer = open_consumer();
+    epoch_ = epoch;
+    limit_ = limit;
+    given_ = items;
+    resume_point_ = std::move(from);
+    is_over_ = has_begun_ = false;
+    take([&] {
+      if (!resume_point_.cursor) return consumer.reset_behind(epoch, items);
+      consumer.reset(epoch, resume_point_.cursor);
+      for (auto item = resume_point_.items; item < items; ++item) {
+        if (!consumer.next()) pipeline::throw_past_end(item, "the epoch");
+      }
+    });
+    if (limit) consumer.limit(*limit);
+    has_begun_ = true;
     ++pass_;
-    given_ = given;
   }
-  /// Now and then, so that it takes at most 1% of the time. The item given last is on its way: another cursor than the
-  /// one after a failure, which may lack what stages here hold.
+  /// Returns whether a cursor can be saved that is after the item given last.
+  bool has_place() const { return has_begun_ && !consumer_->lost_place(); }
+  /// Now and then, so that it takes at most 1% of the time.
   void keep_resume_point(const pipeline::Consumer& consumer) {
     const auto begun = Clock::now();
     if (begun < next_resume_point_) return;
@@ -345,20 +352,22 @@ class Consumer {
   std::atomic<bool> closing_ = false;  ///< read without the GIL
   bool must_close_ = false;
   std::int64_t pass_ = 0;
-  bool is_over_ = false;    ///< this epoch
+  bool is_over_ = false;  ///< this epoch
+  bool has_begun_ = false;
   std::int64_t given_ = 0;  ///< in this epoch
   std::int64_t epoch_ = 0;
   std::optional<std::int64_t> limit_;  ///< items until it, of those of limit()
   const bool keeps_resume_point_;
-  /// Items given, and where that was, at or before the item given last.
-  std::pair<std::int64_t, std::optional<pipeline::Cursor>> resume_point_;
+  ResumePoint resume_point_;  ///< at or before the item given last
   Clock::time_point next_resume_point_{};
 };
 
 std::shared_ptr<Consumer> make_consumer(const Membership* job, const Graph& graph, nb::handle options, Place place,
-                                        const std::string& name, const Membership* all_ranks) {
+                                        const std::string& name, const Membership* all_ranks,
+                                        const std::string& name_among_ranks) {
   const auto engine_of = [](const Membership* of) { return of == nullptr ? nullptr : of->shared(); };
-  return std::make_shared<Consumer>(engine_of(job), graph, options, place, name, engine_of(all_ranks));
+  return std::make_shared<Consumer>(engine_of(job), graph, options, place, name, engine_of(all_ranks),
+                                    name_among_ranks);
 }
 
 /// One epoch as an iterator: over when the next begins.
@@ -403,8 +412,9 @@ class Epoch {
 
 void bind_pipeline(nb::module_& module) {
   nb::class_<Consumer>(module, "Consumer", "The end of a pipeline that gives its items.")
-      .def("reset", &Consumer::reset, nb::arg("epoch"), nb::arg("items"), nb::arg("cursor").none(),
-           nb::sig("def reset(self, epoch: int, items: int, cursor: typing.Any) -> None"))
+      .def("reset", &Consumer::reset, nb::arg("epoch"), nb::arg("items"), nb::arg("at"), nb::arg("cursor").none(),
+           nb::sig("def reset(self, epoch: int, items: int, at: int, cursor: typing.Any) -> None"),
+           "Begins an epoch after its first `items`; a cursor is after the first `at` of them.")
       .def("take_over", &Consumer::take_over, nb::arg("lost"),
            "Begins where another consumer, whose processes are lost, gave its last item.")
       .def_prop_ro("given", &Consumer::given, "Items of this epoch.")
@@ -412,8 +422,10 @@ void bind_pipeline(nb::module_& module) {
       .def("pause", &Consumer::pause)
       .def("resume", &Consumer::resume)
       .def_prop_ro("paused", &Consumer::paused)
-      .def("save", &Consumer::save, nb::sig("def save(self) -> tuple[int, typing.Any]"),
-           "How many items have been given, and the cursor behind them.")
+      .def("save", &Consumer::save, nb::sig("def save(self) -> tuple[int, int, typing.Any]"),
+           "Returns how many items have been given; how many had been given at the latest exact cursor; and that "
+           "cursor, "
+           "None for the first item.")
       .def("begin_close", &Consumer::begin_close,
            "Has another thread's call end and lets none begin; False where this thread's own call is to do what "
            "follows.")
@@ -440,10 +452,11 @@ void bind_pipeline(nb::module_& module) {
       .def("__next__", &Epoch::next, nb::sig("def __next__(self) -> typing.Any"));
   module.def(
       "consume", &make_consumer, nb::arg("job").none(), nb::arg("graph"), nb::arg("options"), nb::arg("place"),
-      nb::arg("name"), nb::arg("all_ranks").none(),
+      nb::arg("name"), nb::arg("all_ranks").none(), nb::arg("name_among_ranks"),
       nb::sig("def consume(job: Membership | None, graph: Graph, options: object, place: tuple[int, int], "
-              "name: str, all_ranks: Membership | None) -> Consumer"),
-      "The consumer of a pipeline, whose other processes are `job`. place: rank and number of the ranks that run it.");
+              "name: str, all_ranks: Membership | None, name_among_ranks: str) -> Consumer"),
+      "The consumer of a pipeline, whose other processes are `job`. place: rank and number of the ranks that run it. "
+      "name_among_ranks: tells it from other pipelines that the same ranks run.");
   module.def("serve", &serve, nb::arg("job"), nb::arg("graph"), nb::arg("options"), nb::arg("place"), nb::arg("name"),
              nb::arg("begin_epoch").none(),
              nb::sig("def serve(job: Membership, graph: Graph, options: object, place: tuple[int, int], name: str, "

@@ -95,9 +95,12 @@ class PythonIterator : public pipeline::Iterator {
     return in_python([&] { return open(items); });
   }
   Cursor save() const override {
-    if (!opened_) return start_.encode();
-    Position position{.num_outputs = opened_->at, .state = own_state(), .inputs = {}};
-    position.inputs = position.state ? save_inputs() : start_of_inputs_;
+    Position position = start_;
+    if (opened_) {
+      position.num_outputs = opened_->at;
+      position.state = own_state();
+    }
+    position.inputs = opened_ && !position.state ? start_of_inputs_ : save_inputs();
     return position.encode();
   }
   void restore(const Cursor& cursor) override { start_ = Position::decode(cursor); }
@@ -122,11 +125,12 @@ class PythonIterator : public pipeline::Iterator {
             .state_dict = nb::getattr(iterable, "state_dict", nb::none()),
             .at = start.state ? start.num_outputs : 0};
   }
+  /// Returns the cursors of its inputs, also while it is not open: they say which items it has yet to read.
   virtual std::vector<Cursor> save_inputs() const { return {}; }
 
   const Position& start() const { return start_; }
 
-  std::vector<Cursor> start_of_inputs_;  ///< from which what has no state is made again
+  std::vector<Cursor> start_of_inputs_;  ///< from which an iterable without a state is made again
 
  private:
   /// Opens the iterable where it was restored, passes over `items` more and returns how many there were.
@@ -231,6 +235,7 @@ class StageIterator {
     return object_of(*std::move(item));
   }
   Cursor save() const { return iterator_->save(); }
+  void restore(const Cursor& cursor) { iterator_->restore(cursor); }
   /// Without the GIL, which threads of the iterator may want before they end.
   void close() { iterator_.reset(); }
 
@@ -250,10 +255,9 @@ class StageIterator {
 class TransformIterator final : public PythonIterator {
  public:
   TransformIterator(Shared open, std::vector<IteratorPtr> inputs, OpenContext open_context, bool allow_pickle)
-      : PythonIterator(allow_pickle),
-        open_(std::move(open)),
-        waiting_(std::move(inputs)),
-        open_context_(open_context) {}
+      : PythonIterator(allow_pickle), open_(std::move(open)), open_context_(open_context) {
+    for (auto& input : inputs) inputs_.push_back(std::make_shared<StageIterator>(std::move(input)));
+  }
   void restore(const Cursor& cursor) override {
     PythonIterator::restore(cursor);
     if (const auto& cursors = start().inputs; !cursors.empty()) restore_inputs(cursors);
@@ -265,18 +269,14 @@ class TransformIterator final : public PythonIterator {
 
  private:
   Opened make(const Position& start) override {
+    start_of_inputs_ = save_inputs();
     nb::list iterators;
-    for (auto& input : waiting_) {
-      start_of_inputs_.push_back(input->save());
-      inputs_.push_back(std::make_shared<StageIterator>(std::move(input)));
-      iterators.append(nb::cast(inputs_.back()));
-    }
-    waiting_.clear();
+    for (const auto& input : inputs_) iterators.append(nb::cast(input));
     return resumed(open_.get()(iterators, open_context_), start);
   }
   void restore_inputs(const std::vector<Cursor>& cursors) {
-    if (cursors.size() != waiting_.size()) throw InvalidArgument("a state is of a transform with other inputs");
-    for (std::size_t at = 0; at < waiting_.size(); ++at) waiting_[at]->restore(cursors[at]);
+    if (cursors.size() != inputs_.size()) throw InvalidArgument("a state is of a transform with other inputs");
+    for (std::size_t at = 0; at < inputs_.size(); ++at) inputs_[at]->restore(cursors[at]);
   }
   std::vector<Cursor> save_inputs() const override {
     std::vector<Cursor> cursors;
@@ -285,7 +285,6 @@ class TransformIterator final : public PythonIterator {
   }
 
   Shared open_;
-  std::vector<IteratorPtr> waiting_;
   std::vector<std::shared_ptr<StageIterator>> inputs_;
   OpenContext open_context_;
 };
@@ -317,6 +316,7 @@ class ShownItemSource final : public pipeline::ItemSource {
  public:
   ShownItemSource(std::shared_ptr<const ItemSource> items, TensorKind kind) : items_(std::move(items)), kind_(kind) {}
   std::string describe() const override { return items_->describe(); }
+  std::string identity() const override { return fmt::format("{} {}", items_->identity(), static_cast<int>(kind_)); }
   bool divides() const override { return items_->divides(); }
   bool divides_in_turns() const override { return items_->divides_in_turns(); }
   IteratorPtr open(const OpenContext& open_context, pipeline::Partition partition) const override {

@@ -1,0 +1,166 @@
+"""Exceptions that raise where they are asked for their text."""
+
+from __future__ import annotations
+
+import urllib.error
+from typing import Any
+
+import levada
+import pytest
+from levada import Pipeline
+from levada.base.exception_texts import failure_text, report_of, summary_of, text_of
+from levada.pipeline import failures
+
+
+class BadText(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+class ExitingText(Exception):
+    def __str__(self) -> str:
+        raise SystemExit(3)
+
+
+class FromDict(Exception):
+    """Looks attributes up in a dict, and so raises KeyError where AttributeError is expected."""
+
+    def __init__(self, **fields: Any) -> None:
+        super().__init__("from a dict")
+        self.__dict__["fields"] = fields
+
+    def __getattr__(self, name: str) -> Any:
+        return self.__dict__["fields"][name]
+
+
+class BadNotes(Exception):
+    @property
+    def __notes__(self) -> list[str]:  # type: ignore[override]
+        raise OSError("no notes")
+
+
+class BadTraceback(Exception):
+    def __getattribute__(self, name: str) -> Any:
+        raise KeyboardInterrupt
+
+
+class BadCause(Exception):
+    def __init__(self) -> None:
+        super().__init__("because")
+        self.__cause__ = FromDict(code=1)
+
+
+class OfAnArray(Exception):
+    """Has no text without an attribute that is no plain value."""
+
+    def __init__(self) -> None:
+        self.values = {object()}
+
+    def __str__(self) -> str:
+        return f"{len(self.values)} values"
+
+
+class Own(BaseException):
+    pass
+
+
+class Circle(Exception):
+    def __init__(self) -> None:
+        other = ValueError("other")
+        self.__cause__, other.__cause__ = other, self
+
+
+def http_error() -> Exception:
+    return urllib.error.HTTPError("http://x/y", 503, "busy", None, None)  # type: ignore[arg-type]
+
+
+MAKERS: list[tuple[Any, str]] = [
+    (BadText, "BadText"),
+    (ExitingText, "ExitingText"),
+    (lambda: FromDict(code=1), "from a dict"),
+    (lambda: BadNotes("with notes"), "with notes"),
+    (lambda: BadTraceback("hidden"), "BadTraceback"),
+    (BadCause, "because"),
+    (OfAnArray, "1 values"),
+    (lambda: Own("own"), "own"),
+    (Circle, "Circle"),
+    (http_error, "503"),
+    (lambda: ValueError("half \ud800 of a pair"), "of a pair"),
+    (lambda: ValueError("z" * 5_000_000), "ValueError: zzz"),
+    (lambda: SystemExit(3), "SystemExit"),
+    (lambda: KeyboardInterrupt(), "KeyboardInterrupt"),
+    (lambda: MemoryError(), "MemoryError"),
+    (lambda: type("Local", (Exception,), {})("local class"), "local class"),
+]
+IDS = [text for _, text in MAKERS]
+
+
+def raised(make: Any) -> BaseException:
+    try:
+        raise make()
+    except BaseException as error:
+        return error
+
+
+@pytest.mark.parametrize(("make", "text"), MAKERS, ids=IDS)
+def test_any_exception_has_a_text(make: Any, text: str) -> None:
+    error = raised(make)
+    for found in (failure_text(error), summary_of(error), report_of(error)):
+        assert text in found and isinstance(found, str)
+    assert len(report_of(error)) < 100_000 and isinstance(text_of(error), str)
+    assert "in raised" in report_of(error)
+
+
+@pytest.mark.parametrize(("make", "text"), MAKERS, ids=IDS)
+def test_any_exception_crosses_between_processes_as_one_that_has_its_text(
+    make: Any, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind, message, trace, packed, stage, process, item = failures.pack(raised(make))
+    assert text in message and text in trace
+    monkeypatch.setattr(failures, "_process", lambda: "another")
+    made = failures.unpack(message, stage, process, item, trace, packed, kind)
+    assert isinstance(made, Exception) and text in report_of(made)
+
+
+class Raises:
+    def __init__(self, make: Any) -> None:
+        self.make = make
+
+    def __call__(self, item: int) -> int:
+        if item == 3:
+            raise self.make()
+        return item
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_feed_of_a_pipeline_raises_whatever_its_stage_raises(workers: int) -> None:
+    for make, text in MAKERS:
+        if workers == 0 and not issubclass(type(raised(make)), Exception):
+            continue
+        run = Pipeline(list(range(8))).dispatch().map(Raises(make)).run(workers, context="forkserver", ordered=True)
+        with run, pytest.raises(levada.SourceError) as caught:
+            for _ in levada.Feed(run, timeout=20):
+                pass
+        assert text in str(caught.value)
+
+
+@pytest.mark.parametrize("iterate", ["thread", "inline", "process"])
+def test_a_feed_raises_whatever_its_loader_raises(iterate: str) -> None:
+    for make, text in MAKERS:
+        if not issubclass(type(raised(make)), Exception):
+            continue
+        with pytest.raises(levada.SourceError) as caught:
+            for _ in levada.Feed(Loader(make), timeout=20, iterate=iterate):
+                pass
+        assert text in str(caught.value)
+
+
+class Loader:
+    def __init__(self, make: Any) -> None:
+        self.make = make
+
+    def __iter__(self) -> Any:
+        for number in range(8):
+            if number == 3:
+                raise self.make()
+            yield number

@@ -1,0 +1,78 @@
+"""Sources that are read by number have as many items as they say."""
+
+from __future__ import annotations
+
+import collections.abc
+from collections.abc import Iterator
+from typing import Any
+
+import levada
+import pytest
+from levada import Pipeline
+from levada.base.iterators import iterate
+from pipelines import got
+
+
+class Short:
+    """Says that it has 8 items, and raises for the fourth."""
+
+    def __init__(self, raises: type[Exception]) -> None:
+        self.raises = raises
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, at: int) -> int:
+        if at == 3:
+            raise self.raises
+        return at
+
+
+class ShortSequence(Short, collections.abc.Sequence[int]):  # type: ignore[misc]
+    pass
+
+
+KINDS = [Short, ShortSequence]
+WHY = r"item 3 of 8 of a Short\w* cannot be read: its __getitem__ raised {}"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("raises", [StopIteration, IndexError])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_end_before_the_length_is_an_error_of_a_pipeline(kind: Any, raises: type[Exception], workers: int) -> None:
+    numbers = Pipeline(kind(raises))
+    pipelines = [numbers.shard(), numbers.dispatch()]
+    if workers == 0:
+        pipelines += [numbers, numbers.map(abs), numbers.shuffle(), numbers.skip(1), numbers.batch(3), Pipeline(lambda: kind(raises))]
+    for pipeline in pipelines:
+        with pytest.raises(levada.SourceError, match=WHY.format(raises.__name__)):
+            got(pipeline, workers)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("raises", [StopIteration, IndexError])
+@pytest.mark.parametrize("iterate", ["thread", "inline", "process"])
+def test_an_end_before_the_length_is_an_error_of_a_feed(kind: Any, raises: type[Exception], iterate: str) -> None:
+    received = []
+    with pytest.raises(levada.SourceError, match=WHY.format(raises.__name__)):
+        for batch in levada.Feed(kind(raises), iterate=iterate, timeout=60):
+            received.append(int(batch))
+    assert received == [0, 1, 2]
+
+
+def test_other_exceptions_stay_as_they_are() -> None:
+    source: Any = Short(KeyError)
+    with pytest.raises(KeyError):
+        list(Pipeline(source))
+
+
+class Iterable(Short):
+    """Is not read by number, since it has an __iter__."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter((7, 8))
+
+
+def test_what_has_an_iterator_of_its_own_is_iterated() -> None:
+    assert list(iterate(Iterable(IndexError))) == [7, 8] == list(Pipeline(Iterable(IndexError)))
+    assert list(iterate({"a": 1})) == ["a"] and list(iterate("ab")) == ["a", "b"] and list(iterate([1, 2])) == [1, 2]
