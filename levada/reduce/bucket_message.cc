@@ -33,6 +33,8 @@ Bytes CollectiveSpec::encode() const {
   put_dtype(writer, dtype);
   writer.put(static_cast<std::uint32_t>(pieces.size()));
   for (const Shape& piece : pieces) put_shape(writer, piece);
+  writer.put(flush);
+  for (const std::uint64_t number : numbers) writer.put(number);
   return std::move(writer).take();
 }
 
@@ -44,16 +46,18 @@ CollectiveSpec CollectiveSpec::decode(ByteReader& reader) {
   const auto count = reader.get_count(1);
   spec.pieces.reserve(count);
   for (std::uint32_t i = 0; i < count; ++i) spec.pieces.push_back(get_shape(reader));
+  spec.flush = reader.get<std::uint64_t>();
+  for (std::uint32_t i = 0; i < count; ++i) spec.numbers.push_back(reader.get<std::uint64_t>());
   return spec;
 }
 
-std::string difference(const CollectiveSpec& one, int rank, const CollectiveSpec& other, int other_rank) {
+std::string difference(const CollectiveSpec& one, std::string_view rank, const CollectiveSpec& other,
+                       std::string_view other_rank) {
   if (one.collective != other.collective) {
-    return fmt::format("rank {} calls {}, rank {} {}", rank, to_string(one.collective), other_rank,
-                       to_string(other.collective));
+    return fmt::format("{} calls {}, {} {}", rank, to_string(one.collective), other_rank, to_string(other.collective));
   }
   if (one.op != other.op) {
-    return fmt::format("rank {} calls {}, rank {} {}", rank, to_string(one.op), other_rank, to_string(other.op));
+    return fmt::format("{} calls {}, {} {}", rank, to_string(one.op), other_rank, to_string(other.op));
   }
   const auto describe = [](const CollectiveSpec& spec, std::size_t i) {
     return i < spec.pieces.size() ? fmt::format("{} {}", spec.dtype.name(), spec.pieces[i].to_string())
@@ -61,9 +65,17 @@ std::string difference(const CollectiveSpec& one, int rank, const CollectiveSpec
   };
   for (std::size_t i = 0; i < std::max(one.pieces.size(), other.pieces.size()); ++i) {
     const auto here = describe(one, i), there = describe(other, i);
-    if (here != there) return fmt::format("input {} is {} on rank {}, {} on rank {}", i, here, rank, there, other_rank);
+    if (here != there) return fmt::format("input {} is {} on {}, {} on {}", i, here, rank, there, other_rank);
   }
-  return {};
+  if (one.flush == other.flush && one.numbers == other.numbers) return {};
+  const auto place = [](const CollectiveSpec& spec, std::size_t i) {
+    return fmt::format("input {} after {} flushes", spec.numbers[i], spec.flush);
+  };
+  const auto differing = std::ranges::mismatch(one.numbers, other.numbers).in1 - one.numbers.begin();
+  const auto i = one.flush == other.flush ? static_cast<std::size_t>(differing) : 0;
+  return fmt::format(
+      "{} is at {}, {} at {}; all ranks must enqueue the same inputs between two flushes, zeros for one that they lack",
+      rank, place(one, i), other_rank, place(other, i));
 }
 
 BucketLayout::BucketLayout(CollectiveSpec spec, int copies) : spec_(std::move(spec)), hash_(hash64(spec_.encode())) {

@@ -26,6 +26,10 @@ struct CollectiveSpec {
   ReduceOp op = ReduceOp::sum;
   DType dtype = {};
   std::vector<Shape> pieces = {};  ///< the shape of one piece of each input
+  /// Where the inputs are among those of the group: how many flushes came before them, and the number of each since the
+  /// last one. So ranks of which one has left out an input do not add up different ones, however alike they are.
+  std::uint64_t flush = 0;
+  std::vector<std::uint64_t> numbers = {};
 
   Bytes encode() const;
   /// Reads what encode() returned. Throws CorruptMessage for anything else.
@@ -34,8 +38,9 @@ struct CollectiveSpec {
 };
 
 /// Returns the first difference: "input 3 is float32 [4, 5] on rank 0, float32 [4, 6] on rank 2". Empty if there is
-/// none.
-std::string difference(const CollectiveSpec& one, int rank, const CollectiveSpec& other, int other_rank);
+/// none. `rank` and `other_rank` name the ranks: "rank 2".
+std::string difference(const CollectiveSpec& one, std::string_view rank, const CollectiveSpec& other,
+                       std::string_view other_rank);
 
 /// Where the inputs of a bucket lie: in order, each at a multiple of 64 bytes, each as `copies` pieces side by side. A
 /// rank may send any number of consecutive inputs in one message, so the layout alone says where they lie in it.

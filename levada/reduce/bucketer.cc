@@ -106,11 +106,14 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
 
   void flush() {
     ++stats_.flushes;
+    count_flush();
     do {
       launch_all(bucketing_.flush());
       while (!launched_.empty()) retire(launched_.begin());
       run_due_callbacks();
     } while (bucketing_.any_open() || !launched_.empty());
+    count_flush();  // for what callbacks have enqueued
+    if (due_.empty()) forget_abandoned_groups();
     if (const auto error = std::exchange(error_, nullptr)) std::rethrow_exception(error);
   }
 
@@ -119,7 +122,7 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
       throw InvalidArgument(fmt::format("{} inputs are not reduced yet; call flush() before teardown()", pending()));
     }
     making_.clear();
-    for (auto& [engine, reducer] : reducers_) reducer->trim();
+    for (auto& [engine, member] : members_) member.reducer->trim();
   }
 
   const BucketerStats& stats() const { return stats_; }
@@ -137,7 +140,7 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
  private:
   /// What the inputs of a bucket have in common.
   struct Key {
-    const Engine* group = nullptr;
+    const Engine* group = nullptr;  ///< null: of a group that has been forgotten
     ReduceOp op = ReduceOp::sum;
     DType dtype;
     bool operator==(const Key&) const = default;
@@ -158,26 +161,63 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
     std::uint64_t bucket_bytes = 0;  ///< of the bucket that they will go to, if they are enqueued in this order
   };
 
-  Reducer& reducer_of(const Group& group) {
-    const auto found = reducers_.find(group.get());
-    if (found != reducers_.end()) return *found->second;
-    auto made = std::make_unique<Reducer>(group, reducer_window, options_.timeout, options_.poll);
-    return *reducers_.emplace(group.get(), std::move(made)).first->second;
+  /// This rank in a group.
+  struct Member {
+    std::unique_ptr<Reducer> reducer;
+    int number = 0;             ///< among the groups, for Bucketing
+    std::uint64_t flushes = 0;  ///< after inputs of the group
+    std::uint64_t inputs = 0;   ///< since the last flush
+  };
+
+  Member& member_of(const Group& group) {
+    const auto found = members_.find(group.get());
+    if (found != members_.end()) return found->second;
+    auto reducer = std::make_unique<Reducer>(group, Reducer::Options{.name = options_.name,
+                                                                     .window = reducer_window,
+                                                                     .timeout = options_.timeout,
+                                                                     .poll = options_.poll,
+                                                                     .job_rank = options_.job_rank});
+    return members_.emplace(group.get(), Member{.reducer = std::move(reducer), .number = num_groups_++}).first->second;
   }
 
   int key_of(const Group& group, const Input& input) {
     const Key key{group.get(), input.op, input.dtype};
-    const auto found = std::ranges::find(keys_, key);
-    if (found != keys_.end()) return static_cast<int>(found - keys_.begin());
-    keys_.push_back(key);
-    open_.emplace_back();
-    return static_cast<int>(keys_.size()) - 1;
+    auto found = std::ranges::find(keys_, key);
+    if (found == keys_.end()) found = std::ranges::find(keys_, static_cast<const Engine*>(nullptr), &Key::group);
+    if (found == keys_.end()) {
+      open_.emplace_back();
+      found = keys_.insert(keys_.end(), key);
+    }
+    *found = key;
+    return static_cast<int>(found - keys_.begin());
+  }
+
+  /// Only flushes after inputs count, so that ranks may flush more often for other groups that they are in.
+  void count_flush() {
+    for (auto& [engine, member] : members_) {
+      if (member.inputs == 0) continue;
+      ++member.flushes;
+      member.inputs = 0;
+    }
+  }
+
+  /// Leaves the groups that nobody else keeps: no input can follow in them.
+  void forget_abandoned_groups() {
+    std::erase_if(members_, [this](const auto& each) {
+      if (!each.second.reducer->is_abandoned()) return false;
+      for (Key& key : keys_) {
+        if (key.group == each.first) key.group = nullptr;
+      }
+      std::erase_if(making_, [&](const Making& making) { return making.group == each.first; });
+      slabs_.clear();
+      return true;
+    });
   }
 
   // ---- memory
 
   std::shared_ptr<Slab> make_slab(const Group& group, std::size_t bytes, Collective collective) {
-    Block block = reducer_of(group).allocate_inputs(Slab::block_bytes(bytes), to_string(collective));
+    Block block = member_of(group).reducer->allocate_inputs(Slab::block_bytes(bytes), to_string(collective));
     return std::make_shared<Slab>(*group, std::move(block));
   }
 
@@ -230,12 +270,15 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
 
   // ---- buckets
 
-  static std::shared_ptr<Bucket> make_bucket(const Group& group, const Input& input, int key) {
+  std::shared_ptr<Bucket> make_bucket(const Group& group, const Input& input, int key) {
     auto bucket = std::make_shared<Bucket>();
     bucket->group = group.get();
     bucket->key = key;
     bucket->dtype = input.dtype;
-    bucket->spec = {.collective = input.collective, .op = input.op, .dtype = input.dtype};
+    bucket->spec = {.collective = input.collective,
+                    .op = input.op,
+                    .dtype = input.dtype,
+                    .flush = member_of(group).flushes};
     return bucket;
   }
 
@@ -258,6 +301,7 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
     }
     slabs.back()->enter_next();
     bucket.spec.pieces.push_back(input.piece);
+    bucket.spec.numbers.push_back(member_of(group).inputs++);
     bucket.entries.push_back(std::move(entry));
     if (input.collective != Collective::reduce_scatter) return;
     ++stats_.inputs;
@@ -268,7 +312,7 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
   template <typename Copy>
   Handle enqueue(const Group& group, const Input& input, Copy copy, Callback callback) {
     const int key = key_of(group, input);
-    const auto placement = bucketing_.apply(key, input.bytes);
+    const auto placement = bucketing_.apply(member_of(group).number, key, input.bytes);
     if (placement.alone) return reduce_alone(group, input, copy, std::move(callback));
     auto& open = open_[static_cast<std::size_t>(key)];
     try {
@@ -350,7 +394,7 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
     std::vector<BucketMessage> messages;
     for (const auto& slab : std::exchange(bucket.slabs, {})) messages.push_back(slab->send());
     const auto begin = Clock::now();
-    bucket.launched(reducers_.at(bucket.group)->launch(std::move(bucket.spec), std::move(messages), awaited));
+    bucket.launched(members_.at(bucket.group).reducer->launch(std::move(bucket.spec), std::move(messages), awaited));
     if (!awaited) return;
     stats_.waited += Clock::now() - begin;
     wait_for(bucket);
@@ -385,8 +429,10 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
   }
 
   void wait_for(const Bucket& bucket) {
+    const auto member = members_.find(bucket.group);
+    if (member == members_.end()) return;  // forgotten, after it had reduced everything
     const auto begin = Clock::now();
-    reducers_.at(bucket.group)->wait_for(*bucket.results());
+    member->second.reducer->wait_for(*bucket.results());
     stats_.waited += Clock::now() - begin;
   }
 
@@ -416,7 +462,8 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
   std::size_t capacity_;
   BucketerStats stats_;
   Bucketing bucketing_;
-  std::map<const Engine*, std::unique_ptr<Reducer>> reducers_;
+  std::map<const Engine*, Member> members_;
+  int num_groups_ = 0;
   std::vector<Key> keys_;
   std::vector<std::shared_ptr<Bucket>> open_;  ///< by key; null, or without entries, where none is open
   Launched launched_;                          ///< in this order, without those whose callbacks are due
