@@ -15,9 +15,10 @@
 
 namespace levada {
 
-enum class Collective : std::uint8_t { reduce_scatter, all_reduce, all_gather };
+/// A flush has no inputs: ranks compare that they flush at the same place.
+enum class Collective : std::uint8_t { reduce_scatter, all_reduce, all_gather, flush };
 
-/// Returns "reduce-scatter", "all-reduce" or "all-gather".
+/// Returns "reduce-scatter", "all-reduce", "all-gather" or "flush".
 std::string_view to_string(Collective collective);
 
 /// What a collective does with which inputs. It must be the same on all ranks.
@@ -30,6 +31,7 @@ struct CollectiveSpec {
   /// last one. So ranks of which one has left out an input do not add up different ones, however alike they are.
   std::uint64_t flush = 0;
   std::vector<std::uint64_t> numbers = {};
+  bool is_last = false;  ///< no input of the group follows before the next flush
 
   Bytes encode() const;
   /// Reads what encode() returned. Throws CorruptMessage for anything else.

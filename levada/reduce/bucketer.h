@@ -43,8 +43,8 @@ struct BucketerStats {
 
 /// Reduces and scatters tensors of one or several groups of ranks. All ranks of a group enqueue the same inputs in the
 /// same order, with flush() at the same places among them; where a rank has left one out, the next collective at the
-/// latest throws InvalidArgument on all. Buckets are launched in the order of enqueueing, also across groups, and reduced on one thread for each
-/// group while the caller continues.
+/// latest throws InvalidArgument on all. Buckets are launched in the order of enqueueing, also across groups, and
+/// reduced on one thread for each group while the caller continues.
 ///
 /// Each callback runs once, on the caller's thread. Callbacks of a group run in the order of launching, and within a
 /// bucket in the order of enqueueing. Those of bucket n run at the end of the call that launches bucket n + in_flight
@@ -71,10 +71,10 @@ class Bucketer {
     /// Returns whether the reduction has ended, with a result or with an exception.
     bool done() const;
     /// Waits for the result and returns it; whoever holds it keeps the memory of all results of its bucket. If the
-    /// input's bucket is open, launches it and those of its group that were opened before it. Runs the group's callbacks
-    /// up to this bucket's. All ranks of the group must call it at the same place among their inputs, unless the bucket is
-    /// launched and no callback enqueues. Throws the reduction's exception, and EngineError if the Bucketer was
-    /// destroyed before the bucket was launched.
+    /// input's bucket is open, launches it and those of its group that were opened before it. Runs the group's
+    /// callbacks up to this bucket's. All ranks of the group must call it at the same place among their inputs, unless
+    /// the bucket is launched and no callback enqueues. Throws the reduction's exception, and EngineError if the
+    /// Bucketer was destroyed before the bucket was launched.
     Tensor wait() const;
     /// The same on any thread, for an input that has been launched; runs no callback. Throws InvalidArgument if the
     /// bucket is open.

@@ -19,8 +19,8 @@ class Bucketing {
     std::optional<int> close;  ///< launch this key's bucket, into which the input does not fit any more
     bool alone = false;        ///< launch the input alone and wait for it; no bucket closes for it
   };
-  /// Places an input of `bytes`, all ranks' pieces together. It goes into the bucket of `key`, which is one of `group`'s,
-  /// unless it is larger than a bucket. A bucket that is exactly full stays open.
+  /// Places an input of `bytes`, all ranks' pieces together. It goes into the bucket of `key`, which is one of
+  /// `group`'s, unless it is larger than a bucket. A bucket that is exactly full stays open.
   Placement apply(int group, int key, std::uint64_t bytes);
   /// Takes the last input back, which was not to be launched alone. A bucket that it has closed stays closed.
   void take_back(int key, std::uint64_t bytes);

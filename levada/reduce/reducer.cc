@@ -190,7 +190,7 @@ void Reducer::end_group() noexcept {
 Results Reducer::results_of(CollectiveSpec spec, std::vector<BucketMessage> messages) {
   ++number_;
   collective_ = spec.collective;
-  const bool gathers = collective_ == Collective::all_gather;
+  const bool gathers = collective_ == Collective::all_gather || collective_ == Collective::flush;
   const BucketLayout layout(std::move(spec), gathers ? 1 : size());
   if (gathers) return concatenate(layout, exchange(layout, std::move(messages)));
   Results sums = to_host_.empty() ? reduce(layout, exchange(layout, std::move(messages)))

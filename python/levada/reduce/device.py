@@ -14,7 +14,7 @@ from levada._levada import Membership
 from levada.base.errors import EngineError, InvalidArgument, Unsupported
 from levada.base.threads import OneCaller
 from levada.job.groups import size_of
-from levada.job.job import join
+from levada.job.job import join, rank
 
 Callback = Callable[[Any], object]
 
@@ -40,14 +40,29 @@ class _Ordered:
         return None if device.type == "cpu" else _torch().get_device_module(device).current_stream(device)
 
 
+class _Member:
+    """This rank in a group, and the place of its next input: its number since the last flush that followed an input."""
+
+    def __init__(self, number: int, job: Membership) -> None:
+        self.number = number
+        self.job = job
+        """Over which the ranks of the group compare what they reduce."""
+        self.flushes = self.inputs = 0
+
+    def count_flush(self) -> None:
+        if self.inputs:
+            self.flushes, self.inputs = self.flushes + 1, 0
+
+
 class _Key(NamedTuple):
     """What the inputs of one bucket have in common."""
 
     number: int
     group: Any
     """The process group that reduces them."""
-    job: Membership
-    """Over which the ranks of the group compare what they reduce."""
+    member: _Member
+    name: str
+    """That of the DeviceReduce."""
     like: Any
     """An empty tensor of their dtype, on their device."""
     op: str
@@ -60,6 +75,7 @@ class _Bucket:
         self.key = key
         self.inputs: list[_Ordered] = []
         self.results: list[_Ordered] = []
+        self.flushes, self.places = key.member.flushes, list[int]()
         self.callbacks: list[Callback] = []
         self.is_open = True
         self.error: Exception | None = None
@@ -71,6 +87,8 @@ class _Bucket:
         result = _Ordered(copy.new_empty(pieces[0].shape))
         self.inputs.append(_Ordered(copy))
         self.results.append(result)
+        self.places.append(self.key.member.inputs)
+        self.key.member.inputs += 1
         self.callbacks.append(callback or _ignore)
         return len(self.results) - 1
 
@@ -79,18 +97,26 @@ class _Bucket:
         self.is_open = False
         results = [each.use() for each in self.results]
         try:
-            _agree(self.key, [list(each.shape) for each in results], timeout)
+            _agree(self.key, self._described(results), timeout)
         except InvalidArgument as error:
             self.error = error
             return
         inputs = [each.use() for each in self.inputs]
         if self.key.op == "average":
             for each in inputs:
-                each.div_(self.key.job.size)  # before the sum, which would overflow in float16
+                each.div_(self.key.member.job.size)  # before the sum, which would overflow in float16
         reduced = [(result.view(-1), each) for result, each in zip(results, inputs, strict=True) if each.numel() > 0]
         if reduced:
             options = importlib.import_module("torch.distributed").ReduceScatterOptions()
             self._work = self.key.group.reduce_scatter_tensor_coalesced(*map(list, zip(*reduced)), options)
+
+    def _described(self, results: Sequence[Any]) -> list[str]:
+        """Returns what must be the same on all ranks: of the bucket, then of each of its inputs."""
+        key = self.key
+        inputs = [
+            f"{list(each.shape)}, input {place} after {self.flushes} flushes" for each, place in zip(results, self.places)
+        ]
+        return [f"of {key.name}, {key.op} of {_name(key.like.dtype)}", *inputs]
 
     def done(self) -> bool:
         return self.error is not None or not (self.is_open or (self._work and not self._work.is_completed()))
@@ -124,7 +150,7 @@ class DeviceHandle:
 
     def wait(self) -> Any:
         """Returns the result, for what the current stream does next. If the input's bucket is still open, closes it and those
-        that were opened before: all ranks have to do so alike."""
+        of its group that were opened before: all ranks of the group have to do so alike."""
         self._reduce.finish(self._bucket)
         return self.get()
 
@@ -142,10 +168,11 @@ class DeviceReduce:
     summation, and the precision of halves, are the backend's. Callbacks run when those of a Bucketer do, so at the same
     place on every rank. After any exception of a reduction but InvalidArgument, later calls raise the same one."""
 
-    def __init__(self, capacity: int, in_flight: int, timeout: float) -> None:
-        self._in_flight, self._timeout = in_flight, timeout
+    def __init__(self, capacity: int, in_flight: int, timeout: float, name: str) -> None:
+        self._in_flight, self._timeout, self._name = in_flight, timeout, name
         self._bucketing = _levada.Bucketing(capacity)
         self._keys: dict[tuple[Any, ...], _Key] = {}
+        self._members: dict[Membership, _Member] = {}
         self._open: dict[int, _Bucket] = {}
         self._launched: collections.deque[_Bucket] = collections.deque()
         self._due: collections.deque[tuple[Callback, Any]] = collections.deque()  # callbacks to be run, and their results
@@ -161,8 +188,8 @@ class DeviceReduce:
         with self._caller:
             self._raise_broken()
             key = self._key(group, pieces[0], op)
-            bytes_of_all = pieces[0].numel() * pieces[0].element_size() * key.job.size
-            close, alone = self._bucketing.apply(key.number, bytes_of_all)
+            bytes_of_all = pieces[0].numel() * pieces[0].element_size() * key.member.job.size
+            close, alone = self._bucketing.apply(key.member.number, key.number, bytes_of_all)
             if alone:
                 bucket = _Bucket(key)
                 number = bucket.add(pieces, callback)
@@ -192,23 +219,25 @@ class DeviceReduce:
         return bucket, number
 
     def finish(self, bucket: _Bucket) -> None:
-        """Launches a bucket, and those that were opened before, and runs its group's callbacks up to its own."""
+        """Launches a bucket, and those of its group that were opened before, and runs its group's callbacks up to its own."""
         with self._caller:
             if bucket.is_open and bucket.error is None:
                 self._launch_all(self._bucketing.flush_through, bucket.key.number)
             while bucket in self._launched:
-                self._retire(next(each for each in self._launched if each.key.job is bucket.key.job))
+                self._retire(next(each for each in self._launched if each.key.member is bucket.key.member))
             self._run_due()
 
     def flush(self) -> None:
         """Launches what is open and runs all callbacks. Raises the first exception of one."""
         with self._caller:
             self._raise_broken()
+            self._count_flush()
             while self._open or self._launched or (self._due and not self._running):
                 self._launch_all(self._bucketing.flush)
                 while self._launched:
                     self._retire(self._launched[0])
                 self._run_due()
+            self._count_flush()  # of what callbacks have enqueued
             error, self._error = self._error, None
         if error is not None:
             raise error
@@ -228,8 +257,14 @@ class DeviceReduce:
                 group._get_backend(like.device)
             except RuntimeError:
                 raise Unsupported(f"this process group has no backend for tensors on {like.device}") from None
-            self._keys[names] = _Key(len(self._keys), group, join(group), like.new_empty(0), op)
+            job = join(group)
+            member = self._members.setdefault(job, _Member(len(self._members), job))
+            self._keys[names] = _Key(len(self._keys), group, member, self._name, like.new_empty(0), op)
         return self._keys[names]
+
+    def _count_flush(self) -> None:
+        for member in self._members.values():
+            member.count_flush()
 
     def _raise_broken(self) -> None:
         if self._broken is not None:
@@ -257,7 +292,7 @@ class DeviceReduce:
     def _launch(self, number: int) -> None:
         bucket = self._open[number]
         # Which callbacks become due follows from what has been enqueued, not from what has been reduced by now.
-        of_group = [each for each in self._launched if each.key.job is bucket.key.job]
+        of_group = [each for each in self._launched if each.key.member is bucket.key.member]
         for first in of_group[: max(len(of_group) - self._in_flight + 1, 0)]:
             self._retire(first)
         with self._breaking():
@@ -350,13 +385,20 @@ def _name(dtype: Any) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _agree(key: _Key, shapes: list[list[int]], timeout: float) -> None:
+def _agree(key: _Key, mine: list[str], timeout: float) -> None:
     """Raises InvalidArgument, naming ranks, position and shapes, unless all ranks mean the same. Collective."""
-    mine = [[_name(key.like.dtype), key.op], *shapes]
-    first, *others = map(json.loads, _levada.agree(key.job, json.dumps(mine).encode(), timeout, "reduce-scatter"))
-    for rank, theirs in enumerate(others, 1):
-        for at in range(max(len(first), len(theirs))):
+    said = _levada.agree(key.member.job, json.dumps([rank(), *mine]).encode(), timeout, "reduce-scatter")
+    first, *others = map(json.loads, said)
+    for number, theirs in enumerate(others, 1):
+        for at in range(1, max(len(first), len(theirs))):
             here, there = (str(each[at]) if at < len(each) else "not there" for each in (first, theirs))
             if here != there:
-                what = "the bucket" if at == 0 else f"input {at - 1}"
-                raise InvalidArgument(f"ranks disagree: {what} is {here} on rank 0, {there} on rank {rank}")
+                what = "the bucket" if at == 1 else f"input {at - 2}"
+                raise InvalidArgument(
+                    f"ranks disagree: {what} is {here} on {_rank_text(0, first[0])}, {there} on {_rank_text(number, theirs[0])}; "
+                    "all ranks must enqueue the same inputs between two flushes, zeros for one that they lack"
+                )
+
+
+def _rank_text(number: int, of_job: int) -> str:
+    return f"rank {number}" if number == of_job else f"rank {number} of the group (rank {of_job} of the job)"
