@@ -27,10 +27,10 @@ struct SampleStoreOptions {
 };
 
 /// Samples by id, each with its keys, in memory of their own: what is stored is copied unless the caller says
-/// otherwise, so that a store never holds on to a caller's or a sender's memory. What get() gives shares the memory
-/// with the store, is not to be written, and stays as it is when the store changes. Any thread. All that throws, throws
-/// InvalidArgument (or std::bad_alloc) and names id and key; whatever a call that changes the store throws, nothing has
-/// changed then.
+/// otherwise, so that a store never holds on to a caller's or a sender's memory. get() returns views that
+/// share memory with the store, must not be written, and stay valid and unchanged when the store changes. Any thread.
+/// All that throws, throws InvalidArgument (or std::bad_alloc) and names id and key; whatever a call that changes the
+/// store throws, nothing has changed then.
 class SampleStore {
  public:
   explicit SampleStore(SampleStoreOptions options = {}) : options_(std::move(options)) {}

@@ -296,7 +296,7 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
     std::vector<std::pair<Reducer*, std::shared_future<Results>>> checks;
     for (const auto& [group, reducer, flush] : members_.count_flush()) {
       if (said.contains(group)) continue;
-      CollectiveSpec spec{.collective = Collective::flush, .flush = flush, .is_last = true};
+      CollectiveSpec spec{.collective = Collective::flush, .dtype = dtypes::uint8, .flush = flush, .is_last = true};
       Slab empty(*group, reducer->allocate_inputs(Slab::block_bytes(0), to_string(spec.collective)));
       checks.emplace_back(reducer, reducer->launch(std::move(spec), {empty.send()}, false));
     }

@@ -1,4 +1,5 @@
 // Several Bucketers and several groups on each rank, in any order: every sum is of what one Bucketer got in one group.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

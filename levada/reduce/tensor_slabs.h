@@ -42,7 +42,7 @@ class TensorSlabs {
   struct Making {
     const Engine* group = nullptr;
     DType dtype;
-    std::shared_ptr<Slab> slab;
+    std::shared_ptr<Slab> slab = nullptr;
     std::uint64_t bucket_bytes = 0;  ///< of the bucket that its tensors will go to
   };
 

@@ -49,9 +49,12 @@ class _Member:
         """Over which the ranks of the group compare what they reduce."""
         self.flushes = self.inputs = 0
 
-    def count_flush(self) -> None:
-        if self.inputs:
-            self.flushes, self.inputs = self.flushes + 1, 0
+    def count_flush(self) -> bool:
+        """Returns whether inputs have come since the last flush that counts."""
+        if self.inputs == 0:
+            return False
+        self.flushes, self.inputs = self.flushes + 1, 0
+        return True
 
 
 class _Key(NamedTuple):
@@ -78,6 +81,8 @@ class _Bucket:
         self.flushes, self.places = key.member.flushes, list[int]()
         self.callbacks: list[Callback] = []
         self.is_open = True
+        self.is_last = False
+        """No input of the group follows before the next flush."""
         self.error: Exception | None = None
         self._work: Any = None
 
@@ -97,7 +102,7 @@ class _Bucket:
         self.is_open = False
         results = [each.use() for each in self.results]
         try:
-            _agree(self.key, self._described(results), timeout)
+            _agree(self.key.member.job, self._described(results), timeout)
         except InvalidArgument as error:
             self.error = error
             return
@@ -114,9 +119,10 @@ class _Bucket:
         """Returns what must be the same on all ranks: of the bucket, then of each of its inputs."""
         key = self.key
         inputs = [
-            f"{list(each.shape)}, input {place} after {self.flushes} flushes" for each, place in zip(results, self.places)
+            f"{list(each.shape)}, input {place} after {self.flushes} flushes" for each, place in zip(results, self.places, strict=True)
         ]
-        return [f"of {key.name}, {key.op} of {_name(key.like.dtype)}", *inputs]
+        last = ", the last before a flush" if self.is_last else ""
+        return [f"of {key.name}, {key.op} of {_name(key.like.dtype)}{last}", *inputs]
 
     def done(self) -> bool:
         return self.error is not None or not (self.is_open or (self._work and not self._work.is_completed()))
@@ -231,13 +237,12 @@ class DeviceReduce:
         """Launches what is open and runs all callbacks. Raises the first exception of one."""
         with self._caller:
             self._raise_broken()
-            self._count_flush()
-            while self._open or self._launched or (self._due and not self._running):
+            while self._open or self._launched or (self._due and not self._running) or self._have_inputs():
+                self._say_flush()
                 self._launch_all(self._bucketing.flush)
                 while self._launched:
                     self._retire(self._launched[0])
                 self._run_due()
-            self._count_flush()  # of what callbacks have enqueued
             error, self._error = self._error, None
         if error is not None:
             raise error
@@ -262,9 +267,22 @@ class DeviceReduce:
             self._keys[names] = _Key(len(self._keys), group, member, self._name, like.new_empty(0), op)
         return self._keys[names]
 
-    def _count_flush(self) -> None:
+    def _have_inputs(self) -> bool:
+        return any(member.inputs for member in self._members.values())
+
+    def _say_flush(self) -> None:
+        """Has all ranks of each group compare that they flush after the same inputs. The last bucket of a group that is open
+        says so itself."""
+        last = {bucket.key.member: bucket for bucket in self._open.values()}  # in the order in which they were opened
+        for bucket in last.values():
+            bucket.is_last = True
         for member in self._members.values():
-            member.count_flush()
+            if member.count_flush() and member not in last:
+                with self._breaking():
+                    try:
+                        _agree(member.job, [f"of {self._name}, flush {member.flushes}"], self._timeout)
+                    except InvalidArgument as error:
+                        self._error = self._error or error
 
     def _raise_broken(self) -> None:
         if self._broken is not None:
@@ -385,9 +403,9 @@ def _name(dtype: Any) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _agree(key: _Key, mine: list[str], timeout: float) -> None:
+def _agree(job: Membership, mine: list[str], timeout: float) -> None:
     """Raises InvalidArgument, naming ranks, position and shapes, unless all ranks mean the same. Collective."""
-    said = _levada.agree(key.member.job, json.dumps([rank(), *mine]).encode(), timeout, "reduce-scatter")
+    said = _levada.agree(job, json.dumps([rank(), *mine]).encode(), timeout, "reduce-scatter")
     first, *others = map(json.loads, said)
     for number, theirs in enumerate(others, 1):
         for at in range(1, max(len(first), len(theirs))):
