@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import importlib
+import itertools
 import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -71,6 +72,17 @@ class _Key(NamedTuple):
     op: str
 
 
+class _Described(NamedTuple):
+    """What must be the same on all ranks of a group, but for the first."""
+
+    rank: int
+    """In the job."""
+    bucket: str
+    inputs: list[str]
+    places: str
+    """Of the inputs, among those of the group."""
+
+
 class _Bucket:
     """Inputs of one key that are reduced together."""
 
@@ -115,14 +127,11 @@ class _Bucket:
             options = importlib.import_module("torch.distributed").ReduceScatterOptions()
             self._work = self.key.group.reduce_scatter_tensor_coalesced(*map(list, zip(*reduced)), options)
 
-    def _described(self, results: Sequence[Any]) -> list[str]:
-        """Returns what must be the same on all ranks: of the bucket, then of each of its inputs."""
+    def _described(self, results: Sequence[Any]) -> _Described:
         key = self.key
-        inputs = [
-            f"{list(each.shape)}, input {place} after {self.flushes} flushes" for each, place in zip(results, self.places, strict=True)
-        ]
-        last = ", the last before a flush" if self.is_last else ""
-        return [f"of {key.name}, {key.op} of {_name(key.like.dtype)}{last}", *inputs]
+        bucket = f"of {key.name}, {key.op} of {_name(key.like.dtype)}"
+        places = f"at inputs {self.places} after {self.flushes} flushes" + (", then at a flush" if self.is_last else "")
+        return _Described(rank(), bucket, [str(list(each.shape)) for each in results], places)
 
     def done(self) -> bool:
         return self.error is not None or not (self.is_open or (self._work and not self._work.is_completed()))
@@ -174,7 +183,7 @@ class DeviceReduce:
     summation, and the precision of halves, are the backend's. Callbacks run when those of a Bucketer do, so at the same
     place on every rank. After any exception of a reduction but InvalidArgument, later calls raise the same one."""
 
-    def __init__(self, capacity: int, in_flight: int, timeout: float, name: str) -> None:
+    def __init__(self, capacity: int, in_flight: int, timeout: float, name: str = "a reduce-scatter") -> None:
         self._in_flight, self._timeout, self._name = in_flight, timeout, name
         self._bucketing = _levada.Bucketing(capacity)
         self._keys: dict[tuple[Any, ...], _Key] = {}
@@ -280,7 +289,8 @@ class DeviceReduce:
             if member.count_flush() and member not in last:
                 with self._breaking():
                     try:
-                        _agree(member.job, [f"of {self._name}, flush {member.flushes}"], self._timeout)
+                        here = _Described(rank(), f"of {self._name}", [], f"at a flush after {member.flushes} others")
+                        _agree(member.job, here, self._timeout)
                     except InvalidArgument as error:
                         self._error = self._error or error
 
@@ -403,19 +413,23 @@ def _name(dtype: Any) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _agree(job: Membership, mine: list[str], timeout: float) -> None:
+def _agree(job: Membership, mine: _Described, timeout: float) -> None:
     """Raises InvalidArgument, naming ranks, position and shapes, unless all ranks mean the same. Collective."""
-    said = _levada.agree(job, json.dumps([rank(), *mine]).encode(), timeout, "reduce-scatter")
-    first, *others = map(json.loads, said)
+    said = _levada.agree(job, json.dumps(mine).encode(), timeout, "reduce-scatter")
+    first, *others = (_Described(*json.loads(each)) for each in said)
+    here = _rank_text(0, first.rank)
     for number, theirs in enumerate(others, 1):
-        for at in range(1, max(len(first), len(theirs))):
-            here, there = (str(each[at]) if at < len(each) else "not there" for each in (first, theirs))
-            if here != there:
-                what = "the bucket" if at == 1 else f"input {at - 2}"
-                raise InvalidArgument(
-                    f"ranks disagree: {what} is {here} on {_rank_text(0, first[0])}, {there} on {_rank_text(number, theirs[0])}; "
-                    "all ranks must enqueue the same inputs between two flushes, zeros for one that they lack"
-                )
+        there = _rank_text(number, theirs.rank)
+        if first.bucket != theirs.bucket:
+            raise InvalidArgument(f"ranks disagree: the bucket is {first.bucket} on {here}, {theirs.bucket} on {there}")
+        for at, (one, other) in enumerate(itertools.zip_longest(first.inputs, theirs.inputs, fillvalue="not there")):
+            if one != other:
+                raise InvalidArgument(f"ranks disagree: input {at} is {one} on {here}, {other} on {there}")
+        if first.places != theirs.places:
+            raise InvalidArgument(
+                f"ranks disagree: {here} is {first.places}, {there} {theirs.places}; enqueue the same inputs between two "
+                "flushes on all ranks, zeros for one that a rank lacks"
+            )
 
 
 def _rank_text(number: int, of_job: int) -> str:
