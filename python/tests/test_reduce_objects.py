@@ -19,18 +19,17 @@ def test_objects_that_ranks_first_use_in_any_order_keep_their_sums_apart(tmp_pat
         import random, threading
         drawn, mine = random.Random({seed}), random.Random(1000 * rank + {seed})
         whole = levada.join()
-        pair = whole.subgroup([0, 1], "pair") if rank < 2 else None
+        groups = dict(job=None, whole=whole)
+        if rank < 2: groups["pair"] = whole.subgroup([0, 1], "pair")
         objects = []
         for number in range(5):
-            group = drawn.choice([None, whole, pair])
-            named = drawn.random() < 0.5
-            if group is pair and rank == 2: continue
-            objects.append((number, levada.ReduceScatter(group, timeout=20, capacity_mb=drawn.choice([0, 1]) * 0.1,
-                            name=f"object {{number}}" if named else None), group))
+            group, named, capacity = drawn.choice(["job", "whole", "pair"]), drawn.random() < 0.5, drawn.choice([0, 0.1])
+            if group not in groups: continue
+            objects.append((number, levada.ReduceScatter(groups[group], timeout=20, capacity_mb=capacity,
+                            name=f"object {{number}}" if named else None), 2 if group == "pair" else 3))
         wrong = []
-        def use(number, reduce, group):
+        def use(number, reduce, size):
             time.sleep(mine.random() * 0.2)
-            size = 2 if group is pair and pair is not None else 3
             for call in range(4):
                 value = 100.0 * (number + 1) + call
                 results = [reduce.all_reduce(np.full(2, value)).wait()[0], reduce(np.full(size, value)).wait()[0]]
