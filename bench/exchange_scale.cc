@@ -122,7 +122,7 @@ std::string simulate(int ranks, std::size_t samples, bool everything_to_all) {
   const SampleDirectory directory = std::move(*table).take();
   const ExchangePlan plan = steps.run("plan", [&] { return plan_exchange(directory, request, requested, {}); });
   steps.add("multicasts", static_cast<double>(plan.size()));
-  const auto rows = steps.run("rows", [&] { return encode_rows(plan, ranks, false); });
+  const auto rows = steps.run("rows", [&] { return encode_rows(plan, ranks, false, {}, table->contents()); });
   times.clear();
   std::uint64_t rows_bytes = 0;
   for (int rank = 0; rank < ranks; ++rank) {

@@ -316,7 +316,7 @@ std::vector<std::shared_ptr<const Bytes>> Exchange::plan_for_all(std::span<const
   head.put(plan.moved_bytes());
   head.put(plan.lower_bound_bytes());
   head.put(plan.delivered_bytes());
-  return encode_rows(plan, engine_->info().size, !to_all_.empty(), head.view());
+  return encode_rows(plan, engine_->info().size, !to_all_.empty(), head.view(), table.contents());
 }
 
 ExchangeResult Exchange::redistribute(SampleStore& store, const ExchangeRequest& request,

@@ -17,7 +17,8 @@ namespace levada {
 class SampleIndex;
 
 struct ExchangeOptions {
-  /// Of one wait, for the next rank to begin, for the plan or for the next message.
+  /// Of one wait, for the next rank to begin, for the plan or for the next message. Ranks may choose different ones:
+  /// the first that passes ends the call on all.
   Duration timeout = std::chrono::minutes(30);
   /// The most bytes that are copied into a message; the same on all ranks. None: 1 MiB where ranks share memory, so
   /// that it stays in the caches between them; 16 MiB where each message costs a round of the network.
@@ -47,12 +48,13 @@ struct ExchangeResult {
 /// stay open from call to call. All calls are collective; another thread's call meanwhile throws InvalidArgument.
 ///
 /// Calls throw the same InvalidArgument on all ranks, naming sample, key and ranks, before anything has moved: what
-/// plan_exchange() refuses; ranks that ask for different things, make different calls or name different stores, or say
-/// different things of one sample; a store whose bound does not allow what is to come. When a rank dies in the middle
-/// the others throw PeerLost, and also when one has left before the call, then and in every later call. Whatever else
-/// one rank alone throws ends the group (Engine::abort()). The others throw PeerLost for a Timeout, which says who
-/// waited for whom, and EngineError for std::bad_alloc, or a sample that another thread has changed meanwhile. Each key
-/// of each sample is then in a store as a whole or not at all, and a repetition in a new group moves the rest.
+/// plan_exchange() refuses; ranks that ask for different things, make different calls or name different stores, say
+/// different things of one sample, or hold different contents of it (redistribute()); a store whose bound does not
+/// allow what is to come. When a rank dies in the middle the others throw PeerLost, and also when one has left before
+/// the call, then and in every later call. Whatever else one rank alone throws ends the group (Engine::abort()). The
+/// others throw PeerLost for a Timeout, which says who waited for whom, and EngineError for std::bad_alloc, or a sample
+/// that another thread has changed meanwhile. Each key of each sample is then in a store as a whole or not at all, and
+/// a repetition in a new group moves the rest.
 class Exchange {
  public:
   explicit Exchange(std::shared_ptr<Engine> engine);

@@ -26,6 +26,9 @@ struct ExchangeItem {
   bool operator==(const ExchangeItem&) const = default;
 };
 
+/// Hashes of the bytes of samples' keys, by column of a directory and by sample.
+using Contents = std::vector<std::vector<std::uint64_t>>;
+
 /// Calls visit(k) for each bit k of an item's keys, ascending.
 template <typename Visit>
 void for_each_key(std::uint64_t keys, Visit&& visit) {

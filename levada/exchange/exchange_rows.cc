@@ -1,5 +1,5 @@
 // Rows as bytes, little-endian: keys, parts, and how many bytes each rank sends; then row by row its sender, its
-// receivers, its items and the lengths of their keys; then the plain values of what comes.
+// receivers, its items, and the lengths and contents of their keys; then the plain values of what comes.
 #include "levada/exchange/exchange_rows.h"
 
 #include <algorithm>
@@ -23,18 +23,20 @@ std::vector<std::vector<std::uint32_t>> multicasts_of_ranks(const ExchangePlan& 
 /// Writes the items of one multicast after the other.
 class ItemsWriter {
  public:
-  explicit ItemsWriter(const ExchangePlan& plan) : plan_(plan) {}
+  ItemsWriter(const ExchangePlan& plan, const Contents& contents) : plan_(plan), all_contents_(contents) {}
 
   void put(ByteWriter& writer, std::span<const ExchangeItem> items) {
     samples_.clear();
     counts_.clear();
     lengths_.clear();
+    contents_.clear();
     for (const ExchangeItem& item : items) {
       samples_.push_back(item.sample);
       for_each_key(item.keys, [&](std::size_t k) {
         const auto all = plan_.samples().lengths(item.sample, plan_.keys()[k]);
         counts_.push_back(static_cast<std::uint32_t>(all.size()));
         lengths_.insert(lengths_.end(), all.begin(), all.end());
+        contents_.push_back(all_contents_.empty() ? 0 : all_contents_[plan_.keys()[k]][item.sample]);
       });
     }
     const bool is_alike = std::ranges::all_of(
@@ -49,12 +51,14 @@ class ItemsWriter {
     put_numbers(writer, keys_);
     put_numbers(writer, parts_);
     put_lengths(writer, counts_, lengths_);
+    put_numbers(writer, contents_);
   }
 
  private:
   const ExchangePlan& plan_;
+  const Contents& all_contents_;
   std::vector<std::uint32_t> samples_, counts_;
-  std::vector<std::uint64_t> keys_;
+  std::vector<std::uint64_t> keys_, contents_;
   std::vector<std::uint16_t> parts_;
   std::vector<std::int64_t> lengths_;
 };
@@ -91,9 +95,9 @@ std::vector<RankRange> ranges_of(std::span<const int> ascending) {
 /// What several ranks need alike, written once: the head, and each multicast.
 class SharedRows {
  public:
-  SharedRows(const ExchangePlan& plan, int ranks, bool to_all, ByteView before) {
+  SharedRows(const ExchangePlan& plan, const Contents& contents, int ranks, bool to_all, ByteView before) {
     std::vector<std::uint64_t> sent_by(static_cast<std::size_t>(ranks), 0);
-    ItemsWriter items(plan);
+    ItemsWriter items(plan, contents);
     for (std::size_t i = 0; i < plan.size(); ++i) {
       std::uint64_t& sent = sent_by[static_cast<std::size_t>(plan[i].from)];
       multicasts_.put(std::int32_t{plan[i].from});
@@ -133,9 +137,9 @@ class SharedRows {
 
 }  // namespace
 
-std::vector<std::shared_ptr<const Bytes>> encode_rows(const ExchangePlan& plan, int ranks, bool to_all,
-                                                      ByteView before) {
-  const SharedRows shared(plan, ranks, to_all, before);
+std::vector<std::shared_ptr<const Bytes>> encode_rows(const ExchangePlan& plan, int ranks, bool to_all, ByteView before,
+                                                      const Contents& contents) {
+  const SharedRows shared(plan, contents, ranks, to_all, before);
   const auto of_ranks = multicasts_of_ranks(plan, ranks);
   std::vector<std::shared_ptr<const Bytes>> all;
   Bytes last_values;
@@ -265,6 +269,10 @@ class RowsReader {
     }
     row.end_entry = rows_.sizes.size();
     if (next != lengths.size()) reader_.fail("more lengths than items");
+    std::vector<std::uint64_t> contents;
+    get_numbers(reader_, contents);
+    if (contents.size() != next) reader_.fail("another number of contents than of items");
+    rows_.contents.insert(rows_.contents.end(), contents.begin(), contents.end());
   }
 
   ByteReader reader_;

@@ -37,6 +37,7 @@ struct ExchangeRows {
   std::vector<ExchangeItem> items;
   Seqlens lengths;                              ///< by entry, of whole sequences
   std::vector<std::uint64_t> sizes;             ///< by entry, its bytes as it moves
+  std::vector<std::uint64_t> contents;          ///< by entry, a hash of the whole sequences' bytes
   std::map<std::uint32_t, PlainValues> values;  ///< by sample, of those that come
   std::vector<std::uint64_t> sent_by;           ///< each rank's bytes in all its rows, where it sends to all others
 
@@ -55,9 +56,10 @@ struct ExchangeRows {
 };
 
 /// Returns the rows of each of `ranks` ranks as bytes, behind `before`; ranks with the same rows may share them.
-/// `to_all`: each rank sends to all others on one channel, so rows come with sent_by and without receivers.
+/// `to_all`: each rank sends to all others on one channel, so rows come with sent_by and without receivers. `contents`:
+/// those of the plan's samples; none: 0 for each.
 std::vector<std::shared_ptr<const Bytes>> encode_rows(const ExchangePlan& plan, int ranks, bool to_all,
-                                                      ByteView before = {});
+                                                      ByteView before = {}, const Contents& contents = {});
 
 /// Reads bytes that may lie: throws CorruptMessage unless they are rows of `rank`, one of `ranks`, with samples below
 /// `samples`, encoded with the same `to_all`.

@@ -45,7 +45,7 @@ OutgoingStream::OutgoingStream(const ExchangeRows& rows, std::span<const Exchang
       if (item.sample != sample) place = row_of(sample = item.sample, index, holdings, here);
       const auto* entry = place && columns[key] != nullptr ? &columns[key]->entries[*place] : nullptr;
       if (entry == nullptr || !entry->is_here || !entry->part.is_whole() ||
-          !std::ranges::equal(entry->lengths.all(), rows.lengths[number])) {
+          !std::ranges::equal(entry->lengths.all(), rows.lengths[number]) || entry->content != rows.contents[number]) {
         throw InvalidArgument(fmt::format("rank {} is to send sample {}, key {}, but its store has changed meanwhile",
                                           row.from, index.id(item.sample), rows.keys[key].name));
       }
@@ -198,7 +198,8 @@ IncomingRow::IncomingRow(const ExchangeRows& rows, const ExchangeRow& row, const
                       rows.lengths[entry],
                       rows.parts[item.part],
                       {own.data, std::move(own.owner)},
-                      rows.sizes[entry]});
+                      rows.sizes[entry],
+                      rows.contents[entry]});
   });
   commit();
 }

@@ -33,7 +33,7 @@ struct Outgoing {
     table.add(0, holdings.bytes);
     const auto requested = table.requested();
     const auto plan = plan_exchange(std::move(table).take(), request, requested, {});
-    rows = decode_rows(*encode_rows(plan, 2, true)[0], 0, 2, index.size(), true);
+    rows = decode_rows(*encode_rows(plan, 2, true, {}, table.contents())[0], 0, 2, index.size(), true);
   }
   OutgoingStream stream() const {
     return OutgoingStream(rows, rows.rows, index, holdings, SampleStore::Reading(store));

@@ -1,5 +1,6 @@
 // Holdings as bytes, little-endian: columns, each of them a key, the samples' numbers unless they are those of the
-// column before, parts unless all are whole, and lengths; then the numbers of samples in no column; then plain values.
+// column before, parts unless all are whole, lengths, and hashes of contents; then the numbers of samples in no column;
+// then plain values.
 #include "levada/exchange/holdings.h"
 
 #include <fmt/format.h>
@@ -47,6 +48,10 @@ void put_column(ByteWriter& writer, const SampleKey& key, const Held& held, bool
     lengths.insert(lengths.end(), all.begin(), all.end());
   }
   put_lengths(writer, counts, lengths);
+  std::vector<std::uint64_t> contents;
+  contents.reserve(held.entries.size());
+  for (const auto* entry : held.entries) contents.push_back(SampleStore::Reading::content_of(*entry));
+  put_numbers(writer, contents);
 }
 
 /// Returns whether these are all samples of the store, at the places that it has them.
@@ -128,6 +133,7 @@ struct HoldingsTable::Column {
   std::vector<std::uint32_t> samples;
   std::vector<SequencePart> parts;  ///< none where all are whole
   Seqlens lengths;
+  std::vector<std::uint64_t> contents;
 
   /// `samples` are still those of the column before.
   void read(ByteReader& reader, std::size_t requested, std::span<const std::string> keys) {
@@ -142,6 +148,8 @@ struct HoldingsTable::Column {
     if (!parts.empty() && parts.size() != samples.size()) reader.fail("another number of parts");
     lengths = get_lengths(reader);
     if (lengths.size() != samples.size()) reader.fail("another number of lengths");
+    get_numbers(reader, contents);
+    if (contents.size() != samples.size()) reader.fail("another number of contents");
     const std::int64_t most = max_tokens(key);
     for (std::size_t i = 0; i < samples.size(); ++i) {
       if (lengths.total(i) > most) reader.fail("lengths that do not fit in memory");
@@ -203,12 +211,16 @@ void HoldingsTable::add_column(int rank, const Column& column) {
     state.check_key(column.key, index_.id(column.samples.front()), rank, {});
   }
   const std::size_t key = state.find_or_add_key(column.key);
+  if (contents_.size() <= key) contents_.resize(key + 1);
+  contents_[key].resize(index_.size());
   const std::uint32_t whole = sets_.with(0, {rank});
   for (std::size_t i = 0; i < column.samples.size(); ++i) {
     const std::size_t sample = column.samples[i];
     last_holder_[sample] = rank;
     const auto own = column.lengths[i];
     const std::uint32_t known = state.cell(sample, key).set;
+    std::uint64_t& content = contents_[key][sample];
+    if (known == 0) content = column.contents[i];
     if (known == 0 && column.parts.empty()) {
       state.put_new(sample, key, whole, own);
       continue;
@@ -217,9 +229,21 @@ void HoldingsTable::add_column(int rank, const Column& column) {
       number_sets();  // likewise
       state.check_lengths(sample, key, own, rank);
     }
+    if (content != column.contents[i]) refuse_content(rank, sample, key);
     const Holder holder{rank, column.parts.empty() ? SequencePart{} : column.parts[i]};
     state.put(sample, key, sets_.with(known, holder), own);
   }
+}
+
+void HoldingsTable::refuse_content(int rank, std::size_t sample, std::size_t key) {
+  number_sets();
+  std::vector<int> others;
+  for (const Holder& holder : directory_.holders(sample, key)) others.push_back(holder.rank);
+  throw InvalidArgument(fmt::format(
+      "sample {}, key {} has other contents on rank {} than on {} {}: it has been updated, or stored, on one of them "
+      "only; update it alike on all ranks that hold it, or remove the old copies",
+      index_.id(sample), directory_.keys()[key].name, rank, others.size() == 1 ? "rank" : "ranks",
+      fmt::join(others, ", ")));
 }
 
 SampleDirectory HoldingsTable::take() && {

@@ -21,7 +21,8 @@ struct Holdings {
   struct Sample {
     std::uint32_t number = 0, row = 0;
   };
-  Bytes bytes;                  ///< to be sent: samples with any of the keys, samples without, and the values of all
+  /// To be sent: samples with any of the keys and hashes of their contents, samples without, and the values of all.
+  Bytes bytes;
   std::vector<Sample> samples;  ///< ascending by number
   std::uint64_t version = 0;    ///< of the store, for which the rows hold
 };
@@ -40,11 +41,14 @@ class HoldingsTable {
   static SampleDirectory ids_of(const SampleIndex& index);
 
   /// Once a rank, in ascending order of ranks. Bytes that may lie: throws CorruptMessage, and InvalidArgument as
-  /// SampleDirectory::merge() does; of no use then. No bytes are no holdings.
+  /// SampleDirectory::merge() does, or where ranks hold different contents of one sample's key; of no use then. No
+  /// bytes are no holdings.
   void add(int rank, ByteView bytes);
   /// The numbers that were requested, with no_sample for those of samples that nobody holds.
   std::vector<std::uint32_t> requested() const;
   SampleDirectory take() &&;
+  /// By the directory's number of a key, then by sample; 0 for one that nobody holds. Stays here after take().
+  const Contents& contents() const { return contents_; }
 
  private:
   struct Column;
@@ -67,11 +71,13 @@ class HoldingsTable {
   void number_sets();
   void add_column(int rank, const Column& column);
   void add_values(int rank, std::uint32_t sample, PlainValues values);
+  [[noreturn]] void refuse_content(int rank, std::size_t sample, std::size_t key);
 
   const SampleIndex& index_;
   std::span<const std::string> keys_;
   SampleDirectory directory_;
-  HolderSets sets_;                                       ///< of the table's cells, until number_sets()
+  HolderSets sets_;  ///< of the table's cells, until number_sets()
+  Contents contents_;
   std::vector<int> last_holder_;                          ///< the last rank that has it, by sample; -1: none
   std::vector<std::pair<std::uint32_t, int>> valued_by_;  ///< samples, and ranks that have values of them
 };

@@ -124,13 +124,15 @@ TEST(Holdings, RefuseBytesThatLie) {
 /// Holdings of one sample's key "k", and what follows.
 class Lie {
  public:
-  Lie& column(std::initializer_list<std::uint32_t> samples = {0}) {
+  Lie& column(std::initializer_list<std::uint32_t> samples = {0}, std::size_t num_contents = 1) {
     writer_.put(std::uint8_t{1});
     put_key(writer_, {"k", dtypes::int64, {}});
     numbers(samples);
     writer_.put(std::uint32_t{0});  // parts
     const std::int64_t lengths[] = {3};
     put_lengths(writer_, {}, lengths);
+    const std::uint64_t contents[] = {5, 6, 7};
+    put_numbers(writer_, std::span(contents).first(num_contents));
     return *this;
   }
   Lie& end() {
@@ -166,6 +168,7 @@ TEST(Holdings, RefuseWhatNoStoreSays) {
   };
   EXPECT_THAT(refused(Lie().column({})), HasSubstr("a key of no samples"));
   EXPECT_THAT(refused(Lie().column({0, 1})), HasSubstr("another number of lengths"));
+  EXPECT_THAT(refused(Lie().column({0}, 2)), HasSubstr("another number of contents"));
   EXPECT_THAT(refused(Lie().column().column({})), HasSubstr("a key that is listed twice"));
   EXPECT_THAT(refused(Lie().end().numbers({2})), HasSubstr("samples that were not asked for"));
   EXPECT_THAT(refused(Lie().end().numbers({1}).values({0})), HasSubstr("values of a sample that is not held"));

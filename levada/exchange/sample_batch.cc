@@ -293,6 +293,27 @@ void SampleBatch::set_values(std::size_t position, PlainValues values) {
   values_[position] = std::move(values);
 }
 
+SampleBatch SampleBatch::copied(BufferPool& pool) const {
+  SampleBatch copy = *this;
+  for (Field& field : copy.fields_) {
+    const auto size_of = [&](std::size_t i) {
+      return field.seqlens.has(i) ? field.key.bytes(field.seqlens.total(i)).value_or(0) : 0;
+    };
+    std::uint64_t bytes = 0;
+    for (std::size_t i = 0; i < field.data.size(); ++i) bytes += size_of(i);
+    if (bytes == 0) continue;
+    const BufferPool::Buffer memory = pool.allocate(bytes);
+    std::byte* to = memory.data;
+    for (std::size_t i = 0; i < field.data.size(); ++i) {
+      if (!field.seqlens.has(i)) continue;
+      copy_payload(to, field.data[i].data, size_of(i));
+      field.data[i] = {to, memory.owner};
+      to += size_of(i);
+    }
+  }
+  return copy;
+}
+
 SampleBatch SampleBatch::meta() const {
   SampleBatch meta = *this;
   for (Field& field : meta.fields_) {

@@ -13,6 +13,7 @@
 
 #include "levada/exchange/seqlens.h"
 #include "levada/plan/partition.h"
+#include "levada/tensor/buffer_pool.h"
 #include "levada/tensor/tensor.h"
 #include "levada/tree/tree.h"
 
@@ -115,6 +116,9 @@ class SampleBatch {
   /// Adds the keys and values of `other`, replacing those that are here. Throws unless it has the same ids, in any
   /// order.
   void update(const SampleBatch& other);
+
+  /// Returns the same samples in new memory of `pool`, a key's items one after the other.
+  SampleBatch copied(BufferPool& pool) const;
 
   /// The structure without the data.
   SampleBatch meta() const;

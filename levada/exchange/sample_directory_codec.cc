@@ -3,6 +3,7 @@
 #include "levada/exchange/sample_directory_codec.h"
 
 #include <fmt/format.h>
+#include <simdjson.h>
 
 #include <algorithm>
 
@@ -16,6 +17,13 @@ namespace {
 
 constexpr std::uint32_t magic = 0x5749564c;  // "LVIW"
 constexpr std::uint32_t version = 3;
+
+/// Fails for bytes that are not UTF-8: all texts here are Python's.
+std::string_view get_text(ByteReader& reader, std::string_view what) {
+  const std::string_view text = as_text(reader.get_sized());
+  if (!simdjson::validate_utf8(text)) reader.fail(fmt::format("{} that is not UTF-8", what));
+  return text;
+}
 
 enum class ValueTag : std::uint8_t { none = 0, boolean = 1, integer = 2, real = 3, text = 4, message = 5 };
 
@@ -39,7 +47,7 @@ PlainValue get_value(ByteReader& reader) {
     }
     case ValueTag::integer: return reader.get<std::int64_t>();
     case ValueTag::real: return reader.get<double>();
-    case ValueTag::text: return reader.get_string();
+    case ValueTag::text: return std::string(get_text(reader, "a value"));
     case ValueTag::message: return reader.get_bytes();
   }
   reader.fail(fmt::format("no such kind of value as {}", tag));
@@ -54,7 +62,7 @@ void put_key(ByteWriter& writer, const SampleKey& key) {
 }
 
 SampleKey get_key(ByteReader& reader) {
-  SampleKey key{.name = reader.get_string()};
+  SampleKey key{.name = std::string(get_text(reader, "a key"))};
   key.dtype = get_dtype(reader);
   key.trailing = get_shape(reader, Shape::max_rank - 1);
   if (key.name.empty()) reader.fail("a key without a name");
@@ -93,7 +101,7 @@ void put_values(ByteWriter& writer, const PlainValues& values) {
 PlainValues get_values(ByteReader& reader) {
   PlainValues values;
   for (auto count = reader.get_count(5); count > 0; --count) {
-    std::string name = reader.get_string();
+    std::string name(get_text(reader, "the name of a value"));
     if (!values.try_emplace(std::move(name), get_value(reader)).second) reader.fail("two values of one name");
   }
   return values;
@@ -213,7 +221,7 @@ SampleDirectory SampleDirectory::decode(ByteView bytes) {
   const auto samples = reader.get_count(4 + 4 * state.keys().size());
   state.reserve(samples);
   for (std::uint32_t sample = 0; sample < samples; ++sample) {
-    const std::string_view id = as_text(reader.get_sized());
+    const std::string_view id = get_text(reader, "an id");
     if (id.empty() || id.size() >= (std::size_t{1} << 24)) reader.fail("an id that is empty or too long");
     if (state.find_or_add(id, hash64(as_bytes(id))) != sample)
       reader.fail(fmt::format("sample {:.60} is listed twice", id));

@@ -285,5 +285,21 @@ TEST(SampleDirectory, IsAsItWasWhereOneIdOfABatchIsTooLong) {
   EXPECT_EQ(directory.size(), 0u);
 }
 
+TEST(SampleDirectory, RefusesTextsThatAreNotUtf8) {
+  SampleBatch batch({"some-id"});
+  batch.set("some-key", Tensor::zeros(dtypes::uint8, {1}), Seqlens::one_each({1}));
+  batch.set_values(0, {{"some-name", std::string("some-text")}});
+  SampleDirectory directory;
+  directory.add(0, batch);
+  const Bytes bytes = directory.encode();
+  for (const std::string_view text : {"some-id", "some-key", "some-name", "some-text"}) {
+    Bytes changed = bytes;
+    const auto at = std::ranges::search(changed, as_bytes(text));
+    ASSERT_FALSE(at.empty()) << text;
+    at.front() = std::byte{0xff};
+    EXPECT_THAT(refusal<CorruptMessage>([&] { SampleDirectory::decode(changed); }), testing::HasSubstr("not UTF-8"));
+  }
+}
+
 }  // namespace
 }  // namespace levada

@@ -290,6 +290,17 @@ void SampleStore::add_key(SampleBatch& batch, std::span<const std::size_t> sampl
   batch.set_bytes(key != nullptr ? *key : SampleKey{.name = name}, std::move(bytes), std::move(seqlens));
 }
 
+SampleBatch SampleStore::get_copy(std::span<const std::string> ids, std::span<const std::string> keys,
+                                  bool allow_absent) {
+  return get(ids, keys, allow_absent).copied(memory_);
+}
+
+std::uint64_t SampleStore::Reading::content_of(const Entry& entry) {
+  // A part has come with the content of the whole.
+  if (entry.content == 0) entry.content = hash64(ByteView(entry.bytes.data, entry.size)) | 1;
+  return entry.content;
+}
+
 bool SampleStore::has(std::string_view id) const {
   const std::lock_guard lock(mutex_);
   return find(id).has_value();
@@ -422,7 +433,7 @@ void SampleStore::commit(std::span<Arrival> arrivals) {
       if (!arrival.values.empty()) values.emplace_back(sample, arrival.values);
     }
     Met& with = *met_with(arrival);
-    Entry entry{std::move(arrival.bytes), arrival.size, Lengths(arrival.lengths), arrival.part, true};
+    Entry entry{std::move(arrival.bytes), arrival.size, Lengths(arrival.lengths), arrival.part, true, arrival.content};
     Entry& place = columns_[with.column].entries[sample];
     if (is_new && with.of_name.size() == 1 && !place.is_here) {
       added += entry.size;

@@ -27,10 +27,10 @@ struct SampleStoreOptions {
 };
 
 /// Samples by id, each with its keys, in memory of their own: what is stored is copied unless the caller says
-/// otherwise, so that a store never holds on to a caller's or a sender's memory. What get() gives shares the memory
-/// with the store, is not to be written, and stays as it is when the store changes. Any thread. All that throws, throws
-/// InvalidArgument (or std::bad_alloc) and names id and key; whatever a call that changes the store throws, nothing has
-/// changed then.
+/// otherwise, so that a store never holds on to a caller's or a sender's memory. get() returns views that
+/// share memory with the store, must not be written, and stay valid and unchanged when the store changes. Any thread.
+/// All that throws, throws InvalidArgument (or std::bad_alloc) and names id and key; whatever a call that changes the
+/// store throws, nothing has changed then.
 class SampleStore {
  public:
   explicit SampleStore(SampleStoreOptions options = {}) : options_(std::move(options)) {}
@@ -48,6 +48,9 @@ class SampleStore {
   /// them.
   SampleBatch get(std::span<const std::string> ids, std::span<const std::string> keys = {},
                   bool allow_absent = false) const;
+  /// get(), but the batch has a copy, in memory of its own that may be written.
+  SampleBatch get_copy(std::span<const std::string> ids, std::span<const std::string> keys = {},
+                       bool allow_absent = false);
   bool has(std::string_view id) const;
   bool has(std::string_view id, std::string_view key) const;
   /// Which tokens are here of a key; empty where it is not.
@@ -79,7 +82,8 @@ class SampleStore {
     std::span<const std::int64_t> lengths;  ///< of the whole sequences
     SequencePart part;
     SampleBytes bytes;
-    std::uint64_t size = 0;  ///< of the bytes, as key, lengths and part have it
+    std::uint64_t size = 0;     ///< of the bytes, as key, lengths and part have it
+    std::uint64_t content = 0;  ///< as Entry::content
   };
   /// Stores what has arrived, complete and in memory of allocate(), without a copy. A sample that has the whole of a
   /// key, or that part, keeps it. Throws beyond the bound. Quickest where keys of one sample are neighbors.
@@ -110,6 +114,8 @@ class SampleStore {
     Lengths lengths;    ///< of the whole sequences
     SequencePart part;  ///< what of them is here
     bool is_here = false;
+    /// A hash of the bytes of the whole sequences, by which ranks find that they hold different ones; 0: not made yet.
+    mutable std::uint64_t content = 0;
   };
   /// What samples have of one key. A name has as many columns as samples have it with different dtypes or shapes; what
   /// no sample has any more has none.
@@ -134,6 +140,8 @@ class SampleStore {
     std::string_view id(std::size_t sample) const { return store_.ids_[sample]; }
     const PlainValues& values(std::size_t sample) const { return store_.values_[sample]; }
     std::span<const Column> columns() const { return store_.columns_; }
+    /// Returns Entry::content, and makes it on the first call, which reads the bytes once.
+    static std::uint64_t content_of(const Entry& entry);
 
    private:
     const SampleStore& store_;

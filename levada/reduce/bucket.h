@@ -14,6 +14,24 @@
 
 namespace levada {
 
+/// What the inputs of a bucket have in common.
+struct BucketKey {
+  const Engine* group = nullptr;  ///< null: of a group that has been left
+  ReduceOp op = ReduceOp::sum;
+  DType dtype;
+  bool operator==(const BucketKey&) const = default;
+};
+
+/// An input, without its elements.
+struct BucketInput {
+  Collective collective = Collective::reduce_scatter;
+  ReduceOp op = ReduceOp::sum;
+  DType dtype = {};
+  Shape piece = {};
+  std::size_t bytes = 0;               ///< of all its pieces
+  const TensorView* tensor = nullptr;  ///< that may have been made by empty()
+};
+
 /// Inputs that are launched together, from when the first is enqueued to when their callbacks have run.
 struct Bucketer::Bucket {
   struct Entry {
@@ -25,6 +43,7 @@ struct Bucketer::Bucket {
   DType dtype;
   CollectiveSpec spec;                       ///< until it is launched
   std::vector<std::shared_ptr<Slab>> slabs;  ///< with the inputs, until it is launched
+  std::uint64_t bytes = 0;                   ///< of all inputs
   std::vector<Entry> entries;
   std::size_t num_called = 0;  ///< entries whose callbacks have run
 

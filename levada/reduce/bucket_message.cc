@@ -22,6 +22,7 @@ std::string_view to_string(Collective collective) {
     case Collective::reduce_scatter: return "reduce-scatter";
     case Collective::all_reduce: return "all-reduce";
     case Collective::all_gather: return "all-gather";
+    case Collective::flush: return "flush";
   }
   return "unknown";
 }
@@ -33,27 +34,37 @@ Bytes CollectiveSpec::encode() const {
   put_dtype(writer, dtype);
   writer.put(static_cast<std::uint32_t>(pieces.size()));
   for (const Shape& piece : pieces) put_shape(writer, piece);
+  writer.put(flush);
+  for (const std::uint64_t number : numbers) writer.put(number);
+  writer.put(static_cast<std::uint8_t>(is_last));
   return std::move(writer).take();
 }
 
 CollectiveSpec CollectiveSpec::decode(ByteReader& reader) {
   CollectiveSpec spec;
-  spec.collective = reader.get_enum(Collective::reduce_scatter, Collective::all_gather, "collective");
+  spec.collective = reader.get_enum(Collective::reduce_scatter, Collective::flush, "collective");
   spec.op = reader.get_enum(ReduceOp::sum, ReduceOp::average, "reduction");
   spec.dtype = get_dtype(reader);
   const auto count = reader.get_count(1);
   spec.pieces.reserve(count);
   for (std::uint32_t i = 0; i < count; ++i) spec.pieces.push_back(get_shape(reader));
+  spec.flush = reader.get<std::uint64_t>();
+  for (std::uint32_t i = 0; i < count; ++i) spec.numbers.push_back(reader.get<std::uint64_t>());
+  spec.is_last = reader.get<std::uint8_t>() != 0;
   return spec;
 }
 
-std::string difference(const CollectiveSpec& one, int rank, const CollectiveSpec& other, int other_rank) {
+std::string difference(const CollectiveSpec& one, std::string_view rank, const CollectiveSpec& other,
+                       std::string_view other_rank) {
+  constexpr std::string_view remedy =
+      "enqueue the same inputs between two flushes on all ranks, zeros for one that a rank lacks";
   if (one.collective != other.collective) {
-    return fmt::format("rank {} calls {}, rank {} {}", rank, to_string(one.collective), other_rank,
-                       to_string(other.collective));
+    const bool is_early = one.collective == Collective::flush || other.collective == Collective::flush;
+    return fmt::format("{} calls {}, {} {}{}{}", rank, to_string(one.collective), other_rank,
+                       to_string(other.collective), is_early ? "; " : "", is_early ? remedy : "");
   }
   if (one.op != other.op) {
-    return fmt::format("rank {} calls {}, rank {} {}", rank, to_string(one.op), other_rank, to_string(other.op));
+    return fmt::format("{} calls {}, {} {}", rank, to_string(one.op), other_rank, to_string(other.op));
   }
   const auto describe = [](const CollectiveSpec& spec, std::size_t i) {
     return i < spec.pieces.size() ? fmt::format("{} {}", spec.dtype.name(), spec.pieces[i].to_string())
@@ -61,9 +72,21 @@ std::string difference(const CollectiveSpec& one, int rank, const CollectiveSpec
   };
   for (std::size_t i = 0; i < std::max(one.pieces.size(), other.pieces.size()); ++i) {
     const auto here = describe(one, i), there = describe(other, i);
-    if (here != there) return fmt::format("input {} is {} on rank {}, {} on rank {}", i, here, rank, there, other_rank);
+    if (here != there) return fmt::format("input {} is {} on {}, {} on {}", i, here, rank, there, other_rank);
   }
-  return {};
+  if (one.flush != other.flush || one.numbers != other.numbers) {
+    const auto differing = std::ranges::mismatch(one.numbers, other.numbers).in1 - one.numbers.begin();
+    const auto place = [&](const CollectiveSpec& spec) {
+      const std::string after = fmt::format("after {} flushes", spec.flush);
+      if (spec.numbers.empty()) return "its next flush " + after;
+      return fmt::format("input {} {}",
+                         spec.numbers[one.flush == other.flush ? static_cast<std::size_t>(differing) : 0], after);
+    };
+    return fmt::format("{} is at {}, {} at {}; {}", rank, place(one), other_rank, place(other), remedy);
+  }
+  if (one.is_last == other.is_last) return {};
+  return fmt::format("{} flushes after these inputs, {} has more before; {}", one.is_last ? rank : other_rank,
+                     one.is_last ? other_rank : rank, remedy);
 }
 
 BucketLayout::BucketLayout(CollectiveSpec spec, int copies) : spec_(std::move(spec)), hash_(hash64(spec_.encode())) {

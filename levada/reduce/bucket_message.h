@@ -15,9 +15,10 @@
 
 namespace levada {
 
-enum class Collective : std::uint8_t { reduce_scatter, all_reduce, all_gather };
+/// A flush has no inputs: ranks compare that they flush at the same place.
+enum class Collective : std::uint8_t { reduce_scatter, all_reduce, all_gather, flush };
 
-/// Returns "reduce-scatter", "all-reduce" or "all-gather".
+/// Returns "reduce-scatter", "all-reduce", "all-gather" or "flush".
 std::string_view to_string(Collective collective);
 
 /// What a collective does with which inputs. It must be the same on all ranks.
@@ -26,6 +27,11 @@ struct CollectiveSpec {
   ReduceOp op = ReduceOp::sum;
   DType dtype = {};
   std::vector<Shape> pieces = {};  ///< the shape of one piece of each input
+  /// Where the inputs are among those of the group: how many flushes came before them, and the number of each since the
+  /// last one. So ranks of which one has left out an input do not add up different ones, however alike they are.
+  std::uint64_t flush = 0;
+  std::vector<std::uint64_t> numbers = {};
+  bool is_last = false;  ///< no input of the group follows before the next flush
 
   Bytes encode() const;
   /// Reads what encode() returned. Throws CorruptMessage for anything else.
@@ -34,8 +40,9 @@ struct CollectiveSpec {
 };
 
 /// Returns the first difference: "input 3 is float32 [4, 5] on rank 0, float32 [4, 6] on rank 2". Empty if there is
-/// none.
-std::string difference(const CollectiveSpec& one, int rank, const CollectiveSpec& other, int other_rank);
+/// none. `rank` and `other_rank` name the ranks: "rank 2".
+std::string difference(const CollectiveSpec& one, std::string_view rank, const CollectiveSpec& other,
+                       std::string_view other_rank);
 
 /// Where the inputs of a bucket lie: in order, each at a multiple of 64 bytes, each as `copies` pieces side by side. A
 /// rank may send any number of consecutive inputs in one message, so the layout alone says where they lie in it.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <deque>
 #include <map>
+#include <set>
 #include <vector>
 
 #include "levada/base/copy.h"
@@ -13,17 +14,13 @@
 #include "levada/reduce/bucket.h"
 #include "levada/reduce/bucketing.h"
 #include "levada/reduce/inputs.h"
-#include "levada/reduce/reducer.h"
+#include "levada/reduce/members.h"
 #include "levada/reduce/slab.h"
+#include "levada/reduce/tensor_slabs.h"
 #include "levada/tensor/elements.h"
 
 namespace levada {
 namespace {
-
-/// Messages of a rank that others have not received yet.
-constexpr int reducer_window = 64;
-/// Inputs of a bucket are sent in messages of this size, unless one of them alone is larger.
-constexpr std::size_t message_bytes = std::size_t{4} << 20;
 
 /// Callbacks may call the bucketer.
 OneCaller::Call enter(OneCaller& bucketer) {
@@ -37,7 +34,9 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
   explicit Impl(const BucketerOptions& options)
       : options_(options),
         capacity_(static_cast<std::size_t>(std::max<std::int64_t>(options.capacity, 0))),
-        bucketing_(options.capacity) {
+        bucketing_(options.capacity),
+        tensors_(capacity_),
+        members_(options_) {
     if (options.in_flight < 1) {
       throw InvalidArgument(fmt::format("in_flight must be at least 1, got {}", options.in_flight));
     }
@@ -48,7 +47,7 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
     check_reducible(inputs.front().dtype(), op);
     const Shape& piece = inputs.front().shape();
     const std::size_t bytes = inputs.front().byte_count();
-    const Input input{.op = op, .dtype = inputs.front().dtype(), .piece = piece, .bytes = bytes * inputs.size()};
+    const BucketInput input{.op = op, .dtype = inputs.front().dtype(), .piece = piece, .bytes = bytes * inputs.size()};
     const auto copy = [&](std::byte* to, CopyMode mode) {
       for (std::size_t r = 0; r < inputs.size(); ++r) copy_elements(inputs[r], to + r * bytes, mode);
     };
@@ -60,11 +59,11 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
     const int ranks = group->info().size;
     const Shape piece = part_of(tensor.shape(), ranks);
     check_reducible(tensor.dtype(), op);
-    const Input input{.op = op,
-                      .dtype = tensor.dtype(),
-                      .piece = piece,
-                      .bytes = bytes_of(tensor.dtype(), piece, ranks),
-                      .tensor = &tensor.view()};
+    const BucketInput input{.op = op,
+                            .dtype = tensor.dtype(),
+                            .piece = piece,
+                            .bytes = bytes_of(tensor.dtype(), piece, ranks),
+                            .tensor = &tensor.view()};
     const auto copy = [&](std::byte* to, CopyMode mode) { copy_padded(tensor, input.bytes, to, mode); };
     return enqueue(group, input, copy, std::move(callback));
   }
@@ -74,11 +73,11 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
     check_reducible(tensor.dtype(), op);
     const int ranks = group->info().size;
     const Shape piece = part_of(Shape{static_cast<std::int64_t>(tensor.element_count())}, ranks);
-    const Input input{.collective = Collective::all_reduce,
-                      .op = op,
-                      .dtype = tensor.dtype(),
-                      .piece = piece,
-                      .bytes = bytes_of(tensor.dtype(), piece, ranks)};
+    const BucketInput input{.collective = Collective::all_reduce,
+                            .op = op,
+                            .dtype = tensor.dtype(),
+                            .piece = piece,
+                            .bytes = bytes_of(tensor.dtype(), piece, ranks)};
     const auto copy = [&](std::byte* to, CopyMode mode) { copy_padded(tensor, input.bytes, to, mode); };
     return launch_alone(group, input, copy, {std::move(callback), tensor.shape()});
   }
@@ -87,10 +86,10 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
     check_gatherable(tensor);
     Shape all{group->info().size};
     for (const std::int64_t extent : tensor.shape()) all.push_back(extent);
-    const Input input{.collective = Collective::all_gather,
-                      .dtype = tensor.dtype(),
-                      .piece = tensor.shape(),
-                      .bytes = tensor.byte_count()};
+    const BucketInput input{.collective = Collective::all_gather,
+                            .dtype = tensor.dtype(),
+                            .piece = tensor.shape(),
+                            .bytes = tensor.byte_count()};
     const auto copy = [&](std::byte* to, CopyMode mode) { copy_elements(tensor, to, mode); };
     return launch_alone(group, input, copy, {std::move(callback), all});
   }
@@ -101,16 +100,28 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
     if (part_of(shape, ranks)[0] * ranks != shape[0]) {
       throw InvalidArgument(fmt::format("dim 0 of {} does not divide by the {} ranks", shape.to_string(), ranks));
     }
-    return slab_for_next(group, dtype, TensorView(dtype, shape, nullptr).byte_count())->make_tensor(dtype, shape);
+    const TensorSlabs::Filled filled{
+        .open = largest(group.get(), dtype, [&](int key) { return bucketing_.open_bytes(key); }),
+        .usual = largest(group.get(), dtype, [&](int key) { return usual_bytes_[static_cast<std::size_t>(key)]; })};
+    const auto make = [&](std::size_t bytes) { return make_slab(group, bytes, Collective::reduce_scatter); };
+    const std::size_t bytes = TensorView(dtype, shape, nullptr).byte_count();
+    return tensors_.next(*group, dtype, bytes, filled, make)->make_tensor(dtype, shape);
   }
 
   void flush() {
     ++stats_.flushes;
     do {
-      launch_all(bucketing_.flush());
+      const std::vector<int> keys = bucketing_.flush();
+      const auto checks = launch_checks(keys);
+      launch_all(keys);
       while (!launched_.empty()) retire(launched_.begin());
+      for (const auto& [reducer, check] : checks) {
+        reducer->wait_for(check);
+        keep_error([&check] { static_cast<void>(check.get()); });
+      }
       run_due_callbacks();
-    } while (bucketing_.any_open() || !launched_.empty());
+    } while (bucketing_.any_open() || !launched_.empty() || members_.have_inputs());
+    if (due_.empty()) leave_abandoned_groups();
     if (const auto error = std::exchange(error_, nullptr)) std::rethrow_exception(error);
   }
 
@@ -118,8 +129,8 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
     if (pending() > 0) {
       throw InvalidArgument(fmt::format("{} inputs are not reduced yet; call flush() before teardown()", pending()));
     }
-    making_.clear();
-    for (auto& [engine, reducer] : reducers_) reducer->trim();
+    tensors_.end();
+    members_.trim();
   }
 
   const BucketerStats& stats() const { return stats_; }
@@ -135,114 +146,76 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
   }
 
  private:
-  /// What the inputs of a bucket have in common.
-  struct Key {
-    const Engine* group = nullptr;
-    ReduceOp op = ReduceOp::sum;
-    DType dtype;
-    bool operator==(const Key&) const = default;
-  };
-  struct Input {
-    Collective collective = Collective::reduce_scatter;
-    ReduceOp op = ReduceOp::sum;
-    DType dtype = {};
-    Shape piece = {};
-    std::size_t bytes = 0;               ///< of all its pieces
-    const TensorView* tensor = nullptr;  ///< that may have been made by empty()
-  };
-  /// Where empty() makes the next tensors of a group and dtype.
-  struct Making {
-    const Engine* group = nullptr;
-    DType dtype;
-    std::shared_ptr<Slab> slab;
-    std::uint64_t bucket_bytes = 0;  ///< of the bucket that they will go to, if they are enqueued in this order
-  };
-
-  Reducer& reducer_of(const Group& group) {
-    const auto found = reducers_.find(group.get());
-    if (found != reducers_.end()) return *found->second;
-    auto made = std::make_unique<Reducer>(group, reducer_window, options_.timeout, options_.poll);
-    return *reducers_.emplace(group.get(), std::move(made)).first->second;
+  int key_of(const Group& group, const BucketInput& input) {
+    const BucketKey key{group.get(), input.op, input.dtype};
+    auto found = std::ranges::find(keys_, key);
+    if (found == keys_.end()) found = std::ranges::find(keys_, static_cast<const Engine*>(nullptr), &BucketKey::group);
+    if (found == keys_.end()) {
+      open_.emplace_back();
+      usual_bytes_.emplace_back();
+      found = keys_.insert(keys_.end(), key);
+    }
+    const auto number = found - keys_.begin();
+    if (*found != key) {
+      *found = key;
+      usual_bytes_[static_cast<std::size_t>(number)] = 0;
+    }
+    return static_cast<int>(number);
   }
 
-  int key_of(const Group& group, const Input& input) {
-    const Key key{group.get(), input.op, input.dtype};
-    const auto found = std::ranges::find(keys_, key);
-    if (found != keys_.end()) return static_cast<int>(found - keys_.begin());
-    keys_.push_back(key);
-    open_.emplace_back();
-    return static_cast<int>(keys_.size()) - 1;
+  /// Forgets the groups that nobody else keeps.
+  void leave_abandoned_groups() {
+    for (const Engine* const left : members_.leave_abandoned()) {
+      for (BucketKey& key : keys_) {
+        if (key.group == left) key.group = nullptr;
+      }
+      tensors_.leave(*left);
+    }
   }
 
   // ---- memory
 
   std::shared_ptr<Slab> make_slab(const Group& group, std::size_t bytes, Collective collective) {
-    Block block = reducer_of(group).allocate_inputs(Slab::block_bytes(bytes), to_string(collective));
+    Block block = members_.join(group).reducer->allocate_inputs(Slab::block_bytes(bytes), to_string(collective));
     return std::make_shared<Slab>(*group, std::move(block));
   }
 
-  /// Bytes of a slab in which an input of a bucket comes first.
-  std::size_t slab_bytes(std::size_t first) const { return std::max(first, std::min(message_bytes, capacity_)); }
-
-  /// Returns the slab in which empty() makes the next tensor. All tensors of a slab go to the same bucket, if they are
-  /// enqueued in the order in which they are made.
-  std::shared_ptr<Slab> slab_for_next(const Group& group, DType dtype, std::size_t bytes) {
-    if (bytes > capacity_) return make_slab_for_tensors(group, bytes);
-    const auto found = std::ranges::find_if(
-        making_, [&](const Making& each) { return each.group == group.get() && each.dtype == dtype; });
-    Making& making = found != making_.end() ? *found : making_.emplace_back(Making{group.get(), dtype});
-    if (!making.slab || making.slab->is_all_entered()) making.bucket_bytes = open_bytes(group.get(), dtype);
-    const bool fits_bucket = making.bucket_bytes + bytes <= capacity_;
-    if (!fits_bucket || !making.slab || making.slab->is_sent() || !making.slab->has_room(bytes)) {
-      making.slab = make_slab_for_tensors(group, slab_bytes(bytes));
-    }
-    making.bucket_bytes = bytes + (fits_bucket ? making.bucket_bytes : 0);
-    return making.slab;
-  }
-
-  std::shared_ptr<Slab> make_slab_for_tensors(const Group& group, std::size_t bytes) {
-    auto slab = make_slab(group, bytes, Collective::reduce_scatter);
-    std::erase_if(slabs_, [](const auto& each) { return each.second.expired(); });
-    slabs_.insert_or_assign(slab->data(), slab);
-    return slab;
-  }
-
-  /// Bytes in the open bucket of a group and dtype; in the fullest if there are several, of several operations.
-  std::uint64_t open_bytes(const Engine* group, DType dtype) const {
+  /// Returns the largest of what `bytes_of` returns for the keys of a group and dtype, which may be of several
+  /// operations.
+  template <typename BytesOf>
+  std::uint64_t largest(const Engine* group, DType dtype, BytesOf bytes_of) const {
     std::uint64_t bytes = 0;
     for (std::size_t i = 0; i < keys_.size(); ++i) {
-      if (keys_[i].group != group || keys_[i].dtype != dtype) continue;
-      bytes = std::max(bytes, bucketing_.open_bytes(static_cast<int>(i)));
+      if (keys_[i].group == group && keys_[i].dtype == dtype) bytes = std::max(bytes, bytes_of(static_cast<int>(i)));
     }
     return bytes;
   }
 
   /// Returns the slab in which empty() has made the input, if the input can become the bucket's next one there; else
   /// null.
-  std::shared_ptr<Slab> slab_of(const Group& group, const Bucket& bucket, const Input& input) const {
+  std::shared_ptr<Slab> slab_of(const Group& group, const Bucket& bucket, const BucketInput& input) const {
     if (input.tensor == nullptr || input.tensor->byte_count() != input.bytes) return nullptr;
-    const auto after = slabs_.upper_bound(input.tensor->data());
-    auto slab = after != slabs_.begin() ? std::prev(after)->second.lock() : nullptr;
-    if (!slab || !slab->is_next(*group, *input.tensor)) return nullptr;
-    const bool continues = !bucket.slabs.empty() && bucket.slabs.back() == slab;
-    return continues || slab->num_entered() == 0 ? slab : nullptr;
+    auto slab = tensors_.find(*group, *input.tensor);
+    const bool continues = slab && !bucket.slabs.empty() && bucket.slabs.back() == slab;
+    return slab && (continues || slab->num_entered() == 0) ? slab : nullptr;
   }
 
   // ---- buckets
 
-  static std::shared_ptr<Bucket> make_bucket(const Group& group, const Input& input, int key) {
+  std::shared_ptr<Bucket> make_bucket(const Group& group, const BucketInput& input, int key) {
     auto bucket = std::make_shared<Bucket>();
     bucket->group = group.get();
     bucket->key = key;
     bucket->dtype = input.dtype;
-    bucket->spec = {.collective = input.collective, .op = input.op, .dtype = input.dtype};
+    bucket->spec = {
+        .collective = input.collective, .op = input.op, .dtype = input.dtype, .flush = members_.join(group).flushes};
     return bucket;
   }
 
   /// Adds an input to a bucket, where it lies or by `copy`. Nothing has been added where this throws.
   /// `slab_bytes`: of memory for copies, if the bucket needs more of it.
   template <typename Copy>
-  void add(const Group& group, Bucket& bucket, const Input& input, Copy copy, std::size_t slab_bytes,
+  void add(const Group& group, Bucket& bucket, const BucketInput& input, Copy copy, std::size_t slab_bytes,
            Bucket::Entry entry) {
     auto& slabs = bucket.slabs;
     if (auto slab = slab_of(group, bucket, input)) {
@@ -252,12 +225,14 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
         slabs.push_back(make_slab(group, slab_bytes, input.collective));
       }
       // Nobody reads a bucket before it is complete, so what comes after its first message need not stay in a cache.
-      const std::size_t together = std::max(slabs.size() * message_bytes, input.bytes);
+      const std::size_t together = std::max(slabs.size() * Slab::message_bytes, input.bytes);
       copy(slabs.back()->reserve(input.bytes), copy_mode_for(together));
       if (input.collective == Collective::reduce_scatter) stats_.bytes_copied += input.bytes;
     }
     slabs.back()->enter_next();
+    bucket.bytes += input.bytes;
     bucket.spec.pieces.push_back(input.piece);
+    bucket.spec.numbers.push_back(members_.join(group).inputs++);
     bucket.entries.push_back(std::move(entry));
     if (input.collective != Collective::reduce_scatter) return;
     ++stats_.inputs;
@@ -266,15 +241,17 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
 
   /// Where it throws, the input has not been enqueued, so that ranks which try it again stay in step with the others.
   template <typename Copy>
-  Handle enqueue(const Group& group, const Input& input, Copy copy, Callback callback) {
+  Handle enqueue(const Group& group, const BucketInput& input, Copy copy, Callback callback) {
     const int key = key_of(group, input);
-    const auto placement = bucketing_.apply(key, input.bytes);
+    const auto placement = bucketing_.apply(members_.join(group).number, key, input.bytes);
     if (placement.alone) return reduce_alone(group, input, copy, std::move(callback));
-    auto& open = open_[static_cast<std::size_t>(key)];
+    const auto index = static_cast<std::size_t>(key);
+    auto& open = open_[index];
     try {
       if (placement.close) launch(*placement.close, false);
       if (!open) open = make_bucket(group, input, key);
-      add(group, *open, input, copy, slab_bytes(input.bytes), {std::move(callback), input.piece});
+      const std::size_t slab = tensors_.slab_bytes(input.bytes, bucketing_.open_bytes(key), usual_bytes_[index]);
+      add(group, *open, input, copy, slab, {std::move(callback), input.piece});
     } catch (...) {
       bucketing_.take_back(key, input.bytes);
       throw;
@@ -286,7 +263,7 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
 
   /// Reduces an input that is larger than a bucket, and runs its callback before those of launched buckets.
   template <typename Copy>
-  Handle reduce_alone(const Group& group, const Input& input, Copy copy, Callback callback) {
+  Handle reduce_alone(const Group& group, const BucketInput& input, Copy copy, Callback callback) {
     const auto bucket = make_bucket(group, input, -1);
     add(group, *bucket, input, copy, input.bytes, {std::move(callback), input.piece});
     ++stats_.alone;
@@ -298,7 +275,7 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
 
   /// Launches an input as a bucket of its own.
   template <typename Copy>
-  Handle launch_alone(const Group& group, const Input& input, Copy copy, Bucket::Entry entry) {
+  Handle launch_alone(const Group& group, const BucketInput& input, Copy copy, Bucket::Entry entry) {
     make_room(group.get());
     const auto bucket = make_bucket(group, input, -1);
     add(group, *bucket, input, copy, input.bytes, std::move(entry));
@@ -306,6 +283,24 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
     launched_.push_back(bucket);
     run_due_callbacks();
     return handle_of(bucket, 0);
+  }
+
+  /// Has all ranks of each group compare that they flush after the same inputs. The last bucket of a group, `keys`
+  /// being those that are to be launched, says so itself; a group without one needs a collective.
+  std::vector<std::pair<Reducer*, std::shared_future<Results>>> launch_checks(const std::vector<int>& keys) {
+    std::set<const Engine*> said;
+    for (auto key = keys.rbegin(); key != keys.rend(); ++key) {
+      Bucket& bucket = *open_[static_cast<std::size_t>(*key)];
+      if (said.insert(bucket.group).second) bucket.spec.is_last = true;
+    }
+    std::vector<std::pair<Reducer*, std::shared_future<Results>>> checks;
+    for (const auto& [group, reducer, flush] : members_.count_flush()) {
+      if (said.contains(group)) continue;
+      CollectiveSpec spec{.collective = Collective::flush, .dtype = dtypes::uint8, .flush = flush, .is_last = true};
+      Slab empty(*group, reducer->allocate_inputs(Slab::block_bytes(0), to_string(spec.collective)));
+      checks.emplace_back(reducer, reducer->launch(std::move(spec), {empty.send()}, false));
+    }
+    return checks;
   }
 
   Handle handle_of(std::shared_ptr<Bucket> bucket, std::size_t position) {
@@ -341,7 +336,9 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
   }
 
   void start_open(int key, bool awaited) {
-    launched_.push_back(std::exchange(open_[static_cast<std::size_t>(key)], nullptr));
+    const auto index = static_cast<std::size_t>(key);
+    launched_.push_back(std::exchange(open_[index], nullptr));
+    usual_bytes_[index] = launched_.back()->bytes;
     ++stats_.buckets;
     start(*launched_.back(), awaited);
   }
@@ -350,7 +347,7 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
     std::vector<BucketMessage> messages;
     for (const auto& slab : std::exchange(bucket.slabs, {})) messages.push_back(slab->send());
     const auto begin = Clock::now();
-    bucket.launched(reducers_.at(bucket.group)->launch(std::move(bucket.spec), std::move(messages), awaited));
+    bucket.launched(members_.find(bucket.group)->reducer->launch(std::move(bucket.spec), std::move(messages), awaited));
     if (!awaited) return;
     stats_.waited += Clock::now() - begin;
     wait_for(bucket);
@@ -385,8 +382,10 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
   }
 
   void wait_for(const Bucket& bucket) {
+    const auto* const member = members_.find(bucket.group);
+    if (member == nullptr) return;  // the group has been left, after it had reduced everything
     const auto begin = Clock::now();
-    reducers_.at(bucket.group)->wait_for(*bucket.results());
+    member->reducer->wait_for(*bucket.results());
     stats_.waited += Clock::now() - begin;
   }
 
@@ -403,27 +402,35 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
   void run_callback(Bucket& bucket, std::size_t position) {
     const Callback callback = std::exchange(bucket.entries[position].callback, {});
     const bool within_another = std::exchange(running_, true);
-    try {
+    keep_error([&] {
       if (callback) callback(bucket.result(position));
       else static_cast<void>(bucket.results()->get());  // throws what the reduction threw
+    });
+    running_ = within_another;
+  }
+
+  /// Keeps the first exception for flush().
+  template <typename Work>
+  void keep_error(Work work) {
+    try {
+      work();
     } catch (...) {
       if (!error_) error_ = std::current_exception();
     }
-    running_ = within_another;
   }
 
   BucketerOptions options_;
   std::size_t capacity_;
   BucketerStats stats_;
   Bucketing bucketing_;
-  std::map<const Engine*, std::unique_ptr<Reducer>> reducers_;
-  std::vector<Key> keys_;
+  TensorSlabs tensors_;
+  Members members_;
+  std::vector<BucketKey> keys_;
   std::vector<std::shared_ptr<Bucket>> open_;  ///< by key; null, or without entries, where none is open
+  std::vector<std::uint64_t> usual_bytes_;     ///< by key, of its last bucket
   Launched launched_;                          ///< in this order, without those whose callbacks are due
   Launched due_;                               ///< whose callbacks are to be run, in this order
-  std::vector<Making> making_;
-  std::map<const std::byte*, std::weak_ptr<Slab>> slabs_;  ///< in which empty() has made tensors, by address
-  bool running_ = false;                                   ///< a callback
+  bool running_ = false;                       ///< a callback
   std::exception_ptr error_;
 };
 

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 
 #include "levada/base/deadline.h"
 #include "levada/engine/engine.h"
@@ -24,6 +25,10 @@ struct BucketerOptions {
   /// As WaitFor::poll, on the thread of a call that waits, for example to check for signals. Its exception ends the
   /// call and aborts the group, so that no other rank waits for this one.
   std::function<void()> poll = {};
+  /// The same on all ranks: Bucketers of one name reduce together, in whatever order a rank uses those of a group. Two
+  /// of a rank cannot have one name in one group: the later one's first call throws InvalidArgument.
+  std::string name = {};
+  int job_rank = -1;  ///< this rank's number in the whole job, which errors name beside that in the group; -1: unknown
 };
 
 struct BucketerStats {
@@ -37,8 +42,9 @@ struct BucketerStats {
 };
 
 /// Reduces and scatters tensors of one or several groups of ranks. All ranks of a group enqueue the same inputs in the
-/// same order. Buckets are launched in the order of enqueueing, also across groups, and reduced on one thread for each
-/// group while the caller continues.
+/// same order, with flush() at the same places among them; where a rank has left one out, the next collective at the
+/// latest throws InvalidArgument on all. Buckets are launched in the order of enqueueing, also across groups, and
+/// reduced on one thread for each group while the caller continues.
 ///
 /// Each callback runs once, on the caller's thread. Callbacks of a group run in the order of launching, and within a
 /// bucket in the order of enqueueing. Those of bucket n run at the end of the call that launches bucket n + in_flight
@@ -65,10 +71,10 @@ class Bucketer {
     /// Returns whether the reduction has ended, with a result or with an exception.
     bool done() const;
     /// Waits for the result and returns it; whoever holds it keeps the memory of all results of its bucket. If the
-    /// input's bucket is open, launches it and those that were opened before it. Runs the group's callbacks up to this
-    /// bucket's. All ranks of the group must call it at the same place among their inputs, unless the bucket is
-    /// launched and no callback enqueues. Throws the reduction's exception, and EngineError if the Bucketer was
-    /// destroyed before the bucket was launched.
+    /// input's bucket is open, launches it and those of its group that were opened before it. Runs the group's
+    /// callbacks up to this bucket's. All ranks of the group must call it at the same place among their inputs, unless
+    /// the bucket is launched and no callback enqueues. Throws the reduction's exception, and EngineError if the
+    /// Bucketer was destroyed before the bucket was launched.
     Tensor wait() const;
     /// The same on any thread, for an input that has been launched; runs no callback. Throws InvalidArgument if the
     /// bucket is open.
@@ -110,8 +116,8 @@ class Bucketer {
   /// ranks.
   Tensor empty(const Group& group, DType dtype, const Shape& shape);
 
-  /// Launches all open buckets, also those that its callbacks open, and waits for everything. Throws the first
-  /// exception of a reduction or a callback since the last flush().
+  /// Launches all open buckets, also those that its callbacks open, and waits for everything. Leaves the groups that
+  /// nobody else keeps. Throws the first exception of a reduction or a callback since the last flush().
   void flush();
   /// Releases cached memory to the system; the next call allocates again. Throws InvalidArgument while work is pending.
   void teardown();

@@ -1,10 +1,11 @@
 #include "levada/reduce/bucketing.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace levada {
 
-Bucketing::Placement Bucketing::apply(int key, std::uint64_t bytes) {
+Bucketing::Placement Bucketing::apply(int group, int key, std::uint64_t bytes) {
   if (capacity_ <= 0 || bytes > static_cast<std::uint64_t>(capacity_)) return {.close = {}, .alone = true};
   const auto found = std::ranges::find(open_, key, &Open::key);
   const bool fits = found != open_.end() && bytes <= static_cast<std::uint64_t>(capacity_) - found->bytes;
@@ -18,7 +19,7 @@ Bucketing::Placement Bucketing::apply(int key, std::uint64_t bytes) {
     placement.close = key;
     open_.erase(found);
   }
-  open_.push_back({key, bytes, 1});
+  open_.push_back({group, key, bytes, 1});
   return placement;
 }
 
@@ -34,15 +35,21 @@ std::uint64_t Bucketing::open_bytes(int key) const {
 }
 
 std::vector<int> Bucketing::flush() {
-  return open_.empty() ? std::vector<int>() : flush_through(open_.back().key);
+  std::vector<int> keys;
+  for (const Open& each : std::exchange(open_, {})) keys.push_back(each.key);
+  return keys;
 }
 
 std::vector<int> Bucketing::flush_through(int key) {
   const auto found = std::ranges::find(open_, key, &Open::key);
   if (found == open_.end()) return {};
   std::vector<int> keys;
-  for (auto each = open_.begin(); each <= found; ++each) keys.push_back(each->key);
-  open_.erase(open_.begin(), found + 1);
+  std::vector<Open> open;
+  for (auto each = open_.begin(); each != open_.end(); ++each) {
+    if (each <= found && each->group == found->group) keys.push_back(each->key);
+    else open.push_back(*each);
+  }
+  open_ = std::move(open);
   return keys;
 }
 

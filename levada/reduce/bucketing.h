@@ -19,15 +19,16 @@ class Bucketing {
     std::optional<int> close;  ///< launch this key's bucket, into which the input does not fit any more
     bool alone = false;        ///< launch the input alone and wait for it; no bucket closes for it
   };
-  /// Places an input of `bytes`, all ranks' pieces together. It goes into the bucket of `key` unless it is larger than
-  /// a bucket. A bucket that is exactly full stays open.
-  Placement apply(int key, std::uint64_t bytes);
+  /// Places an input of `bytes`, all ranks' pieces together. It goes into the bucket of `key`, which is one of
+  /// `group`'s, unless it is larger than a bucket. A bucket that is exactly full stays open.
+  Placement apply(int group, int key, std::uint64_t bytes);
   /// Takes the last input back, which was not to be launched alone. A bucket that it has closed stays closed.
   void take_back(int key, std::uint64_t bytes);
 
   /// Closes all buckets. Returns their keys in the order in which they were opened.
   std::vector<int> flush();
-  /// The same, for the bucket of `key` and those that were opened before it.
+  /// The same, for the bucket of `key` and those of its group that were opened before it: the ranks of other groups do
+  /// not close theirs.
   std::vector<int> flush_through(int key);
 
   /// Returns the bytes in the open bucket of `key`; 0 if there is none.
@@ -36,6 +37,7 @@ class Bucketing {
 
  private:
   struct Open {
+    int group = 0;
     int key = 0;
     std::uint64_t bytes = 0;
     int inputs = 0;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <iterator>
 #include <numeric>
+#include <set>
 #include <utility>
 
 #include "levada/base/copy.h"
@@ -23,13 +24,13 @@ struct Stopped {};
 
 }  // namespace
 
-Reducer::Reducer(std::shared_ptr<Engine> group, int window, Duration timeout, std::function<void()> poll)
-    : group_(std::move(group)),
-      poll_(std::move(poll)),
-      timeout_(timeout),
-      all_ranks_(static_cast<std::size_t>(size())) {
-  if (poll_) caller_poll_ = [this] { poll_caller(); };
+Reducer::Reducer(std::shared_ptr<Engine> group, Options options)
+    : parent_(std::move(group)), options_(std::move(options)), name_(*parent_, options_.name) {
+  const int window = options_.window;
+  if (options_.poll) caller_poll_ = [this] { poll_caller(); };
+  all_ranks_.resize(static_cast<std::size_t>(parent_->info().size));
   std::iota(all_ranks_.begin(), all_ranks_.end(), 0);
+  group_ = parent_->subgroup(all_ranks_, fmt::format("reduce {}", options_.name));
   std::ranges::copy_if(all_ranks_, std::back_inserter(host_), [this](int r) { return group_->shares_memory(r); });
   for (const int from : all_ranks_) to_all_.push_back(group_->open(from, all_ranks_, window));
   if (host_.size() < all_ranks_.size()) {
@@ -63,9 +64,30 @@ auto Reducer::interruptible(Work work) {
   }
 }
 
+namespace {
+
+std::mutex names_mutex;
+std::set<std::pair<const Engine*, std::string>> names;
+
+}  // namespace
+
+Reducer::NameInUse::NameInUse(const Engine& group, const std::string& name) : used_(&group, name) {
+  const std::lock_guard lock(names_mutex);
+  if (names.insert(used_).second) return;
+  throw InvalidArgument(
+      fmt::format("this rank already reduces in this group under the name '{}'; give each object that reduces in a "
+                  "group a name of its own, the same on all ranks",
+                  name));
+}
+
+Reducer::NameInUse::~NameInUse() {
+  const std::lock_guard lock(names_mutex);
+  names.erase(used_);
+}
+
 Block Reducer::allocate_inputs(std::size_t bytes, std::string_view what) {
   return interruptible(
-      [&] { return levada::allocate(*group_, bytes, Deadline::after(timeout_), what, {}, &caller_poll_); });
+      [&] { return levada::allocate(*group_, bytes, Deadline::after(options_.timeout), what, {}, &caller_poll_); });
 }
 
 std::shared_future<Results> Reducer::launch(CollectiveSpec spec, std::vector<BucketMessage> messages, bool awaited) {
@@ -86,7 +108,7 @@ std::shared_future<Results> Reducer::launch(CollectiveSpec spec, std::vector<Buc
 
 void Reducer::wait_for(const std::shared_future<Results>& results) {
   interruptible([&] {
-    while (poll_ && results.wait_for(WaitFor::poll_interval) == std::future_status::timeout) poll_caller();
+    while (options_.poll && results.wait_for(WaitFor::poll_interval) == std::future_status::timeout) poll_caller();
     results.wait();
     if (interruption_) throw EngineError(interrupted);
   });
@@ -94,10 +116,10 @@ void Reducer::wait_for(const std::shared_future<Results>& results) {
 
 void Reducer::poll_caller() {
   try {
-    poll_();
+    options_.poll();
   } catch (...) {
     interruption_ = std::current_exception();
-    group_->abort(interrupted);
+    parent_->abort(interrupted);
     throw EngineError(interrupted);
   }
 }
@@ -155,20 +177,20 @@ void Reducer::end_group() noexcept {
   } catch (const PeerLost&) {
     // The others see that themselves.
   } catch (const Timeout& timeout) {
-    group_->abort(fmt::format("a collective with Timeout: {}", timeout.what()), ErrorKind::timeout);
+    parent_->abort(fmt::format("a collective with Timeout: {}", timeout.what()), ErrorKind::timeout);
   } catch (const Error& failure) {
-    group_->abort(failure.what());
+    parent_->abort(failure.what());
   } catch (const std::exception& failure) {
-    group_->abort(fmt::format("a reduction failed: {}", failure.what()));
+    parent_->abort(fmt::format("a reduction failed: {}", failure.what()));
   } catch (...) {
-    group_->abort("a reduction failed");
+    parent_->abort("a reduction failed");
   }
 }
 
 Results Reducer::results_of(CollectiveSpec spec, std::vector<BucketMessage> messages) {
   ++number_;
   collective_ = spec.collective;
-  const bool gathers = collective_ == Collective::all_gather;
+  const bool gathers = collective_ == Collective::all_gather || collective_ == Collective::flush;
   const BucketLayout layout(std::move(spec), gathers ? 1 : size());
   if (gathers) return concatenate(layout, exchange(layout, std::move(messages)));
   Results sums = to_host_.empty() ? reduce(layout, exchange(layout, std::move(messages)))
@@ -220,8 +242,10 @@ std::vector<Reducer::Incoming> Reducer::missing_from(const std::vector<int>& fro
 }
 
 void Reducer::transfer(std::deque<Outgoing>& to_send, std::vector<Incoming> missing, bool until_sent) {
-  auto deadline = Deadline::after(timeout_);
+  auto deadline = Deadline::after(options_.timeout);
   auto begin = Clock::now();
+  auto look = Deadline::after(options_.timeout / 4);  // at what the others do, for the Timeout
+  Reminder reminder;
   while (true) {
     bool moved = false;
     while (!to_send.empty() && group_->try_publish(*to_send.front().channel, to_send.front().message)) {
@@ -232,23 +256,34 @@ void Reducer::transfer(std::deque<Outgoing>& to_send, std::vector<Incoming> miss
     std::erase_if(missing, [](const Incoming& each) { return each.peer->is_complete; });
     if (missing.empty() && (to_send.empty() || !until_sent)) return;
     if (moved) {
-      deadline = Deadline::after(timeout_);
+      deadline = Deadline::after(options_.timeout);
       begin = Clock::now();
+      look = Deadline::after(options_.timeout / 4);
+      reminder = Reminder();
       continue;
     }
     const int slow = missing.empty() ? -1 : missing.front().channel->from();
-    group_->post(Status::make(to_string(collective_), number_, slow));
+    parent_->post(Status::make(to_string(collective_), number_, slow, options_.name));
     std::vector<Channel*> receive, publish;
     for (const Incoming& each : missing) receive.push_back(each.channel.get());
     if (!to_send.empty()) publish.push_back(to_send.front().channel);
     const auto explain_slow = [&] {
-      return explain_wait(*group_, to_string(collective_), slow < 0 ? rank() : slow, Clock::now() - begin);
+      return explain_wait(*parent_, to_string(collective_), slow < 0 ? rank() : slow, Clock::now() - begin);
     };
     const WaitFor conditions{.receive = receive, .publish = publish, .stop = &stop_, .poll = poll_now_};
-    const Woken woken = Reminder().wait(*group_, conditions, deadline, explain_slow);
+    const bool is_before_look = look.at() < deadline.at();
+    const Woken woken = reminder.wait(*group_, conditions, is_before_look ? look : deadline, explain_slow);
     if (woken == Woken::stopped) throw Stopped{};
-    if (woken == Woken::timeout) throw Timeout(explain_slow());
+    if (woken != Woken::timeout) continue;
+    if (!is_before_look) throw Timeout(explain_slow());
+    parent_->ask_statuses();
+    look = Deadline::never();
   }
+}
+
+std::string Reducer::call_text(bool is_agreed) const {
+  const std::string text = fmt::format("{} {}", is_agreed ? to_string(collective_) : "collective", number_);
+  return options_.name.empty() ? text : fmt::format("{} of {}", text, options_.name);
 }
 
 bool Reducer::receive(const Incoming& from) {
@@ -256,7 +291,9 @@ bool Reducer::receive(const Incoming& from) {
   while (!from.peer->is_complete) {
     Received next = group_->try_receive(*from.channel);
     if (next.ended) {
-      throw_left(*group_, from.channel->from(), fmt::format("{} {}", to_string(collective_), number_));
+      check_group(*group_);
+      // An exception that ended the rank is posted in the caller's group.
+      throw_left(*parent_, from.channel->from(), call_text());
     }
     if (!next.message) break;
     received = true;
@@ -273,20 +310,29 @@ void Reducer::check_agreement(const BucketLayout& layout, Peers& peers) {
   if (std::ranges::all_of(peers, agrees)) return;
   peers.clear();  // so that no rank waits for memory that another one holds while it waits, too
   ++exchange_;
-  auto to_send = announcement(layout, layout.spec().encode());
+  ByteWriter mine;
+  mine.put(std::int32_t{options_.job_rank});
+  mine.put_bytes(layout.spec().encode());
+  auto to_send = announcement(layout, mine.view());
   Peers described(to_all_.size());
   transfer(to_send, missing_from(all_ranks_, layout, described));
   std::vector<CollectiveSpec> specs;
+  std::vector<std::string> ranks;
   for (const PeerMessages& peer : described) {
     if (peer.leases.empty()) throw CorruptMessage(0, "a message without the spec of its collective");
     ByteReader reader(peer.leases.front().bytes.subspan(MessageHeader::bytes));
+    const auto job_rank = reader.get<std::int32_t>();
+    const int r = static_cast<int>(ranks.size());
+    const bool is_same = job_rank < 0 || job_rank == r;
+    ranks.push_back(is_same ? fmt::format("rank {}", r)
+                            : fmt::format("rank {} of the group (rank {} of the job)", r, job_rank));
     specs.push_back(CollectiveSpec::decode(reader));
   }
   for (std::size_t r = 1; r < specs.size(); ++r) {
-    const std::string what = difference(specs[0], 0, specs[r], static_cast<int>(r));
+    const std::string what = difference(specs[0], ranks[0], specs[r], ranks[r]);
     if (what.empty()) continue;
-    const auto name = specs[0].collective == specs[r].collective ? to_string(specs[0].collective) : "collective";
-    throw InvalidArgument(fmt::format("ranks disagree about {} {}: {}", name, number_, what));
+    const bool is_same = specs[0].collective == specs[r].collective;
+    throw InvalidArgument(fmt::format("ranks disagree about {}: {}", call_text(is_same), what));
   }
   throw CorruptMessage(0, "ranks have different layouts of the same inputs");
 }
@@ -361,7 +407,7 @@ Results Reducer::allocate_results(const BucketLayout& layout) {
 }
 
 Block Reducer::allocate(std::size_t bytes) {
-  const auto deadline = Deadline::after(timeout_);
+  const auto deadline = Deadline::after(options_.timeout);
   while (true) {
     try {
       if (auto block = group_->try_allocate(bytes)) return *std::move(block);
@@ -373,7 +419,7 @@ Block Reducer::allocate(std::size_t bytes) {
     if (woken == Woken::stopped) throw Stopped{};
     if (woken == Woken::timeout) {
       Channel* const sent[] = {to_all_[static_cast<std::size_t>(rank())].get()};
-      throw Timeout(explain_full_memory(*group_, bytes, "a collective", timeout_, sent));
+      throw Timeout(explain_full_memory(*group_, bytes, "a collective", options_.timeout, sent));
     }
   }
 }

@@ -11,7 +11,9 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "levada/engine/engine.h"
@@ -33,10 +35,19 @@ struct Results {
 /// (Engine::abort()), since the others would wait for that rank.
 class Reducer {
  public:
-  /// Collective: opens the group's channels. `window`: messages of a rank that others have not received yet. `timeout`:
-  /// of one wait for another rank or for memory. `poll`: as WaitFor::poll, on the thread of a call of this class that
-  /// waits; its exception aborts the group and ends the call.
-  Reducer(std::shared_ptr<Engine> group, int window, Duration timeout, std::function<void()> poll = {});
+  struct Options {
+    /// Reducers of the ranks meet by it, in whatever order each rank makes those of a group.
+    std::string name = {};
+    int window = 1;      ///< messages of a rank that others have not received yet
+    Duration timeout{};  ///< of one wait for another rank or for memory
+    /// As WaitFor::poll, on the thread of a call of this class that waits; its exception aborts the group and ends the
+    /// call.
+    std::function<void()> poll = {};
+    int job_rank = -1;  ///< this rank's number in the whole job, for errors; -1: unknown
+  };
+  /// Collective: opens channels in a subgroup of all ranks. Throws InvalidArgument while this rank has another Reducer
+  /// of the group with the same name.
+  Reducer(std::shared_ptr<Engine> group, Options options);
   /// Cancels what has not ended.
   ~Reducer();
   Reducer(const Reducer&) = delete;
@@ -55,6 +66,9 @@ class Reducer {
 
   /// Waits until a collective that was launched here has ended. Throws what `poll` threw meanwhile.
   void wait_for(const std::shared_future<Results>& results);
+
+  /// Returns whether no one else keeps the group, so that nothing more can be launched in it.
+  bool is_abandoned() const { return parent_.use_count() == 1; }
 
   /// Waits until all collectives have ended, and releases memory that nobody holds to the system.
   void trim();
@@ -77,7 +91,7 @@ class Reducer {
   };
   using Peers = std::vector<PeerMessages>;
 
-  /// Calls poll_() on a caller's thread. Keeps its exception for interruptible() and throws EngineError.
+  /// Calls options_.poll() on a caller's thread. Keeps its exception for interruptible() and throws EngineError.
   void poll_caller();
   template <typename Work>
   auto interruptible(Work work);
@@ -134,15 +148,31 @@ class Reducer {
   std::size_t divisor_of(const CollectiveSpec& spec) const {
     return spec.op == ReduceOp::average ? static_cast<std::size_t>(size()) : 1;
   }
+  /// Returns "all-reduce 3 of grads": the running collective, or "collective 3 of grads" if ranks call different ones.
+  std::string call_text(bool is_agreed = true) const;
   int rank() const { return group_->info().rank; }
   int size() const { return group_->info().size; }
 
-  std::shared_ptr<Engine> group_;
-  std::function<void()> poll_;                       ///< empty if there is nothing to poll
-  std::function<void()> caller_poll_;                ///< poll_caller(), or empty as poll_ is
+  /// Keeps the names of one process's Reducers apart in each group.
+  class NameInUse {
+   public:
+    NameInUse(const Engine& group, const std::string& name);
+    ~NameInUse();
+    NameInUse(const NameInUse&) = delete;
+    NameInUse& operator=(const NameInUse&) = delete;
+
+   private:
+    std::pair<const Engine*, std::string> used_;
+  };
+
+  /// The caller's. Statuses are posted in it, where ranks in other operations see them, and aborts end it.
+  std::shared_ptr<Engine> parent_;
+  Options options_;
+  NameInUse name_;
+  std::shared_ptr<Engine> group_;                    ///< has this Reducer's channels
+  std::function<void()> caller_poll_;                ///< poll_caller(), or empty as options_.poll is
   const std::function<void()>* poll_now_ = nullptr;  ///< for waits of the running collective
   std::exception_ptr interruption_;
-  Duration timeout_;
   std::vector<int> all_ranks_;
   std::vector<int> host_;                            ///< this rank and those that share memory with it, ascending
   std::vector<std::shared_ptr<Channel>> to_all_;     ///< by sender

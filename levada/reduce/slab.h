@@ -15,6 +15,9 @@ namespace levada {
 /// thread may destroy a tensor that make_tensor() has returned.
 class Slab : public std::enable_shared_from_this<Slab> {
  public:
+  /// Inputs of a bucket are sent in messages of this size at most, unless one input alone is larger.
+  static constexpr std::size_t message_bytes = std::size_t{4} << 20;
+
   /// Returns the size of a block with room for `bytes` of inputs, if all but the last one fill multiples of 64 bytes.
   static std::size_t block_bytes(std::size_t bytes);
 

@@ -679,7 +679,7 @@ class ReduceHandle:
 
     def wait(self) -> Any:
         """
-        Waits for the result. If the input's bucket is open, launches it and those that were opened before it: all ranks must do so at the same place. Raises the reduction's exception.
+        Waits for the result. If the input's bucket is open, launches it and those of its group that were opened before it: all ranks of the group must do so at the same place. Raises the reduction's exception.
         """
 
     def get(self) -> Any:
@@ -692,7 +692,7 @@ class Bucketing:
 
     def __init__(self, capacity: int) -> None: ...
 
-    def apply(self, key: int, bytes: int) -> tuple[int | None, bool]:
+    def apply(self, group: int, key: int, bytes: int) -> tuple[int | None, bool]:
         """
         Places an input. Returns the key whose bucket to launch before, and whether to launch the input alone.
         """
@@ -708,12 +708,14 @@ class Bucketing:
         """
 
     def flush_through(self, key: int) -> list[int]:
-        """The same, for the bucket of `key` and those opened before it."""
+        """
+        The same, for the bucket of `key` and those of its group that were opened before it.
+        """
 
 class Bucketer:
     """Reduces tensors of groups of ranks in buckets."""
 
-    def __init__(self, *, capacity_mb: float, in_flight: int, timeout: float) -> None: ...
+    def __init__(self, *, capacity_mb: float, in_flight: int, timeout: float, name: str, job_rank: int) -> None: ...
 
     def reduce_scatter(self, job: Membership, inputs: object, op: str, callback: object | None) -> ReduceHandle: ...
 
@@ -890,7 +892,7 @@ class Store:
 
     def get(self, ids: Sequence[str], keys: Sequence[str] | None = None, *, allow_absent: bool = False) -> SampleBatch:
         """
-        Returns these samples, in this order, with these keys (all if None); a key that a sample lacks is absent for it. The tensors share the store's memory, do not change when it changes, and must not be written. Raises InvalidArgument for an id that is not stored, and for a key that none of the samples has; with allow_absent such a key is absent for all, as on the other ranks of an exchange that allows it.
+        Returns these samples, in this order, with these keys (all if None); a key that a sample lacks is absent for it. They do not change when the store changes. Torch tensors have memory of their own, which may be written; numpy arrays share the store's memory and are read-only. Raises InvalidArgument for an id that is not stored, and for a key that none of the samples has; with allow_absent such a key is absent for all, as on the other ranks of an exchange that allows it.
         """
 
     def has(self, id: str, key: str | None = None) -> bool:

@@ -174,10 +174,11 @@ def redistribute(
     - `chunk_bytes`: the largest message, the same on all ranks; by default 1 MiB or 16 MiB, as suits the engine.
     - `in_flight_bytes`: the bytes of this rank's messages that may be under way at a time, at least two messages. Between
       ranks that share memory it is always three messages.
-    - `timeout`: seconds of one wait, for the other ranks to begin or for the next message.
+    - `timeout`: seconds of one wait, for the other ranks to begin or for the next message. Each rank's own.
 
-    Raises InvalidArgument on all ranks alike, before anything has moved: for what plan() rejects; if ranks make different
-    requests or calls, or name different stores; if the limit of a store does not allow what it would receive. Raises
+    Raises InvalidArgument on all ranks alike, before anything has moved: for what plan() rejects; if ranks hold different
+    contents of a sample's key, such as after update() on one of them, naming both; if ranks make different requests or calls,
+    or name different stores; if the limit of a store does not allow what it would receive. Raises
     PeerLost if a rank is lost or has left, naming the exception that ended it, and Timeout. An exception on one rank alone
     ends the group and is EngineError on the others. Each key of each sample is then in a store completely or not at all.
     """

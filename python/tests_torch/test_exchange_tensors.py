@@ -77,3 +77,29 @@ def test_what_requires_gradients_is_refused_by_key_and_sample(tensor: torch.Tens
     with pytest.raises(TypeError, match=f"key x of sample b {why}.*detach"):
         exchange.SampleBatch(["a", "b"], {"x": [torch.ones(2), tensor]})
     assert exchange.SampleBatch(["a"], {"x": [tensor.detach()]}).item("x", 0).tolist() == tensor.tolist()
+
+
+def test_what_a_rank_writes_to_its_tensors_changes_no_store(tmp_path: pathlib.Path) -> None:
+    """Whether one sample is asked for or several, by key or one by one, before or after an exchange."""
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        """
+        import torch
+        from levada import exchange
+        store = exchange.Store(tensors="torch", name="s")
+        def of(*numbers): return exchange.SampleBatch([f"s{n}" for n in numbers],
+            {"x": [torch.full((n + 1, 2), float(n)) for n in numbers]}, {"x": [n + 1 for n in numbers]}, values=None)
+        if rank == 0: store.store(of(0, 1, 2, 3))
+        for _ in range(2):
+            exchange.redistribute(store, {1: ["s0", "s1", "s2", "s3"]}, ["x"], timeout=20)
+            for ids in (["s1"], ["s1", "s2"], ["s3", "s0"]):
+                batch = store.get(ids)
+                batch["x"].sub_(batch["x"].mean() + 5)
+                for position in range(len(ids)): batch.item("x", position).zero_()
+                assert batch["x"].abs().sum() == 0  # what a batch has is written, and stays so
+                batch.sequence("x", 0, 0).add_(1)
+        tell(same=store.get(store.ids) == of(0, 1, 2, 3))
+        """,
+    )
+    assert told == [[{"same": True}]] * 2

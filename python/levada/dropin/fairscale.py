@@ -6,7 +6,6 @@
 In fairscale                                      Here
 ------------------------------------------------  ------------------------------------------------------------------
 a full bucket is reduced while the caller waits   it is reduced in the background while the next one is filled
-each result is a view of a whole shard            small results share 64 KiB at most
 an exception of a callback keeps the others from  the others run; flush() raises the first
 running
 shapes that differ between ranks give wrong sums  ranks, position and shapes are named

@@ -124,6 +124,19 @@ def _world_of_torch() -> Any:
     return None if world.size() == 1 else world
 
 
+def group_key(group: Any) -> Any:
+    """Returns an object that stands for a group before it is joined: the same one for a group of torch.distributed's whole world
+    and for None, if join() takes both for the same group."""
+    if group is not None and is_device_mesh(group):
+        if group.ndim == 1:
+            return group_key(group.get_group())
+        group = None if len(ranks_of(group)) == world_size() else group
+    if group is not None:
+        return group
+    world = None if _has_joined() else _world_of_torch()
+    return _WholeJob if world is None else world
+
+
 def _place() -> tuple[int, int]:
     """Returns rank and size in the whole job, which need not have been joined; (0, 1) outside a job."""
     if _membership is not None and _has_joined():

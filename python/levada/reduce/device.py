@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import importlib
+import itertools
 import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ from levada._levada import Membership
 from levada.base.errors import EngineError, InvalidArgument, Unsupported
 from levada.base.threads import OneCaller
 from levada.job.groups import size_of
-from levada.job.job import join
+from levada.job.job import join, rank
 
 Callback = Callable[[Any], object]
 
@@ -40,17 +41,46 @@ class _Ordered:
         return None if device.type == "cpu" else _torch().get_device_module(device).current_stream(device)
 
 
+class _Member:
+    """This rank in a group, and the place of its next input: its number since the last flush that followed an input."""
+
+    def __init__(self, number: int, job: Membership) -> None:
+        self.number = number
+        self.job = job
+        """Over which the ranks of the group compare what they reduce."""
+        self.flushes = self.inputs = 0
+
+    def count_flush(self) -> bool:
+        """Returns whether inputs have come since the last flush that counts."""
+        if self.inputs == 0:
+            return False
+        self.flushes, self.inputs = self.flushes + 1, 0
+        return True
+
+
 class _Key(NamedTuple):
     """What the inputs of one bucket have in common."""
 
     number: int
     group: Any
     """The process group that reduces them."""
-    job: Membership
-    """Over which the ranks of the group compare what they reduce."""
+    member: _Member
+    name: str
+    """That of the DeviceReduce."""
     like: Any
     """An empty tensor of their dtype, on their device."""
     op: str
+
+
+class _Described(NamedTuple):
+    """What must be the same on all ranks of a group, but for the first."""
+
+    rank: int
+    """In the job."""
+    bucket: str
+    inputs: list[str]
+    places: str
+    """Of the inputs, among those of the group."""
 
 
 class _Bucket:
@@ -60,8 +90,11 @@ class _Bucket:
         self.key = key
         self.inputs: list[_Ordered] = []
         self.results: list[_Ordered] = []
+        self.flushes, self.places = key.member.flushes, list[int]()
         self.callbacks: list[Callback] = []
         self.is_open = True
+        self.is_last = False
+        """No input of the group follows before the next flush."""
         self.error: Exception | None = None
         self._work: Any = None
 
@@ -71,6 +104,8 @@ class _Bucket:
         result = _Ordered(copy.new_empty(pieces[0].shape))
         self.inputs.append(_Ordered(copy))
         self.results.append(result)
+        self.places.append(self.key.member.inputs)
+        self.key.member.inputs += 1
         self.callbacks.append(callback or _ignore)
         return len(self.results) - 1
 
@@ -79,18 +114,24 @@ class _Bucket:
         self.is_open = False
         results = [each.use() for each in self.results]
         try:
-            _agree(self.key, [list(each.shape) for each in results], timeout)
+            _agree(self.key.member.job, self._described(results), timeout)
         except InvalidArgument as error:
             self.error = error
             return
         inputs = [each.use() for each in self.inputs]
         if self.key.op == "average":
             for each in inputs:
-                each.div_(self.key.job.size)  # before the sum, which would overflow in float16
+                each.div_(self.key.member.job.size)  # before the sum, which would overflow in float16
         reduced = [(result.view(-1), each) for result, each in zip(results, inputs, strict=True) if each.numel() > 0]
         if reduced:
             options = importlib.import_module("torch.distributed").ReduceScatterOptions()
             self._work = self.key.group.reduce_scatter_tensor_coalesced(*map(list, zip(*reduced)), options)
+
+    def _described(self, results: Sequence[Any]) -> _Described:
+        key = self.key
+        bucket = f"of {key.name}, {key.op} of {_name(key.like.dtype)}"
+        places = f"at inputs {self.places} after {self.flushes} flushes" + (", then at a flush" if self.is_last else "")
+        return _Described(rank(), bucket, [str(list(each.shape)) for each in results], places)
 
     def done(self) -> bool:
         return self.error is not None or not (self.is_open or (self._work and not self._work.is_completed()))
@@ -124,7 +165,7 @@ class DeviceHandle:
 
     def wait(self) -> Any:
         """Returns the result, for what the current stream does next. If the input's bucket is still open, closes it and those
-        that were opened before: all ranks have to do so alike."""
+        of its group that were opened before: all ranks of the group have to do so alike."""
         self._reduce.finish(self._bucket)
         return self.get()
 
@@ -142,10 +183,11 @@ class DeviceReduce:
     summation, and the precision of halves, are the backend's. Callbacks run when those of a Bucketer do, so at the same
     place on every rank. After any exception of a reduction but InvalidArgument, later calls raise the same one."""
 
-    def __init__(self, capacity: int, in_flight: int, timeout: float) -> None:
-        self._in_flight, self._timeout = in_flight, timeout
+    def __init__(self, capacity: int, in_flight: int, timeout: float, name: str = "a reduce-scatter") -> None:
+        self._in_flight, self._timeout, self._name = in_flight, timeout, name
         self._bucketing = _levada.Bucketing(capacity)
         self._keys: dict[tuple[Any, ...], _Key] = {}
+        self._members: dict[Membership, _Member] = {}
         self._open: dict[int, _Bucket] = {}
         self._launched: collections.deque[_Bucket] = collections.deque()
         self._due: collections.deque[tuple[Callback, Any]] = collections.deque()  # callbacks to be run, and their results
@@ -161,8 +203,8 @@ class DeviceReduce:
         with self._caller:
             self._raise_broken()
             key = self._key(group, pieces[0], op)
-            bytes_of_all = pieces[0].numel() * pieces[0].element_size() * key.job.size
-            close, alone = self._bucketing.apply(key.number, bytes_of_all)
+            bytes_of_all = pieces[0].numel() * pieces[0].element_size() * key.member.job.size
+            close, alone = self._bucketing.apply(key.member.number, key.number, bytes_of_all)
             if alone:
                 bucket = _Bucket(key)
                 number = bucket.add(pieces, callback)
@@ -192,19 +234,20 @@ class DeviceReduce:
         return bucket, number
 
     def finish(self, bucket: _Bucket) -> None:
-        """Launches a bucket, and those that were opened before, and runs its group's callbacks up to its own."""
+        """Launches a bucket, and those of its group that were opened before, and runs its group's callbacks up to its own."""
         with self._caller:
             if bucket.is_open and bucket.error is None:
                 self._launch_all(self._bucketing.flush_through, bucket.key.number)
             while bucket in self._launched:
-                self._retire(next(each for each in self._launched if each.key.job is bucket.key.job))
+                self._retire(next(each for each in self._launched if each.key.member is bucket.key.member))
             self._run_due()
 
     def flush(self) -> None:
         """Launches what is open and runs all callbacks. Raises the first exception of one."""
         with self._caller:
             self._raise_broken()
-            while self._open or self._launched or (self._due and not self._running):
+            while self._open or self._launched or (self._due and not self._running) or self._have_inputs():
+                self._say_flush()
                 self._launch_all(self._bucketing.flush)
                 while self._launched:
                     self._retire(self._launched[0])
@@ -228,8 +271,28 @@ class DeviceReduce:
                 group._get_backend(like.device)
             except RuntimeError:
                 raise Unsupported(f"this process group has no backend for tensors on {like.device}") from None
-            self._keys[names] = _Key(len(self._keys), group, join(group), like.new_empty(0), op)
+            job = join(group)
+            member = self._members.setdefault(job, _Member(len(self._members), job))
+            self._keys[names] = _Key(len(self._keys), group, member, self._name, like.new_empty(0), op)
         return self._keys[names]
+
+    def _have_inputs(self) -> bool:
+        return any(member.inputs for member in self._members.values())
+
+    def _say_flush(self) -> None:
+        """Has all ranks of each group compare that they flush after the same inputs. The last bucket of a group that is open
+        says so itself."""
+        last = {bucket.key.member: bucket for bucket in self._open.values()}  # in the order in which they were opened
+        for bucket in last.values():
+            bucket.is_last = True
+        for member in self._members.values():
+            if member.count_flush() and member not in last:
+                with self._breaking():
+                    try:
+                        here = _Described(rank(), f"of {self._name}", [], f"at a flush after {member.flushes} others")
+                        _agree(member.job, here, self._timeout)
+                    except InvalidArgument as error:
+                        self._error = self._error or error
 
     def _raise_broken(self) -> None:
         if self._broken is not None:
@@ -257,7 +320,7 @@ class DeviceReduce:
     def _launch(self, number: int) -> None:
         bucket = self._open[number]
         # Which callbacks become due follows from what has been enqueued, not from what has been reduced by now.
-        of_group = [each for each in self._launched if each.key.job is bucket.key.job]
+        of_group = [each for each in self._launched if each.key.member is bucket.key.member]
         for first in of_group[: max(len(of_group) - self._in_flight + 1, 0)]:
             self._retire(first)
         with self._breaking():
@@ -350,13 +413,24 @@ def _name(dtype: Any) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _agree(key: _Key, shapes: list[list[int]], timeout: float) -> None:
+def _agree(job: Membership, mine: _Described, timeout: float) -> None:
     """Raises InvalidArgument, naming ranks, position and shapes, unless all ranks mean the same. Collective."""
-    mine = [[_name(key.like.dtype), key.op], *shapes]
-    first, *others = map(json.loads, _levada.agree(key.job, json.dumps(mine).encode(), timeout, "reduce-scatter"))
-    for rank, theirs in enumerate(others, 1):
-        for at in range(max(len(first), len(theirs))):
-            here, there = (str(each[at]) if at < len(each) else "not there" for each in (first, theirs))
-            if here != there:
-                what = "the bucket" if at == 0 else f"input {at - 1}"
-                raise InvalidArgument(f"ranks disagree: {what} is {here} on rank 0, {there} on rank {rank}")
+    said = _levada.agree(job, json.dumps(mine).encode(), timeout, "reduce-scatter")
+    first, *others = (_Described(*json.loads(each)) for each in said)
+    here = _rank_text(0, first.rank)
+    for number, theirs in enumerate(others, 1):
+        there = _rank_text(number, theirs.rank)
+        if first.bucket != theirs.bucket:
+            raise InvalidArgument(f"ranks disagree: the bucket is {first.bucket} on {here}, {theirs.bucket} on {there}")
+        for at, (one, other) in enumerate(itertools.zip_longest(first.inputs, theirs.inputs, fillvalue="not there")):
+            if one != other:
+                raise InvalidArgument(f"ranks disagree: input {at} is {one} on {here}, {other} on {there}")
+        if first.places != theirs.places:
+            raise InvalidArgument(
+                f"ranks disagree: {here} is {first.places}, {there} {theirs.places}; enqueue the same inputs between two "
+                "flushes on all ranks, zeros for one that a rank lacks"
+            )
+
+
+def _rank_text(number: int, of_job: int) -> str:
+    return f"rank {number}" if number == of_job else f"rank {number} of the group (rank {of_job} of the job)"

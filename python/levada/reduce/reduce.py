@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import sys
+import threading
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from levada import _levada
 from levada._levada import Membership, ReduceHandle
 from levada.base.errors import InvalidArgument, Unsupported
-from levada.job.job import close_at_exit, join
+from levada.job.job import close_at_exit, group_key, join, rank, world_size
 from levada.reduce.device import DeviceHandle, DeviceReduce
 
 Callback = Callable[[Any], object]
@@ -24,7 +27,8 @@ class ReduceScatter:
                 reduce(gradient, callback=keep)    # returns when the gradient may be reused
                                                    # all callbacks have run by here
 
-    All ranks of a group enqueue the same inputs in the same order. Each callback runs once, on the caller's thread, within
+    All ranks of a group enqueue the same inputs in the same order, with flush() at the same places among them. If a rank
+    leaves one out, all ranks get InvalidArgument at the first collective or flush() that shows it. Each callback runs once, on the caller's thread, within
     a bucket in the order of enqueueing. Callbacks of a group's bucket n run at the end of the call that launches bucket
     n + in_flight, or before wait() for a later bucket or flush() returns; that of an input larger than a bucket runs in
     the call that enqueues it. So they run at the same place on every rank, whatever the timing, and may enqueue. If a
@@ -37,7 +41,10 @@ class ReduceScatter:
       and close no bucket. 0: all inputs are reduced alone.
     - `in_flight`: launched buckets of a group whose callbacks have not run; the call that launches one more waits for the
       oldest. All-reduces and all-gathers count as buckets.
-    - `timeout`: seconds of one wait. The default of 30 minutes lets another rank save a checkpoint.
+    - `timeout`: seconds of one wait. The default of 30 minutes lets another rank save a checkpoint. Each rank's own.
+    - `name`: by which the ranks of a group find each other's object, in whatever order each of them first uses its objects. By
+      default "reduce-scatter 1", "reduce-scatter 2", ... in the order in which this process makes them for the group; pass
+      names if ranks make different ones. A name that was used before for the group gets a number, too.
 
     Sums are added up in the order of ranks, which gives the same bits on every run. float16 and bfloat16 are added up in
     float32 and rounded once.
@@ -50,12 +57,20 @@ class ReduceScatter:
         capacity_mb: float = 25.0,
         in_flight: int = 2,
         timeout: float = 1800.0,
+        name: str | None = None,
     ) -> None:
         self.group = group
+        self.name = _distinct(group, name)
         self._joined: Membership | None = None  # in `group`
         self._devices: DeviceReduce | None = None
         self._limits = (capacity_mb, in_flight, timeout)
-        self._core = _levada.Bucketer(capacity_mb=capacity_mb, in_flight=in_flight, timeout=timeout)
+        self._core = _levada.Bucketer(
+            capacity_mb=capacity_mb,
+            in_flight=in_flight,
+            timeout=timeout,
+            name=self.name,
+            job_rank=rank() if world_size() > 1 else -1,
+        )
         close_at_exit(self)  # an open Bucketer keeps its group from being left
 
     def __call__(
@@ -144,7 +159,7 @@ class ReduceScatter:
     def _on_devices(self) -> DeviceReduce:
         if self._devices is None:
             capacity_mb, in_flight, timeout = self._limits
-            self._devices = DeviceReduce(int(capacity_mb * 2**20), in_flight, timeout)
+            self._devices = DeviceReduce(int(capacity_mb * 2**20), in_flight, timeout, self.name)
         return self._devices
 
     def process_group(self, group: Any = None) -> Any:
@@ -163,6 +178,28 @@ class ReduceScatter:
         if self._joined is None:
             self._joined = join(self.group)
         return self._joined
+
+
+_made: weakref.WeakKeyDictionary[Any, collections.Counter[str]] = weakref.WeakKeyDictionary()  # names, by group
+_made_guard = threading.Lock()
+
+
+def _distinct(group: Any, name: str | None) -> str:
+    """Returns a name that no other ReduceScatter that this process makes for the group gets. It follows from the order in which
+    they are made, which is the same on all ranks, and not from the order of their first use, which threads may change."""
+    if name is not None and (not isinstance(name, str) or not name):
+        raise InvalidArgument(f"name must be a string that is not empty, got {name!r}")
+    with _made_guard:
+        try:
+            of_group = _made.setdefault(group_key(group), collections.Counter())
+        except TypeError:  # what is no group is refused by the first call
+            return name or "reduce-scatter"
+        of_group[name or ""] += 1
+        number = of_group[name or ""]
+    if name is not None:
+        return name if number == 1 else f"{name} {number}"
+    # It may be used in other groups, too, where objects that are made for those have numbers.
+    return f"reduce-scatter {number}" + ("" if group is None else " of its group")
 
 
 def _expect_cpu(input: Any, name: str) -> None:

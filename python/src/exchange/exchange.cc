@@ -50,8 +50,13 @@ void with_batch(Samples& samples, Work work) {
 
 using Keys = std::optional<std::vector<std::string>>;
 
-Samples get(const Shelf& shelf, const std::vector<std::string>& ids, const Keys& keys, bool allow_absent) {
-  return {shelf.store.get(ids, keys.value_or(std::vector<std::string>()), allow_absent), shelf.kind};
+/// Torch has no tensors that cannot be written, so its own are copies: a write changes neither the store nor what other
+/// ranks read of it.
+Samples get(Shelf& shelf, const std::vector<std::string>& ids, const Keys& keys, bool allow_absent) {
+  const auto names = keys.value_or(std::vector<std::string>());
+  return {
+      is_torch(shelf.kind) ? shelf.store.get_copy(ids, names, allow_absent) : shelf.store.get(ids, names, allow_absent),
+      shelf.kind};
 }
 
 void bind_store(nb::module_& module) {
@@ -88,7 +93,8 @@ void bind_store(nb::module_& module) {
       .def("get", &get, nb::arg("ids"), nb::arg("keys") = nb::none(), nb::kw_only(), nb::arg("allow_absent") = false,
            released,
            "Returns these samples, in this order, with these keys (all if None); a key that a sample lacks is absent "
-           "for it. The tensors share the store's memory, do not change when it changes, and must not be written. "
+           "for it. They do not change when the store changes. Torch tensors have memory of their own, which may be "
+           "written; numpy arrays share the store's memory and are read-only. "
            "Raises InvalidArgument for an id that is not stored, and for a key that none of the samples has; with "
            "allow_absent such a key is absent for all, as on the other ranks of an exchange that allows it.")
       .def(

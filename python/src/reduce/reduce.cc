@@ -111,7 +111,7 @@ class ReduceHandle {
 
 class PythonBucketer {
  public:
-  PythonBucketer(double capacity_mb, int in_flight, double timeout) {
+  PythonBucketer(double capacity_mb, int in_flight, double timeout, std::string name, int job_rank) {
     if (!(0 <= capacity_mb && capacity_mb <= max_capacity_mb)) {
       throw InvalidArgument(fmt::format("capacity_mb must be from 0 to {}, got {}", max_capacity_mb, capacity_mb));
     }
@@ -119,7 +119,9 @@ class PythonBucketer {
     const BucketerOptions options{.capacity = static_cast<std::int64_t>(capacity_mb * (1 << 20)),
                                   .in_flight = in_flight,
                                   .timeout = duration_of(timeout),
-                                  .poll = SignalPoll()};
+                                  .poll = SignalPoll(),
+                                  .name = std::move(name),
+                                  .job_rank = job_rank};
     bucketer_ = {new Bucketer(options), [](const Bucketer* last) {
                    const nb::gil_scoped_release released;  // its threads may wait for the GIL
                    delete last;
@@ -239,8 +241,8 @@ void bind_reduce(nb::module_& module) {
   nb::class_<ReduceHandle>(module, "ReduceHandle", "A result that may be still to come.")
       .def("done", &ReduceHandle::done, "Returns whether the reduction has ended, with a result or with an exception.")
       .def("wait", &ReduceHandle::wait, nb::sig("def wait(self) -> typing.Any"),
-           "Waits for the result. If the input's bucket is open, launches it and those that were opened before it: all "
-           "ranks must do so at the same place. Raises the reduction's exception.")
+           "Waits for the result. If the input's bucket is open, launches it and those of its group that were opened "
+           "before it: all ranks of the group must do so at the same place. Raises the reduction's exception.")
       .def("get", &ReduceHandle::get, nb::sig("def get(self) -> typing.Any"),
            "The same on any thread, for an input that has been launched; runs no callback. Raises InvalidArgument if "
            "the "
@@ -249,20 +251,20 @@ void bind_reduce(nb::module_& module) {
       .def(nb::init<std::int64_t>(), nb::arg("capacity"))
       .def(
           "apply",
-          [](Bucketing& bucketing, int key, std::uint64_t bytes) {
-            const auto placement = bucketing.apply(key, bytes);
+          [](Bucketing& bucketing, int group, int key, std::uint64_t bytes) {
+            const auto placement = bucketing.apply(group, key, bytes);
             return std::tuple(placement.close, placement.alone);
           },
-          nb::arg("key"), nb::arg("bytes"),
+          nb::arg("group"), nb::arg("key"), nb::arg("bytes"),
           "Places an input. Returns the key whose bucket to launch before, and whether to launch the input alone.")
       .def("take_back", &Bucketing::take_back, nb::arg("key"), nb::arg("bytes"),
            "Takes the last input back, which was not to be launched alone. A bucket that it has closed stays closed.")
       .def("flush", &Bucketing::flush, "Closes all buckets. Returns their keys in the order in which they were opened.")
       .def("flush_through", &Bucketing::flush_through, nb::arg("key"),
-           "The same, for the bucket of `key` and those opened before it.");
+           "The same, for the bucket of `key` and those of its group that were opened before it.");
   nb::class_<PythonBucketer>(module, "Bucketer", "Reduces tensors of groups of ranks in buckets.")
-      .def(nb::init<double, int, double>(), nb::kw_only(), nb::arg("capacity_mb"), nb::arg("in_flight"),
-           nb::arg("timeout"))
+      .def(nb::init<double, int, double, std::string, int>(), nb::kw_only(), nb::arg("capacity_mb"),
+           nb::arg("in_flight"), nb::arg("timeout"), nb::arg("name"), nb::arg("job_rank"))
       .def("reduce_scatter", &PythonBucketer::reduce_scatter, nb::arg("job"), nb::arg("inputs"), nb::arg("op"),
            nb::arg("callback").none())
       .def("all_reduce", &PythonBucketer::all_reduce, nb::arg("job"), nb::arg("input"), nb::arg("op"),

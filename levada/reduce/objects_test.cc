@@ -1,0 +1,226 @@
+// Several Bucketers and several groups on each rank, in any order: every sum is of what one Bucketer got in one group.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "levada/base/fault_testing.h"
+#include "levada/engine/collect.h"
+#include "levada/engine/inproc/inproc.h"
+#include "levada/engine/p2p/in_process_transport_testing.h"
+#include "levada/reduce/bucketer.h"
+
+namespace levada {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+using Handle = std::shared_ptr<Engine>;
+constexpr Duration timeout = std::chrono::seconds(20);
+
+Tensor value(float of) {
+  return Tensor::of<float>({2}, {of, of});
+}
+
+/// What object `object` adds up in its call `call`: ranks give 1 each, so that objects differ by thousands.
+float given(int object, int call) {
+  return static_cast<float>(1000 * (object + 1) + 10 * call);
+}
+
+/// Each object is used by a thread of its own, which begins when a rank's order of objects says so.
+void reduces_with_each_object(const Handle& engine, int objects, unsigned seed) {
+  std::vector<std::unique_ptr<Bucketer>> made;
+  for (int object = 0; object < objects; ++object) {
+    made.push_back(std::make_unique<Bucketer>(
+        BucketerOptions{.capacity = 0, .timeout = timeout, .name = fmt::format("object {}", object)}));
+  }
+  std::mt19937 random(seed + 100 * static_cast<unsigned>(engine->info().rank));
+  std::vector<int> order(static_cast<std::size_t>(objects));
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::shuffle(order, random);
+  std::vector<std::thread> threads;
+  for (const int object : order) {
+    threads.emplace_back([&, object] {
+      for (int call = 0; call < 4; ++call) {
+        const auto sum =
+            made[static_cast<std::size_t>(object)]->all_reduce(engine, value(given(object, call)), ReduceOp::average);
+        EXPECT_THAT(sum.wait().as<float>(), Each(given(object, call))) << "object " << object << ", call " << call;
+      }
+    });
+    std::this_thread::sleep_for(std::chrono::milliseconds(random() % 5));
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(SeveralBucketers, KeepTheirSumsApartInWhateverOrderRanksUseThem) {
+  for (unsigned seed = 0; seed < 6; ++seed) {
+    inproc::run_ranks(3, [&](const Handle& engine) { reduces_with_each_object(engine, 4, seed); });
+  }
+  EXPECT_EQ(p2p::test::run_ranks(2, [](const Handle& engine) { reduces_with_each_object(engine, 3, 7); }), "");
+}
+
+TEST(SeveralBucketers, MustHaveDifferentNamesInOneGroup) {
+  inproc::run_ranks(2, [](const Handle& engine) {
+    Bucketer first({.name = "sums"});
+    {
+      Bucketer second({.name = "sums"});
+      static_cast<void>(first.all_reduce(engine, value(1), ReduceOp::sum).wait());
+      EXPECT_THAT(fault_of([&] { second.all_reduce(engine, value(1), ReduceOp::sum); }),
+                  AllOf(HasSubstr("InvalidArgument"), HasSubstr("under the name 'sums'; give each object")));
+    }
+    Bucketer third({.name = "others"});
+    EXPECT_THAT(third.all_reduce(engine, value(1), ReduceOp::sum).wait().as<float>(), Each(2));
+  });
+}
+
+TEST(ARankThatWaitsForAnotherBucketer, IsToldInWhichOneThatIs) {
+  inproc::run_ranks(2, [](const Handle& engine) {
+    const bool is_first = engine->info().rank == 0;
+    Bucketer bucketer({.timeout = is_first ? std::chrono::milliseconds(400) : timeout, .name = is_first ? "A" : "B"});
+    const auto expected = AllOf(HasSubstr("waited"), HasSubstr("all-reduce step 1, B, waiting for rank 0"));
+    EXPECT_THAT(fault_of([&] { static_cast<void>(bucketer.all_reduce(engine, value(1), ReduceOp::sum).wait()); }),
+                expected);
+  });
+}
+
+/// A program of one rank of several groups: inputs of any of them, waits and flushes. Callers leave out inputs.
+struct Op {
+  enum class Kind { reduce, wait, flush } kind = Kind::reduce;
+  int group = 0;
+};
+
+std::vector<Op> draw(unsigned seed, int groups) {
+  std::mt19937 random(seed);
+  std::vector<Op> ops;
+  for (int i = 0; i < 40; ++i) {
+    const auto chance = random() % 10;
+    ops.push_back({.kind = chance < 2   ? Op::Kind::wait
+                           : chance < 3 ? Op::Kind::flush
+                                        : Op::Kind::reduce,
+                   .group = static_cast<int>(random()) % groups});
+    ops.back().group = std::abs(ops.back().group);
+  }
+  return ops;
+}
+
+TEST(GroupsThatOverlap, ReduceAsIfEachWereAlone) {
+  // Groups 0 = {0, 1}, 1 = {0, 2}, 2 = {1, 2}: each rank is in two. A wait in one group closes nothing of another.
+  const std::vector<std::vector<int>> members = {{0, 1}, {0, 2}, {1, 2}};
+  for (unsigned seed = 0; seed < 20; ++seed) {
+    inproc::run_ranks(3, [&](const Handle& engine) {
+      std::vector<Handle> groups;
+      for (const auto& ranks : members) {
+        const bool is_in = std::ranges::find(ranks, engine->info().rank) != ranks.end();
+        groups.push_back(is_in ? engine->subgroup(ranks, "pair") : nullptr);
+      }
+      Bucketer bucketer({.capacity = 200, .timeout = timeout});
+      std::vector<float> sums;
+      std::vector<float> expected;
+      int number = 0;
+      for (const Op& op : draw(seed, 3)) {
+        const Handle& group = groups[static_cast<std::size_t>(op.group)];
+        ++number;
+        if (op.kind == Op::Kind::flush) {
+          bucketer.flush();
+        } else if (group) {
+          const auto handle = bucketer.reduce_scatter(group, value(static_cast<float>(number)), ReduceOp::sum,
+                                                      [&](const Tensor& sum) { sums.push_back(sum.as<float>()[0]); });
+          expected.push_back(2 * static_cast<float>(number));
+          if (op.kind == Op::Kind::wait) {
+            EXPECT_EQ(handle.wait().as<float>()[0], 2 * static_cast<float>(number)) << "seed " << seed;
+          }
+        }
+      }
+      bucketer.flush();
+      std::ranges::sort(sums);
+      EXPECT_EQ(sums, expected) << "seed " << seed;
+    });
+  }
+}
+
+TEST(ARankThatLacksAnInput, EndsNoLaterStepWithASumOfDifferentInputs) {
+  // Each of several steps enqueues alike inputs and flushes. One rank leaves out one of them in one step.
+  constexpr int steps = 4, inputs = 5;
+  for (unsigned seed = 0; seed < 20; ++seed) {
+    std::mt19937 random(seed);
+    const int step_of_fault = static_cast<int>(random() % (steps - 1)), missing = static_cast<int>(random() % inputs);
+    const int rank_of_fault = static_cast<int>(random() % 3);
+    const std::int64_t capacity = std::vector<std::int64_t>{0, 100, 1 << 20}[random() % 3];
+    inproc::run_ranks(3, [&](const Handle& engine) {
+      Bucketer bucketer({.capacity = capacity, .timeout = timeout});
+      std::vector<std::string> faults;
+      int first_fault = -1;
+      for (int step = 0; step < steps; ++step) {
+        for (int input = 0; input < inputs; ++input) {
+          const bool is_missing = step == step_of_fault && input == missing && engine->info().rank == rank_of_fault;
+          if (is_missing) continue;
+          const float given = static_cast<float>(100 * step + input);
+          const auto judge = [&, given, step](const Tensor& sum) {
+            if (step <= step_of_fault) return;
+            EXPECT_EQ(sum.as<float>()[0], given) << "seed " << seed << ", rank " << engine->info().rank;
+          };
+          static_cast<void>(fault_of([&] {
+            const Tensor whole = Tensor::of<float>({3}, {given, given, given});
+            bucketer.reduce_scatter(engine, whole, ReduceOp::average, judge);
+          }));
+        }
+        const std::string fault = fault_of([&] { bucketer.flush(); });
+        if (fault == "no fault") continue;
+        if (faults.empty()) first_fault = step;
+        faults.push_back(fault);
+      }
+      ASSERT_FALSE(faults.empty()) << "seed " << seed << ", rank " << engine->info().rank;
+      EXPECT_THAT(faults.front(), ::testing::AllOf(HasSubstr("InvalidArgument: ranks disagree about"),
+                                                   ::testing::AnyOf(HasSubstr("flush"), HasSubstr("missing on"))))
+          << "in the step of the fault, on every rank";
+      EXPECT_EQ(first_fault, step_of_fault);
+    });
+  }
+}
+
+TEST(RanksOfAGroupThatDisagree, AreNamedByTheirNumbersInTheJob) {
+  inproc::run_ranks(3, [](const Handle& engine) {
+    const int rank = engine->info().rank;
+    if (rank == 1) return;
+    const std::vector<int> ranks = {0, 2};
+    const Handle group = engine->subgroup(ranks, "pair");
+    Bucketer bucketer({.timeout = timeout, .name = "sums", .job_rank = rank});
+    const Tensor input = Tensor::zeros(dtypes::float32, {rank == 0 ? 2 : 4});
+    EXPECT_THAT(fault_of([&] { static_cast<void>(bucketer.reduce_scatter(group, input, ReduceOp::sum).wait()); }),
+                HasSubstr("ranks disagree about reduce-scatter 1 of sums: input 0 is float32 [1] on rank 0, "
+                          "float32 [2] on rank 1 of the group (rank 2 of the job)"));
+  });
+}
+
+TEST(AGroupThatNobodyKeeps, IsLeftByTheNextFlush) {
+  inproc::run_ranks(2, [](const Handle& engine) {
+    Bucketer bucketer({.timeout = timeout});
+    std::vector<std::weak_ptr<Engine>> groups;
+    std::vector<Bucketer::Handle> handles;
+    for (int i = 0; i < 20; ++i) {
+      const std::vector<int> ranks = {0, 1};
+      const Handle group = engine->subgroup(ranks, "step");
+      groups.push_back(group);
+      handles.push_back(bucketer.reduce_scatter(group, value(static_cast<float>(i)), ReduceOp::sum));
+      bucketer.flush();
+    }
+    for (int i = 0; i < 20; ++i) {
+      EXPECT_EQ(handles[static_cast<std::size_t>(i)].wait().as<float>()[0], 2 * static_cast<float>(i));
+    }
+    bucketer.flush();
+    EXPECT_TRUE(std::ranges::all_of(groups, [](const auto& group) { return group.expired(); }));
+  });
+}
+
+}  // namespace
+}  // namespace levada

@@ -1,0 +1,45 @@
+#include "levada/reduce/tensor_slabs.h"
+
+#include <algorithm>
+
+namespace levada {
+
+std::size_t TensorSlabs::slab_bytes(std::size_t first, std::uint64_t filled, std::uint64_t usual) const {
+  return std::max<std::size_t>(first,
+                               std::min<std::uint64_t>({Slab::message_bytes, capacity_, std::max(filled, usual)}));
+}
+
+std::shared_ptr<Slab> TensorSlabs::next(const Engine& group, DType dtype, std::size_t bytes, const Filled& filled,
+                                        const std::function<std::shared_ptr<Slab>(std::size_t)>& make) {
+  const auto make_slab = [&](std::size_t size) {
+    auto slab = make(size);
+    std::erase_if(slabs_, [](const auto& each) { return each.second.expired(); });
+    slabs_.insert_or_assign(slab->data(), slab);
+    return slab;
+  };
+  if (bytes > capacity_) return make_slab(bytes);
+  const auto found =
+      std::ranges::find_if(making_, [&](const Making& each) { return each.group == &group && each.dtype == dtype; });
+  Making& making = found != making_.end() ? *found : making_.emplace_back(Making{&group, dtype});
+  if (!making.slab || making.slab->is_all_entered()) making.bucket_bytes = filled.open;
+  const bool fits_bucket = making.bucket_bytes + bytes <= capacity_;
+  const std::uint64_t bucket_bytes = bytes + (fits_bucket ? making.bucket_bytes : 0);
+  if (!fits_bucket || !making.slab || making.slab->is_sent() || !making.slab->has_room(bytes)) {
+    making.slab = make_slab(slab_bytes(bytes, bucket_bytes, filled.usual));
+  }
+  making.bucket_bytes = bucket_bytes;
+  return making.slab;
+}
+
+std::shared_ptr<Slab> TensorSlabs::find(const Engine& group, const TensorView& tensor) const {
+  const auto after = slabs_.upper_bound(tensor.data());
+  auto slab = after != slabs_.begin() ? std::prev(after)->second.lock() : nullptr;
+  return slab && slab->is_next(group, tensor) ? slab : nullptr;
+}
+
+void TensorSlabs::leave(const Engine& group) {
+  std::erase_if(making_, [&](const Making& each) { return each.group == &group; });
+  slabs_.clear();  // tensors that were made before are copied
+}
+
+}  // namespace levada
