@@ -201,9 +201,6 @@ Communicator::Communicator(MPI_Comm parent, Options options) : options_(std::mov
   options_.engine = engine_for(host_of_, options_);
   if (options_.engine == "shm") return;
   check_threads(hellos, options_.engine);
-  constexpr std::size_t files_per_host = 8;  // connections that are tried at first
-  reserve_open_files(files_per_host * std::set<int>(host_of_.begin(), host_of_.end()).size(),
-                     fmt::format("rank {}", rank_));
   if (choose_engine(host_of_, "mpi") != "shm" && hellos[0].silence > 0) watch_hosts(hellos[0].silence);
 }
 
@@ -219,23 +216,33 @@ std::vector<Value> Communicator::gather_all(const Value& mine, Duration timeout)
 
 /// Throws the same on all ranks, except a Timeout.
 void Communicator::watch_hosts(int seconds) {
-  std::array<char, 512> failure{};
+  struct Failure {
+    std::int32_t kind = 0;  ///< an ErrorKind; 0 for none
+    std::array<char, 1020> text{};
+  } failure;
   const auto try_to = [&](const auto& body) {
     try {
       body();
-    } catch (const EngineError& error) {
-      std::string_view(error.what()).copy(failure.data(), failure.size() - 1);
+    } catch (const Error& error) {
+      failure.kind = static_cast<std::int32_t>(error.kind());
+      std::string_view(error.what()).copy(failure.text.data(), failure.text.size() - 1);
     }
   };
-  try_to([&] { watch_ = std::make_shared<HostWatch>(); });
-  const HostWatch::Place mine = watch_ ? watch_->place() : HostWatch::Place();
-  const auto places = gather_all(mine, options_.timeout);
-  if (watch_) try_to([&] { watch_->connect(places, rank_, host_of_, seconds, Deadline::after(options_.timeout)); });
+  try_to([&] {
+    const auto num_hosts = std::set<int>(host_of_.begin(), host_of_.end()).size();
+    reserve_open_files(num_hosts + Acceptor::max_strangers, fmt::format("rank {} on host {}", rank_, host_name()));
+    watch_ = std::make_shared<HostWatch>(secret_, rank_, host_of_);
+  });
+  const auto places = gather_all(watch_ ? watch_->place() : Place(), options_.timeout);
+  const Duration limit = std::min<Duration>(options_.timeout, std::chrono::seconds(30));
+  const bool all_listen = std::ranges::all_of(places, [](const Place& each) { return each.port != 0; });
+  if (all_listen) try_to([&] { watch_->connect(places, Deadline::after(limit)); });
   // Another rank may try to connect for the whole time before it has something to say.
-  const Duration longer = options_.timeout > Duration::max() / 2 ? options_.timeout : 2 * options_.timeout;
-  for (const auto& each : gather_all(failure, longer)) {
-    if (each.front() != '\0') throw EngineError(each.data());
+  const Duration longer = options_.timeout > Duration::max() / 2 ? options_.timeout : options_.timeout + limit;
+  for (const Failure& each : gather_all(failure, longer)) {
+    if (each.kind != 0) throw_error(static_cast<ErrorKind>(each.kind), each.text.data());
   }
+  watch_->start(seconds);
 }
 
 Communicator::~Communicator() {
@@ -253,7 +260,7 @@ bool Communicator::end() {
                    rank_);
       MPI_Abort(duplicate_.comm, EXIT_FAILURE);
     }
-    transport->wait_until_over();
+    transport->wait_until_over(options_.leave_timeout);
     have_left &= !transport->has_losses();
   }
   // MPI_Comm_free() is collective.
