@@ -157,9 +157,10 @@ struct Call {
         "see whether that rank runs and may open more files (`ulimit -n`), or whether the address belongs to another "
         "host";
   }
-  throw EngineError(fmt::format("rank {} on host {} cannot connect to rank {} at port {} of {}, by which it would see "
-                                "whether that host answers; {}",
-                                rank, host_name(), call.listener, call.port, fmt::join(attempts, ", "), remedy));
+  throw EngineError(
+      fmt::format("rank {} on host {} cannot connect to rank {} at port {} of {}, by which it would see "
+                  "whether that host answers; {}",
+                  rank, host_name(), call.listener, call.port, fmt::join(attempts, ", "), remedy));
 }
 
 }  // namespace

@@ -38,6 +38,10 @@ Duration silent_for(int connection) {
   return std::chrono::milliseconds(info.tcpi_last_ack_recv);
 }
 
+std::string name_ranks(const std::vector<int>& ranks) {
+  return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "));
+}
+
 /// `host_of` numbers the hosts from 0.
 std::vector<std::vector<int>> ranks_by_host(const std::vector<int>& host_of) {
   std::vector<std::vector<int>> ranks_of;
@@ -79,12 +83,12 @@ void HostWatch::start(int seconds) {
   std::move(called_.begin(), called_.end(), std::back_inserter(links));
   const std::lock_guard lock(mutex_);
   for (HostLink& link : links) {
-    const auto ranks = std::ranges::find_if(ranks_of_, [&](const std::vector<int>& each) {
-      return std::ranges::find(each, link.rank) != each.end();
-    });
+    const auto ranks = std::ranges::find_if(
+        ranks_of_, [&](const std::vector<int>& each) { return std::ranges::find(each, link.rank) != each.end(); });
     if (ranks == ranks_of_.end()) continue;
     keep_alive(link.connection.get(), seconds);
-    watched_.push_back({.connection = std::move(link.connection), .ranks = *ranks});
+    const Address address = peer_address_of(link.connection.get());
+    watched_.push_back({.connection = std::move(link.connection), .address = address, .ranks = *ranks});
   }
 }
 
@@ -103,9 +107,8 @@ std::vector<HostWatch::Silence> HostWatch::silences() {
     // Else the process has ended, which is the launcher's affair.
     if (error != ETIMEDOUT && error != EHOSTUNREACH && error != ENETUNREACH) continue;
     silences_.push_back({.ranks = each.ranks,
-                         .text = fmt::format("host {} with ranks {} has not answered host {} for {}",
-                                             text_of(peer_address_of(connection.get())), fmt::join(each.ranks, ", "),
-                                             text_of(own_address_of(connection.get())),
+                         .text = fmt::format("its host {} ({}) has not answered host {} for {}", text_of(each.address),
+                                             name_ranks(each.ranks), text_of(own_address_of(connection.get())),
                                              format_duration(silent_for(connection.get())))});
   }
   return silences_;

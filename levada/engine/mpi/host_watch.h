@@ -24,7 +24,8 @@ class HostWatch {
     std::string text;
   };
 
-  /// `secret` is the same on all ranks, and only they know it. Throws EngineError if the system gives no port or thread.
+  /// `secret` is the same on all ranks, and only they know it. Throws EngineError if the system gives no port or
+  /// thread.
   HostWatch(const Secret& secret, int rank, const std::vector<int>& host_of);
   const Place& place() const { return acceptor_.place(); }
   /// Makes the connections that are this rank's to make. `places` are those of all ranks. Throws EngineError, which
@@ -41,6 +42,7 @@ class HostWatch {
  private:
   struct Watched {
     UniqueFd connection;  ///< empty once it has ended
+    Address address{};    ///< of the other end, which an ended connection does not know
     std::vector<int> ranks;
   };
 

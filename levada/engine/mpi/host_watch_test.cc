@@ -91,10 +91,11 @@ TEST(MpiHostLinks, NameAnAddressWhereNobodyListensAndTheRemedy) {
   UniqueFd other = listen_at_any_port();
   const Place closed = place_of(other.get());
   other = {};
-  EXPECT_EQ(failure_of({{7, closed}}, soon()),
-            "rank 0 on host " + host_name() + " cannot connect to rank 7 at port " + std::to_string(closed.port) +
-                " of 127.0.0.1 (Connection refused), by which it would see whether that host answers; open the firewall "
-                "between them for TCP, or set LEVADA_SILENCE=0 on rank 0 to do without these connections");
+  EXPECT_EQ(
+      failure_of({{7, closed}}, soon()),
+      "rank 0 on host " + host_name() + " cannot connect to rank 7 at port " + std::to_string(closed.port) +
+          " of 127.0.0.1 (Connection refused), by which it would see whether that host answers; open the firewall "
+          "between them for TCP, or set LEVADA_SILENCE=0 on rank 0 to do without these connections");
 }
 
 TEST(MpiHostLinks, DoNotBlameAFirewallWhereWhatListensIsSilent) {

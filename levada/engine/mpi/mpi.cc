@@ -35,6 +35,9 @@ namespace {
 /// The first one chooses among the others.
 constexpr std::array<std::string_view, 4> engine_names = {"auto", "shm", "mpi", "shm+mpi"};
 
+/// How long a rank that ends after a failure waits for the others.
+constexpr Duration failed_leave_timeout = std::chrono::seconds(5);
+
 /// What each rank sends all others before engines are made.
 struct Hello {
   std::uint64_t host = 0;
@@ -135,6 +138,15 @@ std::int32_t silence() {
 void check_silence(const Hello& of_rank_0) {
   if (of_rank_0.silence >= 0) return;
   throw InvalidArgument("LEVADA_SILENCE of rank 0 must be a number of seconds from 3 to 86400, or 0 for no limit");
+}
+
+/// Returns whether all ranks call this within that time.
+bool meets(MPI_Comm comm, Duration timeout) noexcept try {
+  MPI_Request request = MPI_REQUEST_NULL;
+  check(MPI_Ibarrier(comm, &request), "MPI_Ibarrier()");
+  return completes(request, timeout);
+} catch (const Error&) {  // a rank is gone
+  return false;
 }
 
 void check_initialized() {
@@ -246,11 +258,13 @@ void Communicator::watch_hosts(int seconds) {
 }
 
 Communicator::~Communicator() {
-  end();
+  end(false);
 }
 
-/// Returns whether every rank has left, and none was lost.
-bool Communicator::end() {
+/// Returns whether every rank has left, and none was lost. After a failure, of which an engine may not know, another
+/// rank may hang, so that the wait is short.
+bool Communicator::end(bool has_failed) {
+  if (duplicate_.comm == MPI_COMM_NULL) return false;
   bool have_left = true;
   for (const auto& transport : transports_) {
     if (!transport->has_left()) {
@@ -262,9 +276,12 @@ bool Communicator::end() {
     }
     transport->wait_until_over(options_.leave_timeout);
     have_left &= !transport->has_losses();
+    has_failed |= transport->has_failed();
   }
-  // MPI_Comm_free() is collective.
-  if (!have_left) duplicate_.comm = MPI_COMM_NULL;
+  // MPI_Comm_free() and MPI_Finalize() are collective, and wait without a limit.
+  have_left = have_left && meets(duplicate_.comm, has_failed ? failed_leave_timeout : options_.leave_timeout);
+  if (have_left) MPI_Comm_free(&duplicate_.comm);
+  duplicate_.comm = MPI_COMM_NULL;
   return have_left;
 }
 
@@ -304,12 +321,11 @@ std::shared_ptr<Engine> Communicator::make_engine() {
 
 Job::~Job() {
   if (!communicator_) return;
-  const auto cause = engine_ ? engine_->cause() : std::nullopt;
-  const bool has_loss = cause && cause->kind == ErrorKind::peer_lost;
+  const bool has_failed = engine_ && engine_->cause();
   engine_.reset();
-  const bool have_left = communicator_->end();
+  const bool have_left = communicator_->end(has_failed);
   communicator_.reset();
-  if (must_finalize_ && have_left && !has_loss) MPI_Finalize();
+  if (must_finalize_ && have_left) MPI_Finalize();
 }
 
 Job join(const Options& options) {

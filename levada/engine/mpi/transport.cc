@@ -322,6 +322,7 @@ bool MpiTransport::try_end() {
   }
   std::move(new_sends_.begin(), new_sends_.end(), std::back_inserter(operations_));
   new_sends_.clear();
+  has_failed_ = receiver_->has_failed();
   is_over_ = true;
   return true;
 }

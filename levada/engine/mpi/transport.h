@@ -53,6 +53,8 @@ class MpiTransport final : public p2p::Transport {
   void wait_until_over(Duration leave_timeout);
   /// Once it is over: whether some peer was lost, or given up by the engine. MPI may still have messages to or from it.
   bool has_losses() const { return has_losses_; }
+  /// Once it is over: p2p::Receiver::has_failed().
+  bool has_failed() const { return has_failed_; }
 
  private:
   /// A frame on its way to this rank. MPI writes to its memory.
@@ -120,9 +122,10 @@ class MpiTransport final : public p2p::Transport {
   std::vector<Operation> new_sends_;  ///< guarded by sends_
 
   std::atomic<bool> is_given_up_ = false;  ///< peers that have not closed hang
-  std::atomic<bool> is_over_ = false;    ///< nothing is sent or received any more
-  std::atomic<bool> has_ended_ = false;  ///< the thread has let go of the engine, too
+  std::atomic<bool> is_over_ = false;      ///< nothing is sent or received any more
+  std::atomic<bool> has_ended_ = false;    ///< the thread has let go of the engine, too
   std::atomic<bool> has_losses_ = false;
+  std::atomic<bool> has_failed_ = false;
   std::atomic<bool> is_pending_ = false;  ///< there are operations
   std::atomic<Clock::time_point> flush_at_ = Clock::time_point::max();
   std::atomic<Clock::time_point> moved_at_ = Clock::now();

@@ -294,7 +294,8 @@ void P2pEndpoint::deliver(int from, ByteView header, Block body, std::size_t bod
         block = has_body(entry) ? std::exchange(body, {}) : block_for(from, entry);
         if (!block) continue;  // there was no memory for it
         if (has_body(entry) && body_bytes < entry.count) {
-          throw CorruptMessage(body_bytes, fmt::format("a body of {} bytes for a message of {}", body_bytes, entry.count));
+          throw CorruptMessage(body_bytes,
+                               fmt::format("a body of {} bytes for a message of {}", body_bytes, entry.count));
         }
         copy_payload(block.memory().data(), entry.tail.data(), entry.tail.size());
       }

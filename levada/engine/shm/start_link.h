@@ -9,8 +9,8 @@
 #include "levada/base/deadline.h"
 #include "levada/base/secret.h"
 #include "levada/base/unique_fd.h"
-#include "levada/engine/shm/frames.h"
 #include "levada/engine/link_proof.h"
+#include "levada/engine/shm/frames.h"
 
 namespace levada::shm {
 
