@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <limits>
 #include <set>
 #include <string>
@@ -261,10 +262,11 @@ Communicator::~Communicator() {
   end(false);
 }
 
-/// Returns whether every rank has left, and none was lost. After a failure, of which an engine may not know, another
-/// rank may hang, so that the wait is short.
+/// Returns whether every rank has left, and none was lost. After a failure another rank may hang, so that the wait is
+/// short: after a cause, or if an exception ends this, such as a Timeout of which no engine knows.
 bool Communicator::end(bool has_failed) {
   if (duplicate_.comm == MPI_COMM_NULL) return false;
+  has_failed |= std::uncaught_exceptions() > exceptions_before_;
   bool have_left = true;
   for (const auto& transport : transports_) {
     if (!transport->has_left()) {
@@ -274,7 +276,7 @@ bool Communicator::end(bool has_failed) {
                    rank_);
       MPI_Abort(duplicate_.comm, EXIT_FAILURE);
     }
-    transport->wait_until_over(options_.leave_timeout);
+    transport->wait_until_over(has_failed ? failed_leave_timeout : options_.leave_timeout);
     have_left &= !transport->has_losses();
     has_failed |= transport->has_failed();
   }

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <string>
 #include <vector>
@@ -57,7 +58,7 @@ class Communicator {
   explicit Communicator(MPI_Comm parent, Options options = {});
   /// Collective, before MPI_Finalize() and after this rank's engines, their channels and leases. Waits until all ranks
   /// have destroyed their engines, at most for Options::leave_timeout, and for seconds after a group has ended for a
-  /// cause. Where this rank's own are in use it calls MPI_Abort() after five seconds, with a
+  /// cause or if an exception ends it. Where this rank's own are in use it calls MPI_Abort() after five seconds, with a
   /// message.
   ~Communicator();
   Communicator(const Communicator&) = delete;
@@ -81,7 +82,8 @@ class Communicator {
   std::vector<Value> gather_all(const Value& mine, Duration timeout);
 
   Duplicate duplicate_;
-  Options options_;  ///< `engine` is the one chosen
+  const int exceptions_before_ = std::uncaught_exceptions();  ///< on their way when this was made
+  Options options_;                                           ///< `engine` is the one chosen
   int rank_ = 0;
   std::vector<int> host_of_;
   Secret secret_{};                                        ///< the same on all ranks
