@@ -62,9 +62,10 @@ def test_a_rank_that_hangs_is_named_and_the_others_leave(
         lines,
         errors,
     )
-    for line in errors_of:
-        kind = line.split(": ")[1]
-        assert kind in ("Timeout", "PeerLost") and f"rank {hung}" in line.partition(": ")[2], (line, errors_of, errors)
+    name_it = [f"rank {hung}" in line.partition(": ")[2] for line in errors_of]
+    # A collective call of its own ends no group: ranks behind one that has timed out name that one.
+    assert any(name_it) if how.startswith("agree") else all(name_it), (errors_of, errors)
+    assert all(line.split(": ")[1] in ("Timeout", "PeerLost") for line in errors_of), (errors_of, errors)
     assert took < 4.0 + LEAVES, (took, errors_of)
     assert status != 0 and hosts.left(within=30.0) == []
 
