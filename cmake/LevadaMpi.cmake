@@ -27,6 +27,8 @@ function(levada_add_mpi_tests)
     levada_configure(${name})
     target_link_libraries(${name} PRIVATE levada_mpi levada fmt::fmt GTest::gtest)
   endforeach()
+  levada_add_test(mpi_host_watch_test SOURCES ${PROJECT_SOURCE_DIR}/levada/engine/mpi/host_watch_test.cc LABELS mpi)
+  target_link_libraries(mpi_host_watch_test PRIVATE levada_mpi)
   levada_add_test(mpi_start_test SOURCES ${PROJECT_SOURCE_DIR}/tests/mpi_start_test.cc
                   ${PROJECT_SOURCE_DIR}/tests/command_run.cc LABELS mpi)
   target_compile_definitions(mpi_start_test PRIVATE LEVADA_COMMAND="" MPIEXEC="${MPIEXEC_EXECUTABLE}"

@@ -7,7 +7,7 @@
 #include "levada/base/error.h"
 #include "levada/base/secret.h"
 #include "levada/engine/greeting.h"
-#include "levada/engine/shm/link_proof.h"
+#include "levada/engine/link_proof.h"
 #include "levada/engine/shm/start_frames.h"
 
 namespace {
@@ -35,9 +35,9 @@ void read_greeting(levada::ByteView bytes) {
 /// Nobody who does not know the secret gets past a greeting, and after a rank's greeting no frame of theirs is opened.
 void meet_stranger(levada::ByteView bytes) {
   static const levada::Secret secret = levada::random_secret();
-  shm::LinkProof met(shm::LinkSide::rank_zero, secret);
-  if (met.greet(bytes) != shm::LinkProof::Peer::stranger) std::abort();
-  met.greet(shm::LinkProof(shm::LinkSide::other, secret).greeting());
+  levada::LinkProof met(levada::LinkSide::listener, secret);
+  if (met.greet(bytes) != levada::LinkProof::Peer::stranger) std::abort();
+  met.greet(levada::LinkProof(levada::LinkSide::caller, secret).greeting());
   if (met.open(bytes)) std::abort();
 }
 

@@ -86,9 +86,10 @@ int check_conformance(const std::string& name, const std::string& only) {
 /// Sample g is g.
 class Numbers final : public levada::Source {
  public:
-  std::optional<std::int64_t> size() const override { return num_samples; }
+  explicit Numbers(std::int64_t size = num_samples) : size_(size) {}
+  std::optional<std::int64_t> size() const override { return size_; }
   std::optional<levada::Tree> read(std::int64_t first, std::int64_t count, levada::Memory& memory) override {
-    count = std::min(count, num_samples - first);
+    count = std::min(count, size_ - first);
     if (count < 1) return std::nullopt;
     auto numbers = memory.empty(levada::dtypes::int64, {count});
     for (std::int64_t row = 0; row < count; ++row) {
@@ -105,6 +106,9 @@ class Numbers final : public levada::Source {
   levada::ReadStats stats() const override { return {}; }
 
   static constexpr std::int64_t num_samples = 4'000;
+
+ private:
+  std::int64_t size_;
 };
 
 /// `source`, which only readers need, has Numbers::num_samples numbers, each this many times its own number.
@@ -241,6 +245,47 @@ int work_until_lost(const std::string& name) {
   for (;;) work_once(job.engine());
 }
 
+/// Works until MPI_JOB_END is there, as rank 0 sees it.
+int work_until_end(const std::string& name) {
+  const levada::mpi::Job job = levada::mpi::join({.engine = name});
+  const int rank = job.engine()->info().rank;
+  levada::agree(*job.engine(), {}, limit(), "test");
+  print_line(fmt::format("rank {} works", rank));
+  for (bool has_ended = false; !has_ended;) {
+    work_once(job.engine());
+    const std::byte mine{std::filesystem::exists(std::getenv("MPI_JOB_END"))};
+    has_ended = levada::agree(*job.engine(), {&mine, 1}, limit(), "test").at(0).at(0) != std::byte{0};
+  }
+  print_line(fmt::format("rank {} is done", rank));
+  return 0;
+}
+
+/// Feeds all ranks the same, or lets them agree, until the rank MPI_JOB_HUNG hangs in its sixth step.
+int work_until_hung(const std::string& name, const std::string& how) {
+  const levada::mpi::Job job = levada::mpi::join({.engine = name});
+  const auto& engine = job.engine();
+  const int rank = engine->info().rank;
+  constexpr auto timeout = std::chrono::seconds(4);
+  int num_steps = 0;
+  const auto step = [&] {
+    ++num_steps;
+    if (num_steps == 5) print_line(fmt::format("rank {} works", rank));
+    if (num_steps == 6 && std::to_string(rank) == std::getenv("MPI_JOB_HUNG")) {
+      if (how == "feed, stops") ::raise(SIGSTOP);
+      else std::this_thread::sleep_for(std::chrono::hours(1));
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  };
+  if (how == "agree, sleeps") {
+    for (;; step()) levada::agree(*engine, {}, levada::Deadline::after(timeout), "test");
+  }
+  const auto mesh = levada::Mesh::parse(fmt::format("tp={}", engine->info().size));
+  levada::Feed feed(engine, mesh, levada::layouts::data_parallel(), std::make_shared<Numbers>(std::int64_t{1} << 40),
+                    {.batch = 10'000, .timeout = timeout});
+  while (feed.next()) step();
+  return 0;
+}
+
 /// Joins when MPI_JOB_BEGIN is there, within 3 seconds.
 int join_late(const std::string& name) {
   int provided = 0, rank = 0;
@@ -293,6 +338,8 @@ int run(const std::string& test, const std::string& name, const std::string& onl
   }
   if (test == "work") return work(name);
   if (test == "work_until_lost") return work_until_lost(name);
+  if (test == "work_until_end") return work_until_end(name);
+  if (test == "hang") return work_until_hung(name, only);
   if (test == "join_late") return join_late(name);
   if (test == "clocks") return compare_clocks(name);
   return wait_for_others(name, test == "kill" ? SIGKILL : test == "stop" ? SIGSTOP : 0);

@@ -11,6 +11,7 @@ import random
 import re
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 
@@ -52,10 +53,15 @@ def command_of(mpi: str, hosts: several.Hosts, agent: pathlib.Path, ranks: int) 
     return hosts[0].command(mpirun)
 
 
-def read_lines(job: subprocess.Popen[str], count: int) -> list[str]:
-    """The next lines that ranks print, sorted."""
+def read_lines(job: subprocess.Popen[str], count: int, within: float = 90.0) -> list[str]:
+    """The next lines that ranks print, sorted. The job is killed if they do not come in time; the lines are empty then."""
     assert job.stdout is not None
-    return sorted(job.stdout.readline().rstrip("\n") for _ in range(count))
+    late = threading.Timer(within, job.kill)
+    late.start()
+    try:
+        return sorted(job.stdout.readline().rstrip("\n") for _ in range(count))
+    finally:
+        late.cancel()
 
 
 def start(
@@ -205,7 +211,7 @@ def expect_cut(
     for rank, line in enumerate(near + far):
         other, ranks = (hosts[1], "2, 3") if rank < 2 else (hosts[0], "0, 1")
         here = hosts[0] if rank < 2 else hosts[1]
-        loss = f"host {other.address}, which has ranks {ranks}, has not answered host {here.address} for "
+        loss = f": its host {other.address} (ranks {ranks}) has not answered host {here.address} for "
         assert line.startswith(f"rank {rank}: PeerLost: ") and loss in line, (near, far, errors)
     assert hosts.left(within=60.0) == []
 

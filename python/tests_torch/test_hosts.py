@@ -456,7 +456,7 @@ def expect_cut(
         far, ranks = (hosts[1], "2, 3") if rank < 2 else (hosts[0], "0, 1")
         assert each.status == 0 and last.get("kind") == "PeerLost" and str(last["rank"]) in ranks, (rank, each)
         near = hosts[0] if rank < 2 else hosts[1]
-        lost = rf"host {far.address}, which has ranks {ranks}, has not answered host {near.address} for ([0-9.]+) s"
+        lost = rf"is lost.*: its host {far.address} \(ranks {ranks}\) has not answered host {near.address} for ([0-9.]+) s"
         found = re.search(lost, str(last["text"]))
         assert found and silence <= float(found[1]) < silence + WITHIN, last
         assert silence <= float(last["at"]) - since < silence + WITHIN

@@ -47,10 +47,10 @@ class JoinedEngine final : public Engine {
     for (const auto& each : channels_) {
       if (const auto channel = each.lock()) channel->leave();
     }
-    // The others of this host have seen by then that the far engine has ended. Before that, they are not to see this
-    // rank leave, and take it for an end.
-    if (cause_ && cause_->kind == ErrorKind::peer_lost) std::this_thread::sleep_until(lost_since_ + grace);
-    else if (cause_) wait_for_far_cause();
+    // Before the others of this host see that the far engine has ended, they would take this rank's leaving for an end.
+    if (!cause_) return;
+    if (cause_->kind == ErrorKind::peer_lost || !near_->cause()) std::this_thread::sleep_until(seen_at_ + grace);
+    else wait_for_far_cause();
   }
 
   const EngineInfo& info() const override { return info_; }
@@ -149,8 +149,7 @@ class JoinedEngine final : public Engine {
     if (has_cause()) check();
   }
   bool has_cause() { return *has_ended_ || far_->cause(); }
-  /// Waits a moment for an abort that the near engine has seen first: the far engine then passes it on to other hosts,
-  /// before they see this rank leave.
+  /// Waits a moment for the far engine to see an abort that the near engine has seen first, and to pass it on.
   void wait_for_far_cause() noexcept try {
     far_->wait({}, Deadline::after(grace));
   } catch (const Error&) {  // it is here
@@ -203,8 +202,8 @@ class JoinedEngine final : public Engine {
   KeyDeriver keys_;
   std::mutex mutex_;  // guards what follows
   std::optional<Cause> cause_;
-  bool only_near_ = false;          ///< the far engine had not seen the death that is the cause
-  Clock::time_point lost_since_{};  ///< when this rank saw that death, in whatever group
+  bool only_near_ = false;       ///< the far engine had not seen the death that is the cause
+  Clock::time_point seen_at_{};  ///< when this rank saw the cause; a death in whatever group
   const std::shared_ptr<std::atomic<bool>> has_ended_ = std::make_shared<std::atomic<bool>>(false);
   std::vector<std::weak_ptr<JoinedChannel>> channels_;
 };
@@ -298,9 +297,10 @@ std::optional<Cause> JoinedEngine::cause() {
   const bool is_abort = near && (near->kind == ErrorKind::engine || near->kind == ErrorKind::timeout);
   const bool is_same = near && far && near->kind == far->kind && near->rank == far->rank;
   cause_ = far && !is_abort && !is_same ? std::move(far) : std::move(near);
+  seen_at_ = Clock::now();
   if (cause_ && cause_->kind == ErrorKind::peer_lost) {
     if (cause_->step < 0) cause_->step = near_step(cause_->rank);
-    lost_since_ = shared_->first_seen(job_ranks_[static_cast<std::size_t>(cause_->rank)]);
+    seen_at_ = shared_->first_seen(job_ranks_[static_cast<std::size_t>(cause_->rank)]);
   }
   *has_ended_ = cause_.has_value();
   if (cause_) shared_->relay->set_failed(true);

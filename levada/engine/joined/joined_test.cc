@@ -212,6 +212,33 @@ TEST(Joined, AnAbortThatIsSeenOnOneHostReachesAnotherBeforeARankLeavesBecauseOfI
   EXPECT_EQ(run_ranks(3, {}, body), "");
 }
 
+TEST(Joined, AnAbortOnAnotherHostReachesARankBeforeAnotherOneOfItsHostLeavesBecauseOfIt) {
+  for (const auto kind : {ErrorKind::engine, ErrorKind::timeout}) {
+    const auto body = [kind](const std::shared_ptr<Engine>& engine, Job& job) {
+      const int rank = engine->info().rank;
+      const auto channel = rank < 2 ? engine->open(0, {1}, 1) : nullptr;
+      const auto limit = Deadline::after(std::chrono::seconds(20));
+      try {
+        agree(*engine, {}, limit, "test");
+        if (rank == 2) {
+          for (const int from : {0, 2, 3}) job.network.hold(from, 1);
+          engine->abort("the dam broke", kind);
+          std::this_thread::sleep_for(std::chrono::milliseconds(300));
+          for (const int from : {0, 2, 3}) job.network.release(from, 1);
+        }
+        if (rank != 1) engine->wait({}, limit);
+        receive(*engine, *channel, limit, "test");
+        throw conformance::Failure("an abort is taken for an end");
+      } catch (const conformance::Failure&) {
+        throw;
+      } catch (const Error& error) {
+        EXPECT_NE(std::string(error.what()).find("the dam broke"), std::string::npos) << error.what();
+      }
+    };
+    EXPECT_EQ(run_ranks(4, {}, body), "");
+  }
+}
+
 TEST(Joined, ItsEnginesSayWhatDegreeTheyHave) {
   const auto body = [](const std::shared_ptr<Engine>& engine, Job&) {
     EXPECT_EQ(engine->info().degree, 2);

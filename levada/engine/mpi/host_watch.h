@@ -1,53 +1,57 @@
 // Whether other hosts still answer, which MPI does not say.
 #pragma once
 
-#include <array>
-#include <cstdint>
+#include <cstddef>
 #include <mutex>
 #include <string>
 #include <vector>
 
 #include "levada/base/deadline.h"
+#include "levada/base/secret.h"
 #include "levada/base/unique_fd.h"
+#include "levada/engine/mpi/host_links.h"
 
 namespace levada::mpi {
 
-/// Each rank listens at a TCP port, where it accepts nobody, and connects to a rank of each other host. Nothing is ever
-/// sent on these connections: the systems at both ends check them by keepalive probes, whatever the processes do.
+/// One connection for each two hosts, which the ranks of a host share among them. Nothing is sent on it: the systems at
+/// both ends check it by keepalive probes, whatever the processes do. A rank that sees a host fall silent tells the
+/// others of its job (p2p::Receiver::lost()).
 class HostWatch {
  public:
-  /// Where a rank listens; sent to the others as it is.
-  struct Place {
-    using Address = std::array<std::uint8_t, 16>;  ///< of IPv6, or of IPv4 mapped into it
-    std::array<Address, 8> addresses{};
-    std::uint32_t num_addresses = 0;
-    std::uint32_t port = 0;
-  };
   /// Ranks of one host that does not answer.
   struct Silence {
     std::vector<int> ranks;
     std::string text;
   };
 
-  /// Throws EngineError where no port can be had.
-  HostWatch();
-  const Place& place() const { return place_; }
-  /// `places`: of all ranks. A host is silent that has not answered for so many seconds, at least 3. Throws
-  /// EngineError, naming a host to which no connection has been made by the deadline.
-  void connect(const std::vector<Place>& places, int rank, const std::vector<int>& host_of, int seconds,
-               Deadline deadline);
-  /// Returns the hosts that have fallen silent since connect(). Any thread.
+  /// `secret` is the same on all ranks, and only they know it. Throws EngineError if the system gives no port or
+  /// thread.
+  HostWatch(const Secret& secret, int rank, const std::vector<int>& host_of);
+  const Place& place() const { return acceptor_.place(); }
+  /// Makes the connections that are this rank's to make. `places` are those of all ranks. Throws EngineError, which
+  /// names a rank that cannot be reached by the deadline, and why.
+  void connect(const std::vector<Place>& places, Deadline deadline);
+  /// Begins to watch, once connect() has returned on all ranks. A host is silent that has not answered for so many
+  /// seconds, at least 3.
+  void start(int seconds);
+  /// Returns how many hosts this rank watches. Any thread.
+  std::size_t num_watched();
+  /// Returns the hosts that have fallen silent since start(). Any thread.
   std::vector<Silence> silences();
 
  private:
   struct Watched {
     UniqueFd connection;  ///< empty once it has ended
-    std::string address;  ///< of the other host
+    Address address{};    ///< of the other end, which an ended connection does not know
     std::vector<int> ranks;
   };
 
-  UniqueFd listener_;
-  Place place_;
+  const Secret secret_;
+  const int rank_;
+  const std::size_t host_;
+  const std::vector<std::vector<int>> ranks_of_;  ///< by host
+  Acceptor acceptor_;
+  std::vector<HostLink> called_;
   std::mutex mutex_;  // guards what follows
   std::vector<Watched> watched_;
   std::vector<Silence> silences_;

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <limits>
 #include <set>
 #include <string>
@@ -34,6 +35,9 @@ namespace {
 
 /// The first one chooses among the others.
 constexpr std::array<std::string_view, 4> engine_names = {"auto", "shm", "mpi", "shm+mpi"};
+
+/// How long a rank that ends after a failure waits for the others.
+constexpr Duration failed_leave_timeout = std::chrono::seconds(5);
 
 /// What each rank sends all others before engines are made.
 struct Hello {
@@ -137,6 +141,15 @@ void check_silence(const Hello& of_rank_0) {
   throw InvalidArgument("LEVADA_SILENCE of rank 0 must be a number of seconds from 3 to 86400, or 0 for no limit");
 }
 
+/// Returns whether all ranks call this within that time.
+bool meets(MPI_Comm comm, Duration timeout) noexcept try {
+  MPI_Request request = MPI_REQUEST_NULL;
+  check(MPI_Ibarrier(comm, &request), "MPI_Ibarrier()");
+  return completes(request, timeout);
+} catch (const Error&) {  // a rank is gone
+  return false;
+}
+
 void check_initialized() {
   int is_initialized = 0, is_finalized = 0;
   MPI_Initialized(&is_initialized);
@@ -201,9 +214,6 @@ Communicator::Communicator(MPI_Comm parent, Options options) : options_(std::mov
   options_.engine = engine_for(host_of_, options_);
   if (options_.engine == "shm") return;
   check_threads(hellos, options_.engine);
-  constexpr std::size_t files_per_host = 8;  // connections that are tried at first
-  reserve_open_files(files_per_host * std::set<int>(host_of_.begin(), host_of_.end()).size(),
-                     fmt::format("rank {}", rank_));
   if (choose_engine(host_of_, "mpi") != "shm" && hellos[0].silence > 0) watch_hosts(hellos[0].silence);
 }
 
@@ -219,31 +229,44 @@ std::vector<Value> Communicator::gather_all(const Value& mine, Duration timeout)
 
 /// Throws the same on all ranks, except a Timeout.
 void Communicator::watch_hosts(int seconds) {
-  std::array<char, 512> failure{};
+  struct Failure {
+    std::int32_t kind = 0;  ///< an ErrorKind; 0 for none
+    std::array<char, 1020> text{};
+  } failure;
   const auto try_to = [&](const auto& body) {
     try {
       body();
-    } catch (const EngineError& error) {
-      std::string_view(error.what()).copy(failure.data(), failure.size() - 1);
+    } catch (const Error& error) {
+      failure.kind = static_cast<std::int32_t>(error.kind());
+      std::string_view(error.what()).copy(failure.text.data(), failure.text.size() - 1);
     }
   };
-  try_to([&] { watch_ = std::make_shared<HostWatch>(); });
-  const HostWatch::Place mine = watch_ ? watch_->place() : HostWatch::Place();
-  const auto places = gather_all(mine, options_.timeout);
-  if (watch_) try_to([&] { watch_->connect(places, rank_, host_of_, seconds, Deadline::after(options_.timeout)); });
+  try_to([&] {
+    const auto num_hosts = std::set<int>(host_of_.begin(), host_of_.end()).size();
+    reserve_open_files(num_hosts + Acceptor::max_strangers, fmt::format("rank {} on host {}", rank_, host_name()));
+    watch_ = std::make_shared<HostWatch>(secret_, rank_, host_of_);
+  });
+  const auto places = gather_all(watch_ ? watch_->place() : Place(), options_.timeout);
+  const Duration limit = std::min<Duration>(options_.timeout, std::chrono::seconds(30));
+  const bool all_listen = std::ranges::all_of(places, [](const Place& each) { return each.port != 0; });
+  if (all_listen) try_to([&] { watch_->connect(places, Deadline::after(limit)); });
   // Another rank may try to connect for the whole time before it has something to say.
-  const Duration longer = options_.timeout > Duration::max() / 2 ? options_.timeout : 2 * options_.timeout;
-  for (const auto& each : gather_all(failure, longer)) {
-    if (each.front() != '\0') throw EngineError(each.data());
+  const Duration longer = options_.timeout > Duration::max() / 2 ? options_.timeout : options_.timeout + limit;
+  for (const Failure& each : gather_all(failure, longer)) {
+    if (each.kind != 0) throw_error(static_cast<ErrorKind>(each.kind), each.text.data());
   }
+  watch_->start(seconds);
 }
 
 Communicator::~Communicator() {
-  end();
+  end(false);
 }
 
-/// Returns whether every rank has left, and none was lost.
-bool Communicator::end() {
+/// Returns whether every rank has left, and none was lost. After a failure another rank may hang, so that the wait is
+/// short: after a cause, or if an exception ends this, such as a Timeout of which no engine knows.
+bool Communicator::end(bool has_failed) {
+  if (duplicate_.comm == MPI_COMM_NULL) return false;
+  has_failed |= std::uncaught_exceptions() > exceptions_before_;
   bool have_left = true;
   for (const auto& transport : transports_) {
     if (!transport->has_left()) {
@@ -253,11 +276,14 @@ bool Communicator::end() {
                    rank_);
       MPI_Abort(duplicate_.comm, EXIT_FAILURE);
     }
-    transport->wait_until_over();
+    transport->wait_until_over(has_failed ? failed_leave_timeout : options_.leave_timeout);
     have_left &= !transport->has_losses();
+    has_failed |= transport->has_failed();
   }
-  // MPI_Comm_free() is collective.
-  if (!have_left) duplicate_.comm = MPI_COMM_NULL;
+  // MPI_Comm_free() and MPI_Finalize() are collective, and wait without a limit.
+  have_left = have_left && meets(duplicate_.comm, has_failed ? failed_leave_timeout : options_.leave_timeout);
+  if (have_left) MPI_Comm_free(&duplicate_.comm);
+  duplicate_.comm = MPI_COMM_NULL;
   return have_left;
 }
 
@@ -297,12 +323,11 @@ std::shared_ptr<Engine> Communicator::make_engine() {
 
 Job::~Job() {
   if (!communicator_) return;
-  const auto cause = engine_ ? engine_->cause() : std::nullopt;
-  const bool has_loss = cause && cause->kind == ErrorKind::peer_lost;
+  const bool has_failed = engine_ && engine_->cause();
   engine_.reset();
-  const bool have_left = communicator_->end();
+  const bool have_left = communicator_->end(has_failed);
   communicator_.reset();
-  if (must_finalize_ && have_left && !has_loss) MPI_Finalize();
+  if (must_finalize_ && have_left) MPI_Finalize();
 }
 
 Job join(const Options& options) {

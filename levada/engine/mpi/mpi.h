@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <string>
 #include <vector>
@@ -32,7 +33,7 @@ struct Options {
   Duration heartbeat = Duration::zero();
   Duration timeout = std::chrono::seconds(60);        ///< for the ranks to meet
   int degree = default_degree;                        ///< as joined::Options::degree
-  Duration leave_timeout = std::chrono::minutes(30);  ///< as joined::Options::leave_timeout
+  Duration leave_timeout = std::chrono::minutes(30);  ///< as joined::Options::leave_timeout, also without shared memory
   /// MPI gets longer messages in pieces. At most what fits into an int.
   std::size_t max_piece_bytes = std::size_t{1} << 30;
 };
@@ -51,12 +52,13 @@ class Communicator {
   /// already, for MPI_COMM_NULL, for an intercommunicator, and for options that are out of range or different on some
   /// rank; Unsupported for "shm" on several hosts, where a rank has less than MPI_THREAD_MULTIPLE but needs it, and
   /// where the launcher is not of the MPI that the program is linked with; EngineError for what MPI reports, and where
-  /// hosts cannot connect to each other by TCP within `timeout`, by which they see whether they answer; Timeout where
-  /// MPI has not brought this rank and the others together within `timeout`. After a Timeout, MPI_Finalize() would
-  /// wait, too.
+  /// hosts cannot connect to each other by TCP within 30 s or `timeout`, by which they see whether they answer; Timeout
+  /// where MPI has not brought this rank and the others together within `timeout`. After a Timeout, MPI_Finalize()
+  /// would wait, too.
   explicit Communicator(MPI_Comm parent, Options options = {});
   /// Collective, before MPI_Finalize() and after this rank's engines, their channels and leases. Waits until all ranks
-  /// have destroyed their engines. Where this rank's own are in use it calls MPI_Abort() after five seconds, with a
+  /// have destroyed their engines, at most for Options::leave_timeout, and for seconds after a group has ended for a
+  /// cause or if an exception ends it. Where this rank's own are in use it calls MPI_Abort() after five seconds, with a
   /// message.
   ~Communicator();
   Communicator(const Communicator&) = delete;
@@ -73,14 +75,15 @@ class Communicator {
     ~Duplicate();
   };
   std::shared_ptr<Engine> make_far_engine();
-  bool end();
+  bool end(bool has_failed);
   void watch_hosts(int seconds);
   /// all_gather() over the duplicate, which is given up after a Timeout.
   template <typename Value>
   std::vector<Value> gather_all(const Value& mine, Duration timeout);
 
   Duplicate duplicate_;
-  Options options_;  ///< `engine` is the one chosen
+  const int exceptions_before_ = std::uncaught_exceptions();  ///< on their way when this was made
+  Options options_;                                           ///< `engine` is the one chosen
   int rank_ = 0;
   std::vector<int> host_of_;
   Secret secret_{};                                        ///< the same on all ranks
@@ -93,8 +96,9 @@ class Communicator {
 class Job {
  public:
   /// Collective, after everything that uses the engine. Ends the engine, waits until all ranks have done so, and then
-  /// finalizes MPI if join() has initialized it. After a loss it finalizes nothing, since MPI_Finalize() would wait for
-  /// the lost rank: the process then ends as it likes, and the launcher ends the others.
+  /// finalizes MPI if join() has initialized it. If a rank is lost or hangs, it waits for seconds and finalizes
+  /// nothing, since MPI_Finalize() would wait for that rank: the process then ends as it likes, and the launcher ends
+  /// the others.
   ~Job();
   Job(Job&&) noexcept = default;
   Job& operator=(Job&&) = delete;

@@ -1,6 +1,7 @@
 #include "levada/engine/mpi/transport.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -9,6 +10,7 @@
 
 #include "levada/base/error.h"
 #include "levada/base/threads.h"
+#include "levada/engine/collect.h"
 
 namespace levada::mpi {
 namespace {
@@ -27,7 +29,8 @@ constexpr Duration longest_pause = milliseconds(2), longest_pause_pending = micr
 constexpr int max_polls_at_once = 8;
 /// The transport's own thread does not take a core from those that compute.
 constexpr Duration shortest_nap = microseconds(50);
-/// How long the engine may still be about to send its last frame once all peers have closed.
+/// How long the engine may still be about to send its last frame once all peers have closed, and the peers theirs once
+/// a group has ended for a cause.
 constexpr Duration grace = seconds(5);
 /// Between two checks of whether other hosts answer.
 constexpr Duration check_interval = milliseconds(100);
@@ -199,7 +202,7 @@ void MpiTransport::advance(int from) {
   while (!frames.empty() && frames.front().state == Incoming::State::complete) {
     Incoming frame = std::move(frames.front());
     frames.pop_front();
-    receiver_->deliver(from, {frame.header.get(), frame.header_bytes}, std::move(frame.body));
+    receiver_->deliver(from, {frame.header.get(), frame.header_bytes}, std::move(frame.body), frame.landed);
   }
 }
 
@@ -295,11 +298,13 @@ void MpiTransport::close(int to) {
 }
 
 bool MpiTransport::try_end() {
-  if (!receiver_->all_closed()) return false;
+  const bool is_given_up = is_given_up_;
+  if (!is_given_up && !receiver_->all_closed()) return false;
   const auto now = Clock::now();
   closed_at_ = std::min(closed_at_, now);
   const std::scoped_lock lock(polling_, sends_);
   for (int each = 0; each < static_cast<int>(peers_.size()); ++each) {
+    if (is_given_up && each != rank_ && !receiver_->is_closed(each)) peer(each).is_lost = true;
     const bool is_sent = each == rank_ || peer(each).has_last_frame || peer(each).is_lost;
     if (!is_sent && now - closed_at_ < grace) return false;
   }
@@ -310,13 +315,14 @@ bool MpiTransport::try_end() {
   if (std::any_of(new_sends_.begin(), new_sends_.end(), is_waited_for)) return false;
   for (int each = 0; each < static_cast<int>(peers_.size()); ++each) {
     // The engine has given it up, so that it would wait for ever: for the last frame, or until a body is received.
-    const bool is_given_up = !peer(each).has_last_frame || !peer(each).incoming.empty();
+    const bool is_refused = !peer(each).has_last_frame || !peer(each).incoming.empty();
     if (each == rank_) continue;
-    if (is_given_up) send_piece(each, {}, settings_.header_tag);
-    if (is_given_up || peer(each).is_lost) has_losses_ = true;
+    if (is_refused) send_piece(each, {}, settings_.header_tag);
+    if (is_refused || peer(each).is_lost) has_losses_ = true;
   }
   std::move(new_sends_.begin(), new_sends_.end(), std::back_inserter(operations_));
   new_sends_.clear();
+  has_failed_ = receiver_->has_failed();
   is_over_ = true;
   return true;
 }
@@ -335,7 +341,26 @@ bool MpiTransport::has_left() {
   return true;
 }
 
-void MpiTransport::wait_until_over() {
+std::string MpiTransport::describe_wait(p2p::Receiver& receiver, Duration waited) const {
+  std::vector<int> awaited;
+  for (int each = 0; each < static_cast<int>(peers_.size()); ++each) {
+    if (!receiver.is_closed(each)) awaited.push_back(each);
+  }
+  return fmt::format("rank {} has ended, and has waited {} for rank {} to take its last messages", rank_,
+                     format_duration(waited), fmt::join(awaited, ", "));
+}
+
+void MpiTransport::wait_until_over(Duration leave_timeout) {
+  const auto begin = Clock::now();
+  Reminder reminder;
+  while (thread_.joinable() && !has_ended_) {
+    std::this_thread::sleep_for(longest_pause);
+    const auto receiver = weak_receiver_.lock();
+    if (!receiver) continue;
+    const Duration waited = Clock::now() - begin;
+    reminder.write_if_due([&] { return describe_wait(*receiver, waited); });
+    is_given_up_ = waited > (receiver->has_failed() ? std::min(grace, leave_timeout) : leave_timeout);
+  }
   if (thread_.joinable()) thread_.join();
 }
 

@@ -48,10 +48,13 @@ class MpiTransport final : public p2p::Transport {
   bool is_over() const { return has_ended_; }
   /// Whether this rank's engine has left, or does within five seconds.
   bool has_left();
-  /// Waits until every peer's has.
-  void wait_until_over();
+  /// Waits until every peer's has, for at most `leave_timeout`, and for seconds if a peer was lost or a group has ended
+  /// for a cause: a peer may hang then, and no rank needs what is on its way.
+  void wait_until_over(Duration leave_timeout);
   /// Once it is over: whether some peer was lost, or given up by the engine. MPI may still have messages to or from it.
   bool has_losses() const { return has_losses_; }
+  /// Once it is over: p2p::Receiver::has_failed().
+  bool has_failed() const { return has_failed_; }
 
  private:
   /// A frame on its way to this rank. MPI writes to its memory.
@@ -98,6 +101,7 @@ class MpiTransport final : public p2p::Transport {
   int send_to(int to, const p2p::Frame& frame);
 
   void lose(int peer, const std::string& why);
+  std::string describe_wait(p2p::Receiver& receiver, Duration waited) const;
 
   const Settings settings_;
   const int rank_;
@@ -117,9 +121,11 @@ class MpiTransport final : public p2p::Transport {
   std::mutex sends_;                  ///< may be taken while polling_ is held
   std::vector<Operation> new_sends_;  ///< guarded by sends_
 
-  std::atomic<bool> is_over_ = false;    ///< nothing is sent or received any more
-  std::atomic<bool> has_ended_ = false;  ///< the thread has let go of the engine, too
+  std::atomic<bool> is_given_up_ = false;  ///< peers that have not closed hang
+  std::atomic<bool> is_over_ = false;      ///< nothing is sent or received any more
+  std::atomic<bool> has_ended_ = false;    ///< the thread has let go of the engine, too
   std::atomic<bool> has_losses_ = false;
+  std::atomic<bool> has_failed_ = false;
   std::atomic<bool> is_pending_ = false;  ///< there are operations
   std::atomic<Clock::time_point> flush_at_ = Clock::time_point::max();
   std::atomic<Clock::time_point> moved_at_ = Clock::now();

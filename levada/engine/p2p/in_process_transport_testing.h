@@ -175,7 +175,7 @@ class LoopbackNetwork {
     if (frame.header.bytes.empty()) return receiver.lost(from, "the test says so");
     Block body = receiver.room_for_body(from, frame.header.bytes);
     if (body) copy_payload(body.memory().data(), frame.body.bytes.data(), frame.body.bytes.size());
-    receiver.deliver(from, frame.header.bytes, std::move(body));
+    receiver.deliver(from, frame.header.bytes, std::move(body), frame.body.bytes.size());
   }
 
   std::mutex mutex_;

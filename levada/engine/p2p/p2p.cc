@@ -90,7 +90,7 @@ class P2pEndpoint final : public Endpoint, public Receiver {
 
   // Receiver
   Block room_for_body(int from, ByteView header) override;
-  void deliver(int from, ByteView header, Block body) override;
+  void deliver(int from, ByteView header, Block body, std::size_t body_bytes) override;
   using Receiver::lost;
   void lost(std::span<const int> peers, std::string_view why) override;
   bool is_closed(int peer) override;
@@ -285,7 +285,7 @@ Block P2pEndpoint::room_for_body(int from, ByteView header) {
   }
 }
 
-void P2pEndpoint::deliver(int from, ByteView header, Block body) {
+void P2pEndpoint::deliver(int from, ByteView header, Block body, std::size_t body_bytes) {
   try {
     std::vector<std::pair<Entry, Block>> incoming;  // payload is copied before the lock
     for (const Entry& entry : decode(header, size())) {
@@ -293,6 +293,10 @@ void P2pEndpoint::deliver(int from, ByteView header, Block body) {
       if (entry.kind == Entry::Kind::message) {
         block = has_body(entry) ? std::exchange(body, {}) : block_for(from, entry);
         if (!block) continue;  // there was no memory for it
+        if (has_body(entry) && body_bytes < entry.count) {
+          throw CorruptMessage(body_bytes,
+                               fmt::format("a body of {} bytes for a message of {}", body_bytes, entry.count));
+        }
         copy_payload(block.memory().data(), entry.tail.data(), entry.tail.size());
       }
       incoming.emplace_back(entry, std::move(block));

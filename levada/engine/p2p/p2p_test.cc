@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cstring>
 #include <future>
 #include <limits>
+#include <random>
 #include <string>
 #include <thread>
 #include <vector>
@@ -424,6 +426,41 @@ TEST(P2pWindows, ThatAPeerExceedsEndTheGroup) {
   const Cause cause = engine->cause().value();
   EXPECT_EQ(cause.kind, ErrorKind::corrupt_message);
   EXPECT_EQ(cause.text(), "rank 1 sent a malformed message: more messages than the window of 2 that it announced");
+}
+
+/// What rank 0 gets of a message of `count` bytes with a body of `bytes`, which lands in memory of an earlier message.
+std::string outcome(std::uint64_t count, std::size_t bytes) {
+  const auto transport = std::make_shared<test::StillTransport>();
+  const auto engine = make_engine(transport);
+  const auto receiving = engine->open(1, {0}, 2);
+  const Group group = root_group("p2p", 0, 2);
+  const std::uint64_t key = KeyDeriver(group.key()).channel(1, receiving->to());
+  transport->deliver(entry_of(Notice{.kind = Notice::Kind::opened, .key = key, .group = group.key(), .window = 2}));
+  for (const char value : {'a', 'b'}) {
+    const Entry message{.key = key, .count = count};
+    const Lease header = encode({&message, 1});
+    Block body = transport->receiver().room_for_body(1, header.bytes);
+    const std::size_t landed = value == 'a' ? count : bytes;
+    std::memset(body.memory().data(), value, std::min(landed, body.memory().size()));
+    transport->receiver().deliver(1, header.bytes, std::move(body), landed);
+    if (engine->cause()) return engine->cause()->text();
+    const Lease lease = engine->try_receive(*receiving).message.value();
+    if (as_text(lease.bytes) != std::string(count, value)) return "other bytes";
+  }
+  return "whole";
+}
+
+TEST(P2pBody, ThatIsTooShortEndsTheGroupNamingItsSender) {
+  EXPECT_EQ(outcome(1000, 999), "rank 1 sent a malformed message: a body of 999 bytes for a message of 1000");
+  EXPECT_EQ(outcome(1000, 0), "rank 1 sent a malformed message: a body of 0 bytes for a message of 1000");
+}
+
+TEST(P2pBody, IsDeliveredOnlyIfItIsWhole) {
+  std::mt19937 random(5);
+  for (int i = 0; i < 300; ++i) {
+    const std::size_t count = 1 + random() % 100'000, bytes = random() % 2 == 0 ? count : random() % (count + 10);
+    EXPECT_EQ(outcome(count, bytes) == "whole", bytes >= count) << count << ", " << bytes;
+  }
 }
 
 }  // namespace

@@ -23,7 +23,7 @@ class StillTransport final : public Transport {
   void schedule_flush(Clock::time_point /*at*/) override {}
   Receiver& receiver() { return *receiver_; }
   /// As a frame from rank 1.
-  void deliver(const Entry& entry) { receiver_->deliver(1, encode({&entry, 1}).bytes, {}); }
+  void deliver(const Entry& entry) { receiver_->deliver(1, encode({&entry, 1}).bytes, {}, 0); }
 
  private:
   const std::vector<int> host_of_{0, 1};

@@ -26,8 +26,10 @@ class Receiver {
   /// Returns memory for the body that follows `header`, at least as long; empty where none follows, or where
   /// is_closed() has become true, because the header is malformed or no memory is left. Never throws.
   virtual Block room_for_body(int from, ByteView header) = 0;
-  /// A frame has arrived, behind all that the same rank has sent before. `header` may be longer than what was sent.
-  virtual void deliver(int from, ByteView header, Block body) = 0;
+  /// A frame has arrived, behind all that the same rank has sent before. `header` may be longer than what was sent, and
+  /// so may `body_bytes`, the number of bytes of `body` that were received. If they are fewer than the header says, the
+  /// frame is malformed.
+  virtual void deliver(int from, ByteView header, Block body, std::size_t body_bytes) = 0;
   /// These peers have ended without their last frames, all at once, such as those of a host: nothing more comes from
   /// them. Nothing happens to one whose last frame has arrived. Each is told so, for it may live.
   virtual void lost(std::span<const int> peers, std::string_view why) = 0;

@@ -187,7 +187,7 @@ TEST(Hostile, RandomDescriptorsNeverDoHarm) {
 /// What join() of rank 0 of two throws when `send` has sent something on the other end of its link.
 std::string start_with(const std::function<void(StartLink&)>& send) {
   auto [mine, theirs] = make_socket_pair();
-  StartLink link(std::move(theirs), LinkSide::other, std::nullopt);
+  StartLink link(std::move(theirs), LinkSide::caller, std::nullopt);
   send(link);
   std::vector<UniqueFd> links(2);
   links[1] = std::move(mine);
@@ -235,7 +235,7 @@ TEST(Start, RefusesWhatIsNoHello) {
 TEST(Start, NamesBothReleasesOnBothEndsIfTheyDiffer) {
   auto [mine, theirs] = make_socket_pair();
   const Release newer{protocol_number + 1, "99.0.0"};
-  ASSERT_TRUE(send_frame(theirs, LinkProof(LinkSide::other, Secret{}, newer).greeting(), {}, Deadline::now()));
+  ASSERT_TRUE(send_frame(theirs, LinkProof(LinkSide::caller, Secret{}, newer).greeting(), {}, Deadline::now()));
   std::vector<UniqueFd> links(2);
   links[1] = std::move(mine);
   try {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "levada/engine/greeting.h"
-#include "levada/engine/shm/link_proof.h"
+#include "levada/engine/link_proof.h"
 #include "levada/engine/shm/start_frames.h"
 
 namespace levada::shm {
@@ -37,7 +37,7 @@ bool crosses(const LinkProof& from, const LinkProof& to, const Bytes& frame) {
 
 /// A rank's start on its host.
 bool start_with_rank_zero(const Secret& secret, int rank) {
-  LinkProof zero(LinkSide::rank_zero, secret), other(LinkSide::other, secret);
+  LinkProof zero(LinkSide::listener, secret), other(LinkSide::caller, secret);
   if (zero.greet(other.greeting()) != LinkProof::Peer::rank) return false;
   if (other.greet(zero.greeting()) != LinkProof::Peer::rank) return false;
   const Bytes plan = encode_plan(std::vector<std::uint64_t>(ranks_per_host, 1 << 20));

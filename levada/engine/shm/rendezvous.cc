@@ -159,8 +159,7 @@ class Visitors {
     if (socket) {
       if (is_another_users(holder_of(socket))) return;
       if (visitors_.size() == max_visitors) drop_one();
-      visitors_.push_back(
-          {StartLink(std::move(socket), LinkSide::rank_zero, place_.secret), Deadline::after(patience)});
+      visitors_.push_back({StartLink(std::move(socket), LinkSide::listener, place_.secret), Deadline::after(patience)});
     } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
       // It would be tried for ever. A connection that has ended is skipped.
       const int error = errno;
@@ -374,7 +373,7 @@ class Search {
     if (!link_) {
       if (UniqueFd socket = try_connect(place_)) {
         holder_ = holder_of(socket);
-        link_ = StartLink(std::move(socket), LinkSide::other, place_.secret);
+        link_ = StartLink(std::move(socket), LinkSide::caller, place_.secret);
       } else {
         std::this_thread::sleep_for(pause);
         if (refused_ && refused_->expired()) throw_refused();

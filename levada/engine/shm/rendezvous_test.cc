@@ -203,8 +203,8 @@ class Door {
 /// What processes may send that have read the place's name in /proc, and know this code, but not the secret.
 std::vector<Bytes> frames_of_strangers() {
   const Secret guess = derive_secret({}, "guess");
-  const LinkProof guessing(LinkSide::other, guess);
-  const LinkProof newer(LinkSide::other, guess, {protocol_number + 1, "99.0.0"});
+  const LinkProof guessing(LinkSide::caller, guess);
+  const LinkProof newer(LinkSide::caller, guess, {protocol_number + 1, "99.0.0"});
   const auto bytes_of = [](ByteView view) { return Bytes(view.begin(), view.end()); };
   return {Bytes(),
           bytes_of(as_bytes("hi")),
@@ -235,7 +235,7 @@ TEST(Rendezvous, GivesNothingToAStrangerThatRepeatsTheGreetingOfARank) {
   const auto place = unique_place("repeats");
   test::ForkedRanks first(1, [&](int) { static_cast<void>(meet(0, 2, place, options)); });
   const UniqueFd stranger = Door(place).connect();
-  const LinkProof recorded(LinkSide::other, place.secret);
+  const LinkProof recorded(LinkSide::caller, place.secret);
   ASSERT_TRUE(send_frame(stranger, recorded.greeting(), {}, Deadline::now()));
   ASSERT_TRUE(send_frame(stranger, encode(Hello{.rank = 1, .size = 2}), {}, Deadline::now()));
   const auto greeting = receive_frame(stranger);
@@ -267,7 +267,7 @@ TEST(Rendezvous, IsNoRankZeroThatDoesNotKnowTheSecret) {
   test::ForkedRanks ranks(1, [&](int) { static_cast<void>(meet(1, 2, place, hasty)); });
   const auto link = UniqueFd(::accept(theirs.get(), nullptr, nullptr));
   ASSERT_TRUE(
-      send_frame(link, LinkProof(LinkSide::rank_zero, derive_secret({}, "guess")).greeting(), {}, Deadline::now()));
+      send_frame(link, LinkProof(LinkSide::listener, derive_secret({}, "guess")).greeting(), {}, Deadline::now()));
   const auto error = ranks.wait()[0].error;
   EXPECT_NE(error.find(fmt::format("process {} listens there, and has not proven that it is rank 0", ::getpid())),
             std::string::npos)
@@ -278,7 +278,7 @@ TEST(Rendezvous, NamesBothReleasesOnEveryRankIfTheyDiffer) {
   const auto place = unique_place("release");
   test::ForkedRanks ranks(2, [&](int rank) { static_cast<void>(meet(rank, 3, place, options)); });
   const UniqueFd newer = Door(place).connect();
-  ASSERT_TRUE(send_frame(newer, LinkProof(LinkSide::other, place.secret, {protocol_number + 1, "99.0.0"}).greeting(),
+  ASSERT_TRUE(send_frame(newer, LinkProof(LinkSide::caller, place.secret, {protocol_number + 1, "99.0.0"}).greeting(),
                          {}, Deadline::now()));
   for (const auto& ending : ranks.wait()) {
     EXPECT_NE(ending.error.find("another rank of this host runs Levada 99.0.0, but rank 0 runs"), std::string::npos)

@@ -38,7 +38,7 @@ void check_links(int rank, int size, const std::vector<UniqueFd>& links) {
 std::shared_ptr<Engine> join(int rank, int size, std::vector<UniqueFd> links, const Options& options) {
   check_place(rank, size);
   check_links(rank, size, links);
-  const LinkSide side = rank == 0 ? LinkSide::rank_zero : LinkSide::other;
+  const LinkSide side = rank == 0 ? LinkSide::listener : LinkSide::caller;
   Connected connected;
   for (UniqueFd& link : links) {
     connected.links.push_back(link ? StartLink(std::move(link), side, std::nullopt) : StartLink());

@@ -26,7 +26,7 @@ StartLink::Received StartLink::receive() {
     const auto peer = proof_->greet(frame->bytes);
     if (peer == LinkProof::Peer::stranger) return {Kind::stranger};
     if (peer == LinkProof::Peer::rank) return {Kind::greeting};
-    const bool is_rank_zero = side_ == LinkSide::rank_zero;
+    const bool is_rank_zero = side_ == LinkSide::listener;
     const Release own = own_release();
     throw EngineError(describe_mismatch("another rank of this host", is_rank_zero ? proof_->peer_release() : own,
                                         "rank 0", is_rank_zero ? own : proof_->peer_release()));

@@ -9,8 +9,8 @@
 #include "levada/base/deadline.h"
 #include "levada/base/secret.h"
 #include "levada/base/unique_fd.h"
+#include "levada/engine/link_proof.h"
 #include "levada/engine/shm/frames.h"
-#include "levada/engine/shm/link_proof.h"
 
 namespace levada::shm {
 
@@ -49,7 +49,7 @@ class StartLink {
 
  private:
   UniqueFd socket_;
-  LinkSide side_ = LinkSide::other;
+  LinkSide side_ = LinkSide::caller;
   bool is_sealed_ = false;
   std::optional<LinkProof> proof_;
 };

@@ -89,7 +89,7 @@ TEST(Start, SaysOnAllRanksThatOneHasTooFewDescriptors) {
 
 TEST(Start, RaisesWhatARankSentBeforeItClosedItsLink) {
   auto [zero, one] = make_socket_pair();
-  StartLink peer(std::move(one), LinkSide::other, std::nullopt);
+  StartLink peer(std::move(one), LinkSide::caller, std::nullopt);
   ASSERT_TRUE(peer.send(encode(Hello{.rank = 1, .size = 2}), {}, Deadline::now()));
   ASSERT_TRUE(peer.send(encode(StartFailure{.message = "no memory on rank 1"}), {}, Deadline::now()));
   peer = StartLink();
@@ -109,7 +109,7 @@ class PlayedLeader {
   explicit PlayedLeader(int size) : size_(size), memory_(static_cast<std::size_t>(size), memory_bytes) {
     auto [mine, others] = make_socket_pair();
     links_.push_back(std::move(others));
-    link_ = StartLink(std::move(mine), LinkSide::rank_zero, std::nullopt);
+    link_ = StartLink(std::move(mine), LinkSide::listener, std::nullopt);
     control_ = make_memory_file("control", Control::bytes(size));
     own_ = make_memory_file("data", memory_bytes);
     data_ = reopen_read_only(own_);
@@ -157,7 +157,7 @@ TEST(Start, SendsMoreFilesThanOneFrameCarries) {
   for (int rank = 1; rank < size; ++rank) {
     auto [zero, other] = make_socket_pair();
     links.push_back(std::move(zero));
-    peers.emplace_back(std::move(other), LinkSide::other, std::nullopt);
+    peers.emplace_back(std::move(other), LinkSide::caller, std::nullopt);
     ASSERT_TRUE(peers.back().send(encode(Hello{.rank = rank, .size = size}), {}, Deadline::now()));
   }
   std::thread reader([&peers] {

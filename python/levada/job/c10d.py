@@ -262,8 +262,8 @@ class ProcessGroupTransport:
     def _lose_host(self, link: Link, peer: int, how: str) -> None:
         """Loses the host of a peer, with all its ranks."""
         ranks = [rank for rank in range(self.size) if self._host_of[rank] == self._host_of[peer]]
-        listed = ", ".join(str(rank) for rank in ranks)
-        self._lose(link, ranks, f"host {self._watched[peer].address}, which has ranks {listed}, {how}")
+        listed = ("ranks " if len(ranks) > 1 else "rank ") + ", ".join(str(rank) for rank in ranks)
+        self._lose(link, ranks, f"its host {self._watched[peer].address} ({listed}) {how}")
 
     def _flush(self, link: Link) -> None:
         while (due := self._flushes.get()) is not None:

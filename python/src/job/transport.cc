@@ -49,7 +49,9 @@ class Link {
   void deliver(int from, const Slot& header) {
     const ByteView bytes = view_of(header);
     const nb::gil_scoped_release released;
-    receiver_->deliver(from, bytes, std::exchange(body_, {}));
+    // gloo does not say how much it has received.
+    const std::size_t body_bytes = body_.memory().size();
+    receiver_->deliver(from, bytes, std::exchange(body_, {}), body_bytes);
   }
   void lost(const std::vector<int>& peers, const EscapedText& why) {
     const nb::gil_scoped_release released;

@@ -1,14 +1,14 @@
-#include "levada/engine/shm/link_proof.h"
+#include "levada/engine/link_proof.h"
 
 #include <algorithm>
 #include <span>
 #include <utility>
 
-namespace levada::shm {
+namespace levada {
 namespace {
 
 LinkSide opposite(LinkSide side) {
-  return side == LinkSide::other ? LinkSide::rank_zero : LinkSide::other;
+  return side == LinkSide::caller ? LinkSide::listener : LinkSide::caller;
 }
 
 /// The challenge of a greeting, before the greeting's proof.
@@ -78,4 +78,4 @@ std::optional<ByteView> LinkProof::open(ByteView sealed) const {
   return frame;
 }
 
-}  // namespace levada::shm
+}  // namespace levada

@@ -1,10 +1,10 @@
-#include "levada/engine/shm/link_proof.h"
+#include "levada/engine/link_proof.h"
 
 #include <gtest/gtest.h>
 
 #include <string>
 
-namespace levada::shm {
+namespace levada {
 namespace {
 
 using Peer = LinkProof::Peer;
@@ -13,8 +13,8 @@ const Secret job = random_secret();
 
 /// Two ends that have greeted each other.
 struct Ends {
-  LinkProof zero{LinkSide::rank_zero, job};
-  LinkProof other{LinkSide::other, job};
+  LinkProof zero{LinkSide::listener, job};
+  LinkProof other{LinkSide::caller, job};
 
   Ends() {
     EXPECT_EQ(zero.greet(other.greeting()), Peer::rank);
@@ -35,24 +35,24 @@ TEST(LinkProof, OpensWhatTheOtherEndHasSealed) {
 }
 
 TEST(LinkProof, TakesNoGreetingFromOneWithoutTheSecret) {
-  LinkProof zero(LinkSide::rank_zero, job);
-  EXPECT_EQ(zero.greet(LinkProof(LinkSide::other, random_secret()).greeting()), Peer::stranger);
+  LinkProof zero(LinkSide::listener, job);
+  EXPECT_EQ(zero.greet(LinkProof(LinkSide::caller, random_secret()).greeting()), Peer::stranger);
   EXPECT_EQ(zero.greet({}), Peer::stranger);
   EXPECT_EQ(zero.greet(Bytes(64)), Peer::stranger);
-  EXPECT_EQ(zero.greet(ByteView(LinkProof(LinkSide::other, job).greeting()).first(63)), Peer::stranger);
+  EXPECT_EQ(zero.greet(ByteView(LinkProof(LinkSide::caller, job).greeting()).first(63)), Peer::stranger);
   EXPECT_FALSE(zero.is_greeted());
 }
 
 TEST(LinkProof, TakesNoGreetingOfItsOwnBack) {
-  LinkProof zero(LinkSide::rank_zero, job);
+  LinkProof zero(LinkSide::listener, job);
   EXPECT_EQ(zero.greet(zero.greeting()), Peer::stranger);
 }
 
 TEST(LinkProof, KnowsARankOfAnotherReleaseFromAStrangerThatNamesOne) {
   const Release newer{protocol_number + 1, "9.9.9"};
-  LinkProof zero(LinkSide::rank_zero, job);
-  EXPECT_EQ(zero.greet(LinkProof(LinkSide::other, random_secret(), newer).greeting()), Peer::stranger);
-  EXPECT_EQ(zero.greet(LinkProof(LinkSide::other, job, newer).greeting()), Peer::rank_of_another_release);
+  LinkProof zero(LinkSide::listener, job);
+  EXPECT_EQ(zero.greet(LinkProof(LinkSide::caller, random_secret(), newer).greeting()), Peer::stranger);
+  EXPECT_EQ(zero.greet(LinkProof(LinkSide::caller, job, newer).greeting()), Peer::rank_of_another_release);
   EXPECT_EQ(zero.peer_release(), newer);
 }
 
@@ -75,7 +75,7 @@ TEST(LinkProof, RefusesItsOwnFrameSentBack) {
 }
 
 TEST(LinkProof, OpensNothingBeforeItHasBeenGreeted) {
-  const LinkProof zero(LinkSide::rank_zero, job);
+  const LinkProof zero(LinkSide::listener, job);
   const Ends link;
   EXPECT_EQ(opened(zero, link.other.seal(as_bytes("hello"))), "refused");
 }
@@ -91,4 +91,4 @@ TEST(LinkProof, ShowsItsSecretInNothingThatItSends) {
 }
 
 }  // namespace
-}  // namespace levada::shm
+}  // namespace levada

@@ -8,9 +8,9 @@
 #include "levada/base/secret.h"
 #include "levada/engine/greeting.h"
 
-namespace levada::shm {
+namespace levada {
 
-enum class LinkSide : std::uint8_t { rank_zero = 0, other = 1 };
+enum class LinkSide : std::uint8_t { listener = 0, caller = 1 };
 
 /// Each end first sends a greeting with a fresh challenge. Every frame that follows carries a proof over both
 /// challenges, the sender's side and the frame. So a frame that was recorded, or comes from the receiver itself, is
@@ -48,4 +48,4 @@ class LinkProof {
   bool is_greeted_ = false;
 };
 
-}  // namespace levada::shm
+}  // namespace levada
