@@ -107,6 +107,24 @@ def test_arrays_beside_tensors_stay_read_only(tmp_path: pathlib.Path) -> None:
     assert [[each["writeable"] for each in mine] for mine in told] == [[False, True, True]] * 2
 
 
+def test_a_tensor_over_an_array_of_a_batch_is_written_on_its_own_rank_alone(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        """
+        import torch
+        for size in (16, 2**20):
+            for step, batch in enumerate(levada.Feed([{"a": np.zeros(size)}] * 3, mesh=levada.Mesh(tp=2))):
+                view = torch.from_numpy(batch["a"])
+                if rank == 1:
+                    view[::512] = 7
+                barrier(f"written {size} {step}")
+                tell(seen=float(view.max()), writeable=batch["a"].flags.writeable)
+        """,
+    )
+    assert told == [[{"seen": 7.0 * rank, "writeable": False}] * 6 for rank in range(2)]
+
+
 def test_packed_rows_of_torch_tensors_hold_what_assignments_would() -> None:
     lengths = [5, 1, 8]
     samples = [

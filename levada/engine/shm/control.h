@@ -129,6 +129,7 @@ class Board {
 
 /// Why a group ended. Group 0: all of them.
 struct AbortRecord {
+  std::atomic<std::uint32_t> number;  ///< 1 + how many its rank had written before; 0 while it is written
   std::uint64_t group;
   std::uint32_t order;  ///< among aborts and deaths
   std::uint32_t kind;   ///< an ErrorKind
@@ -172,7 +173,7 @@ struct RankPage {
   };
   alignas(64) std::array<BoardSlot, boards> board;
   alignas(64) FutexWord aborts;                  ///< records written
-  std::array<AbortRecord, abort_records> abort;  ///< each written once, before it is counted
+  std::array<AbortRecord, abort_records> abort;  ///< the last ones, each written before it is counted
 };
 
 /// Where all of it lies in the control memory of `size` ranks: a sparse file, of which only what is used takes memory.

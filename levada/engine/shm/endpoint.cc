@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <optional>
 
 #include "levada/base/text.h"
 #include "levada/engine/group_engine.h"
@@ -67,6 +68,19 @@ ErrorKind abort_kind(std::uint32_t written) {
   return ErrorKind::engine;
 }
 
+/// Reads a record that its rank may overwrite meanwhile. Returns nothing if it has.
+std::optional<std::pair<std::uint32_t, Ending>> read_abort(const RankPage& page, int rank, std::uint32_t index) {
+  const AbortRecord& record = page.abort[index % RankPage::abort_records];
+  if (record.number.load(std::memory_order_acquire) != index + 1) return {};
+  const std::string_view detail(record.detail.data(), std::min<std::size_t>(record.size, record.detail.size()));
+  std::pair<std::uint32_t, Ending> read{
+      record.order,
+      {.kind = abort_kind(record.kind), .group = record.group, .rank = rank, .detail = std::string(detail)}};
+  std::atomic_thread_fence(std::memory_order_acquire);
+  if (record.number.load(std::memory_order_relaxed) != index + 1) return {};
+  return read;
+}
+
 }  // namespace
 
 ShmEndpoint::ShmEndpoint(HostMemory memory, EndpointOptions options)
@@ -115,14 +129,21 @@ void ShmEndpoint::notice_ends() {
   for (int other = 0; other < size(); ++other) {
     const RankPage& there = control_.page(other);
     Peer& peer = peers_[static_cast<std::size_t>(other)];
-    const auto aborts = std::min<std::uint32_t>(there.aborts.load(std::memory_order_acquire), RankPage::abort_records);
-    for (; peer.num_aborts < aborts; ++peer.num_aborts) {
-      if (other == rank()) continue;
-      const AbortRecord& record = there.abort[peer.num_aborts];
-      const std::string_view detail(record.detail.data(), std::min<std::size_t>(record.size, record.detail.size()));
-      endings.emplace_back(
-          record.order,
-          Ending{.kind = abort_kind(record.kind), .group = record.group, .rank = other, .detail = std::string(detail)});
+    const std::uint32_t aborts = there.aborts.load(std::memory_order_acquire);
+    if (other == rank()) peer.num_aborts = aborts;
+    for (; peer.num_aborts != aborts; ++peer.num_aborts) {
+      if (auto read = read_abort(there, other, peer.num_aborts)) {
+        endings.push_back(*std::move(read));
+        continue;
+      }
+      // Any group may be among those that it has missed.
+      endings.emplace_back(control_.next_order(),
+                           Ending{.kind = ErrorKind::engine,
+                                  .rank = other,
+                                  .detail = fmt::format("it has ended more than {} groups while this rank made no call",
+                                                        RankPage::abort_records)});
+      peer.num_aborts = aborts;
+      break;
     }
     const bool has_left = there.left.load(std::memory_order_seq_cst) != 0;
     const std::uint32_t death = there.dead.load(std::memory_order_seq_cst);
@@ -253,17 +274,16 @@ void ShmEndpoint::carry(const AddressedNotice& addressed) {
 void ShmEndpoint::carry(const Group& group, const Ending& ending) {
   RankPage& mine = page();
   const std::uint32_t written = mine.aborts.load(std::memory_order_relaxed);
-  if (written >= RankPage::abort_records) return;
-  AbortRecord& record = mine.abort[written];
-  // The last record has to serve for whatever may still come.
-  const bool is_last = written + 1 == RankPage::abort_records;
-  if (is_last) table_.end({.kind = ending.kind, .rank = rank(), .detail = ending.detail});
-  record.group = is_last ? 0 : group.key();
+  AbortRecord& record = mine.abort[written % RankPage::abort_records];
+  record.number.store(0, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_release);
+  record.group = group.key();
   record.order = control_.next_order();
   record.kind = static_cast<std::uint32_t>(ending.kind);
   const std::string_view detail = cut_text(ending.detail, record.detail.size());
   record.size = static_cast<std::uint32_t>(detail.size());
   std::memcpy(record.detail.data(), detail.data(), record.size);  // not payload: a reason
+  record.number.store(written + 1, std::memory_order_release);
   mine.aborts.store(written + 1, std::memory_order_release);
   control_.raise_alarm();
 }

@@ -248,5 +248,30 @@ TEST(Death, OfAReceiverGivesTheSenderItsMemoryBack) {
   EXPECT_EQ(test::run_forked(3, body, small), "rank 2 (signal 9): \n");
 }
 
+TEST(Aborts, OfMoreGroupsThanARankCanMissEndTheJobForItByName) {
+  enum { have_ended, have_seen };
+  const Shared at;
+  const auto body = [&](const std::shared_ptr<Engine>& engine) {
+    if (engine->info().rank == 1) {
+      for (int number = 0; number < 100; ++number) {
+        engine->subgroup(std::vector<int>{0, 1}, "given up")->abort("nobody looks");
+      }
+      at[have_ended] = 1;
+      while (at[have_seen] == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      return;
+    }
+    while (at[have_ended] == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    std::string seen;
+    try {
+      engine->wait({}, test::soon());
+    } catch (const EngineError& error) {
+      seen = error.what();
+    }
+    at[have_seen] = 1;
+    if (seen.find("has ended more than 64 groups while this rank made no call") == seen.npos) throw EngineError(seen);
+  };
+  EXPECT_EQ(test::run_forked(2, body, small), "");
+}
+
 }  // namespace
 }  // namespace levada::shm
