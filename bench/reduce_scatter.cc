@@ -45,8 +45,8 @@ class Bench {
       : engine_(engine),
         options_(options),
         ranks_(engine->info().size),
-        bucketer_({.capacity = static_cast<std::int64_t>(options.capacity_mb * 1048576)}),
-        alone_({.capacity = 0}) {
+        bucketer_({.capacity = static_cast<std::int64_t>(options.capacity_mb * 1048576), .name = "in buckets"}),
+        alone_({.capacity = 0, .name = "alone"}) {
     for (const std::int64_t shard : options_.shards) all_ += shard;
     for (const std::int64_t shard : options_.shards)
       own_.push_back(filled(Tensor::empty(dtypes::float32, shape(shard))));

@@ -144,9 +144,15 @@ struct Call {
 };
 
 [[noreturn]] void throw_unreachable(int rank, const Call& call) {
+  if (call.attempts.empty()) {
+    throw EngineError(fmt::format(
+        "rank {} on host {} cannot connect to rank {}: the host of that rank has no network address that this "
+        "host lacks; connect the hosts by a network, or set LEVADA_SILENCE=0 on rank 0 to do without these "
+        "connections",
+        rank, host_name(), call.listener));
+  }
   std::vector<std::string> attempts;
   for (const Attempt& each : call.attempts) attempts.push_back(each.description());
-  if (attempts.empty()) attempts.emplace_back("no address that this host lacks");
   const auto any = [&](auto holds) { return std::ranges::any_of(call.attempts, holds); };
   const char* remedy =
       "open the firewall between them for TCP, or set LEVADA_SILENCE=0 on rank 0 to do without these connections";
