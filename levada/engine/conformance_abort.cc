@@ -111,16 +111,6 @@ void an_abort_of_a_subgroup_stays_in_it(const Handle& engine) {
   meet(*engine);
 }
 
-void any_number_of_groups_may_be_aborted(const Handle& engine) {
-  for (int number = 0; number < 100; ++number) {
-    const auto group = engine->subgroup(all_ranks(*engine), "given up");
-    const bool aborts = rank_of(*group) == size_of(*group) - 1;
-    if (aborts) group->abort("only this group");
-    else expect_reason(engine, message_of_abort(group), "only this group");
-    meet(*engine);
-  }
-}
-
 constexpr Case abort_list[] = {
     {"an abort wakes all with its reason", 1, an_abort_wakes_all_with_its_reason, true},
     {"every call fails after an abort", 1, every_call_fails_after_an_abort, true},
@@ -130,7 +120,6 @@ constexpr Case abort_list[] = {
     {"the first abort counts", 1, the_first_abort_counts, true},
     {"an abort reaches subgroups", 1, an_abort_reaches_subgroups, true},
     {"an abort of a subgroup stays in it", 1, an_abort_of_a_subgroup_stays_in_it},
-    {"any number of groups may be aborted", 1, any_number_of_groups_may_be_aborted},
 };
 
 }  // namespace

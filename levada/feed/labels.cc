@@ -58,14 +58,12 @@ void expect_shifted_labels(const FlatTree& batch, const Layout& layout, const Me
     const std::string& path = leaves[leaf].path;
     if (path != "labels" && !path.ends_with(".labels")) continue;
     if (!is_cut_by_zigzag(path, layout, mesh) || find_beside(batch, path, "shift_labels") != nullptr) continue;
-    for (const char* name : {"input_ids", "tokens"}) {
-      const Leaf* const tokens = find_beside(batch, path, name);
-      if (tokens == nullptr || !are_own_tokens(batch.leaves[leaf], *tokens)) continue;
-      throw InvalidArgument(fmt::format(
-          "{} are the tokens at the same places, which a model shifts itself: zigzag would part them from the "
-          "tokens that predict them; give shift_labels, as levada.collate_packed(shift_labels=True) does",
-          path));
-    }
+    const Leaf* const tokens = find_beside(batch, path, "input_ids");
+    if (tokens == nullptr || !are_own_tokens(batch.leaves[leaf], *tokens)) continue;
+    throw InvalidArgument(fmt::format(
+        "{} are the input_ids at the same places, which a model shifts itself: zigzag would part them from the "
+        "tokens that predict them; give shift_labels, as levada.collate_packed(shift_labels=True) does",
+        path));
   }
 }
 

@@ -7,8 +7,8 @@
 
 namespace levada {
 
-/// Throws InvalidArgument if the layout cuts `labels` by zigzag and they are the `input_ids` or `tokens` at the same
-/// places: the model then shifts them within the parts of a sequence. A batch with `shift_labels` beside them may.
+/// Throws InvalidArgument if the layout cuts `labels` by zigzag and they are the `input_ids` at the same places: a
+/// model of transformers then shifts them within the parts of a sequence. A batch with `shift_labels` beside them may.
 void expect_shifted_labels(const FlatTree& batch, const Layout& layout, const Mesh& mesh);
 
 }  // namespace levada

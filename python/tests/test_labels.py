@@ -66,9 +66,14 @@ def test_labels_that_are_not_the_tokens_stay_as_they_are() -> None:
 
 
 @pytest.mark.parametrize("name", ["input_ids", "tokens"])
-def test_labels_that_are_the_next_tokens_are_refused(name: str) -> None:
-    with pytest.raises(levada.InvalidArgument, match="labels of samples are their next tokens"):
-        levada.collate_packed([{name: [1, 2, 3], "labels": [2, 3, 4]}, {name: [7, 8], "labels": [8, 9]}])
+def test_labels_that_are_the_next_tokens_go_with_megatrons_names_alone(name: str) -> None:
+    following = [{name: [1, 2, 3], "labels": [2, 3, 4]}, {name: [7, 8], "labels": [8, 9]}]
+    for shifts in (False, True):
+        if name == "tokens" and not shifts:
+            assert levada.collate_packed(following)["labels"].tolist() == [[2, 3, 4, 8, 9]]
+            continue
+        with pytest.raises(levada.InvalidArgument, match="labels of samples are their next tokens"):
+            levada.collate_packed(following, shift_labels=shifts)
     given = [{name: [1, 2, 3], "shift_labels": [2, 3, -100]}, {name: [7, 8], "shift_labels": [8, -100]}]
     shifted = levada.collate_packed(given, pad_to=2)
     assert shifted["shift_labels"].tolist() == [[2, 3, -100, -100, 8, -100]]
@@ -138,5 +143,5 @@ tell(unshifted=failure(["input_ids", "labels"]), shifted=failure(["input_ids", "
 """,
     )
     for (mine,) in told:
-        assert "labels are the tokens at the same places" in mine["unshifted"] and "shift_labels" in mine["unshifted"]
+        assert "labels are the input_ids at the same places" in mine["unshifted"] and "shift_labels" in mine["unshifted"]
         assert mine["shifted"] == ""

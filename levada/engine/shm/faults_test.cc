@@ -248,6 +248,21 @@ TEST(Death, OfAReceiverGivesTheSenderItsMemoryBack) {
   EXPECT_EQ(test::run_forked(3, body, small), "rank 2 (signal 9): \n");
 }
 
+TEST(Aborts, OfAnyNumberOfGroupsLeaveTheJobAlone) {
+  const auto body = [](const std::shared_ptr<Engine>& engine) {
+    for (int number = 0; number < 200; ++number) {
+      const auto group = engine->subgroup(std::vector<int>{0, 1}, "given up");
+      if (engine->info().rank == number % 2) {
+        group->abort("this group alone");
+      } else {
+        EXPECT_THROW(group->wait({}, test::soon()), EngineError);
+      }
+      agree(*engine, {}, test::soon(), "test");
+    }
+  };
+  EXPECT_EQ(test::run_forked(2, body, small), "");
+}
+
 TEST(Aborts, OfMoreGroupsThanARankCanMissEndTheJobForItByName) {
   enum { have_ended, have_seen };
   const Shared at;

@@ -266,15 +266,18 @@ def collate_packed(
 
     `labels` belong to the token at the same place, -100 for no loss, as in transformers. Where they are the tokens themselves,
     a causal model compares each with what the place before it predicts: the first label of a sample becomes -100, so that no
-    sample predicts the next one. shift_labels=True adds `shift_labels`, as transformers calls labels at the places that predict them: context parallelism
-    needs it, as a place and the next one may be on different ranks. Samples may also have `shift_labels` themselves.
+    sample predicts the next one. Labels that are the next tokens go with `tokens`, as in Megatron-LM, and stay as they are; with
+    `input_ids` give them as `shift_labels`.
+
+    shift_labels=True adds `shift_labels`, as transformers calls labels at the places that predict them: context parallelism
+    needs it, as a place and the next one may be on different ranks.
 
     row_length and max_segments give all rows the same shapes, as CUDA graphs need: the padding from n to row_length is a
     segment of its own, and the last entry of `cu_seqlens` is repeated until it has max_segments + 1.
 
     Raises InvalidArgument, naming the field, if samples differ in keys, dtype or further dimensions, or if an array is more
     than its elements, as a masked one is; if the samples do not fit into row_length or max_segments; and if `labels` are the
-    next tokens, or are no field of numbers where shift_labels needs them.
+    next tokens beside input_ids or where shift_labels needs others, or are no field of numbers where shift_labels needs them.
     """
     import numpy as np
 
@@ -307,7 +310,7 @@ def collate_packed(
     labels = _array(row.get("labels"))
     tokens = _array(row.get("input_ids", row.get("tokens")))
     if labels is not None and tokens is not None and labels.shape == tokens.shape:
-        mask_first_labels(labels, tokens, lengths, begins)
+        mask_first_labels(labels, tokens, lengths, begins, may_be_next="input_ids" not in keys and not shift_labels)
     if shift_labels:
         if labels is None or "shift_labels" in keys:
             raise InvalidArgument("shift_labels=True makes them of a field `labels` with a number for each token; samples have none")

@@ -11,14 +11,14 @@ NO_LOSS = -100
 """The label without a loss, as in torch's cross_entropy and in transformers."""
 
 
-def mask_first_labels(labels: Any, tokens: Any, lengths: Sequence[int], begins: Sequence[int]) -> None:
+def mask_first_labels(labels: Any, tokens: Any, lengths: Sequence[int], begins: Sequence[int], *, may_be_next: bool) -> None:
     """Sets the first label of each sample in a row to -100 if labels are the tokens at the same places.
 
     A causal language model compares each such label with what the place before it predicts, which is another sample's. Other
     labels, as those of token classification, stay as they are.
 
-    labels, tokens: numpy arrays [1, n]. lengths, begins: of the samples in the row. Raises InvalidArgument if the labels are the
-    next tokens, or are of a dtype without -100.
+    labels, tokens: numpy arrays [1, n]. lengths, begins: of the samples in the row. may_be_next: whether labels may be the next
+    tokens. Raises InvalidArgument if they are and must not, or are of a dtype without -100.
     """
     import numpy as np
 
@@ -28,7 +28,8 @@ def mask_first_labels(labels: Any, tokens: Any, lengths: Sequence[int], begins: 
     if not len(places):
         return
     if (labels[0, places] != tokens[0, places]).any():
-        _expect_not_next(labels[0], tokens[0], np.setdiff1d(places, [end - 1 for _, end in spans]))
+        if not may_be_next:
+            _expect_not_next(labels[0], tokens[0], np.setdiff1d(places, [end - 1 for _, end in spans]))
         return
     if labels.dtype.kind in "ub":
         raise InvalidArgument(f"labels are {labels.dtype.name}, which cannot be -100; give int64 ones")
