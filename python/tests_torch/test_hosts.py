@@ -545,7 +545,7 @@ if rank == 2:
 else:
     while not os.path.exists(os.environ["LEVADA_TEST_GO"]): time.sleep(0.01)
     try:
-        levada._levada.agree(job, b"", 60.0, "a test")
+        reduce(np.zeros(size)).wait()
     except levada.EngineError as error:
         tell(text=str(error))
 """
