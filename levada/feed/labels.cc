@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "levada/base/error.h"
+#include "levada/transfer/segments.h"
 
 namespace levada {
 namespace {
@@ -44,12 +45,6 @@ bool are_own_tokens(const Leaf& labels, const Leaf& tokens) {
   return a->dtype() == dtypes::int32 && are_own_tokens(a->as<std::int32_t>(), b->as<std::int32_t>());
 }
 
-bool is_cut_by_zigzag(std::string_view path, const Layout& layout, const Mesh& mesh) {
-  return std::ranges::any_of(layout.placements_of(path), [&](const Placement& placement) {
-    return std::holds_alternative<Zigzag>(placement) && mesh.span(axis_of(placement)).size() > 1;
-  });
-}
-
 }  // namespace
 
 void expect_shifted_labels(const FlatTree& batch, const Layout& layout, const Mesh& mesh) {
@@ -57,7 +52,9 @@ void expect_shifted_labels(const FlatTree& batch, const Layout& layout, const Me
   for (std::size_t leaf = 0; leaf < leaves.size(); ++leaf) {
     const std::string& path = leaves[leaf].path;
     if (path != "labels" && !path.ends_with(".labels")) continue;
-    if (!is_cut_by_zigzag(path, layout, mesh) || find_beside(batch, path, "shift_labels") != nullptr) continue;
+    const bool is_divided = std::ranges::any_of(
+        layout.placements_of(path), [&](const Placement& placement) { return divides_by_zigzag(placement, mesh); });
+    if (!is_divided || find_beside(batch, path, "shift_labels") != nullptr) continue;
     const Leaf* const tokens = find_beside(batch, path, "input_ids");
     if (tokens == nullptr || !are_own_tokens(batch.leaves[leaf], *tokens)) continue;
     throw InvalidArgument(fmt::format(

@@ -17,9 +17,7 @@ constexpr std::size_t kept_plans = 16;
 
 /// Whether Zigzag divides anything: then the segments of packed sequences matter, and not their number alone.
 bool divides_sequences(const Layout& layout, const Mesh& mesh) {
-  const auto divides = [&](const Placement& placement) {
-    return std::holds_alternative<Zigzag>(placement) && mesh.span(axis_of(placement)).size() > 1;
-  };
+  const auto divides = [&](const Placement& placement) { return divides_by_zigzag(placement, mesh); };
   return std::ranges::any_of(layout.otherwise, divides) || std::ranges::any_of(layout.rules, [&](const auto& rule) {
            return std::ranges::any_of(rule.placements, divides);
          });

@@ -64,6 +64,10 @@ std::size_t num_common_steps(const std::vector<std::string>& a, const std::vecto
 
 }  // namespace
 
+bool divides_by_zigzag(const Placement& placement, const Mesh& mesh) {
+  return std::holds_alternative<Zigzag>(placement) && mesh.span(axis_of(placement)).size() > 1;
+}
+
 PackedSegments::PackedSegments(const FlatTree& batch) {
   const auto leaves = batch.schema.leaves();
   for (std::size_t leaf = 0; leaf < leaves.size(); ++leaf) {

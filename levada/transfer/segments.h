@@ -12,6 +12,9 @@
 
 namespace levada {
 
+/// Whether a placement divides sequences by zigzag among several ranks: only then do boundaries matter.
+bool divides_by_zigzag(const Placement& placement, const Mesh& mesh);
+
 /// Finds boundaries by the names that flash-attn, transformers and Transformer Engine give them: the leaves whose key
 /// begins with cu_seqlens or cu_seq_lens, but for the counts ending in argmin. Keeps no reference.
 class PackedSegments {
