@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import faulthandler
 import gc
 import importlib
 import json
@@ -160,6 +161,17 @@ class Host:
     def mend(self) -> None:
         """Connects the host again."""
         self._in_bridge("ip", "link", "set", self._port, "up")
+
+    @contextlib.contextmanager
+    def takes_no_packets(self) -> Iterator[None]:
+        """The host's interface refuses meanwhile what the system passes to it, as a full queue does: TCP tries each packet
+        again, and counts none as sent."""
+        queue = ["dev", "eth0", "root", "pfifo", "limit", "0"]
+        self._in_host("tc", "qdisc", "add", *queue)
+        try:
+            yield
+        finally:
+            self._in_host("tc", "qdisc", "del", *queue[:3])
 
     @contextlib.contextmanager
     def is_cut(self) -> Iterator[None]:
@@ -430,8 +442,15 @@ class Job:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
+    def write_stacks(self) -> None:
+        """Lets the ranks that run write the stacks of their threads to their errors."""
+        for rank, pid in enumerate(self.pids):
+            if not self.has_ended(rank):
+                os.kill(pid, signal.SIGUSR1)
+        time.sleep(0.5)
+
     def finish(self, within: float = 60.0) -> list[Ended]:
-        """By rank. Kills what has not ended after `within` seconds, and raises AssertionError then."""
+        """By rank. Kills what has not ended after `within` seconds, and raises AssertionError then, with its stacks."""
         until = time.monotonic() + within
         statuses: dict[int, int] = {}
         is_late = False
@@ -439,6 +458,7 @@ class Job:
             ended = launcher.wait(until)
             if ended is None:
                 is_late = True
+                self.write_stacks()
                 self.kill()
                 ended = launcher.wait(time.monotonic() + SPAWN_GRACE)
             statuses.update(ended or {})
@@ -628,6 +648,7 @@ def _serve(host: int, orders: IO[str]) -> tuple[pathlib.Path, dict[str, Any]] | 
                 _die_with_parent(parent)
                 os.environ.update(variables)
                 _redirect(folder / f"{first + local}.err")
+                faulthandler.register(signal.SIGUSR1)  # which would end it otherwise
                 return folder, _globals_of(folder, host, first + local, local, size)
             pids.append(pid)
         print(json.dumps(pids), flush=True)

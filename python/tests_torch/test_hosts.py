@@ -19,7 +19,7 @@ import subprocess
 import tempfile
 import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import hosts as several
@@ -439,18 +439,21 @@ def test_a_host_whose_ranks_are_all_killed_is_noticed_on_the_other(
 
 
 def expect_cut(
-    hosts: several.Hosts, launcher: several.Launcher, kind: str, moment: float, environment: dict[str, str], silence: int
+    hosts: several.Hosts,
+    launcher: several.Launcher,
+    kind: str,
+    moment: float,
+    environment: dict[str, str],
+    silence: int,
+    cut: Callable[[], contextlib.AbstractContextManager[None]] | None = None,
 ) -> None:
     """Cuts a host off from a job, `moment` seconds into its work. Checks that every rank is told of the other host's."""
     job = launcher.start([2, 2], JOIN + WORK[kind] + UNTIL_LOST, environment=environment)
     job.wait_for("works", range(4))
     time.sleep(moment)
     since = time.monotonic()
-    hosts[1].cut()
-    try:
+    with (cut or hosts[1].is_cut)():
         ended = job.finish(60.0)
-    finally:
-        hosts[1].mend()
     for rank, each in enumerate(ended):
         last = each.told[-1]
         far, ranks = (hosts[1], "2, 3") if rank < 2 else (hosts[0], "0, 1")
@@ -475,6 +478,15 @@ def test_a_host_that_is_cut_off_is_lost_after_ten_seconds_unless_another_time_is
     hosts: several.Hosts, launcher: several.Launcher
 ) -> None:
     expect_cut(hosts, launcher, "nothing", 0.0, {}, 10)
+
+
+def test_hosts_whose_interfaces_take_no_packets_lose_each_other(hosts: several.Hosts, launcher: several.Launcher) -> None:
+    @contextlib.contextmanager
+    def stuck() -> Iterator[None]:
+        with hosts[0].takes_no_packets(), hosts[1].takes_no_packets():
+            yield
+
+    expect_cut(hosts, launcher, "feed", 0.1, {"LEVADA_SILENCE": "3"}, 3, stuck)
 
 
 UNTIL_STOPPED = """

@@ -17,13 +17,21 @@
 namespace levada::mpi {
 namespace {
 
+int divide_up(int a, int b) {
+  return (a + b - 1) / b;
+}
+
+/// Seconds between two probes.
+int probe_interval(int seconds) {
+  constexpr int max_probes = 127;  // the largest TCP_KEEPCNT that Linux accepts
+  return divide_up(seconds, max_probes - 1);
+}
+
 /// Lets the system probe the other end at even intervals. The connection ends if none of the probes of at least
 /// `seconds` is answered, and of two intervals more at most: an end that answers again by then is not lost, whenever in
 /// an interval it fell silent.
 void keep_alive(int connection, int seconds) {
-  constexpr int max_probes = 127;  // the largest TCP_KEEPCNT that Linux accepts
-  const auto divide = [](int a, int b) { return (a + b - 1) / b; };
-  const int interval = divide(seconds, max_probes - 1), probes = divide(seconds, interval) + 1, on = 1;
+  const int interval = probe_interval(seconds), probes = divide_up(seconds, interval) + 1, on = 1;
   ::setsockopt(connection, IPPROTO_TCP, TCP_KEEPIDLE, &interval, sizeof interval);
   ::setsockopt(connection, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof interval);
   ::setsockopt(connection, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
@@ -82,6 +90,8 @@ void HostWatch::start(int seconds) {
   std::vector<HostLink> links = acceptor_.stop();
   std::move(called_.begin(), called_.end(), std::back_inserter(links));
   const std::lock_guard lock(mutex_);
+  silence_ = std::chrono::seconds(seconds);
+  interval_ = std::chrono::seconds(probe_interval(seconds));
   for (HostLink& link : links) {
     const auto ranks = std::ranges::find_if(
         ranks_of_, [&](const std::vector<int>& each) { return std::ranges::find(each, link.rank) != each.end(); });
@@ -97,15 +107,25 @@ std::size_t HostWatch::num_watched() {
   return watched_.size();
 }
 
+bool HostWatch::has_ended(Watched& watched, bool looks) {
+  pollfd it{.fd = watched.connection.get(), .events = 0};
+  if (::poll(&it, 1, 0) > 0) return true;
+  if (!looks) return false;
+  const bool was_overdue = std::exchange(watched.is_overdue, silent_for(it.fd) > 3 * interval_ + silence_);
+  return was_overdue && watched.is_overdue;
+}
+
 std::vector<HostWatch::Silence> HostWatch::silences() {
   const std::lock_guard lock(mutex_);
+  const auto now = Clock::now();
+  const bool looks = now >= next_look_;
+  if (looks) next_look_ = now + interval_;
   for (Watched& each : watched_) {
-    pollfd it{.fd = each.connection.get(), .events = 0};
-    if (!each.connection || ::poll(&it, 1, 0) <= 0) continue;
+    if (!each.connection || !has_ended(each, looks)) continue;
     const UniqueFd connection = std::move(each.connection);
     const int error = error_of(connection.get());
-    // Else the process has ended, which is the launcher's affair.
-    if (error != ETIMEDOUT && error != EHOSTUNREACH && error != ENETUNREACH) continue;
+    const bool is_silent = error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH || each.is_overdue;
+    if (!is_silent) continue;  // the process has ended, which is the launcher's affair
     silences_.push_back({.ranks = each.ranks,
                          .text = fmt::format("its host {} ({}) has not answered host {} for {}", text_of(each.address),
                                              name_ranks(each.ranks), text_of(own_address_of(connection.get())),

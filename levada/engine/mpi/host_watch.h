@@ -44,7 +44,13 @@ class HostWatch {
     UniqueFd connection;  ///< empty once it has ended
     Address address{};    ///< of the other end, which an ended connection does not know
     std::vector<int> ranks;
+    bool is_overdue = false;  ///< at the last look
   };
+
+  /// Whether a connection has ended, or should have: the system does not end one while the interface of this host takes
+  /// no packets, as such probes do not count. `looks`: an interval has passed. Two looks decide, since a machine that
+  /// was suspended needs a moment for its probes. With mutex_ held.
+  bool has_ended(Watched& watched, bool looks);
 
   const Secret secret_;
   const int rank_;
@@ -53,6 +59,8 @@ class HostWatch {
   Acceptor acceptor_;
   std::vector<HostLink> called_;
   std::mutex mutex_;  // guards what follows
+  Duration silence_{}, interval_{};
+  Clock::time_point next_look_{};
   std::vector<Watched> watched_;
   std::vector<Silence> silences_;
 };

@@ -208,13 +208,18 @@ class ProcessGroupTransport:
         peers = {each.connection.fileno(): peer for peer, each in self._watched.items()}
         for fd in peers:
             poll.register(fd, select.POLLIN)
-        interval = _probe_interval(self._silence) if self._stalls else None
+        interval = _probe_interval(self._silence) if self._silence else None
         ended: list[int] = []
+        overdue: set[int] = set()
         while not self._over.is_set():
-            for fd, _ in poll.poll(None if interval is None else 1000 * interval):
-                if fd in peers:  # else it is this rank's own end
-                    poll.unregister(fd)
-                    ended.append(peers[fd])
+            found = {fd for fd, _ in poll.poll(None if interval is None else 1000 * interval)}
+            if interval is not None and not found:
+                # Twice: a machine that was suspended needs a moment for its probes.
+                before, overdue = overdue, {fd for fd in peers if self._is_overdue(peers[fd])}
+                found = overdue & before
+            for fd in found & peers.keys():  # else it is this rank's own end
+                poll.unregister(fd)
+                ended.append(peers.pop(fd))
             ended = [peer for peer in ended if not self._lose_watched(link, peer, ended)]
             for address in self._stalls.find(self._answers_probes) if self._stalls else ():
                 self._lose_stalled(link, address)
@@ -231,7 +236,7 @@ class ProcessGroupTransport:
         connection = self._watched[peer].connection
         if link.is_closed(peer):
             self._lose(link, [], "")
-        elif connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) in _SILENCE:
+        elif connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) in _SILENCE or self._is_overdue(peer):
             here, silence = connection.getsockname()[0], seconds_since_answer(connection)
             self._lose_host(link, peer, f"has not answered host {here} for {silence:.1f} s")
         elif any(not link.is_closed(other) and not self._answers(other) for other in self._watched if other not in ended):
@@ -244,6 +249,12 @@ class ProcessGroupTransport:
         """Whether a peer's host has answered the last probes."""
         limit = 2 * _probe_interval(self._silence) + 0.5
         return not self._silence or seconds_since_answer(self._watched[peer].connection) < limit
+
+    def _is_overdue(self, peer: int) -> bool:
+        """Whether the system should have ended the connection. It does not while the interface of this host takes no
+        packets: such probes do not count."""
+        limit = self._silence + 3 * _probe_interval(self._silence)
+        return bool(self._silence) and seconds_since_answer(self._watched[peer].connection) > limit
 
     def _answers_probes(self, address: str) -> bool:
         return any(each.address == address and self._answers(peer) for peer, each in self._watched.items())
