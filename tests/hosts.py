@@ -156,11 +156,12 @@ class Host:
 
     def cut(self) -> None:
         """Cuts the host off: what it sends and what is sent to it is lost, and nobody is told."""
-        self._in_bridge("ip", "link", "set", self._port, "down")
+        # The interface stays up: the system may need seconds to take note of one that goes up or down.
+        self._in_bridge("ip", "link", "set", self._port, "nomaster")
 
     def mend(self) -> None:
         """Connects the host again."""
-        self._in_bridge("ip", "link", "set", self._port, "up")
+        self._in_bridge("ip", "link", "set", self._port, "master", "bridge")
 
     @contextlib.contextmanager
     def takes_no_packets(self) -> Iterator[None]:
