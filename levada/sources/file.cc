@@ -38,6 +38,7 @@ FileIdentity identity_of(const struct stat& status) {
   return {.size = static_cast<std::uint64_t>(status.st_size),
           .modified_ns = nanoseconds(status.st_mtim),
           .changed_ns = nanoseconds(status.st_ctim),
+          .device = status.st_dev,
           .inode = status.st_ino,
           .linked = status.st_nlink > 0,
           .permissions = status.st_mode & 0777U};
@@ -77,13 +78,17 @@ class DiskFile final : public File {
       if (fd != nullptr || (errno != ENOENT && errno != ENOTDIR)) give_up("look at", errno);
       status.st_ino = 0;
     }
-    if (status.st_ino == opened_.inode) return identity_of(status);
+    if (is_opened(status)) return identity_of(status);
     auto gone = opened_;
     gone.linked = false;
     return gone;
   }
 
  private:
+  bool is_opened(const struct stat& status) const {
+    return status.st_ino == opened_.inode && status.st_dev == opened_.device;
+  }
+
   std::shared_ptr<const UniqueFd> open() const {
     if (auto fd = descriptor_.get()) return fd;
     auto fd = open_for_reading(lasting_path_, is_private_ ? O_NOFOLLOW : 0);
@@ -92,7 +97,7 @@ class DiskFile final : public File {
       if (errno == ENOENT || errno == ENOTDIR) fail_changed(path_, replaced);
       fail("open", path_, errno);
     }
-    if (status.st_ino != opened_.inode || (is_private_ && !is_private(status))) fail_changed(path_, replaced);
+    if (!is_opened(status) || (is_private_ && !is_private(status))) fail_changed(path_, replaced);
     descriptor_.keep(fd);
     return fd;
   }
@@ -154,9 +159,8 @@ std::size_t read_fully(const File& file, std::uint64_t offset, std::span<char> i
   return done;
 }
 
-void expect_unchanged(const File& file, const FileIdentity& before) {
-  const auto now = file.identity();
-  if (now == before) return;
+FileIdentity expect_unchanged(const File& file, const FileIdentity& before) {
+  auto now = file.identity();
   if (now.size < before.size) {
     fail_changed(file.path(), fmt::format("shrank from {} to {} bytes", before.size, now.size));
   }
@@ -164,9 +168,12 @@ void expect_unchanged(const File& file, const FileIdentity& before) {
     fail_changed(file.path(), fmt::format("grew from {} to {} bytes", before.size, now.size));
   }
   if (!now.linked) fail_changed(file.path(), replaced);
-  fail_changed(file.path(), now.modified_ns != before.modified_ns || now.tag != before.tag
-                                ? "was written to"
-                                : "was written to, or got other permissions or another name,");
+  if (now.modified_ns != before.modified_ns || now.tag != before.tag) fail_written(file);
+  return now;
+}
+
+void fail_written(const File& file) {
+  fail_changed(file.path(), "was written to");
 }
 
 }  // namespace levada

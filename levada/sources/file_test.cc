@@ -264,21 +264,6 @@ TEST(File, IsFoundAgainFromAnotherWorkingFolderAndBehindALinkThatWasTurned) {
   EXPECT_EQ(content_of(*file), "hello");
 }
 
-TEST(File, NoticesContentOfAnotherTimeWhoseTimeOfWritingWasSetBack) {
-  const ScratchDir dir;
-  const auto path = dir.write("a.txt", "hello");
-  const auto written = std::filesystem::last_write_time(path);
-  const auto file = open_file(path);
-  const auto before = file->identity();
-  // The clock of a file system may tick slowly.
-  while (file->identity().changed_ns == before.changed_ns) {
-    dir.write("a.txt", "there");
-    std::filesystem::last_write_time(path, written);
-  }
-  EXPECT_THAT(source_fault_of([&] { expect_unchanged(*file, before); }),
-              HasSubstr("a.txt was written to, or got other"));
-}
-
 TEST(File, IsNamedSoThatATerminalCanShowIt) {
   const ScratchDir dir;
   EXPECT_THAT(open_file(dir.write("a\x1b[2J\n.txt", "hello"))->path(), HasSubstr("a\\x1b[2J\\n.txt"));
