@@ -7,6 +7,7 @@
 
 #include <cerrno>
 #include <filesystem>
+#include <optional>
 #include <system_error>
 
 #include "levada/base/error.h"
@@ -55,8 +56,9 @@ std::string lasting_path(const std::string& path, int fd) {
 
 class DiskFile final : public File {
  public:
-  DiskFile(const std::string& path, const FileIdentity& opened, std::shared_ptr<const UniqueFd> fd, bool is_private)
-      : path_(printable(path)), lasting_path_(lasting_path(path, fd->get())), opened_(opened), is_private_(is_private) {
+  DiskFile(const std::string& path, const FileIdentity& opened, std::shared_ptr<const UniqueFd> fd,
+           const std::optional<FolderTrust>& trust)
+      : path_(printable(path)), lasting_path_(lasting_path(path, fd->get())), opened_(opened), trust_(trust) {
     descriptor_.keep(std::move(fd));
   }
 
@@ -91,13 +93,13 @@ class DiskFile final : public File {
 
   std::shared_ptr<const UniqueFd> open() const {
     if (auto fd = descriptor_.get()) return fd;
-    auto fd = open_for_reading(lasting_path_, is_private_ ? O_NOFOLLOW : 0);
+    auto fd = open_for_reading(lasting_path_, trust_ ? O_NOFOLLOW : 0);
     struct stat status {};
     if (!fd || ::fstat(fd->get(), &status) != 0) {
       if (errno == ENOENT || errno == ENOTDIR) fail_changed(path_, replaced);
       fail("open", path_, errno);
     }
-    if (!is_opened(status) || (is_private_ && !is_private(status))) fail_changed(path_, replaced);
+    if (!is_opened(status) || (trust_ && !trust_->covers(status))) fail_changed(path_, replaced);
     descriptor_.keep(fd);
     return fd;
   }
@@ -110,19 +112,19 @@ class DiskFile final : public File {
 
   std::string path_, lasting_path_;
   FileIdentity opened_;
-  bool is_private_;
+  std::optional<FolderTrust> trust_;
   mutable Descriptor descriptor_;
 };
 
-[[noreturn]] void fail_not_private(const std::string& shown) {
+[[noreturn]] void fail_not_trusted(const std::string& shown) {
   throw SourceError(fmt::format(
       "{} is a link, another user's file, or one that others may write to, and is not used: remove it", shown));
 }
 
-std::unique_ptr<File> open_disk_file(const std::string& path, bool must_be_private) {
-  auto fd = open_for_reading(path, must_be_private ? O_NOFOLLOW : 0);
+std::unique_ptr<File> open_disk_file(const std::string& path, const std::optional<FolderTrust>& trust) {
+  auto fd = open_for_reading(path, trust ? O_NOFOLLOW : 0);
   const auto shown = printable(path);
-  if (!fd && errno == ELOOP && must_be_private) fail_not_private(shown);
+  if (!fd && errno == ELOOP && trust) fail_not_trusted(shown);
   if (!fd) fail("open", shown, errno);
   struct stat status {};
   if (::fstat(fd->get(), &status) != 0) fail("look at", shown, errno);
@@ -130,8 +132,8 @@ std::unique_ptr<File> open_disk_file(const std::string& path, bool must_be_priva
     throw SourceError(fmt::format("{} is a directory: name the .jsonl or .txt files in it", shown));
   }
   if (!S_ISREG(status.st_mode)) throw SourceError(fmt::format("{} is not a regular file", shown));
-  if (must_be_private && !is_private(status)) fail_not_private(shown);
-  return std::make_unique<DiskFile>(path, identity_of(status), std::move(fd), must_be_private);
+  if (trust && !trust->covers(status)) fail_not_trusted(shown);
+  return std::make_unique<DiskFile>(path, identity_of(status), std::move(fd), trust);
 }
 
 }  // namespace
@@ -143,10 +145,10 @@ bool is_url(std::string_view path) {
 }
 
 std::unique_ptr<File> open_file(const std::string& path) {
-  return open_disk_file(path, false);
+  return open_disk_file(path, std::nullopt);
 }
-std::unique_ptr<File> open_private_file(const std::string& path) {
-  return open_disk_file(path, true);
+std::unique_ptr<File> open_trusted_file(const std::string& path, const FolderTrust& trust) {
+  return open_disk_file(path, trust);
 }
 
 std::size_t read_fully(const File& file, std::uint64_t offset, std::span<char> into) {
