@@ -67,18 +67,18 @@ FolderTrust FolderTrust::of(const std::string& folder, std::string_view what, st
     trust.is_read_only_ = !may_write_to(folder);
     return trust;
   }
-  if ((status.st_mode & written_by_others) != 0 && (status.st_mode & S_ISVTX) == 0) {
-    throw SourceError(
-        fmt::format("{} {} can be written to by other users (mode {:04o}), who can replace what is in it: run chmod "
-                    "go-w on it, chmod g+s,o-w to share it with its group, or {}",
-                    what, printable(folder), status.st_mode & 07777U, remedy));
-  }
   const auto user = may_write_to(folder) ? owner_of_new_files(folder) : std::nullopt;
   trust.is_read_only_ = !user;
   trust.user_ = user.value_or(trust.user_);
   if (user && trust.owner_ != *user && trust.owner_ != 0) {
     throw SourceError(fmt::format("{} {} belongs to another user (uid {}), who can replace what is in it: {}", what,
                                   printable(folder), status.st_uid, remedy));
+  }
+  if ((status.st_mode & written_by_others) != 0 && (status.st_mode & S_ISVTX) == 0) {
+    throw SourceError(
+        fmt::format("{} {} can be written to by other users (mode {:04o}), who can replace what is in it: run chmod "
+                    "go-w on it, chmod g+s,o-w to share it with its group, or {}",
+                    what, printable(folder), status.st_mode & 07777U, remedy));
   }
   return trust;
 }
