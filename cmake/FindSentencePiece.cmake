@@ -1,4 +1,5 @@
-# SentencePiece::SentencePiece, from the system.
+# SentencePiece::SentencePiece, from the system. Defines LEVADA_SENTENCEPIECE_VERSION for those that link it: the library
+# itself does not tell.
 find_path(SentencePiece_INCLUDE_DIR sentencepiece_processor.h)
 find_library(SentencePiece_LIBRARY sentencepiece)
 include(FindPackageHandleStandardArgs)
@@ -8,6 +9,14 @@ if(SentencePiece_FOUND AND NOT TARGET SentencePiece::SentencePiece)
   add_library(SentencePiece::SentencePiece UNKNOWN IMPORTED)
   set_target_properties(SentencePiece::SentencePiece PROPERTIES IMPORTED_LOCATION "${SentencePiece_LIBRARY}"
                                                   INTERFACE_INCLUDE_DIRECTORIES "${SentencePiece_INCLUDE_DIR}")
+  get_filename_component(folder "${SentencePiece_LIBRARY}" DIRECTORY)
+  set(version unknown)
+  if(EXISTS "${folder}/pkgconfig/sentencepiece.pc")
+    file(STRINGS "${folder}/pkgconfig/sentencepiece.pc" version REGEX "^Version:")
+    string(REGEX REPLACE "^Version: *" "" version "${version}")
+  endif()
+  set_property(TARGET SentencePiece::SentencePiece PROPERTY INTERFACE_COMPILE_DEFINITIONS
+                                                            "LEVADA_SENTENCEPIECE_VERSION=\"${version}\"")
   if(SentencePiece_LIBRARY MATCHES "\\.a$")
     # An archive leaves it to the program to link what it is built with. vcpkg's takes these as packages.
     find_package(protobuf CONFIG QUIET)

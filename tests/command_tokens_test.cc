@@ -182,7 +182,7 @@ TEST(CommandCache, ChecksEveryByte) {
 
 TEST(CommandCache, RemovesTheTextsUsedTheLongestAgo) {
   const auto dir = scratch() + "/pruned";
-  const auto old = make_corpus("old.jsonl", 50), young = make_corpus("young.jsonl", 50);
+  const auto old = make_corpus("old.jsonl", 50), young = make_corpus("young.jsonl", 51);
   for (const auto& path : {old, young}) json_of(feed(path, {"--cache-dir", dir}));
   const auto source = [](const std::string& path) { return std::filesystem::canonical(path).string(); };
   auto texts = json_of({"cache", "--cache-dir", dir}).at("texts");
@@ -192,14 +192,14 @@ TEST(CommandCache, RemovesTheTextsUsedTheLongestAgo) {
     const std::filesystem::path file = text.at("prefix").get<std::string>() + ".json";
     std::filesystem::last_write_time(file, std::filesystem::last_write_time(file) - std::chrono::hours(24));
   }
-  const auto bytes = texts.at(0).at("bytes").get<int>();
+  const auto bytes = texts.at(0).at("bytes").get<int>();  // of the one used last
   const auto removed = json_of({"cache", "--cache-dir", dir, "--prune", "--cache-size", std::to_string(bytes)});
   ASSERT_EQ(removed.at("removed").size(), 1U);
   EXPECT_EQ(removed.at("removed").at(0).at("source"), source(old));
   texts = json_of({"cache", "--cache-dir", dir}).at("texts");
   ASSERT_EQ(texts.size(), 1U);
   EXPECT_EQ(texts.at(0).at("source"), source(young));
-  EXPECT_THAT(run({"cache", "--cache-dir", dir, "--prune"}).out, HasSubstr("young.jsonl"));
+  EXPECT_THAT(run({"cache", "--cache-dir", dir, "--prune", "--cache-size", "0"}).out, HasSubstr("young.jsonl"));
   EXPECT_TRUE(json_of({"cache", "--cache-dir", dir}).at("texts").empty());
 }
 
@@ -210,13 +210,13 @@ TEST(CommandCache, LeavesWhatAFeedHasInUse) {
   ASSERT_TRUE(wait_for_file(state));
   EXPECT_EQ(json_of({"cache", "--cache-dir", dir}).at("texts").at(0).at("in_use"), true);
   EXPECT_THAT(run({"cache", "--cache-dir", dir}).out, HasSubstr("(in use)"));
-  EXPECT_TRUE(json_of({"cache", "--cache-dir", dir, "--prune"}).at("removed").empty());
+  EXPECT_TRUE(json_of({"cache", "--cache-dir", dir, "--prune", "--cache-size", "0"}).at("removed").empty());
   command.signal(SIGKILL);
   command.wait();
   // Its ranks end a little later than the command.
   Json removed;
   for (int trial = 0; trial < 1000 && removed.empty(); ++trial) {
-    removed = json_of({"cache", "--cache-dir", dir, "--prune"}).at("removed");
+    removed = json_of({"cache", "--cache-dir", dir, "--prune", "--cache-size", "0"}).at("removed");
   }
   EXPECT_EQ(removed.size(), 1U);
 }
@@ -237,7 +237,7 @@ TEST(CommandCache, HoldsNothingButWholeTextsHoweverRunsAreEnded) {
       command.signal(signal);
       command.wait();
       EXPECT_EQ(run({"cache", "--cache-dir", dir, "--check"}).status, 0);
-      if (signal == SIGKILL) run({"cache", "--cache-dir", dir, "--prune"});
+      if (signal == SIGKILL) run({"cache", "--cache-dir", dir, "--prune", "--cache-size", "0"});
     }
   }
   json_of(feed(path, {"--cache-dir", dir, "--steps", "1"}));
@@ -267,6 +267,7 @@ TEST(CommandCache, EitherChecksOrPrunes) {
   expect_refusal({"cache", "--check", "--prune"}, 2, "--check excludes --prune");
   expect_refusal({"cache", "--cache-dir", scratch() + "/none", "--cache-size", "1GB"}, 2,
                  "--cache-size says what --prune leaves: give --prune too");
+  expect_refusal({"cache", "--cache-dir", scratch() + "/none", "--prune"}, 2, "--prune needs --cache-size");
 }
 
 TEST(CommandTokens, OfCompressedTextsAreThoseOfThePlainOnes) {

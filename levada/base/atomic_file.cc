@@ -45,8 +45,12 @@ bool is_same_file(int fd, const std::string& path) {
 /// What there was at the name of a partial file.
 enum class Found { nothing, in_use, of_another_user, no_file, stuck };
 
+bool is_own(const struct stat& status, const std::string& path) {
+  return status.st_uid == ::geteuid() || status.st_uid == owner_of_new_files(folder_of(path));
+}
+
 /// Removes it if no process writes to it: Found::nothing. `stuck`: could not, with errno set.
-Found remove_if_abandoned(const std::string& partial) {
+Found remove_if_abandoned(const std::string& partial, bool of_any_user) {
   const UniqueFd fd(::open(partial.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   struct stat status {};
   if (!fd || ::fstat(fd.get(), &status) != 0) {
@@ -54,7 +58,7 @@ Found remove_if_abandoned(const std::string& partial) {
     return errno == ELOOP ? Found::no_file : errno == EACCES ? Found::of_another_user : Found::stuck;
   }
   if (!S_ISREG(status.st_mode)) return Found::no_file;
-  if (status.st_uid != ::geteuid()) return Found::of_another_user;
+  if (!of_any_user && !is_own(status, partial)) return Found::of_another_user;
   if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) return Found::in_use;
   // It may have got its name between the calls.
   if (!is_same_file(fd.get(), partial)) return Found::nothing;
@@ -134,9 +138,13 @@ AtomicFile::~AtomicFile() {
 
 void AtomicFile::fail(std::string_view what, int error) const {
   stay_if_ending();
-  throw WriteFailed(fmt::format(
-      "cannot {} {}: {}", what, path_,
-      error == ENOSPC ? "the disk is full, and nothing of it is left there" : std::generic_category().message(error)));
+  throw WriteFailed(error, fmt::format("cannot {} {}: {}", what, path_,
+                                       error == ENOSPC ? "the disk is full, and nothing of it is left there"
+                                                       : std::generic_category().message(error)));
+}
+
+bool WriteFailed::is_disk_full() const noexcept {
+  return error_ == ENOSPC || error_ == EDQUOT;
 }
 
 void AtomicFile::open() {
@@ -153,12 +161,13 @@ void AtomicFile::open() {
 
 /// Empty if another process was faster, and is gone.
 UniqueFd AtomicFile::create() const {
-  UniqueFd fd(::open(partial_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, mode_));
+  UniqueFd fd(::open(partial_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, mode_ & ACCESSPERMS));
   if (!fd) {
     if (errno != EEXIST) fail("create", errno);
     make_way();
     return {};
   }
+  if (is_for_group() && ::fchmod(fd.get(), mode_ & ACCESSPERMS) != 0) fail("create", errno);
   // Held as long as the file is open. Where a file system has no locks, two writers at once are not found out.
   const bool locked = ::flock(fd.get(), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
   // Before it was locked, another process may have taken it for an abandoned one.
@@ -170,7 +179,7 @@ void AtomicFile::make_way() const {
   const auto refuse = [&](std::string_view why) {
     throw SourceError(fmt::format("cannot create {}: {} {}: remove it, or choose another name", path_, partial_, why));
   };
-  switch (remove_if_abandoned(partial_)) {
+  switch (remove_if_abandoned(partial_, is_for_group())) {
     case Found::nothing: return;
     case Found::in_use:
       throw FileBusy(fmt::format("another process is writing {}: wait for its end, or choose another name", path_));
@@ -181,13 +190,14 @@ void AtomicFile::make_way() const {
 }
 
 void AtomicFile::remove_abandoned(const std::string& folder,
-                                  const std::function<bool(std::string_view name)>& is_wanted) noexcept try {
+                                  const std::function<bool(std::string_view name)>& is_wanted,
+                                  bool of_any_user) noexcept try {
   constexpr std::string_view start = ".", end = ".partial";
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     const auto partial = entry.path().filename().string();
     if (partial.size() < start.size() + end.size() || !partial.starts_with(start) || !partial.ends_with(end)) continue;
     const auto name = std::string_view(partial).substr(start.size(), partial.size() - start.size() - end.size());
-    if (is_wanted(name)) remove_if_abandoned(entry.path().string());
+    if (is_wanted(name)) remove_if_abandoned(entry.path().string(), of_any_user);
   }
 } catch (const std::exception&) {
   return;  // They cost room, no more.

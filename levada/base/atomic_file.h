@@ -23,7 +23,11 @@ class FileBusy : public SourceError {
 /// A file could not be created, written or named: the disk is full, say.
 class WriteFailed : public SourceError {
  public:
-  using SourceError::SourceError;
+  WriteFailed(int error, const std::string& message) : SourceError(message), error_(error) {}
+  bool is_disk_full() const noexcept;
+
+ private:
+  int error_;  ///< the errno
 };
 
 /// Is written as `.NAME.partial` in the same folder, and then takes the place of what had the name before. If it is
@@ -32,7 +36,8 @@ class WriteFailed : public SourceError {
 /// to the disk while it is written, and leaves the system's cache. One thread at a time. What goes wrong, a full disk
 /// too, is a WriteFailed that names the file.
 ///
-/// The permissions that it is created with are those of `mode` which the umask leaves.
+/// The permissions that it is created with are those of `mode` which the umask leaves. With S_ISGID they are all of
+/// `mode`, and what a killed process of another user has left is removed, too: the folder is its group's.
 class AtomicFile {
  public:
   /// Writes some of the bytes, as ::write does.
@@ -54,14 +59,16 @@ class AtomicFile {
 
   /// Removes what killed processes have left in a folder of files with the names that `is_wanted` returns true for.
   /// Throws nothing: what cannot be removed stays.
-  static void remove_abandoned(const std::string& folder,
-                               const std::function<bool(std::string_view name)>& is_wanted) noexcept;
+  /// `of_any_user`: those of other users, too.
+  static void remove_abandoned(const std::string& folder, const std::function<bool(std::string_view name)>& is_wanted,
+                               bool of_any_user = false) noexcept;
 
   /// Removes the partial files of this process, for a signal handler that then ends it: async-signal-safe. Waits up to
   /// 0.3 s for one that is being created. Of more than 16 at a time some may stay.
   static void remove_partial_files() noexcept;
 
  private:
+  bool is_for_group() const { return (mode_ & S_ISGID) != 0; }
   void open();
   UniqueFd create() const;
   void make_way() const;

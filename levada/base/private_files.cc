@@ -1,58 +1,102 @@
 #include "levada/base/private_files.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstdlib>
 #include <filesystem>
+#include <vector>
 
 #include "levada/base/error.h"
 #include "levada/base/text.h"
+#include "levada/base/unique_fd.h"
 
 namespace levada {
 namespace {
 
 constexpr mode_t written_by_others = S_IWGRP | S_IWOTH;
+constexpr mode_t shared = S_ISGID | S_IWGRP;
+
+bool is_shared(const struct stat& folder) {
+  return (folder.st_mode & shared) == shared && (folder.st_mode & (S_IWOTH | S_ISVTX)) == 0;
+}
+
+bool is_in_group(gid_t group) {
+  std::vector<gid_t> groups(static_cast<std::size_t>(std::max(::getgroups(0, nullptr), 0)));
+  groups.resize(static_cast<std::size_t>(std::max(::getgroups(static_cast<int>(groups.size()), groups.data()), 0)));
+  return group == ::getegid() || ::geteuid() == 0 || std::ranges::find(groups, group) != groups.end();
+}
+
+bool may_write_to(const std::string& folder) {
+  return ::faccessat(AT_FDCWD, folder.c_str(), W_OK | X_OK, AT_EACCESS) == 0;
+}
 
 }  // namespace
 
-bool is_own(const struct stat& status) {
-  return S_ISREG(status.st_mode) && status.st_uid == ::geteuid();
-}
-
-bool is_own(int fd) {
+std::optional<uid_t> owner_of_new_files(const std::string& folder) {
+  auto path = (std::filesystem::path(folder) / ".owner-XXXXXX").string();
+  const UniqueFd fd(::mkostemp(path.data(), O_CLOEXEC));
   struct stat status {};
-  return ::fstat(fd, &status) == 0 && is_own(status);
-}
-
-bool is_private(const struct stat& status) {
-  return is_own(status) && (status.st_mode & written_by_others) == 0;
-}
-
-bool is_private(int fd) {
-  struct stat status {};
-  return ::fstat(fd, &status) == 0 && is_private(status);
+  if (!fd) return std::nullopt;
+  ::unlink(path.c_str());
+  if (::fstat(fd.get(), &status) != 0) return std::nullopt;
+  return status.st_uid;
 }
 
 void create_private_folder(const std::string& path) {
   std::filesystem::path folder;
   for (const auto& part : std::filesystem::path(path)) {
+    struct stat above {};
+    const bool for_group = !folder.empty() && ::stat(folder.c_str(), &above) == 0 && is_shared(above);
     folder /= part;
-    ::mkdir(folder.c_str(), S_IRWXU);  // Fails for those that exist.
+    if (::mkdir(folder.c_str(), S_IRWXU) != 0) continue;  // it exists
+    if (for_group) ::chmod(folder.c_str(), S_ISGID | S_IRWXU | S_IRWXG);
   }
 }
 
-void expect_private_folder(const std::string& path, std::string_view what, std::string_view remedy) {
+FolderTrust FolderTrust::of(const std::string& folder, std::string_view what, std::string_view remedy) {
+  FolderTrust trust;
+  trust.user_ = trust.owner_ = ::geteuid();
   struct stat status {};
-  if (::stat(path.c_str(), &status) != 0) return;
-  if (status.st_uid != ::geteuid() && status.st_uid != 0) {
-    throw SourceError(fmt::format("{} {} belongs to another user (uid {}), who can replace what is in it: {}", what,
-                                  printable(path), status.st_uid, remedy));
+  if (::stat(folder.c_str(), &status) != 0) return trust;
+  trust.owner_ = status.st_uid;
+  if (is_shared(status) && is_in_group(status.st_gid)) {
+    trust.group_ = status.st_gid;
+    trust.is_read_only_ = !may_write_to(folder);
+    return trust;
   }
-  if ((status.st_mode & written_by_others) == 0 || (status.st_mode & S_ISVTX) != 0) return;
-  throw SourceError(
-      fmt::format("{} {} can be written to by other users (mode {:04o}), who can replace what is in it: run chmod go-w "
-                  "on it, or {}",
-                  what, printable(path), status.st_mode & 07777U, remedy));
+  const auto user = may_write_to(folder) ? owner_of_new_files(folder) : std::nullopt;
+  trust.is_read_only_ = !user;
+  trust.user_ = user.value_or(trust.user_);
+  if (user && trust.owner_ != *user && trust.owner_ != 0) {
+    throw SourceError(fmt::format("{} {} belongs to another user (uid {}), who can replace what is in it: {}", what,
+                                  printable(folder), status.st_uid, remedy));
+  }
+  if ((status.st_mode & written_by_others) != 0 && (status.st_mode & S_ISVTX) == 0) {
+    throw SourceError(
+        fmt::format("{} {} can be written to by other users (mode {:04o}), who can replace what is in it: run chmod "
+                    "go-w on it, chmod g+s,o-w to share it with its group, or {}",
+                    what, printable(folder), status.st_mode & 07777U, remedy));
+  }
+  return trust;
+}
+
+bool FolderTrust::covers(const struct stat& status) const {
+  if (!S_ISREG(status.st_mode)) return false;
+  if (group_) return status.st_gid == *group_ && (status.st_mode & S_IWOTH) == 0;
+  return (status.st_uid == user_ || status.st_uid == owner_) && (status.st_mode & written_by_others) == 0;
+}
+
+bool FolderTrust::covers(int fd) const {
+  struct stat status {};
+  return ::fstat(fd, &status) == 0 && covers(status);
+}
+
+bool FolderTrust::covers(const std::string& path) const {
+  struct stat status {};
+  return ::lstat(path.c_str(), &status) == 0 && covers(status);
 }
 
 }  // namespace levada

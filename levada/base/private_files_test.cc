@@ -3,12 +3,18 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <grp.h>
+#include <sys/fsuid.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <utility>
 
+#include "levada/base/atomic_file.h"
 #include "levada/base/error.h"
 #include "levada/base/refusal_testing.h"
 #include "levada/base/unique_fd.h"
@@ -26,7 +32,7 @@ class PrivateFiles : public ::testing::Test {
   std::string path(const std::string& name) const { return folder_ + "/" + name; }
   std::string refusal_of(mode_t mode) const {
     EXPECT_EQ(::chmod(folder_.c_str(), mode), 0);
-    return refusal<SourceError>([&] { expect_private_folder(folder_, "the cache", "name another folder"); });
+    return refusal<SourceError>([&] { static_cast<void>(FolderTrust::of(folder_, "the cache", "name another folder")); });
   }
   static mode_t mode_of(const std::string& path) {
     struct stat status {};
@@ -55,12 +61,12 @@ TEST_F(PrivateFiles, LeaveAFolderThatExistsAsItIs) {
 }
 
 TEST_F(PrivateFiles, AreRefusedAFolderInWhichOthersCanReplaceThem) {
-  for (const mode_t mode : {0700U, 0755U, 01777U, 03770U}) EXPECT_EQ(refusal_of(mode), "nothing was refused") << mode;
-  EXPECT_EQ(refusal_of(02775), "the cache " + folder_ +
-                                   " can be written to by other users (mode 2775), who can replace what is in it: run "
-                                   "chmod go-w on it, or name another folder");
+  for (const mode_t mode : {0700U, 0755U, 01777U, 02770U, 02775U, 03770U}) EXPECT_EQ(refusal_of(mode), "nothing was refused") << mode;
+  EXPECT_EQ(refusal_of(0775), "the cache " + folder_ +
+                                   " can be written to by other users (mode 0775), who can replace what is in it: run "
+                                   "chmod go-w on it, chmod g+s,o-w to share it with its group, or name another folder");
   EXPECT_THAT(refusal_of(0702), HasSubstr("(mode 0702)"));
-  expect_private_folder(path("missing"), "the cache", "name another folder");
+  EXPECT_EQ(FolderTrust::of(path("missing"), "the cache", "").file_mode(), private_mode);
 }
 
 TEST_F(PrivateFiles, AreRefusedAnotherUsersFolder) {
@@ -71,17 +77,82 @@ TEST_F(PrivateFiles, AreRefusedAnotherUsersFolder) {
 
 TEST_F(PrivateFiles, AreThoseThatNobodyElseMayWriteTo) {
   std::ofstream(path("a")) << "text";
-  const UniqueFd fd(::open(path("a").c_str(), O_RDONLY | O_CLOEXEC));
+  const auto trust = FolderTrust::of(folder_, "the cache", "");
   for (const mode_t mode : {0600U, 0644U, 0400U}) {
-    ASSERT_EQ(::fchmod(fd.get(), mode), 0);
-    EXPECT_TRUE(is_own(fd.get()) && is_private(fd.get())) << mode;
+    ASSERT_EQ(::chmod(path("a").c_str(), mode), 0);
+    EXPECT_TRUE(trust.covers(path("a"))) << mode;
   }
   for (const mode_t mode : {0620U, 0602U}) {
-    ASSERT_EQ(::fchmod(fd.get(), mode), 0);
-    EXPECT_TRUE(is_own(fd.get()) && !is_private(fd.get())) << mode;
+    ASSERT_EQ(::chmod(path("a").c_str(), mode), 0);
+    EXPECT_FALSE(trust.covers(path("a"))) << mode;
   }
-  const UniqueFd folder(::open(folder_.c_str(), O_RDONLY | O_CLOEXEC));
-  EXPECT_FALSE(is_own(folder.get()));
+  EXPECT_FALSE(trust.covers(folder_));
+  std::filesystem::create_symlink("a", path("link"));
+  EXPECT_FALSE(trust.covers(path("link")));
+}
+
+/// Runs as another user, in a process of its own.
+bool as_user(uid_t user, gid_t group, const std::function<bool()>& act) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    try {
+      const bool is_user = ::setgroups(0, nullptr) == 0 && ::setgid(group) == 0 && ::setuid(user) == 0;
+      ::_exit(is_user && act() ? 0 : 1);
+    } catch (const SourceError&) {
+      ::_exit(2);
+    }
+  }
+  int status = 1;
+  ::waitpid(child, &status, 0);
+  return status == 0;
+}
+
+TEST_F(PrivateFiles, OfAGroupAreInASetGroupIdFolderOfItsUsers) {
+  if (::chown(folder_.c_str(), 4001, 5000) != 0) GTEST_SKIP() << "only root can be several users";  // skipped without: root
+  ASSERT_EQ(::chmod(folder_.c_str(), 02770), 0);
+  const auto write = [&](const std::string& name) {
+    const auto trust = FolderTrust::of(folder_, "the cache", "");
+    create_private_folder(path("sub"));
+    AtomicFile file(path("sub/" + name), {}, trust.file_mode());
+    file.publish();
+    return trust.covers(path("sub/" + name));
+  };
+  const auto covers = [&](const std::string& name) {
+    return FolderTrust::of(path("sub"), "the cache", "").covers(path("sub/" + name));
+  };
+  EXPECT_TRUE(as_user(4001, 5000, [&] { return ::umask(077), write("a"); }));
+  EXPECT_TRUE(as_user(4002, 5000, [&] { return covers("a") && ::umask(0) != 1 && write("b"); }));
+  EXPECT_TRUE(as_user(4001, 5000, [&] { return covers("b"); }));
+  EXPECT_EQ(mode_of(path("sub/a")), 0660U);
+  EXPECT_EQ(mode_of(path("sub/b")), 0660U);
+  // Who is not in the group can neither write there nor have the group's files.
+  EXPECT_FALSE(as_user(4003, 5001, [&] { return write("c"); }));
+  ASSERT_EQ(::chown(path("sub/b").c_str(), 4003, 5001), 0);
+  EXPECT_TRUE(as_user(4001, 5000, [&] { return !covers("b"); }));
+}
+
+TEST_F(PrivateFiles, OfAFolderThatCannotBeWrittenAreItsOwners) {
+  if (::chown(folder_.c_str(), 4001, 5000) != 0) GTEST_SKIP() << "only root can be several users";  // skipped without: root
+  ASSERT_EQ(::chmod(folder_.c_str(), 0755), 0);
+  for (const auto& [name, user] : {std::pair("a", 4001U), {"b", 4003U}}) {
+    std::ofstream(path(name)) << "text";
+    ASSERT_EQ(::chown(path(name).c_str(), user, 5000), 0);
+  }
+  EXPECT_TRUE(as_user(4002, 5001, [&] {
+    const auto trust = FolderTrust::of(folder_, "the cache", "");
+    return trust.is_read_only() && trust.covers(path("a")) && !trust.covers(path("b"));
+  }));
+}
+
+TEST_F(PrivateFiles, BelongToWhomTheFileSystemTakesThisUserFor) {
+  // A file system that maps users, played by a process that keeps another effective user for files.
+  if (::chown(folder_.c_str(), 65534, 65534) != 0) GTEST_SKIP() << "only root can be several users";  // skipped without: root
+  EXPECT_TRUE(as_user(0, 0, [&] {
+    ::setfsuid(65534);
+    const auto trust = FolderTrust::of(folder_, "the cache", "");
+    AtomicFile(path("a"), {}, trust.file_mode()).publish();
+    return trust.covers(path("a")) && !trust.is_read_only() && ::geteuid() == 0;
+  }));
 }
 
 }  // namespace

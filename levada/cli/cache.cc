@@ -47,15 +47,18 @@ std::string as_text(const std::vector<TokenCacheEntry>& entries, const std::stri
 }
 
 int run_cache(const CacheCommandArguments& arguments) {
-  TokenCache cache({.dir = arguments.cache.dir});
+  CacheFolder cache(token_cache_folder_or_fail(arguments.cache.dir));
   const auto limit = parse_bytes("--cache-size", arguments.cache.size);
   if (limit && !arguments.prune) throw InvalidArgument("--cache-size says what --prune leaves: give --prune too");
-  const auto entries = arguments.prune ? cache.prune(limit.value_or(0)) : cache.entries();
+  if (arguments.prune && !limit) {
+    throw InvalidArgument("--prune needs --cache-size, the size to leave, such as 200GB; 0 leaves only what is in use");
+  }
+  const auto entries = arguments.prune ? cache.prune(*limit) : cache.entries();
   int damaged = 0;
   for (const auto& entry : entries) {
     if (!arguments.check) break;
     try {
-      cache.check(entry);
+      cache.check(entry.prefix);
     } catch (const SourceError& error) {
       print_error(error.what());
       ++damaged;
@@ -80,7 +83,7 @@ void add_cache(CLI::App& app, Invocation& invocation) {
   auto* check = command->add_flag("--check", arguments->check, "Read all of them, and fail where one is damaged");
   command
       ->add_flag("--prune", arguments->prune,
-                 "Remove those used the longest ago until --cache-size is left, all without it; none in use")
+                 "Evict least recently used entries down to --cache-size; none in use")
       ->excludes(check);
   add_cache_options(*command, arguments->cache);
   command->add_flag("--json", arguments->json, "Print one JSON object");

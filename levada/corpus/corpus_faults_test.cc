@@ -150,9 +150,9 @@ TEST(CorpusFaults, KeepsTheTokensOfAnOpenCorpusHoweverFullTheCacheIs) {
   auto corpus = Corpus::open({dir.write("a.txt", std::string(160, 'a'))}, options);
   auto epochs = std::make_unique<Corpus>(corpus.of_epochs(2));
   corpus = Corpus::open({dir.write("b.txt", std::string(160, 'b'))}, options);
-  EXPECT_EQ(TokenCache({.dir = options.cache_dir}).entries().size(), 2);
+  EXPECT_EQ(CacheFolder(token_cache_folder(options.cache_dir)).entries().size(), 2);
   epochs.reset();
-  EXPECT_EQ(TokenCache({.dir = options.cache_dir}).prune(0).size(), 1);
+  EXPECT_EQ(CacheFolder(token_cache_folder(options.cache_dir)).prune(0).size(), 1);
 }
 
 TEST(CorpusFaults, PassesOnWhyAReadFailed) {

@@ -29,7 +29,7 @@ FileOpener::FileOpener(const CorpusOptions& options, std::shared_ptr<MemoryClaim
       memory_(std::move(memory)),
       token_storage_(options.io, options.open, options.remote, blocks_of(options)),
       text_storage_(options.io, options.open, options.remote),
-      cache_storage_(options.io, open_private_file) {}
+      cache_storage_(options.io, [this](const std::string& path) { return cache_->open(path); }) {}
 
 std::vector<std::string> FileOpener::expand(const std::vector<std::string>& names) {
   auto paths = expand_paths(names, options_.formats, token_cache_folder(options_.cache_dir),
@@ -70,7 +70,7 @@ OpenedFile FileOpener::open_or_repair(const std::string& path, const CachedToken
   return open_cached(tokens);
 } catch (const SourceError& error) {
   std::unique_lock lock(mutex_);
-  if (cache_->evict_damaged(tokens.prefix) && options_.io.warn) {
+  if (cache_->folder().evict_damaged(tokens.prefix) && options_.io.warn) {
     options_.io.warn(fmt::format("{}: tokenizing {} again", error.what(), printable(path)));
   }
   const auto again = tokenize({path}).front();

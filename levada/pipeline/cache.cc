@@ -29,6 +29,10 @@ Partition part_before(const StagePlace& at) {
   return part;
 }
 
+FolderTrust trust_in(const Cache& cache) {
+  return FolderTrust::of(cache.folder, "the cache of items", "give the cache another folder");
+}
+
 /// Returns what the items depend on, as far as it can be known: the stages before, with their inputs, and the key.
 std::string origin_of(const StagePlace& at) {
   const auto& graph = at.builder.context()->graph;
@@ -100,7 +104,7 @@ class CacheIterator final : public StageIterator {
     guarded([&] {
       create_private_folder(operation<Cache>().folder);
       try {
-        writer_.emplace(path_, origin_);
+        writer_.emplace(path_, origin_, trust_in(operation<Cache>()).file_mode());
       } catch (const FileBusy&) {
         return;
       }
@@ -151,10 +155,10 @@ class CacheIterator final : public StageIterator {
 };
 
 /// Returns null if there is none.
-std::unique_ptr<ItemFile> open_if_there(const std::string& path, const std::string& origin) {
+std::unique_ptr<ItemFile> open_if_there(const std::string& path, const std::string& origin, const FolderTrust& trust) {
   std::error_code error;
   if (!std::filesystem::exists(path, error)) return nullptr;
-  auto file = std::make_unique<ItemFile>(open_private_file(path));
+  auto file = std::make_unique<ItemFile>(open_trusted_file(path, trust));
   if (file->origin() == origin) return file;
   throw InvalidArgument(fmt::format(
       "{} has the items of another pipeline ({}) than this one ({}); remove it, or give the cache another folder", path,
@@ -166,9 +170,9 @@ std::unique_ptr<ItemFile> open_if_there(const std::string& path, const std::stri
 StagePtr make_stage(const Cache& cache, const StagePlace& at) {
   const auto part = part_before(at);
   const auto path = fmt::format("{}/part-{}-of-{}.items", cache.folder, part.index, part.count);
-  expect_private_folder(cache.folder, "the cache of items", "give the cache another folder");
+  const auto trust = trust_in(cache);
   auto origin = origin_of(at);
-  auto file = open_if_there(path, origin);
+  auto file = open_if_there(path, origin, trust);
   auto input = file ? nullptr : at.input();
   return at.make<CacheIterator>(std::move(input), std::move(file), path, std::move(origin));
 }

@@ -46,7 +46,8 @@ void make_writable(FlatTree& tree) {
 
 }  // namespace
 
-ItemFileWriter::ItemFileWriter(std::string path, std::string origin) : file_(std::move(path), {}, private_mode) {
+ItemFileWriter::ItemFileWriter(std::string path, std::string origin, mode_t mode)
+    : file_(std::move(path), {}, mode) {
   contents_.origin = std::move(origin);
 }
 

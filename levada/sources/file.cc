@@ -7,6 +7,7 @@
 
 #include <cerrno>
 #include <filesystem>
+#include <optional>
 #include <system_error>
 
 #include "levada/base/error.h"
@@ -38,6 +39,7 @@ FileIdentity identity_of(const struct stat& status) {
   return {.size = static_cast<std::uint64_t>(status.st_size),
           .modified_ns = nanoseconds(status.st_mtim),
           .changed_ns = nanoseconds(status.st_ctim),
+          .device = status.st_dev,
           .inode = status.st_ino,
           .linked = status.st_nlink > 0,
           .permissions = status.st_mode & 0777U};
@@ -54,8 +56,9 @@ std::string lasting_path(const std::string& path, int fd) {
 
 class DiskFile final : public File {
  public:
-  DiskFile(const std::string& path, const FileIdentity& opened, std::shared_ptr<const UniqueFd> fd, bool is_private)
-      : path_(printable(path)), lasting_path_(lasting_path(path, fd->get())), opened_(opened), is_private_(is_private) {
+  DiskFile(const std::string& path, const FileIdentity& opened, std::shared_ptr<const UniqueFd> fd,
+           const std::optional<FolderTrust>& trust)
+      : path_(printable(path)), lasting_path_(lasting_path(path, fd->get())), opened_(opened), trust_(trust) {
     descriptor_.keep(std::move(fd));
   }
 
@@ -77,22 +80,26 @@ class DiskFile final : public File {
       if (fd != nullptr || (errno != ENOENT && errno != ENOTDIR)) give_up("look at", errno);
       status.st_ino = 0;
     }
-    if (status.st_ino == opened_.inode) return identity_of(status);
+    if (is_opened(status)) return identity_of(status);
     auto gone = opened_;
     gone.linked = false;
     return gone;
   }
 
  private:
+  bool is_opened(const struct stat& status) const {
+    return status.st_ino == opened_.inode && status.st_dev == opened_.device;
+  }
+
   std::shared_ptr<const UniqueFd> open() const {
     if (auto fd = descriptor_.get()) return fd;
-    auto fd = open_for_reading(lasting_path_, is_private_ ? O_NOFOLLOW : 0);
+    auto fd = open_for_reading(lasting_path_, trust_ ? O_NOFOLLOW : 0);
     struct stat status {};
     if (!fd || ::fstat(fd->get(), &status) != 0) {
       if (errno == ENOENT || errno == ENOTDIR) fail_changed(path_, replaced);
       fail("open", path_, errno);
     }
-    if (status.st_ino != opened_.inode || (is_private_ && !is_private(status))) fail_changed(path_, replaced);
+    if (!is_opened(status) || (trust_ && !trust_->covers(status))) fail_changed(path_, replaced);
     descriptor_.keep(fd);
     return fd;
   }
@@ -105,19 +112,19 @@ class DiskFile final : public File {
 
   std::string path_, lasting_path_;
   FileIdentity opened_;
-  bool is_private_;
+  std::optional<FolderTrust> trust_;
   mutable Descriptor descriptor_;
 };
 
-[[noreturn]] void fail_not_private(const std::string& shown) {
+[[noreturn]] void fail_not_trusted(const std::string& shown) {
   throw SourceError(fmt::format(
       "{} is a link, another user's file, or one that others may write to, and is not used: remove it", shown));
 }
 
-std::unique_ptr<File> open_disk_file(const std::string& path, bool must_be_private) {
-  auto fd = open_for_reading(path, must_be_private ? O_NOFOLLOW : 0);
+std::unique_ptr<File> open_disk_file(const std::string& path, const std::optional<FolderTrust>& trust) {
+  auto fd = open_for_reading(path, trust ? O_NOFOLLOW : 0);
   const auto shown = printable(path);
-  if (!fd && errno == ELOOP && must_be_private) fail_not_private(shown);
+  if (!fd && errno == ELOOP && trust) fail_not_trusted(shown);
   if (!fd) fail("open", shown, errno);
   struct stat status {};
   if (::fstat(fd->get(), &status) != 0) fail("look at", shown, errno);
@@ -125,8 +132,8 @@ std::unique_ptr<File> open_disk_file(const std::string& path, bool must_be_priva
     throw SourceError(fmt::format("{} is a directory: name the .jsonl or .txt files in it", shown));
   }
   if (!S_ISREG(status.st_mode)) throw SourceError(fmt::format("{} is not a regular file", shown));
-  if (must_be_private && !is_private(status)) fail_not_private(shown);
-  return std::make_unique<DiskFile>(path, identity_of(status), std::move(fd), must_be_private);
+  if (trust && !trust->covers(status)) fail_not_trusted(shown);
+  return std::make_unique<DiskFile>(path, identity_of(status), std::move(fd), trust);
 }
 
 }  // namespace
@@ -138,10 +145,10 @@ bool is_url(std::string_view path) {
 }
 
 std::unique_ptr<File> open_file(const std::string& path) {
-  return open_disk_file(path, false);
+  return open_disk_file(path, std::nullopt);
 }
-std::unique_ptr<File> open_private_file(const std::string& path) {
-  return open_disk_file(path, true);
+std::unique_ptr<File> open_trusted_file(const std::string& path, const FolderTrust& trust) {
+  return open_disk_file(path, trust);
 }
 
 std::size_t read_fully(const File& file, std::uint64_t offset, std::span<char> into) {
@@ -154,9 +161,8 @@ std::size_t read_fully(const File& file, std::uint64_t offset, std::span<char> i
   return done;
 }
 
-void expect_unchanged(const File& file, const FileIdentity& before) {
-  const auto now = file.identity();
-  if (now == before) return;
+FileIdentity expect_unchanged(const File& file, const FileIdentity& before) {
+  auto now = file.identity();
   if (now.size < before.size) {
     fail_changed(file.path(), fmt::format("shrank from {} to {} bytes", before.size, now.size));
   }
@@ -164,9 +170,12 @@ void expect_unchanged(const File& file, const FileIdentity& before) {
     fail_changed(file.path(), fmt::format("grew from {} to {} bytes", before.size, now.size));
   }
   if (!now.linked) fail_changed(file.path(), replaced);
-  fail_changed(file.path(), now.modified_ns != before.modified_ns || now.tag != before.tag
-                                ? "was written to"
-                                : "was written to, or got other permissions or another name,");
+  if (now.modified_ns != before.modified_ns || now.tag != before.tag) fail_written(file);
+  return now;
+}
+
+void fail_written(const File& file) {
+  fail_changed(file.path(), "was written to");
 }
 
 }  // namespace levada

@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "levada/base/error.h"
-#include "levada/sources/sampled_digest.h"
 
 namespace levada {
 namespace {
@@ -25,10 +24,13 @@ bool is_integer(DType dtype) {
 }  // namespace
 
 TokenFile::TokenFile(const std::string& path, const TokenFileOptions& options)
-    : idx_(options.open(MegatronPaths::of(path).idx)),
+    : TokenFile(path, options, options.open(MegatronPaths::of(path).idx)) {}
+
+// The .idx is opened first: who replaces a pair removes its .idx first.
+TokenFile::TokenFile(const std::string& path, const TokenFileOptions& options, const std::unique_ptr<const File>& idx)
+    : index_bytes_(idx->identity().size),
       bin_(options.open(MegatronPaths::of(path).bin)),
-      idx_identity_(idx_->identity()),
-      bin_identity_(bin_->identity()),
+      watch_(*bin_),
       masks_loss_(options.masks_loss),
       vocabulary_(options.vocabulary) {
   const bool keeps_begins = options.by_document || options.documents.begin > 0 || options.documents.end < 1;
@@ -51,12 +53,12 @@ TokenFile::TokenFile(const std::string& path, const TokenFileOptions& options)
   callbacks.on_more_runs = [&](std::uint64_t bytes) {
     runs.settle(std::exchange(growing, bytes));
     runs.add(bytes, fmt::format("the next part of the table of sequences of {}, which are not in storage order,",
-                                idx_->path()));
+                                idx->path()));
   };
   callbacks.on_progress = [&](std::uint64_t done) {
-    if (options.progress) options.progress({idx_->path(), done, idx_identity_.size});
+    if (options.progress) options.progress({idx->path(), done, index_bytes_});
   };
-  index_ = read_megatron_index(*idx_, *bin_, callbacks);
+  index_ = read_megatron_index(*idx, *bin_, callbacks);
   if (!is_integer(index_.dtype)) {
     throw SourceError(fmt::format("{} holds {} numbers, and tokens are integers: it cannot be fed", bin_->path(),
                                   index_.dtype.name()));
@@ -69,7 +71,7 @@ TokenFile::TokenFile(const std::string& path, const TokenFileOptions& options)
   contents_ = {
       .tokens = index_.tokens(),
       .documents = index_.documents,
-      .digest = fmt::format("{} {} {}", index_.digest, bin_identity_.size, sampled_digest(*bin_, bin_identity_.size))};
+      .digest = fmt::format("{} {} {}", index_.digest, watch_.size(), watch_.sampled())};
   if (keeps_begins) keep_documents(options);
   check();
 }
@@ -86,11 +88,6 @@ void TokenFile::keep_documents(const TokenFileOptions& options) {
   contents_.documents = end - begin;
   contents_.tokens = document_begins_.back();
   if (!options.by_document) document_begins_ = {};
-}
-
-void TokenFile::check() const {
-  expect_unchanged(*idx_, idx_identity_);
-  expect_unchanged(*bin_, bin_identity_);
 }
 
 void TokenFile::will_read(std::int64_t begin, std::int64_t end) const {
@@ -128,7 +125,7 @@ void TokenFile::read_run(std::uint64_t byte, std::int64_t position, std::int64_t
     state.stats.bytes_read += got;
     if (got < piece.size()) {
       throw SourceError(fmt::format("{} ends at byte {}, {} bytes short: it was cut off while it was being read",
-                                    path(), byte + got, bin_identity_.size - byte - got));
+                                    path(), byte + got, watch_.size() - byte - got));
     }
     if (!write({piece.data(), got}, to)) fail_no_id({piece.data(), got}, position, to.largest());
     if (vocabulary_ > 0) expect_in_vocabulary({piece.data(), got}, position);

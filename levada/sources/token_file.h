@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "levada/sources/content_watch.h"
 #include "levada/sources/file.h"
 #include "levada/sources/megatron_index.h"
 #include "levada/sources/memory_claims.h"
@@ -63,7 +64,7 @@ class TokenFile {
   /// Returns the path of the .bin.
   const std::string& path() const { return bin_->path(); }
   const FileContents& contents() const { return contents_; }
-  std::uint64_t index_bytes() const { return idx_identity_.size; }
+  std::uint64_t index_bytes() const { return index_bytes_; }
 
   /// Writes tokens [begin, end). The last one counts as a label, and the bytes before it as consumed. Throws
   /// SourceError for a token that is negative, beyond the vocabulary or larger than `to` can hold, and for a file that
@@ -83,18 +84,21 @@ class TokenFile {
     return document_begins_[static_cast<std::size_t>(document)];
   }
 
-  /// Throws SourceError, naming the change, if either file has been changed since it was opened.
-  void check() const;
+  /// Throws SourceError, naming the change, if the content of the .bin has changed since it was opened. The .idx is not
+  /// read again.
+  void check() const { watch_.expect_unchanged(); }
 
  private:
+  TokenFile(const std::string& path, const TokenFileOptions& options, const std::unique_ptr<const File>& idx);
   void keep_documents(const TokenFileOptions& options);
   void read_run(std::uint64_t byte, std::int64_t position, std::int64_t count, TokenWriter& to, ReadState& state) const;
   bool write(std::string_view stored, TokenWriter& to) const;
   void expect_in_vocabulary(std::string_view stored, std::int64_t position) const;
   [[noreturn]] void fail_no_id(std::string_view stored, std::int64_t position, std::int64_t largest) const;
 
-  std::unique_ptr<const File> idx_, bin_;  // In this order: who replaces a pair removes its .idx first.
-  FileIdentity idx_identity_, bin_identity_;
+  std::uint64_t index_bytes_ = 0;
+  std::unique_ptr<const File> bin_;
+  ContentWatch watch_;  ///< of the .bin
   MegatronIndex index_;
   std::uint64_t token_bytes_ = 1;
   bool masks_loss_;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "levada/base/error.h"
+#include "levada/sources/content_watch.h"
 
 namespace levada {
 namespace {
@@ -19,21 +20,21 @@ constexpr std::size_t piece_bytes = std::size_t{256} << 10;
 
 class StoredStream final : public ByteStream {
  public:
-  explicit StoredStream(std::shared_ptr<const File> file) : file_(std::move(file)), before_(file_->identity()) {
-    file_->will_read(0, before_.size);
+  explicit StoredStream(std::shared_ptr<const File> file) : file_(std::move(file)), watch_(*file_) {
+    file_->will_read(0, watch_.size());
   }
 
   std::size_t read(std::span<char> into) override {
     const auto got = file_->read(offset_, into);
     offset_ += got;
-    if (got == 0) expect_unchanged(*file_, before_);
+    if (got == 0) watch_.expect_unchanged();
     return got;
   }
   std::uint64_t stored_bytes() const override { return offset_; }
 
  private:
   std::shared_ptr<const File> file_;
-  FileIdentity before_;
+  ContentWatch watch_;
   std::uint64_t offset_ = 0;
 };
 

@@ -55,11 +55,8 @@ std::optional<std::string> read_all(const UniqueFd& fd, std::size_t max_bytes) {
 
 }  // namespace
 
-std::string entry_name(const std::string& source, const std::string& key) {
-  auto name = std::filesystem::path(source).filename().string().substr(0, max_source_chars);
-  std::ranges::replace_if(name, std::not_fn(is_plain), '_');
-  if (name.starts_with('.')) name.front() = '_';
-  return fmt::format("{}-{}", name, key.substr(0, key_chars));
+std::string entry_name(const std::string& key) {
+  return fmt::format("text-{}", key.substr(0, key_chars));
 }
 
 std::string_view entry_of_file(std::string_view file) {
@@ -71,9 +68,9 @@ std::string_view entry_of_file(std::string_view file) {
   return {};
 }
 
-std::optional<std::string> read_own(const std::string& path) {
+std::optional<std::string> read_trusted(const std::string& path, const FolderTrust& trust) {
   const auto fd = open_regular(path);
-  if (!fd || !is_own(fd.get())) return {};
+  if (!fd || !trust.covers(fd.get())) return {};
   return read_all(fd, std::numeric_limits<std::size_t>::max());
 }
 
@@ -87,18 +84,22 @@ std::string CacheEntryMeta::text() const {
                                           {"bytes", bytes},
                                           {"digest", digest},
                                           {"checksum", checksum},
-                                          {"key", key}}) +
+                                          {"key", key},
+                                          {"content", content},
+                                          {"modified", modified}}) +
          "\n";
 }
 
-std::optional<CacheEntryMeta> CacheEntryMeta::read(const std::string& path) try {
+std::optional<CacheEntryMeta> CacheEntryMeta::read(const std::string& path, const FolderTrust& trust) try {
   const auto fd = open_regular(path);
-  if (!fd || !is_private(fd.get())) return std::nullopt;
+  if (!fd || !trust.covers(fd.get())) return std::nullopt;
   const auto content = read_all(fd, max_meta_bytes);
   if (!content) return std::nullopt;
   const auto json = parse_json(*content, 2, "");
   if (json.at("version") != version) return std::nullopt;
   return CacheEntryMeta{.key = json.at("key"),
+                        .content = json.at("content"),
+                        .modified = json.at("modified"),
                         .source = shown_url(json.at("source").get_ref<const std::string&>()),
                         .tokenizer = json.at("tokenizer"),
                         .digest = json.at("digest"),
@@ -113,16 +114,15 @@ std::optional<CacheEntryMeta> CacheEntryMeta::read(const std::string& path) try 
   return std::nullopt;
 }
 
-void remove_own(const std::string& path) {
-  struct stat status {};
-  if (::lstat(path.c_str(), &status) == 0 && is_own(status)) ::unlink(path.c_str());
+bool CacheEntryMeta::is_of(std::int64_t modified_ns) const {
+  return modified_ns == 0 || std::ranges::find(modified, modified_ns) != modified.end();
 }
 
-bool has_all_bytes(const std::string& prefix, std::uint64_t bytes) {
+bool has_all_bytes(const std::string& prefix, std::uint64_t bytes, const FolderTrust& trust) {
   std::uint64_t found = 0;
   for (const char* extension : {".bin", ".idx"}) {
     struct stat status {};
-    if (::lstat((prefix + extension).c_str(), &status) != 0 || !is_private(status)) return false;
+    if (::lstat((prefix + extension).c_str(), &status) != 0 || !trust.covers(status)) return false;
     found += static_cast<std::uint64_t>(status.st_size);
   }
   return found == bytes;

@@ -25,18 +25,18 @@ bool is_list(const std::string& name) {
 
 }  // namespace
 
-bool remove_list_if_ended(const std::string& path) {
+bool remove_list_if_ended(const std::string& path, const FolderTrust& trust) {
   const UniqueFd fd(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
-  return fd && is_own(fd.get()) && ::flock(fd.get(), LOCK_EX | LOCK_NB) == 0 && ::unlink(path.c_str()) == 0;
+  return fd && trust.covers(fd.get()) && ::flock(fd.get(), LOCK_EX | LOCK_NB) == 0 && ::unlink(path.c_str()) == 0;
 }
 
-std::set<std::string> entries_in_use(const std::string& dir) {
+std::set<std::string> entries_in_use(const std::string& dir, const FolderTrust& trust) {
   std::set<std::string> names;
   std::error_code error;
   for (const auto& file : fs::directory_iterator(dir, error)) {
     const auto path = file.path().string();
-    if (!is_list(file.path().filename().string()) || remove_list_if_ended(path)) continue;
-    const auto list = read_own(path);
+    if (!is_list(file.path().filename().string()) || remove_list_if_ended(path, trust)) continue;
+    const auto list = read_trusted(path, trust);
     if (!list) {
       if (fs::symlink_status(path, error).type() == fs::file_type::not_found) continue;  // Its process has just ended.
       throw SourceError(

@@ -2,36 +2,25 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/file.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <chrono>
 #include <cstdlib>
-#include <cstring>
-#include <ctime>
 #include <filesystem>
 #include <map>
-#include <set>
 #include <span>
 #include <thread>
 #include <utility>
 
-#include "levada/base/atomic_file.h"
 #include "levada/base/bytes.h"
-#include "levada/base/deadline.h"
 #include "levada/base/error.h"
 #include "levada/base/hash.h"
-#include "levada/base/json.h"
-#include "levada/base/private_files.h"
 #include "levada/base/text.h"
 #include "levada/base/urls.h"
 #include "levada/sources/megatron_writer.h"
-#include "levada/sources/sampled_digest.h"
-#include "levada/tokens/cache_entry.h"
-#include "levada/tokens/cache_uses.h"
 #include "levada/tokens/tokenize.h"
 #include "levada/tokens/work_team.h"
 
@@ -40,21 +29,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view lock_name = "lock";
 // Few, so that the folder is locked for moments; many, because each look-up waits for the disk.
 constexpr std::size_t texts_per_lookup = 512;
-
-void add_file(const std::string& path, Digest& digest) {
-  const auto file = open_private_file(path);
-  std::vector<char> piece(std::size_t{256} << 10);
-  std::size_t got = 0;
-  std::uint64_t at = 0;
-  do {
-    got = file->read(at, piece);
-    digest.update(std::string_view(piece.data(), got));
-    at += got;
-  } while (got > 0);
-}
 
 std::string real_path(const std::string& path) {
   if (is_url(path)) return path;
@@ -63,117 +39,27 @@ std::string real_path(const std::string& path) {
   return error ? path : real.string();
 }
 
-/// What the tokens depend on, in one line.
-std::string key_of(const std::string& place, const File& file, const TokenizeTexts& how) {
-  const auto identity = file.identity();
-  Digest digest;
-  for (const std::string& part :
-       {place, std::to_string(identity.size), std::to_string(identity.modified_ns), std::to_string(identity.changed_ns),
-        identity.tag.empty() ? sampled_digest(file, identity.size) : identity.tag, how.text.field(),
-        std::to_string(int{how.text.skip_bad}), how.tokenizer->digest(), std::to_string(how.end_of_document),
-        std::to_string(CacheEntryMeta::version)}) {
-    digest.update(fmt::format("{}:", part.size()));
-    digest.update(part);
-  }
-  return digest.hex();
-}
-
-/// Of an error that something could not be written to the cache.
-std::string with_remedy(std::string_view error) {
-  return fmt::format("{}; make room (levada cache --prune) or name another folder (--cache-dir, cache_dir=)", error);
-}
-
-/// Whether this process could not create an entry in the folder, nor remove one.
-bool is_read_only(const std::string& dir) {
-  const auto may = [&](int access) { return ::faccessat(AT_FDCWD, dir.c_str(), access, AT_EACCESS) == 0; };
-  return may(R_OK | X_OK) && !may(W_OK);
-}
-
-/// Held while an entry is found and noted as in use, or alone while entries are removed. Shared, nothing in a folder
-/// that this process can only read: nor can it keep others from evicting.
-UniqueFd lock_folder(const std::string& dir, int operation) {
-  if (operation == LOCK_SH && is_read_only(dir)) return {};
-  const auto path = (fs::path(dir) / lock_name).string();
-  UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (!fd) {
-    throw SourceError(
-        fmt::format("cannot write to the token cache {}: {}; name another folder (--cache-dir, cache_dir=)",
-                    printable(dir), std::strerror(errno)));
-  }
-  // It is held for moments, or for minutes where entries are removed and the file system is slow.
-  const auto deadline = Deadline::after(std::chrono::minutes(15));
-  while (::flock(fd.get(), operation | LOCK_NB) != 0) {
-    const int error = errno;
-    if (error == EINTR) continue;
-    if (error != EWOULDBLOCK || deadline.expired()) {
-      const char* why = error == EWOULDBLOCK ? "another process has held it for 15 minutes" : std::strerror(error);
-      throw SourceError(fmt::format("cannot lock the token cache {}: {}; name another folder (--cache-dir, cache_dir=)",
-                                    printable(dir), why));
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  return fd;
-}
-
 std::uint64_t half_of_file_system(const std::string& dir) {
   std::error_code error;
   const auto space = fs::space(dir, error);
   return error ? std::uint64_t{100} << 30 : space.capacity / 2;
 }
 
-void remove_entry(const std::string& prefix) {
-  // The .json first: without it the others are not an entry.
-  for (const char* extension : {".json", ".idx", ".bin"}) remove_own(prefix + extension);
+std::uint64_t bytes_of(std::span<const TokenCacheEntry> entries) {
+  std::uint64_t bytes = 0;
+  for (const auto& entry : entries) bytes += entry.bytes;
+  return bytes;
 }
 
-/// Removes what is left of this user's entries that are not whole, are damaged or of another version, unless a process
-/// makes or uses them.
-void remove_unreadable(const std::string& dir) {
-  const auto in_use = entries_in_use(dir);
-  std::set<std::string> prefixes;
-  std::error_code error;
-  for (const auto& file : fs::directory_iterator(dir, error)) {
-    const auto name = file.path().filename().string();
-    const std::string entry(entry_of_file(name));
-    if (!entry.empty() && !in_use.contains(entry)) prefixes.insert((fs::path(dir) / entry).string());
-  }
-  for (const auto& prefix : prefixes) {
-    if (CacheEntryMeta::read(meta_path(prefix))) continue;
-    try {
-      const AtomicFile reserved(meta_path(prefix), {}, private_mode);
-      remove_entry(prefix);
-    } catch (const SourceError&) {
-      continue;  // It is being made.
-    }
-  }
+std::string waiting_for(std::size_t texts, const std::string& first) {
+  const auto others = texts == 1 ? "" : fmt::format(" and {} other{}", texts - 1, texts == 2 ? "" : "s");
+  return fmt::format("another process is tokenizing {}{}: waiting for its tokens", printable(first), others);
 }
 
-/// With the folder locked, so that no list of what is in use is taken for that of an ended process.
-std::vector<TokenCacheEntry> read_entries(const std::string& dir) {
-  const auto in_use = is_read_only(dir) ? std::set<std::string>() : entries_in_use(dir);
-  std::vector<TokenCacheEntry> entries;
-  std::error_code error;
-  for (const auto& file : fs::directory_iterator(dir, error)) {
-    const auto file_name = file.path().filename().string();
-    std::string name(entry_of_file(file_name));
-    if (name.empty() || file.path().extension() != meta_extension) continue;
-    const auto meta = CacheEntryMeta::read(file.path().string());
-    struct stat status {};
-    if (!meta || ::stat(file.path().c_str(), &status) != 0) continue;
-    const bool is_used = in_use.contains(name);
-    entries.push_back({.prefix = (fs::path(dir) / name).string(),
-                       .source = meta->source,
-                       .tokenizer = meta->tokenizer,
-                       .tokens = meta->tokens,
-                       .documents = meta->documents,
-                       .bytes = meta->bytes,
-                       .last_used = status.st_mtim.tv_sec,
-                       .in_use = is_used});
-  }
-  std::ranges::sort(entries, [](const TokenCacheEntry& a, const TokenCacheEntry& b) {
-    return std::pair(b.last_used, a.prefix) < std::pair(a.last_used, b.prefix);
-  });
-  return entries;
+void write_meta(AtomicFile& file, const CacheEntryMeta& meta) {
+  file.write(as_bytes(meta.text()));
+  file.sync();
+  file.publish();
 }
 
 }  // namespace
@@ -193,6 +79,14 @@ std::string token_cache_folder(const std::string& dir) {
   return parent.empty() ? parent : (fs::path(parent) / "tokens").string();
 }
 
+std::string token_cache_folder_or_fail(const std::string& dir) {
+  auto folder = token_cache_folder(dir);
+  if (!folder.empty()) return folder;
+  throw SourceError(
+      "text is tokenized into a cache, and neither XDG_CACHE_HOME nor HOME says where: name a folder (--cache-dir, "
+      "cache_dir=)");
+}
+
 /// What the files that are tokenized together have in common.
 struct TokenCache::Work {
   std::mutex mutex;
@@ -210,75 +104,75 @@ struct TokenCache::Work {
 
 /// A text, as it was when it was looked up.
 struct TokenCache::Text {
-  std::string path, key, prefix;
-  std::uint64_t bytes = 0;
+  std::string path;
+  CacheKey key;
+  std::string entry;  ///< the key of its entry: key.text, or where another text has that, key.with_content()
+  std::string prefix;
+
+  bool is_found_in(const CacheEntryMeta& meta) const {
+    return meta.key == entry && (entry != key.text || meta.is_of(key.modified_ns));
+  }
 };
 
-TokenCache::TokenCache(TokenCacheOptions options)
-    : options_(std::move(options)), dir_(token_cache_folder(options_.dir)) {
-  if (dir_.empty()) {
-    throw SourceError(
-        "text is tokenized into a cache, and neither XDG_CACHE_HOME nor HOME says where: name a folder (--cache-dir, "
-        "cache_dir=)");
-  }
-  create_private_folder(dir_);
-  expect_private_folder(dir_, "the token cache", "name another folder (--cache-dir, cache_dir=)");
-  static_cast<void>(lock_folder(dir_, LOCK_SH));
-  if (!options_.max_bytes) options_.max_bytes = half_of_file_system(dir_);
-}
-
-TokenCache::~TokenCache() {
-  if (!uses_) return;
-  uses_ = {};
-  remove_list_if_ended(uses_path_);  // Not so where it is shared with a process that was forked.
-}
-
-void TokenCache::note_uses(const std::string& lines) {
-  const std::lock_guard lock(mutex_);
-  if (!uses_) {
-    auto path = (fs::path(dir_) / fmt::format("{}{}", uses_prefix, uses_pattern)).string();
-    uses_ = UniqueFd(::mkostemp(path.data(), O_CLOEXEC | O_APPEND));
-    uses_path_ = std::move(path);
-    if (!uses_ || ::flock(uses_.get(), LOCK_EX) != 0) {
-      throw SourceError(
-          with_remedy(fmt::format("cannot write to the token cache {}: {}", printable(dir_), std::strerror(errno))));
-    }
-  }
-  // A network file system shows other hosts what is written when it is synchronized or closed, and this stays open.
-  const auto written = ::write(uses_.get(), lines.data(), lines.size());
-  const bool is_short = std::cmp_less(written, lines.size());
-  if (written >= 0 && is_short) errno = ENOSPC;
-  if (is_short || ::fdatasync(uses_.get()) != 0) {
-    throw SourceError(
-        with_remedy(fmt::format("cannot write to the token cache {}: {}", printable(dir_), std::strerror(errno))));
-  }
+TokenCache::TokenCache(TokenCacheOptions options) : options_(std::move(options)), folder_(token_cache_folder_or_fail(options_.dir)) {
+  if (!options_.max_bytes) options_.max_bytes = half_of_file_system(folder_.dir());
 }
 
 std::vector<std::optional<CachedTokens>> TokenCache::find(std::span<const Text> texts) {
-  const auto lock = lock_folder(dir_, LOCK_SH);
+  const auto lock = folder_.lock_for_use();
   std::vector<std::optional<CachedTokens>> found(texts.size());
-  std::string lines;
+  std::vector<std::string> used;
   for (std::size_t i = 0; i < texts.size(); ++i) {
     const auto& prefix = texts[i].prefix;
-    const auto meta = CacheEntryMeta::read(meta_path(prefix));
-    if (!meta || meta->key != texts[i].key || !has_all_bytes(prefix, meta->bytes)) continue;
-    if (lock) lines += line_of(prefix);
+    const auto meta = folder_.find(prefix);
+    if (!meta || !texts[i].is_found_in(*meta)) continue;
+    used.push_back(prefix);
     ::utimensat(AT_FDCWD, meta_path(prefix).c_str(), nullptr, AT_SYMLINK_NOFOLLOW);
     found[i] = CachedTokens{.prefix = prefix, .bad_lines = meta->bad_lines, .digest = meta->digest};
   }
-  if (!lines.empty()) note_uses(lines);
+  folder_.note_uses(used);
   return found;
 }
 
-CachedTokens TokenCache::make(const Text& text, const TokenizeTexts& how, Work& work) try {
-  const auto &path = text.path, &key = text.key, &prefix = text.prefix;
-  AtomicFile meta_file(meta_path(prefix), {}, private_mode);
-  // Another process may have made it since it was looked up.
-  if (auto found = find({&text, 1}).front()) {
-    const std::lock_guard lock(work.mutex);
-    work.done += how.open(path)->identity().size;
-    return *std::move(found);
+/// Looks at an entry that has this text's key, but is not known to be of it. Where all bytes of the text are the same,
+/// returns its tokens and notes that; otherwise turns `text` to an entry of its own.
+std::optional<CachedTokens> TokenCache::recognize(Text& text, const TokenizeTexts& how) {
+  auto meta = folder_.find(text.prefix);
+  if (!meta || meta->key != text.entry) return std::nullopt;
+  const auto content = DigestedFile(how.open(text.path)).digest();
+  if (content == meta->content) {
+    meta->modified.push_back(text.key.modified_ns);
+    if (!folder_.trust().is_read_only()) {
+      AtomicFile file(meta_path(text.prefix), {}, folder_.trust().file_mode());
+      write_meta(file, *meta);
+    } else {
+      return CachedTokens{.prefix = text.prefix, .bad_lines = meta->bad_lines, .digest = meta->digest};
+    }
+  } else {
+    text.entry = text.key.with_content(content);
+    text.prefix = folder_.prefix_of(text.entry);
   }
+  return find({&text, 1}).front();
+}
+
+/// Throws FileBusy if another process makes the entry.
+CachedTokens TokenCache::find_or_make(Text text, const TokenizeTexts& how, Work& work) {
+  auto found = find({&text, 1}).front();
+  if (!found) found = recognize(text, how);
+  if (!found) {
+    AtomicFile meta_file(meta_path(text.prefix), {}, folder_.trust().file_mode());
+    // Another process may have made it since it was looked up.
+    const auto meta = folder_.find(text.prefix);
+    if (meta && meta->key == text.entry) throw FileBusy("another process has just made it");
+    return make(text, how, work, meta_file);
+  }
+  const std::lock_guard lock(work.mutex);
+  work.done += text.key.bytes;
+  return *std::move(found);
+}
+
+CachedTokens TokenCache::make(const Text& text, const TokenizeTexts& how, Work& work, AtomicFile& meta_file) {
+  const auto &path = text.path, &prefix = text.prefix;
   Digest checksum;
   const auto write = [&](int fd, const void* bytes, std::size_t size) {
     const auto written = ::write(fd, bytes, size);
@@ -291,9 +185,14 @@ CachedTokens TokenCache::make(const Text& text, const TokenizeTexts& how, Work& 
                                  .overwrite = true,
                                  .lasting = false,
                                  .masks_loss = how.text.chats,
-                                 .mode = private_mode,
+                                 .mode = folder_.trust().file_mode(),
                                  .write = write});
-  const auto reader = read_text(path, how.text, how.formats, how.open);
+  const DigestedFile* digested = nullptr;
+  const auto reader = read_text(path, how.text, how.formats, [&](const std::string& name) {
+    auto file = std::make_unique<DigestedFile>(how.open(name));
+    digested = file.get();
+    return file;
+  });
   std::uint64_t noted = 0;
   TokenizeOptions options{.team = work.team};
   if (!how.text.chats) options.end_of_document = how.end_of_document;
@@ -304,13 +203,19 @@ CachedTokens TokenCache::make(const Text& text, const TokenizeTexts& how, Work& 
     if (how.progress) how.progress({printable(path), work.done, work.total});
   };
   levada::tokenize(*reader, *how.tokenizer, writer, options);
-  if (key_of(real_path(path), *how.open(path), how) != key) {
+  const bool has_tag = text.key.modified_ns == 0;
+  const auto content = has_tag ? std::string() : digested->digest();
+  const bool is_same = CacheKey::of(*how.open(path), how) == text.key &&
+                       (text.entry == text.key.text || text.entry == text.key.with_content(content));
+  if (!is_same) {
     throw SourceError(fmt::format("{} was changed while it was tokenized: start again with a file that stays as it is",
                                   printable(path)));
   }
   writer.finish();
-  const TokenFile made(prefix, {.open = open_private_file});
-  const CacheEntryMeta meta{.key = key,
+  const TokenFile made(prefix, {.open = [this](const std::string& name) { return open(name); }});
+  const CacheEntryMeta meta{.key = text.entry,
+                            .content = content,
+                            .modified = {text.key.modified_ns},
                             .source = shown_url(real_path(path)),
                             .tokenizer = how.tokenizer->name(),
                             .digest = made.contents().digest,
@@ -319,32 +224,22 @@ CachedTokens TokenCache::make(const Text& text, const TokenizeTexts& how, Work& 
                             .documents = writer.documents(),
                             .bad_lines = reader->bad_lines(),
                             .bytes = writer.bytes()};
-  const auto lock = lock_folder(dir_, LOCK_SH);
-  note_uses(line_of(prefix));
-  meta_file.write(as_bytes(meta.text()));
-  meta_file.sync();
-  meta_file.publish();
+  const auto lock = folder_.lock_for_use();
+  folder_.note_uses({prefix});
+  write_meta(meta_file, meta);
   work.made += meta.bytes;
   return {.prefix = prefix, .bad_lines = meta.bad_lines, .digest = meta.digest, .bytes_read = reader->stored_bytes()};
-} catch (const WriteFailed& error) {
-  throw SourceError(with_remedy(error.what()));
 }
 
-CachedTokens TokenCache::wait_or_make(const Text& text, const TokenizeTexts& how, Work& work) {
-  constexpr auto pause = std::chrono::milliseconds(100);
-  for (bool has_waited = false;; has_waited = true) {
+/// Makes room on a full disk, as long as there are entries that nobody uses.
+CachedTokens TokenCache::make_with_room(const Text& text, const TokenizeTexts& how, Work& work) {
+  for (;;) {
     try {
-      return make(text, how, work);
-    } catch (const FileBusy&) {
-      work.expect_no_failure();
-      if (!has_waited && options_.warn) {
-        options_.warn(fmt::format("another process is tokenizing {}: waiting for its tokens", printable(text.path)));
+      return find_or_make(text, how, work);
+    } catch (const WriteFailed& error) {
+      if (!error.is_disk_full() || !bound(bytes_of(folder_.entries()) / 2, "the disk is full")) {
+        throw SourceError(folder_.with_remedy(error.what()));
       }
-      if (how.progress) {
-        const std::lock_guard lock(work.mutex);
-        how.progress({printable(text.path), work.done, work.total});
-      }
-      std::this_thread::sleep_for(pause);
     }
   }
 }
@@ -354,132 +249,100 @@ std::vector<CachedTokens> TokenCache::tokenize(const std::vector<std::string>& p
   const auto threads = static_cast<std::size_t>(how.threads > 0 ? how.threads : std::thread::hardware_concurrency());
   const std::size_t min_threads =
       std::ranges::any_of(paths, is_url) ? 16 : 1;  // Threads that wait for a network work little.
-  const auto side_by_side = [&](std::size_t count) {
+  const auto concurrency = [&](std::size_t count) {
     return std::min(std::max(threads, min_threads), std::max<std::size_t>(count, 1));
   };
   Work work;
   std::vector<Text> all(paths.size());
   const auto identify = [&](std::size_t i) {
-    const auto file = how.open(paths[i]);
-    const auto size = file->identity().size;
-    if (size == 0) throw SourceError(fmt::format("{} is empty: leave it out", file->path()));
-    const auto place = real_path(paths[i]);
-    const auto key = key_of(place, *file, how);
-    all[i] = {paths[i], key, (fs::path(dir_) / entry_name(shown_url(place), key)).string(), size};
+    const auto key = CacheKey::of(*how.open(paths[i]), how);
+    all[i] = {.path = paths[i], .key = key, .entry = key.text, .prefix = folder_.prefix_of(key.text)};
   };
-  std::map<std::string, std::vector<std::size_t>> missing;  ///< by entry: a file may be given by several names
+  /// By entry and time: a file may be given by several names.
+  std::map<std::pair<std::string, std::int64_t>, std::vector<std::size_t>> missing;
   const auto look_up = [&](std::size_t group) {
     const auto first = group * texts_per_lookup;
     const auto some = std::span(all).subspan(first, std::min(texts_per_lookup, all.size() - first));
     auto found = find(some);
     const std::lock_guard lock(work.mutex);
     for (std::size_t i = 0; i < some.size(); ++i) {
-      if (found[i] || !missing.contains(some[i].prefix)) work.total += some[i].bytes;
-      if (found[i]) work.done += some[i].bytes;
+      const std::pair place(some[i].prefix, some[i].key.modified_ns);
+      if (found[i] || !missing.contains(place)) work.total += some[i].key.bytes;
+      if (found[i]) work.done += some[i].key.bytes;
       if (found[i]) tokens[first + i] = *std::move(found[i]);
-      else missing[some[i].prefix].push_back(first + i);
+      else missing[place].push_back(first + i);
     }
   };
   WorkTeam none;
-  for_each_of(all.size(), side_by_side(all.size()), identify, none, 0);
+  for_each_of(all.size(), concurrency(all.size()), identify, none, 0);
   const auto groups = (all.size() + texts_per_lookup - 1) / texts_per_lookup;
-  for_each_of(groups, side_by_side(groups), look_up, none, 0);
+  for_each_of(groups, concurrency(groups), look_up, none, 0);
   if (missing.empty()) return tokens;
   std::vector<std::vector<std::size_t>> texts;
-  for (auto& [prefix, names] : missing) texts.push_back(std::move(names));
+  for (auto& [place, names] : missing) texts.push_back(std::move(names));
   std::ranges::sort(texts);
-  const auto at_once = side_by_side(texts.size());
-  WorkTeam team(static_cast<int>(threads - std::min(threads, at_once)));
-  work.team = &team;
   const auto often = *options_.max_bytes / 8;  // Entries of earlier runs go before the disk is full of new ones.
-  const auto tokenize_one = [&](std::size_t i) {
-    try {
-      const auto made = wait_or_make(all[texts[i].front()], how, work);
-      for (const auto text : texts[i]) tokens[text] = made;
-    } catch (const Work::Abandoned&) {
-      return;
-    } catch (...) {
-      work.has_failed = true;
-      throw;
-    }
-    if (work.made <= often) return;
-    work.made = 0;
-    bound();
-  };
-  for_each_of(texts.size(), at_once, tokenize_one, team, threads);
-  if (work.made > 0) bound();
+  constexpr auto pause = std::chrono::milliseconds(100);
+  for (bool has_waited = false; !texts.empty(); has_waited = true) {
+    std::vector<std::vector<std::size_t>> busy;  ///< guarded by work.mutex
+    const auto at_once = concurrency(texts.size());
+    WorkTeam team(static_cast<int>(threads - std::min(threads, at_once)));
+    work.team = &team;
+    const auto tokenize_one = [&](std::size_t i) {
+      try {
+        const auto made = make_with_room(all[texts[i].front()], how, work);
+        for (const auto text : texts[i]) tokens[text] = made;
+      } catch (const Work::Abandoned&) {
+        return;
+      } catch (const FileBusy&) {
+        const std::lock_guard lock(work.mutex);
+        busy.push_back(texts[i]);
+        return;
+      } catch (...) {
+        work.has_failed = true;
+        throw;
+      }
+      if (work.made <= often) return;
+      work.made = 0;
+      bound(*options_.max_bytes, "");
+    };
+    for_each_of(texts.size(), at_once, tokenize_one, team, threads);
+    texts = std::move(busy);
+    if (texts.empty()) break;
+    const auto& first = all[texts.front().front()].path;
+    if (!has_waited) warn(waiting_for(texts.size(), first));
+    if (how.progress) how.progress({printable(first), work.done, work.total});
+    std::this_thread::sleep_for(pause);
+  }
+  if (work.made > 0) bound(*options_.max_bytes, "");
   return tokens;
 }
 
-void TokenCache::bound() try {
-  prune(*options_.max_bytes);
-  std::uint64_t bytes = 0;
-  for (const auto& entry : entries()) bytes += entry.bytes;
-  if (bytes <= *options_.max_bytes) return;
-  warn_once(
-      fmt::format("the token cache {} holds {} that are in use, more than the {} that it may have: raise that "
-                  "(--cache-size, cache_size=)",
-                  printable(dir_), format_bytes(bytes), format_bytes(*options_.max_bytes)));
-} catch (const SourceError& error) {
-  warn_once(error.what());  // The tokens are there, and the cache may stay larger for once.
-}
-
-void TokenCache::warn_once(const std::string& text) {
+/// Evicts entries that nobody uses until at most `max_bytes` remain. Returns whether there were any.
+bool TokenCache::bound(std::uint64_t max_bytes, std::string_view why) try {
+  const auto removed = folder_.prune(max_bytes);
+  if (!removed.empty()) {
+    warn(fmt::format("{}: {} of {} removed from the token cache {}, the least recently used",
+                     why.empty() ? fmt::format("--cache-size (cache_size=) is {}", format_bytes(max_bytes)) : why,
+                     removed.size() == 1 ? "the tokens of 1 text" : fmt::format("the tokens of {} texts", removed.size()),
+                     format_bytes(bytes_of(removed)), printable(folder_.dir())));
+  }
+  const auto bytes = bytes_of(folder_.entries());
   const std::lock_guard lock(mutex_);
-  if (options_.warn && !std::exchange(has_warned_, true)) options_.warn(text);
+  if (why.empty() && bytes > max_bytes && !std::exchange(has_warned_, true)) {
+    warn(fmt::format("the token cache {} holds {} that are in use, more than the {} that it may have: raise that "
+                     "(--cache-size, cache_size=)",
+                     printable(folder_.dir()), format_bytes(bytes), format_bytes(max_bytes)));
+  }
+  return !removed.empty();
+} catch (const SourceError& error) {
+  const std::lock_guard lock(mutex_);
+  if (!std::exchange(has_warned_, true)) warn(error.what());  // The tokens are there; the cache may stay larger for once.
+  return false;
 }
 
-std::vector<TokenCacheEntry> TokenCache::entries() const {
-  const auto lock = lock_folder(dir_, is_read_only(dir_) ? LOCK_SH : LOCK_EX);
-  return read_entries(dir_);
-}
-
-bool TokenCache::evict_damaged(const std::string& prefix) {
-  if (is_read_only(dir_)) return false;
-  const auto lock = lock_folder(dir_, LOCK_EX);
-  try {
-    check({.prefix = prefix});
-    return false;
-  } catch (const SourceError&) {
-    remove_entry(prefix);
-    return true;
-  }
-}
-
-std::vector<TokenCacheEntry> TokenCache::prune(std::uint64_t max_bytes) {
-  const auto lock = lock_folder(dir_, LOCK_EX);
-  AtomicFile::remove_abandoned(dir_, [](std::string_view name) { return !entry_of_file(name).empty(); });
-  auto left = read_entries(dir_);
-  std::uint64_t bytes = 0;
-  for (const auto& entry : left) bytes += entry.bytes;
-  std::vector<TokenCacheEntry> removed;
-  for (auto entry = left.rbegin(); entry != left.rend() && bytes > max_bytes; ++entry) {
-    if (entry->in_use) continue;
-    remove_entry(entry->prefix);
-    bytes -= entry->bytes;
-    removed.push_back(*entry);
-  }
-  remove_unreadable(dir_);
-  return removed;
-}
-
-void TokenCache::check(const TokenCacheEntry& entry) const try {
-  const auto meta = CacheEntryMeta::read(meta_path(entry.prefix));
-  if (!meta) {
-    throw SourceError(
-        fmt::format("{} is damaged: remove it, and the text is tokenized again", printable(meta_path(entry.prefix))));
-  }
-  Digest digest;
-  for (const char* extension : {".bin", ".idx"}) add_file(entry.prefix + extension, digest);
-  if (digest.hex() != meta->checksum) {
-    throw SourceError(
-        fmt::format("{}.bin or its .idx is not what was written there: remove both, and the text is "
-                    "tokenized again",
-                    printable(entry.prefix)));
-  }
-} catch (const SourceError&) {
-  std::error_code error;
-  if (fs::exists(fs::symlink_status(meta_path(entry.prefix), error))) throw;
+void TokenCache::warn(const std::string& text) const {
+  if (options_.warn) options_.warn(text);
 }
 
 }  // namespace levada

@@ -153,7 +153,7 @@ TEST_F(TokenCacheSharing, MakesAnEntryWhoseMakerWasKilled) {
   EXPECT_THAT(names_in_cache(), SizeIs(3));
   for (const auto& name : names_in_cache()) EXPECT_THAT(name, EndsWith(".partial"));
   TokenCache cache({.dir = dir_.file("cache"), .warn = [&](const std::string&) { maker.kill(); }});
-  EXPECT_THAT(cache.entries(), IsEmpty());
+  EXPECT_THAT(cache.folder().entries(), IsEmpty());
   const auto made = tokenize(cache, path);
   EXPECT_EQ(made.bytes_read, fs::file_size(path));
   EXPECT_EQ(tokens_in(made.prefix), expected);
@@ -184,7 +184,7 @@ TEST_F(TokenCacheSharing, RemovesWhatKilledProcessesHaveLeftAndNothingThatIsBein
   });
   begun.await();
   auto cache = open();
-  EXPECT_THAT(cache.prune(UINT64_MAX), IsEmpty());
+  EXPECT_THAT(cache.folder().prune(UINT64_MAX), IsEmpty());
   EXPECT_THAT(names_in_cache(), SizeIs(3 + 3));
   pruned.give();
   threads.join();
@@ -205,12 +205,12 @@ TEST_F(TokenCacheSharing, KeepsWhatAnotherProcessHasInUse) {
   });
   begun.await();
   auto cache = open();
-  ASSERT_THAT(cache.entries(), SizeIs(2));
-  for (const auto& entry : cache.entries()) EXPECT_TRUE(entry.in_use) << entry.source;
-  EXPECT_THAT(cache.prune(0), IsEmpty());
+  ASSERT_THAT(cache.folder().entries(), SizeIs(2));
+  for (const auto& entry : cache.folder().entries()) EXPECT_TRUE(entry.in_use) << entry.source;
+  EXPECT_THAT(cache.folder().prune(0), IsEmpty());
   user.kill();
-  for (const auto& entry : cache.entries()) EXPECT_FALSE(entry.in_use) << entry.source;
-  EXPECT_THAT(cache.prune(0), SizeIs(2));
+  for (const auto& entry : cache.folder().entries()) EXPECT_FALSE(entry.in_use) << entry.source;
+  EXPECT_THAT(cache.folder().prune(0), SizeIs(2));
   EXPECT_THAT(names_in_cache(), IsEmpty());
 }
 
@@ -221,22 +221,22 @@ TEST_F(TokenCacheSharing, KeepsWhatAProcessWithTensOfThousandsOfEntriesHasInUse)
   const auto path = dir_.write("cache/tokens/in-use-abcdef", list);
   UniqueFd user(::open(path.c_str(), O_RDWR | O_CLOEXEC));
   ASSERT_EQ(::flock(user.get(), LOCK_EX), 0);
-  EXPECT_THAT(open().prune(0), IsEmpty());
+  EXPECT_THAT(open().folder().prune(0), IsEmpty());
   user = {};
-  EXPECT_THAT(open().prune(0), SizeIs(1));
+  EXPECT_THAT(open().folder().prune(0), SizeIs(1));
 }
 
 TEST_F(TokenCacheSharing, RemovesNothingWhereAListOfWhatIsInUseCannotBeRead) {
   tokenize_alone(b_);
   const auto path = dir_.file("cache/tokens/in-use-abcdef");
   fs::create_directory(path);
-  EXPECT_THAT(refusal<SourceError>([&] { open().prune(0); }), StartsWith(path + " lists entries of the token cache"));
+  EXPECT_THAT(refusal<SourceError>([&] { open().folder().prune(0); }), StartsWith(path + " lists entries of the token cache"));
   auto cache = open(0);
   EXPECT_GT(tokenize(cache, dir_.write("c.txt", "c")).bytes_read, 0);
   EXPECT_THAT(warnings_, ElementsAre(StartsWith(path)));
   EXPECT_THAT(names_in_cache(), SizeIs(2 * 3));
   fs::remove(path);
-  EXPECT_THAT(cache.entries(), SizeIs(2));
+  EXPECT_THAT(cache.folder().entries(), SizeIs(2));
 }
 
 TEST_F(TokenCacheSharing, KeepsWhatIsInUseThoughAForkedProcessLetsGoOfIt) {
@@ -244,9 +244,9 @@ TEST_F(TokenCacheSharing, KeepsWhatIsInUseThoughAForkedProcessLetsGoOfIt) {
   tokenize(*cache, b_);
   Child forked([&] { cache.reset(); });
   EXPECT_EQ(forked.wait(), 0);
-  EXPECT_THAT(open().prune(0), IsEmpty());
+  EXPECT_THAT(open().folder().prune(0), IsEmpty());
   cache.reset();
-  EXPECT_THAT(open().prune(0), SizeIs(1));
+  EXPECT_THAT(open().folder().prune(0), SizeIs(1));
 }
 
 }  // namespace

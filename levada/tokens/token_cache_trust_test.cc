@@ -1,7 +1,9 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <grp.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "levada/base/fault_testing.h"
@@ -46,8 +48,8 @@ TEST_F(TokenCacheTrust, RefusesAFolderInWhichOthersCanReplaceEntries) {
   EXPECT_EQ(
       fault_of([&] { open(); }),
       "SourceError: the token cache " + folder +
-          " can be written to by other users (mode 0777), who can replace what is in it: run chmod go-w on it, or "
-          "name another folder (--cache-dir, cache_dir=)");
+          " can be written to by other users (mode 0777), who can replace what is in it: run chmod go-w on it, "
+          "chmod g+s,o-w to share it with its group, or name another folder (--cache-dir, cache_dir=)");
   ASSERT_EQ(::chmod(folder.c_str(), 01777), 0);
   EXPECT_EQ(tokenize_alone(b_).bytes_read, 0);
   if (::chown(folder.c_str(), 12345, 12345) != 0) return;  // Only root can do that.
@@ -75,9 +77,9 @@ TEST_F(TokenCacheTrust, RemovesNoFileOfAnotherUser) {
       GTEST_SKIP() << "only root can give a file to another user";  // skipped without: root
     }
   }
-  EXPECT_THAT(fault_of([&] { open().prune(0); }), HasSubstr("in-use-abcdef lists entries of the token cache"));
+  EXPECT_THAT(fault_of([&] { open().folder().prune(0); }), HasSubstr("in-use-abcdef lists entries of the token cache"));
   fs::remove(list);
-  EXPECT_THAT(open().prune(0), IsEmpty());
+  EXPECT_THAT(open().folder().prune(0), IsEmpty());
   const auto name = [](const std::string& path) { return fs::path(path).filename().string(); };
   EXPECT_THAT(names_in_cache(), UnorderedElementsAre(name(whole.prefix) + ".json", name(whole.prefix) + ".bin",
                                                      name(torn.prefix) + ".idx", name(partial)));
@@ -88,6 +90,38 @@ TEST_F(TokenCacheTrust, FollowsNoLinksToTokens) {
   fs::rename(made.prefix + ".bin", dir_.file("elsewhere"));
   fs::create_symlink(dir_.file("elsewhere"), made.prefix + ".bin");
   EXPECT_GT(tokenize_alone(b_).bytes_read, 0);
+}
+
+TEST_F(TokenCacheTrust, SharesTheFolderOfAGroupAmongItsUsers) {
+  const auto folder = dir_.file("shared");
+  fs::create_directory(folder);
+  if (::chown(folder.c_str(), 4001, 5000) != 0) GTEST_SKIP() << "only root can be several users";  // skipped without: root
+  ASSERT_EQ(::chmod(folder.c_str(), 02770), 0);
+  ASSERT_EQ(::chmod(dir_.path().c_str(), 0755), 0);
+  /// The bytes that were read of the text.
+  const auto tokenize_as = [&](uid_t user) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      try {
+        const bool is_user = ::setgroups(0, nullptr) == 0 && ::setgid(5000) == 0 && ::setuid(user) == 0;
+        ::umask(022);
+        TokenCache cache({.dir = folder});
+        const auto made = tokenize(cache, b_);
+        static_cast<void>(TokenFile(made.prefix, {.open = [&](const std::string& path) { return cache.open(path); }}));
+        ::_exit(is_user ? static_cast<int>(made.bytes_read) : 254);
+      } catch (const SourceError& error) {
+        ::_exit(255);
+      }
+    }
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    return WEXITSTATUS(status);
+  };
+  EXPECT_EQ(tokenize_as(4001), 9);
+  EXPECT_EQ(tokenize_as(4002), 0);
+  CacheFolder(folder + "/tokens").prune(0);
+  EXPECT_EQ(tokenize_as(4002), 9);
+  EXPECT_EQ(tokenize_as(4001), 0);
 }
 
 }  // namespace

@@ -293,7 +293,8 @@ def test_tokens_that_no_corpus_uses_leave_a_cache_that_is_full(
         len(levada.Corpus(tmp_path / f"{name}.txt", sequence=16, cache_dir=cache, cache_size=300))
 
     def kept() -> list[str]:
-        return sorted(each.name[0] for each in (cache / "tokens").glob("*.json"))
+        entries = [json.loads(each.read_text()) for each in (cache / "tokens").glob("*.json")]
+        return sorted(pathlib.Path(each["source"]).stem for each in entries)
 
     open_and_close("a")
     assert kept() == ["a"]

@@ -125,6 +125,21 @@ def test_a_file_that_changes_while_it_is_read_ends_the_epoch_with_its_name(
             list(items)
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_permissions_links_and_names_may_change_while_a_file_is_read(tmp_path: pathlib.Path, workers: int) -> None:
+    path = tmp_path / "lines.txt"
+    path.write_text("".join(f"line {number}\n" for number in range(50_000)))
+    with Pipeline.from_lines(path, range_bytes=50_000).shard().run(workers, context="forkserver") as run:
+        got = []
+        for item in run:
+            got.append(item)
+            if len(got) % 5000 == 0:
+                path.chmod(0o640 if len(got) % 10_000 else 0o600)
+                os.link(path, tmp_path / f"backup-{len(got)}")
+                os.utime(path, ns=(len(got), path.stat().st_mtime_ns))
+    assert sorted(got) == sorted(f"line {number}" for number in range(50_000))
+
+
 def test_what_is_no_regular_file_is_refused_at_once(tmp_path: pathlib.Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(levada.SourceError, match="pipe is not a regular file"):

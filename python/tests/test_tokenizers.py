@@ -319,7 +319,8 @@ def test_a_text_is_encoded_once_for_tokenizers_that_are_equal(
 
     def encoded(tokenizer: Any, **options: Any) -> tuple[str, int]:
         del counts[:]
-        return levada.Corpus(text, sequence=32, tokenizer=tokenizer, **options).digest, sum(counts)
+        corpus = levada.Corpus(text, sequence=32, tokenizer=tokenizer, cache_dir=tmp_path / "cache", **options)
+        return corpus.digest, sum(counts)
 
     digest, texts = encoded(bpe)
     assert texts == len(TEXTS)

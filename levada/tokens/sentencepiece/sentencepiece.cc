@@ -23,7 +23,7 @@ class SentencePiece final : public Tokenizer {
       throw SourceError(fmt::format("{} is not a SentencePiece model, or is damaged: name the .model of one", name_));
     }
     Digest digest;
-    digest.update("sentencepiece ");
+    digest.update("sentencepiece " LEVADA_SENTENCEPIECE_VERSION " ");  // another may encode otherwise
     digest.update(model);
     digest_ = digest.hex();
   }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
 import json
 import os
 import pathlib
@@ -62,7 +63,8 @@ def _digest_of(tokenizer: Any, template: str) -> str:
     """Returns a digest of all that decides the ids. Templates see the special tokens by their names."""
     special = {name: str(token) for name, token in tokenizer.special_tokens_map.items()}
     splits = bool(getattr(tokenizer, "split_special_tokens", False))
-    content = json.dumps([tokenizer.backend_tokenizer.to_str(), template, special, splits], sort_keys=True)
+    releases = [importlib.metadata.version(package) for package in ("tokenizers", "transformers", "jinja2")]
+    content = json.dumps([tokenizer.backend_tokenizer.to_str(), template, special, splits, releases], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()
 
 

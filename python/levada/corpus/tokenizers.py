@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
 import json
 import os
 import pathlib
@@ -70,6 +71,11 @@ def _open_path(name: str, special_tokens: bool) -> _levada.Tokenizer:
     return _of_tokenizers(tokenizer, name, special_tokens, splits, eos if isinstance(eos, str) else None)
 
 
+def _release_of(package: str) -> str:
+    """Returns a package's name and version. Another version may encode a text otherwise."""
+    return f"{package} {importlib.metadata.version(package)}"
+
+
 def _settings_beside(file: pathlib.Path) -> dict[str, Any]:
     """Returns the content of the files that `transformers` saves next to a tokenizer.json, none if there are none."""
     settings: dict[str, Any] = {}
@@ -104,7 +110,7 @@ def _of_tokenizers(given: Any, name: str, special_tokens: bool, splits: bool, eo
 
     size = max(len(vocabulary), 1 + max(vocabulary.values(), default=-1))
     digest = hashlib.sha256(tokenizer.to_str().encode()).hexdigest()
-    kind = "tokenizers with special tokens" if special_tokens else "tokenizers"
+    kind = f"{_release_of('tokenizers')} with special tokens" if special_tokens else _release_of("tokenizers")
     kind += " as text" if splits else ""
     end = None if eos is None else tokenizer.token_to_id(eos)
     unknown_end = eos if eos is not None and end is None else ""
@@ -126,7 +132,7 @@ def _open_sentencepiece(path: pathlib.Path) -> _levada.Tokenizer:
         return number if processor.id_to_piece(number) == token else None
 
     eos = processor.eos_id()
-    digest = _levada.digest(b"sentencepiece " + model)
+    digest = _levada.digest(f"{_release_of('sentencepiece')} ".encode() + model)
     return _levada.Tokenizer(
         _shown(str(path)), digest, processor.get_piece_size(), eos if eos >= 0 else None, id_of, processor.encode
     )

@@ -9,6 +9,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from typing import BinaryIO, NamedTuple
 
+from levada import _levada
 from levada.base.errors import InvalidArgument, SourceError
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
@@ -16,6 +17,8 @@ Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
 _BLOCK = 1 << 16
 """Bytes of lines that are read at a time; the file's stamp is checked once for them."""
+_SAMPLES, _SAMPLE = 64, 4096
+"""Blocks of a file that its stamp covers, and bytes of each."""
 
 
 class FileStamp(NamedTuple):
@@ -26,6 +29,9 @@ class FileStamp(NamedTuple):
     size: int
     modified_ns: int
     changed_ns: int
+    """Moves with permissions, owners and names, too: then `sampled` decides."""
+    sampled: str
+    """Digest of evenly spaced blocks."""
 
 
 class ByteRange(NamedTuple):
@@ -76,7 +82,22 @@ def stamp_of(path: str, file: BinaryIO) -> FileStamp:
     status = os.fstat(file.fileno())
     if not stat.S_ISREG(status.st_mode):
         raise SourceError(f"{path} is not a regular file, so it has no lines that could be read in parts")
-    return FileStamp(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    sampled = _sampled_digest(file.fileno(), status.st_size)
+    return FileStamp(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns, sampled)
+
+
+def _sampled_digest(fd: int, size: int) -> str:
+    last = max(size - _SAMPLE, 0)
+    offsets = {last * i // (_SAMPLES - 1) for i in range(_SAMPLES)}
+    return _levada.digest(b"".join(os.pread(fd, _SAMPLE, offset) for offset in sorted(offsets)))
+
+
+def _has_changed(path: str, file: BinaryIO, stamp: FileStamp, changed_ns: int) -> bool:
+    """Whether the content is another one than at `stamp`; `changed_ns` is the last time of change at which it was not."""
+    status = os.fstat(file.fileno())
+    if (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns) != stamp[:4]:
+        return True
+    return status.st_ctime_ns != changed_ns and stamp_of(path, file).sampled != stamp.sampled
 
 
 def open_file(path: str) -> BinaryIO:
@@ -97,13 +118,15 @@ class Lines:
             if self._at is None:
                 self._at = _first_line(file, begin)
             file.seek(self._at)
+            changed_ns = stamp.changed_ns
             while self._at < end:
                 lines = file.readlines(min(_BLOCK, end - self._at))
-                if not lines or stamp_of(path, file) != stamp:
+                if not lines or _has_changed(path, file, stamp, changed_ns):
                     raise SourceError(
                         f"{path} has changed since the pipeline was made, by which its lines are divided; leave files as "
                         "they are while they are read, and make the pipeline again"
                     )
+                changed_ns = os.fstat(file.fileno()).st_ctime_ns
                 for line in lines:
                     if self._at >= end:
                         return

@@ -1,0 +1,244 @@
+#include "levada/tokens/cache_folder.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <set>
+#include <thread>
+#include <utility>
+
+#include "levada/base/atomic_file.h"
+#include "levada/base/deadline.h"
+#include "levada/base/error.h"
+#include "levada/base/hash.h"
+#include "levada/base/text.h"
+#include "levada/sources/file.h"
+#include "levada/tokens/cache_uses.h"
+
+namespace levada {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view lock_name = "lock";
+constexpr std::string_view another_folder = "name another folder (--cache-dir, cache_dir=)";
+
+std::string made(std::string dir) {
+  create_private_folder(dir);
+  return dir;
+}
+
+void add_file(const std::string& path, const FolderTrust& trust, Digest& digest) {
+  const auto file = open_trusted_file(path, trust);
+  std::vector<char> piece(std::size_t{256} << 10);
+  std::size_t got = 0;
+  std::uint64_t at = 0;
+  do {
+    got = file->read(at, piece);
+    digest.update(std::string_view(piece.data(), got));
+    at += got;
+  } while (got > 0);
+}
+
+}  // namespace
+
+CacheFolder::CacheFolder(std::string dir)
+    : dir_(made(std::move(dir))), trust_(FolderTrust::of(dir_, "the token cache", another_folder)) {
+  static_cast<void>(lock_for_use());
+}
+
+CacheFolder::~CacheFolder() {
+  if (!uses_) return;
+  uses_ = {};
+  remove_list_if_ended(uses_path_, trust_);  // Not so where it is shared with a process that was forked.
+}
+
+std::string CacheFolder::prefix_of(const std::string& key) const {
+  return (fs::path(dir_) / entry_name(key)).string();
+}
+
+std::string CacheFolder::with_remedy(std::string_view error) const {
+  return fmt::format("{}; make room on that file system, or {}", error, another_folder);
+}
+
+void CacheFolder::fail(std::string_view what) const {
+  throw SourceError(
+      fmt::format("cannot {} the token cache {}: {}; {}", what, printable(dir_), std::strerror(errno), another_folder));
+}
+
+UniqueFd CacheFolder::lock_for_use() const {
+  return trust_.is_read_only() ? UniqueFd() : lock(LOCK_SH);
+}
+
+UniqueFd CacheFolder::lock(int operation) const {
+  const auto path = (fs::path(dir_) / lock_name).string();
+  UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, private_mode));
+  if (!fd) fail("write to");
+  if (trust_.file_mode() != private_mode) ::fchmod(fd.get(), trust_.file_mode() & ACCESSPERMS);  // by its owner
+  // It is held for moments, or for minutes where entries are removed and the file system is slow.
+  const auto deadline = Deadline::after(std::chrono::minutes(15));
+  while (::flock(fd.get(), operation | LOCK_NB) != 0) {
+    if (errno == EINTR) continue;
+    if (errno != EWOULDBLOCK) fail("lock");
+    if (deadline.expired()) {
+      throw SourceError(fmt::format("cannot lock the token cache {}: another process has held it for 15 minutes; {}",
+                                    printable(dir_), another_folder));
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return fd;
+}
+
+std::optional<CacheEntryMeta> CacheFolder::find(const std::string& prefix) const {
+  auto meta = CacheEntryMeta::read(meta_path(prefix), trust_);
+  return meta && has_all_bytes(prefix, meta->bytes, trust_) ? std::move(meta) : std::nullopt;
+}
+
+void CacheFolder::open_list() {
+  auto path = (fs::path(dir_) / fmt::format("{}{}", uses_prefix, uses_pattern)).string();
+  uses_ = UniqueFd(::mkostemp(path.data(), O_CLOEXEC | O_APPEND));
+  uses_path_ = std::move(path);
+  const auto mode = trust_.file_mode() & ACCESSPERMS;
+  if (!uses_ || ::fchmod(uses_.get(), mode) != 0 || ::flock(uses_.get(), LOCK_EX) != 0) {
+    throw SourceError(
+        with_remedy(fmt::format("cannot write to the token cache {}: {}", printable(dir_), std::strerror(errno))));
+  }
+}
+
+void CacheFolder::note_uses(const std::vector<std::string>& prefixes) {
+  if (prefixes.empty() || trust_.is_read_only()) return;
+  std::string lines;
+  for (const auto& prefix : prefixes) lines += line_of(prefix);
+  const std::lock_guard lock(mutex_);
+  if (!uses_) open_list();
+  // A network file system shows other hosts what is written when it is synchronized or closed, and this stays open.
+  const auto written = ::write(uses_.get(), lines.data(), lines.size());
+  const bool is_short = std::cmp_less(written, lines.size());
+  if (written >= 0 && is_short) errno = ENOSPC;
+  if (is_short || ::fdatasync(uses_.get()) != 0) {
+    throw SourceError(
+        with_remedy(fmt::format("cannot write to the token cache {}: {}", printable(dir_), std::strerror(errno))));
+  }
+}
+
+std::vector<TokenCacheEntry> CacheFolder::entries() const {
+  const auto held = trust_.is_read_only() ? UniqueFd() : lock(LOCK_EX);
+  return read_entries();
+}
+
+/// With the folder locked, so that no list of what is in use is taken for that of an ended process.
+std::vector<TokenCacheEntry> CacheFolder::read_entries() const {
+  const auto in_use = trust_.is_read_only() ? std::set<std::string>() : entries_in_use(dir_, trust_);
+  std::vector<TokenCacheEntry> entries;
+  std::error_code error;
+  for (const auto& file : fs::directory_iterator(dir_, error)) {
+    const auto file_name = file.path().filename().string();
+    std::string name(entry_of_file(file_name));
+    if (name.empty() || file.path().extension() != meta_extension) continue;
+    const auto meta = CacheEntryMeta::read(file.path().string(), trust_);
+    struct stat status {};
+    if (!meta || ::stat(file.path().c_str(), &status) != 0) continue;
+    const bool is_used = in_use.contains(name);
+    entries.push_back({.prefix = (fs::path(dir_) / name).string(),
+                       .source = meta->source,
+                       .tokenizer = meta->tokenizer,
+                       .tokens = meta->tokens,
+                       .documents = meta->documents,
+                       .bytes = meta->bytes,
+                       .last_used = status.st_mtim.tv_sec,
+                       .in_use = is_used});
+  }
+  std::ranges::sort(entries, [](const TokenCacheEntry& a, const TokenCacheEntry& b) {
+    return std::pair(b.last_used, a.prefix) < std::pair(a.last_used, b.prefix);
+  });
+  return entries;
+}
+
+void CacheFolder::remove_entry(const std::string& prefix) const {
+  // The .json first: without it the others are not an entry.
+  for (const char* extension : {".json", ".idx", ".bin"}) {
+    const auto path = prefix + extension;
+    if (trust_.covers(path)) ::unlink(path.c_str());
+  }
+}
+
+/// Removes what is left of entries that are not whole, are damaged or of another version, unless a process makes or
+/// uses them.
+void CacheFolder::remove_unreadable() const {
+  const auto in_use = entries_in_use(dir_, trust_);
+  std::set<std::string> prefixes;
+  std::error_code error;
+  for (const auto& file : fs::directory_iterator(dir_, error)) {
+    const auto name = file.path().filename().string();
+    const std::string entry(entry_of_file(name));
+    if (!entry.empty() && !in_use.contains(entry)) prefixes.insert((fs::path(dir_) / entry).string());
+  }
+  for (const auto& prefix : prefixes) {
+    if (CacheEntryMeta::read(meta_path(prefix), trust_)) continue;
+    try {
+      const AtomicFile reserved(meta_path(prefix), {}, trust_.file_mode());
+      remove_entry(prefix);
+    } catch (const SourceError&) {
+      continue;  // It is being made.
+    }
+  }
+}
+
+std::vector<TokenCacheEntry> CacheFolder::prune(std::uint64_t max_bytes) {
+  const auto held = lock(LOCK_EX);
+  const bool of_any_user = trust_.file_mode() != private_mode;
+  AtomicFile::remove_abandoned(dir_, [](std::string_view name) { return !entry_of_file(name).empty(); }, of_any_user);
+  auto left = read_entries();
+  std::uint64_t bytes = 0;
+  for (const auto& entry : left) bytes += entry.bytes;
+  std::vector<TokenCacheEntry> removed;
+  for (auto entry = left.rbegin(); entry != left.rend() && bytes > max_bytes; ++entry) {
+    if (entry->in_use) continue;
+    remove_entry(entry->prefix);
+    bytes -= entry->bytes;
+    removed.push_back(*entry);
+  }
+  remove_unreadable();
+  return removed;
+}
+
+bool CacheFolder::evict_damaged(const std::string& prefix) {
+  if (trust_.is_read_only()) return false;
+  const auto held = lock(LOCK_EX);
+  try {
+    check(prefix);
+    return false;
+  } catch (const SourceError&) {
+    remove_entry(prefix);
+    return true;
+  }
+}
+
+void CacheFolder::check(const std::string& prefix) const try {
+  const auto meta = CacheEntryMeta::read(meta_path(prefix), trust_);
+  if (!meta) {
+    throw SourceError(
+        fmt::format("{} is damaged: remove it, and the text is tokenized again", printable(meta_path(prefix))));
+  }
+  Digest digest;
+  for (const char* extension : {".bin", ".idx"}) add_file(prefix + extension, trust_, digest);
+  if (digest.hex() != meta->checksum) {
+    throw SourceError(
+        fmt::format("{}.bin or its .idx is not what was written there: remove both, and the text is "
+                    "tokenized again",
+                    printable(prefix)));
+  }
+} catch (const SourceError&) {
+  std::error_code error;
+  if (fs::exists(fs::symlink_status(meta_path(prefix), error))) throw;
+}
+
+}  // namespace levada
