@@ -18,13 +18,14 @@ from levada.batch.devices import sender
 from levada.corpus.corpus import Corpus, PathLike
 from levada.feed.arguments import ACCESS, check_balance, check_device, check_iteration, check_readers, count, count_or_none
 from levada.feed.history import write_feed_history
+from levada.feed.loaders import check_whole
 from levada.feed.losses import OnPeerLost, check_on_peer_lost
 from levada.feed.passes import Beginning, FeedArguments, FeedPass, JoinedFeed, begin_corpus, begin_iterable
 from levada.feed.sources import ends_short, parts_of, set_epoch
 from levada.feed.states import FeedState, read_state
 from levada.job.groups import GroupNumbers, size_of
 from levada.job.job import join, world_size
-from levada.job.meshes import as_mesh, by_axis, check_feed, is_device_mesh
+from levada.job.meshes import as_mesh, by_axis, check_feed, check_no_mesh_forgotten, is_device_mesh
 from levada.pipeline.pipeline import Pipeline
 from levada.pipeline.run import Run
 
@@ -179,10 +180,13 @@ class Feed(FeedArguments):
         ranks = world_size() if self.group is None else size_of(self.group)
         self.mesh = as_mesh(Mesh(dp=ranks) if mesh is None else mesh, data_axes)
         check_feed(self.mesh, self.group, world_size())
+        if mesh is None and group is None and ranks > 1:
+            check_no_mesh_forgotten()
         if isinstance(layout, Mapping) and is_device_mesh(mesh):
             layout = {field: by_axis(placements, self.mesh) for field, placements in layout.items()}
         self.layout = self._layout(layout, divide)
         self.readers = check_readers(readers, self.mesh)
+        check_whole(source, self.mesh, world_size())
         self.iterate = iterate
         self.divide = divide
         self.tail = tail
