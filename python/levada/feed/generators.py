@@ -6,17 +6,17 @@ import hashlib
 import random
 import sys
 
-import numpy
-
 _BYTES_OF_SEED = 7
 _NUMPY_SEEDS = 1 << 32
 
 
 def seed_of_generators() -> int:
     """Returns a number that depends on the states of all generators, without drawing from them."""
+    numpy = sys.modules.get("numpy")
     digest = hashlib.blake2b(repr(random.getstate()).encode(), digest_size=_BYTES_OF_SEED)
-    state = numpy.random.get_state(legacy=True)
-    digest.update(repr((state[0], state[2:])).encode() + numpy.asarray(state[1]).tobytes())
+    if numpy is not None:
+        state = numpy.random.get_state(legacy=True)
+        digest.update(repr((state[0], state[2:])).encode() + state[1].tobytes())
     torch = sys.modules.get("torch")
     if torch is not None:
         digest.update(torch.get_rng_state().numpy().tobytes())
@@ -26,7 +26,9 @@ def seed_of_generators() -> int:
 def seed_generators(seed: int) -> None:
     """Seeds all of them."""
     random.seed(seed)
-    numpy.random.seed(seed % _NUMPY_SEEDS)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(seed % _NUMPY_SEEDS)
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.manual_seed(seed)

@@ -12,7 +12,7 @@ from typing import Any
 
 from levada import _levada
 from levada._levada import Handoff, Layout, Membership, Mesh, Pass, Source
-from levada.base.errors import Error, InvalidArgument, PeerLost, SourceError, Timeout
+from levada.base.errors import Error, InvalidArgument, PeerLost, SourceError, Timeout, Unsupported
 from levada.base.exception_texts import report_of
 from levada.base.exits import begin, end, exit_text, start
 from levada.feed.generators import seed_generators, seed_of_generators
@@ -116,9 +116,12 @@ class _Child:
         state, self._state = self._state, None
         return state
 
-    def digest(self) -> int:
-        """Returns that of the item that came last."""
-        return self._pass.position()[3]
+    def digest(self) -> int | None:
+        """Returns that of the item that came last, if it came with one."""
+        try:
+            return self._pass.position()[3]
+        except Unsupported:  # a loader's state that cannot be saved
+            return None
 
     def where(self) -> str:
         return f"process {self._process.pid}"

@@ -184,6 +184,7 @@ class Maker:
         self._digest = digest if order is None else order.next_digest
         self._number = making.counted.before
         self._last: Any = _NOTHING
+        self._digest_of_step = 0
         self._has_items = False
         self._thread = 0
 
@@ -219,7 +220,7 @@ class Maker:
             self._prepare(without_rows(self._last) if self._tail == "short" else self._last, None)
         elif gathered:
             assert self._samples is not None
-            self._prepare(self._samples.gather(gathered), None, 0)
+            self._prepare(self._samples.gather(gathered), None, self._digest_of_step)
         elif (passed := self._skip(skipped)) < skipped:
             self._note_end()
             self._counted.check(passed)
@@ -231,7 +232,8 @@ class Maker:
             if len(sizes) < taken:
                 self._note_end()
             # Behind its end, a loader's state may be that of the beginning.
-            self._handoff.report_sizes(sizes, self._state() if len(sizes) == taken else None, self._content_digest())
+            self._digest_of_step = self._content_digest()
+            self._handoff.report_sizes(sizes, self._state() if len(sizes) == taken else None, self._digest_of_step)
             return True
         else:
             try:
@@ -320,7 +322,9 @@ class Maker:
         return f"{' > '.join(names[-_FRAMES:])} ({place})" if names and frame is not None else "the interpreter"
 
 
-_MAKING = (Maker.make.__code__, Maker._serve.__code__)
+_MAKING = tuple(
+    function.__code__ for function in (Maker.make, Maker._serve, Maker._skip, Maker._next_item, ReadAhead.over)
+)
 
 
 def open_maker(source: Any, state: Any, making: Making) -> Maker:

@@ -6,8 +6,6 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-import numpy
-
 from levada import _levada
 from levada._levada import Membership, Mesh
 from levada.base.errors import InvalidArgument
@@ -49,9 +47,9 @@ def _joined(parts: list[Any]) -> Any:
     first = parts[0]
     if isinstance(first, Mapping):
         return {key: _joined([part[key] for part in parts]) for key in first}
-    torch = sys.modules.get("torch")
+    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     if torch is not None and isinstance(first, torch.Tensor):
         return torch.cat(parts)
-    if isinstance(first, numpy.ndarray):
+    if numpy is not None and isinstance(first, numpy.ndarray):
         return numpy.concatenate(parts)
     return [each for part in parts for each in part]
