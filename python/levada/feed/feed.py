@@ -22,7 +22,7 @@ from levada.feed.losses import OnPeerLost, check_on_peer_lost
 from levada.feed.passes import Beginning, FeedPass, JoinedFeed, begin_corpus, begin_iterable, why_empty
 from levada.feed.read_ahead import ReadAhead
 from levada.feed.sources import ends_short, parts_of, set_epoch
-from levada.feed.states import MAX_SAMPLES, FeedState, read_state
+from levada.feed.states import FeedState, read_state
 from levada.feed.torch_loaders import default_iterate
 from levada.feed.view import PassView
 from levada.job.groups import GroupNumbers, size_of
@@ -292,13 +292,11 @@ class Feed(PassView):
         core = self._core
         return core is not None and (core.end or {}).get("cause") in ("exhausted", "steps")
 
-    def _num_taken(self) -> int:
-        """Returns the number of the item that follows those which the last pass has taken."""
+    def _num_taken(self) -> int | None:
+        """Returns the number of the item that follows those which the last pass has taken; None if there is none."""
         last = self._last
-        if last is None or self._is_corpus:
-            return 0
-        if (last.core.end or {}).get("cause") == "exhausted":
-            return MAX_SAMPLES
+        if last is None or (last.core.end or {}).get("cause") == "exhausted":
+            return None
         return last.first_item + last.core.whole_steps * self._items_a_step
 
     def _running_pass(self) -> FeedPass | None:

@@ -11,7 +11,7 @@ from typing import Any
 from levada._levada import Mesh
 from levada.base.errors import InvalidArgument
 
-_MAX_DEPTH = 10
+_MAX_DEPTH = 32
 _MAX_PARTS = 2000
 _MAX_LISTED = 256
 """How many members of a list of data sets are looked at."""
@@ -43,7 +43,7 @@ _FUNCTIONS = ("split_by_node",)
 _PLAIN = (str, bytes, bytearray, int, float, complex, bool, type(None), type, ModuleType, range)
 _PART_NAMES = (
     "sampler", "dataset", "loader", "source", "iterable", "iterator", "pipe", "stream", "stage", "root", "base", "child",
-    "wrapped", "inner", "worker_config", "nodesplitter", "node", "step",
+    "wrapped", "inner", "worker_config", "nodesplitter", "node", "step", "input", "arguments",
 )  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from levada.batch.devices import Arrive, Sender
 from levada.batch.memory import make_batches_for
 from levada.corpus.corpus import Corpus
 from levada.feed.losses import LossWatch, OnPeerLost
+from levada.feed.peers import PeerDigests
 from levada.feed.process_reader import ProcessReader
 from levada.feed.read_ahead import ReadAhead
 from levada.feed.readers import BackgroundReader, Counted, InlineReader, Making, Reader, await_earlier_passes, open_maker
@@ -186,9 +187,9 @@ def _open_corpus(joined: JoinedFeed, corpus: Corpus, epoch: int, cursor: bytes) 
         return Beginning(_levada.unopened(type(error).__name__, str(error)), first)
 
 
-def begin_iterable(joined: JoinedFeed, source: Any, at: FeedState, taken: int) -> Beginning:
+def begin_iterable(joined: JoinedFeed, source: Any, at: FeedState, taken: int | None) -> Beginning:
     """Returns the beginning of a pass over an iterable, where an earlier run's state says. `taken`: the number of the item
-    that followed those which the pass before has taken."""
+    that followed those which the pass before has taken; None if none is left of it."""
     feed, job = joined
     items, position, state = _read_items(feed, at)
     first = items * feed._samples_an_item
@@ -199,7 +200,10 @@ def begin_iterable(joined: JoinedFeed, source: Any, at: FeedState, taken: int) -
     if not joined.is_reader:
         return Beginning(None, first)
     await_earlier_passes(source, job.rank, feed.timeout)
-    feed._ahead.end(taken)
+    if taken is None:
+        feed._ahead.clear()
+    else:
+        feed._ahead.end(taken)
     name = type(source).__name__
     handoff = Handoff(feed._samples_an_item, position, f"a batch of {name}", feed._counts_rows, feed._cuts_rows)
     may_lack = (at.step - 1) // feed._samples_an_item if feed.tail != "drop" else 0
@@ -308,6 +312,9 @@ class FeedPass:
         self._begin = begin
         self._empty = empty
         self._counts_rows = not isinstance(joined.feed.source, Corpus) and joined.feed.balance is None and joined.feed.batch == 1
+        feed = joined.feed
+        proves = feed.check == "digests" and joined.job.size > 1
+        self._peers = PeerDigests(joined.job, feed.mesh, feed.layout, feed.timeout) if proves else None
         self.rows: int | None = None
         """The rows of the batch taken last, if the core counts whole batches."""
         self._sender = sender
@@ -374,6 +381,8 @@ class FeedPass:
 
     def _next(self) -> Any:
         batch = self._batch()
+        if self._peers is not None:
+            self._peers.add(batch)
         if self._counts_rows:
             self.rows = num_rows(batch)
         return batch

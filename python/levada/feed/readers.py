@@ -63,11 +63,11 @@ class Counted(NamedTuple):
     digest: int = 0
     name: str = "the source"
 
-    def check(self, passed: int) -> None:
-        """Raises EndsBeforeState if the data ended after `passed` of the items that were to be read again."""
-        if self.before + passed < self.items - self.tolerance:
+    def check(self, count: int) -> None:
+        """Raises EndsBeforeState if the data have fewer items than the state counts, `count`."""
+        if count < self.items - self.tolerance:
             raise EndsBeforeState(
-                f"the state counts {self.items:,} items, but the data end after {self.before + passed:,}: load a state that "
+                f"the state counts {self.items:,} items, but the data end after {count:,}: load a state that "
                 "was saved with these data, or none"
             )
 
@@ -223,7 +223,7 @@ class Maker:
             self._prepare(self._samples.gather(gathered), None, self._digest_of_step)
         elif (passed := self._skip(skipped)) < skipped:
             self._note_end()
-            self._counted.check(passed)
+            self._counted.check(self._number)
             self._handoff.end(passed)
             return self._tail != "drop"
         elif taken:
@@ -281,7 +281,7 @@ class Maker:
             count, passed, self._order.count = self._order.count, self._order.passed, 0
             self._number += passed
             if passed < count:
-                self._counted.check(passed)
+                self._counted.check(self._number)
             if self._order.marked_digest is not None:
                 self._counted.compare(self._order.marked_digest)
             if first is _NOTHING:
@@ -323,7 +323,7 @@ class Maker:
 
 
 _MAKING = tuple(
-    function.__code__ for function in (Maker.make, Maker._serve, Maker._skip, Maker._next_item, ReadAhead.over)
+    function.__code__ for function in (Maker.make, Maker._serve, Maker._skip, Maker._next_item, ReadAhead.over, ReadAhead._over)
 )
 
 
