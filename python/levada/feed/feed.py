@@ -69,8 +69,8 @@ class Feed(PassView):
       default is "one", and "host" for a Pipeline: its worker processes then serve all ranks of their host.
     - `iterate`: what iterates an iterable. "thread": a thread of the feed, ahead of the steps. "inline": the thread that
       calls next(), never ahead, so that random generators are drawn from as in a plain loop. "process": a process of the
-      feed, which imports the main module again.
-    - `divide`: "deal" sends item t * dp + d to dp rank d in step t; "split" cuts each item along dim 0.
+      feed, which imports the main module again. None: "inline" for torch's DataLoader without workers, else "thread".
+    - `divide`: "deal" sends item t * dp + d to dp rank d in step t; "split" cuts each item along its rows, lists too.
     - `batch`: for a Corpus, and for an iterable whose samples are balanced: samples per dp rank and step. With
       divide="split": rows per dp rank of an iterable's global batches; the last batch may then have fewer.
     - `balance`: divides the samples of each step (batch x dp) over the dp ranks so that each has about the same work: a
@@ -80,8 +80,8 @@ class Feed(PassView):
       micro-batches on every rank. Each is one item of the iteration; `micro` and `num_micro` are its number and their count.
     - `collate`: makes a batch from a list of an iterable's balanced samples; None: levada.collate_packed, with
       the balance's pad_to and length.
-    - `tail`: what happens to a last round that the data do not fill. "drop" leaves it out. If `batch` is given, also "pad",
-      which repeats the last sample with a loss_mask of 0, and "short", which leaves the last ranks fewer rows or none.
+    - `tail`: what happens to a last round that the data do not fill. "drop" leaves it out. "pad" repeats the last sample with
+      a loss_mask of 0, and "short" leaves the last ranks fewer rows or none; see valid_rows and gather().
     - `depth`: how many batches a rank may be behind its reader; 0 means pp + 2.
     - `skip`: steps to leave out at the start of the next pass.
     - `timeout`: seconds of one wait, the wait for all ranks to begin a pass included. After 30 s a line on standard error
@@ -100,6 +100,8 @@ class Feed(PassView):
       same shapes throughout, as CUDA graphs need. Raises InvalidArgument at a batch whose shapes differ, and at one whose
       set is still referenced. None: each batch gets new tensors.
     - `allow_pickle`: whether objects of any class may cross, as pickles.
+    - `check`: "items" compares, in a run that resumes, the item that the state was saved after; "none" does not; "digests" also
+      compares the batches of ranks that should get the same, now and then, and raises SourceError if they differ.
     - `record`: whether to record what each rank, and each process of a Pipeline, does when, for write_report() and
       write_trace().
 
