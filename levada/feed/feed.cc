@@ -365,24 +365,12 @@ class Feed::Impl {
     const auto explain = [&] { return explain_wait(*wiring_.engine, "the feed", waiting_for(), count.elapsed()); };
     WaitFor conditions{.receive = channels};
     conditions.poll = &poll_;
-    for (auto seen = progress_of_readers();;) {
+    for (auto seen = progress_of_readers(wiring_);;) {
       if (reminder.wait(*wiring_.engine, conditions, Deadline::after(timeout_), explain) != Woken::timeout) return;
-      auto now = progress_of_readers();
+      auto now = progress_of_readers(wiring_);
       if (now == seen) throw Timeout(explain());
       seen = std::move(now);
     }
-  }
-
-  /// Returns which items the readers read again to find the place of a state: as long as that changes, no wait for them
-  /// times out.
-  std::vector<std::string> progress_of_readers() const {
-    std::vector<std::string> progress;
-    for (const Audience& audience : wiring_.audiences) {
-      const auto status = wiring_.engine->status(audience.from);
-      const std::string_view detail(status.detail.data());
-      if (detail.starts_with(rereading)) progress.emplace_back(detail.substr(0, detail.find(',')));
-    }
-    return progress;
   }
 
   /// Counts the time of its scope as waited.

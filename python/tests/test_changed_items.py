@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import random
+import time
 from typing import Any
 
 import numpy as np
@@ -117,7 +118,9 @@ def test_readers_resume_at_items_of_their_own_and_name_what_differs_on_every_ran
 def test_a_loader_whose_own_state_stands_still_is_refused_by_name() -> None:
     class Stuck:
         def __iter__(self) -> Any:
-            return iter(range(6))
+            for number in range(6):
+                time.sleep(0.2)  # a state that takes long is asked for seldom
+                yield number
 
         def state_dict(self) -> dict[str, int]:
             return {"epoch": 0}
@@ -126,7 +129,7 @@ def test_a_loader_whose_own_state_stands_still_is_refused_by_name() -> None:
             pass
 
     feed = levada.Feed(Stuck())
-    assert [next(feed) for _ in range(3)] == [0, 1, 2]
+    assert [next(feed) for _ in range(5)] == [0, 1, 2, 3, 4]
     with pytest.raises(levada.Unsupported, match="Stuck.state_dict.. has returned the same state after two different items"):
         feed.state_dict()
     assert list(feed) == list(range(6))

@@ -81,7 +81,7 @@ def _why(part: Any) -> str | None:
     config = _attribute(part, "worker_config")
     for base in type(part).__mro__:
         if base.__name__ in _CLASSES and (config is None or _count(config, "world_size") != 1):
-            return f"{_article(kind)}, which yields one rank's part of the data; {_CLASSES[base.__name__]}"
+            return f"{_article(base.__name__)}, which yields one rank's part of the data; {_CLASSES[base.__name__]}"
     return None
 
 

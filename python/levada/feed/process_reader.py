@@ -41,7 +41,7 @@ class ProcessReader(BackgroundReader):
         order = None
         if making.samples is None and with_order(source, Order(0, 0, -1)) is not None:  # the process passes over these
             order = Order(counted.before, counted.items - counted.before, -1)
-            order.passed, order.next_digest = order.count, self._child.digest  # type: ignore[method-assign]
+            order.passed = order.count
         try:
             super().__init__(
                 Maker(self._child, self._child.state, making, order=order, digest=self._child.digest), None

@@ -181,7 +181,7 @@ class Maker:
         self._ahead = None if noted is None else making.ahead
         self._cuts_rows, self._tail = making.cuts_rows, making.tail
         self._order = order
-        self._digest = digest if order is None else order.next_digest
+        self._digest = digest
         self._number = making.counted.before
         self._last: Any = _NOTHING
         self._digest_of_step = 0
@@ -268,7 +268,7 @@ class Maker:
         if self._last is _NOTHING:
             return 0
         try:
-            return (self._order and self._digest()) or _levada.digest_of(self._last, allow_pickle=self._allow_pickle)
+            return _levada.digest_of(self._last, allow_pickle=self._allow_pickle)
         except TypeError:  # of a kind that only collate= knows
             return 0
 
@@ -342,7 +342,9 @@ def open_maker(source: Any, state: Any, making: Making) -> Maker:
         iterator = making.ahead.over(noted)
     state_dict = getattr(source, "state_dict", None)
     paced = PacedState(state_dict, making.allow_pickle, making.ranks) if state_dict else lambda: None
-    return Maker(iterator, paced, making, noted=noted, order=None if ordered is None else order)
+    if ordered is None:
+        return Maker(iterator, paced, making, noted=noted)
+    return Maker(iterator, paced, making, noted=noted, order=order, digest=order.next_digest)
 
 
 class Reader(Protocol):
