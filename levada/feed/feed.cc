@@ -362,8 +362,15 @@ class Feed::Impl {
     const TraceScope scope(trace_, TraceThread::step, may_receive ? TraceKind::handover : TraceKind::grant,
                            follower_.at().round, waiting_for());
     Reminder reminder(remind_after_);
-    wait({.receive = channels}, Deadline::after(timeout_), reminder,
-         [&] { return explain_wait(*wiring_.engine, "the feed", waiting_for(), count.elapsed()); });
+    const auto explain = [&] { return explain_wait(*wiring_.engine, "the feed", waiting_for(), count.elapsed()); };
+    WaitFor conditions{.receive = channels};
+    conditions.poll = &poll_;
+    for (auto seen = progress_of_readers(wiring_);;) {
+      if (reminder.wait(*wiring_.engine, conditions, Deadline::after(timeout_), explain) != Woken::timeout) return;
+      auto now = progress_of_readers(wiring_);
+      if (now == seen) throw Timeout(explain());
+      seen = std::move(now);
+    }
   }
 
   /// Counts the time of its scope as waited.

@@ -30,9 +30,16 @@ struct Alteration {
   std::uint8_t bits = 1;
 };
 
-class Altered final : public Numbered {
+/// Has random access, so that readers compare only what several of them read.
+class Indexed : public Numbered {
  public:
-  Altered(NumberedOptions options, Alteration alteration) : Numbered(std::move(options)), alteration_(alteration) {}
+  using Numbered::Numbered;
+  bool has_random_access() const override { return true; }
+};
+
+class Altered final : public Indexed {
+ public:
+  Altered(NumberedOptions options, Alteration alteration) : Indexed(std::move(options)), alteration_(alteration) {}
 
   std::optional<Tree> read(std::int64_t first, std::int64_t count, Memory& memory) override {
     auto batch = Numbered::read(first, count, memory);
@@ -75,7 +82,7 @@ std::vector<Outcome> outcomes_of(const Case& job) {
   const auto body = [&](const std::shared_ptr<Engine>& engine) {
     const int rank = engine->info().rank;
     auto& outcome = outcomes[static_cast<std::size_t>(rank)];
-    std::shared_ptr<Source> source = std::make_shared<Numbered>(job.data);
+    std::shared_ptr<Source> source = std::make_shared<Indexed>(job.data);
     if (job.altered.contains(rank)) source = std::make_shared<Altered>(job.data, job.alteration);
     try {
       Feed feed(engine, job.mesh, layouts::gpt(), source, job.options);
@@ -205,8 +212,8 @@ TEST(FeedDifference, NamesTheHostsIfThereAreSeveral) {
 }
 
 TEST(FeedDifference, NoReaderHashesWhatItReadsAlone) {
-  struct Unshared final : Numbered {
-    using Numbered::Numbered;
+  struct Unshared final : Indexed {
+    using Indexed::Indexed;
     bool is_comparable(const Leaf&) const override {
       ADD_FAILURE() << "is asked for a digest";
       return true;

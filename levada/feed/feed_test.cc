@@ -397,10 +397,12 @@ TEST(Feed, ARoundIsReadOnlyWhenItsReadersCallerAsksForIt) {
                 std::make_shared<Numbered>(NumberedOptions{.before = count}),
                 {.batch = 1, .readers = Readers::parse(readers), .ahead = false});
       const int a_round = !feed.is_reader() ? 0 : std::string_view(readers) == "one" ? 2 : 1;
+      // In the first round all readers compare the first unit, which rank 2 reads for that alone.
+      const int compared = std::string_view(readers) == "dp" && engine->info().rank == 2 ? 1 : 0;
       for (int step = 0; step < 5; ++step) {
-        EXPECT_EQ(reads, step * a_round) << readers;
+        EXPECT_EQ(reads, step * a_round + (step > 0 ? compared : 0)) << readers;
         EXPECT_EQ(feed.next()->step, step);
-        EXPECT_EQ(reads, (step + 1) * a_round) << readers;
+        EXPECT_EQ(reads, (step + 1) * a_round + compared) << readers;
       }
     });
   }

@@ -72,6 +72,16 @@ FeedRounds::FeedRounds(const FeedWiring& wiring, const Mesh& mesh, const Layout&
     }
     units_.back().outboxes.emplace_back(wiring_.data[static_cast<std::size_t>(&audience - wiring_.audiences.data())]);
   }
+  const bool is_alone = std::ranges::all_of(
+      wiring_.audiences, [&](const Audience& other) { return other.from == wiring_.audiences.front().from; });
+  const bool compares_all = std::ranges::any_of(units_, &Unit::is_shared);
+  samples_first_unit_ = !is_alone && !compares_all && !source_->has_random_access();
+}
+
+void FeedRounds::sample_first_unit(std::int64_t round, const AllocateBlock& allocate) {
+  BlockMemory memory(allocate);
+  const auto tree = read_unit(Unit{}, round, memory);
+  if (tree && !is_over(round)) digests_.push_back(digest_of(0, flatten(*tree), *source_));
 }
 
 std::vector<FeedRounds::Outgoing> FeedRounds::read(const AllocateBlock& allocate) {
@@ -80,6 +90,7 @@ std::vector<FeedRounds::Outgoing> FeedRounds::read(const AllocateBlock& allocate
   try {
     if (is_over(round)) return {};
     announce(round);
+    if (is_sampled(round) && units_.front().number != 0) sample_first_unit(round, allocate);
     std::vector<std::shared_ptr<UnitBatch>> batches;
     for (Unit& unit : units_) {
       batches.push_back(std::make_shared<UnitBatch>(UnitBatch{.memory = BlockMemory(allocate)}));
@@ -89,7 +100,8 @@ std::vector<FeedRounds::Outgoing> FeedRounds::read(const AllocateBlock& allocate
       batch.content = flatten(*tree, unit.schema);
       unit.schema = batch.content.schema;
       tree.reset();
-      if (unit.is_shared) digests_.push_back(digest_of(unit.number, batch.content, *source_));
+      if (unit.is_shared || (unit.number == 0 && is_sampled(round)))
+        digests_.push_back(digest_of(unit.number, batch.content, *source_));
       batch.way = copy_mode_for(units_.size() * tensor_bytes(batch.content));
       // What the source has lent is its own again when it is asked for more.
       if (&unit != &units_.back()) batch.content = batch.memory.copy_in(std::move(batch.content), batch.way);
@@ -170,7 +182,8 @@ std::optional<Tree> FeedRounds::complete(const Unit& unit, std::int64_t round, s
   HeapMemory heap;
   const auto last = source_->read(*source_->size() - 1, 1, heap);
   if (!last) throw SourceError("the source did not give its last sample a second time");
-  return with_padding(*last, 1, 0, padding);
+  const auto rows = source_->rows_per_sample(*last);
+  return with_padding(*last, rows, 0, padding * rows);
 }
 
 void FeedRounds::prepare(Unit& unit, std::int64_t round, const std::shared_ptr<UnitBatch>& batch,

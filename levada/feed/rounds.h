@@ -63,6 +63,7 @@ class FeedRounds {
 
  private:
   /// What is sent of batches of one structure and shape.
+  static constexpr std::int64_t sampled_rounds = 100;
   struct UnitPlan {
     std::vector<std::int64_t> key;
     std::vector<Portion> portions;  ///< one an audience of the unit
@@ -86,6 +87,10 @@ class FeedRounds {
   /// Announces to the source which samples this and the next rounds will read.
   void announce(std::int64_t round);
   std::optional<Tree> read_unit(const Unit& unit, std::int64_t round, Memory& memory);
+  /// Whether all readers compare the first unit of this round, though one of them sends it.
+  bool is_sampled(std::int64_t round) const { return samples_first_unit_ && round % sampled_rounds == 0; }
+  /// Reads the first unit, of which another reader sends the batch, for its digest alone.
+  void sample_first_unit(std::int64_t round, const AllocateBlock& allocate);
   /// Makes a batch of fewer samples what the tail's rule says; `batch` is empty where there are none.
   std::optional<Tree> complete(const Unit& unit, std::int64_t round, std::optional<Tree> batch);
   void prepare(Unit& unit, std::int64_t round, const std::shared_ptr<UnitBatch>& batch, const AllocateBlock& allocate,
@@ -101,6 +106,7 @@ class FeedRounds {
   std::int64_t unit_samples_;  ///< in a full unit
   Tail tail_;
   bool divides_sequences_;
+  bool samples_first_unit_ = false;
   std::int64_t first_;
   std::optional<std::int64_t> steps_;
   FeedPosition next_;

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <numeric>
+#include <string_view>
+
+#include "levada/sources/source.h"
 
 namespace levada {
 namespace {
@@ -78,6 +81,16 @@ Blocked Reporter::send(std::optional<feed_protocol::Event> event) {
     if (const Blocked blocked = try_send(*wiring_.engine, channel(), waiting_.front())) return blocked;
   }
   return {};
+}
+
+std::vector<std::string> progress_of_readers(const FeedWiring& wiring) {
+  std::vector<std::string> progress;
+  for (const Audience& audience : wiring.audiences) {
+    const auto status = wiring.engine->status(audience.from);
+    const std::string_view detail(status.detail.data());
+    if (detail.starts_with(rereading)) progress.emplace_back(detail.substr(0, detail.find(',')));
+  }
+  return progress;
 }
 
 }  // namespace levada

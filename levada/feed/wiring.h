@@ -71,4 +71,8 @@ class Reporter {
   std::vector<feed_protocol::Event> waiting_;
 };
 
+/// Returns which items the readers read again to find the place of a state: as long as that changes, no wait for them
+/// times out.
+std::vector<std::string> progress_of_readers(const FeedWiring& wiring);
+
 }  // namespace levada

@@ -50,6 +50,20 @@ void check_within(int rank, const char* rank_name, int size, const char* size_na
       fmt::format("the environment contradicts itself: {} is {}, but {} is {}", rank_name, rank, size_name, size));
 }
 
+/// Returns what is wrong with a set of variables of which rank or size is missing, or an empty text. A size of 1 and a
+/// local rank of 0 are those of a process that is alone.
+std::string half_set(const Get& get, const Names& names) {
+  const bool has_rank = has(get, names.rank), has_size = has(get, names.size);
+  if (has_rank && has_size) return {};
+  const auto refuse = [&](const char* there, const char* missing) {
+    return fmt::format("the environment names half a job: {} is {}, but {} is not set; set both, or unset {}", there,
+                       get(there), missing, there);
+  };
+  if (has_rank) return refuse(names.rank, names.size);
+  if (has_size) return *number(get, names.size) > 1 ? refuse(names.size, names.rank) : std::string();
+  return number(get, names.local_rank).value_or(0) > 0 ? refuse(names.local_rank, names.rank) : std::string();
+}
+
 /// A job by its variables, or empty unless rank and size are both there.
 std::optional<Environment> read(const Get& get, const Names& names) {
   if (!has(get, names.rank) || !has(get, names.size)) return {};
@@ -92,14 +106,17 @@ std::optional<int> slurm_tasks_on(std::string_view list, int node) {
   return {};
 }
 
+Names slurm_names(const Get& get) {
+  return {"SLURM_PROCID", has(get, "SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS", "SLURM_LOCALID",
+          "SLURM_LOCAL_SIZE"};
+}
+
 /// Only within a job step: a batch script has a rank too, but nobody has started the other ones.
 std::optional<Environment> read_slurm(const Get& get) {
   if (!has(get, "SLURM_STEP_ID")) return {};
-  const bool by_step = has(get, "SLURM_STEP_NUM_TASKS");
-  const Names names{"SLURM_PROCID", by_step ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS", "SLURM_LOCALID",
-                    "SLURM_LOCAL_SIZE"};
-  auto job = read(get, names);
+  auto job = read(get, slurm_names(get));
   if (!job) return {};
+  const bool by_step = has(get, "SLURM_STEP_NUM_TASKS");
   const char* tasks = by_step ? "SLURM_STEP_TASKS_PER_NODE" : "SLURM_TASKS_PER_NODE";
   if (has(get, tasks)) {
     const auto local = slurm_tasks_on(get(tasks), number(get, "SLURM_NODEID").value_or(0));
@@ -114,20 +131,32 @@ std::optional<Environment> read_slurm(const Get& get) {
   return job;
 }
 
+constexpr Names levada_names{"LEVADA_RANK", "LEVADA_WORLD_SIZE", "LEVADA_LOCAL_RANK", "LEVADA_LOCAL_WORLD_SIZE"};
+constexpr Names open_mpi_names{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+                               "OMPI_COMM_WORLD_LOCAL_SIZE"};
+
+/// DeepSpeed's launcher sets LOCAL_SIZE.
+Names torch_names(const Get& get) {
+  return {"RANK", "WORLD_SIZE", "LOCAL_RANK", has(get, "LOCAL_WORLD_SIZE") ? "LOCAL_WORLD_SIZE" : "LOCAL_SIZE"};
+}
+
+/// Hydra and Cray's PALS name the ranks of a host differently.
+Names pmi_names(const Get& get) {
+  const bool is_pals = has(get, "PMI_LOCAL_SIZE");
+  return {"PMI_RANK", "PMI_SIZE", is_pals ? "PMI_LOCAL_RANK" : "MPI_LOCALRANKID",
+          is_pals ? "PMI_LOCAL_SIZE" : "MPI_LOCALNRANKS"};
+}
+
 std::optional<Environment> read_open_mpi(const Get& get) {
-  auto job = read(get, {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
-                        "OMPI_COMM_WORLD_LOCAL_SIZE"});
+  auto job = read(get, open_mpi_names);
   if (!job) return {};
   job->rendezvous = rendezvous_of(get, {"PMIX_NAMESPACE"});
   if (job->rendezvous.empty()) job->rendezvous = rendezvous_of(get, {"OMPI_MCA_ess_base_jobid"});
   return job;
 }
 
-/// Hydra and Cray's PALS name the ranks of a host differently.
 std::optional<Environment> read_pmi(const Get& get) {
-  const bool is_pals = has(get, "PMI_LOCAL_SIZE");
-  auto job = read(get, {"PMI_RANK", "PMI_SIZE", is_pals ? "PMI_LOCAL_RANK" : "MPI_LOCALRANKID",
-                        is_pals ? "PMI_LOCAL_SIZE" : "MPI_LOCALNRANKS"});
+  auto job = read(get, pmi_names(get));
   if (job) job->rendezvous = rendezvous_of(get, {"PMI_JOBID"});
   return job;
 }
@@ -142,17 +171,33 @@ void complete(Environment& job, const std::optional<Environment>& launched) {
   job.local_size_said_by = launched->local_size_said_by;
 }
 
+/// Throws InvalidArgument for half a set of variables, whose process would take all data for its own. RANK or
+/// WORLD_SIZE may be alone beside the launcher's, `job`, if it is the same.
+void expect_no_half_set(const Get& get, const std::optional<Environment>& job) {
+  const auto torch = torch_names(get);
+  const bool agrees = job && number(get, torch.rank).value_or(job->rank) == job->rank &&
+                      number(get, torch.size).value_or(job->size) == job->size;
+  std::vector<Names> sets;
+  if (!agrees) sets.push_back(torch);
+  if (!job && has(get, "SLURM_STEP_ID")) sets.push_back(slurm_names(get));
+  if (!job) sets.insert(sets.end(), {open_mpi_names, pmi_names(get)});
+  for (const Names& names : sets) {
+    const auto why = half_set(get, names);
+    if (!why.empty()) throw InvalidArgument(why);
+  }
+}
+
 }  // namespace
 
 std::optional<Environment> detect(const Get& get) {
-  auto job = read(get, {"LEVADA_RANK", "LEVADA_WORLD_SIZE", "LEVADA_LOCAL_RANK", "LEVADA_LOCAL_WORLD_SIZE"});
+  auto job = read(get, levada_names);
   if (job) {
     job->rendezvous = rendezvous_of(get, {"LEVADA_RENDEZVOUS"});
     return job;
   }
-  // DeepSpeed's launcher says LOCAL_SIZE.
-  const char* local_size = has(get, "LOCAL_WORLD_SIZE") ? "LOCAL_WORLD_SIZE" : "LOCAL_SIZE";
-  job = read(get, {"RANK", "WORLD_SIZE", "LOCAL_RANK", local_size});
+  if (const auto why = half_set(get, levada_names); !why.empty()) throw InvalidArgument(why);
+  job = read(get, torch_names(get));
+  const bool is_torch = job.has_value();
   if (job) {
     job->rendezvous =
         rendezvous_of(get, {"MASTER_PORT", "MASTER_ADDR", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"});
@@ -163,6 +208,7 @@ std::optional<Environment> detect(const Get& get) {
     if (job) complete(*job, launched);
     else job = launched;
   }
+  if (!is_torch) expect_no_half_set(get, job);
   return job;
 }
 

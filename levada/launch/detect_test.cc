@@ -40,10 +40,41 @@ TEST(Detect, FindsNoJobInAnEmptyEnvironment) {
   EXPECT_FALSE(detect_in({}));
 }
 
-TEST(Detect, FindsNoJobInHalfASet) {
-  EXPECT_FALSE(detect_in({{"RANK", "0"}}));
-  EXPECT_FALSE(detect_in({{"WORLD_SIZE", "4"}}));
-  EXPECT_FALSE(detect_in({{"RANK", ""}, {"WORLD_SIZE", "4"}}));
+TEST(Detect, RefusesHalfASetAndNamesWhatIsMissing) {
+  EXPECT_EQ(refusal_of({{"RANK", "0"}}),
+            "the environment names half a job: RANK is 0, but WORLD_SIZE is not set; set both, or unset RANK");
+  EXPECT_EQ(refusal_of({{"WORLD_SIZE", "4"}, {"LOCAL_RANK", "1"}}),
+            "the environment names half a job: WORLD_SIZE is 4, but RANK is not set; set both, or unset WORLD_SIZE");
+  const std::vector<std::pair<Variables, const char*>> halves = {
+      {{{"RANK", ""}, {"WORLD_SIZE", "4"}}, "RANK is not set"},
+      {{{"LOCAL_RANK", "1"}}, "RANK is not set"},
+      {{{"LEVADA_RANK", "1"}}, "LEVADA_WORLD_SIZE is not set"},
+      {{{"LEVADA_WORLD_SIZE", "2"}}, "LEVADA_RANK is not set"},
+      {{{"LEVADA_LOCAL_RANK", "1"}}, "LEVADA_RANK is not set"},
+      {{{"OMPI_COMM_WORLD_RANK", "1"}}, "OMPI_COMM_WORLD_SIZE is not set"},
+      {{{"OMPI_COMM_WORLD_SIZE", "2"}}, "OMPI_COMM_WORLD_RANK is not set"},
+      {{{"PMI_RANK", "1"}}, "PMI_SIZE is not set"},
+      {{{"PMI_SIZE", "2"}}, "PMI_RANK is not set"},
+      {{{"SLURM_STEP_ID", "0"}, {"SLURM_PROCID", "1"}}, "SLURM_NTASKS is not set"},
+      {{{"SLURM_STEP_ID", "0"}, {"SLURM_STEP_NUM_TASKS", "2"}}, "SLURM_PROCID is not set"}};
+  for (const auto& [variables, missing] : halves) EXPECT_THAT(refusal_of(variables), testing::HasSubstr(missing));
+}
+
+TEST(Detect, FindsNoJobInHalfASetOfAProcessThatIsAlone) {
+  EXPECT_FALSE(detect_in({{"WORLD_SIZE", "1"}}));
+  EXPECT_FALSE(detect_in({{"LOCAL_RANK", "0"}}));
+  EXPECT_FALSE(detect_in({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "8"}}));  // a batch script
+}
+
+TEST(Detect, TakesHalfASetBesideTheLaunchersIfBothSayTheSame) {
+  const Variables step = {{"SLURM_STEP_ID", "0"}, {"SLURM_PROCID", "1"}, {"SLURM_STEP_NUM_TASKS", "2"}};
+  for (const auto& [name, value] : Variables{{"RANK", "1"}, {"WORLD_SIZE", "2"}}) {
+    auto with = step;
+    with[name] = value;
+    EXPECT_EQ(detect_in(with)->size, 2);
+    with[name] = "3";
+    EXPECT_THAT(refusal_of(with), testing::HasSubstr("half a job"));
+  }
 }
 
 TEST(Detect, ReadsLevadasOwnVariables) {

@@ -16,7 +16,7 @@ namespace levada {
 namespace {
 
 constexpr std::array<std::string_view, 6> data_names = {"dp", "dp_replicate", "dp_shard", "fsdp", "data", "ddp"};
-constexpr std::array<std::string_view, 5> shared_names = {"tp", "cp", "pp", "ep", "sp"};
+constexpr std::array<std::string_view, 4> shared_names = {"tp", "cp", "pp", "sp"};
 
 bool contains(const auto& names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
@@ -111,7 +111,7 @@ Mesh::Mesh(std::vector<Axis> axes, const std::optional<Names>& data_axes) : axes
   size_ = product_of_sizes(axes_);
   data_axes_ = data_axes_of(axes_, data_axes);
   for (const Axis& axis : axes_) {
-    if (!data_axes && role_of(axis.name) == AxisRole::unknown) undecided_axes_.push_back(axis.name);
+    if (!data_axes && axis.size > 1 && role_of(axis.name) == AxisRole::unknown) undecided_axes_.push_back(axis.name);
   }
   for (const std::string& name : data_axes_) data_span_.append(axis_stride(name), axis_size(name));
 }

@@ -11,7 +11,7 @@
 namespace levada {
 
 /// What the ranks along an axis of this name do with batches. Data axes: dp, dp_replicate, dp_shard, fsdp, data, ddp.
-/// Axes that share: tp, cp, pp, ep, sp.
+/// Axes that share: tp, cp, pp, sp. Ranks along ep share batches in some programs and not in others: it is unknown.
 enum class AxisRole { data, shared, unknown };
 AxisRole role_of(std::string_view axis);
 /// "data axes are dp, ...; axes that share data are tp, ...", for messages.

@@ -39,7 +39,7 @@ TEST(Mesh, DividesDataAlongTheAxesThatAreKnownToAndSharesItAlongTheOthers) {
   for (const char* name : {"dp", "dp_replicate", "dp_shard", "fsdp", "data", "ddp"}) {
     EXPECT_EQ(role_of(name), AxisRole::data) << name;
   }
-  for (const char* name : {"tp", "cp", "pp", "ep", "sp"}) EXPECT_EQ(role_of(name), AxisRole::shared) << name;
+  for (const char* name : {"tp", "cp", "pp", "sp"}) EXPECT_EQ(role_of(name), AxisRole::shared) << name;
   EXPECT_EQ(role_of("expert"), AxisRole::unknown);
 
   EXPECT_EQ(Mesh::parse("data=4").data_size(), 4);
@@ -62,8 +62,9 @@ TEST(Mesh, TakesSeveralDataAxesRowMajorAsOne) {
 }
 
 TEST(Mesh, KnowsAlongWhichAxesNothingSaysWhetherDataDiffers) {
-  const auto axes = std::vector<Axis>{{"replica", 2}, {"expert", 2}, {"tp", 2}};
-  EXPECT_THAT(Mesh(axes).undecided_axes(), ElementsAre("replica", "expert"));
+  const auto axes = std::vector<Axis>{{"replica", 2}, {"ep", 2}, {"tp", 2}};
+  EXPECT_THAT(Mesh(axes).undecided_axes(), ElementsAre("replica", "ep"));
+  EXPECT_TRUE(Mesh({{"ep", 1}, {"dp", 2}}).undecided_axes().empty());
   const Mesh mesh(axes, Mesh::Names{"replica"});
   EXPECT_TRUE(mesh.undecided_axes().empty());
   EXPECT_EQ(mesh.data_size(), 2);

@@ -64,7 +64,7 @@ TEST(Layout, SaysHowItAndAMeshDoNotFit) {
   EXPECT_THAT(refusal_on_mesh(layout, "dp=2"),
               HasSubstr("shard(rows,0), but the mesh has no axis rows (it is 'dp=2')"));
   EXPECT_EQ(refusal_on_mesh(layout, "rows=2"), "nothing was refused");
-  layout.rules = {{"x", {Shard{"ep", 0}}}};
+  layout.rules = {{"x", {Shard{"sp", 0}}}};
   EXPECT_EQ(refusal_on_mesh(layout, "dp=2"), "nothing was refused");
 
   layout.rules = {{"x", {Shard{"dp", 0}, Replicate{"dp"}}}};
@@ -82,7 +82,7 @@ TEST(Layout, RefusesAnAxisOfWhichNothingSaysWhetherItDividesData) {
     EXPECT_THAT(refusal_on_mesh(layout, "dp=2,replica=2"),
                 AllOf(HasSubstr("axis replica of the mesh 'dp=2,replica=2' may divide data or share it"),
                       HasSubstr("data_axes="), HasSubstr("replicate(replica)")));
-    EXPECT_EQ(refusal_on_mesh(layout, "fsdp=2,ep=2,sp=2"), "nothing was refused");
+    EXPECT_EQ(refusal_on_mesh(layout, "fsdp=2,ep=1,sp=2"), "nothing was refused");
     EXPECT_NO_THROW(layout.check(Mesh::parse("dp=2,replica=2", Mesh::Names{"dp", "replica"})));
   }
   Layout shared;

@@ -23,6 +23,9 @@ struct ReadStats {
   std::uint64_t prepare_bytes = 0;   ///< from storage, before the first sample
 };
 
+/// How the activity() of a source begins that reads earlier items again, followed by "37 of 50".
+inline constexpr std::string_view rereading = "re-reading item ";
+
 /// Which part of a step a batch is.
 struct MicroBatch {
   std::int64_t step = 0;                  ///< from 0
@@ -55,6 +58,9 @@ class Source {
   /// sample; a source without random access reads the samples between and drops them. Throws SourceError, naming file
   /// and position; ReadAbandoned. Any other exception reaches every rank as a SourceError.
   virtual std::optional<Tree> read(std::int64_t first, std::int64_t count, Memory& memory) = 0;
+
+  /// Returns how many rows along dim 0 of its tensors a sample has that read() has returned as `batch`.
+  virtual std::int64_t rows_per_sample(const Tree& /*batch*/) const { return 1; }
 
   /// Where samples are micro-batches, returns which part of a step sample `number` of the last read() is; else empty.
   virtual std::optional<MicroBatch> micro_batch(std::int64_t /*number*/) const { return {}; }

@@ -481,21 +481,26 @@ def open_corpus(**options: Any) -> CorpusSource: ...
 class Handoff(Source):
     """Batches that one thread makes when a feed asks for them."""
 
-    def __init__(self, samples: int, position: int, activity: str, counts_rows: bool) -> None: ...
+    def __init__(self, samples: int, position: int, activity: str, counts_rows: bool, cuts_rows: bool = False) -> None: ...
 
-    def wanted(self) -> tuple[int, int, list[int]] | None:
+    def wanted(self) -> tuple[int, int, list[int], bool] | None:
         """
-        Blocks until something is wanted. How many items to pass over; how many to take then, for report_sizes(), or 0; and which of those taken last to make one item of. Without the latter two: the next item. None when there is no more to do.
+        Blocks until something is wanted. How many items to pass over; how many to take then, for report_sizes(), or 0; and which of those taken last to make one item of; and whether to prepare the last item once more. Without the latter three: the next item. None when there is no more to do.
         """
 
-    def report_sizes(self, sizes: Sequence[tuple[int, int, int, int, int]], state: tuple[bytes, str, int] | None) -> None:
+    def report_sizes(self, sizes: Sequence[tuple[int, int, int, int, int]], state: tuple[bytes, str, int] | None, digest: int) -> None:
         """
         Of the items that were taken, fewer at the end: positions in a row, their square, two weights, and how many positions are padding. state: as of prepare().
         """
 
-    def prepare(self, batch: object, state: tuple[bytes, str, int] | None, *, allow_pickle: bool = False) -> None:
+    def prepare(self, batch: object, state: tuple[bytes, str, int] | None, digest: int | None, *, allow_pickle: bool = False) -> None:
         """
-        The item for give(). Raises TypeError for what cannot cross. Its memory is used until the next wanted(). state: what pack_state() made of the loader's, or b""; why it could not; and how many items have come since. None where the loader has not been asked since the last one.
+        The item for give(). Raises TypeError for what cannot cross. Its memory is used until the next wanted(). state: what pack_state() made of the loader's, or b""; why it could not; and how many items have come since. None where the loader has not been asked since the last one. digest: what stands for the item in states; None: digest_of() it.
+        """
+
+    def report_progress(self, number: int, all: int) -> None:
+        """
+        Posts that item `number` of `all` is read again, so that no rank's wait times out meanwhile.
         """
 
     def give(self) -> None:
@@ -511,6 +516,11 @@ class Handoff(Source):
 
     def fail(self, text: str, *, is_argument: bool = False) -> None:
         """The iterator raised; is_argument: what it gave is an invalid argument."""
+
+def digest_of(item: object, *, allow_pickle: bool = False) -> int:
+    """
+    Returns an even number below 2**62 that differs between items of other values. Reads a part of long tensors. Raises TypeError for what cannot cross.
+    """
 
 def unopened(kind: str, message: str) -> Source: ...
 
@@ -586,15 +596,19 @@ class Pass:
     def num_micro(self) -> int: ...
 
     @property
+    def samples(self) -> int:
+        """Samples, or items of an iterable, of the batch taken last: no padding."""
+
+    @property
     def whole_steps(self) -> int: ...
 
     @property
     def balance(self) -> BalanceReport | None:
         """What the steps that this rank planned come to, if it plans any."""
 
-    def position(self) -> tuple[int, bytes]:
+    def position(self) -> tuple[int, bytes, int, int]:
         """
-        Returns how many steps have been taken whole, and the cursor behind them. Raises Unsupported.
+        Returns how many steps have been taken whole, the cursor behind them, and of an iterable the number and the digest of the last item in them, or -1 and 0. Raises Unsupported.
         """
 
     @property

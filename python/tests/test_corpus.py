@@ -68,6 +68,7 @@ def test_a_state_goes_on_in_its_epoch(path: pathlib.Path) -> None:
     feed.set_epoch(2)
     whole = firsts(feed)
     for step in range(len(whole)):
+        feed.set_epoch(2)
         items = iter(feed)
         for _ in range(step):
             next(items)

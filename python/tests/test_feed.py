@@ -81,14 +81,14 @@ def test_the_last_global_batch_may_have_fewer_rows(tmp_path: pathlib.Path, itera
 
 
 @pytest.mark.parametrize("tail", ["drop", "pad", "short"])
-def test_fields_of_another_extent_than_the_rows_are_cut_evenly_whatever_the_tail(tmp_path: pathlib.Path, tail: str) -> None:
+def test_fields_of_another_extent_than_the_rows_ask_for_a_layout_whatever_the_tail(tmp_path: pathlib.Path, tail: str) -> None:
     told = ranks.succeed(
         tmp_path,
         2,
         f"""
-        for extent in (2, 3):
-            batches = [{{"x": np.arange(rows), "scales": np.arange(extent)}} for rows in (8, 8, 5)]
-            feed = levada.Feed(batches, divide="split", batch=4, tail={tail!r})
+        for layout in ({{"x": "shard(dp,0)", "scales": "replicate(dp)"}}, None):
+            batches = [{{"x": np.arange(rows), "scales": np.arange(2)}} for rows in (8, 8, 5)]
+            feed = levada.Feed(batches, divide="split", batch=4, tail={tail!r}, layout=layout)
             try:
                 tell(got=[[len(batch["x"]), batch["scales"].tolist()] for batch in feed])
             except levada.InvalidArgument as error:
@@ -97,8 +97,9 @@ def test_fields_of_another_extent_than_the_rows_are_cut_evenly_whatever_the_tail
     )
     for rank, (cut, refused) in enumerate(told):
         rows = [4, 4, *{"drop": [], "pad": [4], "short": [[4, 1][rank]]}[tail]]
-        assert cut["got"] == [[each, [rank]] for each in rows]
-        assert refused["step"] == 0 and "scales has 3 along dim 0, which dp=2 does not divide" in refused["text"]
+        assert cut["got"] == [[each, [0, 1]] for each in rows]
+        assert refused["step"] == 0 and "scales of item 0 has 2 rows, but the batch has 8" in refused["text"]
+        assert 'layout={"scales": "replicate(dp)"}' in refused["text"]
 
 
 def test_only_the_last_global_batch_may_have_fewer_rows(tmp_path: pathlib.Path) -> None:

@@ -101,8 +101,8 @@ def test_meshes_fit_the_job(tmp_path: pathlib.Path) -> None:
 
 def test_without_a_job_there_is_one_rank() -> None:
     assert list(levada.Feed([1, 2, 3])) == [1, 2, 3]
-    with pytest.raises(levada.InvalidArgument, match="tail is \"pad\"; whole batches are dealt"):
-        levada.Feed([1], tail="pad")
+    with pytest.raises(levada.InvalidArgument, match="tail is \"pad\"; with divide=\"split\" an item is a whole step"):
+        levada.Feed([1], tail="pad", divide="split")
     with pytest.raises(levada.InvalidArgument, match="batch"):
         levada.Feed([1], batch=2)
     with pytest.raises(levada.InvalidArgument, match="access must be one of .*'secret'"):

@@ -15,6 +15,7 @@ from levada.feed.readers import ITERATE
 
 _DIVIDE = ("deal", "split")
 _TAIL = ("drop", "pad", "short")
+CHECK = ("items", "digests", "none")
 ACCESS = ("private", "copy", "read_only")
 _END_OF_COUNTS = 2**31
 
@@ -41,10 +42,10 @@ def check_iteration(iterate: str, divide: str, tail: str, *, is_corpus: bool, co
         raise InvalidArgument(f"iterate is {iterate}; a Corpus is read by the C++ core, on threads of its own")
     if counts_rows and divide != "split":
         raise InvalidArgument('batch is for a Corpus and for divide="split"; otherwise an item is a whole batch')
-    if tail != "drop" and not (is_corpus or counts_rows or is_balanced):
+    if tail != "drop" and divide == "split" and not (is_corpus or counts_rows):
         raise InvalidArgument(
-            f'tail is "{tail}"; whole batches are dealt, and a rank for which none is left would have nothing to run, '
-            'so it must be "drop": divide="split" with batch=, the rows of a rank, can pad or shorten'
+            f'tail is "{tail}"; with divide="split" an item is a whole step, so give batch=, the rows of a rank, of which the '
+            "last item may lack some"
         )
 
 

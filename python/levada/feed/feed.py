@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from levada._levada import CorpusSource, Layout, Mesh, Metric, Pass, Replicate, Shard, Stages, Zigzag, corpus_position
+from levada._levada import CorpusSource, Layout, Mesh, Pass, Replicate, Shard, Stages, Zigzag, corpus_position
 from levada.base.checks import check_choice, check_seconds, epoch_number
 from levada.base.errors import Error, InvalidArgument
 from levada.base.iterators import Ended
@@ -16,15 +15,19 @@ from levada.base.threads import OneCaller
 from levada.batch.balance import Balance, Cost
 from levada.batch.devices import sender
 from levada.corpus.corpus import Corpus, PathLike
-from levada.feed.arguments import ACCESS, check_balance, check_device, check_iteration, check_readers, count, count_or_none
+from levada.feed.arguments import ACCESS, CHECK, check_balance, check_device, check_iteration, check_readers, count, count_or_none
 from levada.feed.history import write_feed_history
+from levada.feed.loaders import check_whole
 from levada.feed.losses import OnPeerLost, check_on_peer_lost
-from levada.feed.passes import Beginning, FeedArguments, FeedPass, JoinedFeed, begin_corpus, begin_iterable
+from levada.feed.passes import Beginning, FeedPass, JoinedFeed, begin_corpus, begin_iterable, why_empty
+from levada.feed.read_ahead import ReadAhead
 from levada.feed.sources import ends_short, parts_of, set_epoch
 from levada.feed.states import FeedState, read_state
+from levada.feed.torch_loaders import default_iterate
+from levada.feed.view import PassView
 from levada.job.groups import GroupNumbers, size_of
 from levada.job.job import join, world_size
-from levada.job.meshes import as_mesh, by_axis, check_feed, is_device_mesh
+from levada.job.meshes import as_mesh, by_axis, check_feed, check_no_mesh_forgotten, is_device_mesh
 from levada.pipeline.pipeline import Pipeline
 from levada.pipeline.run import Run
 
@@ -41,9 +44,11 @@ class _Last(NamedTuple):
     core: Pass
     began: FeedState  # where
     begin: Beginning
+    first_item: int
+    """The number of its first item."""
 
 
-class Feed(FeedArguments):
+class Feed(PassView):
     """Sends batches from one or several reader ranks to every rank of a mesh: `for batch in feed`.
 
     All ranks construct and iterate their feeds alike, several feeds in the same order. Each iter() starts a pass over the
@@ -64,8 +69,8 @@ class Feed(FeedArguments):
       default is "one", and "host" for a Pipeline: its worker processes then serve all ranks of their host.
     - `iterate`: what iterates an iterable. "thread": a thread of the feed, ahead of the steps. "inline": the thread that
       calls next(), never ahead, so that random generators are drawn from as in a plain loop. "process": a process of the
-      feed, which imports the main module again.
-    - `divide`: "deal" sends item t * dp + d to dp rank d in step t; "split" cuts each item along dim 0.
+      feed, which imports the main module again. None: "inline" for torch's DataLoader without workers, else "thread".
+    - `divide`: "deal" sends item t * dp + d to dp rank d in step t; "split" cuts each item along its rows, lists too.
     - `batch`: for a Corpus, and for an iterable whose samples are balanced: samples per dp rank and step. With
       divide="split": rows per dp rank of an iterable's global batches; the last batch may then have fewer.
     - `balance`: divides the samples of each step (batch x dp) over the dp ranks so that each has about the same work: a
@@ -75,8 +80,8 @@ class Feed(FeedArguments):
       micro-batches on every rank. Each is one item of the iteration; `micro` and `num_micro` are its number and their count.
     - `collate`: makes a batch from a list of an iterable's balanced samples; None: levada.collate_packed, with
       the balance's pad_to and length.
-    - `tail`: what happens to a last round that the data do not fill. "drop" leaves it out. If `batch` is given, also "pad",
-      which repeats the last sample with a loss_mask of 0, and "short", which leaves the last ranks fewer rows or none.
+    - `tail`: what happens to a last round that the data do not fill. "drop" leaves it out. "pad" repeats the last sample with
+      a loss_mask of 0, and "short" leaves the last ranks fewer rows or none; see valid_rows and gather().
     - `depth`: how many batches a rank may be behind its reader; 0 means pp + 2.
     - `skip`: steps to leave out at the start of the next pass.
     - `timeout`: seconds of one wait, the wait for all ranks to begin a pass included. After 30 s a line on standard error
@@ -95,6 +100,8 @@ class Feed(FeedArguments):
       same shapes throughout, as CUDA graphs need. Raises InvalidArgument at a batch whose shapes differ, and at one whose
       set is still referenced. None: each batch gets new tensors.
     - `allow_pickle`: whether objects of any class may cross, as pickles.
+    - `check`: "items" compares, in a run that resumes, the item that the state was saved after; "none" does not; "digests" also
+      compares the batches of ranks that should get the same, now and then, and raises SourceError if they differ.
     - `record`: whether to record what each rank, and each process of a Pipeline, does when, for write_report() and
       write_trace().
 
@@ -113,7 +120,7 @@ class Feed(FeedArguments):
         data_axes: Sequence[str] | None = None,
         layout: Layout | Mapping[str, Placements] | None = None,
         readers: str | None = None,
-        iterate: str = "thread",
+        iterate: str | None = None,
         divide: str = "deal",
         batch: int | None = None,
         balance: Balance | Cost | None = None,
@@ -130,6 +137,7 @@ class Feed(FeedArguments):
         prefetch_to_device: bool = False,
         device_buffers: int | None = None,
         allow_pickle: bool = False,
+        check: str = "items",
         group: Any = None,
         record: bool = False,
     ) -> None:
@@ -146,6 +154,10 @@ class Feed(FeedArguments):
         self._counts_rows = not self._is_corpus and batch is not None and self.balance is None
         if access is not None:
             check_choice("access", access, ACCESS)
+        if iterate is None:
+            iterate = "thread" if prefetch_to_device else default_iterate(source)
+        check_choice("check", check, CHECK)
+        self.check = check
         sequence = source.sequence if isinstance(source, Corpus) else None
         check_iteration(
             iterate,
@@ -179,10 +191,14 @@ class Feed(FeedArguments):
         ranks = world_size() if self.group is None else size_of(self.group)
         self.mesh = as_mesh(Mesh(dp=ranks) if mesh is None else mesh, data_axes)
         check_feed(self.mesh, self.group, world_size())
+        if mesh is None and group is None and ranks > 1:
+            check_no_mesh_forgotten()
         if isinstance(layout, Mapping) and is_device_mesh(mesh):
             layout = {field: by_axis(placements, self.mesh) for field, placements in layout.items()}
         self.layout = self._layout(layout, divide)
+        self._cuts_rows = divide == "split" and layout is None
         self.readers = check_readers(readers, self.mesh)
+        check_whole(source, self.mesh, world_size())
         self.iterate = iterate
         self.divide = divide
         self.tail = tail
@@ -199,6 +215,8 @@ class Feed(FeedArguments):
         self._number = _numbers.next(self.group)
         self._passes = 0  # begun
         self._ended = Ended()
+        self._ahead = ReadAhead()
+        self._is_epoch_set = True
         self._has_opened_corpus = False
         # Other threads may ask meanwhile: what belongs together is replaced as one value.
         self._next = FeedState(self._counts, b"", 0, 0)  # where the next pass begins
@@ -229,11 +247,6 @@ class Feed(FeedArguments):
             return "corpus" if self._is_corpus else "iterable"
         return "rows" if self._counts_rows else "global batches"
 
-    @property
-    def _counted_a_step(self) -> int:
-        """How many of what its states count a step takes."""
-        return 1 if self._counts == "global batches" else self._samples_a_step
-
     def _join(self) -> JoinedFeed:
         return JoinedFeed(self, join(self.group, timeout=self.timeout))
 
@@ -250,6 +263,8 @@ class Feed(FeedArguments):
             if self._last is not None:
                 self._last.begin.stop()  # which a thread that has left a loop may not have come to yet
             joined = self._join()
+            if self._is_corpus and not self._is_epoch_set and self._has_reached_end():
+                self._next = self._next._replace(epoch=self._next.epoch + self.source.epochs)
             at = self._next._replace(samples=self._next.samples + self.skip * self._counted_a_step)
             run = self.source if isinstance(self.source, Run) else None  # which counts its epochs itself
             if run is not None and not at.cursor:
@@ -260,7 +275,8 @@ class Feed(FeedArguments):
                 began = self._began(at, begin)
                 self._passes += 1
                 name = f"pass {self._passes} of feed {self._number}"
-                started = FeedPass(joined, begin, name, self._sender, is_ahead=self.prefetch_to_device)
+                empty = why_empty(self, at, self.skip)
+                started = FeedPass(joined, begin, name, self._sender, is_ahead=self.prefetch_to_device, empty=empty)
             except BaseException:
                 if run is not None:
                     run.set_epoch(at.epoch)
@@ -269,9 +285,21 @@ class Feed(FeedArguments):
                 run.set_epoch(at.epoch + 1)
             # A weak reference: a loop that is left drops its iterator, which notifies the other ranks.
             self._running = weakref.ref(started)
-            self._last = _Last(started.core, began, begin)
-            self._next, self.skip = self._next._replace(cursor=b"", samples=0, epoch=at.epoch), 0
+            self._last = _Last(started.core, began, begin, begin.first_sample // self._samples_an_item)
+            self._next, self.skip = FeedState(at.source, b"", 0, at.epoch), 0
+            self._is_epoch_set = False
             return started
+
+    def _has_reached_end(self) -> bool:
+        core = self._core
+        return core is not None and (core.end or {}).get("cause") in ("exhausted", "steps")
+
+    def _num_taken(self) -> int | None:
+        """Returns the number of the item that follows those which the last pass has taken; None if there is none."""
+        last = self._last
+        if last is None or (last.core.end or {}).get("cause") == "exhausted":
+            return None
+        return last.first_item + last.core.whole_steps * self._items_a_step
 
     def _running_pass(self) -> FeedPass | None:
         """Returns the pass under way, or one that has been closed and is still referenced."""
@@ -285,6 +313,11 @@ class Feed(FeedArguments):
             with self._beginning:
                 own = self._own = self._own or self._start()
         return next(own)
+
+    @property
+    def _core(self) -> Pass | None:
+        last = self._last
+        return None if last is None else last.core
 
     def __enter__(self) -> Feed:
         return self
@@ -316,8 +349,8 @@ class Feed(FeedArguments):
         epoch = epoch_number(epoch, 2**62, "2**62")
         with self._beginning:
             if epoch != self.epoch:
-                self._next = self._next._replace(cursor=self._next.cursor if self._is_corpus else b"", samples=0)
-            self._next = self._next._replace(epoch=epoch)
+                self._next = FeedState(self._next.source, self._next.cursor if self._is_corpus else b"", 0, epoch)
+            self._is_epoch_set = True
             set_epoch(self.source, epoch)
 
     def __len__(self) -> int:
@@ -346,67 +379,6 @@ class Feed(FeedArguments):
         """The epoch that set_epoch() or load_state_dict() has set; 0 at first. Each further pass over a Pipeline is the next
         epoch by itself, on all ranks that were given the pipeline."""
         return self._next.epoch
-
-    @property
-    def _core(self) -> Pass | None:
-        """The pass that began last."""
-        last = self._last
-        return None if last is None else last.core
-
-    @property
-    def step(self) -> int:
-        """Steps of the pass taken so far. A step with micro-batches counts as soon as its first one is taken."""
-        core = self._core
-        return 0 if core is None else core.step
-
-    @property
-    def micro(self) -> int:
-        """The number of the last taken batch among the micro-batches of its step, from 0."""
-        core = self._core
-        return 0 if core is None else core.micro
-
-    @property
-    def num_micro(self) -> int:
-        """How many micro-batches the step of the last taken batch has."""
-        core = self._core
-        return 1 if core is None else core.num_micro
-
-    @property
-    def end(self) -> dict[str, Any] | None:
-        """Why the pass ended: cause, step (the number of whole steps), rank, message; None while it runs. The causes
-        "exhausted", "steps", "stopped" (request_stop()) and "failed" are the same on every rank. "left": this rank left its
-        loop; "abandoned": another rank had left before."""
-        core = self._core
-        return None if core is None else core.end
-
-    @property
-    def stats(self) -> dict[str, Any]:
-        """Counts of the pass: batches, samples, bytes, copied_batches, bytes_read; seconds since it began; waited_seconds that
-        next() waited; and taken_seconds, which are those and the rest of the time that next() took to get the batches
-        from the engine."""
-        core = self._core
-        return {} if core is None else core.stats
-
-    def metrics(self, labels: Mapping[str, str] | None = None) -> list[Metric]:
-        """The stats as the counters `levada_feed_..._total`, each with `labels`, for a MetricsExporter. During a pass they are
-        up to date, also on another thread while this one waits for a batch."""
-        core = self._core
-        return [] if core is None else core.metrics(list((labels or {}).items()))
-
-    @property
-    def balance_report(self) -> dict[str, Any] | None:
-        """How well the steps that this rank planned as a reader are balanced; None on other ranks and without `balance`.
-
-        - `steps`, `samples`, `tokens`, and `padding`, which is counted in the tokens.
-        - `micro_batches` of each rank; `unused_share`, the part of max_tokens that they do not fill.
-        - In units of the cost, summed over the steps: the work of the `busiest` rank; `busiest_unbalanced`, the same if ranks
-          took the samples in their order; `bound`, below which the busiest rank cannot be; and the `mean`.
-        - `delayed`: samples that `max_delay` made wait; `waited_steps` of all of them, and the `longest_wait`.
-        - `series`: the same over time.
-        """
-        core = self._core
-        report = None if core is None else core.balance
-        return None if report is None else json.loads(report.to_json())
 
     def write_report(self, path: PathLike) -> None:
         """Writes a page for a browser, on rank 0. It shows where each rank's time went in the last pass, what the rank waited
@@ -442,10 +414,10 @@ class Feed(FeedArguments):
         last = self._last
         if last is None:
             return self._next.encode()
-        steps, cursor = last.core.position()
+        steps, cursor, item, digest = last.core.position()
         if steps == 0:
             return last.began.encode()
-        began = last.began._replace(step=self._counted_a_step)
+        began = last.began._replace(step=self._counted_a_step, item=item, digest=digest)
         if cursor:
             return began._replace(cursor=cursor, samples=0).encode()
         return began._replace(samples=began.samples + steps * began.step).encode()
@@ -461,6 +433,8 @@ class Feed(FeedArguments):
             if self.epoch != position.epoch or (counts_epochs and not position.cursor):
                 self.set_epoch(position.epoch)
             self._next, self._last, self._resumed = position, None, position.cursor
+            self._is_epoch_set = True
+            self._ahead.clear()
 
     def _began(self, at: FeedState, begin: Beginning) -> FeedState:
         """Returns the state of a pass before its first step. It names the data of a corpus, as those of later steps do."""
@@ -474,7 +448,7 @@ class Feed(FeedArguments):
         """Returns the source of the next pass, at the cursor where that begins."""
         at = self._next
         if not isinstance(self.source, Corpus):
-            return begin_iterable(joined, self.source, at)
+            return begin_iterable(joined, self.source, at, self._num_taken())
         is_first = not self._has_opened_corpus
         begin = begin_corpus(joined, self.source, at.epoch, at.cursor, self._resumed, is_first=is_first)
         begin.first_sample += at.samples

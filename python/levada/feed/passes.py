@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn
 
@@ -18,9 +19,13 @@ from levada.batch.devices import Arrive, Sender
 from levada.batch.memory import make_batches_for
 from levada.corpus.corpus import Corpus
 from levada.feed.losses import LossWatch, OnPeerLost
+from levada.feed.peers import PeerDigests
 from levada.feed.process_reader import ProcessReader
+from levada.feed.read_ahead import ReadAhead
 from levada.feed.readers import BackgroundReader, Counted, InlineReader, Making, Reader, await_earlier_passes, open_maker
+from levada.feed.rows import num_rows
 from levada.feed.states import MAX_SAMPLES, FeedState
+from levada.feed.torch_loaders import draw_as_reader
 from levada.job.job import close_at_exit
 from levada.pipeline.run import Run
 
@@ -46,13 +51,29 @@ class FeedArguments:
     access: str | None
     allow_pickle: bool
     record: bool
+    check: str
     _ended: Ended
+    _ahead: ReadAhead
+    _passes: int
     _counts_rows: bool
     """Whether an item of an iterable has `batch` rows per rank, so that the last one may have fewer."""
+
+    _cuts_rows: bool
+    """Whether everything in an item is cut along its rows."""
 
     @property
     def _samples_a_step(self) -> int:
         return self.batch * self.mesh.data_size
+
+    @property
+    def _counted_a_step(self) -> int:
+        """How many of what its states count a step takes."""
+        return 1 if self.divide == "split" and not self._counts_rows else self._samples_a_step
+
+    @property
+    def _items_a_step(self) -> int:
+        """How many items of an iterable a step takes."""
+        return self._samples_a_step // self._samples_an_item
 
     @property
     def _samples_an_item(self) -> int:
@@ -166,20 +187,31 @@ def _open_corpus(joined: JoinedFeed, corpus: Corpus, epoch: int, cursor: bytes) 
         return Beginning(_levada.unopened(type(error).__name__, str(error)), first)
 
 
-def begin_iterable(joined: JoinedFeed, source: Any, at: FeedState) -> Beginning:
-    """Returns the beginning of a pass over an iterable, where an earlier run's state says."""
+def begin_iterable(joined: JoinedFeed, source: Any, at: FeedState, taken: int | None) -> Beginning:
+    """Returns the beginning of a pass over an iterable, where an earlier run's state says. `taken`: the number of the item
+    that followed those which the pass before has taken; None if none is left of it."""
     feed, job = joined
     items, position, state = _read_items(feed, at)
     first = items * feed._samples_an_item
     if isinstance(source, Run) and feed.readers != "one" and len(set(job.host_of)) > 1:
         source.agree_on_seed(job)
+    if not joined.is_reader or feed.iterate == "process":
+        draw_as_reader(source, is_first=feed._passes == 0)
     if not joined.is_reader:
         return Beginning(None, first)
     await_earlier_passes(source, job.rank, feed.timeout)
-    handoff = Handoff(feed._samples_an_item, position, f"a batch of {type(source).__name__}", feed._counts_rows)
+    if taken is None:
+        feed._ahead.clear()
+    else:
+        feed._ahead.end(taken)
+    name = type(source).__name__
+    handoff = Handoff(feed._samples_an_item, position, f"a batch of {name}", feed._counts_rows, feed._cuts_rows)
     may_lack = (at.step - 1) // feed._samples_an_item if feed.tail != "drop" else 0
+    counted = Counted(position, items, may_lack, name=f"this {name}")
+    if feed.check != "none" and state is None and at.step == feed._counted_a_step:
+        counted = counted._replace(item=at.item, digest=at.digest)
     try:
-        return Beginning(handoff, first, _reader_of(joined, source, state, handoff, Counted(position, items, may_lack)))
+        return Beginning(handoff, first, _reader_of(joined, source, state, handoff, counted))
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # also SystemExit: of the source, and not of this program
@@ -226,11 +258,44 @@ def _read_cursor(feed: FeedArguments, cursor: bytes) -> tuple[int, int, Any]:
 def _reader_of(joined: JoinedFeed, source: Any, state: Any, handoff: Handoff, counted: Counted) -> Reader:
     feed = joined.feed
     samples = None if feed.balance is None else Samples(feed.balance, feed.max_tokens, feed.collate)
-    making = Making(handoff, feed.allow_pickle, joined.ranks_per_reader, samples, counted, feed._ended)
+    making = Making(
+        handoff,
+        feed.allow_pickle,
+        joined.ranks_per_reader,
+        samples,
+        counted,
+        feed._ended,
+        feed._ahead,
+        feed._cuts_rows,
+        feed.tail if feed.divide == "deal" and samples is None else "drop",
+    )
+    rounds = (feed.depth or dict(feed.mesh.axes).get("pp", 1) + 2) + _ROUNDS_AT_READER
+    feed._ahead.begin(rounds * feed._items_a_step, allow_pickle=feed.allow_pickle)
     if feed.iterate == "process":
         return ProcessReader(source, state, making, feed.timeout)
     maker = open_maker(source, state, making)
     return InlineReader(maker) if feed.iterate == "inline" else BackgroundReader(maker, source)
+
+
+def why_empty(feed: FeedArguments, at: FeedState, skip: int) -> str:
+    """Returns why a pass that begins at this state has no steps, if it turns out to have none."""
+    if skip:
+        return f"skip={skip} leaves out all there are"
+    if at.samples or at.cursor:
+        return (
+            f"the state that it resumes is at the end of epoch {at.epoch}; begin the next epoch by another pass, after "
+            f"set_epoch({at.epoch + 1}) if the source shuffles by epoch"
+        )
+    if feed.tail == "drop" and feed._items_a_step > 1:
+        return (
+            f"the source has fewer than the {feed._items_a_step:,} items of one step; give more, or keep a last step that is "
+            'not full (tail="pad" or "short")'
+        )
+    return "the source has no items"
+
+
+_ROUNDS_AT_READER = 4
+"""More rounds than a reader has read and not sent."""
 
 
 _SUPERSEDED = "a newer pass of this feed has ended this one; a feed has one pass at a time"
@@ -240,10 +305,18 @@ class FeedPass:
     """The iterator of one pass. Leaves the feed when it is dropped, as after a `break` or when its loop raises."""
 
     def __init__(
-        self, joined: JoinedFeed, begin: Beginning, name: str, sender: Sender | None, *, is_ahead: bool
+        self, joined: JoinedFeed, begin: Beginning, name: str, sender: Sender | None, *, is_ahead: bool, empty: str
     ) -> None:
-        """`sender`: moves batches; with `is_ahead` the next one, if it has arrived, before next() returns."""
+        """`sender`: moves batches; with `is_ahead` the next one, if it has arrived, before next() returns. `empty`: why the
+        pass has no steps, if that turns out."""
         self._begin = begin
+        self._empty = empty
+        self._counts_rows = not isinstance(joined.feed.source, Corpus) and joined.feed.balance is None and joined.feed.batch == 1
+        feed = joined.feed
+        proves = feed.check == "digests" and joined.job.size > 1
+        self._peers = PeerDigests(joined.job, feed.mesh, feed.layout, feed.timeout) if proves else None
+        self.rows: int | None = None
+        """The rows of the batch taken last, if the core counts whole batches."""
         self._sender = sender
         self._is_ahead = is_ahead and sender is not None
         self._ahead: Arrive | None = None
@@ -301,9 +374,20 @@ class FeedPass:
             # Another thread may have begun the newer pass while this one waited: the data are not over.
             if self._is_superseded and (self.core.end or {}).get("cause") in ("left", "abandoned"):
                 raise InvalidArgument(_SUPERSEDED) from None
+            if self.core.step == 0 and (self.core.end or {}).get("cause") == "exhausted" and self._empty:
+                warnings.warn(f"this pass of a feed has no steps: {self._empty}", RuntimeWarning, stacklevel=3)
+                self._empty = ""
             raise
 
     def _next(self) -> Any:
+        batch = self._batch()
+        if self._peers is not None:
+            self._peers.add(batch)
+        if self._counts_rows:
+            self.rows = num_rows(batch)
+        return batch
+
+    def _batch(self) -> Any:
         if self._sender is None:
             return next(self.core)
         batch = self._take(self._sender)()

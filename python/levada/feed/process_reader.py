@@ -12,10 +12,12 @@ from typing import Any
 
 from levada import _levada
 from levada._levada import Handoff, Layout, Membership, Mesh, Pass, Source
-from levada.base.errors import Error, PeerLost, SourceError, Timeout
+from levada.base.errors import Error, InvalidArgument, PeerLost, SourceError, Timeout, Unsupported
 from levada.base.exception_texts import report_of
 from levada.base.exits import begin, end, exit_text, start
-from levada.feed.readers import BackgroundReader, Maker, Making, ReportedError, State, open_maker
+from levada.feed.generators import seed_generators, seed_of_generators
+from levada.feed.readers import BackgroundReader, Counted, Maker, Making, OtherItem, ReportedError, State, open_maker
+from levada.feed.torch_loaders import Order, with_order
 from levada.pipeline.workers import dumps
 
 _TIMEOUT = 1e8
@@ -34,9 +36,16 @@ class ProcessReader(BackgroundReader):
     def __init__(self, source: Any, state: Any, making: Making, timeout: float) -> None:
         if source is None:
             raise TypeError("this rank reads for the feed, but its source is None")
-        self._child = _Child(source, state, making.allow_pickle, making.ranks, timeout)
+        self._child = _Child(source, state, making, timeout)
+        counted = making.counted
+        order = None
+        if making.samples is None and with_order(source, Order(0, 0, -1)) is not None:  # the process passes over these
+            order = Order(counted.before, counted.items - counted.before, -1)
+            order.passed = order.count
         try:
-            super().__init__(Maker(self._child, self._child.state, making, is_source=False), None)
+            super().__init__(
+                Maker(self._child, self._child.state, making, order=order, digest=self._child.digest), None
+            )
         except BaseException:
             self._child.stop()
             raise
@@ -50,8 +59,9 @@ class ProcessReader(BackgroundReader):
 class _Child:
     """The iterator that the process's is here."""
 
-    def __init__(self, source: Any, state: Any, allow_pickle: bool, ranks: int, timeout: float) -> None:
+    def __init__(self, source: Any, state: Any, making: Making, timeout: float) -> None:
         """`timeout`: seconds for the process to start, which imports what its parent's main module does."""
+        allow_pickle = making.allow_pickle
         self._owner = os.getpid()
         self._name = type(source).__name__
         self._state: State | None = None
@@ -61,7 +71,7 @@ class _Child:
         # this process has threads of Levada's, whose locks a fork could find taken for good.
         self._process = multiprocessing.get_context("spawn").Process(
             target=_serve,
-            args=(there, self._owner, given, allow_pickle, ranks, timeout),
+            args=(there, self._owner, given, allow_pickle, making.ranks, timeout, making.counted, seed_of_generators()),
             name="levada reader",
             daemon=False,
         )
@@ -91,6 +101,8 @@ class _Child:
             item = next(self._pass)
         except PeerLost:
             raise ReportedError(self._exit_text()) from None
+        except InvalidArgument as error:
+            raise OtherItem(self._pass.end["message"] if self._pass.end else str(error)) from None
         except SourceError as error:
             raise ReportedError(self._pass.end["message"] if self._pass.end else str(error)) from None
         if self._pass.state is not None:
@@ -103,6 +115,13 @@ class _Child:
         """The loader's, where one has come since it was asked for last."""
         state, self._state = self._state, None
         return state
+
+    def digest(self) -> int | None:
+        """Returns that of the item that came last, if it came with one."""
+        try:
+            return self._pass.position()[3]
+        except Unsupported:  # a loader's state that cannot be saved
+            return None
 
     def where(self) -> str:
         return f"process {self._process.pid}"
@@ -131,15 +150,25 @@ class _Child:
         return f"process {self._process.pid}, which iterated {self._name}, {exit_text(self._process)}"
 
 
-def _serve(link: socket.socket, parent: int, given: bytes, allow_pickle: bool, ranks: int, timeout: float) -> None:
-    """The main function of the process."""
+def _serve(
+    link: socket.socket,
+    parent: int,
+    given: bytes,
+    allow_pickle: bool,
+    ranks: int,
+    timeout: float,
+    counted: Counted,
+    seed: int,
+) -> None:
+    """The main function of the process. `seed`: of its random generators."""
     begin(parent)
     job = _levada.link(0, 2, [link.detach()], timeout)
     handoff = Handoff(1, 0, "a batch of a loader", False)
     make = None
     try:
         source, state = pickle.loads(given)
-        make = open_maker(source, state, Making(handoff, allow_pickle, ranks + 1)).make  # and this process's parent
+        seed_generators(seed)
+        make = open_maker(source, state, Making(handoff, allow_pickle, ranks + 1, counted=counted)).make  # and the parent
     except BaseException as error:  # SystemExit, too, is a failure of the loader
         handoff.fail(report_of(error))
     with contextlib.suppress(Error):  # the parent is notified, or has ended

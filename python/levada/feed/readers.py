@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import sys
 import threading
@@ -19,6 +20,10 @@ from levada.base.exception_texts import report_of, summary_of, text_of
 from levada.base.iterators import Ended, Exhausted, is_own_iterator, iterate
 from levada.base.threads import join_thread, start_thread
 from levada.batch.balance import RefusedSample, Samples
+from levada.feed.context import in_callers_context
+from levada.feed.read_ahead import ReadAhead
+from levada.feed.rows import InvalidItem, lists_as_rows, without_rows
+from levada.feed.torch_loaders import Order, with_order
 from levada.job.arrivals import REMIND_AFTER
 
 ITERATE = ("thread", "inline", "process")
@@ -53,13 +58,29 @@ class Counted(NamedTuple):
     """All items."""
     tolerance: int
     """How many items may be missing: those of a last step that was not full."""
+    item: int = -1
+    """The item that the state was saved after, if it is to be compared."""
+    digest: int = 0
+    name: str = "the source"
 
-    def check(self, passed: int) -> None:
-        """Raises EndsBeforeState if the data ended after `passed` of the items that were to be read again."""
-        if self.before + passed < self.items - self.tolerance:
+    def check(self, count: int) -> None:
+        """Raises EndsBeforeState if the data have fewer items than the state counts, `count`."""
+        if count < self.items - self.tolerance:
             raise EndsBeforeState(
-                f"the state counts {self.items:,} items, but the data end after {self.before + passed:,}: load a state that "
+                f"the state counts {self.items:,} items, but the data end after {count:,}: load a state that "
                 "was saved with these data, or none"
+            )
+
+
+    def compare(self, digest: int) -> None:
+        """Raises OtherItem unless it is that of the item that the state was saved after. Only digests of one kind are
+        compared: of contents, or of what a loader makes an item of."""
+        if digest != self.digest and digest % 2 == self.digest % 2:
+            raise OtherItem(
+                f"item {self.item:,} is not the one that this state was saved after: the order or content of {self.name} cannot "
+                "be repeated. Use a levada.DataLoader, torchdata's StatefulDataLoader, or DistributedSampler(dataset, "
+                'num_replicas=1, rank=0), which shuffles by seed and epoch; pass check="none" if only the random augmentation of '
+                "the same samples differs"
             )
 
 
@@ -76,10 +97,20 @@ class Making(NamedTuple):
     counted: Counted = Counted(0, 0, 0)
     ended: Ended | None = None
     """Whether an earlier pass has read the source to its end."""
+    ahead: ReadAhead | None = None
+    """Keeps what is read ahead of an iterator that yields its items once."""
+    cuts_rows: bool = False
+    """Whether lists are cut along the rows of a batch."""
+    tail: str = "drop"
+    """Whether the last item is asked for again to fill a round, and without its rows."""
 
 
 class EndsBeforeState(Exception):
     """The data have fewer items than a loaded state counts."""
+
+
+class OtherItem(Exception):
+    """An item that a state counts is another one now."""
 
 
 class PacedState:
@@ -93,6 +124,7 @@ class PacedState:
         self._allow_pickle = allow_pickle
         self._seconds_per_byte = (1 + ranks) * _PER_BYTE
         self._due = 0.0
+        self._before: bytes | None = None
 
     def __call__(self) -> State | None:
         """Returns the state, or None if the next call of state_dict() is not due yet."""
@@ -108,21 +140,51 @@ class PacedState:
 
     def _pack(self) -> State:
         try:
-            return _levada.pack_state(self._state_dict(), allow_pickle=self._allow_pickle), "", 0
+            state = _levada.pack_state(self._state_dict(), allow_pickle=self._allow_pickle)
         except Exception as error:  # raised again only by Feed.state_dict()
             return b"", summary_of(error), 0
+        before, self._before = self._before, state
+        if state != before:
+            return state, "", 0
+        return b"", _stands_still(getattr(self._state_dict, "__self__", self._state_dict)), 0
+
+
+def _stands_still(loader: Any) -> str:
+    return (
+        f"{type(loader).__name__}.state_dict() has returned the same state after two different items, so that it cannot resume "
+        "after either; let it count the items, or give the loader no state_dict(), so that the feed counts them"
+    )
 
 
 class Maker:
     """Makes what a feed requests from a Handoff: the items of one iterator, with the states after some of them."""
 
-    def __init__(self, iterator: Iterator[Any], state: Callable[[], State | None], making: Making, *, is_source: bool) -> None:
-        """`is_source`: whether the iterator is the source itself, so that a later pass continues it."""
+    def __init__(
+        self,
+        iterator: Iterator[Any],
+        state: Callable[[], State | None],
+        making: Making,
+        *,
+        noted: Iterator[Any] | None = None,
+        order: Order | None = None,
+        digest: Callable[[], int | None] = lambda: None,
+    ) -> None:
+        """`noted`: the source, if it is an iterator itself, so that a later pass continues it. `order`: knows what the
+        items are made of and passes over the first ones. `digest`: returns that of the item that came last, or None if its
+        content is to be read."""
         self._iterator = iterator
         self._state = state
         self._handoff, self._allow_pickle, self._samples = making.handoff, making.allow_pickle, making.samples
         self._counted = making.counted
-        self._ended = making.ended if is_source else None
+        self._noted = noted
+        self._ended = None if noted is None else making.ended
+        self._ahead = None if noted is None else making.ahead
+        self._cuts_rows, self._tail = making.cuts_rows, making.tail
+        self._order = order
+        self._digest = digest
+        self._number = making.counted.before
+        self._last: Any = _NOTHING
+        self._digest_of_step = 0
         self._has_items = False
         self._thread = 0
 
@@ -133,7 +195,7 @@ class Maker:
             wanted = self._handoff.wanted()
             self._thread = threading.get_ident()
             return wanted is not None and self._serve(*wanted)
-        except (RefusedSample, EndsBeforeState, Exhausted) as refused:
+        except (RefusedSample, EndsBeforeState, OtherItem, Exhausted, InvalidItem) as refused:
             self._handoff.fail(text_of(refused), is_argument=True)
         except ReportedError as failure:
             self._handoff.fail(text_of(failure))
@@ -151,51 +213,102 @@ class Maker:
             self._handoff.fail("the source raised an exception that could not be reported")
             raise
 
-    def _serve(self, skipped: int, taken: int, gathered: list[int]) -> bool:
-        """Hands over what Handoff.wanted() requests. Returns False at the end of the data."""
-        if gathered:
+    def _serve(self, skipped: int, taken: int, gathered: list[int], repeats: bool) -> bool:
+        """Hands over what Handoff.wanted() requests. Returns False at the end of the data, unless the last item may be wanted
+        again."""
+        if repeats:
+            self._prepare(without_rows(self._last) if self._tail == "short" else self._last, None)
+        elif gathered:
             assert self._samples is not None
-            self._prepare(self._samples.gather(gathered), None)
+            self._prepare(self._samples.gather(gathered), None, self._digest_of_step)
         elif (passed := self._skip(skipped)) < skipped:
             self._note_end()
-            self._counted.check(passed)
+            self._counted.check(self._number)
             self._handoff.end(passed)
-            return False
+            return self._tail != "drop"
         elif taken:
             assert self._samples is not None
-            sizes = self._samples.take(self._iterator, taken)
-            self._has_items |= len(sizes) > 0
+            sizes = self._samples.take(map(self._next_item, range(taken)), taken)
             if len(sizes) < taken:
                 self._note_end()
             # Behind its end, a loader's state may be that of the beginning.
-            self._handoff.report_sizes(sizes, self._state() if len(sizes) == taken else None)
+            self._digest_of_step = self._content_digest()
+            self._handoff.report_sizes(sizes, self._state() if len(sizes) == taken else None, self._digest_of_step)
             return True
         else:
-            item = next(self._iterator, _NOTHING)
-            if item is _NOTHING:
+            try:
+                item = self._next_item()
+            except StopIteration:
                 self._note_end()
                 self._handoff.end(skipped)
-                return False
-            self._has_items = True
-            self._prepare(item, self._state())
+                return self._tail != "drop"
+            self._prepare(item, self._state(), self._digest())
             del item  # Memory that only the batch refers to is sent without a copy.
         self._handoff.give()
         return True
 
-    def _prepare(self, item: Any, state: State | None) -> None:
-        self._handoff.prepare(item, state, allow_pickle=self._allow_pickle)
+    def _prepare(self, item: Any, state: State | None, digest: int | None = None) -> None:
+        cut = lists_as_rows(item, f"item {self._number - 1}") if self._cuts_rows else item
+        self._handoff.prepare(cut, state, digest, allow_pickle=self._allow_pickle)
+
+    def _next_item(self, _: object = None) -> Any:
+        """Returns the next item. Raises StopIteration at the end, as islice() does; that calls iter(), which may begin the
+        iterator again."""
+        item = next(self._iterator)
+        if self._ahead is not None:
+            self._ahead.keep(self._number, item)
+        self._number += 1
+        self._has_items = True
+        if self._tail != "drop" or self._samples is not None:
+            self._last = item
+        return item
+
+    def _content_digest(self) -> int:
+        """Returns the digest of the sample that was taken last."""
+        if self._last is _NOTHING:
+            return 0
+        try:
+            return _levada.digest_of(self._last, allow_pickle=self._allow_pickle)
+        except TypeError:  # of a kind that only collate= knows
+            return 0
 
     def _skip(self, items: int) -> int:
-        """Drops up to `items` items and returns how many it dropped."""
-        for dropped in range(items):  # islice() would call iter(), which may begin the iterator again
-            if next(self._iterator, _NOTHING) is _NOTHING:
-                return dropped
-            self._has_items = True
-        return items
+        """Drops up to `items` items and returns how many it dropped. While these are read again to find the place of a state,
+        posts which one, and compares the one that the state was saved after."""
+        end = self._number + items
+        if self._order is not None and self._order.count > 0:
+            first = next(self._iterator, _NOTHING)
+            count, passed, self._order.count = self._order.count, self._order.passed, 0
+            self._number += passed
+            if passed < count:
+                self._counted.check(self._number)
+            if self._order.marked_digest is not None:
+                self._counted.compare(self._order.marked_digest)
+            if first is _NOTHING:
+                return passed
+            self._iterator = itertools.chain([first], self._iterator)
+        begin = end - items
+        try:
+            while self._number < end:
+                if self._number < self._counted.items:
+                    self._handoff.report_progress(self._number, self._counted.items)
+                try:
+                    item = self._next_item()
+                except StopIteration:
+                    return self._number - begin
+                self._compare(item)
+            return items
+        finally:
+            self._handoff.report_progress(self._counted.items, self._counted.items)
+
+    def _compare(self, item: Any) -> None:
+        known = self._digest()
+        if self._number - 1 == self._counted.item:
+            self._counted.compare(_levada.digest_of(item, allow_pickle=self._allow_pickle) if known is None else known)
 
     def _note_end(self) -> None:
         if self._ended is not None:
-            self._ended.note(self._iterator, is_empty=not self._has_items)
+            self._ended.note(self._noted, is_empty=not self._has_items)
 
     def where(self) -> str:
         """Returns the functions that make() is in, the innermost last: "__next__ > get > wait (threading.py:320)"."""
@@ -209,7 +322,9 @@ class Maker:
         return f"{' > '.join(names[-_FRAMES:])} ({place})" if names and frame is not None else "the interpreter"
 
 
-_MAKING = (Maker.make.__code__, Maker._serve.__code__)
+_MAKING = tuple(
+    function.__code__ for function in (Maker.make, Maker._serve, Maker._skip, Maker._next_item, ReadAhead.over, ReadAhead._over)
+)
 
 
 def open_maker(source: Any, state: Any, making: Making) -> Maker:
@@ -218,10 +333,18 @@ def open_maker(source: Any, state: Any, making: Making) -> Maker:
         raise TypeError("this rank reads for the feed, but its source is None")
     if state is not None:
         source.load_state_dict(state)
-    iterator = iterate(source)
+    counted = making.counted
+    order = Order(counted.before, counted.items - counted.before, counted.item)
+    ordered = None if making.samples is not None else with_order(source, order)
+    iterator = iterate(source if ordered is None else ordered)
+    noted = iterator if is_own_iterator(source, iterator) else None
+    if noted is not None and making.ahead is not None:
+        iterator = making.ahead.over(noted)
     state_dict = getattr(source, "state_dict", None)
     paced = PacedState(state_dict, making.allow_pickle, making.ranks) if state_dict else lambda: None
-    return Maker(iterator, paced, making, is_source=is_own_iterator(source, iterator))
+    if ordered is None:
+        return Maker(iterator, paced, making, noted=noted)
+    return Maker(iterator, paced, making, noted=noted, order=order, digest=order.next_digest)
 
 
 class Reader(Protocol):
@@ -283,7 +406,7 @@ class BackgroundReader:
         """`source`: what no other pass may iterate before the thread has ended; None if others may."""
         self.where: Callable[[], str] = maker.where
         self._source = source
-        self._thread = start_thread("iterating the source", "levada reader", _make_all, [maker])
+        self._thread = start_thread("iterating the source", "levada reader", in_callers_context(_make_all), [maker])
 
     def watch(self, post_place: Callable[[], None]) -> None:
         """Does nothing: the core's reading thread calls it."""

@@ -27,6 +27,10 @@ class FeedState(NamedTuple):
     epoch: int
     step: int = 1
     """How many of these a step took in the run that saved the state; at the end of its data perhaps fewer."""
+    item: int = -1
+    """The number of the last item that the reader had given; -1 if nothing is known of it."""
+    digest: int = 0
+    """What tells that item from others."""
 
     def encode(self) -> dict[str, Any]:
         # None: torch.load(), which by default loads weights alone, refuses a pickle of empty bytes.
@@ -38,7 +42,7 @@ class FeedState(NamedTuple):
             raise InvalidArgument("this state of a feed has been changed since it was saved: its checksum is another")
 
     def _checksum(self) -> str:
-        digest = hashlib.blake2b(f"{self.source} {self.samples} {self.epoch} {self.step} ".encode(), digest_size=8)
+        digest = hashlib.blake2b(" ".join(map(str, (*self._replace(cursor=b"-"), ""))).encode(), digest_size=8)
         digest.update(self.cursor)
         return digest.hexdigest()
 
@@ -47,7 +51,7 @@ def read_state(state: Any, source: str) -> FeedState:
     """Reads the state of a feed with this FeedState.source. Raises InvalidArgument, naming the key."""
     if not isinstance(state, Mapping):
         raise InvalidArgument(f"a feed's state is the dict that state_dict() returned, got an object of type {type(state).__name__}")
-    missing = [key for key in ("source", "cursor", "samples", "epoch", "step", "checksum") if key not in state]
+    missing = [key for key in ("source", "cursor", "samples", "epoch", "step", "item", "digest", "checksum") if key not in state]
     if missing:
         raise InvalidArgument(f'the state of a feed lacks "{missing[0]}"; load what state_dict() returned, unchanged')
     if state["source"] != source:
@@ -58,7 +62,8 @@ def read_state(state: Any, source: str) -> FeedState:
             f'"cursor" of a feed\'s state must be bytes or None, got an object of type {type(cursor).__name__}'
         )
     samples, epoch = _count_of(state, "samples", MAX_SAMPLES), _count_of(state, "epoch", _END_OF_EPOCHS - 1)
-    position = FeedState(source, cursor or b"", samples, epoch, _count_of(state, "step", MAX_SAMPLES, smallest=1))
+    step, item = _count_of(state, "step", MAX_SAMPLES, smallest=1), _count_of(state, "item", MAX_SAMPLES, smallest=-1)
+    position = FeedState(source, cursor or b"", samples, epoch, step, item, _count_of(state, "digest", _END_OF_EPOCHS - 1))
     position.check(state["checksum"])
     return position
 

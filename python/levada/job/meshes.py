@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -76,6 +77,29 @@ def check_feed(mesh: Mesh, group: Any, ranks: int) -> None:
         members = sys.modules["torch.distributed"].get_process_group_ranks(group)
     if members == list(range(ranks)):
         check_megatron(mesh, "; a feed that is not to follow Megatron's groups takes group=levada.join()")
+
+
+_SHARING = ("tp", "cp", "pp", "sp")
+"""Axes of a DeviceMesh along which ranks share batches."""
+
+
+def check_no_mesh_forgotten() -> None:
+    """Raises InvalidArgument if this process has a DeviceMesh in which ranks share batches: a feed that is given no mesh
+    would give each of them its own."""
+    module = sys.modules.get("torch.distributed.device_mesh")
+    if module is None:
+        return
+    # Nothing lists them. An object refers to its class.
+    meshes = [each for each in gc.get_referrers(module.DeviceMesh) if type(each) is module.DeviceMesh]
+    for each in sorted(meshes, key=lambda each: -each.mesh.ndim):
+        sizes = dict(zip(each.mesh_dim_names or (), each.mesh.shape, strict=False))
+        shared = [axis for axis in _SHARING if sizes.get(axis, 1) > 1]
+        if shared:
+            axes = ",".join(f"{axis}={size}" for axis, size in sizes.items())
+            raise InvalidArgument(
+                f"the job has a DeviceMesh {axes}, whose ranks share batches along {', '.join(shared)}, but the feed is given no "
+                "mesh and would give every rank its own: pass mesh=, or group=levada.join() if that is meant"
+            )
 
 
 def check_megatron(mesh: Mesh, otherwise: str = "") -> None:

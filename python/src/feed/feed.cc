@@ -5,6 +5,7 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
@@ -175,13 +176,17 @@ class Pass {
   std::int64_t step() const { return step_; }
   std::int64_t micro() const { return micro_; }
   std::int64_t num_micro() const { return num_micro_; }
+  std::int64_t samples() const { return samples_; }
   std::int64_t whole_steps() const { return step_ - (micro_ + 1 < num_micro_ ? 1 : 0); }
-  /// Whole steps and the cursor behind them: one value, for other threads that ask while this one takes batches.
-  std::pair<std::int64_t, nb::bytes> position() const {
-    if (loader_ && !loader_->state->failure.empty()) {
+  /// Whole steps, the cursor behind them, and the number and digest of a loader's last item in them: one value, for
+  /// other threads that ask while this one takes batches.
+  std::tuple<std::int64_t, nb::bytes, std::int64_t, std::uint64_t> position() const {
+    if (loader_ && loader_->state && !loader_->state->failure.empty()) {
       throw Unsupported(fmt::format("the loader's state cannot be saved: {}", loader_->state->failure));
     }
-    return {whole_steps(), to_bytes(loader_ ? loader_->encode() : cursor_)};
+    const auto mark = loader_ ? loader_->mark : ItemMark();
+    if (loader_ && !loader_->state) return {whole_steps(), to_bytes(Bytes()), mark.item, mark.digest};
+    return {whole_steps(), to_bytes(loader_ ? loader_->encode() : cursor_), mark.item, mark.digest};
   }
   /// Of the loader, as its rank gave it with the batch taken last; None where it gave none with that.
   nb::object state() const {
@@ -313,6 +318,7 @@ class Pass {
     step_ = batch->step + 1;
     micro_ = batch->micro;
     num_micro_ = batch->num_micro;
+    samples_ = batch->samples;
     has_new_state_ = false;
     if (micro_ + 1 == num_micro_) keep(std::move(batch->cursor));
     return batch;
@@ -326,7 +332,8 @@ class Pass {
     auto now = IterableCursor::decode(cursor);
     has_new_state_ = now.state.has_value();
     if (!now.state && loader_) now.state = std::move(loader_->state);
-    if (!now.state) throw CorruptMessage(0, "a feed's batch refers to a state of its loader that has not come");
+    if (!now.state && !now.is_counted)
+      throw CorruptMessage(0, "a feed's batch refers to a state of its loader that has not come");
     loader_ = std::move(now);
   }
 
@@ -355,7 +362,7 @@ class Pass {
   std::atomic<bool> leaving_ = false;  ///< so that next() is to end; read without the GIL
   Clock::time_point begun_ = Clock::now();
   std::optional<Clock::time_point> ended_;
-  std::int64_t step_ = 0, micro_ = 0, num_micro_ = 1;
+  std::int64_t step_ = 0, micro_ = 0, num_micro_ = 1, samples_ = 0;
   Bytes cursor_;                          ///< after the batch taken last, of other sources than a loader
   std::optional<IterableCursor> loader_;  ///< the same of a loader; with its state
   bool has_new_state_ = false;
@@ -446,10 +453,12 @@ void bind_feed(nb::module_& module) {
       .def_prop_ro("step", &Pass::step)
       .def_prop_ro("micro", &Pass::micro)
       .def_prop_ro("num_micro", &Pass::num_micro)
+      .def_prop_ro("samples", &Pass::samples, "Samples, or items of an iterable, of the batch taken last: no padding.")
       .def_prop_ro("whole_steps", &Pass::whole_steps)
       .def_prop_ro("balance", &Pass::balance, "What the steps that this rank planned come to, if it plans any.")
       .def("position", &Pass::position,
-           "Returns how many steps have been taken whole, and the cursor behind them. Raises Unsupported.")
+           "Returns how many steps have been taken whole, the cursor behind them, and of an iterable the number and "
+           "the digest of the last item in them, or -1 and 0. Raises Unsupported.")
       .def_prop_ro("state", &Pass::state, nb::sig("def state(self) -> tuple[bytes, str] | None"),
                    "The loader's state, where the batch taken last came with one.")
       .def_prop_ro("end", &Pass::end, nb::sig("def end(self) -> dict[str, typing.Any] | None"))

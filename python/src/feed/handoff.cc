@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "levada/base/error.h"
+#include "levada/base/text.h"
 #include "levada/transfer/outbox.h"
 #include "levada/tree/schema.h"
 
@@ -15,22 +16,28 @@ namespace {
 
 constexpr Duration long_wait = std::chrono::milliseconds(500);
 constexpr Duration moment = std::chrono::milliseconds(100);
-constexpr std::uint32_t cursor_version = 2;
+constexpr std::uint32_t cursor_version = 3;
 // What a cursor says of its state.
-constexpr std::uint8_t earlier_state = 0, packed_state = 1, failed_state = 2;
+constexpr std::uint8_t earlier_state = 0, packed_state = 1, failed_state = 2, no_state = 3;
 constexpr std::string_view cursor_magic = "levada iterable";
 
 /// The extent along dim 0 of the first tensor that has one.
-std::int64_t rows_of(const Tree& item) {
-  const auto flat = flatten(item);
-  for (const Leaf& leaf : flat.leaves) {
+std::optional<std::int64_t> rows_of(const FlatTree& item) {
+  for (const Leaf& leaf : item.leaves) {
     const auto* tensor = std::get_if<Tensor>(&leaf);
     if (tensor != nullptr && tensor->shape().rank() > 0) return tensor->shape()[0];
   }
-  throw SourceError("an item has no tensor whose rows could be counted; leave out batch=");
+  return std::nullopt;
 }
 
 }  // namespace
+
+bool is_pickle(const Leaf& leaf) {
+  constexpr std::array pickle_begin = {std::byte{0x80}, std::byte{5}};  // of protocol 5, which ToTree writes
+  const auto* bytes = std::get_if<Bytes>(&leaf);
+  return bytes != nullptr && bytes->size() >= pickle_begin.size() &&
+         std::equal(pickle_begin.begin(), pickle_begin.end(), bytes->begin());
+}
 
 std::optional<Handoff::Wanted> Handoff::wanted() {
   std::unique_lock lock(mutex_);
@@ -54,21 +61,36 @@ void Handoff::answer(Answer answer) {
 void Handoff::give() {
   {
     const std::lock_guard lock(mutex_);
-    given_ = position_;
-    keep_state(std::exchange(prepared_.state, std::nullopt), prepared_.since);
+    if (!wanted_ || !wanted_->repeats) {
+      given_ = position_;
+      mark_ = {position_ - 1, prepared_.digest};
+      keep_state(std::exchange(prepared_.state, std::nullopt), prepared_.since);
+    }
   }
   answer(std::exchange(prepared_, {}));
 }
 
-void Handoff::report_sizes(std::vector<SampleSize> sizes, std::optional<LoaderState> state, std::int64_t since) {
+void Handoff::report_sizes(std::vector<SampleSize> sizes, std::optional<LoaderState> state, std::int64_t since,
+                           std::uint64_t digest) {
   {
     const std::lock_guard lock(mutex_);
     ended_ = wanted_ && std::cmp_less(sizes.size(), wanted_->taken);
     position_ += static_cast<std::int64_t>(sizes.size());
     given_ = position_;
+    if (!sizes.empty()) mark_ = {position_ - 1, digest};
     keep_state(std::move(state), since);
   }
   answer(std::move(sizes));
+}
+
+void Handoff::report_progress(std::int64_t number, std::int64_t all) {
+  const std::lock_guard lock(mutex_);
+  progress_ = number < all ? fmt::format("{}{} of {}, ", rereading, number, all) : std::string();
+}
+
+std::string Handoff::activity() const {
+  const std::lock_guard lock(mutex_);
+  return progress_ + activity_;
 }
 
 void Handoff::keep_state(std::optional<LoaderState> state, std::int64_t since) {
@@ -150,8 +172,12 @@ std::optional<T> Handoff::expect(Wanted wanted) {
 }
 
 std::optional<Tree> Handoff::read(std::int64_t first, std::int64_t, Memory& memory) {
-  if (size()) return std::nullopt;
   const auto item = first / samples_;
+  if (const auto all = size(); all && item == given_ - 1) {
+    return adopt(expect<Item>({.gathered = {}, .repeats = true}).value(), memory);
+  } else if (all) {
+    return std::nullopt;
+  }
   const auto skipped = item - position_;
   if (skipped < 0) throw InvalidArgument(fmt::format("an iterator cannot give item {} again", item));
   {
@@ -160,18 +186,42 @@ std::optional<Tree> Handoff::read(std::int64_t first, std::int64_t, Memory& memo
   }
   auto made = expect<Item>({.skipped = skipped, .gathered = {}});
   if (!made) return std::nullopt;
-  auto* blocks = dynamic_cast<BlockMemory*>(&memory);
-  if (made->place && blocks != nullptr) blocks->adopt(std::move(made->place->block), made->place->used);
-  made->place.reset();
-  if (!counts_rows_) return std::move(made->tree);
-  const auto rows = rows_of(made->tree);
-  if (rows != samples_) {
+  auto tree = adopt(std::move(*made), memory);
+  if (cuts_rows_) expect_rows(tree);
+  if (!counts_rows_) return tree;
+  const auto rows = rows_of(flatten(tree));
+  if (!rows) throw SourceError("an item has no tensor whose rows could be counted; leave out batch=");
+  if (*rows != samples_) {
     // To see whether it is the last takes asking for more, when what is lent has to be given back.
-    if (blocks != nullptr) made->tree = unflatten(blocks->copy_in(flatten(std::exchange(made->tree, {}))));
-    expect_last(rows);
+    auto* blocks = dynamic_cast<BlockMemory*>(&memory);
+    if (blocks != nullptr) tree = unflatten(blocks->copy_in(flatten(std::exchange(tree, {}))));
+    expect_last(*rows);
   }
-  if (rows == 0) return std::nullopt;
-  return std::move(made->tree);
+  if (*rows == 0) return std::nullopt;
+  return tree;
+}
+
+Tree Handoff::adopt(Item item, Memory& memory) const {
+  auto* blocks = dynamic_cast<BlockMemory*>(&memory);
+  if (item.place && blocks != nullptr) blocks->adopt(std::move(item.place->block), item.place->used);
+  return std::move(item.tree);
+}
+
+void Handoff::expect_rows(const Tree& item) const {
+  const auto flat = flatten(item);
+  const auto rows = rows_of(flat);
+  for (std::size_t i = 0; i < flat.leaves.size(); ++i) {
+    const auto* tensor = std::get_if<Tensor>(&flat.leaves[i]);
+    if (tensor == nullptr || tensor->shape().rank() == 0 || tensor->shape()[0] == *rows) continue;
+    throw InvalidArgument(fmt::format(
+        "{0} of item {1} has {2} rows, but the batch has {3}, which divide=\"split\" divides over the ranks: name the "
+        "placement of every field, such as layout={{\"{0}\": \"replicate(dp)\"}}, or give {0} {3} rows",
+        printable(flat.schema.leaves()[i].path), position_ - 1, tensor->shape()[0], *rows));
+  }
+}
+
+std::int64_t Handoff::rows_per_sample(const Tree& batch) const {
+  return samples_ == 1 ? rows_of(flatten(batch)).value_or(1) : 1;
 }
 
 std::vector<SampleSize> Handoff::sizes(std::int64_t first, std::int64_t count) {
@@ -189,10 +239,7 @@ std::vector<SampleSize> Handoff::sizes(std::int64_t first, std::int64_t count) {
 Tree Handoff::gather(std::span<const std::int64_t> samples, Memory& memory) {
   Wanted wanted;
   for (const auto sample : samples) wanted.gathered.push_back(sample - taken_);
-  auto made = expect<Item>(std::move(wanted)).value();
-  auto* blocks = dynamic_cast<BlockMemory*>(&memory);
-  if (made.place && blocks != nullptr) blocks->adopt(std::move(made.place->block), made.place->used);
-  return std::move(made.tree);
+  return adopt(expect<Item>(std::move(wanted)).value(), memory);
 }
 
 void Handoff::expect_last(std::int64_t rows) {
@@ -203,13 +250,6 @@ void Handoff::expect_last(std::int64_t rows) {
   lacking_ = samples_ - rows;
 }
 
-bool Handoff::is_comparable(const Leaf& leaf) const {
-  constexpr std::array pickle_begin = {std::byte{0x80}, std::byte{5}};  // of protocol 5, which ToTree writes
-  const auto* bytes = std::get_if<Bytes>(&leaf);
-  return bytes == nullptr || bytes->size() < pickle_begin.size() ||
-         !std::equal(pickle_begin.begin(), pickle_begin.end(), bytes->begin());
-}
-
 std::string Handoff::difference_remedy() const {
   return "every rank that reads must yield the same items in the same order: seed their loaders alike and shard none "
          "of "
@@ -218,10 +258,12 @@ std::string Handoff::difference_remedy() const {
 
 Bytes Handoff::cursor(std::int64_t next) const {
   const std::lock_guard lock(mutex_);
-  if (!state_) return {};
-  if (state_next_ < 0) state_next_ = next;
   const auto counted = counts_rows_ ? next : next / samples_;
-  return IterableCursor{counted, state_position_, state_next_ == next ? state_ : std::nullopt}.encode();
+  if (!state_) return IterableCursor{.next = counted, .state = {}, .is_counted = true, .mark = mark_}.encode();
+  if (state_next_ < 0) state_next_ = next;
+  return IterableCursor{
+      .next = counted, .position = state_position_, .state = state_next_ == next ? state_ : std::nullopt, .mark = mark_}
+      .encode();
 }
 
 Bytes IterableCursor::encode() const {
@@ -230,8 +272,10 @@ Bytes IterableCursor::encode() const {
   writer.put(cursor_version);
   writer.put(next);
   writer.put(position);
+  writer.put(mark.item);
+  writer.put(mark.digest);
   if (!state) {
-    writer.put(earlier_state);
+    writer.put(is_counted ? no_state : earlier_state);
   } else if (state->failure.empty()) {
     writer.put(packed_state);
     writer.put_sized(ByteView(state->message));
@@ -254,10 +298,12 @@ IterableCursor IterableCursor::decode(ByteView bytes) {
   if (reader.get_string() != cursor_magic) reader.fail("this is no state of a feed of an iterable");
   if (reader.get<std::uint32_t>() != cursor_version) reader.fail("a state of another version");
   const auto next = reader.get<std::int64_t>();
-  IterableCursor cursor{next, reader.get<std::int64_t>(), {}};
+  IterableCursor cursor{.next = next, .position = reader.get<std::int64_t>(), .state = {}};
+  cursor.mark = {reader.get_at_least<std::int64_t>(-1, "item"), reader.get<std::uint64_t>()};
   const auto form = reader.get<std::uint8_t>();
   if (form == packed_state) cursor.state = LoaderState{reader.get_bytes(), {}};
   else if (form == failed_state) cursor.state = LoaderState{{}, reader.get_string()};
+  else if (form == no_state) cursor.is_counted = true;
   else if (form != earlier_state) reader.fail("a state of no known form");
   reader.expect_end();
   constexpr auto max_position = std::int64_t{1} << 62;

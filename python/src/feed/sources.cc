@@ -22,6 +22,7 @@
 #include "python/src/batch/trees.h"
 #include "python/src/bindings.h"
 #include "python/src/feed/handoff.h"
+#include "python/src/feed/item_digest.h"
 
 namespace nb = nanobind;
 
@@ -51,26 +52,32 @@ std::pair<std::optional<LoaderState>, std::int64_t> state_of(const GivenState& g
   return {LoaderState{{message.begin(), message.end()}, failure.utf8}, since};
 }
 
-void prepare(PythonHandoff& handoff, nb::handle batch, const GivenState& given, bool allow_pickle) {
+std::uint64_t digest_of(nb::handle item, bool allow_pickle) {
+  return item_digest(flatten(to_tree(item, allowed_in_batches(allow_pickle), "item")));
+}
+
+void prepare(PythonHandoff& handoff, nb::handle batch, const GivenState& given, std::optional<std::uint64_t> digest,
+             bool allow_pickle) {
   auto lent =
       lend(batch, allowed_in_batches(allow_pickle), handoff.classes, handoff.batch_memory().get(), handoff.spent());
   auto [state, since] = state_of(given);
-  handoff.prepare({std::move(lent.tree), std::move(lent.place), std::move(state), since});
+  const auto mark = digest ? *digest : item_digest(flatten(lent.tree));
+  handoff.prepare({std::move(lent.tree), std::move(lent.place), std::move(state), since, mark});
 }
 
 using Size = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t>;
 
-void report_sizes(PythonHandoff& handoff, const std::vector<Size>& all, const GivenState& given) {
+void report_sizes(PythonHandoff& handoff, const std::vector<Size>& all, const GivenState& given, std::uint64_t digest) {
   std::vector<SampleSize> sizes;
   for (const auto& [tokens, squares, first, second, padding] : all) {
     sizes.push_back({tokens, squares, {first, second}, padding});
   }
   auto [state, since] = state_of(given);
   const nb::gil_scoped_release released;
-  handoff.report_sizes(std::move(sizes), std::move(state), since);
+  handoff.report_sizes(std::move(sizes), std::move(state), since, digest);
 }
 
-std::optional<std::tuple<std::int64_t, std::int64_t, std::vector<std::int64_t>>> wanted(PythonHandoff& handoff) {
+std::optional<std::tuple<std::int64_t, std::int64_t, std::vector<std::int64_t>, bool>> wanted(PythonHandoff& handoff) {
   std::optional<Handoff::Wanted> wanted;
   {
     const nb::gil_scoped_release released;
@@ -78,7 +85,7 @@ std::optional<std::tuple<std::int64_t, std::int64_t, std::vector<std::int64_t>>>
   }
   handoff.spent()->clear();
   if (!wanted) return std::nullopt;
-  return std::tuple(wanted->skipped, wanted->taken, std::move(wanted->gathered));
+  return std::tuple(wanted->skipped, wanted->taken, std::move(wanted->gathered), wanted->repeats);
 }
 
 /// The end of a traceback says most.
@@ -123,26 +130,28 @@ std::shared_ptr<Source> unopened(const std::string& kind, const EscapedText& mes
 
 void bind_sources(nb::module_& module) {
   nb::class_<PythonHandoff, Source>(module, "Handoff", "Batches that one thread makes when a feed asks for them.")
-      .def(nb::init<std::int64_t, std::int64_t, std::string, bool>(), nb::arg("samples"), nb::arg("position"),
-           nb::arg("activity"), nb::arg("counts_rows"))
+      .def(nb::init<std::int64_t, std::int64_t, std::string, bool, bool>(), nb::arg("samples"), nb::arg("position"),
+           nb::arg("activity"), nb::arg("counts_rows"), nb::arg("cuts_rows") = false)
       .def("wanted", &wanted,
            "Blocks until something is wanted. How many items to pass over; how many to take then, for report_sizes(), "
            "or 0; and "
-           "which of those taken last to make one item of. Without the latter two: the next item. None "
-           "when there is no more to do.")
-      .def("report_sizes", &report_sizes, nb::arg("sizes"), nb::arg("state").none(),
+           "which of those taken last to make one item of; and whether to prepare the last item once more. Without "
+           "the latter three: the next item. None when there is no more to do.")
+      .def("report_sizes", &report_sizes, nb::arg("sizes"), nb::arg("state").none(), nb::arg("digest"),
            "Of the items that were taken, fewer at the end: positions in a row, their square, two weights, and how "
            "many positions are padding. state: "
            "as "
            "of prepare().")
-      .def("prepare", &prepare, nb::arg("batch").none(), nb::arg("state").none(), nb::kw_only(),
-           nb::arg("allow_pickle") = false,
-           nb::sig(
-               "def prepare(self, batch: object, state: tuple[bytes, str, int] | None, *, allow_pickle: bool = False) "
-               "-> None"),
+      .def("prepare", &prepare, nb::arg("batch").none(), nb::arg("state").none(), nb::arg("digest").none(),
+           nb::kw_only(), nb::arg("allow_pickle") = false,
+           nb::sig("def prepare(self, batch: object, state: tuple[bytes, str, int] | None, digest: int | None, *, "
+                   "allow_pickle: bool = False) -> None"),
            "The item for give(). Raises TypeError for what cannot cross. Its memory is used until the next wanted(). "
            "state: what pack_state() made of the loader's, or b\"\"; why it could not; and how many items have come "
-           "since. None where the loader has not been asked since the last one.")
+           "since. None where the loader has not been asked since the last one. digest: what stands for the item in "
+           "states; None: digest_of() it.")
+      .def("report_progress", &Handoff::report_progress, nb::arg("number"), nb::arg("all"),
+           "Posts that item `number` of `all` is read again, so that no rank's wait times out meanwhile.")
       .def("give", &Handoff::give, nb::call_guard<nb::gil_scoped_release>(),
            "Gives what was prepared. Tensors of empty() that nobody else holds by now are sent as they lie.")
       .def("end", &Handoff::end, nb::arg("more"), nb::call_guard<nb::gil_scoped_release>(),
@@ -151,6 +160,10 @@ void bind_sources(nb::module_& module) {
           "stop", [](PythonHandoff& handoff) { handoff.stop({}); }, "Nothing is wanted any more.")
       .def("fail", &fail, nb::arg("text"), nb::kw_only(), nb::arg("is_argument") = false,
            "The iterator raised; is_argument: what it gave is an invalid argument.");
+  module.def("digest_of", &digest_of, nb::arg("item").none(), nb::kw_only(), nb::arg("allow_pickle") = false,
+             nb::sig("def digest_of(item: object, *, allow_pickle: bool = False) -> int"),
+             "Returns an even number below 2**62 that differs between items of other values. Reads a part of long "
+             "tensors. Raises TypeError for what cannot cross.");
   module.def("unopened", &unopened, nb::arg("kind"), nb::arg("message"));
   module.def(
       "pack_state", &pack_state, nb::arg("state").none(), nb::kw_only(), nb::arg("allow_pickle") = false,

@@ -1,0 +1,83 @@
+"""What a feed has read of an iterator, which yields its items once, and has not given out before its loop was left."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from levada import _levada
+from levada.feed.rows import InvalidItem
+
+
+class _Kept(NamedTuple):
+    number: int
+    item: Any
+    digest: int | None
+    """None if the item cannot cross, which will be said where it is sent."""
+
+
+class ReadAhead:
+    """Keeps the last items of a pass until it is known how many of them were taken; the next pass begins with the others."""
+
+    def __init__(self) -> None:
+        self._kept: deque[_Kept] = deque()
+        self._left: list[_Kept] = []
+        self._due = 0  # items that were taken by other readers, and not read here
+        self._read = 0  # items of the pass that were read
+        self._most = 0
+        self._allow_pickle = False
+
+    def begin(self, most: int, *, allow_pickle: bool) -> None:
+        """Begins a pass, in which no more than `most` items are read and not taken."""
+        self._most, self._allow_pickle = most, allow_pickle
+        self._kept.clear()
+        self._read = 0
+
+    def keep(self, number: int, item: Any) -> None:
+        self._kept.append(_Kept(number, item, self._digest(item)))
+        self._read = number + 1
+        if len(self._kept) > self._most:
+            self._kept.popleft()
+
+    def end(self, taken: int) -> None:
+        """Ends a pass that has taken the items before number `taken`."""
+        self._due += max(taken - self._read, 0)
+        self._left = [kept for kept in self._kept if kept.number >= taken] + self._left
+        self._kept.clear()
+
+    def clear(self) -> None:
+        """Forgets everything: the iterator has been read to its end, or begins anew."""
+        self._kept.clear()
+        self._left.clear()
+        self._due = 0
+
+    def over(self, iterator: Iterator[Any]) -> Iterator[Any]:
+        """Yields what is left of earlier passes, then the rest of `iterator`, without what was taken."""
+        rest = self._over(iterator)
+        while self._due > 0:
+            self._due -= 1
+            next(rest, None)
+        yield from rest
+
+    def _over(self, iterator: Iterator[Any]) -> Iterator[Any]:
+        while self._left:
+            kept = self._left.pop(0)
+            if self._digest(kept.item) != kept.digest:
+                raise InvalidItem(
+                    "an item that was read before the loop was left has been changed since, so that the next loop cannot begin "
+                    'with it: let the iterator yield new arrays, or read nothing ahead (iterate="inline")'
+                )
+            yield kept.item
+        while True:
+            try:
+                item = next(iterator)
+            except StopIteration:
+                return
+            yield item
+
+    def _digest(self, item: Any) -> int | None:
+        try:
+            return _levada.digest_of(item, allow_pickle=self._allow_pickle)
+        except Exception:
+            return None

@@ -1,0 +1,112 @@
+"""What a feed knows of torch's DataLoader: its order without its data, and the random numbers that iter() draws."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import itertools
+import sys
+import weakref
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+
+def is_loader(source: Any) -> bool:
+    """Returns whether it is a DataLoader that torch itself iterates, and not a subclass that does so in its own way."""
+    data = sys.modules.get("torch.utils.data")
+    return data is not None and isinstance(source, data.DataLoader) and type(source).__iter__ is data.DataLoader.__iter__
+
+
+def default_iterate(source: Any) -> str:
+    """Returns what iterates a source that a feed is told nothing about. A DataLoader without workers draws random numbers
+    wherever it is iterated: on the caller's thread they come in the order of a plain loop, and so in the same order in
+    every run."""
+    return "inline" if is_loader(source) and source.num_workers == 0 else "thread"
+
+
+class Order:
+    """Records of which samples a DataLoader makes its items, and passes over items without loading them."""
+
+    def __init__(self, first: int, count: int, marked: int) -> None:
+        """`count`: items to pass over, the first of which is number `first`. `marked`: the item whose digest is kept."""
+        self._first = first
+        self._marked = marked
+        self._made: deque[int] = deque()
+        self.count = count
+        self.passed = 0
+        """Items that have been passed over so far: all of them once the first item has been taken."""
+        self.marked_digest: int | None = None
+
+    def over(self, sampler: Any) -> Iterator[Any]:
+        for number, samples in enumerate(sampler, self._first):
+            if self.passed < self.count:
+                self.passed += 1
+                if number == self._marked:
+                    self.marked_digest = _digest(samples)
+            else:
+                self._made.append(_digest(samples))
+                yield samples
+
+    def next_digest(self) -> int:
+        """Returns the digest of the item that the loader has yielded now. To be called once for each."""
+        return self._made.popleft()
+
+
+def _digest(samples: Any) -> int:
+    """Odd, unlike that of an item's content."""
+    plain = samples.tolist() if hasattr(samples, "tolist") else samples
+    return int.from_bytes(hashlib.blake2b(repr(plain).encode(), digest_size=7).digest(), "little") | 1
+
+
+class _Ordered:
+    """A sampler whose iterator an Order watches."""
+
+    def __init__(self, sampler: Any) -> None:
+        self._sampler = sampler
+        self.order = Order(0, 0, -1)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.order.over(self._sampler)
+
+    def __len__(self) -> int:
+        return len(self._sampler)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self._sampler, name)
+
+
+_watched: weakref.WeakKeyDictionary[Any, tuple[Any, _Ordered]] = weakref.WeakKeyDictionary()
+"""The copies that with_order() has made of loaders."""
+
+
+def with_order(source: Any, order: Order) -> Any:
+    """Returns a copy of a DataLoader over a map-style data set that `order` watches, or None for any other source. The copy of
+    one loader is the same each time, so that it may keep its workers."""
+    if not is_loader(source) or hasattr(source, "state_dict") or not getattr(source, "in_order", True):
+        return None
+    if source._dataset_kind != sys.modules["torch.utils.data.dataloader"]._DatasetKind.Map:
+        return None
+    if source not in _watched:
+        made = copy.copy(source)
+        name = "batch_sampler" if source._auto_collation else "sampler"
+        made.__dict__[name] = sampler = _Ordered(source.__dict__[name])  # which a DataLoader lets nobody set
+        _watched[source] = made, sampler
+    made, sampler = _watched[source]
+    sampler.order = order
+    return made
+
+
+def draw_as_reader(source: Any, *, is_first: bool) -> None:
+    """Draws from the random generators what iter() of a DataLoader draws on the rank that reads, so that those of all ranks
+    stay alike: the workers' seed, and what the sampler draws for the first items."""
+    if not is_loader(source):
+        return
+    torch = sys.modules["torch"]
+    if is_first or not source.persistent_workers:
+        torch.empty((), dtype=torch.int64).random_(generator=source.generator)
+    ahead = source.num_workers * (source.prefetch_factor or 0)
+    if source._dataset_kind == sys.modules["torch.utils.data.dataloader"]._DatasetKind.Map:
+        deque(itertools.islice(iter(source._index_sampler), max(ahead, 1)), maxlen=0)

@@ -1,0 +1,187 @@
+"""States of loaders that do not yield the same items again, and skipping to a state."""
+
+from __future__ import annotations
+
+import pathlib
+import random
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+import ranks
+
+import levada
+from levada import _levada
+
+N = 24
+
+
+def _state_after(source: Any, steps: int, **options: Any) -> dict[str, Any]:
+    feed = levada.Feed(source, **options)
+    for _ in zip(range(steps), feed):
+        pass
+    feed.close()
+    return feed.state_dict()
+
+
+def _resume(source: Any, state: dict[str, Any], **options: Any) -> list[Any]:
+    feed = levada.Feed(source, **options)
+    feed.load_state_dict(state)
+    return list(feed)
+
+
+class Samples:
+    def __init__(self, items: list[Any]) -> None:
+        self.items = items
+
+    def __iter__(self) -> Any:
+        return iter(self.items)
+
+
+def _text(item: int) -> Any:
+    return f"text {item}"
+
+
+def _array(item: int) -> Any:
+    return {"x": np.full(5000, item), "y": [item, str(item)]}
+
+
+def _strided(item: int) -> Any:
+    return np.arange(60_000).reshape(200, 300).T + item
+
+
+SOURCES = [list, Samples, levada.Pipeline, lambda items: levada.Pipeline(lambda: iter(items)), lambda items: (x for x in items)]
+
+
+def test_a_state_resumes_over_the_same_items_and_is_refused_over_others() -> None:
+    chance = random.Random(3)
+    for _ in range(60):
+        kind = chance.choice([int, _text, _array, _strided])
+        items = [kind(number) for number in range(N)]
+        steps = chance.randint(1, N - 1)
+        options = chance.choice([{}, {"iterate": "inline"}, {"iterate": "thread"}])
+        make = chance.choice(SOURCES)
+        state = _state_after(make(items), steps, **options)
+        if make is levada.Pipeline or "Pipeline" in repr(make) or state["cursor"]:
+            continue  # it has a state of its own
+        assert len(_resume(make(items), state, **options)) == N - steps
+        others = items[:]
+        others[steps - 1] = kind(N + 1)
+        with pytest.raises(levada.InvalidArgument, match=f"item {steps - 1} is not the one that this state was saved after"):
+            _resume(make(others), state, **options)
+        assert len(_resume(make(others), state, check="none", **options)) == N - steps
+
+
+def test_the_digest_of_an_item_sees_each_kind_of_value_and_reads_a_part_of_long_tensors() -> None:
+    values: list[Any] = [None, True, 1, 1.0, "1", b"1", [1], (1,), {"a": 1}, {"b": 1}, np.arange(3), np.arange(4)]
+    values += [np.arange(3, dtype=np.int32), np.zeros((2, 3)), np.zeros((3, 2)), np.arange(10**6), np.arange(10**6) + 1]
+    digests = [_levada.digest_of(value) for value in values]
+    assert len(set(digests)) == len(values) and all(digest % 2 == 0 for digest in digests)
+    assert digests == [_levada.digest_of(value) for value in values]
+
+
+def test_readers_resume_at_items_of_their_own_and_name_what_differs_on_every_rank(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        """
+        if __name__ == "__main__":
+            items = [{"x": np.arange(4) + 10 * i} for i in range(16)]
+            samples = [np.arange(1 + i % 5) + i for i in range(32)]
+            cases = [(items, dict(readers=readers, iterate=iterate)) for readers in ("one", "all", "dp")
+                     for iterate in ("thread", "inline", "process")]
+            cases += [(items, dict(divide="split")), (items, dict(divide="split", batch=2)),
+                      (samples, dict(balance="tokens", batch=4))]
+            for source, options in cases:
+                feed = levada.Feed(source, **options)
+                for _ in zip(range(3), feed): pass
+                feed.close()
+                state = feed.state_dict()
+                again = levada.Feed(source, **options)
+                again.load_state_dict(state)
+                left = sum(1 for _ in again)
+                changed = levada.Feed([np.full(1, -1)] * 3 + source[1:] + source[:1], **options) if isinstance(source[0], np.ndarray) \\
+                    else levada.Feed(source[1:] + source[:1], **options)
+                changed.load_state_dict(state)
+                try: text = str(list(changed))
+                except levada.InvalidArgument as error: text = str(error)
+                tell(left=left, text=text)
+        """,
+    )
+    for mine in told:
+        assert [each["left"] for each in mine] == [5] * 9 + [13] * 2 + [1]
+        for each in mine:
+            assert "is not the one that this state was saved after" in each["text"], each
+
+
+def test_a_loader_whose_own_state_stands_still_is_refused_by_name() -> None:
+    class Stuck:
+        def __iter__(self) -> Any:
+            for number in range(6):
+                time.sleep(0.2)  # a state that takes long is asked for seldom
+                yield number
+
+        def state_dict(self) -> dict[str, int]:
+            return {"epoch": 0}
+
+        def load_state_dict(self, state: dict[str, int]) -> None:
+            pass
+
+    feed = levada.Feed(Stuck())
+    assert [next(feed) for _ in range(5)] == [0, 1, 2, 3, 4]
+    with pytest.raises(levada.Unsupported, match="Stuck.state_dict.. has returned the same state after two different items"):
+        feed.state_dict()
+    assert list(feed) == list(range(6))
+
+
+def test_no_rank_times_out_while_items_are_skipped_and_the_board_names_the_item(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        """
+        class Slow:
+            delay, hangs = 0.0, 99
+            def __iter__(self):
+                for i in range(30):
+                    time.sleep(60 if i == self.hangs else self.delay)
+                    yield i
+        if __name__ == "__main__":
+            for iterate in ("thread", "inline", "process"):
+                feed = levada.Feed(Slow(), levada.Mesh(tp=2), iterate=iterate)
+                for _ in zip(range(20), feed): pass
+                feed.close()
+                slow = Slow()
+                slow.delay = 0.25
+                again = levada.Feed(slow, levada.Mesh(tp=2), iterate=iterate, timeout=2.0 if iterate != "process" else 4.0)
+                again.load_state_dict(feed.state_dict())
+                tell(first=next(iter(again)))
+                again.close()
+        """,
+    )
+    assert [[each["first"] for each in mine] for mine in told] == [[20] * 3] * 2
+
+
+def test_a_loader_that_hangs_while_items_are_skipped_is_a_timeout_that_names_the_item(tmp_path: pathlib.Path) -> None:
+    outcome = ranks.run(
+        tmp_path,
+        2,
+        """
+        class Hangs:
+            def __iter__(self):
+                for i in range(30):
+                    if self.hangs and i == 7: time.sleep(9)
+                    yield i
+        source = Hangs()
+        source.hangs = False
+        feed = levada.Feed(source, levada.Mesh(tp=2), iterate="thread")
+        for _ in zip(range(20), feed): pass
+        feed.close()
+        source.hangs = True
+        again = levada.Feed(source, levada.Mesh(tp=2), iterate="thread", timeout=1.5)
+        again.load_state_dict(feed.state_dict())
+        try: next(iter(again))
+        except levada.Error as error: tell(text=f"{type(error).__name__}: {error}")
+        """,
+    )
+    assert "Timeout" in outcome.told[1][0]["text"] and "re-reading item 7 of 20" in outcome.told[1][0]["text"]

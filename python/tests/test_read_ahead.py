@@ -1,0 +1,97 @@
+"""Loops over an iterator that are left early, and what the next loop begins with."""
+
+from __future__ import annotations
+
+import pathlib
+import warnings
+
+import pytest
+import ranks
+
+import levada
+
+
+@pytest.mark.parametrize("iterate", ["thread", "inline"])
+def test_loops_that_are_left_at_any_step_get_every_item_once(tmp_path: pathlib.Path, iterate: str) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        f"""
+        import random
+        for seed in range(25):
+            chance = random.Random(seed)  # the same on both ranks
+            count, dp = chance.randint(0, 40), chance.choice([1, 2])
+            options = chance.choice([{{}}, {{"depth": 1 if dp == 2 else 3}}, {{"readers": "all"}}, {{"readers": "dp"}}])
+            source = chance.choice([iter, lambda items: (x for x in items), lambda items: map(int, items)])(range(count))
+            feed = levada.Feed(source, levada.Mesh(dp=dp, tp=2 // dp), iterate={iterate!r}, **options)
+            got = []
+            for loop in range(8):
+                steps = chance.randint(0, 7)
+                how = chance.choice(["break", "close", "limit", "stop"]) if loop < 7 else "all"
+                feed.steps = steps if how == "limit" else None
+                try:
+                    for batch in feed:
+                        got.append(batch)
+                        if feed.step < steps: continue
+                        if how == "break": break
+                        if how == "close": feed.close()
+                        if how == "stop": feed.request_stop()
+                except levada.InvalidArgument as error:
+                    assert "has read all items" in str(error), error
+            expected = list(range(count))[rank % dp if dp == 2 else 0 :: dp][: count // dp]
+            tell(seed=seed, right=got == expected, got=got, expected=expected)
+        """,
+    )
+    for mine in told:
+        for each in mine:
+            assert each["right"], each
+
+
+def test_a_buffer_that_was_overwritten_after_the_loop_was_left_is_an_error() -> None:
+    buffers: list[list[int]] = []
+
+    def reusing() -> object:
+        for number in range(20):
+            buffers.append([number])
+            yield buffers[-1]
+
+    feed = levada.Feed(reusing(), iterate="thread")
+    for _ in feed:
+        break
+    for buffer in buffers:
+        buffer[0] = -1
+    if len(buffers) > 1:
+        with pytest.raises(levada.InvalidArgument, match="has been changed since"):
+            list(feed)
+
+
+def test_a_pass_without_steps_says_why() -> None:
+    with pytest.warns(RuntimeWarning, match="no steps: the source has no items"):
+        assert list(levada.Feed([])) == []
+    feed = levada.Feed([1, 2, 3])
+    for _ in zip(range(3), feed):
+        pass
+    feed.close()
+    again = levada.Feed([1, 2, 3])
+    again.load_state_dict(feed.state_dict())
+    with pytest.warns(RuntimeWarning, match="the state that it resumes is at the end of epoch 0"):
+        assert list(again) == []
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert list(again) == [1, 2, 3]
+        assert list(levada.Feed([1], steps=0)) == []
+
+
+def test_fewer_items_than_one_step_takes_are_a_warning(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        """
+        import warnings
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            tell(steps=len(list(levada.Feed([1]))), text=[str(each.message) for each in caught])
+        """,
+    )
+    for mine in told:
+        assert mine[0]["steps"] == 0 and "fewer than the 2 items of one step" in mine[0]["text"][0]
