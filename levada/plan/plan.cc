@@ -83,15 +83,23 @@ class FieldParts {
     std::uint64_t bytes = 0;
   };
 
-  void check_cuts() const {
+  void check_cuts() {
     if (!cuts_.empty() && !field_.dtype.is_byte_sized()) {
       throw InvalidArgument(fmt::format("{} is {}, whose elements do not begin on bytes, so that {} cannot cut it; {}",
                                         field_.path, field_.dtype.name(), to_string(cuts_.front().placement),
                                         "replicate it"));
     }
     Shape left = field_.shape;
+    std::int64_t last_share = 0;  // of a short batch: the samples of the part that is neither full nor empty
     for (const Cut& cut : cuts_) {
-      if (is_short(cut)) continue;
+      if (is_short(cut)) {
+        const std::int64_t parts_so_far = field_.shape[0] / left[0];
+        if (part_samples_ % parts_so_far != 0) refuse_extent(cut, left[0]);
+        full_share_ = part_samples_ / parts_so_far;
+        last_share = left[0] % full_share_;
+        left[0] = std::min(left[0], full_share_);
+        continue;
+      }
       if (cut.zigzag && field_.segments) {
         check_segments(cut);
         continue;
@@ -104,6 +112,9 @@ class FieldParts {
       }
       if (left[cut.dim] % cut.divisor() != 0) refuse_extent(cut, left[cut.dim]);
       left[cut.dim] /= cut.axis.size();
+      if (cut.dim != 0) continue;
+      if (last_share % cut.divisor() != 0) refuse_extent(cut, last_share);
+      last_share /= cut.axis.size();
     }
   }
 
@@ -175,7 +186,7 @@ class FieldParts {
       const std::int64_t at = cut.axis.of(rank);
       if (cut.zigzag && field_.segments) continue;
       if (cut.zigzag) region.keep_zigzag(cut.dim, at, cut.axis.size());
-      else if (is_short(cut)) region.keep_range(0, at * part_samples_, (at + 1) * part_samples_);
+      else if (is_short(cut)) region.keep_range(0, at * full_share_, (at + 1) * full_share_);
       else region.keep_part(cut.dim, at, cut.axis.size());
     }
     for (const Cut& cut : cuts_) {
@@ -190,6 +201,7 @@ class FieldParts {
   const Field& field_;
   std::size_t rule_;
   std::int64_t short_samples_, part_samples_;
+  std::int64_t full_share_ = 0;  ///< samples of a short batch in a full part, as far as the cuts before leave them
   std::vector<Cut> cuts_;
   std::vector<std::optional<Part>> parts_;  ///< by the coordinates along the cuts' axes
 };
