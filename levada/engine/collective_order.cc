@@ -22,6 +22,7 @@ std::string_view call_of(std::string_view operation) {
 }  // namespace
 
 void CollectiveOrder::check() {
+  if (!is_due()) return;
   const auto& info = group_.info();
   const Status mine = group_.status(info.rank);
   const int other = mine.waiting_for;

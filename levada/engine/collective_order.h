@@ -14,7 +14,8 @@ namespace levada {
 /// The Status::operation of a rank that starts a feed, on the board of the group that the feed was started on.
 inline constexpr std::string_view feed_start_operation = "starting the feed";
 
-/// Watches one wait of a collective call. Reads the board of statuses only: costs no message on an engine of one host.
+/// Watches one wait of a collective call. Does nothing before `is_due()`, so that calls in which ranks meet cost no
+/// message.
 class CollectiveOrder {
  public:
   /// `poll`: what its caller wants called as well; may be null.
@@ -23,6 +24,9 @@ class CollectiveOrder {
   /// Ends the group with InvalidArgument, for all ranks, once this rank and another one have waited for each other in
   /// different operations for `until_certain`. Called while the rank waits; the board of the group says for whom.
   void check();
+
+  /// Whether the wait has lasted long enough to be looked at.
+  bool is_due() const { return Clock::now() - begin_ >= until_certain / 2; }
 
   /// check() and the caller's own function, as a WaitFor::poll.
   std::function<void()> as_poll() {
@@ -38,6 +42,7 @@ class CollectiveOrder {
  private:
   Engine& group_;
   const std::function<void()>* poll_;
+  Clock::time_point begin_ = Clock::now();
   std::string seen_;  ///< the contradiction that the last check() found; empty if none
   Clock::time_point since_{};
 };

@@ -209,7 +209,8 @@ class PostedStart {
   std::function<void()> as_poll() {
     return [this, check = order_.as_poll()] {
       const int rank = group_.status(group_.info().rank).waiting_for;
-      if (rank >= 0 && rank != posted_for_) job_.post(Status::make(feed_start_operation, -1, posted_for_ = rank));
+      if (order_.is_due() && rank >= 0 && rank != posted_for_)
+        job_.post(Status::make(feed_start_operation, -1, posted_for_ = rank));
       check();
     };
   }

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <optional>
 
+#include "levada/base/assert.h"
 #include "levada/base/enum_names.h"
 #include "levada/base/error.h"
 #include "levada/plan/needs.h"
@@ -96,6 +97,7 @@ class FieldParts {
         const std::int64_t parts_so_far = field_.shape[0] / left[0];
         if (part_samples_ % parts_so_far != 0) refuse_extent(cut, left[0]);
         full_share_ = part_samples_ / parts_so_far;
+        LEVADA_ASSERT(left[0] <= full_share_ * cut.axis.size(), "a short batch has room in its full parts");
         last_share = left[0] % full_share_;
         left[0] = std::min(left[0], full_share_);
         continue;
@@ -194,6 +196,9 @@ class FieldParts {
         region.keep_zigzag_of_segments(cut.dim, *field_.segments.boundaries, cut.axis.of(rank), cut.axis.size());
       }
     }
+    LEVADA_ASSERT(full_share_ > 0 || !field_.is_tensor() ||
+                      region.element_count() * parts_.size() == field_.shape.element_count().value(),
+                  "the parts of a field are equal and together hold each of its elements once");
     const auto bytes = field_.is_tensor() ? field_.dtype.bytes(region.element_count()) : 0;
     return {std::move(region), bytes};
   }
@@ -237,6 +242,12 @@ std::vector<Move> plan_unit(const std::vector<Field>& fields, const Layout& layo
     const int rank = audiences[audience].to.front();  // any of them: they need the same
     for (std::size_t field = 0; field < parts.size(); ++field) {
       if (!needs.holds(parts[field].rule(), rank)) continue;
+      LEVADA_ASSERT(std::ranges::all_of(audiences[audience].to,
+                                        [&](int each) {
+                                          return needs.holds(parts[field].rule(), each) &&
+                                                 needs.class_of(each) == needs.class_of(rank);
+                                        }),
+                    "all ranks of an audience need the same part");
       moves.push_back(parts[field].move_to(rank, static_cast<int>(field), static_cast<int>(audience)));
     }
   }
