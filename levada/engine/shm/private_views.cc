@@ -55,7 +55,6 @@ bool PrivateViews::map(std::size_t rank, std::size_t size) {
   if (maps_[rank].size() > 0) return true;
   try {
     maps_[rank] = Mapping((*files_)[rank], size, Mapping::Access::write_privately);
-    maps_[rank].hide_from_children();
   } catch (const EngineError&) {
     return false;
   }
