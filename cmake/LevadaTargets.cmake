@@ -7,6 +7,9 @@ function(levada_configure target)
     # It sees overlapping copies in "literal" + std::string, where there are none (GCC bug 105651).
     target_compile_options(${target} PRIVATE -Wno-restrict)
   endif()
+  if(LEVADA_SANITIZE OR CMAKE_BUILD_TYPE STREQUAL Debug)
+    target_compile_definitions(${target} PRIVATE LEVADA_ASSERTIONS)  # levada/base/assert.h
+  endif()
   if(LEVADA_WERROR)
     target_compile_options(${target} PRIVATE -Werror)
   endif()

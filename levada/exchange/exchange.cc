@@ -9,6 +9,7 @@
 
 #include "levada/base/error.h"
 #include "levada/base/hash.h"
+#include "levada/engine/collective_order.h"
 #include "levada/exchange/exchange_rows.h"
 #include "levada/exchange/holdings.h"
 #include "levada/exchange/transfer_loop.h"
@@ -346,7 +347,9 @@ ExchangeResult Exchange::redistribute(SampleStore& store, const ExchangeRequest&
       plan_time = Clock::now() - planning;
       return answers;
     };
-    const Lease reply = preflight_.call(mine, answer, preflight_timeout(options), &options.poll);
+    CollectiveOrder order(*engine_, &options.poll);
+    const auto poll = order.as_poll();
+    const Lease reply = preflight_.call(mine, answer, preflight_timeout(options), &poll);
     ByteReader reader = reader_of(reply.bytes);
     const auto kind = reader.get_enum(Answer::rows, Answer::repeated, "answer");
     if (kind == Answer::repeated) {
@@ -394,7 +397,9 @@ SampleDirectory Exchange::all_gather(const SampleStore& store, const ExchangeOpt
     const auto answer = [&](std::span<const ByteView> gathered) {
       return answer_or_error(gathered.size(), [&] { return merge(gathered); });
     };
-    const Lease reply = preflight_.call(mine, answer, preflight_timeout(options), &options.poll);
+    CollectiveOrder order(*engine_, &options.poll);
+    const auto poll = order.as_poll();
+    const Lease reply = preflight_.call(mine, answer, preflight_timeout(options), &poll);
     auto all = SampleDirectory::decode(reply.bytes.subspan(reader_of(reply.bytes).offset()));
     last_ = std::move(last);
     return all;

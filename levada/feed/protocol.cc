@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <set>
 
+#include "levada/base/assert.h"
 #include "levada/base/text.h"
 
 namespace levada {
@@ -264,6 +265,7 @@ void Lead::settle() {
   } else if (stop_asked_ && slowest().micro == 0) {
     end_ = FeedEnd{.cause = FeedEnd::Cause::stopped, .at = slowest(), .rank = stop_asked_->rank, .message = {}};
   }
+  LEVADA_ASSERT(!end_ || granted() == end_->at.round, "every round before the end is granted, and none after it");
 }
 
 void Follower::apply(const Granted& event) {

@@ -10,6 +10,7 @@
 #include "levada/base/host.h"
 #include "levada/base/json.h"
 #include "levada/engine/collect.h"
+#include "levada/engine/collective_order.h"
 
 namespace levada {
 namespace {
@@ -159,7 +160,7 @@ FeedConfig config_of(const Mesh& mesh, const Layout& layout, const FeedOptions& 
 std::vector<FeedConfig> agree_on(Engine& engine, const FeedConfig& mine, Deadline deadline,
                                  const std::function<void()>& poll) {
   std::vector<FeedConfig> all;
-  for (const Bytes& bytes : agree(engine, mine.encode(), deadline, "starting the feed", &poll)) {
+  for (const Bytes& bytes : agree(engine, mine.encode(), deadline, feed_start_operation, &poll)) {
     all.push_back(FeedConfig::decode(bytes));
   }
   int reader = -1;
@@ -189,16 +190,50 @@ std::shared_ptr<Engine> group_of_pass(Engine& engine) {
   return engine.subgroup(all, "feed");
 }
 
+/// Shows in the job's group, too, for whom this rank waits in the pass's group, as long as it starts the feed: ranks
+/// that make another call on the job wait there.
+class PostedStart {
+ public:
+  PostedStart(Engine& job, Engine& group, const std::function<void()>& poll)
+      : job_(job), group_(group), before_(job.status(job.info().rank)), order_(job, &poll) {}
+  ~PostedStart() {
+    try {
+      if (posted_for_ >= 0) job_.post(before_);
+    } catch (const Error&) {
+      // The job has ended; nobody reads its board any more.
+    }
+  }
+  PostedStart(const PostedStart&) = delete;
+  PostedStart& operator=(const PostedStart&) = delete;
+
+  std::function<void()> as_poll() {
+    return [this, check = order_.as_poll()] {
+      const int rank = group_.status(group_.info().rank).waiting_for;
+      if (order_.is_due() && rank >= 0 && rank != posted_for_)
+        job_.post(Status::make(feed_start_operation, -1, posted_for_ = rank));
+      check();
+    };
+  }
+
+ private:
+  Engine& job_;
+  Engine& group_;
+  Status before_;
+  CollectiveOrder order_;
+  int posted_for_ = -1;
+};
+
 /// Calls agree_on(). A rank that times out ends the pass for all, since others may have started it already. `job`: the
 /// engine of which `group` has all ranks.
 std::vector<FeedConfig> start_together(Engine& job, Engine& group, const FeedConfig& config, Deadline deadline,
                                        const std::function<void()>& poll) {
+  PostedStart posted(job, group, poll);
   try {
-    return agree_on(group, config, deadline, poll);
+    return agree_on(group, config, deadline, posted.as_poll());
   } catch (const PeerLost&) {
     // A rank that an exception ended before it came to this group has posted that in the job.
     for (int rank = 0; rank < job.info().size; ++rank) {
-      if (raised_by(job, rank)) throw_left(job, rank, "starting the feed");
+      if (raised_by(job, rank)) throw_left(job, rank, feed_start_operation);
     }
     throw;
   } catch (const Timeout& timeout) {

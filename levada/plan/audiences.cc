@@ -8,6 +8,7 @@
 #include <tuple>
 #include <unordered_map>
 
+#include "levada/base/assert.h"
 #include "levada/base/error.h"
 #include "levada/plan/needs.h"
 #include "levada/plan/plan.h"
@@ -119,6 +120,10 @@ std::vector<Audience> fan_out_audiences(const Layout& layout, const Mesh& mesh, 
   std::sort(audiences.begin(), audiences.end(), [](const Audience& a, const Audience& b) {
     return std::tuple(a.from, a.unit, a.to.front()) < std::tuple(b.from, b.unit, b.to.front());
   });
+  LEVADA_ASSERT(std::accumulate(audiences.begin(), audiences.end(), std::size_t{0},
+                                [](std::size_t sum, const Audience& each) { return sum + each.to.size(); }) ==
+                    static_cast<std::size_t>(mesh.size()),
+                "every rank is in one audience");
   return audiences;
 }
 

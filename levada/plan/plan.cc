@@ -7,6 +7,7 @@
 #include <numeric>
 #include <optional>
 
+#include "levada/base/assert.h"
 #include "levada/base/enum_names.h"
 #include "levada/base/error.h"
 #include "levada/plan/needs.h"
@@ -83,15 +84,24 @@ class FieldParts {
     std::uint64_t bytes = 0;
   };
 
-  void check_cuts() const {
+  void check_cuts() {
     if (!cuts_.empty() && !field_.dtype.is_byte_sized()) {
       throw InvalidArgument(fmt::format("{} is {}, whose elements do not begin on bytes, so that {} cannot cut it; {}",
                                         field_.path, field_.dtype.name(), to_string(cuts_.front().placement),
                                         "replicate it"));
     }
     Shape left = field_.shape;
+    std::int64_t last_share = 0;  // of a short batch: the samples of the part that is neither full nor empty
     for (const Cut& cut : cuts_) {
-      if (is_short(cut)) continue;
+      if (is_short(cut)) {
+        const std::int64_t parts_so_far = field_.shape[0] / left[0];
+        if (part_samples_ % parts_so_far != 0) refuse_extent(cut, left[0]);
+        full_share_ = part_samples_ / parts_so_far;
+        LEVADA_ASSERT(left[0] <= full_share_ * cut.axis.size(), "a short batch has room in its full parts");
+        last_share = left[0] % full_share_;
+        left[0] = std::min(left[0], full_share_);
+        continue;
+      }
       if (cut.zigzag && field_.segments) {
         check_segments(cut);
         continue;
@@ -104,6 +114,9 @@ class FieldParts {
       }
       if (left[cut.dim] % cut.divisor() != 0) refuse_extent(cut, left[cut.dim]);
       left[cut.dim] /= cut.axis.size();
+      if (cut.dim != 0) continue;
+      if (last_share % cut.divisor() != 0) refuse_extent(cut, last_share);
+      last_share /= cut.axis.size();
     }
   }
 
@@ -175,7 +188,7 @@ class FieldParts {
       const std::int64_t at = cut.axis.of(rank);
       if (cut.zigzag && field_.segments) continue;
       if (cut.zigzag) region.keep_zigzag(cut.dim, at, cut.axis.size());
-      else if (is_short(cut)) region.keep_range(0, at * part_samples_, (at + 1) * part_samples_);
+      else if (is_short(cut)) region.keep_range(0, at * full_share_, (at + 1) * full_share_);
       else region.keep_part(cut.dim, at, cut.axis.size());
     }
     for (const Cut& cut : cuts_) {
@@ -183,6 +196,9 @@ class FieldParts {
         region.keep_zigzag_of_segments(cut.dim, *field_.segments.boundaries, cut.axis.of(rank), cut.axis.size());
       }
     }
+    LEVADA_ASSERT(full_share_ > 0 || !field_.is_tensor() ||
+                      region.element_count() * parts_.size() == field_.shape.element_count().value(),
+                  "the parts of a field are equal and together hold each of its elements once");
     const auto bytes = field_.is_tensor() ? field_.dtype.bytes(region.element_count()) : 0;
     return {std::move(region), bytes};
   }
@@ -190,6 +206,7 @@ class FieldParts {
   const Field& field_;
   std::size_t rule_;
   std::int64_t short_samples_, part_samples_;
+  std::int64_t full_share_ = 0;  ///< samples of a short batch in a full part, as far as the cuts before leave them
   std::vector<Cut> cuts_;
   std::vector<std::optional<Part>> parts_;  ///< by the coordinates along the cuts' axes
 };
@@ -225,6 +242,12 @@ std::vector<Move> plan_unit(const std::vector<Field>& fields, const Layout& layo
     const int rank = audiences[audience].to.front();  // any of them: they need the same
     for (std::size_t field = 0; field < parts.size(); ++field) {
       if (!needs.holds(parts[field].rule(), rank)) continue;
+      LEVADA_ASSERT(std::ranges::all_of(audiences[audience].to,
+                                        [&](int each) {
+                                          return needs.holds(parts[field].rule(), each) &&
+                                                 needs.class_of(each) == needs.class_of(rank);
+                                        }),
+                    "all ranks of an audience need the same part");
       moves.push_back(parts[field].move_to(rank, static_cast<int>(field), static_cast<int>(audience)));
     }
   }

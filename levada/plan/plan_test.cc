@@ -229,6 +229,22 @@ TEST(PlanFanOut, CutsFieldsOfAnotherExtentEvenlyBesideAGlobalBatchThatIsNotFull)
       HasSubstr("odd has 3 along dim 0, which dp=2 does not divide"));
 }
 
+TEST(PlanFanOut, CutsTheSharesOfAGlobalBatchThatIsNotFullOnlyWhereEachOfThemDivides) {
+  auto options = split();
+  options.part_samples = 4;
+  const auto refusal = [&](std::int64_t samples, const char* first, const char* then) {
+    Layout layout;
+    layout.otherwise = {parse_placement(first), parse_placement(then)};
+    options.short_samples = samples;
+    return refusal_of({{"x", dtypes::int64, {samples}}}, layout, "dp=2,tp=2", options);
+  };
+  EXPECT_THAT(refusal(6, "shard(dp,0)", "shard(tp,0)"), HasSubstr("nothing was refused")) << "shares of 4 and 2";
+  EXPECT_THAT(refusal(7, "shard(dp,0)", "shard(tp,0)"), HasSubstr("which tp=2 does not divide")) << "shares of 4 and 3";
+  EXPECT_THAT(refusal(3, "shard(dp,0)", "shard(tp,0)"), HasSubstr("which tp=2 does not divide")) << "one share of 3";
+  EXPECT_THAT(refusal(6, "shard(tp,0)", "shard(dp,0)"), HasSubstr("nothing was refused"))
+      << "halves of 3, in shares of 2 and 1";
+}
+
 TEST(PlanFanOut, RefusesToDealWhatALayoutReplicatesAlongTheDataAxes) {
   Layout layout;
   layout.rules = {{"x", {Replicate{"dp"}}}};

@@ -178,7 +178,7 @@ void Region::keep_zigzag_of_segments(std::size_t dim, const Segments& segments, 
   for (const Range& range : dims()[0]) {
     for (std::int64_t row = range.begin; row < range.end; ++row, ++rows) keep_row(row, row * length);
   }
-  if (rows == 0) return replace(1, {});
+  if (rows == 0) return replace(1, {{0, length / count}});  // no element, but the extent of the other ranks
   rows_ = rows;
   std::vector<Ranges> merged(dims().begin() + 1, dims().end());
   merged[0] = std::move(kept);

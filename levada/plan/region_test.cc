@@ -213,5 +213,12 @@ TEST(ViewRegion, ViewsOneRangeADimension) {
   EXPECT_FALSE(view_region(tensor, zigzag).has_value());
 }
 
+TEST(KeepZigzagOfSegments, OfNoRowsHaveTheExtentThatOtherPartsHave) {
+  Region none(Shape{0, 8, 3});
+  none.keep_zigzag_of_segments(1, {.rows = 0, .entries = 3, .positions = {}}, 1, 2);
+  EXPECT_EQ(none.shape(), (Shape{0, 4, 3}));
+  EXPECT_EQ(none.element_count(), 0);
+}
+
 }  // namespace
 }  // namespace levada

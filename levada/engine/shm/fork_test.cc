@@ -61,6 +61,21 @@ TEST(Fork, LeavesTheParentsEngineLeasesAndBlocksAlone) {
   EXPECT_EQ(test::run_forked(1, body, {.memory_bytes = 1 << 20}), "");
 }
 
+TEST(Fork, EndsAChildThatReadsABatchOfItsParentInsteadOfShowingItOneThatChanges) {
+  const auto body = [](const std::shared_ptr<Engine>& engine) {
+    if (engine->info().rank == 1) return agree(*engine, {}, test::soon(), "test"), void();
+    auto channel = engine->open(0, {0}, 2);
+    publish(*engine, *channel, allocate(*engine, 100, test::soon(), "test"), 100, test::soon(), "test");
+    std::optional<Lease> lease = receive(*engine, *channel, test::soon(), "test");
+    const auto* const at = reinterpret_cast<const volatile unsigned char*>(lease->bytes.data());
+    if (!WIFSIGNALED(status_of_child([&] { return static_cast<int>(*at); }))) {
+      throw EngineError("the child read its parent's batch");
+    }
+    agree(*engine, {}, test::soon(), "test");
+  };
+  EXPECT_EQ(test::run_forked(2, body, {.memory_bytes = 1 << 20}), "");
+}
+
 TEST(Fork, OfAChildThatEndsIsNoDeath) {
   const auto body = [](const std::shared_ptr<Engine>& engine) {
     static_cast<void>(status_of_child([] { return 0; }));

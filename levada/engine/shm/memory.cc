@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -40,7 +41,13 @@ Mapping::Mapping(const UniqueFd& file, std::size_t bytes, Access access) {
 }
 
 Mapping::~Mapping() {
-  if (!memory_.empty()) ::munmap(memory_.data(), memory_.size());
+  // In a forked child something else may be mapped there by now.
+  const bool is_here = only_in_ == 0 || only_in_ == ::getpid();
+  if (!memory_.empty() && is_here) ::munmap(memory_.data(), memory_.size());
+}
+
+void Mapping::hide_from_children() {
+  if (::madvise(memory_.data(), memory_.size(), MADV_DONTFORK) == 0) only_in_ = ::getpid();
 }
 
 UniqueFd make_memory_file(const char* label, std::size_t bytes) {

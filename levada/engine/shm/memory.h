@@ -1,6 +1,8 @@
 // Memory that processes share: files without a name, and their mappings.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstddef>
 #include <span>
 #include <string>
@@ -22,12 +24,18 @@ class Mapping {
   /// Maps the first `bytes` of `file`, shared or, for write_privately, so that this process alone sees what it writes;
   /// used only as it is touched, and left out of core dumps. Throws EngineError.
   Mapping(const UniqueFd& file, std::size_t bytes, Access access);
-  Mapping(Mapping&& other) noexcept : memory_(std::exchange(other.memory_, {})) {}
+  Mapping(Mapping&& other) noexcept
+      : memory_(std::exchange(other.memory_, {})), only_in_(std::exchange(other.only_in_, 0)) {}
   Mapping& operator=(Mapping&& other) noexcept {
     std::swap(memory_, other.memory_);
+    std::swap(only_in_, other.only_in_);
     return *this;
   }
   ~Mapping();
+
+  /// Unmaps it in children that are forked from now on: one that reads it dies by SIGSEGV, instead of seeing the memory
+  /// change when its owner uses it again.
+  void hide_from_children();
 
   std::byte* data() const { return memory_.data(); }
   std::size_t size() const { return memory_.size(); }
@@ -39,6 +47,7 @@ class Mapping {
 
  private:
   std::span<std::byte> memory_;
+  pid_t only_in_ = 0;  ///< the process that has it, if forked children have not; else 0
 };
 
 /// A file of `bytes` zero bytes without a name, that nobody can resize and that takes memory only where it is written.

@@ -84,7 +84,9 @@ std::shared_ptr<ShmEndpoint> make_member(int rank, const std::vector<std::uint64
     const UniqueFd& file = i == own ? files.own : files.data[i];
     expect_memory_file(file, memory[i], fmt::format("rank {}'s memory", i));
     const auto access = i == own ? Mapping::Access::write : Mapping::Access::read;
-    host.data.push_back(std::make_shared<const Mapping>(file, memory[i], access));
+    const auto data = std::make_shared<Mapping>(file, memory[i], access);
+    data->hide_from_children();
+    host.data.push_back(data);
   }
   seal_unless_read_only(files.data[own]);
   host.files = std::make_shared<const std::vector<UniqueFd>>(std::move(files.data));

@@ -1,0 +1,341 @@
+"""What a feed does, as a plain program: from the description of a job, what every rank gets at every step, or the error.
+
+Knows no engine, no plan and no thread. A whole batch is made for each coordinate along the data axes, and every rank cuts
+its part out of it. A job is what jobs.py draws and driver.cc runs.
+"""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple
+
+import numpy as np
+
+Json = dict[str, Any]
+DATA_AXES = ("dp", "dp_replicate", "dp_shard", "fsdp", "data", "ddp")
+
+
+class Refusal(Exception):
+    """An error that every rank raises: its class, and a part of its text."""
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(kind, text)
+        self.kind, self.text = kind, text
+
+
+class Refusals(Exception):
+    """Several, any of which may be raised."""
+
+    def __init__(self, refusals: list[Refusal]) -> None:
+        super().__init__(refusals)
+        self.refusals = refusals
+
+
+class Placement(NamedTuple):
+    kind: str
+    axis: str
+    dim: int = 0
+    stages: tuple[str, ...] = ()
+
+
+def parse(text: str) -> Placement:
+    kind, rest = text[:-1].split("(")
+    axis, *arguments = rest.split(",")
+    if kind == "stages":
+        return Placement(kind, axis, stages=tuple(arguments))
+    return Placement(kind, axis, int(arguments[0]) if arguments else 0)
+
+
+class Mesh:
+    """Ranks laid out row-major over named axes."""
+
+    def __init__(self, text: str) -> None:
+        self.axes = {name: int(size) for name, size in (part.split("=") for part in text.split(","))}
+        self.size = int(np.prod(list(self.axes.values())))
+        self.data_axes = [axis for axis in self.axes if axis in DATA_AXES]
+
+    def meant_by(self, name: str) -> list[str]:
+        if name == "dp":
+            return self.data_axes
+        return [name] if name in self.axes else []
+
+    def extent(self, name: str) -> int:
+        return int(np.prod([self.axes[axis] for axis in self.meant_by(name)], dtype=int))
+
+    def coordinate(self, rank: int, name: str) -> int:
+        where = dict(zip(self.axes, np.unravel_index(rank, list(self.axes.values()))))
+        at = 0
+        for axis in self.meant_by(name):
+            at = at * self.axes[axis] + int(where[axis])
+        return at
+
+    def is_data(self, name: str) -> bool:
+        meant = self.meant_by(name)
+        return bool(meant) and meant[0] in self.data_axes
+
+    def same_span(self, one: str, other: str) -> bool:
+        """Whether two names mean the same coordinates."""
+        return all(self.coordinate(rank, one) == self.coordinate(rank, other) for rank in range(self.size))
+
+
+# Samples
+
+
+def elements(field: Json, number: int, first: int, count: int) -> Any:
+    """Samples [first, first + count) of a field; driver.cc makes the same ones."""
+    if field["kind"] == "value":
+        return first
+    dims = field["dims"]
+    if field["kind"] == "table":
+        first, count = 0, 1
+    samples, offsets = np.arange(first, first + count)[:, None], np.arange(int(np.prod(dims)))[None, :]
+    if field["kind"] == "segments":
+        rows = field["rows"]
+        values = np.array([rows[sample % len(rows)] for sample in range(first, first + count)])
+        values = values.reshape(count, len(rows[0]))
+    else:
+        mask = 0xFF if field["dtype"] == "uint8" else 0xFFFF
+        values = (samples * 1000003 + number * 7919 + offsets * 31 + 7) & mask
+    shape = dims if field["kind"] == "table" else [count, *dims]
+    return values.astype(field["dtype"]).reshape(shape)
+
+
+def padded(values: Any, name: str, kept: int, total: int) -> Any:
+    """The first `kept` samples, then the last one again up to `total`; a padded sample has no loss."""
+    more = np.repeat(values[-1:], total - kept, axis=0)
+    return np.concatenate([values[:kept], np.zeros_like(more) if name == "loss_mask" else more])
+
+
+def batch_of(feed: Json, first: int, here: int, total: int, size: int) -> Json:
+    """The `here` samples from `first` on, padded up to `total`. `size`: the samples of the source."""
+    batch = {}
+    for number, field in enumerate(feed["fields"]):
+        has_samples = field["kind"] not in ("value", "table")
+        begin, count = (first, here) if here > 0 else (size - 1, 1)
+        values = elements(field, number, begin, count)
+        if has_samples:
+            values = padded(values, field["name"], here, total) if here < total else values[:here]
+        batch[field["name"]] = values
+    return batch
+
+
+# Placements
+
+
+def placements_of(layout: Json, name: str) -> tuple[list[Placement], bool]:
+    """A field's placements, and whether they are those of fields that no rule names."""
+    for pattern, placements in layout["fields"].items():
+        if fnmatchcase(name, pattern):
+            return [parse(each) for each in placements], False
+    return [parse(each) for each in layout.get("otherwise", [])], True
+
+
+def holds(layout: Json, mesh: Mesh, rank: int, name: str) -> bool:
+    """Whether the rank's stage has the field."""
+    for placement in placements_of(layout, name)[0]:
+        if placement.kind != "stages" or mesh.extent(placement.axis) == 1:
+            continue
+        stages = mesh.extent(placement.axis)
+        at = mesh.coordinate(rank, placement.axis)
+        builtin = {"first": [0], "last": [stages - 1]}
+        if not any(at in (builtin.get(stage) or layout["stages"].get(stage, [])) for stage in placement.stages):
+            return False
+    return True
+
+
+def zigzag(length: int, at: int, parts: int, why: str) -> list[int]:
+    """Chunks `at` and 2*parts-1-at of 2*parts equal ones."""
+    if length % (2 * parts):
+        raise Refusal("InvalidArgument", why)
+    chunk = length // (2 * parts)
+    mirror = 2 * parts - 1 - at
+    return [*range(at * chunk, (at + 1) * chunk), *range(mirror * chunk, (mirror + 1) * chunk)]
+
+
+def zigzag_of_segments(row: Any, at: int, parts: int) -> list[int]:
+    """Of every segment of a packed row, its two chunks."""
+    picked = []
+    for begin, end in zip(row[:-1], row[1:]):
+        picked += [begin + each for each in zigzag(end - begin, at, parts, "does not divide")]
+    return picked
+
+
+def check_segments(whole: Any, dim: int, segments: Any, cuts_of_dim: list[Placement]) -> None:
+    """Raises if a field does not lie in rows as the boundaries say."""
+    rows = len(segments)
+    if dim < whole.ndim and len(cuts_of_dim) == 1:
+        if rows == 1 if dim == 0 else whole.shape[dim - 1] == rows and (rows == 1 or dim == 1):
+            if any(row[0] != 0 or row[-1] != whole.shape[dim] for row in segments):
+                raise Refusal("InvalidArgument", "does not reach from 0 to")
+            return
+    raise Refusal("InvalidArgument", "cannot be divided by")
+
+
+def part_of(values: Any, name: str, feed: Json, mesh: Mesh, rank: int, short: int, segments: Any) -> Any:
+    """The rank's part of a field. `short`: the samples of a global batch that is not full, else 0."""
+    if not isinstance(values, np.ndarray):
+        return values
+    placements, is_otherwise = placements_of(feed["layout"], name)
+    extent_of_samples = values.shape[0] if values.ndim else -1
+    whole, cuts, rows = values, [], segments
+    for placement in placements:
+        deals = feed["divide"] == "deal" and mesh.is_data(placement.axis)
+        is_cut = placement.kind in ("shard", "zigzag") and mesh.extent(placement.axis) > 1 and not deals
+        if is_cut and not (is_otherwise and placement.dim >= values.ndim):
+            cuts.append(placement)
+    # The segments of rows are cut last, as they are counted in whole rows.
+    for kind, axis, dim, _ in sorted(cuts, key=lambda cut: segments is not None and cut.kind == "zigzag"):
+        parts, at = mesh.extent(axis), mesh.coordinate(rank, axis)
+        if kind == "zigzag" and segments is not None:
+            check_segments(whole, dim, segments, [cut for cut in cuts if cut.dim == dim])
+            index = np.array([zigzag_of_segments(row, at, parts) for row in rows], dtype=int)
+            index = index.reshape(len(rows), values.shape[dim] // parts if dim else -1)
+            if dim == 0:
+                values = values.take(index[0], axis=0)
+            else:
+                shape = (1,) * (dim - 1) + index.shape + (1,) * (values.ndim - dim - 1)
+                values = np.take_along_axis(values, index.reshape(shape), axis=dim)
+            continue
+        if dim >= values.ndim:
+            raise Refusal("InvalidArgument", "cannot cut it along dim")
+        length = values.shape[dim]
+        if kind == "zigzag":
+            values = values.take(zigzag(length, at, parts, "does not divide"), axis=dim)
+            continue
+        if short and dim == 0 and mesh.same_span(axis, "dp") and extent_of_samples == short:
+            earlier = short // length  # parts into which other axes have cut the batch before
+            if feed["batch"] % earlier:
+                raise Refusal("InvalidArgument", "does not divide")
+            full = feed["batch"] // earlier
+            share = slice(at * full, (at + 1) * full)
+        elif length % parts:
+            raise Refusal("InvalidArgument", "does not divide")
+        else:
+            share = slice(at * (length // parts), (at + 1) * (length // parts))
+        values = values[(slice(None),) * dim + (share,)]
+        if dim == 0 and rows is not None:
+            rows = rows[share]
+    return values
+
+
+def parts_of(batch: Json, feed: Json, mesh: Mesh, rank: int, short: int) -> Json:
+    """What the rank is given of a batch. Raises whatever is wrong with any field, also with one that the rank lacks."""
+    for pattern in feed["layout"]["fields"]:
+        if not any(fnmatchcase(name, pattern) for name in batch):
+            raise Refusals([Refusal("InvalidArgument", f"has no field {pattern}")])
+    divides = any(
+        parse(each).kind == "zigzag" and mesh.extent(parse(each).axis) > 1
+        for placements in [*feed["layout"]["fields"].values(), feed["layout"].get("otherwise", [])]
+        for each in placements
+    )
+    segments = batch.get("cu_seqlens") if divides else None
+    parts, texts = {}, []
+    for name, values in batch.items():
+        try:
+            part = part_of(values, name, feed, mesh, rank, short, segments)
+        except Refusal as refusal:
+            texts.append(refusal)
+            continue
+        if holds(feed["layout"], mesh, rank, name):
+            parts[name] = part
+    if texts:
+        raise Refusals(texts)
+    return parts
+
+
+# Steps
+
+
+def check_start(feed: Json, mesh: Mesh) -> None:
+    """Raises what is refused before anything is read."""
+    stages = mesh.axes.get("pp", 1)
+    if feed["depth"] and feed["depth"] < stages:
+        raise Refusal("InvalidArgument", f"depth is {feed['depth']}, but pp has {stages} stages")
+    for text in [each for rule in feed["layout"]["fields"].values() for each in rule] + feed["layout"].get("otherwise", []):
+        placement = parse(text)
+        if feed["divide"] != "deal" or placement.kind == "stages" or not mesh.is_data(placement.axis):
+            continue
+        if mesh.extent(placement.axis) > 1 and (placement.kind, placement.dim) != ("shard", 0):
+            raise Refusal("InvalidArgument", "whole batches are dealt along the data axes")
+
+
+class Outcome(NamedTuple):
+    batches: list[list[Json]]
+    """By rank and step."""
+    errors: list[Refusal]
+    """The errors one of which every rank raises; none if the feed just ends. Readers may fail in one step for reasons of
+    their own, and the job has the first."""
+    ends: set[str | None]
+    """How the feed may end."""
+    may_end_after: int | None
+    """A rank asked for a stop: the feed may end anywhere after so many steps."""
+
+
+def refusals_of(made: list[Json], feed: Json, mesh: Mesh, short: int) -> list[Refusal]:
+    """What is wrong with the batches of one step: it ends the step for all ranks."""
+    refusals = []
+    for batch in made:
+        for rank in range(mesh.size):
+            try:
+                parts_of(batch, feed, mesh, rank, short)
+            except Refusals as found:
+                refusals += found.refusals
+    return refusals
+
+
+def read_steps(feed: Json, mesh: Mesh) -> tuple[list[list[Json]], list[Refusal], str | None]:
+    """All steps as if nobody left or asked for a stop."""
+    batches: list[list[Json]] = [[] for _ in range(mesh.size)]
+    ranks, batch, size = mesh.extent("dp"), feed["batch"], feed["size"]
+    splits = feed["divide"] == "split"
+    units, unit_samples = (1, batch * ranks) if splits else (ranks, batch)
+    knows_size = feed["known_size"]
+    step = 0
+    while feed["steps"] is None or step < feed["steps"]:
+        begin = feed["first"] + step * batch * ranks
+        here = min(max(size - begin, 0), batch * ranks)
+        is_over = here == 0 or (here < batch * ranks and feed["tail"] == "drop")
+        if knows_size and is_over:
+            return batches, [], "exhausted"
+        short = here if splits and feed["tail"] == "short" and here < batch * ranks else 0
+        made, broken = [], []
+        for unit in range(units):
+            first = begin + unit * unit_samples
+            # A source of unknown size is read up to the first batch that is not full.
+            wanted = unit_samples if not knows_size else min(unit_samples, size - first)
+            if feed["fails_at"] is not None and wanted > 0 and first <= feed["fails_at"] < first + wanted:
+                broken.append(Refusal("SourceError", f"sample {feed['fails_at']} is broken"))
+                if splits or feed["readers"] in ("one", "host"):
+                    return batches, broken, "failed"
+            knows_size = knows_size or first + wanted > size
+            if knows_size and is_over:
+                return batches, [], "exhausted"
+            count = min(max(here - unit * unit_samples, 0), unit_samples)
+            total = unit_samples if feed["tail"] == "pad" else count
+            made.append(batch_of(feed, first, count, total, size))
+        broken += refusals_of(made, feed, mesh, short)
+        if broken:
+            return batches, broken, "failed"
+        for rank in range(mesh.size):
+            coordinate = mesh.coordinate(rank, "dp")
+            leaves = parts_of(made[0 if splits else coordinate], feed, mesh, rank, short)
+            samples = min(max(here - coordinate * batch, 0), batch)
+            batches[rank].append({"step": step, "samples": samples, "cursor": begin + here, "leaves": leaves})
+        step += 1
+    return batches, [], "steps"
+
+
+def run(feed: Json, mesh: Mesh) -> Outcome:
+    """What every rank gets of a feed, and how it ends."""
+    try:
+        check_start(feed, mesh)
+    except Refusal as refusal:
+        return Outcome([[] for _ in range(mesh.size)], [refusal], {None}, None)
+    batches, errors, end = read_steps(feed, mesh)
+    if feed["leaves_at"] is not None and feed["leaves_at"] <= len(batches[0]):
+        # Ranks that all leave before the same step see neither its error nor the end, which may have come before.
+        ends = {"left", end} if feed["leaves_at"] == len(batches[0]) else {"left"}
+        return Outcome([got[: feed["leaves_at"]] for got in batches], [], ends, None)
+    stop = feed["stop"]
+    after = stop[1] if stop is not None and stop[1] <= len(batches[0]) else None
+    return Outcome(batches, errors, {end}, after)
