@@ -260,7 +260,7 @@ class Feed(FeedArguments):
                 began = self._began(at, begin)
                 self._passes += 1
                 name = f"pass {self._passes} of feed {self._number}"
-                started = FeedPass(joined, begin, name, self._sender, is_ahead=self.prefetch_to_device)
+                started = self._open_pass(joined, begin, name)
             except BaseException:
                 if run is not None:
                     run.set_epoch(at.epoch)
@@ -272,6 +272,9 @@ class Feed(FeedArguments):
             self._last = _Last(started.core, began, begin)
             self._next, self.skip = self._next._replace(cursor=b"", samples=0, epoch=at.epoch), 0
             return started
+
+    def _open_pass(self, joined: JoinedFeed, begin: Beginning, name: str) -> FeedPass:
+        return FeedPass(joined, begin, name, self._sender, is_ahead=self.prefetch_to_device)
 
     def _running_pass(self) -> FeedPass | None:
         """Returns the pass under way, or one that has been closed and is still referenced."""

@@ -1,0 +1,135 @@
+"""One pass of a DataLoader: what its ranks agree on before it, and what each batch of it is."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from levada import _levada
+from levada._levada import Membership
+from levada.base.errors import Error, InvalidArgument, ItemError, SourceError
+from levada.feed.passes import Beginning, FeedPass, JoinedFeed
+from levada.loader.items import Plan
+
+if TYPE_CHECKING:
+    from levada.batch.devices import Sender
+
+
+class Offer(NamedTuple):
+    """What a rank knows of the pass that is to begin."""
+
+    reads: bool
+    settings: dict[str, str]
+    """Arguments that are the same on all ranks."""
+    identity: dict[str, str]
+    """Of its data set; empty if it has none."""
+    begins: list[int]
+    """The epoch and position where the pass begins, and the draws of an epoch; empty if the rank does not know them."""
+    digest: str
+    """Of what a reader's sampler lists."""
+    error: str
+    """Why the rank cannot begin; "" if it can."""
+
+
+def agreed(job: Membership, mine: Offer, timeout: float) -> Offer:
+    """Returns the offer of a rank that knows where the pass begins, after all ranks have compared theirs. Collective. Raises
+    InvalidArgument on every rank, naming two ranks that differ or one that cannot begin."""
+    packed = [_levada.pack_state(list(mine))]
+    if job.size > 1:
+        packed = _levada.agree(job, packed[0], timeout, "comparing the data sets of a DataLoader")
+    offers = [Offer(*_levada.unpack_state(each)) for each in packed]
+    for rank, offer in enumerate(offers):
+        if offer.error:
+            raise InvalidArgument(f"rank {rank} cannot begin a pass of the DataLoader: {offer.error}")
+        if offer.reads and not offer.identity:
+            raise InvalidArgument(f"rank {rank} reads for the DataLoader, but its dataset is None: only ranks that do not read may lack it")
+    _expect_equal([offer.settings for offer in offers], range(len(offers)), "give every rank the same arguments")
+    known = [rank for rank, offer in enumerate(offers) if offer.identity]
+    _expect_equal([offers[rank].identity for rank in known], known, "give every rank the same data set and order")
+    readers = [rank for rank, offer in enumerate(offers) if offer.reads]
+    listed = [{"the sampler's list": offers[rank].digest} for rank in readers]
+    _expect_equal(listed, readers, "a sampler must list the same on every rank: seed it by the epoch, in set_epoch()")
+    begins = [{"the pass's begin": ", ".join(map(str, offers[rank].begins))} for rank in readers]
+    _expect_equal(begins, readers, "load the same state on every rank")
+    return offers[readers[0]]
+
+
+def _expect_equal(values: Sequence[Mapping[str, str]], ranks: Sequence[int], remedy: str) -> None:
+    first = values[0]
+    for rank, value in zip(ranks, values, strict=True):
+        for name in first:
+            if value.get(name) != first[name]:
+                raise InvalidArgument(
+                    f"{name} of a DataLoader is {first[name]} on rank {ranks[0]} and {value.get(name)} on rank {rank}; {remedy}"
+                )
+
+
+class Taken(NamedTuple):
+    """What is known of a batch that was taken."""
+
+    plan: Plan
+    draws: int
+    """Of an epoch."""
+    step: int
+    valid: int | None
+    global_valid: int
+
+    @property
+    def epoch(self) -> int:
+        """That of the step's first draw."""
+        return self.plan.epoch + self.plan.division.step(self.step)[0] // self.draws
+
+
+class LoaderPass(FeedPass):
+    """The iterator of a pass. Tells the loader, while that exists, what each batch is."""
+
+    def __init__(
+        self,
+        loader: Any,
+        agreed_on: tuple[Plan, int, int],
+        joined: JoinedFeed,
+        begin: Beginning,
+        name: str,
+        sender: Sender | None,
+        *,
+        counts: bool,
+        is_balanced: bool,
+        failed: Callable[[], ItemError | None],
+        finish: Callable[[Any], Any],
+    ) -> None:
+        """`agreed_on`: the plan, the draws of an epoch, and this rank's data coordinate. `counts`: whether batches come with their
+        counts. `failed`: returns what ended the pass on this rank, if it reads. `finish`: is called with each batch."""
+        self._loader = weakref.ref(loader)
+        self._plan, self._draws, self._coordinate = agreed_on
+        self._has_counts, self._is_balanced, self._failed, self._finish = counts, is_balanced, failed, finish
+        super().__init__(joined, begin, name, sender, is_ahead=loader.prefetch_to_device)
+
+    def __next__(self) -> Any:
+        try:
+            batch = super().__next__()
+        except StopIteration:
+            loader = self._loader()
+            if loader is not None and (self.core.end or {}).get("cause") in ("exhausted", "steps"):
+                loader._note_end(self._plan, self._draws, self.core.position()[0])
+            raise
+        except SourceError as error:
+            raise self._explained(error) from None
+        step, division = self.core.step - 1, self._plan.division
+        valid, left_out, total = division.part(step, self._coordinate).draws, 0, division.step(step)[1]
+        if self._has_counts:
+            (valid, left_out, total), batch = batch["counts"], batch["batch"]
+        loader = self._loader()
+        if loader is not None:
+            loader._note_taken(Taken(self._plan, self._draws, step, None if self._is_balanced else valid, total), left_out)
+        return self._finish(batch)
+
+    def _explained(self, error: SourceError) -> Error:
+        """Returns an error of this rank's own item as the ItemError that it is."""
+        failed = self._failed()
+        if failed is None:
+            return error
+        made = ItemError(str(error))
+        vars(made).update(vars(failed))
+        made.__cause__ = failed.__cause__
+        return made
