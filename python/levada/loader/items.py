@@ -91,7 +91,7 @@ class Producer(Sequence[Any]):
         self._plan, self._at_epoch = plan, None
         dataset, order = self.making.dataset, self.making.order
         if len(dataset) != order.items:
-            raise InvalidArgument(
+            raise ItemError(
                 f"{type(dataset).__name__} has {len(dataset):,} items {_where()}, and had {order.items:,} when the loader was "
                 "made; the length of a data set must not change"
             )

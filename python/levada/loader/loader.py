@@ -464,7 +464,7 @@ class DataLoader(Feed):
             raise InvalidArgument(f"position is {position}, and an epoch has {draws:,} draws")
         plan = Plan(epoch, Division(0, draws, 1, 1, False, False), (0,), listed)
         making = Making(self.dataset, self._order, self.collate_fn, False, False)
-        return Workers(making, self._worker_options._replace(count=0)).producer.one(plan, position)
+        return Workers(making, self._worker_options._replace(processes=0)).producer.one(plan, position)
 
     # Positions
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from levada import _levada
 from levada._levada import Membership
-from levada.base.errors import Error, InvalidArgument, ItemError, SourceError
+from levada.base.errors import InvalidArgument, ItemError, SourceError
 from levada.feed.passes import Beginning, FeedPass, JoinedFeed
 from levada.loader.items import Plan
 
@@ -114,7 +114,12 @@ class LoaderPass(FeedPass):
                 loader._note_end(self._plan, self._draws, self.core.position()[0])
             raise
         except SourceError as error:
-            raise self._explained(error) from None
+            failed = self._failed()
+            if failed is None:
+                raise
+            made = ItemError(str(error))  # it was this rank's own item
+            vars(made).update(vars(failed))
+            raise made from failed.__cause__
         step, division = self.core.step - 1, self._plan.division
         valid, left_out, total = division.part(step, self._coordinate).draws, 0, division.step(step)[1]
         if self._has_counts:
@@ -123,13 +128,3 @@ class LoaderPass(FeedPass):
         if loader is not None:
             loader._note_taken(Taken(self._plan, self._draws, step, None if self._is_balanced else valid, total), left_out)
         return self._finish(batch)
-
-    def _explained(self, error: SourceError) -> Error:
-        """Returns an error of this rank's own item as the ItemError that it is."""
-        failed = self._failed()
-        if failed is None:
-            return error
-        made = ItemError(str(error))
-        vars(made).update(vars(failed))
-        made.__cause__ = failed.__cause__
-        return made

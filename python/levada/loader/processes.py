@@ -14,7 +14,7 @@ from levada._levada import Handoff
 from levada.base.console import write_line
 from levada.base.errors import InvalidArgument, ItemError, PeerLost, StageFailed, Timeout
 from levada.base.exception_texts import text_of
-from levada.batch.balance import Balance, collate_packed
+from levada.batch.balance import Balance, collate_packed, length_of
 from levada.feed.readers import Maker, Making, ReportedError
 from levada.loader.items import Plan, Producer, WorkerStart
 from levada.loader.items import Making as ItemMaking
@@ -54,7 +54,7 @@ class PlanFile:
 class WorkerOptions(NamedTuple):
     """How the worker processes of a reading rank run."""
 
-    count: int
+    processes: int
     context: str
     prefetch: int
     init: Callable[[int], Any] | None
@@ -74,13 +74,13 @@ class Workers:
         """What ended the last pass."""
         self.run: Run[Any] | None = None
         self._passes = 0
-        if options.count > 0:
+        if options.processes > 0:
             self.run = Pipeline(self.producer).shard().run(
-                options.count,
+                options.processes,
                 context=options.context,
                 worker_prefetch=options.prefetch,
                 main_prefetch=options.prefetch,
-                worker_init=WorkerStart(self.producer, options.count, options.init),
+                worker_init=WorkerStart(self.producer, options.processes, options.init),
                 on_worker_death="replace",
                 timeout=options.timeout * _SHARE,
                 seed=making.order.seed,
@@ -141,7 +141,7 @@ class Workers:
             except ItemError as error:
                 self._fail(error)
             except (PeerLost, Timeout) as error:
-                under_way = range(at, min(at + self._options.count, len(self.producer)))
+                under_way = range(at, min(at + self._options.processes, len(self.producer)))
                 numbers = [number for each in under_way for number in self.producer.numbers(each)]
                 shown = ", ".join(map(str, numbers[:32])) + (", ..." if len(numbers) > 32 else "")
                 raise ReportedError(f"{text_of(error)}\n\nThe workers were making these items, or the next ones: {shown}") from error
@@ -221,7 +221,7 @@ class BalancedMaker(NumberedMaker):
                 return self._producer.collate(items, samples)
         except ItemError as error:
             raise ReportedError(f"{text_of(error)}\n\n{error.traceback}".rstrip()) from error
-        return collate_packed(items, pad_to=self._balance.pad_to, length=self._balance.length)
+        return collate_packed(items, pad_to=self._balance.pad_to, length=self._balance.length or length_of)
 
 
 def _preload() -> None:
