@@ -7,11 +7,12 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from levada.base.checks import whole_number
+from levada.base.checks import check_choice, whole_number
 from levada.base.errors import InvalidArgument
 from levada.batch.balance import Balance, Cost
 from levada.corpus.corpus import Corpus
 from levada.loader.orders import Parts
+from levada.pipeline.options import CONTEXTS
 
 FEED = (
     "data_axes", "layout", "depth", "steps", "on_peer_lost", "access", "device", "prefetch_to_device", "device_buffers",
@@ -151,6 +152,15 @@ def _column(name: str, dataset: Any) -> Any:
     if hasattr(column, "value_lengths"):  # of lists: their lengths
         column = column.value_lengths()
     return np.asarray(column.to_numpy(zero_copy_only=False))
+
+
+def context_name(context: Any) -> str:
+    """Returns the name of a start method, or of a context of multiprocessing."""
+    if context is None:
+        return "forkserver"
+    name = context if isinstance(context, str) else getattr(context, "get_start_method", lambda: None)()
+    check_choice("multiprocessing_context", name, CONTEXTS)
+    return str(name)
 
 
 def arguments_like(loader: Any) -> dict[str, Any]:

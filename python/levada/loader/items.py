@@ -65,8 +65,11 @@ class Making(NamedTuple):
 
     dataset: Any
     order: Order
-    collate: Callable[[list[Any]], Any] | None
-    """None: the item itself is the batch."""
+    collate: Callable[[Any], Any] | None
+    """Makes a batch of a list of items, or of the item that is a whole batch. None: by default_convert() of torch, if that is
+    imported."""
+    is_whole: bool
+    """Whether an item is a whole batch."""
     skips: bool
     """Whether an item that raises is left out."""
     counts: bool
@@ -229,12 +232,14 @@ class Producer(Sequence[Any]):
         """Makes a batch of items. `samples`: those that they were drawn as."""
         global _key
         first, collate = samples[0], self.making.collate
+        given = items[0] if self.making.is_whole else items
         if collate is None:
-            return items[0]
+            torch_data = sys.modules.get("torch.utils.data")
+            return given if torch_data is None else torch_data.default_convert(given)
         try:
             _key = derived_seed(first.key, _COLLATE)
             seed_all(_key)
-            return collate(items)
+            return collate(given)
         except Exception as error:
             numbers = [sample.number for sample in samples]
             name = getattr(collate, "__name__", type(collate).__name__)

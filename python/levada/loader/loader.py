@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import functools
-import importlib
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from levada import _levada
-from levada._levada import Handoff, Layout
+from levada._levada import Handoff
 from levada.base.checks import check_choice, check_function, check_seconds, epoch_number
 from levada.base.errors import InvalidArgument
 from levada.base.exception_texts import failure_text, report_of, text_of
@@ -25,10 +22,9 @@ from levada.loader.division import Division
 from levada.loader.gathering import concatenated, first_rows
 from levada.loader.items import Making, Plan
 from levada.loader.orders import Listed, Order, list_sampler
-from levada.loader.passes import LoaderPass, Offer, Taken, agreed
+from levada.loader.passes import LoaderPass, Offer, Taken, agreed, coordinates_of, pinned, with_counts
 from levada.loader.processes import BalancedMaker, NumberedMaker, WorkerOptions, Workers
 from levada.loader.states import LoaderState
-from levada.pipeline.options import CONTEXTS
 
 _ENDLESS = 1 << 50
 """More draws than any run takes: the end of a pass without one."""
@@ -138,7 +134,7 @@ class DataLoader(Feed):
         for name, function in (("collate_fn", collate_fn), ("worker_init_fn", worker_init_fn)):
             if function is not None:
                 check_function(name, function)
-        context = _context_name(multiprocessing_context)
+        context = arguments.context_name(multiprocessing_context)
         check_seconds("timeout", timeout if timeout != 0 else 1800.0)
         balanced = arguments.balance_of(balance, max_tokens, lengths, self.num_workers, on_error)
         if balanced is not None and (self.batch_size is None or sampler is not None or batch_sampler is not None or pad_last):
@@ -166,7 +162,7 @@ class DataLoader(Feed):
         self._skips = on_error == "skip"
         self._has_counts = self._skips or self._lists_batches
         if self._has_counts:
-            self.layout = _with_counts(self.layout)
+            self.layout = with_counts(self.layout)
         self._pins = bool(pin_memory) and self.device is None
         self._draws = self._order.draws if self._order is not None and self._user_sampler is None else None
         self._listed: tuple[int, Listed] | None = None  # what the sampler lists for an epoch
@@ -290,7 +286,7 @@ class DataLoader(Feed):
         if self._loaded is not None:
             self._loaded.expect_same(common.identity)
         epoch, position, draws = common.begins
-        coordinates = self._coordinates(joined) if joined.is_reader else ()
+        coordinates = coordinates_of(self.readers, self.mesh, joined.job) if joined.is_reader else ()
         self._known_identity = common.identity
         self._plan = Plan(epoch, self._division(position, draws), coordinates, self._list(epoch) if joined.is_reader else None)
         self._draws = draws
@@ -315,27 +311,10 @@ class DataLoader(Feed):
             handoff.fail(text_of(error) if is_argument else report_of(error), is_argument=is_argument)
             return Beginning(handoff, 0)
 
-    def _coordinates(self, joined: JoinedFeed) -> tuple[int, ...]:
-        """Returns the data coordinates that this rank reads for."""
-        job, mesh = joined.job, self.mesh
-        if self.readers == "one":
-            served = list(range(mesh.size))
-        elif self.readers == "host":
-            served = [rank for rank in range(mesh.size) if job.host_of[rank] == job.host_of[job.rank]]
-        elif self.readers == "all":
-            served = [job.rank]
-        else:
-            places = [functools.partial(self._along, axis) for axis in self.readers.split(",")]
-            served = [rank for rank in range(mesh.size) if all(place(rank) == place(job.rank) for place in places)]
-        return tuple(sorted({mesh.data_coordinate(rank) for rank in served}))
-
-    def _along(self, axis: str, rank: int) -> int:
-        return self.mesh.data_coordinate(rank) if axis == "dp" else self.mesh.coordinate(rank, axis)
-
     def _own_workers(self) -> Workers:
         if self._workers is None:
             assert self._order is not None
-            making = Making(self.dataset, self._order, self.collate_fn, self._skips, self._has_counts)
+            making = Making(self.dataset, self._order, self.collate_fn, self.batch_size is None, self._skips, self._has_counts)
             self._workers = Workers(making, self._worker_options)
         return self._workers
 
@@ -353,7 +332,7 @@ class DataLoader(Feed):
             counts=self._has_counts,
             is_balanced=self.balance is not None,
             failed=lambda: None if workers is None else workers.failed,
-            finish=_pin if self._pins else lambda batch: batch,
+            finish=pinned if self._pins else lambda batch: batch,
         )
         self._passing, self._taken = (plan, draws, started.core), None
         return started
@@ -394,13 +373,8 @@ class DataLoader(Feed):
         taken = self._taken
         if taken is None or taken.valid is None:
             return None
-        part = taken.plan.division.part(taken.step, self.mesh.data_coordinate(self.mesh_rank))
+        part = taken.plan.division.part(taken.step, taken.coordinate)
         return self._numbers_of(taken.plan, part.first, part.draws)
-
-    @property
-    def mesh_rank(self) -> int:
-        """This rank's number in the mesh of the loader."""
-        return self._join().job.rank
 
     @property
     def global_tokens(self) -> int | None:
@@ -463,7 +437,7 @@ class DataLoader(Feed):
         if not 0 <= count("position", position) < draws:
             raise InvalidArgument(f"position is {position}, and an epoch has {draws:,} draws")
         plan = Plan(epoch, Division(0, draws, 1, 1, False, False), (0,), listed)
-        making = Making(self.dataset, self._order, self.collate_fn, False, False)
+        making = Making(self.dataset, self._order, self.collate_fn, False, False, False)
         return Workers(making, self._worker_options._replace(processes=0)).producer.one(plan, position)
 
     # Positions
@@ -520,28 +494,3 @@ class DataLoader(Feed):
     def _pipeline_story(self) -> bytes | None:
         run = None if self._workers is None else self._workers.run
         return None if run is None else run._report()
-
-
-def _context_name(context: Any) -> str:
-    if context is None:
-        return "forkserver"
-    name = context if isinstance(context, str) else getattr(context, "get_start_method", lambda: None)()
-    check_choice("multiprocessing_context", name, CONTEXTS)
-    return str(name)
-
-
-def _with_counts(layout: Layout) -> Layout:
-    """Returns the layout of batches that come with their counts."""
-    import json
-
-    fields = json.loads(layout.to_json())
-    fields["fields"] = {f"batch.{path}": each for path, each in fields["fields"].items()} | {"counts": [], "counts.*": []}
-    fields["optional"] = [f"batch.{path}" for path in fields.get("optional", [])] + ["counts", "counts.*"]
-    return Layout.from_json(json.dumps(fields))
-
-
-def _pin(batch: Any) -> Any:
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_available():
-        return batch
-    return importlib.import_module("torch.utils.data._utils.pin_memory").pin_memory(batch)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
+import json
+import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from levada import _levada
-from levada._levada import Membership
+from levada._levada import Layout, Membership, Mesh
 from levada.base.errors import InvalidArgument, ItemError, SourceError
 from levada.feed.passes import Beginning, FeedPass, JoinedFeed
 from levada.loader.items import Plan
@@ -72,6 +75,8 @@ class Taken(NamedTuple):
     draws: int
     """Of an epoch."""
     step: int
+    coordinate: int
+    """The data coordinate of this rank."""
     valid: int | None
     global_valid: int
 
@@ -126,5 +131,38 @@ class LoaderPass(FeedPass):
             (valid, left_out, total), batch = batch["counts"], batch["batch"]
         loader = self._loader()
         if loader is not None:
-            loader._note_taken(Taken(self._plan, self._draws, step, None if self._is_balanced else valid, total), left_out)
+            loader._note_taken(Taken(self._plan, self._draws, step, self._coordinate, None if self._is_balanced else valid, total), left_out)
         return self._finish(batch)
+
+
+def coordinates_of(readers: str, mesh: Mesh, job: Membership) -> tuple[int, ...]:
+    """Returns the data coordinates that this rank reads for, as one of the `readers` of a feed."""
+
+    def along(axis: str, rank: int) -> int:
+        return mesh.data_coordinate(rank) if axis == "dp" else mesh.coordinate(rank, axis)
+
+    served = list(range(mesh.size))
+    if readers == "host":
+        served = [rank for rank in served if job.host_of[rank] == job.host_of[job.rank]]
+    elif readers == "all":
+        served = [job.rank]
+    elif readers != "one":
+        axes = readers.split(",")
+        served = [rank for rank in served if all(along(axis, rank) == along(axis, job.rank) for axis in axes)]
+    return tuple(sorted({mesh.data_coordinate(rank) for rank in served}))
+
+
+def with_counts(layout: Layout) -> Layout:
+    """Returns the layout of batches that come with their counts."""
+    fields = json.loads(layout.to_json())
+    fields["fields"] = {f"batch.{path}": each for path, each in fields["fields"].items()} | {"counts": [], "counts.*": []}
+    fields["optional"] = [f"batch.{path}" for path in fields.get("optional", [])] + ["counts", "counts.*"]
+    return Layout.from_json(json.dumps(fields))
+
+
+def pinned(batch: Any) -> Any:
+    """Returns the batch with its tensors in pinned memory, if there is a CUDA device."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_available():
+        return batch
+    return importlib.import_module("torch.utils.data._utils.pin_memory").pin_memory(batch)

@@ -12,7 +12,6 @@
 #include "python/src/bindings.h"
 
 namespace nb = nanobind;
-using namespace nb::literals;
 
 namespace levada::python {
 namespace {
@@ -31,9 +30,9 @@ std::vector<double> doubles_of(const nb::bytes& given) {
 void bind_order(nb::module_& module) {
   module.attr("PERMUTATION_VERSION") = Permutation::version;
   module.attr("MIX_VERSION") = Mix::version;
-  module.def("derived_seed", &derived_seed, "seed"_a, "stream"_a,
+  module.def("derived_seed", &derived_seed, nb::arg("seed"), nb::arg("stream"),
              "Returns a seed for the use that is numbered `stream`, one of those that a seed is put to.");
-  module.def("item_seed", &item_seed, "seed"_a, "epoch"_a, "position"_a,
+  module.def("item_seed", &item_seed, nb::arg("seed"), nb::arg("epoch"), nb::arg("position"),
              "Returns the seed of what is random about the draw at a position of an epoch.");
   nb::class_<SampleOrder>(module, "SampleOrder", "Which item each draw from some data sets is. One thread at a time.")
       .def(
@@ -46,8 +45,8 @@ void bind_order(nb::module_& module) {
                 ordered,
                 {.seed = seed, .shuffles = shuffle, .mixes = mix, .weights = doubles_of(weights), .draws = draws});
           },
-          "parts"_a, "seed"_a, nb::kw_only(), "shuffle"_a = false, "mix"_a = false, "weights"_a = nb::bytes("", 0),
-          "draws"_a = 0,
+          nb::arg("parts"), nb::arg("seed"), nb::kw_only(), nb::arg("shuffle") = false, nb::arg("mix") = false,
+          nb::arg("weights") = nb::bytes("", 0), nb::arg("draws") = 0,
           "`parts`: name, number of items and share of each data set; `weights`: the bytes of one float64 for each "
           "item, "
           "to draw with replacement; `draws`: of an epoch, 0 for as many as there are items. Raises InvalidArgument.")
@@ -60,7 +59,8 @@ void bind_order(nb::module_& module) {
             for (std::int64_t p = first; p < first + count; ++p) numbers.push_back(order.at(epoch, p));
             return numbers;
           },
-          "epoch"_a, "first"_a, "count"_a, "Returns the items of `count` positions of an epoch, from `first` on.");
+          nb::arg("epoch"), nb::arg("first"), nb::arg("count"),
+          "Returns the items of `count` positions of an epoch, from `first` on.");
 }
 
 }  // namespace levada::python
