@@ -132,14 +132,19 @@ def test_readme(folder: pathlib.Path) -> None:
         "README.md",
         4,
         """
-loader = [{"x": torch.full((2,), i), "nested": [i, {"name": str(i)}]} for i in range(8)]
+dataset = list(range(20))
+stream = [{"x": torch.full((2,), i), "nested": [i, {"name": str(i)}]} for i in range(8)]
+drawn = []
 def step(batch):
-    got.append([int(batch["x"][0]), batch["nested"][1]["name"]])
+    if torch.is_tensor(batch): drawn.extend(batch.tolist())
+    else: got.append([int(batch["x"][0]), batch["nested"][1]["name"]])
 run_block()
-tell(got=got)
+tell(got=got, drawn=drawn)
 """,
     )
-    assert told == [[{"got": [[i, str(i)] for i in range(rank // 2, 8, 2)]}] for rank in range(4)]
+    assert [mine[0]["got"] for mine in told] == [[[i, str(i)] for i in range(rank // 2, 8, 2)] for rank in range(4)]
+    drawn = [mine[0]["drawn"] for mine in told]
+    assert drawn[0] == drawn[1] and drawn[2] == drawn[3] and sorted(drawn[0] + drawn[2]) == list(range(20))
 
 
 def test_feeds(folder: pathlib.Path) -> None:
