@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from levada import _levada
@@ -22,7 +22,7 @@ from levada.loader.division import Division
 from levada.loader.gathering import concatenated, first_rows
 from levada.loader.items import Making, Plan
 from levada.loader.orders import Listed, Order, list_sampler
-from levada.loader.passes import LoaderPass, Offer, Taken, agreed, coordinates_of, pinned, with_counts
+from levada.loader.passes import LoaderPass, Offer, StartedByNext, Taken, agreed, coordinates_of, pinned, with_counts
 from levada.loader.processes import BalancedMaker, NumberedMaker, WorkerOptions, Workers
 from levada.loader.states import LoaderState
 
@@ -112,9 +112,8 @@ class DataLoader(Feed):
         self.seed = arguments.seed_of(seed, generator)
         self._epochs = count_or_none("epochs", epochs, smallest=1)
         num_samples = count_or_none("num_samples", num_samples, smallest=1)
-        shuffle = bool(shuffle)
         arguments.check_order(
-            shuffle=shuffle,
+            shuffle=bool(shuffle),
             sampler=sampler,
             batch_sampler=batch_sampler,
             weights=weights,
@@ -156,7 +155,7 @@ class DataLoader(Feed):
         self._user_sampler, self._lists_batches = sampler if batch_sampler is None else batch_sampler, batch_sampler is not None
         self._order: Order | None = None
         if self.dataset is not None:
-            self._order = Order(self.dataset, self.seed, shuffle=shuffle, weights=weights, num_samples=num_samples)
+            self._order = Order(self.dataset, self.seed, shuffle=bool(shuffle), weights=weights, num_samples=num_samples)
         self._lengths = arguments.length_function(lengths, self.dataset, self._order.items if self._order else None)
         self._fingerprint = str(fingerprint)
         self._skips = on_error == "skip"
@@ -171,7 +170,7 @@ class DataLoader(Feed):
         self._left: tuple[int, int] | None = None  # a state that set_epoch() says is at the end of its epoch
         self._loaded: LoaderState | None = None  # to be compared once the data set is known
         self._known_identity: dict[str, str] = {}  # of the readers' data set
-        self._passing: tuple[Plan, int, Any] | None = None  # the pass under way: its plan, the draws of an epoch, its core
+        self._passing: tuple[Plan, int, Any] | None = None  # the pass under way: plan, draws of an epoch, core
         self._taken: Taken | None = None
         self.skipped = 0
         self._worker_options = WorkerOptions(
@@ -317,6 +316,11 @@ class DataLoader(Feed):
             making = Making(self.dataset, self._order, self.collate_fn, self.batch_size is None, self._skips, self._has_counts)
             self._workers = Workers(making, self._worker_options)
         return self._workers
+
+    def __iter__(self) -> Iterator[Any]:
+        """Returns an iterator of a new pass, which its first next() starts. That call is collective, and closes a pass that is
+        under way."""
+        return StartedByNext(self._start)
 
     def _open_pass(self, joined: JoinedFeed, begin: Beginning, name: str) -> FeedPass:
         plan, draws = self._plan, self._draws

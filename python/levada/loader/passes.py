@@ -86,6 +86,31 @@ class Taken(NamedTuple):
         return self.plan.epoch + self.plan.division.step(self.step)[0] // self.draws
 
 
+class StartedByNext:
+    """An iterator whose pass begins with the first next(). Trainers make iterators before they load a state or name the epoch."""
+
+    def __init__(self, start: Callable[[], FeedPass]) -> None:
+        self._start: Callable[[], FeedPass] | None = start
+        self._pass: FeedPass | None = None
+
+    def __iter__(self) -> StartedByNext:
+        return self
+
+    def __next__(self) -> Any:
+        if self._pass is None:
+            if self._start is None:
+                raise StopIteration
+            self._pass = self._start()
+            self._start = None  # a loop that is left drops the pass, even if the loader remains
+        return next(self._pass)
+
+    def close(self) -> None:
+        """Leaves the pass."""
+        self._start = None
+        if self._pass is not None:
+            self._pass.close()
+
+
 class LoaderPass(FeedPass):
     """The iterator of a pass. Tells the loader, while that exists, what each batch is."""
 
