@@ -129,7 +129,6 @@ class DataLoader(Feed):
         if not in_order:
             raise InvalidArgument("in_order=False cannot be had: which batch a step has would depend on the workers' speed")
         check_choice("on_error", on_error, ("raise", "skip"))
-        self._max_skipped = count("max_skipped", max_skipped)
         for name, function in (("collate_fn", collate_fn), ("worker_init_fn", worker_init_fn)):
             if function is not None:
                 check_function(name, function)
@@ -174,7 +173,7 @@ class DataLoader(Feed):
         self._taken: Taken | None = None
         self.skipped = 0
         self._worker_options = WorkerOptions(
-            self.num_workers, context, prefetch_factor or 2, worker_init_fn, self.timeout, self.record, self._max_skipped
+            self.num_workers, context, prefetch_factor or 2, worker_init_fn, self.timeout, self.record, count("max_skipped", max_skipped)
         )
         self._workers: Workers | None = None
         if context == "fork" and self.num_workers > 0 and self.dataset is not None:
