@@ -145,7 +145,7 @@ class LoaderPass(FeedPass):
             raise
         except SourceError as error:
             failed = self._failed()
-            if failed is None:
+            if failed is None or str(failed) not in str(error):  # another reader's item failed in the same step
                 raise
             made = ItemError(str(error))  # it was this rank's own item
             vars(made).update(vars(failed))
