@@ -20,8 +20,8 @@
 #include "levada/corpus/mix_weights.h"
 #include "levada/corpus/opened_source.h"
 #include "levada/corpus/packing.h"
-#include "levada/corpus/permutation.h"
 #include "levada/corpus/split.h"
+#include "levada/order/permutation.h"
 #include "levada/tokens/token_cache.h"
 
 namespace levada {

@@ -8,7 +8,7 @@
 #include "levada/base/fault_testing.h"
 #include "levada/corpus/corpus_testing.h"
 #include "levada/corpus/cursor.h"
-#include "levada/corpus/mix.h"
+#include "levada/order/mix.h"
 #include "levada/sources/scratch_dir_testing.h"
 
 namespace levada {

@@ -4,7 +4,7 @@
 #include <numeric>
 #include <utility>
 
-#include "levada/corpus/permutation.h"
+#include "levada/order/permutation.h"
 
 namespace levada {
 

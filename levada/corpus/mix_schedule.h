@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "levada/corpus/mix.h"
+#include "levada/order/mix.h"
 
 namespace levada {
 

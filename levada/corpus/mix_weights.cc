@@ -9,7 +9,7 @@
 
 #include "levada/base/error.h"
 #include "levada/base/text.h"
-#include "levada/corpus/mix.h"
+#include "levada/order/mix.h"
 
 namespace levada {
 namespace {

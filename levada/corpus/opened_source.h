@@ -11,9 +11,9 @@
 #include "levada/corpus/file_opener.h"
 #include "levada/corpus/mix_file.h"
 #include "levada/corpus/mix_schedule.h"
-#include "levada/corpus/permutation.h"
 #include "levada/corpus/sample_set.h"
 #include "levada/corpus/source_files.h"
+#include "levada/order/epoch_order.h"
 
 namespace levada {
 
@@ -44,46 +44,23 @@ struct StoredSample {
   std::int64_t number = 0;
 };
 
-/// The order of a source's samples, for one reader.
-class SourceOrder {
- public:
-  explicit SourceOrder(const OpenedSource& source) : size_(source.samples->size()), seed_(source.seed) {}
-
-  /// Which of its stored samples the source's sample `number` is, counted over its epochs.
-  std::int64_t sample_of(std::int64_t number) {
-    const auto place = number % size_;
-    if (!seed_) return place;
-    if (epoch_ != number / size_) {
-      epoch_ = number / size_;
-      permutation_.emplace(size_, *seed_, static_cast<std::uint64_t>(epoch_));
-    }
-    return (*permutation_)(place);
-  }
-
- private:
-  std::int64_t size_;
-  std::optional<std::uint64_t> seed_;
-  std::optional<Permutation> permutation_;  ///< of epoch_
-  std::int64_t epoch_ = -1;
-};
-
 /// Maps a reader's sample numbers to stored samples.
 class SampleWalk {
  public:
   /// Borrows the sources.
   SampleWalk(std::optional<MixSchedule> mix, const std::vector<std::unique_ptr<const OpenedSource>>& sources)
       : mix_(std::move(mix)) {
-    for (const auto& source : sources) orders_.emplace_back(*source);
+    for (const auto& source : sources) orders_.emplace_back(source->samples->size(), source->seed);
   }
 
   StoredSample at(std::int64_t number) {
     const auto mixed = mix_ ? mix_->at(number) : MixedSample{0, number};
-    return {mixed.source, orders_[mixed.source].sample_of(mixed.number)};
+    return {mixed.source, orders_[mixed.source].at(mixed.number)};
   }
 
  private:
   std::optional<MixSchedule> mix_;
-  std::vector<SourceOrder> orders_;
+  std::vector<EpochOrder> orders_;
 };
 
 }  // namespace levada

@@ -5,7 +5,7 @@
 #include <bit>
 
 #include "levada/base/error.h"
-#include "levada/corpus/permutation.h"
+#include "levada/order/permutation.h"
 #include "levada/pipeline/graph_builder.h"
 #include "levada/pipeline/placement.h"
 

@@ -2,7 +2,7 @@
 #include <memory>
 #include <variant>
 
-#include "levada/corpus/permutation.h"
+#include "levada/order/permutation.h"
 #include "levada/pipeline/checkpointed_input.h"
 #include "levada/pipeline/graph_builder.h"
 

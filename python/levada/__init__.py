@@ -22,6 +22,7 @@ from levada.base.errors import (
     EngineError,
     Error,
     InvalidArgument,
+    ItemError,
     PeerLost,
     SourceError,
     StageFailed,
@@ -36,6 +37,8 @@ from levada.batch.padding import collate_padded
 from levada.corpus.corpus import Corpus
 from levada.feed.feed import Feed
 from levada.job.job import join, rank, world_size
+from levada.loader.items import item_seed
+from levada.loader.loader import DataLoader
 from levada.pipeline.pipeline import Pipeline
 from levada.reduce.reduce import ReduceScatter
 
@@ -45,11 +48,13 @@ __all__ = [
     "Balance",
     "Corpus",
     "CorruptMessage",
+    "DataLoader",
     "Digests",
     "EngineError",
     "Error",
     "Feed",
     "InvalidArgument",
+    "ItemError",
     "Layout",
     "Membership",
     "Mesh",
@@ -70,6 +75,7 @@ __all__ = [
     "collate_padded",
     "empty",
     "get_cmake_dir",
+    "item_seed",
     "join",
     "pack",
     "rank",

@@ -448,6 +448,37 @@ def run_local(size: int, command: Sequence[str]) -> tuple[int, str]:
     Starts `size` ranks with a command line and waits for them: exit status and what went wrong.
     """
 
+PERMUTATION_VERSION: int = 1
+
+MIX_VERSION: int = 3
+
+def derived_seed(seed: int, stream: int) -> int:
+    """
+    Returns a seed for the use that is numbered `stream`, one of those that a seed is put to.
+    """
+
+def item_seed(seed: int, epoch: int, position: int) -> int:
+    """
+    Returns the seed of what is random about the draw at a position of an epoch.
+    """
+
+class SampleOrder:
+    """Which item each draw from some data sets is. One thread at a time."""
+
+    def __init__(self, parts: Sequence[tuple[str, int, float]], seed: int, *, shuffle: bool = False, mix: bool = False, weights: bytes = ..., draws: int = 0) -> None:
+        """
+        `parts`: name, number of items and share of each data set; `weights`: the bytes of one float64 for each item, to draw with replacement; `draws`: of an epoch, 0 for as many as there are items. Raises InvalidArgument.
+        """
+
+    @property
+    def items(self) -> int: ...
+
+    @property
+    def draws(self) -> int: ...
+
+    def numbers(self, epoch: int, first: int, count: int) -> list[int]:
+        """Returns the items of `count` positions of an epoch, from `first` on."""
+
 class Source:
     """Where batches come from."""
 

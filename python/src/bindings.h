@@ -15,6 +15,7 @@ void bind_launch(nanobind::module_& module);
 void bind_tokenizers(nanobind::module_& module);
 void bind_text_formats(nanobind::module_& module);
 void bind_remote_files(nanobind::module_& module);
+void bind_order(nanobind::module_& module);
 void bind_corpus(nanobind::module_& module);
 void bind_sources(nanobind::module_& module);
 void bind_balance(nanobind::module_& module);

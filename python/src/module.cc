@@ -6,11 +6,11 @@ namespace {
 
 /// In this order: signatures name classes that are bound before.
 constexpr void (*bindings[])(nanobind::module_&) = {
-    bind_errors,     bind_metrics,      bind_trees,        bind_packed_rows, bind_mesh,   bind_layout,
-    bind_tokenizers, bind_text_formats, bind_remote_files, bind_launch,      bind_corpus, bind_sources,
-    bind_balance,    bind_feed,         bind_transport,    bind_conformance, bind_reduce, bind_samples,
-    bind_exchange,   bind_pickling,     bind_failures,     bind_stages,      bind_graph,  bind_pipeline,
-    bind_history,    bind_command};
+    bind_errors,     bind_metrics,      bind_trees,        bind_packed_rows, bind_mesh,        bind_layout,
+    bind_tokenizers, bind_text_formats, bind_remote_files, bind_launch,      bind_order,       bind_corpus,
+    bind_sources,    bind_balance,      bind_feed,         bind_transport,   bind_conformance, bind_reduce,
+    bind_samples,    bind_exchange,     bind_pickling,     bind_failures,    bind_stages,      bind_graph,
+    bind_pipeline,   bind_history,      bind_command};
 
 }  // namespace
 }  // namespace levada::python

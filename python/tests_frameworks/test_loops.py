@@ -39,9 +39,9 @@ for block in (before, after):
 prepare()
 exec(tensor_parallel)
 tell(coordinate=mesh.get_coordinate(), batches=numbers())
-taken = [next(feed)["x"][:, 0].tolist() for _ in range(3)]
+taken = [next(loader)["x"][:, 0].tolist() for _ in range(3)]
 exec(checkpoint)
-tell(same=taken + [batch["x"][:, 0].tolist() for batch in feed] == [batch["x"][:, 0].tolist() for batch in feed])
+tell(same=taken + [batch["x"][:, 0].tolist() for batch in loader] == [batch["x"][:, 0].tolist() for batch in loader])
 """,
     )
     for at in (0, 1):

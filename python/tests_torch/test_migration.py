@@ -52,8 +52,8 @@ tell(got=numbers())
     )
     for at in (0, 1):
         first, second = told[0][at]["got"], told[1][at]["got"]
-        # Two epochs, in each of which every sample is used once: five batches of four, of which two rounds are full.
-        assert len(first) == len(second) == (20 if at == 0 else 16)
+        # Two epochs, in each of which every sample is used once.
+        assert len(first) == len(second) == 20
         half = len(first) // 2
         for epoch in (slice(0, half), slice(half, None)):
             used = first[epoch] + second[epoch]

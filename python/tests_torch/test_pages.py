@@ -65,6 +65,7 @@ TESTED_HERE = {
     "README.md",
     "docs/balance.md",
     "docs/data-loading.md",
+    "docs/dataloader.md",
     "docs/my-step-raised.md",
     "docs/migrate/fairscale.md",
     "docs/python/batches.md",
@@ -131,14 +132,19 @@ def test_readme(folder: pathlib.Path) -> None:
         "README.md",
         4,
         """
-loader = [{"x": torch.full((2,), i), "nested": [i, {"name": str(i)}]} for i in range(8)]
+dataset = list(range(20))
+stream = [{"x": torch.full((2,), i), "nested": [i, {"name": str(i)}]} for i in range(8)]
+drawn = []
 def step(batch):
-    got.append([int(batch["x"][0]), batch["nested"][1]["name"]])
+    if torch.is_tensor(batch): drawn.extend(batch.tolist())
+    else: got.append([int(batch["x"][0]), batch["nested"][1]["name"]])
 run_block()
-tell(got=got)
+tell(got=got, drawn=drawn)
 """,
     )
-    assert told == [[{"got": [[i, str(i)] for i in range(rank // 2, 8, 2)]}] for rank in range(4)]
+    assert [mine[0]["got"] for mine in told] == [[[i, str(i)] for i in range(rank // 2, 8, 2)] for rank in range(4)]
+    drawn = [mine[0]["drawn"] for mine in told]
+    assert drawn[0] == drawn[1] and drawn[2] == drawn[3] and sorted(drawn[0] + drawn[2]) == list(range(20))
 
 
 def test_feeds(folder: pathlib.Path) -> None:
@@ -380,6 +386,57 @@ tell(long=[length for is_long, length in trained if is_long], short=[length for 
     for mine in told:
         assert len(mine[2]["short"]) == 9 and max(mine[2]["short"]) <= 8192
         assert len(mine[2]["long"]) == 4 and min(mine[2]["long"]) >= 4500 and max(mine[2]["long"]) <= 8192
+
+
+def test_a_data_set_by_number(folder: pathlib.Path) -> None:
+    told = run(
+        folder,
+        "docs/dataloader.md",
+        4,
+        """
+dataset = [{"x": torch.full((2,), float(i))} for i in range(37)]
+texts = [{"tokens": np.full(10 + 7 * i % 90, i)} for i in range(50)]
+def train(batch):
+    got.append(batch["x"][: loader.valid, 0].int().tolist() if "x" in batch else int(batch["cu_seqlens"][0][-1]))
+def loss_of(batch):
+    return batch["x"][:, 0] * 2
+run_block()  # two epochs
+assert loader.epoch == 2
+tell(epochs=numbers())
+run_block()  # like()
+for at, batch in enumerate(loader):
+    train(batch)
+    if at == 2: break
+tell(first=numbers())
+barrier("saving")
+if rank == 0: run_block()
+else: _not_run.discard(blocks.pop(0))
+barrier("saved")
+def train(batch):
+    got.append(batch["x"][: resumed.valid, 0].int().tolist())
+run_block()
+tell(rest=numbers())
+def train(batch):
+    got.append(int(batch["cu_seqlens"][0][-1]))
+run_block()
+tell(last=loss.item())
+run_block()
+assert losses == [2.0 * i for i in range(37)]
+run_block()
+assert image["x"].tolist() == [5.0, 5.0]
+run_block()
+tell(tokens=numbers(), total=sum(lengths))
+""",
+    )
+    epochs = [sum(step, []) for step in zip(told[0][0]["epochs"], told[2][0]["epochs"], strict=True)]
+    assert told[0][0] == told[1][0] and told[2][0] == told[3][0]
+    half = len(epochs) // 2
+    one, two = sum(epochs[:half], []), sum(epochs[half:], [])
+    assert sorted(one) == sorted(two) == list(range(37)) and one != two
+    first = sum((sum(step, []) for step in zip(told[0][1]["first"], told[2][1]["first"], strict=True)), [])
+    rest = sum((sum(step, []) for step in zip(*(mine[2]["rest"] for mine in told), strict=True)), [])
+    assert first + rest == one, "a state resumes on another mesh"
+    assert sum(sum(mine[4]["tokens"]) for mine in told) == told[0][4]["total"]
 
 
 def test_data_loading(folder: pathlib.Path) -> None:

@@ -67,3 +67,20 @@ class StageFailed(SourceError):
     """The traceback of the process in which it happened."""
     original: bytes = b""
     """The exception as it crosses between processes, if its class is not imported here but may be in the next process."""
+
+
+class ItemError(SourceError):
+    """An item or a batch of a levada.DataLoader could not be made. Raised on the rank that reads it; the other ranks raise a
+    SourceError of the same text. The cause is the exception that was raised, if it was raised in this process."""
+
+    number: int = -1
+    """The number of the item in its data set; of a batch that could not be collated, that of its first item."""
+    epoch: int = 0
+    position: int = 0
+    """The position of the draw in its epoch."""
+    dataset: str = ""
+    """The class of the data set, or its name among several."""
+    worker: int = -1
+    """The number of the worker process; -1 for the training process."""
+    traceback: str = ""
+    """The traceback of the process that raised."""

@@ -275,8 +275,7 @@ class Feed(PassView):
                 began = self._began(at, begin)
                 self._passes += 1
                 name = f"pass {self._passes} of feed {self._number}"
-                empty = why_empty(self, at, self.skip)
-                started = FeedPass(joined, begin, name, self._sender, is_ahead=self.prefetch_to_device, empty=empty)
+                started = self._open_pass(joined, begin, name, why_empty(self, at, self.skip))
             except BaseException:
                 if run is not None:
                     run.set_epoch(at.epoch)
@@ -300,6 +299,9 @@ class Feed(PassView):
         if last is None or (last.core.end or {}).get("cause") == "exhausted":
             return None
         return last.first_item + last.core.whole_steps * self._items_a_step
+
+    def _open_pass(self, joined: JoinedFeed, begin: Beginning, name: str, empty: str) -> FeedPass:
+        return FeedPass(joined, begin, name, self._sender, is_ahead=self.prefetch_to_device, empty=empty)
 
     def _running_pass(self) -> FeedPass | None:
         """Returns the pass under way, or one that has been closed and is still referenced."""

@@ -1,4 +1,4 @@
-#include "levada/corpus/mix.h"
+#include "levada/order/mix.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "levada/corpus/mix.h"
+#include "levada/order/mix.h"
 
 #include <fmt/format.h>
 
@@ -7,7 +7,7 @@
 #include <numeric>
 
 #include "levada/base/error.h"
-#include "levada/corpus/permutation.h"
+#include "levada/order/permutation.h"
 
 namespace levada {
 namespace {

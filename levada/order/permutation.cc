@@ -1,4 +1,4 @@
-#include "levada/corpus/permutation.h"
+#include "levada/order/permutation.h"
 
 #include <bit>
 

@@ -1,0 +1,204 @@
+"""The arguments of a DataLoader: torch's, checked, and taken from a loader of torch."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from levada.base.checks import check_choice, whole_number
+from levada.base.errors import InvalidArgument
+from levada.batch.balance import Balance, Cost
+from levada.corpus.corpus import Corpus
+from levada.loader.orders import Parts
+from levada.pipeline.options import CONTEXTS
+
+FEED = (
+    "data_axes", "layout", "depth", "steps", "on_peer_lost", "access", "device", "prefetch_to_device", "device_buffers",
+    "allow_pickle", "group", "record",
+)  # fmt: skip
+"""The arguments of Feed that a DataLoader takes, too."""
+_SEEDS = 1 << 64
+
+
+def dataset_of(dataset: Any) -> Any:
+    """Returns the data set, or several as one. Raises InvalidArgument for what cannot be read by number."""
+    if isinstance(dataset, Mapping) or _is(dataset, "datasets.dataset_dict", "DatasetDict"):
+        if _is(dataset, "datasets.dataset_dict", "DatasetDict"):
+            raise InvalidArgument(f"a DatasetDict has the splits {', '.join(dataset)}; give one of them, or dict() of it for all")
+        if not dataset or not all(isinstance(name, str) for name in dataset):
+            raise InvalidArgument("a dict of data sets has a name, which is a str, for each; it must have one at least")
+        return Parts({name: dataset_of(each) for name, each in dataset.items()})
+    name = type(dataset).__name__
+    if isinstance(dataset, (str, bytes, os.PathLike)):
+        raise InvalidArgument(f"the data set is {dataset!r}, a {name}; give the data themselves, or levada.Corpus for files of text")
+    if isinstance(dataset, Corpus):
+        raise InvalidArgument("a Corpus is read by levada.Feed(corpus, batch=...), in the same order for the same seed")
+    if hasattr(dataset, "dataset") and hasattr(dataset, "batch_sampler") and not hasattr(dataset, "__getitem__"):
+        raise InvalidArgument(f"the data set is a loader, a {name}; give its dataset, or use levada.DataLoader.like(loader)")
+    if not _is_by_number(dataset):
+        raise InvalidArgument(
+            f"{name} cannot be read by number: it has no __getitem__ and __len__; an iterable is for levada.Feed, which reads it "
+            "in its own order"
+        )
+    return dataset
+
+
+def _is_by_number(dataset: Any) -> bool:
+    if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
+        return False
+    torch_data: Any = sys.modules.get("torch.utils.data")
+    if torch_data is None or not isinstance(dataset, torch_data.Dataset):
+        return True
+    return not isinstance(dataset, torch_data.IterableDataset) and type(dataset).__getitem__ is not torch_data.Dataset.__getitem__
+
+
+def _is(value: Any, module: str, name: str) -> bool:
+    found = getattr(sys.modules.get(module), name, None)
+    return found is not None and isinstance(value, found)
+
+
+def check_sampler(name: str, sampler: Any) -> None:
+    """Raises InvalidArgument for a sampler that yields one rank's share already."""
+    for part in (sampler, getattr(sampler, "sampler", None), getattr(sampler, "batch_sampler", None)):
+        for count, place in (("num_replicas", "rank"), ("num_processes", "process_index")):
+            ranks = getattr(part, count, 1)
+            if isinstance(ranks, int) and ranks > 1:
+                kind = type(part).__name__
+                raise InvalidArgument(
+                    f"{name} has a {kind} of {count}={ranks}, which yields the share of rank {getattr(part, place, '?')} alone, and "
+                    f"the loader divides items itself: leave it out and set shuffle=, or give it {count}=1, {place}=0"
+                )
+
+
+def seed_of(seed: Any, generator: Any) -> int:
+    """Returns the seed, or that of a generator, from which nothing is drawn."""
+    number = whole_number("seed", seed)
+    if not 0 <= number < _SEEDS:
+        raise InvalidArgument(f"seed must be from 0 to 2**64 - 1, got {number}")
+    if generator is None:
+        return number
+    if number != 0:
+        raise InvalidArgument("generator gives the seed, and seed is given, too: leave one of them out")
+    if not hasattr(generator, "initial_seed"):
+        raise InvalidArgument(f"generator must be a torch.Generator, got {generator!r}; seed= takes a number")
+    return int(generator.initial_seed()) % _SEEDS
+
+
+def check_order(*, shuffle: bool, sampler: Any, batch_sampler: Any, weights: Any, num_samples: Any, epochs: Any) -> None:
+    """Raises InvalidArgument for two arguments that both decide the order."""
+    given = [name for name, value in (("sampler", sampler), ("batch_sampler", batch_sampler), ("weights", weights)) if value is not None]
+    if len(given) > 1:
+        raise InvalidArgument(f"{' and '.join(given)} each decide which items are drawn: leave out all but one")
+    lists = [name for name in given if name != "weights"]
+    if lists and (shuffle or num_samples is not None):
+        raise InvalidArgument(f"{lists[0]} decides the order and the number of draws: leave out shuffle and num_samples")
+    if lists and epochs != 1:
+        raise InvalidArgument(f"{lists[0]} is listed for one epoch at a time: leave out epochs")
+    if weights is not None and not isinstance(weights, Mapping) and shuffle:
+        raise InvalidArgument("weights draw items at random, with replacement: leave out shuffle")
+
+
+def balance_of(balance: Balance | Cost | None, max_tokens: int | None, lengths: Any, num_workers: int, on_error: str) -> Balance | None:
+    """Returns how steps are balanced, if they are. Raises InvalidArgument for what numbers of tokens cannot do."""
+    if balance is None and max_tokens is None:
+        return None
+    made = balance if isinstance(balance, Balance) else Balance() if balance is None else Balance(balance)
+    if lengths is None:
+        raise InvalidArgument("balance and max_tokens need lengths=, the tokens of each item: an array, a column's name, or a function of the number")
+    if made.weight is not None or made.too_long != "error":
+        raise InvalidArgument(
+            "a cost as a field or function of samples, and too_long, need the items themselves: use a cost of lengths such as "
+            '"flops", and cut items in __getitem__'
+        )
+    if num_workers > 0:
+        raise InvalidArgument("balanced steps are made in the reading ranks: set num_workers=0")
+    if on_error == "skip":
+        raise InvalidArgument('on_error="skip" does not go with balance or max_tokens: which rank has an item depends on all of them')
+    return made
+
+
+def length_function(lengths: Any, dataset: Any, items: int | None) -> Callable[[list[int]], list[int]] | None:
+    """Returns a function from numbers of items to their tokens; None if they are not known on this rank."""
+    if lengths is None or (isinstance(lengths, str) and dataset is None):
+        return None
+    if callable(lengths):
+        return lambda numbers: [_length(number, lengths(number)) for number in numbers]
+    import numpy as np
+
+    array = _column(lengths, dataset) if isinstance(lengths, str) else np.asarray(lengths)
+    if array.ndim != 1 or array.dtype.kind not in "iu" or (items is not None and len(array) != items):
+        raise InvalidArgument(
+            f"lengths has the shape {array.shape} of {array.dtype}, and the data set {items or 0:,} items: give one whole number each"
+        )
+    return lambda numbers: [_length(number, array[number]) for number in numbers]
+
+
+def _length(number: int, value: Any) -> int:
+    length = whole_number(f"the length of item {number}", value)
+    if not 1 <= length < 1 << 31:
+        raise InvalidArgument(f"the length of item {number} is {length}; it must be from 1 to 2**31 - 1")
+    return length
+
+
+def _column(name: str, dataset: Any) -> Any:
+    import numpy as np
+
+    if name not in (getattr(dataset, "column_names", None) or ()):
+        raise InvalidArgument(f"lengths is {name!r}, and {type(dataset).__name__} has no column of that name")
+    table = dataset.with_format("arrow")[:] if hasattr(dataset, "with_format") else dataset
+    column = table[name].combine_chunks()
+    if hasattr(column, "value_lengths"):  # of lists: their lengths
+        column = column.value_lengths()
+    return np.asarray(column.to_numpy(zero_copy_only=False))
+
+
+def context_name(context: Any) -> str:
+    """Returns the name of a start method, or of a context of multiprocessing."""
+    if context is None:
+        return "forkserver"
+    name = context if isinstance(context, str) else getattr(context, "get_start_method", lambda: None)()
+    check_choice("multiprocessing_context", name, CONTEXTS)
+    return str(name)
+
+
+def arguments_like(loader: Any) -> dict[str, Any]:
+    """Returns the arguments of a DataLoader that reads what a loader of torch reads."""
+    torch_data: Any = sys.modules.get("torch.utils.data")
+    if torch_data is None or not hasattr(loader, "batch_sampler") or not hasattr(loader, "dataset"):
+        raise InvalidArgument(f"DataLoader.like() takes a torch.utils.data.DataLoader, got a {type(loader).__name__}")
+    given: dict[str, Any] = {"dataset": loader.dataset, "batch_size": loader.batch_size, "num_workers": loader.num_workers}
+    given |= {"drop_last": loader.drop_last, "pin_memory": loader.pin_memory, "worker_init_fn": loader.worker_init_fn}
+    given |= {"collate_fn": _collate_of(loader), "in_order": getattr(loader, "in_order", True)}
+    if loader.timeout > 0:
+        given["timeout"] = loader.timeout
+    if loader.prefetch_factor is not None:
+        given["prefetch_factor"] = loader.prefetch_factor
+    if not _is_by_number(loader.dataset):
+        return given  # which the constructor refuses
+    if loader.batch_sampler is not None and type(loader.batch_sampler) is not torch_data.BatchSampler:
+        given["batch_size"], given["drop_last"] = 1, False
+        return given | {"batch_sampler": loader.batch_sampler}
+    return given | _order_of(loader.sampler, torch_data)
+
+
+def _collate_of(loader: Any) -> Any:
+    name = getattr(loader.collate_fn, "__module__", ""), getattr(loader.collate_fn, "__name__", "")
+    is_default = name[0] == "torch.utils.data._utils.collate" and name[1] in ("default_collate", "default_convert")
+    return None if is_default else loader.collate_fn
+
+
+def _order_of(sampler: Any, torch_data: Any) -> dict[str, Any]:
+    distributed = torch_data.distributed.DistributedSampler
+    if type(sampler) is distributed:
+        return {"shuffle": sampler.shuffle, "seed": sampler.seed}
+    if type(sampler) is torch_data.SequentialSampler:
+        return {}
+    if type(sampler) is torch_data.RandomSampler and not sampler.replacement:
+        return {"shuffle": True, "generator": sampler.generator, "num_samples": sampler.num_samples}
+    if type(sampler) is torch_data.RandomSampler:
+        return {"weights": [1.0] * len(sampler.data_source), "generator": sampler.generator, "num_samples": sampler.num_samples}
+    if type(sampler) is torch_data.WeightedRandomSampler and sampler.replacement:
+        return {"weights": sampler.weights.tolist(), "generator": sampler.generator, "num_samples": sampler.num_samples}
+    return {"sampler": sampler}

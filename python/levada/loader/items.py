@@ -1,0 +1,311 @@
+"""Makes items and batches by number: in worker processes, or in the reading rank."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from levada import _levada
+from levada._levada import derived_seed
+from levada.base.errors import InvalidArgument, ItemError
+from levada.base.exception_texts import report_of, failure_text
+from levada.loader.division import Division
+from levada.loader.orders import Listed, Order, Parts, generators, own_generators, seed_all, set_epoch_of
+
+_COLLATE = 1
+"""The stream of a batch's first key that seeds collate_fn. Stream 2 draws by weights."""
+_IN_LIST = 1 << 32
+"""The first stream of a draw's key that seeds the items of a batch sampler's list."""
+
+_key: int | None = None  # of what is being made
+_is_batch = False  # whether __getitems__() makes it, which has no key
+_worker = -1  # the number of this worker process
+
+
+class _AskedInBatch(Exception):
+    """item_seed() was called within __getitems__()."""
+
+
+def item_seed() -> int:
+    """Returns the seed of the item that a levada.DataLoader is making, for generators of the data set's own: the same for a
+    seed, an epoch and a position on any mesh and worker. Raises InvalidArgument outside of `__getitem__` and `collate_fn`."""
+    if _is_batch:
+        raise _AskedInBatch
+    if _key is None:
+        raise InvalidArgument("item_seed() is for the __getitem__ of a data set and the collate_fn of a levada.DataLoader")
+    return _key
+
+
+class Plan(NamedTuple):
+    """What a reading rank makes in a pass."""
+
+    epoch: int
+    """The epoch that the pass began with."""
+    division: Division
+    coordinates: tuple[int, ...]
+    """The data coordinates that the rank reads for."""
+    listed: Listed | None
+    """What the sampler lists, if there is one."""
+
+
+class Sample(NamedTuple):
+    """One item to be made."""
+
+    number: int
+    epoch: int
+    position: int
+    key: int
+
+
+class Making(NamedTuple):
+    """How batches are made."""
+
+    dataset: Any
+    order: Order
+    collate: Callable[[Any], Any] | None
+    """Makes a batch of a list of items, or of the item that is a whole batch. None: by default_convert() of torch, if that is
+    imported."""
+    is_whole: bool
+    """Whether an item is a whole batch."""
+    skips: bool
+    """Whether an item that raises is left out."""
+    counts: bool
+    """Whether batches carry how many of their samples count, which not every rank can compute."""
+
+
+class Producer(Sequence[Any]):
+    """The batches that a reading rank makes in a pass, by number: step by step, for each of its coordinates."""
+
+    def __init__(self, making: Making, read_plan: Callable[[], Plan]) -> None:
+        self.making = making
+        self._read_plan = read_plan
+        self._plan: Plan | None = None
+        self._at_epoch: int | None = None
+        self._asks_singly = False
+
+    def set_epoch(self, number: int) -> None:
+        """Begins the pass that the reading rank has planned. `number` only tells passes apart."""
+        self.begin(self._read_plan())
+
+    def begin(self, plan: Plan) -> None:
+        self._plan, self._at_epoch = plan, None
+        dataset, order = self.making.dataset, self.making.order
+        if len(dataset) != order.items:
+            raise ItemError(
+                f"{type(dataset).__name__} has {len(dataset):,} items {_where()}, and had {order.items:,} when the loader was "
+                "made; the length of a data set must not change"
+            )
+
+    @property
+    def plan(self) -> Plan:
+        assert self._plan is not None
+        return self._plan
+
+    def __len__(self) -> int:
+        return self.plan.division.steps * len(self.plan.coordinates)
+
+    def __getitem__(self, at: Any) -> Any:
+        """Makes a batch. With Making.counts it is a dict, with the counts and what was left out. Raises ItemError."""
+        if not 0 <= at < len(self):
+            raise IndexError(at)
+        plan = self.plan
+        step, place = divmod(at, len(plan.coordinates))
+        part = plan.division.part(step, plan.coordinates[place])
+        left_out: list[str] = []
+        if part.draws:
+            samples = self.samples(part.first, part.draws)
+            made = self._make(samples, left_out)
+        else:
+            samples, made = self._last_good(min(part.first, plan.division.end - 1))
+        if not made:
+            raise _error(samples[0], f"all {len(samples)} items of a batch failed, the last one: {left_out[-1]}")
+        rows = len(samples) if plan.listed is not None and plan.listed.ends is not None else part.rows
+        batch = self.collate(made + [made[-1]] * (rows - len(made)), samples)
+        if not self.making.counts:
+            return batch
+        valid = len(made) if part.draws else 0
+        return {"batch": batch, "counts": [valid, len(left_out), self._samples_of_step(step)], "left_out": left_out}
+
+    def numbers(self, at: int) -> list[int]:
+        """Returns the items of batch number `at`."""
+        step, place = divmod(at, len(self.plan.coordinates))
+        part = self.plan.division.part(step, self.plan.coordinates[place])
+        return [sample.number for sample in self.samples(part.first, part.draws)]
+
+    def samples(self, first: int, count: int) -> list[Sample]:
+        """Returns the items of `count` draws from position `first` of the pass."""
+        plan, order = self.plan, self.making.order
+        draws = order.draws if plan.listed is None else plan.listed.draws
+        lists = order.numbers(plan.epoch, first, count) if plan.listed is None else plan.listed.numbers(first, count)
+        is_list = plan.listed is not None and plan.listed.ends is not None
+        samples = []
+        for at, numbers in enumerate(lists, first):
+            more, position = divmod(at, draws)
+            key = _levada.item_seed(order.seed, plan.epoch + more, position)
+            for place, number in enumerate(numbers):
+                own = derived_seed(key, _IN_LIST + place) if is_list else key
+                samples.append(Sample(number, plan.epoch + more, position, own))
+        return samples
+
+    def _samples_of_step(self, step: int) -> int:
+        first, draws = self.plan.division.step(step)
+        listed = self.plan.listed
+        return draws if listed is None else sum(map(len, listed.numbers(first, draws)))
+
+    def _last_good(self, position: int) -> tuple[list[Sample], list[Any]]:
+        """Returns the last sample up to a position that can be made: for a coordinate for which no draw is left."""
+        for at in range(position, max(self.plan.division.begin - 1, -1), -1):
+            samples = self.samples(at, 1)
+            if made := self._make(samples, []):
+                return samples, made
+        return samples, []
+
+    def _make(self, samples: list[Sample], left_out: list[str]) -> list[Any]:
+        """Makes the items, without those that raise where these are skipped."""
+        if samples[0].epoch == samples[-1].epoch:
+            self._enter(samples[0].epoch)
+            made = self._at_once(samples)
+            if made is not None:
+                return made
+        made = []
+        for sample in samples:
+            self._enter(sample.epoch)
+            try:
+                made.append(self._item(sample))
+            except ItemError as error:
+                if not self.making.skips:
+                    raise
+                left_out.append(str(error))
+        return made
+
+    def _enter(self, epoch: int) -> None:
+        if epoch != self._at_epoch:
+            set_epoch_of(self.making.dataset, epoch)
+            self._at_epoch = epoch
+
+    def _at_once(self, samples: list[Sample]) -> list[Any] | None:
+        """Returns the items by __getitems__(); None if that is absent, fails or draws random numbers: those are an item's own,
+        and so must its failure be."""
+        global _is_batch
+        get = None if self._asks_singly else getattr(self.making.dataset, "__getitems__", None)
+        if get is None:
+            return None
+        before = _drawn()
+        try:
+            _is_batch = True
+            made = list(get([sample.number for sample in samples]))
+        except _AskedInBatch:
+            self._asks_singly = True
+            return None
+        except Exception:
+            return None
+        finally:
+            _is_batch = False
+        self._asks_singly = before != _drawn() or len(made) != len(samples)
+        return None if self._asks_singly else made
+
+    def _item(self, sample: Sample) -> Any:
+        global _key
+        had_torch = "torch" in sys.modules
+        try:
+            _key = sample.key
+            seed_all(sample.key)
+            item = self.making.dataset[sample.number]
+            if had_torch or "torch" not in sys.modules:
+                return item
+            seed_all(sample.key)  # the first item that imports torch draws from a generator that had no seed
+            return self.making.dataset[sample.number]
+        except Exception as error:
+            dataset = self.making.dataset
+            name, number = describe(dataset, sample.number)
+            text = f"item {number} of {name} (epoch {sample.epoch}, position {sample.position}) raised {failure_text(error)}"
+            if isinstance(error, (IndexError, StopIteration)):
+                text += f", although len() is {len(dataset):,}"
+            raise _error(sample, f"{text}, {_where()}", error, name) from error
+        finally:
+            _key = None
+
+    def collate(self, items: list[Any], samples: list[Sample]) -> Any:
+        """Makes a batch of items. `samples`: those that they were drawn as."""
+        global _key
+        first, collate = samples[0], self.making.collate
+        given = items[0] if self.making.is_whole else items
+        if collate is None:
+            torch_data = sys.modules.get("torch.utils.data")
+            return given if torch_data is None else torch_data.default_convert(given)
+        try:
+            _key = derived_seed(first.key, _COLLATE)
+            seed_all(_key)
+            return collate(given)
+        except Exception as error:
+            numbers = [sample.number for sample in samples]
+            name = getattr(collate, "__name__", type(collate).__name__)
+            text = f"collate_fn {name} raised {failure_text(error)} for the items {_shown(numbers)} of"
+            text += f" {type(self.making.dataset).__name__} (epoch {first.epoch}, position {first.position}), {_where()}"
+            raise _error(first, text, error) from error
+        finally:
+            _key = None
+
+    def one(self, plan: Plan, position: int) -> Any:
+        """Makes one item in this process, whose generators stay as they are."""
+        with own_generators():
+            self.begin(plan)
+            samples = self.samples(position, 1)
+            self._enter(samples[0].epoch)
+            made = [self._item(sample) for sample in samples]
+        return made[0] if len(made) == 1 else made
+
+
+class WorkerStart:
+    """Prepares a worker process."""
+
+    def __init__(self, producer: Producer, workers: int, function: Callable[[int], Any] | None) -> None:
+        self._producer, self._workers, self._function = producer, workers, function
+        self._has_torch = "torch" in sys.modules
+
+    def __call__(self, number: int) -> None:
+        global _worker
+        _worker = number
+        if self._has_torch:
+            importlib.import_module("torch.utils.data")
+            module = importlib.import_module("torch.utils.data._utils.worker")
+            making = self._producer.making
+            seed = derived_seed(making.order.seed, number) >> 1
+            module._worker_info = module.WorkerInfo(  # type: ignore[attr-defined, unused-ignore]
+                id=number, num_workers=self._workers, seed=seed, dataset=making.dataset
+            )
+        if self._function is not None:
+            self._function(number)
+
+
+def describe(dataset: Any, number: int) -> tuple[str, int]:
+    """Returns the name of the data set that has an item, and the item's number in it."""
+    if not isinstance(dataset, Parts):
+        return type(dataset).__name__, number
+    at, own = dataset.place(number)
+    return dataset.names[at], own
+
+
+def _error(sample: Sample, text: str, error: BaseException | None = None, name: str = "") -> ItemError:
+    made = ItemError(text)
+    made.number, made.epoch, made.position, made.worker = sample.number, sample.epoch, sample.position, _worker
+    made.dataset = name
+    made.traceback = "" if error is None else report_of(error)
+    return made
+
+
+def _where() -> str:
+    return "in the training process" if _worker < 0 else f"in worker {_worker} (process {os.getpid()})"
+
+
+def _shown(numbers: list[int]) -> str:
+    return ", ".join(map(str, numbers[:16])) + (f" and {len(numbers) - 16} more" if len(numbers) > 16 else "")
+
+
+def _drawn() -> Any:
+    """Returns what changes when a global generator is drawn from."""
+    python, numpy, torch = generators()
+    return python, numpy["state"]["pos"], numpy["state"]["key"].tobytes(), torch is not None and torch.numpy().tobytes()

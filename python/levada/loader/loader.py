@@ -1,0 +1,499 @@
+"""The loader of data sets that are read by number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from levada import _levada
+from levada._levada import Handoff
+from levada.base.checks import check_choice, check_function, check_seconds, epoch_number
+from levada.base.errors import InvalidArgument
+from levada.base.exception_texts import failure_text, report_of, text_of
+from levada.batch.balance import Balance, Cost
+from levada.batch.memory import collate
+from levada.feed.arguments import count, count_or_none
+from levada.feed.feed import Feed
+from levada.feed.passes import Beginning, FeedPass, JoinedFeed
+from levada.feed.readers import BackgroundReader, InlineReader, await_earlier_passes
+from levada.job.job import rank as own_rank
+from levada.loader import arguments
+from levada.loader.division import Division
+from levada.loader.gathering import concatenated, first_rows
+from levada.loader.items import Making, Plan
+from levada.loader.orders import Listed, Order, list_sampler
+from levada.loader.passes import LoaderPass, Offer, StartedByNext, Taken, agreed, coordinates_of, pinned, with_counts
+from levada.loader.processes import BalancedMaker, NumberedMaker, WorkerOptions, Workers
+from levada.loader.states import LoaderState
+
+_ENDLESS = 1 << 50
+"""More draws than any run takes: the end of a pass without one."""
+
+
+class DataLoader(Feed):
+    """Reads a map-style data set by number and feeds it to the ranks of a mesh: `for batch in loader`.
+
+    Each item is made once in the whole job, by worker processes of one rank at each data coordinate; the tp, cp and pp peers
+    get its batch from there. Order, division and random numbers depend on the seed, the epoch and the position alone, so that a
+    state resumes on any mesh, batch size and number of workers. All ranks make and iterate their loaders alike, with the
+    arguments of torch's DataLoader. docs/dataloader.md is the guide.
+
+    - `dataset`: has len() and dataset[i]; or a dict from names to such data sets, which are read one after the other, or mixed
+      by `weights`. Ranks that do not read may pass None.
+    - `batch_size`: samples of each data coordinate and step. None: an item is a whole batch.
+    - `shuffle`, `seed`: another order each epoch, by a keyed permutation. A torch `generator` gives its initial_seed() instead.
+    - `sampler`, `batch_sampler`: decide the order. Each is listed once an epoch, after its set_epoch(), for the whole job.
+    - `weights`: a number for each item, to draw with replacement; or for each name of a dict, to mix the data sets.
+    - `num_samples`: draws of an epoch; by default the number of items.
+    - `epochs`: how many epochs a `for` passes through without a seam; None: without end.
+    - `num_workers`: worker processes of each reading rank; 0: items are made within next().
+    - `prefetch_factor`, `persistent_workers`: batches ahead of each worker; whether workers outlive a pass.
+    - `worker_init_fn`: called in each worker with its number. torch's get_worker_info() works there.
+    - `multiprocessing_context`: "forkserver", "spawn", or "fork", which starts the workers at once, before the rank joins a job.
+    - `collate_fn`: makes a batch of a list of items; by default levada.collate, and levada.collate_packed with `balance`.
+    - `drop_last`: leaves out the last step if it is not full. Otherwise it is divided evenly: `valid` samples of a batch count.
+      `pad_last` then repeats its last sample, so that every batch has `batch_size` rows.
+    - `lengths`: the tokens of each item, as an array, a column's name, or a function of the number. `balance` and `max_tokens`
+      then divide steps as Feed does, without making items. They need num_workers=0.
+    - `on_error`: "raise" raises ItemError on the reading rank and SourceError on all others. "skip" leaves the item out of its
+      batch, at most `max_skipped` for a reader and epoch.
+    - `fingerprint`: a text that names the data; a state of other data is refused.
+    - `readers`: which ranks read: by default one at each data coordinate, "dp"; or as Feed takes it.
+    - `timeout`: seconds of one wait. A worker in one batch for longer than 0.8 of it ends the pass with its stack.
+    - `pin_memory`: pins tensors if a CUDA device is there; `device` copies through pinned memory of its own.
+    - The other arguments are Feed's: data_axes, layout, depth, steps, on_peer_lost, access, device, prefetch_to_device,
+      device_buffers, allow_pickle, group, record.
+
+    After each batch, `valid` says how many of its first samples count, `global_valid` how many of the whole step do, and
+    `numbers`, `epoch`, `step`, `skipped` and `global_tokens` say more. With balance, `valid` and `numbers` are None.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int | None = 1,
+        shuffle: bool | None = False,
+        sampler: Any = None,
+        batch_sampler: Any = None,
+        num_workers: int = 0,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        pin_memory: bool = False,
+        drop_last: bool = False,
+        timeout: float = 1800.0,
+        worker_init_fn: Callable[[int], Any] | None = None,
+        multiprocessing_context: Any = None,
+        generator: Any = None,
+        *,
+        prefetch_factor: int | None = 2,
+        persistent_workers: bool = True,
+        in_order: bool = True,
+        mesh: Any = None,
+        seed: int = 0,
+        weights: Sequence[float] | Mapping[str, float] | Any = None,
+        num_samples: int | None = None,
+        epochs: int | None = 1,
+        pad_last: bool = False,
+        lengths: Any = None,
+        balance: Balance | Cost | None = None,
+        max_tokens: int | None = None,
+        on_error: str = "raise",
+        max_skipped: int = 0,
+        fingerprint: str = "",
+        readers: str | None = None,
+        **feed: Any,
+    ) -> None:
+        for name in feed:
+            if name not in arguments.FEED:
+                raise TypeError(f"DataLoader() got an unexpected keyword argument '{name}'")
+        self.dataset = None if dataset is None else arguments.dataset_of(dataset)
+        self.batch_size = count_or_none("batch_size", batch_size, smallest=1)
+        self.num_workers = count("num_workers", num_workers)
+        self.drop_last, self.pad_last, self.persistent_workers = bool(drop_last), bool(pad_last), bool(persistent_workers)
+        self.seed = arguments.seed_of(seed, generator)
+        self._epochs = count_or_none("epochs", epochs, smallest=1)
+        num_samples = count_or_none("num_samples", num_samples, smallest=1)
+        arguments.check_order(
+            shuffle=bool(shuffle),
+            sampler=sampler,
+            batch_sampler=batch_sampler,
+            weights=weights,
+            num_samples=num_samples,
+            epochs=epochs,
+        )
+        for name, each in (("sampler", sampler), ("batch_sampler", batch_sampler)):
+            arguments.check_sampler(name, each)
+        if batch_sampler is not None and (batch_size not in (None, 1) or drop_last):
+            raise InvalidArgument("batch_sampler makes the batches: leave out batch_size and drop_last")
+        if self.drop_last and self.pad_last:
+            raise InvalidArgument("drop_last leaves out the last step, and pad_last fills it: choose one")
+        if not in_order:
+            raise InvalidArgument("in_order=False cannot be had: which batch a step has would depend on the workers' speed")
+        check_choice("on_error", on_error, ("raise", "skip"))
+        for name, function in (("collate_fn", collate_fn), ("worker_init_fn", worker_init_fn)):
+            if function is not None:
+                check_function(name, function)
+        context = arguments.context_name(multiprocessing_context)
+        check_seconds("timeout", timeout if timeout != 0 else 1800.0)
+        balanced = arguments.balance_of(balance, max_tokens, lengths, self.num_workers, on_error)
+        if balanced is not None and (self.batch_size is None or sampler is not None or batch_sampler is not None or pad_last):
+            raise InvalidArgument("balanced steps take batch_size, and no sampler, batch_sampler or pad_last")
+        if feed.get("prefetch_to_device") and self.num_workers == 0:
+            raise InvalidArgument("prefetch_to_device=True needs num_workers of 1 or more: without workers no batch is made ahead")
+        if balanced is not None:
+            feed |= {"balance": balanced, "max_tokens": max_tokens, "batch": self.batch_size}
+            feed["tail"] = "drop" if self.drop_last else "short"
+        super().__init__(
+            (),
+            mesh,
+            readers="dp" if readers is None else readers,
+            iterate="thread" if self.num_workers else "inline",
+            timeout=timeout or 1800.0,
+            **feed,
+        )
+        self.collate_fn = collate_fn if collate_fn is not None or balanced is not None or batch_size is None else collate
+        self._user_sampler, self._lists_batches = sampler if batch_sampler is None else batch_sampler, batch_sampler is not None
+        self._order: Order | None = None
+        if self.dataset is not None:
+            self._order = Order(self.dataset, self.seed, shuffle=bool(shuffle), weights=weights, num_samples=num_samples)
+        self._lengths = arguments.length_function(lengths, self.dataset, self._order.items if self._order else None)
+        self._fingerprint = str(fingerprint)
+        self._skips = on_error == "skip"
+        self._has_counts = self._skips or self._lists_batches
+        if self._has_counts:
+            self.layout = with_counts(self.layout)
+        self._pins = bool(pin_memory) and self.device is None
+        self._draws = self._order.draws if self._order is not None and self._user_sampler is None else None
+        self._listed: tuple[int, Listed] | None = None  # what the sampler lists for an epoch
+        self._epoch = self._at = 0  # where the next pass begins if a state was loaded
+        self._is_set = self._is_named = False  # by load_state_dict(), and by set_epoch() after it
+        self._left: tuple[int, int] | None = None  # a state that set_epoch() says is at the end of its epoch
+        self._loaded: LoaderState | None = None  # to be compared once the data set is known
+        self._known_identity: dict[str, str] = {}  # of the readers' data set
+        self._passing: tuple[Plan, int, Any] | None = None  # the pass under way: plan, draws of an epoch, core
+        self._taken: Taken | None = None
+        self.skipped = 0
+        self._worker_options = WorkerOptions(
+            self.num_workers, context, prefetch_factor or 2, worker_init_fn, self.timeout, self.record, count("max_skipped", max_skipped)
+        )
+        self._workers: Workers | None = None
+        if context == "fork" and self.num_workers > 0 and self.dataset is not None:
+            if self.group is not None or self.readers == "host":
+                raise InvalidArgument('multiprocessing_context="fork" goes with neither group= nor readers="host"')
+            if _levada.reads(self.readers, self.mesh, [0] * self.mesh.size, own_rank()):
+                self._own_workers().start()
+
+    @classmethod
+    def like(cls, loader: Any, **changes: Any) -> DataLoader:
+        """Returns a loader of what a torch DataLoader reads, with its data set, batch size, workers and functions. A RandomSampler
+        or DistributedSampler becomes `shuffle` and `seed`, a WeightedRandomSampler `weights`; other samplers are kept.
+        `changes`: arguments of DataLoader that replace or add to these."""
+        given = arguments.arguments_like(loader)
+        if "seed" in changes:
+            given.pop("generator", None)
+        return cls(**(given | changes))
+
+    # What a pass reads
+
+    @property
+    def _length(self) -> int | None:
+        """The draws of a whole pass, as far as known."""
+        if self._draws is None:
+            return None
+        return self._draws * (self._epochs or max(_ENDLESS // self._draws, 1))
+
+    def _division(self, begin: int, draws: int) -> Division:
+        end = draws * (self._epochs or max(_ENDLESS // draws, 1))
+        batch = self.batch_size or 1
+        return Division(begin, end, batch, self.mesh.data_size, self.drop_last, self.pad_last)
+
+    def _is_at_end(self, position: int, draws: int) -> bool:
+        return position > 0 and self._division(position, draws).steps == 0
+
+    def _list(self, epoch: int) -> Listed | None:
+        if self._user_sampler is None or self._order is None:
+            return None
+        if self._listed is None or self._listed[0] != epoch:
+            items, in_batches = self._order.items, self._lists_batches
+            self._listed = epoch, list_sampler(self._user_sampler, epoch, self.seed, items, in_batches=in_batches)
+        return self._listed[1]
+
+    def _identity(self) -> dict[str, str]:
+        if self._order is None:
+            return {}
+        identity = self._order.identity() | {"fingerprint": self._fingerprint or "none"}
+        if self._user_sampler is not None:
+            del identity["draws"]
+            kind = "batch_sampler" if self._lists_batches else "sampler"
+            identity["order"] = f"{kind} {type(self._user_sampler).__name__}"
+        return identity
+
+    def _offer(self, *, reads: bool) -> Offer:
+        begins = [str(self._epoch), str(self._at) if self._is_set else "0", "set_epoch()" if self._is_named else ""]
+        settings = {
+            "batch_size": str(self.batch_size),
+            "drop_last": str(self.drop_last),
+            "pad_last": str(self.pad_last),
+            "epochs": str(self._epochs),
+            "on_error": "skip" if self._skips else "raise",
+            "the use of a batch_sampler": str(self._lists_batches),
+            "the next epoch and position": " ".join(begins).strip(),
+        }
+        try:
+            where, listed = self._begins(reads=reads)
+            return Offer(reads, settings, self._identity(), where, "" if listed is None else listed.digest(), "")
+        except Exception as error:
+            text = text_of(error) if isinstance(error, InvalidArgument) else failure_text(error)
+            return Offer(reads, settings, self._identity(), [], "", text)
+
+    def _begins(self, *, reads: bool) -> tuple[list[int], Listed | None]:
+        """Returns the epoch and position where the next pass begins, the draws of an epoch, and what the sampler lists for it."""
+        if self._order is None or (self._user_sampler is not None and not reads):
+            return [], None
+        if self._loaded is not None:
+            self._loaded.expect_same(self._identity())
+        if self._left is not None:
+            epoch, position = self._left
+            listed = self._list(epoch)
+            self._expect_end(epoch, position, self._order.draws if listed is None else listed.draws)
+        epoch, position = self._epoch, self._at if self._is_set else 0
+        listed = self._list(epoch)
+        draws = self._order.draws if listed is None else listed.draws
+        if self._is_set and not self._is_named and self._is_at_end(position, draws):
+            epoch, position = epoch + (self._epochs or 1), 0
+            listed = self._list(epoch)
+            draws = self._order.draws if listed is None else listed.draws
+        if position == 0 and self._division(0, draws).steps == 0:
+            a_step = (self.batch_size or 1) * self.mesh.data_size
+            raise InvalidArgument(
+                f"one step takes {a_step:,} draws, and a pass has only {draws * (self._epochs or 1):,}; lower batch_size, or set "
+                "drop_last=False"
+            )
+        return [epoch, position, draws], listed
+
+    def _expect_end(self, epoch: int, position: int, draws: int) -> None:
+        if not self._is_at_end(position, draws):
+            raise InvalidArgument(
+                f"the loaded state is at position {position} of epoch {epoch}, and set_epoch() names a later epoch, which would "
+                "drop the rest: name that epoch, or load no state"
+            )
+
+    # A pass
+
+    def _begin(self, joined: JoinedFeed) -> Beginning:
+        common = agreed(joined.job, self._offer(reads=joined.is_reader), self.timeout)
+        if self._loaded is not None:
+            self._loaded.expect_same(common.identity)
+        epoch, position, draws = common.begins
+        coordinates = coordinates_of(self.readers, self.mesh, joined.job) if joined.is_reader else ()
+        self._known_identity = common.identity
+        self._plan = Plan(epoch, self._division(position, draws), coordinates, self._list(epoch) if joined.is_reader else None)
+        self._draws = draws
+        self._is_set, self._is_named, self._left, self._loaded, self.skipped = False, False, None, None, 0
+        self._epoch, self._at = epoch, position
+        if not joined.is_reader:
+            return Beginning(None, 0)
+        workers = self._own_workers()
+        await_earlier_passes(workers, joined.job.rank, self.timeout)
+        handoff = Handoff(1, 0, f"a batch of {type(self.dataset).__name__}", False)
+        try:
+            batches = workers.begin(self._plan)
+            if self.balance is not None:
+                assert self._lengths is not None
+                balanced = BalancedMaker(workers.producer, self._lengths, self.balance, handoff, self.allow_pickle)
+                return Beginning(handoff, 0, InlineReader(balanced))
+            maker = NumberedMaker(batches, handoff, self.allow_pickle, joined.ranks_per_reader)
+            reader = BackgroundReader(maker, workers) if self.num_workers else InlineReader(maker)
+            return Beginning(handoff, 0, reader)
+        except Exception as error:
+            is_argument = isinstance(error, InvalidArgument)
+            handoff.fail(text_of(error) if is_argument else report_of(error), is_argument=is_argument)
+            return Beginning(handoff, 0)
+
+    def _own_workers(self) -> Workers:
+        if self._workers is None:
+            assert self._order is not None
+            making = Making(self.dataset, self._order, self.collate_fn, self.batch_size is None, self._skips, self._has_counts)
+            self._workers = Workers(making, self._worker_options)
+        return self._workers
+
+    def __iter__(self) -> Iterator[Any]:
+        """Returns an iterator of a new pass, which its first next() starts. That call is collective, and closes a pass that is
+        under way."""
+        return StartedByNext(self._start)
+
+    def _open_pass(self, joined: JoinedFeed, begin: Beginning, name: str, empty: str) -> FeedPass:
+        plan, draws = self._plan, self._draws
+        assert draws is not None
+        workers = self._workers
+        started = LoaderPass(
+            self,
+            (plan, draws, self.mesh.data_coordinate(joined.job.rank)),
+            joined,
+            begin,
+            name,
+            self._sender,
+            counts=self._has_counts,
+            is_balanced=self.balance is not None,
+            failed=lambda: None if workers is None else workers.failed,
+            finish=pinned if self._pins else lambda batch: batch,
+        )
+        self._passing, self._taken = (plan, draws, started.core), None
+        return started
+
+    def _note_taken(self, taken: Taken, left_out: int) -> None:
+        self._taken = taken
+        self.skipped += left_out
+
+    def _note_end(self, plan: Plan, draws: int, taken: int) -> None:
+        """The pass is over: the next one begins the epoch after its last draw."""
+        last = max(plan.division.position(taken), 1) - 1
+        self._passing, self._epoch, self._at = None, plan.epoch + last // draws + 1, 0
+        if not self.persistent_workers and self._workers is not None:
+            self._workers.close()
+
+    def close(self) -> None:
+        """Leaves the pass under way, and ends the worker processes. All ranks may do so at the same step; a rank that asks for
+        more raises PeerLost. The next pass starts other workers."""
+        super().close()
+        if self._workers is not None:
+            self._workers.close()
+
+    # What a batch is
+
+    @property
+    def valid(self) -> int | None:
+        """How many of the first samples of the last batch count: the others are repeated ones. None with balance."""
+        return 0 if self._taken is None else self._taken.valid
+
+    @property
+    def global_valid(self) -> int:
+        """How many samples of the last step count on all ranks. What on_error="skip" left out is counted, too."""
+        return 0 if self._taken is None else self._taken.global_valid
+
+    @property
+    def numbers(self) -> list[int] | None:
+        """The items that the last batch drew. None with balance, and with a sampler on ranks that do not read."""
+        taken = self._taken
+        if taken is None or taken.valid is None:
+            return None
+        part = taken.plan.division.part(taken.step, taken.coordinate)
+        return self._numbers_of(taken.plan, part.first, part.draws)
+
+    @property
+    def global_tokens(self) -> int | None:
+        """The tokens of the last step on all ranks, from `lengths`; None if this rank does not know them."""
+        taken = self._taken
+        if taken is None or self._lengths is None:
+            return None
+        numbers = self._numbers_of(taken.plan, *taken.plan.division.step(taken.step))
+        return None if numbers is None else sum(self._lengths(numbers))
+
+    def _numbers_of(self, plan: Plan, first: int, draws: int) -> list[int] | None:
+        if plan.listed is not None:
+            lists = plan.listed.numbers(first, draws)
+        elif self._order is not None and self._user_sampler is None:
+            lists = self._order.numbers(plan.epoch, first, draws)
+        else:
+            return None
+        return [number for each in lists for number in each]
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the last batch in a pass; otherwise that of the next pass."""
+        return self._epoch if self._taken is None or self._passing is None else self._taken.epoch
+
+    def __len__(self) -> int:
+        """Returns the steps of a whole pass. Raises TypeError for a pass without end, and while the length of the data set or of
+        the sampler's list is not known on this rank."""
+        draws = self._draws
+        if draws is None and self._user_sampler is not None and hasattr(self._user_sampler, "__len__"):
+            draws = len(self._user_sampler)
+        if self._epochs is None or draws is None:
+            reason = "the pass has no end" if self._epochs is None else "it is known once a pass has begun"
+            raise TypeError(f"this DataLoader has no length: {reason}")
+        whole = self._division(0, draws).steps
+        return whole if self.steps is None else min(whole, self.steps)
+
+    def gather(self, values: Any) -> Any:
+        """Returns the values of all samples of the last step that count, in the order of the draws, on every rank. Collective.
+        `values`: those of this rank's batch. Tensors, arrays and lists have a value for each sample; dicts and tuples hold
+        these."""
+        if self.valid is None:
+            raise InvalidArgument("gather() is for batches of known samples; balanced steps have none")
+        joined = self._join()
+        at = self.mesh.data_coordinate(joined.job.rank)
+        first = {self.mesh.data_coordinate(rank): rank for rank in reversed(range(self.mesh.size))}
+        mine = first_rows(values, self.valid)
+        packed = _levada.pack(mine, allow_pickle=self.allow_pickle) if first[at] == joined.job.rank else b""
+        each = _levada.agree(joined.job, packed, self.timeout, "gathering values of a DataLoader")
+        parts = [_levada.unpack(each[first[at]], allow_pickle=self.allow_pickle) for at in range(self.mesh.data_size)]
+        return concatenated(parts, values)
+
+    def item(self, position: int, epoch: int | None = None) -> Any:
+        """Makes the item at a position of an epoch, by default the current one, in this process and with the same random numbers
+        as a worker. For a batch_sampler, the list of its items. Needs the data set on this rank."""
+        if self._order is None:
+            raise InvalidArgument("item() needs the data set, which is None on this rank")
+        epoch = self.epoch if epoch is None else epoch_number(epoch, 2**62, "2**62")
+        listed = self._list(epoch)
+        draws = self._order.draws if listed is None else listed.draws
+        if not 0 <= count("position", position) < draws:
+            raise InvalidArgument(f"position is {position}, and an epoch has {draws:,} draws")
+        plan = Plan(epoch, Division(0, draws, 1, 1, False, False), (0,), listed)
+        making = Making(self.dataset, self._order, self.collate_fn, False, False, False)
+        return Workers(making, self._worker_options._replace(processes=0)).producer.one(plan, position)
+
+    # Positions
+
+    def set_epoch(self, epoch: int) -> None:
+        """Sets the epoch of the next pass. After load_state_dict() only the state's own epoch, which resumes, or, if the state is
+        at its end, the one after it; any other raises InvalidArgument, for it would drop the rest of an epoch."""
+        epoch = epoch_number(epoch, 2**62, "2**62")
+        with self._beginning:
+            if not self._is_set or epoch == self._epoch:
+                self._is_named = self._is_set
+            else:
+                if epoch != self._epoch + (self._epochs or 1):
+                    raise InvalidArgument(
+                        f"the loaded state is at position {self._at} of epoch {self._epoch}, and set_epoch({epoch}) would drop the "
+                        "rest: name the state's epoch, or load no state"
+                    )
+                if self._draws is not None:
+                    self._expect_end(self._epoch, self._at, self._draws)
+                self._left, self._is_set, self._at = (self._epoch, self._at), False, 0
+            if self._running_pass() is None:
+                self._taken = None
+            self._epoch = epoch
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the position after the last batch taken: the epoch, the next draw in it, and what names the data and their
+        order. Another run resumes there on any mesh, batch size and number of workers. Raises InvalidArgument before the first
+        pass on a rank without a data set."""
+        epoch, position = self._epoch, self._at if self._is_set else 0
+        if self._passing is not None:
+            plan, _, core = self._passing
+            epoch, position = plan.epoch, plan.division.position(core.position()[0])
+        identity = self._identity() or self._known_identity
+        if not identity:
+            raise InvalidArgument("this rank has no data set, so it knows what to save only after a pass has begun")
+        return LoaderState(epoch, position, identity).encode()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Makes the next pass resume where state_dict() was called; at the end of an epoch it begins the next one. Raises
+        InvalidArgument for anything that is not such a state, and for one of another data set, seed or order."""
+        loaded = LoaderState.decode(state)
+        if self._order is not None:
+            loaded.expect_same(self._identity())
+        with self._beginning:
+            super().close()
+            self._passing, self._taken, self._left, self._loaded = None, None, None, loaded
+            self._epoch, self._at, self._is_set, self._is_named = loaded.epoch, loaded.position, True, False
+            length = self._length
+            if length is not None and self._draws is not None and loaded.position > length:  # saved with more epochs a pass
+                more = (loaded.position - 1) // self._draws
+                self._epoch, self._at = loaded.epoch + more, loaded.position - more * self._draws
+            self._next, self._last = self._next._replace(cursor=b"", samples=0), None
+
+    def _pipeline_story(self) -> bytes | None:
+        run = None if self._workers is None else self._workers.run
+        return None if run is None else run._report()

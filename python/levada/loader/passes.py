@@ -1,0 +1,193 @@
+"""One pass of a DataLoader: what its ranks agree on before it, and what each batch of it is."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from levada import _levada
+from levada._levada import Layout, Membership, Mesh
+from levada.base.errors import InvalidArgument, ItemError, SourceError
+from levada.feed.passes import Beginning, FeedPass, JoinedFeed
+from levada.loader.items import Plan
+
+if TYPE_CHECKING:
+    from levada.batch.devices import Sender
+
+
+class Offer(NamedTuple):
+    """What a rank knows of the pass that is to begin."""
+
+    reads: bool
+    settings: dict[str, str]
+    """Arguments that are the same on all ranks."""
+    identity: dict[str, str]
+    """Of its data set; empty if it has none."""
+    begins: list[int]
+    """The epoch and position where the pass begins, and the draws of an epoch; empty if the rank does not know them."""
+    digest: str
+    """Of what a reader's sampler lists."""
+    error: str
+    """Why the rank cannot begin; "" if it can."""
+
+
+def agreed(job: Membership, mine: Offer, timeout: float) -> Offer:
+    """Returns the offer of a rank that knows where the pass begins, after all ranks have compared theirs. Collective. Raises
+    InvalidArgument on every rank, naming two ranks that differ or one that cannot begin."""
+    packed = [_levada.pack_state(list(mine))]
+    if job.size > 1:
+        packed = _levada.agree(job, packed[0], timeout, "comparing the data sets of a DataLoader")
+    offers = [Offer(*_levada.unpack_state(each)) for each in packed]
+    for rank, offer in enumerate(offers):
+        if offer.error:
+            raise InvalidArgument(f"rank {rank} cannot begin a pass of the DataLoader: {offer.error}")
+        if offer.reads and not offer.identity:
+            raise InvalidArgument(f"rank {rank} reads for the DataLoader, but its dataset is None: only ranks that do not read may lack it")
+    _expect_equal([offer.settings for offer in offers], range(len(offers)), "give every rank the same arguments")
+    known = [rank for rank, offer in enumerate(offers) if offer.identity]
+    _expect_equal([offers[rank].identity for rank in known], known, "give every rank the same data set and order")
+    readers = [rank for rank, offer in enumerate(offers) if offer.reads]
+    listed = [{"the sampler's list": offers[rank].digest} for rank in readers]
+    _expect_equal(listed, readers, "a sampler must list the same on every rank: seed it by the epoch, in set_epoch()")
+    begins = [{"the pass's begin": ", ".join(map(str, offers[rank].begins))} for rank in readers]
+    _expect_equal(begins, readers, "load the same state on every rank")
+    return offers[readers[0]]
+
+
+def _expect_equal(values: Sequence[Mapping[str, str]], ranks: Sequence[int], remedy: str) -> None:
+    first = values[0]
+    for rank, value in zip(ranks, values, strict=True):
+        for name in first:
+            if value.get(name) != first[name]:
+                raise InvalidArgument(
+                    f"{name} of a DataLoader is {first[name]} on rank {ranks[0]} and {value.get(name)} on rank {rank}; {remedy}"
+                )
+
+
+class Taken(NamedTuple):
+    """What is known of a batch that was taken."""
+
+    plan: Plan
+    draws: int
+    """Of an epoch."""
+    step: int
+    coordinate: int
+    """The data coordinate of this rank."""
+    valid: int | None
+    global_valid: int
+
+    @property
+    def epoch(self) -> int:
+        """That of the step's first draw."""
+        return self.plan.epoch + self.plan.division.step(self.step)[0] // self.draws
+
+
+class StartedByNext:
+    """An iterator whose pass begins with the first next(). Trainers make iterators before they load a state or name the epoch."""
+
+    def __init__(self, start: Callable[[], FeedPass]) -> None:
+        self._start: Callable[[], FeedPass] | None = start
+        self._pass: FeedPass | None = None
+
+    def __iter__(self) -> StartedByNext:
+        return self
+
+    def __next__(self) -> Any:
+        if self._pass is None:
+            if self._start is None:
+                raise StopIteration
+            self._pass = self._start()
+            self._start = None  # a loop that is left drops the pass, even if the loader remains
+        return next(self._pass)
+
+    def close(self) -> None:
+        """Leaves the pass."""
+        self._start = None
+        if self._pass is not None:
+            self._pass.close()
+
+
+class LoaderPass(FeedPass):
+    """The iterator of a pass. Tells the loader, while that exists, what each batch is."""
+
+    def __init__(
+        self,
+        loader: Any,
+        agreed_on: tuple[Plan, int, int],
+        joined: JoinedFeed,
+        begin: Beginning,
+        name: str,
+        sender: Sender | None,
+        *,
+        counts: bool,
+        is_balanced: bool,
+        failed: Callable[[], ItemError | None],
+        finish: Callable[[Any], Any],
+    ) -> None:
+        """`agreed_on`: the plan, the draws of an epoch, and this rank's data coordinate. `counts`: whether batches come with their
+        counts. `failed`: returns what ended the pass on this rank, if it reads. `finish`: is called with each batch."""
+        self._loader = weakref.ref(loader)
+        self._plan, self._draws, self._coordinate = agreed_on
+        self._has_counts, self._is_balanced, self._failed, self._finish = counts, is_balanced, failed, finish
+        super().__init__(joined, begin, name, sender, is_ahead=loader.prefetch_to_device)
+
+    def __next__(self) -> Any:
+        try:
+            batch = super().__next__()
+        except StopIteration:
+            loader = self._loader()
+            if loader is not None and (self.core.end or {}).get("cause") in ("exhausted", "steps"):
+                loader._note_end(self._plan, self._draws, self.core.position()[0])
+            raise
+        except SourceError as error:
+            failed = self._failed()
+            if failed is None or str(failed) not in str(error):  # another reader's item failed in the same step
+                raise
+            made = ItemError(str(error))  # it was this rank's own item
+            vars(made).update(vars(failed))
+            raise made from failed.__cause__
+        step, division = self.core.step - 1, self._plan.division
+        valid, left_out, total = division.part(step, self._coordinate).draws, 0, division.step(step)[1]
+        if self._has_counts:
+            (valid, left_out, total), batch = batch["counts"], batch["batch"]
+        loader = self._loader()
+        if loader is not None:
+            loader._note_taken(Taken(self._plan, self._draws, step, self._coordinate, None if self._is_balanced else valid, total), left_out)
+        return self._finish(batch)
+
+
+def coordinates_of(readers: str, mesh: Mesh, job: Membership) -> tuple[int, ...]:
+    """Returns the data coordinates that this rank reads for, as one of the `readers` of a feed."""
+
+    def along(axis: str, rank: int) -> int:
+        return mesh.data_coordinate(rank) if axis == "dp" else mesh.coordinate(rank, axis)
+
+    served = list(range(mesh.size))
+    if readers == "host":
+        served = [rank for rank in served if job.host_of[rank] == job.host_of[job.rank]]
+    elif readers == "all":
+        served = [job.rank]
+    elif readers != "one":
+        axes = readers.split(",")
+        served = [rank for rank in served if all(along(axis, rank) == along(axis, job.rank) for axis in axes)]
+    return tuple(sorted({mesh.data_coordinate(rank) for rank in served}))
+
+
+def with_counts(layout: Layout) -> Layout:
+    """Returns the layout of batches that come with their counts."""
+    fields = json.loads(layout.to_json())
+    fields["fields"] = {f"batch.{path}": each for path, each in fields["fields"].items()} | {"counts": [], "counts.*": []}
+    fields["optional"] = [f"batch.{path}" for path in fields.get("optional", [])] + ["counts", "counts.*"]
+    return Layout.from_json(json.dumps(fields))
+
+
+def pinned(batch: Any) -> Any:
+    """Returns the batch with its tensors in pinned memory, if there is a CUDA device."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_available():
+        return batch
+    return importlib.import_module("torch.utils.data._utils.pin_memory").pin_memory(batch)

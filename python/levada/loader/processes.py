@@ -1,0 +1,232 @@
+"""The reading side of a DataLoader: its worker processes, and the thread or caller that takes their batches."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pickle
+import sys
+from collections.abc import Callable, Iterator
+from multiprocessing import get_context
+from typing import Any, NamedTuple
+
+from levada._levada import Handoff
+from levada.base.console import write_line
+from levada.base.errors import InvalidArgument, ItemError, PeerLost, StageFailed, Timeout
+from levada.base.exception_texts import text_of
+from levada.batch.balance import Balance, collate_packed, length_of
+from levada.feed.readers import Maker, Making, ReportedError
+from levada.loader.items import Plan, Producer, WorkerStart
+from levada.loader.items import Making as ItemMaking
+from levada.loader.orders import own_generators
+from levada.pipeline.pipeline import Pipeline
+from levada.pipeline.run import Run
+
+_SHARE = 0.8
+"""The share of the feed's timeout after which a worker's item has hung: the reader reports it before other ranks give up."""
+
+
+class PlanFile:
+    """Hands the plan of each pass to the worker processes: a file in memory, which they open by its path."""
+
+    def __init__(self) -> None:
+        descriptor = os.memfd_create("levada-plan")
+        self._file = open(descriptor, "r+b", buffering=0)
+        self._path = f"/proc/{os.getpid()}/fd/{descriptor}"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_path": self._path}
+
+    def write(self, plan: Plan) -> None:
+        fcntl.flock(self._file, fcntl.LOCK_EX)
+        try:
+            self._file.truncate(0)
+            os.pwrite(self._file.fileno(), pickle.dumps(plan), 0)
+        finally:
+            fcntl.flock(self._file, fcntl.LOCK_UN)
+
+    def read(self) -> Plan:
+        with open(self._path, "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH)
+            return Plan(*pickle.load(file))
+
+
+class WorkerOptions(NamedTuple):
+    """How the worker processes of a reading rank run."""
+
+    processes: int
+    context: str
+    prefetch: int
+    init: Callable[[int], Any] | None
+    timeout: float
+    record: bool
+    max_skipped: int
+
+
+class Workers:
+    """What makes the batches of a reading rank: its worker processes, or the rank itself."""
+
+    def __init__(self, making: ItemMaking, options: WorkerOptions) -> None:
+        self._options = options
+        self._file = PlanFile()
+        self.producer = Producer(making, self._file.read)
+        self.failed: ItemError | None = None
+        """What ended the last pass."""
+        self.run: Run[Any] | None = None
+        self._passes = 0
+        if options.processes > 0:
+            self.run = Pipeline(self.producer).shard().run(
+                options.processes,
+                context=options.context,
+                worker_prefetch=options.prefetch,
+                main_prefetch=options.prefetch,
+                worker_init=WorkerStart(self.producer, options.processes, options.init),
+                on_worker_death="replace",
+                timeout=options.timeout * _SHARE,
+                seed=making.order.seed,
+                record=options.record,
+                alone=True,
+            )
+
+    def start(self) -> None:
+        """Starts the worker processes. Raises InvalidArgument if the data set cannot be sent to them."""
+        if self.run is None or self.run.is_started:
+            return
+        if self._options.context == "forkserver":
+            _preload()
+        try:
+            self.run.start()
+        except StageFailed as error:
+            if error.process:
+                raise
+            raise InvalidArgument(
+                f"{type(self.producer.making.dataset).__name__} cannot be sent to worker processes: {error.__cause__}; let the "
+                "data set open files and connections in its first __getitem__, give functions of a module as collate_fn and "
+                "worker_init_fn, or use num_workers=0"
+            ) from error
+
+    def begin(self, plan: Plan) -> Iterator[Any]:
+        """Begins a pass. Returns its batches, which one thread iterates."""
+        self.failed = None
+        if self.run is None:
+            self.producer.begin(plan)
+            return self._counted(self._inline())
+        self._file.write(plan)
+        self.producer.begin(plan)  # for numbers of items in messages
+        self.start()
+        self._passes += 1
+        self.run.set_epoch(self._passes)
+        return self._counted(self._reported(self.run, iter(self.run)))
+
+    def close(self) -> None:
+        if self.run is not None:
+            self.run.close()
+
+    def _inline(self) -> Iterator[Any]:
+        for at in range(len(self.producer)):
+            with own_generators():
+                try:
+                    made = self.producer[at]
+                except ItemError as error:
+                    self._fail(error)
+            yield made
+
+    def _reported(self, run: Run[Any], batches: Iterator[Any]) -> Iterator[Any]:
+        at = 0
+        while True:
+            try:
+                made = next(batches)
+            except StopIteration:
+                return
+            except ItemError as error:
+                self._fail(error)
+            except (PeerLost, Timeout) as error:
+                under_way = range(at, min(at + self._options.processes, len(self.producer)))
+                numbers = [number for each in under_way for number in self.producer.numbers(each)]
+                shown = ", ".join(map(str, numbers[:32])) + (", ..." if len(numbers) > 32 else "")
+                raise ReportedError(f"{text_of(error)}\n\nThe workers were making these items, or the next ones: {shown}") from error
+            at += 1
+            yield made
+            del made  # memory that only the batch refers to is sent without a copy
+
+    def _fail(self, error: ItemError) -> None:
+        self.failed = error
+        raise ReportedError(f"{text_of(error)}\n\n{error.traceback}".rstrip()) from error
+
+    def _counted(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """Yields the batches without the texts of what was left out, which it writes and counts by epoch."""
+        left_out, epoch, at = 0, -1, 0
+        for made in batches:
+            if self.producer.making.skips:
+                texts = made.pop("left_out")
+                now = self._epoch_of(at)
+                left_out, epoch = (left_out if now == epoch else 0) + len(texts), now
+                for text in texts:
+                    write_line(f"left out: {text}")
+                if left_out > self._options.max_skipped:
+                    allowed = f"{left_out} items of epoch {epoch} were left out, and max_skipped is {self._options.max_skipped}"
+                    self._fail(ItemError(f"{allowed}; the last one: {texts[-1]}"))
+            at += 1
+            yield made
+            del made
+
+    def _epoch_of(self, at: int) -> int:
+        plan = self.producer.plan
+        draws = self.producer.making.order.draws if plan.listed is None else plan.listed.draws
+        first = plan.division.step(at // len(plan.coordinates))[0]
+        return plan.epoch + first // draws
+
+
+class NumberedMaker(Maker):
+    """Makes what a feed requests from a Handoff, of which no item is passed over: the others are for other readers."""
+
+    def __init__(self, batches: Iterator[Any], handoff: Handoff, allow_pickle: bool, ranks: int) -> None:
+        super().__init__(batches, lambda: None, Making(handoff, allow_pickle, ranks), is_source=False)
+
+    def _skip(self, items: int) -> int:
+        return items
+
+
+class BalancedMaker(NumberedMaker):
+    """Reports the lengths of a step's items without making them, and makes those that the plan gives to its ranks."""
+
+    def __init__(
+        self, producer: Producer, lengths: Callable[[list[int]], list[int]], balance: Balance, handoff: Handoff, allow_pickle: bool
+    ) -> None:
+        super().__init__(iter(()), handoff, allow_pickle, 1)
+        self._producer, self._lengths, self._balance = producer, lengths, balance
+        self._at, self._end = producer.plan.division.begin, producer.plan.division.end
+        self._taken: list[Any] = []
+
+    def _serve(self, skipped: int, taken: int, gathered: list[int]) -> bool:
+        if gathered:
+            with own_generators():
+                self._prepare(self._collated([self._taken[place] for place in gathered]), None)
+            self._handoff.give()
+            return True
+        self._at += skipped
+        self._taken = self._producer.samples(self._at, min(taken, self._end - self._at)) if self._at < self._end else []
+        self._at += len(self._taken)
+        pad = self._balance.pad_to
+        lengths = self._lengths([sample.number for sample in self._taken])
+        padded = [-(-length // pad) * pad for length in lengths]
+        sizes = [(tokens, tokens * tokens, 0, 0, tokens - length) for tokens, length in zip(padded, lengths, strict=True)]
+        self._handoff.report_sizes(sizes, None)
+        return True
+
+    def _collated(self, samples: list[Any]) -> Any:
+        try:
+            items = self._producer._make(samples, [])
+            if self._producer.making.collate is not None:
+                return self._producer.collate(items, samples)
+        except ItemError as error:
+            raise ReportedError(f"{text_of(error)}\n\n{error.traceback}".rstrip()) from error
+        return collate_packed(items, pad_to=self._balance.pad_to, length=self._balance.length or length_of)
+
+
+def _preload() -> None:
+    """Makes multiprocessing's fork server import what workers need, unless it runs or the program has chosen."""
+    context: Any = get_context("forkserver")
+    server = sys.modules.get("multiprocessing.forkserver")
+    if server is None or getattr(server._forkserver, "_preload_modules", None) == ["__main__"]:  # type: ignore[attr-defined, unused-ignore]
+        context.set_forkserver_preload(["__main__", "levada", *(["torch"] if "torch" in sys.modules else [])])

@@ -1,0 +1,68 @@
+"""The states of a DataLoader, which may be those of another program, or damaged."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from levada.base.errors import InvalidArgument
+
+VERSION = 1
+_END_OF_EPOCHS = 1 << 62
+
+
+class LoaderState(NamedTuple):
+    """Where a DataLoader resumes."""
+
+    epoch: int
+    """The epoch that the pass began with."""
+    position: int
+    """The next draw, counted from the start of that epoch."""
+    identity: dict[str, str]
+    """What a position means: the data, the seed, the order."""
+
+    def encode(self) -> dict[str, Any]:
+        fields = {"version": VERSION, "epoch": self.epoch, "position": self.position, "order": dict(self.identity)}
+        return {**fields, "checksum": _checksum(fields)}
+
+    @staticmethod
+    def decode(state: Any) -> LoaderState:
+        """Raises InvalidArgument, naming the key, for what state_dict() did not return."""
+        if not isinstance(state, Mapping):
+            kind = type(state).__name__
+            raise InvalidArgument(f"the state of a DataLoader is the dict that state_dict() returned, got an object of type {kind}")
+        names = ("version", "epoch", "position", "order", "checksum")
+        missing = [name for name in names if name not in state]
+        if missing:
+            raise InvalidArgument(
+                f'this is no state of a levada.DataLoader: it lacks "{missing[0]}"; load what its state_dict() returned, unchanged'
+            )
+        if state["version"] != VERSION:
+            raise InvalidArgument(f"the state of a DataLoader has version {state['version']!r}; this Levada reads version {VERSION}")
+        epoch, position, identity = state["epoch"], state["position"], state["order"]
+        is_text = isinstance(identity, Mapping) and all(type(each) is str for pair in identity.items() for each in pair)
+        if any(type(number) is not int or not 0 <= number < _END_OF_EPOCHS for number in (epoch, position)) or not is_text:
+            raise InvalidArgument("the state of a DataLoader has been damaged: epoch, position or order is of another type or range")
+        if state["checksum"] != _checksum({name: state[name] for name in names[:-1]}):
+            raise InvalidArgument("this state of a DataLoader has been changed since it was saved: its checksum is another")
+        return LoaderState(epoch, position, dict(identity))
+
+    def expect_same(self, here: Mapping[str, str]) -> None:
+        """Raises InvalidArgument, naming each difference, unless the loader here has this identity."""
+        names = dict.fromkeys([*self.identity, *here])
+        different = [
+            f"{name} is {self.identity.get(name, 'absent')} in the state and {here.get(name, 'absent')} here"
+            for name in names
+            if self.identity.get(name) != here.get(name)
+        ]
+        if different:
+            raise InvalidArgument(
+                f"the state is of another data set or order: {'; '.join(different)}; make the loader as in the run that saved it"
+            )
+
+
+def _checksum(fields: Mapping[str, Any]) -> str:
+    identity = sorted(fields["order"].items())
+    text = repr((fields["version"], fields["epoch"], fields["position"], identity))
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

@@ -1,0 +1,234 @@
+"""The orders of a levada.DataLoader: samplers, weights, several data sets, balanced steps; and what its batches are."""
+
+from __future__ import annotations
+
+import pathlib
+
+from loading import DATA
+from ranks import succeed
+
+MAIN = '\nif __name__ == "__main__":\n'
+
+
+def script(classes: str, main: str) -> str:
+    return DATA + classes + MAIN + "\n".join(f"    {line}" for line in main.strip().splitlines()) + "\n"
+
+
+SAMPLERS = '''
+class Shuffled:
+    "Draws from the global generator, and differs by epoch."
+    def __init__(self, size): self.size, self.epoch = size, None
+    def set_epoch(self, epoch): self.epoch = epoch
+    def __len__(self): return self.size
+    def __iter__(self):
+        order = list(range(self.size)); random.shuffle(order); np.random.rand()
+        return iter([np.int64(number) for number in order][: self.size - self.epoch])
+class Lists:
+    "Batches of several sizes."
+    def __init__(self, lists): self.lists = lists
+    def __len__(self): return len(self.lists)
+    def __iter__(self): return iter(self.lists)
+def taken(loader, mesh):
+    steps = []
+    for batch in loader: steps.append(batch[:loader.valid].tolist())
+    by = {mesh.data_coordinate(at): each for at, each in enumerate(on_all(steps))}
+    return [number for step in zip(*(by[at] for at in sorted(by)), strict=True) for part in step for number in part]
+'''
+
+
+def test_a_sampler_is_listed_once_for_the_whole_job_and_resumes(tmp_path: pathlib.Path) -> None:
+    main = """
+first = None
+for mesh, batch, workers in ((levada.Mesh(dp=2, tp=2), 4, 1), (levada.Mesh(dp=4), 3, 0)):
+    before = random.getstate()
+    loader = levada.DataLoader(range(50), batch, sampler=Shuffled(50), mesh=mesh, seed=3, num_workers=workers)
+    assert len(loader) == -(-50 // (batch * mesh.data_size))
+    epochs = [taken(loader, mesh) for _ in range(2)]
+    assert random.getstate() == before and sorted(epochs[0]) == list(range(50)) and len(set(epochs[1])) == 49
+    first = first or epochs
+    assert epochs == first and epochs[0][:49] != epochs[1]
+    loader.set_epoch(1)
+    for step, batch in enumerate(loader):
+        if step == 1: break
+    state = loader.state_dict()
+    again = levada.DataLoader(range(50), 7, sampler=Shuffled(50), mesh=levada.Mesh(tp=2, dp=2), seed=3)
+    again.load_state_dict(state)
+    assert taken(again, levada.Mesh(tp=2, dp=2)) == epochs[1][state["position"]:]
+    loader.close()
+tell(passed=True)
+"""
+    assert succeed(tmp_path, 4, script(SAMPLERS, main)) == [[{"passed": True}]] * 4
+
+
+def test_the_lists_of_a_batch_sampler_are_whole_batches_of_one_rank(tmp_path: pathlib.Path) -> None:
+    main = """
+mesh = levada.Mesh(dp=2, tp=2)
+lists = [[0, 1, 2], [3], [4, 5, 6, 7], [-1, 8], [9, 9]]
+for workers in (0, 1):
+    loader = levada.DataLoader(range(20), batch_sampler=Lists(lists), mesh=mesh, num_workers=workers)
+    got = [(batch.tolist(), loader.valid, loader.global_valid) for batch in loader]
+    want = [([0, 1, 2], 3, 4), ([4, 5, 6, 7], 4, 6), ([9, 9], 0, 2)] if rank < 2 else [([3], 1, 4), ([19, 8], 2, 6), ([9, 9], 2, 2)]
+    assert got == want, got
+    assert len(loader) == 3
+    loader.set_epoch(0)
+    for batch in loader: break
+    state = loader.state_dict()
+    loader.load_state_dict(state)
+    assert state["position"] == 2 and taken(loader, mesh) == [4, 5, 6, 7, 19, 8, 9, 9]
+    loader.close()
+tell(passed=True)
+"""
+    assert succeed(tmp_path, 4, script(SAMPLERS, main)) == [[{"passed": True}]] * 4
+
+
+def test_weights_draw_with_replacement_and_mix_data_sets_by_their_shares(tmp_path: pathlib.Path) -> None:
+    main = """
+import collections
+for mesh, batch in ((levada.Mesh(dp=2, tp=2), 5), (levada.Mesh(dp=4), 16)):
+    loader = levada.DataLoader(Data(8), batch, mesh=mesh, seed=3, weights=[0, 1, 2, 3, 4, 0, 10, 20], num_samples=1600)
+    steps = []
+    for each in loader: steps.append(rows(each, loader.valid))
+    got = in_order(on_all(steps), mesh)
+    counts = collections.Counter(row["id"] for row in got)
+    assert len(got) == 1600 and counts[0] == counts[5] == 0 and all(abs(counts[i] - 40 * w) < 90 for i, w in enumerate([0, 1, 2, 3, 4, 0, 10, 20])), counts
+    assert len({row["np"] for row in got}) == 1600, "two draws of an item must differ"
+    digest = hash(tuple(row["np"] for row in got))
+    assert globals().setdefault("seen", digest) == digest
+mesh = levada.Mesh(dp=4)
+sets = {"a": ["a%d" % i for i in range(3)], "b": ["b%d" % i for i in range(7)], "c": []}
+def texts(loader):
+    got = []
+    for batch in loader: got.append(batch[:loader.valid])
+    return [text for step in zip(*on_all(got)) for part in step for text in part]
+assert texts(levada.DataLoader(sets, 2, mesh=mesh)) == sets["a"] + sets["b"]
+assert sorted(texts(levada.DataLoader(sets, 2, True, mesh=mesh))) == sets["a"] + sets["b"]
+del sets["c"]
+mixed = levada.DataLoader(sets, 64, True, mesh=mesh, seed=5, weights={"a": 3, "b": 1}, num_samples=4096)
+got = texts(mixed)
+assert sum(text[0] == "a" for text in got) in (3071, 3072, 3073)
+assert all(abs(sum(text == "b%d" % i for text in got) - 1024 / 7) < 2 for i in range(7))
+tell(text=refusal(lambda: everything(levada.DataLoader({"x": Bad(), "y": [1, 2]}, 1, mesh=mesh)), levada.SourceError))
+"""
+    classes = """
+class Bad:
+    def __len__(self): return 2
+    def __getitem__(self, number):
+        if number == 0: raise KeyError("tokens")
+        return number
+"""
+    told = succeed(tmp_path, 4, script(classes, main))
+    assert all("item 0 of x (epoch 0, position 0) raised KeyError: 'tokens'" in rank[0]["text"] for rank in told)
+
+
+def test_a_corpus_of_that_seed_has_the_same_order(tmp_path: pathlib.Path) -> None:
+    lines = "".join('{"text": "%s"}\n' % (chr(97 + at % 26) * 8) for at in range(40))
+    (tmp_path / "one.jsonl").write_text(lines)
+    main = """
+def order_of(seed, epochs):
+    corpus = levada.Corpus(FOLDER + "/one.jsonl", sequence=8, shuffle_seed=seed, epochs=epochs)
+    plain = [batch["tokens"][0].tolist() for batch in levada.Feed(levada.Corpus(FOLDER + "/one.jsonl", sequence=8), batch=1)]
+    got = [batch["tokens"][0].tolist() for batch in levada.Feed(corpus, batch=1)]
+    loader = levada.DataLoader(plain, 1, True, seed=seed, epochs=epochs, collate_fn=list)
+    return got == [batch[0] for batch in loader]
+tell(same=[order_of(seed, 3) for seed in (0, 7, 12345)])
+""".replace("FOLDER", repr(str(tmp_path)))
+    assert succeed(tmp_path, 1, script("", main)) == [[{"same": [True, True, True]}]]
+
+
+def test_balanced_steps_make_each_item_once_by_its_length(tmp_path: pathlib.Path) -> None:
+    main = """
+mesh = levada.Mesh(dp=2, tp=2)
+size = 70
+lengths = np.random.default_rng(5).integers(10, 400, size)
+class Texts(Data):
+    def __getitem__(self, number): super().__getitem__(number); return {"tokens": np.full(lengths[number], number)}
+for given in (lengths, lambda number: lengths[number]):
+    log = LOG + str(callable(given))
+    def loader(**more): return levada.DataLoader(Texts(size, log), 8, True, mesh=mesh, seed=7, lengths=given, balance="flops", max_tokens=1024, **more)
+    one, got, tokens = loader(), [], 0
+    state = None
+    for batch in one:
+        starts = batch["cu_seqlens"][0]
+        assert starts[-1] <= 1024 and one.valid is None and one.numbers is None
+        got += [int(batch["tokens"][0][at]) for at in starts[:-1]]
+        if one.micro == 0: tokens += one.global_tokens
+        if one.step == 2: state = one.state_dict()
+    every = on_all(got)
+    assert sorted(every[0] + every[2]) == list(range(size)) and every[0] == every[1] and tokens == lengths.sum()
+    assert sorted(int(line) for line in open(log)) == list(range(size))
+    on_all(0)
+    rest = loader()
+    rest.load_state_dict(state)
+    left = []
+    for batch in rest: left += [int(batch["tokens"][0][at]) for at in batch["cu_seqlens"][0][:-1]]
+    every = on_all(left)
+    assert sorted(every[0] + every[2]) == sorted(SampleOrder([("", size, 1.0)], 7, shuffle=True).numbers(0, 32, size - 32))
+plain = levada.DataLoader(Texts(size), 8, True, mesh=mesh, seed=7, lengths=lengths, collate_fn=lambda items: np.array([len(each["tokens"]) for each in items]))
+total = 0
+for batch in plain: total += plain.global_tokens
+assert total == lengths.sum()
+tell(passed=True)
+""".replace("LOG", repr(str(tmp_path / "log")))
+    assert succeed(tmp_path, 4, script("", main)) == [[{"passed": True}]] * 4
+
+
+def test_batches_keep_their_layout_and_their_values(tmp_path: pathlib.Path) -> None:
+    classes = '''
+buffer = np.zeros((8, 4), np.int64)
+def reuses_memory(items):
+    "Returns a view of memory that the next batch overwrites."
+    for at, item in enumerate(items): buffer[at] = item
+    return {"tokens": buffer[: len(items)], "last": buffer[len(items) - 1 : len(items)]}
+class Fast:
+    "Has __getitems__, with or without random numbers."
+    def __init__(self, draws): self.draws, self.calls = draws, 0
+    def __len__(self): return 30
+    def __getitem__(self, number): return number + (random.random() if self.draws == "global" else levada.item_seed() % 1000 / 1000 if self.draws else 0)
+    def __getitems__(self, numbers): self.calls += 1; return [self[number] for number in numbers]
+class ByEpoch:
+    epoch = None
+    def set_epoch(self, epoch): self.epoch = epoch
+    def __len__(self): return 10
+    def __getitem__(self, number): return [self.epoch, number]
+'''
+    main = """
+mesh = levada.Mesh(pp=2, dp=2)
+for workers, skips in ((0, "skip"), (1, "raise")):
+    loader = levada.DataLoader(range(40), 5, mesh=mesh, num_workers=workers, collate_fn=reuses_memory, on_error=skips,
+                               layout=levada.Layout({"tokens": "stages(pp,first)", "last": "stages(pp,last)"}))
+    got = []
+    for batch in loader: got.append({name: column[:, 0].tolist() for name, column in batch.items()})
+    d = mesh.data_coordinate(rank)
+    want = [range(at + 5 * d, at + 5 * d + 5) for at in range(0, 40, 10)]
+    assert got == ([{"tokens": list(each)} for each in want] if mesh.coordinate(rank, "pp") == 0 else [{"last": [each[-1]]} for each in want]), got
+    loader.close()
+mesh = levada.Mesh(dp=4)
+for draws in ("", "global", "seed"):
+    values = set()
+    for batch, workers in ((3, 0), (5, 1)):
+        loader = levada.DataLoader(Fast(draws), batch, True, mesh=mesh, seed=2, num_workers=workers)
+        got = []
+        for each in loader: got.append(each[:loader.valid].tolist())
+        values.add(tuple(value for step in zip(*on_all(got)) for part in step for value in part))
+        assert workers or loader.dataset.calls == (len(loader) if not draws else 1), loader.dataset.calls
+        loader.close()
+    assert len(values) == 1, draws
+loader = levada.DataLoader(ByEpoch(), 3, epochs=3, mesh=mesh)
+for batch in loader: assert all(batch[0][at] == (12 * (loader.step - 1) + 12 * rank // 4 + at) // 10 for at in range(loader.valid)) or loader.step == 3, batch
+whole = levada.DataLoader([np.arange(at + 1) for at in range(7)], None, mesh=mesh)
+assert [(len(batch), whole.valid) for batch in whole] == [(rank + 1, 1), [(5, 0), (5, 1), (6, 1), (7, 1)][rank]]
+one = levada.DataLoader(Data(20), 4, True, mesh=mesh, seed=9)
+assert all(one.item(at, 1) == expected(20, 9, 1, at, 20) for at in range(20))
+ev = levada.DataLoader(range(10), 3, mesh=mesh)
+for batch in ev: everyone = ev.gather({"square": batch * batch, "pair": (batch.tolist(), batch[:, None])})
+assert everyone["square"].tolist() == [i * i for i in range(10)] and everyone["pair"][0] == list(range(10)) and everyone["pair"][1].shape == (10, 1)
+twice = levada.DataLoader(range(10), 2, mesh=mesh, persistent_workers=False, num_workers=1)
+assert [len(list(twice)), len(list(twice))] == [2, 2]
+mine = range(12) if rank < 2 else None
+part = levada.DataLoader(mine, 3, True, mesh=levada.Mesh(dp=2, tp=2), seed=1, readers="one")
+if mine is None: tell(text=refusal(lambda: len(part), TypeError)); tell(text=refusal(part.state_dict))
+assert len([each for each in part]) == 2 == len(part) and part.numbers is None or mine and part.state_dict()["position"] == 0
+tell(passed=True)
+"""
+    told = succeed(tmp_path, 4, script(classes, main))
+    assert [rank[-1] for rank in told] == [{"passed": True}] * 4

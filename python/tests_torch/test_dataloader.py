@@ -1,0 +1,157 @@
+"""levada.DataLoader beside torch's DataLoader, and with torch's and Hugging Face's data sets."""
+
+from __future__ import annotations
+
+import pathlib
+import random
+from typing import Any
+
+import levada
+import numpy as np
+import pytest
+import torch
+from ranks import succeed
+from torch.utils import data as torch_data
+
+
+class Squares(torch_data.Dataset[Any]):
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        return {"x": torch.full((2,), float(number)), "y": number * number, "name": f"n{number}", "pair": (number, [1.5])}
+
+
+def same(one: Any, other: Any) -> bool:
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, torch.Tensor):
+        return one.dtype == other.dtype and torch.equal(one, other)
+    return bool(one == other)
+
+
+def datasets() -> list[Any]:
+    tensors = torch_data.TensorDataset(torch.arange(23), torch.rand(23, 3))
+    return [
+        Squares(17),
+        list(range(9)),
+        np.arange(12).reshape(6, 2),
+        tensors,
+        torch_data.Subset(tensors, [3, 5, 8, 13, 21]),
+        torch_data.ConcatDataset([Squares(3), Squares(8)]),
+        torch.rand(7, 4),
+    ]
+
+
+def test_batches_are_those_of_torchs_loader_for_every_kind_of_data_set() -> None:
+    drawn = random.Random(2)
+    for dataset in datasets():
+        for _ in range(4):
+            batch, drop_last = drawn.choice([None, 1, 2, 3, 5]), drawn.random() < 0.5
+            options = {"batch_size": batch, "drop_last": drop_last and batch is not None}
+            theirs = list(torch_data.DataLoader(dataset, **options))
+            ours = [pair for pair in levada.DataLoader(dataset, **options)]
+            assert len(ours) == len(theirs)
+            assert all(map(same, ours, theirs)), (type(dataset), options)
+            listed = torch_data.SubsetRandomSampler(range(0, len(dataset), 2), torch.Generator().manual_seed(3))
+            loader = levada.DataLoader(dataset, 2, sampler=listed)
+            drawn_numbers = [number for _ in loader for number in loader.numbers or []]
+            assert sorted(drawn_numbers) == list(range(0, len(dataset), 2))
+
+
+class Stream(torch_data.IterableDataset[int]):
+    def __iter__(self) -> Any:
+        return iter(range(3))
+
+
+def test_a_loader_of_torch_becomes_one_of_levada_with_its_order() -> None:
+    dataset, generator = list(range(40)), torch.Generator().manual_seed(9)
+
+    def numbers(loader: Any) -> list[int]:
+        return [int(number) for batch in loader for number in batch]
+
+    plain = levada.DataLoader.like(torch_data.DataLoader(dataset, batch_size=6, drop_last=True))
+    assert numbers(plain) == list(range(36)) and (plain.batch_size, plain.drop_last) == (6, True)
+    shuffled = levada.DataLoader.like(torch_data.DataLoader(dataset, batch_size=6, shuffle=True, generator=generator))
+    assert sorted(numbers(shuffled)) == dataset and numbers(shuffled) != dataset
+    assert numbers(levada.DataLoader(dataset, 6, True, seed=generator.initial_seed())) == numbers(
+        levada.DataLoader.like(torch_data.DataLoader(dataset, batch_size=6, shuffle=True, generator=generator))
+    )
+    for rank in range(2):
+        sampler = torch_data.distributed.DistributedSampler(dataset, num_replicas=2, rank=rank, seed=4)
+        shared = levada.DataLoader.like(torch_data.DataLoader(dataset, batch_size=6, sampler=sampler))
+        assert sorted(numbers(shared)) == dataset and shared.seed == 4
+    weighted = torch_data.WeightedRandomSampler([0.0] * 20 + [1.0] * 20, 100)
+    drawn = numbers(levada.DataLoader.like(torch_data.DataLoader(dataset, batch_size=6, sampler=weighted)))
+    assert len(drawn) == 100 and min(drawn) >= 20
+    again = torch_data.RandomSampler(dataset, replacement=True, num_samples=55)
+    assert len(numbers(levada.DataLoader.like(torch_data.DataLoader(dataset, batch_size=6, sampler=again)))) == 55
+    batches = [[1, 2], [3], [4, 5, 6]]
+    assert [batch.tolist() for batch in levada.DataLoader.like(torch_data.DataLoader(dataset, batch_sampler=batches))] == batches
+    assert levada.DataLoader.like(torch_data.DataLoader(dataset, batch_size=6), batch_size=10).batch_size == 10
+    with pytest.raises(levada.InvalidArgument, match=r"Stream cannot be read by number.*levada\.Feed"):
+        levada.DataLoader.like(torch_data.DataLoader(Stream()))
+    with pytest.raises(levada.InvalidArgument, match=r"use levada\.DataLoader\.like"):
+        levada.DataLoader(torch_data.DataLoader(dataset))
+    with pytest.raises(levada.InvalidArgument, match="generator gives the seed"):
+        levada.DataLoader(dataset, seed=3, generator=generator)
+    with pytest.raises(levada.InvalidArgument, match="num_replicas=3"):
+        levada.DataLoader(dataset, sampler=torch_data.distributed.DistributedSampler(dataset, num_replicas=3, rank=0))
+
+
+def test_a_state_is_plain_and_a_loader_can_stand_in_torchs_loader(tmp_path: pathlib.Path) -> None:
+    loader = levada.DataLoader(Squares(20), 4, True, seed=1, pin_memory=True)
+    for _ in loader:
+        break
+    torch.save(loader.state_dict(), tmp_path / "state")
+    loader.load_state_dict(torch.load(tmp_path / "state", weights_only=True))
+    assert len(list(loader)) == 4
+    wrapped = torch_data.DataLoader(levada.DataLoader(Squares(20), 4), batch_size=None)  # type: ignore[arg-type, unused-ignore]
+    assert [len(batch["y"]) for batch in wrapped] == [4] * 5
+    evaluated = levada.DataLoader(Squares(10), 4)
+    gathered = [evaluated.gather({"y": batch["y"]})["y"] for batch in evaluated]
+    assert torch.cat(gathered).tolist() == [number * number for number in range(10)]
+
+
+def test_workers_know_torchs_worker_info_and_draw_the_same_random_numbers(tmp_path: pathlib.Path) -> None:
+    body = """
+import random, torch
+from torch.utils.data import Dataset, get_worker_info
+torch.set_num_threads(1)
+class Noisy(Dataset):
+    opened = "here"
+    def __len__(self): return 40
+    def __getitem__(self, number):
+        info = get_worker_info()
+        where = -1 if info is None else (info.id, info.num_workers, info.dataset is self, self.opened)
+        return {"n": number, "t": torch.rand(2), "p": random.random(), "np": np.random.rand(), "where": str(where)}
+def opens(worker): get_worker_info().dataset.opened = f"by {worker}"
+def fork_of(ranks): return levada.DataLoader(Noisy(), 4, True, seed=7, num_workers=1, multiprocessing_context="fork", mesh=ranks)
+if __name__ == "__main__":
+    forked = fork_of(levada.Mesh(dp=2))
+    torch.manual_seed(5)
+    results = []
+    for mesh, batch, workers in ((levada.Mesh(dp=2), 4, 2), (levada.Mesh(tp=2), 7, 0)):
+        loader = levada.DataLoader(Noisy(), batch, True, seed=7, num_workers=workers, mesh=mesh, worker_init_fn=opens)
+        got = []
+        for each in loader:
+            got.append([[each["n"][i].item(), each["t"][i].tolist(), each["p"][i].item(), each["np"][i].item()] for i in range(loader.valid)])
+            where = {text for text in each["where"]}
+            assert where == {"-1"} if not workers else where <= {"(0, 2, True, 'by 0')", "(1, 2, True, 'by 1')"}, where
+        every = [json.loads(each) for each in levada._levada.agree(levada.join(), json.dumps(got).encode(), 60, "test")]
+        parts = every if mesh.data_size == 2 else every[:1]
+        results.append([row for step in zip(*parts) for part in step for row in part])
+        loader.close()
+    assert results[0] == results[1] and len(results[0]) == 40
+    assert torch.rand(1).item() == torch.rand(1, generator=torch.Generator().manual_seed(5)).item(), "generators moved"
+    assert sum(forked.valid for _ in forked) == 20
+    forked.close()
+    try: everything = [each for each in fork_of(levada.Mesh(dp=2))]
+    except levada.Unsupported as error: tell(refused="forkserver" in str(error))
+"""
+    assert succeed(tmp_path, 2, body) == [[{"refused": True}]] * 2
