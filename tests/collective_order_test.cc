@@ -9,7 +9,6 @@
 #include "levada/exchange/exchange.h"
 #include "levada/feed/feed.h"
 #include "levada/feed/source_testing.h"
-#include "levada/reduce/bucketer.h"
 
 namespace levada {
 namespace {
@@ -33,10 +32,6 @@ const Operation exchange{"an exchange", [](const Handle& engine) {
                            SampleStore store;
                            Exchange(engine).all_gather(store, {.timeout = timeout});
                          }};
-const Operation reduction{"a reduction", [](const Handle& engine) {
-                            Bucketer bucketer({.timeout = timeout});
-                            bucketer.all_reduce(engine, Tensor::zeros(dtypes::float32, {4}), ReduceOp::sum).wait();
-                          }};
 
 /// Throws unless the rank's call ends soon with an error that names both operations.
 void expect_named(const Handle& engine, int odd, const Operation& one, const Operation& other) {
@@ -71,8 +66,7 @@ TEST_P(DifferentOperations, EndTheGroupInEveryProcessWithinSeconds) {
 }
 
 INSTANTIATE_TEST_SUITE_P(AllPairs, DifferentOperations,
-                         ::testing::Values(std::pair(feed, exchange), std::pair(feed, reduction),
-                                           std::pair(exchange, reduction)));
+                         ::testing::Values(std::pair(feed, exchange), std::pair(exchange, feed)));
 
 }  // namespace
 }  // namespace levada

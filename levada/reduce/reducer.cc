@@ -12,7 +12,6 @@
 #include "levada/base/error.h"
 #include "levada/base/threads.h"
 #include "levada/engine/collect.h"
-#include "levada/engine/collective_order.h"
 
 namespace levada {
 namespace {
@@ -247,8 +246,6 @@ void Reducer::transfer(std::deque<Outgoing>& to_send, std::vector<Incoming> miss
   auto begin = Clock::now();
   auto look = Deadline::after(options_.timeout / 4);  // at what the others do, for the Timeout
   Reminder reminder;
-  CollectiveOrder order(*parent_, poll_now_);
-  const auto poll = order.as_poll();
   while (true) {
     bool moved = false;
     while (!to_send.empty() && group_->try_publish(*to_send.front().channel, to_send.front().message)) {
@@ -273,7 +270,7 @@ void Reducer::transfer(std::deque<Outgoing>& to_send, std::vector<Incoming> miss
     const auto explain_slow = [&] {
       return explain_wait(*parent_, to_string(collective_), slow < 0 ? rank() : slow, Clock::now() - begin);
     };
-    const WaitFor conditions{.receive = receive, .publish = publish, .stop = &stop_, .poll = &poll};
+    const WaitFor conditions{.receive = receive, .publish = publish, .stop = &stop_, .poll = poll_now_};
     const bool is_before_look = look.at() < deadline.at();
     const Woken woken = reminder.wait(*group_, conditions, is_before_look ? look : deadline, explain_slow);
     if (woken == Woken::stopped) throw Stopped{};

@@ -293,7 +293,7 @@ for batch in one: tell(text=refusal(lambda: one.gather([1])) if one.valid == 2 e
     texts = [each["text"] for each in succeed(tmp_path, 1, script("", main))[0]]
     assert "nothing was raised" not in texts and len(texts) == 43
     assert "levada.Feed" in texts[0] and "levada.Feed" in texts[1] and "levada.Corpus" in texts[2]
-    assert "a Sharded of num_replicas=2, which yields the share of rank 1 alone" in texts[8] and "num_processes=4" in texts[9]
+    assert "a Sharded with num_replicas=2, which yields one of 2 parts" in texts[8] and "num_processes=4" in texts[9]
 
 
 def test_failures_that_start_a_pass_reach_every_rank_within_seconds(tmp_path: pathlib.Path) -> None:

@@ -16,7 +16,7 @@ def gather(job: Membership, mesh: Mesh, results: Any, rows: int, timeout: float)
     try:
         mine = _levada.pack_state({"rows": None if results is None else _first(results, rows)})
         failure = None
-    except InvalidArgument as error:  # the other ranks wait
+    except (InvalidArgument, TypeError) as error:  # the other ranks wait
         mine, failure = _levada.pack_state({"error": str(error)}), error
     received = [_levada.unpack_state(each) for each in _levada.agree(job, mine, timeout, "gathering results")]
     if failure is not None:
@@ -27,29 +27,34 @@ def gather(job: Membership, mesh: Mesh, results: Any, rows: int, timeout: float)
             raise InvalidArgument(f"rank {rank}: {each['error']}")
         if each["rows"] is not None:
             parts.setdefault(mesh.data_coordinate(rank), each["rows"])
-    return _joined([parts[coordinate] for coordinate in sorted(parts)])
+    return _joined([parts[coordinate] for coordinate in sorted(parts)], results)
 
 
 def _first(value: Any, rows: int) -> Any:
     if isinstance(value, Mapping):
         return {key: _first(each, rows) for key, each in value.items()}
-    if hasattr(value, "shape") and not value.shape or not hasattr(value, "__len__"):
-        raise InvalidArgument(f"results have an element for each row of the batch, got {value!r}")
+    if isinstance(value, tuple):
+        return tuple(_first(each, rows) for each in value)
+    if not hasattr(value, "__len__") or isinstance(value, (str, bytes)) or not getattr(value, "shape", (1,)):
+        raise InvalidArgument(f"results are tensors, arrays or lists with an element for each row, got {str(value)[:60]!r}")
     if len(value) < rows:
         raise InvalidArgument(f"the batch has {rows} rows, but there are results of {len(value)}; give one for each row")
     part = value[:rows]
     return part.detach().cpu() if hasattr(part, "detach") else part
 
 
-def _joined(parts: list[Any]) -> Any:
+def _joined(parts: list[Any], like: Any) -> Any:
+    """Returns the parts one after the other, on the device of `like`, if that is a tensor."""
     if not parts:
         return None
     first = parts[0]
     if isinstance(first, Mapping):
-        return {key: _joined([part[key] for part in parts]) for key in first}
+        return {key: _joined([part[key] for part in parts], like[key] if like else None) for key in first}
+    if isinstance(first, tuple):
+        return tuple(_joined([part[at] for part in parts], like[at] if like else None) for at in range(len(first)))
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     if torch is not None and isinstance(first, torch.Tensor):
-        return torch.cat(parts)
+        return torch.cat(parts).to(getattr(like, "device", "cpu"))
     if numpy is not None and isinstance(first, numpy.ndarray):
         return numpy.concatenate(parts)
     return [each for part in parts for each in part]

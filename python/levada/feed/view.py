@@ -94,8 +94,8 @@ class PassView(FeedArguments):
 
     def gather(self, results: Any) -> Any:
         """Returns what the ranks made of the rows of the batch taken last, in the order of the source and without those of
-        padding, on every rank: tensors, arrays or lists with an element for each row of this rank's batch, or dicts of them.
-        Ranks of one data coordinate have the same results; those without results, such as early pipeline stages, pass None.
+        padding, on every rank: tensors, arrays or lists with an element for each row of this rank's batch, or dicts and tuples
+        of them. Tensors return on this rank's device. Ranks of one data coordinate have the same results; those without results, such as early pipeline stages, pass None.
         Collective; meant for predictions and metrics. With `balance` the order is that of the ranks.
 
         Raises InvalidArgument for results of another length."""

@@ -11,6 +11,7 @@ from levada.base.checks import check_choice, whole_number
 from levada.base.errors import InvalidArgument
 from levada.batch.balance import Balance, Cost
 from levada.corpus.corpus import Corpus
+from levada.feed.loaders import why_partial
 from levada.loader.orders import Parts
 from levada.pipeline.options import CONTEXTS
 
@@ -60,16 +61,10 @@ def _is(value: Any, module: str, name: str) -> bool:
 
 
 def check_sampler(name: str, sampler: Any) -> None:
-    """Raises InvalidArgument for a sampler that yields one rank's share already."""
-    for part in (sampler, getattr(sampler, "sampler", None), getattr(sampler, "batch_sampler", None)):
-        for count, place in (("num_replicas", "rank"), ("num_processes", "process_index")):
-            ranks = getattr(part, count, 1)
-            if isinstance(ranks, int) and ranks > 1:
-                kind = type(part).__name__
-                raise InvalidArgument(
-                    f"{name} has a {kind} of {count}={ranks}, which yields the share of rank {getattr(part, place, '?')} alone, and "
-                    f"the loader divides items itself: leave it out and set shuffle=, or give it {count}=1, {place}=0"
-                )
+    """Raises InvalidArgument for a sampler that yields one rank's part of the data."""
+    why = why_partial(sampler)
+    if why is not None:
+        raise InvalidArgument(f"{name} cannot be used, since the loader divides the items itself: {why}")
 
 
 def seed_of(seed: Any, generator: Any) -> int:

@@ -19,7 +19,6 @@ from levada.feed.readers import BackgroundReader, InlineReader, await_earlier_pa
 from levada.job.job import rank as own_rank
 from levada.loader import arguments
 from levada.loader.division import Division
-from levada.loader.gathering import concatenated, first_rows
 from levada.loader.items import Making, Plan
 from levada.loader.orders import Listed, Order, list_sampler
 from levada.loader.passes import LoaderPass, Offer, StartedByNext, Taken, agreed, coordinates_of, pinned, with_counts
@@ -414,20 +413,14 @@ class DataLoader(Feed):
         whole = self._division(0, draws).steps
         return whole if self.steps is None else min(whole, self.steps)
 
-    def gather(self, values: Any) -> Any:
-        """Returns the values of all samples of the last step that count, in the order of the draws, on every rank. Collective.
-        `values`: those of this rank's batch. Tensors, arrays and lists have a value for each sample; dicts and tuples hold
-        these."""
+    @property
+    def valid_rows(self) -> int:
+        return self.valid or 0
+
+    def gather(self, results: Any) -> Any:
         if self.valid is None:
             raise InvalidArgument("gather() is for batches of known samples; balanced steps have none")
-        joined = self._join()
-        at = self.mesh.data_coordinate(joined.job.rank)
-        first = {self.mesh.data_coordinate(rank): rank for rank in reversed(range(self.mesh.size))}
-        mine = first_rows(values, self.valid)
-        packed = _levada.pack(mine, allow_pickle=self.allow_pickle) if first[at] == joined.job.rank else b""
-        each = _levada.agree(joined.job, packed, self.timeout, "gathering values of a DataLoader")
-        parts = [_levada.unpack(each[first[at]], allow_pickle=self.allow_pickle) for at in range(self.mesh.data_size)]
-        return concatenated(parts, values)
+        return super().gather(results)
 
     def item(self, position: int, epoch: int | None = None) -> Any:
         """Makes the item at a position of an epoch, by default the current one, in this process and with the same random numbers
