@@ -29,7 +29,8 @@ void create_private_folder(const std::string& path);
 class FolderTrust {
  public:
   /// Throws SourceError, with a remedy, for a folder in which other users can replace files. One that does not exist is
-  /// this user's. `what`: the subject of the message, such as "the token cache". `remedy`: how to choose another folder.
+  /// this user's. `what`: the subject of the message, such as "the token cache". `remedy`: how to choose another
+  /// folder.
   static FolderTrust of(const std::string& folder, std::string_view what, std::string_view remedy);
 
   /// Whether it is a regular file that is trusted.

@@ -2,8 +2,8 @@
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <grp.h>
+#include <gtest/gtest.h>
 #include <sys/fsuid.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -32,7 +32,8 @@ class PrivateFiles : public ::testing::Test {
   std::string path(const std::string& name) const { return folder_ + "/" + name; }
   std::string refusal_of(mode_t mode) const {
     EXPECT_EQ(::chmod(folder_.c_str(), mode), 0);
-    return refusal<SourceError>([&] { static_cast<void>(FolderTrust::of(folder_, "the cache", "name another folder")); });
+    return refusal<SourceError>(
+        [&] { static_cast<void>(FolderTrust::of(folder_, "the cache", "name another folder")); });
   }
   static mode_t mode_of(const std::string& path) {
     struct stat status {};
@@ -61,10 +62,11 @@ TEST_F(PrivateFiles, LeaveAFolderThatExistsAsItIs) {
 }
 
 TEST_F(PrivateFiles, AreRefusedAFolderInWhichOthersCanReplaceThem) {
-  for (const mode_t mode : {0700U, 0755U, 01777U, 02770U, 02775U, 03770U}) EXPECT_EQ(refusal_of(mode), "nothing was refused") << mode;
+  for (const mode_t mode : {0700U, 0755U, 01777U, 02770U, 02775U, 03770U})
+    EXPECT_EQ(refusal_of(mode), "nothing was refused") << mode;
   EXPECT_EQ(refusal_of(0775), "the cache " + folder_ +
-                                   " can be written to by other users (mode 0775), who can replace what is in it: run "
-                                   "chmod go-w on it, chmod g+s,o-w to share it with its group, or name another folder");
+                                  " can be written to by other users (mode 0775), who can replace what is in it: run "
+                                  "chmod go-w on it, chmod g+s,o-w to share it with its group, or name another folder");
   EXPECT_THAT(refusal_of(0702), HasSubstr("(mode 0702)"));
   EXPECT_EQ(FolderTrust::of(path("missing"), "the cache", "").file_mode(), private_mode);
 }
@@ -108,7 +110,8 @@ bool as_user(uid_t user, gid_t group, const std::function<bool()>& act) {
 }
 
 TEST_F(PrivateFiles, OfAGroupAreInASetGroupIdFolderOfItsUsers) {
-  if (::chown(folder_.c_str(), 4001, 5000) != 0) GTEST_SKIP() << "only root can be several users";  // skipped without: root
+  if (::chown(folder_.c_str(), 4001, 5000) != 0)
+    GTEST_SKIP() << "only root can be several users";  // skipped without: root
   ASSERT_EQ(::chmod(folder_.c_str(), 02770), 0);
   const auto write = [&](const std::string& name) {
     const auto trust = FolderTrust::of(folder_, "the cache", "");
@@ -132,7 +135,8 @@ TEST_F(PrivateFiles, OfAGroupAreInASetGroupIdFolderOfItsUsers) {
 }
 
 TEST_F(PrivateFiles, OfAFolderThatCannotBeWrittenAreItsOwners) {
-  if (::chown(folder_.c_str(), 4001, 5000) != 0) GTEST_SKIP() << "only root can be several users";  // skipped without: root
+  if (::chown(folder_.c_str(), 4001, 5000) != 0)
+    GTEST_SKIP() << "only root can be several users";  // skipped without: root
   ASSERT_EQ(::chmod(folder_.c_str(), 0755), 0);
   for (const auto& [name, user] : {std::pair("a", 4001U), {"b", 4003U}}) {
     std::ofstream(path(name)) << "text";
@@ -146,7 +150,8 @@ TEST_F(PrivateFiles, OfAFolderThatCannotBeWrittenAreItsOwners) {
 
 TEST_F(PrivateFiles, BelongToWhomTheFileSystemTakesThisUserFor) {
   // A file system that maps users, played by a process that keeps another effective user for files.
-  if (::chown(folder_.c_str(), 65534, 65534) != 0) GTEST_SKIP() << "only root can be several users";  // skipped without: root
+  if (::chown(folder_.c_str(), 65534, 65534) != 0)
+    GTEST_SKIP() << "only root can be several users";  // skipped without: root
   EXPECT_TRUE(as_user(0, 0, [&] {
     ::setfsuid(65534);
     const auto trust = FolderTrust::of(folder_, "the cache", "");

@@ -81,9 +81,7 @@ void add_cache(CLI::App& app, Invocation& invocation) {
   auto arguments = std::make_shared<CacheCommandArguments>();
   auto* command = app.add_subcommand("cache", "List the texts whose tokens are kept, check them or remove them");
   auto* check = command->add_flag("--check", arguments->check, "Read all of them, and fail where one is damaged");
-  command
-      ->add_flag("--prune", arguments->prune,
-                 "Evict least recently used entries down to --cache-size; none in use")
+  command->add_flag("--prune", arguments->prune, "Evict least recently used entries down to --cache-size; none in use")
       ->excludes(check);
   add_cache_options(*command, arguments->cache);
   command->add_flag("--json", arguments->json, "Print one JSON object");

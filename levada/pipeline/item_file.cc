@@ -46,8 +46,7 @@ void make_writable(FlatTree& tree) {
 
 }  // namespace
 
-ItemFileWriter::ItemFileWriter(std::string path, std::string origin, mode_t mode)
-    : file_(std::move(path), {}, mode) {
+ItemFileWriter::ItemFileWriter(std::string path, std::string origin, mode_t mode) : file_(std::move(path), {}, mode) {
   contents_.origin = std::move(origin);
 }
 

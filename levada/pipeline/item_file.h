@@ -30,7 +30,8 @@ struct ItemFileContents {
 /// Writes an item file. Destroyed before finish(), it leaves nothing. One thread at a time.
 class ItemFileWriter {
  public:
-  /// Throws FileBusy if another process writes this file, and SourceError if it cannot be made. `mode`: of the AtomicFile.
+  /// Throws FileBusy if another process writes this file, and SourceError if it cannot be made. `mode`: of the
+  /// AtomicFile.
   ItemFileWriter(std::string path, std::string origin, mode_t mode = private_mode);
 
   /// Copies `item`. Throws InvalidArgument for one that does not fit a message, SourceError for a full disk.

@@ -9,9 +9,9 @@
 
 namespace levada {
 
-/// Notices that the content of an open file changes. Permissions, owners, names and the time of access may change: where
-/// only the file's time of change has moved, its sampled_digest() decides. The file must outlive the watch. Any thread
-/// may call.
+/// Notices that the content of an open file changes. Permissions, owners, names and the time of access may change:
+/// where only the file's time of change has moved, its sampled_digest() decides. The file must outlive the watch. Any
+/// thread may call.
 class ContentWatch {
  public:
   /// Throws SourceError if the file cannot be read.

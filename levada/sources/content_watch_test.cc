@@ -52,23 +52,23 @@ struct Change {
 
 /// What backups, snapshots and colleagues do to files that a job reads.
 std::vector<Change> harmless() {
-  return {{"chmod", [](const std::string& path) { ::chmod(path.c_str(), 0640); }},
-          {"chmod back", [](const std::string& path) { ::chmod(path.c_str(), 0644); }},
-          {"chown to the same owner", [](const std::string& path) { ::chown(path.c_str(), ::geteuid(), ::getegid()); }},
-          {"link, or remove one of two names",
-           [](const std::string& path) {
-             if (!fs::remove(path + ".backup")) fs::create_hard_link(path, path + ".backup");
-           }},
-          {"touch -a",
-           [](const std::string& path) {
-             const std::array times = {timespec{.tv_sec = 1, .tv_nsec = 0}, timespec{.tv_sec = 0, .tv_nsec = UTIME_OMIT}};
-             ::utimensat(AT_FDCWD, path.c_str(), times.data(), 0);
-           }},
-          {"rename there and back",
-           [](const std::string& path) {
-             fs::rename(path, path + ".moved");
-             fs::rename(path + ".moved", path);
-           }}};
+  return {
+      {"chmod", [](const std::string& path) { ::chmod(path.c_str(), 0640); }},
+      {"chmod back", [](const std::string& path) { ::chmod(path.c_str(), 0644); }},
+      {"chown to the same owner", [](const std::string& path) { ::chown(path.c_str(), ::geteuid(), ::getegid()); }},
+      {"link, or remove one of two names",
+       [](const std::string& path) {
+         if (!fs::remove(path + ".backup")) fs::create_hard_link(path, path + ".backup");
+       }},
+      {"touch -a",
+       [](const std::string& path) {
+         const std::array times = {timespec{.tv_sec = 1, .tv_nsec = 0}, timespec{.tv_sec = 0, .tv_nsec = UTIME_OMIT}};
+         ::utimensat(AT_FDCWD, path.c_str(), times.data(), 0);
+       }},
+      {"rename there and back", [](const std::string& path) {
+         fs::rename(path, path + ".moved");
+         fs::rename(path + ".moved", path);
+       }}};
 }
 
 TEST(ContentWatch, LetsMetadataChange) {

@@ -60,8 +60,8 @@ bool is_url(std::string_view path);
 /// and a file that has been replaced meanwhile is a SourceError. Throws SourceError for a path that does not exist, may
 /// not be read, or is not a regular file.
 std::unique_ptr<File> open_file(const std::string& path);
-/// The same for a file that decides what is trained on. Refuses a symbolic link, and a file that `trust` does not cover:
-/// on the descriptor that is read, so that a name which is replaced later makes no difference.
+/// The same for a file that decides what is trained on. Refuses a symbolic link, and a file that `trust` does not
+/// cover: on the descriptor that is read, so that a name which is replaced later makes no difference.
 std::unique_ptr<File> open_trusted_file(const std::string& path, const FolderTrust& trust);
 
 /// Reads until `into` is full or the file ends; returns the number of bytes. Throws SourceError.

@@ -68,10 +68,9 @@ TokenFile::TokenFile(const std::string& path, const TokenFileOptions& options, c
         fmt::format("{} holds {} numbers, and no int32 with a loss mask", bin_->path(), index_.dtype.name()));
   }
   token_bytes_ = index_.dtype.bytes(1);
-  contents_ = {
-      .tokens = index_.tokens(),
-      .documents = index_.documents,
-      .digest = fmt::format("{} {} {}", index_.digest, watch_.size(), watch_.sampled())};
+  contents_ = {.tokens = index_.tokens(),
+               .documents = index_.documents,
+               .digest = fmt::format("{} {} {}", index_.digest, watch_.size(), watch_.sampled())};
   if (keeps_begins) keep_documents(options);
   check();
 }

@@ -22,7 +22,8 @@ struct TokenCacheEntry {
   bool in_use = false;
 };
 
-/// Entries noted as in use stay so until this is destroyed. Any thread may call. Errors are SourceErrors with the remedy.
+/// Entries noted as in use stay so until this is destroyed. Any thread may call. Errors are SourceErrors with the
+/// remedy.
 class CacheFolder {
  public:
   /// Creates a missing folder. Throws SourceError if it cannot be created, or if other users than those that

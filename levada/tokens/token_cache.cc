@@ -114,7 +114,8 @@ struct TokenCache::Text {
   }
 };
 
-TokenCache::TokenCache(TokenCacheOptions options) : options_(std::move(options)), folder_(token_cache_folder_or_fail(options_.dir)) {
+TokenCache::TokenCache(TokenCacheOptions options)
+    : options_(std::move(options)), folder_(token_cache_folder_or_fail(options_.dir)) {
   if (!options_.max_bytes) options_.max_bytes = half_of_file_system(folder_.dir());
 }
 
@@ -322,22 +323,25 @@ std::vector<CachedTokens> TokenCache::tokenize(const std::vector<std::string>& p
 bool TokenCache::bound(std::uint64_t max_bytes, std::string_view why) try {
   const auto removed = folder_.prune(max_bytes);
   if (!removed.empty()) {
-    warn(fmt::format("{}: {} of {} removed from the token cache {}, the least recently used",
-                     why.empty() ? fmt::format("--cache-size (cache_size=) is {}", format_bytes(max_bytes)) : why,
-                     removed.size() == 1 ? "the tokens of 1 text" : fmt::format("the tokens of {} texts", removed.size()),
-                     format_bytes(bytes_of(removed)), printable(folder_.dir())));
+    warn(fmt::format(
+        "{}: {} of {} removed from the token cache {}, the least recently used",
+        why.empty() ? fmt::format("--cache-size (cache_size=) is {}", format_bytes(max_bytes)) : why,
+        removed.size() == 1 ? "the tokens of 1 text" : fmt::format("the tokens of {} texts", removed.size()),
+        format_bytes(bytes_of(removed)), printable(folder_.dir())));
   }
   const auto bytes = bytes_of(folder_.entries());
   const std::lock_guard lock(mutex_);
   if (why.empty() && bytes > max_bytes && !std::exchange(has_warned_, true)) {
-    warn(fmt::format("the token cache {} holds {} that are in use, more than the {} that it may have: raise that "
-                     "(--cache-size, cache_size=)",
-                     printable(folder_.dir()), format_bytes(bytes), format_bytes(max_bytes)));
+    warn(
+        fmt::format("the token cache {} holds {} that are in use, more than the {} that it may have: raise that "
+                    "(--cache-size, cache_size=)",
+                    printable(folder_.dir()), format_bytes(bytes), format_bytes(max_bytes)));
   }
   return !removed.empty();
 } catch (const SourceError& error) {
   const std::lock_guard lock(mutex_);
-  if (!std::exchange(has_warned_, true)) warn(error.what());  // The tokens are there; the cache may stay larger for once.
+  if (!std::exchange(has_warned_, true))
+    warn(error.what());  // The tokens are there; the cache may stay larger for once.
   return false;
 }
 

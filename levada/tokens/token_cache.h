@@ -42,17 +42,17 @@ struct CachedTokens {
 };
 
 /// A folder of .bin/.idx pairs, each with a .json that names its text and tokenizer. An entry is found by CacheKey: by
-/// the content of the text and all else that determines the tokens. Of a text that was written at another time than those
-/// that the entry is known to be of, all bytes are read and compared, once.
-/// Incomplete entries are never found. Any number of processes may use a folder, also on several hosts, and of several
-/// users where FolderTrust says so: one of them makes an entry while the others make other ones, and one that follows a
-/// killed process keeps the entries that it finished. Open entries with open(). Those that a TokenCache has returned are
-/// not evicted before it is destroyed. Any thread may call.
+/// the content of the text and all else that determines the tokens. Of a text that was written at another time than
+/// those that the entry is known to be of, all bytes are read and compared, once. Incomplete entries are never found.
+/// Any number of processes may use a folder, also on several hosts, and of several users where FolderTrust says so: one
+/// of them makes an entry while the others make other ones, and one that follows a killed process keeps the entries
+/// that it finished. Open entries with open(). Those that a TokenCache has returned are not evicted before it is
+/// destroyed. Any thread may call.
 class TokenCache {
  public:
   /// Creates a missing folder for this user only. Throws SourceError, with the remedy, if it cannot be created, or if
-  /// other users can replace files in it. One that cannot be written, such as a read-only mount, serves the entries that
-  /// it has.
+  /// other users can replace files in it. One that cannot be written, such as a read-only mount, serves the entries
+  /// that it has.
   explicit TokenCache(TokenCacheOptions options);
 
   /// Returns the tokens of all these files, in their order. Makes missing entries, several files in parallel. Throws

@@ -230,7 +230,8 @@ TEST_F(TokenCacheSharing, RemovesNothingWhereAListOfWhatIsInUseCannotBeRead) {
   tokenize_alone(b_);
   const auto path = dir_.file("cache/tokens/in-use-abcdef");
   fs::create_directory(path);
-  EXPECT_THAT(refusal<SourceError>([&] { open().folder().prune(0); }), StartsWith(path + " lists entries of the token cache"));
+  EXPECT_THAT(refusal<SourceError>([&] { open().folder().prune(0); }),
+              StartsWith(path + " lists entries of the token cache"));
   auto cache = open(0);
   EXPECT_GT(tokenize(cache, dir_.write("c.txt", "c")).bytes_read, 0);
   EXPECT_THAT(warnings_, ElementsAre(StartsWith(path)));

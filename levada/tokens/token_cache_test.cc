@@ -86,19 +86,23 @@ struct Copying {
 };
 
 std::vector<Copying> copyings() {
-  return {{"chmod", [](const std::string& path) { return ::chmod(path.c_str(), 0640), path; }},
-          {"link", [](const std::string& path) { return fs::create_hard_link(path, path + ".link.jsonl"), path + ".link.jsonl"; }},
-          {"rename", [](const std::string& path) { return fs::rename(path, path + ".moved.jsonl"), path + ".moved.jsonl"; }},
-          {"touch", [](const std::string& path) {
-             fs::last_write_time(path, fs::file_time_type::clock::now() + std::chrono::hours(1));
-             return path;
-           }},
-          {"cp", [](const std::string& path) { return fs::copy_file(path, path + ".copy.jsonl"), path + ".copy.jsonl"; }},
-          {"cp -p", [](const std::string& path) {
-             fs::copy_file(path, path + ".kept.jsonl");
-             fs::last_write_time(path + ".kept.jsonl", fs::last_write_time(path));
-             return path + ".kept.jsonl";
-           }}};
+  return {
+      {"chmod", [](const std::string& path) { return ::chmod(path.c_str(), 0640), path; }},
+      {"link",
+       [](const std::string& path) { return fs::create_hard_link(path, path + ".link.jsonl"), path + ".link.jsonl"; }},
+      {"rename",
+       [](const std::string& path) { return fs::rename(path, path + ".moved.jsonl"), path + ".moved.jsonl"; }},
+      {"touch",
+       [](const std::string& path) {
+         fs::last_write_time(path, fs::file_time_type::clock::now() + std::chrono::hours(1));
+         return path;
+       }},
+      {"cp", [](const std::string& path) { return fs::copy_file(path, path + ".copy.jsonl"), path + ".copy.jsonl"; }},
+      {"cp -p", [](const std::string& path) {
+         fs::copy_file(path, path + ".kept.jsonl");
+         fs::last_write_time(path + ".kept.jsonl", fs::last_write_time(path));
+         return path + ".kept.jsonl";
+       }}};
 }
 
 TEST_F(TokenCaching, TokenizesACopyOfATextNoSecondTime) {
@@ -305,7 +309,10 @@ TEST_F(TokenCaching, RemovesTheLeastRecentlyUsedWhenItIsFull) {
   EXPECT_EQ(tokenize_alone(paths[0]).bytes_read, 0);
   EXPECT_EQ(tokenize_alone(paths[2]).bytes_read, 0);
   EXPECT_GT(tokenize_alone(paths[1]).bytes_read, 0);
-  EXPECT_THAT(warnings_, ElementsAre(AllOf(HasSubstr("--cache-size (cache_size=) is 6.0 KiB: the tokens of 1 text of 2.0 KiB removed from the token cache"))));
+  EXPECT_THAT(
+      warnings_,
+      ElementsAre(AllOf(HasSubstr(
+          "--cache-size (cache_size=) is 6.0 KiB: the tokens of 1 text of 2.0 KiB removed from the token cache"))));
 }
 
 TEST_F(TokenCaching, WarnsOnceThatItIsLargerThanItMayBe) {
@@ -426,7 +433,8 @@ TEST_F(TokenCaching, MakesRoomWhileItTokenizesManyFiles) {
   for (int i = 0; i < 8; ++i) tokenize_alone(dir_.write(std::to_string(i) + ".txt", std::string(1000, char('a' + i))));
   const auto one = open().folder().entries().at(0).bytes;
   std::vector<std::string> paths;
-  for (int i = 8; i < 16; ++i) paths.push_back(dir_.write(std::to_string(i) + ".txt", std::string(1000, char('a' + i))));
+  for (int i = 8; i < 16; ++i)
+    paths.push_back(dir_.write(std::to_string(i) + ".txt", std::string(1000, char('a' + i))));
   std::size_t most = 0;
   const auto tokenizer =
       std::make_shared<HookedTokenizer>([&](const Texts&) { most = std::max(most, names_in_cache().size()); });

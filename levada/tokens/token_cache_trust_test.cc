@@ -1,7 +1,7 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <grp.h>
+#include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -45,11 +45,10 @@ TEST_F(TokenCacheTrust, RefusesAFolderInWhichOthersCanReplaceEntries) {
   tokenize_alone(b_);
   const auto folder = dir_.file("cache/tokens");
   ASSERT_EQ(::chmod(folder.c_str(), 0777), 0);
-  EXPECT_EQ(
-      fault_of([&] { open(); }),
-      "SourceError: the token cache " + folder +
-          " can be written to by other users (mode 0777), who can replace what is in it: run chmod go-w on it, "
-          "chmod g+s,o-w to share it with its group, or name another folder (--cache-dir, cache_dir=)");
+  EXPECT_EQ(fault_of([&] { open(); }),
+            "SourceError: the token cache " + folder +
+                " can be written to by other users (mode 0777), who can replace what is in it: run chmod go-w on it, "
+                "chmod g+s,o-w to share it with its group, or name another folder (--cache-dir, cache_dir=)");
   ASSERT_EQ(::chmod(folder.c_str(), 01777), 0);
   EXPECT_EQ(tokenize_alone(b_).bytes_read, 0);
   if (::chown(folder.c_str(), 12345, 12345) != 0) return;  // Only root can do that.
@@ -95,7 +94,8 @@ TEST_F(TokenCacheTrust, FollowsNoLinksToTokens) {
 TEST_F(TokenCacheTrust, SharesTheFolderOfAGroupAmongItsUsers) {
   const auto folder = dir_.file("shared");
   fs::create_directory(folder);
-  if (::chown(folder.c_str(), 4001, 5000) != 0) GTEST_SKIP() << "only root can be several users";  // skipped without: root
+  if (::chown(folder.c_str(), 4001, 5000) != 0)
+    GTEST_SKIP() << "only root can be several users";  // skipped without: root
   ASSERT_EQ(::chmod(folder.c_str(), 02770), 0);
   ASSERT_EQ(::chmod(dir_.path().c_str(), 0755), 0);
   /// The bytes that were read of the text.
