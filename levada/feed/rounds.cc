@@ -75,7 +75,7 @@ FeedRounds::FeedRounds(const FeedWiring& wiring, const Mesh& mesh, const Layout&
   const bool is_alone = std::ranges::all_of(
       wiring_.audiences, [&](const Audience& other) { return other.from == wiring_.audiences.front().from; });
   const bool compares_all = std::ranges::any_of(units_, &Unit::is_shared);
-  samples_first_unit_ = !is_alone && !compares_all && !source_->has_random_access();
+  samples_first_unit_ = !is_alone && !compares_all && !source_->is_by_number();
 }
 
 void FeedRounds::sample_first_unit(std::int64_t round, const AllocateBlock& allocate) {

@@ -76,6 +76,9 @@ class Source {
   /// Returns whether sizes() and gather() accept any samples at any time.
   virtual bool has_random_access() const { return false; }
 
+  /// Returns whether samples that are passed over are not made, so that readers of other samples cannot compare them.
+  virtual bool is_by_number() const { return has_random_access(); }
+
   /// Returns these samples, in this order, as one batch: rows, or the segments of one packed row. Without random access
   /// they must be among those of the last sizes(). Memory as for read(). Throws as sizes() does.
   virtual Tree gather(std::span<const std::int64_t> samples, Memory& memory);

@@ -293,7 +293,7 @@ class DataLoader(Feed):
             return Beginning(None, 0)
         workers = self._own_workers()
         await_earlier_passes(workers, joined.job.rank, self.timeout)
-        handoff = Handoff(1, 0, f"a batch of {type(self.dataset).__name__}", False)
+        handoff = Handoff(1, 0, f"a batch of {type(self.dataset).__name__}", False, is_by_number=True)
         try:
             batches = workers.begin(self._plan)
             if self.balance is not None:

@@ -133,7 +133,7 @@ class LoaderPass(FeedPass):
         self._loader = weakref.ref(loader)
         self._plan, self._draws, self._coordinate = agreed_on
         self._has_counts, self._is_balanced, self._failed, self._finish = counts, is_balanced, failed, finish
-        super().__init__(joined, begin, name, sender, is_ahead=loader.prefetch_to_device)
+        super().__init__(joined, begin, name, sender, is_ahead=loader.prefetch_to_device, empty="")
 
     def __next__(self) -> Any:
         try:

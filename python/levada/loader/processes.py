@@ -181,7 +181,8 @@ class NumberedMaker(Maker):
     """Makes what a feed requests from a Handoff, of which no item is passed over: the others are for other readers."""
 
     def __init__(self, batches: Iterator[Any], handoff: Handoff, allow_pickle: bool, ranks: int) -> None:
-        super().__init__(batches, lambda: None, Making(handoff, allow_pickle, ranks), is_source=False)
+        # A state is a position: no digest of the item that it was saved after is needed.
+        super().__init__(batches, lambda: None, Making(handoff, allow_pickle, ranks), digest=lambda: 0)
 
     def _skip(self, items: int) -> int:
         return items
@@ -198,7 +199,7 @@ class BalancedMaker(NumberedMaker):
         self._at, self._end = producer.plan.division.begin, producer.plan.division.end
         self._taken: list[Any] = []
 
-    def _serve(self, skipped: int, taken: int, gathered: list[int]) -> bool:
+    def _serve(self, skipped: int, taken: int, gathered: list[int], repeats: bool) -> bool:
         if gathered:
             with own_generators():
                 self._prepare(self._collated([self._taken[place] for place in gathered]), None)
@@ -211,7 +212,7 @@ class BalancedMaker(NumberedMaker):
         lengths = self._lengths([sample.number for sample in self._taken])
         padded = [-(-length // pad) * pad for length in lengths]
         sizes = [(tokens, tokens * tokens, 0, 0, tokens - length) for tokens, length in zip(padded, lengths, strict=True)]
-        self._handoff.report_sizes(sizes, None)
+        self._handoff.report_sizes(sizes, None, 0)
         return True
 
     def _collated(self, samples: list[Any]) -> Any:

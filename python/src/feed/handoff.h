@@ -41,13 +41,18 @@ class Handoff : public Source {
   /// `position`: items that the iterator has given before; `activity`: what it is, for the text of a Timeout.
   /// `counts_rows`: whether an item's samples are the rows of its first tensor, of which the last item may have fewer.
   /// `cuts_rows`: whether every tensor is cut along dim 0, and so must have as many rows.
-  Handoff(std::int64_t samples, std::int64_t position, std::string activity, bool counts_rows, bool cuts_rows = false)
+  /// `is_by_number`: of the Source.
+  Handoff(std::int64_t samples, std::int64_t position, std::string activity, bool counts_rows, bool cuts_rows = false,
+          bool is_by_number = false)
       : samples_(samples),
         counts_rows_(counts_rows),
         cuts_rows_(cuts_rows),
+        is_by_number_(is_by_number),
         position_(position),
         given_(position),
         activity_(std::move(activity)) {}
+
+  bool is_by_number() const override { return is_by_number_; }
 
   /// What is asked of the making side: the next item; or the sizes of some; or one item made of some of those; or the
   /// last item once more.
@@ -135,7 +140,7 @@ class Handoff : public Source {
   const pid_t process_ = current_process();
   const std::int64_t samples_;
   const bool counts_rows_;
-  const bool cuts_rows_;
+  const bool cuts_rows_, is_by_number_;
   std::int64_t position_;     ///< items asked for
   std::int64_t given_;        ///< items that there are, as far as is known
   std::int64_t lacking_ = 0;  ///< samples of the last one

@@ -1,0 +1,85 @@
+// Copies of texts, and texts that differ a little, in one token cache.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <chrono>
+#include <filesystem>
+#include <functional>
+
+#include "levada/sources/sampled_digest.h"
+#include "levada/tokens/token_caching_testing.h"
+
+namespace levada {
+namespace {
+
+using ::testing::SizeIs;
+namespace fs = std::filesystem;
+
+/// Changes a file so that its bytes stay as they are.
+struct Copying {
+  std::string name;
+  std::function<std::string(const std::string& path)> act;  ///< returns where the bytes are then
+};
+
+std::vector<Copying> copyings() {
+  return {
+      {"chmod", [](const std::string& path) { return ::chmod(path.c_str(), 0640), path; }},
+      {"link",
+       [](const std::string& path) { return fs::create_hard_link(path, path + ".link.jsonl"), path + ".link.jsonl"; }},
+      {"rename",
+       [](const std::string& path) { return fs::rename(path, path + ".moved.jsonl"), path + ".moved.jsonl"; }},
+      {"touch",
+       [](const std::string& path) {
+         fs::last_write_time(path, fs::file_time_type::clock::now() + std::chrono::hours(1));
+         return path;
+       }},
+      {"cp", [](const std::string& path) { return fs::copy_file(path, path + ".copy.jsonl"), path + ".copy.jsonl"; }},
+      {"cp -p", [](const std::string& path) {
+         fs::copy_file(path, path + ".kept.jsonl");
+         fs::last_write_time(path + ".kept.jsonl", fs::last_write_time(path));
+         return path + ".kept.jsonl";
+       }}};
+}
+
+using TokenCacheCopies = TokenCaching;
+
+TEST_F(TokenCacheCopies, TokenizesACopyOfATextNoSecondTime) {
+  for (const Copying& copying : copyings()) {
+    const auto path = write_large(1);
+    const auto made = tokenize_alone(path);
+    const auto num_texts = tokenizer_->num_texts.load();
+    const auto copy = copying.act(path);
+    for (int i = 0; i < 2; ++i) {
+      EXPECT_EQ(tokenize_alone(copy).prefix, made.prefix) << copying.name;
+      EXPECT_EQ(tokenize_alone(copy).bytes_read, 0) << copying.name;
+    }
+    EXPECT_EQ(tokenizer_->num_texts, num_texts) << copying.name;
+    EXPECT_THAT(open().folder().entries(), SizeIs(1)) << copying.name;
+    for (const auto& file : fs::directory_iterator(dir_.path())) {
+      if (file.path().extension() == ".jsonl" && file.path() != a_) fs::remove(file);
+    }
+  }
+}
+
+TEST_F(TokenCacheCopies, KeepsApartTextsThatDifferBetweenTheSampledBytes) {
+  std::string text(std::size_t{1} << 20, 'a');
+  const auto sampled = sampled_digest(*open_file(dir_.write("1.txt", text)), text.size());
+  std::size_t at = 0;
+  do text[at += 1000] = 'b';
+  while (sampled_digest(*open_file(dir_.write("2.txt", text)), text.size()) != sampled && (text[at] = 'a', true));
+  fs::last_write_time(dir_.file("2.txt"), fs::file_time_type::clock::now() + std::chrono::hours(1));
+  std::vector<std::vector<std::int64_t>> tokens;
+  for (int round = 0; round < 2; ++round) {
+    auto cache = open();
+    const auto both = cache.tokenize({dir_.file("1.txt"), dir_.file("2.txt")}, {.tokenizer = tokenizer_});
+    EXPECT_NE(both[0].prefix, both[1].prefix);
+    EXPECT_EQ(tokens_in(both[0].prefix)[at], 'a');
+    EXPECT_EQ(tokens_in(both[1].prefix)[at], 'b');
+    EXPECT_EQ(both[0].bytes_read > 0, round == 0);
+    EXPECT_EQ(both[1].bytes_read > 0, round == 0);
+  }
+}
+
+}  // namespace
+}  // namespace levada
