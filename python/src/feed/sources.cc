@@ -130,8 +130,9 @@ std::shared_ptr<Source> unopened(const std::string& kind, const EscapedText& mes
 
 void bind_sources(nb::module_& module) {
   nb::class_<PythonHandoff, Source>(module, "Handoff", "Batches that one thread makes when a feed asks for them.")
-      .def(nb::init<std::int64_t, std::int64_t, std::string, bool, bool, bool>(), nb::arg("samples"), nb::arg("position"),
-           nb::arg("activity"), nb::arg("counts_rows"), nb::arg("cuts_rows") = false, nb::arg("is_by_number") = false)
+      .def(nb::init<std::int64_t, std::int64_t, std::string, bool, bool, bool>(), nb::arg("samples"),
+           nb::arg("position"), nb::arg("activity"), nb::arg("counts_rows"), nb::arg("cuts_rows") = false,
+           nb::arg("is_by_number") = false)
       .def("wanted", &wanted,
            "Blocks until something is wanted. How many items to pass over; how many to take then, for report_sizes(), "
            "or 0; and "
