@@ -54,6 +54,7 @@ class StepSource final : public Source {
   std::vector<std::pair<std::string, std::string>> identity() const override { return samples_->identity(); }
   bool is_comparable(const Leaf& leaf) const override { return samples_->is_comparable(leaf); }
   std::string difference_remedy() const override { return samples_->difference_remedy(); }
+  bool is_by_number() const override { return samples_->is_by_number(); }
   void on_wait(std::function<void()> waiting) override { samples_->on_wait(std::move(waiting)); }
   std::string activity() const override { return samples_->activity(); }
   ReadStats stats() const override { return samples_->stats(); }

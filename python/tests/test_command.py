@@ -120,7 +120,9 @@ def test_ranks_that_are_fed_different_data_fail_the_command(
         f"levada: rank 1 could not read step 0: the batch differs between rank 0 and rank 1, in {field}; every rank that reads "
     )
     assert ran.stderr.count("\n") == 1
-    assert run(tmp_path, "feed", source, "--mesh", "dp=2", "--readers", "all", *options).returncode == 0
+    # Readers of different data-parallel ranks read the same items, too.
+    is_different = source == "loaders:differing"  # the other one has no step for two
+    assert run(tmp_path, "feed", source, "--mesh", "dp=2", "--readers", "all", *options).returncode == int(is_different)
 
 
 def test_the_table_escapes_keys(tmp_path: pathlib.Path) -> None:
@@ -145,7 +147,7 @@ def test_a_report_that_cannot_be_written_leaves_standard_output_empty(tmp_path: 
 
 
 def test_bad_usage_is_told(tmp_path: pathlib.Path) -> None:
-    for options in (["--mesh", "dp=x"], ["--mesh", "dp=400"], ["--tail", "pad"], ["--nonsense"], ["--readers", "some"]):
+    for options in (["--mesh", "dp=x"], ["--mesh", "dp=400"], ["--nonsense"], ["--readers", "some"]):
         ran = run(tmp_path, "feed", "loaders:Dataset.split", *options)
         assert ran.returncode == 2 and ran.stdout == "" and "levada" in ran.stderr, options
     assert run(tmp_path, "feed", "loaders:Dataset.split", "--help").stdout.count("levada feed examples.feed:batches") == 1

@@ -94,12 +94,14 @@ for iterate in ("thread", "inline"):
          collated=copied_by((levada.collate([{"a": np.float64(s), "b": -s, "c": np.zeros(2**17)}] * 4)
                                  for s in range(12)), iterate=iterate),
          elsewhere=copied_by((made_elsewhere(step) for step in range(12)), iterate=iterate),
-         kept=copied_by(kept(), iterate=iterate), reused=copied_by(reused(), iterate=iterate))
+         kept=copied_by(kept(), iterate=iterate), reused=copied_by(reused(), iterate=iterate), iterate=iterate)
 """,
     )
     for copied in told[0]:
-        assert copied["made"] < 2.1, "nothing is copied but a first batch, which shows how much memory one takes"
-        assert copied["collated"] < 0.1, "nothing is copied where that is known"
+        # What a thread reads of a generator is kept for the next pass until it is taken, and so copied.
+        if copied["iterate"] == "inline":
+            assert copied["made"] < 2.1, "nothing is copied but a first batch, which shows how much memory one takes"
+            assert copied["collated"] < 0.1, "nothing is copied where that is known"
         assert all(24 <= copied[name] < 24.1 for name in ("elsewhere", "kept", "reused")), "all is copied, once"
 
 

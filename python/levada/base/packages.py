@@ -17,3 +17,10 @@ def import_for(user: str, package: str, module: str = "") -> Any:
     except ImportError as error:
         cause = "" if isinstance(error, ModuleNotFoundError) and error.name == package else f" ({error})"
         raise Unsupported(f"{user} needs the package {package}{cause}: pip install {package}") from None
+
+
+def release_of(package: str) -> str:
+    """Returns a package's name and version. Another version may encode a text otherwise."""
+    import importlib.metadata  # which imports much
+
+    return f"{package} {importlib.metadata.version(package)}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import json
 import os
 import pathlib
@@ -13,7 +12,7 @@ from typing import Any
 
 from levada import _levada
 from levada.base.errors import InvalidArgument, SourceError
-from levada.base.packages import import_for
+from levada.base.packages import import_for, release_of
 
 __all__ = ["open_chat_tokenizer"]
 
@@ -63,7 +62,7 @@ def _digest_of(tokenizer: Any, template: str) -> str:
     """Returns a digest of all that decides the ids. Templates see the special tokens by their names."""
     special = {name: str(token) for name, token in tokenizer.special_tokens_map.items()}
     splits = bool(getattr(tokenizer, "split_special_tokens", False))
-    releases = [importlib.metadata.version(package) for package in ("tokenizers", "transformers", "jinja2")]
+    releases = [release_of(package) for package in ("tokenizers", "transformers", "jinja2")]
     content = json.dumps([tokenizer.backend_tokenizer.to_str(), template, special, splits, releases], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import json
 import os
 import pathlib
@@ -11,7 +10,7 @@ from typing import Any
 
 from levada import _levada
 from levada.base.errors import InvalidArgument, SourceError
-from levada.base.packages import import_for
+from levada.base.packages import import_for, release_of
 from levada.corpus.chats import open_chat_tokenizer
 
 __all__ = ["open_tokenizer"]
@@ -71,11 +70,6 @@ def _open_path(name: str, special_tokens: bool) -> _levada.Tokenizer:
     return _of_tokenizers(tokenizer, name, special_tokens, splits, eos if isinstance(eos, str) else None)
 
 
-def _release_of(package: str) -> str:
-    """Returns a package's name and version. Another version may encode a text otherwise."""
-    return f"{package} {importlib.metadata.version(package)}"
-
-
 def _settings_beside(file: pathlib.Path) -> dict[str, Any]:
     """Returns the content of the files that `transformers` saves next to a tokenizer.json, none if there are none."""
     settings: dict[str, Any] = {}
@@ -110,7 +104,7 @@ def _of_tokenizers(given: Any, name: str, special_tokens: bool, splits: bool, eo
 
     size = max(len(vocabulary), 1 + max(vocabulary.values(), default=-1))
     digest = hashlib.sha256(tokenizer.to_str().encode()).hexdigest()
-    kind = f"{_release_of('tokenizers')} with special tokens" if special_tokens else _release_of("tokenizers")
+    kind = f"{release_of('tokenizers')} with special tokens" if special_tokens else release_of("tokenizers")
     kind += " as text" if splits else ""
     end = None if eos is None else tokenizer.token_to_id(eos)
     unknown_end = eos if eos is not None and end is None else ""
@@ -132,7 +126,7 @@ def _open_sentencepiece(path: pathlib.Path) -> _levada.Tokenizer:
         return number if processor.id_to_piece(number) == token else None
 
     eos = processor.eos_id()
-    digest = _levada.digest(f"{_release_of('sentencepiece')} ".encode() + model)
+    digest = _levada.digest(f"{release_of('sentencepiece')} ".encode() + model)
     return _levada.Tokenizer(
         _shown(str(path)), digest, processor.get_piece_size(), eos if eos >= 0 else None, id_of, processor.encode
     )
