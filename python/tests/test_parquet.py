@@ -150,7 +150,7 @@ def test_a_missing_pyarrow_is_named_with_how_to_install_it(
     path = write(tmp_path / "texts.parquet", TEXTS)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(levada.Unsupported, match=r"texts.parquet needs the package pyarrow: pip install pyarrow$"):
-        rows_of(path)
+        rows_of(path, cache_dir=tmp_path / "cache")
 
 
 def test_large_row_groups_are_read_in_pieces(tmp_path: pathlib.Path) -> None:

@@ -35,8 +35,9 @@ class ReadAhead:
         self._read = 0
 
     def keep(self, number: int, item: Any) -> None:
-        self._kept.append(_Kept(number, item, self._digest(item)))
         self._read = number + 1
+        if self._most > 0:
+            self._kept.append(_Kept(number, item, self._digest(item)))
         if len(self._kept) > self._most:
             self._kept.popleft()
 
@@ -71,10 +72,10 @@ class ReadAhead:
             yield kept.item
         while True:
             try:
-                item = next(iterator)
+                passed = [next(iterator)]
             except StopIteration:
                 return
-            yield item
+            yield passed.pop()  # memory that only the batch refers to is sent without a copy
 
     def _digest(self, item: Any) -> int | None:
         try:
