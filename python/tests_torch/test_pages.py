@@ -166,6 +166,10 @@ item = {"tokens": torch.stack([row, row + 10]), "labels": torch.stack([row, row 
 (batch,) = levada.Feed([item], levada.Mesh(dp=2, cp=2), layout=layout, divide="split")
 tell(tokens=batch["tokens"].tolist(), images=list(batch["images"]["a"].shape))
 
+model = lambda rows: rows
+run_block()
+tell(gathered=predictions.tolist())
+
 device = torch.device("meta")
 step = lambda batch: got.append(batch["x"].device.type)
 run_block()
@@ -196,12 +200,13 @@ tell(written=writer.last)
 """,
     )
     for rank, mine in enumerate(told):
-        assert mine[4]["written"]["levada_feed_batches_total"] == [4, 4]
+        assert mine[5]["written"]["levada_feed_batches_total"] == [4, 4]
         assert mine[0] == {"got": list(range(rank // 2, 8, 2))}
         zigzag = [2, 3, 4, 5] if rank % 2 else [0, 1, 6, 7]
         assert mine[1] == {"tokens": [[10 * (rank // 2) + at for at in zigzag]], "images": [1, 3]}
-        assert mine[2] == {"devices": ["meta"] * 2}
-        assert mine[3] == {"answered": [True] * 4}
+        assert mine[2] == {"gathered": [6, 6, 7, 7]}
+        assert mine[3] == {"devices": ["meta"] * 2}
+        assert mine[4] == {"answered": [True] * 4}
 
 
 def test_cuda_graphs(folder: pathlib.Path) -> None:
