@@ -46,7 +46,7 @@ register(Rows, _flatten, _unflatten)
 
 
 def _is_tensor(value: Any) -> bool:
-    return hasattr(value, "shape") and hasattr(value, "dtype")
+    return hasattr(type(value), "shape") and hasattr(type(value), "dtype")  # an object may raise what it likes
 
 
 def _tensors(value: Any) -> Iterator[Any]:
