@@ -415,6 +415,7 @@ class DataLoader(Feed):
 
     @property
     def valid_rows(self) -> int:
+        """The rows of the last batch that hold samples; those behind them are padding. 0 before the first batch."""
         return self.valid or 0
 
     def gather(self, results: Any) -> Any:
