@@ -419,6 +419,8 @@ class DataLoader(Feed):
         return self.valid or 0
 
     def gather(self, results: Any) -> Any:
+        """Collective. Returns the results of the last step, a row per sample and in the samples' order, without those of padding,
+        as Feed.gather() does. Raises InvalidArgument for balanced steps, whose samples have no fixed place."""
         if self.valid is None:
             raise InvalidArgument("gather() is for batches of known samples; balanced steps have none")
         return super().gather(results)
