@@ -194,15 +194,21 @@ def test_a_rank_that_is_stopped_is_waited_for(hosts: several.Hosts, agent: pathl
 
 
 def expect_cut(
-    hosts: several.Hosts, job: subprocess.Popen[str], end: pathlib.Path, moment: float, silence: int
+    hosts: several.Hosts,
+    job: subprocess.Popen[str],
+    end: pathlib.Path,
+    moment: float,
+    silence: int,
+    fault: contextlib.AbstractContextManager[None] | None = None,
 ) -> None:
-    """Cuts a host off from a job, `moment` seconds into its work. Checks that every rank names the other host."""
+    """Cuts the second host off from a job, `moment` seconds into its work, by `fault` or from the bridge. Checks that every
+    rank names the other host."""
     works = read_lines(job, 4)
     time.sleep(moment)
-    hosts[1].cut()
-    near = read_lines(job, 2)
-    time.sleep(silence + 2)  # by then the other side has noticed, too
-    hosts[1].mend()  # or mpirun would wait for the other host, and not show what its ranks print
+    with fault or hosts[1].is_cut():
+        near = read_lines(job, 2)
+        time.sleep(silence + 2)  # by then the other side has noticed, too
+    # Until now mpirun waited for the other host, and did not show what its ranks print.
     far = read_lines(job, 2)
     end.touch()
     status, lines, errors = finish(job, 60)
@@ -225,6 +231,21 @@ def test_a_host_that_is_cut_off_is_named_with_its_ranks_on_both_sides(
     end = tmp_path / "end"
     job = start(mpi, hosts, agent, "wait", engine, MPI_JOB_END=str(end), **variables)
     expect_cut(hosts, job, end, 0.0, silence or 10)
+
+
+@pytest.mark.parametrize("mpi", MPIS)
+def test_hosts_whose_interfaces_take_no_packets_lose_each_other(
+    hosts: several.Hosts, agent: pathlib.Path, mpi: str, tmp_path: pathlib.Path
+) -> None:
+    end = tmp_path / "end"
+    job = start(mpi, hosts, agent, "wait", MPI_JOB_END=str(end), LEVADA_SILENCE="3", **OVER_TCP)
+
+    @contextlib.contextmanager
+    def stuck() -> Iterator[None]:
+        with hosts[0].takes_no_packets(), hosts[1].takes_no_packets():
+            yield
+
+    expect_cut(hosts, job, end, 0.0, 3, stuck())
 
 
 @pytest.mark.parametrize("mpi", MPIS)

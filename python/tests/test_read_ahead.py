@@ -65,6 +65,27 @@ def test_a_buffer_that_was_overwritten_after_the_loop_was_left_is_an_error() -> 
             list(feed)
 
 
+@pytest.mark.parametrize("options", [{}, {"readers": "all"}, {"iterate": "inline"}], ids=["one", "all", "inline"])
+def test_an_item_that_cannot_cross_ends_one_pass_alone(tmp_path: pathlib.Path, options: dict[str, str]) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        f"""
+        class Unknown: pass
+        feed = levada.Feed(iter([0, 1, Unknown(), 3, 4]), levada.Mesh(tp=2), **{options!r})
+        got = []
+        for loop in range(2):
+            try:
+                got.extend(feed)
+            except levada.SourceError as error:
+                assert "cannot cross between ranks" in str(error), error
+                got.append("refused")
+        tell(got=got)
+        """,
+    )
+    assert [mine[0]["got"] for mine in told] == [[0, 1, "refused", 3, 4]] * 2
+
+
 def test_a_pass_without_steps_says_why() -> None:
     with pytest.warns(RuntimeWarning, match="no steps: the source has no items"):
         assert list(levada.Feed([])) == []

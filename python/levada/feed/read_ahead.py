@@ -41,6 +41,11 @@ class ReadAhead:
         if len(self._kept) > self._most:
             self._kept.popleft()
 
+    def drop_last(self) -> None:
+        """Forgets the item that was read last: it cannot be given, and would end each later pass as well."""
+        if self._kept:
+            self._kept.pop()
+
     def end(self, taken: int) -> None:
         """Ends a pass that has taken the items before number `taken`."""
         self._due += max(taken - self._read, 0)

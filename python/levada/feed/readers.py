@@ -242,7 +242,12 @@ class Maker:
                 self._note_end()
                 self._handoff.end(skipped)
                 return self._tail != "drop"
-            self._prepare(item, self._state(), self._digest())
+            try:
+                self._prepare(item, self._state(), self._digest())
+            except Exception:
+                if self._ahead is not None:
+                    self._ahead.drop_last()
+                raise
             del item  # Memory that only the batch refers to is sent without a copy.
         self._handoff.give()
         return True
