@@ -1,6 +1,8 @@
 #include "levada/engine/arena.h"
 
 #include <algorithm>
+
+#include "levada/base/assert.h"
 namespace levada {
 Arena::Arena(std::uint64_t capacity, std::uint32_t max_slots)
     : capacity_(capacity / page_bytes * page_bytes), max_slots_(max_slots) {
@@ -50,6 +52,8 @@ Arena::Allocation Arena::allocate(const Place& place) {
     allocation.unbacked = resident_.missing(allocation.block);
     resident_.add(allocation.block);
   }
+  LEVADA_ASSERT(resident_.contains(allocation.block), "all of a block in use is resident");
+  LEVADA_ASSERT(used_ <= resident(), "no more is in use than is resident");
   return allocation;
 }
 
@@ -86,6 +90,7 @@ void Arena::free_unpopulated(const Allocation& allocation) {
 
 void Arena::forget(std::uint32_t slot) {
   const Slot& entry = slots_[slot];
+  LEVADA_ASSERT(!entry.used, "a block in use keeps its place");
   free_.add({entry.offset, entry.offset + entry.reserved});
   unused_slots_.push_back(slot);
 }

@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "levada/base/assert.h"
 #include "levada/base/bytes.h"
 #include "levada/engine/intervals.h"
 
@@ -131,6 +132,7 @@ inline Arena::SizeClass Arena::size_class_of(std::uint64_t size) {
 }
 
 inline void Arena::use(Slot& slot, std::uint64_t size) {
+  LEVADA_ASSERT(!slot.used, "a block in use is not given out again");
   slot.size = size;
   slot.used = true;
   used_ += size;
@@ -159,6 +161,7 @@ inline std::optional<std::uint32_t> Arena::slot_at(std::uint64_t offset) const {
 }
 
 inline void Arena::free(std::uint32_t slot) {
+  LEVADA_ASSERT(slot < slots_.size() && slots_[slot].used, "a block is freed once");
   Slot& entry = slots_[slot];
   entry.used = false;
   used_ -= entry.size;

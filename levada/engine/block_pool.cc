@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "levada/base/assert.h"
 #include "levada/base/error.h"
 
 #if __has_include(<sanitizer/asan_interface.h>)
@@ -165,6 +166,7 @@ bool BlockPool::populate(const Arena::Allocation& allocation, std::unique_lock<s
     for (const Interval part : parts) source_->discard(part);
   }
   lock.lock();
+  LEVADA_ASSERT(total_size(parts) <= allocation.block.size(), "a block is populated within its bounds");
   state_->budget.settle(total_size(parts));
   if (populated) return true;
   state_->arena.free_unpopulated(allocation);
@@ -207,6 +209,7 @@ void BlockPool::give_back(std::byte* data, std::size_t size) noexcept {
   {
     const std::lock_guard lock(state_->mutex);
     const auto slot = state_->arena.slot_at(static_cast<std::uint64_t>(data - memory_.data()));
+    LEVADA_ASSERT(slot.has_value(), "a block goes back to the pool that it is of, once");
     state_->arena.free(*slot);
   }
   if (state_->options.on_free) state_->options.on_free();

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "levada/base/assert.h"
 #include "levada/base/error.h"
 #include "levada/engine/ranks.h"
 
@@ -256,6 +257,7 @@ bool ChannelTable::has_room(const ChannelState& channel) const {
 }
 
 void ChannelTable::announce(ChannelState& channel) {
+  LEVADA_ASSERT(channel.is_sending, "only an open end sends");
   if (std::exchange(channel.has_announced, true)) return;
   for (const auto& receiver : channel.receivers) {
     if (receiver_is_over(channel, receiver)) continue;
@@ -278,6 +280,7 @@ void ChannelTable::ask_for_room(ChannelState& channel) {
 // ---- receiving
 
 Arrival ChannelTable::receive(ChannelState& channel) {
+  LEVADA_ASSERT(channel.is_receiving && !channel.arrived.empty(), "what is received has arrived at an open end");
   Arrival arrival = std::move(channel.arrived.front());
   channel.arrived.pop_front();
   ++channel.num_received;

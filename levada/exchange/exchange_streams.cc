@@ -6,6 +6,7 @@
 #include <cstring>
 #include <utility>
 
+#include "levada/base/assert.h"
 #include "levada/base/error.h"
 #include "levada/exchange/sample_directory_codec.h"
 
@@ -126,6 +127,8 @@ OutgoingMessage OutgoingStream::next(Engine& engine, std::uint64_t max_carried) 
     }
     message.payload += run.size;
   }
+  LEVADA_ASSERT(message.payload <= left_, "a stream sends no more than its rows have");
+  LEVADA_ASSERT((message.payload == left_) == (run_ == runs_.size()), "a stream ends with the last of its runs");
   left_ -= message.payload;
   message.block = std::move(*block);
   return message;
@@ -206,6 +209,7 @@ IncomingRow::IncomingRow(const ExchangeRows& rows, const ExchangeRow& row, const
 
 void IncomingRow::write(ByteView bytes) {
   while (!bytes.empty()) {
+    LEVADA_ASSERT(item_ < items_.size(), "no more bytes come than the row has");
     const std::uint64_t size = items_[item_].size;
     const std::size_t now = std::min<std::uint64_t>(bytes.size(), size - at_);
     copy_payload(memory_[item_] + at_, bytes.data(), now, mode_);

@@ -11,6 +11,7 @@
 #include <set>
 #include <unordered_map>
 
+#include "levada/base/assert.h"
 #include "levada/base/error.h"
 #include "levada/exchange/assignment.h"
 #include "levada/exchange/id_table.h"
@@ -375,6 +376,9 @@ class Planner {
     std::uint64_t begin = 0;                                          // of the row's items
     for (std::size_t i = 0; i < order.size(); ++i) {
       const Transfer& transfer = transfers_[order[i]];
+      LEVADA_ASSERT(std::ranges::binary_search(lists_[transfer.sources], senders_[order[i]]) &&
+                        !std::ranges::binary_search(lists_[transfer.to], senders_[order[i]]),
+                    "a sample is sent by a rank that has it, to ranks that lack it");
       if (i == 0 || !is_one_multicast(order[i - 1], order[i])) {
         std::uint32_t& list = receivers[transfer.to];
         if (list == UINT32_MAX) {
@@ -394,6 +398,7 @@ class Planner {
   static void add_item(std::vector<ExchangeItem>& items, std::uint64_t row_begin, const ExchangeItem& item) {
     for (std::size_t i = items.size(); i > row_begin && items[i - 1].sample == item.sample; --i) {
       if (items[i - 1].part != item.part) continue;
+      LEVADA_ASSERT((items[i - 1].keys & item.keys) == 0, "a key of a sample is sent once to a set of ranks");
       items[i - 1].keys |= item.keys;
       return;
     }

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <utility>
 
+#include "levada/base/assert.h"
 #include "levada/base/text.h"
 #include "levada/engine/collect.h"
 #include "levada/feed/envelope.h"
@@ -327,6 +328,7 @@ class Feed::Impl {
                            .micro = at.micro,
                            .num_micro = is_balanced ? envelope.num_micro : 1,
                            .samples = is_balanced ? envelope.samples : envelope.samples_at(data_coordinate_, batch_)};
+    LEVADA_ASSERT(follower_.may_receive(), "a batch is handed out once its round is granted");
     follower_.advance(micro.ends_step());
     {
       const std::lock_guard lock(stats_mutex_);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "levada/base/assert.h"
 #include "levada/base/threads.h"
 #include "levada/engine/collect.h"
 #include "levada/feed/feed.h"
@@ -165,6 +166,7 @@ bool FeedReader::send_round() {
   }
   if (!has_room) return false;
   prepared_.clear();
+  LEVADA_ASSERT(rounds_.next().round == next_.round + 1, "each round is sent once, and none is left out");
   next_ = rounds_.next();
   report(feed_protocol::Ready{wiring_.reader_index(), next_, rounds_.division(), rounds_.take_digests()});
   return true;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "levada/base/assert.h"
 #include "levada/feed/envelope.h"
 #include "levada/feed/feed.h"
 #include "levada/feed/labels.h"
@@ -109,6 +110,8 @@ std::vector<FeedRounds::Outgoing> FeedRounds::read(const AllocateBlock& allocate
     std::vector<Outgoing> outgoing;
     for (std::size_t i = 0; i < units_.size(); ++i) prepare(units_[i], round, batches[i], allocate, outgoing);
     const auto micro = source_->micro_batch(begin_of(round));
+    LEVADA_ASSERT(outgoing.size() == audiences_of(wiring_.audiences, wiring_.rank()).size(),
+                  "a round has one message for each audience of its reader");
     next_.advance(!micro || micro->ends_step());
     division_ = micro ? micro->division : 0;
     const auto own = wiring_.data[static_cast<std::size_t>(wiring_.own_audience())].get();

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "levada/base/assert.h"
+
 namespace levada::pipeline::protocol {
 namespace {
 
@@ -82,6 +84,7 @@ void WorkerInput::apply(const Items& items) {
 }
 
 void WorkerInput::pull() {
+  LEVADA_ASSERT(at_hand_ > 0, "what is pulled has come");
   --at_hand_;
   ++num_inputs_;
 }
@@ -152,6 +155,8 @@ bool OrderedMerge::any_left() const {
 
 void OrderedMerge::pulled() {
   WorkerQueue& queue = queues_[static_cast<std::size_t>(position_.worker)];
+  LEVADA_ASSERT(queue.at < queue.marks.size() && queue.marks[queue.at] <= position_.mark,
+                "an item is pulled in its turn");
   ++queue.at;
   ++queue.num_outputs;
   ++num_outputs_;

@@ -9,6 +9,7 @@
 #include <set>
 #include <type_traits>
 
+#include "levada/base/assert.h"
 #include "levada/base/error.h"
 
 namespace levada {
@@ -158,6 +159,7 @@ class Balancer {
   }
 
   Partition take() {
+    LEVADA_ASSERT(holds_each_item_once(), "each item is in one part, whose load is the sum of its items'");
     Partition partition;
     for (auto& part : parts_) {
       std::ranges::sort(part.items);
@@ -191,6 +193,19 @@ class Balancer {
     std::optional<std::size_t> taken;
     std::int64_t gain = 0;  ///< by which the dearer of the two becomes cheaper
   };
+
+  bool holds_each_item_once() const {
+    std::vector<std::size_t> held(loads_.size());
+    for (const Part& part : parts_) {
+      Load load = {};
+      for (const std::size_t item : part.items) {
+        ++held[item];
+        load += loads_[item];
+      }
+      if (level(load) != level(part.load)) return false;
+    }
+    return std::ranges::all_of(held, [](std::size_t times) { return times == 1; });
+  }
 
   static Load sum(Load a, const Load& b) { return a += b; }
   static Load difference(Load a, const Load& b) { return a -= b; }

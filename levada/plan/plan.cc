@@ -42,6 +42,17 @@ std::size_t rule_of(const Field& field, const Layout& layout) {
   return rule;
 }
 
+/// Whether two parts of one tensor have an element in common.
+bool overlap(const Region& a, const Region& b) {
+  const auto meet = [](const Ranges& of_a, const Ranges& of_b) {
+    return std::ranges::any_of(of_a, [&](const Range& one) {
+      return std::ranges::any_of(of_b,
+                                 [&](const Range& other) { return one.begin < other.end && other.begin < one.end; });
+    });
+  };
+  return std::ranges::equal(a.dims(), b.dims(), meet);
+}
+
 /// The cuts of a rule as they apply to one field, and the parts that they leave, each made once.
 class FieldParts {
  public:
@@ -67,6 +78,22 @@ class FieldParts {
   }
 
   std::size_t rule() const { return rule_; }
+
+  /// Whether no element is in two of the parts that have been made.
+  bool are_apart() const {
+    std::vector<const Region*> made;
+    for (const auto& part : parts_) {
+      if (part && part->region.element_count() > 0) made.push_back(&part->region);
+    }
+    constexpr std::size_t most = 64;  // as many are compared, each with each
+    made.resize(std::min(made.size(), most));
+    for (std::size_t i = 0; i < made.size(); ++i) {
+      for (std::size_t j = 0; j < i; ++j) {
+        if (overlap(*made[i], *made[j])) return false;
+      }
+    }
+    return true;
+  }
 
   Move move_to(int rank, int field, int audience) {
     std::size_t number = 0;
@@ -232,6 +259,11 @@ Divide parse_divide(std::string_view word, std::string_view what) {
 std::vector<Move> plan_unit(const std::vector<Field>& fields, const Layout& layout, const Mesh& mesh,
                             std::span<const Audience> audiences, const FanOutOptions& options) {
   const Needs needs(layout, mesh, options.divide);
+  if (options.short_samples > 0 && options.part_samples < 1) {
+    throw InvalidArgument(
+        fmt::format("a global batch of {} samples is short of parts of {}; say how many a full part has",
+                    options.short_samples, options.part_samples));
+  }
   check_required(fields, layout);
   std::vector<FieldParts> parts;
   parts.reserve(fields.size());
@@ -251,6 +283,7 @@ std::vector<Move> plan_unit(const std::vector<Field>& fields, const Layout& layo
       moves.push_back(parts[field].move_to(rank, static_cast<int>(field), static_cast<int>(audience)));
     }
   }
+  LEVADA_ASSERT(std::ranges::all_of(parts, &FieldParts::are_apart), "each element of a field is in one of its parts");
   return moves;
 }
 

@@ -217,6 +217,13 @@ TEST(PlanFanOut, SharesAGlobalBatchOutAlongAllDataAxesEvenIfItIsNotFull) {
   EXPECT_THAT(rows, ElementsAre(2, 2, 1, 0));
 }
 
+TEST(PlanFanOut, AsksForTheSamplesOfAFullPartWhereAGlobalBatchIsNotFull) {
+  auto options = split();
+  options.short_samples = 5;
+  EXPECT_THAT(refusal_of({{"x", dtypes::int64, {5, 4}}}, layouts::data_parallel(), "dp=2", options),
+              HasSubstr("say how many a full part has"));
+}
+
 TEST(PlanFanOut, CutsFieldsOfAnotherExtentEvenlyBesideAGlobalBatchThatIsNotFull) {
   auto options = split();
   options.short_samples = 5;

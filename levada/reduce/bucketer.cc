@@ -8,6 +8,7 @@
 #include <set>
 #include <vector>
 
+#include "levada/base/assert.h"
 #include "levada/base/copy.h"
 #include "levada/base/error.h"
 #include "levada/base/one_caller.h"
@@ -337,6 +338,7 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
 
   void start_open(int key, bool awaited) {
     const auto index = static_cast<std::size_t>(key);
+    LEVADA_ASSERT(open_[index] && !open_[index]->entries.empty(), "a bucket is launched with inputs, once");
     launched_.push_back(std::exchange(open_[index], nullptr));
     usual_bytes_[index] = launched_.back()->bytes;
     ++stats_.buckets;
@@ -393,6 +395,7 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
   void run_due_callbacks() {
     while (!running_ && !due_.empty()) {
       const std::shared_ptr<Bucket> first = due_.front();
+      LEVADA_ASSERT(first->num_called < first->entries.size(), "each callback runs once");
       const std::size_t position = first->num_called++;
       if (first->num_called == first->entries.size()) due_.pop_front();
       run_callback(*first, position);

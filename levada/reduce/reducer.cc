@@ -8,6 +8,7 @@
 #include <set>
 #include <utility>
 
+#include "levada/base/assert.h"
 #include "levada/base/copy.h"
 #include "levada/base/error.h"
 #include "levada/base/threads.h"
@@ -352,6 +353,8 @@ Results Reducer::reduce(const BucketLayout& layout, const Peers& peers) {
 void Reducer::add_up(const BucketLayout& layout, const Peers& peers, int number, const BucketLayout& sums_layout,
                      std::byte* to, std::size_t divisor) {
   const DType from = layout.spec().dtype;
+  LEVADA_ASSERT(std::ranges::all_of(peers, [&](const auto& peer) { return peer.inputs.size() == layout.inputs(); }),
+                "every rank has sent every input");
   std::vector<const std::byte*> pieces(peers.size());
   for (std::size_t i = 0; i < layout.inputs(); ++i) {
     const std::size_t bytes = layout.piece_bytes(i);

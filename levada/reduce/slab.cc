@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "levada/base/assert.h"
+
 namespace levada {
 
 std::size_t Slab::block_bytes(std::size_t bytes) {
@@ -16,6 +18,7 @@ bool Slab::has_room(std::size_t bytes) const {
 }
 
 std::byte* Slab::reserve(std::size_t bytes) {
+  LEVADA_ASSERT(block_ && has_room(bytes), "inputs are put where there is room, before the slab is sent");
   inputs_.push_back({.begin = end_, .bytes = bytes});
   end_ += align_up(bytes, BucketLayout::alignment);
   return block_->memory().data() + inputs_.back().begin;
@@ -37,10 +40,12 @@ bool Slab::is_next(const Engine& group, const TensorView& input) const {
 }
 
 void Slab::enter_next() {
+  LEVADA_ASSERT(num_entered_ < inputs_.size(), "no more inputs are entered than were made");
   if (const auto owner = inputs_[num_entered_++].owner.lock()) *owner = {};
 }
 
 BucketMessage Slab::send() {
+  LEVADA_ASSERT(block_, "a slab is sent once");
   const std::size_t bytes = is_all_entered() ? end_ : inputs_[num_entered_].begin;
   return {std::exchange(block_, nullptr), bytes, num_entered_};
 }

@@ -3,6 +3,8 @@
 #include <exception>
 #include <utility>
 
+#include "levada/base/assert.h"
+
 namespace levada::p2p {
 
 Outbox::Outbox(std::shared_ptr<Transport> transport, int size)
@@ -77,6 +79,7 @@ Outbox::Transmission Outbox::next_frame(int to) {
     next.is_last = item.is_last;
     items.pop_front();
   }
+  LEVADA_ASSERT(!next.entries.empty(), "each entry fits into a frame of its own");
   const bool is_multicast = multicast != 0 && next.entries.size() == 1;
   for (std::size_t i = 0; is_multicast && i < due_.size(); ++i) {
     auto& theirs = peer(due_[i]).items;

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <optional>
 
+#include "levada/base/assert.h"
 #include "levada/base/text.h"
 #include "levada/engine/group_engine.h"
 
@@ -347,6 +348,7 @@ void ShmEndpoint::collect_receipts(ChannelState& channel) {
   auto& outstanding = own_state(channel).outstanding;
   // First: then the last receiver to receive finds that nobody else has to, and wakes this rank.
   for (const auto& [slot, generation] : outstanding) release_for_gone(channel, slot, generation);
+  LEVADA_ASSERT(outstanding.size() <= channel.num_sent, "what is outstanding was sent");
   const std::uint64_t first = channel.num_sent - outstanding.size();
   std::uint64_t slowest = channel.num_sent;
   for (auto& receiver : channel.receivers) {
@@ -393,10 +395,12 @@ void ShmEndpoint::send(ChannelState& channel, Message message) {
     return !table_.receiver_is_over(channel, receiver);
   });
   if (!has_receiver) return;
+  LEVADA_ASSERT(pool_->slot_at(message.bytes.data()), "a message lies in a block of this rank's");
   const std::uint32_t slot = *pool_->slot_at(message.bytes.data());
   if (publications_.size() <= slot) publications_.resize(slot + 1);
   in_flight_.reserve(in_flight_.size() + 1);
   Publication& publication = publications_[slot];
+  LEVADA_ASSERT(!publication.channel, "a block is on one channel at a time");
   publication.generation = (publication.generation + 1) % generations;
   publication.channel = channel.shared_from_this();
   publication.hold = std::move(message.hold);

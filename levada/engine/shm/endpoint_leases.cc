@@ -1,6 +1,8 @@
 // What the receivers of a message hold, and what becomes of its block.
 #include <algorithm>
 
+#include "levada/base/assert.h"
+
 #include "levada/engine/shm/endpoint.h"
 
 namespace levada::shm {
@@ -140,6 +142,7 @@ bool ShmEndpoint::keep_pages(ByteView bytes) const {
 void ShmEndpoint::reclaim() {
   std::erase_if(in_flight_, [&](std::uint32_t slot) {
     if (!is_returned_by_all(slot)) return false;
+    LEVADA_ASSERT(publications_[slot].channel, "a block is on the way once");
     publications_[slot].channel.reset();
     if (publications_[slot].hold) {
       released_.push_back(std::move(publications_[slot].hold));
