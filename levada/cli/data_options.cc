@@ -162,6 +162,8 @@ Corpus open_data(const DataArguments& arguments, const Job& job, Tail tail, bool
                 fmt::format("{} of {}", format_bytes(progress.bytes_done), progress.path));
   };
   auto corpus = Corpus::open(arguments.paths, std::move(options));
+  line.clear();
+  if (tell && !corpus.left_out().empty()) print_error(report::left_out_sentence(corpus.left_out()));
   check_enough(corpus, job, arguments, tail);
   return corpus;
 }

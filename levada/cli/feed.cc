@@ -44,7 +44,7 @@ void check_state(const FeedArguments& arguments) {
 /// Paths of a corpus that are files of this machine; of a pair each by its name.
 std::vector<std::string> local_files(std::vector<std::string> paths, std::span<const TextFormat> formats) {
   std::erase_if(paths, [](const std::string& path) { return is_url(path) && !path.starts_with("file://"); });
-  auto files = paths.empty() ? paths : expand_paths(paths, formats);
+  auto files = paths.empty() ? paths : expand_paths(paths, formats).files;
   for (std::size_t i = files.size(); i-- > 0;) {
     const auto path = files[i];
     const bool is_of_pair = path.ends_with(".bin") || path.ends_with(".idx");

@@ -7,6 +7,7 @@
 #include <charconv>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <utility>
 
 #include "levada/base/error.h"
@@ -92,6 +93,7 @@ struct Corpus::Data {
   CorpusOptions options;
   std::shared_ptr<const TokenCache> cache;  ///< keeps the tokens of texts; null if there are none
   std::vector<std::unique_ptr<const OpenedSource>> sources;
+  std::map<std::string, std::int64_t> left_out;
   std::optional<MixWeights> weights;  ///< empty: there is nothing to mix
   BatchForm form;
   bool is_remote = false;  ///< reads files with URLs
@@ -101,7 +103,11 @@ struct Corpus::Data {
   Data(const CorpusMix& of, CorpusOptions given) : options(std::move(given)) {
     FileOpener opener(options);
     std::vector<std::vector<std::string>> paths;
-    for (const auto& source : of.sources) paths.push_back(opener.expand(source.paths));
+    for (const auto& source : of.sources) {
+      auto found = opener.expand(source.paths);
+      paths.push_back(std::move(found.files));
+      for (const auto& [end, count] : found.left_out) left_out[end] += count;
+    }
     for (std::size_t k = 0; k < of.sources.size(); ++k) {
       const bool alone = of.sources.size() == 1;
       auto seed = options.shuffle_seed;
@@ -323,6 +329,12 @@ std::int64_t Corpus::tokens() const {
 }
 std::int64_t Corpus::documents() const {
   return state_->data->sum([](const OpenedSource& source) { return source.files.documents(); });
+}
+std::int64_t Corpus::files() const {
+  return state_->data->sum([](const OpenedSource& source) { return static_cast<std::int64_t>(source.files.size()); });
+}
+const std::map<std::string, std::int64_t>& Corpus::left_out() const {
+  return state_->data->left_out;
 }
 std::int64_t Corpus::bad_lines() const {
   return state_->data->sum([](const OpenedSource& source) { return source.files.bad_lines(); });

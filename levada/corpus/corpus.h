@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -94,6 +95,9 @@ class Corpus final : public Source {
   std::int64_t sequences() const;
   std::int64_t tokens() const;  ///< with those that end documents
   std::int64_t documents() const;
+  std::int64_t files() const;
+  /// Returns how many files of the folders were no data, as FoundFiles::left_out.
+  const std::map<std::string, std::int64_t>& left_out() const;
   std::int64_t bad_lines() const;     ///< left out
   const std::string& digest() const;  ///< of what the files hold
   /// Returns the share of padding among the positions of all samples, as read() returns them.

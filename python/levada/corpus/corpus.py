@@ -130,6 +130,16 @@ class Corpus:
         return self.open().documents
 
     @property
+    def files(self) -> int:
+        """The number of files that are read."""
+        return self.open().files
+
+    @property
+    def skipped(self) -> dict[str, int]:
+        """How many files in the folders are not read, by the ends of their names: {".md": 3}."""
+        return self.open().skipped
+
+    @property
     def digest(self) -> str:
         """A digest of the content of the files."""
         return self.open().digest

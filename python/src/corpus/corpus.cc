@@ -1,6 +1,7 @@
 #include "python/src/corpus/corpus.h"
 
 #include <fmt/format.h>
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
@@ -110,6 +111,8 @@ void bind_corpus(nb::module_& module) {
       .def_prop_ro("sequences", &Corpus::sequences)
       .def_prop_ro("tokens", &Corpus::tokens)
       .def_prop_ro("documents", &Corpus::documents)
+      .def_prop_ro("files", &Corpus::files)
+      .def_prop_ro("skipped", &Corpus::left_out)
       .def_prop_ro("digest", &Corpus::digest)
       .def(
           "resume",
