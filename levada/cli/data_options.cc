@@ -19,6 +19,7 @@ CorpusOptions corpus_options(const DataArguments& arguments, int readers) {
   options.sequence = arguments.job.sequence;
   if (arguments.shuffle) options.shuffle_seed = arguments.seed;
   options.epochs = arguments.epochs;
+  options.each_once = arguments.eval;
   options.tokenizer = open_tokenizer({arguments.text.tokenizer, arguments.chat_template, arguments.text.special_tokens},
                                      arguments.extensions);
   options.end_of_document = arguments.text.end_of_document;

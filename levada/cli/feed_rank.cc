@@ -241,6 +241,7 @@ report::FeedReport job_report(const Run& run, const Feed& feed, FeedEnd::Cause c
   report.end_cause = to_string(cause);
   report.files = run.data.corpus->files();
   report.documents = run.data.corpus->documents();
+  report.stored_documents = run.data.corpus->stored_documents();
   report.left_out = run.data.corpus->left_out();
   report.skipped_lines = run.data.corpus->bad_lines();
   for (auto& share : run.data.corpus->shares(first, first + report.samples)) {

@@ -25,6 +25,7 @@ struct CorpusOptions {
   std::int64_t sequence = 1024;               ///< tokens of a sample
   std::optional<std::uint64_t> shuffle_seed;  ///< empty: storage order in every epoch
   std::int64_t epochs = 1;                    ///< times through the data; 0: without end
+  bool each_once = false;  ///< each sample of each source once, whatever a mix's weights: to evaluate
   Packing packing = Packing::cut;
   std::int64_t pad_to = 1;      ///< packed documents are rounded up to multiples of it; divides sequence
   bool attention_mask = false;  ///< adds `attention_mask` to each batch
@@ -95,6 +96,7 @@ class Corpus final : public Source {
   std::int64_t sequences() const;
   std::int64_t tokens() const;  ///< with those that end documents
   std::int64_t documents() const;
+  std::int64_t stored_documents() const;  ///< of all parts of a split
   std::int64_t files() const;
   /// Returns how many files of the folders were no data, as FoundFiles::left_out.
   const std::map<std::string, std::int64_t>& left_out() const;

@@ -54,6 +54,7 @@ std::string FeedReport::to_json() const {
                {"end", end_cause},
                {"files", files},
                {"documents", documents},
+               {"stored_documents", stored_documents},
                {"files_left_out", left_out},
                {"skipped_lines", skipped_lines},
                {"padding_share", padding_share()},

@@ -57,6 +57,9 @@ std::string data_sentence(const FeedReport& report) {
   if (report.end_cause == "exhausted") text += "the data ended after " + steps;
   else if (report.end_cause == "stopped" || report.end_cause == "left") text += "stopped after " + steps;
   else text += fmt::format("{}, as asked", steps);
+  if (report.documents < report.stored_documents) {
+    text += fmt::format("; {} of {}", with_commas(report.documents), counted(report.stored_documents, "document"));
+  }
   if (!report.left_out.empty()) text += "; " + left_out_sentence(report.left_out);
   if (report.skipped_lines > 0) text += fmt::format("; {} skipped", counted(report.skipped_lines, "bad line"));
   return text;

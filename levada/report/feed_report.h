@@ -82,7 +82,9 @@ struct FeedReport {
   std::int64_t samples = 0;                      ///< counted once a data-parallel rank, padding not counted
   std::string end_cause;                         ///< FeedEnd::Cause in words
   std::string state_file;                        ///< where the state was saved; empty: nowhere
-  std::int64_t files = 0, documents = 0;         ///< that were opened
+  std::int64_t files = 0;                        ///< that were opened
+  std::int64_t documents = 0;                    ///< of the part of the split that was read
+  std::int64_t stored_documents = 0;             ///< of all parts
   std::map<std::string, std::int64_t> left_out;  ///< files in folders that were no data, by the ends of their names
   std::int64_t skipped_lines = 0;
   std::uint64_t prepare_bytes = 0;

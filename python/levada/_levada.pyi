@@ -495,6 +495,9 @@ class CorpusSource(Source):
     def documents(self) -> int: ...
 
     @property
+    def stored_documents(self) -> int: ...
+
+    @property
     def files(self) -> int: ...
 
     @property
