@@ -203,8 +203,8 @@ TEST(CommandFeed, CountsTheFilesOfAFolderThatItDoesNotRead) {
   make_corpus("web/a.jsonl", 60);
   for (const auto* name : {"notes.md", "more.md", "LICENSE", "_SUCCESS"}) write_file("web/" + std::string(name), "x");
   for (const auto* engine : {"shm", "inproc"}) {
-    const auto outcome = run({"feed", data, "--mesh", "dp=2", "--batch", "1", "--seq", "64", "--split", "1,1", "--engine",
-                              engine, "--json"});
+    const auto outcome = run({"feed", data, "--mesh", "dp=2", "--batch", "1", "--seq", "64", "--split", "1,1",
+                              "--engine", engine, "--json"});
     EXPECT_EQ(outcome.err, "levada: 3 files are not read: 1 without an ending, 2 .md\n");
     const auto report = Json::parse(outcome.out);
     EXPECT_EQ(report["files"], 1);
@@ -214,14 +214,6 @@ TEST(CommandFeed, CountsTheFilesOfAFolderThatItDoesNotRead) {
   }
   const auto text = run({"feed", data, "--mesh", "dp=2", "--batch", "1", "--seq", "64", "--split", "1,1"}).out;
   EXPECT_THAT(text, HasSubstr("; 30 of 60 documents; 3 files are not read: 1 without an ending, 2 .md"));
-}
-
-TEST(CommandFeed, ReadsNamesThatAListWouldTakeForComments) {
-  const auto data = folder("odd names");
-  const auto path = data + "/#1.jsonl";
-  std::filesystem::rename(make_corpus("one.jsonl", 40), path);
-  EXPECT_EQ(run({"feed", "#1.jsonl", "--mesh", "dp=2", "--batch", "1", "--seq", "64"}, {}).status, 1) << "not here";
-  EXPECT_GT(json_of({"feed", path, "--mesh", "dp=2", "--batch", "1", "--seq", "64"})["samples"].get<int>(), 0);
 }
 
 TEST(CommandFeed, ReadsMoreFilesThanItMayOpen) {
