@@ -8,6 +8,7 @@
 #include "levada/cli/error_reporter.h"
 #include "levada/cli/file_list.h"
 #include "levada/corpus/split.h"
+#include "levada/report/feed_report.h"
 #include "levada/report/numbers.h"
 #include "levada/report/progress.h"
 
