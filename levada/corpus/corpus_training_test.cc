@@ -186,9 +186,9 @@ TEST(CorpusSplit, GivesPartsTheirSharesOfManySmallFiles) {
     }
     std::int64_t sum = 0;
     for (const auto& [part, share] : {std::pair{"train", 0.7}, {"valid", 0.2}, {"test", 0.1}}) {
-      const auto documents = open_files(files, {.sequence = 6, .split = {70, 20, 10}, .part = part}).documents();
-      EXPECT_NEAR(static_cast<double>(documents) / (num_files * in_a_file), share, 0.075 / in_a_file) << part;
-      sum += documents;
+      const auto count = open_files(files, {.sequence = 6, .split = {70, 20, 10}, .part = part}).documents();
+      EXPECT_NEAR(static_cast<double>(count) / (num_files * in_a_file), share, 0.075 / in_a_file) << part;
+      sum += count;
     }
     EXPECT_EQ(sum, num_files * in_a_file);
   }
