@@ -162,7 +162,13 @@ TEST(CommandConvert, ReadsAListOfFiles) {
   const auto list = write_file("list", "\xef\xbb\xbf" + one + "\r\n\n" + two);
   const auto out = folder("listed") + "/out";
   EXPECT_EQ(json_of({"convert", out, "--files-from", list})["documents"], 2);
-  EXPECT_EQ(json_of({"convert", two, out, "--files-from", list, "--overwrite"})["documents"], 3);
+  const auto three = write_file("listed 3.txt", "three");
+  EXPECT_EQ(json_of({"convert", three, out, "--files-from", list, "--overwrite"})["documents"], 3);
+  const auto twice = run({"convert", two, out + "2", "--files-from", list});
+  EXPECT_EQ(twice.status, 1);
+  EXPECT_THAT(twice.err, HasSubstr("listed 2.txt is named twice; name it once"));
+  const auto commented = write_file("commented list", "# two files\n  " + one + " \n\t#" + two + "\n" + two + "\r\n");
+  EXPECT_EQ(json_of({"convert", out, "--files-from", commented, "--overwrite"})["documents"], 2);
   const auto refused = run({"convert", out + "2", "--files-from", write_file("empty list", "\n")});
   EXPECT_EQ(refused.status, 2);
   EXPECT_THAT(refused.err, HasSubstr("empty list: it names no file"));
@@ -190,6 +196,24 @@ TEST(CommandFeed, ReadsAListOfFilesWhoeverStartsTheRanks) {
           {{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"LOCAL_WORLD_SIZE", "1"}, {"LOCAL_RANK", "0"}, {"MASTER_PORT", "1"}});
   EXPECT_EQ(in_job.status, 2);
   EXPECT_THAT(in_job.err, HasSubstr("share no standard input: name a file"));
+}
+
+TEST(CommandFeed, CountsTheFilesOfAFolderThatItDoesNotRead) {
+  const auto data = folder("web");
+  make_corpus("web/a.jsonl", 60);
+  for (const auto* name : {"notes.md", "more.md", "LICENSE", "_SUCCESS"}) write_file("web/" + std::string(name), "x");
+  for (const auto* engine : {"shm", "inproc"}) {
+    const auto outcome = run({"feed", data, "--mesh", "dp=2", "--batch", "1", "--seq", "64", "--split", "1,1",
+                              "--engine", engine, "--json"});
+    EXPECT_EQ(outcome.err, "levada: 3 files are not read: 1 without an ending, 2 .md\n");
+    const auto report = Json::parse(outcome.out);
+    EXPECT_EQ(report["files"], 1);
+    EXPECT_EQ(report["files_left_out"], (Json{{"", 1}, {".md", 2}}));
+    EXPECT_EQ(report["documents"], 30);
+    EXPECT_EQ(report["stored_documents"], 60);
+  }
+  const auto text = run({"feed", data, "--mesh", "dp=2", "--batch", "1", "--seq", "64", "--split", "1,1"}).out;
+  EXPECT_THAT(text, HasSubstr("; 30 of 60 documents; 3 files are not read: 1 without an ending, 2 .md"));
 }
 
 TEST(CommandFeed, ReadsMoreFilesThanItMayOpen) {

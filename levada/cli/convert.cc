@@ -126,7 +126,8 @@ int run_convert(const ConvertArguments& arguments, const Extensions& extensions)
   auto options = options_of(arguments, extensions);
   const auto storage = open_storage(extensions);
   options.open = [&](const std::string& path) { return storage.open(path); };
-  inputs = expand_paths(inputs, extensions.formats, {}, [&](const std::string& url) { return storage.list(url); });
+  inputs =
+      expand_paths(inputs, extensions.formats, {}, [&](const std::string& url) { return storage.list(url); }).files;
   report::ProgressLine line("converting");
   options.progress = [&](std::uint64_t done, std::uint64_t in_all) {
     if (interrupted != 0) throw Interrupted();

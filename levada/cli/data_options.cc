@@ -8,6 +8,7 @@
 #include "levada/cli/error_reporter.h"
 #include "levada/cli/file_list.h"
 #include "levada/corpus/split.h"
+#include "levada/report/feed_report.h"
 #include "levada/report/numbers.h"
 #include "levada/report/progress.h"
 
@@ -19,6 +20,7 @@ CorpusOptions corpus_options(const DataArguments& arguments, int readers) {
   options.sequence = arguments.job.sequence;
   if (arguments.shuffle) options.shuffle_seed = arguments.seed;
   options.epochs = arguments.epochs;
+  options.each_once = arguments.eval;
   options.tokenizer = open_tokenizer({arguments.text.tokenizer, arguments.chat_template, arguments.text.special_tokens},
                                      arguments.extensions);
   options.end_of_document = arguments.text.end_of_document;
@@ -162,6 +164,8 @@ Corpus open_data(const DataArguments& arguments, const Job& job, Tail tail, bool
                 fmt::format("{} of {}", format_bytes(progress.bytes_done), progress.path));
   };
   auto corpus = Corpus::open(arguments.paths, std::move(options));
+  line.clear();
+  if (tell && !corpus.left_out().empty()) print_error(report::left_out_sentence(corpus.left_out()));
   check_enough(corpus, job, arguments, tail);
   return corpus;
 }

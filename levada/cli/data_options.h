@@ -35,6 +35,7 @@ struct DataArguments {
   int io_threads = 1;
   double io_limit = 0;  ///< MB/s of all readers together; 0: none
   std::string tail = "drop";
+  bool eval = false;            ///< each sample once
   std::string balance;          ///< the cost by which steps are balanced; empty: by tokens where max_tokens is set
   std::int64_t max_tokens = 0;  ///< of a micro-batch; 0: there are none
   std::string counts;           ///< "equal" or "free"; empty: free where there are micro-batches

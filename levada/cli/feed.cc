@@ -25,9 +25,9 @@ constexpr int max_local_ranks = 256;
 void check_tail(const FeedArguments& arguments) {
   if (arguments.skip < 0) throw InvalidArgument(fmt::format("--skip is {}; it counts rounds from 0", arguments.skip));
   if (!arguments.eval) return;
-  if (arguments.epochs != 1 || arguments.steps || arguments.tail == "pad") {
+  if (arguments.epochs != 1 || arguments.steps || arguments.skip > 0 || arguments.tail == "pad") {
     throw InvalidArgument(
-        "--eval gives every sample exactly once, so it goes without --epochs, --steps and --tail pad");
+        "--eval gives every sample exactly once, so it goes without --epochs, --steps, --skip and --tail pad");
   }
 }
 
@@ -44,7 +44,7 @@ void check_state(const FeedArguments& arguments) {
 /// Paths of a corpus that are files of this machine; of a pair each by its name.
 std::vector<std::string> local_files(std::vector<std::string> paths, std::span<const TextFormat> formats) {
   std::erase_if(paths, [](const std::string& path) { return is_url(path) && !path.starts_with("file://"); });
-  auto files = paths.empty() ? paths : expand_paths(paths, formats);
+  auto files = paths.empty() ? paths : expand_paths(paths, formats).files;
   for (std::size_t i = files.size(); i-- > 0;) {
     const auto path = files[i];
     const bool is_of_pair = path.ends_with(".bin") || path.ends_with(".idx");
@@ -197,7 +197,7 @@ void add_options(CLI::App& command, FeedArguments& arguments) {
   add_job_options(command, arguments.job);
   add_data_options(command, arguments);
   add_number(command, "--skip", arguments.skip, "N", "Rounds to leave out at the start");
-  command.add_flag("--eval", arguments.eval, "Every sample exactly once: --tail short, one epoch");
+  command.add_flag("--eval", arguments.eval, "Every sample of every source exactly once: --tail short, one epoch");
   command.add_option("--load-state", arguments.load_state, "Go on where this state was saved")->type_name("FILE");
   command.add_flag("--resume-weights", arguments.resume_weights,
                    "From there on, mix by weights other than the state's");

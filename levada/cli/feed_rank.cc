@@ -239,6 +239,10 @@ report::FeedReport job_report(const Run& run, const Feed& feed, FeedEnd::Cause c
   if (const auto by = balance_of(arguments))
     report.balance = {.by = *by, .ranks = job.mesh.data_size(), .series = feed.balance()};
   report.end_cause = to_string(cause);
+  report.files = run.data.corpus->files();
+  report.documents = run.data.corpus->documents();
+  report.stored_documents = run.data.corpus->stored_documents();
+  report.left_out = run.data.corpus->left_out();
   report.skipped_lines = run.data.corpus->bad_lines();
   for (auto& share : run.data.corpus->shares(first, first + report.samples)) {
     report.sources.push_back({std::move(share.name), share.samples, share.tokens, share.share});

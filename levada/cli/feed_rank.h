@@ -23,8 +23,7 @@ struct FeedArguments : DataArguments {
   std::string timeout = "30s";
   double compute_ms = 0;
   std::string access = "read_only";
-  std::int64_t skip = 0;  ///< rounds
-  bool eval = false;
+  std::int64_t skip = 0;               ///< rounds
   std::string load_state, save_state;  ///< files; empty: none
   std::int64_t save_every = 0;         ///< steps; 0: at the end alone
   HistoryFiles history;

@@ -16,6 +16,7 @@
 namespace levada::cli {
 namespace {
 
+constexpr std::string_view blanks = " \t\r";
 constexpr std::size_t max_bytes = std::size_t{256} << 20;
 
 [[noreturn]] void refuse(const std::string& from, std::string_view why) {
@@ -52,9 +53,10 @@ std::vector<std::string> read_file_list(const std::string& from) {
   std::vector<std::string> paths;
   for (std::size_t at = 0; at < content.size();) {
     const auto end = std::min(content.find('\n', at), content.size());
-    auto line = content.substr(at, end - at);
-    if (line.ends_with('\r')) line.pop_back();
-    if (!line.empty()) paths.push_back(std::move(line));
+    const std::string_view line = std::string_view(content).substr(at, end - at);
+    const auto first = std::min(line.find_first_not_of(blanks), line.size());
+    const auto path = line.substr(first, line.find_last_not_of(blanks) + 1 - first);
+    if (!path.empty() && !path.starts_with('#')) paths.emplace_back(path);
     at = end + 1;
   }
   if (paths.empty()) refuse(from, "it names no file");
@@ -67,7 +69,15 @@ void append_file_list(std::vector<std::string>& paths, const std::string& from) 
 
 SharedFileList::SharedFileList(const std::vector<std::string>& paths) : file_(std::tmpfile()) {
   if (file_ == nullptr) throw EngineError(fmt::format("cannot pass on the list of files: {}", std::strerror(errno)));
-  for (const auto& path : paths) std::fprintf(file_, "%s\n", path.c_str());
+  for (const auto& path : paths) {
+    if (path.empty()) continue;
+    if (blanks.find(path.back()) != blanks.npos) {
+      std::fclose(file_);
+      throw InvalidArgument(fmt::format("'{}' ends with a blank; rename it", path));
+    }
+    const bool is_plain = blanks.find(path.front()) == blanks.npos && path.front() != '#';
+    std::fprintf(file_, "%s%s\n", is_plain ? "" : "./", path.c_str());
+  }
   if (std::fflush(file_) == 0 && std::ferror(file_) == 0) return;
   const int error = errno;
   std::fclose(file_);

@@ -10,8 +10,8 @@ namespace levada::cli {
 /// Adds --files-from FILE.
 void add_files_from(CLI::App& command, std::string& from);
 
-/// The paths in the file `from`, one a line; "-" is standard input. Empty lines count for nothing. Throws
-/// InvalidArgument for what cannot be read or names nothing.
+/// The paths in the file `from`, one a line; "-" is standard input. Blanks around a path, empty lines and those that
+/// begin with # count for nothing. Throws InvalidArgument for what cannot be read or names nothing.
 std::vector<std::string> read_file_list(const std::string& from);
 /// Appends those to `paths`; none if `from` is empty.
 void append_file_list(std::vector<std::string>& paths, const std::string& from);
@@ -20,7 +20,7 @@ void append_file_list(std::vector<std::string>& paths, const std::string& from);
 /// as long as this.
 class SharedFileList {
  public:
-  /// Throws EngineError where the system has no room for it.
+  /// Throws EngineError where the system has no room for it, InvalidArgument for a path that ends with a blank.
   explicit SharedFileList(const std::vector<std::string>& paths);
   ~SharedFileList();
   SharedFileList(const SharedFileList&) = delete;

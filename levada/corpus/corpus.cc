@@ -7,6 +7,7 @@
 #include <charconv>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <utility>
 
 #include "levada/base/error.h"
@@ -70,6 +71,9 @@ void check(const CorpusOptions& options) {
   if (options.ids != dtypes::int64 && options.ids != dtypes::int32) {
     throw InvalidArgument(fmt::format("tokens cannot be of {}: take int64 or int32", options.ids.name()));
   }
+  if (options.each_once && options.epochs != 1) {
+    throw InvalidArgument(fmt::format("each sample is to come once, and so in one epoch, not in {}", options.epochs));
+  }
   if (options.reset_attention_mask && !options.attention_mask) {
     throw InvalidArgument("reset_attention_mask is about the attention mask: ask for one, too (attention_mask)");
   }
@@ -92,6 +96,7 @@ struct Corpus::Data {
   CorpusOptions options;
   std::shared_ptr<const TokenCache> cache;  ///< keeps the tokens of texts; null if there are none
   std::vector<std::unique_ptr<const OpenedSource>> sources;
+  std::map<std::string, std::int64_t> left_out;
   std::optional<MixWeights> weights;  ///< empty: there is nothing to mix
   BatchForm form;
   bool is_remote = false;  ///< reads files with URLs
@@ -101,7 +106,11 @@ struct Corpus::Data {
   Data(const CorpusMix& of, CorpusOptions given) : options(std::move(given)) {
     FileOpener opener(options);
     std::vector<std::vector<std::string>> paths;
-    for (const auto& source : of.sources) paths.push_back(opener.expand(source.paths));
+    for (const auto& source : of.sources) {
+      auto found = opener.expand(source.paths);
+      paths.push_back(std::move(found.files));
+      for (const auto& [end, count] : found.left_out) left_out[end] += count;
+    }
     for (std::size_t k = 0; k < of.sources.size(); ++k) {
       const bool alone = of.sources.size() == 1;
       auto seed = options.shuffle_seed;
@@ -110,8 +119,10 @@ struct Corpus::Data {
           std::make_unique<const OpenedSource>(of.sources[k], opener.open(paths[k]), options, alone, seed));
     }
     if (sources.size() > 1 || sources.front()->max_samples) {
-      weights.emplace(MixWeights{.weights = {}, .by = of.by});
-      for (const auto& source : sources) weights->weights.push_back(source->weight);
+      weights.emplace(MixWeights{.weights = {}, .by = options.each_once ? CorpusMix::By::samples : of.by});
+      for (const auto& source : sources) {
+        weights->weights.push_back(options.each_once ? static_cast<double>(source->own_samples()) : source->weight);
+      }
     }
     is_remote = std::ranges::any_of(sources, [](const auto& source) { return source->files.is_remote(); });
     cache = opener.cache();
@@ -138,6 +149,10 @@ struct Corpus::Data {
   /// What the sources are mixed by where nothing was resumed.
   WeightHistory own_history() const { return weights ? WeightHistory{{0, *weights}} : WeightHistory{}; }
 
+  std::optional<std::int64_t> cap_of(const OpenedSource& source) const {
+    return options.each_once ? source.own_samples() : source.max_samples;
+  }
+
   std::vector<double> shares_of(const MixWeights& of) const {
     auto shares = of.weights;
     if (of.by == CorpusMix::By::tokens) {
@@ -151,7 +166,7 @@ struct Corpus::Data {
     const auto shares = shares_of(history.front().weights);
     std::vector<MixPart> parts;
     for (std::size_t k = 0; k < sources.size(); ++k) {
-      parts.push_back({printable(sources[k]->name), shares[k], sources[k]->max_samples});
+      parts.push_back({printable(sources[k]->name), shares[k], cap_of(*sources[k])});
     }
     MixSchedule schedule(std::move(parts), derived_seed(options.shuffle_seed.value_or(0), 0));
     for (std::size_t i = 1; i < history.size(); ++i) {
@@ -198,12 +213,14 @@ struct Corpus::Data {
       properties.back().second = fmt::format("seed {} (permutation {})", *options.shuffle_seed, Permutation::version);
     }
     if (!options.split.empty()) {
-      properties.emplace_back("split", fmt::format("{} {}", fmt::join(options.split, ","), options.part));
+      properties.emplace_back("split", fmt::format("{} {} (rounding 2)", fmt::join(options.split, ","), options.part));
     }
     if (!weights) return properties;
     std::vector<std::string> caps;
-    for (const auto& source : sources)
-      caps.push_back(source->max_samples ? fmt::format("{}", *source->max_samples) : "none");
+    for (const auto& source : sources) {
+      const auto cap = cap_of(*source);
+      caps.push_back(cap ? fmt::format("{}", *cap) : "none");
+    }
     properties.emplace_back("caps", fmt::format("{}", fmt::join(caps, " ")));
     return properties;
   }
@@ -323,6 +340,15 @@ std::int64_t Corpus::tokens() const {
 }
 std::int64_t Corpus::documents() const {
   return state_->data->sum([](const OpenedSource& source) { return source.files.documents(); });
+}
+std::int64_t Corpus::stored_documents() const {
+  return state_->data->sum([](const OpenedSource& source) { return source.files.stored_documents(); });
+}
+std::int64_t Corpus::files() const {
+  return state_->data->sum([](const OpenedSource& source) { return static_cast<std::int64_t>(source.files.size()); });
+}
+const std::map<std::string, std::int64_t>& Corpus::left_out() const {
+  return state_->data->left_out;
 }
 std::int64_t Corpus::bad_lines() const {
   return state_->data->sum([](const OpenedSource& source) { return source.files.bad_lines(); });

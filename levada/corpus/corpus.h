@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -24,6 +25,7 @@ struct CorpusOptions {
   std::int64_t sequence = 1024;               ///< tokens of a sample
   std::optional<std::uint64_t> shuffle_seed;  ///< empty: storage order in every epoch
   std::int64_t epochs = 1;                    ///< times through the data; 0: without end
+  bool each_once = false;  ///< each sample of each source once, whatever a mix's weights: to evaluate
   Packing packing = Packing::cut;
   std::int64_t pad_to = 1;      ///< packed documents are rounded up to multiples of it; divides sequence
   bool attention_mask = false;  ///< adds `attention_mask` to each batch
@@ -94,6 +96,10 @@ class Corpus final : public Source {
   std::int64_t sequences() const;
   std::int64_t tokens() const;  ///< with those that end documents
   std::int64_t documents() const;
+  std::int64_t stored_documents() const;  ///< of all parts of a split
+  std::int64_t files() const;
+  /// Returns how many files of the folders were no data, as FoundFiles::left_out.
+  const std::map<std::string, std::int64_t>& left_out() const;
   std::int64_t bad_lines() const;     ///< left out
   const std::string& digest() const;  ///< of what the files hold
   /// Returns the share of padding among the positions of all samples, as read() returns them.

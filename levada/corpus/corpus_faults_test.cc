@@ -94,7 +94,7 @@ TEST(CorpusFaults, NamesTheFileThatCannotBeRead) {
   EXPECT_THAT(fault(dir.file("none.jsonl")), AllOf(HasSubstr("SourceError: "), HasSubstr("none.jsonl: No such file")));
   EXPECT_THAT(
       fault(dir.path()),
-      HasSubstr("holds no file of data: .jsonl, .txt (compressed too: .gz, .zst), .json.gz, .json.zst or .bin"));
+      HasSubstr("holds no file of data: .jsonl, .ndjson, .json of lines, .txt (compressed too: .gz, .zst) or .bin"));
   EXPECT_THAT(fault(dir.write("empty.jsonl", "")), HasSubstr("empty.jsonl is empty"));
   EXPECT_THAT(fault(dir.write("a.jsonl", "{\"text\":\"a\"}\nno\n")), HasSubstr("a.jsonl:2: the line cannot be used"));
   EXPECT_THAT(fault(dir.write("a.csv", "{}")),

@@ -57,6 +57,21 @@ class CorpusMixing : public ::testing::Test {
                                              {"path": ["c.txt"], "weight": 5, "max_samples": 1000}]})";
 };
 
+TEST_F(CorpusMixing, GivesEachSampleOfEachSourceOnceToEvaluateWhateverTheWeights) {
+  for (const auto shuffle : {std::optional<std::uint64_t>(), std::optional<std::uint64_t>(7)}) {
+    auto corpus = open(three_, {.shuffle_seed = shuffle, .each_once = true});
+    ASSERT_EQ(corpus.size(), 100 + 40 + 300);
+    std::map<std::pair<char, int>, int> times;
+    for (std::int64_t g = 0; g < *corpus.size(); ++g) {
+      const auto sample = sample_of(corpus, g);
+      ++times[{sample.source, sample.number}];
+    }
+    EXPECT_EQ(times.size(), 440U);
+    EXPECT_EQ(corpus.shares(0, 440)[2].samples, 300);
+  }
+  EXPECT_THAT(fault_of([&] { open(three_, {.epochs = 2, .each_once = true}); }), HasSubstr("in one epoch, not in 2"));
+}
+
 TEST_F(CorpusMixing, TakesItsShareOfEveryBlockFromEachSource) {
   auto corpus = open(three_, {.epochs = 0});
   EXPECT_EQ(corpus.sequences(), 100 + 40 + 300);

@@ -148,7 +148,7 @@ TEST(CorpusSplit, IsOfEachFileAndPartOfTheOrder) {
   EXPECT_THAT(values<std::int64_t>(valid.read(0, 1, memory).value(), "tokens"), ElementsAre('b', 256, 'd'));
   EXPECT_EQ(open("valid").resume(valid.cursor(1)), 1);
   EXPECT_THAT(fault_of([&] { open("train").resume(valid.cursor(1)); }),
-              HasSubstr("split is 1,1 train, there 1,1 valid"));
+              HasSubstr("split is 1,1 train (rounding 2), there 1,1 valid (rounding 2)"));
   EXPECT_THAT(fault_of([&] { open("test"); }), HasSubstr("the split 1,1 leaves nothing for test"));
 }
 
@@ -175,11 +175,51 @@ TEST(CorpusTokens, AreInTheVocabularyOfTheTextBesideThem) {
               HasSubstr("a.bin: token 3 is 257, but the tokenizer has 257"));
 }
 
+TEST(CorpusSplit, GivesPartsTheirSharesOfManySmallFiles) {
+  for (const int in_a_file : {1, 5, 37}) {
+    Files files;
+    constexpr int num_files = 400;
+    for (int i = 0; i < num_files; ++i) {
+      std::string text;
+      for (int k = 0; k < in_a_file; ++k) text += fmt::format("{{\"text\":\"{:03}-{:02}\"}}\n", i, k);
+      files[fmt::format("{:03}.jsonl", i)] = text;
+    }
+    std::int64_t sum = 0;
+    for (const auto& [part, share] : {std::pair{"train", 0.7}, {"valid", 0.2}, {"test", 0.1}}) {
+      const auto count = open_files(files, {.sequence = 6, .split = {70, 20, 10}, .part = part}).documents();
+      EXPECT_NEAR(static_cast<double>(count) / (num_files * in_a_file), share, 0.075 / in_a_file) << part;
+      sum += count;
+    }
+    EXPECT_EQ(sum, num_files * in_a_file);
+  }
+}
+
+TEST(CorpusSplit, KeepsADocumentInItsPartWhateverOtherFilesThereAre) {
+  const auto text_of = [](int i) { return fmt::format("{{\"text\":\"{:03}\"}}\n", i); };
+  Files files;
+  std::vector<int> trains;
+  for (int i = 0; i < 60; ++i) {
+    const Files alone = {{"a.jsonl", text_of(i)}};
+    const bool is_for_training = fault_of([&] {
+                                   open_files(alone, {.sequence = 3, .split = {1, 1}, .part = "train"});
+                                 }) == "no fault";
+    EXPECT_NE(is_for_training, fault_of([&] {
+                                 open_files(alone, {.sequence = 3, .split = {1, 1}, .part = "valid"});
+                               }) == "no fault");
+    if (is_for_training) trains.push_back(i);
+    files[fmt::format("{:03}.jsonl", i)] = text_of(i);
+    if (trains.empty()) continue;
+    EXPECT_EQ(open_files(files, {.sequence = 3, .split = {1, 1}, .part = "train"}).documents(), std::ssize(trains));
+  }
+  EXPECT_GT(trains.size(), 10U);
+  EXPECT_LT(trains.size(), 50U);
+}
+
 TEST(CorpusSplit, NamesTheSplitThatLeavesNothing) {
   EXPECT_THAT(fault_of([] {
-                open_files({{"a.jsonl", "{\"text\":\"a\"}\n"}}, {.sequence = 3, .split = {98, 1, 1}, .part = "valid"});
+                open_files({{"a.jsonl", "{\"text\":\"a\"}\n"}}, {.sequence = 3, .split = {98, 1, 1}, .part = "test"});
               }),
-              HasSubstr("the split 98,1,1 leaves no document of the corpus for valid: each file is split by itself"));
+              HasSubstr("the split 98,1,1 leaves no document of the corpus for test: each file is split by itself"));
 }
 
 /// A chat is a list of digits; those from 5 on are learned.

@@ -7,7 +7,6 @@
 
 #include "levada/base/error.h"
 #include "levada/base/text.h"
-#include "levada/corpus/paths.h"
 #include "levada/corpus/split.h"
 #include "levada/corpus/thread_pool.h"
 
@@ -31,11 +30,11 @@ FileOpener::FileOpener(const CorpusOptions& options, std::shared_ptr<MemoryClaim
       text_storage_(options.io, options.open, options.remote),
       cache_storage_(options.io, [this](const std::string& path) { return cache_->open(path); }) {}
 
-std::vector<std::string> FileOpener::expand(const std::vector<std::string>& names) {
-  auto paths = expand_paths(names, options_.formats, token_cache_folder(options_.cache_dir),
+FoundFiles FileOpener::expand(const std::vector<std::string>& names) {
+  auto found = expand_paths(names, options_.formats, token_cache_folder(options_.cache_dir),
                             [this](const std::string& url) { return text_storage_.list(url); });
-  has_texts_ = has_texts_ || std::ranges::any_of(paths, [&](const std::string& path) { return is_text_here(path); });
-  return paths;
+  has_texts_ = has_texts_ || std::ranges::any_of(found.files, [&](const auto& path) { return is_text_here(path); });
+  return found;
 }
 
 std::vector<OpenedFile> FileOpener::open(const std::vector<std::string>& paths) {

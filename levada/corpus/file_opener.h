@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "levada/corpus/corpus.h"
+#include "levada/corpus/paths.h"
 #include "levada/corpus/source_files.h"
 #include "levada/sources/storage.h"
 #include "levada/tokens/token_cache.h"
@@ -23,7 +24,7 @@ class FileOpener {
 
   /// Returns what expand_paths() makes of `names`. To be called for all files of a corpus before any are opened: tokens
   /// beside text must be of the text's vocabulary.
-  std::vector<std::string> expand(const std::vector<std::string>& names);
+  FoundFiles expand(const std::vector<std::string>& names);
   /// Opens files, in their order; they may live longer than this. Throws SourceError for what cannot be read or
   /// tokenized, InvalidArgument for a file of no known kind.
   std::vector<OpenedFile> open(const std::vector<std::string>& paths);

@@ -111,8 +111,8 @@ void check(const CorpusSource& source) {
 
 }  // namespace
 
-bool is_mix_file(std::string_view path) {
-  return path.ends_with(".json");
+bool is_mix_file(const std::string& path) {
+  return path.ends_with(".json") && !holds_json_lines(path);
 }
 
 CorpusMix read_mix_file(const std::string& path, const std::function<std::unique_ptr<File>(const std::string&)>& open) {

@@ -29,7 +29,7 @@ struct CorpusMix {
 };
 
 /// Whether `path` is named as a mix file is: FILE.json.
-bool is_mix_file(std::string_view path);
+bool is_mix_file(const std::string& path);
 
 /// Reads a mix file:
 // clang-format off

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <set>
 #include <utility>
@@ -81,7 +82,52 @@ std::vector<std::string> matches_of(const std::string& pattern) {
 }
 
 bool is_data(const std::string& path, std::span<const TextFormat> formats) {
+  if (path.ends_with(".json")) return holds_json_lines(path);
   return is_text(path, formats) || path.ends_with(".bin");
+}
+
+bool is_plain_text(const std::string& path) {
+  return path.ends_with(".txt") || path.ends_with(".txt.gz") || path.ends_with(".txt.zst");
+}
+
+/// Whether a name in a folder is hidden, or stands for what a program has not finished (_temporary) or notes
+/// (_SUCCESS).
+bool is_passed_over(const std::string& name) {
+  return name.starts_with('.') || name.starts_with('_');
+}
+
+/// Throws SourceError where a folder's files are not all data beyond doubt.
+void expect_one_kind(const std::string& folder, const std::vector<std::string>& files) {
+  const auto plain = std::ranges::find_if(files, is_plain_text);
+  const auto other = std::ranges::find_if_not(files, is_plain_text);
+  if (plain == files.end() || other == files.end()) return;
+  throw SourceError(fmt::format(
+      "{0} holds text beside other data, such as {1} beside {2}: name what is to be read by patterns, such as "
+      "'{0}{3}**/*{4}'",
+      printable(folder), printable(*plain), printable(*other), folder.ends_with('/') ? "" : "/",
+      fs::path(*other).extension().string()));
+}
+
+/// A file, whatever leads there; nothing for one that is not there.
+std::optional<std::pair<dev_t, ino_t>> number_of(const std::string& path) {
+  struct stat status {};
+  const bool is_there = ::stat(path.c_str(), &status) == 0 || ::stat((path + ".bin").c_str(), &status) == 0;
+  return is_there ? std::optional(std::pair(status.st_dev, status.st_ino)) : std::nullopt;
+}
+
+void expect_each_once(const std::vector<std::string>& files) {
+  constexpr std::string_view remedy =
+      "; name it once, or, to read it more often, in several sources of a mix with weights";
+  std::map<std::pair<dev_t, ino_t>, const std::string*> by_number;
+  std::set<std::string_view> names;
+  for (const auto& file : files) {
+    if (!names.insert(file).second) throw SourceError(fmt::format("{} is named twice{}", printable(file), remedy));
+    const auto number = is_url(file) ? std::nullopt : number_of(file);
+    if (!number) continue;
+    const auto [known, is_new] = by_number.emplace(*number, &file);
+    if (is_new) continue;
+    throw SourceError(fmt::format("{} and {} are one file{}", printable(*known->second), printable(file), remedy));
+  }
 }
 
 /// Leaves out each .idx, and each prefix of a .bin and .idx, whose .bin is among the files: that names the same tokens.
@@ -113,10 +159,11 @@ class FolderWalk {
         list(next, folders, links);
       }
     }
-    std::ranges::sort(files_);
+    std::ranges::sort(found_.files);
+    expect_one_kind(folder, found_.files);
   }
 
-  std::vector<std::string> take_files() { return std::move(files_); }
+  FoundFiles take() { return std::move(found_); }
 
  private:
   void list(const fs::path& folder, std::vector<fs::path>& folders, std::vector<fs::path>& links) try {
@@ -128,12 +175,14 @@ class FolderWalk {
     for (const auto& entry : fs::directory_iterator(folder)) {
       const auto& path = entry.path();
       const auto name = path.filename().string();
-      if (name.starts_with('.') || (is_cache && !entry_of_file(name).empty())) continue;
+      if (is_passed_over(name) || (is_cache && !entry_of_file(name).empty())) continue;
       std::error_code error;  // A dangling link is not a folder; opening it reports the error.
       if (entry.is_directory(error)) {
         (entry.is_symlink(error) ? links : folders).push_back(path);
       } else if (is_data(path.string(), formats_)) {
-        files_.push_back(path.string());
+        found_.files.push_back(path.string());
+      } else if (path.extension() != ".idx") {
+        ++found_.left_out[path.extension().string()];
       }
     }
   } catch (const fs::filesystem_error& error) {
@@ -143,28 +192,25 @@ class FolderWalk {
   std::span<const TextFormat> formats_;
   std::optional<std::pair<dev_t, ino_t>> token_cache_;
   std::set<std::pair<dev_t, ino_t>> visited_;
-  std::vector<std::string> files_;
+  FoundFiles found_;
 };
 
 [[noreturn]] void fail_no_data(const std::string& folder, std::span<const TextFormat> formats) {
   throw SourceError(fmt::format("{} holds no file of data: {} or .bin", printable(folder), text_kinds(formats)));
 }
 
-std::vector<std::string> files_below(const std::string& folder, std::span<const TextFormat> formats,
-                                     const std::string& token_cache) {
-  auto files = FolderWalk(folder, formats, token_cache).take_files();
-  if (files.empty()) fail_no_data(folder, formats);
-  return files;
-}
-
-void append(std::vector<std::string>& to, std::vector<std::string> more) {
-  to.insert(to.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
+void append(FoundFiles& to, FoundFiles more) {
+  to.files.insert(to.files.end(), std::make_move_iterator(more.files.begin()),
+                  std::make_move_iterator(more.files.end()));
+  for (const auto& [end, count] : more.left_out) to.left_out[end] += count;
 }
 
 /// Returns the files that a name without a pattern refers to.
-std::vector<std::string> files_at(const std::string& path, std::span<const TextFormat> formats,
-                                  const std::string& token_cache) {
-  return is_directory(path) ? files_below(path, formats, token_cache) : std::vector{path};
+FoundFiles files_at(const std::string& path, std::span<const TextFormat> formats, const std::string& token_cache) {
+  if (!is_directory(path)) return {{path}};
+  auto found = FolderWalk(path, formats, token_cache).take();
+  if (found.files.empty()) fail_no_data(path, formats);
+  return found;
 }
 
 /// Expands URLs to files.
@@ -174,36 +220,38 @@ class UrlExpander {
               const std::function<std::vector<std::string>(const std::string&)>& list)
       : formats_(formats), list_(list) {}
 
-  std::vector<std::string> expand(const std::string& url) const {
+  FoundFiles expand(const std::string& url) const {
     // A question mark begins the parameters of a web page.
     if (url.find_first_of(url.starts_with("http") ? "*[" : "*?[") == url.npos) return files_at(url);
     auto matches = list_(url);
     if (matches.empty()) throw SourceError(fmt::format("no file matches {}", printable(url)));
     std::ranges::sort(matches);
-    std::vector<std::string> files;
-    for (const auto& match : matches) append(files, match.ends_with('/') ? files_below(match) : std::vector{match});
-    return files;
+    FoundFiles found;
+    for (const auto& match : matches) append(found, match.ends_with('/') ? files_below(match) : FoundFiles{{match}});
+    return found;
   }
 
  private:
-  std::vector<std::string> files_at(const std::string& url) const {
-    if (is_data(url, formats_) || url.ends_with(".idx")) return {url};
-    auto files = files_below(url);
-    return files.empty() ? std::vector{url} : files;
+  FoundFiles files_at(const std::string& url) const {
+    if (is_data(url, formats_) || url.ends_with(".idx")) return {{url}};
+    auto found = files_below(url);
+    return found.files.empty() ? FoundFiles{{url}} : found;
   }
 
   /// Empty if it is no folder.
-  std::vector<std::string> files_below(const std::string& folder) const {
+  FoundFiles files_below(const std::string& folder) const {
     const auto all = list_(folder);
-    std::vector<std::string> files;
-    const auto is_wanted = [&](const std::string& url) {
-      const bool is_hidden = url.find("/.", std::min(folder.size() - 1, url.size())) != url.npos;
-      return !is_hidden && is_data(url, formats_);
-    };
-    std::ranges::copy_if(all, std::back_inserter(files), is_wanted);
-    if (files.empty() && !all.empty()) fail_no_data(folder, formats_);
-    std::ranges::sort(files);
-    return files;
+    FoundFiles found;
+    for (const auto& url : all) {
+      const fs::path below = url.substr(std::min(folder.size(), url.size()));
+      if (std::ranges::any_of(below, [](const fs::path& name) { return is_passed_over(name.string()); })) continue;
+      if (is_data(url, formats_)) found.files.push_back(url);
+      else if (!url.ends_with(".idx")) ++found.left_out[below.extension().string()];
+    }
+    if (found.files.empty() && !all.empty()) fail_no_data(folder, formats_);
+    std::ranges::sort(found.files);
+    expect_one_kind(folder, found.files);
+    return found;
   }
 
   std::span<const TextFormat> formats_;
@@ -212,28 +260,29 @@ class UrlExpander {
 
 }  // namespace
 
-std::vector<std::string> expand_paths(const std::vector<std::string>& paths, std::span<const TextFormat> formats,
-                                      const std::string& token_cache,
-                                      const std::function<std::vector<std::string>(const std::string&)>& list) {
+FoundFiles expand_paths(const std::vector<std::string>& paths, std::span<const TextFormat> formats,
+                        const std::string& token_cache,
+                        const std::function<std::vector<std::string>(const std::string&)>& list) {
   constexpr std::string_view local = "file://";
   const UrlExpander urls(formats, list);
-  std::vector<std::string> files;
+  FoundFiles found;
   for (const auto& name : paths) {
     const auto path = name.starts_with(local) ? name.substr(local.size()) : name;
     if (is_url(path)) {
-      append(files, urls.expand(path));
+      append(found, urls.expand(path));
       continue;
     }
     if (path.find_first_of("*?[") == std::string::npos || exists(path)) {
-      append(files, files_at(path, formats, token_cache));
+      append(found, files_at(path, formats, token_cache));
       continue;
     }
     auto matches = matches_of(path);
     if (matches.empty()) throw SourceError(fmt::format("no file matches {}", printable(path)));
-    for (const auto& match : matches) append(files, files_at(match, formats, token_cache));
+    for (const auto& match : matches) append(found, files_at(match, formats, token_cache));
   }
-  drop_names_of_same_tokens(files, formats);
-  return files;
+  drop_names_of_same_tokens(found.files, formats);
+  expect_each_once(found.files);
+  return found;
 }
 
 }  // namespace levada

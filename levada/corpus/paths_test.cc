@@ -1,5 +1,6 @@
 #include "levada/corpus/paths.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -13,12 +14,13 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Pair;
 
 /// Files and folders, named from `dir` on.
 std::vector<std::string> expanded(const ScratchDir& dir, const std::vector<std::string>& names) {
   std::vector<std::string> paths, found;
   for (const auto& name : names) paths.push_back(dir.file(name));
-  for (const auto& path : expand_paths(paths)) found.push_back(path.substr(dir.path().size() + 1));
+  for (const auto& path : expand_paths(paths).files) found.push_back(path.substr(dir.path().size() + 1));
   return found;
 }
 
@@ -34,10 +36,12 @@ std::string fault_of_file(const ScratchDir& dir, const std::string& name) {
 /// What expand_paths() makes of a URL, where these are what is listed.
 std::vector<std::string> expand_url(const std::string& url,
                                     const std::map<std::string, std::vector<std::string>>& listed) {
-  return expand_paths({url}, {}, {}, [&](const std::string& asked) {
-    const auto found = listed.find(asked);
-    return found == listed.end() ? std::vector<std::string>() : found->second;
-  });
+  return expand_paths({url}, {}, {},
+                      [&](const std::string& asked) {
+                        const auto found = listed.find(asked);
+                        return found == listed.end() ? std::vector<std::string>() : found->second;
+                      })
+      .files;
 }
 
 /// A folder with some of everything.
@@ -45,7 +49,7 @@ class SomeFiles : public ScratchDir {
  public:
   SomeFiles() {
     for (const auto* folder : {"a", "a/b", "a/.hidden", "none"}) std::filesystem::create_directory(file(folder));
-    for (const auto* name : {"2.jsonl", "10.jsonl", "B.txt", "a/z.bin", "a/z.idx", "a/b/y.txt", "a/.x.txt",
+    for (const auto* name : {"2.jsonl", "10.jsonl", "B.txt", "a/z.bin", "a/z.idx", "a/b/y.jsonl", "a/.x.txt",
                              "a/.hidden/x.txt", "a/readme.md", "none/x.csv", "[1].txt"}) {
       write(name, "x");
     }
@@ -53,8 +57,8 @@ class SomeFiles : public ScratchDir {
 };
 
 TEST(Paths, LeavesNamesAsTheyAreInTheirOrder) {
-  EXPECT_THAT(expand_paths({"b.txt", "a.txt", "no such file.jsonl", "b.txt"}),
-              ElementsAre("b.txt", "a.txt", "no such file.jsonl", "b.txt"));
+  EXPECT_THAT(expand_paths({"b.txt", "a.jsonl", "no such file.jsonl"}).files,
+              ElementsAre("b.txt", "a.jsonl", "no such file.jsonl"));
 }
 
 TEST(Paths, TakesAPairOfFilesOnceHoweverItsFilesAreNamed) {
@@ -63,13 +67,14 @@ TEST(Paths, TakesAPairOfFilesOnceHoweverItsFilesAreNamed) {
       for (auto& name : names) name = at + name;
       return names;
     };
-    EXPECT_EQ(expand_paths(named({"web.idx", "a.txt", "web.bin"})), named({"a.txt", "web.bin"}));
-    EXPECT_EQ(expand_paths(named({"b.idx", "web.bin", "web.idx", "b.bin"})), named({"web.bin", "b.bin"}));
-    EXPECT_EQ(expand_paths(named({"web.idx", "a.txt", "a.txt.bin", "web.bin", "web.bin"})),
-              named({"a.txt", "a.txt.bin", "web.bin", "web.bin"}));
-    EXPECT_EQ(expand_paths(named({"web.idx", "b.bin"})), named({"web.idx", "b.bin"}));
+    EXPECT_EQ(expand_paths(named({"web.idx", "a.txt", "web.bin"})).files, named({"a.txt", "web.bin"}));
+    EXPECT_EQ(expand_paths(named({"b.idx", "web.bin", "web.idx", "b.bin"})).files, named({"web.bin", "b.bin"}));
+    EXPECT_EQ(expand_paths(named({"web.idx", "a.txt", "a.txt.bin", "web.bin"})).files,
+              named({"a.txt", "a.txt.bin", "web.bin"}));
+    EXPECT_EQ(expand_paths(named({"web.idx", "b.bin"})).files, named({"web.idx", "b.bin"}));
   }
-  EXPECT_THAT(expand_paths({"data/web", "data/web.bin", "data/web.idx", "web"}), ElementsAre("data/web.bin", "web"));
+  EXPECT_THAT(expand_paths({"data/web", "data/web.bin", "data/web.idx", "web"}).files,
+              ElementsAre("data/web.bin", "web"));
   EXPECT_THAT(expand_url("s3://b/web*", {{"s3://b/web*", {"s3://b/web.idx", "s3://b/web.bin"}}}),
               ElementsAre("s3://b/web.bin"));
 }
@@ -77,26 +82,26 @@ TEST(Paths, TakesAPairOfFilesOnceHoweverItsFilesAreNamed) {
 TEST(Paths, SortsWhatAPatternMatchesByItsBytes) {
   const SomeFiles dir;
   EXPECT_THAT(expanded(dir, {"*.jsonl"}), ElementsAre("10.jsonl", "2.jsonl"));
-  EXPECT_THAT(expanded(dir, {"?.*", "*.jsonl"}), ElementsAre("2.jsonl", "B.txt", "10.jsonl", "2.jsonl"));
+  EXPECT_THAT(expanded(dir, {"?.*", "1*.jsonl"}), ElementsAre("2.jsonl", "B.txt", "10.jsonl"));
   EXPECT_THAT(expanded(dir, {"[1].txt"}), ElementsAre("[1].txt"));
 }
 
 TEST(Paths, TwoStarsMatchAnyNumberOfFolders) {
   const SomeFiles dir;
   std::filesystem::create_directory(dir.file("a/b/[1]"));
-  dir.write("a/b/[1]/deep.txt", "x");
-  dir.write("a/.hidden/y.txt", "x");
+  dir.write("a/b/[1]/deep.jsonl", "x");
+  dir.write("a/.hidden/y.jsonl", "x");
   std::filesystem::create_directory_symlink("..", dir.file("a/b/loop"));
-  EXPECT_THAT(expanded(dir, {"a/**/*.txt"}), ElementsAre("a/b/[1]/deep.txt", "a/b/y.txt"));
-  EXPECT_THAT(expanded(dir, {"**/y.txt"}), ElementsAre("a/b/y.txt"));
-  EXPECT_THAT(expanded(dir, {"a/**/b/**/*.txt"}), ElementsAre("a/b/[1]/deep.txt", "a/b/y.txt"));
+  EXPECT_THAT(expanded(dir, {"a/**/*.jsonl"}), ElementsAre("a/b/[1]/deep.jsonl", "a/b/y.jsonl"));
+  EXPECT_THAT(expanded(dir, {"**/y.jsonl"}), ElementsAre("a/b/y.jsonl"));
+  EXPECT_THAT(expanded(dir, {"a/**/b/**/*.jsonl"}), ElementsAre("a/b/[1]/deep.jsonl", "a/b/y.jsonl"));
   EXPECT_THROW(expanded(dir, {"a/**/*.none"}), SourceError);
 }
 
 TEST(Paths, TakesAllFilesBelowAFolder) {
   const SomeFiles dir;
-  EXPECT_THAT(expanded(dir, {"a"}), ElementsAre("a/b/y.txt", "a/z.bin"));
-  EXPECT_THAT(expanded(dir, {"a/*"}), ElementsAre("a/b/y.txt", "a/readme.md", "a/z.bin"));
+  EXPECT_THAT(expanded(dir, {"a"}), ElementsAre("a/b/y.jsonl", "a/z.bin"));
+  EXPECT_THAT(expanded(dir, {"a/*"}), ElementsAre("a/b/y.jsonl", "a/readme.md", "a/z.bin"));
 }
 
 TEST(Paths, LeavesOutTheEntriesOfTheTokenCacheAloneHoweverItsFolderIsNamed) {
@@ -104,13 +109,13 @@ TEST(Paths, LeavesOutTheEntriesOfTheTokenCacheAloneHoweverItsFolderIsNamed) {
   const auto entry = dir.write("a/b/web.jsonl-0123456789abcdef.bin", "x");
   std::filesystem::create_directory_symlink(dir.file("a/b"), dir.file("a/link"));
   for (const auto* cache : {"a/b", "a/link", "a/../a/b"}) {
-    EXPECT_THAT(expand_paths({dir.file("a")}, {}, dir.file(cache)),
-                ElementsAre(dir.file("a/b/y.txt"), dir.file("a/z.bin")))
+    EXPECT_THAT(expand_paths({dir.file("a")}, {}, dir.file(cache)).files,
+                ElementsAre(dir.file("a/b/y.jsonl"), dir.file("a/z.bin")))
         << cache;
   }
-  EXPECT_THAT(expand_paths({dir.file("a")}, {}, dir.file("absent")),
-              ElementsAre(entry, dir.file("a/b/y.txt"), dir.file("a/z.bin")));
-  EXPECT_THAT(expand_paths({entry}, {}, dir.file("a/b")), ElementsAre(entry));
+  EXPECT_THAT(expand_paths({dir.file("a")}, {}, dir.file("absent")).files,
+              ElementsAre(entry, dir.file("a/b/y.jsonl"), dir.file("a/z.bin")));
+  EXPECT_THAT(expand_paths({entry}, {}, dir.file("a/b")).files, ElementsAre(entry));
 }
 
 TEST(Paths, ReadsAFolderOnceHoweverManyLinksLeadThere) {
@@ -118,24 +123,26 @@ TEST(Paths, ReadsAFolderOnceHoweverManyLinksLeadThere) {
   std::filesystem::create_directory_symlink("b", dir.file("a/a link that comes first"));
   std::filesystem::create_directory_symlink("..", dir.file("a/b/loop"));
   std::filesystem::create_directory_symlink(dir.file("a"), dir.file("a/b/whole"));
-  EXPECT_THAT(expanded(dir, {"a"}), ElementsAre("a/b/y.txt", "a/z.bin"));
+  EXPECT_THAT(expanded(dir, {"a"}), ElementsAre("a/b/y.jsonl", "a/z.bin"));
 }
 
 TEST(Paths, FollowsALinkToAFolderElsewhere) {
   const SomeFiles dir, elsewhere;
   std::filesystem::create_directory_symlink(elsewhere.file("a"), dir.file("a/b/link"));
   std::filesystem::create_directory_symlink(elsewhere.file("a"), dir.file("a/b/another"));
-  EXPECT_THAT(expanded(dir, {"a"}), ElementsAre("a/b/another/b/y.txt", "a/b/another/z.bin", "a/b/y.txt", "a/z.bin"));
+  EXPECT_THAT(expanded(dir, {"a"}),
+              ElementsAre("a/b/another/b/y.jsonl", "a/b/another/z.bin", "a/b/y.jsonl", "a/z.bin"));
   std::filesystem::create_directory_symlink("a", dir.file("c"));
-  EXPECT_THAT(expanded(dir, {"c"}), ElementsAre("c/b/another/b/y.txt", "c/b/another/z.bin", "c/b/y.txt", "c/z.bin"));
+  EXPECT_THAT(expanded(dir, {"c"}),
+              ElementsAre("c/b/another/b/y.jsonl", "c/b/another/z.bin", "c/b/y.jsonl", "c/z.bin"));
 }
 
 TEST(Paths, LeavesOutALinkThatLeadsToItself) {
   const SomeFiles dir;
   std::filesystem::create_directory_symlink("self", dir.file("a/self"));
-  EXPECT_THAT(expanded(dir, {"a"}), ElementsAre("a/b/y.txt", "a/z.bin"));
-  std::filesystem::create_symlink("self.txt", dir.file("a/self.txt"));
-  EXPECT_THAT(expanded(dir, {"a"}), ElementsAre("a/b/y.txt", "a/self.txt", "a/z.bin"));  // Opening it names it.
+  EXPECT_THAT(expanded(dir, {"a"}), ElementsAre("a/b/y.jsonl", "a/z.bin"));
+  std::filesystem::create_symlink("self.jsonl", dir.file("a/self.jsonl"));
+  EXPECT_THAT(expanded(dir, {"a"}), ElementsAre("a/b/y.jsonl", "a/self.jsonl", "a/z.bin"));  // Opening it names it.
 }
 
 TEST(Paths, NamesWhatNothingIsFoundFor) {
@@ -143,21 +150,21 @@ TEST(Paths, NamesWhatNothingIsFoundFor) {
   EXPECT_EQ(fault_of_file(dir, "*.csv"), "no file matches " + dir.file("*.csv"));
   EXPECT_EQ(fault_of_file(dir, "none"),
             dir.file("none") +
-                " holds no file of data: .jsonl, .txt (compressed too: .gz, .zst), .json.gz, .json.zst or .bin");
+                " holds no file of data: .jsonl, .ndjson, .json of lines, .txt (compressed too: .gz, .zst) or .bin");
 }
 
 TEST(Paths, AUrlOfAFileIsItselfAndIsNotListed) {
   for (const std::string url : {"s3://b/a.jsonl", "gs://b/a.txt.zst", "s3://b/a.bin", "s3://b/a.idx"}) {
-    EXPECT_THAT(expand_paths({url}), ElementsAre(url));
+    EXPECT_THAT(expand_paths({url}).files, ElementsAre(url));
   }
-  EXPECT_THAT(expand_paths({"file:///d/a.jsonl"}), ElementsAre("/d/a.jsonl"));
+  EXPECT_THAT(expand_paths({"file:///d/a.jsonl"}).files, ElementsAre("/d/a.jsonl"));
 }
 
 TEST(Paths, AUrlOfAFolderIsItsFilesOfDataSortedWithoutHiddenOnes) {
-  const std::vector<std::string> below = {"s3://b/d/z.txt",      "s3://b/d/a.bin",  "s3://b/d/a.idx",
+  const std::vector<std::string> below = {"s3://b/d/z.jsonl",    "s3://b/d/a.bin",  "s3://b/d/a.idx",
                                           "s3://b/d/.git/c.txt", "s3://b/d/.e.txt", "s3://b/d/f.csv"};
-  EXPECT_THAT(expand_url("s3://b/d", {{"s3://b/d", below}}), ElementsAre("s3://b/d/a.bin", "s3://b/d/z.txt"));
-  EXPECT_THAT(expand_url("s3://b/d/", {{"s3://b/d/", below}}), ElementsAre("s3://b/d/a.bin", "s3://b/d/z.txt"));
+  EXPECT_THAT(expand_url("s3://b/d", {{"s3://b/d", below}}), ElementsAre("s3://b/d/a.bin", "s3://b/d/z.jsonl"));
+  EXPECT_THAT(expand_url("s3://b/d/", {{"s3://b/d/", below}}), ElementsAre("s3://b/d/a.bin", "s3://b/d/z.jsonl"));
   EXPECT_THAT(expand_url("s3://b/.d", {{"s3://b/.d", {"s3://b/.d/a.txt"}}}), ElementsAre("s3://b/.d/a.txt"));
   EXPECT_THAT(expand_url("s3://b/prefix", {}), ElementsAre("s3://b/prefix"));
   EXPECT_THROW(expand_url("s3://b/d", {{"s3://b/d", {"s3://b/d/a.csv"}}}), SourceError);
@@ -169,6 +176,75 @@ TEST(Paths, APatternInAUrlIsWhatItMatchesWithTheFilesOfFolders) {
               ElementsAre("s3://b/a.txt", "s3://b/b.bin", "s3://b/f/c.txt"));
   EXPECT_THROW(expand_url("s3://b/?.txt", {}), SourceError);
   EXPECT_THAT(expand_url("https://h/a?b=c.txt", {}), ElementsAre("https://h/a?b=c.txt"));
+}
+
+TEST(Paths, PassesOverWhatProgramsHaveNotFinishedOrNoteInAFolder) {
+  const SomeFiles dir;
+  for (const auto* folder : {"a/_temporary", "a/_delta_log"}) std::filesystem::create_directory(dir.file(folder));
+  for (const auto* name : {"a/_temporary/part.jsonl", "a/_delta_log/1.jsonl", "a/_metadata.jsonl", "a/_SUCCESS"}) {
+    dir.write(name, "x");
+  }
+  const auto found = expand_paths({dir.file("a")});
+  EXPECT_THAT(found.files, ElementsAre(dir.file("a/b/y.jsonl"), dir.file("a/z.bin")));
+  EXPECT_THAT(found.left_out, ElementsAre(Pair(".md", 1)));
+  EXPECT_THAT(expanded(dir, {"a/_temporary"}), ElementsAre("a/_temporary/part.jsonl"));
+  const std::vector<std::string> below = {"s3://b/d/_temporary/0/p.jsonl", "s3://b/d/_x.jsonl", "s3://b/d/e.jsonl"};
+  EXPECT_THAT(expand_url("s3://b/d", {{"s3://b/d", below}}), ElementsAre("s3://b/d/e.jsonl"));
+}
+
+TEST(Paths, CountsTheFilesOfAFolderThatAreNoDataByTheEndsOfTheirNames) {
+  const SomeFiles dir;
+  for (const auto* name : {"a/b/1.csv", "a/b/2.csv", "a/b/LICENSE", "a/b/UPPER.JSONL", "a/b/z.jsonl.bz2"}) {
+    dir.write(name, "x");
+  }
+  EXPECT_THAT(expand_paths({dir.file("a"), dir.file("2.jsonl")}).left_out,
+              ElementsAre(Pair("", 1), Pair(".JSONL", 1), Pair(".bz2", 1), Pair(".csv", 2), Pair(".md", 1)));
+}
+
+TEST(Paths, AsksWhichFilesOfAFolderAreDataWhereTextLiesBesideOther) {
+  const SomeFiles dir;
+  dir.write("a/LICENSE.txt", "x");
+  EXPECT_EQ(
+      fault_of_file(dir, "a"),
+      fmt::format("{0} holds text beside other data, such as {0}/LICENSE.txt beside {0}/b/y.jsonl: name what is to "
+                  "be read by patterns, such as '{0}/**/*.jsonl'",
+                  dir.file("a")));
+  EXPECT_THAT(expanded(dir, {"a/**/*.jsonl", "a/LICENSE.txt"}), ElementsAre("a/b/y.jsonl", "a/LICENSE.txt"));
+  EXPECT_THROW(expand_url("s3://b/d", {{"s3://b/d", {"s3://b/d/LICENSE.txt", "s3://b/d/e.bin"}}}), SourceError);
+}
+
+TEST(Paths, RefusesAFileThatWouldBeReadTwice) {
+  const SomeFiles dir;
+  std::filesystem::create_symlink("2.jsonl", dir.file("latest.jsonl"));
+  std::filesystem::create_hard_link(dir.file("10.jsonl"), dir.file("same.jsonl"));
+  const auto fault = [&](const std::vector<std::string>& names) -> std::string {
+    try {
+      expanded(dir, names);
+    } catch (const SourceError& error) {
+      return error.what();
+    }
+    return "no fault";
+  };
+  EXPECT_THAT(fault({"2*.jsonl", "2.jsonl"}), HasSubstr("2.jsonl is named twice; name it once, or"));
+  EXPECT_THAT(fault({"2.jsonl", "./2.jsonl"}), HasSubstr("are one file"));
+  EXPECT_THAT(fault({"latest.jsonl", "2.jsonl"}), HasSubstr("are one file"));
+  EXPECT_THAT(fault({"10.jsonl", "same.jsonl"}), HasSubstr("are one file"));
+  EXPECT_THAT(fault({"a/z", "a/z.bin"}), "no fault") << "a pair by its prefix and by its file";
+  EXPECT_THAT(fault({"a/z", "a/../a/z.bin"}), HasSubstr("are one file"));
+  EXPECT_THROW(expand_paths({"s3://b/a.jsonl", "s3://b/a.jsonl"}), SourceError);
+}
+
+TEST(Paths, ReadsJsonOfLinesAndNoOther) {
+  const SomeFiles dir;
+  dir.write("a/lines.json", "{\"text\": \"a\"}\r\n{\"text\": \"b\"}\n");
+  dir.write("a/mix.json", "{\n  \"sources\": []\n}\n");
+  dir.write("a/state.json", "{\"epoch\": 1}\n");
+  dir.write("a/list.json", "[\n{\"text\": \"a\"},\n{\"text\": \"b\"}]\n");
+  dir.write("a/more.ndjson", "x");
+  const auto found = expand_paths({dir.file("a")});
+  EXPECT_THAT(found.files, ElementsAre(dir.file("a/b/y.jsonl"), dir.file("a/lines.json"), dir.file("a/more.ndjson"),
+                                       dir.file("a/z.bin")));
+  EXPECT_THAT(found.left_out, ElementsAre(Pair(".json", 3), Pair(".md", 1)));
 }
 
 }  // namespace

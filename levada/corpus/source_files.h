@@ -34,6 +34,8 @@ class SourceFiles {
   std::size_t size() const { return files_.size(); }
   std::int64_t tokens() const { return token_begins_.back(); }
   std::int64_t documents() const { return document_begins_.back(); }
+  /// Documents that the files hold, of which documents() are the part of a split.
+  std::int64_t stored_documents() const { return stored_documents_; }
   std::int64_t bad_lines() const { return bad_lines_; }
   /// Bytes of text and of indexes read before the first sample.
   std::uint64_t prepare_bytes() const { return prepare_bytes_; }
@@ -47,7 +49,7 @@ class SourceFiles {
 
   std::vector<std::unique_ptr<const TokenFile>> files_;
   std::vector<std::int64_t> token_begins_ = {0}, document_begins_ = {0};  ///< of each file, and the end
-  std::int64_t bad_lines_ = 0;
+  std::int64_t stored_documents_ = 0, bad_lines_ = 0;
   std::uint64_t prepare_bytes_ = 0;
 };
 

@@ -57,6 +57,10 @@ std::string data_sentence(const FeedReport& report) {
   if (report.end_cause == "exhausted") text += "the data ended after " + steps;
   else if (report.end_cause == "stopped" || report.end_cause == "left") text += "stopped after " + steps;
   else text += fmt::format("{}, as asked", steps);
+  if (report.documents < report.stored_documents) {
+    text += fmt::format("; {} of {}", with_commas(report.documents), counted(report.stored_documents, "document"));
+  }
+  if (!report.left_out.empty()) text += "; " + left_out_sentence(report.left_out);
   if (report.skipped_lines > 0) text += fmt::format("; {} skipped", counted(report.skipped_lines, "bad line"));
   return text;
 }
@@ -102,6 +106,16 @@ std::string next_sentence(const FeedReport& report) {
 }
 
 }  // namespace
+
+std::string left_out_sentence(const std::map<std::string, std::int64_t>& left_out) {
+  std::int64_t files = 0;
+  std::vector<std::string> ends;
+  for (const auto& [end, count] : left_out) {
+    files += count;
+    ends.push_back(fmt::format("{} {}", with_commas(count), end.empty() ? "without an ending" : printable(end)));
+  }
+  return fmt::format("{} {} not read: {}", counted(files, "file"), files == 1 ? "is" : "are", fmt::join(ends, ", "));
+}
 
 std::string describe_coordinates(const RankReport& rank) {
   std::string text;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -66,6 +67,9 @@ struct SourceReport {
   double share = 0;         ///< of what the mix's weights are shares of
 };
 
+/// "4 files are not read: 3 .md, 1 without an ending": what FeedReport::left_out has.
+std::string left_out_sentence(const std::map<std::string, std::int64_t>& left_out);
+
 struct FeedReport {
   std::string mesh;           ///< "dp=2,tp=2"
   std::string engine;         ///< "shm"
@@ -75,9 +79,13 @@ struct FeedReport {
   std::int64_t batch = 1;
   std::int64_t sequence = 1;
   std::int64_t steps = 0;
-  std::int64_t samples = 0;  ///< counted once a data-parallel rank, padding not counted
-  std::string end_cause;     ///< FeedEnd::Cause in words
-  std::string state_file;    ///< where the state was saved; empty: nowhere
+  std::int64_t samples = 0;                      ///< counted once a data-parallel rank, padding not counted
+  std::string end_cause;                         ///< FeedEnd::Cause in words
+  std::string state_file;                        ///< where the state was saved; empty: nowhere
+  std::int64_t files = 0;                        ///< that were opened
+  std::int64_t documents = 0;                    ///< of the part of the split that was read
+  std::int64_t stored_documents = 0;             ///< of all parts
+  std::map<std::string, std::int64_t> left_out;  ///< files in folders that were no data, by the ends of their names
   std::int64_t skipped_lines = 0;
   std::uint64_t prepare_bytes = 0;
   std::uint64_t bytes_consumed = 0;  ///< stored data that the batches consist of, counted once

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "levada/base/error.h"
+#include "levada/base/hash.h"
 
 namespace levada {
 namespace {
@@ -22,6 +23,14 @@ bool is_integer(DType dtype) {
 }
 
 }  // namespace
+
+std::int64_t share_of_documents(double share, std::int64_t documents, std::string_view digest) {
+  constexpr std::int64_t many = 1000;
+  const double exact = share * static_cast<double>(documents);
+  if (documents >= many) return std::lrint(exact);
+  const double chance = static_cast<double>(hash64(as_bytes(digest)) >> 11) * 0x1p-53;
+  return std::min(static_cast<std::int64_t>(std::floor(exact + chance)), documents);
+}
 
 TokenFile::TokenFile(const std::string& path, const TokenFileOptions& options)
     : TokenFile(path, options, options.open(MegatronPaths::of(path).idx)) {}
@@ -70,6 +79,7 @@ TokenFile::TokenFile(const std::string& path, const TokenFileOptions& options, c
   token_bytes_ = index_.dtype.bytes(1);
   contents_ = {.tokens = index_.tokens(),
                .documents = index_.documents,
+               .stored_documents = index_.documents,
                .digest = fmt::format("{} {} {}", index_.digest, watch_.size(), watch_.sampled())};
   if (keeps_begins) keep_documents(options);
   check();
@@ -77,9 +87,8 @@ TokenFile::TokenFile(const std::string& path, const TokenFileOptions& options, c
 
 /// Drops all documents but those of options.documents. The begins of all of them must be known.
 void TokenFile::keep_documents(const TokenFileOptions& options) {
-  const auto documents = static_cast<double>(index_.documents);
-  const auto begin = std::lrint(options.documents.begin * documents);
-  const auto end = std::lrint(options.documents.end * documents);
+  const auto begin = share_of_documents(options.documents.begin, index_.documents, contents_.digest);
+  const auto end = share_of_documents(options.documents.end, index_.documents, contents_.digest);
   document_begins_.erase(document_begins_.begin() + end + 1, document_begins_.end());
   document_begins_.erase(document_begins_.begin(), document_begins_.begin() + begin);
   first_token_ = document_begins_.front();

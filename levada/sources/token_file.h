@@ -22,10 +22,16 @@ struct PrepareProgress {
   std::uint64_t bytes_done = 0, bytes_total = 0;
 };
 
-/// Consecutive documents of a file: from share `begin` to share `end` of their number, rounded to whole documents.
+/// Consecutive documents of a file: from share `begin` to share `end` of their number.
 struct DocumentShare {
   double begin = 0, end = 1;
 };
+
+/// Returns the whole number of a file's documents at which a share ends. Of 1,000 and more it is rounded to the
+/// nearest, as Megatron-LM does. Of fewer, that error would add up over many files: then the file's content, by
+/// `digest`, decides with what chance it is rounded up (randomized rounding; P. Raghavan, C. Thompson, 1987), alike for
+/// all shares of the file. So a document stays in its part whatever other files there are.
+std::int64_t share_of_documents(double share, std::int64_t documents, std::string_view digest);
 
 struct TokenFileOptions {
   bool by_document = false;      ///< keeps where documents begin: 8 bytes each
@@ -42,7 +48,8 @@ struct TokenFileOptions {
 /// The size and digest of a file's content.
 struct FileContents {
   std::int64_t tokens = 0, documents = 0;
-  std::string digest;  ///< of all stored bytes, not of the path
+  std::int64_t stored_documents = 0;  ///< of which `documents` are the share that was asked for
+  std::string digest;                 ///< of all stored bytes, not of the path
 
   bool operator==(const FileContents&) const = default;
 };

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <fstream>
+#include <optional>
 #include <utility>
 
 #include "levada/base/bytes.h"
@@ -152,16 +154,32 @@ const TextFormat* format_of(const std::string& path, std::span<const TextFormat>
 
 }  // namespace
 
+bool holds_json_lines(const std::string& path) {
+  if (is_url(path)) return false;
+  std::ifstream file(path, std::ios::binary);
+  const auto line = [&]() -> std::optional<std::string> {
+    constexpr std::size_t longest = max_line_bytes;
+    std::string read;
+    for (char c = 0; read.size() < longest && file.get(c) && c != '\n';) read += c;
+    constexpr std::string_view blank = " \t\r";
+    const auto begin = read.find_first_not_of(blank);
+    if (begin == read.npos) return std::nullopt;
+    return read.substr(begin, read.find_last_not_of(blank) + 1 - begin);
+  };
+  const auto first = line(), second = line();
+  return first && second && first->starts_with('{') && first->ends_with('}') && second->starts_with('{');
+}
+
 bool is_text(const std::string& path, std::span<const TextFormat> formats) {
   std::string name;
-  const bool is_compressed = compression_of(path, &name) != Compression::none;
-  // An uncompressed .json is a mix, or is not JSON Lines at all.
-  return name.ends_with(".jsonl") || name.ends_with(".txt") || (is_compressed && name.ends_with(".json")) ||
+  compression_of(path, &name);
+  constexpr std::string_view ends[] = {".jsonl", ".ndjson", ".json", ".txt"};
+  return std::ranges::any_of(ends, [&](std::string_view end) { return name.ends_with(end); }) ||
          format_of(path, formats) != nullptr;
 }
 
 std::string text_kinds(std::span<const TextFormat> formats) {
-  std::string kinds = ".jsonl, .txt (compressed too: .gz, .zst), .json.gz, .json.zst";
+  std::string kinds = ".jsonl, .ndjson, .json of lines, .txt (compressed too: .gz, .zst)";
   for (const auto& format : formats) kinds += ", " + format.extension;
   return kinds;
 }

@@ -54,8 +54,11 @@ struct TextFormat {
   std::function<std::unique_ptr<TextReader>(std::shared_ptr<const File> file, const TextOptions& options)> open;
 };
 
-/// Whether the name is that of a .jsonl or .txt, also compressed (.gz, .zst), of a compressed .json, which holds JSON
-/// Lines too, or of one of `formats`.
+/// Whether a file of this machine holds JSON Lines, whatever its name: its first two lines begin with a brace, and the
+/// first ends with one. Such a .json is text; another one is not.
+bool holds_json_lines(const std::string& path);
+
+/// Whether the name is that of a .jsonl, .ndjson, .json or .txt, also compressed (.gz, .zst), or of one of `formats`.
 bool is_text(const std::string& path, std::span<const TextFormat> formats = {});
 
 /// Returns those kinds for messages.

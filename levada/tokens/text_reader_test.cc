@@ -317,10 +317,10 @@ TEST(TextReader, NamesTheByteWhereATextIsNotUtf8) {
 }
 
 TEST(TextReader, IsChosenByTheEndOfTheName) {
-  for (const auto* path : {"a.jsonl", "a.txt", "d/a.jsonl.gz", "a.txt.zst", "c4.json.gz"})
+  for (const auto* path :
+       {"a.jsonl", "a.txt", "d/a.jsonl.gz", "a.txt.zst", "c4.json.gz", "a.json", "a.ndjson", "a.ndjson.zst"})
     EXPECT_TRUE(is_text(path)) << path;
-  for (const auto* path : {"a.json", "a.bin", "a.gz", "a.jsonl.xz", "a.jsonl.gz.gz"})
-    EXPECT_FALSE(is_text(path)) << path;
+  for (const auto* path : {"a.bin", "a.gz", "a.jsonl.xz", "a.jsonl.gz.gz"}) EXPECT_FALSE(is_text(path)) << path;
   struct Opened {};
   const std::vector<TextFormat> formats = {
       {".rows", [](const std::shared_ptr<const File>& file, const TextOptions&) -> std::unique_ptr<TextReader> {

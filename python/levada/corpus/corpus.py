@@ -30,6 +30,7 @@ class Corpus:
     Creating a Corpus only names the files. The reading ranks open them, and tokenize them the first time; so does asking for
     the size. docs/data-loading.md explains files, folders, patterns, mixes and what a batch holds.
 
+    - `each_once`: every sample of every source once, whatever the weights of a mix: for evaluation, in one epoch.
     - `packing`: "cut" lays documents end to end and cuts, "best-fit" packs whole documents side by side, "documents" makes
       each document a sample.
     - `split`, `part`: proportions by which the documents of each file are divided, such as (98, 1, 1), and which part this
@@ -53,6 +54,7 @@ class Corpus:
     sequence: int = 1024
     shuffle_seed: int | None = None
     epochs: int = 1
+    each_once: bool = False
     packing: str = "cut"
     pad_to: int = 1
     split: Sequence[float] = ()
@@ -126,8 +128,23 @@ class Corpus:
 
     @property
     def documents(self) -> int:
-        """The number of documents."""
+        """The number of documents, of the part if there is a split."""
         return self.open().documents
+
+    @property
+    def stored_documents(self) -> int:
+        """The number of documents of all parts of a split."""
+        return self.open().stored_documents
+
+    @property
+    def files(self) -> int:
+        """The number of files that are read."""
+        return self.open().files
+
+    @property
+    def skipped(self) -> dict[str, int]:
+        """How many files in the folders are not read, by the ends of their names: {".md": 3}."""
+        return self.open().skipped
 
     @property
     def digest(self) -> str:

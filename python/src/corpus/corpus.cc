@@ -1,6 +1,7 @@
 #include "python/src/corpus/corpus.h"
 
 #include <fmt/format.h>
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
@@ -79,6 +80,7 @@ NamedCorpus corpus_of(const nb::kwargs& given) {
   options.shuffle_seed =
       option<std::optional<std::uint64_t>>(given, "shuffle_seed", "a whole number from 0 on, or None");
   options.epochs = option<std::int64_t>(given, "epochs", "a whole number");
+  options.each_once = option<bool>(given, "each_once", "True or False");
   options.packing = parse_packing(option<std::string>(given, "packing", "a str"));
   options.pad_to = option<std::int64_t>(given, "pad_to", "a whole number");
   options.attention_mask = option<bool>(given, "attention_mask", "True or False");
@@ -110,6 +112,9 @@ void bind_corpus(nb::module_& module) {
       .def_prop_ro("sequences", &Corpus::sequences)
       .def_prop_ro("tokens", &Corpus::tokens)
       .def_prop_ro("documents", &Corpus::documents)
+      .def_prop_ro("stored_documents", &Corpus::stored_documents)
+      .def_prop_ro("files", &Corpus::files)
+      .def_prop_ro("skipped", &Corpus::left_out)
       .def_prop_ro("digest", &Corpus::digest)
       .def(
           "resume",
