@@ -47,8 +47,10 @@ class Digests:
 
     def __init__(self) -> None: ...
 
-    def add(self, batch: object) -> None:
-        """Adds every tensor of a batch."""
+    def add(self, batch: object, *, allow_pickle: bool = False) -> None:
+        """
+        Adds every tensor of a batch. Objects that cross as pickles add nothing.
+        """
 
     def describe(self) -> dict[str, dict[str, Any]]:
         """

@@ -137,7 +137,7 @@ def _feed_as_rank(options: argparse.Namespace, mesh: Mesh) -> int:
     try:
         with exporting:
             for batch in passing:
-                digests.add(batch)
+                digests.add(batch, allow_pickle=options.allow_pickle)
     except Error as error:
         # Where all ranks know of it they can still report what they did.
         if (passing.end or {}).get("cause") == "failed":

@@ -101,7 +101,8 @@ class Feed(PassView):
       set is still referenced. None: each batch gets new tensors.
     - `allow_pickle`: whether objects of any class may cross, as pickles.
     - `check`: "items" compares, in a run that resumes, the item that the state was saved after; "none" does not; "digests" also
-      compares the batches of ranks that should get the same, now and then, and raises SourceError if they differ.
+      compares all tensors of ranks that should get the same, after the first batch, every 100th and the last, and raises
+      SourceError if they differ.
     - `record`: whether to record what each rank, and each process of a Pipeline, does when, for write_report() and
       write_trace().
 

@@ -314,7 +314,9 @@ class FeedPass:
         self._counts_rows = not isinstance(joined.feed.source, Corpus) and joined.feed.balance is None and joined.feed.batch == 1
         feed = joined.feed
         proves = feed.check == "digests" and joined.job.size > 1
-        self._peers = PeerDigests(joined.job, feed.mesh, feed.layout, feed.timeout) if proves else None
+        self._peers: PeerDigests | None = None
+        if proves:
+            self._peers = PeerDigests(joined.job, feed.mesh, feed.layout, feed.timeout, allow_pickle=feed.allow_pickle)
         self.rows: int | None = None
         """The rows of the batch taken last, if the core counts whole batches."""
         self._sender = sender
@@ -371,6 +373,7 @@ class FeedPass:
         try:
             return self._next()
         except StopIteration:
+            self._end_comparing()
             # Another thread may have begun the newer pass while this one waited: the data are not over.
             if self._is_superseded and (self.core.end or {}).get("cause") in ("left", "abandoned"):
                 raise InvalidArgument(_SUPERSEDED) from None
@@ -382,27 +385,37 @@ class FeedPass:
     def _next(self) -> Any:
         batch = self._batch()
         if self._peers is not None:
-            self._peers.add(batch)
+            self._peers.take(self.core.step)
         if self._counts_rows:
             self.rows = num_rows(batch)
         return batch
 
     def _batch(self) -> Any:
         if self._sender is None:
-            return next(self.core)
+            return self._received(next(self.core))
         batch = self._take(self._sender)()
         if self._is_ahead:
             self._ahead = _raise_interrupted  # unless what follows returns
-            self._ahead = _send_ahead(self.core, self._sender)
+            self._ahead = _send_ahead(self.core, self._sender, self._received)
+        return batch
+
+    def _received(self, batch: Any) -> Any:
+        if self._peers is not None:
+            self._peers.receive(batch)
         return batch
 
     def _take(self, sender: Sender) -> Arrive:
         ahead, self._ahead = self._ahead, None
         if ahead is None:
-            return sender.send(next(self.core))
+            return sender.send(self._received(next(self.core)))
         if not self.core.drop_next():  # closed meanwhile
             raise StopIteration
         return ahead
+
+    def _end_comparing(self) -> None:
+        peers, self._peers = self._peers, None
+        if peers is not None and (self.core.end or {}).get("cause") in ("exhausted", "steps", "stopped"):
+            peers.end(self.core.step)
 
     def supersede(self) -> None:
         """Closes the pass. If batches were left, next() then raises instead of ending its loop early."""
@@ -414,12 +427,12 @@ class FeedPass:
         _leave(self._running, handled())
 
 
-def _send_ahead(core: Pass, sender: Sender) -> Arrive | None:
-    """Starts moving the batch that comes next, if it has arrived. It is not taken yet: what goes wrong is raised at its
-    step."""
+def _send_ahead(core: Pass, sender: Sender, received: Callable[[Any], Any]) -> Arrive | None:
+    """Starts moving the batch that comes next, if it has arrived, after `received` has seen it. It is not taken yet: what goes
+    wrong is raised at its step."""
     try:
-        received = core.receive_ahead()
-        return None if received is None else sender.send(*received)
+        batch = core.receive_ahead()
+        return None if batch is None else sender.send(received(*batch))
     except Exception as error:
         return functools.partial(_raise, error)
 
