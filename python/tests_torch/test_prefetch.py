@@ -41,11 +41,10 @@ def test_peers_compare_the_batches_that_they_take_and_not_those_copied_ahead(tmp
     body = f"""
 import torch
 {PATIENT}
-send_ahead.batches = 9
 def batches():
     for number in range(9): yield {{"x": torch.full((4,), number), "y": number}}
 for options in ({{}}, {{"steps": 5}}, {{"prefetch_to_device": True}}, {{"prefetch_to_device": True, "steps": 5}}):
-    send_ahead.batches = 9 if rank else 0  # rank 0 has nothing ahead
+    send_ahead.batches = options.get("steps", 9) if rank else 0  # rank 0 has nothing ahead
     feed = levada.Feed(batches(), levada.Mesh(tp=2), device="meta", check="digests", **options)
     tell(devices=[batch["x"].device.type for batch in feed])
 """

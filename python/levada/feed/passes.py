@@ -20,7 +20,6 @@ from levada.batch.memory import make_batches_for
 from levada.corpus.corpus import Corpus
 from levada.feed.losses import LossWatch, OnPeerLost
 from levada.feed.peers import PeerDigests
-from levada.feed.process_reader import ProcessReader
 from levada.feed.read_ahead import ReadAhead
 from levada.feed.readers import BackgroundReader, Counted, InlineReader, Making, Reader, await_earlier_passes, open_maker
 from levada.feed.rows import num_rows
@@ -195,9 +194,8 @@ def begin_iterable(joined: JoinedFeed, source: Any, at: FeedState, taken: int | 
     first = items * feed._samples_an_item
     if isinstance(source, Run) and feed.readers != "one" and len(set(job.host_of)) > 1:
         source.agree_on_seed(job)
-    if not joined.is_reader or feed.iterate == "process":
-        draw_as_reader(source, is_first=feed._passes == 0)
     if not joined.is_reader:
+        draw_as_reader(source, is_first=feed._passes == 0)
         return Beginning(None, first)
     await_earlier_passes(source, job.rank, feed.timeout)
     if taken is None:
@@ -271,8 +269,6 @@ def _reader_of(joined: JoinedFeed, source: Any, state: Any, handoff: Handoff, co
     )
     rounds = (feed.depth or dict(feed.mesh.axes).get("pp", 1) + 2) + _ROUNDS_AT_READER
     feed._ahead.begin(rounds * feed._items_a_step, allow_pickle=feed.allow_pickle)
-    if feed.iterate == "process":
-        return ProcessReader(source, state, making, feed.timeout)
     maker = open_maker(source, state, making)
     return InlineReader(maker) if feed.iterate == "inline" else BackgroundReader(maker, source)
 
