@@ -250,7 +250,7 @@ def begins_at(job: Job, epoch: int, position: int, shape: Shape) -> tuple[int, i
 
 def draw_job(chance: random.Random) -> Job:
     parts = chance.choice([1, 1, 1, 2, 3])
-    sizes = [chance.randint(1, 40) for _ in range(parts)]
+    sizes = [chance.randint(1, 24) for _ in range(parts)]
     items = sum(sizes)
     sampler = chance.choice(["none", "none", "none", "items", "batches"])
     plain = sampler == "none"
@@ -260,7 +260,7 @@ def draw_job(chance: random.Random) -> Job:
         weights = [chance.choice([0.0, 1.0, 3.0, chance.random()]) for _ in range(items)]
         weights[chance.randrange(items)] = 1.0
     subset = [chance.randrange(500) for _ in range(items)] if parts == 1 and chance.random() < 0.3 else None
-    draws = chance.randint(1, 60) if not plain or chance.random() < 0.4 else items
+    draws = chance.randint(1, 40) if not plain or chance.random() < 0.4 else items
     bad = sorted({chance.randrange(items) for _ in range(2)}) if chance.random() < 0.2 else []
     return Job(
         sizes=sizes,

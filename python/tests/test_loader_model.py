@@ -7,8 +7,7 @@ import os
 import pathlib
 
 import pytest
-
-from ranks import succeed
+from ranks import run
 
 SECONDS = float(os.environ.get("LEVADA_MODEL_SECONDS", "8"))
 SEED = int(os.environ.get("LEVADA_MODEL_SEED", "1"))
@@ -131,6 +130,62 @@ def run_job(seed):
     loader.close()
     return "whole"
 
+def collate(items): return levada.collate(items)
+
+def run_balanced(seed):
+    "A step has the draws that it has without balance; which rank has which is the balance's."
+    chance = random.Random(seed)
+    job = draw_job(chance)._replace(sampler="none", bad=[], whole=False)
+    model, lengths = Model(job), np.array([chance.randint(1, 50) for _ in range(job.items)])
+    epoch, position = 0, 0
+    state = None
+    for _ in range(2):
+        mesh = levada.Mesh.parse(chance.choice(["dp=4", "dp=2,tp=2", "tp=4"]))
+        shape = draw_shape(chance, job, mesh)._replace(pad_last=False)
+        most = chance.choice([None, 50, 120])
+        firsts = [sum(job.sizes[:at]) for at in range(len(job.sizes))]
+        parts = {f"part{at}": Data(job, first, size) for at, (first, size) in enumerate(zip(firsts, job.sizes))}
+        weights = job.weights if job.shares is None else {f"part{at}": share for at, share in enumerate(job.shares)}
+        loader = levada.DataLoader(
+            parts if len(parts) > 1 else parts["part0"], shape.batch, job.shuffle, mesh=mesh, seed=job.seed, weights=weights,
+            num_samples=job.draws, epochs=job.epochs, drop_last=shape.drop_last, lengths=lengths, balance=chance.choice(["tokens", "flops"]),
+            max_tokens=most, collate_fn=collate)
+        if state is not None:
+            loader.load_state_dict(state)
+            epoch, position = begins_at(job, epoch, position, shape)
+        expected = steps_of(job, position, shape)
+        stop = chance.randint(1, max(expected, 1))
+        told = [str(mesh), shape, epoch, position, expected, stop, most]
+        steps = {}
+        try:
+            for batch in loader:
+                rows = rows_of(batch)
+                steps.setdefault(loader.step - 1, []).extend(rows)
+                drawn = [model.draw(epoch, position + at).numbers[0] for at in range(*span(job, position, loader.step - 1, shape))]
+                assert loader.valid is None and loader.global_tokens in (None, int(lengths[drawn].sum())), told
+                if loader.step == stop and loader.micro + 1 == loader.num_micro: state = loader.state_dict()
+        except levada.InvalidArgument as error:
+            assert expected == 0 and position == 0 and "lower batch_size" in str(error), (error, told)
+            loader.close()
+            return "refused"
+        every = [json.loads(each) for each in levada._levada.agree(levada.join(), json.dumps(steps).encode(), 60, "comparing")]
+        by = {}
+        for at, mine in enumerate(every): assert by.setdefault(mesh.data_coordinate(at), mine) == mine, ("peers differ", told)
+        assert len(steps) == expected, (len(steps), told)
+        for step in range(expected):
+            got = [row for each in by.values() for row in each.get(str(step), [])]
+            want = [row for at in range(*span(job, position, step, shape)) for row in model.rows(epoch, position + at)]
+            assert sorted(got, key=repr) == sorted(want, key=repr), ("step", step, got, want, told)
+        want = (epoch, position_after(job, position, stop, shape))
+        assert (state["epoch"], state["position"]) == want, (state, want, told)
+        (epoch, position) = want
+        loader.close()
+    return "balanced"
+
+def span(job, position, step, shape):
+    first = step * shape.batch * shape.ranks
+    return first, min(first + shape.batch * shape.ranks, job.draws * job.epochs - position)
+
 def run_all(first, seconds):
     "All ranks run the same jobs, for about so many seconds."
     job, began, counts, number = levada.join(), time.monotonic(), {}, 0
@@ -139,7 +194,7 @@ def run_all(first, seconds):
     while True:
         mine = json.dumps(time.monotonic() - began < seconds).encode()
         if not json.loads(levada._levada.agree(job, mine, 60, "beginning a job")[0]): break
-        try: outcome = run_job(first * 1_000_000 + number)
+        try: outcome = (run_balanced if number % 4 == 3 else run_job)(first * 1_000_000 + number)
         except BaseException as error:
             print(f"rank {rank}: job with seed {first * 1_000_000 + number}", file=sys.stderr, flush=True)
             raise
@@ -157,6 +212,8 @@ if __name__ == "__main__":
 def test_random_jobs_yield_what_the_model_yields(tmp_path: pathlib.Path, workers: str, share: float) -> None:
     body = JOBS.replace("TESTS", repr(str(pathlib.Path(__file__).parent))).replace("WORKERS", workers)
     body = body.replace("FIRST", str(SEED + int(float(workers) * 10))).replace("LIMIT", str(SECONDS * share))
-    told = succeed(tmp_path, 4, body)
+    outcome = run(tmp_path, 4, body, within=SECONDS + 150)
+    assert outcome.status == 0, outcome.errors
+    told = outcome.told
     (counts,) = (mine["counts"] for mine in told[0])
     assert counts["whole"] > 0 and all(mine == told[0] for mine in told)
