@@ -47,8 +47,10 @@ class Digests:
 
     def __init__(self) -> None: ...
 
-    def add(self, batch: object) -> None:
-        """Adds every tensor of a batch."""
+    def add(self, batch: object, *, allow_pickle: bool = False) -> None:
+        """
+        Adds every tensor of a batch. Objects that cross as pickles add nothing.
+        """
 
     def describe(self) -> dict[str, dict[str, Any]]:
         """
@@ -652,10 +654,6 @@ class Pass:
         """
 
     @property
-    def state(self) -> tuple[bytes, str] | None:
-        """The loader's state, where the batch taken last came with one."""
-
-    @property
     def end(self) -> dict[str, Any] | None: ...
 
     @property
@@ -668,9 +666,9 @@ class Pass:
     def metrics(self, labels: Sequence[tuple[str, str]]) -> list[Metric]:
         """Each with these labels."""
 
-def start(job: Membership, mesh: Mesh, layout: Layout, source: Source | None, *, batch: int = 1, divide: str = 'deal', tail: str = 'drop', first_sample: int = 0, steps: int | None = None, readers: str = 'one', depth: int = 0, timeout: float = 1800.0, access: str = '', make: object | None = None, where: object | None = None, tensors: str = 'numpy', allow_pickle: bool = False, record: bool = False, name: str = '', remind: bool = True, balance: BalancedBy | None = None, cursor: bytes = ...) -> Pass:
+def start(job: Membership, mesh: Mesh, layout: Layout, source: Source | None, *, batch: int = 1, divide: str = 'deal', tail: str = 'drop', first_sample: int = 0, steps: int | None = None, readers: str = 'one', depth: int = 0, timeout: float = 1800.0, access: str = '', make: object | None = None, where: object | None = None, tensors: str = 'numpy', allow_pickle: bool = False, record: bool = False, name: str = '', balance: BalancedBy | None = None, cursor: bytes = ...) -> Pass:
     """
-    Starts a pass. Collective. `cursor`: of the state of a Corpus at which it begins. `name`: which, the same on all ranks; `remind`: whether long waits say so.
+    Starts a pass. Collective. `cursor`: of the state of a Corpus at which it begins. `name`: which, the same on all ranks.
     """
 
 class WhenDropped:

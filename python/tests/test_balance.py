@@ -12,13 +12,12 @@ from balanced import by_step, job, length_of
 from levada.batch.balance import Samples
 
 
-@pytest.mark.parametrize("iterate", ["thread", "inline", "process"])
+@pytest.mark.parametrize("iterate", ["thread", "inline"])
 def test_samples_of_an_iterable_become_micro_batches_that_cost_the_same(tmp_path: pathlib.Path, iterate: str) -> None:
     body = job(
         f"""
         if __name__ == "__main__":
-            source = list(samples()) if {iterate!r} == "process" else samples()
-            feed = levada.Feed(source, batch=20, balance="flops", max_tokens=1000, iterate={iterate!r})
+            feed = levada.Feed(samples(), batch=20, balance="flops", max_tokens=1000, iterate={iterate!r})
             got = []
             for batch in feed:
                 ends = batch["cu_seqlens"][0].tolist()
@@ -123,7 +122,7 @@ def test_costs_may_be_functions_with_two_parts(tmp_path: pathlib.Path) -> None:
         assert max(parts) < 1.05 * sum(parts) / 2
 
 
-@pytest.mark.parametrize("iterate", ["thread", "process"])
+@pytest.mark.parametrize("iterate", ["thread", "inline"])
 def test_costs_may_be_a_field_of_the_samples(tmp_path: pathlib.Path, iterate: str) -> None:
     told = ranks.succeed(
         tmp_path,

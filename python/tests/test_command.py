@@ -50,7 +50,7 @@ def run(folder: pathlib.Path, *arguments: str) -> subprocess.CompletedProcess[st
     return subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=folder)
 
 
-@pytest.mark.parametrize("options", [[], ["--readers", "dp", "--iterate", "process"], ["--iterate", "inline", "--skip", "1"]])
+@pytest.mark.parametrize("options", [[], ["--readers", "dp", "--iterate", "thread"], ["--iterate", "inline", "--skip", "1"]])
 def test_what_a_callable_gives_is_fed_and_reported(tmp_path: pathlib.Path, options: list[str]) -> None:
     ran = run(tmp_path, "feed", "loaders:Dataset.split", "--mesh", "dp=2,tp=2", "--json", *options)
     assert ran.returncode == 0 and ran.stderr == "", ran.stderr

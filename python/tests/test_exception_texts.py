@@ -144,7 +144,7 @@ def test_a_feed_of_a_pipeline_raises_whatever_its_stage_raises(workers: int) -> 
         assert text in str(caught.value)
 
 
-@pytest.mark.parametrize("iterate", ["thread", "inline", "process"])
+@pytest.mark.parametrize("iterate", ["thread", "inline"])
 def test_a_feed_raises_whatever_its_loader_raises(iterate: str) -> None:
     for make, text in MAKERS:
         if not issubclass(type(raised(make)), Exception):

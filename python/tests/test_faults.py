@@ -51,18 +51,18 @@ def test_a_loader_of_a_rank_that_does_not_read_is_left_alone(tmp_path: pathlib.P
                     self.touched.append(i)
                     yield 10 * rank + i
         if __name__ == "__main__":
-            for iterate in ("thread", "inline", "process"):
+            for iterate in ("thread", "inline"):
                 loader = Loader()
                 tell(got=list(levada.Feed(loader, mesh=levada.Mesh(tp=2), iterate=iterate)))
             tell(touched=loader.touched)
         """,
     )
     for rank, mine in enumerate(told):
-        assert [each["got"] for each in mine[:3]] == [[0, 1, 2, 3]] * 3
-        assert mine[3]["touched"] == (["iter", 0, 1, 2, 3] * 2 if rank == 0 else [])
+        assert [each["got"] for each in mine[:2]] == [[0, 1, 2, 3]] * 2
+        assert mine[2]["touched"] == (["iter", 0, 1, 2, 3] * 2 if rank == 0 else [])
 
 
-@pytest.mark.parametrize("iterate", ["thread", "inline", "process"])
+@pytest.mark.parametrize("iterate", ["thread", "inline"])
 def test_a_reader_that_ends_early_ends_all_at_its_step(tmp_path: pathlib.Path, iterate: str) -> None:
     told = ranks.succeed(
         tmp_path,
@@ -98,7 +98,7 @@ def test_a_layout_of_an_absent_field_is_refused_on_every_rank(tmp_path: pathlib.
         assert "has no field ids*, which" in mine[1]["text"] and mine[2] == {"batches": 2}
 
 
-@pytest.mark.parametrize("iterate", ["thread", "inline", "process"])
+@pytest.mark.parametrize("iterate", ["thread", "inline"])
 def test_batches_that_are_kept_stall_nobody(tmp_path: pathlib.Path, iterate: str) -> None:
     told = ranks.succeed(
         tmp_path,
@@ -147,7 +147,7 @@ def test_a_killed_rank_is_named_to_the_others(tmp_path: pathlib.Path, victim: in
 
 @pytest.mark.parametrize(
     ("iterate", "place"),
-    [("thread", "__iter__ > fetch (script.py:"), ("process", "process "), ("inline", "__iter__ > fetch (script.py:")],
+    [("thread", "__iter__ > fetch (script.py:"), ("inline", "__iter__ > fetch (script.py:")],
 )
 def test_a_loader_that_hangs_is_named_and_does_not_keep_the_process(
     tmp_path: pathlib.Path, iterate: str, place: str
@@ -166,8 +166,7 @@ def test_a_loader_that_hangs_is_named_and_does_not_keep_the_process(
             levada.join()  # with more time than a pass has
             got = []
             try:
-                # A process has to start within the timeout.
-                for number in levada.Feed(SlowLoader(), timeout={10.0 if iterate == "process" else 3.0}, iterate={iterate!r}):
+                for number in levada.Feed(SlowLoader(), timeout=3.0, iterate={iterate!r}):
                     got.append(number)
             except (levada.Timeout, levada.PeerLost) as error:  # the other rank's Timeout, if that came first
                 tell(steps=len(got), text=str(error))
@@ -214,11 +213,11 @@ def test_only_the_loader_itself_ends_its_data(tmp_path: pathlib.Path) -> None:
             try: feed.state_dict()
             except levada.Unsupported as error: tell(text=str(error))
         if __name__ == "__main__":
-            for iterate in ("thread", "inline", "process"): run(iterate)
+            for iterate in ("thread", "inline"): run(iterate)
         """,
     )
     for rank, mine in enumerate(told):
-        for odd, stateful, unsaved in (mine[:3], mine[3:6], mine[6:]):
+        for odd, stateful, unsaved in (mine[:3], mine[3:]):
             assert "StopIteration" in odd["text"] and "StopIteration" in unsaved["text"]
             assert stateful == {"got": [rank, rank + 2]}
 
@@ -256,12 +255,11 @@ def test_a_pass_may_be_closed_while_its_next_batch_is_waited_for(tmp_path: pathl
             if rank == 0: os.kill(os.getpid(), signal.SIGALRM)
         if __name__ == "__main__":
             signal.signal(signal.SIGALRM, on_alarm)
-            for iterate in ("thread", "process"):
-                has_two = threading.Event()
-                feed = levada.Feed(Hanging(), iterate=iterate, timeout=300)
-                feed_iterator = iter(feed)
-                threading.Thread(target=interrupt, args=(iterate,)).start()
-                tell(got=take_all(feed_iterator), cause=feed.end["cause"], rank=feed.end["rank"])
+            has_two = threading.Event()
+            feed = levada.Feed(Hanging(), timeout=300)
+            feed_iterator = iter(feed)
+            threading.Thread(target=interrupt, args=("thread",)).start()
+            tell(got=take_all(feed_iterator), cause=feed.end["cause"], rank=feed.end["rank"])
             def take(): tell(got=take_all(feed_iterator))
             has_two = threading.Event()
             feed = levada.Feed(Hanging(), timeout=300)
@@ -278,11 +276,11 @@ def test_a_pass_may_be_closed_while_its_next_batch_is_waited_for(tmp_path: pathl
         """,
     )
     for rank, mine in enumerate(told):
-        assert mine.count({"lost": 0}) == (3 if rank == 1 else 0)
+        assert mine.count({"lost": 0}) == (2 if rank == 1 else 0)
         mine = [each for each in mine if "lost" not in each and "under way" not in each.get("text", "")]
         cause = "abandoned" if rank == 1 else "left"
-        assert mine[:2] == [{"got": [rank, 2 + rank], "cause": cause, "rank": 0}] * 2
-        assert {"got": [rank, 2 + rank]} in mine[2:] and mine[-1] == {"batches": 2, "cause": cause}
+        assert mine[0] == {"got": [rank, 2 + rank], "cause": cause, "rank": 0}
+        assert {"got": [rank, 2 + rank]} in mine[1:] and mine[-1] == {"batches": 2, "cause": cause}
     assert {"batches": 2, "end": None} in told[0]
 
 
@@ -462,9 +460,7 @@ def no_more_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threading.Thread, "start", refuse)
 
 
-@pytest.mark.parametrize(
-    ("iterate", "error"), [("thread", levada.SourceError), ("process", levada.SourceError), ("inline", levada.EngineError)]
-)
+@pytest.mark.parametrize(("iterate", "error"), [("thread", levada.SourceError), ("inline", levada.EngineError)])
 @pytest.mark.usefixtures("no_more_threads")
 def test_a_feed_whose_thread_is_refused_says_which_limits_to_raise(iterate: str, error: type[Exception]) -> None:
     with pytest.raises(error, match=REFUSED):

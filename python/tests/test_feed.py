@@ -51,7 +51,7 @@ def test_a_global_batch_is_split_along_dim_0(tmp_path: pathlib.Path) -> None:
         assert mine["got"] == [[i, rows[i]] for i in range(3)]
 
 
-@pytest.mark.parametrize("iterate", ["thread", "inline", "process"])
+@pytest.mark.parametrize("iterate", ["thread", "inline"])
 def test_the_last_global_batch_may_have_fewer_rows(tmp_path: pathlib.Path, iterate: str) -> None:
     told = ranks.succeed(
         tmp_path,
@@ -364,7 +364,7 @@ def test_a_number_of_the_wrong_kind_is_named(arguments: dict[str, Any], message:
         ({"tail": "x"}, "tail must be one of drop, pad, short, got 'x'"),
         ({"access": "x"}, "access must be one of private, copy, read_only, got 'x'"),
         ({"access": 3}, "access must be one of .*, got 3"),
-        ({"iterate": np.arange(3)}, "iterate must be one of thread, inline, process, got array"),
+        ({"iterate": np.arange(3)}, "iterate must be one of thread, inline, got array"),
         ({"readers": "x"}, "readers 'x' name an axis that the mesh 'dp=1' does not have"),
         ({"readers": ["dp"]}, "readers must be one, all, host or axes of the mesh such as 'dp,pp', got \\['dp'\\]"),
         ({"layout": "gpt"}, "layout must be a levada.Layout or a dict.*got 'gpt'.*levada.Layout.gpt\\(\\)"),

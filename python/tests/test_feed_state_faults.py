@@ -123,7 +123,7 @@ for count in (50, 20):
 """
 
 
-@pytest.mark.parametrize("iterate", ["thread", "inline", "process"])
+@pytest.mark.parametrize("iterate", ["thread", "inline"])
 @pytest.mark.parametrize("readers", ["one", "dp"])
 def test_data_that_end_before_the_state_are_an_error_on_every_rank(
     tmp_path: pathlib.Path, iterate: str, readers: str

@@ -68,7 +68,7 @@ class Stateful:
         self.at, self.extra = state["at"], state["extra"]
 
 
-@pytest.mark.parametrize("iterate", ["thread", "inline", "process"])
+@pytest.mark.parametrize("iterate", ["thread", "inline"])
 def test_a_state_with_large_integers_and_plain_keys_is_restored(iterate: str) -> None:
     extra = {"rng": np.random.default_rng(7).bit_generator.state, (0, "worker"): {1, 2}}
     stopped = levada.Feed(Stateful(extra), iterate=iterate)
@@ -81,7 +81,7 @@ def test_a_state_with_large_integers_and_plain_keys_is_restored(iterate: str) ->
     assert list(resumed) == list(range(5, 12)) and loader.extra == extra
 
 
-@pytest.mark.parametrize("iterate", ["thread", "inline", "process"])
+@pytest.mark.parametrize("iterate", ["thread", "inline"])
 def test_a_state_that_cannot_be_saved_is_an_error_for_who_asks_for_it(iterate: str) -> None:
     feed = levada.Feed(Stateful({"pools": [contextlib.nullcontext()]}), iterate=iterate)
     items = iter(feed)
@@ -117,7 +117,7 @@ def test_a_state_is_unpickled_only_where_pickles_are_allowed() -> None:
     assert next(resumed) == 1
 
 
-@pytest.mark.parametrize("iterate", ["thread", "inline", "process"])
+@pytest.mark.parametrize("iterate", ["thread", "inline"])
 def test_a_loader_whose_state_takes_long_is_seldom_asked_and_resumes_exactly(tmp_path: pathlib.Path, iterate: str) -> None:
     told = ranks.succeed(
         tmp_path,
@@ -169,7 +169,7 @@ def test_a_state_is_asked_for_as_often_as_its_bytes_to_all_ranks_cost_one_percen
     assert state() is not None
 
 
-@pytest.mark.parametrize("iterate", ["thread", "inline", "process"])
+@pytest.mark.parametrize("iterate", ["thread", "inline"])
 def test_an_iterable_without_a_state_resumes_by_counting_its_items(iterate: str) -> None:
     stopped = levada.Feed(range(9), iterate=iterate, skip=1)
     state = stopped.state_dict()

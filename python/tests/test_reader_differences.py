@@ -27,7 +27,7 @@ def outcome(loader, mesh, **options):
 """
 
 
-@pytest.mark.parametrize("iterate", ["thread", "inline", "process"])
+@pytest.mark.parametrize("iterate", ["thread", "inline"])
 def test_loaders_that_shuffle_differently_are_an_error_on_every_rank(tmp_path: pathlib.Path, iterate: str) -> None:
     told = ranks.succeed(
         tmp_path,

@@ -1,4 +1,4 @@
-"""The ways to iterate a loader: on a thread, by the caller, in a process of its own."""
+"""The ways to iterate a loader: on a thread, or by the caller."""
 
 from __future__ import annotations
 
@@ -21,9 +21,8 @@ import levada
 import numpy as np
 import pytest
 import ranks
-from levada.base import exits as _exits
 from levada.base.abandoned import abandoned
-from levada.feed import passes, process_reader, readers
+from levada.feed import passes, readers
 from pipelines import BeginsAgain
 
 
@@ -111,7 +110,7 @@ def test_who_leaves_early_has_drawn_no_batch_more(tmp_path: pathlib.Path) -> Non
             assert told[0][0]["made"] == told[0][0]["step"] == 6
 
 
-@pytest.mark.parametrize("iterate", ["thread", "inline", "process"])
+@pytest.mark.parametrize("iterate", ["thread", "inline"])
 def test_an_exception_reaches_every_rank_with_its_traceback(tmp_path: pathlib.Path, iterate: str) -> None:
     told = ranks.succeed(
         tmp_path,
@@ -136,7 +135,7 @@ def test_an_exception_reaches_every_rank_with_its_traceback(tmp_path: pathlib.Pa
         assert mine["text"].count("Traceback") == 1
 
 
-@pytest.mark.parametrize("iterate", ["thread", "inline", "process"])
+@pytest.mark.parametrize("iterate", ["thread", "inline"])
 def test_so_does_one_whose_text_has_no_utf8(tmp_path: pathlib.Path, iterate: str) -> None:
     told = ranks.succeed(
         tmp_path,
@@ -194,69 +193,13 @@ def test_a_slow_inline_loader_takes_nothing_from_its_own_timeout(tmp_path: pathl
     assert list(levada.Feed(slow(), timeout=0.2, iterate="inline")) == [0, 1]  # type: ignore[arg-type]
 
 
-def test_the_reader_is_one_of_three() -> None:
-    with pytest.raises(levada.InvalidArgument, match="iterate must be one of thread, inline, process, got 'daemon'"):
+def test_the_reader_is_one_of_two() -> None:
+    with pytest.raises(levada.InvalidArgument, match="iterate must be one of thread, inline, got 'daemon'"):
         levada.Feed([1], iterate="daemon")
+    with pytest.raises(levada.InvalidArgument, match=r"worker of torch's DataLoader \(num_workers=1\), .* levada.DataLoader"):
+        levada.Feed([1], iterate="process")
     with pytest.raises(levada.InvalidArgument, match="read by the C\\+\\+ core"):
         levada.Feed(levada.Corpus("a.txt"), iterate="inline")
-
-
-def test_a_process_of_its_own_gives_the_same_batches(tmp_path: pathlib.Path) -> None:
-    told = ranks.succeed(
-        tmp_path,
-        2,
-        """
-        import multiprocessing
-        class Loader:
-            def __iter__(self):
-                for i in range(7):
-                    array = np.full(50_000, i)
-                    yield {"x": array, "same": array, "pid": os.getpid()}
-        if __name__ == "__main__":  # which the other process imports again
-            for _ in range(2):
-                got, pids = [], set()
-                for batch in levada.Feed(Loader(), iterate="process"):
-                    got.append([int(batch["x"].min()), int(batch["x"].max()), batch["x"] is batch["same"]])
-                    pids.add(batch["pid"])
-                tell(got=got, pids=sorted(pids), pid=os.getpid(), left=len(multiprocessing.active_children()))
-        """,
-    )
-    for rank, mine in enumerate(told):
-        for each in mine:
-            assert each["got"] == [[i, i, True] for i in range(rank, 6, 2)] and each["left"] == 0
-            assert len(each["pids"]) == 1 and each["pids"][0] not in [other[0]["pid"] for other in told]
-        assert mine[0]["pids"] != mine[1]["pids"]
-
-
-def test_what_goes_wrong_in_the_process_reaches_every_rank(tmp_path: pathlib.Path) -> None:
-    told = ranks.succeed(
-        tmp_path,
-        2,
-        """
-        class Killed:
-            def __iter__(self):
-                yield from range(4)
-                os.kill(os.getpid(), signal.SIGKILL)
-        class Exiting:
-            def __iter__(self):
-                yield from range(4)
-                os._exit(3)
-        class NotIterable: pass
-        if __name__ == "__main__":
-            for loader in (Killed(), Exiting(), NotIterable(), None, (i for i in range(3))):
-                try:
-                    list(levada.Feed(loader, iterate="process"))
-                except levada.SourceError as error:
-                    tell(text=str(error))
-        """,
-    )
-    for mine in told:
-        killed, exited, not_iterable, none, generator = (each["text"] for each in mine)
-        assert "a generator cannot be sent to another process" in generator and "object whose __iter__ makes" in generator
-        assert "which iterated Killed, was killed by SIGKILL" in killed
-        assert "which iterated Exiting, ended with exit status 3" in exited
-        assert "'NotIterable' object is not iterable" in not_iterable
-        assert "its source is None" in none
 
 
 def is_running(pid: int) -> bool:
@@ -266,111 +209,8 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def assert_ends(pid: int) -> None:
-    deadline = time.monotonic() + 30
-    while is_running(pid):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-def test_a_program_without_a_main_guard_is_told_of_it(tmp_path: pathlib.Path) -> None:
-    told = ranks.succeed(
-        tmp_path,
-        2,
-        """
-        class Loader:
-            def __iter__(self):
-                return iter(range(2))
-        try:
-            list(levada.Feed(Loader(), iterate="process"))
-        except levada.SourceError as error:
-            tell(text=str(error))
-        """,
-    )
-    for (mine,) in told:
-        assert "ended with exit status 1 while it started" in mine["text"]
-        assert 'belongs under if __name__ == "__main__":' in mine["text"]
-
-
-@pytest.mark.parametrize(("signal_to_child", "in_thread"), [(0, False), (19, False), (19, True)])
-def test_a_reading_process_does_not_outlive_its_rank_not_even_stopped(
-    tmp_path: pathlib.Path, signal_to_child: int, in_thread: bool
-) -> None:
-    job = ranks.start(
-        tmp_path,
-        1,
-        f"""
-        class Loader:
-            def __iter__(self):
-                yield os.getpid()
-                time.sleep(1000)
-        def use():
-            for pid in levada.Feed(Loader(), iterate="process"):
-                tell(pid=pid)
-                os.kill(pid, {signal_to_child})
-                os.kill(os.getpid(), signal.SIGKILL)
-        if __name__ == "__main__":
-            if {in_thread}:
-                import threading
-                thread = threading.Thread(target=use)
-                thread.start()
-                thread.join()
-            else:
-                use()
-        """,
-    )
-    outcome = ranks.finish(job, tmp_path, 1)
-    assert outcome.status == 1
-    (told,) = outcome.told[0]
-    assert_ends(told["pid"])
-
-
-def test_a_reading_process_outlives_the_thread_that_began_the_pass(tmp_path: pathlib.Path) -> None:
-    told = ranks.succeed(
-        tmp_path,
-        1,
-        """
-        import threading
-        class Loader:
-            def __iter__(self):
-                return iter(range(20))
-        if __name__ == "__main__":
-            feed = levada.Feed(Loader(), iterate="process")
-            passing = []
-            thread = threading.Thread(target=lambda: passing.append(iter(feed)))
-            thread.start()
-            thread.join()
-            tell(got=list(passing[0]))
-        """,
-    )
-    assert told == [[{"got": list(range(20))}]]
-
-
-def test_an_interrupt_of_its_end_does_not_spare_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    process = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(1000,))
-    _exits.start(process)
-    join, interrupts = process.join, [KeyboardInterrupt(), KeyboardInterrupt()]
-
-    def interrupted(timeout: float | None = None) -> None:
-        if interrupts:
-            raise interrupts.pop()
-        join(timeout)
-
-    monkeypatch.setattr(process, "join", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        _exits.end(process, 100.0)
-    join(30)
-    assert process.exitcode == -signal.SIGKILL and not interrupts
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "levada.Feed(range(5), iterate='process')",
-        "levada.Pipeline(range(5)).dispatch().map(str).run(2, context='spawn')",
-    ],
-)
-def test_an_interrupt_while_a_process_starts_leaves_none(tmp_path: pathlib.Path, source: str) -> None:
+def test_an_interrupt_while_a_process_starts_leaves_none(tmp_path: pathlib.Path) -> None:
+    source = "levada.Pipeline(range(5)).dispatch().map(str).run(2, context='spawn')"
     run_interrupted_start(tmp_path, f"next(iter({source}))", "print(multiprocessing.active_children() == [])")
 
 
@@ -404,95 +244,6 @@ if __name__ == "__main__":
     assert (ran.returncode, ran.stdout) == (0, "True\nFalse\n"), ran.stderr
 
 
-def test_a_process_may_take_as_long_to_start_as_the_feed_waits(tmp_path: pathlib.Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(
-        """
-import time
-import levada
-if __name__ == "__main__":
-    began = time.monotonic()
-    try:
-        list(levada.Feed(range(3), iterate="process", timeout=2))
-    except levada.SourceError as error:
-        print(error)
-    assert time.monotonic() - began < 30
-else:
-    time.sleep(100)
-"""
-    )
-    ran = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
-    assert "which is to iterate range, did not start within 2 s, the timeout of the feed" in ran.stdout, ran.stderr
-
-
-def test_interrupts_again_and_again_leave_neither_a_process_nor_a_hang(tmp_path: pathlib.Path) -> None:
-    outcome = ranks.run(
-        tmp_path,
-        1,
-        """
-        class Loader:
-            def __iter__(self):
-                yield os.getpid()
-                time.sleep(1000)
-        def interrupt(*_):
-            raise KeyboardInterrupt
-        if __name__ == "__main__":
-            passing = iter(levada.Feed(Loader(), iterate="process"))
-            tell(pid=next(passing))
-            signal.signal(signal.SIGALRM, interrupt)
-            signal.setitimer(signal.ITIMER_REAL, 0.1, 0.1)
-            next(passing)
-        """,
-    )
-    assert outcome.status != 0 and "KeyboardInterrupt" in outcome.errors
-    assert_ends(outcome.told[0][0]["pid"])
-
-
-@pytest.mark.parametrize("seed", [1, 2])
-def test_interrupts_while_passes_begin_and_end_leave_no_process(tmp_path: pathlib.Path, seed: int) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(
-        f"""
-import multiprocessing, random, signal, time
-import levada
-class Loader:
-    def __iter__(self):
-        return iter(range(10**6))
-def interrupt(*_):
-    raise KeyboardInterrupt
-if __name__ == "__main__":
-    draw, interrupted = random.Random({seed}), 0
-    signal.signal(signal.SIGALRM, interrupt)
-    for _ in range(10):
-        try:
-            try:
-                signal.setitimer(signal.ITIMER_REAL, draw.uniform(0.001, 1.0))
-                with levada.Feed(Loader(), iterate="process", timeout=60) as feed:
-                    for item in feed:
-                        if item == 3:
-                            break
-                    assert item == 3, item
-                if draw.random() < 0.5:
-                    time.sleep(10)
-            finally:
-                signal.setitimer(signal.ITIMER_REAL, 0)
-        except KeyboardInterrupt:
-            interrupted += 1
-    deadline = time.monotonic() + 30
-    while multiprocessing.active_children() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    print(interrupted > 2, multiprocessing.active_children())
-"""
-    )
-    ran = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=110)
-    # An interrupt within a callback of Python's own, as of the WeakSet in which it has its threads, is printed and dropped.
-    dropped = r"Exception ignored in: <function WeakSet.*\nTraceback .*\n(?:  .*\n)*KeyboardInterrupt: ?\n"
-    # A process that lacks what it is to run, since it was being started, says so.
-    unstarted = r"Traceback .*\n(?:  .*\n)*EOFError: Ran out of input\n"
-    errors = re.sub(f"{dropped}|{unstarted}", "", ran.stderr)
-    assert (ran.returncode, ran.stdout, errors) == (0, "True []\n", ""), ran.stderr
-
-
 def test_an_interrupt_while_a_pass_is_dropped_is_raised_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
     leave = passes._leave
 
@@ -508,7 +259,7 @@ def test_an_interrupt_while_a_pass_is_dropped_is_raised_afterwards(monkeypatch: 
         time.sleep(1)
 
 
-@pytest.mark.parametrize("iterate", ["thread", "inline", "process"])
+@pytest.mark.parametrize("iterate", ["thread", "inline"])
 def test_a_loop_that_is_left_has_no_thread_in_python(iterate: str) -> None:
     before = set(threading.enumerate())
     for _ in range(3):
@@ -648,39 +399,7 @@ def test_the_interpreter_ends_after_a_slow_loader_has_left_its_item_and_says_so(
     assert re.fullmatch(line, outcome.errors), outcome.errors
 
 
-class Closing:
-    """Its iterator takes some seconds to close, and then writes a file."""
-
-    def __init__(self, path: pathlib.Path, seconds: float) -> None:
-        self.path, self.seconds = path, seconds
-
-    def __iter__(self) -> Iterator[int]:
-        try:
-            yield from range(10**6)
-        finally:
-            time.sleep(self.seconds)
-            self.path.touch()
-
-
-@pytest.mark.filterwarnings("error")
-def test_a_reading_process_may_take_seconds_to_close_its_iterator(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(process_reader, "_GRACE", 60.0)
-    for _ in levada.Feed(Closing(tmp_path / "closed", 2.0), iterate="process"):
-        break
-    assert (tmp_path / "closed").exists()
-
-
-def test_killing_a_reading_process_is_a_warning(tmp_path: pathlib.Path) -> None:
-    feed = levada.Feed(Closing(tmp_path / "closed", 100.0), iterate="process")
-    next(feed)
-    with pytest.warns(RuntimeWarning, match=r"process \d+, which iterated Closing, did not end within 5 s .* was killed"):
-        feed.close()
-    assert not (tmp_path / "closed").exists() and not multiprocessing.active_children()
-
-
-@pytest.mark.parametrize("iterate", ["thread", "inline", "process"])
+@pytest.mark.parametrize("iterate", ["thread", "inline"])
 def test_the_interpreter_ends_in_the_middle_of_a_pass(tmp_path: pathlib.Path, iterate: str) -> None:
     outcome = ranks.run(
         tmp_path,
@@ -704,7 +423,7 @@ def test_the_interpreter_ends_in_the_middle_of_a_pass(tmp_path: pathlib.Path, it
     assert not is_running(outcome.told[0][0]["reader"])
 
 
-@pytest.mark.parametrize("iterate", ["thread", "inline", "process"])
+@pytest.mark.parametrize("iterate", ["thread", "inline"])
 def test_a_loaders_state_is_that_of_the_batch_taken_last(tmp_path: pathlib.Path, iterate: str) -> None:
     told = ranks.succeed(
         tmp_path,

@@ -51,7 +51,7 @@ def test_an_end_before_the_length_is_an_error_of_a_pipeline(kind: Any, raises: t
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("raises", [StopIteration, IndexError])
-@pytest.mark.parametrize("iterate", ["thread", "inline", "process"])
+@pytest.mark.parametrize("iterate", ["thread", "inline"])
 def test_an_end_before_the_length_is_an_error_of_a_feed(kind: Any, raises: type[Exception], iterate: str) -> None:
     received = []
     with pytest.raises(levada.SourceError, match=WHY.format(raises.__name__)):

@@ -37,7 +37,7 @@ if __name__ == "__main__":
     def seeded(): return DataLoader(Counted(), batch_size=4, shuffle=True, generator=torch.Generator().manual_seed(5))
     def single(): return DataLoader(Counted(), batch_size=None, sampler=DistributedSampler(Counted(), num_replicas=1, rank=0))
     def workers(): return DataLoader(Counted(), batch_size=4, shuffle=True, num_workers=1)
-    for make, iterate in ((sampled, None), (sampled, "thread"), (sampled, "process"), (shuffled, None), (shuffled, "thread"),
+    for make, iterate in ((sampled, None), (sampled, "thread"), (shuffled, None), (shuffled, "thread"),
                           (seeded, None), (workers, None)):
         seed(1)
         whole = numbers(levada.Feed(make()))
@@ -87,7 +87,7 @@ if __name__ == "__main__":
             loop = [(batch["i"].tolist(), torch.rand(1).item())
                     for _, batch in zip(range(4), DataLoader(quiet, batch_size=4, shuffle=shuffle, **options))]
             tell(equal=runs[0] == runs[1], plain=runs[0] == loop, got=repr(runs[0]), loop=repr(loop))
-    for iterate in (None, "process"):
+    for iterate in (None, "inline"):
         runs = []
         for _ in range(2):
             seed(6)

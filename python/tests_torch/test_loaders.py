@@ -70,7 +70,7 @@ def test_a_program_that_ends_while_its_loader_is_inside_torch_does_not_abort(tmp
     assert outcome.status == 0 and "terminate" not in outcome.errors, outcome.errors
 
 
-@pytest.mark.parametrize("iterate", ["thread", "process"])
+@pytest.mark.parametrize("iterate", ["thread", "inline"])
 def test_a_stateful_loader_goes_on_bit_by_bit_in_the_middle_of_an_epoch(tmp_path: pathlib.Path, iterate: str) -> None:
     told = ranks.succeed(
         tmp_path,

@@ -166,6 +166,12 @@ item = {"tokens": torch.stack([row, row + 10]), "labels": torch.stack([row, row 
 (batch,) = levada.Feed([item], levada.Mesh(dp=2, cp=2), layout=layout, divide="split")
 tell(tokens=batch["tokens"].tolist(), images=list(batch["images"]["a"].shape))
 
+documents, plain = [os.getpid()] * 8, loader
+decode = lambda number: {"x": torch.full((2,), number), "is_elsewhere": os.getpid() != number}
+run_block()
+tell(streamed=[batch["is_elsewhere"] for batch in feed])
+loader = plain
+
 model = lambda rows: rows
 run_block()
 tell(gathered=predictions.tolist())
@@ -200,13 +206,14 @@ tell(written=writer.last)
 """,
     )
     for rank, mine in enumerate(told):
-        assert mine[5]["written"]["levada_feed_batches_total"] == [4, 4]
+        assert mine[6]["written"]["levada_feed_batches_total"] == [4, 4]
         assert mine[0] == {"got": list(range(rank // 2, 8, 2))}
         zigzag = [2, 3, 4, 5] if rank % 2 else [0, 1, 6, 7]
         assert mine[1] == {"tokens": [[10 * (rank // 2) + at for at in zigzag]], "images": [1, 3]}
-        assert mine[2] == {"gathered": [6, 6, 7, 7]}
-        assert mine[3] == {"devices": ["meta"] * 2}
-        assert mine[4] == {"answered": [True] * 4}
+        assert mine[2] == {"streamed": [True] * 4}
+        assert mine[3] == {"gathered": [6, 6, 7, 7]}
+        assert mine[4] == {"devices": ["meta"] * 2}
+        assert mine[5] == {"answered": [True] * 4}
 
 
 def test_cuda_graphs(folder: pathlib.Path) -> None:

@@ -19,12 +19,12 @@ PATIENT = """
 import time
 from levada.feed import passes
 once = passes._send_ahead
-def send_ahead(core, sender):
+def send_ahead(core, *more):
     "Waits for the next batch, of so many, where otherwise it is as it happens."
-    ahead = once(core, sender)
+    ahead = once(core, *more)
     while ahead is None and core.step < send_ahead.batches:
         time.sleep(0.001)
-        ahead = once(core, sender)
+        ahead = once(core, *more)
     return ahead
 passes._send_ahead = send_ahead
 """
@@ -35,6 +35,21 @@ def wait_ahead(monkeypatch: pytest.MonkeyPatch, batches: int) -> None:
     monkeypatch.setattr(passes, "_send_ahead", passes._send_ahead)
     exec(PATIENT, {})
     passes._send_ahead.batches = batches  # type: ignore[attr-defined]
+
+
+def test_peers_compare_the_batches_that_they_take_and_not_those_copied_ahead(tmp_path: pathlib.Path) -> None:
+    body = f"""
+import torch
+{PATIENT}
+def batches():
+    for number in range(9): yield {{"x": torch.full((4,), number), "y": number}}
+for options in ({{}}, {{"steps": 5}}, {{"prefetch_to_device": True}}, {{"prefetch_to_device": True, "steps": 5}}):
+    send_ahead.batches = options.get("steps", 9) if rank else 0  # rank 0 has nothing ahead
+    feed = levada.Feed(batches(), levada.Mesh(tp=2), device="meta", check="digests", **options)
+    tell(devices=[batch["x"].device.type for batch in feed])
+"""
+    for mine in ranks.succeed(tmp_path, 2, body):
+        assert [each["devices"] for each in mine] == [["meta"] * 9, ["meta"] * 5] * 2
 
 
 def story(feed: levada.Feed, batches: Iterator[Any]) -> Iterator[dict[str, Any]]:

@@ -5,14 +5,12 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import os
 from collections.abc import Iterator
 from typing import Any
 
 import levada
 import pytest
 from levada.cli import feed as feed_command
-from levada.feed import process_reader
 
 MODULES = (
     "levada",
@@ -71,20 +69,6 @@ def test_every_default_is_half_an_hour_where_a_users_code_may_run() -> None:
 )
 def test_a_wait_of_a_drop_in_that_takes_no_timeout_is_as_long(module: str, name: str) -> None:
     assert getattr(importlib.import_module(module), name) == HALF_AN_HOUR
-
-
-def test_a_process_that_iterates_may_start_for_as_long_as_its_feed_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    given = []
-
-    def link(rank: int, size: int, sockets: list[int], timeout: float) -> None:
-        given.append(timeout)
-        os.close(sockets[0])
-        raise levada.Timeout("nobody came")
-
-    monkeypatch.setattr(process_reader._levada, "link", link)
-    with pytest.raises(levada.SourceError, match="did not start within 1234 s"):
-        list(levada.Feed(range(3), iterate="process", timeout=1234.0))
-    assert given == [1234.0]
 
 
 def test_the_command_waits_as_long_for_a_callables_batches() -> None:

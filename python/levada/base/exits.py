@@ -27,7 +27,7 @@ _left_at = (0, -1)  # the id of the exception because of which a feed was left l
 
 def start(process: BaseProcess) -> None:
     """Starts it, on a thread that ends when this process does: the kernel kills it with the thread that started it. Ctrl-C
-    does not reach it before it calls begin(). What is raised, such as KeyboardInterrupt, may leave it started: end() it."""
+    does not reach it before it calls begin(). What is raised, such as KeyboardInterrupt, may leave it started."""
     _started.add(process)
     if threading.current_thread() is threading.main_thread():
         _start(process)
@@ -44,20 +44,6 @@ def begin(parent: int) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     _release_fork_server()
     _levada.die_with(parent)
-
-
-def end(process: BaseProcess, grace: float = 0.0) -> bool:
-    """Waits so many seconds for its end, kills it, and waits for that, unless it never started. Ctrl-C does not spare it.
-    Returns whether it ended by itself."""
-    if process.pid is None:
-        return True
-    try:
-        process.join(grace)
-        has_ended = process.exitcode is not None
-    finally:
-        process.kill()
-        process.join()
-    return has_ended
 
 
 def note_left(error: BaseException | None, step: int) -> None:
@@ -141,7 +127,7 @@ os.register_at_fork(after_in_child=_forget_all)
 
 @atexit.register
 def _kill_all() -> None:
-    """For whom an interrupt of end() has spared, and whom multiprocessing would wait for."""
+    """Those that multiprocessing would wait for."""
     for process in list(_started):
         if process.pid is not None and process._parent_pid == os.getpid():  # type: ignore[attr-defined]
             process.kill()

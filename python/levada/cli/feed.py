@@ -11,7 +11,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 from levada import _levada
@@ -137,7 +137,7 @@ def _feed_as_rank(options: argparse.Namespace, mesh: Mesh) -> int:
     try:
         with exporting:
             for batch in passing:
-                digests.add(batch)
+                digests.add(batch, allow_pickle=options.allow_pickle)
     except Error as error:
         # Where all ranks know of it they can still report what they did.
         if (passing.end or {}).get("cause") == "failed":
@@ -193,8 +193,6 @@ def _open_on_readers(job: Membership, mesh: Mesh, options: argparse.Namespace) -
                 source = source.run(options.workers, alone=True)
             elif options.workers != 0:
                 raise InvalidArgument(f"--workers is of a levada.Pipeline, but {options.source} gave a {type(source).__name__}")
-            elif isinstance(source, Generator) and options.iterate == "process":
-                source = _Generated(options.source)
     except Error as error:
         problem = (type(error).__name__, str(error))
     sent = _levada.agree(job, json.dumps(problem).encode(), options.timeout, "opening the data")
@@ -221,16 +219,6 @@ def _find(name: str) -> Any:
     if not callable(found):
         raise InvalidArgument(f"{module} has no callable {path}")
     return found
-
-
-class _Generated:
-    """Calls a generator function in the process that iterates: a generator itself cannot be sent there."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(_call(self._name, _find(self._name)))
 
 
 def _call(name: str, function: Any) -> Iterable[Any]:

@@ -35,6 +35,11 @@ def count_or_none(name: str, number: Any, *, smallest: int = 0) -> int | None:
 
 
 def check_iteration(iterate: str, divide: str, tail: str, *, is_corpus: bool, counts_rows: bool, is_balanced: bool) -> None:
+    if isinstance(iterate, str) and iterate == "process":
+        raise InvalidArgument(
+            'iterate is process, which a feed does not have: iterate the source in a worker of torch\'s DataLoader (num_workers=1), or '
+            "read a data set by number with levada.DataLoader(num_workers=...)"
+        )
     check_choice("iterate", iterate, ITERATE)
     check_choice("divide", divide, _DIVIDE)
     check_choice("tail", tail, _TAIL)

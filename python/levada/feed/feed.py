@@ -68,8 +68,8 @@ class Feed(PassView):
     - `readers`: "one" rank, "all", one per "host", or one at each coordinate along the named axes: "dp", "dp,pp". The
       default is "one", and "host" for a Pipeline: its worker processes then serve all ranks of their host.
     - `iterate`: what iterates an iterable. "thread": a thread of the feed, ahead of the steps. "inline": the thread that
-      calls next(), never ahead, so that random generators are drawn from as in a plain loop. "process": a process of the
-      feed, which imports the main module again. None: "inline" for torch's DataLoader without workers, else "thread".
+      calls next(), never ahead, so that random generators are drawn from as in a plain loop. None: "inline" for
+      torch's DataLoader without workers, else "thread".
     - `divide`: "deal" sends item t * dp + d to dp rank d in step t; "split" cuts each item along its rows, lists too.
     - `batch`: for a Corpus, and for an iterable whose samples are balanced: samples per dp rank and step. With
       divide="split": rows per dp rank of an iterable's global batches; the last batch may then have fewer.
@@ -101,7 +101,8 @@ class Feed(PassView):
       set is still referenced. None: each batch gets new tensors.
     - `allow_pickle`: whether objects of any class may cross, as pickles.
     - `check`: "items" compares, in a run that resumes, the item that the state was saved after; "none" does not; "digests" also
-      compares the batches of ranks that should get the same, now and then, and raises SourceError if they differ.
+      compares all tensors of ranks that should get the same, after the first batch, every 100th and the last, and raises
+      SourceError if they differ.
     - `record`: whether to record what each rank, and each process of a Pipeline, does when, for write_report() and
       write_trace().
 

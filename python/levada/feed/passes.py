@@ -20,7 +20,6 @@ from levada.batch.memory import make_batches_for
 from levada.corpus.corpus import Corpus
 from levada.feed.losses import LossWatch, OnPeerLost
 from levada.feed.peers import PeerDigests
-from levada.feed.process_reader import ProcessReader
 from levada.feed.read_ahead import ReadAhead
 from levada.feed.readers import BackgroundReader, Counted, InlineReader, Making, Reader, await_earlier_passes, open_maker
 from levada.feed.rows import num_rows
@@ -195,9 +194,8 @@ def begin_iterable(joined: JoinedFeed, source: Any, at: FeedState, taken: int | 
     first = items * feed._samples_an_item
     if isinstance(source, Run) and feed.readers != "one" and len(set(job.host_of)) > 1:
         source.agree_on_seed(job)
-    if not joined.is_reader or feed.iterate == "process":
-        draw_as_reader(source, is_first=feed._passes == 0)
     if not joined.is_reader:
+        draw_as_reader(source, is_first=feed._passes == 0)
         return Beginning(None, first)
     await_earlier_passes(source, job.rank, feed.timeout)
     if taken is None:
@@ -271,8 +269,6 @@ def _reader_of(joined: JoinedFeed, source: Any, state: Any, handoff: Handoff, co
     )
     rounds = (feed.depth or dict(feed.mesh.axes).get("pp", 1) + 2) + _ROUNDS_AT_READER
     feed._ahead.begin(rounds * feed._items_a_step, allow_pickle=feed.allow_pickle)
-    if feed.iterate == "process":
-        return ProcessReader(source, state, making, feed.timeout)
     maker = open_maker(source, state, making)
     return InlineReader(maker) if feed.iterate == "inline" else BackgroundReader(maker, source)
 
@@ -314,7 +310,9 @@ class FeedPass:
         self._counts_rows = not isinstance(joined.feed.source, Corpus) and joined.feed.balance is None and joined.feed.batch == 1
         feed = joined.feed
         proves = feed.check == "digests" and joined.job.size > 1
-        self._peers = PeerDigests(joined.job, feed.mesh, feed.layout, feed.timeout) if proves else None
+        self._peers: PeerDigests | None = None
+        if proves:
+            self._peers = PeerDigests(joined.job, feed.mesh, feed.layout, feed.timeout, allow_pickle=feed.allow_pickle)
         self.rows: int | None = None
         """The rows of the batch taken last, if the core counts whole batches."""
         self._sender = sender
@@ -371,6 +369,7 @@ class FeedPass:
         try:
             return self._next()
         except StopIteration:
+            self._end_comparing()
             # Another thread may have begun the newer pass while this one waited: the data are not over.
             if self._is_superseded and (self.core.end or {}).get("cause") in ("left", "abandoned"):
                 raise InvalidArgument(_SUPERSEDED) from None
@@ -382,27 +381,37 @@ class FeedPass:
     def _next(self) -> Any:
         batch = self._batch()
         if self._peers is not None:
-            self._peers.add(batch)
+            self._peers.take(self.core.step)
         if self._counts_rows:
             self.rows = num_rows(batch)
         return batch
 
     def _batch(self) -> Any:
         if self._sender is None:
-            return next(self.core)
+            return self._received(next(self.core))
         batch = self._take(self._sender)()
         if self._is_ahead:
             self._ahead = _raise_interrupted  # unless what follows returns
-            self._ahead = _send_ahead(self.core, self._sender)
+            self._ahead = _send_ahead(self.core, self._sender, self._received)
+        return batch
+
+    def _received(self, batch: Any) -> Any:
+        if self._peers is not None:
+            self._peers.receive(batch)
         return batch
 
     def _take(self, sender: Sender) -> Arrive:
         ahead, self._ahead = self._ahead, None
         if ahead is None:
-            return sender.send(next(self.core))
+            return sender.send(self._received(next(self.core)))
         if not self.core.drop_next():  # closed meanwhile
             raise StopIteration
         return ahead
+
+    def _end_comparing(self) -> None:
+        peers, self._peers = self._peers, None
+        if peers is not None and (self.core.end or {}).get("cause") in ("exhausted", "steps", "stopped"):
+            peers.end(self.core.step)
 
     def supersede(self) -> None:
         """Closes the pass. If batches were left, next() then raises instead of ending its loop early."""
@@ -414,12 +423,12 @@ class FeedPass:
         _leave(self._running, handled())
 
 
-def _send_ahead(core: Pass, sender: Sender) -> Arrive | None:
-    """Starts moving the batch that comes next, if it has arrived. It is not taken yet: what goes wrong is raised at its
-    step."""
+def _send_ahead(core: Pass, sender: Sender, received: Callable[[Any], Any]) -> Arrive | None:
+    """Starts moving the batch that comes next, if it has arrived, after `received` has seen it. It is not taken yet: what goes
+    wrong is raised at its step."""
     try:
-        received = core.receive_ahead()
-        return None if received is None else sender.send(*received)
+        batch = core.receive_ahead()
+        return None if batch is None else sender.send(received(*batch))
     except Exception as error:
         return functools.partial(_raise, error)
 

@@ -1,4 +1,4 @@
-"""What iterates an iterable on a reading rank: a thread, the caller, or a process of its own."""
+"""What iterates an iterable on a reading rank: a thread, or the caller."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from levada.feed.rows import InvalidItem, lists_as_rows, without_rows
 from levada.feed.torch_loaders import Order, with_order
 from levada.job.arrivals import REMIND_AFTER
 
-ITERATE = ("thread", "inline", "process")
+ITERATE = ("thread", "inline")
 _FRAMES = 4  # as many as a line of the board holds
 _LONG = 0.5
 """Seconds after which waiting ranks are notified of the functions that a slow item is in."""

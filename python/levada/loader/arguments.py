@@ -17,7 +17,7 @@ from levada.pipeline.options import CONTEXTS
 
 FEED = (
     "data_axes", "layout", "depth", "steps", "on_peer_lost", "access", "device", "prefetch_to_device", "device_buffers",
-    "allow_pickle", "group", "record",
+    "allow_pickle", "check", "group", "record",
 )  # fmt: skip
 """The arguments of Feed that a DataLoader takes, too."""
 _SEEDS = 1 << 64

@@ -61,7 +61,7 @@ class DataLoader(Feed):
     - `timeout`: seconds of one wait. A worker in one batch for longer than 0.8 of it ends the pass with its stack.
     - `pin_memory`: pins tensors if a CUDA device is there; `device` copies through pinned memory of its own.
     - The other arguments are Feed's: data_axes, layout, depth, steps, on_peer_lost, access, device, prefetch_to_device,
-      device_buffers, allow_pickle, group, record.
+      device_buffers, allow_pickle, check, group, record.
 
     After each batch, `valid` says how many of its first samples count, `global_valid` how many of the whole step do, and
     `numbers`, `epoch`, `step`, `skipped` and `global_tokens` say more. With balance, `valid` and `numbers` are None.

@@ -342,8 +342,13 @@ void bind_trees(nb::module_& module) {
   nb::class_<Digests>(module, "Digests", "A running digest of each tensor field of the batches added.")
       .def(nb::init<>())
       .def(
-          "add", [](Digests& content, nb::handle batch) { content.add(to_tree(batch, Allowed::program)); },
-          nb::arg("batch"), nb::sig("def add(self, batch: object) -> None"), "Adds every tensor of a batch.")
+          "add",
+          [](Digests& content, nb::handle batch, bool allow_pickle) {
+            content.add(to_tree(batch, allowed_in_batches(allow_pickle)));
+          },
+          nb::arg("batch"), nb::kw_only(), nb::arg("allow_pickle") = false,
+          nb::sig("def add(self, batch: object, *, allow_pickle: bool = False) -> None"),
+          "Adds every tensor of a batch. Objects that cross as pickles add nothing.")
       .def("describe", &describe, nb::sig("def describe(self) -> dict[str, dict[str, typing.Any]]"),
            "The same with dtype and first shape of each field, as the report of `levada feed --json` has them.")
       .def("fields", &digests_of,

@@ -188,11 +188,6 @@ class Pass {
     if (loader_ && !loader_->state) return {whole_steps(), to_bytes(Bytes()), mark.item, mark.digest};
     return {whole_steps(), to_bytes(loader_ ? loader_->encode() : cursor_), mark.item, mark.digest};
   }
-  /// Of the loader, as its rank gave it with the batch taken last; None where it gave none with that.
-  nb::object state() const {
-    if (!loader_ || !has_new_state_) return nb::none();
-    return nb::make_tuple(to_bytes(loader_->state->message), loader_->state->failure);
-  }
   /// What was recorded, encoded; empty where nothing is.
   nb::bytes trace() const { return to_bytes(log_ ? encode(log_->trace()) : Bytes()); }
   nb::object end() const {
@@ -319,7 +314,6 @@ class Pass {
     micro_ = batch->micro;
     num_micro_ = batch->num_micro;
     samples_ = batch->samples;
-    has_new_state_ = false;
     if (micro_ + 1 == num_micro_) keep(std::move(batch->cursor));
     return batch;
   }
@@ -330,7 +324,6 @@ class Pass {
       return;
     }
     auto now = IterableCursor::decode(cursor);
-    has_new_state_ = now.state.has_value();
     if (!now.state && loader_) now.state = std::move(loader_->state);
     if (!now.state && !now.is_counted)
       throw CorruptMessage(0, "a feed's batch refers to a state of its loader that has not come");
@@ -365,7 +358,6 @@ class Pass {
   std::int64_t step_ = 0, micro_ = 0, num_micro_ = 1, samples_ = 0;
   Bytes cursor_;                          ///< after the batch taken last, of other sources than a loader
   std::optional<IterableCursor> loader_;  ///< the same of a loader; with its state
-  bool has_new_state_ = false;
   std::optional<FeedEnd> end_;
   FeedStats stats_;
   std::optional<Balance> by_;
@@ -404,8 +396,7 @@ std::unique_ptr<Pass> start(const Membership& job, const Mesh& mesh, const Layou
                             const std::string& tail, std::int64_t first_sample, std::optional<std::int64_t> steps,
                             const std::string& readers, int depth, double timeout, const std::string& access,
                             nb::object make, nb::object where, const std::string& tensors, bool allow_pickle,
-                            bool record, const std::string& name, bool remind, std::optional<Balance> balance,
-                            const nb::bytes& cursor) {
+                            bool record, const std::string& name, std::optional<Balance> balance, const nb::bytes& cursor) {
   if (!(timeout > 0)) throw InvalidArgument(fmt::format("timeout must be positive, got {}", timeout));
   const auto others = kind_of_tensors(tensors);
   const bool is_shared = access == "shared";  // of batches that only this package sees
@@ -419,7 +410,6 @@ std::unique_ptr<Pass> start(const Membership& job, const Mesh& mesh, const Layou
                       .readers = Readers::parse(readers),
                       .depth = depth,
                       .timeout = duration_of(timeout),
-                      .remind_after = remind ? Reminder::after : Duration::max(),
                       .access = access.empty() ? Access::private_
                                 : is_shared    ? Access::read_only
                                                : parse_access(access),
@@ -459,8 +449,6 @@ void bind_feed(nb::module_& module) {
       .def("position", &Pass::position,
            "Returns how many steps have been taken whole, the cursor behind them, and of an iterable the number and "
            "the digest of the last item in them, or -1 and 0. Raises Unsupported.")
-      .def_prop_ro("state", &Pass::state, nb::sig("def state(self) -> tuple[bytes, str] | None"),
-                   "The loader's state, where the batch taken last came with one.")
       .def_prop_ro("end", &Pass::end, nb::sig("def end(self) -> dict[str, typing.Any] | None"))
       .def_prop_ro("trace", &Pass::trace, "What was recorded, encoded.")
       .def_prop_ro("stats", &Pass::stats, nb::sig("def stats(self) -> dict[str, typing.Any]"))
@@ -470,10 +458,10 @@ void bind_feed(nb::module_& module) {
              nb::arg("first_sample") = 0, nb::arg("steps") = nb::none(), nb::arg("readers") = "one",
              nb::arg("depth") = 0, nb::arg("timeout") = 1800.0, nb::arg("access") = "", nb::arg("make") = nb::none(),
              nb::arg("where") = nb::none(), nb::arg("tensors") = "numpy", nb::arg("allow_pickle") = false,
-             nb::arg("record") = false, nb::arg("name") = "", nb::arg("remind") = true, nb::arg("balance") = nb::none(),
+             nb::arg("record") = false, nb::arg("name") = "", nb::arg("balance") = nb::none(),
              nb::arg("cursor") = nb::bytes("", 0),
              "Starts a pass. Collective. `cursor`: of the state of a Corpus at which it begins. `name`: which, the "
-             "same on all ranks; `remind`: whether long waits say so.");
+             "same on all ranks.");
   nb::class_<WhenDropped>(module, "WhenDropped", "Calls a function when it goes, with the exception in flight or None.")
       .def(nb::init<nb::object>(), nb::arg("call"));
 }
