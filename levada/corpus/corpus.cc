@@ -28,15 +28,6 @@
 namespace levada {
 namespace {
 
-void check_epochs(std::int64_t epochs) {
-  if (epochs < 0) throw InvalidArgument(fmt::format("epochs must be 0, for no end, or above, got {}", epochs));
-}
-
-/// Whether batches depend on where documents end.
-bool minds_ends(const CorpusOptions& options) {
-  return options.reset_position_ids || options.reset_attention_mask || options.eod_mask_loss;
-}
-
 /// The token that ends documents where no text was tokenized.
 std::int64_t end_in_token_files(const CorpusOptions& options) {
   if (options.tokenizer->name() != "bytes") {
@@ -49,44 +40,6 @@ std::int64_t end_in_token_files(const CorpusOptions& options) {
   throw InvalidArgument(
       "the files hold tokens, and which of them ends a document is not known: give its number (eod=, --eod) or the "
       "tokenizer");
-}
-
-void check(const CorpusOptions& options) {
-  check_epochs(options.epochs);
-  if (options.sequence < 1)
-    throw InvalidArgument(fmt::format("sequence must be at least 1 token, got {}", options.sequence));
-  if (options.sequence > std::numeric_limits<std::int32_t>::max()) {
-    throw InvalidArgument(fmt::format("a sequence of {} tokens is longer than any model takes", options.sequence));
-  }
-  if (options.pad_to < 1 || options.sequence % options.pad_to != 0) {
-    throw InvalidArgument(
-        fmt::format("documents cannot be padded to multiples of {}: the sequence of {} must be a multiple of it",
-                    options.pad_to, options.sequence));
-  }
-  if (options.pad_to > 1 && options.packing == Packing::cut) {
-    throw InvalidArgument(
-        "only packed documents are padded to a multiple: choose best-fit or documents as packing, too");
-  }
-  part_of_split(options.split, options.part);
-  if (options.ids != dtypes::int64 && options.ids != dtypes::int32) {
-    throw InvalidArgument(fmt::format("tokens cannot be of {}: take int64 or int32", options.ids.name()));
-  }
-  if (options.each_once && options.epochs != 1) {
-    throw InvalidArgument(fmt::format("each sample is to come once, and so in one epoch, not in {}", options.epochs));
-  }
-  if (options.reset_attention_mask && !options.attention_mask) {
-    throw InvalidArgument("reset_attention_mask is about the attention mask: ask for one, too (attention_mask)");
-  }
-  if (options.tokenizer->is_chat() && !options.end_of_document.empty()) {
-    throw InvalidArgument(
-        fmt::format("eod is {}, but a chat template itself ends a chat: leave out one of the two (eod=, --eod)",
-                    printable(options.end_of_document)));
-  }
-  if (minds_ends(options) && (options.packing != Packing::cut || options.tokenizer->is_chat())) {
-    throw InvalidArgument(
-        "reset_position_ids, reset_attention_mask and eod_mask_loss are for documents that are cut and end with a "
-        "token: packed ones begin at position 0 and see only themselves as they are");
-  }
 }
 
 }  // namespace
@@ -142,7 +95,7 @@ struct Corpus::Data {
     for (const auto& source : sources) {
       made.max_segments = std::max(made.max_segments, source->samples->max_segments());
     }
-    if (minds_ends(options)) made.end_of_document = cache ? opener.end_of_document() : end_in_token_files(options);
+    if (options.minds_ends()) made.end_of_document = cache ? opener.end_of_document() : end_in_token_files(options);
     return made;
   }
 
@@ -319,7 +272,7 @@ Corpus Corpus::open(std::vector<std::string> paths, CorpusOptions options) {
 
 Corpus Corpus::open_mix(CorpusMix mix, CorpusOptions options) {
   levada::check(mix);
-  check(options);
+  options.check();
   for (auto& source : mix.sources) {
     if (source.name.empty()) source.name = shown_url(source.paths.front());
   }

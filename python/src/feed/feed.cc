@@ -396,7 +396,8 @@ std::unique_ptr<Pass> start(const Membership& job, const Mesh& mesh, const Layou
                             const std::string& tail, std::int64_t first_sample, std::optional<std::int64_t> steps,
                             const std::string& readers, int depth, double timeout, const std::string& access,
                             nb::object make, nb::object where, const std::string& tensors, bool allow_pickle,
-                            bool record, const std::string& name, std::optional<Balance> balance, const nb::bytes& cursor) {
+                            bool record, const std::string& name, std::optional<Balance> balance,
+                            const nb::bytes& cursor) {
   if (!(timeout > 0)) throw InvalidArgument(fmt::format("timeout must be positive, got {}", timeout));
   const auto others = kind_of_tensors(tensors);
   const bool is_shared = access == "shared";  // of batches that only this package sees

@@ -1,0 +1,54 @@
+#include "levada/corpus/corpus_options.h"
+
+#include <fmt/format.h>
+
+#include <limits>
+
+#include "levada/base/error.h"
+#include "levada/base/text.h"
+#include "levada/corpus/split.h"
+
+namespace levada {
+
+void check_epochs(std::int64_t epochs) {
+  if (epochs < 0) throw InvalidArgument(fmt::format("epochs must be 0, for no end, or above, got {}", epochs));
+}
+
+void CorpusOptions::check() const {
+  check_epochs(epochs);
+  if (sequence < 1) throw InvalidArgument(fmt::format("sequence must be at least 1 token, got {}", sequence));
+  if (sequence > std::numeric_limits<std::int32_t>::max()) {
+    throw InvalidArgument(fmt::format("a sequence of {} tokens is longer than any model takes", sequence));
+  }
+  if (pad_to < 1 || sequence % pad_to != 0) {
+    throw InvalidArgument(
+        fmt::format("documents cannot be padded to multiples of {}: the sequence of {} must be a multiple of it",
+                    pad_to, sequence));
+  }
+  if (pad_to > 1 && packing == Packing::cut) {
+    throw InvalidArgument(
+        "only packed documents are padded to a multiple: choose best-fit or documents as packing, too");
+  }
+  part_of_split(split, part);
+  if (ids != dtypes::int64 && ids != dtypes::int32) {
+    throw InvalidArgument(fmt::format("tokens cannot be of {}: take int64 or int32", ids.name()));
+  }
+  if (each_once && epochs != 1) {
+    throw InvalidArgument(fmt::format("each sample is to come once, and so in one epoch, not in {}", epochs));
+  }
+  if (reset_attention_mask && !attention_mask) {
+    throw InvalidArgument("reset_attention_mask is about the attention mask: ask for one, too (attention_mask)");
+  }
+  if (tokenizer->is_chat() && !end_of_document.empty()) {
+    throw InvalidArgument(
+        fmt::format("eod is {}, but a chat template itself ends a chat: leave out one of the two (eod=, --eod)",
+                    printable(end_of_document)));
+  }
+  if (minds_ends() && (packing != Packing::cut || tokenizer->is_chat())) {
+    throw InvalidArgument(
+        "reset_position_ids, reset_attention_mask and eod_mask_loss are for documents that are cut and end with a "
+        "token: packed ones begin at position 0 and see only themselves as they are");
+  }
+}
+
+}  // namespace levada
