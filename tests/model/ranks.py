@@ -15,8 +15,7 @@ from typing import Any
 
 import numpy as np
 
-SIZE = 4
-TIMEOUT = 60.0
+TIMEOUT = 120.0
 """Seconds after which a run counts as one that hangs."""
 
 
@@ -32,8 +31,8 @@ def leaf_of(values: Any) -> Any:
 class Ranks:
     """Starts the ranks when it is first asked, and anew if a run ended one of them or their job."""
 
-    def __init__(self, kind: str) -> None:
-        self._kind = kind
+    def __init__(self, kind: str, size: int) -> None:
+        self._kind, self._size = kind, size
         self._job: subprocess.Popen[bytes] | None = None
         self._number = 0
         self._files: list[Any] = []
@@ -68,9 +67,9 @@ class Ranks:
             listening.bind(path)
             listening.listen()
             listening.settimeout(TIMEOUT)
-            command = [sys.executable, "-m", "levada", "run", "-n", str(SIZE), __file__, self._kind, path]
+            command = [sys.executable, "-m", "levada", "run", "-n", str(self._size), __file__, self._kind, path]
             self._job = subprocess.Popen(command)
-            files = [listening.accept()[0].makefile("rw") for _ in range(SIZE)]
+            files = [listening.accept()[0].makefile("rw") for _ in range(self._size)]
         self._files = [file for _, file in sorted((int(file.readline()), file) for file in files)]
 
     def close(self) -> None:
