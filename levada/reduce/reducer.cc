@@ -152,10 +152,11 @@ void Reducer::execute(Task task, const std::function<void()>* poll) noexcept {
   poll_now_ = poll;
   Results results;
   std::exception_ptr error = broken_;
+  if (!error && task.spec.flush < agreed_from_) error = disagreement_;
   try {
     if (!error) results = results_of(std::move(task.spec), std::move(task.messages));
   } catch (const InvalidArgument&) {
-    error = std::current_exception();
+    error = disagreement_ = std::current_exception();
   } catch (const Stopped&) {
     error = std::make_exception_ptr(EngineError(destroyed));
   } catch (...) {
@@ -328,6 +329,10 @@ void Reducer::check_agreement(const BucketLayout& layout, Peers& peers) {
     ranks.push_back(is_same ? fmt::format("rank {}", r)
                             : fmt::format("rank {} of the group (rank {} of the job)", r, job_rank));
     specs.push_back(CollectiveSpec::decode(reader));
+  }
+  const auto at_same_flush = [&](const CollectiveSpec& spec) { return spec.flush == specs.front().flush; };
+  if (std::ranges::all_of(specs, at_same_flush) && std::ranges::any_of(specs, &CollectiveSpec::is_last)) {
+    agreed_from_ = specs.front().flush + 1;
   }
   for (std::size_t r = 1; r < specs.size(); ++r) {
     const std::string what = difference(specs[0], ranks[0], specs[r], ranks[r]);

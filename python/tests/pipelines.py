@@ -6,6 +6,7 @@ import multiprocessing
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 from levada import Pipeline
 
 multiprocessing.set_forkserver_preload(["levada.pipeline.workers", "cloudpickle"])
@@ -15,6 +16,17 @@ def got(pipeline: Pipeline[Any], workers: int = 0, **options: Any) -> list[Any]:
     options = {"context": "forkserver", "seed": 1, **options}
     with pipeline.run(workers, **options) as run:
         return list(run)
+
+
+def plain(item: Any) -> Any:
+    """Returns the item as values that == compares."""
+    if isinstance(item, np.ndarray):
+        return (str(item.dtype), item.tolist())
+    if isinstance(item, dict):
+        return {key: plain(value) for key, value in item.items()}
+    if isinstance(item, (list, tuple)):
+        return [plain(each) for each in item]
+    return item
 
 
 class Stateful:

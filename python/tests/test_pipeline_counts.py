@@ -11,8 +11,7 @@ import levada
 import numpy as np
 import pytest
 from levada import Pipeline
-from pipelines import got
-from random_pipelines import Drawn, plain, seeds
+from pipelines import got, plain
 
 
 @pytest.mark.parametrize(
@@ -33,18 +32,6 @@ from random_pipelines import Drawn, plain, seeds
 def test_the_length_of_a_run_is_the_number_of_its_items(make: Any, expected: int) -> None:
     with make().run(2, context="forkserver") as run:
         assert len(run) == expected == len(list(run))
-
-
-@pytest.mark.parametrize("seed", seeds(20))
-@pytest.mark.filterwarnings("ignore")
-def test_the_length_of_any_run_is_right_or_a_type_error(seed: int) -> None:
-    drawn = Drawn(f"length {seed}", with_workers=True)
-    try:
-        with drawn.run() as run:
-            length = len(run)
-            assert length == len(list(run)), drawn
-    except (TypeError, levada.InvalidArgument):
-        pass
 
 
 def test_a_length_that_is_not_known_is_a_type_error() -> None:

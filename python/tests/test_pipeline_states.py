@@ -144,7 +144,7 @@ def test_a_state_of_two_workers_serves_three_and_none() -> None:
     with flat.run(0) as run:
         next(iter(run))
         state = run.state_dict()
-    with flat.run(2, context="forkserver") as run, pytest.raises(levada.InvalidArgument, match="one with 2 does not"):
+    with flat.run(2, context="forkserver") as run, pytest.raises(levada.InvalidArgument, match="one with 2 workers does not"):
         run.load_state_dict(state)
         iter(run)
 
@@ -509,3 +509,16 @@ def test_a_run_that_was_closed_within_an_epoch_has_no_state() -> None:
     with pytest.raises(levada.InvalidArgument, match="before close"):
         run.state_dict()
     assert list(run) == list(range(10)) and run.state_dict()["epoch"] == 2
+
+
+@pytest.mark.parametrize(("first", "second"), [(False, True), (True, False)])
+@pytest.mark.parametrize("taken", [0, 1, 8])
+def test_a_state_of_a_run_in_another_order_is_refused(taken: int, first: bool, second: bool) -> None:
+    pipeline = Pipeline(range(7)).shard().repeat(2)
+    with pipeline.run(3, context="forkserver", seed=1, ordered=first) as run:
+        list(itertools.islice(run, taken))
+        state = run.state_dict()
+    with pipeline.run(3, context="forkserver", ordered=second) as run:
+        run.load_state_dict(state)
+        with pytest.raises(levada.InvalidArgument, match="3 workers.*, whose order one with 3 workers"):
+            list(run)

@@ -1,5 +1,5 @@
 // Runs feeds on threads as ranks, as jobs in JSON describe them, one a line, and prints what every rank got, one line a
-// job. Knows nothing of what is right: tests/model/model.py does.
+// job. Knows nothing of what is right: tests/model/feed_model.py does.
 #include <iostream>
 #include <map>
 #include <mutex>
@@ -20,7 +20,7 @@ std::optional<T> optional_of(const Json& value) {
   return value.is_null() ? std::nullopt : std::optional(value.get<T>());
 }
 
-/// Element `offset` of sample `sample` of field number `field`, which model.py computes alike.
+/// Element `offset` of sample `sample` of field number `field`, which feed_model.py computes alike.
 std::uint64_t element(I sample, I field, I offset) {
   return static_cast<std::uint64_t>(sample * 1000003 + field * 7919 + offset * 31 + 7);
 }

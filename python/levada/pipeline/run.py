@@ -117,10 +117,12 @@ class Run(Generic[T]):
         is_alike = (position.workers == 0) == (self.options.workers == 0)
         cursor = position.cursor if is_alike else None
         theirs, ours = (position.workers, position.keeps_order), (self.options.workers, self._keeps_order)
-        if cursor is None and theirs != ours and not (position.keeps_order and self._keeps_order):
+        is_same_order = theirs == ours or (position.keeps_order and self._keeps_order)
+        if not is_same_order and (cursor is None or position.keeps_order != self._keeps_order):
+            names = [f"{workers} workers{' in the order of one process' * keeps}" for workers, keeps in (theirs, ours)]
             raise InvalidArgument(
-                f"this state is of a run with {position.workers} workers, whose order one with {self.options.workers} "
-                "does not have, for not every item makes one; ordered=True has that of one process"
+                f"this state is of a run with {names[0]}, whose order one with {names[1]} does not have, for not every item "
+                "makes one; resume with the same workers and ordered"
             )
         consumer.reset(self._epoch, position.items, position.at, cursor)
         self._loaded = []

@@ -1,7 +1,7 @@
 """What a feed does, as a plain program: from the description of a job, what every rank gets at every step, or the error.
 
 Knows no engine, no plan and no thread. A whole batch is made for each coordinate along the data axes, and every rank cuts
-its part out of it. A job is what jobs.py draws and driver.cc runs.
+its part out of it. A run is what feeds.py draws and driver.cc carries out.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import numpy as np
 
 Json = dict[str, Any]
 DATA_AXES = ("dp", "dp_replicate", "dp_shard", "fsdp", "data", "ddp")
+SHARED_AXES = ("tp", "cp", "pp", "sp")
 
 
 class Refusal(Exception):
@@ -248,15 +249,24 @@ def parts_of(batch: Json, feed: Json, mesh: Mesh, rank: int, short: int) -> Json
 
 def check_start(feed: Json, mesh: Mesh) -> None:
     """Raises what is refused before anything is read."""
+    refusals = []
     stages = mesh.axes.get("pp", 1)
     if feed["depth"] and feed["depth"] < stages:
-        raise Refusal("InvalidArgument", f"depth is {feed['depth']}, but pp has {stages} stages")
-    for text in [each for rule in feed["layout"]["fields"].values() for each in rule] + feed["layout"].get("otherwise", []):
-        placement = parse(text)
+        refusals.append(f"depth is {feed['depth']}, but pp has {stages} stages")
+    rules = [*feed["layout"]["fields"].values(), feed["layout"].get("otherwise", [])]
+    placements = [parse(each) for rule in rules for each in rule]
+    for placement in placements:
+        if not mesh.meant_by(placement.axis) and placement.axis not in SHARED_AXES + DATA_AXES:
+            refusals.append(f"but the mesh has no axis {placement.axis}")
         if feed["divide"] != "deal" or placement.kind == "stages" or not mesh.is_data(placement.axis):
             continue
         if mesh.extent(placement.axis) > 1 and (placement.kind, placement.dim) != ("shard", 0):
-            raise Refusal("InvalidArgument", "whole batches are dealt along the data axes")
+            refusals.append("whole batches are dealt along the data axes")
+    for axis, size in mesh.axes.items():
+        if size > 1 and axis not in SHARED_AXES + DATA_AXES and axis not in [each.axis for each in placements]:
+            refusals.append(f"axis {axis} of the mesh")
+    if refusals:
+        raise Refusals([Refusal("InvalidArgument", text) for text in refusals])
 
 
 class Outcome(NamedTuple):
@@ -329,8 +339,8 @@ def run(feed: Json, mesh: Mesh) -> Outcome:
     """What every rank gets of a feed, and how it ends."""
     try:
         check_start(feed, mesh)
-    except Refusal as refusal:
-        return Outcome([[] for _ in range(mesh.size)], [refusal], {None}, None)
+    except Refusals as found:
+        return Outcome([[] for _ in range(mesh.size)], found.refusals, {None}, None)
     batches, errors, end = read_steps(feed, mesh)
     if feed["leaves_at"] is not None and feed["leaves_at"] <= len(batches[0]):
         # Ranks that all leave before the same step see neither its error nor the end, which may have come before.

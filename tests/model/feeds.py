@@ -1,4 +1,4 @@
-"""Draws jobs, compares what ranks got with the model, and makes a job that fails smaller."""
+"""Draws runs of feeds, and compares what ranks got with the model."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import model
+import feed_model as model
 import numpy as np
-from model import Json
+from feed_model import Json
 
 MESHES = [
     "dp=1", "dp=2", "dp=3", "tp=2", "cp=2", "cp=3", "pp=3", "dp=2,tp=2", "dp=2,cp=2", "cp=2,dp=2", "dp=2,pp=2", "tp=2,pp=2",
@@ -193,17 +193,3 @@ def smaller(run: Json) -> Iterator[Json]:
         if len(axes) > 1:
             yield copy.deepcopy(run) | {"mesh": ",".join(axes[:number] + axes[number + 1 :])}
 
-
-def shrink(run: Json, fails: Callable[[Json], str | None], tries: int = 300) -> Json:
-    """The smallest run found that still fails."""
-    found = True
-    while found:
-        found = False
-        for less in smaller(run):
-            tries -= 1
-            if tries < 0:
-                return run
-            if fails(less):
-                run, found = less, True
-                break
-    return run

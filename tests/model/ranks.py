@@ -1,0 +1,109 @@
+"""Ranks of a job, as processes that stay and carry out one run after the other."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import pathlib
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from typing import Any
+
+import numpy as np
+
+TIMEOUT = 120.0
+"""Seconds after which a run counts as one that hangs."""
+
+
+def leaf_of(values: Any) -> Any:
+    """Returns a value as JSON: arrays by dtype, shape and bytes, or a digest of many bytes; others by their text."""
+    if not isinstance(values, np.ndarray):
+        return repr(values)
+    content = np.ascontiguousarray(values).tobytes()
+    text = content.hex() if len(content) <= 64 else hashlib.sha1(content).hexdigest()
+    return [str(values.dtype), list(values.shape), text]
+
+
+class Ranks:
+    """Starts the ranks when it is first asked, and anew if a run ended one of them or their job."""
+
+    def __init__(self, kind: str, size: int) -> None:
+        self._kind, self._size = kind, size
+        self._job: subprocess.Popen[bytes] | None = None
+        self._number = 0
+        self._files: list[Any] = []
+
+    def outcomes(self, run: dict[str, Any]) -> list[Any] | str:
+        """Returns what `perform` of the kind's module returns on each of the first run["ranks"] ranks, or how the job ended."""
+        if self._job is None:
+            self._start()
+        assert self._job is not None
+        watchdog = threading.Timer(TIMEOUT, self._job.kill)  # and its ranks with it
+        watchdog.start()
+        try:
+            files = self._files[: run["ranks"]]
+            self._number += 1
+            for file in files:
+                file.write(json.dumps([self._number, run]) + "\n")
+                file.flush()
+            lines = [file.readline() for file in files]
+        except OSError:
+            lines = [""]
+        finally:
+            watchdog.cancel()
+        if not all(lines):
+            status = self._job.wait()
+            self.close()
+            return f"the ranks ended with status {status}, after {TIMEOUT:g} s at most"
+        return [json.loads(line) for line in lines]
+
+    def _start(self) -> None:
+        with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as listening:
+            path = str(pathlib.Path(folder) / "ranks")
+            listening.bind(path)
+            listening.listen()
+            listening.settimeout(TIMEOUT)
+            command = [sys.executable, "-m", "levada", "run", "-n", str(self._size), __file__, self._kind, path]
+            self._job = subprocess.Popen(command)
+            files = [listening.accept()[0].makefile("rw") for _ in range(self._size)]
+        self._files = [file for _, file in sorted((int(file.readline()), file) for file in files)]
+
+    def close(self) -> None:
+        """Ends the ranks, which see the end of their input."""
+        for file in self._files:
+            try:
+                file.close()
+            except OSError:
+                pass
+        if self._job is not None:
+            try:
+                self._job.wait(5)
+            except subprocess.TimeoutExpired:
+                self._job.kill()
+                self._job.wait()
+        self._job, self._files = None, []
+
+
+def main() -> None:
+    """Is one of the ranks."""
+    import levada
+
+    kind, path = sys.argv[1:]
+    perform = importlib.import_module(kind).perform
+    job = levada.join()
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(path)
+    with connection.makefile("rw") as file:
+        print(job.rank, file=file, flush=True)
+        for line in file:
+            number, run = json.loads(line)
+            group = job.subgroup(list(range(run["ranks"])), f"run {number}")
+            print(json.dumps(perform(run, group)), file=file, flush=True)
+
+
+if __name__ == "__main__":
+    main()
