@@ -8,7 +8,6 @@
 #include "levada/cli/error_reporter.h"
 #include "levada/cli/file_list.h"
 #include "levada/corpus/split.h"
-#include "levada/report/feed_report.h"
 #include "levada/report/numbers.h"
 #include "levada/report/progress.h"
 
@@ -164,8 +163,6 @@ Corpus open_data(const DataArguments& arguments, const Job& job, Tail tail, bool
                 fmt::format("{} of {}", format_bytes(progress.bytes_done), progress.path));
   };
   auto corpus = Corpus::open(arguments.paths, std::move(options));
-  line.clear();
-  if (tell && !corpus.left_out().empty()) print_error(report::left_out_sentence(corpus.left_out()));
   check_enough(corpus, job, arguments, tail);
   return corpus;
 }

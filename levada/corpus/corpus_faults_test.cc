@@ -98,7 +98,7 @@ TEST(CorpusFaults, NamesTheFileThatCannotBeRead) {
   EXPECT_THAT(fault(dir.write("empty.jsonl", "")), HasSubstr("empty.jsonl is empty"));
   EXPECT_THAT(fault(dir.write("a.jsonl", "{\"text\":\"a\"}\nno\n")), HasSubstr("a.jsonl:2: the line cannot be used"));
   EXPECT_THAT(fault(dir.write("a.csv", "{}")),
-              HasSubstr("a.csv is of no known kind: a corpus is made of .jsonl, .txt"));
+              HasSubstr("a.csv is of no known kind: a corpus is made of .jsonl, .ndjson"));
 }
 
 TEST(CorpusFaults, KnowsABatchThatIsNone) {

@@ -48,6 +48,17 @@ std::string rank_table(const std::vector<RankReport>& ranks, const Style& style)
   return report::to_string(table, {true, false, true, true, true}, style, "  ");
 }
 
+/// "4 files are not read: 3 .md, 1 without an ending".
+std::string left_out_sentence(const std::map<std::string, std::int64_t>& left_out) {
+  std::int64_t files = 0;
+  std::vector<std::string> ends;
+  for (const auto& [end, count] : left_out) {
+    files += count;
+    ends.push_back(fmt::format("{} {}", with_commas(count), end.empty() ? "without an ending" : printable(end)));
+  }
+  return fmt::format("{} {} not read: {}", counted(files, "file"), files == 1 ? "is" : "are", fmt::join(ends, ", "));
+}
+
 std::string data_sentence(const FeedReport& report) {
   auto text = fmt::format("{} in {}", counted(report.tokens(), "token"), counted(report.samples, "sample"));
   if (!report.balance) text += " of " + with_commas(report.sequence);
@@ -106,16 +117,6 @@ std::string next_sentence(const FeedReport& report) {
 }
 
 }  // namespace
-
-std::string left_out_sentence(const std::map<std::string, std::int64_t>& left_out) {
-  std::int64_t files = 0;
-  std::vector<std::string> ends;
-  for (const auto& [end, count] : left_out) {
-    files += count;
-    ends.push_back(fmt::format("{} {}", with_commas(count), end.empty() ? "without an ending" : printable(end)));
-  }
-  return fmt::format("{} {} not read: {}", counted(files, "file"), files == 1 ? "is" : "are", fmt::join(ends, ", "));
-}
 
 std::string describe_coordinates(const RankReport& rank) {
   std::string text;

@@ -67,9 +67,6 @@ struct SourceReport {
   double share = 0;         ///< of what the mix's weights are shares of
 };
 
-/// "4 files are not read: 3 .md, 1 without an ending": what FeedReport::left_out has.
-std::string left_out_sentence(const std::map<std::string, std::int64_t>& left_out);
-
 struct FeedReport {
   std::string mesh;           ///< "dp=2,tp=2"
   std::string engine;         ///< "shm"

@@ -165,7 +165,10 @@ def run_balanced(seed):
                 assert loader.valid is None and loader.global_tokens in (None, int(lengths[drawn].sum())), told
                 if loader.step == stop and loader.micro + 1 == loader.num_micro: state = loader.state_dict()
         except levada.InvalidArgument as error:
-            assert expected == 0 and position == 0 and "lower batch_size" in str(error), (error, told)
+            begin, end = span(job, position, max(expected - 1, 0), shape)
+            is_empty = expected == 0 and position == 0 and "lower batch_size" in str(error)
+            is_too_short = 0 < end - begin < shape.ranks and "set drop_last=True, or change batch_size" in str(error)
+            assert not steps and (is_empty or is_too_short), (error, told)
             loader.close()
             return "refused"
         every = [json.loads(each) for each in levada._levada.agree(levada.join(), json.dumps(steps).encode(), 60, "comparing")]

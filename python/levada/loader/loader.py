@@ -267,7 +267,19 @@ class DataLoader(Feed):
                 f"one step takes {a_step:,} draws, and a pass has only {draws * (self._epochs or 1):,}; lower batch_size, or set "
                 "drop_last=False"
             )
+        self._expect_divisible(position, draws)
         return [epoch, position, draws], listed
+
+    def _expect_divisible(self, position: int, draws: int) -> None:
+        division = self._division(position, draws)
+        if self.balance is None or division.steps == 0 or (self.steps is not None and self.steps < division.steps):
+            return
+        last = division.step(division.steps - 1)[1]
+        if last < division.ranks:
+            raise InvalidArgument(
+                f"the last step of the pass has {last} of its {division.batch * division.ranks:,} samples, and balanced steps give "
+                f"each of {division.ranks} data-parallel ranks at least one; set drop_last=True, or change batch_size"
+            )
 
     def _expect_end(self, epoch: int, position: int, draws: int) -> None:
         if not self._is_at_end(position, draws):
