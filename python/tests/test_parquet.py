@@ -209,9 +209,12 @@ def test_the_last_name_of_convert_is_no_parquet_file(tmp_path: pathlib.Path) -> 
 def test_a_folder_and_a_mix_hold_it(tmp_path: pathlib.Path) -> None:
     (tmp_path / "data").mkdir()
     write(tmp_path / "data" / "b.parquet", ["b" * 100])
-    (tmp_path / "data" / "a.txt").write_text("a" * 100)
+    (tmp_path / "data" / "a.jsonl").write_text(json.dumps({"text": "a" * 100}))
+    (tmp_path / "data" / "notes.md").write_text("c")
     corpus = levada.Corpus(tmp_path / "data", sequence=10)
     assert corpus.documents == 2 and corpus.tokens == 202
+    assert corpus.files == 2 and corpus.skipped == {".md": 1}
+    assert corpus.stored_documents == 2
     (tmp_path / "mix.json").write_text(json.dumps({"sources": [{"path": "data/b.parquet", "weight": 1}]}))
     assert levada.Corpus(tmp_path / "mix.json", sequence=10).tokens == 101
 

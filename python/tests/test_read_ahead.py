@@ -65,14 +65,14 @@ def test_a_buffer_that_was_overwritten_after_the_loop_was_left_is_an_error() -> 
             list(feed)
 
 
-@pytest.mark.parametrize("options", [{}, {"readers": "all"}, {"iterate": "inline"}], ids=["one", "all", "inline"])
-def test_an_item_that_cannot_cross_ends_one_pass_alone(tmp_path: pathlib.Path, options: dict[str, str]) -> None:
+@pytest.mark.parametrize("iterate", ["thread", "inline"])
+def test_an_item_that_cannot_cross_ends_one_pass_alone(tmp_path: pathlib.Path, iterate: str) -> None:
     told = ranks.succeed(
         tmp_path,
         2,
         f"""
         class Unknown: pass
-        feed = levada.Feed(iter([0, 1, Unknown(), 3, 4]), levada.Mesh(tp=2), **{options!r})
+        feed = levada.Feed(iter([0, 1, Unknown(), 3, 4]), levada.Mesh(tp=2), iterate={iterate!r})
         got = []
         for loop in range(2):
             try:

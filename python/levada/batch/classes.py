@@ -663,18 +663,22 @@ def _items_of(name: str, named: dict[Key, Any], state: Any) -> tuple[Any, dict[s
     factory, attributes, others = state
     _expect(all(type(each) is str for each in attributes), name)
     _expect(all(type(each) is tuple and len(each) == 2 and type(each[0]) is str for each in others), name)
-    _expect_plain_hashes(key for _, key in others)
+    _expect_plain_hashes([key for _, key in others])
     own = dict(others)
     return factory, attributes, {own.get(key, key): value for key, value in named.items()} if own else named
 
 
-def _expect_plain_hashes(keys: Iterable[Any]) -> None:
+def _expect_plain_hashes(keys: list[Any]) -> None:
     cls = _own_hash(keys)
     if cls is not None:
         raise Unsupported(
             f"a batch holds a key of the class {name_of(cls)}, whose own code computes its hash; give levada.register() its "
             "flatten and unflatten"
         )
+    try:
+        hash(tuple(keys))
+    except TypeError:
+        raise CorruptMessage("the message holds a key that cannot be one, such as a list") from None
 
 
 def _dict(cls: Any, base: Any, name: str, factory: Any, items: dict[Any, Any]) -> Any:
