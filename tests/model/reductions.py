@@ -81,6 +81,9 @@ def draw(seed: int) -> list[Json]:
             rank = r.randrange(size)
             if size > 1 and may_lack(run, number):
                 step["lacking"] = rank
+    if any(step.get("lacking") is not None for step in run["steps"]):  # which moves when callbacks run, on that rank alone
+        for step in run["steps"]:
+            step |= {"nested": 0} if "nested" in step else {}
     return [run]
 
 
