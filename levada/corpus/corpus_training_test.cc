@@ -216,10 +216,11 @@ TEST(CorpusSplit, KeepsADocumentInItsPartWhateverOtherFilesThereAre) {
 }
 
 TEST(CorpusSplit, NamesTheSplitThatLeavesNothing) {
-  EXPECT_THAT(fault_of([] {
-                open_files({{"a.jsonl", "{\"text\":\"a\"}\n"}}, {.sequence = 3, .split = {98, 1, 1}, .part = "test"});
-              }),
-              HasSubstr("the split 98,1,1 leaves no document of the corpus for test: each file is split by itself"));
+  EXPECT_THAT(
+      fault_of([] {
+        open_files({{"a.jsonl", "{\"text\":\"a\"}\n"}}, {.sequence = 3, .split = {98, 1, 1}, .part = "test"});
+      }),
+      HasSubstr("the split 98,1,1 leaves no document of the corpus for test: there are too few for so small a part"));
 }
 
 /// A chat is a list of digits; those from 5 on are learned.

@@ -22,8 +22,8 @@ void expect_samples(const SampleSet& samples, const SourceFiles& files, const st
   if (samples.size() > 0) return;
   if (files.documents() == 0 && options.split.size() > 1) {
     throw InvalidArgument(fmt::format(
-        "the split {} leaves no document of {} for {}: each file is split by itself, so files of few documents leave "
-        "nothing for small parts; put more documents into a file, or name separate files",
+        "the split {} leaves no document of {} for {}: there are too few for so small a part; give more data, or name "
+        "separate files",
         fmt::join(options.split, ","), who, options.part));
   }
   if (options.packing != Packing::cut) {
