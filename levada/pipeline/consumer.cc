@@ -143,9 +143,17 @@ void Consumer::pause() {
 }
 
 void Consumer::resume() {
-  if (endpoint_ && paused_) endpoint_->resume();
-  paused_ = false;
-  left_ = no_limit;
+  const auto go_on = [this] {
+    paused_ = false;
+    left_ = no_limit;
+  };
+  try {
+    if (endpoint_ && paused_) endpoint_->resume();
+  } catch (const PeerLost&) {  // which next() throws, too
+    go_on();
+    throw;
+  }
+  go_on();
 }
 
 Cursor Consumer::save() const {

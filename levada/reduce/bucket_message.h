@@ -27,11 +27,11 @@ struct CollectiveSpec {
   ReduceOp op = ReduceOp::sum;
   DType dtype = {};
   std::vector<Shape> pieces = {};  ///< the shape of one piece of each input
-  /// Where the inputs are among those of the group: how many flushes came before them, and the number of each since the
-  /// last one. So ranks of which one has left out an input do not add up different ones, however alike they are.
+  /// Where the inputs are: how many flushes the rank has called before, and the number of each input in the group since
+  /// the last one. So ranks of which one has left out an input do not add up different ones, however alike they are.
   std::uint64_t flush = 0;
   std::vector<std::uint64_t> numbers = {};
-  bool is_last = false;  ///< no input of the group follows before the next flush
+  bool is_last = false;  ///< a flush launched it; after it only what callbacks of this flush enqueue
 
   Bytes encode() const;
   /// Reads what encode() returned. Throws CorruptMessage for anything else.

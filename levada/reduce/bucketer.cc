@@ -110,7 +110,6 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
   }
 
   void flush() {
-    ++stats_.flushes;
     do {
       const std::vector<int> keys = bucketing_.flush();
       const auto checks = launch_checks(keys);
@@ -121,7 +120,9 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
         keep_error([&check] { static_cast<void>(check.get()); });
       }
       run_due_callbacks();
-    } while (bucketing_.any_open() || !launched_.empty() || members_.have_inputs());
+    } while (bucketing_.any_open() || !launched_.empty() || members_.have_unchecked());
+    members_.end_flush();
+    ++stats_.flushes;
     if (due_.empty()) leave_abandoned_groups();
     if (const auto error = std::exchange(error_, nullptr)) std::rethrow_exception(error);
   }
@@ -209,7 +210,7 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
     bucket->key = key;
     bucket->dtype = input.dtype;
     bucket->spec = {
-        .collective = input.collective, .op = input.op, .dtype = input.dtype, .flush = members_.join(group).flushes};
+        .collective = input.collective, .op = input.op, .dtype = input.dtype, .flush = stats_.flushes};
     return bucket;
   }
 
@@ -286,8 +287,8 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
     return handle_of(bucket, 0);
   }
 
-  /// Has all ranks of each group compare that they flush after the same inputs. The last bucket of a group, `keys`
-  /// being those that are to be launched, says so itself; a group without one needs a collective.
+  /// Has all ranks of each group compare that they flush after the same inputs. The last bucket of a group says so
+  /// itself, if it is among `keys`, which are to be launched; a group without one needs a collective.
   std::vector<std::pair<Reducer*, std::shared_future<Results>>> launch_checks(const std::vector<int>& keys) {
     std::set<const Engine*> said;
     for (auto key = keys.rbegin(); key != keys.rend(); ++key) {
@@ -295,9 +296,10 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
       if (said.insert(bucket.group).second) bucket.spec.is_last = true;
     }
     std::vector<std::pair<Reducer*, std::shared_future<Results>>> checks;
-    for (const auto& [group, reducer, flush] : members_.count_flush()) {
+    for (const auto& [group, reducer] : members_.take_unchecked()) {
       if (said.contains(group)) continue;
-      CollectiveSpec spec{.collective = Collective::flush, .dtype = dtypes::uint8, .flush = flush, .is_last = true};
+      CollectiveSpec spec{
+          .collective = Collective::flush, .dtype = dtypes::uint8, .flush = stats_.flushes, .is_last = true};
       Slab empty(*group, reducer->allocate_inputs(Slab::block_bytes(0), to_string(spec.collective)));
       checks.emplace_back(reducer, reducer->launch(std::move(spec), {empty.send()}, false));
     }

@@ -170,7 +170,7 @@ TEST(Bucketer, WaitsForAnInputOfAnOpenBucketByClosingIt) {
     EXPECT_FALSE(first.done());
     expect_sum(*engine, 1, 50, first.wait());
     EXPECT_EQ(bucketer.stats().buckets, 1);
-    EXPECT_EQ(bucketer.stats().flushes, 0);
+    EXPECT_EQ(bucketer.stats().flushes, 0U);
   });
 }
 

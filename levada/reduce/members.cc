@@ -26,16 +26,20 @@ Members::Member* Members::find(const Engine* group) {
   return found == members_.end() ? nullptr : &found->second;
 }
 
-std::vector<Members::Flushed> Members::count_flush() {
-  std::vector<Flushed> flushed;
+std::vector<std::pair<const Engine*, Reducer*>> Members::take_unchecked() {
+  std::vector<std::pair<const Engine*, Reducer*>> unchecked;
   for (auto& [group, member] : members_) {
-    if (std::exchange(member.inputs, 0) > 0) flushed.push_back({group, member.reducer.get(), member.flushes++});
+    if (std::exchange(member.checked, member.inputs) < member.inputs) unchecked.emplace_back(group, member.reducer.get());
   }
-  return flushed;
+  return unchecked;
 }
 
-bool Members::have_inputs() const {
-  return std::ranges::any_of(members_, [](const auto& each) { return each.second.inputs > 0; });
+bool Members::have_unchecked() const {
+  return std::ranges::any_of(members_, [](const auto& each) { return each.second.checked < each.second.inputs; });
+}
+
+void Members::end_flush() {
+  for (auto& [group, member] : members_) member.inputs = member.checked = 0;
 }
 
 std::vector<const Engine*> Members::leave_abandoned() {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "levada/reduce/bucketer.h"
@@ -17,8 +18,8 @@ class Members {
   struct Member {
     std::unique_ptr<Reducer> reducer;
     int number = 0;             ///< among the groups
-    std::uint64_t flushes = 0;  ///< that have come after inputs of the group
-    std::uint64_t inputs = 0;   ///< since the last of these: the number of the next one
+    std::uint64_t inputs = 0;   ///< since the last flush: the number of the next one
+    std::uint64_t checked = 0;  ///< inputs after which the running flush has compared places
   };
 
   explicit Members(const BucketerOptions& options) : options_(options) {}
@@ -27,16 +28,12 @@ class Members {
   Member& join(const std::shared_ptr<Engine>& group);
   /// Returns null for a group that has been left.
   Member* find(const Engine* group);
-  struct Flushed {
-    const Engine* group = nullptr;
-    Reducer* reducer = nullptr;
-    std::uint64_t flush = 0;  ///< its number
-  };
-  /// Counts a flush in the groups that have had inputs since the last one, and returns these. Ranks of a group may thus
-  /// flush more often than others, for other groups that they are in.
-  std::vector<Flushed> count_flush();
-  /// Returns whether any group has had inputs since the last flush.
-  bool have_inputs() const;
+  /// Returns the groups that have had inputs since they were last returned, within a flush.
+  std::vector<std::pair<const Engine*, Reducer*>> take_unchecked();
+  /// Returns whether take_unchecked() would return any.
+  bool have_unchecked() const;
+  /// Numbers inputs from 0 again.
+  void end_flush();
   /// Leaves and returns the groups that no one else keeps: no input can follow in them.
   std::vector<const Engine*> leave_abandoned();
   /// Reducer::trim() in all groups.

@@ -191,6 +191,66 @@ TEST(ARankThatLacksAnInput, IsAnErrorInItsStepAloneAndLeavesLaterStepsAsTheyAre)
   }
 }
 
+TEST(ARankThatLacksAllInputsBetweenTwoFlushes, IsAnErrorOnAllRanksUpToTheNextFlushAndLeavesLaterStepsAsTheyAre) {
+  for (const int inputs : {1, 3}) {
+    for (const std::int64_t capacity : {std::int64_t{0}, std::int64_t{1} << 20}) {
+      inproc::run_ranks(3, [&](const Handle& engine) {
+        const bool lacks = engine->info().rank == 1;
+        for (const int step_of_fault : {0, 2}) {
+          Bucketer bucketer({.capacity = capacity, .timeout = timeout});
+          std::vector<int> wrong, faulty;
+          for (int step = 0; step < 7; ++step) {
+            for (int input = 0; input < inputs && !(lacks && step == step_of_fault); ++input) {
+              const float given = static_cast<float>(100 * step + input);
+              bucketer.reduce_scatter(engine, Tensor::of<float>({3}, {given, given, given}), ReduceOp::average,
+                                      [&, given, step](const Tensor& sum) {
+                                        if (sum.as<float>()[0] != given) wrong.push_back(step);
+                                      });
+            }
+            const std::string fault = fault_of([&] { bucketer.flush(); });
+            if (fault == "no fault") continue;
+            EXPECT_THAT(fault, HasSubstr("InvalidArgument: ranks disagree about"));
+            faulty.push_back(step);
+          }
+          EXPECT_THAT(wrong, ::testing::IsEmpty());
+          EXPECT_EQ(faulty, lacks ? std::vector{step_of_fault + 1} : (std::vector{step_of_fault, step_of_fault + 1}));
+        }
+      });
+    }
+  }
+}
+
+TEST(ARankThatLacksAnInput, LeavesLaterStepsAsTheyAreWhenCallbacksEnqueue) {
+  for (const std::int64_t capacity : {std::int64_t{0}, std::int64_t{1} << 20}) {
+    for (const int in_flight : {1, 2}) {
+      inproc::run_ranks(2, [&](const Handle& engine) {
+        Bucketer bucketer({.capacity = capacity, .in_flight = in_flight, .timeout = timeout});
+        std::vector<int> faulty, wrong;
+        for (int step = 0; step < 5; ++step) {
+          const std::function<void(int, int)> enqueue = [&](int input, int left) {
+            const auto given = static_cast<float>(100 * step + input);
+            const auto judge = [&, given, input, left](const Tensor& all) {
+              for (const float each : all.as<float>()) {
+                if (each != given) wrong.push_back(step);
+              }
+              if (left > 0) enqueue(input + 10, left - 1);
+            };
+            bucketer.all_gather(engine, Tensor::of<float>({1}, {given}), judge);
+          };
+          for (int input = 0; input < 4; ++input) {
+            if (step == 1 && input == 1 && engine->info().rank == 0) continue;
+            static_cast<void>(fault_of([&] { enqueue(input, 2); }));
+          }
+          if (fault_of([&] { bucketer.flush(); }) != "no fault") faulty.push_back(step);
+        }
+        EXPECT_THAT(faulty, ::testing::ElementsAre(1)) << "capacity " << capacity << ", in flight " << in_flight;
+        std::erase(wrong, 1);
+        EXPECT_THAT(wrong, ::testing::IsEmpty());
+      });
+    }
+  }
+}
+
 TEST(RanksOfAGroupThatDisagree, AreNamedByTheirNumbersInTheJob) {
   inproc::run_ranks(3, [](const Handle& engine) {
     const int rank = engine->info().rank;

@@ -330,10 +330,7 @@ void Reducer::check_agreement(const BucketLayout& layout, Peers& peers) {
                             : fmt::format("rank {} of the group (rank {} of the job)", r, job_rank));
     specs.push_back(CollectiveSpec::decode(reader));
   }
-  const auto at_same_flush = [&](const CollectiveSpec& spec) { return spec.flush == specs.front().flush; };
-  if (std::ranges::all_of(specs, at_same_flush) && std::ranges::any_of(specs, &CollectiveSpec::is_last)) {
-    agreed_from_ = specs.front().flush + 1;
-  }
+  for (const CollectiveSpec& spec : specs) agreed_from_ = std::max(agreed_from_, spec.flush + (spec.is_last ? 1 : 0));
   for (std::size_t r = 1; r < specs.size(); ++r) {
     const std::string what = difference(specs[0], ranks[0], specs[r], ranks[r]);
     if (what.empty()) continue;

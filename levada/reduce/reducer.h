@@ -117,8 +117,8 @@ class Reducer {
   /// Receives what has arrived, and returns whether that was anything. Throws as throw_left() does where the rank has
   /// left.
   bool receive(const Incoming& from);
-  /// Where layouts differ, all ranks exchange their specs and throw InvalidArgument. If one of them is at its flush,
-  /// the others' collectives before the same flush throw it, too, so that all go on together after it.
+  /// If layouts differ, all ranks exchange their specs and throw InvalidArgument. So do the collectives that a rank has
+  /// before the furthest flush that one of them has reached, so that all go on together after it.
   void check_agreement(const BucketLayout& layout, Peers& peers);
   /// Throws CorruptMessage where inputs are missing.
   static void check_inputs(const BucketLayout& layout, const PeerMessages& peer);

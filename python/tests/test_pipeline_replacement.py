@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import random
 import signal
+import threading
 import time
 import warnings
 from typing import Any
@@ -81,6 +82,59 @@ def test_items_are_those_of_a_run_without_deaths(name: str, trial: int) -> None:
                 kill_one(rng)
     assert plain(items) == whole
     assert told and all("was killed by SIGKILL; the processes of the pipeline are started again" in str(each.message) for each in told)
+
+
+@pytest.mark.filterwarnings("ignore:.*started again")
+@pytest.mark.parametrize("when", ["before pause()", "before resume()", "before both"])
+def test_one_that_is_killed_around_a_pause_is_replaced_when_items_are_taken_again(when: str) -> None:
+    rng = random.Random(when)
+    with Pipeline(range(60)).dispatch().map(work).run(2, **OPTIONS) as run:
+        items = iter(run)
+        taken = [next(items) for _ in range(10)]
+        for order, name in ((run.pause, "before pause()"), (run.resume, "before resume()")):
+            if when in (name, "before both"):
+                kill_one(rng)
+                time.sleep(0.05)
+            order()
+            if order == run.pause:
+                assert list(items) == []
+        assert taken + list(items) == [work(item) for item in range(60)]
+
+
+def test_a_pause_names_a_killed_process_that_is_not_replaced() -> None:
+    rng = random.Random(0)
+    with Pipeline(range(60)).dispatch().map(work).run(2, **(OPTIONS | {"on_worker_death": "raise"})) as run:
+        items = iter(run)
+        next(items)
+        kill_one(rng)
+        time.sleep(0.05)
+        for order in (run.pause, run.resume):
+            with pytest.raises(levada.PeerLost, match="was killed by SIGKILL"):
+                order()
+
+
+@pytest.mark.filterwarnings("ignore:.*started again")
+def test_a_run_that_is_paused_in_another_thread_stays_so_when_a_process_is_replaced() -> None:
+    taken: list[int] = []
+    with Pipeline(range(400)).dispatch().map(work).run(2, **OPTIONS) as run:
+        items = iter(run)
+        taken += [next(items) for _ in range(5)]
+
+        def take() -> None:
+            taken.extend(items)
+
+        taking = threading.Thread(target=take)
+        taking.start()
+        run.pause()
+        kill_one(random.Random(0))
+        taking.join(2)
+        held = len(taken)
+        time.sleep(0.2)
+        assert len(taken) == held < 400
+        run.resume()
+        taking.join(60)
+        taken.extend(items)
+    assert taken == [work(item) for item in range(400)]
 
 
 @pytest.mark.filterwarnings("ignore:.*started again")

@@ -99,7 +99,7 @@ def draw(seed: int) -> list[Json]:
     r = random.Random(f"pipeline {seed}")
     pipeline = draw_pipeline(r)
     fails, kills = r.random() < 0.4, r.random() < 0.3
-    others = ["kill", "limit"] if kills and not fails else ["limit", "pause"]  # pause() raises if a process has been killed
+    others = ["kill", "limit", "pause"] if kills and not fails else ["limit", "pause"]
     acts = [draw_act(r, others) for _ in range(r.randint(1, 6))]
     if fails:
         fuse = {"do": "fuse", "calls": r.choice([1, 2, 5, 12, 50]), "kind": r.choice(["OSError", "KeyboardInterrupt"])}

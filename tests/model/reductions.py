@@ -39,20 +39,28 @@ def draw_input(r: random.Random, run: Json, kinds: list[str]) -> Json:
     }
 
 
-def may_lack(run: Json, number: int) -> bool:
-    """Whether a rank may leave out the inputs of a step: its other inputs up to the next flush show that it did, and no
-    two ranks wait for each other in different objects or groups."""
-    others = [other for other in window_of(run, number) if other != number and run["steps"][other]["lacking"] is None]
-    return len(run["groups"]) == 1 and (run["threads"] or len(run["objects"]) == 1) and bool(others)
+def may_lack(run: Json) -> bool:
+    """Whether ranks may leave out what they leave out: other inputs show all of it before the end, and no two ranks wait
+    for each other in different objects or groups."""
+    left_out = [number for number, step in enumerate(run["steps"]) if step.get("lacking") is not None]
+    together = len(run["groups"]) == 1 and (run["threads"] or len(run["objects"]) == 1)
+    return not left_out or together and all(unspecified_by(run, number) for number in left_out)
 
 
-def window_of(run: Json, number: int) -> list[int]:
-    """The steps of an object that enqueue between the same flushes as step `number`."""
-    steps, object = run["steps"], run["steps"][number]["object"]
-    flushes = [at for at, step in enumerate(steps) if step["do"] == "flush" and step["object"] == object]
-    begin = max((at for at in flushes if at < number), default=-1)
-    end = min((at for at in flushes if at > number), default=len(steps))
-    return [at for at in range(begin + 1, end) if steps[at]["object"] == object]
+def unspecified_by(run: Json, number: int) -> set[int]:
+    """The steps of an object whose sums are not specified because a rank lacks step `number`: up to the next flush, or, if
+    a rank has no input before that one, up to the flush after its next input. Empty if there is none."""
+    steps, object, unspecified, absent = run["steps"], run["steps"][number]["object"], set[int](), set[int]()
+    flushes = [at for at, step in enumerate(steps) if step["do"] == "flush" and step["object"] == object] + [len(steps)]
+    for begin, end in zip([-1, *flushes], flushes):
+        if end > number:
+            window = [at for at in range(begin + 1, end) if steps[at]["object"] == object]
+            unspecified |= {*window, end}
+            absent = {rank for rank in range(run["ranks"]) if (window or rank in absent) and
+                      all(steps[at]["lacking"] == rank for at in window)}  # fmt: skip
+            if not absent:
+                return unspecified
+    return set()
 
 
 def draw(seed: int) -> list[Json]:
@@ -78,19 +86,14 @@ def draw(seed: int) -> list[Json]:
             run["steps"].append({"do": "flush", "object": r.randrange(len(objects)), "teardown": r.random() < 0.3})
     for number, step in enumerate(run["steps"]):
         if step["do"] != "flush" and r.random() < 0.04:
-            rank = r.randrange(size)
-            if size > 1 and may_lack(run, number):
-                step["lacking"] = rank
-    if any(step.get("lacking") is not None for step in run["steps"]):  # which moves when callbacks run, on that rank alone
-        for step in run["steps"]:
-            step |= {"nested": 0} if "nested" in step else {}
+            step["lacking"] = r.randrange(size) if size > 1 else None
+            if not may_lack(run):
+                step["lacking"] = None
     return [run]
 
 
 def smaller(run: Json) -> Iterator[Json]:
-    for less in without_one(run, "steps"):
-        if all(step.get("lacking") is None or may_lack(less, at) for at, step in enumerate(less["steps"])):
-            yield less
+    yield from filter(may_lack, without_one(run, "steps"))
     simple = {"nested": 0, "waits": False, "count": 1, "lacking": None, "trailing": [], "dtype": "float32", "op": "sum",
               "teardown": False}  # fmt: skip
     for number, step in enumerate(run["steps"]):
@@ -206,20 +209,15 @@ class Rank:
 def difference(run: Json, outcomes: list[Json]) -> str | None:
     """How what the ranks got differs from the model."""
     steps = run["steps"]
-    ends = [len(steps)]
-    unspecified = set()  # sums up to the flush that shows that a rank has left out an input
+    unspecified = set[int]()
     for number, step in enumerate(steps):
         if step.get("lacking") is not None:
-            window = window_of(run, number)
-            unspecified |= set(window)
-            flush = next((at for at in range(number, len(steps)) if steps[at]["do"] == "flush" and
-                          steps[at]["object"] == step["object"]), ends[0])  # fmt: skip
-            places = {*window, flush}
+            places = unspecified_by(run, number)
+            unspecified |= places
             for rank, got in enumerate(outcomes):
                 texts = [text for at, kind, text in got["errors"] if at in places and kind == "InvalidArgument"]
                 if not any("ranks disagree about" in text for text in texts):
                     return f"rank {rank}: no error in steps {sorted(places)}, where rank {step['lacking']} lacks step {number}"
-            unspecified.add(flush)
     for rank, got in enumerate(outcomes):
         for at, kind, text in got["errors"]:
             if at not in unspecified or kind != "InvalidArgument":

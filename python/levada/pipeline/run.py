@@ -8,7 +8,7 @@ import secrets
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Generic, TypeVar
 
@@ -249,11 +249,20 @@ class Run(Generic[T]):
 
     def pause(self) -> None:
         """Stops making items ahead and ends the loop, until resume()."""
-        self._start().pause()
+        self._order(self._start().pause)
 
     def resume(self) -> None:
         """Ends a pause, or a limit that was reached: next() of the same iterator, or a `for` over it, continues."""
-        self._start().resume()
+        self._order(self._start().resume)
+
+    def _order(self, order: Callable[[], None]) -> None:
+        """Gives an order to the processes. If one of them has died and is to be replaced, next() does that."""
+        try:
+            order()
+        except PeerLost as error:
+            lost = self._lost(str(error), error.rank)
+            if lost is None or self.options.on_worker_death != "replace":
+                raise lost or error from None
 
     def stats(self) -> dict[str, Any]:
         """Returns, for each stage over all processes, the items it yielded and skipped, and the seconds it worked and waited

@@ -27,9 +27,9 @@ class ReduceScatter:
                 reduce(gradient, callback=keep)    # returns when the gradient may be reused
                                                    # all callbacks have run by here
 
-    All ranks of a group enqueue the same inputs in the same order, with flush() at the same places among them. If a rank
-    leaves one out, all ranks get InvalidArgument at the first collective or flush() that shows it. Each callback runs once, on the caller's thread, within
-    a bucket in the order of enqueueing. Callbacks of a group's bucket n run at the end of the call that launches bucket
+    All ranks of a group enqueue the same inputs in the same order, with flush() equally often and at the same places among
+    them. If a rank leaves one out, all ranks get InvalidArgument at the first collective or flush() that shows it. Each
+    callback runs once, on the caller's thread, within a bucket in the order of enqueueing. Callbacks of a group's bucket n run at the end of the call that launches bucket
     n + in_flight, or before wait() for a later bucket or flush() returns; that of an input larger than a bucket runs in
     the call that enqueues it. So they run at the same place on every rank, whatever the timing, and may enqueue. If a
     callback raises, the others still run, and flush() raises the first such exception. One thread at a time: a call

@@ -131,9 +131,12 @@ class Consumer {
     const auto pausing = enter_pausing();
     begin(epoch, items, std::move(from), {});
   }
-  /// Begins after the last item of `lost`, some of whose processes have ended, with the same limit. Throws
-  /// InvalidArgument if the epoch has fewer items now.
-  void take_over(const Consumer& lost) { begin(lost.epoch_, lost.given_, lost.resume_point_, lost.limit_); }
+  /// Begins after the last item of `lost`, some of whose processes have ended, with the same limit, and paused if it was.
+  /// Throws InvalidArgument if the epoch has fewer items now.
+  void take_over(const Consumer& lost) {
+    begin(lost.epoch_, lost.given_, lost.resume_point_, lost.limit_);
+    if (lost.paused()) pause();
+  }
   /// The next item of pass number `pass`. Nothing at its end, at a limit, while paused and once it is closed.
   std::optional<Item> next(std::int64_t pass) {
     if (pass_ != pass) {
