@@ -257,7 +257,8 @@ class Rows:
 
 
 @pytest.mark.parametrize("loader", [rows, Rows])
-def test_a_state_between_rows_resumes_where_an_item_of_another_size_begins(loader: Any) -> None:
+def test_a_state_between_rows_resumes_where_an_item_of_another_size_begins(monkeypatch: pytest.MonkeyPatch, loader: Any) -> None:
+    monkeypatch.setattr(readers, "_FREE", float("inf"))  # a state after each item, however slow this machine is
     stopped = levada.Feed(loader(4, 24), divide="split", batch=4)
     assert [next(stopped)["x"][0] for _ in range(2)] == [0, 4]
     state = stopped.state_dict()
