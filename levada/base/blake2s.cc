@@ -50,7 +50,7 @@ class State {
   /// `block` has at most 64 bytes, and only the last one has fewer.
   void compress(ByteView block, bool is_last) {
     std::array<std::uint32_t, 16> words{};
-    std::memcpy(words.data(), block.data(), block.size());
+    std::ranges::copy(block, std::as_writable_bytes(std::span(words)).begin());
     count_ += is_last ? block.size() : block_bytes;
     std::array<std::uint32_t, 16> v{};
     std::ranges::copy(hash_, v.begin());

@@ -221,7 +221,7 @@ class ProcessGroupTransport:
                 poll.unregister(fd)
                 ended.append(peers.pop(fd))
             ended = [peer for peer in ended if not self._lose_watched(link, peer, ended)]
-            for address in self._stalls.find(self._answers_probes) if self._stalls else ():
+            for address in self._stalls.find(self._seconds_since_probe) if self._stalls else ():
                 self._lose_stalled(link, address)
         for each in self._watched.values():
             each.connection.close()
@@ -256,8 +256,10 @@ class ProcessGroupTransport:
         limit = self._silence + 3 * _probe_interval(self._silence)
         return bool(self._silence) and seconds_since_answer(self._watched[peer].connection) > limit
 
-    def _answers_probes(self, address: str) -> bool:
-        return any(each.address == address and self._answers(peer) for peer, each in self._watched.items())
+    def _seconds_since_probe(self, address: str) -> float | None:
+        """Returns when the host at an address has answered a probe; None while it misses probes."""
+        peers = [peer for peer, each in self._watched.items() if each.address == address and self._answers(peer)]
+        return min((seconds_since_answer(self._watched[peer].connection) for peer in peers), default=None)
 
     def _lose_stalled(self, link: Link, address: str) -> None:
         for peer, each in self._watched.items():

@@ -17,8 +17,9 @@ from typing import NamedTuple
 _INFO = struct.Struct("24xI28xI40xI")
 """Of Linux's struct tcp_info: packets that have not been acknowledged, milliseconds since the other end last acknowledged
 anything, packets that were sent again."""
-_MIN_RETRIES = 2
-"""After a cut, TCP may wait for longer than the silence limit before it tries again once."""
+_MIN_TRIES = 3
+"""Between two looks within which a packet was sent again and the host answered, the packet may have been sent before the link
+failed and after the answer; between two others, before the link came back and the answer came."""
 
 
 class _Info(NamedTuple):
@@ -30,6 +31,8 @@ class _Info(NamedTuple):
 class _Trial(NamedTuple):
     since: float
     num_retries: int
+    num_tries: int
+    """Pairs of looks between which packets were sent again, in vain, and the host answered."""
 
 
 def seconds_since_answer(connection: socket.socket) -> float:
@@ -49,27 +52,34 @@ class Stalls:
         self._sockets = sockets
         self._silence = silence
         self._trials: dict[str, _Trial] = {}
+        self._looked = time.monotonic()
 
-    def find(self, is_answering: Callable[[str], bool]) -> set[str]:
+    def find(self, seconds_since_answer: Callable[[str], float | None]) -> set[str]:
         """Returns the addresses of hosts that have answered probes for `silence` seconds and acknowledged no data meanwhile,
-        though there was some. `is_answering`: whether the host of an address answers probes now."""
+        though there was some. To be called again and again. `seconds_since_answer`: of the host of an address, to a probe;
+        None while it misses probes."""
         found = set()
+        before, self._looked = self._looked, time.monotonic()
         for name, fd in self._sockets.items():
             with contextlib.suppress(OSError, struct.error):  # it has been closed, or the system is too old
                 if os.readlink(f"/proc/self/fd/{fd}") != name:
                     continue
                 with socket.socket(fileno=os.dup(fd)) as connection:
                     address = str(connection.getpeername()[0])
-                    if self._has_stalled(name, _info_of(connection), is_answering(address)):
+                    trial = _next_trial(self._trials.pop(name, None), _info_of(connection), seconds_since_answer(address), self._looked, before)
+                    if trial is None:
+                        continue
+                    self._trials[name] = trial
+                    if self._looked - trial.since >= self._silence and trial.num_tries >= _MIN_TRIES:
                         found.add(address)
         return found
 
-    def _has_stalled(self, name: str, info: _Info, is_answering: bool) -> bool:
-        now = time.monotonic()
-        trial = self._trials.pop(name, None)
-        if info.num_unacknowledged == 0 or not is_answering:
-            return False
-        if trial is None or info.silent_ms < 1000 * (now - trial.since):
-            trial = _Trial(now, info.num_retries)
-        self._trials[name] = trial
-        return now - trial.since >= self._silence and info.num_retries - trial.num_retries >= _MIN_RETRIES
+
+def _next_trial(trial: _Trial | None, info: _Info, since_answer: float | None, now: float, before: float) -> _Trial | None:
+    """Returns a connection's trial as it is `now`, at the look after the one `before`."""
+    if info.num_unacknowledged == 0 or since_answer is None:
+        return None
+    if trial is None or info.silent_ms < 1000 * (now - trial.since):
+        return _Trial(now, info.num_retries, 0)
+    tried = info.num_retries > trial.num_retries and since_answer < now - before
+    return _Trial(trial.since, info.num_retries, trial.num_tries + tried)
