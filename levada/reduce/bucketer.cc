@@ -209,8 +209,7 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
     bucket->group = group.get();
     bucket->key = key;
     bucket->dtype = input.dtype;
-    bucket->spec = {
-        .collective = input.collective, .op = input.op, .dtype = input.dtype, .flush = stats_.flushes};
+    bucket->spec = {.collective = input.collective, .op = input.op, .dtype = input.dtype, .flush = stats_.flushes};
     return bucket;
   }
 

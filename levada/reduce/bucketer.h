@@ -33,18 +33,18 @@ struct BucketerOptions {
 
 struct BucketerStats {
   std::int64_t inputs = 0;
-  std::int64_t buckets = 0;  ///< launched
-  std::int64_t alone = 0;    ///< inputs larger than a bucket
-  std::uint64_t flushes = 0;  ///< that have ended
+  std::int64_t buckets = 0;        ///< launched
+  std::int64_t alone = 0;          ///< inputs larger than a bucket
+  std::uint64_t flushes = 0;       ///< that have ended
   std::uint64_t bytes = 0;         ///< of all inputs
   std::uint64_t bytes_copied = 0;  ///< of inputs that did not lie where empty() had made them, in this order
   Duration waited{};               ///< for launched buckets
 };
 
 /// Reduces and scatters tensors of one or several groups of ranks. All ranks of a group enqueue the same inputs in the
-/// same order, with flush() equally often and at the same places among them. If a rank leaves one out, a collective up to
-/// the end of the next flush() in which it takes part throws InvalidArgument on all. Buckets are launched in the order of enqueueing, also across groups, and
-/// reduced on one thread for each group while the caller continues.
+/// same order, with flush() equally often and at the same places among them. If a rank leaves one out, a collective up
+/// to the end of the next flush() in which it takes part throws InvalidArgument on all. Buckets are launched in the
+/// order of enqueueing, also across groups, and reduced on one thread for each group while the caller continues.
 ///
 /// Each callback runs once, on the caller's thread. Callbacks of a group run in the order of launching, and within a
 /// bucket in the order of enqueueing. Those of bucket n run at the end of the call that launches bucket n + in_flight

@@ -29,7 +29,8 @@ Members::Member* Members::find(const Engine* group) {
 std::vector<std::pair<const Engine*, Reducer*>> Members::take_unchecked() {
   std::vector<std::pair<const Engine*, Reducer*>> unchecked;
   for (auto& [group, member] : members_) {
-    if (std::exchange(member.checked, member.inputs) < member.inputs) unchecked.emplace_back(group, member.reducer.get());
+    if (std::exchange(member.checked, member.inputs) < member.inputs)
+      unchecked.emplace_back(group, member.reducer.get());
   }
   return unchecked;
 }

@@ -131,8 +131,8 @@ class Consumer {
     const auto pausing = enter_pausing();
     begin(epoch, items, std::move(from), {});
   }
-  /// Begins after the last item of `lost`, some of whose processes have ended, with the same limit, and paused if it was.
-  /// Throws InvalidArgument if the epoch has fewer items now.
+  /// Begins after the last item of `lost`, some of whose processes have ended, with the same limit, and paused if it
+  /// was. Throws InvalidArgument if the epoch has fewer items now.
   void take_over(const Consumer& lost) {
     begin(lost.epoch_, lost.given_, lost.resume_point_, lost.limit_);
     if (lost.paused()) pause();
