@@ -10,6 +10,7 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -261,6 +262,75 @@ TEST(CommandCache, IsFilledByOneOfTwoRunsThatNeedTheSameText) {
   const auto size = std::filesystem::file_size(path);
   EXPECT_NE(a.at("prepare_bytes") > size, b.at("prepare_bytes") > size);
   EXPECT_EQ(json_of({"cache", "--cache-dir", dir}).at("texts").size(), 1U);
+}
+
+std::string some_texts(const std::string& name, int count) {
+  const auto folder = scratch() + "/" + name;
+  std::filesystem::create_directory(folder);
+  for (int i = 0; i < count; ++i) {
+    write_file(name + "/" + std::to_string(i) + ".jsonl",
+               R"({"text": ")" + std::string(400'000, char('a' + i)) + "\"}\n");
+  }
+  write_file(name + "/LICENSE", "...");
+  return folder;
+}
+
+TEST(CommandCache, IsFilledAheadOfTheRunsThatRead) {
+  const auto folder = some_texts("ahead", 6), dir = scratch() + "/filled";
+  const auto fill = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"cache", "--fill", folder, "--cache-dir", dir});
+    return json_of(more);
+  };
+  const auto first = fill({});
+  EXPECT_EQ(first.at("dir"), dir + "/tokens");
+  EXPECT_EQ(first.at("texts"), 6);
+  EXPECT_EQ(first.at("tokenized"), 6);
+  EXPECT_GT(first.at("bytes_read"), 6 * 400'000);
+  EXPECT_EQ(first.at("files_left_out").size(), 1U);
+  const auto entries = json_of({"cache", "--cache-dir", dir}).at("texts");
+  const auto fed = json_of(feed(folder, {"--cache-dir", dir, "--steps", "2"}));
+  EXPECT_LT(fed.at("prepare_bytes"), 400'000) << "the .idx alone";
+  EXPECT_EQ(json_of({"cache", "--cache-dir", dir}).at("texts").size(), entries.size());
+  EXPECT_EQ(fill({}).at("tokenized"), 0);
+  EXPECT_EQ(fill({"--tokenizer", model()}).at("tokenized"), 6) << "other tokens";
+  const auto mix = write_file("ahead.json",
+                              R"({"sources": [{"path": "ahead", "weight": 1}, {"path": "trained.txt", "weight": 1}]})");
+  EXPECT_EQ(json_of({"cache", "--fill", mix, "--cache-dir", dir}).at("tokenized"), 1);
+}
+
+TEST(CommandCache, IsFilledByManyProcessesOfWhichEachTokenizesOtherTexts) {
+  const auto folder = some_texts("many", 12), dir = scratch() + "/many-filled";
+  std::vector<std::unique_ptr<Command>> processes;
+  const std::vector<std::string> arguments = {"cache", "--fill", folder, "--cache-dir", dir, "--json"};
+  for (int i = 0; i < 3; ++i) processes.push_back(std::make_unique<Command>(arguments));
+  int tokenized = 0;
+  for (const auto& process : processes) {
+    const auto outcome = process->wait();
+    ASSERT_EQ(outcome.status, 0) << outcome.err;
+    tokenized += Json::parse(outcome.out).at("tokenized").get<int>();
+  }
+  EXPECT_EQ(tokenized, 12);
+  EXPECT_EQ(json_of({"cache", "--cache-dir", dir}).at("texts").size(), 12U);
+}
+
+TEST(CommandCache, NamesAllTextsThatCannotBeUsedWhereItIsFilled) {
+  const auto folder = some_texts("bad", 2), dir = scratch() + "/bad-filled";
+  for (const char* name : {"/a.jsonl", "/b.jsonl"}) {
+    write_file("bad" + std::string(name), "[]\n{\"text\": \"in " + std::string(name) + "\"}\n");
+  }
+  const auto outcome = run({"cache", "--fill", folder, "--cache-dir", dir});
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_THAT(outcome.err, AllOf(StartsWith("levada: 2 of 4 texts cannot be used:\n  "), HasSubstr("a.jsonl:1: "),
+                                 HasSubstr("b.jsonl:1: ")));
+  EXPECT_EQ(json_of({"cache", "--cache-dir", dir}).at("texts").size(), 2U) << "the others are tokenized";
+  EXPECT_EQ(json_of({"cache", "--fill", folder, "--cache-dir", dir, "--skip-bad"}).at("skipped_lines"), 2);
+}
+
+TEST(CommandCache, IsFilledFromWhatIsNamed) {
+  expect_refusal({"cache", "--fill"}, 2, "--fill needs files");
+  expect_refusal({"cache", corpus()}, 2, "is named without --fill");
+  expect_refusal({"cache", "--fill", corpus(), "--check"}, 2, "--check excludes --fill");
+  expect_refusal({"cache", "--fill", corpus(), "--prune"}, 2, "excludes");
 }
 
 TEST(CommandCache, EitherChecksOrPrunes) {

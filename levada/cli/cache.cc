@@ -1,13 +1,18 @@
 #include <fmt/format.h>
 
+#include <chrono>
 #include <ctime>
 
 #include "levada/base/bytes.h"
+#include "levada/base/deadline.h"
 #include "levada/base/error.h"
 #include "levada/base/json.h"
 #include "levada/base/text.h"
 #include "levada/cli/command.h"
+#include "levada/cli/error_reporter.h"
+#include "levada/cli/file_list.h"
 #include "levada/cli/text_options.h"
+#include "levada/corpus/fill_cache.h"
 #include "levada/report/numbers.h"
 #include "levada/tokens/token_cache.h"
 
@@ -16,8 +21,13 @@ namespace {
 
 struct CacheCommandArguments {
   CacheArguments cache;
-  bool check = false, prune = false;
+  bool check = false, prune = false, fill = false;
   bool json = false;
+  // For fill.
+  std::vector<std::string> paths;
+  std::string files_from;
+  TextArguments text;
+  std::string chat_template;
 };
 
 std::string day_of(std::int64_t seconds) {
@@ -46,7 +56,60 @@ std::string as_text(const std::vector<TokenCacheEntry>& entries, const std::stri
                             format_bytes(bytes));
 }
 
-int run_cache(const CacheCommandArguments& arguments) {
+std::string as_json(const FilledCache& filled, double seconds) {
+  nlohmann::ordered_json json = {{"dir", filled.dir},
+                                 {"texts", filled.texts},
+                                 {"tokenized", filled.made},
+                                 {"bytes_read", filled.bytes_read},
+                                 {"skipped_lines", filled.bad_lines},
+                                 {"seconds", seconds}};
+  json["files_left_out"] = nlohmann::ordered_json::object();
+  for (const auto& [end, count] : filled.left_out) json["files_left_out"][end] = count;
+  return json_text(json) + "\n";
+}
+
+std::string as_text(const FilledCache& filled, double seconds) {
+  if (filled.texts == 0) return "there is no text among these files\n";
+  auto text = fmt::format("{}: {}", printable(filled.dir), report::counted(filled.texts, "text"));
+  if (filled.made > 0) {
+    text += fmt::format(", {} tokenized here, {} in {}", filled.made, format_bytes(filled.bytes_read),
+                        report::format_seconds(seconds));
+  }
+  if (filled.bad_lines > 0) text += fmt::format(", left out {}", report::counted(filled.bad_lines, "bad line"));
+  return text + "\n";
+}
+
+int run_fill(const CacheCommandArguments& arguments, const Extensions& extensions) {
+  auto paths = arguments.paths;
+  append_file_list(paths, arguments.files_from);
+  if (paths.empty()) throw InvalidArgument("--fill needs files: name what is to be tokenized");
+  report::ProgressLine line("tokenizing");
+  CorpusOptions options;
+  options.tokenizer =
+      open_tokenizer({arguments.text.tokenizer, arguments.chat_template, arguments.text.special_tokens}, extensions);
+  options.end_of_document = arguments.text.end_of_document;
+  options.text_field = arguments.text.options.text_field;
+  options.skip_bad = arguments.text.options.skip_bad;
+  options.formats = extensions.formats;
+  options.remote = extensions.remote;
+  options.cache_dir = arguments.cache.dir;
+  options.cache_bytes = parse_bytes("--cache-size", arguments.cache.size);
+  options.io.warn = [](const std::string& warning) { print_error(warning); };
+  options.progress = shown_by(line);
+  const auto start = Clock::now();
+  const auto filled = fill_cache(paths, options);
+  const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  line.clear();
+  print(arguments.json ? as_json(filled, seconds) : as_text(filled, seconds));
+  return 0;
+}
+
+int run_cache(const CacheCommandArguments& arguments, const Extensions& extensions) {
+  if (arguments.fill) return run_fill(arguments, extensions);
+  if (!arguments.paths.empty() || !arguments.files_from.empty()) {
+    throw InvalidArgument(fmt::format("{} is named without --fill, which tokenizes it",
+                                      printable(arguments.paths.empty() ? "--files-from" : arguments.paths.front())));
+  }
   CacheFolder cache(token_cache_folder_or_fail(arguments.cache.dir));
   const auto limit = parse_bytes("--cache-size", arguments.cache.size);
   if (limit && !arguments.prune) throw InvalidArgument("--cache-size says what --prune leaves: give --prune too");
@@ -81,12 +144,27 @@ void add_cache(CLI::App& app, Invocation& invocation) {
   auto arguments = std::make_shared<CacheCommandArguments>();
   auto* command = app.add_subcommand("cache", "List the texts whose tokens are kept, check them or remove them");
   auto* check = command->add_flag("--check", arguments->check, "Read all of them, and fail where one is damaged");
-  command->add_flag("--prune", arguments->prune, "Evict least recently used entries down to --cache-size; none in use")
-      ->excludes(check);
+  auto* prune =
+      command
+          ->add_flag("--prune", arguments->prune, "Evict least recently used entries down to --cache-size; none in use")
+          ->excludes(check);
+  command->add_flag("--fill", arguments->fill, "Tokenize the texts among PATH that have no tokens yet")
+      ->excludes(check)
+      ->excludes(prune);
+  command->add_option("PATH", arguments->paths, "For --fill: files, folders, patterns or mix.json, as for feed")
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  add_files_from(*command, arguments->files_from);
+  add_text_options(*command, arguments->text);
+  add_chat_template(*command, arguments->chat_template);
   add_cache_options(*command, arguments->cache);
   command->add_flag("--json", arguments->json, "Print one JSON object");
-  command->footer("Example: at most 200 GB\n  levada cache --prune --cache-size 200GB");
-  command->callback([arguments, &invocation] { invocation.action = [arguments] { return run_cache(*arguments); }; });
+  command->footer(
+      "Example: at most 200 GB\n  levada cache --prune --cache-size 200GB\n"
+      "Example: tokenized by all processes of a job, each text by one of them\n"
+      "  mpirun -n 8 levada cache --fill corpus --tokenizer tokenizer.model");
+  command->callback([arguments, &invocation] {
+    invocation.action = [arguments, &invocation] { return run_cache(*arguments, invocation.extensions); };
+  });
 }
 
 }  // namespace levada::cli

@@ -86,10 +86,7 @@ void add_data_options(CLI::App& command, DataArguments& arguments) {
   command.add_flag("--shuffle", arguments.shuffle, "Another order of samples every epoch");
   add_option(command, "--seed", arguments.seed, "S", "Of the shuffle");
   add_text_options(command, arguments.text);
-  command
-      .add_option("--chat-template", arguments.chat_template,
-                  "Lines are chats, rendered by the tokenizer's own template or one in a file: own or FILE")
-      ->type_name("NAME");
+  add_chat_template(command, arguments.chat_template);
   add_cache_options(command, arguments.cache);
   add_option(command, "--pack", arguments.pack, "HOW",
              "cut: documents laid end to end; best-fit: whole, side by side; documents: one a sample");
@@ -157,11 +154,7 @@ std::int64_t samples_a_step(const Job& job, const DataArguments& arguments) {
 Corpus open_data(const DataArguments& arguments, const Job& job, Tail tail, bool tell, int readers) {
   auto options = corpus_options(arguments, readers);
   report::ProgressLine line("preparing", tell);
-  options.progress = [&line](const PrepareProgress& progress) {
-    if (!line.is_due()) return;
-    line.update(progress.bytes_done, progress.bytes_total,
-                fmt::format("{} of {}", format_bytes(progress.bytes_done), progress.path));
-  };
+  options.progress = shown_by(line);
   auto corpus = Corpus::open(arguments.paths, std::move(options));
   check_enough(corpus, job, arguments, tail);
   return corpus;

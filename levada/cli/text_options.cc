@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cmath>
 
+#include "levada/base/bytes.h"
 #include "levada/base/error.h"
 #include "levada/base/text.h"
 #include "levada/cli/command.h"
@@ -29,6 +30,13 @@ void add_text_options(CLI::App& command, TextArguments& arguments) {
                    "Leave out .jsonl lines that cannot be used, and count them");
 }
 
+void add_chat_template(CLI::App& command, std::string& chat_template) {
+  command
+      .add_option("--chat-template", chat_template,
+                  "Lines are chats, rendered by the tokenizer's own template or one in a file: own or FILE")
+      ->type_name("NAME");
+}
+
 std::shared_ptr<const Tokenizer> open_tokenizer(const TokenizerChoice& choice, const Extensions& extensions) {
   if (choice.name == "bytes" && choice.chat_template.empty() && !choice.special_tokens) return byte_tokenizer();
   if (extensions.open_tokenizer) {
@@ -48,6 +56,14 @@ std::shared_ptr<const Tokenizer> open_tokenizer(const TokenizerChoice& choice, c
       fmt::format("--tokenizer is {}; it must be bytes{}{}", printable(choice.name),
                   extensions.tokenizers.empty() ? "" : " or " + extensions.tokenizers,
                   choice.name.ends_with(".json") ? "; the Python package reads a tokenizer.json" : ""));
+}
+
+std::function<void(const PrepareProgress&)> shown_by(report::ProgressLine& line) {
+  return [&line](const PrepareProgress& progress) {
+    if (!line.is_due()) return;
+    line.update(progress.bytes_done, progress.bytes_total,
+                fmt::format("{} of {}", format_bytes(progress.bytes_done), progress.path));
+  };
 }
 
 Storage open_storage(const Extensions& extensions) {

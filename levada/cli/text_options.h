@@ -2,12 +2,15 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 
 #include "levada/cli/cli.h"
+#include "levada/report/progress.h"
 #include "levada/sources/storage.h"
+#include "levada/sources/token_file.h"
 
 namespace levada::cli {
 
@@ -19,9 +22,14 @@ struct TextArguments {
 };
 
 void add_text_options(CLI::App& command, TextArguments& arguments);
+/// Adds --chat-template.
+void add_chat_template(CLI::App& command, std::string& chat_template);
 
 /// Throws InvalidArgument for an unknown name, SourceError for a file that cannot be read or is not a tokenizer.
 std::shared_ptr<const Tokenizer> open_tokenizer(const TokenizerChoice& choice, const Extensions& extensions);
+
+/// Shows how far reading and tokenizing are. Borrows the line.
+std::function<void(const PrepareProgress&)> shown_by(report::ProgressLine& line);
 
 /// Storage as the command reads it where it makes no corpus.
 Storage open_storage(const Extensions& extensions);

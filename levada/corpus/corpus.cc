@@ -257,16 +257,7 @@ Corpus& Corpus::operator=(Corpus&&) noexcept = default;
 Corpus::~Corpus() = default;
 
 Corpus Corpus::open(std::vector<std::string> paths, CorpusOptions options) {
-  if (paths.empty()) throw InvalidArgument("a corpus needs a file: name a .jsonl or .txt");
-  const auto mix_file = std::ranges::find_if(paths, is_mix_file);
-  if (mix_file == paths.end()) {
-    return open_mix(CorpusMix{.sources = {{.paths = std::move(paths)}}}, std::move(options));
-  }
-  if (paths.size() > 1) {
-    throw InvalidArgument(fmt::format("{} is a mix, and stands alone: name the other files in it", *mix_file));
-  }
-  const Storage storage(options.io, options.open, options.remote);
-  auto mix = read_mix_file(*mix_file, [&](const std::string& path) { return storage.open(path); });
+  auto mix = sources_of(std::move(paths), options);
   return open_mix(std::move(mix), std::move(options));
 }
 

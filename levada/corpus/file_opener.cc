@@ -23,6 +23,17 @@ BlockCacheOptions blocks_of(const CorpusOptions& options) {
 
 }  // namespace
 
+CorpusMix sources_of(std::vector<std::string> paths, const CorpusOptions& options) {
+  if (paths.empty()) throw InvalidArgument("a corpus needs a file: name a .jsonl or .txt");
+  const auto mix_file = std::ranges::find_if(paths, is_mix_file);
+  if (mix_file == paths.end()) return {.sources = {{.paths = std::move(paths)}}};
+  if (paths.size() > 1) {
+    throw InvalidArgument(fmt::format("{} is a mix, and stands alone: name the other files in it", *mix_file));
+  }
+  const Storage storage(options.io, options.open, options.remote);
+  return read_mix_file(*mix_file, [&](const std::string& path) { return storage.open(path); });
+}
+
 FileOpener::FileOpener(const CorpusOptions& options, std::shared_ptr<MemoryClaims> memory)
     : options_(options),
       memory_(std::move(memory)),

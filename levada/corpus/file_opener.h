@@ -14,6 +14,10 @@
 
 namespace levada {
 
+/// Returns the sources that `paths` name: those of a single mix file, or else one of all of them. Throws
+/// InvalidArgument for no path, and for a mix file among others; as read_mix_file() does.
+CorpusMix sources_of(std::vector<std::string> paths, const CorpusOptions& options);
+
 /// Tokenizes text files and opens token files. One thread at a time.
 class FileOpener {
  public:
@@ -29,6 +33,9 @@ class FileOpener {
   /// tokenized, InvalidArgument for a file of no known kind.
   std::vector<OpenedFile> open(const std::vector<std::string>& paths);
 
+  /// Returns the tokens of texts, in their order, as TokenCache::tokenize() does.
+  std::vector<CachedTokens> tokenize(const std::vector<std::string>& texts);
+
   /// Keeps the tokens of texts as long as it lives; null if there was no text among the files.
   std::shared_ptr<TokenCache> cache() const { return cache_; }
   /// Returns the end-of-document token of the texts; unspecified without texts.
@@ -40,7 +47,6 @@ class FileOpener {
   OpenedFile open_cached(const CachedTokens& tokens) const;
   /// Replaces a damaged entry of the cache.
   OpenedFile open_or_repair(const std::string& path, const CachedTokens& tokens);
-  std::vector<CachedTokens> tokenize(const std::vector<std::string>& texts);
   TokenFileOptions options_for(const Storage& storage) const;
 
   const CorpusOptions& options_;

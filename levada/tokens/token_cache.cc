@@ -87,12 +87,37 @@ std::string token_cache_folder_or_fail(const std::string& dir) {
       "cache_dir=)");
 }
 
+/// What is wrong with some of the texts that are looked at together. Any thread may call.
+class BadTexts {
+ public:
+  void add(std::size_t text, const std::string& what) {
+    const std::lock_guard lock(mutex_);
+    bad_.emplace(text, what);
+  }
+  /// Throws SourceError that names the first of them, in the order of the `texts` texts.
+  void throw_if_any(std::size_t texts) const {
+    if (bad_.empty()) return;
+    if (bad_.size() == 1) throw SourceError(bad_.begin()->second);
+    constexpr std::size_t max_named = 10;
+    std::string all = fmt::format("{} of {} texts cannot be used:", bad_.size(), texts);
+    for (std::size_t named = 0; const auto& [text, what] : bad_) {
+      if (named++ < max_named) all += "\n  " + what;
+    }
+    if (bad_.size() > max_named) all += fmt::format("\n  and {} more", bad_.size() - max_named);
+    throw SourceError(all);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::size_t, std::string> bad_;
+};
+
 /// What the files that are tokenized together have in common.
 struct TokenCache::Work {
   std::mutex mutex;
   std::uint64_t done = 0, total = 0;     ///< bytes of texts; guarded by mutex
   std::atomic<std::uint64_t> made = 0;   ///< bytes of entries since the cache was last bounded
-  std::atomic<bool> has_failed = false;  ///< a file could not be tokenized: work on others is abandoned
+  std::atomic<bool> has_failed = false;  ///< no entry can be made: work on others is abandoned
   WorkTeam* team = nullptr;              ///< that encodes
 
   /// Thrown out of work on other files.
@@ -239,6 +264,7 @@ CachedTokens TokenCache::make_with_room(const Text& text, const TokenizeTexts& h
       return find_or_make(text, how, work);
     } catch (const WriteFailed& error) {
       if (!error.is_disk_full() || !bound(bytes_of(folder_.entries()) / 2, "the disk is full")) {
+        work.has_failed = true;
         throw SourceError(folder_.with_remedy(error.what()));
       }
     }
@@ -254,10 +280,15 @@ std::vector<CachedTokens> TokenCache::tokenize(const std::vector<std::string>& p
     return std::min(std::max(threads, min_threads), std::max<std::size_t>(count, 1));
   };
   Work work;
+  BadTexts bad;
   std::vector<Text> all(paths.size());
   const auto identify = [&](std::size_t i) {
-    const auto key = CacheKey::of(*how.open(paths[i]), how);
-    all[i] = {.path = paths[i], .key = key, .entry = key.text, .prefix = folder_.prefix_of(key.text)};
+    try {
+      const auto key = CacheKey::of(*how.open(paths[i]), how);
+      all[i] = {.path = paths[i], .key = key, .entry = key.text, .prefix = folder_.prefix_of(key.text)};
+    } catch (const SourceError& error) {
+      bad.add(i, error.what());
+    }
   };
   /// By entry and time: a file may be given by several names.
   std::map<std::pair<std::string, std::int64_t>, std::vector<std::size_t>> missing;
@@ -276,6 +307,7 @@ std::vector<CachedTokens> TokenCache::tokenize(const std::vector<std::string>& p
   };
   WorkTeam none;
   for_each_of(all.size(), concurrency(all.size()), identify, none, 0);
+  bad.throw_if_any(paths.size());
   const auto groups = (all.size() + texts_per_lookup - 1) / texts_per_lookup;
   for_each_of(groups, concurrency(groups), look_up, none, 0);
   if (missing.empty()) return tokens;
@@ -299,6 +331,9 @@ std::vector<CachedTokens> TokenCache::tokenize(const std::vector<std::string>& p
         const std::lock_guard lock(work.mutex);
         busy.push_back(texts[i]);
         return;
+      } catch (const SourceError& error) {
+        if (work.has_failed) throw;
+        bad.add(texts[i].front(), error.what());
       } catch (...) {
         work.has_failed = true;
         throw;
@@ -316,6 +351,7 @@ std::vector<CachedTokens> TokenCache::tokenize(const std::vector<std::string>& p
     std::this_thread::sleep_for(pause);
   }
   if (work.made > 0) bound(*options_.max_bytes, "");
+  bad.throw_if_any(paths.size());
   return tokens;
 }
 

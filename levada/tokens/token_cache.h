@@ -56,7 +56,8 @@ class TokenCache {
   explicit TokenCache(TokenCacheOptions options);
 
   /// Returns the tokens of all these files, in their order. Makes missing entries, several files in parallel. Throws
-  /// SourceError for a file that cannot be read, tokenized or written.
+  /// SourceError that names all files that cannot be read, before anything is tokenized, and afterwards one that names
+  /// all that cannot be tokenized; at once, if an entry cannot be written.
   std::vector<CachedTokens> tokenize(const std::vector<std::string>& paths, const TokenizeTexts& how);
   /// Opens a file of an entry.
   std::unique_ptr<File> open(const std::string& path) const { return open_trusted_file(path, folder_.trust()); }

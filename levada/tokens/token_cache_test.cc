@@ -25,6 +25,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::SizeIs;
 using ::testing::UnorderedElementsAre;
 using ::testing::UnorderedElementsAreArray;
@@ -128,19 +129,36 @@ TEST_F(TokenCaching, LeavesNothingOfATextThatCannotBeTokenized) {
   EXPECT_EQ(fault_of([&] { tokenize(cache, empty); }), "SourceError: " + empty + " is empty: leave it out");
 }
 
-TEST_F(TokenCaching, AbandonsOtherTextsOnceOneCannotBeTokenized) {
-  const auto large = write_large(64);
-  std::atomic<int> pieces = 0;
-  const auto slow = std::make_shared<HookedTokenizer>([&](const Texts&) {
-    ++pieces;
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  });
+TEST_F(TokenCaching, NamesAllTextsThatCannotBeUsedAndTokenizesTheOthers) {
+  const auto bad = [&](int number) {
+    return dir_.write(fmt::format("bad{:02}.jsonl", number), fmt::format("[{}]\n", number));
+  };
+  const std::string first = bad(1), second = bad(2);
+  for (const int threads : {1, 2}) {
+    auto cache = open();
+    EXPECT_THAT(fault_of([&] {
+                  cache.tokenize({first, a_, b_, second}, {.tokenizer = tokenizer_, .threads = threads});
+                }),
+                AllOf(HasSubstr("SourceError: 3 of 4 texts cannot be used:\n  " + first + ":1: "),
+                      HasSubstr("\n  " + a_ + ":3: "), HasSubstr("\n  " + second + ":1: ")));
+    EXPECT_EQ(tokenize(cache, b_).bytes_read, 0U) << "the other text has been tokenized";
+  }
+  std::vector<std::string> many;
+  for (int i = 3; i < 15; ++i) many.push_back(bad(i));
+  auto cache = open();
+  EXPECT_THAT(fault_of([&] { cache.tokenize(many, {.threads = 2}); }),
+              AllOf(HasSubstr("12 of 12 texts cannot be used:"), HasSubstr("bad12.jsonl"),
+                    Not(HasSubstr("bad13.jsonl")), HasSubstr("\n  and 2 more")));
+}
+
+TEST_F(TokenCaching, NamesAllTextsThatCannotBeReadBeforeItTokenizesAny) {
   auto cache = open();
   EXPECT_THAT(fault_of([&] {
-                cache.tokenize({large, a_}, {.tokenizer = slow, .threads = 2});
+                cache.tokenize({b_, dir_.file("none"), dir_.write("empty.txt", "")}, {.tokenizer = tokenizer_});
               }),
-              HasSubstr(a_ + ":3: the line cannot be used"));
-  EXPECT_LT(pieces, 512) << "half of the large text's pieces";
+              AllOf(HasSubstr("2 of 3 texts cannot be used:"), HasSubstr("/none: No such file"),
+                    HasSubstr("empty.txt is empty: leave it out")));
+  EXPECT_EQ(tokenizer_->num_texts, 0);
 }
 
 TEST_F(TokenCaching, TokenizesAFileOnceThoughItIsGivenByTwoNames) {

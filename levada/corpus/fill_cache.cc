@@ -1,0 +1,30 @@
+#include "levada/corpus/fill_cache.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "levada/corpus/file_opener.h"
+
+namespace levada {
+
+FilledCache fill_cache(const std::vector<std::string>& paths, const CorpusOptions& options) {
+  FileOpener opener(options);
+  FilledCache filled;
+  std::vector<std::string> texts;
+  for (const auto& source : sources_of(paths, options).sources) {
+    const auto found = opener.expand(source.paths);
+    std::ranges::copy_if(found.files, std::back_inserter(texts),
+                         [&](const std::string& path) { return is_text(path, options.formats); });
+    for (const auto& [end, count] : found.left_out) filled.left_out[end] += count;
+  }
+  for (const auto& tokens : opener.tokenize(texts)) {
+    ++filled.texts;
+    filled.made += tokens.bytes_read > 0;
+    filled.bytes_read += tokens.bytes_read;
+    filled.bad_lines += tokens.bad_lines;
+  }
+  if (opener.cache()) filled.dir = opener.cache()->folder().dir();
+  return filled;
+}
+
+}  // namespace levada
