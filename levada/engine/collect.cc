@@ -49,7 +49,8 @@ std::string describe(const Status& status, bool same_host) {
 
 /// "; rank 0: ...; rank 2: ...": what `rank` says, then the rank that it waits for, until one waits for no other, has
 /// been named before, or many have been named. Goes on through this rank only if that waits for one to which it
-/// forwards. `receives`: this rank waits for a message of `rank`.
+/// forwards. If the last one is of another host and does not answer, names the other ranks of this host, through any of
+/// which its answers and messages may come. `receives`: this rank waits for a message of `rank`.
 std::string follow(Engine& engine, int rank, bool receives) {
   constexpr std::size_t max_named = 8;
   const auto& info = engine.info();
@@ -69,6 +70,13 @@ std::string follow(Engine& engine, int rank, bool receives) {
     if (named.size() > max_named) break;
     rank = status.waiting_for;
     before = status;
+  }
+  if (named.empty() || host(named.back()) == host(info.rank) || before.unanswered_ms < min_silence_ms) return text;
+  for (int beside = 0; beside < info.size && named.size() <= max_named; ++beside) {
+    const bool is_named = std::find(named.begin(), named.end(), beside) != named.end();
+    if (is_named || beside == info.rank || host(beside) != host(info.rank)) continue;
+    text += fmt::format("; rank {}: {}", beside, describe(engine.status(beside), true));
+    named.push_back(beside);
   }
   return text;
 }

@@ -136,6 +136,22 @@ TEST(ExplainWait, DoesNotTrustTheClockOfAnotherHost) {
   EXPECT_THAT(explain_wait(engine, "feed", 1, long_ago), EndsWith("; rank 1: reading step 4"));
 }
 
+TEST(ExplainWait, NamesTheRanksOfThisHostIfAnotherHostsRankDoesNotAnswer) {
+  Silent engine(3, 4);
+  for (const int rank : {0, 1}) engine.move_to_another_host(rank);
+  engine.statuses[0] = Status::make("waiting for room", 73, 0);
+  engine.statuses[2] = begun(long_ago, Status::make("computing", 72));
+  EXPECT_THAT(explain_wait(engine, "feed", 0, long_ago),
+              EndsWith("; rank 0: waiting for room step 73, waiting for rank 0"));
+  engine.statuses[0].unanswered_ms = 4000;
+  EXPECT_THAT(explain_wait(engine, "feed", 0, long_ago),
+              MatchesRegex(".*; it has not answered for 4\\.0 s; rank 2: computing step 72, for 30\\.. s"));
+  engine.statuses[1] = Status::make("reading", 73);
+  engine.statuses[0].waiting_for = 1;
+  EXPECT_THAT(explain_wait(engine, "feed", 0, long_ago), EndsWith("; rank 1: reading step 73"))
+      << "one that answers is the last";
+}
+
 TEST(ExplainWait, BelievesNoRankThatIsNone) {
   Silent engine(0, 2);
   engine.statuses[1] = Status::make("reading", 4, 77);
