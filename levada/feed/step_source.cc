@@ -95,9 +95,9 @@ StepPlan StepSource::divide(const DelayQueue::Step& samples) const try {
   return plan_step(samples.sizes, options_.ranks, options_.balance);
 } catch (const InvalidArgument& error) {
   const bool is_full = std::cmp_equal(samples.numbers.size(), options_.step_samples);
-  throw InvalidArgument(fmt::format("the step of samples {} to {} cannot be divided: {}{}", samples.numbers.front(),
-                                    samples.numbers.back(), error.what(),
-                                    is_full ? "" : "; or drop the last step (tail=\"drop\", --tail drop)"));
+  throw InvalidArgument(fmt::format(
+      "the step of samples {} to {} cannot be divided: {}{}", samples.numbers.front(), samples.numbers.back(),
+      error.what(), is_full ? "" : "; or drop the last step (tail=\"drop\", drop_last=True, --tail drop)"));
 }
 
 Bytes StepSource::cursor(std::int64_t next) const {

@@ -215,6 +215,16 @@ def position_after(job: Job, begin: int, steps: int, shape: Shape) -> int:
     return end if steps >= steps_of(job, begin, shape) else begin + steps * shape.batch * shape.ranks
 
 
+def divides(lengths: list[int], ranks: int, max_tokens: int) -> bool:
+    """Whether first fit, longest first, divides samples into the same number of micro-batches of at most so many tokens for
+    each rank, none of them empty."""
+    sums: list[int] = []
+    for length in sorted(lengths, reverse=True):
+        at = next((at for at, sum in enumerate(sums) if sum + length <= max_tokens), len(sums))
+        sums[at : at + 1] = [length + (sums[at] if at < len(sums) else 0)]
+    return -(-len(sums) // ranks) * ranks <= len(lengths)
+
+
 def batch_of(model: Model, epoch: int, begin: int, step: int, coordinate: int, shape: Shape) -> Batch | None:
     """Returns None if no sample of it can be made."""
     job, end = model.job, model.job.draws * model.job.epochs
