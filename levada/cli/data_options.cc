@@ -25,6 +25,7 @@ CorpusOptions corpus_options(const DataArguments& arguments, int readers) {
   options.end_of_document = arguments.text.end_of_document;
   options.text_field = arguments.text.options.text_field;
   options.skip_bad = arguments.text.options.skip_bad;
+  options.max_bad = arguments.max_bad;
   options.formats = arguments.extensions.formats;
   options.remote = arguments.extensions.remote;
   options.cache_dir = arguments.cache.dir;
@@ -86,6 +87,10 @@ void add_data_options(CLI::App& command, DataArguments& arguments) {
   command.add_flag("--shuffle", arguments.shuffle, "Another order of samples every epoch");
   add_option(command, "--seed", arguments.seed, "S", "Of the shuffle");
   add_text_options(command, arguments.text);
+  command
+      .add_option("--max-bad", arguments.max_bad,
+                  "The largest share of a text's lines that --skip-bad may leave out [1]")
+      ->type_name("X");
   add_chat_template(command, arguments.chat_template);
   add_cache_options(command, arguments.cache);
   add_option(command, "--pack", arguments.pack, "HOW",

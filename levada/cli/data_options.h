@@ -36,6 +36,7 @@ struct DataArguments {
   double io_limit = 0;  ///< MB/s of all readers together; 0: none
   std::string tail = "drop";
   bool eval = false;            ///< each sample once
+  double max_bad = 1;           ///< with --skip-bad: of a text's lines
   std::string balance;          ///< the cost by which steps are balanced; empty: by tokens where max_tokens is set
   std::int64_t max_tokens = 0;  ///< of a micro-batch; 0: there are none
   std::string counts;           ///< "equal" or "free"; empty: free where there are micro-batches

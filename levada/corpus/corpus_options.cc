@@ -30,6 +30,10 @@ void CorpusOptions::check() const {
         "only packed documents are padded to a multiple: choose best-fit or documents as packing, too");
   }
   part_of_split(split, part);
+  if (!(max_bad >= 0 && max_bad <= 1)) {
+    throw InvalidArgument(
+        fmt::format("max_bad is {}; it must be a share of a text's lines, from 0 to 1 (max_bad=, --max-bad)", max_bad));
+  }
   if (ids != dtypes::int64 && ids != dtypes::int32) {
     throw InvalidArgument(fmt::format("tokens cannot be of {}: take int64 or int32", ids.name()));
   }

@@ -39,6 +39,7 @@ struct CorpusOptions {
   std::string end_of_document = {};      ///< the token that ends each, as choose_end_of_document() takes it
   std::string text_field = {};           ///< of a .jsonl line, as TextOptions has it
   bool skip_bad = false;                 ///< leave out .jsonl lines that cannot be used, and count them
+  double max_bad = 1;                    ///< the largest share of a text's lines that may be left out
   std::vector<TextFormat> formats = {};  ///< of text, besides .jsonl and .txt
   bool resume_weights = false;  ///< resume() accepts a cursor of other weights; from there on the own ones hold
   std::string cache_dir = {};   ///< of the TokenCache; empty: XDG_CACHE_HOME/levada or ~/.cache/levada

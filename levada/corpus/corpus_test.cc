@@ -4,11 +4,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <random>
 
 #include "levada/base/error.h"
+#include "levada/base/fault_testing.h"
 #include "levada/corpus/corpus_testing.h"
 #include "levada/tokens/compression_testing.h"
 #include "levada/tokens/tokenizer_testing.h"
@@ -16,7 +18,9 @@
 namespace levada {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 /// All tokens, made the plain way: everything parsed, everything in memory.
 std::vector<std::int64_t> plain_tokens(const Files& files, const std::string& field = "text") {
@@ -200,6 +204,23 @@ TEST(Corpus, LeavesBadLinesOutAndCountsThem) {
   const auto corpus = open_files({{"a.jsonl", content}}, {.sequence = 7, .skip_bad = true});
   EXPECT_EQ(corpus.bad_lines(), bad);
   EXPECT_EQ(corpus.documents(), 200 - bad);
+}
+
+TEST(Corpus, LeavesOutNoMoreBadLinesThanItMay) {
+  const std::string half = "{\"text\": \"some text\"}\nbad\n", none = "{\"text\": \"some text\"}\n";
+  const Files files = {{"a.jsonl", half}, {"b.jsonl", none}, {"c.jsonl", half + "bad\n"}};
+  const auto fault = [&](double max_bad) {
+    return fault_of([&] { open_files(files, {.sequence = 4, .skip_bad = true, .max_bad = max_bad}); });
+  };
+  EXPECT_EQ(fault(1), "no fault");
+  EXPECT_THAT(fault(0.5), AllOf(HasSubstr("SourceError: "),
+                                HasSubstr("c.jsonl: 2 of 3 lines cannot be used, and at most "
+                                          "0.5 of a text's may be left out"),
+                                Not(HasSubstr("a.jsonl"))));
+  EXPECT_THAT(fault(0), AllOf(HasSubstr("2 of 3 texts cannot be used:"), HasSubstr("a.jsonl: 1 of 2 lines"),
+                              HasSubstr("c.jsonl: 2 of 3 lines")));
+  for (const double wrong : {-0.1, 1.1, std::nan("")})
+    EXPECT_THAT(fault(wrong), HasSubstr("InvalidArgument: max_bad is "));
 }
 
 TEST(Corpus, TakesAnotherFieldWhenAsked) {

@@ -9,6 +9,7 @@
 #include "levada/base/text.h"
 #include "levada/corpus/split.h"
 #include "levada/corpus/thread_pool.h"
+#include "levada/tokens/bad_texts.h"
 
 namespace levada {
 
@@ -62,6 +63,15 @@ std::vector<OpenedFile> FileOpener::open(const std::vector<std::string>& paths) 
       .run(paths.size(), [&](std::size_t i, std::size_t) {
         files[i] = cached[i] != nullptr ? open_or_repair(paths[i], *cached[i]) : open_tokens(paths[i]);
       });
+  BadTexts bad;
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    const auto lines = files[i].bad_lines + files[i].tokens->contents().stored_documents;
+    if (static_cast<double>(files[i].bad_lines) <= options_.max_bad * static_cast<double>(lines)) continue;
+    bad.add(i, fmt::format("{}: {} of {} lines cannot be used, and at most {} of a text's may be left out (max_bad=, "
+                           "--max-bad)",
+                           printable(paths[i]), files[i].bad_lines, lines, options_.max_bad));
+  }
+  bad.throw_if_any(files.size());
   return files;
 }
 

@@ -30,7 +30,7 @@ class FileOpener {
   /// beside text must be of the text's vocabulary.
   FoundFiles expand(const std::vector<std::string>& names);
   /// Opens files, in their order; they may live longer than this. Throws SourceError for what cannot be read or
-  /// tokenized, InvalidArgument for a file of no known kind.
+  /// tokenized and for texts with too many bad lines, InvalidArgument for a file of no known kind.
   std::vector<OpenedFile> open(const std::vector<std::string>& paths);
 
   /// Returns the tokens of texts, in their order, as TokenCache::tokenize() does.

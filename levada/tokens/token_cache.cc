@@ -21,6 +21,7 @@
 #include "levada/base/text.h"
 #include "levada/base/urls.h"
 #include "levada/sources/megatron_writer.h"
+#include "levada/tokens/bad_texts.h"
 #include "levada/tokens/tokenize.h"
 #include "levada/tokens/work_team.h"
 
@@ -86,31 +87,6 @@ std::string token_cache_folder_or_fail(const std::string& dir) {
       "text is tokenized into a cache, and neither XDG_CACHE_HOME nor HOME says where: name a folder (--cache-dir, "
       "cache_dir=)");
 }
-
-/// What is wrong with some of the texts that are looked at together. Any thread may call.
-class BadTexts {
- public:
-  void add(std::size_t text, const std::string& what) {
-    const std::lock_guard lock(mutex_);
-    bad_.emplace(text, what);
-  }
-  /// Throws SourceError that names the first of them, in the order of the `texts` texts.
-  void throw_if_any(std::size_t texts) const {
-    if (bad_.empty()) return;
-    if (bad_.size() == 1) throw SourceError(bad_.begin()->second);
-    constexpr std::size_t max_named = 10;
-    std::string all = fmt::format("{} of {} texts cannot be used:", bad_.size(), texts);
-    for (std::size_t named = 0; const auto& [text, what] : bad_) {
-      if (named++ < max_named) all += "\n  " + what;
-    }
-    if (bad_.size() > max_named) all += fmt::format("\n  and {} more", bad_.size() - max_named);
-    throw SourceError(all);
-  }
-
- private:
-  std::mutex mutex_;
-  std::map<std::size_t, std::string> bad_;
-};
 
 /// What the files that are tokenized together have in common.
 struct TokenCache::Work {

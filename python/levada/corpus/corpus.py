@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -45,6 +46,8 @@ class Corpus:
       beginning of text.
     - `chat_template`: "own", or the path of a Jinja template. Lines are then chats, lists of messages in `text_field`, and
       the loss mask is 1 only for what the assistant says.
+    - `skip_bad`, `max_bad`: whether lines and rows that cannot be used are left out, with a warning that counts them; and
+      the share of a text's lines above which that is a SourceError.
     - `cache_dir`, `cache_size`: where the tokens of text are cached, and how many bytes they may take.
     - `tensors`: "numpy" or "torch": what batches consist of.
     """
@@ -65,6 +68,7 @@ class Corpus:
     chat_template: str = ""
     text_field: str = ""
     skip_bad: bool = False
+    max_bad: float = 1.0
     attention_mask: bool = False
     reset_position_ids: bool = False
     reset_attention_mask: bool = False
@@ -115,6 +119,13 @@ class Corpus:
             self._of_parent, self._opened = self._opened, None
         if self._opened is None:
             self._opened, self._process = _levada.open_corpus(**self.options()), os.getpid()
+            if self._opened.bad_lines:
+                warnings.warn(
+                    f"{self._opened.bad_lines:,} lines of the text cannot be used and are left out (skip_bad=True); max_bad= "
+                    "bounds their share",
+                    RuntimeWarning,
+                    stacklevel=3,
+                )
         return self._opened
 
     def __len__(self) -> int:
@@ -145,6 +156,11 @@ class Corpus:
     def skipped(self) -> dict[str, int]:
         """How many files in the folders are not read, by the ends of their names: {".md": 3}."""
         return self.open().skipped
+
+    @property
+    def bad_lines(self) -> int:
+        """How many lines and rows of text are left out because they cannot be used."""
+        return self.open().bad_lines
 
     @property
     def digest(self) -> str:

@@ -94,6 +94,7 @@ NamedCorpus corpus_of(const nb::kwargs& given) {
   options.end_of_document = option<std::string>(given, "eod", "a str");
   options.text_field = option<std::string>(given, "text_field", "a str");
   options.skip_bad = option<bool>(given, "skip_bad", "True or False");
+  options.max_bad = option<double>(given, "max_bad", "a number");
   options.formats = nb::cast<std::vector<TextFormat>>(given["formats"]);
   options.resume_weights = option<bool>(given, "resume_weights", "True or False");
   options.cache_dir = path_of(given["cache_dir"]);
@@ -115,6 +116,7 @@ void bind_corpus(nb::module_& module) {
       .def_prop_ro("stored_documents", &Corpus::stored_documents)
       .def_prop_ro("files", &Corpus::files)
       .def_prop_ro("skipped", &Corpus::left_out)
+      .def_prop_ro("bad_lines", &Corpus::bad_lines)
       .def_prop_ro("digest", &Corpus::digest)
       .def(
           "resume",
