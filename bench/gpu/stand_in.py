@@ -21,6 +21,8 @@ from levada.batch import host_memory
 
 _to, _copy, _empty_like, _new_empty = torch.Tensor.to, torch.Tensor.copy_, torch.empty_like, torch.Tensor.new_empty
 _delays = random.Random(11)
+copy_seconds, kernel_seconds = 1e-3, 2e-3
+"""The longest that a copy and a kernel take."""
 
 
 def _memory(tensor: torch.Tensor) -> torch.Tensor:
@@ -145,7 +147,7 @@ def set_stream(stream: Stream) -> None:
 
 def launch(kernel: Callable[..., object], *tensors: torch.Tensor) -> None:
     """Lets the current stream call `kernel` with the tensors' memory as it is then."""
-    memory, delay = [_memory(tensor) for tensor in tensors], _delays.random() * 2e-3
+    memory, delay = [_memory(tensor) for tensor in tensors], _delays.random() * kernel_seconds
 
     def run() -> None:
         time.sleep(delay)  # so that work piles up, as behind a GPU's kernels
@@ -178,7 +180,7 @@ def _allocate(like: torch.Tensor) -> torch.Tensor:
 def _send(there: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
     is_pinned = is_on_device(source) or driver.has(source) or source.untyped_storage().data_ptr() in _pinned
     read = _memory(source) if is_pinned else source.detach().clone()
-    place, delay = _memory(there), _delays.random() * 1e-3
+    place, delay = _memory(there), _delays.random() * copy_seconds
 
     def copy() -> None:
         time.sleep(delay)
