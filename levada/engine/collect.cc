@@ -49,7 +49,7 @@ std::string describe(const Status& status, bool same_host) {
 
 /// "; rank 0: ...; rank 2: ...": what `rank` says, then the rank that it waits for, until one waits for no other, has
 /// been named before, or many have been named. Goes on through this rank only if that waits for one to which it
-/// forwards. If the last one is of another host and does not answer, names the other ranks of this host, through any of
+/// forwards. If one of them is of another host and does not answer, names the other ranks of this host, through any of
 /// which its answers and messages may come. `receives`: this rank waits for a message of `rank`.
 std::string follow(Engine& engine, int rank, bool receives) {
   constexpr std::size_t max_named = 8;
@@ -58,6 +58,7 @@ std::string follow(Engine& engine, int rank, bool receives) {
   std::vector<int> named;
   std::string text;
   Status before;
+  bool has_silent = false;
   while (rank >= 0 && rank < info.size && std::find(named.begin(), named.end(), rank) == named.end()) {
     const Status status = engine.status(rank);
     if (rank == info.rank && !named.empty() && !is_in(status, forwarding_operation)) {
@@ -67,12 +68,12 @@ std::string follow(Engine& engine, int rank, bool receives) {
     }
     text += fmt::format("; rank {}: {}", rank, describe(status, host(rank) == host(info.rank)));
     named.push_back(rank);
+    has_silent |= host(rank) != host(info.rank) && status.unanswered_ms >= min_silence_ms;
     if (named.size() > max_named) break;
     rank = status.waiting_for;
     before = status;
   }
-  if (named.empty() || host(named.back()) == host(info.rank) || before.unanswered_ms < min_silence_ms) return text;
-  for (int beside = 0; beside < info.size && named.size() <= max_named; ++beside) {
+  for (int beside = 0; has_silent && beside < info.size && named.size() <= max_named; ++beside) {
     const bool is_named = std::find(named.begin(), named.end(), beside) != named.end();
     if (is_named || beside == info.rank || host(beside) != host(info.rank)) continue;
     text += fmt::format("; rank {}: {}", beside, describe(engine.status(beside), true));
