@@ -257,7 +257,7 @@ class ProcessGroupTransport:
         return bool(self._silence) and seconds_since_answer(self._watched[peer].connection) > limit
 
     def _seconds_since_probe(self, address: str) -> float | None:
-        """Returns when the host at an address has answered a probe; None while it misses probes."""
+        """Returns how long ago the host at an address has answered a probe; None while it misses probes."""
         peers = [peer for peer, each in self._watched.items() if each.address == address and self._answers(peer)]
         return min((seconds_since_answer(self._watched[peer].connection) for peer in peers), default=None)
 

@@ -54,10 +54,10 @@ class Stalls:
         self._trials: dict[str, _Trial] = {}
         self._looked = time.monotonic()
 
-    def find(self, seconds_since_answer: Callable[[str], float | None]) -> set[str]:
+    def find(self, since_probe: Callable[[str], float | None]) -> set[str]:
         """Returns the addresses of hosts that have answered probes for `silence` seconds and acknowledged no data meanwhile,
-        though there was some. To be called again and again. `seconds_since_answer`: of the host of an address, to a probe;
-        None while it misses probes."""
+        though there was some. To be called again and again. `since_probe`: how many seconds ago the host at an address has
+        answered a probe; None while it misses probes."""
         found = set()
         before, self._looked = self._looked, time.monotonic()
         for name, fd in self._sockets.items():
@@ -66,7 +66,8 @@ class Stalls:
                     continue
                 with socket.socket(fileno=os.dup(fd)) as connection:
                     address = str(connection.getpeername()[0])
-                    trial = _next_trial(self._trials.pop(name, None), _info_of(connection), seconds_since_answer(address), self._looked, before)
+                    trial, info = self._trials.pop(name, None), _info_of(connection)
+                    trial = _next_trial(trial, info, since_probe(address), self._looked, before)
                     if trial is None:
                         continue
                     self._trials[name] = trial
