@@ -144,10 +144,10 @@ def holds(layout: Json, mesh: Mesh, rank: int, name: str) -> bool:
     return True
 
 
-def zigzag(length: int, at: int, parts: int, why: str) -> list[int]:
+def zigzag(length: int, at: int, parts: int) -> list[int]:
     """Chunks `at` and 2*parts-1-at of 2*parts equal ones."""
     if length % (2 * parts):
-        raise Refusal("InvalidArgument", why)
+        raise Refusal("InvalidArgument", "does not divide")
     chunk = length // (2 * parts)
     mirror = 2 * parts - 1 - at
     return [*range(at * chunk, (at + 1) * chunk), *range(mirror * chunk, (mirror + 1) * chunk)]
@@ -157,65 +157,78 @@ def zigzag_of_segments(row: Any, at: int, parts: int) -> list[int]:
     """Of every segment of a packed row, its two chunks."""
     picked = []
     for begin, end in zip(row[:-1], row[1:]):
-        picked += [begin + each for each in zigzag(end - begin, at, parts, "does not divide")]
+        picked += [begin + each for each in zigzag(end - begin, at, parts)]
     return picked
 
 
-def check_segments(whole: Any, dim: int, segments: Any, cuts_of_dim: list[Placement]) -> None:
-    """Raises if a field does not lie in rows as the boundaries say."""
-    rows = len(segments)
-    if dim < whole.ndim and len(cuts_of_dim) == 1:
-        if rows == 1 if dim == 0 else whole.shape[dim - 1] == rows and (rows == 1 or dim == 1):
-            if any(row[0] != 0 or row[-1] != whole.shape[dim] for row in segments):
-                raise Refusal("InvalidArgument", "does not reach from 0 to")
-            return
-    raise Refusal("InvalidArgument", "cannot be divided by")
+def check_segments(whole: Any, cut: Placement, parts: int, segments: Any, cuts: list[Placement]) -> None:
+    """Raises if a field does not lie in rows as the boundaries say, or if a segment cannot be divided."""
+    rows, dim = len(segments), cut.dim
+    has_rows = dim < whole.ndim and (rows == 1 if dim == 0 else whole.shape[dim - 1] == rows and (rows == 1 or dim == 1))
+    if not has_rows or [each.dim for each in cuts].count(dim) != 1:
+        raise Refusal("InvalidArgument", "cannot be divided by")
+    for row in segments:
+        if row[0] != 0 or row[-1] != whole.shape[dim]:
+            raise Refusal("InvalidArgument", "does not reach from 0 to")
+        zigzag_of_segments(row, 0, parts)
+
+
+def take_segments(values: Any, dim: int, rows: Any, at: int, parts: int) -> Any:
+    """The part of every row's segments; `rows`: the boundaries of the rows that are left."""
+    index = np.array([zigzag_of_segments(row, at, parts) for row in rows], dtype=int)
+    if dim == 0:
+        return values.take(index[0], axis=0)
+    index = index.reshape(len(rows), values.shape[dim] // parts)
+    shape = (1,) * (dim - 1) + index.shape + (1,) * (values.ndim - dim - 1)
+    return np.take_along_axis(values, index.reshape(shape), axis=dim)
 
 
 def part_of(values: Any, name: str, feed: Json, mesh: Mesh, rank: int, short: int, segments: Any) -> Any:
-    """The rank's part of a field. `short`: the samples of a global batch that is not full, else 0."""
+    """The rank's part of a field. `short`: the samples of a global batch that is not full, else 0. Raises Refusals."""
     if not isinstance(values, np.ndarray):
         return values
     placements, is_otherwise = placements_of(feed["layout"], name)
     extent_of_samples = values.shape[0] if values.ndim else -1
-    whole, cuts, rows = values, [], segments
+    cuts, rows, refusals = [], segments, []
     for placement in placements:
         deals = feed["divide"] == "deal" and mesh.is_data(placement.axis)
         is_cut = placement.kind in ("shard", "zigzag") and mesh.extent(placement.axis) > 1 and not deals
         if is_cut and not (is_otherwise and placement.dim >= values.ndim):
             cuts.append(placement)
-    # The segments of rows are cut last, as they are counted in whole rows.
-    for kind, axis, dim, _ in sorted(cuts, key=lambda cut: segments is not None and cut.kind == "zigzag"):
-        parts, at = mesh.extent(axis), mesh.coordinate(rank, axis)
-        if kind == "zigzag" and segments is not None:
-            check_segments(whole, dim, segments, [cut for cut in cuts if cut.dim == dim])
-            index = np.array([zigzag_of_segments(row, at, parts) for row in rows], dtype=int)
-            index = index.reshape(len(rows), values.shape[dim] // parts if dim else -1)
-            if dim == 0:
-                values = values.take(index[0], axis=0)
-            else:
-                shape = (1,) * (dim - 1) + index.shape + (1,) * (values.ndim - dim - 1)
-                values = np.take_along_axis(values, index.reshape(shape), axis=dim)
-            continue
-        if dim >= values.ndim:
-            raise Refusal("InvalidArgument", "cannot cut it along dim")
-        length = values.shape[dim]
-        if kind == "zigzag":
-            values = values.take(zigzag(length, at, parts, "does not divide"), axis=dim)
-            continue
-        if short and dim == 0 and mesh.same_span(axis, "dp") and extent_of_samples == short:
-            earlier = short // length  # parts into which other axes have cut the batch before
-            if feed["batch"] % earlier:
+    # The segments of rows are checked in whole rows, and cut last.
+    of_segments = [cut for cut in cuts if cut.kind == "zigzag" and segments is not None]
+    for cut in of_segments:
+        try:
+            check_segments(values, cut, mesh.extent(cut.axis), segments, cuts)
+        except Refusal as refusal:
+            refusals.append(refusal)
+    try:
+        for kind, axis, dim, _ in (cut for cut in cuts if cut not in of_segments):
+            parts, at = mesh.extent(axis), mesh.coordinate(rank, axis)
+            if dim >= values.ndim:
+                raise Refusal("InvalidArgument", "cannot cut it along dim")
+            length = values.shape[dim]
+            if kind == "zigzag":
+                values = values.take(zigzag(length, at, parts), axis=dim)
+                continue
+            share = length // parts
+            if short and dim == 0 and mesh.same_span(axis, "dp") and extent_of_samples == short:
+                earlier = short // length  # parts into which other axes have cut the batch before
+                share = feed["batch"] // earlier
+                if feed["batch"] % earlier:
+                    raise Refusal("InvalidArgument", "does not divide")
+            elif length % parts:
                 raise Refusal("InvalidArgument", "does not divide")
-            full = feed["batch"] // earlier
-            share = slice(at * full, (at + 1) * full)
-        elif length % parts:
-            raise Refusal("InvalidArgument", "does not divide")
-        else:
-            share = slice(at * (length // parts), (at + 1) * (length // parts))
-        values = values[(slice(None),) * dim + (share,)]
-        if dim == 0 and rows is not None:
-            rows = rows[share]
+            taken = slice(at * share, (at + 1) * share)
+            values = values[(slice(None),) * dim + (taken,)]
+            if dim == 0 and rows is not None:
+                rows = rows[taken]
+    except Refusal as refusal:
+        refusals.append(refusal)
+    if refusals:
+        raise Refusals(refusals)
+    for cut in of_segments:
+        values = take_segments(values, cut.dim, rows, mesh.coordinate(rank, cut.axis), mesh.extent(cut.axis))
     return values
 
 
@@ -230,17 +243,17 @@ def parts_of(batch: Json, feed: Json, mesh: Mesh, rank: int, short: int) -> Json
         for each in placements
     )
     segments = batch.get("cu_seqlens") if divides else None
-    parts, texts = {}, []
+    parts, refusals = {}, []
     for name, values in batch.items():
         try:
             part = part_of(values, name, feed, mesh, rank, short, segments)
-        except Refusal as refusal:
-            texts.append(refusal)
+        except Refusals as found:
+            refusals += found.refusals
             continue
         if holds(feed["layout"], mesh, rank, name):
             parts[name] = part
-    if texts:
-        raise Refusals(texts)
+    if refusals:
+        raise Refusals(refusals)
     return parts
 
 
@@ -256,7 +269,8 @@ def check_start(feed: Json, mesh: Mesh) -> None:
     rules = [*feed["layout"]["fields"].values(), feed["layout"].get("otherwise", [])]
     placements = [parse(each) for rule in rules for each in rule]
     for placement in placements:
-        if not mesh.meant_by(placement.axis) and placement.axis not in SHARED_AXES + DATA_AXES:
+        may_lack = placement.axis in SHARED_AXES or (placement.axis in DATA_AXES and mesh.extent("dp") == 1)
+        if not mesh.meant_by(placement.axis) and not may_lack:
             refusals.append(f"but the mesh has no axis {placement.axis}")
         if feed["divide"] != "deal" or placement.kind == "stages" or not mesh.is_data(placement.axis):
             continue

@@ -50,6 +50,8 @@ def draw_fields(r: random.Random, mesh: model.Mesh) -> list[Json]:
 def draw_placements(r: random.Random, mesh: model.Mesh) -> list[str]:
     placements = []
     data = r.choice(["dp", "dp", "dp", r.choice(mesh.data_axes or ["dp"]), ""])
+    if r.random() < 0.03:
+        data = r.choice(model.DATA_AXES)  # most meshes lack it
     if data:
         placements.append(f"shard({data},0)" if r.random() < 0.95 else f"shard({data},1)")
     for axis in ("cp", "tp", "sp", "ep"):
