@@ -312,6 +312,7 @@ TEST(CommandInspect, CountsWhatIsInText) {
   EXPECT_EQ(json["tokens"], 5 + 13 + 2);
   EXPECT_EQ(json["bytes"], std::filesystem::file_size(corpus));
   EXPECT_EQ(json["skipped_lines"], 1);
+  EXPECT_EQ(json["skipped_places"].size(), 1);
   EXPECT_EQ(json["sample"]["text"], "\x1b[31mred\nline");
   EXPECT_EQ(json["lengths"]["longest"], 14);
   const auto text = run({"inspect", corpus, "--skip-bad", "--sample", "1"}).out;

@@ -61,7 +61,8 @@ std::string as_json(const FilledCache& filled, double seconds) {
                                  {"texts", filled.texts},
                                  {"tokenized", filled.made},
                                  {"bytes_read", filled.bytes_read},
-                                 {"skipped_lines", filled.bad_lines},
+                                 {"skipped_lines", filled.bad_lines.count},
+                                 {"skipped_places", filled.bad_lines.first},
                                  {"seconds", seconds}};
   json["files_left_out"] = nlohmann::ordered_json::object();
   for (const auto& [end, count] : filled.left_out) json["files_left_out"][end] = count;
@@ -75,7 +76,8 @@ std::string as_text(const FilledCache& filled, double seconds) {
     text += fmt::format(", {} tokenized here, {} in {}", filled.made, format_bytes(filled.bytes_read),
                         report::format_seconds(seconds));
   }
-  if (filled.bad_lines > 0) text += fmt::format(", left out {}", report::counted(filled.bad_lines, "bad line"));
+  if (filled.bad_lines.count > 0)
+    text += ", left out " + report::bad_lines_sentence(filled.bad_lines.count, filled.bad_lines.first);
   return text + "\n";
 }
 

@@ -90,7 +90,8 @@ std::string as_json(const Conversion& done, double seconds) {
                                        {"documents", done.documents},
                                        {"sequences", done.sequences},
                                        {"tokens", done.tokens},
-                                       {"skipped_lines", done.bad_lines},
+                                       {"skipped_lines", done.bad_lines.count},
+                                       {"skipped_places", done.bad_lines.first},
                                        {"bytes_read", done.bytes_read},
                                        {"bytes_written", done.bytes_written},
                                        {"seconds", seconds},
@@ -105,7 +106,8 @@ std::string as_text(const Conversion& done, double seconds) {
                   report::counted(done.documents, "document"), format_bytes(done.bytes_written));
   text += fmt::format("read {} in {}, {:.0f} MB/s\n", format_bytes(done.bytes_read), report::format_seconds(seconds),
                       speed(done, seconds));
-  if (done.bad_lines > 0) text += fmt::format("left out {}\n", report::counted(done.bad_lines, "bad line"));
+  if (done.bad_lines.count > 0)
+    text += fmt::format("left out {}\n", report::bad_lines_sentence(done.bad_lines.count, done.bad_lines.first));
   return text;
 }
 

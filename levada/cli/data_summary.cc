@@ -52,7 +52,7 @@ DataSummary summarise_text(const std::string& path, const SummaryOptions& option
     options.progress(reader->stored_bytes(), summary.bytes);
   }
   summary.sequences = summary.documents;
-  summary.bad_lines = reader->bad_lines();
+  summary.bad_lines.add(path, reader->bad_lines());
   expect_sample(summary, options.sample);
   summary.sample.document = options.sample;
   summary.sample.is_text = true;

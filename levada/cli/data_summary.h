@@ -35,7 +35,8 @@ struct DataSummary {
   std::string format;  ///< "text" or "megatron"
   std::vector<std::string> paths;
   DType dtype;
-  std::int64_t documents = 0, sequences = 0, tokens = 0, bad_lines = 0;
+  std::int64_t documents = 0, sequences = 0, tokens = 0;
+  BadPlaces bad_lines = {};
   std::uint64_t bytes = 0;  ///< of all files
   bool has_modes = false;
   report::LengthHistogram lengths;  ///< of documents, in tokens

@@ -243,7 +243,9 @@ report::FeedReport job_report(const Run& run, const Feed& feed, FeedEnd::Cause c
   report.documents = run.data.corpus->documents();
   report.stored_documents = run.data.corpus->stored_documents();
   report.left_out = run.data.corpus->left_out();
-  report.skipped_lines = run.data.corpus->bad_lines();
+  auto bad_lines = run.data.corpus->bad_lines();
+  report.skipped_lines = bad_lines.count;
+  report.skipped_places = std::move(bad_lines.first);
   for (auto& share : run.data.corpus->shares(first, first + report.samples)) {
     report.sources.push_back({std::move(share.name), share.samples, share.tokens, share.share});
   }

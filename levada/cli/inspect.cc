@@ -52,7 +52,8 @@ std::string facts(const DataSummary& summary, const std::string& tokenizer) {
   if (!is_text) add("sequences", report::with_commas(summary.sequences));
   add("tokens", report::with_commas(summary.tokens) + (is_text ? ", with one at the end of each document" : ""));
   add("bytes", format_bytes(summary.bytes));
-  if (summary.bad_lines > 0) add("left out", report::counted(summary.bad_lines, "bad line"));
+  if (summary.bad_lines.count > 0)
+    add("left out", report::bad_lines_sentence(summary.bad_lines.count, summary.bad_lines.first));
   if (summary.documents > 0) add("lengths", lengths_sentence(summary.lengths));
   return text;
 }
@@ -149,11 +150,17 @@ nlohmann::ordered_json sample_json(const DocumentSample& sample) {
 }
 
 std::string as_json(const DataSummary& summary) {
-  nlohmann::ordered_json json = {{"format", summary.format},       {"paths", summary.paths},
-                                 {"dtype", summary.dtype.name()},  {"documents", summary.documents},
-                                 {"sequences", summary.sequences}, {"tokens", summary.tokens},
-                                 {"bytes", summary.bytes},         {"skipped_lines", summary.bad_lines},
-                                 {"modes", summary.has_modes},     {"lengths", lengths_json(summary.lengths)}};
+  nlohmann::ordered_json json = {{"format", summary.format},
+                                 {"paths", summary.paths},
+                                 {"dtype", summary.dtype.name()},
+                                 {"documents", summary.documents},
+                                 {"sequences", summary.sequences},
+                                 {"tokens", summary.tokens},
+                                 {"bytes", summary.bytes},
+                                 {"skipped_lines", summary.bad_lines.count},
+                                 {"skipped_places", summary.bad_lines.first},
+                                 {"modes", summary.has_modes},
+                                 {"lengths", lengths_json(summary.lengths)}};
   json["sample"] = summary.documents == 0 ? nlohmann::ordered_json() : sample_json(summary.sample);
   return json_text(json) + "\n";
 }

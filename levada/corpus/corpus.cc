@@ -294,8 +294,10 @@ std::int64_t Corpus::files() const {
 const std::map<std::string, std::int64_t>& Corpus::left_out() const {
   return state_->data->left_out;
 }
-std::int64_t Corpus::bad_lines() const {
-  return state_->data->sum([](const OpenedSource& source) { return source.files.bad_lines(); });
+BadPlaces Corpus::bad_lines() const {
+  BadPlaces all;
+  for (const auto& source : state_->data->sources) all.add(source->files.bad_lines());
+  return all;
 }
 const std::string& Corpus::digest() const {
   return state_->data->digest;

@@ -61,7 +61,7 @@ class Corpus final : public Source {
   std::int64_t files() const;
   /// Returns how many files of the folders were no data, as FoundFiles::left_out.
   const std::map<std::string, std::int64_t>& left_out() const;
-  std::int64_t bad_lines() const;     ///< left out
+  BadPlaces bad_lines() const;        ///< left out
   const std::string& digest() const;  ///< of what the files hold
   /// Returns the share of padding among the positions of all samples, as read() returns them.
   double padding_share() const;

@@ -194,15 +194,19 @@ TEST(Corpus, LeavesBadLinesOutAndCountsThem) {
   LineMaker lines(9);
   std::string content;
   int bad = 0;
+  std::vector<std::string> places;
   for (int i = 0; i < 200; ++i) {
     const auto kind = random() % 4;
     bad += kind < 2;
+    const auto line = 1 + std::ranges::count(content, '\n');
+    if (kind < 2 && places.size() < 10) places.push_back(fmt::format("a.jsonl:{}", line));
     content += kind == 0 ? "{\"text\": \"cut off" : kind == 1 ? "[]]" : lines.file(1);
     content += '\n';
   }
   for (const std::int64_t length : {1, 7, 1000}) expect_like_plain({{"a.jsonl", content}}, length, {.skip_bad = true});
   const auto corpus = open_files({{"a.jsonl", content}}, {.sequence = 7, .skip_bad = true});
-  EXPECT_EQ(corpus.bad_lines(), bad);
+  EXPECT_EQ(corpus.bad_lines().count, bad);
+  EXPECT_EQ(corpus.bad_lines().first, places);
   EXPECT_EQ(corpus.documents(), 200 - bad);
 }
 

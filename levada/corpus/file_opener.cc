@@ -65,11 +65,13 @@ std::vector<OpenedFile> FileOpener::open(const std::vector<std::string>& paths) 
       });
   BadTexts bad;
   for (std::size_t i = 0; i < files.size(); ++i) {
-    const auto lines = files[i].bad_lines + files[i].tokens->contents().stored_documents;
-    if (static_cast<double>(files[i].bad_lines) <= options_.max_bad * static_cast<double>(lines)) continue;
+    files[i].path = paths[i];
+    const auto left_out = files[i].bad_lines.count;
+    const auto lines = left_out + files[i].tokens->contents().stored_documents;
+    if (static_cast<double>(left_out) <= options_.max_bad * static_cast<double>(lines)) continue;
     bad.add(i, fmt::format("{}: {} of {} lines cannot be used, and at most {} of a text's may be left out (max_bad=, "
                            "--max-bad)",
-                           printable(paths[i]), files[i].bad_lines, lines, options_.max_bad));
+                           printable(paths[i]), left_out, lines, options_.max_bad));
   }
   bad.throw_if_any(files.size());
   return files;
@@ -105,7 +107,7 @@ OpenedFile FileOpener::open_cached(const CachedTokens& tokens) const {
   if (file->contents().digest != tokens.digest) {
     throw SourceError(fmt::format("{} is not what was written there", file->path()));
   }
-  return {std::move(file), tokens.bad_lines, tokens.bytes_read};
+  return {.tokens = std::move(file), .bad_lines = tokens.bad_lines, .text_bytes = tokens.bytes_read};
 }
 
 std::vector<CachedTokens> FileOpener::tokenize(const std::vector<std::string>& texts) {

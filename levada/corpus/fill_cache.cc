@@ -17,11 +17,13 @@ FilledCache fill_cache(const std::vector<std::string>& paths, const CorpusOption
                          [&](const std::string& path) { return is_text(path, options.formats); });
     for (const auto& [end, count] : found.left_out) filled.left_out[end] += count;
   }
-  for (const auto& tokens : opener.tokenize(texts)) {
+  const auto cached = opener.tokenize(texts);
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    const auto& tokens = cached[i];
     ++filled.texts;
     filled.made += tokens.bytes_read > 0;
     filled.bytes_read += tokens.bytes_read;
-    filled.bad_lines += tokens.bad_lines;
+    filled.bad_lines.add(texts[i], tokens.bad_lines);
   }
   if (opener.cache()) filled.dir = opener.cache()->folder().dir();
   return filled;

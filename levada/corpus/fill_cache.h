@@ -14,7 +14,7 @@ struct FilledCache {
   std::string dir;                               ///< of the TokenCache; empty without texts
   std::int64_t texts = 0, made = 0;              ///< all, and those that were tokenized here
   std::uint64_t bytes_read = 0;                  ///< of text, as it is stored
-  std::int64_t bad_lines = 0;                    ///< left out, of all texts
+  BadPlaces bad_lines;                           ///< left out, of all texts
   std::map<std::string, std::int64_t> left_out;  ///< as FoundFiles has it
 };
 

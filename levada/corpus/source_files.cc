@@ -12,7 +12,7 @@ SourceFiles::SourceFiles(std::vector<OpenedFile> files) {
     token_begins_.push_back(token_begins_.back() + contents.tokens);
     document_begins_.push_back(document_begins_.back() + contents.documents);
     stored_documents_ += contents.stored_documents;
-    bad_lines_ += file.bad_lines;
+    bad_lines_.add(file.path, file.bad_lines);
     prepare_bytes_ += file.text_bytes + file.tokens->index_bytes();
     files_.push_back(std::move(file.tokens));
   }

@@ -7,13 +7,15 @@
 
 #include "levada/base/hash.h"
 #include "levada/sources/token_file.h"
+#include "levada/tokens/bad_lines.h"
 
 namespace levada {
 
 /// One file, and what became of its text if it was one.
 struct OpenedFile {
+  std::string path = {};  ///< as it was named
   std::unique_ptr<const TokenFile> tokens;
-  std::int64_t bad_lines = 0;    ///< of the text, left out
+  BadLines bad_lines = {};       ///< of the text, left out
   std::uint64_t text_bytes = 0;  ///< read to tokenize it
 };
 
@@ -36,7 +38,7 @@ class SourceFiles {
   std::int64_t documents() const { return document_begins_.back(); }
   /// Documents that the files hold, of which documents() are the part of a split.
   std::int64_t stored_documents() const { return stored_documents_; }
-  std::int64_t bad_lines() const { return bad_lines_; }
+  const BadPlaces& bad_lines() const { return bad_lines_; }
   /// Bytes of text and of indexes read before the first sample.
   std::uint64_t prepare_bytes() const { return prepare_bytes_; }
   /// Whether any of them has a URL.
@@ -49,7 +51,8 @@ class SourceFiles {
 
   std::vector<std::unique_ptr<const TokenFile>> files_;
   std::vector<std::int64_t> token_begins_ = {0}, document_begins_ = {0};  ///< of each file, and the end
-  std::int64_t stored_documents_ = 0, bad_lines_ = 0;
+  std::int64_t stored_documents_ = 0;
+  BadPlaces bad_lines_;
   std::uint64_t prepare_bytes_ = 0;
 };
 

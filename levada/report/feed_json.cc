@@ -57,6 +57,7 @@ std::string FeedReport::to_json() const {
                {"stored_documents", stored_documents},
                {"files_left_out", left_out},
                {"skipped_lines", skipped_lines},
+               {"skipped_places", skipped_places},
                {"padding_share", padding_share()},
                {"sources", Json::array()},
                {"peers_identical", find_difference(ranks, peers).empty()},

@@ -72,7 +72,7 @@ std::string data_sentence(const FeedReport& report) {
     text += fmt::format("; {} of {}", with_commas(report.documents), counted(report.stored_documents, "document"));
   }
   if (!report.left_out.empty()) text += "; " + left_out_sentence(report.left_out);
-  if (report.skipped_lines > 0) text += fmt::format("; {} skipped", counted(report.skipped_lines, "bad line"));
+  if (report.skipped_lines > 0) text += "; skipped " + bad_lines_sentence(report.skipped_lines, report.skipped_places);
   return text;
 }
 

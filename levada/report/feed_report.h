@@ -84,6 +84,7 @@ struct FeedReport {
   std::int64_t stored_documents = 0;             ///< of all parts
   std::map<std::string, std::int64_t> left_out;  ///< files in folders that were no data, by the ends of their names
   std::int64_t skipped_lines = 0;
+  std::vector<std::string> skipped_places = {};  ///< the first of them: "a.jsonl:17"
   std::uint64_t prepare_bytes = 0;
   std::uint64_t bytes_consumed = 0;  ///< stored data that the batches consist of, counted once
   std::optional<BalanceReport> balance;

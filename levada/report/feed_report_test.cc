@@ -102,8 +102,9 @@ TEST(FeedReport, SaysInWordsWhatTheTableShows) {
 TEST(FeedReport, SaysWhatWasSkippedAndIndexed) {
   auto report = four_ranks();
   report.skipped_lines = 3;
+  report.skipped_places = {"a.jsonl:7"};
   report.prepare_bytes = 2048;
-  EXPECT_THAT(report.to_text(), HasSubstr("; 3 bad lines skipped"));
+  EXPECT_THAT(report.to_text(), HasSubstr("; skipped 3 bad lines, at a.jsonl:7, ..."));
   EXPECT_THAT(report.to_text(), HasSubstr("(and 2.0 KiB once, before the first sample)"));
 }
 

@@ -1,9 +1,11 @@
 #include "levada/report/numbers.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <array>
 #include <cmath>
+#include <utility>
 
 #include "levada/base/deadline.h"
 
@@ -28,6 +30,13 @@ std::string in_thousands(double value) {
 
 std::string counted(std::int64_t count, const std::string& noun) {
   return fmt::format("{} {}{}", with_commas(count), noun, count == 1 ? "" : "s");
+}
+
+std::string bad_lines_sentence(std::int64_t count, const std::vector<std::string>& places) {
+  auto text = counted(count, "bad line");
+  if (!places.empty()) text += fmt::format(", at {}", fmt::join(places, ", "));
+  if (!places.empty() && std::cmp_greater(count, places.size())) text += ", ...";
+  return text;
 }
 
 std::string format_share(double share) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace levada::report {
 
@@ -12,6 +13,8 @@ std::string with_commas(std::int64_t value);
 std::string in_thousands(double value);
 /// "1 rank", "4 ranks", "1,024 steps".
 std::string counted(std::int64_t count, const std::string& noun);
+/// "3 bad lines, at a.jsonl:17, a.jsonl:20, ...". `places`: the first of them.
+std::string bad_lines_sentence(std::int64_t count, const std::vector<std::string>& places);
 /// "34%", "0.4%".
 std::string format_share(double share);
 /// "3.2 ms", "0 us", "1.5 s", "2:05 min": seconds for people.

@@ -80,7 +80,8 @@ std::string CacheEntryMeta::text() const {
                                           {"tokenizer", tokenizer},
                                           {"documents", documents},
                                           {"tokens", tokens},
-                                          {"bad_lines", bad_lines},
+                                          {"bad_lines", bad_lines.count},
+                                          {"first_bad_lines", bad_lines.first},
                                           {"bytes", bytes},
                                           {"digest", digest},
                                           {"checksum", checksum},
@@ -97,17 +98,18 @@ std::optional<CacheEntryMeta> CacheEntryMeta::read(const std::string& path, cons
   if (!content) return std::nullopt;
   const auto json = parse_json(*content, 2, "");
   if (json.at("version") != version) return std::nullopt;
-  return CacheEntryMeta{.key = json.at("key"),
-                        .content = json.at("content"),
-                        .modified = json.at("modified"),
-                        .source = shown_url(json.at("source").get_ref<const std::string&>()),
-                        .tokenizer = json.at("tokenizer"),
-                        .digest = json.at("digest"),
-                        .checksum = json.at("checksum"),
-                        .tokens = json.at("tokens"),
-                        .documents = json.at("documents"),
-                        .bad_lines = json.at("bad_lines"),
-                        .bytes = json.at("bytes")};
+  return CacheEntryMeta{
+      .key = json.at("key"),
+      .content = json.at("content"),
+      .modified = json.at("modified"),
+      .source = shown_url(json.at("source").get_ref<const std::string&>()),
+      .tokenizer = json.at("tokenizer"),
+      .digest = json.at("digest"),
+      .checksum = json.at("checksum"),
+      .tokens = json.at("tokens"),
+      .documents = json.at("documents"),
+      .bad_lines = {.count = json.at("bad_lines"), .first = json.value("first_bad_lines", std::vector<std::int64_t>())},
+      .bytes = json.at("bytes")};
 } catch (const InvalidArgument&) {
   return std::nullopt;
 } catch (const nlohmann::json::exception&) {

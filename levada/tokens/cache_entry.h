@@ -31,7 +31,8 @@ struct CacheEntryMeta {
   std::vector<std::int64_t> modified;  ///< when texts with this content were written, in ns since 1970
   std::string source, tokenizer, digest;
   std::string checksum;  ///< of all bytes of the .bin, then the .idx
-  std::int64_t tokens = 0, documents = 0, bad_lines = 0;
+  std::int64_t tokens = 0, documents = 0;
+  BadLines bad_lines;
   std::uint64_t bytes = 0;
 
   std::string text() const;

@@ -50,7 +50,7 @@ Conversion convert_to_megatron(const std::vector<std::string>& from, const std::
   }
   MegatronWriter writer(to, {.dtype = dtype, .overwrite = options.overwrite, .mode = mode, .write = options.write});
   WorkTeam team(options.threads - 1);
-  std::int64_t bad_lines = 0;
+  BadPlaces bad_lines;
   std::uint64_t before = 0;
   for (std::size_t i = 0; i < from.size(); ++i) {
     const auto reader = read_text(from[i], options.text, options.formats, options.open);
@@ -58,7 +58,7 @@ Conversion convert_to_megatron(const std::vector<std::string>& from, const std::
     if (options.progress) how.progress = [&] { options.progress(before + reader->stored_bytes(), total); };
     tokenize(*reader, *options.tokenizer, writer, how);
     expect_unchanged(*files[i].file, files[i].before);
-    bad_lines += reader->bad_lines();
+    bad_lines.add(from[i], reader->bad_lines());
     before += files[i].before.size;
   }
   writer.finish();
@@ -67,7 +67,7 @@ Conversion convert_to_megatron(const std::vector<std::string>& from, const std::
           .documents = writer.documents(),
           .sequences = writer.sequences(),
           .tokens = writer.tokens(),
-          .bad_lines = bad_lines,
+          .bad_lines = std::move(bad_lines),
           .bytes_read = total,
           .bytes_written = writer.bytes()};
 }

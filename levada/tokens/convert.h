@@ -34,7 +34,8 @@ struct ConvertOptions {
 struct Conversion {
   MegatronPaths paths;
   DType dtype;
-  std::int64_t documents = 0, sequences = 0, tokens = 0, bad_lines = 0;
+  std::int64_t documents = 0, sequences = 0, tokens = 0;
+  BadPlaces bad_lines;  ///< left out
   std::uint64_t bytes_read = 0, bytes_written = 0;
 };
 

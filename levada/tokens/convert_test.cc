@@ -111,11 +111,12 @@ class OneDocument final : public TextReader {
   }
   std::string place() const override { return file_->path(); }
   std::uint64_t stored_bytes() const override { return 0; }
-  std::int64_t bad_lines() const override { return 0; }
+  const BadLines& bad_lines() const override { return bad_lines_; }
 
  private:
   std::shared_ptr<const File> file_;
   bool is_read_ = false;
+  const BadLines bad_lines_ = {};
 };
 
 TEST(Conversion, NoticesATableThatChangesMeanwhile) {
@@ -147,7 +148,7 @@ TEST(Conversion, LeavesNothingWhenTheTextIsBad) {
   EXPECT_THAT(convert("latin.txt"), HasSubstr("latin.txt is not UTF-8 at byte 3"));
   EXPECT_TRUE(std::filesystem::is_empty(dir.path()));
   const auto done = convert_to_megatron({"a.jsonl"}, dir.file("out"), {.text = {.skip_bad = true}, .open = open});
-  EXPECT_EQ(done.bad_lines, 1);
+  EXPECT_THAT(done.bad_lines.first, ::testing::ElementsAre("a.jsonl:2"));
   EXPECT_EQ(done.documents, 2);
 }
 

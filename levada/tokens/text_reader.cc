@@ -48,7 +48,7 @@ class JsonlReader final : public TextReader {
   }
   std::string place() const override { return fmt::format("{}, from line {} on", path_, first_line_); }
   std::uint64_t stored_bytes() const override { return stored_bytes_; }
-  std::int64_t bad_lines() const override { return bad_lines_; }
+  const BadLines& bad_lines() const override { return bad_lines_; }
 
  private:
   void add(const Line& line, Texts& texts) try {
@@ -65,15 +65,15 @@ class JsonlReader final : public TextReader {
           fmt::format("{}:{}: the line cannot be used: {}; {}, or leave such lines out (skip_bad=True, --skip-bad)",
                       path_, line.number, error.what(), error.remedy()));
     }
-    ++bad_lines_;
+    bad_lines_.add(static_cast<std::int64_t>(line.number));
   }
 
   void expect_documents() const {
     if (documents_ > 0) return;
     throw SourceError(
-        bad_lines_ > 0
+        bad_lines_.count > 0
             ? fmt::format("{} holds no documents: all of its {} lines are bad; mend the file or leave it out", path_,
-                          bad_lines_)
+                          bad_lines_.count)
             : fmt::format("{} holds no documents: there is only white space in it; leave it out", path_));
   }
 
@@ -83,7 +83,8 @@ class JsonlReader final : public TextReader {
   JsonlParser parser_;
   bool skip_bad_;
   std::uint64_t first_line_ = 0;
-  std::int64_t documents_ = 0, bad_lines_ = 0;
+  std::int64_t documents_ = 0;
+  BadLines bad_lines_;
   std::atomic<std::uint64_t> stored_bytes_ = 0;
 };
 
@@ -124,7 +125,7 @@ class PlainReader final : public TextReader {
   }
   std::string place() const override { return path_; }
   std::uint64_t stored_bytes() const override { return stored_bytes_; }
-  std::int64_t bad_lines() const override { return 0; }
+  const BadLines& bad_lines() const override { return bad_lines_; }
 
  private:
   /// Makes room for a quarter more. A .gz of a megabyte may hold a gigabyte, so the size is not known beforehand.
@@ -143,6 +144,7 @@ class PlainReader final : public TextReader {
   MemoryClaims::Claim claim_;
   std::size_t settled_ = 0;
   bool is_read_ = false;
+  const BadLines bad_lines_ = {};
   std::atomic<std::uint64_t> stored_bytes_ = 0;
 };
 

@@ -10,6 +10,7 @@
 
 #include "levada/sources/file.h"
 #include "levada/sources/memory_claims.h"
+#include "levada/tokens/bad_lines.h"
 #include "levada/tokens/tokenizer.h"
 
 namespace levada {
@@ -44,8 +45,8 @@ class TextReader {
   virtual std::string place() const = 0;
   /// Returns the number of bytes of the stored file read so far. Any thread may call.
   virtual std::uint64_t stored_bytes() const = 0;
-  /// Documents that were left out so far.
-  virtual std::int64_t bad_lines() const = 0;
+  /// What was left out so far.
+  virtual const BadLines& bad_lines() const = 0;
 };
 
 /// Files whose names end with `extension`, such as ".parquet".

@@ -37,7 +37,7 @@ Documents read_all(std::shared_ptr<const File> file, const TextOptions& options 
     EXPECT_GT(texts.size(), 0);
     for (std::size_t i = 0; i < texts.size(); ++i) documents.texts.emplace_back(texts[i]);
   }
-  documents.bad_lines = reader->bad_lines();
+  documents.bad_lines = reader->bad_lines().count;
   return documents;
 }
 

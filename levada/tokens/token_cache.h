@@ -36,7 +36,7 @@ struct TokenCacheOptions {
 /// The tokens of a text.
 struct CachedTokens {
   std::string prefix;  ///< of the .bin and .idx
-  std::int64_t bad_lines = 0;
+  BadLines bad_lines;
   std::string digest;            ///< TokenFile::contents().digest is to be this one
   std::uint64_t bytes_read = 0;  ///< of text; 0 if the tokens were cached
 };

@@ -44,7 +44,7 @@ class Pieces final : public TextReader {
   }
   std::string place() const override { return fmt::format("a.jsonl, from line {} on", num_read_); }
   std::uint64_t stored_bytes() const override { return num_read_; }
-  std::int64_t bad_lines() const override { return 0; }
+  const BadLines& bad_lines() const override { return bad_lines_; }
 
   std::size_t fail_at = SIZE_MAX;
 
@@ -52,6 +52,7 @@ class Pieces final : public TextReader {
   std::vector<Texts> pieces_;
   std::size_t num_read_ = 0;
   bool is_endless_ = false;
+  const BadLines bad_lines_ = {};
 };
 
 std::vector<Texts> some_pieces(std::size_t count) {

@@ -53,8 +53,9 @@ def test_a_folder_of_more_files_than_descriptors_is_read_in_every_epoch(tmp_path
 def test_bad_lines_are_counted_and_warned_of_and_may_be_too_many(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "some.jsonl"
     path.write_text('{"text": "a text of some length"}\n' * 3 + "bad\n")
-    with pytest.warns(RuntimeWarning, match=r"1 lines of the text cannot be used and are left out \(skip_bad=True\)"):
-        assert levada.Corpus(path, sequence=4, skip_bad=True, max_bad=0.25).bad_lines == 1
+    with pytest.warns(RuntimeWarning, match=r"1 lines of the text cannot be used and are left out \(skip_bad=True\), the first at"):
+        corpus = levada.Corpus(path, sequence=4, skip_bad=True, max_bad=0.25)
+        assert corpus.bad_lines == 1 and corpus.bad_places == [f"{path}:4"]
     with pytest.raises(levada.SourceError, match=r"some.jsonl: 1 of 4 lines cannot be used, and at most 0.2 of a text's"):
         levada.Corpus(path, sequence=4, skip_bad=True, max_bad=0.2).open()
     for wrong in (-1, 2, "few"):

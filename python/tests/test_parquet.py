@@ -90,7 +90,7 @@ def test_a_row_without_text_is_an_error_or_left_out(tmp_path: pathlib.Path, bad:
     expected = rows_of(write_jsonl(tmp_path / "texts.jsonl", TEXTS))
     assert rows_of(path, skip_bad=True) == expected
     told = json.loads(run_command("convert", path, tmp_path / "made", "--skip-bad", "--json"))
-    assert told["skipped_lines"] == 2 and told["documents"] == len(TEXTS)
+    assert told["skipped_lines"] == len(told["skipped_places"]) == 2 and told["documents"] == len(TEXTS)
 
 
 CHATS = [

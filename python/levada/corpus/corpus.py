@@ -121,8 +121,8 @@ class Corpus:
             self._opened, self._process = _levada.open_corpus(**self.options()), os.getpid()
             if self._opened.bad_lines:
                 warnings.warn(
-                    f"{self._opened.bad_lines:,} lines of the text cannot be used and are left out (skip_bad=True); max_bad= "
-                    "bounds their share",
+                    f"{self._opened.bad_lines:,} lines of the text cannot be used and are left out (skip_bad=True), the first at "
+                    f"{', '.join(self._opened.bad_places[:3])}; max_bad= bounds their share",
                     RuntimeWarning,
                     stacklevel=3,
                 )
@@ -161,6 +161,11 @@ class Corpus:
     def bad_lines(self) -> int:
         """How many lines and rows of text are left out because they cannot be used."""
         return self.open().bad_lines
+
+    @property
+    def bad_places(self) -> list[str]:
+        """Where the first ten of them are, as the file and the number of the line, or row: ["a.jsonl:17"]."""
+        return self.open().bad_places
 
     @property
     def digest(self) -> str:

@@ -68,6 +68,7 @@ class ParquetReader:
         self._source, self._path, self._column = file, path, column
         self._skip_bad, self._chats = skip_bad, chats
         self.stored_bytes = self.bad_lines = self.first_row = self._row = 0
+        self.first_bad_lines: list[int] = []
         try:
             self._metadata = parquet.read_metadata(_Stream(file))
             # pre_buffer reads whole row groups, as does a buffer of no bytes.
@@ -218,6 +219,8 @@ class ParquetReader:
                 "such rows out (skip_bad=True, --skip-bad)"
             )
         self.bad_lines += 1
+        if len(self.first_bad_lines) < 10:
+            self.first_bad_lines.append(row)
 
     def _damaged(self, error: Exception) -> Exception:
         if isinstance(error, self._pyarrow.ArrowNotImplementedError):

@@ -116,7 +116,8 @@ void bind_corpus(nb::module_& module) {
       .def_prop_ro("stored_documents", &Corpus::stored_documents)
       .def_prop_ro("files", &Corpus::files)
       .def_prop_ro("skipped", &Corpus::left_out)
-      .def_prop_ro("bad_lines", &Corpus::bad_lines)
+      .def_prop_ro("bad_lines", [](const Corpus& corpus) { return corpus.bad_lines().count; })
+      .def_prop_ro("bad_places", [](const Corpus& corpus) { return corpus.bad_lines().first; })
       .def_prop_ro("digest", &Corpus::digest)
       .def(
           "resume",

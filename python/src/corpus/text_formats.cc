@@ -31,7 +31,8 @@ class PythonTextReader final : public TextReader {
       }
       place_ = fmt::format("{}, from row {} on", path_, nb::cast<std::int64_t>(reader_->attr("first_row")));
       stored_bytes_ = nb::cast<std::uint64_t>(reader_->attr("stored_bytes"));
-      bad_lines_ = nb::cast<std::int64_t>(reader_->attr("bad_lines"));
+      bad_lines_ = {.count = nb::cast<std::int64_t>(reader_->attr("bad_lines")),
+                    .first = nb::cast<std::vector<std::int64_t>>(reader_->attr("first_bad_lines"))};
       return !read.is_none();
     } catch (const nb::python_error& error) {
       rethrow(error);
@@ -42,13 +43,13 @@ class PythonTextReader final : public TextReader {
   }
   std::string place() const override { return place_; }
   std::uint64_t stored_bytes() const override { return stored_bytes_; }
-  std::int64_t bad_lines() const override { return bad_lines_; }
+  const BadLines& bad_lines() const override { return bad_lines_; }
 
  private:
   std::string path_, place_;
   SharedObject reader_;
   std::atomic<std::uint64_t> stored_bytes_ = 0;
-  std::atomic<std::int64_t> bad_lines_ = 0;
+  BadLines bad_lines_;
 };
 
 /// nanobind holds no pointers to what is const.
@@ -115,7 +116,8 @@ void bind_text_formats(nb::module_& module) {
           "the "
           "field is a chat, whose JSON is the text. Returns an object with read(), the next documents as a list of str "
           "or None at the end, stored_bytes, how much of the file has been read, bad_lines, how many were left "
-          "out, and first_row, where the documents of the last read() begin.");
+          "out, first_bad_lines, the numbers of the first ten, and first_row, where the documents of the last read() "
+          "begin.");
 }
 
 }  // namespace levada::python

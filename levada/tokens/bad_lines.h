@@ -1,0 +1,31 @@
+// Lines of text that cannot be used.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace levada {
+
+/// The lines of a text, or rows of a table, that were left out.
+struct BadLines {
+  static constexpr std::size_t max_first = 10;
+
+  std::int64_t count = 0;
+  std::vector<std::int64_t> first;  ///< the numbers of the first ones, lines from 1, rows from 0
+
+  void add(std::int64_t number);
+};
+
+/// The lines of several texts that were left out.
+struct BadPlaces {
+  std::int64_t count = 0;
+  std::vector<std::string> first;  ///< the first BadLines::max_first: "a.jsonl:17"
+
+  void add(std::string_view path, const BadLines& lines);
+  void add(const BadPlaces& others);
+};
+
+}  // namespace levada
