@@ -81,7 +81,8 @@ void add_job_options(CLI::App& command, JobArguments& arguments) {
       ->type_name("AXES");
   add_option(command, "--batch", arguments.batch, "N", "Samples a data-parallel rank and step");
   add_option(command, "--seq", arguments.sequence, "N", "Tokens a sample");
-  add_option(command, "--readers", arguments.readers, "WHO", "Who reads: one, all, host, or axes such as dp,pp");
+  add_option(command, "--readers", arguments.readers, "WHO",
+             "Who reads: one, all, host, spread, or axes such as dp,pp");
   add_option(command, "--divide", arguments.divide, "HOW",
              "deal whole batches along the data axes, or split a global one along dim 0");
   add_option(command, "--layout", arguments.layout, "gpt|FILE.json",

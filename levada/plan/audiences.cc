@@ -31,15 +31,28 @@ struct AudienceKeyHash {
 };
 
 std::vector<int> first_of_each_host(std::span<const int> host_of, int ranks) {
-  if (host_of.size() != static_cast<std::size_t>(ranks)) {
-    throw InvalidArgument(
-        fmt::format("readers 'host' need the host of each of {} ranks, and {} are known", ranks, host_of.size()));
-  }
   std::unordered_map<int, int> first;
   std::vector<int> readers;
   readers.reserve(host_of.size());
   for (int rank = 0; rank < ranks; ++rank) {
     readers.push_back(first.try_emplace(host_of[static_cast<std::size_t>(rank)], rank).first->second);
+  }
+  return readers;
+}
+
+/// A coordinate is read on the host of its ranks that has the fewest readers so far, by its first rank there.
+std::vector<int> spread_over_hosts(const Mesh& mesh, std::span<const int> host_of) {
+  std::vector<std::vector<int>> ranks_of(static_cast<std::size_t>(mesh.data_size()));
+  for (int rank = 0; rank < mesh.size(); ++rank) {
+    ranks_of[static_cast<std::size_t>(mesh.data_coordinate(rank))].push_back(rank);
+  }
+  std::vector<int> readers(static_cast<std::size_t>(mesh.size()), 0);
+  std::unordered_map<int, int> readers_on;
+  for (const std::vector<int>& ranks : ranks_of) {
+    const auto load = [&](int rank) { return readers_on[host_of[static_cast<std::size_t>(rank)]]; };
+    const int reader = *std::ranges::min_element(ranks, {}, load);
+    readers_on[host_of[static_cast<std::size_t>(reader)]] += 1;
+    for (const int rank : ranks) readers[static_cast<std::size_t>(rank)] = reader;
   }
   return readers;
 }
@@ -70,14 +83,16 @@ Readers Readers::parse(std::string_view text) {
   if (text == "one") return {Kind::one, {}};
   if (text == "all") return {Kind::all, {}};
   if (text == "host") return {Kind::host, {}};
+  if (text == "spread") return {Kind::spread, {}};
   Readers readers{Kind::axes, {}};
   std::string_view rest = text;
   for (;;) {
     const auto comma = rest.find(',');
     const auto name = rest.substr(0, comma);
     if (!is_name(name)) {
-      throw InvalidArgument(fmt::format(
-          "readers '{:.60}': '{:.40}' is no axis; say one, all, host, or axes such as dp or dp,pp", text, name));
+      throw InvalidArgument(
+          fmt::format("readers '{:.60}': '{:.40}' is no axis; say one, all, host, spread, or axes such as dp or dp,pp",
+                      text, name));
     }
     if (std::find(readers.axes.begin(), readers.axes.end(), name) != readers.axes.end()) {
       throw InvalidArgument(fmt::format("readers '{:.60}': {} stands twice; name each axis once", text, name));
@@ -93,13 +108,20 @@ std::string Readers::to_string() const {
     case Kind::one: return "one";
     case Kind::all: return "all";
     case Kind::host: return "host";
+    case Kind::spread: return "spread";
     case Kind::axes: break;
   }
   return fmt::format("{}", fmt::join(axes, ","));
 }
 
 std::vector<int> Readers::of(const Mesh& mesh, std::span<const int> host_of) const {
+  const bool needs_hosts = kind == Kind::host || kind == Kind::spread;
+  if (needs_hosts && host_of.size() != static_cast<std::size_t>(mesh.size())) {
+    throw InvalidArgument(fmt::format("readers '{}' need the host of each of {} ranks, and {} are known", to_string(),
+                                      mesh.size(), host_of.size()));
+  }
   if (kind == Kind::host) return first_of_each_host(host_of, mesh.size());
+  if (kind == Kind::spread) return spread_over_hosts(mesh, host_of);
   if (kind == Kind::axes) return first_at_each_coordinate(mesh, axes);
   std::vector<int> readers(static_cast<std::size_t>(mesh.size()), 0);
   if (kind == Kind::all) std::iota(readers.begin(), readers.end(), 0);

@@ -112,6 +112,7 @@ std::vector<Readers> usual_choices(const Mesh& mesh) {
     for (const std::string& axis : mesh.data_axes()) choices.push_back({Readers::Kind::axes, {axis}});
   }
   if (!mesh.data_axes().empty()) choices.push_back({Readers::Kind::axes, {"dp"}});
+  if (!mesh.data_axes().empty()) choices.push_back({Readers::Kind::spread});
   choices.push_back({Readers::Kind::host});
   choices.push_back({Readers::Kind::all});
   return choices;

@@ -39,16 +39,17 @@ struct Field {
 std::uint64_t bytes_of_batch(const std::vector<Field>& fields);
 
 /// Who reads: `one` rank of the world; `all` (each for itself, nothing crosses); `host`: the first rank of each host;
+/// `spread`: one rank at each coordinate along the data axes, as many on each host as the mesh allows;
 /// or axes: the first rank at each coordinate along them.
 struct Readers {
-  enum class Kind : std::uint8_t { one, all, host, axes };
+  enum class Kind : std::uint8_t { one, all, host, spread, axes };
   Kind kind = Kind::one;
   std::vector<std::string> axes = {};
 
-  /// "one", "all", "host", "dp", "dp,pp". Throws InvalidArgument.
+  /// "one", "all", "host", "spread", "dp", "dp,pp". Throws InvalidArgument.
   static Readers parse(std::string_view text);
   std::string to_string() const;
-  /// Returns the reader of each rank. `host_of` is each rank's host, and needed only for `host`. "dp" is
+  /// Returns the reader of each rank. `host_of` is each rank's host, and needed only for `host` and `spread`. "dp" is
   /// all data axes. Throws InvalidArgument: an axis that the mesh lacks, unless Mesh::may_lack(); hosts that are not
   /// known.
   std::vector<int> of(const Mesh& mesh, std::span<const int> host_of = {}) const;
@@ -111,7 +112,7 @@ struct Plan {
 struct FanOutOptions {
   Readers readers = {};
   Divide divide = Divide::deal;
-  std::vector<int> host_of = {};  ///< each rank's host; needed for Readers::Kind::host alone
+  std::vector<int> host_of = {};  ///< each rank's host; needed for Readers::Kind::host and spread alone
   /// Splitting: the samples of a global batch that has fewer than `part_samples` for each part; 0: it is full. Fields
   /// of this extent give the first parts full, the next one what is left, and the others none. All others must divide.
   std::int64_t short_samples = 0;

@@ -100,7 +100,8 @@ std::vector<Placement> random_placements(Random& random, const Mesh& mesh, Divid
       default: {
         Stages stages{axis, {}};
         for (const char* name : {"first", "last", "middle"}) {
-          if (random.chance(40)) stages.names.emplace_back(name);
+          const bool is_there = size_along(mesh, axis) > 1 || std::string_view(name) != "middle";
+          if (random.chance(40) && is_there) stages.names.emplace_back(name);
         }
         placements.push_back(stages);
       }
@@ -122,10 +123,11 @@ Shape extents_for(const std::vector<Placement>& placements, const Mesh& mesh, Ra
 }
 
 Readers random_readers(Random& random, const Mesh& mesh) {
-  const int kind = random.number(0, 4);
+  const int kind = random.number(0, 5);
   if (kind == 0) return Readers::parse("one");
   if (kind == 1) return Readers::parse("all");
   if (kind == 2) return Readers::parse("host");
+  if (kind == 3) return Readers::parse("spread");
   auto axes = random_axes(random, mesh);
   if (axes.empty()) axes.emplace_back("dp");
   return {Readers::Kind::axes, axes};
@@ -226,10 +228,25 @@ Need need_of(const Case& c, const Field& field, int rank) {
   return elements;
 }
 
+int reader_spread_over_hosts(const Case& c, int rank) {
+  std::map<int, int> readers_on;
+  for (int coordinate = 0;; ++coordinate) {
+    int chosen = -1;
+    for (int each = 0; each < c.mesh.size(); ++each) {
+      if (coordinate_along(c.mesh, each, "dp") != coordinate) continue;
+      const auto load = [&](int of) { return readers_on[c.options.host_of[static_cast<std::size_t>(of)]]; };
+      if (chosen < 0 || load(each) < load(chosen)) chosen = each;
+    }
+    if (coordinate == coordinate_along(c.mesh, rank, "dp")) return chosen;
+    ++readers_on[c.options.host_of[static_cast<std::size_t>(chosen)]];
+  }
+}
+
 int reader_of(const Case& c, int rank) {
   switch (c.options.readers.kind) {
     case Readers::Kind::one: return 0;
     case Readers::Kind::all: return rank;
+    case Readers::Kind::spread: return reader_spread_over_hosts(c, rank);
     default: break;
   }
   for (int reader = 0;; ++reader) {

@@ -157,7 +157,8 @@ TEST(Audiences, AreFoundByReaderAndUnit) {
 }
 
 TEST(Readers, AreParsedAsTheyArePrinted) {
-  for (const char* text : {"one", "all", "host", "dp", "dp,pp"}) EXPECT_EQ(Readers::parse(text).to_string(), text);
+  for (const char* text : {"one", "all", "host", "spread", "dp", "dp,pp"})
+    EXPECT_EQ(Readers::parse(text).to_string(), text);
   EXPECT_THAT(refusal([] { Readers::parse(""); }), HasSubstr("'' is no axis"));
   EXPECT_THAT(refusal([] { Readers::parse("dp,"); }), HasSubstr("'' is no axis"));
   EXPECT_THAT(refusal([] { Readers::parse("dp,dp"); }), HasSubstr("dp stands twice"));
@@ -171,6 +172,31 @@ TEST(Readers, ReadForTheRanksAtTheirCoordinates) {
   EXPECT_THAT(Readers::parse("pp,dp").of(mesh), ElementsAre(0, 1, 0, 1, 4, 5, 4, 5));
   EXPECT_THAT(Readers::parse("cp").of(mesh), ElementsAre(0, 0, 0, 0, 0, 0, 0, 0));
   EXPECT_THAT(refusal([&] { Readers::parse("rows").of(mesh); }), HasSubstr("'rows'"));
+}
+
+TEST(Readers, AreSpreadOverTheHostsOfTheirCoordinates) {
+  const auto readers_on = [](const char* mesh, int hosts) {
+    const Mesh parsed = Mesh::parse(mesh);
+    std::vector<int> host_of, counts(static_cast<std::size_t>(hosts), 0);
+    for (int rank = 0; rank < parsed.size(); ++rank) host_of.push_back(rank * hosts / parsed.size());
+    const auto readers = Readers::parse("spread").of(parsed, host_of);
+    for (int rank = 0; rank < parsed.size(); ++rank) {
+      const auto reader = readers[static_cast<std::size_t>(rank)];
+      EXPECT_EQ(parsed.data_coordinate(reader), parsed.data_coordinate(rank));
+      EXPECT_EQ(readers[static_cast<std::size_t>(reader)], reader);
+      if (reader == rank) ++counts[static_cast<std::size_t>(host_of[static_cast<std::size_t>(rank)])];
+    }
+    return counts;
+  };
+  EXPECT_THAT(readers_on("pp=4,dp=8", 4), ElementsAre(2, 2, 2, 2));
+  EXPECT_THAT(readers_on("dp=8,tp=4", 4), ElementsAre(2, 2, 2, 2));
+  EXPECT_THAT(readers_on("pp=8,dp_replicate=2,dp_shard=2,tp=2", 8), ElementsAre(1, 1, 1, 1, 0, 0, 0, 0));
+  EXPECT_THAT(readers_on("tp=8,pp=2", 2), ElementsAre(1, 0));
+
+  const Mesh mesh = Mesh::parse("dp=2,tp=2");
+  EXPECT_THAT(Readers::parse("spread").of(mesh, std::vector{7, 7, 7, 7}), ElementsAre(0, 0, 2, 2));
+  EXPECT_THAT(refusal([&] { Readers::parse("spread").of(mesh); }),
+              HasSubstr("host of each of 4 ranks, and 0 are known"));
 }
 
 TEST(Readers, ReadForTheirHost) {

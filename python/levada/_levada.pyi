@@ -158,8 +158,10 @@ class Mesh:
 
     def __repr__(self) -> str: ...
 
-def reads(readers: str, mesh: Mesh, host_of: Sequence[int], rank: int) -> bool:
-    """Whether a rank is a reader."""
+def readers_of(readers: str, mesh: Mesh, host_of: Sequence[int]) -> list[int]:
+    """
+    Returns the rank that reads for each rank of the mesh. `host_of`: the host of each rank.
+    """
 
 class Shard:
     """Cuts dimension `dim` into as many equal parts as the axis has ranks."""
@@ -313,7 +315,7 @@ class TextFormat:
 
     def __init__(self, extension: str, open: Callable[[File, str, bool, bool], Any]) -> None:
         """
-        open: takes a file, the field of the text, whether documents that cannot be used are left out, and whether the field is a chat, whose JSON is the text. Returns an object with read(), the next documents as a list of str or None at the end, stored_bytes, how much of the file has been read, bad_lines, how many were left out, and first_row, where the documents of the last read() begin.
+        open: takes a file, the field of the text, whether documents that cannot be used are left out, and whether the field is a chat, whose JSON is the text. Returns an object with read(), the next documents as a list of str or None at the end, stored_bytes, how much of the file has been read, bad_lines, how many were left out, first_bad_lines, the numbers of the first ten, and first_row, where the documents of the last read() begin.
         """
 
 class RemoteFiles:
@@ -507,6 +509,9 @@ class CorpusSource(Source):
 
     @property
     def bad_lines(self) -> int: ...
+
+    @property
+    def bad_places(self) -> list[str]: ...
 
     @property
     def digest(self) -> str: ...

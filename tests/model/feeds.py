@@ -83,7 +83,7 @@ def draw_feed(r: random.Random, mesh: model.Mesh, number: int) -> Json:
         layout["stages"]["middle"] = [r.randrange(mesh.axes["pp"])]
     divide = r.choice(["deal", "split"])
     axes = r.sample(list(mesh.axes), r.randrange(1, len(mesh.axes) + 1))
-    readers = r.choice(["one", "all", "host", "dp", ",".join(axes)])
+    readers = r.choice(["one", "all", "host", "dp", "spread", ",".join(axes)])
     batch = r.choice([1, 1, 2, 3])
     step = batch * mesh.extent("dp")
     size = step * r.randrange(0, 5) + r.randrange(step) + (1 if r.random() < 0.9 else 0)

@@ -85,7 +85,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("source", metavar="MODULE:CALLABLE", help="called without arguments where a rank reads")
     parser.add_argument("--mesh", default="", metavar="dp=2,tp=2", help="ranks as named axes [the job's ranks as dp]")
     parser.add_argument("--data-axes", default="", metavar="AXES", help="along which batches differ [dp, dp_shard, ...]")
-    parser.add_argument("--readers", default="one", metavar="WHO", help="one, all, host, or axes such as dp,pp")
+    parser.add_argument("--readers", default="one", metavar="WHO", help="one, all, host, spread, or axes such as dp,pp")
     parser.add_argument("--iterate", default="thread", choices=ITERATE, help="who iterates on a rank that reads")
     parser.add_argument("--divide", default="deal", choices=("deal", "split"), help="deal batches along the data axes, or split them")
     parser.add_argument("--batch", type=int, metavar="N", help="rows of a dp rank to split, or its samples to balance")
@@ -187,7 +187,7 @@ def _open_on_readers(job: Membership, mesh: Mesh, options: argparse.Namespace) -
     source, problem = None, ("", "")
     try:
         function = _find(options.source)
-        if mesh.size == job.size and _levada.reads(options.readers, mesh, job.host_of, job.rank):
+        if mesh.size == job.size and job.rank in _levada.readers_of(options.readers, mesh, job.host_of):
             source = _call(options.source, function)
             if isinstance(source, Pipeline):
                 source = source.run(options.workers, alone=True)

@@ -97,8 +97,8 @@ def check_balance(
 def check_readers(readers: Any, mesh: Mesh) -> str:
     """Returns `readers`."""
     if not isinstance(readers, str):
-        raise InvalidArgument(f"readers must be one, all, host or axes of the mesh such as 'dp,pp', got {readers!r}")
-    _levada.reads(readers, mesh, [0] * mesh.size, 0)
+        raise InvalidArgument(f"readers must be one, all, host, spread or axes of the mesh such as 'dp,pp', got {readers!r}")
+    _levada.readers_of(readers, mesh, [0] * mesh.size)
     return readers
 
 

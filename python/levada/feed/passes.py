@@ -88,15 +88,16 @@ class JoinedFeed(NamedTuple):
 
     @property
     def is_reader(self) -> bool:
-        return self._reads(self.job.rank)
+        return self.job.rank in self._readers
 
     @property
     def ranks_per_reader(self) -> int:
         """How many ranks get batches from one that reads."""
-        return self.job.size // sum(map(self._reads, range(self.job.size)))
+        return self.job.size // len(self._readers)
 
-    def _reads(self, rank: int) -> bool:
-        return _levada.reads(self.feed.readers, self.feed.mesh, self.job.host_of, rank)
+    @property
+    def _readers(self) -> set[int]:
+        return set(_levada.readers_of(self.feed.readers, self.feed.mesh, self.job.host_of))
 
 
 class Beginning:

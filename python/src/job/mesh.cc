@@ -250,12 +250,12 @@ void bind_mesh(nb::module_& module) {
         return fmt::format("Mesh.parse('{}', data_axes={})", text, nb::repr(data_axes).c_str());
       });
   module.def(
-      "reads",
-      [](const std::string& readers, const Mesh& mesh, const std::vector<int>& host_of, int rank) {
-        const auto of = Readers::parse(readers).of(mesh, host_of);
-        return rank < static_cast<int>(of.size()) && of[static_cast<std::size_t>(rank)] == rank;
+      "readers_of",
+      [](const std::string& readers, const Mesh& mesh, const std::vector<int>& host_of) {
+        return Readers::parse(readers).of(mesh, host_of);
       },
-      nb::arg("readers"), nb::arg("mesh"), nb::arg("host_of"), nb::arg("rank"), "Whether a rank is a reader.");
+      nb::arg("readers"), nb::arg("mesh"), nb::arg("host_of"),
+      "Returns the rank that reads for each rank of the mesh. `host_of`: the host of each rank.");
 }
 
 }  // namespace levada::python
