@@ -13,6 +13,7 @@
 #include "levada/base/text.h"
 #include "levada/engine/collect.h"
 #include "levada/feed/envelope.h"
+#include "levada/feed/live_stats.h"
 #include "levada/feed/reader.h"
 #include "levada/feed/start.h"
 #include "levada/feed/step_source.h"
@@ -140,12 +141,7 @@ class Feed::Impl {
   int exceptions_before() const { return exceptions_before_; }
   BalanceSeries balance() const { return steps_ ? steps_->balance() : BalanceSeries(); }
   FeedStats stats() const {
-    FeedStats stats;
-    {
-      const std::lock_guard lock(stats_mutex_);
-      stats = stats_;
-      if (waiting_since_) stats.waited += Clock::now() - *waiting_since_;
-    }
+    auto stats = stats_.now();
     if (reader_) stats.read = reader_->stats();
     return stats;
   }
@@ -203,7 +199,7 @@ class Feed::Impl {
       if (follower_.is_abandoned()) expect_company();
       if (!follower_.end()) reporter_.send(std::nullopt);
       if (follower_.finished()) return finish();
-      if (reader_ && reader_->read_now(follower_.at().round, [this] { while_reading(); })) continue;
+      if (read_now()) continue;
       if (follower_.may_receive()) {
         if (failed_ahead_) std::rethrow_exception(std::exchange(failed_ahead_, nullptr));
         auto arrival = ahead_ ? std::exchange(ahead_, std::nullopt) : inbox_.try_receive();
@@ -330,14 +326,8 @@ class Feed::Impl {
                            .samples = is_balanced ? envelope.samples : envelope.samples_at(data_coordinate_, batch_)};
     LEVADA_ASSERT(follower_.may_receive(), "a batch is handed out once its round is granted");
     follower_.advance(micro.ends_step());
-    {
-      const std::lock_guard lock(stats_mutex_);
-      ++stats_.batches;
-      stats_.samples += micro.samples;
-      stats_.bytes += arrival.tensor_bytes;
-      stats_.copied_batches += arrival.copied ? 1 : 0;
-      stats_.taking += std::max(arrival.there - called, Duration{});  // one that was received ahead was there before
-    }
+    // A batch that was received ahead was there before the call.
+    stats_.add_batch(micro.samples, arrival.tensor_bytes, arrival.copied, arrival.there - called);
     own_step_.emplace(trace_, TraceThread::step, TraceKind::step, envelope.round, own_.from);
     if (!is_reader()) post("computing", micro.step, -1);
     return {.step = micro.step,
@@ -346,6 +336,13 @@ class Feed::Impl {
             .samples = micro.samples,
             .content = std::move(arrival.content),
             .cursor = std::move(envelope.cursor)};
+  }
+
+  /// Whether the round was read, on this thread, for which the caller has waited.
+  bool read_now() {
+    if (!reader_ || reader_->is_ahead()) return false;
+    const LiveStats::Wait wait(stats_);
+    return reader_->read_now(follower_.at().round, [this] { while_reading(); });
   }
 
   void wait_for_batch() {
@@ -360,7 +357,7 @@ class Feed::Impl {
                                                 to_string(follower_.at())));
     }
     if (!is_reader()) post("receiving", follower_.at().step, waiting_for());
-    const WaitCount count(*this);
+    const LiveStats::Wait count(stats_);
     const TraceScope scope(trace_, TraceThread::step, may_receive ? TraceKind::handover : TraceKind::grant,
                            follower_.at().round, waiting_for());
     Reminder reminder(remind_after_);
@@ -374,28 +371,6 @@ class Feed::Impl {
       seen = std::move(now);
     }
   }
-
-  /// Counts the time of its scope as waited.
-  class WaitCount {
-   public:
-    explicit WaitCount(Impl& feed) : feed_(feed) {
-      const std::lock_guard lock(feed_.stats_mutex_);
-      feed_.waiting_since_ = start_;
-    }
-    ~WaitCount() {
-      const std::lock_guard lock(feed_.stats_mutex_);
-      feed_.stats_.waited += elapsed();
-      feed_.waiting_since_.reset();
-    }
-    WaitCount(const WaitCount&) = delete;
-    WaitCount& operator=(const WaitCount&) = delete;
-
-    Duration elapsed() const { return Clock::now() - start_; }
-
-   private:
-    Impl& feed_;
-    Clock::time_point start_ = Clock::now();
-  };
 
   /// Until one of the conditions holds. Throws Timeout, with what `explain` returns then.
   void wait(WaitFor conditions, Deadline deadline, Reminder& reminder, const std::function<std::string()>& explain) {
@@ -429,9 +404,7 @@ class Feed::Impl {
   std::int64_t data_coordinate_;
   TraceLog* trace_;
   std::optional<TraceScope> own_step_;  ///< the caller's, between two calls of next()
-  mutable std::mutex stats_mutex_;
-  FeedStats stats_;
-  std::optional<Clock::time_point> waiting_since_;
+  LiveStats stats_;
   std::optional<FeedEnd> end_;
   std::shared_ptr<StepSource> steps_;  ///< null without balance, and on ranks that do not read
   std::optional<FeedReader> reader_;

@@ -46,6 +46,7 @@ bool FeedReader::read_now(std::int64_t round, const std::function<void()>& waiti
   // thread's at a time.
   if (round != next_.round || reported_end_ || !prepared_.empty() || (lead_ && lead_->has_end())) return false;
   try {
+    if (lead_) lead_->advance();  // so that a caller that is never idle learns at once which rank has left
     waiting_ = waiting;
     read_round(lock);
     if (!prepared_.empty()) send_round();

@@ -25,6 +25,7 @@ class FeedReader {
   /// Calls `waiting` again and again while it waits for memory, and throws what that throws; PeerLost; Timeout, after
   /// aborting the group, where no memory was to be had.
   bool read_now(std::int64_t round, const std::function<void()>& waiting);
+  bool is_ahead() const { return ahead_; }
   /// Ends the thread, whatever it has not sent.
   void stop();
   ReadStats stats() const;

@@ -256,13 +256,13 @@ def test_a_pass_may_be_closed_while_its_next_batch_is_waited_for(tmp_path: pathl
         if __name__ == "__main__":
             signal.signal(signal.SIGALRM, on_alarm)
             has_two = threading.Event()
-            feed = levada.Feed(Hanging(), timeout=300)
+            feed = levada.Feed(Hanging(), iterate="thread", timeout=300)
             feed_iterator = iter(feed)
             threading.Thread(target=interrupt, args=("thread",)).start()
             tell(got=take_all(feed_iterator), cause=feed.end["cause"], rank=feed.end["rank"])
             def take(): tell(got=take_all(feed_iterator))
             has_two = threading.Event()
-            feed = levada.Feed(Hanging(), timeout=300)
+            feed = levada.Feed(Hanging(), iterate="thread", timeout=300)
             feed_iterator = iter(feed)
             taker = threading.Thread(target=take)
             taker.start()
@@ -376,7 +376,7 @@ def test_ctrl_c_ends_a_wait(tmp_path: pathlib.Path) -> None:
             yield from range(2)
             tell(waiting=True)
             over.wait(1000)
-        passing = iter(levada.Feed(loader(), timeout=300))
+        passing = iter(levada.Feed(loader(), iterate="thread", timeout=300))
         try:
             for number in passing:
                 tell(number=number)

@@ -366,7 +366,7 @@ def test_a_number_of_the_wrong_kind_is_named(arguments: dict[str, Any], message:
         ({"access": 3}, "access must be one of .*, got 3"),
         ({"iterate": np.arange(3)}, "iterate must be one of thread, inline, got array"),
         ({"readers": "x"}, "readers 'x' name an axis that the mesh 'dp=1' does not have"),
-        ({"readers": ["dp"]}, "readers must be one, all, host or axes of the mesh such as 'dp,pp', got \\['dp'\\]"),
+        ({"readers": ["dp"]}, "readers must be one, all, host, spread or axes of the mesh such as 'dp,pp', got \\['dp'\\]"),
         ({"layout": "gpt"}, "layout must be a levada.Layout or a dict.*got 'gpt'.*levada.Layout.gpt\\(\\)"),
         ({"layout": ["shard(dp,0)"]}, "layout must be a levada.Layout or a dict .*got \\['shard"),
     ],

@@ -333,10 +333,10 @@ def test_a_pass_waits_until_the_thread_of_the_one_before_has_left_the_iterator(m
 
     monkeypatch.setattr(readers, "REMIND_AFTER", 0.1)
     monkeypatch.setattr(readers, "write_line", remind)
-    for first in levada.Feed(loader):
+    for first in levada.Feed(loader, iterate="thread"):
         assert first == 0 and loader.inside.wait(60)
         break
-    assert list(levada.Feed(loader)) == [2, 3]
+    assert list(levada.Feed(loader, iterate="thread")) == [2, 3]
     line = r"an earlier pass over Held on rank 0 has been left, but its thread is in make > wait > wait \(threading.py:\d+\)"
     assert re.fullmatch(line + "; still waiting", lines[0])
     assert not abandoned()
@@ -344,7 +344,7 @@ def test_a_pass_waits_until_the_thread_of_the_one_before_has_left_the_iterator(m
 
 def test_a_pass_does_not_wait_for_ever_for_the_thread_of_the_one_before() -> None:
     loader = Held()
-    feed = levada.Feed(loader, timeout=3)
+    feed = levada.Feed(loader, iterate="thread", timeout=3)
     for _ in feed:
         assert loader.inside.wait(60)
         break
@@ -369,7 +369,7 @@ def test_the_interpreter_ends_after_an_abandoned_loader_has_been_released(tmp_pa
             finally:
                 time.sleep(1.5)
                 tell(released=True)
-        for _ in levada.Feed(loader()):
+        for _ in levada.Feed(loader(), iterate="thread"):
             break
         time.sleep(1.5)  # until the thread has left the loader and releases it
         """,
@@ -389,7 +389,7 @@ def test_the_interpreter_ends_after_a_slow_loader_has_left_its_item_and_says_so(
             inside.set()
             time.sleep(6)
             tell(has_left=True)
-        for _ in levada.Feed(loader()):
+        for _ in levada.Feed(loader(), iterate="thread"):
             inside.wait()
             break
         """,

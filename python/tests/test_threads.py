@@ -224,7 +224,7 @@ def test_a_loop_that_waits_while_another_thread_begins_a_pass_does_not_end_as_if
                         waits.set()
                         go_on.wait(60)
                     yield {{"tokens": np.full(2, number)}}
-        feed, got = levada.Feed(Source(), timeout=60, {options}), []
+        feed, got = levada.Feed(Source(), iterate="thread", timeout=60, {options}), []
         def take():
             try:
                 for batch in feed: got.append(batch)

@@ -65,11 +65,12 @@ class Feed(PassView):
     - `layout`: a Layout, or a dict from field paths to placements; lists of DTensor placements need a DeviceMesh. By
       default each dp rank gets whole batches, and its cp, tp and pp peers the same ones. For a Corpus the default is
       Layout.gpt().
-    - `readers`: "one" rank, "all", one per "host", or one at each coordinate along the named axes: "dp", "dp,pp". The
-      default is "one", and "host" for a Pipeline: its worker processes then serve all ranks of their host.
-    - `iterate`: what iterates an iterable. "thread": a thread of the feed, ahead of the steps. "inline": the thread that
-      calls next(), never ahead, so that random generators are drawn from as in a plain loop. None: "inline" for
-      torch's DataLoader without workers, else "thread".
+    - `readers`: "one" rank, "all", one per "host", the first at each coordinate along the named axes, such as "dp" or "dp,pp",
+      or "spread": one at each data coordinate, evenly over the hosts. The default is "one", and "host" for a Pipeline: its
+      worker processes then serve all ranks of their host.
+    - `iterate`: what iterates an iterable. "inline": the thread that calls next(), never ahead, so that random generators are
+      drawn from as in a plain loop. "thread": a thread of the feed, ahead of the steps. None: "thread" for a Pipeline, for a
+      loader whose num_workers is positive, and with prefetch_to_device=True; otherwise "inline".
     - `divide`: "deal" sends item t * dp + d to dp rank d in step t; "split" cuts each item along its rows, lists too.
     - `batch`: for a Corpus, and for an iterable whose samples are balanced: samples per dp rank and step. With
       divide="split": rows per dp rank of an iterable's global batches; the last batch may then have fewer.
@@ -156,7 +157,8 @@ class Feed(PassView):
         if access is not None:
             check_choice("access", access, ACCESS)
         if iterate is None:
-            iterate = "thread" if prefetch_to_device else default_iterate(source)
+            own_threads = prefetch_to_device or isinstance(source, (Corpus, Pipeline, Run))
+            iterate = "thread" if own_threads else default_iterate(source)
         check_choice("check", check, CHECK)
         self.check = check
         sequence = source.sequence if isinstance(source, Corpus) else None

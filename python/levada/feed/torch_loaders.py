@@ -19,10 +19,11 @@ def is_loader(source: Any) -> bool:
 
 
 def default_iterate(source: Any) -> str:
-    """Returns what iterates a source that a feed is told nothing about. A DataLoader without workers draws random numbers
-    wherever it is iterated: on the caller's thread they come in the order of a plain loop, and so in the same order in
-    every run."""
-    return "inline" if is_loader(source) and source.num_workers == 0 else "thread"
+    """Returns the default of Feed's `iterate`: "thread" for a loader with worker processes, otherwise "inline". What produces
+    items in this process may draw from its random generators: on the caller's thread it does so in the order of a plain loop,
+    in every run."""
+    workers = getattr(source, "num_workers", 0)
+    return "thread" if isinstance(workers, int) and workers > 0 else "inline"
 
 
 class Order:
