@@ -66,7 +66,7 @@ def run_job(seed):
     def begin():
         mesh = levada.Mesh.parse(chance.choice(["dp=4", "dp=2,tp=2", "tp=4", "pp=2,dp=2", "cp=2,dp=2"]))
         shape = draw_shape(chance, job, mesh)
-        readers = chance.choice([None, None, "one", "host", "all"])
+        readers = chance.choice([None, None, "one", "host", "all", "dp"])
         workers = chance.choice([1, 2]) if chance.random() < WORKERS else 0
         return mesh, shape, make(job, mesh, shape, kind, workers, readers)
     mesh, shape, loader = begin()
@@ -143,19 +143,20 @@ def run_balanced(seed):
         mesh = levada.Mesh.parse(chance.choice(["dp=4", "dp=2,tp=2", "tp=4"]))
         shape = draw_shape(chance, job, mesh)._replace(pad_last=False)
         most = chance.choice([None, 50, 120])
+        workers = chance.choice([1, 2]) if chance.random() < WORKERS else 0
         firsts = [sum(job.sizes[:at]) for at in range(len(job.sizes))]
         parts = {f"part{at}": Data(job, first, size) for at, (first, size) in enumerate(zip(firsts, job.sizes))}
         weights = job.weights if job.shares is None else {f"part{at}": share for at, share in enumerate(job.shares)}
         loader = levada.DataLoader(
             parts if len(parts) > 1 else parts["part0"], shape.batch, job.shuffle, mesh=mesh, seed=job.seed, weights=weights,
             num_samples=job.draws, epochs=job.epochs, drop_last=shape.drop_last, lengths=lengths, balance=chance.choice(["tokens", "flops"]),
-            max_tokens=most, collate_fn=collate)
+            max_tokens=most, collate_fn=collate, num_workers=workers, readers=chance.choice([None, "one", "host", "all"]))
         if state is not None:
             loader.load_state_dict(state)
             epoch, position = begins_at(job, epoch, position, shape)
         expected = steps_of(job, position, shape)
         stop = chance.randint(1, max(expected, 1))
-        told = [str(mesh), shape, epoch, position, expected, stop, most]
+        told = [str(mesh), shape, epoch, position, expected, stop, most, workers]
         steps = {}
         try:
             for batch in loader:

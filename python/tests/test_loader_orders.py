@@ -136,15 +136,26 @@ tell(same=[order_of(seed, 3) for seed in (0, 7, 12345)])
 
 
 def test_balanced_steps_make_each_item_once_by_its_length(tmp_path: pathlib.Path) -> None:
-    main = """
-mesh = levada.Mesh(dp=2, tp=2)
+    classes = """
 size = 70
 lengths = np.random.default_rng(5).integers(10, 400, size)
 class Texts(Data):
     def __getitem__(self, number): super().__getitem__(number); return {"tokens": np.full(lengths[number], number)}
-for given in (lengths, lambda number: lengths[number]):
-    log = LOG + str(callable(given))
-    def loader(**more): return levada.DataLoader(Texts(size, log), 8, True, mesh=mesh, seed=7, lengths=given, balance="flops", max_tokens=1024, **more)
+def length_of(number): return lengths[number]
+import threading
+def dies_once(worker):
+    try: os.close(os.open(LOG + "died", os.O_CREAT | os.O_EXCL))
+    except FileExistsError: return
+    threading.Timer(0.01, os.kill, (os.getpid(), 9)).start()
+"""
+    main = """
+mesh = levada.Mesh(dp=2, tp=2)
+orders = []
+for given, workers in ((lengths, 0), (length_of, 0), (length_of, 1), (lengths, 3)):
+    log = LOG + f"{callable(given)}{workers}"
+    def loader(**more):
+        return levada.DataLoader(Texts(size, log), 8, True, mesh=mesh, seed=7, lengths=given, balance="flops", max_tokens=1024,
+                                 num_workers=workers, worker_init_fn=dies_once if workers == 3 else None, **more)
     one, got, tokens = loader(), [], 0
     state = None
     for batch in one:
@@ -155,7 +166,10 @@ for given in (lengths, lambda number: lengths[number]):
         if one.step == 2: state = one.state_dict()
     every = on_all(got)
     assert sorted(every[0] + every[2]) == list(range(size)) and every[0] == every[1] and tokens == lengths.sum()
-    assert sorted(int(line) for line in open(log)) == list(range(size))
+    orders.append(every)
+    made = sorted(int(line) for line in open(log))
+    assert made == list(range(size)) if workers < 3 else set(made) == set(range(size))
+    one.close()
     on_all(0)
     rest = loader()
     rest.load_state_dict(state)
@@ -163,13 +177,16 @@ for given in (lengths, lambda number: lengths[number]):
     for batch in rest: left += [int(batch["tokens"][0][at]) for at in batch["cu_seqlens"][0][:-1]]
     every = on_all(left)
     assert sorted(every[0] + every[2]) == sorted(SampleOrder([("", size, 1.0)], 7, shuffle=True).numbers(0, 32, size - 32))
+    rest.close()
+assert all(each == orders[0] for each in orders) and os.path.exists(LOG + "died")
 plain = levada.DataLoader(Texts(size), 8, True, mesh=mesh, seed=7, lengths=lengths, collate_fn=lambda items: np.array([len(each["tokens"]) for each in items]))
 total = 0
 for batch in plain: total += plain.global_tokens
 assert total == lengths.sum()
 tell(passed=True)
-""".replace("LOG", repr(str(tmp_path / "log")))
-    assert succeed(tmp_path, 4, script("", main)) == [[{"passed": True}]] * 4
+"""
+    classes, main = (text.replace("LOG", repr(str(tmp_path / "log"))) for text in (classes, main))
+    assert succeed(tmp_path, 4, script(classes, main)) == [[{"passed": True}]] * 4
 
 
 def test_batches_keep_their_layout_and_their_values(tmp_path: pathlib.Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from levada.base.checks import check_choice, whole_number
@@ -12,6 +12,7 @@ from levada.base.errors import InvalidArgument
 from levada.batch.balance import Balance, Cost
 from levada.corpus.corpus import Corpus
 from levada.feed.loaders import why_partial
+from levada.loader.balanced import Lengths
 from levada.loader.orders import Parts
 from levada.pipeline.options import CONTEXTS
 
@@ -95,7 +96,7 @@ def check_order(*, shuffle: bool, sampler: Any, batch_sampler: Any, weights: Any
         raise InvalidArgument("weights draw items at random, with replacement: leave out shuffle")
 
 
-def balance_of(balance: Balance | Cost | None, max_tokens: int | None, lengths: Any, num_workers: int, on_error: str) -> Balance | None:
+def balance_of(balance: Balance | Cost | None, max_tokens: int | None, lengths: Any, on_error: str) -> Balance | None:
     """Returns how steps are balanced, if they are. Raises InvalidArgument for what numbers of tokens cannot do."""
     if balance is None and max_tokens is None:
         return None
@@ -107,19 +108,17 @@ def balance_of(balance: Balance | Cost | None, max_tokens: int | None, lengths: 
             "a cost as a field or function of samples, and too_long, need the items themselves: use a cost of lengths such as "
             '"flops", and cut items in __getitem__'
         )
-    if num_workers > 0:
-        raise InvalidArgument("balanced steps are made in the reading ranks: set num_workers=0")
     if on_error == "skip":
         raise InvalidArgument('on_error="skip" does not go with balance or max_tokens: which rank has an item depends on all of them')
     return made
 
 
-def length_function(lengths: Any, dataset: Any, items: int | None) -> Callable[[list[int]], list[int]] | None:
-    """Returns a function from numbers of items to their tokens; None if they are not known on this rank."""
+def lengths_of(lengths: Any, dataset: Any, items: int | None) -> Lengths | None:
+    """Returns the tokens of each item; None if they are not known on this rank."""
     if lengths is None or (isinstance(lengths, str) and dataset is None):
         return None
     if callable(lengths):
-        return lambda numbers: [_length(number, lengths(number)) for number in numbers]
+        return Lengths(lengths)
     import numpy as np
 
     array = _column(lengths, dataset) if isinstance(lengths, str) else np.asarray(lengths)
@@ -127,14 +126,7 @@ def length_function(lengths: Any, dataset: Any, items: int | None) -> Callable[[
         raise InvalidArgument(
             f"lengths has the shape {array.shape} of {array.dtype}, and the data set {items or 0:,} items: give one whole number each"
         )
-    return lambda numbers: [_length(number, array[number]) for number in numbers]
-
-
-def _length(number: int, value: Any) -> int:
-    length = whole_number(f"the length of item {number}", value)
-    if not 1 <= length < 1 << 31:
-        raise InvalidArgument(f"the length of item {number} is {length}; it must be from 1 to 2**31 - 1")
-    return length
+    return Lengths(array)
 
 
 def _column(name: str, dataset: Any) -> Any:

@@ -36,6 +36,10 @@ class Division(NamedTuple):
         first = self.begin + number * self.batch * self.ranks
         return first, min(self.end - first, self.batch * self.ranks)
 
+    def number_of(self, position: int) -> int:
+        """Returns the number of the step that begins at a position."""
+        return (position - self.begin) // (self.batch * self.ranks)
+
     def part(self, number: int, rank: int) -> Part:
         """Returns what coordinate `rank` gets in a step. The parts of a step differ by at most one draw."""
         first, draws = self.step(number)

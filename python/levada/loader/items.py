@@ -11,7 +11,9 @@ from typing import Any, NamedTuple
 from levada import _levada
 from levada._levada import derived_seed
 from levada.base.errors import InvalidArgument, ItemError
-from levada.base.exception_texts import report_of, failure_text
+from levada.base.exception_texts import failure_text, report_of
+from levada.batch.balance import collate_packed, length_of
+from levada.loader.balanced import StepBalance
 from levada.loader.division import Division
 from levada.loader.orders import Listed, Order, Parts, generators, own_generators, seed_all, set_epoch_of
 
@@ -74,6 +76,8 @@ class Making(NamedTuple):
     """Whether an item that raises is left out."""
     counts: bool
     """Whether batches carry how many of their samples count, which not every rank can compute."""
+    balanced: StepBalance | None = None
+    """How steps are balanced, if they are."""
 
 
 class Producer(Sequence[Any]):
@@ -108,11 +112,17 @@ class Producer(Sequence[Any]):
         return self.plan.division.steps * len(self.plan.coordinates)
 
     def __getitem__(self, at: Any) -> Any:
-        """Makes a batch. With Making.counts it is a dict, with the counts and what was left out. Raises ItemError."""
+        """Makes a batch. With Making.counts it is a dict, with the counts and what was left out. Of a balanced step it is a list of
+        micro-batches, with the places of their samples in the step. Raises ItemError."""
         if not 0 <= at < len(self):
             raise IndexError(at)
         plan = self.plan
         step, place = divmod(at, len(plan.coordinates))
+        if self.making.balanced is not None:
+            samples = self.samples(*plan.division.step(step))
+            numbers = [sample.number for sample in samples]
+            micros = self.making.balanced.micro_batches(numbers, plan.division.ranks, plan.coordinates[place])
+            return [[places, self.packed([samples[each] for each in places])] for places in micros]
         part = plan.division.part(step, plan.coordinates[place])
         left_out: list[str] = []
         if part.draws:
@@ -132,6 +142,8 @@ class Producer(Sequence[Any]):
     def numbers(self, at: int) -> list[int]:
         """Returns the items of batch number `at`."""
         step, place = divmod(at, len(self.plan.coordinates))
+        if self.making.balanced is not None:
+            return [sample.number for sample in self.samples(*self.plan.division.step(step))]
         part = self.plan.division.part(step, self.plan.coordinates[place])
         return [sample.number for sample in self.samples(part.first, part.draws)]
 
@@ -149,6 +161,15 @@ class Producer(Sequence[Any]):
                 own = derived_seed(key, _IN_LIST + place) if is_list else key
                 samples.append(Sample(number, plan.epoch + more, position, own))
         return samples
+
+    def packed(self, samples: list[Sample]) -> Any:
+        """Makes a micro-batch of a balanced step. Raises ItemError."""
+        items = self._make(samples, [])
+        if self.making.collate is not None:
+            return self.collate(items, samples)
+        assert self.making.balanced is not None
+        balance = self.making.balanced.balance
+        return collate_packed(items, pad_to=balance.pad_to, length=balance.length or length_of)
 
     def _samples_of_step(self, step: int) -> int:
         first, draws = self.plan.division.step(step)

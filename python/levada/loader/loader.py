@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,9 +16,10 @@ from levada.batch.memory import collate
 from levada.feed.arguments import count, count_or_none
 from levada.feed.feed import Feed
 from levada.feed.passes import Beginning, FeedPass, JoinedFeed
-from levada.feed.readers import BackgroundReader, InlineReader, await_earlier_passes
+from levada.feed.readers import BackgroundReader, InlineReader, Maker, await_earlier_passes
 from levada.job.job import rank as own_rank
 from levada.loader import arguments
+from levada.loader.balanced import StepBalance
 from levada.loader.division import Division
 from levada.loader.items import Making, Plan
 from levada.loader.orders import Listed, Order, list_sampler
@@ -53,11 +55,12 @@ class DataLoader(Feed):
     - `drop_last`: leaves out the last step if it is not full. Otherwise it is divided evenly: `valid` samples of a batch count.
       `pad_last` then repeats its last sample, so that every batch has `batch_size` rows.
     - `lengths`: the tokens of each item, as an array, a column's name, or a function of the number. `balance` and `max_tokens`
-      then divide steps as Feed does, without making items. They need num_workers=0.
+      then divide steps as Feed does, without making items.
     - `on_error`: "raise" raises ItemError on the reading rank and SourceError on all others. "skip" leaves the item out of its
       batch, at most `max_skipped` for a reader and epoch.
     - `fingerprint`: a text that names the data; a state of other data is refused.
-    - `readers`: which ranks read: by default one at each data coordinate, "dp"; or as Feed takes it.
+    - `readers`: which ranks read, as Feed takes it. None: "spread", one rank at each data coordinate, evenly over the hosts; with
+      multiprocessing_context="fork" the first rank at each, "dp".
     - `timeout`: seconds of one wait. A worker in one batch for longer than 0.8 of it ends the pass with its stack.
     - `pin_memory`: pins tensors if a CUDA device is there; `device` copies through pinned memory of its own.
     - The other arguments are Feed's: data_axes, layout, depth, steps, on_peer_lost, access, device, prefetch_to_device,
@@ -133,7 +136,7 @@ class DataLoader(Feed):
                 check_function(name, function)
         context = arguments.context_name(multiprocessing_context)
         check_seconds("timeout", timeout if timeout != 0 else 1800.0)
-        balanced = arguments.balance_of(balance, max_tokens, lengths, self.num_workers, on_error)
+        balanced = arguments.balance_of(balance, max_tokens, lengths, on_error)
         if balanced is not None and (self.batch_size is None or sampler is not None or batch_sampler is not None or pad_last):
             raise InvalidArgument("balanced steps take batch_size, and no sampler, batch_sampler or pad_last")
         if feed.get("prefetch_to_device") and self.num_workers == 0:
@@ -144,7 +147,7 @@ class DataLoader(Feed):
         super().__init__(
             (),
             mesh,
-            readers="dp" if readers is None else readers,
+            readers=readers or ("dp" if context == "fork" else "spread"),
             iterate="thread" if self.num_workers else "inline",
             timeout=timeout or 1800.0,
             **feed,
@@ -154,7 +157,7 @@ class DataLoader(Feed):
         self._order: Order | None = None
         if self.dataset is not None:
             self._order = Order(self.dataset, self.seed, shuffle=bool(shuffle), weights=weights, num_samples=num_samples)
-        self._lengths = arguments.length_function(lengths, self.dataset, self._order.items if self._order else None)
+        self._lengths = arguments.lengths_of(lengths, self.dataset, self._order.items if self._order else None)
         self._fingerprint = str(fingerprint)
         self._skips = on_error == "skip"
         self._has_counts = self._skips or self._lists_batches
@@ -176,9 +179,9 @@ class DataLoader(Feed):
         )
         self._workers: Workers | None = None
         if context == "fork" and self.num_workers > 0 and self.dataset is not None:
-            if self.group is not None or self.readers == "host":
-                raise InvalidArgument('multiprocessing_context="fork" goes with neither group= nor readers="host"')
-            if _levada.reads(self.readers, self.mesh, [0] * self.mesh.size, own_rank()):
+            if self.group is not None or self.readers in ("host", "spread"):
+                raise InvalidArgument(f'multiprocessing_context="fork" goes with neither group= nor readers="{self.readers}"')
+            if own_rank() in _levada.readers_of(self.readers, self.mesh, [0] * self.mesh.size):
                 self._own_workers().start()
 
     @classmethod
@@ -239,10 +242,18 @@ class DataLoader(Feed):
         }
         try:
             where, listed = self._begins(reads=reads)
-            return Offer(reads, settings, self._identity(), where, "" if listed is None else listed.digest(), "")
+            first = self._first_item(*where) if reads and self.check == "digests" else ""
+            return Offer(reads, settings, self._identity(), where, "" if listed is None else listed.digest(), "", first)
         except Exception as error:
             text = text_of(error) if isinstance(error, InvalidArgument) else failure_text(error)
             return Offer(reads, settings, self._identity(), [], "", text)
+
+    def _first_item(self, epoch: int, position: int, draws: int) -> str:
+        """Returns the digest of the first item of a pass, made here; "" if it has none."""
+        with contextlib.suppress(TypeError):  # of a kind that only collate_fn knows
+            item = self.item(position % draws, epoch + position // draws)
+            return f"{_levada.digest_of(item, allow_pickle=self.allow_pickle):016x}"
+        return ""
 
     def _begins(self, *, reads: bool) -> tuple[list[int], Listed | None]:
         """Returns the epoch and position where the next pass begins, the draws of an epoch, and what the sampler lists for it."""
@@ -308,11 +319,12 @@ class DataLoader(Feed):
         handoff = Handoff(1, 0, f"a batch of {type(self.dataset).__name__}", False, is_by_number=True)
         try:
             batches = workers.begin(self._plan)
-            if self.balance is not None:
-                assert self._lengths is not None
-                balanced = BalancedMaker(workers.producer, self._lengths, self.balance, handoff, self.allow_pickle)
-                return Beginning(handoff, 0, InlineReader(balanced))
-            maker = NumberedMaker(batches, handoff, self.allow_pickle, joined.ranks_per_reader)
+            maker: Maker
+            if (balanced := workers.producer.making.balanced) is not None:
+                made = batches if self.num_workers else None
+                maker = BalancedMaker(workers.producer, balanced, made, handoff, self.allow_pickle)
+            else:
+                maker = NumberedMaker(batches, handoff, self.allow_pickle, joined.ranks_per_reader)
             reader = BackgroundReader(maker, workers) if self.num_workers else InlineReader(maker)
             return Beginning(handoff, 0, reader)
         except Exception as error:
@@ -323,7 +335,12 @@ class DataLoader(Feed):
     def _own_workers(self) -> Workers:
         if self._workers is None:
             assert self._order is not None
-            making = Making(self.dataset, self._order, self.collate_fn, self.batch_size is None, self._skips, self._has_counts)
+            balanced = None
+            if self.balance is not None and self._lengths is not None:
+                balanced = StepBalance(self.balance, self.max_tokens, self._lengths)
+            making = Making(
+                self.dataset, self._order, self.collate_fn, self.batch_size is None, self._skips, self._has_counts, balanced
+            )
             self._workers = Workers(making, self._worker_options)
         return self._workers
 

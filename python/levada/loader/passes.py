@@ -33,6 +33,8 @@ class Offer(NamedTuple):
     """Of what a reader's sampler lists."""
     error: str
     """Why the rank cannot begin; "" if it can."""
+    first_item: str = ""
+    """The digest of the pass's first item, if readers compare it."""
 
 
 def agreed(job: Membership, mine: Offer, timeout: float) -> Offer:
@@ -53,6 +55,8 @@ def agreed(job: Membership, mine: Offer, timeout: float) -> Offer:
     readers = [rank for rank, offer in enumerate(offers) if offer.reads]
     listed = [{"the sampler's list": offers[rank].digest} for rank in readers]
     _expect_equal(listed, readers, "a sampler must list the same on every rank: seed it by the epoch, in set_epoch()")
+    first_items = [{"the digest of the first item": offers[rank].first_item} for rank in readers]
+    _expect_equal(first_items, readers, "their data sets have other content, or an item draws from generators without levada.item_seed()")
     begins = [{"the pass's begin": ", ".join(map(str, offers[rank].begins))} for rank in readers]
     _expect_equal(begins, readers, "load the same state on every rank")
     return offers[readers[0]]
@@ -162,19 +166,8 @@ class LoaderPass(FeedPass):
 
 def coordinates_of(readers: str, mesh: Mesh, job: Membership) -> tuple[int, ...]:
     """Returns the data coordinates that this rank reads for, as one of the `readers` of a feed."""
-
-    def along(axis: str, rank: int) -> int:
-        return mesh.data_coordinate(rank) if axis == "dp" else mesh.coordinate(rank, axis)
-
-    served = list(range(mesh.size))
-    if readers == "host":
-        served = [rank for rank in served if job.host_of[rank] == job.host_of[job.rank]]
-    elif readers == "all":
-        served = [job.rank]
-    elif readers != "one":
-        axes = readers.split(",")
-        served = [rank for rank in served if all(along(axis, rank) == along(axis, job.rank) for axis in axes)]
-    return tuple(sorted({mesh.data_coordinate(rank) for rank in served}))
+    readers_of = _levada.readers_of(readers, mesh, job.host_of)
+    return tuple(sorted({mesh.data_coordinate(rank) for rank, reader in enumerate(readers_of) if reader == job.rank}))
 
 
 def with_counts(layout: Layout) -> Layout:

@@ -14,9 +14,9 @@ from levada._levada import Handoff
 from levada.base.console import write_line
 from levada.base.errors import InvalidArgument, ItemError, PeerLost, StageFailed, Timeout
 from levada.base.exception_texts import text_of
-from levada.batch.balance import Balance, collate_packed, length_of
 from levada.feed.readers import Maker, Making, ReportedError
-from levada.loader.items import Plan, Producer, WorkerStart
+from levada.loader.balanced import StepBalance
+from levada.loader.items import Plan, Producer, Sample, WorkerStart
 from levada.loader.items import Making as ItemMaking
 from levada.loader.orders import own_generators
 from levada.pipeline.pipeline import Pipeline
@@ -189,40 +189,51 @@ class NumberedMaker(Maker):
 
 
 class BalancedMaker(NumberedMaker):
-    """Reports the lengths of a step's items without making them, and makes those that the plan gives to its ranks."""
+    """Reports the lengths of a step's items to the core, and hands over the micro-batches that the core then requests."""
 
     def __init__(
-        self, producer: Producer, lengths: Callable[[list[int]], list[int]], balance: Balance, handoff: Handoff, allow_pickle: bool
+        self, producer: Producer, balance: StepBalance, batches: Iterator[Any] | None, handoff: Handoff, allow_pickle: bool
     ) -> None:
+        """`batches`: of workers, the micro-batches of each of the rank's coordinates, step by step; None: they are made here."""
         super().__init__(iter(()), handoff, allow_pickle, 1)
-        self._producer, self._lengths, self._balance = producer, lengths, balance
-        self._at, self._end = producer.plan.division.begin, producer.plan.division.end
-        self._taken: list[Any] = []
+        self._producer, self._balance, self._batches = producer, balance, batches
+        self._division = producer.plan.division
+        self._at = self._division.begin
+        self._step: list[Sample] = []
+        self._num_taken = 0
+        """Steps whose micro-batches have been taken from the workers."""
+        self._made: dict[tuple[int, ...], Any] = {}
+        """Those of the last step taken, by places in the step."""
 
     def _serve(self, skipped: int, taken: int, gathered: list[int], repeats: bool) -> bool:
         if gathered:
-            with own_generators():
-                self._prepare(self._collated([self._taken[place] for place in gathered]), None)
+            self._prepare(self._make(gathered) if self._batches is None else self._take(self._batches, gathered), None)
             self._handoff.give()
             return True
         self._at += skipped
-        self._taken = self._producer.samples(self._at, min(taken, self._end - self._at)) if self._at < self._end else []
-        self._at += len(self._taken)
-        pad = self._balance.pad_to
-        lengths = self._lengths([sample.number for sample in self._taken])
-        padded = [-(-length // pad) * pad for length in lengths]
-        sizes = [(tokens, tokens * tokens, 0, 0, tokens - length) for tokens, length in zip(padded, lengths, strict=True)]
-        self._handoff.report_sizes(sizes, None, 0)
+        end = self._division.end
+        self._step = self._producer.samples(self._at, min(taken, end - self._at)) if self._at < end else []
+        self._at += len(self._step)
+        self._handoff.report_sizes(self._balance.sizes([sample.number for sample in self._step]), None, 0)
         return True
 
-    def _collated(self, samples: list[Any]) -> Any:
+    def _make(self, places: list[int]) -> Any:
         try:
-            items = self._producer._make(samples, [])
-            if self._producer.making.collate is not None:
-                return self._producer.collate(items, samples)
+            with own_generators():
+                return self._producer.packed([self._step[place] for place in places])
         except ItemError as error:
             raise ReportedError(f"{text_of(error)}\n\n{error.traceback}".rstrip()) from error
-        return collate_packed(items, pad_to=self._balance.pad_to, length=self._balance.length or length_of)
+
+    def _take(self, batches: Iterator[Any], places: list[int]) -> Any:
+        number = self._division.number_of(self._at - len(self._step))
+        while self._num_taken <= number:
+            self._made = {}
+            for _ in self._producer.plan.coordinates:
+                self._made |= {tuple(each): batch for each, batch in next(batches)}
+            self._num_taken += 1
+        if tuple(places) not in self._made:
+            raise ReportedError(f"a worker divided step {number} in another way: lengths must be the same for an item in every process")
+        return self._made.pop(tuple(places))
 
 
 def _preload() -> None:
