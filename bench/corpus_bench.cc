@@ -69,8 +69,11 @@ class ReusedMemory final : public levada::Memory {
 void whole_corpus(benchmark::State& state, Packing packing, std::optional<std::uint64_t> seed) {
   const TextFile file;
   const CacheDir cache;
-  const levada::CorpusOptions options{
-      .sequence = state.range(0), .shuffle_seed = seed, .packing = packing, .cache_dir = cache.path()};
+  const levada::CorpusOptions options{.sequence = state.range(0),
+                                      .shuffle_seed = seed,
+                                      .packing = packing,
+                                      .tokenizer = levada::byte_tokenizer(),
+                                      .cache_dir = cache.path()};
   static_cast<void>(levada::Corpus::open({file.path()}, options));
   double padding = 0;
   for (auto _ : state) {

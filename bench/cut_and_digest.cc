@@ -14,7 +14,7 @@ namespace levada {
 namespace {
 
 void run(const std::string& path, std::int64_t batch, std::int64_t sequence) {
-  auto corpus = Corpus::open({path}, {.sequence = sequence});
+  auto corpus = Corpus::open({path}, {.sequence = sequence, .tokenizer = is_text(path) ? byte_tokenizer() : nullptr});
   HeapMemory memory;
   // Batches use the same pages again, as blocks of an engine do: without this, first touch would take most of the time.
   ::mallopt(M_MMAP_THRESHOLD, 1 << 30);

@@ -37,6 +37,8 @@ def main():
 
     feed = [f"{options.build}/levada", "feed", options.corpus, "--mesh", options.mesh, "--batch", str(options.batch),
             "--seq", str(options.seq), "--json"]
+    if not options.corpus.endswith(".bin"):
+        feed += ["--tokenizer", "bytes"]
     alone = [f"{options.build}/bench/cut_and_digest", options.corpus, str(options.batch), str(options.seq)]
     run(feed)  # warms caches and index
 

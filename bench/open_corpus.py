@@ -39,7 +39,7 @@ def write_texts(folder, count, tokens):
 def open_once(folder, cache):
     """Seconds until the corpus is open, and until the first batch is there."""
     begin = time.perf_counter()
-    corpus = levada.Corpus(folder, sequence=SEQUENCE, shuffle_seed=7, cache_dir=cache)
+    corpus = levada.Corpus(folder, sequence=SEQUENCE, shuffle_seed=7, cache_dir=cache, tokenizer="bytes")
     len(corpus)
     opened = time.perf_counter() - begin
     with levada.Feed(corpus, batch=8) as feed:

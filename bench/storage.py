@@ -27,6 +27,8 @@ def run(command):
 
 def compare_readers(levada, corpus, sequence, mesh, divide):
     feed = [levada, "feed", corpus, "--mesh", mesh, "--divide", divide, "--batch", "8", "--seq", str(sequence), "--json"]
+    if not corpus.endswith(".bin"):
+        feed += ["--tokenizer", "bytes"]
     free = json.loads(run([*feed, "--epochs", "5"]))
     limit = free["bytes_read"] / free["seconds"] / 2e6
     feed += ["--epochs", "3", "--io-limit", f"{limit:.1f}"]
@@ -70,7 +72,7 @@ def main():
     levada = f"{options.build}/levada"
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        run([levada, "convert", options.corpus, str(folder / "corpus")])
+        run([levada, "convert", options.corpus, str(folder / "corpus"), "--tokenizer", "bytes"])
         for mesh, divide in (("tp=4", "deal"), ("dp=2,tp=2", "split"), ("dp=2,tp=2", "deal")):
             compare_readers(levada, str(folder / "corpus"), options.seq, mesh, divide)
         compare_starts(levada, folder)

@@ -13,7 +13,8 @@ namespace {
 void run(const char* path, const char* axes) {
   auto engine = levada::launch::join();
   const auto mesh = levada::Mesh::parse(axes);
-  auto corpus = std::make_shared<levada::Corpus>(levada::Corpus::open({path}, {.sequence = 1024, .shuffle_seed = 7}));
+  auto corpus = std::make_shared<levada::Corpus>(
+      levada::Corpus::open({path}, {.sequence = 1024, .shuffle_seed = 7, .tokenizer = levada::byte_tokenizer()}));
 
   levada::Feed feed(engine, mesh, levada::layouts::gpt(), corpus, {.batch = 8});
   std::int64_t tokens = 0;

@@ -19,7 +19,8 @@ void run(const char* path) {
   if (engine->info().rank == 0) std::puts(levada::describe_engine(engine->info()).c_str());
 
   const auto mesh = levada::Mesh::parse("dp=" + std::to_string(engine->info().size));
-  auto corpus = std::make_shared<levada::Corpus>(levada::Corpus::open({path}, {.sequence = 1024, .shuffle_seed = 7}));
+  auto corpus = std::make_shared<levada::Corpus>(
+      levada::Corpus::open({path}, {.sequence = 1024, .shuffle_seed = 7, .tokenizer = levada::byte_tokenizer()}));
   levada::Feed feed(engine, mesh, levada::layouts::gpt(), corpus, {.batch = 8});
   std::int64_t tokens = 0;
   while (auto batch = feed.next()) {

@@ -116,7 +116,7 @@ def main() -> None:
     divide(model, devices["tp"])
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, foreach=False)
 
-    corpus = levada.Corpus(options.corpus, sequence=options.sequence, shuffle_seed=7, epochs=0, tensors="torch")
+    corpus = levada.Corpus(options.corpus, sequence=options.sequence, shuffle_seed=7, epochs=0, tensors="torch", tokenizer="bytes")
     feed = levada.Feed(
         corpus,
         mesh=levada.Mesh.from_device_mesh(devices),

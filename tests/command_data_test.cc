@@ -161,15 +161,17 @@ TEST(CommandConvert, ReadsAListOfFiles) {
   const auto one = write_file("listed 1.jsonl", "{\"text\":\"one\"}\n"), two = write_file("listed 2.txt", "two");
   const auto list = write_file("list", "\xef\xbb\xbf" + one + "\r\n\n" + two);
   const auto out = folder("listed") + "/out";
-  EXPECT_EQ(json_of({"convert", out, "--files-from", list})["documents"], 2);
+  EXPECT_EQ(json_of({"convert", out, "--files-from", list, "--tokenizer", "bytes"})["documents"], 2);
   const auto three = write_file("listed 3.txt", "three");
   EXPECT_EQ(json_of({"convert", three, out, "--files-from", list, "--overwrite"})["documents"], 3);
   const auto twice = run({"convert", two, out + "2", "--files-from", list});
   EXPECT_EQ(twice.status, 1);
   EXPECT_THAT(twice.err, HasSubstr("listed 2.txt is named twice; name it once"));
   const auto commented = write_file("commented list", "# two files\n  " + one + " \n\t#" + two + "\n" + two + "\r\n");
-  EXPECT_EQ(json_of({"convert", out, "--files-from", commented, "--overwrite"})["documents"], 2);
-  const auto refused = run({"convert", out + "2", "--files-from", write_file("empty list", "\n")});
+  EXPECT_EQ(json_of({"convert", out, "--files-from", commented, "--tokenizer", "bytes", "--overwrite"})["documents"],
+            2);
+  const auto refused =
+      run({"convert", out + "2", "--tokenizer", "bytes", "--files-from", write_file("empty list", "\n")});
   EXPECT_EQ(refused.status, 2);
   EXPECT_THAT(refused.err, HasSubstr("empty list: it names no file"));
 }
@@ -178,7 +180,8 @@ TEST(CommandFeed, ReadsAListOfFilesWhoeverStartsTheRanks) {
   const auto one = make_corpus("fed 1.jsonl", 40), two = make_corpus("fed 2.jsonl", 50);
   const auto list = write_file("list of one", two + "\n");
   const auto digests_of = [](std::vector<std::string> arguments) {
-    for (const auto* more : {"--mesh", "dp=2", "--batch", "2", "--seq", "64"}) arguments.emplace_back(more);
+    for (const auto* more : {"--tokenizer", "bytes", "--mesh", "dp=2", "--batch", "2", "--seq", "64"})
+      arguments.emplace_back(more);
     return json_of(std::move(arguments))["ranks"][1]["fields"];
   };
   const auto wanted = digests_of({"feed", one, two});
@@ -203,14 +206,16 @@ TEST(CommandFeed, CountsTheFilesOfAFolderThatItDoesNotRead) {
   make_corpus("web/a.jsonl", 60);
   for (const auto* name : {"notes.md", "more.md", "LICENSE", "_SUCCESS"}) write_file("web/" + std::string(name), "x");
   for (const auto* engine : {"shm", "inproc"}) {
-    const auto report =
-        json_of({"feed", data, "--mesh", "dp=2", "--batch", "1", "--seq", "64", "--split", "1,1", "--engine", engine});
+    const auto report = json_of({"feed", data, "--tokenizer", "bytes", "--mesh", "dp=2", "--batch", "1", "--seq", "64",
+                                 "--split", "1,1", "--engine", engine});
     EXPECT_EQ(report["files"], 1);
     EXPECT_EQ(report["files_left_out"], (Json{{"", 1}, {".md", 2}}));
     EXPECT_EQ(report["documents"], 30);
     EXPECT_EQ(report["stored_documents"], 60);
   }
-  const auto text = run({"feed", data, "--mesh", "dp=2", "--batch", "1", "--seq", "64", "--split", "1,1"}).out;
+  const auto text =
+      run({"feed", data, "--tokenizer", "bytes", "--mesh", "dp=2", "--batch", "1", "--seq", "64", "--split", "1,1"})
+          .out;
   EXPECT_THAT(text, HasSubstr("; 30 of 60 documents; 3 files are not read: 1 without an ending, 2 .md"));
 }
 
@@ -231,7 +236,8 @@ TEST(CommandFeed, ReadsMoreFilesThanItMayOpen) {
   const rlimit few{256, before.rlim_max};
   ::setrlimit(RLIMIT_NOFILE, &few);
   for (const auto& [path, samples] : {std::pair(texts, 1499), std::pair(sets, 4249)}) {
-    const auto report = json_of({"feed", path, "--mesh", "dp=2", "--readers", "dp", "--seq", "16", "--batch", "1"});
+    const auto report = json_of(
+        {"feed", path, "--tokenizer", "bytes", "--mesh", "dp=2", "--readers", "dp", "--seq", "16", "--batch", "1"});
     EXPECT_EQ(report["samples"], samples / 2 * 2) << path;
   }
   ::setrlimit(RLIMIT_NOFILE, &before);
@@ -242,7 +248,7 @@ TEST(CommandFeed, ShowsNothingOfTheDataThatATerminalWouldObey) {
   const auto name = place + "/a\x1b[2J\n.jsonl";
   std::ofstream(name) << R"({"\u001b]0;x\u0007":1})"
                       << "\n";
-  const auto bad = run({"feed", place});
+  const auto bad = run({"feed", place, "--tokenizer", "bytes"});
   EXPECT_EQ(bad.status, 1);
   EXPECT_THAT(bad.err, AllOf(HasSubstr(R"(a\x1b[2J\n.jsonl:1: the line)"), HasSubstr(R"("\x1b]0;x\x07")")));
   EXPECT_EQ(std::ranges::count(bad.err, '\n'), 1);
@@ -262,7 +268,7 @@ TEST(CommandFeed, ShowsNothingOfTheDataThatATerminalWouldObey) {
   const auto mix =
       write_file("hostile.json", R"({"sources": [{"path": "hostile.txt", "weight": 1, "name": "\u001b[2Jred"},
                                                              {"path": "hostile.txt", "weight": 1}]})");
-  const auto fed = run({"feed", mix, "--batch", "1", "--seq", "16"});
+  const auto fed = run({"feed", mix, "--tokenizer", "bytes", "--batch", "1", "--seq", "16"});
   EXPECT_EQ(fed.status, 0) << fed.err;
   EXPECT_THAT(fed.out, HasSubstr("\\x1b[2Jred"));
   EXPECT_EQ(fed.out.find('\x1b'), fed.out.npos);

@@ -206,8 +206,9 @@ TEST(CommandFault, LetsARankTolerateTheFailureOfACommandThatItRuns) {
   EXPECT_EQ(result.message, "");
 }
 
-/// The command under a shell's limits.
-Outcome run_limited(const std::string& limits, const std::vector<std::string>& arguments) {
+/// The command under a shell's limits. The tokens of text are its bytes.
+Outcome run_limited(const std::string& limits, std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin() + 1, {"--tokenizer", "bytes"});
   std::string line = limits + "; exec " + LEVADA_COMMAND;
   for (const auto& argument : arguments) line += " '" + argument + "'";
   return Command({"-c", line}, {}, "/bin/bash").wait();
@@ -222,7 +223,7 @@ TEST(CommandFault, StartsItsRanksWithoutProc) {
   };
   if (in_own_mounts(empty_proc).status != 0) GTEST_SKIP() << "needs mounts";  // skipped without: rights to mount
   const auto outcome = in_own_mounts(empty_proc + "; exec " + LEVADA_COMMAND + " feed '" + corpus() +
-                                     "' --mesh dp=2 --batch 2 --seq 64 --steps 2 --json");
+                                     "' --tokenizer bytes --mesh dp=2 --batch 2 --seq 64 --steps 2 --json");
   EXPECT_EQ(outcome.status, 0) << outcome.err;
 }
 

@@ -6,6 +6,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <csignal>
 #include <cstdlib>
@@ -96,13 +98,25 @@ struct Scratch {
   ~Scratch() { std::filesystem::remove_all(path); }
 };
 
+std::vector<std::string> with_tokenizer(std::vector<std::string> arguments) {
+  const std::array commands = {"feed", "plan", "convert", "inspect", "cache"};
+  if (arguments.empty() || std::ranges::find(commands, arguments.front()) == commands.end()) return arguments;
+  if (std::ranges::find(arguments, "--tokenizer") != arguments.end()) return arguments;
+  const auto is_text = [](const std::string& argument) {
+    const std::array ends = {".jsonl", ".txt", ".gz", ".zst"};
+    return std::ranges::any_of(ends, [&](const char* end) { return argument.ends_with(end); });
+  };
+  if (std::ranges::any_of(arguments, is_text)) arguments.insert(arguments.begin() + 1, {"--tokenizer", "bytes"});
+  return arguments;
+}
+
 }  // namespace
 
 Command::Command(const std::vector<std::string>& arguments, const Variables& variables, const char* program) {
   static std::atomic<int> number{0};
   out_path_ = fmt::format("{}/{}.out", scratch(), ++number);
   err_path_ = fmt::format("{}/{}.err", scratch(), number);
-  auto words = arguments;
+  auto words = with_tokenizer(arguments);
   words.insert(words.begin(), program != nullptr ? program : LEVADA_COMMAND);
   auto environment = environment_with(variables);
   const auto argv = pointers_to(words);

@@ -23,6 +23,7 @@ class Command {
  public:
   /// `variables` are added to the environment, from which those of launchers are taken away.
   /// `program`: in place of the command.
+  /// Arguments that name a text, by the end of its name, and no tokenizer get `--tokenizer bytes`.
   explicit Command(const std::vector<std::string>& arguments, const Variables& variables = {},
                    const char* program = nullptr);
   /// Kills it if it still runs.

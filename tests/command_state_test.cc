@@ -58,7 +58,7 @@ TEST(CommandState, GoesOnWithOtherWeightsWhereThatIsAskedFor) {
   const std::vector<std::string> options = {"--seq", "64",     "--batch", "4",         "--epochs", "0",     "--steps",
                                             "100",   "--mesh", "dp=2",    "--readers", "dp",       "--json"};
   const auto mixed = [&](int weight, std::vector<std::string> more) {
-    more.insert(more.begin(), {"feed", mix(weight)});
+    more.insert(more.begin(), {"feed", mix(weight), "--tokenizer", "bytes"});
     more.insert(more.end(), options.begin(), options.end());
     return run(more);
   };

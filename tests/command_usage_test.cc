@@ -118,6 +118,7 @@ TEST(CommandUsage, RefusesLayoutsThatCannotBe) {
 
 TEST(CommandUsage, RefusesASequenceThatDoesNotDivide) {
   expect_feed_refusal({"--mesh", "cp=2", "--seq", "66"}, 2, "66");
+  expect_feed_refusal({"--mesh", "cp=2", "--pack", "best-fit"}, 2, "choose a multiple of 4 (pad_to=, --pad-to)");
 }
 
 TEST(CommandUsage, RefusesNumbersThatCannotBe) {
@@ -145,7 +146,7 @@ TEST(CommandUsage, RefusesWhatItDoesNotKnow) {
 
 TEST(CommandUsage, HelpsWithAnExampleEach) {
   EXPECT_EQ(run({}).status, 2);
-  EXPECT_THAT(run({}).out, HasSubstr("levada feed corpus.jsonl --mesh"));
+  EXPECT_THAT(run({}).out, HasSubstr("levada feed corpus.jsonl --tokenizer model.model --mesh"));
   const auto version = run({"--version"});
   EXPECT_EQ(version.status, 0);
   EXPECT_THAT(version.out, ::testing::MatchesRegex("levada [0-9]+\\.[0-9]+\\.[0-9]+\n"));

@@ -33,7 +33,7 @@ def feed(folder):
         for number in range(800):
             file.write(json.dumps({"text": f"document {number} " * (3 + number % 7)}) + "\n")
     page, trace = folder / "page.html", folder / "trace.json"
-    command = [COMMAND, "feed", corpus.name, "--mesh", "dp=2,tp=2", "--batch", "2", "--seq", "64", "--steps", str(STEPS)]
+    command = [COMMAND, "feed", corpus.name, "--tokenizer", "bytes", "--mesh", "dp=2,tp=2", "--batch", "2", "--seq", "64", "--steps", str(STEPS)]
     command += ["--compute-ms", "1", "--report", page.name, "--trace", trace.name]
     environment = {**os.environ, "XDG_CACHE_HOME": str(folder)}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=LONGEST)

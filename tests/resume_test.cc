@@ -241,7 +241,7 @@ void expect_each_once_through_kills(const Job& job) {
 }
 
 CorpusOptions corpus_options(std::int64_t sequence) {
-  return {.sequence = sequence, .shuffle_seed = 11, .cache_dir = scratch() + "/cache"};
+  return {.sequence = sequence, .shuffle_seed = 11, .tokenizer = byte_tokenizer(), .cache_dir = scratch() + "/cache"};
 }
 
 TEST(Resume, GivesEverySampleExactlyOnceHoweverOftenAJobIsKilled) {

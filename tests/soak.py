@@ -34,7 +34,7 @@ def kilobytes(pid):
 def main():
     levada, corpus = sys.argv[1:3]
     steps = int(sys.argv[3]) if len(sys.argv) > 3 else 100_000
-    command = [levada, "feed", corpus, "--mesh", "dp=2,tp=2", "--batch", "1", "--seq", "128", "--epochs", "0", "--steps",
+    command = [levada, "feed", corpus, "--tokenizer", "bytes", "--mesh", "dp=2,tp=2", "--batch", "1", "--seq", "128", "--epochs", "0", "--steps",
                str(steps), "--shuffle", "--json"]
     samples = []
     begin = time.monotonic()

@@ -19,7 +19,7 @@ from levada import exchange
 
 levada.join()
 rank = levada.rank()
-feed = levada.Feed(levada.Corpus("corpus.jsonl", sequence=8), mesh=levada.Mesh(dp=2), batch=1)
+feed = levada.Feed(levada.Corpus("corpus.jsonl", sequence=8, tokenizer="bytes"), mesh=levada.Mesh(dp=2), batch=1)
 assert sum(batch["tokens"].size for batch in feed) >= 8
 store = exchange.Store()
 store.store(exchange.SampleBatch([f"s{rank}"], {"tokens": [np.full(3, rank)]}))
@@ -57,7 +57,7 @@ def check_package():
 def check_command(levada):
     assert run(levada, "--version").startswith("levada "), "--version"
     pathlib.Path("corpus.jsonl").write_text("".join(f'{{"text": "document {at} of a tiny corpus"}}\n' for at in range(16)))
-    fed = json.loads(run(levada, "feed", "corpus.jsonl", "--mesh", "dp=2", "--batch", "1", "--seq", "8", "--json"))
+    fed = json.loads(run(levada, "feed", "corpus.jsonl", "--tokenizer", "bytes", "--mesh", "dp=2", "--batch", "1", "--seq", "8", "--json"))
     assert len(fed["ranks"]) == 2 and fed["tokens"] > 0, fed
     pathlib.Path("rank.py").write_text(RANK)
     run(levada, "run", "-n", "2", "rank.py")

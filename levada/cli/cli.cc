@@ -176,7 +176,7 @@ int run(int argc, const char* const* argv, Extensions extensions) {
   const auto add = [](CLI::App& app, Invocation& invocation) {
     app.set_version_flag("--version", "levada " LEVADA_VERSION);
     app.footer(
-        "Example:\n  levada feed corpus.jsonl --mesh dp=2,tp=2 --batch 8 --seq 1024\n\n"
+        "Example:\n  levada feed corpus.jsonl --tokenizer model.model --mesh dp=2,tp=2 --batch 8 --seq 1024\n\n"
         "levada SUBCOMMAND --help tells more, with an example each.");
     for (const auto& subcommand : {add_feed, add_plan, add_convert, add_inspect, add_cache, add_doctor}) {
       subcommand(app, invocation);

@@ -104,8 +104,9 @@ TEST(CompareReadersOfAJob, AddsTheReadersThatAreNamed) {
 
 TEST(CompareReadersOfAJob, NamesChoicesOfTheSameReadersTogether) {
   const auto comparison = compare_readers({.mesh = "dp=2,tp=2", .readers = "dp"}, {.hosts = "2x2"});
-  EXPECT_THAT(comparison.to_table(), HasSubstr("dp, host "));
-  EXPECT_EQ(nlohmann::json::parse(comparison.to_json())["choices"][1]["same"], nlohmann::json::array({"host"}));
+  EXPECT_THAT(comparison.to_table(), HasSubstr("dp, spread, host "));
+  EXPECT_EQ(nlohmann::json::parse(comparison.to_json())["choices"][1]["same"],
+            nlohmann::json::array({"spread", "host"}));
 }
 
 TEST(CompareReadersOfAJob, RefusesWhatCannotBe) {

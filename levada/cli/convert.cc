@@ -67,7 +67,7 @@ std::optional<DType> parse_dtype(const std::string& name) {
 ConvertOptions options_of(const ConvertArguments& arguments, const Extensions& extensions) {
   if (arguments.threads < 0) throw InvalidArgument(fmt::format("--threads is {}", arguments.threads));
   ConvertOptions options{
-      .tokenizer = open_tokenizer({arguments.text.tokenizer, {}, arguments.text.special_tokens}, extensions),
+      .tokenizer = open_named_tokenizer({arguments.text.tokenizer, {}, arguments.text.special_tokens}, extensions),
       .dtype = parse_dtype(arguments.dtype),
       .text = arguments.text.options,
       .formats = extensions.formats,
@@ -166,8 +166,8 @@ void add_convert(CLI::App& app, Invocation& invocation) {
   command->add_flag("--overwrite", arguments->overwrite, "Replace a data set that is there already");
   command->add_flag("--json", arguments->json, "Print one JSON object");
   command->footer(
-      "Example: corpus.bin and corpus.idx, read by levada feed corpus\n  levada convert corpus.jsonl corpus "
-      "--append-eod");
+      "Example: corpus.bin and corpus.idx, read by levada feed corpus\n"
+      "  levada convert corpus.jsonl corpus --tokenizer model.model --append-eod");
   command->callback([arguments, &invocation] {
     invocation.action = [arguments, &invocation] { return run_convert(*arguments, invocation.extensions); };
   });

@@ -153,7 +153,7 @@ DataSummary summarise_megatron(const std::string& path, const SummaryOptions& op
   summary.sequences = index.sequences;
   summary.tokens = index.tokens();
   summary.has_modes = index.has_modes;
-  if (options.tokenizer->name() != byte_tokenizer()->name()) check_vocabulary(path, options);
+  if (options.tokenizer) check_vocabulary(path, options);
   if (summary.documents == 0 && options.sample == 0) return summary;
   expect_sample(summary, options.sample);
   auto& sample = summary.sample;

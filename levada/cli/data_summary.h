@@ -17,7 +17,7 @@ namespace levada::cli {
 struct SummaryOptions {
   std::int64_t sample = 0;  ///< number of the document to show
   TextOptions text = {};
-  std::shared_ptr<const Tokenizer> tokenizer = byte_tokenizer();
+  std::shared_ptr<const Tokenizer> tokenizer = nullptr;  ///< needed for text
   std::vector<TextFormat> formats = {};
   std::function<std::unique_ptr<File>(const std::string&)> open = open_file;
   std::function<void(std::uint64_t done, std::uint64_t total)> progress = {};

@@ -234,7 +234,9 @@ void add_feed(CLI::App& app, Invocation& invocation) {
       "Read a corpus on one rank and give every rank of a mesh its part: as a rank of a launched job (torchrun, "
       "SLURM, MPI), else with ranks of its own on this machine");
   add_options(*command, *arguments);
-  command->footer("Example: four ranks, one reader\n  levada feed corpus.jsonl --mesh dp=2,tp=2 --batch 8 --seq 1024");
+  command->footer(
+      "Example: four ranks, one reader\n  levada feed corpus.jsonl --tokenizer model.model --mesh dp=2,tp=2 --batch 8 "
+      "--seq 1024");
   command->callback([arguments, &invocation] {
     arguments->extensions = invocation.extensions;
     invocation.action = [arguments, &invocation] { return run_feed(*arguments, invocation); };

@@ -167,9 +167,10 @@ std::string as_json(const DataSummary& summary) {
 
 int run_inspect(InspectArguments arguments, const Extensions& extensions) {
   arguments.options.text = arguments.text.options;
-  arguments.options.tokenizer =
-      open_tokenizer({arguments.text.tokenizer, {}, arguments.text.special_tokens}, extensions);
   arguments.options.formats = extensions.formats;
+  const TokenizerChoice choice{arguments.text.tokenizer, {}, arguments.text.special_tokens};
+  arguments.options.tokenizer = is_text(arguments.path, extensions.formats) ? open_named_tokenizer(choice, extensions)
+                                                                            : open_tokenizer(choice, extensions);
   const auto storage = open_storage(extensions);
   arguments.options.open = [&](const std::string& path) { return storage.open(path); };
   report::ProgressLine line("reading");
@@ -195,7 +196,7 @@ void add_inspect(CLI::App& app, Invocation& invocation) {
   add_option(*command, "--sample", arguments->options.sample, "N", "Which document to show, from 0");
   add_text_options(*command, arguments->text);
   command->add_flag("--json", arguments->json, "Print one JSON object");
-  command->footer("Example:\n  levada inspect corpus.jsonl --sample 3");
+  command->footer("Example:\n  levada inspect corpus.jsonl --tokenizer bytes --sample 3");
   command->callback([arguments, &invocation] {
     invocation.action = [arguments, &invocation] { return run_inspect(*arguments, invocation.extensions); };
   });

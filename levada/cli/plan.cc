@@ -107,7 +107,8 @@ void add_plan(CLI::App& app, Invocation& invocation) {
       "Examples: what four ranks would be sent a step, which ranks should read on 64 hosts, and what balance gains\n"
       "  levada plan --mesh dp=2,tp=2 --batch 8 --seq 1024\n"
       "  levada plan --hosts 64x8 --link 100Gb/s --mesh dp=64,tp=8\n"
-      "  levada plan corpus.jsonl --mesh dp=8 --batch 32 --seq 8192 --pack documents --balance flops");
+      "  levada plan corpus.jsonl --tokenizer bytes --mesh dp=8 --batch 32 --seq 8192 --pack documents --balance "
+      "flops");
   command->callback([arguments, of_data, &invocation] {
     arguments->data.extensions = invocation.extensions;
     invocation.action = [arguments, of_data] {

@@ -15,7 +15,7 @@ namespace levada::cli {
 
 void add_text_options(CLI::App& command, TextArguments& arguments) {
   add_option(command, "--tokenizer", arguments.tokenizer, "NAME",
-             "What makes text into tokens: bytes, or a tokenizer's file");
+             "What makes text into tokens: a tokenizer's file, or bytes");
   command.add_flag("--special-tokens", arguments.special_tokens,
                    "Put those of the tokenizer's template around each document");
   command
@@ -38,6 +38,11 @@ void add_chat_template(CLI::App& command, std::string& chat_template) {
 }
 
 std::shared_ptr<const Tokenizer> open_tokenizer(const TokenizerChoice& choice, const Extensions& extensions) {
+  if (choice.name.empty()) {
+    if (choice.chat_template.empty() && !choice.special_tokens) return nullptr;
+    throw InvalidArgument(fmt::format("{} is about a tokenizer: name it (--tokenizer)",
+                                      choice.special_tokens ? "--special-tokens" : "--chat-template"));
+  }
   if (choice.name == "bytes" && choice.chat_template.empty() && !choice.special_tokens) return byte_tokenizer();
   if (extensions.open_tokenizer) {
     if (auto tokenizer = extensions.open_tokenizer(choice)) return tokenizer;
@@ -56,6 +61,12 @@ std::shared_ptr<const Tokenizer> open_tokenizer(const TokenizerChoice& choice, c
       fmt::format("--tokenizer is {}; it must be bytes{}{}", printable(choice.name),
                   extensions.tokenizers.empty() ? "" : " or " + extensions.tokenizers,
                   choice.name.ends_with(".json") ? "; the Python package reads a tokenizer.json" : ""));
+}
+
+std::shared_ptr<const Tokenizer> open_named_tokenizer(const TokenizerChoice& choice, const Extensions& extensions) {
+  if (auto tokenizer = open_tokenizer(choice, extensions)) return tokenizer;
+  throw InvalidArgument(
+      "text needs a tokenizer: give the model's (--tokenizer), or bytes, which makes each byte a token");
 }
 
 std::function<void(const PrepareProgress&)> shown_by(report::ProgressLine& line) {

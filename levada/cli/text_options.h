@@ -15,7 +15,7 @@
 namespace levada::cli {
 
 struct TextArguments {
-  std::string tokenizer = "bytes";
+  std::string tokenizer;
   bool special_tokens = false;  ///< those of the tokenizer's template, around each document
   std::string end_of_document;  ///< a token; empty: the tokenizer's own
   TextOptions options = {};
@@ -25,8 +25,11 @@ void add_text_options(CLI::App& command, TextArguments& arguments);
 /// Adds --chat-template.
 void add_chat_template(CLI::App& command, std::string& chat_template);
 
-/// Throws InvalidArgument for an unknown name, SourceError for a file that cannot be read or is not a tokenizer.
+/// Returns null if none is named. Throws InvalidArgument for an unknown name, SourceError for a file that cannot be
+/// read or is not a tokenizer.
 std::shared_ptr<const Tokenizer> open_tokenizer(const TokenizerChoice& choice, const Extensions& extensions);
+/// As open_tokenizer(), but throws InvalidArgument if none is named.
+std::shared_ptr<const Tokenizer> open_named_tokenizer(const TokenizerChoice& choice, const Extensions& extensions);
 
 /// Shows how far reading and tokenizing are. Borrows the line.
 std::function<void(const PrepareProgress&)> shown_by(report::ProgressLine& line);

@@ -30,7 +30,7 @@ namespace {
 
 /// The token that ends documents where no text was tokenized.
 std::int64_t end_in_token_files(const CorpusOptions& options) {
-  if (options.tokenizer->name() != "bytes") {
+  if (options.tokenizer && options.tokenizer->name() != "bytes") {
     return choose_end_of_document(*options.tokenizer, options.end_of_document);
   }
   std::int64_t end = -1;
@@ -293,6 +293,10 @@ std::int64_t Corpus::files() const {
 }
 const std::map<std::string, std::int64_t>& Corpus::left_out() const {
   return state_->data->left_out;
+}
+std::int64_t Corpus::segment_multiple() const {
+  const auto& options = state_->data->options;
+  return options.packing == Packing::cut ? 0 : options.pad_to;
 }
 BadPlaces Corpus::bad_lines() const {
   BadPlaces all;

@@ -89,7 +89,7 @@ TEST(CorpusFaults, RefusesASampleLongerThanAllData) {
 TEST(CorpusFaults, NamesTheFileThatCannotBeRead) {
   const ScratchDir dir;
   const auto fault = [&](const std::string& path) {
-    return fault_of([&] { Corpus::open({path}, {.cache_dir = scratch_cache()}); });
+    return fault_of([&] { Corpus::open({path}, {.tokenizer = byte_tokenizer(), .cache_dir = scratch_cache()}); });
   };
   EXPECT_THAT(fault(dir.file("none.jsonl")), AllOf(HasSubstr("SourceError: "), HasSubstr("none.jsonl: No such file")));
   EXPECT_THAT(
@@ -99,6 +99,15 @@ TEST(CorpusFaults, NamesTheFileThatCannotBeRead) {
   EXPECT_THAT(fault(dir.write("a.jsonl", "{\"text\":\"a\"}\nno\n")), HasSubstr("a.jsonl:2: the line cannot be used"));
   EXPECT_THAT(fault(dir.write("a.csv", "{}")),
               HasSubstr("a.csv is of no known kind: a corpus is made of .jsonl, .ndjson"));
+}
+
+TEST(CorpusFaults, AsksWhichTokenizerMakesTokensOfText) {
+  const ScratchDir dir;
+  const auto text = dir.write("a.txt", "some text");
+  EXPECT_THAT(fault_of([&] { Corpus::open({text}, {.cache_dir = scratch_cache()}); }),
+              AllOf(HasSubstr("InvalidArgument: " + text + " is text, and no tokenizer is named"),
+                    HasSubstr("(tokenizer=, --tokenizer), or bytes")));
+  EXPECT_THAT(fault_of([&] { Corpus::open({dir.path()}, {.cache_dir = scratch_cache()}); }), HasSubstr("is text"));
 }
 
 TEST(CorpusFaults, KnowsABatchThatIsNone) {
@@ -129,7 +138,7 @@ TEST(CorpusFaults, StopsWhenAFileEndsEarlyThoughItLooksTheSame) {
 TEST(CorpusFaults, ReplacesTokensInTheCacheThatAreNotWhatWasWritten) {
   const ScratchDir dir;
   std::vector<std::string> warnings;
-  CorpusOptions options{.sequence = 16, .cache_dir = dir.file("cache")};
+  CorpusOptions options{.sequence = 16, .tokenizer = byte_tokenizer(), .cache_dir = dir.file("cache")};
   options.io.warn = [&](const std::string& warning) { warnings.push_back(warning); };
   const auto path = dir.write("a.txt", std::string(160, 'a'));
   const auto digest = Corpus::open({path}, options).digest();
@@ -146,7 +155,8 @@ TEST(CorpusFaults, ReplacesTokensInTheCacheThatAreNotWhatWasWritten) {
 
 TEST(CorpusFaults, KeepsTheTokensOfAnOpenCorpusHoweverFullTheCacheIs) {
   const ScratchDir dir;
-  const CorpusOptions options{.sequence = 16, .cache_dir = dir.file("cache"), .cache_bytes = 1};
+  const CorpusOptions options{
+      .sequence = 16, .tokenizer = byte_tokenizer(), .cache_dir = dir.file("cache"), .cache_bytes = 1};
   auto corpus = Corpus::open({dir.write("a.txt", std::string(160, 'a'))}, options);
   auto epochs = std::make_unique<Corpus>(corpus.of_epochs(2));
   corpus = Corpus::open({dir.write("b.txt", std::string(160, 'b'))}, options);

@@ -180,6 +180,7 @@ TEST(CorpusGather, ReturnsWhatReadingReturnsForAMixWithCaps) {
   for (const auto packing : all_packings) {
     const auto files = some_files();
     CorpusOptions options{.sequence = 32, .shuffle_seed = 5, .epochs = 0, .packing = packing};
+    options.tokenizer = byte_tokenizer();
     options.cache_dir = scratch_cache();
     options.open = open_from(files);
     auto corpus = Corpus::open_mix({.sources = {{.name = "a", .paths = {"a.jsonl"}, .weight = 3, .max_samples = 150},

@@ -47,6 +47,7 @@ class CorpusMixing : public ::testing::Test {
 
   Corpus open(const std::string& json, CorpusOptions options = {}) const {
     options.sequence = 4;
+    options.tokenizer = byte_tokenizer();
     options.cache_dir = scratch_cache();
     return Corpus::open({dir_.write("mix.json", json)}, options);
   }
@@ -144,8 +145,11 @@ TEST_F(CorpusMixing, SharesTokensWhereThatIsAskedFor) {
   dir_.write("long.jsonl", "{\"text\":\"abcdefghijkl\"}\n");
   const auto path = dir_.write("mix.json", R"({"by": "tokens", "sources": [{"path": "short.jsonl", "weight": 1},
                                                                           {"path": "long.jsonl", "weight": 1}]})");
-  auto corpus =
-      Corpus::open({path}, {.sequence = 12, .epochs = 0, .packing = Packing::best_fit, .cache_dir = scratch_cache()});
+  auto corpus = Corpus::open({path}, {.sequence = 12,
+                                      .epochs = 0,
+                                      .packing = Packing::best_fit,
+                                      .tokenizer = byte_tokenizer(),
+                                      .cache_dir = scratch_cache()});
   const auto shares = corpus.shares(0, Mix::block);
   // A sample of short.jsonl holds 3 tokens, one of long.jsonl 12: four times as many of the first give the same.
   EXPECT_NEAR(static_cast<double>(shares[0].samples), 3276.8, 1.5);
@@ -154,7 +158,7 @@ TEST_F(CorpusMixing, SharesTokensWhereThatIsAskedFor) {
 }
 
 TEST_F(CorpusMixing, ReadsAFolderAndAPatternAsTheirFiles) {
-  CorpusOptions options{.sequence = 4, .cache_dir = scratch_cache()};
+  CorpusOptions options{.sequence = 4, .tokenizer = byte_tokenizer(), .cache_dir = scratch_cache()};
   auto folder = Corpus::open({dir_.path()}, options);
   auto pattern = Corpus::open({dir_.file("?*.txt")}, options);
   auto named = Corpus::open({dir_.file("a.txt"), dir_.file("b1.txt"), dir_.file("c.txt")}, options);

@@ -43,12 +43,13 @@ void CorpusOptions::check() const {
   if (reset_attention_mask && !attention_mask) {
     throw InvalidArgument("reset_attention_mask is about the attention mask: ask for one, too (attention_mask)");
   }
-  if (tokenizer->is_chat() && !end_of_document.empty()) {
+  const bool are_chats = tokenizer && tokenizer->is_chat();
+  if (are_chats && !end_of_document.empty()) {
     throw InvalidArgument(
         fmt::format("eod is {}, but a chat template itself ends a chat: leave out one of the two (eod=, --eod)",
                     printable(end_of_document)));
   }
-  if (minds_ends() && (packing != Packing::cut || tokenizer->is_chat())) {
+  if (minds_ends() && (packing != Packing::cut || are_chats)) {
     throw InvalidArgument(
         "reset_position_ids, reset_attention_mask and eod_mask_loss are for documents that are cut and end with a "
         "token: packed ones begin at position 0 and see only themselves as they are");

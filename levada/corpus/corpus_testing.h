@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <string>
@@ -24,11 +25,14 @@ inline const std::string& scratch_cache() {
   return dir.path();
 }
 
-/// A corpus of all `files`, in the order of their names.
+/// A corpus of all `files`, in the order of their names. The tokens of text are its bytes, unless `options` say
+/// otherwise.
 inline Corpus open_files(const Files& files, CorpusOptions options) {
   std::vector<std::string> paths;
   for (const auto& [path, content] : files) paths.push_back(path);
   if (options.cache_dir.empty()) options.cache_dir = scratch_cache();
+  const auto has_text = std::ranges::any_of(paths, [](const auto& path) { return is_text(path); });
+  if (has_text && !options.tokenizer) options.tokenizer = byte_tokenizer();
   options.open = [files](const std::string& path) { return std::make_unique<MemoryFile>(path, files.at(path)); };
   return Corpus::open(paths, std::move(options));
 }

@@ -79,10 +79,7 @@ std::vector<OpenedFile> FileOpener::open(const std::vector<std::string>& paths) 
 
 OpenedFile FileOpener::open_tokens(const std::string& path) const {
   auto options = options_for(token_storage_);
-  // Without text, the tokenizer of bytes is only the default.
-  if (has_texts_ || options_.tokenizer->name() != byte_tokenizer()->name()) {
-    options.vocabulary = options_.tokenizer->vocabulary_size();
-  }
+  if (options_.tokenizer) options.vocabulary = options_.tokenizer->vocabulary_size();
   if (is_token_file(path, options.open)) return {.tokens = std::make_unique<const TokenFile>(path, options)};
   static_cast<void>(options.open(path));  // A missing file is a better explanation than an unknown kind.
   fail_unknown_kind(path, options_.formats);
@@ -112,6 +109,13 @@ OpenedFile FileOpener::open_cached(const CachedTokens& tokens) const {
 
 std::vector<CachedTokens> FileOpener::tokenize(const std::vector<std::string>& texts) {
   if (texts.empty()) return {};
+  if (!options_.tokenizer) {
+    throw InvalidArgument(
+        fmt::format("{} is text, and no tokenizer is named: give the model's (tokenizer=, --tokenizer), or bytes, "
+                    "which makes each byte "
+                    "a token",
+                    printable(shown_url(texts.front()))));
+  }
   const bool chats = options_.tokenizer->is_chat();
   if (!chats) end_of_document_ = choose_end_of_document(*options_.tokenizer, options_.end_of_document);
   if (!cache_) {

@@ -111,6 +111,17 @@ void check_last_step(const Source* source, const Mesh& mesh, const FeedOptions& 
                   left, samples, ranks));
 }
 
+/// Documents that no padding makes divisible would end the feed at the first step in which one does not divide.
+void check_padding(const Source* source, const Mesh& mesh, const Layout& layout) {
+  const auto multiple = source != nullptr ? source->segment_multiple() : 0;
+  const auto divisor = segment_divisor(layout, mesh, "tokens");
+  if (multiple == 0 || multiple % divisor == 0) return;
+  throw InvalidArgument(
+      fmt::format("the layout divides each packed document into {} chunks along {}, and documents are padded to "
+                  "multiples of {}: choose a multiple of {} (pad_to=, --pad-to)",
+                  divisor, mesh.to_string(), multiple, divisor));
+}
+
 void check(const Engine& engine, const Mesh& mesh, const Layout& layout, const FeedOptions& options) {
   if (mesh.size() != engine.info().size) {
     throw InvalidArgument(fmt::format("mesh '{}' has {} ranks, the job has {}; make the axes multiply to {}",
@@ -266,6 +277,7 @@ FeedWiring start_feed(const std::shared_ptr<Engine>& engine, const Mesh& mesh, c
     reads = std::any_of(audiences.begin(), audiences.end(), [&](const auto& a) { return a.from == rank; });
     check_delay(reads ? source.get() : nullptr, options);
     check_last_step(reads ? source.get() : nullptr, mesh, options);
+    check_padding(reads ? source.get() : nullptr, mesh, layout);
     if (reads && !source) error = fmt::format("rank {} reads for the feed but was given no source", rank);
   } catch (const InvalidArgument& problem) {
     error = problem.what();

@@ -253,8 +253,9 @@ std::string identity_of(const std::vector<std::string>& paths, const CorpusOptio
       "tokenizer={} end={} field={} skip_bad={}",
       fmt::join(files, " "), options.sequence, shuffle, static_cast<int>(options.packing), options.pad_to,
       options.attention_mask, options.reset_position_ids, options.reset_attention_mask, options.eod_mask_loss,
-      options.ids.name(), fmt::join(options.split, ","), options.part, options.tokenizer->digest(),
-      options.end_of_document, options.text_field, options.skip_bad);
+      options.ids.name(), fmt::join(options.split, ","), options.part,
+      options.tokenizer ? options.tokenizer->digest() : "none", options.end_of_document, options.text_field,
+      options.skip_bad);
 }
 
 }  // namespace

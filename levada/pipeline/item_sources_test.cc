@@ -38,6 +38,8 @@ class CountedCorpus {
   CountedCorpus(Files files, std::vector<std::string> paths, CorpusOptions options = {.sequence = row_tokens})
       : files_(std::move(files)), paths_(std::move(paths)), options_(std::move(options)) {
     options_.cache_dir = scratch_cache();
+    if (std::ranges::any_of(paths_, [](const auto& path) { return is_text(path); }))
+      options_.tokenizer = byte_tokenizer();
     options_.open = [this](const std::string& path) { return std::make_unique<MemoryFile>(path, files_.at(path)); };
   }
 
@@ -122,12 +124,14 @@ TEST(ItemSources, AWorkerReadsNoBytesThatItDiscards) {
 TEST(ItemSources, CorporaGoOnWithTheNextEpochsOrder) {
   const Files files = {{"a.jsonl", jsonl()}};
   int opened = 0;
-  const auto source =
-      corpus({"a.jsonl"},
-             {.sequence = row_tokens, .shuffle_seed = 3, .cache_dir = scratch_cache(), .open = [&](const auto& path) {
-                ++opened;
-                return std::make_unique<MemoryFile>(path, files.at(path));
-              }});
+  const auto source = corpus({"a.jsonl"}, {.sequence = row_tokens,
+                                           .shuffle_seed = 3,
+                                           .tokenizer = byte_tokenizer(),
+                                           .cache_dir = scratch_cache(),
+                                           .open = [&](const auto& path) {
+                                             ++opened;
+                                             return std::make_unique<MemoryFile>(path, files.at(path));
+                                           }});
   const auto plain = open_files(files, {.sequence = row_tokens});
   const auto graph = Graph::source(source);
   EXPECT_EQ(source->describe(), "a.jsonl");
@@ -147,11 +151,13 @@ TEST(ItemSources, CorporaGoOnWithTheNextEpochsOrder) {
 TEST(ItemSources, SamplesGoOnFromACursorOfTheSameCorpusOnly) {
   const auto make = [](std::int64_t length) {
     const Files files = {{"a.jsonl", jsonl()}};
-    return Graph::source(
-        corpus({"a.jsonl"},
-               {.sequence = length, .shuffle_seed = 3, .cache_dir = scratch_cache(), .open = [files](const auto& path) {
-                  return std::make_unique<MemoryFile>(path, files.at(path));
-                }}));
+    return Graph::source(corpus({"a.jsonl"}, {.sequence = length,
+                                              .shuffle_seed = 3,
+                                              .tokenizer = byte_tokenizer(),
+                                              .cache_dir = scratch_cache(),
+                                              .open = [files](const auto& path) {
+                                                return std::make_unique<MemoryFile>(path, files.at(path));
+                                              }}));
   };
   const auto graph = make(row_tokens);
   const auto all = Opened(graph, {}, 2).items();
@@ -165,10 +171,11 @@ TEST(ItemSources, SamplesGoOnFromACursorOfTheSameCorpusOnly) {
 
 TEST(ItemSources, FailAsTheSourceDoes) {
   auto files = Files{{"a.jsonl", jsonl() + "no json\n"}};
-  const auto graph = Graph::source(
-      corpus({"a.jsonl"}, {.sequence = row_tokens, .cache_dir = scratch_cache(), .open = [files](const auto& path) {
-                             return std::make_unique<MemoryFile>(path, files.at(path));
-                           }}));
+  const auto graph = Graph::source(corpus(
+      {"a.jsonl"}, {.sequence = row_tokens,
+                    .tokenizer = byte_tokenizer(),
+                    .cache_dir = scratch_cache(),
+                    .open = [files](const auto& path) { return std::make_unique<MemoryFile>(path, files.at(path)); }}));
   const auto failure = failure_of([&] { Opened opened(graph); });
   EXPECT_EQ(failure.stage, "source");
   EXPECT_EQ(failure.kind, ErrorKind::source);

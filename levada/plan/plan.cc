@@ -36,9 +36,9 @@ void check_required(const std::vector<Field>& fields, const Layout& layout) {
   }
 }
 
-std::size_t rule_of(const Field& field, const Layout& layout) {
+std::size_t rule_of(std::string_view path, const Layout& layout) {
   std::size_t rule = 0;
-  while (rule < layout.rules.size() && !matches(layout.rules[rule].pattern, field.path)) ++rule;
+  while (rule < layout.rules.size() && !matches(layout.rules[rule].pattern, path)) ++rule;
   return rule;
 }
 
@@ -58,7 +58,7 @@ class FieldParts {
  public:
   FieldParts(const Field& field, const Layout& layout, const Needs& needs, const FanOutOptions& options)
       : field_(field),
-        rule_(rule_of(field, layout)),
+        rule_(rule_of(field.path, layout)),
         short_samples_(options.short_samples),
         part_samples_(options.part_samples) {
     if (!field.shape.element_count()) {
@@ -246,6 +246,17 @@ std::uint64_t bytes_of_batch(const std::vector<Field>& fields) {
     if (field.is_tensor()) bytes += field.dtype.bytes(field.shape.element_count().value());
   }
   return bytes;
+}
+
+std::int64_t segment_divisor(const Layout& layout, const Mesh& mesh, std::string_view path) {
+  const auto rule = rule_of(path, layout);
+  std::int64_t divisor = 1;
+  for (const Placement& placement : rule < layout.rules.size() ? layout.rules[rule].placements : layout.otherwise) {
+    const auto* zigzag = std::get_if<Zigzag>(&placement);
+    const std::int64_t size = zigzag ? mesh.span(zigzag->axis).size() : 1;
+    if (size > 1) divisor *= 2 * size;
+  }
+  return divisor;
 }
 
 std::string_view to_string(Divide divide) {

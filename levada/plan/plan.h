@@ -109,6 +109,10 @@ struct Plan {
   bool operator==(const Plan&) const = default;
 };
 
+/// Returns what the lengths of a packed row's segments must be multiples of, so that the layout can divide the field at
+/// `path` along its Zigzag placements; 1 if it has none.
+std::int64_t segment_divisor(const Layout& layout, const Mesh& mesh, std::string_view path);
+
 struct FanOutOptions {
   Readers readers = {};
   Divide divide = Divide::deal;

@@ -199,6 +199,19 @@ TEST(Readers, AreSpreadOverTheHostsOfTheirCoordinates) {
               HasSubstr("host of each of 4 ranks, and 0 are known"));
 }
 
+TEST(SegmentDivisor, IsWhatTheZigzagsOfAFieldCutAPackedDocumentInto) {
+  const auto divisor = [](const Layout& layout, const char* mesh) {
+    return segment_divisor(layout, Mesh::parse(mesh), "tokens");
+  };
+  EXPECT_EQ(divisor(layouts::gpt(), "dp=2,cp=3"), 6);
+  EXPECT_EQ(divisor(layouts::gpt(), "dp=2,tp=2"), 1);
+  Layout layout;
+  layout.rules = {{"tok*", {Zigzag{"cp", 1}, Zigzag{"sp", 1}}}};
+  EXPECT_EQ(divisor(layout, "cp=2,sp=2"), 16);
+  layout.rules = {{"labels", {Zigzag{"cp", 1}}}};
+  EXPECT_EQ(divisor(layout, "cp=2"), 1);
+}
+
 TEST(Readers, ReadForTheirHost) {
   const Mesh mesh = Mesh::parse("dp=5");
   const std::vector<int> host_of = {7, 3, 7, 3, 0};

@@ -65,7 +65,9 @@ std::string data_sentence(const FeedReport& report) {
   if (const auto padding = report.padding_share(); padding > 0) text += fmt::format(", {:.2f}% padding", 100 * padding);
   text += "; ";
   const auto steps = counted(report.steps, "step");
-  if (report.end_cause == "exhausted") text += "the data ended after " + steps;
+  if (report.end_cause == "exhausted" && report.steps == 0)
+    text += "finished: the loaded state is at the end of the data";
+  else if (report.end_cause == "exhausted") text += "the data ended after " + steps;
   else if (report.end_cause == "stopped" || report.end_cause == "left") text += "stopped after " + steps;
   else text += fmt::format("{}, as asked", steps);
   if (report.documents < report.stored_documents) {

@@ -93,6 +93,9 @@ TEST(FeedReport, SaysInWordsWhatTheTableShows) {
   EXPECT_THAT(text, HasSubstr("a step to each data-parallel rank, over shm: all 4 ranks are on one host\n"));
   EXPECT_THAT(text, HasSubstr("163,840 tokens in 160 samples of 1,024; the data ended after 10 steps"));
   EXPECT_THAT(text, HasSubstr("81.9 k tokens/s, 2.0 s in all"));
+  auto resumed = four_ranks();
+  resumed.steps = 0;
+  EXPECT_THAT(resumed.to_text(), HasSubstr("; finished: the loaded state is at the end of the data"));
   EXPECT_THAT(text, HasSubstr("1 rank read 3.9 KiB for 3.9 KiB of data: read amplification 1.01"));
   EXPECT_THAT(text, HasSubstr("tensor-parallel peers got identical bits (digests of 2 groups compared)"));
   EXPECT_THAT(text, HasSubstr("--readers all"));

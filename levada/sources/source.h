@@ -62,6 +62,9 @@ class Source {
   /// Returns how many rows along dim 0 of its tensors a sample has that read() has returned as `batch`.
   virtual std::int64_t rows_per_sample(const Tree& /*batch*/) const { return 1; }
 
+  /// Returns what the lengths of all segments of its packed rows are multiples of; 0 if its rows are not packed.
+  virtual std::int64_t segment_multiple() const { return 0; }
+
   /// Where samples are micro-batches, returns which part of a step sample `number` of the last read() is; else empty.
   virtual std::optional<MicroBatch> micro_batch(std::int64_t /*number*/) const { return {}; }
 

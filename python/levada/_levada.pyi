@@ -1364,5 +1364,10 @@ def printable(text: str) -> str:
     `text` for one line of a terminal: control characters escaped, URLs without user, password and query.
     """
 
+def parse_duration(text: str) -> float:
+    """
+    Returns the seconds of "500ms", "30s", "2m" or "1h". Raises InvalidArgument.
+    """
+
 def command(arguments: Sequence[str], self: Sequence[str], open_tokenizer: Callable[[str, str, bool], Tokenizer], formats: Sequence[TextFormat], remote: RemoteFiles) -> int:
     """Runs the `levada` command and returns its exit status."""

@@ -21,7 +21,7 @@ def test_a_corpus_gives_the_samples_of_a_step_once_on_any_mesh(tmp_path: pathlib
     (tmp_path / "c.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     body = f"""
         corpus = levada.Corpus({str(tmp_path / "c.jsonl")!r}, sequence=512, packing={packing!r}, shuffle_seed=1,
-                               cache_dir={str(tmp_path / "cache")!r}, epochs=2)
+                               cache_dir={str(tmp_path / "cache")!r}, epochs=2, tokenizer="bytes")
         feed = levada.Feed(corpus, batch=24 // levada.world_size(), balance="flops", max_tokens=4096)
         steps = {{}}
         for batch in feed:
@@ -94,7 +94,7 @@ def test_context_parallel_ranks_get_their_chunks_of_each_document_of_a_balanced_
         f"""
 {indented(PARTS)}
         corpus = levada.Corpus({str(tmp_path / "c.jsonl")!r}, sequence=128, packing="documents", pad_to=4,
-                               cache_dir={str(tmp_path / "cache")!r})
+                               cache_dir={str(tmp_path / "cache")!r}, tokenizer="bytes")
         feed = levada.Feed(corpus, mesh=levada.Mesh(dp=2, cp=2), batch=10, balance="flops", max_tokens=512)
         for batch in feed:
             ends = batch["cu_seqlens"][0].tolist()
@@ -161,7 +161,7 @@ def test_long_samples_wait_and_come_once_also_behind_a_state(tmp_path: pathlib.P
     body = f"""
         import pathlib, pickle
         corpus = levada.Corpus({str(tmp_path / "c.jsonl")!r}, sequence=1024, packing="documents", shuffle_seed=1,
-                               cache_dir={str(tmp_path / "cache")!r})
+                               cache_dir={str(tmp_path / "cache")!r}, tokenizer="bytes")
         path = pathlib.Path({str(tmp_path / "state")!r})
         feed = levada.Feed(corpus, batch=24 // levada.world_size(), balance=levada.Balance("flops(hidden=8)", max_delay=6))
         resumes = path.exists()
@@ -206,7 +206,7 @@ def test_samples_that_wait_at_the_end_of_an_epoch_do_not_come_in_the_next(tmp_pa
         f"""
         def make(tail="drop"):
             corpus = levada.Corpus({str(tmp_path / "c.jsonl")!r}, sequence=512, packing="documents",
-                                   cache_dir={str(tmp_path / "cache")!r})
+                                   cache_dir={str(tmp_path / "cache")!r}, tokenizer="bytes")
             balance = levada.Balance("flops(hidden=8)", max_delay=6)
             return levada.Feed(corpus, mesh=levada.Mesh(dp=2), batch=2, balance=balance, tail=tail)
         def take(feed): return [sorted(set(batch["tokens"].ravel().tolist())) for batch in feed]

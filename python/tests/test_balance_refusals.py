@@ -252,7 +252,7 @@ def test_too_few_samples_for_a_step_are_refused(tmp_path: pathlib.Path) -> None:
 
 
 def test_a_corpus_with_a_sequence_that_fits_no_micro_batch_is_refused() -> None:
-    corpus = levada.Corpus("c.jsonl", sequence=1024, packing="documents")
+    corpus = levada.Corpus("c.jsonl", sequence=1024, packing="documents", tokenizer="bytes")
     with pytest.raises(levada.InvalidArgument, match="sequence of the corpus is 1024 and max_tokens 1000, .*lower sequence"):
         levada.Feed(corpus, balance="flops", max_tokens=1000)
     levada.Feed(corpus, balance="flops", max_tokens=1024)

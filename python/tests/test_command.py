@@ -78,7 +78,7 @@ def test_samples_are_balanced_where_asked(tmp_path: pathlib.Path) -> None:
 
 
 def test_without_json_it_is_a_table(tmp_path: pathlib.Path) -> None:
-    ran = run(tmp_path, "feed", "loaders:Dataset.split", "--mesh", "dp=2", "--steps", "2")
+    ran = run(tmp_path, "feed", "loaders:Dataset.split", "--mesh", "dp=2", "--steps", "2", "--timeout", "2m")
     assert ran.returncode == 0
     assert "dp=2: batches of loaders:Dataset.split, over shm: all 2 ranks are on one host" in ran.stdout
     assert "stopped after 2 steps" in ran.stdout and "ranks of one data coordinate hold the same data" in ran.stdout
@@ -172,6 +172,7 @@ def test_run_tells_what_it_takes(tmp_path: pathlib.Path) -> None:
         (["--report", "same", "--trace", "./same"], "--report and --trace both name ./same"),
         (["--metrics", "."], "--metrics . cannot be written"),
         (["--workers", "2"], "--workers is of a levada.Pipeline, but loaders:Dataset.split gave a generator"),
+        (["--timeout", "soon"], "argument --timeout: 'soon' is not a duration"),
         (["--timeout", "0"], "--timeout must be a number of seconds, positive"),
     ],
 )

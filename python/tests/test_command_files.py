@@ -10,7 +10,7 @@ import subprocess
 
 import pytest
 
-FEED = ["feed", "--seq", "8", "--batch", "1", "--steps", "3", "--json"]
+FEED = ["feed", "--tokenizer", "bytes", "--seq", "8", "--batch", "1", "--steps", "3", "--json"]
 
 
 def run(folder: pathlib.Path, *arguments: str, listed: str = "", limit: int | None = None) -> subprocess.CompletedProcess[str]:
@@ -54,7 +54,7 @@ def test_a_list_of_files_on_standard_input_is_read_in_its_order(folder: pathlib.
 
 
 def test_convert_reads_a_list_of_files_on_standard_input(folder: pathlib.Path) -> None:
-    ran = run(folder, "convert", "out.bin", "--files-from", "-", "--json", listed="two.jsonl\nthree.jsonl\n")
+    ran = run(folder, "convert", "out.bin", "--tokenizer", "bytes", "--files-from", "-", "--json", listed="two.jsonl\nthree.jsonl\n")
     assert ran.returncode == 0, ran.stderr
     assert json.loads(ran.stdout)["documents"] == 40
 

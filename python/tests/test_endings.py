@@ -292,7 +292,7 @@ def test_readers_of_different_corpora_are_refused_on_all_ranks(tmp_path: pathlib
         other = {{"path": {str(tmp_path / "b.txt")!r}, "shuffle_seed": None, "sequence": 32, "epochs": 2}}
         if rank == 1: given[{difference!r}] = other[{difference!r}]
         try:
-            tell(steps=len(list(levada.Feed(levada.Corpus(given.pop("path"), **given), readers="all"))))
+            tell(steps=len(list(levada.Feed(levada.Corpus(given.pop("path"), tokenizer="bytes", **given), readers="all"))))
         except levada.InvalidArgument as error:
             tell(text=str(error))
         """,

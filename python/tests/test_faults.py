@@ -23,7 +23,7 @@ def test_what_cannot_cross_or_be_iterated_reaches_every_rank(tmp_path: pathlib.P
         tmp_path,
         2,
         """
-        for source in ([{"meta": [1, len]}] * 2, 5, None, levada.Corpus("/no/such/file.txt")):
+        for source in ([{"meta": [1, len]}] * 2, 5, None, levada.Corpus("/no/such/file.txt", tokenizer="bytes")):
             try:
                 list(levada.Feed(source))
             except levada.SourceError as error:
@@ -431,7 +431,7 @@ def test_a_thread_that_cannot_be_started_is_told_with_the_limits_to_raise(tmp_pa
     code = f"""
 import resource
 import levada, numpy
-corpus = levada.Corpus({str(text)!r}, sequence=16)
+corpus = levada.Corpus({str(text)!r}, sequence=16, tokenizer="bytes")
 pages = int(open("/proc/self/statm").read().split()[0])
 limit = pages * resource.getpagesize() + 4 * 2**20  # less than the stack of a thread
 resource.setrlimit(resource.RLIMIT_AS, (limit, limit))

@@ -282,7 +282,7 @@ def test_a_corpus_is_the_one_that_the_command_feeds(tmp_path: pathlib.Path) -> N
         tmp_path,
         4,
         f"""
-        corpus = levada.Corpus({str(corpus)!r}, sequence=64, shuffle_seed=3, epochs=2)
+        corpus = levada.Corpus({str(corpus)!r}, sequence=64, shuffle_seed=3, epochs=2, tokenizer="bytes")
         digests = levada.Digests()
         feed = levada.Feed(corpus, mesh=levada.Mesh(dp=2, tp=2), batch=4)
         for batch in feed:
@@ -293,7 +293,7 @@ def test_a_corpus_is_the_one_that_the_command_feeds(tmp_path: pathlib.Path) -> N
     command = os.environ.get("LEVADA_COMMAND")
     report = json.loads(
         subprocess.run(
-            [*([command] if command else [sys.executable, "-m", "levada"]), "feed", str(corpus), "--mesh", "dp=2,tp=2"]
+            [*([command] if command else [sys.executable, "-m", "levada"]), "feed", str(corpus), "--tokenizer", "bytes", "--mesh", "dp=2,tp=2"]
             + "--batch 4 --seq 64 --shuffle --seed 3 --epochs 2 --json".split(),
             check=True,
             capture_output=True,
@@ -315,7 +315,7 @@ def test_a_corpus_goes_on_from_its_state_and_by_epoch(tmp_path: pathlib.Path) ->
         f"""
         def firsts(feed): return [batch["tokens"][:, :8].tolist() for batch in feed]
         def make(epochs): return levada.Feed(
-            levada.Corpus({str(corpus)!r}, sequence=64, shuffle_seed=1, epochs=epochs), batch=2)
+            levada.Corpus({str(corpus)!r}, sequence=64, shuffle_seed=1, epochs=epochs, tokenizer="bytes"), batch=2)
         whole = firsts(make(2))
         one = make(1)
         one.set_epoch(1)

@@ -203,7 +203,7 @@ def test_a_state_from_before_the_first_step_names_its_data_and_its_place_in_them
     path, other = (write_lines(tmp_path / name, 200) for name in ("a.jsonl", "b.jsonl"))
 
     def feed(path: pathlib.Path, **options: Any) -> levada.Feed:
-        return levada.Feed(levada.Corpus(path, sequence=32, epochs=options.pop("epochs", 1)), batch=8, **options)
+        return levada.Feed(levada.Corpus(path, sequence=32, epochs=options.pop("epochs", 1), tokenizer="bytes"), batch=8, **options)
 
     steps = len(feed(path))
     skipping = feed(path, skip=steps + 1000)

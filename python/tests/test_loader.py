@@ -276,7 +276,7 @@ class Processes(Sharded):
     num_replicas, num_processes, process_index = 1, 4, 2
 D = levada.DataLoader
 for make in (
-    lambda: D(Stream(), 2), lambda: D(iter([1]), 2), lambda: D("train.jsonl", 2), lambda: D(levada.Corpus("x"), 2), lambda: D({}, 2),
+    lambda: D(Stream(), 2), lambda: D(iter([1]), 2), lambda: D("train.jsonl", 2), lambda: D(levada.Corpus("x", tokenizer="bytes"), 2), lambda: D({}, 2),
     lambda: D({"a": [1], "b": Stream()}, 2), lambda: D([], 2), lambda: D([1], 0), lambda: D([1], 2, sampler=Sharded()),
     lambda: D([1], batch_sampler=Processes()), lambda: D([1], seed=-1), lambda: D([1], seed=1.5), lambda: D([1], seed=1 << 64), lambda: D([1], weights=[1, 2]),
     lambda: D([1], weights=[0]), lambda: D([1], weights=[float("nan")]), lambda: D([1], weights={"a": 1}), lambda: D({"a": [1]}, weights={"b": 1}),

@@ -125,8 +125,8 @@ def test_a_corpus_of_that_seed_has_the_same_order(tmp_path: pathlib.Path) -> Non
     (tmp_path / "one.jsonl").write_text(lines)
     main = """
 def order_of(seed, epochs):
-    corpus = levada.Corpus(FOLDER + "/one.jsonl", sequence=8, shuffle_seed=seed, epochs=epochs)
-    plain = [batch["tokens"][0].tolist() for batch in levada.Feed(levada.Corpus(FOLDER + "/one.jsonl", sequence=8), batch=1)]
+    corpus = levada.Corpus(FOLDER + "/one.jsonl", sequence=8, shuffle_seed=seed, epochs=epochs, tokenizer="bytes")
+    plain = [batch["tokens"][0].tolist() for batch in levada.Feed(levada.Corpus(FOLDER + "/one.jsonl", sequence=8, tokenizer="bytes"), batch=1)]
     got = [batch["tokens"][0].tolist() for batch in levada.Feed(corpus, batch=1)]
     loader = levada.DataLoader(plain, 1, True, seed=seed, epochs=epochs, collate_fn=list)
     return got == [batch[0] for batch in loader]

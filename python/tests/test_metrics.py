@@ -276,7 +276,7 @@ def test_what_is_neither_an_address_nor_a_path_is_refused(
 
 
 def feed_command(data: pathlib.Path, *arguments: Any) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "levada", "feed", data, "--mesh", "dp=2", "--batch", 1, "--seq", 8, "--json", *arguments]
+    command = [sys.executable, "-m", "levada", "feed", data, "--tokenizer", "bytes", "--mesh", "dp=2", "--batch", 1, "--seq", 8, "--json", *arguments]
     return subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 

@@ -156,14 +156,14 @@ def test_rows_are_those_of_a_corpus(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "corpus.jsonl"
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     given = Pipeline([np.array([*text.encode(), 256], np.int64) for text in texts])
-    of_corpus = [plain(row) for row in Pipeline[Any](levada.Corpus(path, sequence=48))]
+    of_corpus = [plain(row) for row in Pipeline[Any](levada.Corpus(path, sequence=48, tokenizer="bytes"))]
     rows = [plain(row) for row in given.pack(48, partial="drop")]
     assert [{name: row[name] for name in ("tokens", "labels", "position_ids", "loss_mask")} for row in rows] == of_corpus
-    packed = levada.Corpus(path, sequence=48, packing="best-fit", pad_to=4)
+    packed = levada.Corpus(path, sequence=48, packing="best-fit", pad_to=4, tokenizer="bytes")
     both = [Pipeline[Any](packed), given.pack(48, method="best-fit", buffer=1000, pad_to=4)]
     wanted, found = [sorted(map(without_width, map(plain, pipeline))) for pipeline in both]
     assert found == wanted and len(found) == len(packed)
-    apart = levada.Corpus(path, sequence=48, packing="documents", pad_to=4)
+    apart = levada.Corpus(path, sequence=48, packing="documents", pad_to=4, tokenizer="bytes")
     both = [Pipeline[Any](apart), given.pack(48, method="best-fit", max_documents=1, pad_to=4)]
     wanted, found = [sorted(map(without_width, map(plain, pipeline))) for pipeline in both]
     assert found == wanted and len(found) == len(apart)

@@ -31,7 +31,7 @@ def write_jsonl(path: pathlib.Path, texts: list[str]) -> pathlib.Path:
 
 def rows_of(path: pathlib.Path, **options: Any) -> tuple[list[list[int]], int]:
     """The tokens of all samples, and how many documents there are."""
-    corpus = levada.Corpus(path, sequence=16, **options)
+    corpus = levada.Corpus(path, sequence=16, **options, tokenizer="bytes")
     return [batch["tokens"][0].tolist() for batch in levada.Feed(corpus, batch=1)], corpus.documents
 
 
@@ -89,7 +89,7 @@ def test_a_row_without_text_is_an_error_or_left_out(tmp_path: pathlib.Path, bad:
     assert read_all(path, skip_bad=True) == TEXTS
     expected = rows_of(write_jsonl(tmp_path / "texts.jsonl", TEXTS))
     assert rows_of(path, skip_bad=True) == expected
-    told = json.loads(run_command("convert", path, tmp_path / "made", "--skip-bad", "--json"))
+    told = json.loads(run_command("convert", path, tmp_path / "made", "--tokenizer", "bytes", "--skip-bad", "--json"))
     assert told["skipped_lines"] == len(told["skipped_places"]) == 2 and told["documents"] == len(TEXTS)
 
 
@@ -187,22 +187,22 @@ def test_the_command_reads_it_wherever_it_reads_text(tmp_path: pathlib.Path) -> 
     path = write(tmp_path / "texts.parquet", TEXTS)
     jsonl = write_jsonl(tmp_path / "texts.jsonl", TEXTS)
     for source, name in ((path, "of_parquet"), (jsonl, "of_jsonl")):
-        run_command("convert", source, tmp_path / name, "--append-eod")
+        run_command("convert", source, tmp_path / name, "--tokenizer", "bytes", "--append-eod")
     for extension in (".bin", ".idx"):
         made = [(tmp_path / name).with_suffix(extension).read_bytes() for name in ("of_parquet", "of_jsonl")]
         assert made[0] == made[1]
     fed = [
-        json.loads(run_command("feed", source, "--mesh", "dp=2", "--seq", "16", "--json"))["ranks"][1]["fields"]
+        json.loads(run_command("feed", source, "--tokenizer", "bytes", "--mesh", "dp=2", "--seq", "16", "--json"))["ranks"][1]["fields"]
         for source in (path, jsonl)
     ]
     assert fed[0] == fed[1]
-    assert json.loads(run_command("inspect", path, "--json"))["documents"] == len(TEXTS)
+    assert json.loads(run_command("inspect", path, "--tokenizer", "bytes", "--json"))["documents"] == len(TEXTS)
 
 
 def test_the_last_name_of_convert_is_no_parquet_file(tmp_path: pathlib.Path) -> None:
     paths = [write(tmp_path / name, TEXTS) for name in ("a.parquet", "b.parquet")]
     with pytest.raises(AssertionError, match="b.parquet stands last, where the output is named"):
-        run_command("convert", *paths)
+        run_command("convert", *paths, "--tokenizer", "bytes")
     assert not (tmp_path / "b.parquet.bin").exists()
 
 
@@ -211,12 +211,12 @@ def test_a_folder_and_a_mix_hold_it(tmp_path: pathlib.Path) -> None:
     write(tmp_path / "data" / "b.parquet", ["b" * 100])
     (tmp_path / "data" / "a.jsonl").write_text(json.dumps({"text": "a" * 100}))
     (tmp_path / "data" / "notes.md").write_text("c")
-    corpus = levada.Corpus(tmp_path / "data", sequence=10)
+    corpus = levada.Corpus(tmp_path / "data", sequence=10, tokenizer="bytes")
     assert corpus.documents == 2 and corpus.tokens == 202
     assert corpus.files == 2 and corpus.skipped == {".md": 1}
     assert corpus.stored_documents == 2
     (tmp_path / "mix.json").write_text(json.dumps({"sources": [{"path": "data/b.parquet", "weight": 1}]}))
-    assert levada.Corpus(tmp_path / "mix.json", sequence=10).tokens == 101
+    assert levada.Corpus(tmp_path / "mix.json", sequence=10, tokenizer="bytes").tokens == 101
 
 
 LIMITED = """

@@ -116,7 +116,7 @@ def test_items_of_other_stages_and_other_data_are_refused(tmp_path: pathlib.Path
     text.write_text("some text\n" * 50)
 
     def corpus(**options: Any) -> levada.Pipeline[Any]:
-        return levada.Pipeline(levada.Corpus(text, cache_dir=tmp_path / "tokens", **options))
+        return levada.Pipeline(levada.Corpus(text, cache_dir=tmp_path / "tokens", tokenizer="bytes", **options))
 
     different = [
         numbers().batch(2),

@@ -6,6 +6,7 @@ import contextlib
 import multiprocessing
 import os
 import random
+import select
 import signal
 import threading
 import time
@@ -16,6 +17,7 @@ import levada
 import numpy as np
 import pytest
 from levada import Pipeline
+from levada.pipeline.workers import WorkerGroup
 from pipelines import Numbering, Stateful, got
 
 OPTIONS: Any = {
@@ -135,6 +137,25 @@ def test_a_run_that_is_paused_in_another_thread_stays_so_when_a_process_is_repla
         taking.join(60)
         taken.extend(items)
     assert taken == [work(item) for item in range(400)]
+
+
+def test_a_death_that_the_system_reports_after_the_engine_is_one_of_its_processes() -> None:
+    read, write = os.pipe()
+
+    class Reported:
+        sentinel = read
+
+        @property
+        def exitcode(self) -> int | None:
+            return -9 if select.select([read], [], [], 0)[0] else None
+
+    class Running:
+        sentinel, exitcode = os.pipe()[0], None
+
+    group = WorkerGroup.__new__(WorkerGroup)
+    group._processes = [Running(), Reported()]  # type: ignore[list-item]
+    threading.Timer(0.2, os.write, (write, b"1")).start()
+    assert group.lost() is None and group.lost(2) == 1
 
 
 @pytest.mark.filterwarnings("ignore:.*started again")

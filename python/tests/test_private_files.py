@@ -58,7 +58,7 @@ def readable_by_other(folder: pathlib.Path) -> str:
 
 
 def text_of(path: pathlib.Path, cache: pathlib.Path) -> bytes:
-    corpus = levada.Corpus(path, sequence=64, cache_dir=cache)
+    corpus = levada.Corpus(path, sequence=64, cache_dir=cache, tokenizer="bytes")
     return b"".join(bytes(batch["tokens"].astype("u1").ravel()) for batch in levada.Feed(corpus, batch=1))
 
 
@@ -71,7 +71,7 @@ def test_another_user_reads_nothing_of_a_private_text(folder: pathlib.Path, secr
         assert b"secret 7" in text_of(secret, folder / "cache")
         pipeline = levada.Pipeline([{"t": f"secret {number}"} for number in range(50)]).cache(str(folder / "items"))
         assert sum(1 for _ in pipeline.run()) == 50
-        command = [sys.executable, "-m", "levada", "convert", secret, folder / "out"]
+        command = [sys.executable, "-m", "levada", "convert", secret, folder / "out", "--tokenizer", "bytes"]
         assert subprocess.run(command, stdout=subprocess.DEVNULL, timeout=60).returncode == 0
     assert modes(folder) == {0o600}
     for each in ("cache", "cache/tokens", "items"):
@@ -85,7 +85,7 @@ def test_the_cache_folder_of_a_user_is_created_for_that_user_only(
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setenv("HOME", str(folder))
     with any_umask():
-        assert len(levada.Corpus(secret, sequence=64)) > 0
+        assert len(levada.Corpus(secret, sequence=64, tokenizer="bytes")) > 0
     for each in (".cache", ".cache/levada", ".cache/levada/tokens"):
         assert (folder / each).stat().st_mode & 0o777 == 0o700
 

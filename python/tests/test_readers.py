@@ -199,7 +199,7 @@ def test_the_reader_is_one_of_two() -> None:
     with pytest.raises(levada.InvalidArgument, match=r"worker of torch's DataLoader \(num_workers=1\), .* levada.DataLoader"):
         levada.Feed([1], iterate="process")
     with pytest.raises(levada.InvalidArgument, match="read by the C\\+\\+ core"):
-        levada.Feed(levada.Corpus("a.txt"), iterate="inline")
+        levada.Feed(levada.Corpus("a.txt", tokenizer="bytes"), iterate="inline")
 
 
 def is_running(pid: int) -> bool:

@@ -49,8 +49,8 @@ PROGRAM = """
 import sys, traceback, levada
 for url in sys.argv[1:]:
     try:
-        corpus = levada.Corpus(url, sequence=64, cache_dir="c")
-        print(repr(corpus), str(corpus), levada.Corpus([url], cache_dir="c"))
+        corpus = levada.Corpus(url, sequence=64, cache_dir="c", tokenizer="bytes")
+        print(repr(corpus), str(corpus), levada.Corpus([url], cache_dir="c", tokenizer="bytes"))
         pipeline = levada.Pipeline(corpus).map(dict).cache(f"items{sys.argv.index(url)}")
         print(repr(pipeline), pipeline)
         run = pipeline.run()
@@ -98,14 +98,14 @@ URLS = (f"http://user:{SECRET}@host/a.jsonl", f"http://host/b.jsonl?X-Amz-Signat
 
 def test_a_run_shows_no_secret(web: pathlib.Path) -> None:
     outputs = ("--cache-dir", "c", "--report", "r.html", "--trace", "t.json", "--save-state", "s", "--metrics", "m.prom")
-    common = ("-m", "levada", "feed", *URLS, "--mesh", "dp=2", "--seq", "64", "--batch", "1", *outputs)
+    common = ("-m", "levada", "feed", *URLS, "--tokenizer", "bytes", "--mesh", "dp=2", "--seq", "64", "--batch", "1", *outputs)
     assert run(*common).startswith("0 ")
     assert run(*common, "--json", "--load-state", "s").startswith("0 ")
     for json in ((), ("--json",)):
         assert "http://host/a.jsonl" in run("-m", "levada", "cache", "--cache-dir", "c", *json)
         for url in URLS:
-            assert "http://host/" in run("-m", "levada", "inspect", url, *json)
-        assert run("-m", "levada", "convert", *URLS, "out", "--overwrite", *json).startswith("0 ")
+            assert "http://host/" in run("-m", "levada", "inspect", url, "--tokenizer", "bytes", *json)
+        assert run("-m", "levada", "convert", *URLS, "out", "--tokenizer", "bytes", "--overwrite", *json).startswith("0 ")
     assert "http://host/a.jsonl" in run("-m", "levada", "cache", "--cache-dir", "c", "--check")
     expect_no_secret_below(web)
 
@@ -114,9 +114,9 @@ def test_no_error_shows_a_secret(web: pathlib.Path) -> None:
     bad = [url.replace(f"/{url[url.index('.jsonl') - 1]}.", f"/{name}.") for url in URLS for name in ("none", "denied", "strange")]
     bad += [f"http://user:{SECRET}@host/folder", f"http://user:{SECRET}@host/*.jsonl", f"nosuch://user:{SECRET}@host/a.jsonl"]
     for url in bad:
-        shown = run("-m", "levada", "feed", url, "--cache-dir", "c")
+        shown = run("-m", "levada", "feed", url, "--tokenizer", "bytes", "--cache-dir", "c")
         assert shown[0] in "12" and "://host/" in shown, shown
-    assert "trying again" in run("-m", "levada", "feed", URLS[0].replace("/a.", "/broken."), "--cache-dir", "c")
+    assert "trying again" in run("-m", "levada", "feed", URLS[0].replace("/a.", "/broken."), "--tokenizer", "bytes", "--cache-dir", "c")
     (web / "program.py").write_text(textwrap.dedent(PROGRAM))
     shown = run("program.py", *bad)
     assert shown.count("Traceback") == len(bad), shown

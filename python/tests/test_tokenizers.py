@@ -203,7 +203,7 @@ def test_what_is_no_tokenizer_is_refused_with_what_may_be_given(tmp_path: pathli
         (tmp_path / "other.json", levada.SourceError, "other.json is not a tokenizer of the package tokenizers"),
         (tmp_path / "text.txt", levada.SourceError, "text.txt is not a tokenizer of the package tokenizers"),
         (3, levada.InvalidArgument, "tokenizer is of type int; it must be a path"),
-        (None, levada.InvalidArgument, "tokenizer is of type NoneType; it must be a path"),
+        (None, levada.InvalidArgument, "about a tokenizer: name it"),
     ):
         with pytest.raises(error, match=words):
             _tokenizers.open_tokenizer(given)
@@ -341,7 +341,7 @@ def test_what_a_tokenizer_raises_is_told_with_its_name(tmp_path: pathlib.Path, m
     def open_with(encode: Callable[[list[str]], Any]) -> None:
         made = levada._levada.Tokenizer("mine", f"digest {encode}", 10, 0, lambda token: None, encode)
         monkeypatch.setattr("levada.corpus.corpus.open_tokenizer", lambda *given: made)
-        len(levada.Corpus(text, sequence=1))
+        len(levada.Corpus(text, sequence=1, tokenizer="bytes"))
 
     def raising(texts: list[str]) -> Any:
         raise KeyError("of mine")
@@ -369,7 +369,7 @@ def test_ctrl_c_ends_tokenizing(tmp_path: pathlib.Path) -> None:
         "made = levada._levada.Tokenizer('mine', 'digest', 10, 0, lambda token: None, encode)\n"
         "levada.corpus.corpus.open_tokenizer = lambda *given: made\n"
         "try:\n"
-        "    len(levada.Corpus(sys.argv[1], sequence=16))\n"
+        "    len(levada.Corpus(sys.argv[1], sequence=16, tokenizer='bytes'))\n"
         "except KeyboardInterrupt:\n"
         "    print('interrupted')\n"
     )

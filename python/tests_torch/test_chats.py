@@ -92,7 +92,7 @@ def test_a_template_that_does_not_say_what_is_learned_is_refused(
     with pytest.raises(levada.SourceError, match=r"the chat template .*none.jinja cannot be read"):
         len(levada.Corpus(chats, tokenizer=tokenizer, chat_template=str(tmp_path / "none.jinja")))
     with pytest.raises(levada.InvalidArgument, match="takes the folder of a tokenizer of transformers.* is bytes"):
-        len(levada.Corpus(chats, chat_template="own"))
+        len(levada.Corpus(chats, chat_template="own", tokenizer="bytes"))
     tokenizer.chat_template = TEMPLATE
     with pytest.raises(levada.InvalidArgument, match="a chat template itself ends a chat"):
         len(levada.Corpus(chats, tokenizer=tokenizer, chat_template="own", eod=3))

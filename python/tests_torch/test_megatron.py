@@ -59,7 +59,7 @@ def datasets(folder: pathlib.Path, **options: Any) -> list[GPTDataset]:
 def test_a_converted_text_is_what_megatron_writes(tmp_path: pathlib.Path) -> None:
     texts = ["hello", "", "naïve 漢字", "x" * 1000]
     (tmp_path / "text.jsonl").write_text("".join(json.dumps({"text": each}) + "\n" for each in texts))
-    convert = [sys.executable, "-m", "levada", "convert", "--append-eod"]
+    convert = [sys.executable, "-m", "levada", "convert", "--tokenizer", "bytes", "--append-eod"]
     subprocess.run([*convert, tmp_path / "text.jsonl", tmp_path / "ours"], check=True)
     write(tmp_path / "theirs", [[*text.encode(), EOD] if text else [] for text in texts])
     for extension in (".bin", ".idx"):

@@ -169,7 +169,7 @@ if rank == 0:
         for i in range(40):
             print(json.dumps({"text": "words " * (20 + i)}), file=file)
     import subprocess
-    subprocess.run([sys.executable, "-m", "levada", "convert", text, prefix], check=True)
+    subprocess.run([sys.executable, "-m", "levada", "convert", text, prefix, "--tokenizer", "bytes"], check=True)
 dist.barrier()
 exec(blocks[3].replace("dp=2, tp=2", "dp=1, tp=2"), shown=blocks[3])
 tell(shapes=[list(batch["tokens"].shape) for batch in seen], first=seen[0]["tokens"].sum().item())

@@ -85,7 +85,7 @@ class Loader:
 
 def corpus(folder: pathlib.Path) -> levada.Corpus:
     (folder / "text.txt").write_text("".join(f"some text, number {i}\n" for i in range(40)))
-    return levada.Corpus([folder / "text.txt"], sequence=16, tensors="torch", cache_dir=folder / "cache")
+    return levada.Corpus([folder / "text.txt"], sequence=16, tensors="torch", cache_dir=folder / "cache", tokenizer="bytes")
 
 
 SOURCES: dict[str, tuple[Callable[[pathlib.Path], Any], dict[str, Any]]] = {

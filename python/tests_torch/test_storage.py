@@ -93,7 +93,7 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     (folder / "a.jsonl").write_text(content)
     (folder / "a.jsonl.gz").write_bytes(gzip.compress(content.encode()))
     parquet.write_table(pyarrow.table({"text": LINES}), folder / "a.parquet", row_group_size=500)
-    command("convert", folder / "a.jsonl", folder / "a", "--append-eod")
+    command("convert", folder / "a.jsonl", folder / "a", "--tokenizer", "bytes", "--append-eod")
     return folder
 
 
@@ -106,7 +106,7 @@ def command(*arguments: Any, status: int = 0) -> str:
 
 
 def batches(paths: Any, **options: Any) -> list[list[list[int]]]:
-    corpus = levada.Corpus(paths, sequence=128, **options)
+    corpus = levada.Corpus(paths, sequence=128, **options, tokenizer="bytes")
     return [batch["tokens"].tolist() for batch in levada.Feed(corpus, batch=8)]
 
 
@@ -137,12 +137,12 @@ def test_a_web_server_is_read_as_well(storage: Storage, local: pathlib.Path, tmp
     for name in ("a.jsonl", "a.bin"):
         assert batches(f"{url}/{name}") == batches(local / name)
     with pytest.raises(levada.SourceError, match=f"cannot open {url}/none.txt: there is no such file"):
-        levada.Corpus(f"{url}/none.txt").open()
+        levada.Corpus(f"{url}/none.txt", tokenizer="bytes").open()
     large = tmp_path / "large.jsonl"
     large.write_bytes((local / "a.jsonl").read_bytes() * 8)  # More than is ever fetched at once.
     storage.fault = lambda request, start: whole(request, start, large)
     with pytest.raises(levada.SourceError, match="large.jsonl cannot be read in parts, for its server sends all of it: copy"):
-        levada.Corpus(f"{url}/large.jsonl", cache_dir=tmp_path / "cache").open()
+        levada.Corpus(f"{url}/large.jsonl", cache_dir=tmp_path / "cache", tokenizer="bytes").open()
 
 
 def whole(request: dict[str, Any], start: Any, path: pathlib.Path) -> list[bytes]:
@@ -187,16 +187,16 @@ def test_the_command_takes_urls_wherever_it_takes_paths(
     for name in ("a.jsonl", "a.bin", "a.idx"):
         storage.put(f"command/{name}", local / name)
     url = f"s3://{BUCKET}/command"
-    command("convert", f"{url}/*.jsonl", tmp_path / "made", "--append-eod")
+    command("convert", f"{url}/*.jsonl", tmp_path / "made", "--tokenizer", "bytes", "--append-eod")
     for extension in ("bin", "idx"):
         assert (tmp_path / f"made.{extension}").read_bytes() == (local / f"a.{extension}").read_bytes()
     for name in ("a.jsonl", "a.bin"):
-        told = [json.loads(command("inspect", f"{place}/{name}", "--json")) for place in (url, local)]
+        told = [json.loads(command("inspect", f"{place}/{name}", "--tokenizer", "bytes", "--json")) for place in (url, local)]
         for each in told:
             del each["paths"]
         assert told[0] == told[1]
         fields = [
-            json.loads(command("feed", f"{place}/{name}", "--mesh", "dp=2", "--seq", "64", "--shuffle", "--json"))["ranks"]
+            json.loads(command("feed", f"{place}/{name}", "--tokenizer", "bytes", "--mesh", "dp=2", "--seq", "64", "--shuffle", "--json"))["ranks"]
             for place in (url, local)
         ]
         assert [rank["fields"] for rank in fields[0]] == [rank["fields"] for rank in fields[1]]
@@ -260,14 +260,14 @@ def test_faults_that_stay_are_one_sentence(
     storage.put("staying/a.idx", local / "a.idx")
     storage.fault = lambda request, start: refuse(request, start, status, code) if is_read(request, name) else None
     with pytest.raises(levada.SourceError, match=expected):
-        levada.Corpus(url, cache_dir=tmp_path).open()
+        levada.Corpus(url, cache_dir=tmp_path, tokenizer="bytes").open()
 
 
 def test_a_bucket_that_is_closed_is_named(storage: Storage) -> None:
     storage.fault = lambda request, start: refuse(request, start, "403 Forbidden", "AccessDenied")
     for url in (f"s3://{BUCKET}/a.bin", f"s3://{BUCKET}/folder", f"s3://{BUCKET}/*.bin"):
         with pytest.raises(levada.SourceError, match="access is denied"):
-            levada.Corpus(url).open()
+            levada.Corpus(url, tokenizer="bytes").open()
 
 
 @pytest.mark.parametrize("how", ["was written to", "was removed"])
@@ -275,10 +275,10 @@ def test_an_object_that_changes_under_its_reader_is_an_error(
     storage: Storage, tmp_path: pathlib.Path, how: str
 ) -> None:
     (tmp_path / "a.txt").write_bytes(os.urandom(8 << 20).hex().encode())  # more than opening it reads
-    command("convert", tmp_path / "a.txt", tmp_path / "a")
+    command("convert", tmp_path / "a.txt", tmp_path / "a", "--tokenizer", "bytes")
     url = storage.put("changing/a.bin", tmp_path / "a.bin")
     storage.put("changing/a.idx", tmp_path / "a.idx")
-    corpus = levada.Corpus(url, sequence=64, shuffle_seed=1, cache_dir=tmp_path / "cache")
+    corpus = levada.Corpus(url, sequence=64, shuffle_seed=1, cache_dir=tmp_path / "cache", tokenizer="bytes")
     corpus.open()
     if how == "was removed":
         storage.remove("changing/a.bin")
@@ -294,7 +294,7 @@ def test_a_process_that_ends_while_it_reads_ahead_ends_well(storage: Storage, lo
     storage.put("ending/a.idx", local / "a.idx")
     script = (
         "import sys, levada\n"
-        "corpus = levada.Corpus(sys.argv[1], sequence=64, shuffle_seed=1)\n"
+        "corpus = levada.Corpus(sys.argv[1], sequence=64, shuffle_seed=1, tokenizer='bytes')\n"
         "feed = iter(levada.Feed(corpus, batch=1))\n"
         "next(feed)\n"
     )

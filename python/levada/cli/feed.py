@@ -86,7 +86,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--mesh", default="", metavar="dp=2,tp=2", help="ranks as named axes [the job's ranks as dp]")
     parser.add_argument("--data-axes", default="", metavar="AXES", help="along which batches differ [dp, dp_shard, ...]")
     parser.add_argument("--readers", default="one", metavar="WHO", help="one, all, host, spread, or axes such as dp,pp")
-    parser.add_argument("--iterate", default="thread", choices=ITERATE, help="who iterates on a rank that reads")
+    parser.add_argument("--iterate", choices=ITERATE, help="who iterates on a rank that reads [by source]")
     parser.add_argument("--divide", default="deal", choices=("deal", "split"), help="deal batches along the data axes, or split them")
     parser.add_argument("--batch", type=int, metavar="N", help="rows of a dp rank to split, or its samples to balance")
     parser.add_argument("--balance", metavar="COST", help="divide the samples of each step by tokens, flops or 'field(NAME)'")
@@ -95,7 +95,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--steps", type=int, metavar="N", help="at most so many")
     parser.add_argument("--skip", type=int, default=0, metavar="N", help="steps to leave out at the start")
     parser.add_argument("--depth", type=int, default=0, metavar="N", help="batches a rank may be behind its reader")
-    parser.add_argument("--timeout", type=float, default=1800.0, metavar="SECONDS", help="of one wait [1800]")
+    parser.add_argument("--timeout", type=_seconds, default=1800.0, metavar="TIME", help="of one wait [30m]")
     parser.add_argument("--allow-pickle", action="store_true", help="let objects of any class cross as pickles")
     parser.add_argument("--workers", type=int, default=0, metavar="N", help="of a levada.Pipeline: processes beside a reader")
     parser.add_argument("--report", default="", metavar="FILE.html", help="write a page that shows where time went")
@@ -106,6 +106,13 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         if not argument or (argument.startswith("--") and argument.endswith("=")):
             parser.error(f"{argument or before} has no value; give one, or leave the option out")
     return parser.parse_args(arguments)
+
+
+def _seconds(text: str) -> float:
+    try:
+        return _levada.parse_duration(text)
+    except InvalidArgument as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _mesh_of(options: argparse.Namespace) -> Mesh:
@@ -248,7 +255,7 @@ def _report(
         "engine": job.engine,
         "engine_choice": job.engine_choice,
         "readers": options.readers,
-        "iterate": options.iterate,
+        "iterate": passing.iterate,
         "divide": options.divide,
         "end": (passing.end or {})["cause"],
         "peers_identical": True,  # or _check_peers() had raised

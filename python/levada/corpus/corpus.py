@@ -39,8 +39,8 @@ class Corpus:
     - `reset_position_ids`, `reset_attention_mask`, `eod_mask_loss`: as in Megatron-LM, for documents that are cut.
     - `dtype`: "int64" or "int32", for tokens, labels and position_ids.
     - `resume_weights`: accepts the state of a mix with other weights; from there on this corpus's weights apply.
-    - `tokenizer`: "bytes"; the path of a tokenizer.json, of a folder of `transformers` or of a SentencePiece .model; or a
-      tokenizer object of `tokenizers` or `transformers`.
+    - `tokenizer`: the path of a tokenizer.json, of a folder of `transformers` or of a SentencePiece .model; a tokenizer object of
+      `tokenizers` or `transformers`; or "bytes", which makes each byte a token. Text needs one.
     - `eod`: the token that ends each document, as text or number; by default the tokenizer's.
     - `special_tokens`: documents also get the tokens that the tokenizer's own template puts around a text, such as a
       beginning of text.
@@ -62,7 +62,7 @@ class Corpus:
     pad_to: int = 1
     split: Sequence[float] = ()
     part: str = "train"
-    tokenizer: Any = "bytes"
+    tokenizer: Any = None
     eod: str | int = ""
     special_tokens: bool = False
     chat_template: str = ""
@@ -105,7 +105,8 @@ class Corpus:
         several = [self.paths] if isinstance(self.paths, (str, os.PathLike)) else self.paths
         options["paths"] = [os.fsencode(path) for path in several]
         options["cache_dir"] = os.fsencode(self.cache_dir)
-        options["tokenizer"] = open_tokenizer(self.tokenizer, self.chat_template, self.special_tokens)
+        is_named = self.tokenizer is not None or self.chat_template or self.special_tokens
+        options["tokenizer"] = open_tokenizer(self.tokenizer, self.chat_template, self.special_tokens) if is_named else None
         options["eod"] = str(self.eod)
         options["split"] = [float(share) for share in self.split]
         options["formats"] = FORMATS

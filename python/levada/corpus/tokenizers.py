@@ -26,6 +26,8 @@ def open_tokenizer(given: Any, chat_template: str = "", special_tokens: bool = F
     SourceError for a file that is missing or is not a tokenizer, Unsupported where the package that reads it is not
     installed.
     """
+    if given is None:
+        raise InvalidArgument("chat_template and special_tokens are about a tokenizer: name it (tokenizer=)")
     if chat_template:
         if special_tokens:
             raise InvalidArgument("special_tokens is True, but a chat has those of its chat_template: give one of the two")

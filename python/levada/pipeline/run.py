@@ -460,7 +460,7 @@ class Run(Generic[T]):
         """Returns a PeerLost that says which process of this pipeline has died, and how; None if none of them has."""
         workers = self._worker_group
         assert workers is not None
-        at = rank - 1 if rank > 0 and _OWN_PROCESS_LOST in text else workers.lost()
+        at = rank - 1 if rank > 0 and _OWN_PROCESS_LOST in text else workers.lost(rank)
         if at is None:
             return None
         lost = PeerLost(workers.exit_text(at))

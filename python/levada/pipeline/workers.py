@@ -34,6 +34,8 @@ from levada.pipeline.steps import Step, build
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _ANSWER = 2.0
 """Seconds in which a process that does not hang in the kernel writes its stack."""
+_REPORTED = 1.0
+"""Seconds in which the exit of a process that is gone is known."""
 _MOMENT = 0.1
 """Seconds between two looks at whether a start has to give up."""
 
@@ -162,8 +164,11 @@ class WorkerGroup:
         process.join(1.0)
         return f"{self.name_of(at)} {exit_text(process)}"
 
-    def lost(self) -> int | None:
-        """Returns the index of a process that has ended; None if there is none."""
+    def lost(self, rank: int = -1) -> int | None:
+        """Returns the index of a process that has ended; None if there is none. `rank`: what the engine takes for lost, whose
+        exit the system, or the fork server, may report a moment later."""
+        if 0 < rank <= len(self._processes):
+            multiprocessing.connection.wait([self._processes[rank - 1].sentinel], _REPORTED)
         return next((at for at, process in enumerate(self._processes) if process.exitcode is not None), None)
 
     def _request_stack(self, at: int) -> None:

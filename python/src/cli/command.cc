@@ -1,11 +1,13 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <chrono>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "levada/base/deadline.h"
 #include "levada/base/text.h"
 #include "levada/cli/cli.h"
 #include "levada/cli/error_reporter.h"
@@ -61,6 +63,10 @@ void bind_command(nb::module_& module) {
   module.def(
       "printable", [](const std::string& text) { return printable(text); }, nb::arg("text"),
       "`text` for one line of a terminal: control characters escaped, URLs without user, password and query.");
+  module.def(
+      "parse_duration",
+      [](const std::string& text) { return std::chrono::duration<double>(parse_duration(text)).count(); },
+      nb::arg("text"), "Returns the seconds of \"500ms\", \"30s\", \"2m\" or \"1h\". Raises InvalidArgument.");
   module.def("command", &command, nb::arg("arguments"), nb::arg("self"), nb::arg("open_tokenizer"), nb::arg("formats"),
              nb::arg("remote"),
              nb::sig("def command(arguments: collections.abc.Sequence[str], self: collections.abc.Sequence[str], "

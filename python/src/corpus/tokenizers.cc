@@ -97,6 +97,7 @@ struct SharedTokenizer {
 }  // namespace
 
 std::shared_ptr<const Tokenizer> tokenizer_of(nb::handle given) {
+  if (given.is_none()) return nullptr;
   return nb::cast<const SharedTokenizer&>(given).tokenizer;
 }
 
