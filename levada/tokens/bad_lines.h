@@ -14,7 +14,7 @@ struct BadLines {
   static constexpr std::size_t max_first = 10;
 
   std::int64_t count = 0;
-  std::vector<std::int64_t> first;  ///< the numbers of the first ones, lines from 1, rows from 0
+  std::vector<std::int64_t> first;  ///< the numbers of the first ones, from 1
 
   void add(std::int64_t number);
 };

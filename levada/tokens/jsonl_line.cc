@@ -106,12 +106,12 @@ struct JsonlParser::State {
     check_escapes(raw);
     return raw;
   }
-  /// Halves of surrogate pairs are in no name of a field that is UTF-8.
-  bool is_text_field(ondemand::field& entry) const {
+  /// Returns the name of a field. Half of a surrogate pair stays as it is written: no name that is UTF-8 has one.
+  std::string_view name_of(ondemand::field& entry) const {
     const auto raw = raw_key(entry);
-    if (raw.find('\\') == raw.npos) return raw == text_field;
     std::string_view key;
-    return entry.unescaped_key().get(key) == simdjson::SUCCESS && key == text_field;
+    const bool is_plain = raw.find('\\') == raw.npos;
+    return !is_plain && entry.unescaped_key().get(key) == simdjson::SUCCESS ? key : raw;
   }
 
   static std::string_view decoded(ondemand::value value) {
@@ -122,22 +122,33 @@ struct JsonlParser::State {
     throw BadLine("half of a surrogate pair stands alone in it");
   }
 
-  /// Returns the text of the top object's field, or nothing without that field. Throws BadLine and simdjson_error.
-  std::optional<std::string_view> find_text(ondemand::document& document) {
+  /// Returns the text of the field that has `wanted` as its name in `object`, or, of "a.b", is b of its field a;
+  /// nothing without that field. Throws BadLine and simdjson_error.
+  std::optional<std::string_view> find_text(ondemand::object object, std::string_view wanted, int depth,
+                                            ondemand::document& document) {
+    if (depth > max_depth) throw BadLine(fmt::format("its values are nested deeper than {}", max_depth));
     std::optional<std::string_view> found;
-    for (auto each : document.get_object()) {
+    const auto note = [&](std::optional<std::string_view> text) {
+      if (text && found) throw BadLine(fmt::format("it has two fields \"{}\"", text_field));
+      if (text) found = text;
+    };
+    for (auto each : object) {
       auto entry = field_of(std::move(each));
-      const bool wanted = is_text_field(entry);
-      if (wanted && found) throw BadLine(fmt::format("it has two fields \"{}\"", text_field));
+      const auto name = name_of(entry);
+      const bool is_above = wanted.size() > name.size() && wanted[name.size()] == '.' && wanted.starts_with(name);
+      const bool is_wanted = name == wanted;
+      const auto rest = is_above ? wanted.substr(name.size() + 1) : std::string_view();
       ondemand::value value = entry.value();
-      if (!wanted) {
-        check(value, 1);
-        continue;
+      if (is_wanted) {
+        if (value.type() != (lists ? ondemand::json_type::array : ondemand::json_type::string)) {
+          throw BadLine(fmt::format("its field \"{}\" is not a {}", text_field, lists ? "list" : "string"));
+        }
+        note(lists ? checked(value, document) : decoded(value));
+      } else if (is_above && std::string_view(value.raw_json_token()).starts_with('{')) {
+        note(find_text(value.get_object(), rest, depth + 1, document));
+      } else {
+        check(value, depth);
       }
-      if (value.type() != (lists ? ondemand::json_type::array : ondemand::json_type::string)) {
-        throw BadLine(fmt::format("its field \"{}\" is not a {}", text_field, lists ? "list" : "string"));
-      }
-      found = lists ? checked(value, document) : decoded(value);
     }
     return found;
   }
@@ -216,7 +227,7 @@ std::string_view JsonlParser::text(std::string_view line) try {
   }
   ondemand::document document = state.parser.iterate(line, line.size() + line_padding);
   if (document.type() != ondemand::json_type::object) throw BadLine("it is not a JSON object");
-  const auto found = state.find_text(document);
+  const auto found = state.find_text(document.get_object(), state.text_field, 1, document);
   if (document.current_location().error() != simdjson::OUT_OF_BOUNDS) {
     throw BadLine("it is not JSON: something follows the object");
   }

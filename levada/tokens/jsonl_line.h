@@ -26,7 +26,8 @@ class BadLine : public std::runtime_error {
 /// Keeps its scratch memory from line to line. One thread at a time.
 class JsonlParser {
  public:
-  /// `lists`: the field is a list and its JSON the text; else it is a string.
+  /// `text_field`: "a.b" names the field b of the object in the field a, too. `lists`: the field is a list and its JSON
+  /// the text; else it is a string.
   explicit JsonlParser(std::string text_field, bool lists = false);
   ~JsonlParser();
 

@@ -200,6 +200,27 @@ TEST(TextReader, RefusesWhatIsNearlyJson) {
   }
 }
 
+TEST(TextReader, TakesTheFieldOfAnObjectByADottedName) {
+  const auto read_field = [](const std::string& line, const std::string& field) {
+    return read_all("c.jsonl", line + "\n", {.text_field = field}).texts;
+  };
+  const auto fault_of_field = [&](const std::string& line, const std::string& field) {
+    return fault_of([&] { read_field(line, field); });
+  };
+  EXPECT_THAT(read_field(R"({"doc":{"id":1,"text":"a"},"text":"b"})", "doc.text"), ElementsAre("a"));
+  EXPECT_THAT(read_field(R"({"doc":7,"doc.text":"a"})", "doc.text"), ElementsAre("a"));
+  EXPECT_THAT(read_field(R"({"doc":NaN,"doc.text":"a"})", "doc.text"), ElementsAre("a"));
+  EXPECT_THAT(read_field(R"({"a":{"b":{"c":[1],"d.e":"x"}},"z":{}})", "a.b.d.e"), ElementsAre("x"));
+  EXPECT_THAT(read_field(R"({"\u0061":{"b\n":"x"}})", "a.b\n"), ElementsAre("x"));
+  EXPECT_THAT(fault_of_field(R"({"doc":{"text":"a"},"doc.text":"b"})", "doc.text"),
+              HasSubstr("two fields \"doc.text\""));
+  EXPECT_THAT(fault_of_field(R"({"doc":{"text":5}})", "doc.text"), HasSubstr("its field \"doc.text\" is not a string"));
+  EXPECT_THAT(fault_of_field(R"({"doc":{"other":"a"}})", "doc.text"),
+              HasSubstr("it has no field \"doc.text\", but \"doc\""));
+  EXPECT_THAT(fault_of_field(R"({"doc":{"text":"a",}})", "doc.text"), HasSubstr("it is not JSON"));
+  EXPECT_THAT(fault_of_field(R"({"doc":"text"})", "doc."), HasSubstr("it has no field"));
+}
+
 TEST(TextReader, TakesInOtherFieldsWhatPythonWrites) {
   for (const auto* other :
        {"NaN", "[-Infinity,Infinity]", R"("\ud800")", R"({"\udc00":"a\ud800\n"})", R"("\ud83dx")"}) {

@@ -75,6 +75,21 @@ def test_the_column_is_named_as_a_field_is(tmp_path: pathlib.Path) -> None:
         rows_of(path, text_field="number")
 
 
+def test_a_dotted_name_leads_into_structs(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "texts.parquet"
+    rows = [{"id": number, "body": {"text": text, "lang": "en"}} for number, text in enumerate(TEXTS)]
+    rows[3:3], rows[7:7] = [None], [{"id": 1, "body": None}]
+    parquet.write_table(pyarrow.table({"doc": pyarrow.array(rows)}), path, row_group_size=100)
+    assert read_all(path, "doc.body.text", skip_bad=True) == TEXTS
+    for name, words in (
+        ("doc.body.text", r"row 4 of .* cannot be used: its column doc.body.text is null"),
+        ("doc.body", "column doc.body of .* is of type struct"),
+        ("doc.id.x", r"has no column doc.id.x: name one of \(doc\)"),
+    ):
+        with pytest.raises(levada.SourceError, match=words):
+            read_all(path, name)
+
+
 @pytest.mark.parametrize("bad", [None, b"\xff\xfe"])
 def test_a_row_without_text_is_an_error_or_left_out(tmp_path: pathlib.Path, bad: Any) -> None:
     path = tmp_path / "texts.parquet"

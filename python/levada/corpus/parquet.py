@@ -83,12 +83,25 @@ class ParquetReader:
             schema = self._metadata.schema.to_arrow_schema()
         except (self._pyarrow.ArrowException, OSError, ValueError) as error:
             raise self._damaged(error) from error
-        if schema.names.count(column) != 1:
-            names = ", ".join(schema.names) or "none"
-            has = "several columns" if column in schema.names else "no column"
-            raise SourceError(f"{path} has {has} {column}: name one of ({names}) with text_field= or --text-field")
-        self._check_type(schema.field(column).type)
+        self._steps, type = self._resolve(schema)
+        self._check_type(type)
         self._texts = self._read()
+
+    def _resolve(self, schema: Any) -> tuple[list[str], Any]:
+        """Returns the names of the column, and of the fields of structs in it that lead to the text, and the type of that: "a.b"
+        is the field b of the column a, unless a column has that name."""
+        names, rest = schema.names, self._column
+        steps: list[str] = []
+        found: Any = schema
+        while rest:
+            step = rest if rest in names else max((each for each in names if rest.startswith(f"{each}.")), key=len, default="")
+            if names.count(step) != 1:
+                has, all_names = "several columns" if step in names else "no column", ", ".join(schema.names) or "none"
+                raise SourceError(f"{self._path} has {has} {self._column}: name one of ({all_names}) with text_field= or --text-field")
+            found = found.field(step).type
+            names = [each.name for each in found.fields] if self._pyarrow.types.is_struct(found) else []
+            steps, rest = [*steps, step], rest[len(step) + 1 :]
+        return steps, found
 
     def read(self) -> list[str] | None:
         """Returns the next documents, or None at the end. Raises SourceError that names file and row."""
@@ -132,7 +145,9 @@ class ParquetReader:
     def _pieces(self) -> Iterator[Any]:
         """Yields the column by rows that have about _BATCH_BYTES when they are decoded, or a larger row by itself."""
         for batch in self._batches():
-            column = batch.column(self._column)
+            column = batch.column(self._steps[0])
+            if len(self._steps) > 1:
+                column = import_for(self._path, "pyarrow", "pyarrow.compute").struct_field(column, self._steps[1:])
             ends = self._decoded_bytes(column).cumsum()
             begin = 0
             while begin < len(column):
