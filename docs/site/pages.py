@@ -31,6 +31,7 @@ NAVIGATION = {
     "Start": "docs/getting-started.md",
     "Guides": {
         "Overview": "docs/README.md",
+        "Data sets": "docs/dataloader.md",
         "Data": "docs/data-loading.md",
         "Balance": "docs/balance.md",
         "Several hosts": "docs/several-hosts.md",
@@ -41,6 +42,7 @@ NAVIGATION = {
         "Compatibility": "docs/compatibility.md",
         "Security": "docs/security.md",
         "Python": "docs/python/",
+        "C++": "docs/cpp.md",
         "Move your job": "docs/migrate/",
         "Keep your trainer": "docs/frameworks/",
     },

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import inspect
 import json
 import os
 import pathlib
@@ -14,6 +15,7 @@ import subprocess
 import sys
 from typing import Any, NamedTuple
 
+import levada
 import pytest
 import sentencepiece
 import tokenizers
@@ -29,6 +31,7 @@ DRAWN = "exempt: drawn by the site"
 
 RULES = {
     "sh": RUN,
+    "diff": "a program that parses, in which DataLoader has what the lines that are added give it",
     "cpp": COMPILE,
     "json": GIVEN,
     "mermaid": DRAWN,
@@ -46,8 +49,8 @@ RULES = {
     "docs/migrate/megatron-packing.md text": [IMPORTS, PICTURE, IMPORTS],
     "docs/migrate/megatron.md text": IMPORTS,
     "docs/migrate/torchdata.md text": IMPORTS,
-    "README.md ": "printed, but for its numbers, by levada feed corpus.jsonl --mesh dp=2,tp=2 --batch 8 --seq 1024",
-    "docs/balance.md ": "printed, but for its numbers, by levada plan corpus.jsonl --mesh dp=2 --batch 4 --seq 8192 "
+    "README.md ": "printed, but for its numbers, by levada feed corpus.jsonl --tokenizer bytes --mesh dp=2,tp=2 --batch 8 --seq 1024",
+    "docs/balance.md ": "printed, but for its numbers, by levada plan corpus.jsonl --tokenizer bytes --mesh dp=2 --batch 4 --seq 8192 "
     "--pack documents --balance flops",
     "docs/several-hosts.md ": "exempt: lines of two hosts, in the words of choice_test.cc and detect_test.cc of the library",
     "docs/my-step-raised.md ": "exempt: levada/feed/loss_test.cc and test_losses.py have its form",
@@ -69,7 +72,7 @@ RULES = {
 GIVEN_TO = {
     "docs/command.md": ["levada plan --exchange FILE"],
     "docs/data-loading.md": [
-        "levada feed FILE --mesh dp=2 --batch 2 --seq 32 --steps 2",
+        "levada feed FILE --tokenizer bytes --mesh dp=2 --batch 2 --seq 32 --steps 2",
         "levada plan --layout FILE --mesh dp=2,cp=2,tp=2,pp=2 --batch 2 --seq 32",
     ],
     "docs/design/plan.md": ["levada plan --layout FILE --mesh dp=2,pp=3 --batch 2 --seq 32"],
@@ -271,12 +274,24 @@ CPP_NAMES = {
 """By page, what its blocks take from the program around them."""
 
 
-def test_the_readmes_cpp_is_the_example() -> None:
-    (block,) = (block for block in BLOCKS if (block.page, block.language) == ("README.md", "cpp"))
+def test_the_first_cpp_is_the_example() -> None:
+    (block,) = (block for block in BLOCKS if (block.page, block.language) == ("docs/cpp.md", "cpp"))
     shown, example = (re.sub(r"//.*|const |\s", "", text) for text in (block.text, (ROOT / "examples/feed.cc").read_text()))
     example = example.replace("constauto", "auto").replace("autoseen", "autotokens")
     for statement in shown.replace('"dp=2,tp=2"', "axes").replace('"corpus.jsonl"', "path").replace("4096", "1024").split(";"):
         assert statement.strip("}") in example, statement
+
+
+@by("a program that parses")
+def test_diff(block: Block) -> None:
+    lines = [line for line in block.text.splitlines() if not line.startswith("-")]
+    program = ast.parse("\n".join(line[1:] for line in lines))
+    for call in (node for node in ast.walk(program) if isinstance(node, ast.Call)):
+        name = ast.unparse(call.func)
+        if name == "levada.DataLoader":
+            taken = inspect.signature(levada.DataLoader).parameters
+            named = {each.arg for each in call.keywords if each.arg is not None}
+            assert named <= taken.keys() or any(each.kind is each.VAR_KEYWORD for each in taken.values()), name
 
 
 @by("tests/consumer")
