@@ -37,6 +37,7 @@ NAVIGATION = {
         "Several hosts": "docs/several-hosts.md",
         "Scale": "docs/scale.md",
         "Sizing": "docs/sizing.md",
+        "Traps": "docs/traps.md",
         "My step raised": "docs/my-step-raised.md",
         "CUDA graphs": "docs/cuda-graphs.md",
         "Compatibility": "docs/compatibility.md",

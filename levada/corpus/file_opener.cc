@@ -43,10 +43,8 @@ FileOpener::FileOpener(const CorpusOptions& options, std::shared_ptr<MemoryClaim
       cache_storage_(options.io, [this](const std::string& path) { return cache_->open(path); }) {}
 
 FoundFiles FileOpener::expand(const std::vector<std::string>& names) {
-  auto found = expand_paths(names, options_.formats, token_cache_folder(options_.cache_dir),
-                            [this](const std::string& url) { return text_storage_.list(url); });
-  has_texts_ = has_texts_ || std::ranges::any_of(found.files, [&](const auto& path) { return is_text_here(path); });
-  return found;
+  return expand_paths(names, options_.formats, token_cache_folder(options_.cache_dir),
+                      [this](const std::string& url) { return text_storage_.list(url); });
 }
 
 std::vector<OpenedFile> FileOpener::open(const std::vector<std::string>& paths) {
@@ -112,8 +110,7 @@ std::vector<CachedTokens> FileOpener::tokenize(const std::vector<std::string>& t
   if (!options_.tokenizer) {
     throw InvalidArgument(
         fmt::format("{} is text, and no tokenizer is named: give the model's (tokenizer=, --tokenizer), or bytes, "
-                    "which makes each byte "
-                    "a token",
+                    "which makes each byte a token",
                     printable(shown_url(texts.front()))));
   }
   const bool chats = options_.tokenizer->is_chat();

@@ -26,8 +26,7 @@ class FileOpener {
   explicit FileOpener(const CorpusOptions& options,
                       std::shared_ptr<MemoryClaims> memory = std::make_shared<MemoryClaims>());
 
-  /// Returns what expand_paths() makes of `names`. To be called for all files of a corpus before any are opened: tokens
-  /// beside text must be of the text's vocabulary.
+  /// Returns what expand_paths() makes of `names`.
   FoundFiles expand(const std::vector<std::string>& names);
   /// Opens files, in their order; they may live longer than this. Throws SourceError for what cannot be read or
   /// tokenized and for texts with too many bad lines, InvalidArgument for a file of no known kind.
@@ -52,7 +51,6 @@ class FileOpener {
   const CorpusOptions& options_;
   std::shared_ptr<MemoryClaims> memory_;
   Storage token_storage_, text_storage_, cache_storage_;
-  bool has_texts_ = false;  ///< among all expanded
   std::shared_ptr<TokenCache> cache_;
   std::int64_t end_of_document_ = 0;
   mutable std::mutex mutex_;  ///< held while progress is reported or an entry is replaced

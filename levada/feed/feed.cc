@@ -338,7 +338,7 @@ class Feed::Impl {
             .cursor = std::move(envelope.cursor)};
   }
 
-  /// Whether the round was read, on this thread, for which the caller has waited.
+  /// Returns whether this thread has read the round; that time counts as waited.
   bool read_now() {
     if (!reader_ || reader_->is_ahead()) return false;
     const LiveStats::Wait wait(stats_);

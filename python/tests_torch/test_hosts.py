@@ -100,7 +100,7 @@ def test_the_contract_of_engines_holds_and_batches_are_right_on_three_hosts_in_a
     script = JOIN.replace("timeout=60", "timeout=60, degree=1") + """
 tell(engine=job.engine, host_of=job.host_of)
 batches = ({"x": np.full(100_000, i), "i": i} for i in range(7))
-for i, batch in enumerate(levada.Feed(batches, levada.Mesh(tp=size), group=job)):
+for i, batch in enumerate(levada.Feed(batches, levada.Mesh(tp=size), iterate="thread", group=job)):
     assert batch["i"] == i and (batch["x"] == i).all(), i
 tell(steps=i + 1)
 """
@@ -366,7 +366,7 @@ def work(count):
     over = threading.Event()
     batches = (i if i < 5 else over.wait(600) for i in range(6))
     try:
-        for batch in levada.Feed(batches, levada.Mesh(tp=size), group=job):
+        for batch in levada.Feed(batches, levada.Mesh(tp=size), iterate="thread", group=job):
             count()
     finally:
         over.set()
@@ -492,7 +492,7 @@ def test_hosts_whose_interfaces_take_no_packets_lose_each_other(hosts: several.H
 UNTIL_STOPPED = """
 import itertools
 batches = ({"x": np.full(100_000, i)} for i in itertools.count())
-feed = levada.Feed(batches, levada.Mesh(tp=size), group=job)
+feed = levada.Feed(batches, levada.Mesh(tp=size), iterate="thread", group=job)
 counted = 0
 for i, batch in enumerate(feed):
     if not (batch["x"] == i).all(): raise AssertionError(f"step {i} has {batch['x']}")
@@ -579,7 +579,7 @@ def test_a_rank_that_is_stopped_is_waited_for(hosts: several.Hosts, launcher: se
     script = JOIN + """
 import itertools
 batches = ({"x": np.full(1_000_000, i)} for i in itertools.count())
-for i, batch in enumerate(levada.Feed(batches, levada.Mesh(tp=size), group=job)):
+for i, batch in enumerate(levada.Feed(batches, levada.Mesh(tp=size), iterate="thread", group=job)):
     if i == 5: tell(works=True)
     if batch["x"][-1] != i: raise AssertionError(f"step {i} has {batch['x']}")
     if os.path.exists(os.environ["LEVADA_TEST_END"]): break
