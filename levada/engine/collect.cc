@@ -50,7 +50,8 @@ std::string describe(const Status& status, bool same_host) {
 /// "; rank 0: ...; rank 2: ...": what `rank` says, then the rank that it waits for, until one waits for no other, has
 /// been named before, or many have been named. Goes on through this rank only if that waits for one to which it
 /// forwards. If one of them is of another host and does not answer, names the other ranks of this host, through any of
-/// which its answers and messages may come. `receives`: this rank waits for a message of `rank`.
+/// which its answers and messages may come, and those of its own host; the latter also if they wait in a circle.
+/// `receives`: this rank waits for a message of `rank`.
 std::string follow(Engine& engine, int rank, bool receives) {
   constexpr std::size_t max_named = 8;
   const auto& info = engine.info();
@@ -73,10 +74,21 @@ std::string follow(Engine& engine, int rank, bool receives) {
     rank = status.waiting_for;
     before = status;
   }
-  for (int beside = 0; has_silent && beside < info.size && named.size() <= max_named; ++beside) {
-    const bool is_named = std::find(named.begin(), named.end(), beside) != named.end();
-    if (is_named || beside == info.rank || host(beside) != host(info.rank)) continue;
-    text += fmt::format("; rank {}: {}", beside, describe(engine.status(beside), true));
+  // Who holds up ranks that wait for each other, or that do not answer, is a rank beside them.
+  const auto is_named = [&](int each) { return std::find(named.begin(), named.end(), each) != named.end(); };
+  const bool is_circle = rank >= 0 && rank < info.size && is_named(rank);
+  const std::vector<int> followed = named;
+  const auto is_suspect = [&](int beside) {
+    if (has_silent && host(beside) == host(info.rank)) return true;
+    return (has_silent || is_circle) && std::ranges::any_of(followed, [&](int each) {
+             return host(each) != host(info.rank) && host(each) == host(beside);
+           });
+  };
+  for (int beside = 0; beside < info.size && named.size() <= max_named; ++beside) {
+    if (is_named(beside) || beside == info.rank || !is_suspect(beside)) continue;
+    const Status status = engine.status(beside);
+    if (is_blank(status) && status.unanswered_ms == 0) continue;
+    text += fmt::format("; rank {}: {}", beside, describe(status, host(beside) == host(info.rank)));
     named.push_back(beside);
   }
   return text;

@@ -152,6 +152,16 @@ TEST(ExplainWait, NamesTheRanksOfThisHostIfAnotherHostsRankDoesNotAnswer) {
               HasSubstr("; rank 1: reading step 73; rank 2: computing step 72"));
 }
 
+TEST(ExplainWait, NamesTheRanksBesideFarOnesThatWaitInACircle) {
+  Silent engine(0, 4);
+  for (const int rank : {2, 3}) engine.move_to_another_host(rank);
+  engine.statuses[1] = Status::make("waiting for room", 80, 2);
+  engine.statuses[2] = Status::make("receiving", 80, 1);
+  engine.statuses[3].unanswered_ms = 3000;
+  EXPECT_THAT(explain_wait(engine, "feed", 1, long_ago),
+              EndsWith("; rank 2: receiving step 80, waiting for rank 1; rank 3: has not answered for 3.0 s"));
+}
+
 TEST(ExplainWait, BelievesNoRankThatIsNone) {
   Silent engine(0, 2);
   engine.statuses[1] = Status::make("reading", 4, 77);

@@ -265,7 +265,12 @@ class CountingEngine final : public Engine {
 
 TEST(EpochEndBarrier, TakesMessagesInProportionToTheLogarithmOfTheRanks) {
   constexpr int bunches = 10, bunch = 16;
-  for (const int ranks : {16, 64, 256}) {
+#if defined(__SANITIZE_THREAD__)
+  const std::vector sizes = {16, 64};  // the sanitizer has room for fewer threads
+#else
+  const std::vector sizes = {16, 64, 256};
+#endif
+  for (const int ranks : sizes) {
     std::vector<CountingEngine::Counts> counts(static_cast<std::size_t>(ranks));
     inproc::run_ranks(ranks, [&](const std::shared_ptr<Engine>& engine) {
       const auto counting =
