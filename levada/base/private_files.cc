@@ -36,12 +36,15 @@ bool may_write_to(const std::string& folder) {
 }  // namespace
 
 std::optional<uid_t> owner_of_new_files(const std::string& folder) {
-  auto path = (std::filesystem::path(folder) / ".owner-XXXXXX").string();
-  const UniqueFd fd(::mkostemp(path.data(), O_CLOEXEC));
+  // A file without a name, which a process that is killed here leaves nowhere. Not every file system has such.
+  UniqueFd fd(::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, S_IRUSR | S_IWUSR));
+  if (!fd) {
+    auto path = (std::filesystem::path(folder) / ".owner-XXXXXX").string();
+    fd = UniqueFd(::mkostemp(path.data(), O_CLOEXEC));
+    if (fd) ::unlink(path.c_str());
+  }
   struct stat status {};
-  if (!fd) return std::nullopt;
-  ::unlink(path.c_str());
-  if (::fstat(fd.get(), &status) != 0) return std::nullopt;
+  if (!fd || ::fstat(fd.get(), &status) != 0) return std::nullopt;
   return status.st_uid;
 }
 

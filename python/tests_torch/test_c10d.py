@@ -235,7 +235,8 @@ def test_a_rank_gets_one_message_a_step(tmp_path: pathlib.Path) -> None:
     )
     assert all(mine[0]["steps"] == 50 for mine in told)
     sent = told[0][0]["sent"]
-    assert sent[0] == 0 and sent[1:] == [50, 50], sent
+    # A busy rank sends what has gathered in one message.
+    assert sent[0] == 0 and all(25 <= each <= 50 for each in sent[1:]), sent
 
 
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGINT])
