@@ -21,6 +21,8 @@ bool LineReader::read_more() {
   if (kept + padding_ + line_piece_bytes / 2 > buffer_.size()) buffer_.resize(2 * buffer_.size());
   const auto got = stream_.read(std::span(buffer_).subspan(kept, buffer_.size() - padding_ - kept));
   held_ += got;
+  // What a parser says of a last line that is cut off must not depend on what was here before.
+  std::memset(buffer_.data() + held_, 0, padding_);
   return got > 0;
 }
 
