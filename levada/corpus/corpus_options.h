@@ -35,7 +35,7 @@ struct CorpusOptions {
   DType ids = dtypes::int64;       ///< of tokens, labels and position_ids: int64 or int32
   std::vector<double> split = {};  ///< proportions that the documents are divided in, as part_of_split() takes them
   std::string part = "train";      ///< of the split
-  std::shared_ptr<const Tokenizer> tokenizer = nullptr;  ///< of text; null: text is refused
+  std::shared_ptr<const Tokenizer> tokenizer = nullptr;  ///< makes tokens of text; null refuses text
   std::string end_of_document = {};      ///< the token that ends each, as choose_end_of_document() takes it
   std::string text_field = {};           ///< of a .jsonl line, as TextOptions has it
   bool skip_bad = false;                 ///< leave out .jsonl lines that cannot be used, and count them

@@ -50,7 +50,8 @@ std::string describe(const Status& status, bool same_host) {
 /// "; rank 0: ...; rank 2: ...": what `rank` says, then the rank that it waits for, until one waits for no other, has
 /// been named before, or many have been named. Goes on through this rank only if that waits for one to which it
 /// forwards. If one of them is of another host and does not answer, names the other ranks of this host, through any of
-/// which its answers and messages may come, and those of its own host; the latter also if they wait in a circle.
+/// which its answers and messages may come, and the other ranks of its host. Ranks that wait in a circle have those of
+/// their hosts named, too.
 /// `receives`: this rank waits for a message of `rank`.
 std::string follow(Engine& engine, int rank, bool receives) {
   constexpr std::size_t max_named = 8;
@@ -74,7 +75,7 @@ std::string follow(Engine& engine, int rank, bool receives) {
     rank = status.waiting_for;
     before = status;
   }
-  // Who holds up ranks that wait for each other, or that do not answer, is a rank beside them.
+  // A rank of the same host may hold up ranks that wait for each other, or that do not answer.
   const auto is_named = [&](int each) { return std::find(named.begin(), named.end(), each) != named.end(); };
   const bool is_circle = rank >= 0 && rank < info.size && is_named(rank);
   const std::vector<int> followed = named;
