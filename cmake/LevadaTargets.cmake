@@ -60,23 +60,26 @@ function(levada_add_module library module)
   levada_compile_together(levada ${suite})
 endfunction()
 
-# One test program of a module's *_test.cc files; ctest runs it as one test, or as several where it mostly waits.
+# Runs into which ctest divides the test program of a module that mostly waits, so that none takes longer than half a minute.
+set(LEVADA_SHARDS_engine_joined 12)
+set(LEVADA_SHARDS_engine_shm 3)
+set(LEVADA_SHARDS_feed 3)
+set(LEVADA_SHARDS_pipeline 2)
+set(LEVADA_LABELS_engine_shm kills)
+
+# One test program of a module's *_test.cc files.
 function(levada_add_module_tests module)
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/levada/${module}/*_test.cc)
   if(sources)
     string(REPLACE "/" "_" name ${module})
-    set(shards 1)
-    if(module STREQUAL engine/joined)
-      set(shards 4)
-    endif()
-    levada_add_test(${name}_test SOURCES ${sources} SHARDS ${shards})
+    levada_add_test(${name}_test SOURCES ${sources} SHARDS ${LEVADA_SHARDS_${name}} LABELS ${LEVADA_LABELS_${name}})
     levada_compile_together(${name}_test ${sources})
   endif()
 endfunction()
 
 # levada_add_test(name SOURCES a.cc ... [RANKS 1 2 4] [SHARDS n] [TIMEOUT seconds] [LABELS l...])
 # A GoogleTest program. With RANKS it is run once for each number, which stands in the environment as LEVADA_TEST_RANKS. With
-# SHARDS its tests are divided among n runs, the first that ctest starts.
+# SHARDS its tests are divided among n runs, which ctest starts first.
 function(levada_add_test name)
   cmake_parse_arguments(arg "" "TIMEOUT;SHARDS" "SOURCES;RANKS;LABELS" ${ARGN})
   if(NOT arg_TIMEOUT)
