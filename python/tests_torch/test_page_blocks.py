@@ -49,7 +49,7 @@ RULES = {
     "docs/migrate/megatron-packing.md text": [IMPORTS, PICTURE, IMPORTS],
     "docs/migrate/megatron.md text": IMPORTS,
     "docs/migrate/torchdata.md text": IMPORTS,
-    "README.md ": "printed, but for its numbers, by levada feed corpus.jsonl --tokenizer bytes --mesh dp=2,tp=2 --batch 8 --seq 1024",
+    "README.md ": "printed, but for its numbers, by demo corpus.jsonl llama.model --levada levada",
     "docs/balance.md ": "printed, but for its numbers, by levada plan corpus.jsonl --tokenizer bytes --mesh dp=2 --batch 4 --seq 8192 "
     "--pack documents --balance flops",
     "docs/several-hosts.md ": "exempt: lines of two hosts, in the words of choice_test.cc and detect_test.cc of the library",
@@ -82,6 +82,7 @@ GIVEN_TO = {
 PROGRAMS = {
     "levada": f'exec {sys.executable} -m levada "$@"',
     "python": f'exec {sys.executable} "$@"',
+    "demo": f'exec {sys.executable} {ROOT}/bench/demo.py "$@"',
     "cmake": "test -n \"$*\"",
     "git": "exit 0",
     "levada_bench": 'case "$1" in scatter | exchange | dispatch | reduce-scatter) ;; *) exit 2 ;; esac',
