@@ -42,6 +42,7 @@ RULES = {
         "exempt: counts the lines of a checkout",
     ],
     "docs/getting-started.md sh": "test_getting_started.py",
+    "docs/getting-started.md text": "test_getting_started.py",
     "docs/several-hosts.md sh": "test_several_hosts.py",
     "docs/several-hosts.md bash": "test_several_hosts.py",
     "docs/several-hosts.md yaml": "test_several_hosts.py",

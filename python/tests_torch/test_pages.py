@@ -66,6 +66,7 @@ TESTED_HERE = {
     "docs/balance.md",
     "docs/data-loading.md",
     "docs/dataloader.md",
+    "docs/evaluation.md",
     "docs/my-step-raised.md",
     "docs/migrate/fairscale.md",
     "docs/python/batches.md",
@@ -449,6 +450,60 @@ tell(tokens=numbers(), total=sum(lengths))
     rest = sum((sum(step, []) for step in zip(*(mine[2]["rest"] for mine in told), strict=True)), [])
     assert first + rest == one, "a state resumes on another mesh"
     assert sum(sum(mine[4]["tokens"]) for mine in told) == told[0][4]["total"]
+
+
+def test_evaluation(folder: pathlib.Path) -> None:
+    told = run(
+        folder,
+        "docs/evaluation.md",
+        4,
+        """
+process_group(4)
+mesh = levada.Mesh(dp=2, tp=2)
+dataset = [{"x": torch.tensor(float(i)), "y": torch.tensor(float(i - i % 4))} for i in range(37)]
+model = lambda x: torch.where(x % 2 == 0, x - x % 4, x)  # wrong for odd numbers and right for the others
+loss_of = lambda model, batch: batch["x"] * 2
+run_block()
+tell(share=evaluate(model, dataset))
+
+run_block()
+tell(mean=mean_loss(model, dataset))
+
+train_set = test_set = dataset
+seen = []
+train = lambda batch: seen.extend(training.numbers)
+run_block()
+tell(seen=seen)
+
+test_loader = torch.utils.data.DataLoader(dataset, batch_size=4)
+run_block()
+tell(predictions=predictions)
+
+token_losses = lambda model, batch: batch["tokens"] * 0.01
+run_block()
+alone = levada.Feed(corpus, mesh=levada.Mesh(dp=4), batch=1, tail="pad")
+sums = torch.zeros(2)
+for batch in alone:
+    sums += torch.stack([(token_losses(model, batch) * batch["loss_mask"]).sum(), batch["loss_mask"].sum()])
+torch.distributed.all_reduce(sums)
+tell(perplexity=perplexity, alone=(sums[0] / sums[1]).exp().item(), samples=len(corpus), counted=sums[1].item())
+
+loader = levada.DataLoader(dataset, batch_size=4, mesh=mesh)
+tell(stages=[len(loader.gather(None if rank % 2 else batch["x"])) for batch in loader])
+try:
+    for batch in loader: loader.gather(batch["x"][:1])
+except levada.InvalidArgument as error:
+    tell(text=str(error))
+""",
+    )
+    for mine in told:
+        assert mine[0] == {"share": 19 / 37}
+        assert mine[1] == {"mean": 36.0}
+        assert sorted(mine[2]["seen"] + told[2 if mine in told[:2] else 0][2]["seen"]) == list(range(37))
+        assert mine[3]["predictions"] == [float(i - i % 4 if i % 2 == 0 else i) for i in range(37)]
+        assert abs(mine[4]["perplexity"] - mine[4]["alone"]) < 1e-4 and mine[4]["counted"] == 64 * mine[4]["samples"]
+        assert mine[5] == {"stages": [8, 8, 8, 8, 5]}
+        assert "the batch has 4 rows, but there are results of 1; give one for each row" in mine[6]["text"]
 
 
 def test_data_loading(folder: pathlib.Path) -> None:
