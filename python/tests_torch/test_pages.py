@@ -74,6 +74,7 @@ TESTED_HERE = {
     "docs/python/exchange.md",
     "docs/cuda-graphs.md",
     "docs/python/feed.md",
+    "docs/python/feed-reference.md",
     "docs/python/pipelines.md",
     "docs/python/reduce.md",
 }
@@ -154,18 +155,11 @@ def test_feeds(folder: pathlib.Path) -> None:
         "docs/python/feed.md",
         4,
         """
-import socket, sys, types, urllib.request
 loader = [{"x": torch.full((2,), i)} for i in range(8)]
 def step(batch):
     got.append(int(batch["x"][0]))
 run_block()
 tell(got=numbers())
-
-run_block()
-row = torch.arange(8)
-item = {"tokens": torch.stack([row, row + 10]), "labels": torch.stack([row, row + 10]), "images": {"a": torch.ones(2, 3)}}
-(batch,) = levada.Feed([item], levada.Mesh(dp=2, cp=2), layout=layout, divide="split")
-tell(tokens=batch["tokens"].tolist(), images=list(batch["images"]["a"].shape))
 
 documents, plain = [os.getpid()] * 8, loader
 decode = lambda number: {"x": torch.full((2,), number), "is_elsewhere": os.getpid() != number}
@@ -173,9 +167,41 @@ run_block()
 tell(streamed=[batch["is_elsewhere"] for batch in feed])
 loader = plain
 
+feed = levada.Feed(loader, mesh=mesh)
+run_block()
+tell(epochs=numbers(), epoch=feed.epoch)
+
+run_block()
+tell(resumed=numbers())
+
 model = lambda rows: rows
 run_block()
 tell(gathered=predictions.tolist())
+""",
+    )
+    for rank, mine in enumerate(told):
+        items = list(range(rank // 2, 8, 2))
+        assert mine[0] == {"got": items}
+        assert mine[1] == {"streamed": [True] * 4}
+        assert mine[2] == {"epochs": items * 2, "epoch": 1}
+        assert mine[3] == {"resumed": items}
+        assert mine[4] == {"gathered": [6, 6, 7, 7]}
+
+
+def test_feed_reference(folder: pathlib.Path) -> None:
+    told = run(
+        folder,
+        "docs/python/feed-reference.md",
+        4,
+        """
+import socket, sys, types, urllib.request
+mesh = levada.Mesh(dp=2, tp=2)
+loader = [{"x": torch.full((2,), i)} for i in range(8)]
+run_block()
+row = torch.arange(8)
+item = {"tokens": torch.stack([row, row + 10]), "labels": torch.stack([row, row + 10]), "images": {"a": torch.ones(2, 3)}}
+(batch,) = levada.Feed([item], levada.Mesh(dp=2, cp=2), layout=layout, divide="split")
+tell(tokens=batch["tokens"].tolist(), images=list(batch["images"]["a"].shape))
 
 device = torch.device("meta")
 step = lambda batch: got.append(batch["x"].device.type)
@@ -207,14 +233,11 @@ tell(written=writer.last)
 """,
     )
     for rank, mine in enumerate(told):
-        assert mine[6]["written"]["levada_feed_batches_total"] == [4, 4]
-        assert mine[0] == {"got": list(range(rank // 2, 8, 2))}
         zigzag = [2, 3, 4, 5] if rank % 2 else [0, 1, 6, 7]
-        assert mine[1] == {"tokens": [[10 * (rank // 2) + at for at in zigzag]], "images": [1, 3]}
-        assert mine[2] == {"streamed": [True] * 4}
-        assert mine[3] == {"gathered": [6, 6, 7, 7]}
-        assert mine[4] == {"devices": ["meta"] * 2}
-        assert mine[5] == {"answered": [True] * 4}
+        assert mine[0] == {"tokens": [[10 * (rank // 2) + at for at in zigzag]], "images": [1, 3]}
+        assert mine[1] == {"devices": ["meta"] * 2}
+        assert mine[2] == {"answered": [True] * 4}
+        assert mine[3]["written"]["levada_feed_batches_total"] == [4, 4]
 
 
 def test_cuda_graphs(folder: pathlib.Path) -> None:
