@@ -93,7 +93,7 @@ def main():
     parser.add_argument("corpus")
     parser.add_argument("tokenizer")
     parser.add_argument("--levada", default="build/release/levada", help="the command [build/release/levada]")
-    parser.add_argument("--mb", type=float, default=6, help="how much of the corpus to read [6]")
+    parser.add_argument("--mb", type=float, default=1.5, help="how much of the corpus to read [1.5]")
     parser.add_argument("--verbose", action="store_true", help="show the digests of each rank")
     options = parser.parse_args()
 
