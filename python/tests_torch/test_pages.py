@@ -128,6 +128,12 @@ def test_every_page_with_python_is_run_by_a_test() -> None:
         assert is_run or page in WRITTEN_AS_PROGRAMS, f"{test} does not run {page}"
 
 
+def test_pages_of_frameworks_begin_with_the_framework() -> None:
+    for page in (ROOT / "docs/frameworks").glob("*.md"):
+        beginning = "\n".join(page.read_text().splitlines()[:15])
+        assert not re.search(r"script/|\.ci|tests_|check frameworks", beginning), page
+
+
 def test_readme(folder: pathlib.Path) -> None:
     told = run(
         folder,
