@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""bench/demo.py CORPUS.jsonl TOKENIZER: shows what one reader saves. Four ranks need the same batches (tp=4). They read and tokenize
-the text each for itself, as four jobs of one rank with a cache of tokens each, and then one of them does for all. Later epochs
-read the tokens in the caches, under a limit that stands for storage which all readers share. All runs are `levada feed` with the
-same options, and what each rank got is compared by its digests. `script/run` calls it."""
+"""bench/demo.py CORPUS.jsonl TOKENIZER: shows what one reader saves. Four ranks need the same batches (tp=4). First each rank reads
+and tokenizes the text for itself, as four jobs of one rank with a cache of tokens each; then one rank does it for all. Later
+epochs read the tokens in the caches, under a limit that stands for storage shared by all readers. All runs are `levada feed` with
+the same options, and what each rank got is compared by its digests. `script/run` calls it."""
 
 import argparse
 import json
@@ -41,6 +41,10 @@ def report_of(process):
     return json.loads(output)
 
 
+def received_by(rank):
+    return rank["batches"], {name: field["digest"] for name, field in rank["fields"].items()}
+
+
 def feed(options, corpus, jobs, is_limited):
     """Feeds all ranks in `jobs` jobs, which run concurrently. The caches of the first call are there for the second one."""
     command = [options.levada, "feed", corpus, "--tokenizer", options.tokenizer, "--mesh", f"tp={RANKS // jobs}", "--json"]
@@ -52,8 +56,7 @@ def feed(options, corpus, jobs, is_limited):
     reports = [report_of(process) for process in processes]
     seconds, cpu = time.monotonic() - begun, children_cpu() - cpu
     read = sum(report["prepare_bytes"] + report["bytes_read"] for report in reports)
-    ranks = [(rank["batches"], {name: each["digest"] for name, each in rank["fields"].items()}) for job in reports for rank in job["ranks"]]
-    return Outcome(seconds, cpu, read, ranks)
+    return Outcome(seconds, cpu, read, [received_by(rank) for report in reports for rank in report["ranks"]])
 
 
 def copy_beginning(path, to, size):
@@ -110,8 +113,8 @@ def main():
         print("DIFFERENT: not all ranks got the same batches.")
     print_table("First epoch: text is read and tokenized", first, options.verbose or not is_same)
     print_table(f"{EPOCHS} more: tokens are read, {LIMIT} MB/s (simulated)", later, options.verbose or not is_same)
-    print(f"\nThe text has {megabytes(size)}. The mesh is tp={RANKS}, so all ranks need the same batches. Ranks along dp need different ones: if")
-    print("each reads only its own, there is less to save.")
+    print(f"\nThe text has {megabytes(size)}. The mesh is tp={RANKS}, so all ranks need the same batches. Ranks along dp need different")
+    print("ones: if each reads only its own, there is less to save.")
     return 0 if is_same else 1
 
 
