@@ -32,6 +32,7 @@ NAVIGATION = {
     "Guides": {
         "Overview": "docs/README.md",
         "Data sets": "docs/dataloader.md",
+        "Evaluation": "docs/evaluation.md",
         "Data": "docs/data-loading.md",
         "Balance": "docs/balance.md",
         "Several hosts": "docs/several-hosts.md",

@@ -66,6 +66,7 @@ TESTED_HERE = {
     "docs/balance.md",
     "docs/data-loading.md",
     "docs/dataloader.md",
+    "docs/evaluation.md",
     "docs/my-step-raised.md",
     "docs/migrate/fairscale.md",
     "docs/python/batches.md",
@@ -73,6 +74,7 @@ TESTED_HERE = {
     "docs/python/exchange.md",
     "docs/cuda-graphs.md",
     "docs/python/feed.md",
+    "docs/python/feed-reference.md",
     "docs/python/pipelines.md",
     "docs/python/reduce.md",
 }
@@ -126,6 +128,12 @@ def test_every_page_with_python_is_run_by_a_test() -> None:
         assert is_run or page in WRITTEN_AS_PROGRAMS, f"{test} does not run {page}"
 
 
+def test_pages_of_frameworks_begin_with_the_framework() -> None:
+    for page in (ROOT / "docs/frameworks").glob("*.md"):
+        beginning = "\n".join(page.read_text().splitlines()[:15])
+        assert not re.search(r"script/|\.ci|tests_|check frameworks", beginning), page
+
+
 def test_readme(folder: pathlib.Path) -> None:
     told = run(
         folder,
@@ -153,18 +161,11 @@ def test_feeds(folder: pathlib.Path) -> None:
         "docs/python/feed.md",
         4,
         """
-import socket, sys, types, urllib.request
 loader = [{"x": torch.full((2,), i)} for i in range(8)]
 def step(batch):
     got.append(int(batch["x"][0]))
 run_block()
 tell(got=numbers())
-
-run_block()
-row = torch.arange(8)
-item = {"tokens": torch.stack([row, row + 10]), "labels": torch.stack([row, row + 10]), "images": {"a": torch.ones(2, 3)}}
-(batch,) = levada.Feed([item], levada.Mesh(dp=2, cp=2), layout=layout, divide="split")
-tell(tokens=batch["tokens"].tolist(), images=list(batch["images"]["a"].shape))
 
 documents, plain = [os.getpid()] * 8, loader
 decode = lambda number: {"x": torch.full((2,), number), "is_elsewhere": os.getpid() != number}
@@ -172,9 +173,41 @@ run_block()
 tell(streamed=[batch["is_elsewhere"] for batch in feed])
 loader = plain
 
+feed = levada.Feed(loader, mesh=mesh)
+run_block()
+tell(epochs=numbers(), epoch=feed.epoch)
+
+run_block()
+tell(resumed=numbers())
+
 model = lambda rows: rows
 run_block()
 tell(gathered=predictions.tolist())
+""",
+    )
+    for rank, mine in enumerate(told):
+        items = list(range(rank // 2, 8, 2))
+        assert mine[0] == {"got": items}
+        assert mine[1] == {"streamed": [True] * 4}
+        assert mine[2] == {"epochs": items * 2, "epoch": 1}
+        assert mine[3] == {"resumed": items}
+        assert mine[4] == {"gathered": [6, 6, 7, 7]}
+
+
+def test_feed_reference(folder: pathlib.Path) -> None:
+    told = run(
+        folder,
+        "docs/python/feed-reference.md",
+        4,
+        """
+import socket, sys, types, urllib.request
+mesh = levada.Mesh(dp=2, tp=2)
+loader = [{"x": torch.full((2,), i)} for i in range(8)]
+run_block()
+row = torch.arange(8)
+item = {"tokens": torch.stack([row, row + 10]), "labels": torch.stack([row, row + 10]), "images": {"a": torch.ones(2, 3)}}
+(batch,) = levada.Feed([item], levada.Mesh(dp=2, cp=2), layout=layout, divide="split")
+tell(tokens=batch["tokens"].tolist(), images=list(batch["images"]["a"].shape))
 
 device = torch.device("meta")
 step = lambda batch: got.append(batch["x"].device.type)
@@ -206,14 +239,11 @@ tell(written=writer.last)
 """,
     )
     for rank, mine in enumerate(told):
-        assert mine[6]["written"]["levada_feed_batches_total"] == [4, 4]
-        assert mine[0] == {"got": list(range(rank // 2, 8, 2))}
         zigzag = [2, 3, 4, 5] if rank % 2 else [0, 1, 6, 7]
-        assert mine[1] == {"tokens": [[10 * (rank // 2) + at for at in zigzag]], "images": [1, 3]}
-        assert mine[2] == {"streamed": [True] * 4}
-        assert mine[3] == {"gathered": [6, 6, 7, 7]}
-        assert mine[4] == {"devices": ["meta"] * 2}
-        assert mine[5] == {"answered": [True] * 4}
+        assert mine[0] == {"tokens": [[10 * (rank // 2) + at for at in zigzag]], "images": [1, 3]}
+        assert mine[1] == {"devices": ["meta"] * 2}
+        assert mine[2] == {"answered": [True] * 4}
+        assert mine[3]["written"]["levada_feed_batches_total"] == [4, 4]
 
 
 def test_cuda_graphs(folder: pathlib.Path) -> None:
@@ -449,6 +479,60 @@ tell(tokens=numbers(), total=sum(lengths))
     rest = sum((sum(step, []) for step in zip(*(mine[2]["rest"] for mine in told), strict=True)), [])
     assert first + rest == one, "a state resumes on another mesh"
     assert sum(sum(mine[4]["tokens"]) for mine in told) == told[0][4]["total"]
+
+
+def test_evaluation(folder: pathlib.Path) -> None:
+    told = run(
+        folder,
+        "docs/evaluation.md",
+        4,
+        """
+process_group(4)
+mesh = levada.Mesh(dp=2, tp=2)
+dataset = [{"x": torch.tensor(float(i)), "y": torch.tensor(float(i - i % 4))} for i in range(37)]
+model = lambda x: torch.where(x % 2 == 0, x - x % 4, x)  # wrong for odd numbers and right for the others
+loss_of = lambda model, batch: batch["x"] * 2
+run_block()
+tell(share=evaluate(model, dataset))
+
+run_block()
+tell(mean=mean_loss(model, dataset))
+
+train_set = test_set = dataset
+seen = []
+train = lambda batch: seen.extend(training.numbers)
+run_block()
+tell(seen=seen)
+
+test_loader = torch.utils.data.DataLoader(dataset, batch_size=4)
+run_block()
+tell(predictions=predictions)
+
+token_losses = lambda model, batch: batch["tokens"] * 0.01
+run_block()
+alone = levada.Feed(corpus, mesh=levada.Mesh(dp=4), batch=1, tail="pad")
+sums = torch.zeros(2)
+for batch in alone:
+    sums += torch.stack([(token_losses(model, batch) * batch["loss_mask"]).sum(), batch["loss_mask"].sum()])
+torch.distributed.all_reduce(sums)
+tell(perplexity=perplexity, alone=(sums[0] / sums[1]).exp().item(), samples=len(corpus), counted=sums[1].item())
+
+loader = levada.DataLoader(dataset, batch_size=4, mesh=mesh)
+tell(stages=[len(loader.gather(None if rank % 2 else batch["x"])) for batch in loader])
+try:
+    for batch in loader: loader.gather(batch["x"][:1])
+except levada.InvalidArgument as error:
+    tell(text=str(error))
+""",
+    )
+    for mine in told:
+        assert mine[0] == {"share": 19 / 37}
+        assert mine[1] == {"mean": 36.0}
+        assert sorted(mine[2]["seen"] + told[2 if mine in told[:2] else 0][2]["seen"]) == list(range(37))
+        assert mine[3]["predictions"] == [float(i - i % 4 if i % 2 == 0 else i) for i in range(37)]
+        assert abs(mine[4]["perplexity"] - mine[4]["alone"]) < 1e-4 and mine[4]["counted"] == 64 * mine[4]["samples"]
+        assert mine[5] == {"stages": [8, 8, 8, 8, 5]}
+        assert "the batch has 4 rows, but there are results of 1; give one for each row" in mine[6]["text"]
 
 
 def test_data_loading(folder: pathlib.Path) -> None:
