@@ -138,7 +138,7 @@ TEST(CommandUsage, RefusesNumbersThatCannotBe) {
 }
 
 TEST(CommandUsage, RefusesWhatItDoesNotKnow) {
-  expect_refusal({"irrigate"}, 2, "there is no subcommand irrigate; there are feed, plan");
+  expect_refusal({"irrigate"}, 2, "there is no subcommand irrigate; there are feed, run, plan");
   expect_refusal({"feed", corpus(), "--msh", "dp=2"}, 2, "there is no option --msh; see levada feed --help");
   expect_refusal({"feed"}, 2, "see levada feed --help");
   expect_refusal({"--nonsense"}, 2, "see levada --help");

@@ -136,6 +136,7 @@ int run_arguments(Invocation invocation, const Program& program, const AddSubcom
   CLI::App app(program.about, program.name);
   app.require_subcommand(1);
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);  // a later option overrides
+  if (program.name == "levada") invocation.program = take_program(invocation.arguments);
   add(app, invocation);
   refuse_empty_values(app);
   if (const auto status = parse(app, invocation)) return *status;
@@ -178,7 +179,7 @@ int run(int argc, const char* const* argv, Extensions extensions) {
     app.footer(
         "Example:\n  levada feed corpus.jsonl --tokenizer model.model --mesh dp=2,tp=2 --batch 8 --seq 1024\n\n"
         "levada SUBCOMMAND --help tells more, with an example each.");
-    for (const auto& subcommand : {add_feed, add_plan, add_convert, add_inspect, add_cache, add_doctor}) {
+    for (const auto& subcommand : {add_feed, add_run, add_plan, add_convert, add_inspect, add_cache, add_doctor}) {
       subcommand(app, invocation);
     }
   };

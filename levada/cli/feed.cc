@@ -20,8 +20,6 @@
 namespace levada::cli {
 namespace {
 
-constexpr int max_local_ranks = 256;
-
 void check_tail(const FeedArguments& arguments) {
   if (arguments.skip < 0) throw InvalidArgument(fmt::format("--skip is {}; it counts rounds from 0", arguments.skip));
   if (!arguments.eval) return;
