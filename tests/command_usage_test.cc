@@ -159,6 +159,26 @@ TEST(CommandUsage, HelpsWithAnExampleEach) {
   }
 }
 
+TEST(CommandUsage, ShowsTheMainOptionsAndAllOptionsWhenAsked) {
+  const auto main = run({"feed", "--help"}).out;
+  const auto all = run({"feed", "--help-all"}).out;
+  for (const char* option : {"--mesh", "--tokenizer", "--batch"}) {
+    EXPECT_THAT(main, HasSubstr(option));
+    EXPECT_THAT(all, HasSubstr(option));
+  }
+  for (const char* option : {"--io-limit", "--micro-order", "--resume-weights", "--json"}) {
+    EXPECT_THAT(main, ::testing::Not(HasSubstr(option)));
+    EXPECT_THAT(all, HasSubstr(option));
+  }
+  EXPECT_THAT(main, HasSubstr("levada feed --help-all shows "));
+  EXPECT_LT(std::count(main.begin(), main.end(), '\n'), 30);
+  for (const char* name : {"run", "plan", "convert", "inspect", "cache", "doctor"}) {
+    EXPECT_EQ(run({name, "--help-all"}).status, 0);
+    const auto help = run({name, "--help"}).out;
+    EXPECT_LT(std::count(help.begin(), help.end(), '\n'), 30) << name;
+  }
+}
+
 TEST(CommandUsage, EndsQuietlyWhenNobodyReads) {
   const std::string line = std::string(LEVADA_COMMAND) +
                            " plan --mesh dp=64,tp=8 2>&1 | head -n 1 >/dev/null; "
