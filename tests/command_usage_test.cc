@@ -138,7 +138,7 @@ TEST(CommandUsage, RefusesNumbersThatCannotBe) {
 }
 
 TEST(CommandUsage, RefusesWhatItDoesNotKnow) {
-  expect_refusal({"irrigate"}, 2, "there is no subcommand irrigate; there are feed, plan");
+  expect_refusal({"irrigate"}, 2, "there is no subcommand irrigate; there are feed, run, plan");
   expect_refusal({"feed", corpus(), "--msh", "dp=2"}, 2, "there is no option --msh; see levada feed --help");
   expect_refusal({"feed"}, 2, "see levada feed --help");
   expect_refusal({"--nonsense"}, 2, "see levada --help");
@@ -156,6 +156,26 @@ TEST(CommandUsage, HelpsWithAnExampleEach) {
     EXPECT_EQ(help.status, 0);
     EXPECT_THAT(help.out, AllOf(HasSubstr("Example"), HasSubstr(std::string("levada ") + name)));
     EXPECT_EQ(help.err, "");
+  }
+}
+
+TEST(CommandUsage, ShowsTheMainOptionsAndAllOptionsWhenAsked) {
+  const auto main = run({"feed", "--help"}).out;
+  const auto all = run({"feed", "--help-all"}).out;
+  for (const char* option : {"--mesh", "--tokenizer", "--batch"}) {
+    EXPECT_THAT(main, HasSubstr(option));
+    EXPECT_THAT(all, HasSubstr(option));
+  }
+  for (const char* option : {"--io-limit", "--micro-order", "--resume-weights", "--json"}) {
+    EXPECT_THAT(main, ::testing::Not(HasSubstr(option)));
+    EXPECT_THAT(all, HasSubstr(option));
+  }
+  EXPECT_THAT(main, HasSubstr("levada feed --help-all shows "));
+  EXPECT_LT(std::count(main.begin(), main.end(), '\n'), 30);
+  for (const char* name : {"run", "plan", "convert", "inspect", "cache", "doctor"}) {
+    EXPECT_EQ(run({name, "--help-all"}).status, 0);
+    const auto help = run({name, "--help"}).out;
+    EXPECT_LT(std::count(help.begin(), help.end(), '\n'), 30) << name;
   }
 }
 

@@ -11,6 +11,7 @@
 #include "levada/cli/command.h"
 #include "levada/cli/error_reporter.h"
 #include "levada/cli/file_list.h"
+#include "levada/cli/help.h"
 #include "levada/cli/text_options.h"
 #include "levada/corpus/fill_cache.h"
 #include "levada/report/numbers.h"
@@ -145,12 +146,12 @@ int run_cache(const CacheCommandArguments& arguments, const Extensions& extensio
 void add_cache(CLI::App& app, Invocation& invocation) {
   auto arguments = std::make_shared<CacheCommandArguments>();
   auto* command = app.add_subcommand("cache", "List the texts whose tokens are kept, check them or remove them");
-  auto* check = command->add_flag("--check", arguments->check, "Read all of them, and fail where one is damaged");
-  auto* prune =
-      command
-          ->add_flag("--prune", arguments->prune, "Evict least recently used entries down to --cache-size; none in use")
-          ->excludes(check);
-  command->add_flag("--fill", arguments->fill, "Tokenize the texts among PATH that have no tokens yet")
+  auto* check = command->add_flag("--check", arguments->check, "Check of all entries, which fails if one is damaged");
+  auto* prune = command
+                    ->add_flag("--prune", arguments->prune,
+                               "Eviction of the least recently used entries down to --cache-size; none in use")
+                    ->excludes(check);
+  command->add_flag("--fill", arguments->fill, "Tokenization of the texts among PATH that have no tokens yet")
       ->excludes(check)
       ->excludes(prune);
   command->add_option("PATH", arguments->paths, "For --fill: files, folders, patterns or mix.json, as for feed")
@@ -159,7 +160,8 @@ void add_cache(CLI::App& app, Invocation& invocation) {
   add_text_options(*command, arguments->text);
   add_chat_template(*command, arguments->chat_template);
   add_cache_options(*command, arguments->cache);
-  command->add_flag("--json", arguments->json, "Print one JSON object");
+  command->add_flag("--json", arguments->json, "One JSON object on standard output");
+  show_first(*command, {"--check", "--prune", "--fill", "--cache-size", "--tokenizer", "--json"});
   command->footer(
       "Example: at most 200 GB\n  levada cache --prune --cache-size 200GB\n"
       "Example: tokenized by all processes of a job, each text by one of them\n"

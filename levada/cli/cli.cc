@@ -13,6 +13,7 @@
 #include "levada/base/error.h"
 #include "levada/cli/command.h"
 #include "levada/cli/error_reporter.h"
+#include "levada/cli/help.h"
 #include "levada/launch/launch.h"
 
 namespace levada::cli {
@@ -119,7 +120,11 @@ std::optional<int> parse(CLI::App& app, const Invocation& invocation) {
     app.parse(std::move(reversed));
   } catch (const CLI::CallForHelp&) {
     const auto parsed = app.get_subcommands();
-    print((parsed.empty() ? &app : parsed.front())->help(parsed.empty() ? "" : app.get_name()));
+    print(parsed.empty() ? app.help() : short_help(*parsed.front(), app.get_name()));
+    return 0;
+  } catch (const CLI::CallForAllHelp&) {
+    const auto parsed = app.get_subcommands();
+    print(parsed.empty() ? app.help() : full_help(*parsed.front(), app.get_name()));
     return 0;
   } catch (const CLI::CallForVersion& version) {
     print(fmt::format("{}\n", version.what()));
@@ -136,6 +141,10 @@ int run_arguments(Invocation invocation, const Program& program, const AddSubcom
   CLI::App app(program.about, program.name);
   app.require_subcommand(1);
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);  // a later option overrides
+  app.formatter(help_formatter());
+  app.set_help_flag("-h,--help", "Help");
+  app.set_help_all_flag("--help-all", "Help with all options");
+  if (program.name == "levada") invocation.program = take_program(invocation.arguments);
   add(app, invocation);
   refuse_empty_values(app);
   if (const auto status = parse(app, invocation)) return *status;
@@ -174,11 +183,11 @@ int run_program(int argc, const char* const* argv, Extensions extensions, const 
 
 int run(int argc, const char* const* argv, Extensions extensions) {
   const auto add = [](CLI::App& app, Invocation& invocation) {
-    app.set_version_flag("--version", "levada " LEVADA_VERSION);
+    app.set_version_flag("--version", "levada " LEVADA_VERSION, "Version");
     app.footer(
         "Example:\n  levada feed corpus.jsonl --tokenizer model.model --mesh dp=2,tp=2 --batch 8 --seq 1024\n\n"
-        "levada SUBCOMMAND --help tells more, with an example each.");
-    for (const auto& subcommand : {add_feed, add_plan, add_convert, add_inspect, add_cache, add_doctor}) {
+        "levada SUBCOMMAND --help has the main options and an example, --help-all all options.");
+    for (const auto& subcommand : {add_feed, add_run, add_plan, add_convert, add_inspect, add_cache, add_doctor}) {
       subcommand(app, invocation);
     }
   };

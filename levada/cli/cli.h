@@ -23,6 +23,7 @@ struct TokenizerChoice {
 struct Extensions {
   /// The program, with its first arguments, that is this command, for the ranks that it starts; empty: this process's.
   std::vector<std::string> self = {};
+  std::string python = {};  ///< the interpreter of Python scripts; empty: python3 on PATH
   /// Returns null for a tokenizer that it does not know.
   std::function<std::shared_ptr<const Tokenizer>(const TokenizerChoice& choice)> open_tokenizer = {};
   std::string tokenizers = {};  ///< which ones those are, for messages

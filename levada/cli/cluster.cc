@@ -133,19 +133,16 @@ Json cost_as_json(const Cost& cost, bool has_storage_speed) {
 }  // namespace
 
 void add_cluster_options(CLI::App& command, ClusterArguments& arguments) {
-  auto* hosts = command
-                    .add_option("--hosts", arguments.hosts,
-                                "Compare choices of readers on so many hosts, with so many ranks on each")
+  command.option_defaults()->group("With --hosts");
+  auto* hosts = command.add_option("--hosts", arguments.hosts, "Hosts and ranks per host, for a comparison of readers")
                     ->type_name("64x8");
-  add_option(command, "--link", arguments.link, "SPEED", "With --hosts: a host's link, in each direction");
-  add_option(command, "--memory", arguments.memory, "SPEED", "With --hosts: how fast a host copies memory");
-  add_option(command, "--message", arguments.message, "TIME",
-             "With --hosts: a rank's work for a message between hosts");
-  command
-      .add_option("--storage", arguments.storage, "With --hosts: what storage gives all readers together [no limit]")
+  add_option(command, "--link", arguments.link, "SPEED", "Bandwidth of a host's link in each direction, with --hosts");
+  add_option(command, "--memory", arguments.memory, "SPEED", "Rate at which a host copies memory");
+  add_option(command, "--message", arguments.message, "TIME", "Work of a rank per message between hosts");
+  command.add_option("--storage", arguments.storage, "Bandwidth of storage for all readers together [no limit]")
       ->type_name("SPEED");
-  add_option(command, "--step", arguments.step, "TIME", "With --hosts: how long a training step takes");
-  add_option(command, "--degree", arguments.degree, "N", "With --hosts: to how many hosts one sends a message at most");
+  add_option(command, "--step", arguments.step, "TIME", "Duration of a training step");
+  add_option(command, "--degree", arguments.degree, "N", "Maximum number of hosts that one host sends a message to");
   for (const char* name : {"--link", "--memory", "--message", "--storage", "--step", "--degree"}) {
     command.get_option(name)->needs(hosts);
   }

@@ -23,17 +23,26 @@ namespace levada::cli {
 /// throws levada::Error.
 struct Invocation {
   std::function<int()> action;
-  std::vector<std::string> arguments;  ///< the whole command line after the program's name
-  launch::LocalOptions ranks = {};     ///< how this very command is started as a rank
+  std::vector<std::string> arguments;     ///< the whole command line after the program's name, without `program`
+  std::vector<std::string> program = {};  ///< what `run` is to run, with its arguments
+  launch::LocalOptions ranks = {};        ///< how this very command is started as a rank
   Extensions extensions = {};
 };
 
+/// How many ranks the command starts on one machine at most.
+inline constexpr int max_local_ranks = 256;
+
 void add_feed(CLI::App& app, Invocation& invocation);
+void add_run(CLI::App& app, Invocation& invocation);
 void add_plan(CLI::App& app, Invocation& invocation);
 void add_doctor(CLI::App& app, Invocation& invocation);
 void add_convert(CLI::App& app, Invocation& invocation);
 void add_inspect(CLI::App& app, Invocation& invocation);
 void add_cache(CLI::App& app, Invocation& invocation);
+
+/// Removes from the arguments of `run` the program that it is to run, with its arguments, and returns it. A `--` before
+/// it is removed, too.
+std::vector<std::string> take_program(std::vector<std::string>& arguments);
 
 struct Program {
   std::string name;  ///< "levada"

@@ -14,6 +14,7 @@
 #include "levada/base/text.h"
 #include "levada/cli/command.h"
 #include "levada/cli/file_list.h"
+#include "levada/cli/help.h"
 #include "levada/cli/text_options.h"
 #include "levada/corpus/paths.h"
 #include "levada/report/numbers.h"
@@ -159,12 +160,15 @@ void add_convert(CLI::App& app, Invocation& invocation) {
       ->required()
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   add_files_from(*command, arguments->files_from);
-  add_option(*command, "--dtype", arguments->dtype, "TYPE", "Of a token: auto, uint8, uint16, int16, int32, int64");
-  command->add_flag("--append-eod", arguments->append_eod, "End each document with a token; --eod says which");
+  add_option(*command, "--dtype", arguments->dtype, "TYPE",
+             "Type of a token: auto, uint8, uint16, int16, int32 or int64");
+  command->add_flag("--append-eod", arguments->append_eod, "End-of-document token, that of --eod, after each document");
   add_text_options(*command, arguments->text);
-  add_number(*command, "--threads", arguments->threads, "N", "Tokenize with N threads [one a core]");
-  command->add_flag("--overwrite", arguments->overwrite, "Replace a data set that is there already");
-  command->add_flag("--json", arguments->json, "Print one JSON object");
+  add_number(*command, "--threads", arguments->threads, "N", "Tokenizing threads [one per core]");
+  command->add_flag("--overwrite", arguments->overwrite, "Replacement of an existing data set");
+  command->option_defaults()->group("Output");
+  command->add_flag("--json", arguments->json, "One JSON object on standard output");
+  show_first(*command, {"--tokenizer", "--append-eod", "--text-field", "--dtype", "--threads", "--overwrite"});
   command->footer(
       "Example: corpus.bin and corpus.idx, read by levada feed corpus\n"
       "  levada convert corpus.jsonl corpus --tokenizer model.model --append-eod");

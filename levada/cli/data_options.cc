@@ -61,51 +61,55 @@ void check_enough(const Corpus& corpus, const Job& job, const DataArguments& arg
 }  // namespace
 
 void add_data_options(CLI::App& command, DataArguments& arguments) {
+  command.option_defaults()->group("Data");
   command
-      .add_option(
-          "PATH", arguments.paths,
-          "What to read: .jsonl and .txt, also .gz and .zst of them; .bin with .idx (by prefix); folders, patterns "
-          "('*.jsonl'), or mix.json alone")
+      .add_option("PATH", arguments.paths,
+                  "Data: .jsonl and .txt, also .gz and .zst of them; .bin with .idx (by prefix); folders, patterns "
+                  "('*.jsonl'), or mix.json alone")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   add_files_from(command, arguments.files_from);
-  add_number(command, "--steps", arguments.steps, "N", "At most so many steps [all]");
-  add_option(command, "--epochs", arguments.epochs, "E", "Times to go through the data; 0: without end");
-  add_option(command, "--tail", arguments.tail, "HOW", "A last round that the data does not fill: drop, pad or short");
+  add_number(command, "--steps", arguments.steps, "N", "Maximum number of steps [all]");
+  add_option(command, "--epochs", arguments.epochs, "E", "Passes through the data; 0: endless");
+  add_option(command, "--tail", arguments.tail, "HOW",
+             "Treatment of a last round that the data does not fill: drop, pad or short");
+  command.option_defaults()->group("Balance");
   command
       .add_option("--balance", arguments.balance,
-                  "Divide the samples of each step over dp ranks so that their work is "
-                  "equal: tokens, flops or 'flops(hidden=N)'")
+                  "Cost of a sample, by which each step is divided evenly over dp ranks: tokens, flops or "
+                  "'flops(hidden=N)'")
       ->type_name("COST");
-  add_number(command, "--max-tokens", arguments.max_tokens, "N",
-             "Divide a rank's samples over micro-batches of at most N tokens");
+  add_number(command, "--max-tokens", arguments.max_tokens, "N", "Maximum number of tokens in a micro-batch");
   command
-      .add_option("--counts", arguments.counts, "Samples of each rank and step: equal or free [free with --max-tokens]")
+      .add_option("--counts", arguments.counts,
+                  "Number of samples per rank per step: equal or free [free with --max-tokens]")
       ->type_name("HOW");
   add_number(command, "--max-delay", arguments.max_delay, "N",
-             "Let a sample that alone would make a step long wait up to N steps for others like it");
-  add_option(command, "--micro-order", arguments.micro_order, "HOW", "Of micro-batches: as-read, long-first or paired");
-  command.add_flag("--shuffle", arguments.shuffle, "Another order of samples every epoch");
-  add_option(command, "--seed", arguments.seed, "S", "Of the shuffle");
+             "Maximum number of steps that a long sample waits for others like it");
+  add_option(command, "--micro-order", arguments.micro_order, "HOW",
+             "Order of micro-batches: as-read, long-first or paired");
+  command.option_defaults()->group("Data");
+  command.add_flag("--shuffle", arguments.shuffle, "New order of samples every epoch");
+  add_option(command, "--seed", arguments.seed, "S", "Seed of the shuffle");
   add_text_options(command, arguments.text);
-  command
-      .add_option("--max-bad", arguments.max_bad,
-                  "The largest share of a text's lines that --skip-bad may leave out [1]")
+  command.add_option("--max-bad", arguments.max_bad, "Maximum share of a text's lines that --skip-bad may skip [1]")
       ->type_name("X");
   add_chat_template(command, arguments.chat_template);
   add_cache_options(command, arguments.cache);
+  command.option_defaults()->group("Packing");
   add_option(command, "--pack", arguments.pack, "HOW",
-             "cut: documents laid end to end; best-fit: whole, side by side; documents: one a sample");
-  add_option(command, "--pad-to", arguments.pad_to, "N", "Round packed documents up to multiples of N tokens");
-  command.add_flag("--reset-position-ids", arguments.reset_position_ids,
-                   "Positions from 0 behind each end of document");
-  command.add_flag("--reset-attention-mask", arguments.reset_attention_mask, "Cut documents do not see each other");
-  command.add_flag("--eod-mask-loss", arguments.eod_mask_loss, "No loss at the token that ends a document");
-  command.add_option("--split", arguments.split, "Proportions in which documents train, validate and test: 98,1,1")
+             "Packing of documents: cut (end to end), best-fit (several whole ones) or documents (one per sample)");
+  add_option(command, "--pad-to", arguments.pad_to, "N", "Multiple of tokens that packed documents are padded to");
+  command.add_flag("--reset-position-ids", arguments.reset_position_ids, "Positions from 0 after each end of document");
+  command.add_flag("--reset-attention-mask", arguments.reset_attention_mask, "Attention within documents only");
+  command.add_flag("--eod-mask-loss", arguments.eod_mask_loss, "Loss mask of 0 at the token that ends a document");
+  command.option_defaults()->group("Data");
+  command.add_option("--split", arguments.split, "Proportions of training, validation and test documents: 98,1,1")
       ->delimiter(',')
       ->type_name("A,B,C");
-  add_option(command, "--part", arguments.part, "NAME", "Of the split: train, valid or test");
-  add_option(command, "--io-threads", arguments.io_threads, "N", "Read with N threads side by side");
-  command.add_option("--io-limit", arguments.io_limit, "Read no faster than X MB/s, all readers together [no limit]")
+  add_option(command, "--part", arguments.part, "NAME", "Part of the split: train, valid or test");
+  command.option_defaults()->group("Speed");
+  add_option(command, "--io-threads", arguments.io_threads, "N", "Concurrent reading threads of each reader");
+  command.add_option("--io-limit", arguments.io_limit, "Maximum rate of all readers together, in MB/s [no limit]")
       ->type_name("X");
 }
 

@@ -120,7 +120,7 @@ std::string as_json(const Machine& machine, const std::vector<std::string>& advi
 void add_doctor(CLI::App& app, Invocation& invocation) {
   auto json = std::make_shared<bool>(false);
   auto* command = app.add_subcommand("doctor", "Say what this machine offers, what limits speed here, how to lift it");
-  command->add_flag("--json", *json, "Print one JSON object");
+  command->add_flag("--json", *json, "One JSON object on standard output");
   command->footer("Example:\n  levada doctor");
   command->callback([json, &invocation] {
     invocation.action = [json] {

@@ -9,6 +9,7 @@
 #include "levada/cli/error_reporter.h"
 #include "levada/cli/feed_rank.h"
 #include "levada/cli/file_list.h"
+#include "levada/cli/help.h"
 #include "levada/cli/metrics_exporter.h"
 #include "levada/cli/state.h"
 #include "levada/corpus/mix_file.h"
@@ -19,8 +20,6 @@
 
 namespace levada::cli {
 namespace {
-
-constexpr int max_local_ranks = 256;
 
 void check_tail(const FeedArguments& arguments) {
   if (arguments.skip < 0) throw InvalidArgument(fmt::format("--skip is {}; it counts rounds from 0", arguments.skip));
@@ -196,31 +195,32 @@ int run_feed(FeedArguments arguments, const Invocation& invocation) {
 void add_options(CLI::App& command, FeedArguments& arguments) {
   add_job_options(command, arguments.job);
   add_data_options(command, arguments);
-  add_number(command, "--skip", arguments.skip, "N", "Rounds to leave out at the start");
-  command.add_flag("--eval", arguments.eval, "Every sample of every source exactly once: --tail short, one epoch");
-  command.add_option("--load-state", arguments.load_state, "Go on where this state was saved")->type_name("FILE");
+  command.option_defaults()->group("Data");
+  add_number(command, "--skip", arguments.skip, "N", "Rounds skipped at the start");
+  command.add_flag("--eval", arguments.eval,
+                   "Every sample of every source exactly once, with --tail short, in one epoch");
+  command.option_defaults()->group("State");
+  command.add_option("--load-state", arguments.load_state, "State to resume from")->type_name("FILE");
   command.add_flag("--resume-weights", arguments.resume_weights,
-                   "From there on, mix by weights other than the state's");
-  command.add_option("--save-state", arguments.save_state, "Save the state at the end, also on SIGTERM")
+                   "Weights of the mix, in place of the state's, from there on");
+  command.add_option("--save-state", arguments.save_state, "State saved at the end, also on SIGTERM")
       ->type_name("FILE");
-  add_number(command, "--every", arguments.save_every, "N", "Save it every N steps too");
-  command.add_option("--report", arguments.history.report, "Write a page that shows where time went")
-      ->type_name("FILE.html");
-  command.add_option("--trace", arguments.history.trace, "Write what happened when, for Perfetto")
-      ->type_name("FILE.json");
+  add_number(command, "--every", arguments.save_every, "N", "Steps between saved states [saved only at the end]");
+  command.option_defaults()->group("Output");
+  command.add_option("--report", arguments.history.report, "Page that shows where time went")->type_name("FILE.html");
+  command.add_option("--trace", arguments.history.trace, "Trace of all ranks, for Perfetto")->type_name("FILE.json");
   command
-      .add_option(
-          "--metrics", arguments.metrics,
-          "Export numbers while it runs, for Prometheus: where to listen, each further rank of a host one port on, or "
-          "a file")
+      .add_option("--metrics", arguments.metrics,
+                  "Metrics for Prometheus: the first port, each further rank of a host on the next one, or a file")
       ->type_name("[HOST:]PORT|FILE");
+  command.add_flag("--json", arguments.json, "One JSON object on standard output");
+  command.option_defaults()->group("Speed");
   add_number(command, "--depth", arguments.depth, "N", "Batches a rank may be behind its reader [two more than pp]");
-  add_option(command, "--engine", arguments.engine, "NAME", "How bytes cross: shm (processes) or inproc (threads)");
-  add_option(command, "--access", arguments.access, "HOW", "How ranks see batches: read_only (no copy) or copy");
+  add_option(command, "--engine", arguments.engine, "NAME", "Engine: shm (ranks are processes) or inproc (threads)");
+  add_option(command, "--access", arguments.access, "HOW", "Access of ranks to batches: read_only (no copy) or copy");
   add_option(command, "--timeout", arguments.timeout, "TIME",
-             "Of one wait, also for all ranks to start: 500ms, 30s, 2m");
-  add_option(command, "--compute-ms", arguments.compute_ms, "X", "Sleep so long on every rank after each batch");
-  command.add_flag("--json", arguments.json, "Print one JSON object");
+             "Limit of each wait, also for all ranks to start: 500ms, 30s, 2m");
+  add_option(command, "--compute-ms", arguments.compute_ms, "X", "Sleep of every rank after each batch, in ms");
   command.add_option("--prepare-bytes", arguments.prepare_bytes)->group("");
   command.add_option("--passed-files", arguments.passed_files)->group("");
 }
@@ -234,6 +234,7 @@ void add_feed(CLI::App& app, Invocation& invocation) {
       "Read a corpus on one rank and give every rank of a mesh its part: as a rank of a launched job (torchrun, "
       "SLURM, MPI), else with ranks of its own on this machine");
   add_options(*command, *arguments);
+  show_first(*command, {"--tokenizer", "--mesh", "--batch", "--seq", "--steps", "--shuffle", "--report"});
   command->footer(
       "Example: four ranks, one reader\n  levada feed corpus.jsonl --tokenizer model.model --mesh dp=2,tp=2 --batch 8 "
       "--seq 1024");

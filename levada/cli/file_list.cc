@@ -41,8 +41,7 @@ std::string content_of(const std::string& from) {
 }  // namespace
 
 void add_files_from(CLI::App& command, std::string& from) {
-  command.add_option("--files-from", from, "Read what FILE lists too, a path a line; -: standard input")
-      ->type_name("FILE");
+  command.add_option("--files-from", from, "List of further paths, one per line; -: standard input")->type_name("FILE");
 }
 
 std::vector<std::string> read_file_list(const std::string& from) {

@@ -8,6 +8,7 @@
 #include "levada/base/text.h"
 #include "levada/cli/command.h"
 #include "levada/cli/data_summary.h"
+#include "levada/cli/help.h"
 #include "levada/cli/text_options.h"
 #include "levada/report/numbers.h"
 #include "levada/report/progress.h"
@@ -193,9 +194,10 @@ void add_inspect(CLI::App& app, Invocation& invocation) {
       ->add_option("PATH", arguments->path,
                    "A .jsonl or .txt, also .gz and .zst of them, or .bin with .idx (by prefix)")
       ->required();
-  add_option(*command, "--sample", arguments->options.sample, "N", "Which document to show, from 0");
+  add_option(*command, "--sample", arguments->options.sample, "N", "Document to show, from 0");
   add_text_options(*command, arguments->text);
-  command->add_flag("--json", arguments->json, "Print one JSON object");
+  command->add_flag("--json", arguments->json, "One JSON object on standard output");
+  show_first(*command, {"--sample", "--tokenizer", "--text-field", "--json"});
   command->footer("Example:\n  levada inspect corpus.jsonl --tokenizer bytes --sample 3");
   command->callback([arguments, &invocation] {
     invocation.action = [arguments, &invocation] { return run_inspect(*arguments, invocation.extensions); };

@@ -75,20 +75,21 @@ Mesh mesh_of(const JobArguments& arguments, std::optional<int> world_size) {
 }  // namespace
 
 void add_job_options(CLI::App& command, JobArguments& arguments) {
-  command.add_option("--mesh", arguments.mesh, "Ranks as named axes, the last varies fastest [the job's ranks as dp]")
+  command.option_defaults()->group("Ranks");
+  command.add_option("--mesh", arguments.mesh, "Named axes of ranks, the last varying fastest [the job's ranks as dp]")
       ->type_name("dp=2,tp=2");
   command.add_option("--data-axes", arguments.data_axes, "Axes along which batches differ [dp, dp_shard, ... by name]")
       ->type_name("AXES");
-  add_option(command, "--batch", arguments.batch, "N", "Samples a data-parallel rank and step");
-  add_option(command, "--seq", arguments.sequence, "N", "Tokens a sample");
+  add_option(command, "--batch", arguments.batch, "N", "Samples per data-parallel rank per step");
+  add_option(command, "--seq", arguments.sequence, "N", "Tokens per sample");
   add_option(command, "--readers", arguments.readers, "WHO",
-             "Who reads: one, all, host, spread, or axes such as dp,pp");
+             "Ranks that read: one, all, host, spread, or axes such as dp,pp");
   add_option(command, "--divide", arguments.divide, "HOW",
-             "deal whole batches along the data axes, or split a global one along dim 0");
+             "Division over the data axes: deal whole batches, or split a global one along dim 0");
   add_option(command, "--layout", arguments.layout, "gpt|FILE.json",
-             "Which rank gets what: gpt, data_parallel or a file");
-  command.add_flag("--attention-mask", arguments.attention_mask, "Make a bool mask [batch, 1, seq, seq] too");
-  add_option(command, "--dtype", arguments.dtype, "TYPE", "Of tokens, labels and position_ids: int64 or int32");
+             "Placement of each field: gpt, data_parallel or a file");
+  command.add_flag("--attention-mask", arguments.attention_mask, "Additional bool mask [batch, 1, seq, seq]");
+  add_option(command, "--dtype", arguments.dtype, "TYPE", "Type of tokens, labels and position_ids: int64 or int32");
 }
 
 Job parse_job(const JobArguments& arguments, std::optional<int> world_size) {

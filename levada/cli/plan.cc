@@ -8,6 +8,7 @@
 #include "levada/cli/data_options.h"
 #include "levada/cli/exchange_spec.h"
 #include "levada/cli/file_list.h"
+#include "levada/cli/help.h"
 #include "levada/cli/small_file.h"
 #include "levada/exchange/planner.h"
 #include "levada/feed/step_source.h"
@@ -84,7 +85,9 @@ void add_plan(CLI::App& app, Invocation& invocation) {
                                      "evenly work would be divided in steps "
                                      "of some data, without starting it");
   const auto options = [command] {
-    return command->get_options([](const CLI::Option* option) { return option->get_name() != "--help"; });
+    return command->get_options([command](const CLI::Option* option) {
+      return option != command->get_help_ptr() && option != command->get_help_all_ptr();
+    });
   };
   add_job_options(*command, arguments->data.job);
   add_cluster_options(*command, arguments->cluster);
@@ -92,17 +95,19 @@ void add_plan(CLI::App& app, Invocation& invocation) {
   add_data_options(*command, arguments->data);
   auto of_data = options();
   std::erase_if(of_data, [&](const auto* option) { return std::ranges::find(of_a_mesh, option) != of_a_mesh.end(); });
+  command->option_defaults()->group("Output");
   auto* exchange =
       command
           ->add_option("--exchange", arguments->exchange,
-                       "Plan an exchange of samples instead: a JSON file of holders, destinations and keys")
+                       "Exchange of samples to plan instead: a JSON file of holders, destinations and keys")
           ->type_name("FILE");
   for (auto* option : of_a_mesh) exchange->excludes(option);
   for (auto* option : of_data) {
     exchange->excludes(option);
-    option->group("Of data")->excludes(command->get_option("--hosts"));
+    option->excludes(command->get_option("--hosts"));
   }
-  command->add_flag("--json", arguments->json, "Print one JSON object");
+  command->add_flag("--json", arguments->json, "One JSON object on standard output");
+  show_first(*command, {"--mesh", "--batch", "--seq", "--hosts", "--link", "--balance", "--tokenizer"});
   command->footer(
       "Examples: what four ranks would be sent a step, which ranks should read on 64 hosts, and what balance gains\n"
       "  levada plan --mesh dp=2,tp=2 --batch 8 --seq 1024\n"

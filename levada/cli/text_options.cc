@@ -14,26 +14,24 @@
 namespace levada::cli {
 
 void add_text_options(CLI::App& command, TextArguments& arguments) {
-  add_option(command, "--tokenizer", arguments.tokenizer, "NAME",
-             "What makes text into tokens: a tokenizer's file, or bytes");
+  command.option_defaults()->group("Text");
+  add_option(command, "--tokenizer", arguments.tokenizer, "NAME", "Tokenizer of text: a file, or bytes");
   command.add_flag("--special-tokens", arguments.special_tokens,
-                   "Put those of the tokenizer's template around each document");
+                   "Special tokens of the tokenizer's template around each document");
   command
-      .add_option("--eod", arguments.end_of_document,
-                  "The token that ends each document, its number or text [the tokenizer's own]")
+      .add_option("--eod", arguments.end_of_document, "End-of-document token, by number or text [the tokenizer's own]")
       ->type_name("TOKEN");
   command
       .add_option("--text-field", arguments.options.text_field,
-                  "The field of a .jsonl line that is its text [text; messages of chats]")
+                  "Field of a .jsonl line with its text [text; messages of chats]")
       ->type_name("NAME");
   command.add_flag("--skip-bad", arguments.options.skip_bad,
-                   "Leave out .jsonl lines that cannot be used, and count them");
+                   "Tolerance of unusable .jsonl lines, which are skipped and counted");
 }
 
 void add_chat_template(CLI::App& command, std::string& chat_template) {
   command
-      .add_option("--chat-template", chat_template,
-                  "Lines are chats, rendered by the tokenizer's own template or one in a file: own or FILE")
+      .add_option("--chat-template", chat_template, "Template of lines that are chats: the tokenizer's own, or FILE")
       ->type_name("NAME");
 }
 
@@ -82,9 +80,9 @@ Storage open_storage(const Extensions& extensions) {
 }
 
 void add_cache_options(CLI::App& command, CacheArguments& arguments) {
-  command.add_option("--cache-dir", arguments.dir, "Where the tokens of text are kept [~/.cache/levada]")
-      ->type_name("DIR");
-  command.add_option("--cache-size", arguments.size, "The most that they may take: 200GB [half of the file system]")
+  command.option_defaults()->group("Text");
+  command.add_option("--cache-dir", arguments.dir, "Folder of cached tokens [~/.cache/levada]")->type_name("DIR");
+  command.add_option("--cache-size", arguments.size, "Maximum size of the cache: 200GB [half of the file system]")
       ->type_name("SIZE");
 }
 

@@ -2,6 +2,7 @@
 
 #include <charconv>
 
+#include "levada/launch/inherited.h"
 #include "levada/launch/launch.h"
 
 namespace levada::launch {
@@ -187,11 +188,31 @@ void expect_no_half_set(const Get& get, const std::optional<Environment>& job) {
   }
 }
 
+/// Whether torchrun, started by a rank of run_local(), has started this process. run_local() removes torchrun's own
+/// variables.
+bool is_torchruns_within(const Get& get) {
+  return has(get, links_variable) && has(get, "TORCHELASTIC_RUN_ID") && has(get, "RANK") && has(get, "WORLD_SIZE");
+}
+
+/// Throws InvalidArgument if run_local(), which sets RANK and WORLD_SIZE like LEVADA_RANK and LEVADA_WORLD_SIZE, cannot
+/// have set all four: another launcher has started this process, or the program has changed them.
+void expect_same_place(const Get& get, const Environment& job) {
+  if (!has(get, links_variable)) return;
+  const auto torch = read(get, torch_names(get));
+  if (!torch || (torch->rank == job.rank && torch->size == job.size)) return;
+  throw InvalidArgument(
+      fmt::format("the environment contradicts itself: LEVADA_RANK and LEVADA_WORLD_SIZE are {} and {}, but RANK and "
+                  "WORLD_SIZE are {} and {}; in a process that another launcher starts, unset LEVADA_RANK, "
+                  "LEVADA_WORLD_SIZE and {}",
+                  job.rank, job.size, torch->rank, torch->size, links_variable));
+}
+
 }  // namespace
 
 std::optional<Environment> detect(const Get& get) {
-  auto job = read(get, levada_names);
+  auto job = is_torchruns_within(get) ? std::nullopt : read(get, levada_names);
   if (job) {
+    expect_same_place(get, *job);
     job->rendezvous = rendezvous_of(get, {"LEVADA_RENDEZVOUS"});
     return job;
   }

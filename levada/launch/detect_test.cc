@@ -77,6 +77,43 @@ TEST(Detect, TakesHalfASetBesideTheLaunchersIfBothSayTheSame) {
   }
 }
 
+const Variables started_here = {
+    {"LEVADA_RANK", "1"}, {"LEVADA_WORLD_SIZE", "2"}, {"LEVADA_LINKS", "7"},     {"RANK", "1"},
+    {"WORLD_SIZE", "2"},  {"LOCAL_RANK", "1"},        {"LOCAL_WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"},
+    {"MASTER_PORT", "4"}};
+
+TEST(Detect, TakesLevadasVariablesBesideTorchrunsOfTheSameRank) {
+  EXPECT_EQ(detect_in(started_here)->said_by, "LEVADA_RANK and LEVADA_WORLD_SIZE");
+  EXPECT_EQ(detect_in(started_here)->rank, 1);
+  auto other_port = started_here;  // a program that sets MASTER_PORT itself is still the rank
+  other_port["MASTER_PORT"] = "29500";
+  EXPECT_EQ(detect_in(other_port)->said_by, "LEVADA_RANK and LEVADA_WORLD_SIZE");
+}
+
+TEST(Detect, TakesTorchrunsVariablesInAProcessThatItStartsWithinARank) {
+  auto within = started_here;
+  for (const auto& [name, value] : torchrun) within[name] = value;
+  EXPECT_EQ(detect_in(within)->said_by, "RANK and WORLD_SIZE");
+  EXPECT_EQ(detect_in(within)->rank, 5);
+}
+
+TEST(Detect, RefusesVariablesOfTwoJobs) {
+  auto changed = started_here;
+  changed["RANK"] = "0";
+  EXPECT_EQ(
+      refusal_of(changed),
+      "the environment contradicts itself: LEVADA_RANK and LEVADA_WORLD_SIZE are 1 and 2, but RANK and WORLD_SIZE "
+      "are 0 and 2; in a process that another launcher starts, unset LEVADA_RANK, LEVADA_WORLD_SIZE and "
+      "LEVADA_LINKS");
+}
+
+TEST(Detect, TakesLevadasVariablesThatAreSetByHandBeforeOtherOnes) {
+  auto by_hand = torchrun;
+  by_hand["LEVADA_RANK"] = "0";
+  by_hand["LEVADA_WORLD_SIZE"] = "2";
+  EXPECT_EQ(detect_in(by_hand)->size, 2);
+}
+
 TEST(Detect, ReadsLevadasOwnVariables) {
   const auto job = detect_in({{"LEVADA_RANK", "2"}, {"LEVADA_WORLD_SIZE", "4"}});
   EXPECT_EQ(job, (Environment{2, 4, 2, {}, "LEVADA_RANK and LEVADA_WORLD_SIZE", "", ""}));

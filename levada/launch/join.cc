@@ -189,13 +189,18 @@ std::vector<UniqueFd> inherit_links(const char* text, int rank, int size) {
 
 namespace {
 
+/// Whether run_local() started the job's ranks.
+bool started_here(const Environment& job) {
+  return std::getenv(links_variable) != nullptr && job.said_by.starts_with("LEVADA_");
+}
+
 std::shared_ptr<Engine> join_job(const JoinOptions& options) {
   const auto job = detect();
   if (!job || job->size == 1) return join_alone(options);
   check_joinable(*job, options);
-  if (const char* links = std::getenv(links_variable); links != nullptr && job->said_by.starts_with("LEVADA_")) {
+  if (started_here(*job)) {
     inherit_report_channel();
-    return shm::join(job->rank, job->size, inherit_links(links, job->rank, job->size),
+    return shm::join(job->rank, job->size, inherit_links(std::getenv(links_variable), job->rank, job->size),
                      {.timeout = options.timeout, .stop = options.stop});
   }
   return meet(*job, options);
@@ -212,7 +217,7 @@ std::shared_ptr<Engine> join(const JoinOptions& options) {
 
 bool refuse_start(ErrorKind kind, const std::string& message) noexcept try {
   const auto job = detect();
-  if (!job || job->size == 1 || std::getenv(links_variable) != nullptr) return false;
+  if (!job || job->size == 1 || started_here(*job)) return false;
   return shm::refuse_start(job->rank, job->size, meeting_place_of(*job), kind, message);
 } catch (const std::exception&) {  // then no rank can be notified
   return false;

@@ -62,10 +62,17 @@ struct LocalOptions {
   Duration grace = std::chrono::milliseconds(500);  ///< what a rank's failure leaves the others to end by themselves
   Duration signal_grace = std::chrono::milliseconds(500);  ///< what a signal to this process leaves them
   Duration report_grace = {};  ///< if longer than grace: what a failure leaves them while rank 0, which reports, lives
+  bool any_program = false;    ///< the ranks may be any program for torchrun, see run_local()
 };
 
 /// Starts `size` copies of a program with `arguments`, connected for join(), and waits for them. Rank 0's standard
 /// output is this process's, the other ranks' goes where standard error goes, which is everybody's; they read nothing.
+///
+/// With `any_program` the ranks get torchrun's variables, with a free MASTER_PORT, in place of those of an outer job.
+/// Rank 0 reads standard input. Standard output and error of all ranks are this process's, of several ranks by whole
+/// lines: each rank's bytes stay in order and, unless they go to a terminal, which shows the rank before each line,
+/// unchanged. A line of more than 64 KiB may be divided. What is without an end when all ranks have ended comes last.
+///
 /// SIGINT, SIGTERM and SIGHUP reach all ranks, once; when one rank fails the others get a moment to end by themselves
 /// and are then killed; when this process dies, by whatever signal, its ranks do. To be called while the process has
 /// one thread. Throws EngineError where a rank cannot be started.

@@ -14,6 +14,7 @@
 #include <csignal>
 #include <cstring>
 #include <optional>
+#include <span>
 #include <string_view>
 
 #include "levada/base/deadline.h"
@@ -21,8 +22,8 @@
 #include "levada/engine/shm/shm.h"
 #include "levada/launch/inherited.h"
 #include "levada/launch/launch.h"
-
-extern char** environ;
+#include "levada/launch/rank_environment.h"
+#include "levada/launch/relay.h"
 
 namespace levada::launch {
 namespace {
@@ -108,31 +109,13 @@ struct Start {
   std::vector<std::string> arguments;
   std::vector<std::string> environment;
   std::vector<int> inherited;
+  std::array<UniqueFd, 2> output;  ///< of standard output and error, where a Relay reads them
   std::vector<char> exec_failure;  ///< what to report where the program cannot be run
   int report = -1;
   int rank = 0;
   pid_t parent = 0;
+  bool is_program = false;  ///< LocalOptions::any_program
 };
-
-/// Whether a variable says who this process is among the ranks of a job, which is no rank's place in the new one.
-bool describes_place(std::string_view entry) {
-  constexpr std::array names = {
-      "LEVADA_RANK",       "LEVADA_WORLD_SIZE", "LEVADA_LOCAL_RANK", "LEVADA_LOCAL_WORLD_SIZE",
-      "LEVADA_RENDEZVOUS", links_variable,      report_variable};
-  return std::ranges::find(names, entry.substr(0, entry.find('='))) != names.end();
-}
-
-std::vector<std::string> environment_of(int rank, int size, const std::vector<int>& links, int report) {
-  std::vector<std::string> variables;
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    if (!describes_place(*entry)) variables.emplace_back(*entry);
-  }
-  variables.push_back(fmt::format("LEVADA_RANK={}", rank));
-  variables.push_back(fmt::format("LEVADA_WORLD_SIZE={}", size));
-  variables.push_back(fmt::format("{}={}", links_variable, join_numbers(links)));
-  variables.push_back(fmt::format("{}={}", report_variable, report_channel(report)));
-  return variables;
-}
 
 std::vector<char*> pointers_to(std::vector<std::string>& texts) {
   std::vector<char*> pointers;
@@ -148,8 +131,14 @@ std::vector<char*> pointers_to(std::vector<std::string>& texts) {
   if (::getppid() != start.parent) ::_exit(1);
   signals.restore();
   blocked.lift();
-  ::dup2(null, STDIN_FILENO);
+  if (start.rank != 0 || !start.is_program) ::dup2(null, STDIN_FILENO);
   if (start.rank != 0) ::dup2(STDERR_FILENO, STDOUT_FILENO);
+  if (start.output[0]) {
+    ::dup2(start.output[0].get(), STDOUT_FILENO);
+    ::dup2(start.output[1].get(), STDERR_FILENO);
+  }
+  // Python ignores it, which programs do not expect to inherit; a Relay does, too.
+  if (start.is_program) ::signal(SIGPIPE, SIG_DFL);
   for (const int fd : start.inherited) ::fcntl(fd, F_SETFD, 0);
   ::execve(start.program.c_str(), arguments, environment);
   ::send(start.report, start.exec_failure.data(), start.exec_failure.size(), MSG_NOSIGNAL);
@@ -219,29 +208,46 @@ void receive_reports(int fd, int size, Supervision& job) {
   }
 }
 
-void start_all(int size, const std::vector<std::string>& arguments, const LocalOptions& options, const Signals& signals,
-               int report, Processes& processes) {
+/// What the ranks of a job have in common.
+struct Job {
+  int size = 1;
+  const std::vector<std::string>& arguments;
+  const LocalOptions& options;
+  Relay* relay = nullptr;  ///< null if ranks write to this process's own descriptors
+  std::optional<std::uint16_t> master_port = {};
+};
+
+void start_all(const Job& job, const Signals& signals, int report, Processes& processes) {
   const UniqueFd null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-  const auto links = shm::make_links(size);
+  auto links = shm::make_links(job.size);
   Start start;
-  start.program = options.program.empty() ? this_program() : options.program;
+  start.program = job.options.program.empty() ? this_program() : job.options.program;
   start.arguments = {start.program};
-  start.arguments.insert(start.arguments.end(), options.leading.begin(), options.leading.end());
-  start.arguments.insert(start.arguments.end(), arguments.begin(), arguments.end());
+  start.arguments.insert(start.arguments.end(), job.options.leading.begin(), job.options.leading.end());
+  start.arguments.insert(start.arguments.end(), job.arguments.begin(), job.arguments.end());
   start.parent = ::getpid();
-  for (int rank = 0; rank < size; ++rank) {
+  start.is_program = job.options.any_program;
+  start.report = report;
+  for (int rank = 0; rank < job.size; ++rank) {
     std::vector<int> own;
     for (const auto& link : links[static_cast<std::size_t>(rank)]) {
       if (link) own.push_back(link.get());
     }
     start.rank = rank;
-    start.environment = environment_of(rank, size, own, report);
+    start.environment = RankEnvironment{.rank = rank,
+                                        .size = job.size,
+                                        .links = own,
+                                        .report = report,
+                                        .master_port = job.master_port,
+                                        .unbuffered = job.relay != nullptr && Relay::is_watched()}
+                            .variables();
     start.inherited = std::move(own);
     start.inherited.push_back(report);
-    start.report = report;
     start.exec_failure =
         encode_report(rank, ErrorKind::engine, fmt::format("rank {} cannot run {}", rank, start.program));
+    if (job.relay != nullptr) start.output = job.relay->open_rank();
     processes.add(start_rank(start, signals, null.get()));
+    links[static_cast<std::size_t>(rank)].clear();
   }
 }
 
@@ -253,17 +259,31 @@ void take_signals(Signals& signals, const Processes& processes, Supervision& job
   }
 }
 
+/// Waits at most `wait` for signals, reports and output; takes signals in and passes output on.
+void wait_for_events(Signals& signals, int reports, Duration wait, const Processes& processes, Relay* relay,
+                     Supervision& job) {
+  std::vector<pollfd> ready{pollfd{signals.fd(), POLLIN, 0}, pollfd{reports, POLLIN, 0}};
+  const auto own = ready.size();
+  if (relay != nullptr) {
+    relay->add_to(ready);
+    wait = std::min(wait, relay->max_wait());
+  }
+  const auto bounded = std::chrono::ceil<std::chrono::milliseconds>(std::min(wait, Duration(std::chrono::seconds(1))));
+  const int changed =
+      ::poll(ready.data(), ready.size(), wait == Duration::max() ? -1 : static_cast<int>(bounded.count()));
+  // After an error, such as of a signal, nothing is known of the descriptors.
+  if (changed < 0) std::ranges::for_each(ready, [](pollfd& each) { each.revents = 0; });
+  take_signals(signals, processes, job);
+  if (relay != nullptr) relay->serve(std::span(ready).subspan(own));
+}
+
 /// Until all have ended; those that are still there some time after a failure or a signal are killed.
-void supervise(Signals& signals, int reports, int size, const LocalOptions& options, Processes& processes,
-               Supervision& job) {
+void supervise(Signals& signals, int reports, const Job& what, Processes& processes, Supervision& job) {
+  const auto& options = what.options;
   auto deadline = Deadline::never();
   while (!job.all_ended()) {
-    std::array<pollfd, 2> ready{pollfd{signals.fd(), POLLIN, 0}, pollfd{reports, POLLIN, 0}};
-    const auto left =
-        std::chrono::ceil<std::chrono::milliseconds>(std::min(deadline.remaining(), Duration(std::chrono::seconds(1))));
-    ::poll(ready.data(), ready.size(), deadline.is_never() ? -1 : static_cast<int>(left.count()));
-    take_signals(signals, processes, job);
-    receive_reports(reports, size, job);
+    wait_for_events(signals, reports, deadline.remaining(), processes, what.relay, job);
+    receive_reports(reports, what.size, job);
     processes.reap(job);
     if (job.is_ending() && deadline.is_never()) {
       deadline =
@@ -277,7 +297,29 @@ void supervise(Signals& signals, int reports, int size, const LocalOptions& opti
     processes.kill(SIGKILL);
     deadline = Deadline::after(std::chrono::seconds(1));
   }
-  receive_reports(reports, size, job);
+  receive_reports(reports, what.size, job);
+}
+
+/// Writes what ended ranks have left to write. If a signal ends the job, a reader that does not read is not waited for.
+void write_rest(Signals& signals, const Processes& processes, Relay& relay, Supervision& job) {
+  relay.finish_reading();
+  auto deadline = Deadline::never();
+  while (relay.has_unwritten() && !deadline.expired()) {
+    if (job.signal() != 0 && deadline.is_never()) deadline = Deadline::after(std::chrono::seconds(1));
+    wait_for_events(signals, -1, deadline.remaining(), processes, &relay, job);
+  }
+}
+
+/// How a job ended that no signal ended, if what the ranks printed could not be written.
+LocalResult with_output_error(LocalResult result, int error) {
+  if (error == 0) return result;
+  if (error == EPIPE) {
+    if (result.exit_status == 0) result.exit_status = 128 + SIGPIPE;
+    return result;
+  }
+  return {.exit_status = 1,
+          .first_failed = result.first_failed,
+          .message = fmt::format("cannot write to standard output: {}", std::strerror(error))};
 }
 
 }  // namespace
@@ -286,12 +328,23 @@ LocalResult run_local(int size, const std::vector<std::string>& arguments, const
   open_standard_descriptors();
   Signals signals;
   Supervision job(size);
+  std::optional<Relay> relay;
+  if (options.any_program && size > 1) relay.emplace();
+  std::optional<ReservedPort> port;
+  if (options.any_program) port.emplace();
   Processes processes;
   auto reports = make_reports();
-  start_all(size, arguments, options, signals, reports[0].get(), processes);
+  const Job what{.size = size,
+                 .arguments = arguments,
+                 .options = options,
+                 .relay = relay ? &*relay : nullptr,
+                 .master_port = port ? std::optional(port->number()) : std::nullopt};
+  start_all(what, signals, reports[0].get(), processes);
   // The ranks' end stays open here, so that poll() does not see its closing as something to read.
-  supervise(signals, reports[1].get(), size, options, processes, job);
-  return job.result();
+  supervise(signals, reports[1].get(), what, processes, job);
+  if (!relay) return job.result();
+  write_rest(signals, processes, *relay, job);
+  return job.signal() != 0 ? job.result() : with_output_error(job.result(), relay->output_error());
 }
 
 }  // namespace levada::launch

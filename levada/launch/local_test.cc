@@ -46,6 +46,31 @@ TEST(RunLocal, TellsEachRankItsPlace) {
   EXPECT_EQ(result.exit_status, 20 + result.first_failed.value());
 }
 
+/// Runs a shell script as every rank, as `levada run` does.
+LocalResult run_program(int size, const std::string& script) {
+  return run_local(size, {"-c", script},
+                   {.program = "/bin/bash", .grace = std::chrono::seconds(20), .any_program = true});
+}
+
+TEST(RunLocal, SetsTorchrunsVariablesForAnyProgram) {
+  const auto result = run_program(2, R"sh(
+    [ "$RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE" = "$LEVADA_RANK 2 $LEVADA_RANK 2" ] || exit 3
+    [ $MASTER_ADDR = 127.0.0.1 ] && [ $MASTER_PORT -gt 1023 ] || exit 4)sh");
+  EXPECT_EQ(result.exit_status, 0);
+  EXPECT_EQ(run_script(2, "[ -z \"$RANK$WORLD_SIZE$MASTER_PORT\" ]").exit_status, 0);
+}
+
+TEST(RunLocal, RemovesTheVariablesOfAJobAroundIt) {
+  const std::array outer = {"RANK",       "MASTER_PORT",         "GROUP_RANK",
+                            "LOCAL_SIZE", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE"};
+  for (const char* name : outer) ::setenv(name, "7", 1);
+  const auto result =
+      run_program(1, R"([ "$RANK$GROUP_RANK$LOCAL_SIZE$TORCHELASTIC_RUN_ID$TORCHELASTIC_USE_AGENT_STORE" = 0 ] &&
+            [ $MASTER_PORT != 7 ] && [ $(env | grep -c ^RANK=) = 1 ])");
+  for (const char* name : outer) ::unsetenv(name);
+  EXPECT_EQ(result.exit_status, 0);
+}
+
 TEST(RunLocal, TellsWhichRankFailed) {
   const auto result = run_script(3, "[ $LEVADA_RANK != 1 ] || exit 7");
   EXPECT_EQ(result.exit_status, 7);
@@ -203,9 +228,11 @@ TEST(RunLocal, LeavesNoDescriptorsOpen) {
 
 TEST(RunLocal, GivesARankNothingButItsOwnLinks) {
   // Rank 1 of 3 has one link and the report.
-  const auto result = run_script(3, R"([ $LEVADA_RANK != 1 ] || exit $(
-    for fd in /proc/$$/fd/*; do [ ${fd##*/} -gt 2 ] && readlink $fd; done | grep -c socket))");
-  EXPECT_EQ(result.exit_status, 2);
+  const auto script = R"([ $LEVADA_RANK != 1 ] || exit $(
+    for fd in /proc/$$/fd/*; do [ ${fd##*/} -gt 2 ] && readlink $fd; done | grep -c socket))";
+  EXPECT_EQ(run_script(3, script).exit_status, 2);
+  EXPECT_EQ(run_program(3, script).exit_status, 2);
+  EXPECT_EQ(run_program(3, "[ $(ls /proc/$$/fd | wc -l) -lt 12 ]").exit_status, 0);
 }
 
 TEST(Links, AreRefusedWhenTheyAreNotThisProcesss) {

@@ -35,7 +35,8 @@ int command(const std::vector<std::string>& arguments, const std::vector<std::st
       throw;
     }
   };
-  cli::Extensions extensions{.self = self, .open_tokenizer = open, .formats = formats, .remote = remote};
+  cli::Extensions extensions{
+      .self = self, .python = self.front(), .open_tokenizer = open, .formats = formats, .remote = remote};
   const nb::gil_scoped_release released;
   return cli::run(static_cast<int>(pointers.size()), pointers.data(), std::move(extensions));
 }
