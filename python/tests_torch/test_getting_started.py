@@ -19,7 +19,7 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
 
 
-@pytest.mark.timeout(600)  # twenty processes that import torch
+@pytest.mark.timeout(600)  # two dozen processes that import torch
 def test_programs_and_commands(tmp_path: pathlib.Path) -> None:
     for program in blocks("python"):
         name = program.splitlines()[0].removeprefix("# ")
@@ -45,6 +45,8 @@ def test_programs_and_commands(tmp_path: pathlib.Path) -> None:
     ]
     trained = [set(told["levada run -n 4 train.py"]), set(told["torchrun --standalone --nproc-per-node 4 train.py"])]
     assert trained[0] == trained[1] and len(trained[0]) == 8
+    weights = [line.split(": ")[1] for line in sorted(told["levada run -n 2 ddp.py"])]
+    assert len(weights) == 4 and weights[:2] == weights[2:] and weights[0] != weights[1]
     assert (tmp_path / "report.html").stat().st_size > 0
     assert len(told["levada run -n 4 resume.py build/corpus.jsonl"]) == 4
     assert set(told["levada run -n 2 resume.py build/corpus.jsonl"]) == {f"rank {rank}: 819200 tokens" for rank in (0, 1)}
