@@ -50,7 +50,7 @@ std::string find_program(const std::string& name) {
                                     can_run(name) ? fmt::format("; write ./{} for the one in this folder", name) : ""));
 }
 
-/// What `python` itself runs: a script, or a folder with a __main__.py.
+/// Whether Python runs it: a script, or a folder with a __main__.py.
 bool is_for_python(const std::string& program) {
   std::error_code error;
   return program.ends_with(".py") || fs::is_directory(program, error);

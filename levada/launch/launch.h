@@ -71,7 +71,8 @@ struct LocalOptions {
 /// With `any_program` the ranks get torchrun's variables, with a free MASTER_PORT, in place of those of an outer job.
 /// Rank 0 reads standard input. Standard output and error of all ranks are this process's, of several ranks by whole
 /// lines: each rank's bytes stay in order and, unless they go to a terminal, which shows the rank before each line,
-/// unchanged. A line of more than 64 KiB may be divided. What is without an end when all ranks have ended comes last.
+/// unchanged. A line of more than 64 KiB may be divided. A last line without an end is written after all ranks have
+/// ended.
 ///
 /// SIGINT, SIGTERM and SIGHUP reach all ranks, once; when one rank fails the others get a moment to end by themselves
 /// and are then killed; when this process dies, by whatever signal, its ranks do. To be called while the process has

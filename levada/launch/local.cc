@@ -208,7 +208,7 @@ void receive_reports(int fd, int size, Supervision& job) {
   }
 }
 
-/// What the ranks of a job have in common.
+/// The properties that the ranks of a job share.
 struct Job {
   int size = 1;
   const std::vector<std::string>& arguments;

@@ -28,7 +28,7 @@ bool ends_line(char byte) {
 }  // namespace
 
 std::string LineCutter::take_lines() {
-  // What the last byte ends, if it is a carriage return, is known when the next byte has arrived.
+  // The next byte decides whether a carriage return at the end ends a line.
   const auto known = held_.size() - (held_.ends_with('\r') ? 1 : 0);
   const auto from = scanned_;
   scanned_ = known;
@@ -56,7 +56,7 @@ std::string LinePrefixer::show(int rank, int stream, std::string_view text) {
       if (open_) shown += '\n';
       if (line != "\r") shown += fmt::format("[{}] ", rank);
     }
-    // What a line before it, which ended with a carriage return, has shown there.
+    // Clears the text of the line that ended with a carriage return.
     if (may_have_rest_ && line != "\r") shown += "\x1b[K";
     shown += line;
     may_have_rest_ = line.ends_with('\r') && (may_have_rest_ || line != "\r");
@@ -101,7 +101,7 @@ void Relay::Sink::write_some() {
   }
 }
 
-/// What one rank writes to its standard output or error.
+/// The standard output or error of one rank.
 struct Relay::Stream {
   int rank = 0;
   int number = 0;  ///< 0 for standard output, 1 for standard error

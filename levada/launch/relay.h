@@ -65,9 +65,10 @@ class Relay {
 
   /// Whether standard output is a terminal, whose reader wants to see each line at once.
   static bool is_watched();
-  /// Returns what the next rank's standard output and error are to be. Throws EngineError if there are no pipes left.
+  /// Returns the descriptors for the next rank's standard output and error. Throws EngineError if there are no pipes
+  /// left.
   std::array<UniqueFd, 2> open_rank();
-  /// Appends what to wait for.
+  /// Appends the descriptors to wait for.
   void add_to(std::vector<pollfd>& polls) const;
   /// The longest time to wait.
   Duration max_wait() const;

@@ -25,7 +25,7 @@ def all_blocks() -> list[tuple[str, str]]:
 
 
 def run(folder: pathlib.Path, line: str) -> str:
-    """Returns what it prints: of `levada run`, the ranks other than 0 print to standard error. Runs what is of PROGRAMS."""
+    """Returns what it prints, if it is of PROGRAMS, which it runs."""
     words = shlex.split(line, comments=True)
     if words[0] == "rm":
         (folder / words[1]).unlink()
@@ -34,7 +34,7 @@ def run(folder: pathlib.Path, line: str) -> str:
     command = [sys.executable, *PROGRAMS[words[0]], *words[1:]]
     ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=200)
     assert ran.returncode == 0, f"{line}: {ran.stderr}"
-    return ran.stdout + (ran.stderr if words[0] == "levada" else "")
+    return ran.stdout
 
 
 def lines_of(printed: str) -> list[str]:
