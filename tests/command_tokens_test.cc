@@ -248,7 +248,8 @@ TEST(CommandCache, HoldsNothingButWholeTextsHoweverRunsAreEnded) {
     run({"cache", "--cache-dir", dir, "--prune", "--cache-size", "1GB"});
     extensions.clear();
     for (const auto& file : std::filesystem::directory_iterator(dir + "/tokens")) {
-      extensions.push_back(file.path().extension().string());
+      const auto extension = file.path().extension().string();
+      if (extension != ".verified") extensions.push_back(extension);  // The feed may have ended before it was there.
     }
   }
   EXPECT_THAT(extensions, ::testing::UnorderedElementsAre(".bin", ".idx", ".json", "")) << "the last is the lock";

@@ -52,8 +52,8 @@ BatchRows segment_of(const BatchRows& row, std::size_t index, std::span<std::int
 }  // namespace
 
 BatchReader::BatchReader(const std::vector<std::unique_ptr<const OpenedSource>>& sources, const BatchForm& form,
-                         int threads)
-    : sources_(sources), form_(form), pool_(threads, "reading (--io-threads, io_threads=)") {
+                         int threads, EntryVerifier* verifier)
+    : sources_(sources), form_(form), verifier_(verifier), pool_(threads, "reading (--io-threads, io_threads=)") {
   readers_.resize(static_cast<std::size_t>(pool_.size()));
   for (auto& reader : readers_) reader.activity = &reading_;
 }
@@ -113,6 +113,8 @@ void BatchReader::check_touched() {
     reader.touched.clear();
   }
   for (const auto* file : touched) file->check();
+  if (verifier_ == nullptr) return;
+  for (const auto* file : touched) verifier_->use(*file);
 }
 
 std::string BatchReader::activity() const {

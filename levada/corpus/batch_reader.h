@@ -14,6 +14,7 @@
 #include "levada/corpus/sample_set.h"
 #include "levada/corpus/thread_pool.h"
 #include "levada/sources/source.h"
+#include "levada/tokens/entry_verifier.h"
 
 namespace levada {
 
@@ -21,8 +22,9 @@ namespace levada {
 /// only if the files have stayed unchanged until all of it was read.
 class BatchReader {
  public:
-  /// Borrows the sources and the form.
-  BatchReader(const std::vector<std::unique_ptr<const OpenedSource>>& sources, const BatchForm& form, int threads);
+  /// Borrows the sources, the form and the verifier of the files that are read; null: they are not verified.
+  BatchReader(const std::vector<std::unique_ptr<const OpenedSource>>& sources, const BatchForm& form, int threads,
+              EntryVerifier* verifier);
 
   /// Returns a batch with a row for each sample. Throws SourceError.
   Tree read_rows(std::span<const StoredSample> samples, Memory& memory);
@@ -39,6 +41,7 @@ class BatchReader {
 
   const std::vector<std::unique_ptr<const OpenedSource>>& sources_;
   const BatchForm& form_;
+  EntryVerifier* const verifier_;
   ThreadPool pool_;
   std::vector<RowReader> readers_;
   std::atomic<const TokenFile*> reading_ = nullptr;

@@ -23,6 +23,7 @@
 #include "levada/corpus/packing.h"
 #include "levada/corpus/split.h"
 #include "levada/order/permutation.h"
+#include "levada/tokens/entry_verifier.h"
 #include "levada/tokens/token_cache.h"
 
 namespace levada {
@@ -49,6 +50,7 @@ struct Corpus::Data {
   CorpusOptions options;
   std::shared_ptr<const TokenCache> cache;  ///< keeps the tokens of texts; null if there are none
   std::vector<std::unique_ptr<const OpenedSource>> sources;
+  std::unique_ptr<EntryVerifier> verifier;  ///< of the cache; null if there is none
   std::map<std::string, std::int64_t> left_out;
   std::optional<MixWeights> weights;  ///< empty: there is nothing to mix
   BatchForm form;
@@ -79,6 +81,7 @@ struct Corpus::Data {
     }
     is_remote = std::ranges::any_of(sources, [](const auto& source) { return source->files.is_remote(); });
     cache = opener.cache();
+    if (cache) verifier = std::make_unique<EntryVerifier>(opener.cache());
     form = make_form(opener);
     digest = make_digest();
     order = make_order(opener.end_of_document());
@@ -208,7 +211,7 @@ struct Corpus::State {
         size(size_of(*data, epochs, mix)),
         walk(mix, data->sources),
         ahead(walk),
-        reader(data->sources, data->form, data->options.io.threads) {}
+        reader(data->sources, data->form, data->options.io.threads, data->verifier.get()) {}
 
   static std::optional<std::int64_t> size_of(const Data& data, std::int64_t epochs,
                                              const std::optional<MixSchedule>& mix) {

@@ -2,9 +2,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <numeric>
 #include <random>
 
+#include "levada/base/deadline.h"
 #include "levada/base/error.h"
 #include "levada/base/fault_testing.h"
 #include "levada/corpus/corpus_testing.h"
@@ -151,6 +153,29 @@ TEST(CorpusFaults, ReplacesTokensInTheCacheThatAreNotWhatWasWritten) {
   EXPECT_THAT(warnings, ElementsAre(bin + " is not what was written there: tokenizing " + path + " again"));
   EXPECT_EQ(Corpus::open({path}, options).digest(), digest);
   EXPECT_THAT(warnings, SizeIs(1));
+}
+
+TEST(CorpusFaults, EndsWhenTokensInTheCacheTurnOutToBeDamaged) {
+  const ScratchDir dir;
+  const CorpusOptions options{
+      .sequence = 16, .epochs = 0, .tokenizer = byte_tokenizer(), .cache_dir = dir.file("cache")};
+  const auto path = dir.write("a.txt", std::string(3 << 20, 'a'));
+  const auto digest = Corpus::open({path}, options).digest();
+  std::string bin;
+  for (const auto& file : std::filesystem::directory_iterator(dir.file("cache/tokens"))) {
+    if (file.path().extension() == ".bin") bin = file.path();
+  }
+  std::fstream(bin, std::ios::in | std::ios::out | std::ios::binary).seekp(150'000).put('b');
+  auto corpus = Corpus::open({path}, options);
+  ASSERT_EQ(corpus.digest(), digest) << "opening is to miss the damage";
+  HeapMemory memory;
+  std::string fault = "no fault";
+  const auto deadline = Deadline::after(std::chrono::minutes(1));
+  for (std::int64_t i = 0; fault == "no fault" && !deadline.expired(); ++i) {
+    fault = fault_of([&] { corpus.read(i, 1, memory); });
+  }
+  EXPECT_THAT(fault, AllOf(HasSubstr("SourceError: " + bin + " or its .idx is not what was written there"),
+                           HasSubstr("resume from an earlier state")));
 }
 
 TEST(CorpusFaults, KeepsTheTokensOfAnOpenCorpusHoweverFullTheCacheIs) {

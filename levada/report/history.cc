@@ -84,10 +84,10 @@ std::string_view describe(TraceKind kind) {
   switch (kind) {
     case TraceKind::step: return "own step";
     case TraceKind::handover: return "delivery";
-    case TraceKind::grant: return "commit by the lead rank";
+    case TraceKind::grant: return "commit";
     case TraceKind::read: return "reading storage";
     case TraceKind::pack: return "packing";
-    case TraceKind::room: return "a slower rank";
+    case TraceKind::room: return "back-pressure (queue full)";
     case TraceKind::memory: return "memory is full";
   }
   return "something else";

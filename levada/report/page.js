@@ -405,8 +405,8 @@ const content = !feed ? [h("p", { class: "eyebrow" }, "levada"), h("h1", null, "
     "Time runs from left to right. Color is time in which a rank waited for its next batch, and shows what the " +
     "reader did meanwhile; the pale rest is the rank's own step. On the right: the share of time that it waited."),
   timeline(feed, "reader", "readers", "What the readers did",
-    "Each reader's thread over the same time. A reader that mostly waits for a slower rank has time to spare; one " +
-    "that reads or packs all the time sets the pace. On the right: the share of time that it read and packed."),
+    "Each reader's thread over the same time. A reader in back-pressure waits because the queue is full: it has time " +
+    "to spare. One that reads or packs all the time sets the pace. On the right: the share of time that it read and packed."),
   pipelines, work(feed), memory(feed), edges(feed), ranks(feed)];
 const end = h("footer", null, feed ? footer(feed) : "Written by levada.");
 main.replaceChildren(...content.flat(Infinity).filter((each) => each !== null), end);

@@ -120,6 +120,16 @@ TEST(FeedPage, ShowsTheRanksThatWaitedMost) {
   EXPECT_EQ(data_of(feed)["timelines"]["step"]["rows"][48]["rank"], 99);
 }
 
+TEST(FeedPage, NamesAFullQueueBackPressureAndPalesIt) {
+  auto feed = feed_of(2);
+  for (auto& trace : feed.history.traces) {
+    for (auto& span : trace.spans) span.kind = TraceKind::room;
+  }
+  const auto page = feed_page(feed.report, feed.history);
+  EXPECT_THAT(page, HasSubstr("\"back-pressure (queue full)\""));
+  EXPECT_THAT(page, HasSubstr("#readers .k-room { fill: var(--idle)"));
+}
+
 TEST(FeedPage, LoadsNothingFromElsewhere) {
   auto page = feed_page(feed_of(2).report, {});
   EXPECT_THAT(page, HasSubstr("default-src 'none'"));

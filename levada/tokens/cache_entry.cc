@@ -60,7 +60,7 @@ std::string entry_name(const std::string& key) {
 }
 
 std::string_view entry_of_file(std::string_view file) {
-  for (const std::string_view extension : {std::string_view(".bin"), std::string_view(".idx"), meta_extension}) {
+  for (const auto extension : {std::string_view(".bin"), std::string_view(".idx"), meta_extension, mark_extension}) {
     if (!file.ends_with(extension)) continue;
     const auto name = file.substr(0, file.size() - extension.size());
     return is_entry_name(name) ? name : std::string_view();

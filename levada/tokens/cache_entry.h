@@ -9,12 +9,17 @@
 #include <vector>
 
 #include "levada/base/private_files.h"
+#include "levada/tokens/bad_lines.h"
 
 namespace levada {
 
-inline constexpr std::string_view meta_extension = ".json";
+/// A mark records that all of an entry was verified: see CacheFolder::verify().
+inline constexpr std::string_view meta_extension = ".json", mark_extension = ".verified";
 inline std::string meta_path(const std::string& prefix) {
   return prefix + std::string(meta_extension);
+}
+inline std::string mark_path(const std::string& prefix) {
+  return prefix + std::string(mark_extension);
 }
 
 /// Returns the name of the files of an entry.

@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "levada/base/atomic_file.h"
+#include "levada/base/bytes.h"
 #include "levada/base/deadline.h"
 #include "levada/base/error.h"
 #include "levada/base/hash.h"
@@ -36,7 +37,8 @@ std::string made(std::string dir) {
   return dir;
 }
 
-void add_file(const std::string& path, const FolderTrust& trust, Digest& digest) {
+void add_file(const std::string& path, const FolderTrust& trust, Digest& digest,
+              const std::function<void()>& between_reads) {
   const auto file = open_trusted_file(path, trust);
   std::vector<char> piece(std::size_t{256} << 10);
   std::size_t got = 0;
@@ -45,6 +47,7 @@ void add_file(const std::string& path, const FolderTrust& trust, Digest& digest)
     got = file->read(at, piece);
     digest.update(std::string_view(piece.data(), got));
     at += got;
+    if (between_reads) between_reads();
   } while (got > 0);
 }
 
@@ -164,8 +167,8 @@ std::vector<TokenCacheEntry> CacheFolder::read_entries() const {
 
 void CacheFolder::remove_entry(const std::string& prefix) const {
   // The .json first: without it the others are not an entry.
-  for (const char* extension : {".json", ".idx", ".bin"}) {
-    const auto path = prefix + extension;
+  for (const auto extension : {meta_extension, std::string_view(".idx"), std::string_view(".bin"), mark_extension}) {
+    const auto path = prefix + std::string(extension);
     if (trust_.covers(path)) ::unlink(path.c_str());
   }
 }
@@ -223,16 +226,48 @@ bool CacheFolder::evict_damaged(const std::string& prefix) {
   }
 }
 
-void CacheFolder::check(const std::string& prefix) const try {
+/// Returns the content of the mark that the entry has if it is verified as it is now; empty if it is not whole.
+std::optional<std::string> CacheFolder::mark_of(const std::string& prefix) const {
+  const auto meta = CacheEntryMeta::read(meta_path(prefix), trust_);
+  if (!meta) return std::nullopt;
+  auto mark = meta->checksum;
+  for (const char* extension : {".bin", ".idx"}) {
+    struct stat status {};
+    if (::lstat((prefix + extension).c_str(), &status) != 0) return std::nullopt;
+    mark +=
+        fmt::format(" {} {} {}.{:09}", status.st_size, status.st_ino, status.st_mtim.tv_sec, status.st_mtim.tv_nsec);
+  }
+  return mark + "\n";
+}
+
+void CacheFolder::verify(const std::string& prefix, const std::function<void()>& between_reads) const {
+  const auto mark = mark_of(prefix);
+  if (!mark || read_trusted(mark_path(prefix), trust_) == mark) return;
+  try {
+    check(prefix, between_reads);
+  } catch (const DamagedEntry&) {
+    if (mark_of(prefix) == mark) throw;
+  }
+  if (trust_.is_read_only() || mark_of(prefix) != mark) return;
+  try {
+    AtomicFile file(mark_path(prefix), {}, trust_.file_mode());
+    file.write(as_bytes(*mark));
+    file.publish(false);
+  } catch (const SourceError&) {
+    // The next run verifies the entry again.
+  }
+}
+
+void CacheFolder::check(const std::string& prefix, const std::function<void()>& between_reads) const try {
   const auto meta = CacheEntryMeta::read(meta_path(prefix), trust_);
   if (!meta) {
-    throw SourceError(
+    throw DamagedEntry(
         fmt::format("{} is damaged: remove it, and the text is tokenized again", printable(meta_path(prefix))));
   }
   Digest digest;
-  for (const char* extension : {".bin", ".idx"}) add_file(prefix + extension, trust_, digest);
+  for (const char* extension : {".bin", ".idx"}) add_file(prefix + extension, trust_, digest, between_reads);
   if (digest.hex() != meta->checksum) {
-    throw SourceError(
+    throw DamagedEntry(
         fmt::format("{}.bin or its .idx is not what was written there: remove both, and the text is "
                     "tokenized again",
                     printable(prefix)));

@@ -2,11 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "levada/base/error.h"
 #include "levada/base/private_files.h"
 #include "levada/base/unique_fd.h"
 #include "levada/tokens/cache_entry.h"
@@ -20,6 +22,12 @@ struct TokenCacheEntry {
   std::uint64_t bytes = 0;
   std::int64_t last_used = 0;  ///< seconds since 1970
   bool in_use = false;
+};
+
+/// The files of an entry do not have the checksum that they were written with.
+class DamagedEntry : public SourceError {
+ public:
+  using SourceError::SourceError;
 };
 
 /// Entries noted as in use stay so until this is destroyed. Any thread may call. Errors are SourceErrors with the
@@ -50,8 +58,14 @@ class CacheFolder {
   /// leftovers of killed processes and entries of another version. Returns the evicted entries. Evicts nothing where a
   /// process's list of entries in use cannot be read.
   std::vector<TokenCacheEntry> prune(std::uint64_t max_bytes);
-  /// Throws SourceError if an entry is damaged; not if it has been evicted meanwhile. Reads all of it.
-  void check(const std::string& prefix) const;
+  /// Throws DamagedEntry if an entry is damaged, and SourceError if it cannot be read; neither if it has been evicted
+  /// since. Reads all of it. Calls `between_reads`, which may throw to end the check.
+  void check(const std::string& prefix, const std::function<void()>& between_reads = {}) const;
+  /// Does the same unless the entry's mark says that it was done, and then writes that mark. A mark holds the checksum,
+  /// and the sizes, inodes and times of change of the two files: it does not count for an entry that was written again.
+  /// Only marks that the folder's FolderTrust covers count. Does nothing for an entry that is replaced while it is
+  /// read.
+  void verify(const std::string& prefix, const std::function<void()>& between_reads) const;
   /// Evicts an entry if it is damaged, even if it is in use. Returns whether it has done so.
   bool evict_damaged(const std::string& prefix);
 
@@ -60,6 +74,7 @@ class CacheFolder {
   std::vector<TokenCacheEntry> read_entries() const;
   void remove_entry(const std::string& prefix) const;
   void remove_unreadable() const;
+  std::optional<std::string> mark_of(const std::string& prefix) const;
   void open_list();
   [[noreturn]] void fail(std::string_view what) const;
 

@@ -75,6 +75,13 @@ def test_the_column_is_named_as_a_field_is(tmp_path: pathlib.Path) -> None:
         rows_of(path, text_field="number")
 
 
+@pytest.mark.parametrize("type", ["binary", "large_binary"])
+def test_a_column_of_binary_is_refused_with_the_remedy(tmp_path: pathlib.Path, type: str) -> None:
+    path = write(tmp_path / "texts.parquet", [text.encode() for text in TEXTS], type=getattr(pyarrow, type)())
+    with pytest.raises(levada.SourceError, match=f"type {type}, which is not text: cast it to strings in the file, or name a column"):
+        rows_of(path)
+
+
 def test_a_dotted_name_leads_into_structs(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "texts.parquet"
     rows = [{"id": number, "body": {"text": text, "lang": "en"}} for number, text in enumerate(TEXTS)]

@@ -41,6 +41,15 @@ def test_a_url_gives_what_the_file_gives(memory: Any, tmp_path: pathlib.Path) ->
         assert batches(levada.Corpus(url, sequence=64, tokenizer="bytes")) == expected
 
 
+def test_a_url_with_brackets_names_the_file_of_that_name(memory: Any) -> None:
+    for name, text in (("part[1].txt", b"one"), ("part1.txt", b"three"), ("part2.txt", b"seventy")):
+        memory.pipe_file(f"/b/{name}", text)
+    for url, tokens in (("memory://b/part[1].txt", 4), ("memory://b/part[12].txt", 14), ("memory://b/part[2].txt", 8)):
+        assert levada.Corpus(url, sequence=1, tokenizer="bytes").tokens == tokens
+    with pytest.raises(levada.SourceError, match=r"no file matches memory://b/part\[3\].txt"):
+        levada.Corpus("memory://b/part[3].txt", tokenizer="bytes").open()
+
+
 class Hosts(MemoryFileSystem):  # type: ignore[misc]
     """Like those of ftp, sftp, hdfs, webhdfs and smb: the host is in the URL, and not in the names of files."""
 

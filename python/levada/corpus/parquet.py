@@ -127,7 +127,8 @@ class ParquetReader:
         else:
             value = type.value_type if types.is_dictionary(type) else type
             fits = types.is_string(value) or types.is_large_string(value) or types.is_string_view(value)
-            wanted = "text: name a column of strings"
+            is_binary = types.is_binary(value) or types.is_large_binary(value) or types.is_binary_view(value)
+            wanted = f"text: {'cast it to strings in the file, or ' if is_binary else ''}name a column of strings"
         if not fits:
             raise SourceError(f"the column {self._column} of {self._path} is of type {type}, which is not {wanted} with text_field= or --text-field")
 

@@ -62,10 +62,13 @@ class RemoteFile:
 
 
 def list_files(url: str) -> list[str]:
-    """Returns what a pattern matches, folders with a slash at the end; for any other URL the files below that folder."""
+    """Returns what a pattern matches, folders with a slash at the end; for any other URL the files below that folder. A URL with
+    brackets that is the name of a file is no pattern."""
     fs, path = _filesystem(url)
     try:
         fs.invalidate_cache()
+        if "[" in path and fs.isfile(path):
+            return [url]
         if magic := re.search(r"[*?\[]", path):
             root = path.rfind("/", 0, magic.start())
             found = _complete(fs.glob, path, detail=True)
