@@ -48,6 +48,7 @@ def received_by(rank):
 def feed(options, corpus, jobs, is_limited):
     """Feeds all ranks in `jobs` jobs, which run concurrently. The caches of the first call are there for the second one."""
     command = [options.levada, "feed", corpus, "--tokenizer", options.tokenizer, "--mesh", f"tp={RANKS // jobs}", "--json"]
+    command += ["--timeout", "5m"]  # a busy machine may take long to start ranks
     if is_limited:
         command += ["--epochs", str(EPOCHS), "--io-limit", str(LIMIT / jobs)]
     begun, cpu = time.monotonic(), children_cpu()
