@@ -220,6 +220,9 @@ def main():
     measure_ranks(options, 64, 4096)
     measure_micro_batches(options, 8, 256, 8192)
     measure_micro_batches(options, 8, 1024, 32768)
+    print("max_tokens is the longest sample that there can be:")
+    for ranks in (4, 8, 64):
+        measure_micro_batches(options, ranks, 32 * ranks, 32768)
     measure_delay(options, 8, 64)
     measure_delay(options, 64, 512)
 

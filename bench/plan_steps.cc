@@ -14,6 +14,7 @@
 
 #include "levada/base/error.h"
 #include "levada/plan/delay_queue.h"
+#include "levada/plan/step_balance.h"
 #include "levada/plan/step_plan.h"
 
 namespace levada {
@@ -41,7 +42,7 @@ void plan_stream(std::istream& lines, int ranks, const Balance& options) {
   for (std::size_t at = 0; total.samples < std::ssize(stream);) {
     const auto next = std::span(stream).subspan(at, std::min(2 * count, stream.size() - at));
     const auto step = queue.choose(static_cast<std::int64_t>(at), next, static_cast<std::int64_t>(count));
-    auto balance = balance_of(plan_step(step.sizes, ranks, options), step.sizes, options.cost);
+    auto balance = balance_of(plan_step(step.sizes, ranks, options), step.sizes, options);
     balance.delayed = step.delayed;
     balance.waited = step.waited;
     balance.longest_wait = step.longest_wait;

@@ -17,6 +17,7 @@
 #include "levada/feed/tail.h"
 #include "levada/plan/delay_queue.h"
 #include "levada/plan/plan.h"
+#include "levada/plan/step_balance.h"
 #include "levada/plan/step_plan.h"
 #include "levada/sources/source.h"
 #include "levada/transfer/inbox.h"

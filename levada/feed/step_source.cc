@@ -52,7 +52,7 @@ bool StepSource::plan_next() {
     return false;
   }
   auto plan = divide(chosen);
-  auto balance = balance_of(plan, chosen.sizes, options_.balance.cost);
+  auto balance = balance_of(plan, chosen.sizes, options_.balance);
   if (unbalanced_) balance.unbalanced = *unbalanced_;
   balance.delayed = chosen.delayed;
   balance.waited = chosen.waited;

@@ -10,6 +10,7 @@
 
 #include "levada/feed/tail.h"
 #include "levada/plan/delay_queue.h"
+#include "levada/plan/step_balance.h"
 #include "levada/plan/step_plan.h"
 #include "levada/sources/source.h"
 

@@ -7,6 +7,7 @@
 #include <random>
 #include <set>
 
+#include "levada/plan/step_balance.h"
 #include "levada/plan/step_plan.h"
 
 namespace levada {
@@ -113,7 +114,7 @@ TEST(DelayQueue, BringsStepsNearToTheMean) {
   const auto bound_of_mean = [&](std::int64_t max_delay) {
     StepBalance total;
     for (const auto& step : steps_of(stream, 64, 512, max_delay)) {
-      total += balance_of(plan_step(step.sizes, 64, {.cost = cost}), step.sizes, cost);
+      total += balance_of(plan_step(step.sizes, 64, {.cost = cost}), step.sizes, {.cost = cost});
     }
     return total.busiest / total.mean;
   };

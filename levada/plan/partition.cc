@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 #include <numeric>
 #include <optional>
 #include <set>
@@ -11,6 +10,7 @@
 
 #include "levada/base/assert.h"
 #include "levada/base/error.h"
+#include "levada/plan/part_tree.h"
 
 namespace levada {
 namespace {
@@ -43,8 +43,8 @@ Demand& operator-=(Demand& a, const Demand& b) {
 template <typename Load>
 class Balancer {
  public:
-  Balancer(std::span<const Load> loads, std::size_t parts, std::int64_t max_tokens = 0)
-      : loads_(loads), max_tokens_(max_tokens), parts_(parts) {
+  Balancer(std::span<const Load> loads, std::size_t parts, std::int64_t max_tokens = 0, std::size_t min_items = 1)
+      : loads_(loads), max_tokens_(max_tokens), min_items_(min_items), parts_(parts) {
     std::vector<std::pair<std::int64_t, std::size_t>> by_level;
     by_level.reserve(loads.size());
     for (std::size_t i = 0; i < loads.size(); ++i) by_level.emplace_back(-level(loads[i]), i);
@@ -59,31 +59,21 @@ class Balancer {
     // Each of the first ones has a part of its own, so that none is empty where items cost nothing.
     const std::size_t own = std::min(parts_.size(), order_.size());
     for (std::size_t i = 0; i < own; ++i) add(i, order_[i]);
-    if constexpr (is_scalar) {
-      // A tree over the parts, in which each node has the cheapest of its two children, the first if they are equal.
-      struct Node {
-        std::int64_t cost = INT64_MAX;
-        std::size_t part = 0;
-      };
-      const std::size_t width = std::bit_ceil(parts_.size());
-      std::vector<Node> tree(2 * width);
-      const auto decide = [&](std::size_t node) {
-        const std::size_t left = 2 * node;
-        tree[node] = tree[left + (tree[left + 1].cost < tree[left].cost ? 1 : 0)];
-      };
-      for (std::size_t p = 0; p < parts_.size(); ++p) tree[width + p] = {parts_[p].load, p};
-      for (std::size_t node = width - 1; node > 0; --node) decide(node);
-      for (std::size_t i = own; i < order_.size(); ++i) {
-        const auto p = tree[1].part;
-        add(p, order_[i]);
-        tree[width + p].cost = parts_[p].load;
-        for (std::size_t node = (width + p) / 2; node > 0; node /= 2) decide(node);
+    const auto rest = std::span(order_).subspan(own);
+    if (has_second()) {
+      for (const std::size_t item : rest) {
+        const auto with = [&](const Part& part) { return level(sum(part.load, loads_[item])); };
+        add(static_cast<std::size_t>(std::ranges::min_element(parts_, {}, with) - parts_.begin()), item);
       }
-    } else {
-      for (std::size_t i = own; i < order_.size(); ++i) {
-        const auto with = [&](const Part& part) { return level(sum(part.load, loads_[order_[i]])); };
-        add(static_cast<std::size_t>(std::ranges::min_element(parts_, {}, with) - parts_.begin()), order_[i]);
-      }
+      return;
+    }
+    PartTree tree(parts_.size());
+    const auto update = [&](std::size_t p) { tree.set(p, first_of(parts_[p].load), tokens_of(parts_[p].load)); };
+    for (std::size_t p = 0; p < parts_.size(); ++p) update(p);
+    for (const std::size_t item : rest) {
+      const auto p = tree.find(max_tokens_ - tokens_of(loads_[item]));
+      add(p, item);
+      update(p);
     }
   }
 
@@ -123,25 +113,31 @@ class Balancer {
     }
   }
 
-  /// Improves on what was filled in; `sizes` stay equal if they are to be. No part loses its last item, as that gains
-  /// nothing.
-  void exchange(PartSizes sizes) {
+  /// Moves the cheapest items of parts that have more than min_items to parts that have fewer.
+  void top_up() {
+    if (order_.size() < parts_.size() * min_items_) return;
+    for (std::size_t p = 0; p < parts_.size(); ++p) {
+      while (parts_[p].items.size() < min_items_) {
+        const auto rich = richest();
+        move(rich, p, parts_[rich].items.back());
+      }
+    }
+  }
+
+  /// Exchanges items as long as that makes the costliest part cheaper. Keeps `sizes` equal if they are, and min_items
+  /// in the parts that have them.
+  void exchange(PartSizes sizes, Search search = Search::quick) {
     const auto bound = lower_bound();
     const auto is_best = [&](const Part& part) { return level(part.load) <= bound; };
     if (std::ranges::all_of(parts_, is_best)) return;
-    std::set<std::pair<std::int64_t, std::size_t>> by_cost;
+    const bool has_runs = search == Search::thorough && sizes == PartSizes::any;
+    ByCost by_cost;
     for (std::size_t p = 0; p < parts_.size(); ++p) by_cost.emplace(level(parts_[p].load), p);
     while (budget_ > 0) {
       const auto [most, dear] = *by_cost.rbegin();
       if (most <= bound) break;
-      std::optional<Exchange> best;
-      std::size_t tried = 0;
-      for (const auto& [cost, cheap] : by_cost) {
-        if (cheap == dear || tried++ == max_tried) break;
-        consider(dear, cheap, sizes, best);
-        // Nearly half of the difference is as good as it gets.
-        if (best && best->gain >= (most - cost) / 2 - (most - cost) / 8) break;
-      }
+      auto best = best_exchange(dear, by_cost, sizes);
+      if (has_runs && (!best || best->gain <= most >> 12)) consider_runs(dear, by_cost, best);
       // A gain of less than a ten-millionth is not worth the time.
       if (!best || (most < too_full && best->gain <= most >> 24)) break;
       by_cost.erase({most, dear});
@@ -152,10 +148,10 @@ class Balancer {
     }
   }
 
-  /// Whether every part has an item and none has too many tokens.
+  /// Returns whether every part has min_items and none has too many tokens.
   bool fits() const {
-    return std::ranges::all_of(parts_,
-                               [this](const Part& part) { return !part.items.empty() && level(part.load) < too_full; });
+    return std::ranges::all_of(
+        parts_, [this](const Part& part) { return part.items.size() >= min_items_ && level(part.load) < too_full; });
   }
 
   Partition take() {
@@ -176,7 +172,8 @@ class Balancer {
   static constexpr bool is_scalar = std::is_same_v<Load, std::int64_t>;
   /// Parts that the costliest one is compared with, and exchanges that are looked at in all: bounds of the time it
   /// takes.
-  static constexpr std::size_t max_tried = 64;
+  static constexpr std::size_t max_tried = 64, max_tried_for_runs = 16;
+  std::size_t run_budget_ = std::size_t{1} << 20;
   std::size_t budget_ = std::size_t{1} << (is_scalar ? 21 : 23);
   /// Items next to the one that would be best that are considered: another may be better where two sums count.
   static constexpr std::ptrdiff_t reach = is_scalar ? 1 : 8;
@@ -187,12 +184,14 @@ class Balancer {
     Load load = {};
     std::vector<std::size_t> items;  ///< the costliest first
   };
-  /// An item of the costliest part for one of a cheap part, or for none.
+  /// An item of the costliest part for some of a cheap part, or for none.
   struct Exchange {
     std::size_t cheap = 0, given = 0;
-    std::optional<std::size_t> taken;
-    std::int64_t gain = 0;  ///< by which the dearer of the two becomes cheaper
+    std::size_t taken = 0, num_taken = 0;  ///< a run of the cheap part's items
+    std::int64_t gain = 0;                 ///< by which the dearer of the two becomes cheaper
   };
+
+  using ByCost = std::set<std::pair<std::int64_t, std::size_t>>;  ///< parts by their level
 
   bool holds_each_item_once() const {
     std::vector<std::size_t> held(loads_.size());
@@ -205,6 +204,19 @@ class Balancer {
       if (level(load) != level(part.load)) return false;
     }
     return std::ranges::all_of(held, [](std::size_t times) { return times == 1; });
+  }
+
+  static std::int64_t first_of(const Load& load) {
+    if constexpr (is_scalar) return load;
+    else return load.work.first;
+  }
+  static std::int64_t tokens_of(const Load& load) {
+    if constexpr (is_scalar) return 0;
+    else return load.tokens;
+  }
+  bool has_second() const {
+    if constexpr (is_scalar) return false;
+    else return std::ranges::any_of(loads_, [](const Load& load) { return load.work.second != 0; });
   }
 
   static Load sum(Load a, const Load& b) { return a += b; }
@@ -225,6 +237,16 @@ class Balancer {
     return of_a != of_b ? of_a > of_b : a < b;
   }
 
+  /// Returns the part with more than min_items whose cheapest item is the cheapest. Requires that there is one.
+  std::size_t richest() const {
+    std::size_t rich = parts_.size();
+    for (std::size_t p = 0; p < parts_.size(); ++p) {
+      if (parts_[p].items.size() <= min_items_) continue;
+      if (rich == parts_.size() || is_before(parts_[rich].items.back(), parts_[p].items.back())) rich = p;
+    }
+    return rich;
+  }
+
   void add(std::size_t p, std::size_t item) {
     parts_[p].load += loads_[item];
     parts_[p].items.push_back(item);
@@ -243,20 +265,34 @@ class Balancer {
     return std::max(bound, level(loads_[order_.front()]));
   }
 
+  /// Returns the best exchange of one item for one or none.
+  std::optional<Exchange> best_exchange(std::size_t dear, const ByCost& by_cost, PartSizes sizes) {
+    std::optional<Exchange> best;
+    const auto most = level(parts_[dear].load);
+    std::size_t tried = 0;
+    for (const auto& [cost, cheap] : by_cost) {
+      if (cheap == dear || tried++ == max_tried) break;
+      consider(dear, cheap, sizes, best);
+      // Nearly half of the difference is as good as it gets.
+      if (best && best->gain >= (most - cost) / 2 - (most - cost) / 8) break;
+    }
+    return best;
+  }
+
   /// Replaces `best` where these two parts have a better exchange.
   void consider(std::size_t dear, std::size_t cheap, PartSizes sizes, std::optional<Exchange>& best) {
     const auto &from = parts_[dear], &to = parts_[cheap];
     const auto most = level(from.load), gap = most - level(to.load);
-    const auto offer = [&](std::size_t given, std::optional<std::size_t> taken) {
-      const auto moved = taken ? difference(loads_[given], loads_[*taken]) : loads_[given];
-      const auto gain = most - std::max(level(difference(from.load, moved)), level(sum(to.load, moved)));
-      if (gain > (best ? best->gain : 0)) best = {cheap, given, taken, gain};
+    const auto offer = [&](std::size_t given, std::size_t taken, std::size_t num_taken) {
+      const auto moved = num_taken > 0 ? difference(loads_[given], loads_[to.items[taken]]) : loads_[given];
+      const auto gain = gain_of(from, to, moved);
+      if (gain > (best ? best->gain : 0)) best = {cheap, given, taken, num_taken, gain};
     };
     // What is too full needs another item than the one that would bring both to the same work: any.
     const auto size = static_cast<std::ptrdiff_t>(to.items.size());
     const auto near = most < too_full ? reach : size;
     for (const auto given : from.items) {
-      if (sizes == PartSizes::any) offer(given, {});
+      if (sizes == PartSizes::any && from.items.size() > min_items_) offer(given, 0, 0);
       // The best one moves half of the difference: those next to that.
       const auto wanted = level(loads_[given]) - gap / 2;
       const auto at = std::ranges::lower_bound(to.items, wanted, std::greater(),
@@ -264,15 +300,53 @@ class Balancer {
                       to.items.begin();
       const auto end = std::min(size, at + near);
       for (auto i = std::max(std::ptrdiff_t{0}, at - near); i < end; ++i) {
-        offer(given, to.items[static_cast<std::size_t>(i)]);
+        offer(given, static_cast<std::size_t>(i), 1);
       }
     }
     budget_ -= std::min(budget_, from.items.size() * static_cast<std::size_t>(std::min(size, 2 * near) + 1));
   }
 
+  /// Replaces `best` where a cheap part has a better run of items to exchange.
+  void consider_runs(std::size_t dear, const ByCost& by_cost, std::optional<Exchange>& best) {
+    if constexpr (!is_scalar) {
+      const auto most = level(parts_[dear].load);
+      std::size_t tried = 0;
+      for (const auto& [cost, cheap] : by_cost) {
+        if (cheap == dear || tried++ == max_tried_for_runs || run_budget_ == 0) break;
+        consider_runs(dear, cheap, best);
+        if (best && best->gain >= (most - cost) / 4) break;
+      }
+    }
+  }
+
+  /// Considers each item for the shortest runs of cheaper ones that leave it room: a part that is full of tokens has
+  /// room for a long sample only if several short ones leave.
+  void consider_runs(std::size_t dear, std::size_t cheap, std::optional<Exchange>& best) {
+    const auto &from = parts_[dear], &to = parts_[cheap];
+    for (const auto given : from.items) {
+      const auto needed = to.load.tokens + loads_[given].tokens - max_tokens_;
+      Load run = {};
+      for (std::size_t begin = 0, end = 0; needed > 0; run -= loads_[to.items[begin++]]) {
+        while (end < to.items.size() && run.tokens < needed) run += loads_[to.items[end++]];
+        if (run.tokens < needed) break;
+        if (to.items.size() - (end - begin) + 1 < min_items_) continue;
+        const auto gain = gain_of(from, to, difference(loads_[given], run));
+        if (gain > (best ? best->gain : 0)) best = {cheap, given, begin, end - begin, gain};
+      }
+    }
+    run_budget_ -= std::min(run_budget_, 2 * from.items.size() * to.items.size());
+  }
+
+  /// Returns by how much the dearer of two parts becomes cheaper if `moved` goes from one to the other.
+  std::int64_t gain_of(const Part& from, const Part& to, const Load& moved) const {
+    return level(from.load) - std::max(level(difference(from.load, moved)), level(sum(to.load, moved)));
+  }
+
   void carry_out(std::size_t dear, const Exchange& exchange) {
+    const auto run = std::span(parts_[exchange.cheap].items).subspan(exchange.taken, exchange.num_taken);
+    const std::vector<std::size_t> taken(run.begin(), run.end());
     move(dear, exchange.cheap, exchange.given);
-    if (exchange.taken) move(exchange.cheap, dear, *exchange.taken);
+    for (const std::size_t item : taken) move(exchange.cheap, dear, item);
   }
 
   void move(std::size_t from, std::size_t to, std::size_t item) {
@@ -286,6 +360,7 @@ class Balancer {
 
   std::span<const Load> loads_;
   std::int64_t max_tokens_;
+  std::size_t min_items_;
   std::vector<Part> parts_;
   std::vector<std::size_t> order_;  ///< of all items, the costliest first
 };
@@ -321,12 +396,13 @@ Partition partition_by_cost(std::span<const std::int64_t> costs, std::size_t par
 }
 
 std::optional<Partition> partition_within(std::span<const Demand> demands, std::size_t parts, std::int64_t max_tokens,
-                                          PartSizes sizes) {
-  if (demands.size() < parts) return {};
+                                          PartSizes sizes, std::size_t min_items, Search search) {
+  if (parts == 0 || demands.size() / parts < min_items) return {};
   const auto divide = [&](void (Balancer<Demand>::*fill)()) -> std::optional<Partition> {
-    Balancer<Demand> balancer(demands, parts, max_tokens);
+    Balancer<Demand> balancer(demands, parts, max_tokens, min_items);
     (balancer.*fill)();
-    balancer.exchange(sizes);
+    balancer.top_up();
+    balancer.exchange(sizes, search);
     if (!balancer.fits()) return {};
     return balancer.take();
   };

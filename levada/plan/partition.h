@@ -35,11 +35,17 @@ struct Demand {
   std::int64_t tokens = 0;
 };
 
-/// Like partition_by_cost(), with at most max_tokens tokens in a part, and no part empty. Returns nothing if it finds
-/// no such division; as the search is greedy, one may exist all the same. Requires that first, second and tokens are 0
-/// or more, and that the sum of each over all items is less than 2^62.
+enum class Search : std::uint8_t {
+  quick,
+  thorough,  ///< exchanges an item also for several, which parts need that are full of tokens
+};
+
+/// Like partition_by_cost(), with at most max_tokens tokens and at least min_items items in each part. Returns nothing
+/// if it finds no such division; as the search is greedy, one may exist all the same. Requires that first, second and
+/// tokens are 0 or more, that the sum of each over all items is less than 2^62, and that min_items is 1 or more.
 std::optional<Partition> partition_within(std::span<const Demand> demands, std::size_t parts, std::int64_t max_tokens,
-                                          PartSizes sizes = PartSizes::any);
+                                          PartSizes sizes = PartSizes::any, std::size_t min_items = 1,
+                                          Search search = Search::quick);
 
 /// Runs of neighbors, none of them moved: the cut of a sequence of items into `parts` consecutive runs whose costliest
 /// costs the least possible. Every part has an item. Throws InvalidArgument: no parts, a negative cost, or fewer items

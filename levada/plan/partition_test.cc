@@ -6,6 +6,8 @@
 #include <cmath>
 #include <numeric>
 #include <random>
+#include <span>
+#include <vector>
 
 #include "levada/base/error.h"
 
@@ -186,6 +188,53 @@ TEST(Partition, FindsNoneWhereTokensDoNotFit) {
   EXPECT_FALSE(partition_within(three, 2, 119));
   EXPECT_TRUE(partition_within(three, 2, 120));
   EXPECT_FALSE(partition_within(three, 4, 120));
+}
+
+TEST(Partition, LeavesEachPartTheLeastNumberOfItems) {
+  std::vector<Demand> demands{{{100, 0}, 100}};
+  for (int i = 0; i < 8; ++i) demands.push_back({{1, 0}, 1});
+  const auto partition = partition_within(demands, 3, 200, PartSizes::any, 3);
+  ASSERT_TRUE(partition);
+  for (const auto& part : *partition) EXPECT_EQ(part.size(), 3u);
+  EXPECT_FALSE(partition_within(demands, 3, 200, PartSizes::any, 4));
+}
+
+TEST(Partition, LeavesEachPartTheLeastNumberOfItemsWhereNoneCostsAnything) {
+  const auto partition = partition_within(std::vector<Demand>(13), 4, 0, PartSizes::any, 3);
+  ASSERT_TRUE(partition);
+  for (const auto& part : *partition) EXPECT_GE(part.size(), 3u);
+}
+
+std::int64_t fullest(const Partition& partition, std::span<const Demand> demands) {
+  std::int64_t most = 0;
+  for (const auto& part : partition) {
+    std::int64_t sum = 0;
+    for (const std::size_t item : part) sum += demands[item].work.first;
+    most = std::max(most, sum);
+  }
+  return most;
+}
+
+TEST(Partition, IsMoreEvenIfPartsThatAreFullOfTokensExchangeAnItemForSeveral) {
+  std::mt19937 random(12);
+  int better = 0, worse = 0;
+  for (int round = 0; round < 200; ++round) {
+    std::vector<Demand> demands(60);
+    std::int64_t tokens = 0;
+    for (auto& demand : demands) {
+      demand.tokens = 1 + static_cast<std::int64_t>(random() % (random() % 4 == 0 ? 100 : 10));
+      demand.work.first = demand.tokens * demand.tokens;
+      tokens += demand.tokens;
+    }
+    const auto room = std::max<std::int64_t>(tokens / 4 + 2, 100);
+    const auto quick = partition_within(demands, 4, room);
+    const auto thorough = partition_within(demands, 4, room, PartSizes::any, 1, Search::thorough);
+    if (!quick || !thorough) continue;
+    better += fullest(*thorough, demands) < fullest(*quick, demands) ? 1 : 0;
+    worse += fullest(*thorough, demands) > fullest(*quick, demands) ? 1 : 0;
+  }
+  EXPECT_GT(better, 100);
+  EXPECT_LT(worse, 5);
 }
 
 TEST(Partition, CutsRunsInOrderAsWellAsCanBe) {

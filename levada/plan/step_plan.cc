@@ -3,17 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <functional>
 #include <iterator>
-#include <numeric>
 #include <optional>
 #include <set>
 #include <string>
 
 #include "levada/base/enum_names.h"
 #include "levada/base/error.h"
+#include "levada/plan/work_bound.h"
 
 namespace levada {
 namespace {
@@ -22,10 +21,6 @@ constexpr EnumName<MicroOrder> order_names[] = {
     {"as-read", MicroOrder::as_read}, {"long-first", MicroOrder::long_first}, {"paired", MicroOrder::paired}};
 
 constexpr std::int64_t max_sum = std::int64_t{1} << 62;
-
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
-  return a / b + (a % b != 0);
-}
 
 void add(std::int64_t& sum, std::int64_t value, std::size_t sample, std::string_view what) {
   // Both are below 2^62: no overflow.
@@ -83,55 +78,6 @@ void scale(std::vector<Demand>& demands, int ranks) {
   scale_one(&Work::second);
 }
 
-/// Work in units of the first part of the cost.
-struct LevelWork {
-  double first = 0, second = 0;
-
-  LevelWork& operator+=(const LevelWork& other) {
-    first += other.first;
-    second += other.second;
-    return *this;
-  }
-  double worse() const { return std::max(first, second); }
-};
-
-/// As scale() compares both parts for the planner, the second one is scaled so that its bound is that of the first.
-struct Level {
-  std::vector<LevelWork> works;  ///< by sample
-  double bound = 0, mean = 0;
-};
-
-Level level_of(std::span<const SampleSize> samples, int ranks, const SampleCost& cost) {
-  Level level;
-  LevelWork sum, most;
-  for (const SampleSize& sample : samples) {
-    const auto work = cost.of(sample);
-    const auto& added =
-        level.works.emplace_back(LevelWork{static_cast<double>(work.first), static_cast<double>(work.second)});
-    sum += added;
-    most = {std::max(most.first, added.first), std::max(most.second, added.second)};
-  }
-  const LevelWork mean{sum.first / ranks, sum.second / ranks};
-  const LevelWork bound{std::max(mean.first, most.first), std::max(mean.second, most.second)};
-  const double scale = bound.first > 0 && bound.second > 0 ? bound.first / bound.second : 1;
-  for (LevelWork& work : level.works) work.second *= scale;
-  level.bound = std::max(bound.first, bound.second * scale);
-  level.mean = std::max(mean.first, mean.second * scale);
-  return level;
-}
-
-/// Work of the busiest of `ranks` if each takes as many samples as any other, in their order.
-double busiest_in_order(const Level& level, int num_ranks) {
-  const auto ranks = static_cast<std::size_t>(num_ranks), samples = level.works.size();
-  double busiest = 0;
-  for (std::size_t rank = 0; rank < ranks; ++rank) {
-    LevelWork work;
-    for (auto i = samples * rank / ranks; i < samples * (rank + 1) / ranks; ++i) work += level.works[i];
-    busiest = std::max(busiest, work.worse());
-  }
-  return busiest;
-}
-
 std::vector<Demand> pick(std::span<const Demand> demands, const std::vector<std::size_t>& items) {
   std::vector<Demand> picked;
   picked.reserve(items.size());
@@ -156,16 +102,13 @@ std::int64_t count_bins(std::span<const Demand> demands, std::int64_t max_tokens
 
 using Ranks = std::vector<Partition>;  ///< of each rank the micro-batches
 
-/// First the samples to ranks, of which none gets more than `max_of_rank` tokens, then those of each rank to its
-/// micro-batches. Nothing if there is no room for that.
-std::optional<Ranks> ranks_first(std::span<const Demand> demands, int num_ranks, const Balance& options,
-                                 std::int64_t num_micro, std::int64_t max_of_rank) {
-  const auto ranks = static_cast<std::size_t>(num_ranks);
-  const auto divided = partition_within(demands, ranks, max_of_rank, options.sizes);
-  if (!divided) return {};
+/// Divides each rank's items over its micro-batches. Returns nothing if it finds no room for them.
+std::optional<Ranks> micros_of(const Partition& ranks, std::span<const Demand> demands, std::size_t num_micro,
+                               std::int64_t max_tokens) {
   Ranks result;
-  for (const auto& items : *divided) {
-    auto micros = partition_within(pick(demands, items), static_cast<std::size_t>(num_micro), options.max_tokens);
+  for (const auto& items : ranks) {
+    const auto picked = pick(demands, items);
+    auto micros = partition_within(picked, num_micro, max_tokens);
     if (!micros) return {};
     for (auto& micro : *micros) {
       for (std::size_t& item : micro) item = items[item];
@@ -173,6 +116,57 @@ std::optional<Ranks> ranks_first(std::span<const Demand> demands, int num_ranks,
     result.push_back(std::move(*micros));
   }
   return result;
+}
+
+Work work_of(const std::vector<std::size_t>& items, std::span<const Demand> demands) {
+  Work work;
+  for (const std::size_t item : items) {
+    work.first += demands[item].work.first;
+    work.second += demands[item].work.second;
+  }
+  return work;
+}
+
+/// The work of the part of a model that has more.
+std::int64_t level_of(const std::vector<std::size_t>& items, std::span<const Demand> demands) {
+  const Work work = work_of(items, demands);
+  return std::max(work.first, work.second);
+}
+
+std::int64_t busiest(const Partition& parts, std::span<const Demand> demands) {
+  std::int64_t level = 0;
+  for (const auto& items : parts) level = std::max(level, level_of(items, demands));
+  return level;
+}
+
+/// Divides the samples over ranks first, and then those of each rank over its micro-batches. Does so with different
+/// amounts of room for tokens on the ranks: with less, micro-batches are easier to pack, and work is harder to balance.
+/// Returns the division with the least work on the busiest rank, or nothing if none has room for all samples.
+std::optional<Ranks> best_of(std::span<const Demand> demands, int num_ranks, const Balance& options,
+                             std::int64_t num_micro) {
+  const auto ranks = static_cast<std::size_t>(num_ranks), count = static_cast<std::size_t>(num_micro);
+  const auto max_of_rank = tokens_of_rank(options.max_tokens, num_micro);
+  std::int64_t tokens = 0;
+  for (const Demand& demand : demands) tokens += demand.tokens;
+  const std::int64_t room = max_of_rank - ceil_div(tokens, num_ranks);
+  const auto bound = std::max(work_bound(demands, &Work::first, num_ranks, max_of_rank),
+                              work_bound(demands, &Work::second, num_ranks, max_of_rank));
+  std::optional<Ranks> best;
+  std::int64_t best_level = INT64_MAX;
+  for (const std::int64_t eighths : {0, 1, 2, 4, 6}) {
+    // At most a thousandth is left to gain.
+    if (best_level - bound <= bound >> 10) break;
+    const auto unused = room / 8 * eighths;
+    const auto divided = partition_within(demands, ranks, max_of_rank - unused, options.sizes, count, Search::thorough);
+    if (!divided) break;  // The search hardly finds one in less room.
+    const auto level = busiest(*divided, demands);
+    if (level >= best_level) continue;
+    if (auto found = micros_of(*divided, demands, count, options.max_tokens)) {
+      best = std::move(found);
+      best_level = level;
+    }
+  }
+  return best;
 }
 
 /// First the samples to micro-batches, then the same number of those to each rank. Nothing if there is no room for
@@ -183,14 +177,7 @@ std::optional<Ranks> micros_first(std::span<const Demand> demands, int num_ranks
   const auto bins = partition_within(demands, ranks * static_cast<std::size_t>(num_micro), options.max_tokens);
   if (!bins) return {};
   std::vector<Demand> of_bins;
-  for (const auto& bin : *bins) {
-    Work work;
-    for (const std::size_t item : bin) {
-      work.first += demands[item].work.first;
-      work.second += demands[item].work.second;
-    }
-    of_bins.push_back({work});
-  }
+  for (const auto& bin : *bins) of_bins.push_back({work_of(bin, demands)});
   const auto divided = partition_within(of_bins, ranks, 0, PartSizes::equal);
   Ranks result;
   for (const auto& of_rank : divided.value()) {
@@ -203,24 +190,12 @@ std::optional<Ranks> micros_first(std::span<const Demand> demands, int num_ranks
 Ranks divide(std::span<const Demand> demands, int num_ranks, const Balance& options) {
   const auto ranks = static_cast<std::int64_t>(num_ranks);
   const auto samples = static_cast<std::int64_t>(demands.size());
-  std::int64_t tokens = 0;
-  for (const Demand& demand : demands) tokens += demand.tokens;
-  const std::int64_t mean = ceil_div(tokens, ranks);
   const auto last = samples / ranks;  // As many as samples of a rank: each sample alone.
   auto num_micro = ceil_div(count_bins(demands, options.max_tokens), ranks);
   for (bool is_last = false; !is_last && num_micro <= last;
        num_micro = std::min(last, num_micro + std::max<std::int64_t>(1, num_micro / 64))) {
     is_last = num_micro == last;
-    std::int64_t max_of_rank = 0;
-    if (__builtin_mul_overflow(options.max_tokens, num_micro, &max_of_rank)) max_of_rank = max_sum;
-    // What ranks leave unused makes it easier to pack their micro-batches, and harder to balance their work.
-    const std::int64_t room = max_of_rank - mean;
-    const std::array<std::int64_t, 3> rooms_left = {room / 8, room / 2, 0};
-    for (const auto unused : std::span(rooms_left).first(is_last ? 3 : 2)) {
-      if (auto found = ranks_first(demands, num_ranks, options, num_micro, max_of_rank - unused)) {
-        return *std::move(found);
-      }
-    }
+    if (auto found = best_of(demands, num_ranks, options, num_micro)) return *std::move(found);
     if (options.sizes == PartSizes::equal) continue;
     if (auto found = micros_first(demands, num_ranks, options, num_micro)) return *std::move(found);
   }
@@ -250,14 +225,7 @@ Ranks divide_once(std::span<const Demand> demands, int num_ranks, const Balance&
 /// Puts the micro-batches of one rank, which come by their first samples, in order.
 void arrange(Partition& micros, std::span<const Demand> demands, MicroOrder order) {
   if (order == MicroOrder::as_read) return;
-  const auto level = [&](const std::vector<std::size_t>& micro) {
-    Work work;
-    for (const std::size_t item : micro) {
-      work.first += demands[item].work.first;
-      work.second += demands[item].work.second;
-    }
-    return std::max(work.first, work.second);
-  };
+  const auto level = [&](const std::vector<std::size_t>& micro) { return level_of(micro, demands); };
   std::ranges::stable_sort(micros, std::greater(), level);
   if (order == MicroOrder::long_first) return;
   Partition paired;
@@ -314,70 +282,6 @@ StepPlan plan_step(std::span<const SampleSize> samples, int num_ranks, const Bal
     std::ranges::move(micros, std::back_inserter(plan.micros));
   }
   return plan;
-}
-
-StepBalance& StepBalance::operator+=(const StepBalance& other) {
-  steps += other.steps;
-  samples += other.samples;
-  tokens += other.tokens;
-  micro_batches += other.micro_batches;
-  busiest += other.busiest;
-  unbalanced += other.unbalanced;
-  bound += other.bound;
-  mean += other.mean;
-  delayed += other.delayed;
-  waited += other.waited;
-  longest_wait = std::max(longest_wait, other.longest_wait);
-  padding += other.padding;
-  return *this;
-}
-
-void BalanceSeries::add(const StepBalance& step) {
-  if (!entries_.empty() && entries_.back().steps < steps_per_entry_) {
-    entries_.back() += step;
-    return;
-  }
-  if (entries_.size() == max_entries) {
-    for (std::size_t i = 0; i < max_entries / 2; ++i) {
-      entries_[i] = entries_[2 * i];
-      entries_[i] += entries_[2 * i + 1];
-    }
-    entries_.resize(max_entries / 2);
-    steps_per_entry_ *= 2;
-  }
-  entries_.push_back(step);
-}
-
-StepBalance BalanceSeries::total() const {
-  StepBalance total;
-  for (const auto& entry : entries_) total += entry;
-  return total;
-}
-
-double unbalanced_work(std::span<const SampleSize> samples, int ranks, const SampleCost& cost) {
-  return busiest_in_order(level_of(samples, ranks, cost), ranks);
-}
-
-StepBalance balance_of(const StepPlan& plan, std::span<const SampleSize> samples, const SampleCost& cost) {
-  const auto level = level_of(samples, plan.ranks, cost);
-  StepBalance balance{.steps = 1,
-                      .samples = static_cast<std::int64_t>(samples.size()),
-                      .micro_batches = plan.num_micro,
-                      .unbalanced = busiest_in_order(level, plan.ranks),
-                      .bound = level.bound,
-                      .mean = level.mean};
-  for (const SampleSize& sample : samples) {
-    balance.tokens += sample.tokens;
-    balance.padding += sample.padding;
-  }
-  for (int rank = 0; rank < plan.ranks; ++rank) {
-    LevelWork work;
-    for (int micro = 0; micro < plan.num_micro; ++micro) {
-      for (const std::size_t item : plan.at(rank, micro)) work += level.works[item];
-    }
-    balance.busiest = std::max(balance.busiest, work.worse());
-  }
-  return balance;
 }
 
 }  // namespace levada

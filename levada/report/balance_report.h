@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "levada/plan/step_balance.h"
 #include "levada/plan/step_plan.h"
 #include "levada/report/style.h"
 

@@ -1,0 +1,89 @@
+#include "levada/plan/work_bound.h"
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+#include <vector>
+
+namespace levada {
+namespace {
+
+__extension__ using Wide = __int128;
+
+/// The least work with which samples make up a number of tokens.
+class CheapestTokens {
+ public:
+  CheapestTokens(std::span<const Demand> demands, std::int64_t Work::*part) {
+    for (const Demand& demand : demands) {
+      if (demand.tokens > 0) items_.push_back({demand.work.*part, demand.tokens});
+    }
+    std::ranges::sort(items_,
+                      [](const Item& a, const Item& b) { return Wide{a.work} * b.tokens < Wide{b.work} * a.tokens; });
+    Item sum;
+    for (const Item& item : items_) {
+      sum.work += item.work;
+      sum.tokens += item.tokens;
+      sums_.push_back(sum);
+    }
+  }
+
+  /// Requires that all samples together have as many. A part of a sample counts in proportion, rounded down.
+  std::int64_t work_of(std::int64_t tokens) const {
+    const auto at = std::ranges::lower_bound(sums_, tokens, {}, &Item::tokens) - sums_.begin();
+    const auto& last = items_[static_cast<std::size_t>(at)];
+    const auto& sum = sums_[static_cast<std::size_t>(at)];
+    const auto used = tokens - (sum.tokens - last.tokens);
+    return sum.work - last.work + static_cast<std::int64_t>(Wide{last.work} * used / last.tokens);
+  }
+
+ private:
+  struct Item {
+    std::int64_t work = 0, tokens = 0;
+  };
+  std::vector<Item> items_, sums_;
+};
+
+/// The costliest samples that are considered, so that the time for all their divisions over ranks is bounded.
+constexpr std::int64_t max_costliest = 64;
+
+}  // namespace
+
+std::int64_t tokens_of_rank(std::int64_t max_tokens, std::int64_t num_micro) {
+  constexpr std::int64_t limit = std::int64_t{1} << 62;
+  std::int64_t tokens = 0;
+  return __builtin_mul_overflow(max_tokens, num_micro, &tokens) ? limit : std::min(tokens, limit);
+}
+
+std::int64_t work_bound(std::span<const Demand> demands, std::int64_t Work::*part, std::int64_t ranks,
+                        std::int64_t max_of_rank) {
+  std::int64_t work = 0, tokens = 0, most = 0;
+  for (const Demand& demand : demands) {
+    work += demand.work.*part;
+    tokens += demand.tokens;
+    most = std::max(most, demand.work.*part);
+  }
+  auto bound = std::max(ceil_div(work, ranks), most);
+  // The others have room for all tokens: the mean of several samples is below the costliest.
+  if (Wide{max_of_rank} * (ranks - 1) >= tokens) return bound;
+  std::vector<const Demand*> costliest;
+  for (const Demand& demand : demands) costliest.push_back(&demand);
+  const auto count = std::min({max_costliest, ranks, static_cast<std::int64_t>(demands.size())});
+  std::ranges::partial_sort(costliest, costliest.begin() + count, std::greater(),
+                            [&](const Demand* demand) { return demand->work.*part; });
+  const CheapestTokens cheapest(demands, part);
+  std::int64_t sum = 0, held = 0;
+  for (std::int64_t j = 1; j <= count; ++j) {
+    sum += costliest[static_cast<std::size_t>(j - 1)]->work.*part;
+    held += costliest[static_cast<std::size_t>(j - 1)]->tokens;
+    auto least = INT64_MAX;
+    for (std::int64_t k = std::max<std::int64_t>(1, ceil_div(held, max_of_rank)); k <= j; ++k) {
+      const auto excess =
+          static_cast<std::int64_t>(std::max(Wide{0}, Wide{tokens - held} - Wide{ranks - k} * max_of_rank));
+      least = std::min(least, ceil_div(sum + (excess > 0 ? cheapest.work_of(excess) : 0), k));
+    }
+    if (least != INT64_MAX) bound = std::max(bound, least);
+  }
+  return bound;
+}
+
+}  // namespace levada
