@@ -154,8 +154,8 @@ std::optional<Ranks> best_of(std::span<const Demand> demands, int num_ranks, con
   std::optional<Ranks> best;
   std::int64_t best_level = INT64_MAX;
   for (const std::int64_t eighths : {0, 1, 2, 4, 6}) {
-    // At most a thousandth is left to gain.
-    if (best_level - bound <= bound >> 10) break;
+    // At most a thousandth is left to gain. With equal counts the bound is seldom within reach.
+    if (best_level - bound <= bound >> 10 || (best && options.sizes == PartSizes::equal)) break;
     const auto unused = room / 8 * eighths;
     const auto divided = partition_within(demands, ranks, max_of_rank - unused, options.sizes, count, Search::thorough);
     if (!divided) break;  // The search hardly finds one in less room.
