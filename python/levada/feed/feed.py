@@ -11,11 +11,22 @@ from levada._levada import CorpusSource, Layout, Mesh, Pass, Replicate, Shard, S
 from levada.base.checks import check_choice, check_seconds, epoch_number
 from levada.base.errors import Error, InvalidArgument
 from levada.base.iterators import Ended
+from levada.base.keywords import explain_unknown
 from levada.base.threads import OneCaller
 from levada.batch.balance import Balance, Cost
 from levada.batch.devices import sender
 from levada.corpus.corpus import Corpus, PathLike
-from levada.feed.arguments import ACCESS, CHECK, check_balance, check_device, check_iteration, check_readers, count, count_or_none
+from levada.feed.arguments import (
+    ACCESS,
+    CHECK,
+    check_balance,
+    check_device,
+    check_iteration,
+    check_prefetch,
+    check_readers,
+    count,
+    count_or_none,
+)
 from levada.feed.history import write_feed_history
 from levada.feed.loaders import check_whole
 from levada.feed.losses import OnPeerLost, check_on_peer_lost
@@ -72,19 +83,20 @@ class Feed(PassView):
       drawn from as in a plain loop. "thread": a thread of the feed, ahead of the steps. None: "thread" for a Pipeline, for a
       loader whose num_workers is positive, and with prefetch_to_device=True; otherwise "inline".
     - `divide`: "deal" sends item t * dp + d to dp rank d in step t; "split" cuts each item along its rows, lists too.
-    - `batch`: for a Corpus, and for an iterable whose samples are balanced: samples per dp rank and step. With
+    - `batch_size`: for a Corpus, and for an iterable whose samples are balanced: samples per dp rank and step. With
       divide="split": rows per dp rank of an iterable's global batches; the last batch may then have fewer.
-    - `balance`: divides the samples of each step (batch x dp) over the dp ranks so that each has about the same work: a
+    - `balance`: divides the samples of each step (batch_size x dp) over the dp ranks so that each has about the same work: a
       Balance, or its cost, such as "flops". An iterable must then yield samples. A step has the same samples as without
       balance, and the same states resume it.
     - `max_tokens`: splits each rank's samples of a step into micro-batches of at most this many tokens, the same number of
       micro-batches on every rank. Each is one item of the iteration; `micro` and `num_micro` are its number and their count.
-    - `collate`: makes a batch from a list of an iterable's balanced samples; None: levada.collate_packed, with
+    - `collate_fn`: makes a batch from a list of an iterable's balanced samples; None: levada.collate_packed, with
       the balance's pad_to and length.
     - `tail`: what happens to a last round that the data do not fill. "drop" leaves it out. "pad" repeats the last sample with
       a loss_mask of 0, and "short" leaves the last ranks fewer rows or none; see valid_rows and gather().
-    - `depth`: how many batches a rank may be behind its reader; 0 means pp + 2.
+    - `prefetch`: how many batches a rank may be behind its reader; 0 means pp + 2.
     - `skip`: steps to leave out at the start of the next pass.
+    - `max_steps`: the steps of a pass at most; None: until the data end.
     - `timeout`: seconds of one wait, the wait for all ranks to begin a pass included. After 30 s a line on standard error
       names the ranks that are waited for.
     - `on_peer_lost`: what happens if another rank raises, leaves its loop before this one, or is killed, while this rank is
@@ -114,6 +126,7 @@ class Feed(PassView):
     or otherwise, while this one asks for more.
     """
 
+    @explain_unknown("levada.Feed")
     def __init__(
         self,
         source: Iterable[Any] | Corpus | Pipeline[Any] | None,
@@ -124,14 +137,14 @@ class Feed(PassView):
         readers: str | None = None,
         iterate: str | None = None,
         divide: str = "deal",
-        batch: int | None = None,
+        batch_size: int | None = None,
         balance: Balance | Cost | None = None,
         max_tokens: int | None = None,
-        collate: Callable[[list[Any]], Any] | None = None,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
         tail: str = "drop",
-        depth: int = 0,
+        prefetch: int = 0,
         skip: int = 0,
-        steps: int | None = None,
+        max_steps: int | None = None,
         timeout: float = 1800.0,
         on_peer_lost: OnPeerLost = "report",
         access: str | None = None,
@@ -148,12 +161,13 @@ class Feed(PassView):
             balance = Balance()
         self.balance = balance if balance is None or isinstance(balance, Balance) else Balance(balance)
         self.max_tokens = max_tokens = count_or_none("max_tokens", max_tokens, smallest=1)
-        self.batch = 1 if batch is None else count("batch", batch, smallest=1)
-        self.depth = count("depth", depth)
+        self.batch_size = count_or_none("batch_size", batch_size, smallest=1)
+        self._rank_samples = self.batch_size or 1
+        self.prefetch = count("prefetch", prefetch)
         self.skip = count("skip", skip)
-        self.steps = count_or_none("steps", steps)
-        self.collate = collate
-        self._counts_rows = not self._is_corpus and batch is not None and self.balance is None
+        self.max_steps = count_or_none("max_steps", max_steps)
+        self.collate_fn = self._balanced_collate = collate_fn
+        self._counts_rows = not self._is_corpus and batch_size is not None and self.balance is None
         if access is not None:
             check_choice("access", access, ACCESS)
         if iterate is None:
@@ -161,7 +175,7 @@ class Feed(PassView):
             iterate = "thread" if own_threads else default_iterate(source)
         check_choice("check", check, CHECK)
         self.check = check
-        sequence = source.sequence if isinstance(source, Corpus) else None
+        seq_length = source.seq_length if isinstance(source, Corpus) else None
         check_iteration(
             iterate,
             divide,
@@ -170,7 +184,7 @@ class Feed(PassView):
             counts_rows=self._counts_rows,
             is_balanced=self.balance is not None,
         )
-        check_balance(self.balance, max_tokens, collate, divide, tail, sequence=sequence)
+        check_balance(self.balance, max_tokens, collate_fn, divide, tail, seq_length=seq_length)
         device_buffers = count_or_none("device_buffers", device_buffers, smallest=1)
         check_device(
             device,
@@ -193,6 +207,7 @@ class Feed(PassView):
             self.group = mesh
         ranks = world_size() if self.group is None else size_of(self.group)
         self.mesh = as_mesh(Mesh(dp=ranks) if mesh is None else mesh, data_axes)
+        check_prefetch(self.prefetch, self.mesh)
         check_feed(self.mesh, self.group, world_size())
         if mesh is None and group is None and ranks > 1:
             check_no_mesh_forgotten()
@@ -372,7 +387,7 @@ class Feed(PassView):
             whole = items - (self.tail == "drop" and self._counts_rows and ends_short(self.source))
         else:
             whole = -(-items // self._samples_a_step) if self.tail != "drop" else items // self._samples_a_step
-        return whole if self.steps is None else min(whole, self.steps)
+        return whole if self.max_steps is None else min(whole, self.max_steps)
 
     @property
     def sampler(self) -> Feed:
@@ -401,7 +416,7 @@ class Feed(PassView):
         core = self._core
         if core is None or not self.record:
             raise InvalidArgument("nothing was recorded of this feed; make it with record=True and iterate it first")
-        sequence = self.source.sequence if isinstance(self.source, Corpus) else 0
+        sequence = self.source.seq_length if isinstance(self.source, Corpus) else 0
         data = {"source": source or f"a {type(self.source).__name__}", "sequence": sequence}
         write_feed_history(
             self._join(), core, self._pipeline_story(), data, page=page, trace=trace, error=error

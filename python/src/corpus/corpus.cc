@@ -76,9 +76,12 @@ std::string path_of(nb::handle given) {
 
 NamedCorpus corpus_of(const nb::kwargs& given) {
   CorpusOptions options;
-  options.sequence = option<std::int64_t>(given, "sequence", "a whole number");
-  options.shuffle_seed =
-      option<std::optional<std::uint64_t>>(given, "shuffle_seed", "a whole number from 0 on, or None");
+  options.sequence = option<std::int64_t>(given, "seq_length", "a whole number");
+  if (options.sequence < 1) {
+    throw InvalidArgument(fmt::format("seq_length must be at least 1 token, got {}", options.sequence));
+  }
+  const auto seed = option<std::uint64_t>(given, "seed", "a whole number from 0 on");
+  if (option<bool>(given, "shuffle", "True or False")) options.shuffle_seed = seed;
   options.epochs = option<std::int64_t>(given, "epochs", "a whole number");
   options.each_once = option<bool>(given, "each_once", "True or False");
   options.packing = parse_packing(option<std::string>(given, "packing", "a str"));
