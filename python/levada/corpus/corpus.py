@@ -94,6 +94,10 @@ class Corpus:
 
     def __repr__(self) -> str:
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        if not isinstance(self.tokenizer, (str, os.PathLike, type(None))):
+            values["tokenizer"] = type(self.tokenizer)
+        defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        values = {name: value for name, value in values.items() if repr(value) != repr(defaults[name])}
         is_one = isinstance(self.paths, (str, os.PathLike))
         values["paths"] = _shown(self.paths) if is_one else [_shown(path) for path in self.paths]  # type: ignore[union-attr]
         return f"Corpus({', '.join(f'{name}={value!r}' for name, value in values.items())})"

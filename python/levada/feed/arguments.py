@@ -1,4 +1,5 @@
-"""Checks of a feed's arguments that need nothing but them. All raise InvalidArgument."""
+"""Checks of a feed's arguments that need nothing but them. All raise InvalidArgument, which for a wrong
+type is an InvalidType."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from typing import Any
 from levada import _levada
 from levada._levada import Mesh
 from levada.base.checks import check_choice, whole_number
-from levada.base.errors import InvalidArgument
+from levada.base.errors import InvalidArgument, InvalidType
 from levada.batch.balance import Balance
 from levada.feed.readers import ITERATE
 
@@ -106,7 +107,7 @@ def check_prefetch(prefetch: int, mesh: Mesh) -> None:
 def check_readers(readers: Any, mesh: Mesh) -> str:
     """Returns `readers`."""
     if not isinstance(readers, str):
-        raise InvalidArgument(f"readers must be one, all, host, spread or axes of the mesh such as 'dp,pp', got {readers!r}")
+        raise InvalidType(f"readers must be one, all, host, spread or axes of the mesh such as 'dp,pp', got {readers!r}")
     _levada.readers_of(readers, mesh, [0] * mesh.size)
     return readers
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 
 from levada._levada import CorpusSource, Layout, Mesh, Pass, Replicate, Shard, Stages, Zigzag, corpus_position
 from levada.base.checks import check_choice, check_seconds, epoch_number
-from levada.base.errors import Error, InvalidArgument
+from levada.base.errors import Error, InvalidArgument, InvalidType
 from levada.base.iterators import Ended
 from levada.base.keywords import explain_unknown
 from levada.base.threads import OneCaller
@@ -42,6 +42,15 @@ from levada.job.meshes import as_mesh, by_axis, check_feed, check_no_mesh_forgot
 from levada.pipeline.pipeline import Pipeline
 from levada.pipeline.run import Run
 
+if TYPE_CHECKING:
+    from typing_extensions import Self, TypeVar
+
+    Batch = TypeVar("Batch", default=Any)
+else:
+    from typing import TypeVar
+
+    Batch = TypeVar("Batch")
+
 Placement = str | Shard | Replicate | Zigzag | Stages
 Placements = Placement | Sequence[Placement] | Mapping[str, Any]
 """What Layout takes for a field."""
@@ -59,7 +68,7 @@ class _Last(NamedTuple):
     """The number of its first item."""
 
 
-class Feed(PassView):
+class Feed(PassView, Generic[Batch]):
     """Sends batches from one or several reader ranks to every rank of a mesh: `for batch in feed`.
 
     All ranks construct and iterate their feeds alike, several feeds in the same order. Each iter() starts a pass over the
@@ -68,9 +77,11 @@ class Feed(PassView):
     - `source`: an iterable of batches, which only the reading ranks iterate (other ranks may pass None), a Corpus, a
       Pipeline, or the Run that Pipeline.run(..., alone=True) returns. A generator can be read once: after a pass that reached
       its end, the next one raises InvalidArgument.
-    - `mesh`: the axes of the ranks, as a Mesh or a DeviceMesh of torch.distributed; by default all ranks are along dp. If
-      Megatron's process groups are initialized, a Mesh of the whole job that contradicts them raises InvalidArgument.
-    - `data_axes`: the axes of a DeviceMesh along which batches differ, if their names are not among those that Mesh knows.
+    - `mesh`: the axes of the ranks, as a Mesh, its text such as "dp=2,tp=2", a dict such as {"dp": 2, "tp": 2}, or a DeviceMesh
+      of torch.distributed; by default all ranks are along dp. If Megatron's process groups are initialized, a mesh of the
+      whole job that contradicts them raises InvalidArgument.
+    - `data_axes`: the axes of the mesh along which batches differ, if their names are not among those that Mesh knows; a Mesh
+      has its own.
     - `group`: the ranks that take part: a process group of torch.distributed, or the Membership that join() returned. By
       default the ranks of the DeviceMesh, or the whole job.
     - `layout`: a Layout, or a dict from field paths to placements; lists of DTensor placements need a DeviceMesh. By
@@ -130,7 +141,7 @@ class Feed(PassView):
     def __init__(
         self,
         source: Iterable[Any] | Corpus | Pipeline[Any] | None,
-        mesh: Mesh | Any = None,
+        mesh: Mesh | str | Mapping[str, int] | Any = None,
         *,
         data_axes: Sequence[str] | None = None,
         layout: Layout | Mapping[str, Placements] | None = None,
@@ -244,13 +255,16 @@ class Feed(PassView):
         self._resumed = b""  # the cursor loaded last, which the passes after the next one continue, too
         self._beginning = OneCaller("a call that begins a pass of this feed, or says where one begins,")
 
+    def __repr__(self) -> str:
+        return f"Feed({type(self.source).__name__}, mesh={self.mesh}, readers={self.readers}, step {self.step})"
+
     def _layout(self, layout: Layout | Mapping[str, Placements] | None, divide: str) -> Layout:
         if isinstance(layout, Layout):
             return layout
         if isinstance(layout, Mapping):
             return Layout(layout)
         if layout is not None:
-            raise InvalidArgument(
+            raise InvalidType(
                 f"layout must be a levada.Layout or a dict from field paths to placements, got {layout!r}; the layout of the "
                 "fields of a GPT step is levada.Layout.gpt()"
             )
@@ -268,7 +282,7 @@ class Feed(PassView):
     def _join(self) -> JoinedFeed:
         return JoinedFeed(self, join(self.group, timeout=self.timeout))
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Batch]:
         """Starts a new pass, from the start of the source. A pass that is under way is closed; a loop that continues over
         it raises InvalidArgument."""
         return self._start()
@@ -326,20 +340,21 @@ class Feed(PassView):
         running = self._running
         return None if running is None else running()
 
-    def __next__(self) -> Any:
+    def __next__(self) -> Batch:
         """Returns the next batch of a pass that the first next() starts and close() or iter() ends."""
         own = self._own
         if own is None:
             with self._beginning:
                 own = self._own = self._own or self._start()
-        return next(own)
+        batch: Batch = next(own)
+        return batch
 
     @property
     def _core(self) -> Pass | None:
         last = self._last
         return None if last is None else last.core
 
-    def __enter__(self) -> Feed:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -390,7 +405,7 @@ class Feed(PassView):
         return whole if self.max_steps is None else min(whole, self.max_steps)
 
     @property
-    def sampler(self) -> Feed:
+    def sampler(self) -> Self:
         """The feed itself: trainers such as Lightning's call set_epoch() on the sampler of a loader."""
         return self
 

@@ -15,7 +15,7 @@ from levada.base.keywords import explain_unknown
 from levada.batch.balance import Balance, Cost
 from levada.batch.memory import collate
 from levada.feed.arguments import count, count_or_none
-from levada.feed.feed import Feed
+from levada.feed.feed import Batch, Feed
 from levada.feed.passes import Beginning, FeedPass, JoinedFeed
 from levada.feed.readers import BackgroundReader, InlineReader, Maker, await_earlier_passes
 from levada.job.job import rank as own_rank
@@ -32,7 +32,7 @@ _ENDLESS = 1 << 50
 """More draws than any run takes: the end of a pass without one."""
 
 
-class DataLoader(Feed):
+class DataLoader(Feed[Batch]):
     """Reads a map-style data set by number and feeds it to the ranks of a mesh: `for batch in loader`.
 
     Each item is made once in the whole job, by worker processes of one rank at each data coordinate; the tp, cp and pp peers
@@ -183,6 +183,10 @@ class DataLoader(Feed):
                 raise InvalidArgument(f'multiprocessing_context="fork" goes with neither group= nor readers="{self.readers}"')
             if own_rank() in _levada.readers_of(self.readers, self.mesh, [0] * self.mesh.size):
                 self._own_workers().start()
+
+    def __repr__(self) -> str:
+        data = type(self.dataset).__name__
+        return f"DataLoader({data}, batch_size={self.batch_size}, mesh={self.mesh}, readers={self.readers}, step {self.step})"
 
     @classmethod
     def like(cls, loader: Any, **changes: Any) -> DataLoader:
@@ -344,7 +348,7 @@ class DataLoader(Feed):
             self._workers = Workers(making, self._worker_options)
         return self._workers
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Batch]:
         """Returns an iterator of a new pass, which its first next() starts. That call is collective, and closes a pass that is
         under way."""
         return StartedByNext(self._start)

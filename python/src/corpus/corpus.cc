@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <atomic>
 #include <memory>
+#include <type_traits>
 #include <utility>
 
 #include "levada/base/error.h"
@@ -17,6 +18,7 @@
 #include "levada/feed/step_cursor.h"
 #include "levada/report/progress.h"
 #include "python/src/base/bytes.h"
+#include "python/src/base/errors.h"
 #include "python/src/bindings.h"
 #include "python/src/corpus/tokenizers.h"
 #include "python/src/job/waiting.h"
@@ -53,13 +55,16 @@ std::shared_ptr<Corpus> open_corpus(const nb::kwargs& given) {
   return interruptible(open, [&] { progress->is_interrupted = true; });
 }
 
-/// Throws InvalidArgument for an option of another type, or out of the range of this one.
+/// Throws InvalidType for an option of another type, and InvalidArgument for one out of the range of this one.
 template <typename T>
 T option(const nb::kwargs& given, const char* name, const char* expected) {
   try {
     return nb::cast<T>(given[name]);
   } catch (const nb::cast_error&) {
-    throw InvalidArgument(fmt::format("{} must be {}, got {}", name, expected, nb::repr(given[name]).c_str()));
+    const auto text = fmt::format("{} must be {}, got {}", name, expected, nb::repr(given[name]).c_str());
+    const bool takes_integers = std::is_convertible_v<std::int64_t, T> && !std::is_same_v<T, bool>;
+    if (takes_integers && nb::isinstance<nb::int_>(given[name])) throw InvalidArgument(text);
+    throw InvalidType(text);
   }
 }
 
