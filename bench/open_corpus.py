@@ -39,10 +39,10 @@ def write_texts(folder, count, tokens):
 def open_once(folder, cache):
     """Seconds until the corpus is open, and until the first batch is there."""
     begin = time.perf_counter()
-    corpus = levada.Corpus(folder, sequence=SEQUENCE, shuffle_seed=7, cache_dir=cache, tokenizer="bytes")
+    corpus = levada.Corpus(folder, seq_length=SEQUENCE, shuffle=True, seed=7, cache_dir=cache, tokenizer="bytes")
     len(corpus)
     opened = time.perf_counter() - begin
-    with levada.Feed(corpus, batch=8) as feed:
+    with levada.Feed(corpus, batch_size=8) as feed:
         next(iter(feed))
         return opened, time.perf_counter() - begin
 

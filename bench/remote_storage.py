@@ -68,13 +68,13 @@ def write_tokens(prefix):
 
 
 def corpus_of(prefix, folder, **options):
-    corpus = levada.Corpus(f"slow://{prefix}.bin", sequence=4096, cache_dir=folder / "cache", **options)
+    corpus = levada.Corpus(f"slow://{prefix}.bin", seq_length=4096, cache_dir=folder / "cache", **options)
     corpus.open()
     return corpus
 
 
 def bandwidth_share(prefix, folder):
-    feed = iter(levada.Feed(corpus_of(prefix, folder), batch=32))
+    feed = iter(levada.Feed(corpus_of(prefix, folder), batch_size=32))
     begin, batches = time.perf_counter(), 0
     for _ in feed:
         batches += 1
@@ -83,7 +83,7 @@ def bandwidth_share(prefix, folder):
 
 
 def waited_share(prefix, folder, **options):
-    feed = iter(levada.Feed(corpus_of(prefix, folder, **options), batch=8))
+    feed = iter(levada.Feed(corpus_of(prefix, folder, **options), batch_size=8))
     for _ in range(WARM_UP):
         next(feed)
     begin, waited = time.perf_counter(), 0.0
@@ -110,7 +110,7 @@ def main():
         shares = {
             "of the bandwidth, in order": lambda: bandwidth_share(prefix, folder),
             "of the time waited, in order": lambda: waited_share(prefix, folder),
-            "of the time waited, shuffled": lambda: waited_share(prefix, folder, shuffle_seed=1),
+            "of the time waited, shuffled": lambda: waited_share(prefix, folder, shuffle=True, seed=1),
         }
         for what, measure in shares.items():
             measured = sorted(measure() for _ in range(options.repeats))

@@ -19,7 +19,7 @@ def batches():
 def main():
     mesh = levada.Mesh.from_env(tp=2) if levada.world_size() % 2 == 0 else levada.Mesh.from_env()
     if sys.argv[1:]:
-        feed = levada.Feed(levada.Corpus(sys.argv[1:], sequence=1024, shuffle_seed=7, tokenizer="bytes"), mesh=mesh, batch=8)
+        feed = levada.Feed(levada.Corpus(sys.argv[1:], seq_length=1024, shuffle=True, seed=7, tokenizer="bytes"), mesh=mesh, batch_size=8)
     else:
         feed = levada.Feed(batches(), mesh=mesh)
 

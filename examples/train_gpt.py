@@ -116,13 +116,13 @@ def main() -> None:
     divide(model, devices["tp"])
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, foreach=False)
 
-    corpus = levada.Corpus(options.corpus, sequence=options.sequence, shuffle_seed=7, epochs=0, tensors="torch", tokenizer="bytes")
+    corpus = levada.Corpus(options.corpus, seq_length=options.sequence, shuffle=True, seed=7, epochs=0, tensors="torch", tokenizer="bytes")
     feed = levada.Feed(
         corpus,
         mesh=levada.Mesh.from_device_mesh(devices),
-        batch=options.batch,
+        batch_size=options.batch,
         readers=options.readers,
-        steps=options.steps,
+        max_steps=options.steps,
     )
     began = time.monotonic()
     for step, batch in enumerate(feed):

@@ -19,7 +19,7 @@ from levada import exchange
 
 levada.join()
 rank = levada.rank()
-feed = levada.Feed(levada.Corpus("corpus.jsonl", sequence=8, tokenizer="bytes"), mesh=levada.Mesh(dp=2), batch=1)
+feed = levada.Feed(levada.Corpus("corpus.jsonl", seq_length=8, tokenizer="bytes"), mesh=levada.Mesh(dp=2), batch_size=1)
 assert sum(batch["tokens"].size for batch in feed) >= 8
 store = exchange.Store()
 store.store(exchange.SampleBatch([f"s{rank}"], {"tokens": [np.full(3, rank)]}))

@@ -44,7 +44,7 @@ bool StepSource::plan_next() {
     const bool is_first = step_.number < 0 && options_.first_sample == 0 && options_.delayed.empty();
     if (is_first && !chosen.numbers.empty()) {
       throw InvalidArgument(fmt::format(
-          "one step takes {} samples, but there are only {}; lower batch, give more samples, or keep a step "
+          "one step takes {} samples, but there are only {}; lower the batch size, give more samples, or keep a step "
           "that is not full (tail=\"short\", --tail short)",
           options_.step_samples, chosen.numbers.size()));
     }

@@ -104,4 +104,4 @@ else:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_MODULES})
+    return sorted({*__all__, *_MODULES})

@@ -17,7 +17,7 @@ def test_samples_of_an_iterable_become_micro_batches_that_cost_the_same(tmp_path
     body = job(
         f"""
         if __name__ == "__main__":
-            feed = levada.Feed(samples(), batch=20, balance="flops", max_tokens=1000, iterate={iterate!r})
+            feed = levada.Feed(samples(), batch_size=20, balance="flops", max_tokens=1000, iterate={iterate!r})
             got = []
             for batch in feed:
                 ends = batch["cu_seqlens"][0].tolist()
@@ -56,7 +56,7 @@ def test_ranks_have_equal_counts_of_samples_without_micro_batches(tmp_path: path
         tmp_path,
         4,
         job("""
-        feed = levada.Feed(samples(), batch=10, balance="flops")
+        feed = levada.Feed(samples(), batch_size=10, balance="flops")
         tell(got=[[feed.step, feed.micro, feed.num_micro, numbers_of(batch)] for batch in feed])
         """),
     )
@@ -83,7 +83,7 @@ def test_a_step_goes_on_from_its_states_on_another_mesh(tmp_path: pathlib.Path) 
                 self.at = state["at"]
         import pickle, pathlib
         path = pathlib.Path(PATH)
-        feed = levada.Feed(Loader(), batch=24 // levada.world_size(), max_tokens=700)
+        feed = levada.Feed(Loader(), batch_size=24 // levada.world_size(), max_tokens=700)
         if path.exists():
             feed.load_state_dict(pickle.loads(path.read_bytes()))
         got, states = [], []
@@ -112,7 +112,7 @@ def test_costs_may_be_functions_with_two_parts(tmp_path: pathlib.Path) -> None:
         2,
         job("""
         cost = levada.Balance(lambda sample: (len(sample["tokens"]), sample["weight"]), counts="free")
-        feed = levada.Feed(samples(), batch=50, balance=cost)
+        feed = levada.Feed(samples(), batch_size=50, balance=cost)
         tell(got=[numbers_of(batch) for batch in feed])
         """),
     )
@@ -131,7 +131,7 @@ def test_costs_may_be_a_field_of_the_samples(tmp_path: pathlib.Path, iterate: st
         if __name__ == "__main__":
             source = list(samples())
             by = levada.Balance("field(weight)", counts="free")
-            feed = levada.Feed(source, batch=50, balance=by, iterate={iterate!r})
+            feed = levada.Feed(source, batch_size=50, balance=by, iterate={iterate!r})
             tell(got=[numbers_of(batch) for batch in feed], report=feed.balance_report)
         """),
     )
@@ -177,7 +177,7 @@ def test_an_iterable_gives_the_samples_of_each_step_once_through_100_stops_on_an
                 dp = numbers.choice([1, 2, 4])
                 mesh = levada.Mesh(dp=dp, tp=4 // dp)
                 source = Loader() if {has_state} else Plain()
-                feed = levada.Feed(source, mesh, batch=24 // dp, balance=by, max_tokens=max_tokens,
+                feed = levada.Feed(source, mesh, batch_size=24 // dp, balance=by, max_tokens=max_tokens,
                                    readers=numbers.choice(["one", "all"]), iterate=numbers.choice(["thread", "inline"]))
                 if state is not None:
                     feed.load_state_dict(state)
@@ -214,7 +214,7 @@ def test_micro_batches_come_in_the_order_that_was_asked_for(tmp_path: pathlib.Pa
         tmp_path,
         2,
         job(f"""
-        feed = levada.Feed(samples(), batch=40, balance=levada.Balance("flops(hidden=8)", order={order!r}), max_tokens=700)
+        feed = levada.Feed(samples(), batch_size=40, balance=levada.Balance("flops(hidden=8)", order={order!r}), max_tokens=700)
         got = []
         for batch in feed:
             ends = batch["cu_seqlens"][0].tolist()
@@ -242,7 +242,7 @@ def test_samples_that_are_too_long_are_cut_where_asked(tmp_path: pathlib.Path) -
         tmp_path,
         2,
         job("""
-        feed = levada.Feed(samples(), batch=20, balance=levada.Balance(too_long="cut", pad_to=4), max_tokens=103)
+        feed = levada.Feed(samples(), batch_size=20, balance=levada.Balance(too_long="cut", pad_to=4), max_tokens=103)
         got = []
         for batch in feed:
             ends = batch["cu_seqlens"][0].tolist()
@@ -267,7 +267,7 @@ def test_the_reader_says_what_steps_come_to(tmp_path: pathlib.Path) -> None:
         tmp_path,
         2,
         job(f"""
-        feed = levada.Feed(samples(), batch=20, balance="flops", max_tokens=1000, record=True)
+        feed = levada.Feed(samples(), batch_size=20, balance="flops", max_tokens=1000, record=True)
         before = feed.balance_report
         rounds = sum(1 for batch in feed)
         feed.write_report({str(page)!r})
@@ -290,7 +290,7 @@ def test_a_stop_is_counted_in_steps(tmp_path: pathlib.Path) -> None:
         tmp_path,
         2,
         job("""
-        feed = levada.Feed(samples(), batch=20, max_tokens=1000, depth=1)
+        feed = levada.Feed(samples(), batch_size=20, max_tokens=1000, prefetch=1)
         for batch in feed:
             if feed.step == 2:
                 feed.request_stop()
@@ -313,7 +313,7 @@ def test_collate_packed_by_name_is_what_packs_without_it(tmp_path: pathlib.Path,
             for sample in samples:
                 tokens = sample["tokens"]
                 yield {{"ids": tokens, "labels": sample["labels"], "n": len(tokens), "name": sample["name"]}}
-        feed = levada.Feed(own(samples()), batch=20, balance=by, max_tokens=1000, collate={collate})
+        feed = levada.Feed(own(samples()), batch_size=20, balance=by, max_tokens=1000, collate_fn={collate})
         positions = 0
         for batch in feed:
             ends = batch["cu_seqlens"][0].tolist()
@@ -328,7 +328,7 @@ def test_collate_packed_by_name_is_what_packs_without_it(tmp_path: pathlib.Path,
             for number, sample in enumerate(samples()):
                 yield {{"tokens": sample["tokens"].astype(np.int32)}} if number == 50 else {{"tokens": sample["tokens"]}}
         try:
-            for batch in levada.Feed(mixed(), batch=20, max_tokens=1000, collate={collate}):
+            for batch in levada.Feed(mixed(), batch_size=20, max_tokens=1000, collate_fn={collate}):
                 pass
         except levada.InvalidArgument as error:
             tell(error=str(error), positions=positions)
@@ -352,7 +352,7 @@ def test_a_collate_function_of_ones_own_makes_the_batches_of_balanced_samples(tm
             for row, sample in zip(tokens, samples):
                 row[: len(sample["tokens"])] = sample["tokens"]
             return {"tokens": tokens, "name": [sample["name"] for sample in samples]}
-        feed = levada.Feed(samples(), batch=20, balance="flops", max_tokens=1000, collate=padded)
+        feed = levada.Feed(samples(), batch_size=20, balance="flops", max_tokens=1000, collate_fn=padded)
         got = []
         for batch in feed:
             numbers = numbers_of(batch)
@@ -362,7 +362,7 @@ def test_a_collate_function_of_ones_own_makes_the_batches_of_balanced_samples(tm
         def refuses(samples):
             raise KeyError("image")
         try:
-            next(levada.Feed(samples(), batch=20, balance="flops", collate=refuses))
+            next(levada.Feed(samples(), batch_size=20, balance="flops", collate_fn=refuses))
         except levada.SourceError as error:
             tell(got=got, error=str(error))
         """),

@@ -20,9 +20,9 @@ def test_a_corpus_gives_the_samples_of_a_step_once_on_any_mesh(tmp_path: pathlib
     texts = [chr(97 + number % 26) * numbers.randint(1, 400) for number in range(300)]
     (tmp_path / "c.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     body = f"""
-        corpus = levada.Corpus({str(tmp_path / "c.jsonl")!r}, sequence=512, packing={packing!r}, shuffle_seed=1,
+        corpus = levada.Corpus({str(tmp_path / "c.jsonl")!r}, seq_length=512, packing={packing!r}, shuffle=True, seed=1,
                                cache_dir={str(tmp_path / "cache")!r}, epochs=2, tokenizer="bytes")
-        feed = levada.Feed(corpus, batch=24 // levada.world_size(), balance="flops", max_tokens=4096)
+        feed = levada.Feed(corpus, batch_size=24 // levada.world_size(), balance="flops", max_tokens=4096)
         steps = {{}}
         for batch in feed:
             sums = steps.setdefault(feed.step, [0, 0])
@@ -65,7 +65,7 @@ def test_context_parallel_ranks_get_their_chunks_of_each_segment_of_balanced_sam
         fields = layout("tokens", "labels", "position_ids")
         by = levada.Balance("flops", pad_to=4)
         got = []
-        for batch in levada.Feed(samples(), mesh=mesh, batch=20, balance=by, max_tokens=1000, layout=fields):
+        for batch in levada.Feed(samples(), mesh=mesh, batch_size=20, balance=by, max_tokens=1000, layout=fields):
             ends, numbers = batch["cu_seqlens"][0].tolist(), numbers_of(batch)
             assert [end - begin for begin, end in zip(ends, ends[1:])] == [-(-lengths()[number] // 4) * 4 for number in numbers]
             row = {{"tokens": np.zeros(ends[-1]), "labels": np.full(ends[-1], -100), "position_ids": np.zeros(ends[-1])}}
@@ -93,9 +93,9 @@ def test_context_parallel_ranks_get_their_chunks_of_each_document_of_a_balanced_
         4,
         f"""
 {indented(PARTS)}
-        corpus = levada.Corpus({str(tmp_path / "c.jsonl")!r}, sequence=128, packing="documents", pad_to=4,
+        corpus = levada.Corpus({str(tmp_path / "c.jsonl")!r}, seq_length=128, packing="documents", pad_to=4,
                                cache_dir={str(tmp_path / "cache")!r}, tokenizer="bytes")
-        feed = levada.Feed(corpus, mesh=levada.Mesh(dp=2, cp=2), batch=10, balance="flops", max_tokens=512)
+        feed = levada.Feed(corpus, mesh=levada.Mesh(dp=2, cp=2), batch_size=10, balance="flops", max_tokens=512)
         for batch in feed:
             ends = batch["cu_seqlens"][0].tolist()
             positions = np.concatenate([np.arange(end - begin) for begin, end in zip(ends, ends[1:])])
@@ -130,9 +130,9 @@ def test_long_samples_of_a_feed_of_their_own_are_divided_over_context_parallel_r
         job(f"""
 {indented(PARTS)}
         every = list(samples())
-        short = levada.Feed([each for each in every if len(each["tokens"]) <= 200], mesh=levada.Mesh(dp=4), batch=8,
+        short = levada.Feed([each for each in every if len(each["tokens"]) <= 200], mesh=levada.Mesh(dp=4), batch_size=8,
                             balance="flops", max_tokens=400)
-        long = levada.Feed([each for each in every if len(each["tokens"]) > 200], mesh=levada.Mesh(dp=2, cp=2), batch=4,
+        long = levada.Feed([each for each in every if len(each["tokens"]) > 200], mesh=levada.Mesh(dp=2, cp=2), batch_size=4,
                            balance=levada.Balance("flops", pad_to=4), max_tokens=800,
                            layout=layout("tokens", "labels", "position_ids"))
         got = [[], []]
@@ -160,10 +160,10 @@ def test_long_samples_wait_and_come_once_also_behind_a_state(tmp_path: pathlib.P
     (tmp_path / "c.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     body = f"""
         import pathlib, pickle
-        corpus = levada.Corpus({str(tmp_path / "c.jsonl")!r}, sequence=1024, packing="documents", shuffle_seed=1,
+        corpus = levada.Corpus({str(tmp_path / "c.jsonl")!r}, seq_length=1024, packing="documents", shuffle=True, seed=1,
                                cache_dir={str(tmp_path / "cache")!r}, tokenizer="bytes")
         path = pathlib.Path({str(tmp_path / "state")!r})
-        feed = levada.Feed(corpus, batch=24 // levada.world_size(), balance=levada.Balance("flops(hidden=8)", max_delay=6))
+        feed = levada.Feed(corpus, batch_size=24 // levada.world_size(), balance=levada.Balance("flops(hidden=8)", max_delay=6))
         resumes = path.exists()
         if resumes:
             feed.load_state_dict(pickle.loads(path.read_bytes()))
@@ -188,10 +188,10 @@ def test_long_samples_wait_and_come_once_also_behind_a_state(tmp_path: pathlib.P
 def test_nothing_is_left_after_a_state_behind_a_short_last_step() -> None:
     samples = [{"tokens": np.arange(3)}] * 10
     for source in (lambda: samples, lambda: levada.Pipeline(samples).run(0, alone=True)):
-        feed = levada.Feed(source(), balance="tokens", batch=4, tail="short")
+        feed = levada.Feed(source(), balance="tokens", batch_size=4, tail="short")
         assert len(feed) == len(list(feed)) == 3
         for batch in (4, 3, 1):
-            resumed = levada.Feed(source(), balance="tokens", batch=batch, tail="short")
+            resumed = levada.Feed(source(), balance="tokens", batch_size=batch, tail="short")
             resumed.load_state_dict(feed.state_dict())
             assert list(resumed) == []
 
@@ -205,10 +205,10 @@ def test_samples_that_wait_at_the_end_of_an_epoch_do_not_come_in_the_next(tmp_pa
         2,
         f"""
         def make(tail="drop"):
-            corpus = levada.Corpus({str(tmp_path / "c.jsonl")!r}, sequence=512, packing="documents",
+            corpus = levada.Corpus({str(tmp_path / "c.jsonl")!r}, seq_length=512, packing="documents",
                                    cache_dir={str(tmp_path / "cache")!r}, tokenizer="bytes")
             balance = levada.Balance("flops(hidden=8)", max_delay=6)
-            return levada.Feed(corpus, mesh=levada.Mesh(dp=2), batch=2, balance=balance, tail=tail)
+            return levada.Feed(corpus, mesh=levada.Mesh(dp=2), batch_size=2, balance=balance, tail=tail)
         def take(feed): return [sorted(set(batch["tokens"].ravel().tolist())) for batch in feed]
         feed = make()
         take(feed)

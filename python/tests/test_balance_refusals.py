@@ -15,37 +15,37 @@ from balanced import indented, job
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ('balance="flops", batch=10, divide="split"', "dealt"),
-        ('balance="flops", batch=10, tail="pad"', "dropped or short"),
-        ('max_tokens=100, batch=10', "raise max_tokens"),
-        ('max_tokens=0, batch=10', "max_tokens must be at least 1, got 0"),
-        ('balance="work", batch=10', "tokens"),
-        ('balance="weights", batch=10', "name the field that holds a sample's weight"),
-        ('balance="field(missing)", batch=10', "is not known: KeyError: 'missing'"),
-        ('balance="field()", batch=10', "field()"),
-        ('balance=lambda sample: -1, batch=10', "sample 0 of the step: the cost of a sample is -1; it must be a whole number"),
-        ('balance=lambda sample: float("nan"), batch=10', "whole number of 0 or more"),
-        ('balance=lambda sample: 0.5, batch=10', "whole number of 0 or more"),
+        ('balance="flops", batch_size=10, divide="split"', "dealt"),
+        ('balance="flops", batch_size=10, tail="pad"', "dropped or short"),
+        ('max_tokens=100, batch_size=10', "raise max_tokens"),
+        ('max_tokens=0, batch_size=10', "max_tokens must be at least 1, got 0"),
+        ('balance="work", batch_size=10', "tokens"),
+        ('balance="weights", batch_size=10', "name the field that holds a sample's weight"),
+        ('balance="field(missing)", batch_size=10', "is not known: KeyError: 'missing'"),
+        ('balance="field()", batch_size=10', "field()"),
+        ('balance=lambda sample: -1, batch_size=10', "sample 0 of the step: the cost of a sample is -1; it must be a whole number"),
+        ('balance=lambda sample: float("nan"), batch_size=10', "whole number of 0 or more"),
+        ('balance=lambda sample: 0.5, batch_size=10', "whole number of 0 or more"),
         (
-            'balance=lambda sample: sample["missing"], batch=10',
+            'balance=lambda sample: sample["missing"], batch_size=10',
             "raised KeyError: 'missing'; it must return a whole number of 0 or more, or two of them; the sample is {'tokens'",
         ),
-        ('balance=lambda sample: (1,) * 3, batch=10', "the cost of a sample is (1, 1, 1); it must return a whole number of 0"),
-        ('balance=lambda sample: (), batch=10', "the cost of a sample is (); it must return"),
-        ('balance=lambda sample: [1, "a"], batch=10', "the cost of a sample is 'a'; it must be a whole number"),
-        ('balance=levada.Balance(length=lambda sample: 1 // 0), batch=10', "raised ZeroDivisionError"),
-        ('balance=levada.Balance(length=lambda sample: 0), batch=10', "must have a token"),
-        ('balance=levada.Balance(order="random"), batch=10', "as-read"),
-        ('balance=levada.Balance(max_delay=2), batch=10', "use a Corpus"),
-        ('balance=levada.Balance(max_delay=-1), batch=10', "0 or more"),
-        ('balance=levada.Balance(too_long="drop"), batch=10', '"error" or "cut"'),
-        ('balance=levada.Balance(pad_to=8), max_tokens=7, batch=10', "no sample fits"),
-        ('balance=levada.Balance(too_long="cut", length=lambda sample: None), max_tokens=70, batch=10', "is None"),
+        ('balance=lambda sample: (1,) * 3, batch_size=10', "the cost of a sample is (1, 1, 1); it must return a whole number of 0"),
+        ('balance=lambda sample: (), batch_size=10', "the cost of a sample is (); it must return"),
+        ('balance=lambda sample: [1, "a"], batch_size=10', "the cost of a sample is 'a'; it must be a whole number"),
+        ('balance=levada.Balance(length=lambda sample: 1 // 0), batch_size=10', "raised ZeroDivisionError"),
+        ('balance=levada.Balance(length=lambda sample: 0), batch_size=10', "must have a token"),
+        ('balance=levada.Balance(order="random"), batch_size=10', "as-read"),
+        ('balance=levada.Balance(max_delay=2), batch_size=10', "use a Corpus"),
+        ('balance=levada.Balance(max_delay=-1), batch_size=10', "0 or more"),
+        ('balance=levada.Balance(too_long="drop"), batch_size=10', '"error" or "cut"'),
+        ('balance=levada.Balance(pad_to=8), max_tokens=7, batch_size=10', "no sample fits"),
+        ('balance=levada.Balance(too_long="cut", length=lambda sample: None), max_tokens=70, batch_size=10', "is None"),
         (
-            'balance=levada.Balance(too_long="cut", length=lambda sample: 99), max_tokens=70, batch=10',
+            'balance=levada.Balance(too_long="cut", length=lambda sample: 99), max_tokens=70, batch_size=10',
             "was cut to 70, and length= still returns 99",
         ),
-        ('collate=list', "balance="),
+        ('collate_fn=list', "balance="),
         ('balance="flops"', "ranks"),
     ],
 )
@@ -95,7 +95,7 @@ def test_errors_name_the_step_and_not_how_many_micro_batches_came_before(
             for number, sample in enumerate(samples):
                 yield {{"tokens": np.zeros(1001)}} if number == 123 else {{"tokens": sample["tokens"]}}
         micro_batches = 0
-        feed = levada.Feed({source}, {options}, batch=20, max_tokens=1000)
+        feed = levada.Feed({source}, {options}, batch_size=20, max_tokens=1000)
         try:
             for batch in feed:
                 micro_batches += 1
@@ -116,7 +116,7 @@ def test_a_rank_that_leaves_within_a_step_is_an_error_that_names_step_and_micro_
         tmp_path,
         2,
         job(f"""
-        feed = levada.Feed(samples(), batch=20, balance="flops", max_tokens=1000, depth=1)
+        feed = levada.Feed(samples(), batch_size=20, balance="flops", max_tokens=1000, prefetch=1)
         try:
             for batch in feed:
                 if rank == 1 and feed.step == 4:
@@ -140,7 +140,7 @@ def test_ranks_that_ask_for_different_balances_hear_of_it(tmp_path: pathlib.Path
         2,
         job("""
         try:
-            next(iter(levada.Feed(samples(), batch=10, max_tokens=1000 + rank)))
+            next(iter(levada.Feed(samples(), batch_size=10, max_tokens=1000 + rank)))
         except levada.InvalidArgument as error:
             tell(error=str(error))
         """),
@@ -171,7 +171,7 @@ class Weigher:
         ('balance=["field(weight)", "field(name)"][rank]', "cost field(name)"),
         ("balance=[weigh, square][rank]", "cost square (script.py:"),
         ("balance=functools.partial(weigh, scale=1 + rank)", "with (scale=2)"),
-        ("balance=weigh, collate=[None, list][rank]", "collate list"),
+        ("balance=weigh, collate_fn=[None, list][rank]", "collate_fn list"),
     ],
 )
 def test_ranks_whose_balances_differ_in_what_python_knows_hear_of_it(
@@ -183,7 +183,7 @@ def test_ranks_whose_balances_differ_in_what_python_knows_hear_of_it(
         job(f"""
 {indented(FUNCTIONS)}
         try:
-            next(iter(levada.Feed(samples(), batch=10, readers="all", {options})))
+            next(iter(levada.Feed(samples(), batch_size=10, readers="all", {options})))
         except levada.InvalidArgument as error:
             tell(error=str(error))
         """),
@@ -212,7 +212,7 @@ def test_ranks_that_pass_the_same_function_agree(tmp_path: pathlib.Path, cost: s
         2,
         job(f"""
 {indented(FUNCTIONS)}
-        feed = levada.Feed(samples(), batch=10, readers="all", balance={cost})
+        feed = levada.Feed(samples(), batch_size=10, readers="all", balance={cost})
         tell(numbers=[number for batch in feed for number in numbers_of(batch)])
         """),
     )
@@ -226,7 +226,7 @@ def test_functions_of_one_name_that_divide_a_step_differently_are_an_error_on_ev
         job("""
         cost = [lambda sample: 1 + len(sample["tokens"]), lambda sample: 300 - len(sample["tokens"])][rank]
         try:
-            for batch in levada.Feed(samples(), batch=10, readers="all", balance=cost):
+            for batch in levada.Feed(samples(), batch_size=10, readers="all", balance=cost):
                 pass
         except levada.InvalidArgument as error:
             tell(error=str(error))
@@ -242,18 +242,18 @@ def test_too_few_samples_for_a_step_are_refused(tmp_path: pathlib.Path) -> None:
         2,
         job("""
         try:
-            tell(steps=len(list(levada.Feed(list(samples())[:19], batch=10, balance="tokens"))))
+            tell(steps=len(list(levada.Feed(list(samples())[:19], batch_size=10, balance="tokens"))))
         except levada.InvalidArgument as error:
             tell(error=str(error))
         """),
     )
     for (mine,) in told:
-        assert "one step takes 20 samples, but there are only 19; lower batch" in mine["error"]
+        assert "one step takes 20 samples, but there are only 19; lower the batch size" in mine["error"]
 
 
 def test_a_corpus_with_a_sequence_that_fits_no_micro_batch_is_refused() -> None:
-    corpus = levada.Corpus("c.jsonl", sequence=1024, packing="documents", tokenizer="bytes")
-    with pytest.raises(levada.InvalidArgument, match="sequence of the corpus is 1024 and max_tokens 1000, .*lower sequence"):
+    corpus = levada.Corpus("c.jsonl", seq_length=1024, packing="documents", tokenizer="bytes")
+    with pytest.raises(levada.InvalidArgument, match="seq_length of the corpus is 1024 and max_tokens 1000, .*lower seq_length"):
         levada.Feed(corpus, balance="flops", max_tokens=1000)
     levada.Feed(corpus, balance="flops", max_tokens=1024)
 

@@ -91,8 +91,8 @@ def test_readers_resume_at_items_of_their_own_and_name_what_differs_on_every_ran
             samples = [np.arange(1 + i % 5) + i for i in range(32)]
             cases = [(items, dict(readers=readers, iterate=iterate)) for readers in ("one", "all", "dp")
                      for iterate in ("thread", "inline")]
-            cases += [(items, dict(divide="split")), (items, dict(divide="split", batch=2)),
-                      (samples, dict(balance="tokens", batch=4))]
+            cases += [(items, dict(divide="split")), (items, dict(divide="split", batch_size=2)),
+                      (samples, dict(balance="tokens", batch_size=4))]
             for source, options in cases:
                 feed = levada.Feed(source, **options)
                 for _ in zip(range(3), feed): pass

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 LIMITED = """
 import resource, sys, levada
-corpus = levada.Corpus(sys.argv[1], sequence=64, cache_dir=sys.argv[2], tokenizer="bytes")
+corpus = levada.Corpus(sys.argv[1], seq_length=64, cache_dir=sys.argv[2], tokenizer="bytes")
 with open("/proc/self/statm") as file:
     used = int(file.read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + (768 << 20),) * 2)

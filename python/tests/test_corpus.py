@@ -31,7 +31,7 @@ def path(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 def feed_of(path: pathlib.Path, **options: Any) -> levada.Feed:
-    return levada.Feed(levada.Corpus(path, sequence=16, shuffle_seed=1, **options, tokenizer="bytes"), batch=8)
+    return levada.Feed(levada.Corpus(path, seq_length=16, shuffle=True, seed=1, **options, tokenizer="bytes"), batch_size=8)
 
 
 def firsts(feed: levada.Feed) -> list[list[int]]:
@@ -42,8 +42,8 @@ def firsts(feed: levada.Feed) -> list[list[int]]:
 def test_a_folder_of_more_files_than_descriptors_is_read_in_every_epoch(tmp_path: pathlib.Path) -> None:
     for i in range(1500):
         (tmp_path / f"{i:04}.jsonl").write_text('{"text": "' + f"{i:015}" + '"}\n')
-    corpus = levada.Corpus(tmp_path, sequence=16, cache_dir=tmp_path / "cache", tokenizer="bytes")
-    feed = levada.Feed(corpus, batch=50)
+    corpus = levada.Corpus(tmp_path, seq_length=16, cache_dir=tmp_path / "cache", tokenizer="bytes")
+    feed = levada.Feed(corpus, batch_size=50)
     for epoch in range(3):
         feed.set_epoch(epoch)
         assert sum(len(batch["tokens"]) for batch in feed) == 1450  # the last token is only a label
@@ -54,26 +54,26 @@ def test_bad_lines_are_counted_and_warned_of_and_may_be_too_many(tmp_path: pathl
     path = tmp_path / "some.jsonl"
     path.write_text('{"text": "a text of some length"}\n' * 3 + "bad\n")
     with pytest.warns(RuntimeWarning, match=r"1 lines of the text cannot be used and are left out \(skip_bad=True\), the first at"):
-        corpus = levada.Corpus(path, sequence=4, skip_bad=True, max_bad=0.25, tokenizer="bytes")
+        corpus = levada.Corpus(path, seq_length=4, skip_bad=True, max_bad=0.25, tokenizer="bytes")
         assert corpus.bad_lines == 1 and corpus.bad_places == [f"{path}:4"]
     with pytest.raises(levada.SourceError, match=r"some.jsonl: 1 of 4 lines cannot be used, and at most 0.2 of a text's"):
-        levada.Corpus(path, sequence=4, skip_bad=True, max_bad=0.2, tokenizer="bytes").open()
+        levada.Corpus(path, seq_length=4, skip_bad=True, max_bad=0.2, tokenizer="bytes").open()
     for wrong in (-1, 2, "few"):
         with pytest.raises(levada.InvalidArgument, match="max_bad"):
-            levada.Corpus(path, sequence=4, skip_bad=True, max_bad=wrong, tokenizer="bytes").open()  # type: ignore[arg-type]
+            levada.Corpus(path, seq_length=4, skip_bad=True, max_bad=wrong, tokenizer="bytes").open()  # type: ignore[arg-type]
 
 
 def test_epochs_share_what_is_open(path: pathlib.Path) -> None:
-    corpus = levada.Corpus(path, sequence=16, shuffle_seed=1, tokenizer="bytes")
+    corpus = levada.Corpus(path, seq_length=16, shuffle=True, seed=1, tokenizer="bytes")
     opened = corpus.open()
-    feed = levada.Feed(corpus, batch=9)
+    feed = levada.Feed(corpus, batch_size=9)
     epochs = []
     for epoch in range(5):
         feed.set_epoch(epoch)
         epochs += firsts(feed)
         assert corpus.open() is opened
-    whole = levada.Corpus(path, sequence=16, shuffle_seed=1, epochs=5, tokenizer="bytes")
-    assert epochs == firsts(levada.Feed(whole, batch=9))
+    whole = levada.Corpus(path, seq_length=16, shuffle=True, seed=1, epochs=5, tokenizer="bytes")
+    assert epochs == firsts(levada.Feed(whole, batch_size=9))
 
 
 def test_a_state_goes_on_in_its_epoch(path: pathlib.Path) -> None:
@@ -149,7 +149,7 @@ def mixes(tmp_path: pathlib.Path) -> list[pathlib.Path]:
 
 def test_epochs_behind_a_change_of_weights_continue_the_mix_in_one_process_as_in_several(mixes: list[pathlib.Path]) -> None:
     def feed(**options: Any) -> levada.Feed:
-        return levada.Feed(levada.Corpus(mixes[1], sequence=8, resume_weights=True, **options, tokenizer="bytes"), batch=1)
+        return levada.Feed(levada.Corpus(mixes[1], seq_length=8, resume_weights=True, **options, tokenizer="bytes"), batch_size=1)
 
     def resumed(state: dict[str, Any], epoch: int) -> levada.Feed:
         other = feed()
@@ -157,7 +157,7 @@ def test_epochs_behind_a_change_of_weights_continue_the_mix_in_one_process_as_in
         other.set_epoch(epoch)
         return other
 
-    before = levada.Feed(levada.Corpus(mixes[0], sequence=8, tokenizer="bytes"), batch=1)
+    before = levada.Feed(levada.Corpus(mixes[0], seq_length=8, tokenizer="bytes"), batch_size=1)
     for _ in range(40):
         next(before)
     state = before.state_dict()
@@ -196,8 +196,8 @@ def test_ranks_without_files_of_their_own_continue_a_mix_alike(tmp_path: pathlib
             f"""
             mesh = levada.Mesh(dp=2)
             def feed(mix):
-                corpus = levada.Corpus(mix, sequence=8, resume_weights=True, cache_dir={str(tmp_path / "cache")!r}, tokenizer="bytes")
-                return levada.Feed(corpus, mesh, batch=1, readers={readers!r})
+                corpus = levada.Corpus(mix, seq_length=8, resume_weights=True, cache_dir={str(tmp_path / "cache")!r}, tokenizer="bytes")
+                return levada.Feed(corpus, mesh, batch_size=1, readers={readers!r})
             def tokens(feed):
                 return [batch["tokens"].tolist() for batch in feed]
             before = feed({str(mixes[0])!r})
@@ -240,7 +240,9 @@ def test_epochs_that_cannot_be_counted_are_refused(path: pathlib.Path) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "expected"),
     [
-        ("shuffle_seed", -1, "a whole number from 0 on, or None, got -1"),
+        ("seed", -1, "a whole number from 0 on, got -1"),
+        ("shuffle", 7, "True or False, got 7"),
+        ("seq_length", 0, "at least 1 token, got 0"),
         ("cache_size", "200GB", "a number of bytes, or None, got '200GB'"),
         ("epochs", 2.0, "a whole number, got 2.0"),
         ("reset_position_ids", 1, "True or False, got 1"),
@@ -249,32 +251,32 @@ def test_epochs_that_cannot_be_counted_are_refused(path: pathlib.Path) -> None:
 )
 def test_an_option_of_another_type_is_refused_by_its_name(path: pathlib.Path, name: str, value: Any, expected: str) -> None:
     with pytest.raises(levada.InvalidArgument, match=f"^{name} must be {expected}$"):
-        levada.Corpus(path, **{"sequence": 16, name: value}, tokenizer="bytes").open()
+        levada.Corpus(path, **{"seq_length": 16, name: value}, tokenizer="bytes").open()
 
 
 def test_a_path_with_a_zero_byte_is_refused(path: pathlib.Path) -> None:
     for options in ({"paths": f"{path}\0.jsonl"}, {"paths": path, "cache_dir": "cache\0"}):
         with pytest.raises(levada.InvalidArgument, match=r"the path \S+ has a zero byte"):
-            levada.Corpus(sequence=16, **options, tokenizer="bytes").open()
+            levada.Corpus(seq_length=16, **options, tokenizer="bytes").open()
 
 
 def test_a_corpus_that_is_less_than_a_step_is_an_error(path: pathlib.Path) -> None:
-    samples = len(levada.Corpus(path, sequence=16, tokenizer="bytes"))
-    message = f"one step takes {samples + 1} samples, but the corpus has only {samples}; lower batch or"
-    with levada.Feed(levada.Corpus(path, sequence=16, tokenizer="bytes"), batch=samples + 1) as feed:
+    samples = len(levada.Corpus(path, seq_length=16, tokenizer="bytes"))
+    message = f"one step takes {samples + 1} samples, but the corpus has only {samples}; lower batch_size or"
+    with levada.Feed(levada.Corpus(path, seq_length=16, tokenizer="bytes"), batch_size=samples + 1) as feed:
         assert len(feed) == 0
         with pytest.raises(levada.InvalidArgument, match=message):
             next(iter(feed))
-    with levada.Feed(levada.Corpus(path, sequence=16, epochs=2, tokenizer="bytes"), batch=samples + 1) as feed:
+    with levada.Feed(levada.Corpus(path, seq_length=16, epochs=2, tokenizer="bytes"), batch_size=samples + 1) as feed:
         assert len(list(feed)) == 1
-    with levada.Feed(levada.Corpus(path, sequence=16, tokenizer="bytes"), batch=samples + 1, tail="short") as feed:
+    with levada.Feed(levada.Corpus(path, seq_length=16, tokenizer="bytes"), batch_size=samples + 1, tail="short") as feed:
         assert len(list(feed)) == 1
 
 
 def test_a_cache_that_cannot_be_written_is_an_error_with_a_remedy(tmp_path: pathlib.Path) -> None:
     (tmp_path / "a.txt").write_text("some text " * 9)
     (tmp_path / "none").write_text("a file where a folder would be")
-    corpus = levada.Corpus(tmp_path / "a.txt", sequence=16, cache_dir=tmp_path / "none" / "cache", tokenizer="bytes")
+    corpus = levada.Corpus(tmp_path / "a.txt", seq_length=16, cache_dir=tmp_path / "none" / "cache", tokenizer="bytes")
     with pytest.raises(levada.SourceError, match=r"cannot write to the token cache .*name another folder .*cache_dir="):
         len(corpus)
 
@@ -282,17 +284,17 @@ def test_a_cache_that_cannot_be_written_is_an_error_with_a_remedy(tmp_path: path
 def test_text_is_tokenized_into_the_cache_folder_once(tmp_path: pathlib.Path) -> None:
     (tmp_path / "a.txt").write_text("some text " * 9)
     cache = tmp_path / "cache"
-    corpus = levada.Corpus(tmp_path / "a.txt", sequence=16, cache_dir=cache, tokenizer="bytes")
+    corpus = levada.Corpus(tmp_path / "a.txt", seq_length=16, cache_dir=cache, tokenizer="bytes")
     assert corpus.tokens == 91 and corpus.documents == 1
     (made,) = (cache / "tokens").glob("*.bin")
     before = made.stat()
-    assert levada.Corpus(tmp_path / "a.txt", sequence=16, cache_dir=cache, tokenizer="bytes").digest == corpus.digest
+    assert levada.Corpus(tmp_path / "a.txt", seq_length=16, cache_dir=cache, tokenizer="bytes").digest == corpus.digest
     assert (made.stat().st_ino, made.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
 
 
 def test_a_cache_in_the_folder_of_the_data_is_no_data(tmp_path: pathlib.Path) -> None:
     (tmp_path / "a.txt").write_text("some text " * 9)
-    corpora = [levada.Corpus(tmp_path, sequence=16, cache_dir=tmp_path / "cache", tokenizer="bytes") for _ in range(2)]
+    corpora = [levada.Corpus(tmp_path, seq_length=16, cache_dir=tmp_path / "cache", tokenizer="bytes") for _ in range(2)]
     assert [corpus.tokens for corpus in corpora] == [91, 91]
 
 
@@ -304,7 +306,7 @@ def test_tokens_that_no_corpus_uses_leave_a_cache_that_is_full(
         (tmp_path / f"{name}.txt").write_text(name * 100)
 
     def open_and_close(name: str) -> None:
-        len(levada.Corpus(tmp_path / f"{name}.txt", sequence=16, cache_dir=cache, cache_size=300, tokenizer="bytes"))
+        len(levada.Corpus(tmp_path / f"{name}.txt", seq_length=16, cache_dir=cache, cache_size=300, tokenizer="bytes"))
 
     def kept() -> list[str]:
         entries = [json.loads(each.read_text()) for each in (cache / "tokens").glob("*.json")]
@@ -312,10 +314,10 @@ def test_tokens_that_no_corpus_uses_leave_a_cache_that_is_full(
 
     open_and_close("a")
     assert kept() == ["a"]
-    used = levada.Corpus(tmp_path / "b.txt", sequence=16, cache_dir=cache, cache_size=1, tokenizer="bytes")
+    used = levada.Corpus(tmp_path / "b.txt", seq_length=16, cache_dir=cache, cache_size=1, tokenizer="bytes")
     assert len(used) == 6 and kept() == ["b"]
     assert "the token cache" in capfd.readouterr().err
-    assert sum(len(batch["tokens"]) for batch in levada.Feed(used, batch=1)) == 6
+    assert sum(len(batch["tokens"]) for batch in levada.Feed(used, batch_size=1)) == 6
 
 
 def test_an_error_quotes_nothing_that_a_terminal_would_obey(tmp_path: pathlib.Path) -> None:
@@ -335,10 +337,10 @@ def test_ranks_wait_for_a_reader_that_tokenizes_for_longer_than_a_wait_may_last(
         2,
         f"""
         levada.join()  # with more time than a pass has
-        corpus = levada.Corpus({str(tmp_path / "c.txt")!r}, sequence=16, cache_dir={str(tmp_path / "cache")!r}, tokenizer="bytes")
+        corpus = levada.Corpus({str(tmp_path / "c.txt")!r}, seq_length=16, cache_dir={str(tmp_path / "cache")!r}, tokenizer="bytes")
         opened = corpus.open
         corpus.open = lambda: (time.sleep(6.0), opened())[1]
-        for batch in (feed := levada.Feed(corpus, batch=4, timeout=3.0)): pass
+        for batch in (feed := levada.Feed(corpus, batch_size=4, timeout=3.0)): pass
         tell(steps=feed.step)
         """,
     )
@@ -352,10 +354,10 @@ def test_a_reader_that_dies_while_it_tokenizes_ends_the_others_wait(tmp_path: pa
         2,
         f"""
         levada.join()
-        corpus = levada.Corpus({str(tmp_path / "c.txt")!r}, sequence=16, cache_dir={str(tmp_path / "cache")!r}, tokenizer="bytes")
+        corpus = levada.Corpus({str(tmp_path / "c.txt")!r}, seq_length=16, cache_dir={str(tmp_path / "cache")!r}, tokenizer="bytes")
         corpus.open = lambda: os._exit(3)
         try:
-            for batch in levada.Feed(corpus, batch=4): pass
+            for batch in levada.Feed(corpus, batch_size=4): pass
         except levada.PeerLost as error:
             tell(lost=error.rank)
         """,

@@ -280,7 +280,7 @@ def test_a_loop_over_a_feed_inside_a_loop_over_it_is_an_error(tmp_path: pathlib.
         assert "a newer pass of this feed" in mine[1]["text"] and mine[2] == {"got": list(range(rank, 8, 2))}
 
 
-@pytest.mark.parametrize("difference", ["path", "shuffle_seed", "sequence", "epochs"])
+@pytest.mark.parametrize("difference", ["path", "shuffle", "seed", "seq_length", "epochs"])
 def test_readers_of_different_corpora_are_refused_on_all_ranks(tmp_path: pathlib.Path, difference: str) -> None:
     for name in ("a.txt", "b.txt"):
         (tmp_path / name).write_text(name * 2000)
@@ -288,8 +288,8 @@ def test_readers_of_different_corpora_are_refused_on_all_ranks(tmp_path: pathlib
         tmp_path,
         2,
         f"""
-        given = {{"path": {str(tmp_path / "a.txt")!r}, "shuffle_seed": 1, "sequence": 64, "epochs": 1}}
-        other = {{"path": {str(tmp_path / "b.txt")!r}, "shuffle_seed": None, "sequence": 32, "epochs": 2}}
+        given = {{"path": {str(tmp_path / "a.txt")!r}, "shuffle": True, "seed": 1, "seq_length": 64, "epochs": 1}}
+        other = {{"path": {str(tmp_path / "b.txt")!r}, "shuffle": False, "seed": 2, "seq_length": 32, "epochs": 2}}
         if rank == 1: given[{difference!r}] = other[{difference!r}]
         try:
             tell(steps=len(list(levada.Feed(levada.Corpus(given.pop("path"), tokenizer="bytes", **given), readers="all"))))

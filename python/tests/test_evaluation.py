@@ -47,7 +47,7 @@ def test_rows_of_a_split_batch_are_gathered_without_padding(tmp_path: pathlib.Pa
         """
         for tail in ("pad", "short"):
             batches = [{"x": np.arange(8)}, {"x": np.arange(8, 13)}]
-            feed = levada.Feed(batches, divide="split", batch=4, tail=tail)
+            feed = levada.Feed(batches, divide="split", batch_size=4, tail=tail)
             tell(got=[feed.gather(batch["x"] * 2).tolist() for batch in feed])
         feed = levada.Feed([{"x": np.arange(4)}] * 2)
         for batch in feed:

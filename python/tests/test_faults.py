@@ -186,7 +186,7 @@ def test_who_waits_for_a_rank_that_computes_is_told_its_step(tmp_path: pathlib.P
         2,
         """
         try:
-            for number in levada.Feed(range(5000), timeout=2, depth=2):
+            for number in levada.Feed(range(5000), timeout=2, prefetch=2):
                 if rank == 1 and number == 11: time.sleep(8)  # of step 5
         except (levada.Timeout, levada.PeerLost) as error:
             tell(text=str(error))
@@ -431,7 +431,7 @@ def test_a_thread_that_cannot_be_started_is_told_with_the_limits_to_raise(tmp_pa
     code = f"""
 import resource
 import levada, numpy
-corpus = levada.Corpus({str(text)!r}, sequence=16, tokenizer="bytes")
+corpus = levada.Corpus({str(text)!r}, seq_length=16, tokenizer="bytes")
 pages = int(open("/proc/self/statm").read().split()[0])
 limit = pages * resource.getpagesize() + 4 * 2**20  # less than the stack of a thread
 resource.setrlimit(resource.RLIMIT_AS, (limit, limit))

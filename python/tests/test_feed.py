@@ -65,7 +65,7 @@ def test_the_last_global_batch_may_have_fewer_rows(tmp_path: pathlib.Path, itera
                     yield {{"x": row[:, None] * [1, 1], "loss_mask": np.ones(rows), "name": str(first)}}
         for last in (6, 3, 0) if __name__ == "__main__" else ():
             for tail in ("drop", "pad", "short"):
-                feed = levada.Feed(Loader(last), divide="split", batch=2, tail=tail, iterate={iterate!r})
+                feed = levada.Feed(Loader(last), divide="split", batch_size=2, tail=tail, iterate={iterate!r})
                 got = [[batch["x"][:, 0].tolist(), batch["loss_mask"].tolist()] for batch in feed]
                 tell(got=got, samples=feed.stats["samples"], end=feed.end["cause"])
         """,
@@ -88,7 +88,7 @@ def test_fields_of_another_extent_than_the_rows_ask_for_a_layout_whatever_the_ta
         f"""
         for layout in ({{"x": "shard(dp,0)", "scales": "replicate(dp)"}}, None):
             batches = [{{"x": np.arange(rows), "scales": np.arange(2)}} for rows in (8, 8, 5)]
-            feed = levada.Feed(batches, divide="split", batch=4, tail={tail!r}, layout=layout)
+            feed = levada.Feed(batches, divide="split", batch_size=4, tail={tail!r}, layout=layout)
             try:
                 tell(got=[[len(batch["x"]), batch["scales"].tolist()] for batch in feed])
             except levada.InvalidArgument as error:
@@ -108,7 +108,7 @@ def test_only_the_last_global_batch_may_have_fewer_rows(tmp_path: pathlib.Path) 
         2,
         """
         for rows in ((4, 3, 4), (4, 5), (4, 3)):
-            feed = levada.Feed([{"x": np.ones((n, 2))} for n in rows], divide="split", batch=2, tail="short")
+            feed = levada.Feed([{"x": np.ones((n, 2))} for n in rows], divide="split", batch_size=2, tail="short")
             if rows == (4, 3): feed = levada.Feed([{"x": np.ones((n, 2))} for n in rows], divide="split")
             try:
                 for batch in feed: pass
@@ -171,7 +171,7 @@ def test_a_loader_may_use_its_buffer_again(tmp_path: pathlib.Path) -> None:
             for i in range(20):
                 buffer[:] = i
                 yield {"a": buffer, "b": buffer}
-        got = list(levada.Feed(loader()))  # more than depth are kept
+        got = list(levada.Feed(loader()))  # more than prefetch are kept
         tell(got=[sorted(set(batch["a"].tolist())) for batch in got], same=all(b["a"] is b["b"] for b in got))
         """,
     )
@@ -282,9 +282,9 @@ def test_a_corpus_is_the_one_that_the_command_feeds(tmp_path: pathlib.Path) -> N
         tmp_path,
         4,
         f"""
-        corpus = levada.Corpus({str(corpus)!r}, sequence=64, shuffle_seed=3, epochs=2, tokenizer="bytes")
+        corpus = levada.Corpus({str(corpus)!r}, seq_length=64, shuffle=True, seed=3, epochs=2, tokenizer="bytes")
         digests = levada.Digests()
-        feed = levada.Feed(corpus, mesh=levada.Mesh(dp=2, tp=2), batch=4)
+        feed = levada.Feed(corpus, mesh=levada.Mesh(dp=2, tp=2), batch_size=4)
         for batch in feed:
             digests.add(batch)
         tell(fields=digests.fields(), steps=feed.step, length=len(feed))
@@ -315,7 +315,7 @@ def test_a_corpus_goes_on_from_its_state_and_by_epoch(tmp_path: pathlib.Path) ->
         f"""
         def firsts(feed): return [batch["tokens"][:, :8].tolist() for batch in feed]
         def make(epochs): return levada.Feed(
-            levada.Corpus({str(corpus)!r}, sequence=64, shuffle_seed=1, epochs=epochs, tokenizer="bytes"), batch=2)
+            levada.Corpus({str(corpus)!r}, seq_length=64, shuffle=True, seed=1, epochs=epochs, tokenizer="bytes"), batch_size=2)
         whole = firsts(make(2))
         one = make(1)
         one.set_epoch(1)
@@ -341,15 +341,16 @@ def test_a_corpus_goes_on_from_its_state_and_by_epoch(tmp_path: pathlib.Path) ->
         ({"timeout": 0}, "timeout must be a number of seconds.*got 0"),
         ({"timeout": float("nan")}, "timeout must be.*got nan"),
         ({"timeout": float("inf")}, "timeout must be.*at most 1e\\+08.*got inf"),
-        ({"depth": 2**40}, "depth must be less than 2,147,483,648, got 1,099,511,627,776"),
-        ({"depth": 1.5}, "depth must be a whole number, got 1.5"),
-        ({"batch": "8", "divide": "split"}, "batch must be a whole number, got '8'"),
-        ({"steps": True}, "steps must be a whole number, got True"),
-        ({"steps": -1}, "steps must be at least 0, got -1"),
-        ({"depth": -5}, "depth must be at least 0, got -5"),
+        ({"prefetch": 2**40}, "prefetch must be less than 2,147,483,648, got 1,099,511,627,776"),
+        ({"prefetch": 1.5}, "prefetch must be a whole number, got 1.5"),
+        ({"batch_size": "8", "divide": "split"}, "batch_size must be a whole number, got '8'"),
+        ({"max_steps": True}, "max_steps must be a whole number, got True"),
+        ({"max_steps": -1}, "max_steps must be at least 0, got -1"),
+        ({"prefetch": -5}, "prefetch must be at least 0, got -5"),
         ({"skip": -1}, "skip must be at least 0, got -1"),
-        ({"batch": 0, "divide": "split"}, "batch must be at least 1, got 0"),
+        ({"batch_size": 0, "divide": "split"}, "batch_size must be at least 1, got 0"),
         ({"max_tokens": 0}, "max_tokens must be at least 1, got 0"),
+        ({"prefetch": 1, "mesh": levada.Mesh(pp=2)}, "prefetch is 1, but pp has 2 stages"),
     ],
 )
 def test_a_number_of_the_wrong_kind_is_named(arguments: dict[str, Any], message: str) -> None:

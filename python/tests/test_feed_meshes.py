@@ -103,8 +103,8 @@ def test_without_a_job_there_is_one_rank() -> None:
     assert list(levada.Feed([1, 2, 3])) == [1, 2, 3]
     with pytest.raises(levada.InvalidArgument, match="tail is \"pad\"; with divide=\"split\" an item is a whole step"):
         levada.Feed([1], tail="pad", divide="split")
-    with pytest.raises(levada.InvalidArgument, match="batch"):
-        levada.Feed([1], batch=2)
+    with pytest.raises(levada.InvalidArgument, match="batch_size is for a Corpus"):
+        levada.Feed([1], batch_size=2)
     with pytest.raises(levada.InvalidArgument, match="access must be one of .*'secret'"):
         levada.Feed([1], access="secret")
 

@@ -166,7 +166,7 @@ def test_a_loader_that_ends_before_the_items_since_its_state_is_an_error() -> No
     [
         ("", 10),
         ("divide='split'", 20),
-        ("batch=4, balance='tokens', tail='short', collate=list", 3),  # 24 samples, of which 4 are lacking
+        ("batch_size=4, balance='tokens', tail='short', collate_fn=list", 3),  # 24 samples, of which 4 are lacking
     ],
 )
 def test_a_state_at_the_end_of_the_data_resumes_there(tmp_path: pathlib.Path, options: str, steps: int) -> None:
@@ -203,7 +203,7 @@ def test_a_state_from_before_the_first_step_names_its_data_and_its_place_in_them
     path, other = (write_lines(tmp_path / name, 200) for name in ("a.jsonl", "b.jsonl"))
 
     def feed(path: pathlib.Path, **options: Any) -> levada.Feed:
-        return levada.Feed(levada.Corpus(path, sequence=32, epochs=options.pop("epochs", 1), tokenizer="bytes"), batch=8, **options)
+        return levada.Feed(levada.Corpus(path, seq_length=32, epochs=options.pop("epochs", 1), tokenizer="bytes"), batch_size=8, **options)
 
     steps = len(feed(path))
     skipping = feed(path, skip=steps + 1000)

@@ -259,16 +259,16 @@ class Rows:
 @pytest.mark.parametrize("loader", [rows, Rows])
 def test_a_state_between_rows_resumes_where_an_item_of_another_size_begins(monkeypatch: pytest.MonkeyPatch, loader: Any) -> None:
     monkeypatch.setattr(readers, "_FREE", float("inf"))  # a state after each item, however slow this machine is
-    stopped = levada.Feed(loader(4, 24), divide="split", batch=4)
+    stopped = levada.Feed(loader(4, 24), divide="split", batch_size=4)
     assert [next(stopped)["x"][0] for _ in range(2)] == [0, 4]
     state = stopped.state_dict()
     stopped.close()
     for batch in (1, 2, 8):
-        resumed = levada.Feed(loader(batch, 24), divide="split", batch=batch)
+        resumed = levada.Feed(loader(batch, 24), divide="split", batch_size=batch)
         resumed.load_state_dict(state)
         assert [row for item in resumed for row in item["x"]] == list(range(8, 24))
     for batch in (3, 16):
-        refused = levada.Feed(loader(batch, 24), divide="split", batch=batch)
+        refused = levada.Feed(loader(batch, 24), divide="split", batch_size=batch)
         refused.load_state_dict(state)
         with pytest.raises(levada.InvalidArgument, match=f"counts 8 rows, and an item has {batch}"):
             iter(refused)
@@ -280,11 +280,11 @@ def test_a_state_between_rows_resumes_where_an_item_of_another_size_begins(monke
 @pytest.mark.parametrize("tail", ["short", "pad"])
 @pytest.mark.parametrize("loader", [rows, Rows])
 def test_nothing_is_left_after_a_state_behind_a_short_last_item(loader: Any, tail: str) -> None:
-    ended = levada.Feed(loader(4, 9), divide="split", batch=4, tail=tail)
+    ended = levada.Feed(loader(4, 9), divide="split", batch_size=4, tail=tail)
     assert len(list(ended)) == 3
     state = ended.state_dict()
     for batch in (4, 3, 2):
-        resumed = levada.Feed(loader(batch, 9), divide="split", batch=batch, tail=tail)
+        resumed = levada.Feed(loader(batch, 9), divide="split", batch_size=batch, tail=tail)
         resumed.load_state_dict(state)
         assert list(resumed) == [] and resumed.end is not None and resumed.end["cause"] == "exhausted"
         assert resumed.state_dict() == state

@@ -116,7 +116,7 @@ def test_ranks_of_context_parallelism_learn_each_pair_once(tmp_path: pathlib.Pat
         + f"""
 collate = functools.partial(levada.collate_packed, pad_to=2 * {cp}, shift_labels=True)
 feed = levada.Feed(
-    samples(), mesh=levada.Mesh(cp={cp}), batch=6, balance=levada.Balance("flops", pad_to=2 * {cp}), max_tokens=64, collate=collate,
+    samples(), mesh=levada.Mesh(cp={cp}), batch_size=6, balance=levada.Balance("flops", pad_to=2 * {cp}), max_tokens=64, collate_fn=collate,
     layout={{field: "zigzag(cp,1)" for field in ("input_ids", "shift_labels", "position_ids")}},
 )
 for batch in feed:

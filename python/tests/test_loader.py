@@ -188,7 +188,7 @@ assert taken(three) == sum(epochs[:3], [])[54:]
 endless = loader(epochs=None)
 assert taken(endless, 20) == sum(epochs[:3], [])
 tell(text=refusal(lambda: len(endless), TypeError))
-limited = loader(steps=2)
+limited = loader(max_steps=2)
 assert taken(limited) == epochs[0][:12] and taken(limited) == epochs[1][:12]
 # an iterator that was made before the state and the epoch are known, as trainers do
 one.set_epoch(0); early = iter(one); iter(one)

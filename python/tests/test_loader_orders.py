@@ -125,9 +125,9 @@ def test_a_corpus_of_that_seed_has_the_same_order(tmp_path: pathlib.Path) -> Non
     (tmp_path / "one.jsonl").write_text(lines)
     main = """
 def order_of(seed, epochs):
-    corpus = levada.Corpus(FOLDER + "/one.jsonl", sequence=8, shuffle_seed=seed, epochs=epochs, tokenizer="bytes")
-    plain = [batch["tokens"][0].tolist() for batch in levada.Feed(levada.Corpus(FOLDER + "/one.jsonl", sequence=8, tokenizer="bytes"), batch=1)]
-    got = [batch["tokens"][0].tolist() for batch in levada.Feed(corpus, batch=1)]
+    corpus = levada.Corpus(FOLDER + "/one.jsonl", seq_length=8, shuffle=True, seed=seed, epochs=epochs, tokenizer="bytes")
+    plain = [batch["tokens"][0].tolist() for batch in levada.Feed(levada.Corpus(FOLDER + "/one.jsonl", seq_length=8, tokenizer="bytes"), batch_size=1)]
+    got = [batch["tokens"][0].tolist() for batch in levada.Feed(corpus, batch_size=1)]
     loader = levada.DataLoader(plain, 1, True, seed=seed, epochs=epochs, collate_fn=list)
     return got == [batch[0] for batch in loader]
 tell(same=[order_of(seed, 3) for seed in (0, 7, 12345)])

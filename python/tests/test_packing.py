@@ -156,14 +156,14 @@ def test_rows_are_those_of_a_corpus(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "corpus.jsonl"
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     given = Pipeline([np.array([*text.encode(), 256], np.int64) for text in texts])
-    of_corpus = [plain(row) for row in Pipeline[Any](levada.Corpus(path, sequence=48, tokenizer="bytes"))]
+    of_corpus = [plain(row) for row in Pipeline[Any](levada.Corpus(path, seq_length=48, tokenizer="bytes"))]
     rows = [plain(row) for row in given.pack(48, partial="drop")]
     assert [{name: row[name] for name in ("tokens", "labels", "position_ids", "loss_mask")} for row in rows] == of_corpus
-    packed = levada.Corpus(path, sequence=48, packing="best-fit", pad_to=4, tokenizer="bytes")
+    packed = levada.Corpus(path, seq_length=48, packing="best-fit", pad_to=4, tokenizer="bytes")
     both = [Pipeline[Any](packed), given.pack(48, method="best-fit", buffer=1000, pad_to=4)]
     wanted, found = [sorted(map(without_width, map(plain, pipeline))) for pipeline in both]
     assert found == wanted and len(found) == len(packed)
-    apart = levada.Corpus(path, sequence=48, packing="documents", pad_to=4, tokenizer="bytes")
+    apart = levada.Corpus(path, seq_length=48, packing="documents", pad_to=4, tokenizer="bytes")
     both = [Pipeline[Any](apart), given.pack(48, method="best-fit", max_documents=1, pad_to=4)]
     wanted, found = [sorted(map(without_width, map(plain, pipeline))) for pipeline in both]
     assert found == wanted and len(found) == len(apart)
@@ -194,7 +194,7 @@ def test_fields_are_packed_alongside() -> None:
 def test_rows_make_batches() -> None:
     given = documents(100, 40)
     pipeline = Pipeline(arrays(given)).pack(32, method="best-fit", buffer=20)
-    feed = levada.Feed(pipeline.batch(4, drop_last=True, collate=stacked), steps=3)
+    feed = levada.Feed(pipeline.batch(4, drop_last=True, collate=stacked), max_steps=3)
     for batch in feed:
         assert {name: tuple(value.shape) for name, value in batch.items()} == {
             **dict.fromkeys(("tokens", "labels", "position_ids", "loss_mask"), (4, 32)),

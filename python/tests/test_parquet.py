@@ -31,8 +31,8 @@ def write_jsonl(path: pathlib.Path, texts: list[str]) -> pathlib.Path:
 
 def rows_of(path: pathlib.Path, **options: Any) -> tuple[list[list[int]], int]:
     """The tokens of all samples, and how many documents there are."""
-    corpus = levada.Corpus(path, sequence=16, **options, tokenizer="bytes")
-    return [batch["tokens"][0].tolist() for batch in levada.Feed(corpus, batch=1)], corpus.documents
+    corpus = levada.Corpus(path, seq_length=16, **options, tokenizer="bytes")
+    return [batch["tokens"][0].tolist() for batch in levada.Feed(corpus, batch_size=1)], corpus.documents
 
 
 def read_all(path: pathlib.Path, column: str = "text", skip_bad: bool = False, chats: bool = False) -> list[str]:
@@ -233,12 +233,12 @@ def test_a_folder_and_a_mix_hold_it(tmp_path: pathlib.Path) -> None:
     write(tmp_path / "data" / "b.parquet", ["b" * 100])
     (tmp_path / "data" / "a.jsonl").write_text(json.dumps({"text": "a" * 100}))
     (tmp_path / "data" / "notes.md").write_text("c")
-    corpus = levada.Corpus(tmp_path / "data", sequence=10, tokenizer="bytes")
+    corpus = levada.Corpus(tmp_path / "data", seq_length=10, tokenizer="bytes")
     assert corpus.documents == 2 and corpus.tokens == 202
     assert corpus.files == 2 and corpus.skipped == {".md": 1}
     assert corpus.stored_documents == 2
     (tmp_path / "mix.json").write_text(json.dumps({"sources": [{"path": "data/b.parquet", "weight": 1}]}))
-    assert levada.Corpus(tmp_path / "mix.json", sequence=10, tokenizer="bytes").tokens == 101
+    assert levada.Corpus(tmp_path / "mix.json", seq_length=10, tokenizer="bytes").tokens == 101
 
 
 LIMITED = """

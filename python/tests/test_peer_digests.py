@@ -62,7 +62,7 @@ def case(chance):
     at = chance.randrange(items)
     victim = chance.randrange(4) if chance.random() < 0.8 else None
     options = dict(layout=layout, check="digests", divide="split" if split else "deal", readers=chance.choice(["one", "all"]),
-                   access=chance.choice([None, "copy"]), depth=chance.choice([0, 2, 5]))
+                   access=chance.choice([None, "copy"]), prefetch=chance.choice([0, 2, 5]))
     no_fault()
     if victim is not None: fault(victim, at, chance.randrange(512))
     # what a rank gets, and who should get the same
@@ -103,8 +103,8 @@ fault(2, 4)
 feed = levada.Feed(batches(), levada.Mesh(tp=4), check="digests")
 tell(outcome=outcome(feed))
 list(levada.Feed(batches(), levada.Mesh(tp=4)))  # the default compares nothing
-fault(2, 6)  # steps= ends a pass, too, and a loop that is left has no end to compare at
-tell(outcome=outcome(levada.Feed(batches(), levada.Mesh(tp=4), check="digests", steps=7)))
+fault(2, 6)  # max_steps= ends a pass, too, and a loop that is left has no end to compare at
+tell(outcome=outcome(levada.Feed(batches(), levada.Mesh(tp=4), check="digests", max_steps=7)))
 for step, _ in enumerate(feed := levada.Feed(batches(), levada.Mesh(tp=4), check="digests")):
     if step == 7: break
 feed.close()
@@ -178,7 +178,7 @@ layout = {"packed.tokens": "zigzag(cp,1)", "packed.labels": "zigzag(cp,1)"}
 for mesh in (levada.Mesh(dp=2, tp=2), levada.Mesh(cp=2, tp=2), levada.Mesh(tp=2, dp=2)):
     for at, victim in ((None, None), (3, 3)):
         fault(victim, at)
-        feed = levada.Feed(samples(), mesh, batch=4, max_tokens=100, collate=collate, check="digests", access="copy")
+        feed = levada.Feed(samples(), mesh, batch_size=4, max_tokens=100, collate_fn=collate, check="digests", access="copy")
         tell(outcome=outcome(feed))
 '''
     )

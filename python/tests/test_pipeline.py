@@ -295,7 +295,7 @@ def test_worker_init_runs_in_each_worker() -> None:
 def test_a_corpus_is_a_source(tmp_path: Any) -> None:
     path = tmp_path / "corpus.jsonl"
     path.write_text("".join(f'{{"text": "document number {n}, which says {n * n}"}}\n' for n in range(30)))
-    corpus = levada.Corpus(path, sequence=16, tokenizer="bytes")
+    corpus = levada.Corpus(path, seq_length=16, tokenizer="bytes")
     alone = [item["tokens"].tolist() for item in Pipeline[Any](corpus)]
     assert len(alone) == len(corpus) and len(alone[0]) == 16
     pipeline = Pipeline[Any](corpus).shard().map(lambda item: item["tokens"].tolist())
@@ -306,19 +306,19 @@ def test_a_corpus_is_a_source(tmp_path: Any) -> None:
 def test_a_corpus_may_have_a_name_that_is_no_utf8(tmp_path: Any) -> None:
     path = os.fsdecode(os.fsencode(tmp_path) + b"/a\xff.txt")
     with pytest.raises(levada.SourceError, match=r"a\\xff\.txt"):
-        len(levada.Corpus(path, sequence=16, tokenizer="bytes"))
+        len(levada.Corpus(path, seq_length=16, tokenizer="bytes"))
     with open(path, "w") as file:
         file.write("some text that is long enough" * 4)
-    assert len(levada.Corpus(path, sequence=16, tokenizer="bytes")) > 4
+    assert len(levada.Corpus(path, seq_length=16, tokenizer="bytes")) > 4
 
 
 def test_a_feed_takes_a_pipeline() -> None:
     pipeline = Pipeline(range(12)).shuffle(5).dispatch().map(lambda n: {"n": np.full(4, n)})
-    feed = levada.Feed(pipeline.run(2, context="forkserver", seed=1, alone=True), steps=5)
+    feed = levada.Feed(pipeline.run(2, context="forkserver", seed=1, alone=True), max_steps=5)
     first = [int(batch["n"][0]) for batch in feed]
     state = feed.state_dict()
     feed.load_state_dict(state)
-    rest = [int(batch["n"][0]) for batch in levada.Feed(pipeline, steps=None)]
+    rest = [int(batch["n"][0]) for batch in levada.Feed(pipeline, max_steps=None)]
     assert len(first) == 5 and sorted(rest) == list(range(12))
 
 
@@ -405,7 +405,7 @@ def test_a_corpus_is_tokenized_before_its_workers_start(
 ) -> None:
     path, cache = tmp_path / "corpus.jsonl", tmp_path / "cache"
     path.write_text("".join('{"text": "%s"}\n' % ("x" * number) for number in range(100)))
-    corpus = levada.Corpus(path, sequence=16, cache_dir=cache, tokenizer="bytes")
+    corpus = levada.Corpus(path, seq_length=16, cache_dir=cache, tokenizer="bytes")
     found: list[int] = []
 
     class Group(_workers.WorkerGroup):

@@ -134,13 +134,13 @@ def test_items_of_other_stages_and_other_data_are_refused(tmp_path: pathlib.Path
         numbers().bucket_batch(abs, boundaries=[4], size=2),
         numbers().map(abs, on_error="skip"),
         numbers().map(abs, on_error="raise"),
-        corpus(sequence=8),
-        corpus(sequence=16),
-        corpus(sequence=8, dtype="int32"),
-        corpus(sequence=8, attention_mask=True),
-        corpus(sequence=8, shuffle_seed=1),
-        corpus(sequence=8, packing="best-fit"),
-        corpus(sequence=8, tensors="torch"),
+        corpus(seq_length=8),
+        corpus(seq_length=16),
+        corpus(seq_length=8, dtype="int32"),
+        corpus(seq_length=8, attention_mask=True),
+        corpus(seq_length=8, shuffle=True, seed=1),
+        corpus(seq_length=8, packing="best-fit"),
+        corpus(seq_length=8, tensors="torch"),
     ]
     for at, written in enumerate(different):
         folder = tmp_path / f"cache{at}"

@@ -58,8 +58,8 @@ def readable_by_other(folder: pathlib.Path) -> str:
 
 
 def text_of(path: pathlib.Path, cache: pathlib.Path) -> bytes:
-    corpus = levada.Corpus(path, sequence=64, cache_dir=cache, tokenizer="bytes")
-    return b"".join(bytes(batch["tokens"].astype("u1").ravel()) for batch in levada.Feed(corpus, batch=1))
+    corpus = levada.Corpus(path, seq_length=64, cache_dir=cache, tokenizer="bytes")
+    return b"".join(bytes(batch["tokens"].astype("u1").ravel()) for batch in levada.Feed(corpus, batch_size=1))
 
 
 def modes(folder: pathlib.Path) -> set[int]:
@@ -85,7 +85,7 @@ def test_the_cache_folder_of_a_user_is_created_for_that_user_only(
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setenv("HOME", str(folder))
     with any_umask():
-        assert len(levada.Corpus(secret, sequence=64, tokenizer="bytes")) > 0
+        assert len(levada.Corpus(secret, seq_length=64, tokenizer="bytes")) > 0
     for each in (".cache", ".cache/levada", ".cache/levada/tokens"):
         assert (folder / each).stat().st_mode & 0o777 == 0o700
 

@@ -21,14 +21,14 @@ def test_loops_that_are_left_at_any_step_get_every_item_once(tmp_path: pathlib.P
         for seed in range(25):
             chance = random.Random(seed)  # the same on both ranks
             count, dp = chance.randint(0, 40), chance.choice([1, 2])
-            options = chance.choice([{{}}, {{"depth": 1 if dp == 2 else 3}}, {{"readers": "all"}}, {{"readers": "dp"}}])
+            options = chance.choice([{{}}, {{"prefetch": 1 if dp == 2 else 3}}, {{"readers": "all"}}, {{"readers": "dp"}}])
             source = chance.choice([iter, lambda items: (x for x in items), lambda items: map(int, items)])(range(count))
             feed = levada.Feed(source, levada.Mesh(dp=dp, tp=2 // dp), iterate={iterate!r}, **options)
             got = []
             for loop in range(8):
                 steps = chance.randint(0, 7)
                 how = chance.choice(["break", "close", "limit", "stop"]) if loop < 7 else "all"
-                feed.steps = steps if how == "limit" else None
+                feed.max_steps = steps if how == "limit" else None
                 try:
                     for batch in feed:
                         got.append(batch)
@@ -100,7 +100,7 @@ def test_a_pass_without_steps_says_why() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert list(again) == [1, 2, 3]
-        assert list(levada.Feed([1], steps=0)) == []
+        assert list(levada.Feed([1], max_steps=0)) == []
 
 
 def test_fewer_items_than_one_step_takes_are_a_warning(tmp_path: pathlib.Path) -> None:

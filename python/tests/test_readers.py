@@ -89,7 +89,7 @@ def test_who_leaves_early_has_drawn_no_batch_more(tmp_path: pathlib.Path) -> Non
                 for i in itertools.count():
                     made.append(i)
                     yield i
-            feed = levada.Feed(loader(), mesh=levada.Mesh(tp=2), iterate="inline", steps=5000)
+            feed = levada.Feed(loader(), mesh=levada.Mesh(tp=2), iterate="inline", max_steps=5000)
             try:
                 for number in feed:
                     if rank == {leaver} and number == 5: break
@@ -97,7 +97,7 @@ def test_who_leaves_early_has_drawn_no_batch_more(tmp_path: pathlib.Path) -> Non
                 assert error.rank == {leaver}
             tell(made=len(made), step=feed.step, end=feed.end)
             made.clear()
-            tell(list=list(levada.Feed(loader(), mesh=levada.Mesh(tp=2), iterate="inline", steps=3)), made=len(made))
+            tell(list=list(levada.Feed(loader(), mesh=levada.Mesh(tp=2), iterate="inline", max_steps=3)), made=len(made))
             """,
         )
         for rank, mine in enumerate(told):
@@ -455,7 +455,7 @@ def test_a_loaders_state_is_that_of_the_batch_taken_last(tmp_path: pathlib.Path,
 @pytest.mark.parametrize("make", [lambda: (n for n in range(6)), lambda: iter(range(6)), lambda: map(abs, range(6))])
 def test_a_pass_over_an_iterator_that_an_earlier_pass_has_ended_is_an_error(make: Any, iterate: str) -> None:
     source = make()
-    feed = levada.Feed(source, iterate=iterate, steps=2)
+    feed = levada.Feed(source, iterate=iterate, max_steps=2)
     assert [list(feed) for _ in range(4)] == [[0, 1], [2, 3], [4, 5], []]
     feeds = [feed]
     if isinstance(source, types.GeneratorType):  # others are remembered by their feed alone
@@ -486,7 +486,7 @@ def test_an_iterator_that_has_ended_is_freed_with_its_feed() -> None:
 
 def test_a_pass_over_samples_of_an_iterator_that_has_ended_is_an_error() -> None:
     samples = ({"tokens": np.arange(4)} for _ in range(4))
-    feed = levada.Feed(samples, balance="tokens", batch=2)
+    feed = levada.Feed(samples, balance="tokens", batch_size=2)
     assert len(list(feed)) == 2
     with pytest.raises(levada.InvalidArgument, match="an earlier pass"):
         list(feed)

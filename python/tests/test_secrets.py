@@ -49,13 +49,13 @@ PROGRAM = """
 import sys, traceback, levada
 for url in sys.argv[1:]:
     try:
-        corpus = levada.Corpus(url, sequence=64, cache_dir="c", tokenizer="bytes")
+        corpus = levada.Corpus(url, seq_length=64, cache_dir="c", tokenizer="bytes")
         print(repr(corpus), str(corpus), levada.Corpus([url], cache_dir="c", tokenizer="bytes"))
         pipeline = levada.Pipeline(corpus).map(dict).cache(f"items{sys.argv.index(url)}")
         print(repr(pipeline), pipeline)
         run = pipeline.run()
         print(sum(1 for _ in run), run, run.stats(), [repr(metric) for metric in run.metrics()])
-        feed = levada.Feed(corpus, batch=1)
+        feed = levada.Feed(corpus, batch_size=1)
         print(repr(feed), sum(1 for _ in feed), [repr(metric) for metric in feed.metrics()])
     except Exception:
         traceback.print_exc()
@@ -125,6 +125,6 @@ def test_no_error_shows_a_secret(web: pathlib.Path) -> None:
 def test_no_object_shows_a_secret(web: pathlib.Path) -> None:
     (web / "program.py").write_text(textwrap.dedent(PROGRAM))
     shown = run("program.py", *URLS)
-    assert "Corpus(paths='http://host/a.jsonl', sequence=64" in shown and "Corpus(paths=['http://host/b.jsonl']" in shown
+    assert "Corpus(paths='http://host/a.jsonl', seq_length=64" in shown and "Corpus(paths=['http://host/b.jsonl']" in shown
     assert "Traceback" not in shown, shown
     expect_no_secret_below(web)

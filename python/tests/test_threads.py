@@ -393,7 +393,7 @@ def test_threads_pack_digest_index_and_plan_side_by_side(tmp_path: pathlib.Path)
         path = {str(tmp_path / "corpus.jsonl")!r}
         with open(path, "w") as file:
             for number in range(200): file.write('{{"text": "%s"}}\\n' % ("x" * number))
-        corpus = levada.Corpus(path, sequence=16, cache_dir={str(tmp_path)!r}, tokenizer="bytes")
+        corpus = levada.Corpus(path, seq_length=16, cache_dir={str(tmp_path)!r}, tokenizer="bytes")
         batch = {{"x": np.arange(100), "y": [1, "two", None], "z": (3.0, b"four")}}
         digests, packed = levada.Digests(), levada.pack(batch)
         mesh = levada.Mesh(dp=2, tp=2)

@@ -59,6 +59,6 @@ def test_names_of_special_tokens_are_text_where_the_tokenizer_splits_them(tmp_pa
     assert stored(tmp_path, tmp_path, [TEXT])[0] == [expected]
     text = tmp_path / "texts.jsonl"
     for tokenizer, has_end in ((splitting, False), (bpe, True)):
-        corpus = levada.Corpus(text, tokenizer=tokenizer, eod=END, sequence=1, cache_dir=tmp_path / "cache")
-        tokens = [row["tokens"][0, 0] for row in levada.Feed(corpus, batch=1)]
+        corpus = levada.Corpus(text, tokenizer=tokenizer, eod=END, seq_length=1, cache_dir=tmp_path / "cache")
+        tokens = [row["tokens"][0, 0] for row in levada.Feed(corpus, batch_size=1)]
         assert (bpe.token_to_id(END) in tokens) == has_end

@@ -57,8 +57,8 @@ def test_special_tokens_are_those_of_the_packages_template(tmp_path: pathlib.Pat
 def test_a_corpus_with_special_tokens_is_another_one(tmp_path: pathlib.Path, bpe: Any) -> None:
     tokenizer, path = with_template(bpe), write_jsonl(tmp_path / "texts.jsonl", TEXTS)
     for special_tokens in (True, False, True):
-        corpus = levada.Corpus(path, tokenizer=tokenizer, special_tokens=special_tokens, eod=END, sequence=1)
-        rows = [row["tokens"][0, 0] for row in levada.Feed(corpus, batch=1)]
+        corpus = levada.Corpus(path, tokenizer=tokenizer, special_tokens=special_tokens, eod=END, seq_length=1)
+        rows = [row["tokens"][0, 0] for row in levada.Feed(corpus, batch_size=1)]
         documents = [tokenizer.encode(text, add_special_tokens=special_tokens).ids for text in TEXTS]
         assert rows == [id for ids in with_ends(documents, tokenizer.token_to_id(END)) for id in ids][:-1]
 
@@ -76,10 +76,10 @@ def test_a_data_set_of_another_vocabulary_is_refused(tmp_path: pathlib.Path, bpe
     larger.add_tokens(["quickbrown"])
     larger.save(str(tmp_path / "tokenizer.json"))
     stored(tmp_path, tmp_path, ["the quickbrown fox"], "--append-eod")
-    options: dict[str, Any] = {"sequence": 2, "eod": END}
-    assert list(levada.Feed(levada.Corpus(tmp_path / "made.bin", tokenizer=larger, **options), batch=1))
+    options: dict[str, Any] = {"seq_length": 2, "eod": END}
+    assert list(levada.Feed(levada.Corpus(tmp_path / "made.bin", tokenizer=larger, **options), batch_size=1))
     with pytest.raises(levada.SourceError, match=f"is {bpe.get_vocab_size()}, but the tokenizer has {bpe.get_vocab_size()}"):
-        list(levada.Feed(levada.Corpus(tmp_path / "made.bin", tokenizer=bpe, **options), batch=1))
+        list(levada.Feed(levada.Corpus(tmp_path / "made.bin", tokenizer=bpe, **options), batch_size=1))
     assert "sequences" in run_command("inspect", tmp_path / "made.bin", "--tokenizer", tmp_path)
     bpe.save(str(tmp_path / "tokenizer.json"))
     error = run_command("inspect", tmp_path / "made.bin", "--tokenizer", tmp_path, status=1)
@@ -148,7 +148,7 @@ def test_a_tokenizer_may_be_a_path_or_an_object(tmp_path: pathlib.Path, bpe: Any
     bpe.save(str(tmp_path / "tokenizer.json"))
     given = {"path": tmp_path / "tokenizer.json", "folder": tmp_path, "str": str(tmp_path), "object": bpe}[form]
     text = write_jsonl(tmp_path / "texts.jsonl", TEXTS)
-    corpus = levada.Corpus(text, sequence=32, tokenizer=given)
+    corpus = levada.Corpus(text, seq_length=32, tokenizer=given)
     assert batches_of(corpus) == batches_of_ids(with_ends(ids_of(bpe, TEXTS), bpe.token_to_id(END)), 32)
 
 
@@ -181,7 +181,7 @@ def test_the_end_of_a_document_is_named_by_text_or_number(bpe: Any) -> None:
 
 def test_a_corpus_takes_the_number_of_the_token_that_ends_documents(tmp_path: pathlib.Path, bpe: Any) -> None:
     text = write_jsonl(tmp_path / "texts.jsonl", TEXTS)
-    corpus = levada.Corpus(text, sequence=32, tokenizer=bpe, eod=300)
+    corpus = levada.Corpus(text, seq_length=32, tokenizer=bpe, eod=300)
     assert batches_of(corpus) == batches_of_ids(with_ends(ids_of(bpe, TEXTS), 300), 32)
 
 
@@ -256,7 +256,7 @@ def batches_of(corpus: levada.Corpus, **options: Any) -> list[tuple[list[int], l
     """Tokens and labels of each sample."""
     return [
         (tokens.tolist(), labels.tolist())
-        for batch in levada.Feed(corpus, batch=1, **options)
+        for batch in levada.Feed(corpus, batch_size=1, **options)
         for tokens, labels in zip(batch["tokens"], batch["labels"])
     ]
 
@@ -277,8 +277,8 @@ def test_packed_documents_are_those_of_the_tokenizer(tmp_path: pathlib.Path, bpe
             piece = tokens[begin : begin + 65]
             pieces.append((tuple(piece[:-1]), tuple(piece[1:])))
     found, padding = [], 0
-    corpus = levada.Corpus(text, sequence=64, packing="best-fit", tokenizer=bpe)
-    for batch in levada.Feed(corpus, batch=1):
+    corpus = levada.Corpus(text, seq_length=64, packing="best-fit", tokenizer=bpe)
+    for batch in levada.Feed(corpus, batch_size=1):
         row = {key: value[0] for key, value in batch.items()}
         bounds = row["cu_seqlens"].tolist()
         assert bounds[0] == 0 and bounds[-1] == 64
@@ -319,7 +319,7 @@ def test_a_text_is_encoded_once_for_tokenizers_that_are_equal(
 
     def encoded(tokenizer: Any, **options: Any) -> tuple[str, int]:
         del counts[:]
-        corpus = levada.Corpus(text, sequence=32, tokenizer=tokenizer, cache_dir=tmp_path / "cache", **options)
+        corpus = levada.Corpus(text, seq_length=32, tokenizer=tokenizer, cache_dir=tmp_path / "cache", **options)
         return corpus.digest, sum(counts)
 
     digest, texts = encoded(bpe)
@@ -341,7 +341,7 @@ def test_what_a_tokenizer_raises_is_told_with_its_name(tmp_path: pathlib.Path, m
     def open_with(encode: Callable[[list[str]], Any]) -> None:
         made = levada._levada.Tokenizer("mine", f"digest {encode}", 10, 0, lambda token: None, encode)
         monkeypatch.setattr("levada.corpus.corpus.open_tokenizer", lambda *given: made)
-        len(levada.Corpus(text, sequence=1, tokenizer="bytes"))
+        len(levada.Corpus(text, seq_length=1, tokenizer="bytes"))
 
     def raising(texts: list[str]) -> Any:
         raise KeyError("of mine")
@@ -369,7 +369,7 @@ def test_ctrl_c_ends_tokenizing(tmp_path: pathlib.Path) -> None:
         "made = levada._levada.Tokenizer('mine', 'digest', 10, 0, lambda token: None, encode)\n"
         "levada.corpus.corpus.open_tokenizer = lambda *given: made\n"
         "try:\n"
-        "    len(levada.Corpus(sys.argv[1], sequence=16, tokenizer='bytes'))\n"
+        "    len(levada.Corpus(sys.argv[1], seq_length=16, tokenizer='bytes'))\n"
         "except KeyboardInterrupt:\n"
         "    print('interrupted')\n"
     )
@@ -389,7 +389,7 @@ def test_ranks_receive_the_tokens_of_a_tokenizer(tmp_path: pathlib.Path, bpe: An
             folder,
             2,
             f"""
-            corpus = levada.Corpus({str(text)!r}, sequence=32, tokenizer={str(tmp_path)!r},
+            corpus = levada.Corpus({str(text)!r}, seq_length=32, tokenizer={str(tmp_path)!r},
                                    cache_dir={str(tmp_path / readers)!r})
             for batch in levada.Feed(corpus, mesh=levada.Mesh(dp=2), readers={readers!r}):
                 tell(tokens=batch["tokens"][0].tolist(), labels=batch["labels"][0].tolist())
@@ -405,7 +405,7 @@ def test_ranks_receive_the_tokens_of_a_tokenizer(tmp_path: pathlib.Path, bpe: An
 def test_a_pipeline_with_workers_has_the_tokens_of_a_tokenizer(tmp_path: pathlib.Path, bpe: Any, context: str) -> None:
     text = write_jsonl(tmp_path / "texts.jsonl", TEXTS)
     expected = [tokens for tokens, _ in batches_of_ids(with_ends(ids_of(bpe, TEXTS), bpe.token_to_id(END)), 32)]
-    corpus = levada.Corpus(text, sequence=32, tokenizer=bpe, cache_dir=tmp_path / "cache")
+    corpus = levada.Corpus(text, seq_length=32, tokenizer=bpe, cache_dir=tmp_path / "cache")
     pipeline = levada.Pipeline[Any](corpus).shard().map(lambda item: item["tokens"].tolist())
     with pipeline.run(2, context=context) as run:
         assert list(run) == expected
@@ -414,9 +414,9 @@ def test_a_pipeline_with_workers_has_the_tokens_of_a_tokenizer(tmp_path: pathlib
 def test_the_command_feeds_the_tokens_of_a_tokenizer(tmp_path: pathlib.Path, bpe: Any) -> None:
     bpe.save(str(tmp_path / "tokenizer.json"))
     text = write_jsonl(tmp_path / "texts.jsonl", TEXTS)
-    corpus = levada.Corpus(text, sequence=32, tokenizer=bpe)
+    corpus = levada.Corpus(text, seq_length=32, tokenizer=bpe)
     digests = levada.Digests()
-    for batch in levada.Feed(corpus, batch=2):
+    for batch in levada.Feed(corpus, batch_size=2):
         digests.add(batch)
     options = ("--seq", "32", "--batch", "2", "--tokenizer", tmp_path, "--mesh", "tp=2", "--json")
     report = json.loads(run_command("feed", text, *options))

@@ -30,15 +30,15 @@ def memory() -> Iterator[Any]:
 
 
 def batches(corpus: levada.Corpus) -> list[list[list[int]]]:
-    return [batch["tokens"].tolist() for batch in levada.Feed(corpus, batch=8)]
+    return [batch["tokens"].tolist() for batch in levada.Feed(corpus, batch_size=8)]
 
 
 def test_a_url_gives_what_the_file_gives(memory: Any, tmp_path: pathlib.Path) -> None:
     memory.get("/d/a.jsonl", str(tmp_path / "a.jsonl"))
-    expected = batches(levada.Corpus(tmp_path / "a.jsonl", sequence=64, tokenizer="bytes"))
+    expected = batches(levada.Corpus(tmp_path / "a.jsonl", seq_length=64, tokenizer="bytes"))
     assert len(expected) > 100
     for url in ("memory://d/a.jsonl", "memory://d", "memory://*/a.json?", f"file://{tmp_path}/a.jsonl"):
-        assert batches(levada.Corpus(url, sequence=64, tokenizer="bytes")) == expected
+        assert batches(levada.Corpus(url, seq_length=64, tokenizer="bytes")) == expected
 
 
 def test_a_url_with_brackets_names_the_file_of_that_name(memory: Any) -> None:
@@ -96,7 +96,7 @@ def hosts() -> Iterator[list[str]]:
 def test_files_that_a_host_lists_are_read_from_that_host(hosts: list[str]) -> None:
     for url in ("hosted://server/data", "hosted://server/data/", "hosted://server/data/*.txt", "hosted://server/d*/a.txt"):
         hosts.clear()
-        assert levada.Corpus(url, sequence=16, tokenizer="bytes").tokens == 91
+        assert levada.Corpus(url, seq_length=16, tokenizer="bytes").tokens == 91
         assert set(hosts) <= {"server"}
     assert list_files("hosted://server") == ["hosted://server/data/a.txt", "hosted://server/renamed/a.txt"]
     with pytest.raises(levada.Unsupported, match="account://server/data/.* does not name by URLs: name each file itself"):
@@ -113,7 +113,7 @@ def test_a_pair_of_files_is_read_once_however_its_files_are_named(memory: Any, t
 
 def test_a_pipeline_reads_by_url(memory: Any, tmp_path: pathlib.Path) -> None:
     memory.get("/d/a.jsonl", str(tmp_path / "a.jsonl"))
-    options = {"sequence": 64, "shuffle_seed": 1}
+    options = {"seq_length": 64, "shuffle": True, "seed": 1}
     samples = [
         [sample["tokens"].tolist() for sample in levada.Pipeline(levada.Corpus(path, tokenizer="bytes", **options))]
         for path in ("memory://d/a.jsonl", tmp_path / "a.jsonl")
@@ -124,7 +124,7 @@ def test_a_pipeline_reads_by_url(memory: Any, tmp_path: pathlib.Path) -> None:
 def tokens_in_memory(memory: Any, tmp_path: pathlib.Path) -> str:
     """The URL of a .bin."""
     cache = tmp_path / "made"
-    levada.Corpus("memory://d/a.jsonl", sequence=64, cache_dir=cache, tokenizer="bytes").open()
+    levada.Corpus("memory://d/a.jsonl", seq_length=64, cache_dir=cache, tokenizer="bytes").open()
     for path in (cache / "tokens").iterdir():
         if path.suffix in (".bin", ".idx"):
             memory.put(str(path), f"/t/tokens{path.suffix}")
@@ -132,7 +132,7 @@ def tokens_in_memory(memory: Any, tmp_path: pathlib.Path) -> str:
 
 
 def test_a_process_that_is_forked_opens_its_corpus_anew(memory: Any, tmp_path: pathlib.Path) -> None:
-    corpus = levada.Corpus(tokens_in_memory(memory, tmp_path), sequence=64, cache_dir=tmp_path)
+    corpus = levada.Corpus(tokens_in_memory(memory, tmp_path), seq_length=64, cache_dir=tmp_path)
     samples, digest = len(corpus), corpus.digest
     child = os.fork()
     if child == 0:
@@ -148,7 +148,7 @@ def test_a_process_that_is_forked_opens_its_corpus_anew(memory: Any, tmp_path: p
 
 def test_parts_of_remote_tokens_leave_nothing_in_the_cache_folder(memory: Any, tmp_path: pathlib.Path) -> None:
     url = tokens_in_memory(memory, tmp_path)
-    assert batches(levada.Corpus(url, sequence=64, cache_dir=tmp_path / "cache", cache_size=1 << 20, tokenizer="bytes"))
+    assert batches(levada.Corpus(url, seq_length=64, cache_dir=tmp_path / "cache", cache_size=1 << 20, tokenizer="bytes"))
     assert not list((tmp_path / "cache").iterdir())
 
 
@@ -187,7 +187,7 @@ def test_a_file_that_is_written_to_while_it_is_read_is_an_error(memory: Any, tmp
         index[:18]
         + b"".join(number.to_bytes(size, "little") for number, size in ((1, 8), (2, 8), (count, 4), (0, 8), (0, 8), (1, 8))),
     )
-    corpus = levada.Corpus(url, sequence=64, shuffle_seed=1, cache_dir=tmp_path, tokenizer="bytes")
+    corpus = levada.Corpus(url, seq_length=64, shuffle=True, seed=1, cache_dir=tmp_path, tokenizer="bytes")
     corpus.open()
     memory.pipe_file("/t/tokens.bin", bytes(2 * count))
     with pytest.raises(levada.SourceError, match="memory://t/tokens.bin was written to while it was being read: start"):
@@ -220,8 +220,8 @@ numbers = numpy.arange(documents + 1)
 (folder / "a.idx").write_bytes(
     head + numpy.full(documents, tokens, numpy.int32).tobytes() + (numbers[:-1] * tokens * 4).tobytes() + numbers.tobytes()
 )
-corpus = levada.Corpus(f"slow://{folder}/a.bin", sequence=4096, shuffle_seed=1)
-feed = iter(levada.Feed(corpus, batch=8))
+corpus = levada.Corpus(f"slow://{folder}/a.bin", seq_length=4096, shuffle=True, seed=1)
+feed = iter(levada.Feed(corpus, batch_size=8))
 next(feed), next(feed)
 del feed, corpus
 """

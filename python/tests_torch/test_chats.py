@@ -62,11 +62,11 @@ def test_packed_chats_have_the_tokens_and_the_mask_of_transformers(
         chats,
         tokenizer=tokenizer if given == "object" else tmp_path / "tokenizer",
         chat_template=str(tmp_path / "template.jinja") if given == "file" else "own",
-        sequence=128,
+        seq_length=128,
         packing="best-fit",
     )
     segments = []
-    for batch in levada.Feed(corpus, batch=1):
+    for batch in levada.Feed(corpus, batch_size=1):
         row = {name: array[0] for name, array in batch.items()}
         for begin, end in zip(row["cu_seqlens"][:-1], row["cu_seqlens"][1:], strict=True):
             if row["loss_mask"][begin:end].any() or row["tokens"][begin:end].any():
@@ -103,7 +103,7 @@ def test_a_chat_that_cannot_be_rendered_is_named(
 ) -> None:
     (tmp_path / "bad.jsonl").write_text('{"messages": [{"content": "whose?"}]}\n')
     with pytest.raises(levada.SourceError, match=r'bad.jsonl, from line 1 on: .* cannot render the chat that begins \[\{"content": "whose\?".*; mend the text'):
-        len(levada.Corpus(tmp_path / "bad.jsonl", tokenizer=tokenizer, chat_template="own", sequence=8))
+        len(levada.Corpus(tmp_path / "bad.jsonl", tokenizer=tokenizer, chat_template="own", seq_length=8))
 
 
 def test_special_tokens_that_a_template_names_decide_the_tokens(
@@ -115,9 +115,9 @@ def test_special_tokens_that_a_template_names_decide_the_tokens(
         tokenizer.eos_token = eos
         tokenizer.save_pretrained(tmp_path / name)
         corpora.append(
-            levada.Corpus(chats, tokenizer=tmp_path / name, chat_template="own", sequence=16, cache_dir=tmp_path / "cache")
+            levada.Corpus(chats, tokenizer=tmp_path / name, chat_template="own", seq_length=16, cache_dir=tmp_path / "cache")
         )
-    tokens = [[batch["tokens"].tolist() for batch in levada.Feed(corpus, batch=1)] for corpus in corpora]
+    tokens = [[batch["tokens"].tolist() for batch in levada.Feed(corpus, batch_size=1)] for corpus in corpora]
     assert tokens[0] != tokens[1]
     assert len(list((tmp_path / "cache" / "tokens").glob("*.json"))) == 2
 
@@ -125,9 +125,9 @@ def test_special_tokens_that_a_template_names_decide_the_tokens(
 def test_the_command_feeds_chats(tmp_path: pathlib.Path, tokenizer: transformers.PreTrainedTokenizerFast, chats: pathlib.Path) -> None:
     command = [sys.executable, "-m", "levada", "feed", chats, "--tokenizer", tmp_path / "tokenizer", "--chat-template", "own"]
     done = subprocess.run([*command, "--seq", "16", "--json"], capture_output=True, text=True, check=True)
-    corpus = levada.Corpus(chats, tokenizer=tokenizer, chat_template="own", sequence=16)
+    corpus = levada.Corpus(chats, tokenizer=tokenizer, chat_template="own", seq_length=16)
     digests = levada.Digests()
-    for batch in levada.Feed(corpus, batch=8):
+    for batch in levada.Feed(corpus, batch_size=8):
         digests.add(batch)
     report = json.loads(done.stdout)
     assert report["samples"] == len(corpus) // 8 * 8 > 0

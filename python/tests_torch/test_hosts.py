@@ -183,12 +183,12 @@ def test_copies_of_a_file_that_differ_between_hosts_are_an_error_before_the_step
         [2, 2],
         JOIN
         + f"""
-corpus = levada.Corpus([f"{tmp_path}/{{os.uname().nodename}}/c"], sequence={sequence})
+corpus = levada.Corpus([f"{tmp_path}/{{os.uname().nodename}}/c"], seq_length={sequence})
 mesh = levada.Mesh.parse({mesh!r})
 for readers in ("host", "all", "one"):
     got = 0
     try:
-        for batch in levada.Feed(corpus, mesh=mesh, batch={batch}, readers=readers, group=job):
+        for batch in levada.Feed(corpus, mesh=mesh, batch_size={batch}, readers=readers, group=job):
             got += 1
         tell(got=got, text="none")
     except levada.SourceError as error:

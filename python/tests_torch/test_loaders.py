@@ -84,7 +84,7 @@ def test_a_stateful_loader_goes_on_bit_by_bit_in_the_middle_of_an_epoch(tmp_path
         def feed(seed):
             torch.manual_seed(seed)
             loader = StatefulDataLoader(Numbers(), batch_size=3, shuffle=True, num_workers=2)
-            return levada.Feed(loader, iterate={iterate!r}, depth=3)
+            return levada.Feed(loader, iterate={iterate!r}, prefetch=3)
         def run():
             whole = [batch.tolist() for batch in feed(1)]
             stopped = feed(1)
@@ -267,7 +267,7 @@ def test_states_of_a_feed_whose_arguments_are_numpy_integers_load_where_torch_lo
 ) -> None:
     two = np.int64(2)
     rows = [{"x": torch.arange(2) + 2 * item} for item in range(8)]
-    feed = levada.Feed(rows, divide="split", batch=two, skip=np.int32(1), steps=np.int64(5), depth=two)
+    feed = levada.Feed(rows, divide="split", batch_size=two, skip=np.int32(1), max_steps=np.int64(5), prefetch=two)
     feed.set_epoch(np.int64(3))
     states = [feed.state_dict()]
     for batch in feed:
@@ -276,7 +276,7 @@ def test_states_of_a_feed_whose_arguments_are_numpy_integers_load_where_torch_lo
     assert len(states) == 6 and last == [10, 11]
     torch.save(states, tmp_path / "states.pt")
     assert torch.load(tmp_path / "states.pt", weights_only=True) == states
-    resumed = levada.Feed(rows, divide="split", batch=two)
+    resumed = levada.Feed(rows, divide="split", batch_size=two)
     resumed.load_state_dict(states[-1])
     assert resumed.epoch == 3 and [batch["x"][0].item() for batch in resumed] == [12, 14]
 
@@ -286,6 +286,6 @@ def test_the_length_of_a_feed_leaves_out_a_short_last_batch_that_is_dropped(
     rows: int, options: dict[str, bool], steps: int
 ) -> None:
     loader = DataLoader(range(rows), batch_size=8, **options)
-    feed = levada.Feed(loader, divide="split", batch=8)
+    feed = levada.Feed(loader, divide="split", batch_size=8)
     assert len(feed) == len(list(feed)) == steps
-    assert len(levada.Feed(loader, divide="split", batch=8, tail="short")) == len(loader)
+    assert len(levada.Feed(loader, divide="split", batch_size=8, tail="short")) == len(loader)

@@ -111,11 +111,11 @@ def test_a_split_has_the_documents_that_megatron_gives_it(
     write(tmp_path / "corpus", documents)
     proportions = [float(each) for each in split.split(",")]
     for part, theirs in zip(("train", "valid", "test"), datasets(tmp_path, split=split), strict=True):
-        ours = levada.Corpus(tmp_path / "corpus", sequence=1, split=proportions, part=part)
+        ours = levada.Corpus(tmp_path / "corpus", seq_length=1, split=proportions, part=part)
         wanted = np.concatenate([documents[index] for index in theirs.indices])
         assert ours.documents == len(theirs.indices)
         assert ours.tokens == len(wanted)
-        rows = [batch["tokens"][0, 0] for batch in levada.Feed(ours, batch=1)]
+        rows = [batch["tokens"][0, 0] for batch in levada.Feed(ours, batch_size=1)]
         assert rows == wanted[:-1].tolist()
 
 
@@ -132,11 +132,11 @@ def test_samples_are_those_of_gpt_dataset(
     stored = IndexedDataset(str(tmp_path / "corpus"))
     write(tmp_path / "shuffled", [stored[document].tolist() for document in theirs.document_index])
     corpus = levada.Corpus(
-        tmp_path / "shuffled", sequence=SEQUENCE, eod=EOD, attention_mask=True, dtype=dtype, **dict.fromkeys(choices, True)
+        tmp_path / "shuffled", seq_length=SEQUENCE, eod=EOD, attention_mask=True, dtype=dtype, **dict.fromkeys(choices, True)
     )
     place_of = {int(place): index for index, place in enumerate(theirs.shuffle_index)}
     count = 0
-    for number, batch in enumerate(levada.Feed(corpus, batch=1)):
+    for number, batch in enumerate(levada.Feed(corpus, batch_size=1)):
         sample = theirs[place_of[number]]
         for field in ("tokens", "labels", "position_ids", "loss_mask", "attention_mask"):
             assert np.array_equal(batch[field][0], sample[field].numpy()), (number, field)

@@ -547,7 +547,7 @@ def test_data_loading(folder: pathlib.Path) -> None:
 import fsspec
 from fsspec.implementations.memory import MemoryFileSystem
 run_block()
-batch = next(iter(levada.Feed(corpus, batch=1)))
+batch = next(iter(levada.Feed(corpus, batch_size=1)))
 kept = np.asarray(batch["loss_mask"])[0].astype(bool)
 tell(shape=list(batch["tokens"].shape), told=sorted(set(np.asarray(batch["labels"])[0][kept].tolist())))
 
@@ -561,10 +561,10 @@ text = pathlib.Path("web/0.jsonl").read_bytes()[:100_000].rpartition(b"\\n")[0] 
 frame = b"\\x28\\xb5\\x2f\\xfd\\xa0" + len(text).to_bytes(4, "little") + (len(text) << 3 | 1).to_bytes(3, "little") + text
 Bucket().pipe_file("/bucket/web/0.jsonl.zst", frame)
 run_block()
-remote = [batch["tokens"].tolist() for batch in levada.Feed(corpus, batch=1)]
+remote = [batch["tokens"].tolist() for batch in levada.Feed(corpus, batch_size=1)]
 pathlib.Path("local.jsonl").write_bytes(text)
-local = levada.Corpus("local.jsonl", tokenizer="my-model", sequence=4096, shuffle_seed=7)
-tell(same=remote == [batch["tokens"].tolist() for batch in levada.Feed(local, batch=1)], batches=len(remote))
+local = levada.Corpus("local.jsonl", tokenizer="my-model", seq_length=4096, shuffle=True, seed=7)
+tell(same=remote == [batch["tokens"].tolist() for batch in levada.Feed(local, batch_size=1)], batches=len(remote))
 """,
     )
     assert told[0][0]["shape"] == [1, 4096] and set(told[0][0]["told"]) <= {2, 3, 6}

@@ -43,8 +43,8 @@ import torch
 {PATIENT}
 def batches():
     for number in range(9): yield {{"x": torch.full((4,), number), "y": number}}
-for options in ({{}}, {{"steps": 5}}, {{"prefetch_to_device": True}}, {{"prefetch_to_device": True, "steps": 5}}):
-    send_ahead.batches = options.get("steps", 9) if rank else 0  # rank 0 has nothing ahead
+for options in ({{}}, {{"max_steps": 5}}, {{"prefetch_to_device": True}}, {{"prefetch_to_device": True, "max_steps": 5}}):
+    send_ahead.batches = options.get("max_steps", 9) if rank else 0  # rank 0 has nothing ahead
     feed = levada.Feed(batches(), levada.Mesh(tp=2), device="meta", check="digests", **options)
     tell(devices=[batch["x"].device.type for batch in feed])
 """
@@ -85,16 +85,16 @@ class Loader:
 
 def corpus(folder: pathlib.Path) -> levada.Corpus:
     (folder / "text.txt").write_text("".join(f"some text, number {i}\n" for i in range(40)))
-    return levada.Corpus([folder / "text.txt"], sequence=16, tensors="torch", cache_dir=folder / "cache", tokenizer="bytes")
+    return levada.Corpus([folder / "text.txt"], seq_length=16, tensors="torch", cache_dir=folder / "cache", tokenizer="bytes")
 
 
 SOURCES: dict[str, tuple[Callable[[pathlib.Path], Any], dict[str, Any]]] = {
-    "a corpus": (corpus, {"batch": 4}),
+    "a corpus": (corpus, {"batch_size": 4}),
     "a loader with a state": (lambda _: Loader(), {}),
     "an iterable": (lambda _: [{"x": torch.ones(step + 1)} for step in range(6)], {}),
     "micro-batches": (
         lambda _: [{"input_ids": torch.ones(8 + 5 * (i % 7), dtype=torch.int64)} for i in range(24)],
-        {"batch": 4, "max_tokens": 64},
+        {"batch_size": 4, "max_tokens": 64},
     ),
 }
 

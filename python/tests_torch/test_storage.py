@@ -106,8 +106,8 @@ def command(*arguments: Any, status: int = 0) -> str:
 
 
 def batches(paths: Any, **options: Any) -> list[list[list[int]]]:
-    corpus = levada.Corpus(paths, sequence=128, **options, tokenizer="bytes")
-    return [batch["tokens"].tolist() for batch in levada.Feed(corpus, batch=8)]
+    corpus = levada.Corpus(paths, seq_length=128, **options, tokenizer="bytes")
+    return [batch["tokens"].tolist() for batch in levada.Feed(corpus, batch_size=8)]
 
 
 def is_read(request: dict[str, Any], name: str) -> bool:
@@ -125,7 +125,7 @@ def test_text_and_tokens_in_a_bucket_are_the_samples_that_they_are_on_disk(stora
     urls = {path.name: storage.put(f"kinds/{path.name}", path) for path in local.iterdir()}
     for name in ("a.jsonl", "a.jsonl.gz", "a.parquet"):
         assert batches(urls[name]) == batches(local / name)
-    for options in ({}, {"shuffle_seed": 1}, {"shuffle_seed": 1, "packing": "best-fit"}, {"io_threads": 4}):
+    for options in ({}, {"shuffle": True, "seed": 1}, {"shuffle": True, "seed": 1, "packing": "best-fit"}, {"io_threads": 4}):
         for url in (urls["a.bin"], urls["a.idx"], urls["a.bin"].removesuffix(".bin")):
             assert batches(url, **options) == batches(local / "a.bin", **options)
 
@@ -278,14 +278,14 @@ def test_an_object_that_changes_under_its_reader_is_an_error(
     command("convert", tmp_path / "a.txt", tmp_path / "a", "--tokenizer", "bytes")
     url = storage.put("changing/a.bin", tmp_path / "a.bin")
     storage.put("changing/a.idx", tmp_path / "a.idx")
-    corpus = levada.Corpus(url, sequence=64, shuffle_seed=1, cache_dir=tmp_path / "cache", tokenizer="bytes")
+    corpus = levada.Corpus(url, seq_length=64, shuffle=True, seed=1, cache_dir=tmp_path / "cache", tokenizer="bytes")
     corpus.open()
     if how == "was removed":
         storage.remove("changing/a.bin")
     else:
         storage.put("changing/a.bin", bytes((tmp_path / "a.bin").stat().st_size))
     with pytest.raises(levada.SourceError, match=f"changing/a.bin {how} while it was being read: start again"):
-        for _ in levada.Feed(corpus, batch=1):
+        for _ in levada.Feed(corpus, batch_size=1):
             pass
 
 
@@ -294,8 +294,8 @@ def test_a_process_that_ends_while_it_reads_ahead_ends_well(storage: Storage, lo
     storage.put("ending/a.idx", local / "a.idx")
     script = (
         "import sys, levada\n"
-        "corpus = levada.Corpus(sys.argv[1], sequence=64, shuffle_seed=1, tokenizer='bytes')\n"
-        "feed = iter(levada.Feed(corpus, batch=1))\n"
+        "corpus = levada.Corpus(sys.argv[1], seq_length=64, shuffle=True, seed=1, tokenizer='bytes')\n"
+        "feed = iter(levada.Feed(corpus, batch_size=1))\n"
         "next(feed)\n"
     )
     ran = subprocess.run([sys.executable, "-c", script, url], capture_output=True, text=True, timeout=60)

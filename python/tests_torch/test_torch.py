@@ -162,8 +162,8 @@ def test_a_corpus_gives_torch_tensors_that_a_rank_may_write(tmp_path: pathlib.Pa
         import torch
         text = os.path.join(os.path.dirname(os.path.abspath(__file__)), f"text{rank}.txt")
         open(text, "w").write("some text " * 100)
-        batches = list(levada.Feed(levada.Corpus(text, sequence=16, tensors="torch", tokenizer="bytes"), mesh=levada.Mesh(tp=2), batch=2, readers="one"))
-        plain = list(levada.Feed(levada.Corpus(text, sequence=16, tokenizer="bytes"), mesh=levada.Mesh(tp=2), batch=2))
+        batches = list(levada.Feed(levada.Corpus(text, seq_length=16, tensors="torch", tokenizer="bytes"), mesh=levada.Mesh(tp=2), batch_size=2, readers="one"))
+        plain = list(levada.Feed(levada.Corpus(text, seq_length=16, tokenizer="bytes"), mesh=levada.Mesh(tp=2), batch_size=2))
         same = all(torch.equal(a["tokens"], torch.tensor(b["tokens"])) for a, b in zip(batches, plain, strict=True))
         batches[0]["tokens"].add_(rank)
         tell(kind=type(batches[0]["tokens"]).__name__, same=same, first=int(batches[0]["tokens"][0, 0]))

@@ -37,10 +37,10 @@ def test_a_corpus_has_the_tokens_and_the_eos_of_a_fast_tokenizer(
     fast.save_pretrained(tmp_path / "saved")
     text = tmp_path / "texts.jsonl"
     text.write_text("".join(json.dumps({"text": each}) + "\n" for each in TEXTS))
-    corpus = levada.Corpus(text, sequence=16, tokenizer=tmp_path / "saved" if is_saved else fast)
+    corpus = levada.Corpus(text, seq_length=16, tokenizer=tmp_path / "saved" if is_saved else fast)
     documents = [fast(each, add_special_tokens=False, truncation=False)["input_ids"] for each in TEXTS]
     tokens = np.concatenate([[*ids, fast.eos_token_id] for ids in documents if ids])
-    rows = [batch["tokens"][0].tolist() for batch in levada.Feed(corpus, batch=1)]
+    rows = [batch["tokens"][0].tolist() for batch in levada.Feed(corpus, batch_size=1)]
     assert corpus.tokens == len(tokens)
     assert rows == tokens[: len(rows) * 16].reshape(-1, 16).tolist() and len(rows) == (len(tokens) - 1) // 16
 

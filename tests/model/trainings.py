@@ -29,7 +29,7 @@ def draw(seed: int) -> list[Json]:
             "rows": r.choice([1, 5, 3000]),
             "readers": r.choice(["one", "one", "host", "all"]),
             "iterate": r.choice(["thread", "inline"]),
-            "depth": r.choice([0, 0, 1, 4]),
+            "prefetch": r.choice([0, 0, 1, 4]),
             "has_state": r.random() < 0.5,
             "fails_at": r.choice([None, None, None, 2, 7]),
         }
@@ -193,7 +193,7 @@ class Rank:
 
         drawn = self.run["feeds"][number]
         source = (SourceWithState if drawn["has_state"] else Source)(drawn)
-        options = {name: drawn[name] for name in ("readers", "iterate", "depth")}
+        options = {name: drawn[name] for name in ("readers", "iterate", "prefetch")}
         return levada.Feed(source, levada.Mesh(**axes_of(drawn["mesh"])), group=self.group, timeout=30, **options)
 
     def carry_out(self, number: int, step: Json) -> None:

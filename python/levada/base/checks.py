@@ -1,4 +1,4 @@
-"""Checks of arguments."""
+"""Checks of arguments. A wrong type raises InvalidType, which is a TypeError, and a wrong value InvalidArgument."""
 
 from __future__ import annotations
 
@@ -7,25 +7,27 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
-from levada.base.errors import InvalidArgument
+from levada.base.errors import InvalidArgument, InvalidType
 
 _MAX_SECONDS = 1e8
 
 
 def check_seconds(name: str, seconds: Any) -> None:
     """Raises InvalidArgument unless `seconds` is a timeout that every wait can take."""
-    if isinstance(seconds, bool) or not isinstance(seconds, numbers.Real) or not 0 < float(seconds) <= _MAX_SECONDS:
-        raise InvalidArgument(f"{name} must be a number of seconds, positive and at most {_MAX_SECONDS:.0e}, got {seconds!r}")
+    is_number = isinstance(seconds, numbers.Real) and not isinstance(seconds, bool)
+    if not is_number or not 0 < float(seconds) <= _MAX_SECONDS:
+        error = InvalidArgument if is_number else InvalidType
+        raise error(f"{name} must be a number of seconds, positive and at most {_MAX_SECONDS:.0e}, got {seconds!r}")
 
 
 def whole_number(name: str, number: Any) -> int:
-    """Returns `number` as an int. Raises InvalidArgument for a bool and for anything that is not an integer."""
+    """Returns `number` as an int. Raises InvalidType for a bool and for anything that is not an integer."""
     if not isinstance(number, bool):
         try:
             return operator.index(number)
         except TypeError:
             pass
-    raise InvalidArgument(f"{name} must be a whole number, got {number!r}")
+    raise InvalidType(f"{name} must be a whole number, got {number!r}")
 
 
 def epoch_number(epoch: Any, end: int, end_text: str) -> int:
@@ -38,9 +40,10 @@ def epoch_number(epoch: Any, end: int, end_text: str) -> int:
 
 def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
     if not isinstance(value, str) or value not in choices:
-        raise InvalidArgument(f"{name} must be one of {', '.join(choices)}, got {value!r}")
+        error = InvalidArgument if isinstance(value, str) else InvalidType
+        raise error(f"{name} must be one of {', '.join(choices)}, got {value!r}")
 
 
 def check_function(name: str, function: Any) -> None:
     if not callable(function):
-        raise InvalidArgument(f"{name} must be a function, got {function!r}")
+        raise InvalidType(f"{name} must be a function, got {function!r}")

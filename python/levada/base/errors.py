@@ -27,6 +27,10 @@ class InvalidArgument(Error, ValueError):
     """The caller passed an argument that cannot work."""
 
 
+class InvalidType(InvalidArgument, TypeError):
+    """The caller passed an argument of a type that cannot work."""
+
+
 class Timeout(Error, TimeoutError):
     """A deadline passed; the text names the waiting and the awaited ranks."""
 

@@ -104,7 +104,7 @@ class Balance:
         if self.pad_to != 1:
             label.append(f"pad_to {self.pad_to}")
         if collate not in (None, collate_packed):
-            label.append(f"collate {name_of(collate)}")
+            label.append(f"collate_fn {name_of(collate)}")
         return ", ".join(label)
 
 

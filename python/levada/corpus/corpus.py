@@ -11,6 +11,7 @@ from typing import Any
 from levada import _levada
 from levada._levada import CorpusSource
 from levada.base.errors import InvalidArgument
+from levada.base.keywords import explain_unknown
 from levada.corpus.parquet import FORMATS
 from levada.corpus.storage import REMOTE, shown_url
 from levada.corpus.tokenizers import open_tokenizer
@@ -26,11 +27,12 @@ def _shown(path: Any) -> Any:
 
 @dataclasses.dataclass(eq=False)
 class Corpus:
-    """Reads documents of text and of Megatron's .bin/.idx files as samples of `sequence` tokens.
+    """Reads documents of text and of Megatron's .bin/.idx files as samples of `seq_length` tokens.
 
     Creating a Corpus only names the files. The reading ranks open them, and tokenize them the first time; so does asking for
     the size. docs/data-loading.md explains files, folders, patterns, mixes and what a batch holds.
 
+    - `shuffle`, `seed`: another order of the samples each epoch, which the seed decides; otherwise they have that of the files.
     - `each_once`: every sample of every source once, whatever the weights of a mix: for evaluation, in one epoch.
     - `packing`: "cut" lays documents end to end and cuts, "best-fit" packs whole documents side by side, "documents" makes
       each document a sample.
@@ -54,8 +56,9 @@ class Corpus:
 
     paths: PathLike | Sequence[PathLike]
     _: dataclasses.KW_ONLY
-    sequence: int = 1024
-    shuffle_seed: int | None = None
+    seq_length: int = 1024
+    shuffle: bool = False
+    seed: int = 0
     epochs: int = 1
     each_once: bool = False
     packing: str = "cut"
@@ -91,6 +94,10 @@ class Corpus:
 
     def __repr__(self) -> str:
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        if not isinstance(self.tokenizer, (str, os.PathLike, type(None))):
+            values["tokenizer"] = type(self.tokenizer)
+        defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        values = {name: value for name, value in values.items() if repr(value) != repr(defaults[name])}
         is_one = isinstance(self.paths, (str, os.PathLike))
         values["paths"] = _shown(self.paths) if is_one else [_shown(path) for path in self.paths]  # type: ignore[union-attr]
         return f"Corpus({', '.join(f'{name}={value!r}' for name, value in values.items())})"
@@ -172,3 +179,6 @@ class Corpus:
     def digest(self) -> str:
         """A digest of the content of the files."""
         return self.open().digest
+
+
+Corpus.__init__ = explain_unknown("levada.Corpus")(Corpus.__init__)  # type: ignore[method-assign]

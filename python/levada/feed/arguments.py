@@ -1,4 +1,5 @@
-"""Checks of a feed's arguments that need nothing but them. All raise InvalidArgument."""
+"""Checks of a feed's arguments that need nothing but them. All raise InvalidArgument, which for a wrong
+type is an InvalidType."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from typing import Any
 from levada import _levada
 from levada._levada import Mesh
 from levada.base.checks import check_choice, whole_number
-from levada.base.errors import InvalidArgument
+from levada.base.errors import InvalidArgument, InvalidType
 from levada.batch.balance import Balance
 from levada.feed.readers import ITERATE
 
@@ -46,10 +47,10 @@ def check_iteration(iterate: str, divide: str, tail: str, *, is_corpus: bool, co
     if is_corpus and iterate != "thread":
         raise InvalidArgument(f"iterate is {iterate}; a Corpus is read by the C++ core, on threads of its own")
     if counts_rows and divide != "split":
-        raise InvalidArgument('batch is for a Corpus and for divide="split"; otherwise an item is a whole batch')
+        raise InvalidArgument('batch_size is for a Corpus and for divide="split"; otherwise an item is a whole batch')
     if tail != "drop" and divide == "split" and not (is_corpus or counts_rows):
         raise InvalidArgument(
-            f'tail is "{tail}"; with divide="split" an item is a whole step, so give batch=, the rows of a rank, of which the '
+            f'tail is "{tail}"; with divide="split" an item is a whole step, so give batch_size=, the rows of a rank, of which the '
             "last item may lack some"
         )
 
@@ -57,17 +58,17 @@ def check_iteration(iterate: str, divide: str, tail: str, *, is_corpus: bool, co
 def check_balance(
     balance: Balance | None,
     max_tokens: int | None,
-    collate: Callable[[list[Any]], Any] | None,
+    collate_fn: Callable[[list[Any]], Any] | None,
     divide: str,
     tail: str,
     *,
-    sequence: int | None,
+    seq_length: int | None,
 ) -> None:
-    """`sequence`: that of a Corpus; None for an iterable."""
-    is_corpus = sequence is not None
+    """`seq_length`: that of a Corpus; None for an iterable."""
+    is_corpus = seq_length is not None
     if balance is None:
-        if collate is not None:
-            raise InvalidArgument("collate= makes batches of samples that are balanced; give balance= or max_tokens=, too")
+        if collate_fn is not None:
+            raise InvalidArgument("collate_fn= makes batches of samples that are balanced; give balance= or max_tokens=, too")
         return
     if divide != "deal":
         raise InvalidArgument(f'divide is "{divide}"; balanced steps are dealt, each dp rank its own samples')
@@ -75,10 +76,10 @@ def check_balance(
         raise InvalidArgument('tail is "pad"; the last step of balanced ones can be dropped or short')
     if max_tokens is not None and max_tokens < balance.pad_to:
         raise InvalidArgument(f"max_tokens is {max_tokens}; with pad_to={balance.pad_to} no sample fits a micro-batch")
-    if max_tokens is not None and sequence is not None and sequence > max_tokens:
+    if max_tokens is not None and seq_length is not None and seq_length > max_tokens:
         raise InvalidArgument(
-            f"the sequence of the corpus is {sequence} and max_tokens {max_tokens}, so that a sample may fit no micro-batch: "
-            "raise max_tokens, or lower sequence, at which documents are cut"
+            f"the seq_length of the corpus is {seq_length} and max_tokens {max_tokens}, so that a sample may fit no micro-batch: "
+            "raise max_tokens, or lower seq_length, at which documents are cut"
         )
     if not is_corpus and balance.max_delay > 0:
         raise InvalidArgument(
@@ -86,18 +87,27 @@ def check_balance(
             "not hold those that wait; use a Corpus, let the loader itself yield long samples together, or cut them with "
             'too_long="cut"'
         )
-    of_samples = [balance.weight, balance.length, balance.pad_to > 1, balance.too_long != "error", collate]
+    of_samples = [balance.weight, balance.length, balance.pad_to > 1, balance.too_long != "error", collate_fn]
     if is_corpus and any(of_samples):
         raise InvalidArgument(
-            "cost as a field or function, length, pad_to and too_long of a Balance and collate are for samples of an "
+            "cost as a field or function, length, pad_to and too_long of a Balance and collate_fn are for samples of an "
             "iterable: a Corpus knows the lengths of its own, and cuts and pads by options of its own"
+        )
+
+
+def check_prefetch(prefetch: int, mesh: Mesh) -> None:
+    stages = mesh.axis_size("pp")
+    if 0 < prefetch < stages:
+        raise InvalidArgument(
+            f"prefetch is {prefetch}, but pp has {stages} stages: the first takes so many batches before the last takes one; "
+            f"choose {stages} or more"
         )
 
 
 def check_readers(readers: Any, mesh: Mesh) -> str:
     """Returns `readers`."""
     if not isinstance(readers, str):
-        raise InvalidArgument(f"readers must be one, all, host, spread or axes of the mesh such as 'dp,pp', got {readers!r}")
+        raise InvalidType(f"readers must be one, all, host, spread or axes of the mesh such as 'dp,pp', got {readers!r}")
     _levada.readers_of(readers, mesh, [0] * mesh.size)
     return readers
 

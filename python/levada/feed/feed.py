@@ -5,17 +5,28 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 
 from levada._levada import CorpusSource, Layout, Mesh, Pass, Replicate, Shard, Stages, Zigzag, corpus_position
 from levada.base.checks import check_choice, check_seconds, epoch_number
-from levada.base.errors import Error, InvalidArgument
+from levada.base.errors import Error, InvalidArgument, InvalidType
 from levada.base.iterators import Ended
+from levada.base.keywords import explain_unknown
 from levada.base.threads import OneCaller
 from levada.batch.balance import Balance, Cost
 from levada.batch.devices import sender
 from levada.corpus.corpus import Corpus, PathLike
-from levada.feed.arguments import ACCESS, CHECK, check_balance, check_device, check_iteration, check_readers, count, count_or_none
+from levada.feed.arguments import (
+    ACCESS,
+    CHECK,
+    check_balance,
+    check_device,
+    check_iteration,
+    check_prefetch,
+    check_readers,
+    count,
+    count_or_none,
+)
 from levada.feed.history import write_feed_history
 from levada.feed.loaders import check_whole
 from levada.feed.losses import OnPeerLost, check_on_peer_lost
@@ -30,6 +41,15 @@ from levada.job.job import join, world_size
 from levada.job.meshes import as_mesh, by_axis, check_feed, check_no_mesh_forgotten, is_device_mesh
 from levada.pipeline.pipeline import Pipeline
 from levada.pipeline.run import Run
+
+if TYPE_CHECKING:
+    from typing_extensions import Self, TypeVar
+
+    Batch = TypeVar("Batch", default=Any)
+else:
+    from typing import TypeVar
+
+    Batch = TypeVar("Batch")
 
 Placement = str | Shard | Replicate | Zigzag | Stages
 Placements = Placement | Sequence[Placement] | Mapping[str, Any]
@@ -48,7 +68,7 @@ class _Last(NamedTuple):
     """The number of its first item."""
 
 
-class Feed(PassView):
+class Feed(PassView, Generic[Batch]):
     """Sends batches from one or several reader ranks to every rank of a mesh: `for batch in feed`.
 
     All ranks construct and iterate their feeds alike, several feeds in the same order. Each iter() starts a pass over the
@@ -57,9 +77,11 @@ class Feed(PassView):
     - `source`: an iterable of batches, which only the reading ranks iterate (other ranks may pass None), a Corpus, a
       Pipeline, or the Run that Pipeline.run(..., alone=True) returns. A generator can be read once: after a pass that reached
       its end, the next one raises InvalidArgument.
-    - `mesh`: the axes of the ranks, as a Mesh or a DeviceMesh of torch.distributed; by default all ranks are along dp. If
-      Megatron's process groups are initialized, a Mesh of the whole job that contradicts them raises InvalidArgument.
-    - `data_axes`: the axes of a DeviceMesh along which batches differ, if their names are not among those that Mesh knows.
+    - `mesh`: the axes of the ranks, as a Mesh, its text such as "dp=2,tp=2", a dict such as {"dp": 2, "tp": 2}, or a DeviceMesh
+      of torch.distributed; by default all ranks are along dp. If Megatron's process groups are initialized, a mesh of the
+      whole job that contradicts them raises InvalidArgument.
+    - `data_axes`: the axes of the mesh along which batches differ, if their names are not among those that Mesh knows; a Mesh
+      has its own.
     - `group`: the ranks that take part: a process group of torch.distributed, or the Membership that join() returned. By
       default the ranks of the DeviceMesh, or the whole job.
     - `layout`: a Layout, or a dict from field paths to placements; lists of DTensor placements need a DeviceMesh. By
@@ -72,19 +94,20 @@ class Feed(PassView):
       drawn from as in a plain loop. "thread": a thread of the feed, ahead of the steps. None: "thread" for a Pipeline, for a
       loader whose num_workers is positive, and with prefetch_to_device=True; otherwise "inline".
     - `divide`: "deal" sends item t * dp + d to dp rank d in step t; "split" cuts each item along its rows, lists too.
-    - `batch`: for a Corpus, and for an iterable whose samples are balanced: samples per dp rank and step. With
+    - `batch_size`: for a Corpus, and for an iterable whose samples are balanced: samples per dp rank and step. With
       divide="split": rows per dp rank of an iterable's global batches; the last batch may then have fewer.
-    - `balance`: divides the samples of each step (batch x dp) over the dp ranks so that each has about the same work: a
+    - `balance`: divides the samples of each step (batch_size x dp) over the dp ranks so that each has about the same work: a
       Balance, or its cost, such as "flops". An iterable must then yield samples. A step has the same samples as without
       balance, and the same states resume it.
     - `max_tokens`: splits each rank's samples of a step into micro-batches of at most this many tokens, the same number of
       micro-batches on every rank. Each is one item of the iteration; `micro` and `num_micro` are its number and their count.
-    - `collate`: makes a batch from a list of an iterable's balanced samples; None: levada.collate_packed, with
+    - `collate_fn`: makes a batch from a list of an iterable's balanced samples; None: levada.collate_packed, with
       the balance's pad_to and length.
     - `tail`: what happens to a last round that the data do not fill. "drop" leaves it out. "pad" repeats the last sample with
       a loss_mask of 0, and "short" leaves the last ranks fewer rows or none; see valid_rows and gather().
-    - `depth`: how many batches a rank may be behind its reader; 0 means pp + 2.
+    - `prefetch`: how many batches a rank may be behind its reader; 0 means pp + 2.
     - `skip`: steps to leave out at the start of the next pass.
+    - `max_steps`: the steps of a pass at most; None: until the data end.
     - `timeout`: seconds of one wait, the wait for all ranks to begin a pass included. After 30 s a line on standard error
       names the ranks that are waited for.
     - `on_peer_lost`: what happens if another rank raises, leaves its loop before this one, or is killed, while this rank is
@@ -114,24 +137,25 @@ class Feed(PassView):
     or otherwise, while this one asks for more.
     """
 
+    @explain_unknown("levada.Feed")
     def __init__(
         self,
         source: Iterable[Any] | Corpus | Pipeline[Any] | None,
-        mesh: Mesh | Any = None,
+        mesh: Mesh | str | Mapping[str, int] | Any = None,
         *,
         data_axes: Sequence[str] | None = None,
         layout: Layout | Mapping[str, Placements] | None = None,
         readers: str | None = None,
         iterate: str | None = None,
         divide: str = "deal",
-        batch: int | None = None,
+        batch_size: int | None = None,
         balance: Balance | Cost | None = None,
         max_tokens: int | None = None,
-        collate: Callable[[list[Any]], Any] | None = None,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
         tail: str = "drop",
-        depth: int = 0,
+        prefetch: int = 0,
         skip: int = 0,
-        steps: int | None = None,
+        max_steps: int | None = None,
         timeout: float = 1800.0,
         on_peer_lost: OnPeerLost = "report",
         access: str | None = None,
@@ -148,12 +172,13 @@ class Feed(PassView):
             balance = Balance()
         self.balance = balance if balance is None or isinstance(balance, Balance) else Balance(balance)
         self.max_tokens = max_tokens = count_or_none("max_tokens", max_tokens, smallest=1)
-        self.batch = 1 if batch is None else count("batch", batch, smallest=1)
-        self.depth = count("depth", depth)
+        self.batch_size = count_or_none("batch_size", batch_size, smallest=1)
+        self._rank_samples = self.batch_size or 1
+        self.prefetch = count("prefetch", prefetch)
         self.skip = count("skip", skip)
-        self.steps = count_or_none("steps", steps)
-        self.collate = collate
-        self._counts_rows = not self._is_corpus and batch is not None and self.balance is None
+        self.max_steps = count_or_none("max_steps", max_steps)
+        self.collate_fn = self._balanced_collate = collate_fn
+        self._counts_rows = not self._is_corpus and batch_size is not None and self.balance is None
         if access is not None:
             check_choice("access", access, ACCESS)
         if iterate is None:
@@ -161,7 +186,7 @@ class Feed(PassView):
             iterate = "thread" if own_threads else default_iterate(source)
         check_choice("check", check, CHECK)
         self.check = check
-        sequence = source.sequence if isinstance(source, Corpus) else None
+        seq_length = source.seq_length if isinstance(source, Corpus) else None
         check_iteration(
             iterate,
             divide,
@@ -170,7 +195,7 @@ class Feed(PassView):
             counts_rows=self._counts_rows,
             is_balanced=self.balance is not None,
         )
-        check_balance(self.balance, max_tokens, collate, divide, tail, sequence=sequence)
+        check_balance(self.balance, max_tokens, collate_fn, divide, tail, seq_length=seq_length)
         device_buffers = count_or_none("device_buffers", device_buffers, smallest=1)
         check_device(
             device,
@@ -193,6 +218,7 @@ class Feed(PassView):
             self.group = mesh
         ranks = world_size() if self.group is None else size_of(self.group)
         self.mesh = as_mesh(Mesh(dp=ranks) if mesh is None else mesh, data_axes)
+        check_prefetch(self.prefetch, self.mesh)
         check_feed(self.mesh, self.group, world_size())
         if mesh is None and group is None and ranks > 1:
             check_no_mesh_forgotten()
@@ -229,13 +255,16 @@ class Feed(PassView):
         self._resumed = b""  # the cursor loaded last, which the passes after the next one continue, too
         self._beginning = OneCaller("a call that begins a pass of this feed, or says where one begins,")
 
+    def __repr__(self) -> str:
+        return f"Feed({type(self.source).__name__}, mesh={self.mesh}, readers={self.readers}, step {self.step})"
+
     def _layout(self, layout: Layout | Mapping[str, Placements] | None, divide: str) -> Layout:
         if isinstance(layout, Layout):
             return layout
         if isinstance(layout, Mapping):
             return Layout(layout)
         if layout is not None:
-            raise InvalidArgument(
+            raise InvalidType(
                 f"layout must be a levada.Layout or a dict from field paths to placements, got {layout!r}; the layout of the "
                 "fields of a GPT step is levada.Layout.gpt()"
             )
@@ -253,7 +282,7 @@ class Feed(PassView):
     def _join(self) -> JoinedFeed:
         return JoinedFeed(self, join(self.group, timeout=self.timeout))
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Batch]:
         """Starts a new pass, from the start of the source. A pass that is under way is closed; a loop that continues over
         it raises InvalidArgument."""
         return self._start()
@@ -311,20 +340,21 @@ class Feed(PassView):
         running = self._running
         return None if running is None else running()
 
-    def __next__(self) -> Any:
+    def __next__(self) -> Batch:
         """Returns the next batch of a pass that the first next() starts and close() or iter() ends."""
         own = self._own
         if own is None:
             with self._beginning:
                 own = self._own = self._own or self._start()
-        return next(own)
+        batch: Batch = next(own)
+        return batch
 
     @property
     def _core(self) -> Pass | None:
         last = self._last
         return None if last is None else last.core
 
-    def __enter__(self) -> Feed:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -372,10 +402,10 @@ class Feed(PassView):
             whole = items - (self.tail == "drop" and self._counts_rows and ends_short(self.source))
         else:
             whole = -(-items // self._samples_a_step) if self.tail != "drop" else items // self._samples_a_step
-        return whole if self.steps is None else min(whole, self.steps)
+        return whole if self.max_steps is None else min(whole, self.max_steps)
 
     @property
-    def sampler(self) -> Feed:
+    def sampler(self) -> Self:
         """The feed itself: trainers such as Lightning's call set_epoch() on the sampler of a loader."""
         return self
 
@@ -401,7 +431,7 @@ class Feed(PassView):
         core = self._core
         if core is None or not self.record:
             raise InvalidArgument("nothing was recorded of this feed; make it with record=True and iterate it first")
-        sequence = self.source.sequence if isinstance(self.source, Corpus) else 0
+        sequence = self.source.seq_length if isinstance(self.source, Corpus) else 0
         data = {"source": source or f"a {type(self.source).__name__}", "sequence": sequence}
         write_feed_history(
             self._join(), core, self._pipeline_story(), data, page=page, trace=trace, error=error

@@ -48,7 +48,7 @@ def write_feed_history(
         "readers": feed.readers,
         "steps": core.step,
         "end": (core.end or {"cause": "left"})["cause"],
-        "batch": feed.batch,
+        "batch": feed._rank_samples,
         "balance": core.balance,
         "error": error,
     }

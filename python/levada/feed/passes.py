@@ -38,13 +38,13 @@ class FeedArguments:
     readers: str
     iterate: str
     divide: str
-    batch: int
+    batch_size: int | None
     balance: Balance | None
     max_tokens: int | None
-    collate: Callable[[list[Any]], Any] | None
+    collate_fn: Callable[[list[Any]], Any] | None
     tail: str
-    depth: int
-    steps: int | None
+    prefetch: int
+    max_steps: int | None
     timeout: float
     on_peer_lost: OnPeerLost
     access: str | None
@@ -54,15 +54,21 @@ class FeedArguments:
     _ended: Ended
     _ahead: ReadAhead
     _passes: int
+    _rank_samples: int
+    """Samples, or rows, per dp rank and step; 1 if an item is a whole batch."""
+
+    _balanced_collate: Callable[[list[Any]], Any] | None
+    """What makes a batch of balanced samples that the feed itself takes from an iterable."""
+
     _counts_rows: bool
-    """Whether an item of an iterable has `batch` rows per rank, so that the last one may have fewer."""
+    """Whether an item of an iterable has `batch_size` rows per rank, so that the last one may have fewer."""
 
     _cuts_rows: bool
     """Whether everything in an item is cut along its rows."""
 
     @property
     def _samples_a_step(self) -> int:
-        return self.batch * self.mesh.data_size
+        return self._rank_samples * self.mesh.data_size
 
     @property
     def _counted_a_step(self) -> int:
@@ -165,8 +171,8 @@ def _open_corpus(joined: JoinedFeed, corpus: Corpus, epoch: int, cursor: bytes) 
         samples = opened.sequences * corpus.epochs
         if corpus.epochs and feed.tail == "drop" and samples < feed._samples_a_step:
             raise InvalidArgument(
-                f"one step takes {feed._samples_a_step:,} samples, but the corpus has only {samples:,}; lower batch or "
-                'sequence, raise epochs, give more data, or choose tail="short"'
+                f"one step takes {feed._samples_a_step:,} samples, but the corpus has only {samples:,}; lower batch_size or "
+                'seq_length, raise epochs, give more data, or choose tail="short"'
             )
         source = opened.of_epochs(epoch + corpus.epochs if corpus.epochs else 0)
         begin = epoch * opened.sequences
@@ -256,7 +262,7 @@ def _read_cursor(feed: FeedArguments, cursor: bytes) -> tuple[int, int, Any]:
 
 def _reader_of(joined: JoinedFeed, source: Any, state: Any, handoff: Handoff, counted: Counted) -> Reader:
     feed = joined.feed
-    samples = None if feed.balance is None else Samples(feed.balance, feed.max_tokens, feed.collate)
+    samples = None if feed.balance is None else Samples(feed.balance, feed.max_tokens, feed._balanced_collate)
     making = Making(
         handoff,
         feed.allow_pickle,
@@ -268,7 +274,7 @@ def _reader_of(joined: JoinedFeed, source: Any, state: Any, handoff: Handoff, co
         feed._cuts_rows,
         feed.tail if feed.divide == "deal" and samples is None else "drop",
     )
-    rounds = (feed.depth or dict(feed.mesh.axes).get("pp", 1) + 2) + _ROUNDS_AT_READER
+    rounds = (feed.prefetch or dict(feed.mesh.axes).get("pp", 1) + 2) + _ROUNDS_AT_READER
     feed._ahead.begin(rounds * feed._items_a_step, allow_pickle=feed.allow_pickle)
     maker = open_maker(source, state, making)
     return InlineReader(maker) if feed.iterate == "inline" else BackgroundReader(maker, source)
@@ -308,7 +314,7 @@ class FeedPass:
         pass has no steps, if that turns out."""
         self._begin = begin
         self._empty = empty
-        self._counts_rows = not isinstance(joined.feed.source, Corpus) and joined.feed.balance is None and joined.feed.batch == 1
+        self._counts_rows = not isinstance(joined.feed.source, Corpus) and joined.feed.balance is None and joined.feed._rank_samples == 1
         feed = joined.feed
         proves = feed.check == "digests" and joined.job.size > 1
         self._peers: PeerDigests | None = None
@@ -342,14 +348,14 @@ class FeedPass:
             feed.mesh,
             feed.layout,
             self._begin.source,
-            batch=feed.batch,
+            batch=feed._rank_samples,
             divide=feed.divide,
             tail=feed.tail,
             first_sample=self._begin.first_sample,
             cursor=self._begin.cursor,
-            steps=feed.steps,
+            steps=feed.max_steps,
             readers=feed.readers,
-            depth=feed.depth,
+            depth=feed.prefetch,
             timeout=feed.timeout,
             access=feed.access or ("shared" if self._sender is not None and self._sender.reads_shared else ""),
             make=self._begin.make,
@@ -358,7 +364,7 @@ class FeedPass:
             allow_pickle=feed.allow_pickle,
             record=feed.record,
             name=name,
-            balance=None if feed.balance is None else feed.balance.resolved(feed.max_tokens or 0, feed.collate),
+            balance=None if feed.balance is None else feed.balance.resolved(feed.max_tokens or 0, feed._balanced_collate),
         )
 
     def __iter__(self) -> FeedPass:

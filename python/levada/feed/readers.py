@@ -274,7 +274,7 @@ class Maker:
             return 0
         try:
             return _levada.digest_of(self._last, allow_pickle=self._allow_pickle)
-        except TypeError:  # of a kind that only collate= knows
+        except TypeError:  # of a kind that only collate_fn= knows
             return 0
 
     def _skip(self, items: int) -> int:

@@ -20,7 +20,7 @@ class FeedState(NamedTuple):
 
     source: str
     """A "corpus" or an "iterable", of which `samples` counts the samples or items; with divide="split" "global batches", or
-    their "rows" if batch= is given."""
+    their "rows" if batch_size= is given."""
     cursor: bytes
     samples: int
     """Samples after the cursor."""

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from levada._levada import Membership, Mesh
-from levada.base.errors import InvalidArgument
+from levada.base.checks import whole_number
+from levada.base.errors import InvalidArgument, InvalidType
 
 
 def is_device_mesh(mesh: Any) -> bool:
@@ -17,15 +18,23 @@ def is_device_mesh(mesh: Any) -> bool:
 
 
 def as_mesh(mesh: Any, data_axes: Sequence[str] | None = None) -> Mesh:
-    """Returns a Mesh unchanged, or the axes of a DeviceMesh; `data_axes` are those along which batches differ. Raises
-    InvalidArgument for anything else, and for `data_axes` of a Mesh, which has its own."""
+    """Returns a Mesh unchanged, or the axes in a text such as "dp=2,tp=2", in a dict, or of a DeviceMesh; `data_axes` are those
+    along which batches differ. Raises InvalidType for anything else, and InvalidArgument for `data_axes` of a Mesh, which has
+    its own."""
     if isinstance(mesh, Mesh):
         if data_axes is not None:
-            raise InvalidArgument("data_axes is for a DeviceMesh; give it to levada.Mesh(..., data_axes=...) itself")
+            raise InvalidArgument("data_axes is for a mesh that is no levada.Mesh; give it to levada.Mesh(..., data_axes=...) itself")
         return mesh
     if is_device_mesh(mesh):
         return Mesh.from_device_mesh(mesh, data_axes=data_axes)
-    raise InvalidArgument(f"mesh is {mesh!r}; give a levada.Mesh or a DeviceMesh of torch.distributed")
+    if isinstance(mesh, str):
+        return Mesh.parse(mesh, data_axes=data_axes)
+    if isinstance(mesh, Mapping) and all(isinstance(axis, str) for axis in mesh):
+        return Mesh(data_axes=data_axes, **{axis: whole_number(f"{axis} of the mesh", size) for axis, size in mesh.items()})
+    raise InvalidType(
+        f'mesh must be a levada.Mesh, its text such as "dp=2,tp=2", a dict such as {{"dp": 2, "tp": 2}}, or a DeviceMesh of '
+        f"torch.distributed, got {mesh!r}"
+    )
 
 
 def by_axis(placements: Any, mesh: Mesh) -> Any:

@@ -17,7 +17,7 @@ from levada.loader.orders import Parts
 from levada.pipeline.options import CONTEXTS
 
 FEED = (
-    "data_axes", "layout", "depth", "steps", "on_peer_lost", "access", "device", "prefetch_to_device", "device_buffers",
+    "data_axes", "layout", "prefetch", "max_steps", "on_peer_lost", "access", "device", "prefetch_to_device", "device_buffers",
     "allow_pickle", "check", "group", "record",
 )  # fmt: skip
 """The arguments of Feed that a DataLoader takes, too."""
@@ -36,7 +36,7 @@ def dataset_of(dataset: Any) -> Any:
     if isinstance(dataset, (str, bytes, os.PathLike)):
         raise InvalidArgument(f"the data set is {dataset!r}, a {name}; give the data themselves, or levada.Corpus for files of text")
     if isinstance(dataset, Corpus):
-        raise InvalidArgument("a Corpus is read by levada.Feed(corpus, batch=...), in the same order for the same seed")
+        raise InvalidArgument("a Corpus is read by levada.Feed(corpus, batch_size=...), in the same order for the same seed")
     if hasattr(dataset, "dataset") and hasattr(dataset, "batch_sampler") and not hasattr(dataset, "__getitem__"):
         raise InvalidArgument(f"the data set is a loader, a {name}; give its dataset, or use levada.DataLoader.like(loader)")
     if not _is_by_number(dataset):

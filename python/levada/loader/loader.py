@@ -11,10 +11,11 @@ from levada._levada import Handoff
 from levada.base.checks import check_choice, check_function, check_seconds, epoch_number
 from levada.base.errors import InvalidArgument
 from levada.base.exception_texts import failure_text, report_of, text_of
+from levada.base.keywords import explain_unknown
 from levada.batch.balance import Balance, Cost
 from levada.batch.memory import collate
 from levada.feed.arguments import count, count_or_none
-from levada.feed.feed import Feed
+from levada.feed.feed import Batch, Feed
 from levada.feed.passes import Beginning, FeedPass, JoinedFeed
 from levada.feed.readers import BackgroundReader, InlineReader, Maker, await_earlier_passes
 from levada.job.job import rank as own_rank
@@ -31,7 +32,7 @@ _ENDLESS = 1 << 50
 """More draws than any run takes: the end of a pass without one."""
 
 
-class DataLoader(Feed):
+class DataLoader(Feed[Batch]):
     """Reads a map-style data set by number and feeds it to the ranks of a mesh: `for batch in loader`.
 
     Each item is made once in the whole job, by worker processes of one rank at each data coordinate; the tp, cp and pp peers
@@ -63,13 +64,14 @@ class DataLoader(Feed):
       multiprocessing_context="fork" the first rank at each, "dp".
     - `timeout`: seconds of one wait. A worker in one batch for longer than 0.8 of it ends the pass with its stack.
     - `pin_memory`: pins tensors if a CUDA device is there; `device` copies through pinned memory of its own.
-    - The other arguments are Feed's: data_axes, layout, depth, steps, on_peer_lost, access, device, prefetch_to_device,
+    - The other arguments are Feed's: data_axes, layout, prefetch, max_steps, on_peer_lost, access, device, prefetch_to_device,
       device_buffers, allow_pickle, check, group, record.
 
     After each batch, `valid` says how many of its first samples count, `global_valid` how many of the whole step do, and
     `numbers`, `epoch`, `step`, `skipped` and `global_tokens` say more. With balance, `valid` and `numbers` are None.
     """
 
+    @explain_unknown("levada.DataLoader", arguments.FEED)
     def __init__(
         self,
         dataset: Any,
@@ -104,11 +106,8 @@ class DataLoader(Feed):
         readers: str | None = None,
         **feed: Any,
     ) -> None:
-        for name in feed:
-            if name not in arguments.FEED:
-                raise TypeError(f"DataLoader() got an unexpected keyword argument '{name}'")
         self.dataset = None if dataset is None else arguments.dataset_of(dataset)
-        self.batch_size = count_or_none("batch_size", batch_size, smallest=1)
+        samples = count_or_none("batch_size", batch_size, smallest=1)
         self.num_workers = count("num_workers", num_workers)
         self.drop_last, self.pad_last, self.persistent_workers = bool(drop_last), bool(pad_last), bool(persistent_workers)
         self.seed = arguments.seed_of(seed, generator)
@@ -137,12 +136,12 @@ class DataLoader(Feed):
         context = arguments.context_name(multiprocessing_context)
         check_seconds("timeout", timeout if timeout != 0 else 1800.0)
         balanced = arguments.balance_of(balance, max_tokens, lengths, on_error)
-        if balanced is not None and (self.batch_size is None or sampler is not None or batch_sampler is not None or pad_last):
+        if balanced is not None and (samples is None or sampler is not None or batch_sampler is not None or pad_last):
             raise InvalidArgument("balanced steps take batch_size, and no sampler, batch_sampler or pad_last")
         if feed.get("prefetch_to_device") and self.num_workers == 0:
             raise InvalidArgument("prefetch_to_device=True needs num_workers of 1 or more: without workers no batch is made ahead")
         if balanced is not None:
-            feed |= {"balance": balanced, "max_tokens": max_tokens, "batch": self.batch_size}
+            feed |= {"balance": balanced, "max_tokens": max_tokens, "batch_size": samples}
             feed["tail"] = "drop" if self.drop_last else "short"
         super().__init__(
             (),
@@ -152,6 +151,7 @@ class DataLoader(Feed):
             timeout=timeout or 1800.0,
             **feed,
         )
+        self.batch_size = samples
         self.collate_fn = collate_fn if collate_fn is not None or balanced is not None or batch_size is None else collate
         self._user_sampler, self._lists_batches = sampler if batch_sampler is None else batch_sampler, batch_sampler is not None
         self._order: Order | None = None
@@ -183,6 +183,10 @@ class DataLoader(Feed):
                 raise InvalidArgument(f'multiprocessing_context="fork" goes with neither group= nor readers="{self.readers}"')
             if own_rank() in _levada.readers_of(self.readers, self.mesh, [0] * self.mesh.size):
                 self._own_workers().start()
+
+    def __repr__(self) -> str:
+        data = type(self.dataset).__name__
+        return f"DataLoader({data}, batch_size={self.batch_size}, mesh={self.mesh}, readers={self.readers}, step {self.step})"
 
     @classmethod
     def like(cls, loader: Any, **changes: Any) -> DataLoader:
@@ -283,7 +287,7 @@ class DataLoader(Feed):
 
     def _expect_divisible(self, position: int, draws: int) -> None:
         division = self._division(position, draws)
-        if self.balance is None or division.steps == 0 or (self.steps is not None and self.steps < division.steps):
+        if self.balance is None or division.steps == 0 or (self.max_steps is not None and self.max_steps < division.steps):
             return
         last = division.step(division.steps - 1)[1]
         if last < division.ranks:
@@ -344,7 +348,7 @@ class DataLoader(Feed):
             self._workers = Workers(making, self._worker_options)
         return self._workers
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Batch]:
         """Returns an iterator of a new pass, which its first next() starts. That call is collective, and closes a pass that is
         under way."""
         return StartedByNext(self._start)
@@ -440,7 +444,7 @@ class DataLoader(Feed):
             reason = "the pass has no end" if self._epochs is None else "it is known once a pass has begun"
             raise TypeError(f"this DataLoader has no length: {reason}")
         whole = self._division(0, draws).steps
-        return whole if self.steps is None else min(whole, self.steps)
+        return whole if self.max_steps is None else min(whole, self.max_steps)
 
     @property
     def valid_rows(self) -> int:

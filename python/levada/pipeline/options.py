@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from levada.base.checks import check_function, whole_number
-from levada.base.errors import InvalidArgument
+from levada.base.errors import InvalidArgument, InvalidType
 
 CONTEXTS = ("spawn", "forkserver", "fork")
 _FOREVER = 1e8
@@ -47,7 +47,8 @@ class Options:
         for name in ("timeout", "start_timeout"):
             seconds = getattr(self, name)
             if not isinstance(seconds, (int, float)) or not seconds > 0:
-                raise InvalidArgument(f"{name} is {seconds!r}; it must be a positive number of seconds")
+                error = InvalidArgument if isinstance(seconds, (int, float)) else InvalidType
+                raise error(f"{name} is {seconds!r}; it must be a positive number of seconds")
             object.__setattr__(self, name, min(float(seconds), _FOREVER))
         if self.workers > _MAX_WORKERS:
             raise InvalidArgument(f"workers is {self.workers}; a pipeline has at most {_MAX_WORKERS}")

@@ -10,6 +10,7 @@ from levada import _levada
 from levada.base.checks import check_function
 from levada.base.errors import InvalidArgument
 from levada.base.iterators import Ended
+from levada.base.keywords import explain_unknown
 from levada.corpus.corpus import Corpus
 from levada.pipeline.lengths import length_of
 from levada.pipeline.lines import ByteRanges, Lines, Paths
@@ -336,6 +337,7 @@ class Pipeline(Generic[T]):
     def __reduce__(self) -> Any:
         return _of_steps, (steps_of(self._stage),)
 
+    @explain_unknown("levada.Pipeline.run")
     def run(
         self,
         workers: int = 0,

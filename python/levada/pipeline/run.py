@@ -176,6 +176,10 @@ class Run(Generic[T]):
             drawn = _levada.agree(job, drawn, self.options.timeout, "agreeing on the seed of a pipeline")[0]
         self._seed = int.from_bytes(drawn, "little") >> 1
 
+    def __repr__(self) -> str:
+        stages = " > ".join(step.name for step in self._steps)
+        return f"<levada.Run {stages}, workers={self.options.workers}, epoch {self.epoch}>"
+
     @property
     def epoch(self) -> int:
         """The epoch that is under way, or else the next one."""

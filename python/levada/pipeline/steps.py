@@ -192,12 +192,12 @@ def warn_of_copies(steps: list[Step], roles: dict[str, str], workers: int) -> No
         warnings.warn(
             f"nothing divides the items of {' > '.join(step.name for step in steps)} among its {workers} workers, so that each "
             "yields all of them; put shard() behind the source, or dispatch() where the workers' part begins",
-            stacklevel=4,
+            stacklevel=5,
         )
     for step in steps:
         if step.operation in ("take", "skip") and roles[step.name] == "worker":
             warnings.warn(
                 f"{step.name} counts the items of each of the {workers} workers, and not all items; put it before dispatch(), "
                 "or pass ordered=True",
-                stacklevel=4,
+                stacklevel=5,
             )

@@ -16,7 +16,7 @@ nb::object class_of(std::string_view name) {
 }
 
 void raise(const Error& error) {
-  const auto type = class_of(error.name());
+  const auto type = class_of(dynamic_cast<const InvalidType*>(&error) != nullptr ? "InvalidType" : error.name());
   // A name in the message may not be UTF-8: its bytes are escaped.
   const std::string_view what = error.what();
   nb::object exception =
@@ -28,6 +28,7 @@ void raise(const Error& error) {
 }  // namespace
 
 ErrorKind kind_of(std::string_view name) {
+  if (name == "InvalidType") return ErrorKind::invalid_argument;
   for (auto number = static_cast<int>(ErrorKind::invalid_argument); number <= static_cast<int>(ErrorKind::engine);
        ++number) {
     if (error_name(static_cast<ErrorKind>(number)) == name) return static_cast<ErrorKind>(number);

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <atomic>
 #include <memory>
+#include <type_traits>
 #include <utility>
 
 #include "levada/base/error.h"
@@ -17,6 +18,7 @@
 #include "levada/feed/step_cursor.h"
 #include "levada/report/progress.h"
 #include "python/src/base/bytes.h"
+#include "python/src/base/errors.h"
 #include "python/src/bindings.h"
 #include "python/src/corpus/tokenizers.h"
 #include "python/src/job/waiting.h"
@@ -53,13 +55,16 @@ std::shared_ptr<Corpus> open_corpus(const nb::kwargs& given) {
   return interruptible(open, [&] { progress->is_interrupted = true; });
 }
 
-/// Throws InvalidArgument for an option of another type, or out of the range of this one.
+/// Throws InvalidType for an option of another type, and InvalidArgument for one out of the range of this one.
 template <typename T>
 T option(const nb::kwargs& given, const char* name, const char* expected) {
   try {
     return nb::cast<T>(given[name]);
   } catch (const nb::cast_error&) {
-    throw InvalidArgument(fmt::format("{} must be {}, got {}", name, expected, nb::repr(given[name]).c_str()));
+    const auto text = fmt::format("{} must be {}, got {}", name, expected, nb::repr(given[name]).c_str());
+    const bool takes_integers = std::is_convertible_v<std::int64_t, T> && !std::is_same_v<T, bool>;
+    if (takes_integers && nb::isinstance<nb::int_>(given[name])) throw InvalidArgument(text);
+    throw InvalidType(text);
   }
 }
 
@@ -76,9 +81,12 @@ std::string path_of(nb::handle given) {
 
 NamedCorpus corpus_of(const nb::kwargs& given) {
   CorpusOptions options;
-  options.sequence = option<std::int64_t>(given, "sequence", "a whole number");
-  options.shuffle_seed =
-      option<std::optional<std::uint64_t>>(given, "shuffle_seed", "a whole number from 0 on, or None");
+  options.sequence = option<std::int64_t>(given, "seq_length", "a whole number");
+  if (options.sequence < 1) {
+    throw InvalidArgument(fmt::format("seq_length must be at least 1 token, got {}", options.sequence));
+  }
+  const auto seed = option<std::uint64_t>(given, "seed", "a whole number from 0 on");
+  if (option<bool>(given, "shuffle", "True or False")) options.shuffle_seed = seed;
   options.epochs = option<std::int64_t>(given, "epochs", "a whole number");
   options.each_once = option<bool>(given, "each_once", "True or False");
   options.packing = parse_packing(option<std::string>(given, "packing", "a str"));

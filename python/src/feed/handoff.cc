@@ -190,7 +190,7 @@ std::optional<Tree> Handoff::read(std::int64_t first, std::int64_t, Memory& memo
   if (cuts_rows_) expect_rows(tree);
   if (!counts_rows_) return tree;
   const auto rows = rows_of(flatten(tree));
-  if (!rows) throw SourceError("an item has no tensor whose rows could be counted; leave out batch=");
+  if (!rows) throw SourceError("an item has no tensor whose rows could be counted; leave out batch_size=");
   if (*rows != samples_) {
     // To see whether it is the last takes asking for more, when what is lent has to be given back.
     auto* blocks = dynamic_cast<BlockMemory*>(&memory);

@@ -10,6 +10,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -24,6 +25,20 @@ namespace nb = nanobind;
 
 namespace levada::python {
 namespace {
+
+/// Returns JSON text without its line breaks and the indentation after them.
+std::string on_one_line(std::string_view json) {
+  std::string line;
+  for (std::size_t at = 0; at < json.size(); ++at) {
+    if (json[at] != '\n') {
+      line += json[at];
+      continue;
+    }
+    if (!line.empty() && line.back() == ',') line += ' ';
+    while (at + 1 < json.size() && json[at + 1] == ' ') ++at;
+  }
+  return line;
+}
 
 std::string name_of_type(nb::handle value) {
   return nb::cast<std::string>(value.type().attr("__name__"));
@@ -181,7 +196,10 @@ void bind_layout(nb::module_& module) {
             return nb::isinstance<Layout>(other) && layout == nb::cast<const Layout&>(other);
           },
           nb::sig("def __eq__(self, other: object, /) -> bool"))
-      .def("__repr__", [](const Layout& layout) { return fmt::format("Layout.from_json('{}')", layout.to_json()); });
+      .def("__repr__", [](const Layout& layout) {
+        const auto text = nb::repr(nb::str(on_one_line(layout.to_json()).c_str()));
+        return fmt::format("Layout.from_json({})", text.c_str());
+      });
 }
 
 }  // namespace levada::python

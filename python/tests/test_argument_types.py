@@ -1,0 +1,144 @@
+"""What arguments may be, and how objects show themselves."""
+
+from __future__ import annotations
+
+import pathlib
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import levada
+from levada import exchange
+
+
+@pytest.mark.parametrize("mesh", ["dp=1,tp=1", {"dp": 1, "tp": 1}, levada.Mesh(dp=1, tp=1)])
+def test_a_mesh_is_a_mesh_its_text_or_a_dict(mesh: Any) -> None:
+    assert levada.Feed([1], mesh).mesh == levada.Feed([1], mesh=mesh).mesh == levada.Mesh(dp=1, tp=1)
+    assert levada.DataLoader([1], mesh=mesh).mesh == levada.Mesh(dp=1, tp=1)
+    assert exchange.data_heads(mesh) == [0]
+
+
+def test_the_data_axes_of_such_a_mesh_can_be_named() -> None:
+    assert levada.Feed([1], "replica=1,tp=1", data_axes=["replica"]).mesh.data_axes == ["replica"]
+    assert levada.Feed([1], {"replica": 1}, data_axes=["replica"]).mesh.data_axes == ["replica"]
+    with pytest.raises(levada.InvalidArgument, match="data_axes is for a mesh that is no levada.Mesh"):
+        levada.Feed([1], levada.Mesh(dp=1), data_axes=["dp"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"mesh": 3}, 'mesh must be a levada.Mesh, its text such as "dp=2,tp=2", a dict .*, or a DeviceMesh.*, got 3'),
+        ({"mesh": [2, 2]}, "mesh must be"),
+        ({"mesh": {2: 2}}, "mesh must be"),
+        ({"mesh": {"dp": "2"}}, "dp of the mesh must be a whole number, got '2'"),
+        ({"batch_size": 8.0, "divide": "split"}, "batch_size must be a whole number, got 8.0"),
+        ({"prefetch": None}, "prefetch must be a whole number, got None"),
+        ({"max_steps": True}, "max_steps must be a whole number, got True"),
+        ({"timeout": "x"}, "timeout must be a number of seconds.*got 'x'"),
+        ({"timeout": None}, "timeout must be a number of seconds.*got None"),
+        ({"timeout": True}, "timeout must be a number of seconds.*got True"),
+        ({"divide": 3}, "divide must be one of deal, split, got 3"),
+        ({"readers": 3}, "readers must be one, all, host"),
+        ({"layout": 3}, "layout must be a levada.Layout or a dict"),
+    ],
+)
+def test_a_wrong_type_is_a_type_error(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(TypeError, match=message) as caught:
+        levada.Feed([1], **arguments)
+    assert isinstance(caught.value, levada.InvalidArgument)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: levada.Feed([1], mesh="dp"),
+        lambda: levada.Feed([1], mesh={"dp": 0}),
+        lambda: levada.Feed([1], batch_size=0, divide="split"),
+        lambda: levada.Feed([1], timeout=-1),
+        lambda: levada.Feed([1], divide="x"),
+        lambda: levada.Pipeline([1]).run(timeout=-1),
+    ],
+)
+def test_a_wrong_value_is_no_type_error(call: Callable[[], Any]) -> None:
+    with pytest.raises(levada.InvalidArgument) as caught:
+        call()
+    assert not isinstance(caught.value, TypeError)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "is_type"),
+    [("seq_length", "8", True), ("seq_length", 0, False), ("seed", -1, False), ("seed", 1.0, True), ("shuffle", 7, True)],
+)
+def test_the_options_of_a_corpus_follow_the_same_rule(
+    tmp_path: pathlib.Path, option: str, value: Any, is_type: bool
+) -> None:
+    (tmp_path / "a.txt").write_text("text\n" * 100)
+    with pytest.raises(levada.InvalidArgument, match=f"^{option} must be") as caught:
+        levada.Corpus(tmp_path / "a.txt", tokenizer="bytes", cache_dir=tmp_path, **{option: value}).open()
+    assert isinstance(caught.value, TypeError) == is_type
+
+
+def test_the_options_of_a_run_follow_the_same_rule() -> None:
+    for options in ({"timeout": "3"}, {"workers": 1.5}, {"worker_init": 3}):
+        with pytest.raises(TypeError, match=next(iter(options))):
+            levada.Pipeline([1]).run(**options)  # type: ignore[arg-type]
+
+
+def test_objects_show_themselves_in_a_line() -> None:
+    feed = levada.Feed([1, 2, 3], "dp=1,tp=1")
+    next(iter(feed))
+    assert repr(feed) == "Feed(list, mesh=dp=1,tp=1, readers=one, step 1)"
+    assert repr(levada.DataLoader(range(9), 2)) == "DataLoader(range, batch_size=2, mesh=dp=1, readers=spread, step 0)"
+    pipeline = levada.Pipeline(range(9)).map(abs)
+    assert repr(pipeline) == "<levada.Pipeline source > map>"
+    assert repr(pipeline.run()) == "<levada.Run source > map, workers=0, epoch 0>"
+    corpus = levada.Corpus("a.jsonl", seq_length=64, shuffle=True, tokenizer="bytes")
+    assert repr(corpus) == "Corpus(paths='a.jsonl', seq_length=64, shuffle=True, tokenizer='bytes')"
+
+
+@pytest.mark.parametrize("layout", [levada.Layout.gpt(), levada.Layout({"a'\\\"b": levada.Shard("dp")}, name="it's")])
+def test_a_layout_shows_itself_in_a_line_that_makes_it_again(layout: levada.Layout) -> None:
+    assert "\n" not in repr(layout) and eval(repr(layout), {"Layout": levada.Layout}) == layout
+
+
+def test_dir_lists_what_users_import() -> None:
+    assert dir(levada) == sorted([*levada.__all__, "ddp", "exchange", "fsdp", "testing"])
+
+
+def test_a_feed_is_generic(tmp_path: pathlib.Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("""
+from typing import TypedDict
+import levada
+class Batch(TypedDict):
+    x: int
+feed = levada.Feed[Batch]([Batch(x=1)])
+plain = levada.Feed([1])
+loader: levada.DataLoader[Batch] = levada.DataLoader([Batch(x=1)], batch_size=None)
+def of(given: levada.Feed[Batch], any: levada.Feed) -> None:
+    for batch in given:
+        reveal_type(batch["x"])
+    for batch in any:
+        reveal_type(batch)
+for batch in feed:
+    reveal_type(batch)
+print(next(iter(feed))["x"])
+for each in plain:
+    reveal_type(each)
+levada.Feed([1], batchsize=3)
+""".replace("reveal_type", "print"))
+    typed = program.read_text().replace("print(batch", "reveal_type(batch").replace("print(each", "reveal_type(each")
+    (tmp_path / "typed.py").write_text(typed)
+    command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache"), "typed.py"]
+    checked = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path).stdout.splitlines()
+    revealed = [line.split("Revealed type is ")[1] for line in checked if "Revealed" in line]
+    assert [text.split(".")[-1].strip('"') for text in revealed[:1]] == ["int"], checked
+    assert revealed[1] == '"Any"' and "Batch" in revealed[2] and revealed[3] == '"Any"', checked
+    errors = [line for line in checked if ": error:" in line]
+    assert len(errors) == 1 and "batchsize" in errors[0], checked
+    ran = subprocess.run([sys.executable, program], capture_output=True, text=True)
+    assert "1" in ran.stdout.splitlines() and "has no argument 'batchsize'; did you mean batch_size?" in ran.stderr, ran
