@@ -45,7 +45,7 @@ def test_a_url_with_brackets_names_the_file_of_that_name(memory: Any) -> None:
     for name, text in (("part[1].txt", b"one"), ("part1.txt", b"three"), ("part2.txt", b"seventy")):
         memory.pipe_file(f"/b/{name}", text)
     for url, tokens in (("memory://b/part[1].txt", 4), ("memory://b/part[12].txt", 14), ("memory://b/part[2].txt", 8)):
-        assert levada.Corpus(url, sequence=1, tokenizer="bytes").tokens == tokens
+        assert levada.Corpus(url, seq_length=1, tokenizer="bytes").tokens == tokens
     with pytest.raises(levada.SourceError, match=r"no file matches memory://b/part\[3\].txt"):
         levada.Corpus("memory://b/part[3].txt", tokenizer="bytes").open()
 

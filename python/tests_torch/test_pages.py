@@ -510,7 +510,7 @@ tell(predictions=predictions)
 
 token_losses = lambda model, batch: batch["tokens"] * 0.01
 run_block()
-alone = levada.Feed(corpus, mesh=levada.Mesh(dp=4), batch=1, tail="pad")
+alone = levada.Feed(corpus, mesh=levada.Mesh(dp=4), batch_size=1, tail="pad")
 sums = torch.zeros(2)
 for batch in alone:
     sums += torch.stack([(token_losses(model, batch) * batch["loss_mask"]).sum(), batch["loss_mask"].sum()])
