@@ -109,6 +109,7 @@ def test_dir_lists_what_users_import() -> None:
     assert dir(levada) == sorted([*levada.__all__, "ddp", "exchange", "fsdp", "testing"])
 
 
+@pytest.mark.long
 def test_a_feed_is_generic(tmp_path: pathlib.Path) -> None:
     program = tmp_path / "program.py"
     program.write_text("""

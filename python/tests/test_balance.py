@@ -141,6 +141,7 @@ def test_costs_may_be_a_field_of_the_samples(tmp_path: pathlib.Path, iterate: st
     assert told[0][0]["report"]["mean"] == sum(length_of(number) % 7 for number in range(200)) / 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("has_state", [True, False])
 def test_an_iterable_gives_the_samples_of_each_step_once_through_100_stops_on_any_meshes(
     tmp_path: pathlib.Path, has_state: bool

@@ -12,6 +12,7 @@ import ranks
 from balanced import indented, job
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("options", "why"),
     [

@@ -135,6 +135,7 @@ def test_a_loader_whose_own_state_stands_still_is_refused_by_name() -> None:
     assert list(feed) == list(range(6))
 
 
+@pytest.mark.long
 def test_no_rank_times_out_while_items_are_skipped_and_the_board_names_the_item(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,
@@ -162,6 +163,7 @@ def test_no_rank_times_out_while_items_are_skipped_and_the_board_names_the_item(
     assert [[each["first"] for each in mine] for mine in told] == [[20] * 2] * 2
 
 
+@pytest.mark.long
 def test_a_loader_that_hangs_while_items_are_skipped_is_a_timeout_that_names_the_item(tmp_path: pathlib.Path) -> None:
     outcome = ranks.run(
         tmp_path,

@@ -38,6 +38,7 @@ def firsts(feed: levada.Feed) -> list[list[int]]:
     return [batch["tokens"][:, 0].tolist() for batch in feed]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("few_descriptors")
 def test_a_folder_of_more_files_than_descriptors_is_read_in_every_epoch(tmp_path: pathlib.Path) -> None:
     for i in range(1500):
@@ -330,6 +331,7 @@ def test_an_error_quotes_nothing_that_a_terminal_would_obey(tmp_path: pathlib.Pa
     assert str(levada.SourceError()) == ""
 
 
+@pytest.mark.long
 def test_ranks_wait_for_a_reader_that_tokenizes_for_longer_than_a_wait_may_last(tmp_path: pathlib.Path) -> None:
     (tmp_path / "c.txt").write_text("0123456789" * 100)
     told = ranks.succeed(

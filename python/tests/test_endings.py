@@ -73,6 +73,7 @@ def test_the_others_get_the_error_within_a_second(tmp_path: pathlib.Path) -> Non
     ranks.assert_prompt_in_most_runs(delays)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("failure", "text"),
     [
@@ -108,6 +109,7 @@ def test_a_rank_that_ends_between_passes_is_an_error_on_those_that_begin_the_nex
         assert re.search(text, mine["text"]), mine
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("loop", LOOPS)
 def test_a_rank_whose_step_raises_is_an_error_that_names_it_on_the_others(tmp_path: pathlib.Path, loop: str) -> None:
     for mine in _outcomes(tmp_path, LOOPS[loop], 'raise ValueError("loss is NaN")'):
@@ -116,6 +118,7 @@ def test_a_rank_whose_step_raises_is_an_error_that_names_it_on_the_others(tmp_pa
         assert mine["end"]["cause"] == "abandoned" and mine["end"]["message"] == "ValueError: loss is NaN"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("failure", "text"),
     [
@@ -131,6 +134,7 @@ def test_so_is_one_that_exits_times_out_closes_or_is_killed(tmp_path: pathlib.Pa
         assert text in mine["text"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("failure", "text"),
     [
@@ -148,6 +152,7 @@ def test_so_is_one_whose_exception_has_no_text_in_utf8(tmp_path: pathlib.Path, f
         assert f"rank 1 left the feed at step 5 {text}" in mine["text"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["break", "raise StopIteration('enough')", "feed.close()", "sys.exit(0)"])
 def test_all_ranks_may_leave_at_the_same_step_at_different_times(tmp_path: pathlib.Path, how: str) -> None:
     told = ranks.succeed(
@@ -301,6 +306,7 @@ def test_readers_of_different_corpora_are_refused_on_all_ranks(tmp_path: pathlib
         assert "ranks disagree on what they read" in mine["text"] and "rank 1 has" in mine["text"]
 
 
+@pytest.mark.long
 def test_the_start_obeys_the_timeout(tmp_path: pathlib.Path) -> None:
     began = time.monotonic()
     told = ranks.succeed(

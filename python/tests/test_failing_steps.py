@@ -60,6 +60,7 @@ def test_a_feed_over_a_pipeline_names_the_rank_whose_step_raised_and_its_excepti
         assert "rank 1 left the feed at step 5 with ValueError: loss is NaN" in first["text"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("how", SYNCED)
 def test_fullsync_names_the_rank_whose_step_raised_and_its_exception(

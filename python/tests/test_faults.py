@@ -145,6 +145,7 @@ def test_a_killed_rank_is_named_to_the_others(tmp_path: pathlib.Path, victim: in
     assert outcome.told == [[] if rank == victim else [{"rank": victim}] for rank in range(3)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("iterate", "place"),
     [("thread", "__iter__ > fetch (script.py:"), ("inline", "__iter__ > fetch (script.py:")],
@@ -180,6 +181,7 @@ def test_a_loader_that_hangs_is_named_and_does_not_keep_the_process(
         assert "step 2" in mine["text"] and "rank 0" in mine["text"] and f"a batch of SlowLoader, in {place}" in mine["text"]
 
 
+@pytest.mark.long
 def test_who_waits_for_a_rank_that_computes_is_told_its_step(tmp_path: pathlib.Path) -> None:
     outcome = ranks.run(
         tmp_path,
@@ -222,6 +224,7 @@ def test_only_the_loader_itself_ends_its_data(tmp_path: pathlib.Path) -> None:
             assert stateful == {"got": [rank, rank + 2]}
 
 
+@pytest.mark.long
 def test_a_pass_may_be_closed_while_its_next_batch_is_waited_for(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,
@@ -298,6 +301,7 @@ def test_a_closed_pass_is_over() -> None:
     assert feed.end is not None and feed.end["cause"] in ("exhausted", "left")
 
 
+@pytest.mark.long
 def test_whoever_closes_waits_for_who_does_already(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,
@@ -341,6 +345,7 @@ def test_whoever_closes_waits_for_who_does_already(tmp_path: pathlib.Path) -> No
     assert told[0] == [{"got": [0, 2], "lost": 1}]
 
 
+@pytest.mark.long
 def test_a_thread_that_waits_for_a_batch_does_not_keep_the_process(tmp_path: pathlib.Path) -> None:
     for iterate in ("thread", "inline"):
         told = ranks.succeed(

@@ -90,6 +90,7 @@ if __name__ == "__main__":
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("workers,cases", [("[0]", 25), ("[0, 1, 2]", 3)])
 def test_every_mesh_batch_size_and_resume_yields_the_draws_in_order(tmp_path: pathlib.Path, workers: str, cases: int) -> None:
     body = CASE.replace("CASES", str(cases)).replace("FOLDER", repr(str(tmp_path))).replace("WORKERS", workers)

@@ -184,6 +184,7 @@ def hold_off_slow_clients(port: int | None) -> None:
     assert "levada_feed_batches_total" in ask(port)
 
 
+@pytest.mark.long
 def test_slow_clients_hold_neither_threads_nor_descriptors_nor_the_others() -> None:
     feed = levada.Feed(batches(1))
     assert len(list(feed)) == 1
@@ -223,6 +224,7 @@ def test_a_source_that_fails_does_not_end_the_server() -> None:
                 ask(exporter.port)
 
 
+@pytest.mark.long
 def test_the_port_of_the_command_holds_off_slow_clients(data: pathlib.Path) -> None:
     port = ranks.free_ports()
     ran = feed_command(data, "--metrics", port, "--compute-ms", 20, "--epochs", 1000)
@@ -299,6 +301,7 @@ def test_each_rank_of_the_command_writes_a_file(tmp_path: pathlib.Path, data: pa
         assert numbers["levada_feed_bytes_total"] == {str(rank): share["bytes"]}
 
 
+@pytest.mark.long
 def test_each_rank_of_the_command_answers_at_a_port(data: pathlib.Path) -> None:
     port = ranks.free_ports()
     ran = feed_command(data, "--metrics", f"127.0.0.1:{port}", "--compute-ms", 20)
@@ -316,6 +319,7 @@ def test_each_rank_of_the_command_answers_at_a_port(data: pathlib.Path) -> None:
     assert len(seen) == 3 and seen == sorted(seen)
 
 
+@pytest.mark.long
 def test_a_silent_client_does_not_hold_up_the_next(data: pathlib.Path) -> None:
     port = ranks.free_ports()
     ran = feed_command(data, "--metrics", f"127.0.0.1:{port}", "--compute-ms", 20)

@@ -250,6 +250,7 @@ RUN = ("os.system", "os.exec", "os.posix_spawn", "subprocess", "pty", "exec", "p
 REFUSALS = (levada.CorruptMessage, levada.Unsupported, levada.InvalidArgument, levada.SourceError)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("door", DOORS)
 def test_forged_bytes_run_no_code_through_any_door(door: Any, tmp_path: pathlib.Path) -> None:
     through_unpack([], tmp_path)()  # which imports what it needs
@@ -392,6 +393,7 @@ def test_an_exception_of_another_process_is_found_by_its_own_name_only() -> None
     assert repr(failures.unpack("text", "s", "p", 1, "t", packed)) == "KeyError('x')"
 
 
+@pytest.mark.long
 def test_messages_forged_at_random_run_no_code() -> None:
     fuzzer = pathlib.Path(__file__).with_name("fuzz_classes.py")
     ended = subprocess.run([sys.executable, str(fuzzer), "4"], capture_output=True, text=True, timeout=100, check=False)

@@ -7,6 +7,8 @@ import shutil
 import subprocess
 import sys
 
+import pytest
+
 import levada
 from levada import _levada
 
@@ -20,6 +22,7 @@ def test_the_stub_is_that_of_the_module(tmp_path: pathlib.Path) -> None:
     assert made.read_text() == (INSTALLED / "_levada.pyi").read_text(), "script/stubs makes it anew"
 
 
+@pytest.mark.long
 def test_the_package_is_typed(tmp_path: pathlib.Path) -> None:
     assert (INSTALLED / "py.typed").exists()
     command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path), "-p", "levada"]
@@ -34,6 +37,7 @@ def test_importing_the_package_imports_no_servers_and_clients() -> None:
     assert imported.stdout.split() == []
 
 
+@pytest.mark.long
 def test_modules_beside_the_package_are_imported_when_they_are_named(tmp_path: pathlib.Path) -> None:
     script = """
 import sys, levada
@@ -77,6 +81,7 @@ def runs(command: list[str | pathlib.Path]) -> bool:
     return subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0
 
 
+@pytest.mark.long
 def test_a_cpp_program_is_built_with_the_library_in_the_package(tmp_path: pathlib.Path) -> None:
     consumer = pathlib.Path(__file__).parents[2] / "tests" / "consumer"
     # A cmake on PATH may be a wrapper around one that is not there.

@@ -43,6 +43,7 @@ def outcome(feed):
 '''
 
 
+@pytest.mark.long
 def test_a_byte_that_differs_at_any_place_of_a_mesh_is_named_and_equal_batches_pass(tmp_path: pathlib.Path) -> None:
     body = (
         FAULTY

@@ -210,6 +210,7 @@ def test_a_map_style_data_set_of_torch_is_read_by_number(monkeypatch: pytest.Mon
     assert list(Pipeline[int](Iterated())) == list(Pipeline[int](Streamed())) == list(range(9, -1, -1))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("workers", [1, 2, 3])
 @pytest.mark.parametrize("prefetch", [0, 1, 10])
 def test_order_is_that_of_one_process(workers: int, prefetch: int) -> None:
@@ -363,6 +364,7 @@ def random_pipeline(draw: random.Random) -> Pipeline[Any]:
     return pipeline if marked else pipeline.dispatch()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(10))
 def test_random_graphs_give_what_one_process_gives(seed: int) -> None:
     draw = random.Random(seed)

@@ -76,6 +76,7 @@ def total(item: Any) -> int:
     return int((item["a"] if isinstance(item, dict) else item.array if isinstance(item, Holder) else item).sum())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("size", [3, 600], ids=["in the pickle", "beside it"])
 @pytest.mark.parametrize("make", [lambda a: a, lambda a: {"a": a}, Holder], ids=["array", "dict", "object"])
 @pytest.mark.parametrize("shared", [True, False], ids=["one item", "one array"])

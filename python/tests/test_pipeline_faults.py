@@ -452,6 +452,7 @@ def test_fork_works_before_there_is_anything_that_a_fork_would_not_have(tmp_path
     assert "threads" in refused and "forkserver" in refused and fine == "[1, 2, 3, 4]", (out, err)
 
 
+@pytest.mark.long
 def test_a_process_that_hangs_is_named_with_its_place() -> None:
     def hang(item: int) -> int:
         if item == 2:

@@ -118,6 +118,7 @@ STAGES_WITH_STATE = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("stages", STAGES_WITH_STATE)
 def test_a_run_goes_on_in_the_middle_of_each(stages: str, workers: int) -> None:

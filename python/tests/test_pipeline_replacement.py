@@ -68,6 +68,7 @@ def kill_one(rng: random.Random) -> None:
             os.kill(child.pid, signal.SIGKILL)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", GRAPHS)
 @pytest.mark.parametrize("trial", range(2))
 def test_items_are_those_of_a_run_without_deaths(name: str, trial: int) -> None:

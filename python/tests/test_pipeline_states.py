@@ -241,6 +241,7 @@ def epochs_of(pipeline: Pipeline[Any], workers: int, epochs: list[int]) -> list[
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("epochs", [[0, 1, 2], [0, 1, 1], [2, 1, 0]])
 def test_every_pass_of_a_source_with_a_state_begins_at_its_beginning(workers: int, epochs: list[int]) -> None:
@@ -450,6 +451,7 @@ def test_a_state_behind_the_end_is_an_error_and_not_an_empty_epoch(workers: int)
 Stages = Callable[[Pipeline[Any], Callable[[Any], Any]], Pipeline[Any]]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("source", [range(300), lambda: iter(range(300))], ids=["range", "generator"])
 @pytest.mark.parametrize(
     "stages",

@@ -75,6 +75,7 @@ def test_inline_draws_batches_when_their_step_is_asked_for(tmp_path: pathlib.Pat
             assert mine["counts"] == ([1 + dp, 3 + dp, 5 + dp, 7 + dp] if reads else [0] * 4)
 
 
+@pytest.mark.long
 def test_who_leaves_early_has_drawn_no_batch_more(tmp_path: pathlib.Path) -> None:
     for leaver in (0, 1):
         folder = tmp_path / str(leaver)
@@ -342,6 +343,7 @@ def test_a_pass_waits_until_the_thread_of_the_one_before_has_left_the_iterator(m
     assert not abandoned()
 
 
+@pytest.mark.long
 def test_a_pass_does_not_wait_for_ever_for_the_thread_of_the_one_before() -> None:
     loader = Held()
     feed = levada.Feed(loader, iterate="thread", timeout=3)
@@ -356,6 +358,7 @@ def test_a_pass_does_not_wait_for_ever_for_the_thread_of_the_one_before() -> Non
     assert list(feed) == [2, 3]
 
 
+@pytest.mark.long
 def test_the_interpreter_ends_after_an_abandoned_loader_has_been_released(tmp_path: pathlib.Path) -> None:
     outcome = ranks.run(
         tmp_path,
@@ -377,6 +380,7 @@ def test_the_interpreter_ends_after_an_abandoned_loader_has_been_released(tmp_pa
     assert outcome.status == 0 and outcome.told[0] == [{"released": True}], outcome.errors
 
 
+@pytest.mark.long
 def test_the_interpreter_ends_after_a_slow_loader_has_left_its_item_and_says_so(tmp_path: pathlib.Path) -> None:
     outcome = ranks.run(
         tmp_path,

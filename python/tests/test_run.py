@@ -145,6 +145,7 @@ def test_a_single_rank_has_the_commands_own_descriptors(tmp_path: pathlib.Path, 
     assert (tmp_path / "file").read_text() == f"{tmp_path / 'file'}\n"
 
 
+@pytest.mark.long
 def test_large_output_arrives(tmp_path: pathlib.Path, command: list[str]) -> None:
     program = f"for i in 1 2 3 4 5 6 7 8; do head -c 3000000 /dev/zero | tr '\\0' $RANK; echo; done"
     written = run(tmp_path, command, "-n", "2", "sh", "-c", program).stdout

@@ -110,6 +110,7 @@ def test_a_run_shows_no_secret(web: pathlib.Path) -> None:
     expect_no_secret_below(web)
 
 
+@pytest.mark.long
 def test_no_error_shows_a_secret(web: pathlib.Path) -> None:
     bad = [url.replace(f"/{url[url.index('.jsonl') - 1]}.", f"/{name}.") for url in URLS for name in ("none", "denied", "strange")]
     bad += [f"http://user:{SECRET}@host/folder", f"http://user:{SECRET}@host/*.jsonl", f"nosuch://user:{SECRET}@host/a.jsonl"]

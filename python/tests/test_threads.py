@@ -98,6 +98,7 @@ def test_close_ends_a_loop_that_waits_on_another_thread(tmp_path: pathlib.Path, 
     )
 
 
+@pytest.mark.long
 def test_close_does_not_wait_for_ever_for_a_stage_of_this_process_and_ends_the_others(tmp_path: pathlib.Path) -> None:
     run(
         tmp_path,
