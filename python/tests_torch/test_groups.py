@@ -97,7 +97,7 @@ def test_a_device_mesh_is_taken_where_a_mesh_is(tmp_path: pathlib.Path) -> None:
         tell(rows=list(levada.Feed(range(4), mesh=whole["dp_shard"])), columns=list(levada.Feed(range(2), whole["tp"])))
         tell(size=levada.join(whole["tp"]).size, heads=exchange.data_heads(whole["dp_shard"]))
         try:
-            levada.Feed([1], mesh="dp=4")
+            levada.Feed([1], mesh=("dp", 4))
         except levada.InvalidArgument as error:
             tell(error=str(error))
         named = torch.distributed.device_mesh.init_device_mesh("cpu", (2, 2), mesh_dim_names=("replica", "tp"))
@@ -115,10 +115,10 @@ def test_a_device_mesh_is_taken_where_a_mesh_is(tmp_path: pathlib.Path) -> None:
         assert mine[0] == {"mesh": "dp_shard=2,tp=2", "got": [rank // 2, 2 + rank // 2]}
         assert mine[1] == {"rows": [rank // 2, 2 + rank // 2], "columns": [0, 1]}
         assert mine[2] == {"size": 2, "heads": [rank % 2, 2 + rank % 2]}
-        assert "give a levada.Mesh or a DeviceMesh" in str(mine[3]["error"])
+        assert "or a DeviceMesh of torch.distributed" in str(mine[3]["error"])
         assert mine[4] == {"named": [rank // 2, 2 + rank // 2]}
         assert mine[5] == {"ranks": [[0, 1], [2, 3]], "ids": [["a"], ["b"]], "heads": [0, 2]}
-        assert "data_axes is for a DeviceMesh" in str(mine[6]["error"])
+        assert "data_axes is for a mesh that is no levada.Mesh" in str(mine[6]["error"])
 
 
 def test_a_mesh_of_a_device_mesh_knows_this_process_s_rank_in_it(tmp_path: pathlib.Path) -> None:
