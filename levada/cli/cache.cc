@@ -87,17 +87,7 @@ int run_fill(const CacheCommandArguments& arguments, const Extensions& extension
   append_file_list(paths, arguments.files_from);
   if (paths.empty()) throw InvalidArgument("--fill needs files: name what is to be tokenized");
   report::ProgressLine line("tokenizing");
-  CorpusOptions options;
-  options.tokenizer =
-      open_tokenizer({arguments.text.tokenizer, arguments.chat_template, arguments.text.special_tokens}, extensions);
-  options.end_of_document = arguments.text.end_of_document;
-  options.text_field = arguments.text.options.text_field;
-  options.skip_bad = arguments.text.options.skip_bad;
-  options.formats = extensions.formats;
-  options.remote = extensions.remote;
-  options.cache_dir = arguments.cache.dir;
-  options.cache_bytes = parse_bytes("--cache-size", arguments.cache.size);
-  options.io.warn = [](const std::string& warning) { print_error(warning); };
+  auto options = corpus_options_of(arguments.text, arguments.chat_template, arguments.cache, extensions);
   options.progress = shown_by(line);
   const auto start = Clock::now();
   const auto filled = fill_cache(paths, options);

@@ -5,7 +5,6 @@
 #include "levada/base/enum_names.h"
 #include "levada/base/error.h"
 #include "levada/cli/command.h"
-#include "levada/cli/error_reporter.h"
 #include "levada/cli/file_list.h"
 #include "levada/corpus/split.h"
 #include "levada/report/numbers.h"
@@ -15,28 +14,18 @@ namespace levada::cli {
 namespace {
 
 CorpusOptions corpus_options(const DataArguments& arguments, int readers) {
-  CorpusOptions options;
+  auto options = corpus_options_of(arguments.text, arguments.chat_template, arguments.cache, arguments.extensions);
   options.sequence = arguments.job.sequence;
   if (arguments.shuffle) options.shuffle_seed = arguments.seed;
   options.epochs = arguments.epochs;
   options.each_once = arguments.eval;
-  options.tokenizer = open_tokenizer({arguments.text.tokenizer, arguments.chat_template, arguments.text.special_tokens},
-                                     arguments.extensions);
-  options.end_of_document = arguments.text.end_of_document;
-  options.text_field = arguments.text.options.text_field;
-  options.skip_bad = arguments.text.options.skip_bad;
   options.max_bad = arguments.max_bad;
-  options.formats = arguments.extensions.formats;
-  options.remote = arguments.extensions.remote;
-  options.cache_dir = arguments.cache.dir;
-  options.cache_bytes = parse_bytes("--cache-size", arguments.cache.size);
   options.packing = parse_packing(arguments.pack);
   options.pad_to = arguments.pad_to;
   options.split = arguments.split;
   options.part = arguments.part;
   options.io.threads = arguments.io_threads;
   options.io.limit_mb_s = arguments.io_limit / readers;
-  options.io.warn = [](const std::string& warning) { print_error(warning); };
   options.attention_mask = arguments.job.attention_mask;
   options.reset_position_ids = arguments.reset_position_ids;
   options.reset_attention_mask = arguments.reset_attention_mask;

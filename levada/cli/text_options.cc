@@ -86,6 +86,21 @@ void add_cache_options(CLI::App& command, CacheArguments& arguments) {
       ->type_name("SIZE");
 }
 
+CorpusOptions corpus_options_of(const TextArguments& text, const std::string& chat_template,
+                                const CacheArguments& cache, const Extensions& extensions) {
+  CorpusOptions options;
+  options.tokenizer = open_tokenizer({text.tokenizer, chat_template, text.special_tokens}, extensions);
+  options.end_of_document = text.end_of_document;
+  options.text_field = text.options.text_field;
+  options.skip_bad = text.options.skip_bad;
+  options.formats = extensions.formats;
+  options.remote = extensions.remote;
+  options.cache_dir = cache.dir;
+  options.cache_bytes = parse_bytes("--cache-size", cache.size);
+  options.io.warn = [](const std::string& warning) { print_error(warning); };
+  return options;
+}
+
 std::optional<std::uint64_t> parse_bytes(std::string_view option, const std::string& text) {
   if (text.empty()) return std::nullopt;
   constexpr std::pair<std::string_view, double> units[] = {

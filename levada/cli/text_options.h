@@ -8,6 +8,7 @@
 #include <string>
 
 #include "levada/cli/cli.h"
+#include "levada/corpus/corpus_options.h"
 #include "levada/report/progress.h"
 #include "levada/sources/storage.h"
 #include "levada/sources/token_file.h"
@@ -43,6 +44,11 @@ struct CacheArguments {
 };
 
 void add_cache_options(CLI::App& command, CacheArguments& arguments);
+
+/// Returns a corpus's options for texts, their tokenizer and their cache; warnings go to standard error. Throws as
+/// open_tokenizer() and parse_bytes() do.
+CorpusOptions corpus_options_of(const TextArguments& text, const std::string& chat_template,
+                                const CacheArguments& cache, const Extensions& extensions);
 
 /// "200GB", "500MiB", "4096": bytes. Empty for an empty text. Throws InvalidArgument that names the option.
 std::optional<std::uint64_t> parse_bytes(std::string_view option, const std::string& text);
