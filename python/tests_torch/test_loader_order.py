@@ -146,10 +146,11 @@ class Nested(torch.utils.data.Sampler):
     def __len__(self): return len(self.inner)
 if __name__ == "__main__":
     ds = list(range(16))
+    torch.distributed.init_process_group("gloo")  # whose size iterators of loaders note
     def sharded(n): return DistributedSampler(ds, num_replicas=n, rank=0)
     for n in (2, 1):
         for loader in (
-            DataLoader(ds, sampler=sharded(n)), StatefulDataLoader(ds, sampler=sharded(n)), DataLoader(ds, sampler=Nested(sharded(n))),
+            (b for b in StatefulDataLoader(ds, sampler=sharded(n))), DataLoader(ds, sampler=sharded(n)), StatefulDataLoader(ds, sampler=sharded(n)), DataLoader(ds, sampler=Nested(sharded(n))),
             DataLoader(ds, batch_sampler=BatchSampler(sharded(n), 2, False)),
             DataLoader(ds, batch_sampler=BatchSamplerShard(BatchSampler(RandomSampler(ds), 2, False), n, 0)),
             DataLoader(Stream(n)), DataLoader(ChainDataset([Stream(1), Stream(n)])), DataLoader(Subset(ConcatDataset([Stream(n)]), [0]))

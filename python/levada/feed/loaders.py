@@ -73,7 +73,7 @@ def _why(part: Any) -> str | None:
     nodes = _count(_attribute(part, "_distributed"), "world_size")
     if nodes > 1:
         return f"{_article(kind)}, of which split_dataset_by_node() has left one of {nodes} parts; leave out that call"
-    for number, rank, remedy in _DIVISIONS:
+    for number, rank, remedy in () if _only_notes_size(part) else _DIVISIONS:
         for before in _PREFIXES:
             parts = _count(part, before + number)
             if parts > 1 and _count(part, before + rank) >= 0:
@@ -83,6 +83,16 @@ def _why(part: Any) -> str | None:
         if base.__name__ in _CLASSES and (config is None or _count(config, "world_size") != 1):
             return f"{_article(base.__name__)}, which yields one rank's part of the data; {_CLASSES[base.__name__]}"
     return None
+
+
+def _only_notes_size(part: Any) -> bool:
+    """Returns whether this is an iterator of torch's DataLoader over anything but DataPipes, which alone it divides: it notes the
+    size of torch's process group."""
+    return _has_base(part, "_BaseDataLoaderIter") and not _has_base(_attribute(part, "_dataset"), "IterDataPipe", "MapDataPipe")
+
+
+def _has_base(part: Any, *names: str) -> bool:
+    return any(base.__name__ in names for base in type(part).__mro__)
 
 
 def _article(kind: str) -> str:
