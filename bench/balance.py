@@ -179,14 +179,15 @@ def measure_micro_batches(options, ranks, samples, max_tokens):
         "packed rows": times_of_packed_rows(steps, ranks, max_tokens),
     }
     print(f"micro-batches of at most {max_tokens} tokens, {samples} samples over {ranks} ranks, {options.steps} steps")
-    for sizes in ("any", "equal"):
+    for sizes in ("any", "equal", "micro"):
         plans = plans_of(options.build, steps, ranks, sizes, max_tokens)
         works = [[int(work_of(step[m]).sum()) for m in plan["micros"]] for step, plan in zip(steps, plans)]
         times = [time_of(np.array(work).reshape(ranks, -1).tolist()) for work in works]
         extra = np.array([plan["num_micro"] for plan in plans]) - fewest
         used = [step.sum() / (ranks * plan["num_micro"] * max_tokens) for step, plan in zip(steps, plans)]
         most = [max(work) / max(sum(work) / len(work), work_of(step.max())) for work, step in zip(works, steps)]
-        print(f"  {sizes}: busiest rank / bound {figures([a / b for (a, _), b in zip(times, bounds)])}")
+        name = 'any, wait="micro"' if sizes == "micro" else sizes
+        print(f"  {name}: busiest rank / bound {figures([a / b for (a, _), b in zip(times, bounds)])}")
         print(f"    num_micro: mean {np.mean([plan['num_micro'] for plan in plans]):.2f}, above the fewest by 0 on "
               f"{np.mean(extra == 0):.1%}, by 1 on {np.mean(extra == 1):.1%}, by more on {np.mean(extra > 1):.1%}; "
               f"{1 - np.mean(used):.1%} of max_tokens unused (padding, where rows must be of one length)")

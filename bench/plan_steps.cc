@@ -1,6 +1,7 @@
 // The planner for bench/balance.py: reads the lengths of a step's samples, a step a line, and prints the plan of each
-// step as a line of JSON, with the processor time that it took. With MAX_DELAY the lines are one stream of samples, and
-// what its steps come to is one line.
+// step as a line of JSON, with the processor time that it took. `micro` is any counts, for ranks that wait for each
+// other in each micro-batch. With MAX_DELAY the lines are one stream of samples, and what its steps come to is one
+// line.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -68,14 +69,15 @@ void plan(const std::string& line, int ranks, const Balance& options) {
 
 int main(int count, char** arguments) try {
   if (count != 5 && count != 6) {
-    std::cerr << "usage: plan_steps COST RANKS any|equal MAX_TOKENS [MAX_DELAY]\n";
+    std::cerr << "usage: plan_steps COST RANKS any|equal|micro MAX_TOKENS [MAX_DELAY]\n";
     return 2;
   }
-  const levada::Balance options{
-      .cost = levada::SampleCost::parse(arguments[1]),
-      .sizes = std::string_view(arguments[3]) == "equal" ? levada::PartSizes::equal : levada::PartSizes::any,
-      .max_tokens = std::atoll(arguments[4]),
-      .max_delay = count == 6 ? std::atoll(arguments[5]) : 0};
+  const std::string_view how = arguments[3];
+  const levada::Balance options{.cost = levada::SampleCost::parse(arguments[1]),
+                                .sizes = how == "equal" ? levada::PartSizes::equal : levada::PartSizes::any,
+                                .max_tokens = std::atoll(arguments[4]),
+                                .wait = how == "micro" ? levada::Wait::micro : levada::Wait::step,
+                                .max_delay = count == 6 ? std::atoll(arguments[5]) : 0};
   if (count == 6) {
     levada::plan_stream(std::cin, std::atoi(arguments[2]), options);
     return 0;

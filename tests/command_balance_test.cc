@@ -102,6 +102,22 @@ TEST(CommandBalance, ShowsTheWorkInTextAndOnThePage) {
   EXPECT_THAT(html.str(), HasSubstr("\"balance\":{"));
 }
 
+TEST(CommandBalance, PredictsTheTimeOfRanksThatWaitInEachMicroBatch) {
+  const auto waiting = [](const std::string& wait) {
+    const auto outcome = run(
+        arguments("plan", {"--mesh", "dp=2", "--balance", "flops", "--max-tokens", "1024", "--wait", wait, "--json"}));
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    const auto report = Json::parse(outcome.out);
+    EXPECT_GE(report.at("waiting"), report.at("waiting_bound"));
+    EXPECT_GE(report.at("waiting"), report.at("busiest"));
+    return report.at("waiting").get<double>();
+  };
+  EXPECT_LT(waiting("micro"), waiting("step"));
+  const auto table =
+      run(arguments("plan", {"--mesh", "dp=2", "--balance", "flops", "--max-tokens", "1024", "--wait", "micro"}));
+  EXPECT_THAT(table.out, HasSubstr("where ranks wait in each micro-batch, a step takes "));
+}
+
 TEST(CommandBalance, RefusesWhatCannotBe) {
   const auto expect = [](const std::string& subcommand, const std::vector<std::string>& more, int status,
                          const std::string& words) {
@@ -119,6 +135,10 @@ TEST(CommandBalance, RefusesWhatCannotBe) {
     expect(subcommand, {"--mesh", "dp=2", "--counts", "equal"}, 2, "--balance or --max-tokens");
     expect(subcommand, {"--mesh", "dp=2", "--balance", "flops", "--counts", "some"}, 2, "--counts");
     expect(subcommand, {"--mesh", "dp=2", "--balance", "flops", "--micro-order", "random"}, 2, "as-read");
+    expect(subcommand, {"--mesh", "dp=2", "--balance", "flops", "--wait", "end"}, 2, "step");
+    expect(subcommand, {"--mesh", "dp=2", "--wait", "micro"}, 2, "--balance or --max-tokens");
+    expect(subcommand, {"--mesh", "dp=2", "--max-tokens", "1024", "--counts", "equal", "--wait", "micro"}, 2,
+           "counts must be free");
   }
   expect("feed", {"--mesh", "dp=2", "--balance", "flops", "--divide", "split"}, 2, "dealt");
   expect("plan", {"--mesh", "dp=2"}, 2, "give --balance or --max-tokens");

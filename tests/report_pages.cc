@@ -61,6 +61,8 @@ report::FeedReport feed_report() {
                                 .busiest = 102,
                                 .unbalanced = step < 1000 ? 150.0 : 170.0,
                                 .bound = 100,
+                                .waiting = 115,
+                                .waiting_bound = 101,
                                 .mean = 80,
                                 .padding = 120'000});
   }

@@ -76,6 +76,8 @@ void add_data_options(CLI::App& command, DataArguments& arguments) {
              "Maximum number of steps that a long sample waits for others like it");
   add_option(command, "--micro-order", arguments.micro_order, "HOW",
              "Order of micro-batches: as-read, long-first or paired");
+  add_option(command, "--wait", arguments.wait, "WHERE",
+             "Where ranks wait for each other: step (at its end) or micro (in each micro-batch)");
   command.option_defaults()->group("Data");
   command.add_flag("--shuffle", arguments.shuffle, "New order of samples every epoch");
   add_option(command, "--seed", arguments.seed, "S", "Seed of the shuffle");
@@ -119,9 +121,12 @@ void check_data_options(const DataArguments& arguments) {
   }
   const bool is_balanced = balance_of(arguments).has_value();
   if (arguments.max_delay < 0) throw InvalidArgument(fmt::format("--max-delay is {}", arguments.max_delay));
-  if (!is_balanced && (!arguments.counts.empty() || arguments.micro_order != "as-read" || arguments.max_delay > 0)) {
+  const bool has_options = !arguments.counts.empty() || arguments.micro_order != "as-read" ||
+                           arguments.wait != "step" || arguments.max_delay > 0;
+  if (!is_balanced && has_options) {
     throw InvalidArgument(
-        "--counts, --micro-order and --max-delay are for steps that are balanced: give --balance or --max-tokens");
+        "--counts, --micro-order, --wait and --max-delay are for steps that are balanced: give --balance or "
+        "--max-tokens");
   }
   if (is_balanced && tail == Tail::pad) {
     throw InvalidArgument("--tail is pad, but balanced steps are not padded: it must be drop or short");
@@ -138,11 +143,14 @@ std::optional<Balance> balance_of(const DataArguments& arguments) {
   const auto counts = arguments.counts.empty() && arguments.max_tokens == 0 ? "equal" : arguments.counts;
   const auto cost = SampleCost::parse(arguments.balance.empty() ? "tokens" : arguments.balance);
   if (cost.kind == SampleCost::Kind::weights) throw InvalidArgument("--balance weights: a corpus has no weights");
-  return Balance{.cost = cost,
-                 .sizes = parse_enum("--counts", counts, names),
-                 .max_tokens = arguments.max_tokens,
-                 .order = parse_micro_order(arguments.micro_order),
-                 .max_delay = arguments.max_delay};
+  const Balance balance{.cost = cost,
+                        .sizes = parse_enum("--counts", counts, names),
+                        .max_tokens = arguments.max_tokens,
+                        .order = parse_micro_order(arguments.micro_order),
+                        .wait = parse_wait(arguments.wait),
+                        .max_delay = arguments.max_delay};
+  check_balance(balance);
+  return balance;
 }
 
 std::int64_t samples_a_step(const Job& job, const DataArguments& arguments) {

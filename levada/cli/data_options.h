@@ -41,6 +41,7 @@ struct DataArguments {
   std::int64_t max_tokens = 0;  ///< of a micro-batch; 0: there are none
   std::string counts;           ///< "equal" or "free"; empty: free where there are micro-batches
   std::string micro_order = "as-read";
+  std::string wait = "step";
   std::int64_t max_delay = 0;  ///< steps that a long sample may wait
   Extensions extensions = {};  ///< not an argument: what the program adds
 };

@@ -402,7 +402,7 @@ std::optional<Partition> partition_within(std::span<const Demand> demands, std::
     Balancer<Demand> balancer(demands, parts, max_tokens, min_items);
     (balancer.*fill)();
     balancer.top_up();
-    balancer.exchange(sizes, search);
+    if (search != Search::none) balancer.exchange(sizes, search);
     if (!balancer.fits()) return {};
     return balancer.take();
   };
@@ -431,6 +431,21 @@ Partition partition_in_order(std::span<const std::int64_t> costs, std::size_t pa
     begin = end;
   }
   return partition;
+}
+
+Work work_of(std::span<const std::size_t> items, std::span<const Demand> demands) {
+  Work work;
+  for (const std::size_t item : items) {
+    work.first += demands[item].work.first;
+    work.second += demands[item].work.second;
+  }
+  return work;
+}
+
+std::int64_t busiest_of(const Partition& parts, std::span<const Demand> demands) {
+  std::int64_t level = 0;
+  for (const auto& items : parts) level = std::max(level, level_of(work_of(items, demands)));
+  return level;
 }
 
 std::vector<std::int64_t> costs_by_part(const Partition& partition, std::span<const std::int64_t> costs) {

@@ -35,8 +35,18 @@ struct Demand {
   std::int64_t tokens = 0;
 };
 
+/// Returns the larger of both: the work of the part of a model that has more.
+constexpr std::int64_t level_of(const Work& work) {
+  return work.first > work.second ? work.first : work.second;
+}
+/// Returns the work of some items together.
+Work work_of(std::span<const std::size_t> items, std::span<const Demand> demands);
+/// Returns the level of the work of the costliest part.
+std::int64_t busiest_of(const Partition& parts, std::span<const Demand> demands);
+
 enum class Search : std::uint8_t {
-  quick,
+  none,      ///< greedy alone
+  quick,     ///< exchanges an item for one, as partition_by_cost() does
   thorough,  ///< exchanges an item also for several, which parts need that are full of tokens
 };
 

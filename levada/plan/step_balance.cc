@@ -57,14 +57,23 @@ double busiest_in_order(const Level& level, int num_ranks) {
   return busiest;
 }
 
-double bound_of(const StepPlan& plan, std::span<const SampleSize> samples, const Balance& options, const Level& level) {
-  if (options.max_tokens == 0) return level.bound;
+/// Sets both bounds.
+void set_bounds(StepBalance& balance, const StepPlan& plan, std::span<const SampleSize> samples, const Balance& options,
+                const Level& level) {
+  balance.bound = balance.waiting_bound = level.bound;
+  if (options.max_tokens == 0) return;
   std::vector<Demand> demands;
   for (const SampleSize& sample : samples) demands.push_back({options.cost.of(sample), sample.tokens});
+  const auto worse_of = [&](auto&& bound_of) {
+    const LevelWork bound{static_cast<double>(bound_of(&Work::first)),
+                          static_cast<double>(bound_of(&Work::second)) * level.scale};
+    return bound.worse();
+  };
   const auto room = tokens_of_rank(options.max_tokens, plan.num_micro);
-  const LevelWork bound{static_cast<double>(work_bound(demands, &Work::first, plan.ranks, room)),
-                        static_cast<double>(work_bound(demands, &Work::second, plan.ranks, room)) * level.scale};
-  return bound.worse();
+  balance.bound = worse_of([&](auto part) { return work_bound(demands, part, plan.ranks, room); });
+  const auto waiting =
+      worse_of([&](auto part) { return waiting_bound(demands, part, plan.ranks, options.max_tokens); });
+  balance.waiting_bound = std::max(balance.bound, waiting);
 }
 
 }  // namespace
@@ -77,6 +86,8 @@ StepBalance& StepBalance::operator+=(const StepBalance& other) {
   busiest += other.busiest;
   unbalanced += other.unbalanced;
   bound += other.bound;
+  waiting += other.waiting;
+  waiting_bound += other.waiting_bound;
   mean += other.mean;
   delayed += other.delayed;
   waited += other.waited;
@@ -117,19 +128,24 @@ StepBalance balance_of(const StepPlan& plan, std::span<const SampleSize> samples
                       .samples = static_cast<std::int64_t>(samples.size()),
                       .micro_batches = plan.num_micro,
                       .unbalanced = busiest_in_order(level, plan.ranks),
-                      .bound = bound_of(plan, samples, options, level),
                       .mean = level.mean};
   for (const SampleSize& sample : samples) {
     balance.tokens += sample.tokens;
     balance.padding += sample.padding;
   }
-  for (int rank = 0; rank < plan.ranks; ++rank) {
-    LevelWork work;
-    for (int micro = 0; micro < plan.num_micro; ++micro) {
+  std::vector<LevelWork> by_rank(static_cast<std::size_t>(plan.ranks));
+  for (int micro = 0; micro < plan.num_micro; ++micro) {
+    double most = 0;
+    for (int rank = 0; rank < plan.ranks; ++rank) {
+      LevelWork work;
       for (const std::size_t item : plan.at(rank, micro)) work += level.works[item];
+      most = std::max(most, work.worse());
+      by_rank[static_cast<std::size_t>(rank)] += work;
     }
-    balance.busiest = std::max(balance.busiest, work.worse());
+    balance.waiting += most;
   }
+  for (const LevelWork& work : by_rank) balance.busiest = std::max(balance.busiest, work.worse());
+  set_bounds(balance, plan, samples, options, level);
   return balance;
 }
 

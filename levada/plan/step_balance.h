@@ -19,6 +19,8 @@ struct StepBalance {
   double busiest = 0;              ///< work of the busiest rank
   double unbalanced = 0;           ///< the same, if each rank took as many samples as any other, in their order
   double bound = 0;                ///< the least that the busiest rank can have: work_bound()
+  double waiting = 0;              ///< over micro-batches, the work of the rank that has most in it: see Wait::micro
+  double waiting_bound = 0;        ///< the least that this can be
   double mean = 0;                 ///< work of a rank on average
   std::int64_t delayed = 0;        ///< samples that waited for a later step than theirs,
   std::int64_t waited = 0;         ///< how many steps together,

@@ -17,9 +17,9 @@ using test::Sizes;
 using test::StepOptions;
 
 TEST(StepBalance, IsSummedOverSteps) {
-  StepBalance sum{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
-  sum += {10, 20, 30, 40, 50, 60, 70, 80, 90, 100, 5, 120};
-  EXPECT_EQ(sum, (StepBalance{11, 22, 33, 44, 55, 66, 77, 88, 99, 110, 11, 132}));
+  StepBalance sum{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14};
+  sum += {10, 20, 30, 40, 50, 60, 70, 80, 90, 100, 110, 120, 5, 140};
+  EXPECT_EQ(sum, (StepBalance{11, 22, 33, 44, 55, 66, 77, 88, 99, 110, 121, 132, 13, 154}));
 }
 
 TEST(BalanceSeries, KeepsTheOrderAndTheSumOfAnyNumberOfSteps) {
@@ -44,10 +44,10 @@ TEST(StepBalance, ComparesWithTheOrderOfTheSamples) {
   const auto samples = of_tokens({8, 7, 6, 5, 4});
   const StepOptions options{.ranks = 2};
   EXPECT_EQ(balance_of(plan_step(samples, options), samples, balance_in(options)),
-            (StepBalance{1, 5, 30, 1, 15, 15, 15, 15}));
+            (StepBalance{1, 5, 30, 1, 15, 15, 15, 15, 15, 15}));
   const auto ascending = of_tokens({1, 2, 3, 10});
   EXPECT_EQ(balance_of(plan_step(ascending, options), ascending, balance_in(options)),
-            (StepBalance{1, 4, 16, 1, 10, 13, 10, 8}));
+            (StepBalance{1, 4, 16, 1, 10, 13, 10, 10, 10, 8}));
 }
 
 TEST(StepBalance, IsOfTheWorseOfTwoParts) {
@@ -56,9 +56,15 @@ TEST(StepBalance, IsOfTheWorseOfTwoParts) {
   const StepPlan in_order{.ranks = 2, .num_micro = 1, .micros = {{0, 1}, {2, 3}}};
   const StepPlan even{.ranks = 2, .num_micro = 1, .micros = {{0, 2}, {1, 3}}};
   // The bound is 2 of the first part, and 40 of the second, of which the first rank has 60 in order.
-  EXPECT_EQ(balance_of(in_order, samples, options),
-            (StepBalance{
-                .steps = 1, .samples = 4, .micro_batches = 1, .busiest = 3, .unbalanced = 3, .bound = 2, .mean = 2}));
+  EXPECT_EQ(balance_of(in_order, samples, options), (StepBalance{.steps = 1,
+                                                                 .samples = 4,
+                                                                 .micro_batches = 1,
+                                                                 .busiest = 3,
+                                                                 .unbalanced = 3,
+                                                                 .bound = 2,
+                                                                 .waiting = 3,
+                                                                 .waiting_bound = 2,
+                                                                 .mean = 2}));
   EXPECT_EQ(balance_of(even, samples, options).busiest, 2);
 }
 

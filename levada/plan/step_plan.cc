@@ -12,6 +12,7 @@
 
 #include "levada/base/enum_names.h"
 #include "levada/base/error.h"
+#include "levada/plan/columns.h"
 #include "levada/plan/work_bound.h"
 
 namespace levada {
@@ -19,6 +20,8 @@ namespace {
 
 constexpr EnumName<MicroOrder> order_names[] = {
     {"as-read", MicroOrder::as_read}, {"long-first", MicroOrder::long_first}, {"paired", MicroOrder::paired}};
+
+constexpr EnumName<Wait> wait_names[] = {{"step", Wait::step}, {"micro", Wait::micro}};
 
 constexpr std::int64_t max_sum = std::int64_t{1} << 62;
 
@@ -118,27 +121,6 @@ std::optional<Ranks> micros_of(const Partition& ranks, std::span<const Demand> d
   return result;
 }
 
-Work work_of(const std::vector<std::size_t>& items, std::span<const Demand> demands) {
-  Work work;
-  for (const std::size_t item : items) {
-    work.first += demands[item].work.first;
-    work.second += demands[item].work.second;
-  }
-  return work;
-}
-
-/// The work of the part of a model that has more.
-std::int64_t level_of(const std::vector<std::size_t>& items, std::span<const Demand> demands) {
-  const Work work = work_of(items, demands);
-  return std::max(work.first, work.second);
-}
-
-std::int64_t busiest(const Partition& parts, std::span<const Demand> demands) {
-  std::int64_t level = 0;
-  for (const auto& items : parts) level = std::max(level, level_of(items, demands));
-  return level;
-}
-
 /// Divides the samples over ranks first, and then those of each rank over its micro-batches. Does so with different
 /// amounts of room for tokens on the ranks: with less, micro-batches are easier to pack, and work is harder to balance.
 /// Returns the division with the least work on the busiest rank, or nothing if none has room for all samples.
@@ -159,7 +141,7 @@ std::optional<Ranks> best_of(std::span<const Demand> demands, int num_ranks, con
     const auto unused = room / 8 * eighths;
     const auto divided = partition_within(demands, ranks, max_of_rank - unused, options.sizes, count, Search::thorough);
     if (!divided) break;  // The search hardly finds one in less room.
-    const auto level = busiest(*divided, demands);
+    const auto level = busiest_of(*divided, demands);
     if (level >= best_level) continue;
     if (auto found = micros_of(*divided, demands, count, options.max_tokens)) {
       best = std::move(found);
@@ -187,6 +169,56 @@ std::optional<Ranks> micros_first(std::span<const Demand> demands, int num_ranks
   return result;
 }
 
+/// Puts micro-batches in order: those of one rank, or those that all ranks run at the same time.
+template <typename Micro>
+void arrange(std::vector<Micro>& micros, MicroOrder order, auto&& first_of, auto&& level_of_micro) {
+  std::ranges::sort(micros, {}, first_of);
+  if (order == MicroOrder::as_read) return;
+  std::ranges::stable_sort(micros, std::greater(), level_of_micro);
+  if (order == MicroOrder::long_first) return;
+  std::vector<Micro> paired;
+  for (std::size_t i = 0; i < micros.size(); ++i) {
+    paired.push_back(std::move(micros[i % 2 == 0 ? i / 2 : micros.size() - 1 - i / 2]));
+  }
+  micros = std::move(paired);
+}
+
+Ranks arranged(Ranks ranks, std::span<const Demand> demands, MicroOrder order) {
+  using Items = std::vector<std::size_t>;
+  for (Partition& micros : ranks) {
+    arrange(
+        micros, order, [](const Items& items) { return items.front(); },
+        [&](const Items& items) { return level_of(work_of(items, demands)); });
+  }
+  return ranks;
+}
+
+Ranks arranged_by_rank(Columns columns, std::span<const Demand> demands, MicroOrder order) {
+  const auto first_of = [](const Partition& column) {
+    return std::ranges::min(column, {}, [](const auto& items) { return items.front(); }).front();
+  };
+  arrange(columns, order, first_of, [&](const Partition& column) { return busiest_of(column, demands); });
+  Ranks ranks(columns.front().size());
+  for (Partition& column : columns) {
+    for (std::size_t rank = 0; rank < ranks.size(); ++rank) ranks[rank].push_back(std::move(column[rank]));
+  }
+  return ranks;
+}
+
+std::optional<Ranks> divide_into(std::int64_t num_micro, std::span<const Demand> demands, int num_ranks,
+                                 const Balance& options) {
+  if (options.wait == Wait::micro && num_micro > 1) {
+    auto columns = columns_within(demands, static_cast<std::size_t>(num_ranks), static_cast<std::size_t>(num_micro),
+                                  options.max_tokens);
+    if (!columns) return {};
+    return arranged_by_rank(*std::move(columns), demands, options.order);
+  }
+  auto ranks = best_of(demands, num_ranks, options, num_micro);
+  if (!ranks && options.sizes == PartSizes::any) ranks = micros_first(demands, num_ranks, options, num_micro);
+  if (!ranks) return {};
+  return arranged(*std::move(ranks), demands, options.order);
+}
+
 Ranks divide(std::span<const Demand> demands, int num_ranks, const Balance& options) {
   const auto ranks = static_cast<std::int64_t>(num_ranks);
   const auto samples = static_cast<std::int64_t>(demands.size());
@@ -195,9 +227,7 @@ Ranks divide(std::span<const Demand> demands, int num_ranks, const Balance& opti
   for (bool is_last = false; !is_last && num_micro <= last;
        num_micro = std::min(last, num_micro + std::max<std::int64_t>(1, num_micro / 64))) {
     is_last = num_micro == last;
-    if (auto found = best_of(demands, num_ranks, options, num_micro)) return *std::move(found);
-    if (options.sizes == PartSizes::equal) continue;
-    if (auto found = micros_first(demands, num_ranks, options, num_micro)) return *std::move(found);
+    if (auto found = divide_into(num_micro, demands, num_ranks, options)) return *std::move(found);
   }
   throw InvalidArgument(fmt::format(
       "the {} samples of the step do not fit into the same number of micro-batches of at most {} tokens on each of {} "
@@ -222,19 +252,6 @@ Ranks divide_once(std::span<const Demand> demands, int num_ranks, const Balance&
   return result;
 }
 
-/// Puts the micro-batches of one rank, which come by their first samples, in order.
-void arrange(Partition& micros, std::span<const Demand> demands, MicroOrder order) {
-  if (order == MicroOrder::as_read) return;
-  const auto level = [&](const std::vector<std::size_t>& micro) { return level_of(micro, demands); };
-  std::ranges::stable_sort(micros, std::greater(), level);
-  if (order == MicroOrder::long_first) return;
-  Partition paired;
-  for (std::size_t i = 0; i < micros.size(); ++i) {
-    paired.push_back(std::move(micros[i % 2 == 0 ? i / 2 : micros.size() - 1 - i / 2]));
-  }
-  micros = std::move(paired);
-}
-
 }  // namespace
 
 std::string_view to_string(MicroOrder order) {
@@ -244,21 +261,38 @@ MicroOrder parse_micro_order(std::string_view word) {
   return parse_enum("order", word, order_names);
 }
 
+std::string_view to_string(Wait wait) {
+  return enum_name(wait, wait_names);
+}
+Wait parse_wait(std::string_view word) {
+  return parse_enum("wait", word, wait_names);
+}
+
 std::string to_string(const Balance& balance) {
   std::string text =
       fmt::format("{}, {} counts", balance.cost.to_string(), balance.sizes == PartSizes::any ? "free" : "equal");
   if (balance.max_tokens > 0) text += fmt::format(", at most {} tokens", balance.max_tokens);
   text += fmt::format(", {}", to_string(balance.order));
+  if (balance.wait == Wait::micro) text += ", ranks wait in each micro-batch";
   if (balance.max_delay > 0) text += fmt::format(", delayed up to {} steps", balance.max_delay);
   if (!balance.label.empty()) text += fmt::format(", {}", balance.label);
   return text;
 }
 
+void check_balance(const Balance& balance) {
+  if (balance.max_tokens < 0) {
+    throw InvalidArgument(fmt::format("max_tokens must be 0 or more, got {}", balance.max_tokens));
+  }
+  if (balance.wait == Wait::micro && balance.max_tokens > 0 && balance.sizes == PartSizes::equal) {
+    throw InvalidArgument(
+        "ranks that wait for each other in each micro-batch (wait=\"micro\", --wait micro) have as many samples as "
+        "balances best: counts must be free");
+  }
+}
+
 StepPlan plan_step(std::span<const SampleSize> samples, int num_ranks, const Balance& options) {
   if (num_ranks < 1) throw InvalidArgument(fmt::format("ranks must be positive, got {}", num_ranks));
-  if (options.max_tokens < 0) {
-    throw InvalidArgument(fmt::format("max_tokens must be 0 or more, got {}", options.max_tokens));
-  }
+  check_balance(options);
   if (samples.size() < static_cast<std::size_t>(num_ranks)) {
     throw InvalidArgument(
         fmt::format("a step of {} sample(s) cannot be divided over {} data-parallel ranks; each needs one, so make the "
@@ -277,10 +311,7 @@ StepPlan plan_step(std::span<const SampleSize> samples, int num_ranks, const Bal
   auto ranks = options.max_tokens == 0 ? divide_once(demands, num_ranks, options) : divide(demands, num_ranks, options);
   StepPlan plan{.ranks = num_ranks, .num_micro = static_cast<int>(ranks.front().size())};
   plan.micros.reserve(ranks.size() * ranks.front().size());
-  for (auto& micros : ranks) {
-    arrange(micros, demands, options.order);
-    std::ranges::move(micros, std::back_inserter(plan.micros));
-  }
+  for (auto& micros : ranks) std::ranges::move(micros, std::back_inserter(plan.micros));
   return plan;
 }
 

@@ -53,6 +53,7 @@ TEST(StepPlan, HasEverySampleOnceWhateverTheSizes) {
     options.cost = SampleCost::parse(std::array{"tokens", "flops", "weights"}[random() % 3]);
     options.sizes = random() % 2 == 0 ? PartSizes::any : PartSizes::equal;
     options.order = std::array{MicroOrder::as_read, MicroOrder::long_first, MicroOrder::paired}[random() % 3];
+    if (options.sizes == PartSizes::any && random() % 2 == 0) options.wait = Wait::micro;
     const auto longest = static_cast<std::int64_t>(1 + random() % 100);
     const auto shortest = random() % 2 == 0 ? 0 : longest / 2;
     options.max_tokens = random() % 3 == 0 ? 0 : longest + static_cast<std::int64_t>(random() % 300);
@@ -74,6 +75,99 @@ TEST(StepPlan, HasEverySampleOnceWhateverTheSizes) {
     }
   }
   EXPECT_THAT(refused, testing::AllOf(testing::Gt(0), testing::Lt(300)));
+}
+
+/// The least that ranks can wait for in each micro-batch, by a look at every division of a few samples.
+std::int64_t least_waiting(const Sizes& samples, std::size_t ranks, std::size_t count, std::int64_t max_tokens) {
+  auto least = INT64_MAX;
+  std::vector<std::size_t> at(samples.size());
+  const auto parts = ranks * count;
+  for (bool is_last = false; !is_last;) {
+    std::vector<std::int64_t> tokens(parts);
+    for (std::size_t i = 0; i < samples.size(); ++i) tokens[at[i]] += samples[i].tokens;
+    if (std::ranges::all_of(tokens, [&](std::int64_t each) { return each > 0 && each <= max_tokens; })) {
+      std::int64_t waiting = 0;
+      for (std::size_t micro = 0; micro < count; ++micro) {
+        waiting += std::ranges::max(std::span(tokens).subspan(micro * ranks, ranks));
+      }
+      least = std::min(least, waiting);
+    }
+    is_last = std::ranges::all_of(at, [&](std::size_t part) { return part == parts - 1; });
+    for (std::size_t i = 0; !is_last && ++at[i] == parts; ++i) at[i] = 0;
+  }
+  return least;
+}
+
+TEST(StepPlan, WaitsInEachMicroBatchForLittleMoreThanAnyDivisionMust) {
+  std::mt19937 random(7);
+  int compared = 0;
+  double sum = 0;
+  for (int round = 0; round < 200; ++round) {
+    const StepOptions options{.ranks = 2, .max_tokens = 20, .wait = Wait::micro};
+    Sizes samples(7);
+    for (auto& sample : samples) sample = of_tokens(1 + static_cast<std::int64_t>(random() % 12));
+    const auto plan = plan_step(samples, options);
+    test::expect_sound(plan, samples, options);
+    if (plan.num_micro != 2) continue;
+    const auto balance = balance_of(plan, samples, test::balance_in(options));
+    const auto least = static_cast<double>(least_waiting(samples, 2, 2, 20));
+    ASSERT_LE(balance.waiting_bound, least);
+    ASSERT_LE(balance.waiting, 1.2 * least);
+    sum += balance.waiting / least;
+    ++compared;
+  }
+  EXPECT_GT(compared, 100);
+  EXPECT_LE(sum / compared, 1.02);
+}
+
+TEST(StepPlan, WaitsInEachMicroBatchForTheBoundOfManySamples) {
+  std::mt19937 random(8);
+  for (const auto& [ranks, count, longest, steps] :
+       {std::tuple(8, 256, 32768, 100), {64, 2048, 32768, 10}, {8, 1024, 32768, 10}, {32, 1024, 16384, 10}}) {
+    const StepOptions in_each{
+        .ranks = ranks, .cost = SampleCost::parse("flops"), .max_tokens = longest, .wait = Wait::micro};
+    const StepOptions at_end{.ranks = ranks, .cost = in_each.cost, .max_tokens = longest};
+    StepBalance with, without;
+    for (int step = 0; step < steps; ++step) {
+      const auto samples = lognormal(random, static_cast<std::size_t>(count), longest);
+      const auto plan = plan_step(samples, in_each);
+      test::expect_sound(plan, samples, in_each);
+      const auto balance = balance_of(plan, samples, test::balance_in(in_each));
+      ASSERT_LE(balance.waiting, 1.06 * balance.waiting_bound);
+      with += balance;
+      without += balance_of(plan_step(samples, at_end), samples, test::balance_in(at_end));
+    }
+    EXPECT_LE(with.waiting, 1.01 * with.waiting_bound);
+    EXPECT_LT(with.waiting, 0.93 * without.waiting);
+    EXPECT_LE(with.micro_batches, without.micro_batches);
+  }
+}
+
+TEST(StepPlan, MovesTheMicroBatchesOfAllRanksTogetherWhereTheyWaitInEach) {
+  std::mt19937 random(9);
+  const auto samples = lognormal(random, 200, 8192);
+  const auto waits = [&](MicroOrder order) {
+    const auto plan = plan_step(samples, {.ranks = 4, .max_tokens = 16384, .order = order, .wait = Wait::micro});
+    std::vector<std::int64_t> most;
+    for (int micro = 0; micro < plan.num_micro; ++micro) {
+      auto& each = most.emplace_back(0);
+      for (int rank = 0; rank < 4; ++rank) {
+        std::int64_t tokens = 0;
+        for (const auto item : plan.at(rank, micro)) tokens += samples[item].tokens;
+        each = std::max(each, tokens);
+      }
+    }
+    return most;
+  };
+  const auto as_read = waits(MicroOrder::as_read), long_first = waits(MicroOrder::long_first);
+  EXPECT_TRUE(std::ranges::is_sorted(long_first, std::greater()));
+  EXPECT_THAT(as_read, testing::UnorderedElementsAreArray(long_first));
+  EXPECT_THAT(waits(MicroOrder::paired), testing::UnorderedElementsAreArray(long_first));
+}
+
+TEST(StepPlan, RefusesEqualCountsWhereRanksWaitInEachMicroBatch) {
+  const StepOptions options{.ranks = 2, .sizes = PartSizes::equal, .max_tokens = 9, .wait = Wait::micro};
+  EXPECT_THAT(refusal_of(of_tokens({1, 2}), options), HasSubstr("counts must be free"));
 }
 
 TEST(StepPlan, OfOneDimensionIsNextToTheLowerBound) {
@@ -358,6 +452,8 @@ TEST(StepPlan, NamesItsOrders) {
     EXPECT_EQ(parse_micro_order(to_string(order)), order);
   }
   EXPECT_THROW(parse_micro_order("longest"), InvalidArgument);
+  for (const auto wait : {Wait::step, Wait::micro}) EXPECT_EQ(parse_wait(to_string(wait)), wait);
+  EXPECT_THROW(parse_wait("end"), InvalidArgument);
 }
 
 TEST(Balance, SaysWhatItIs) {

@@ -24,10 +24,15 @@ struct StepOptions {
   PartSizes sizes = PartSizes::any;
   std::int64_t max_tokens = 0;
   MicroOrder order = MicroOrder::as_read;
+  Wait wait = Wait::step;
 };
 
 inline Balance balance_in(const StepOptions& options) {
-  return {.cost = options.cost, .sizes = options.sizes, .max_tokens = options.max_tokens, .order = options.order};
+  return {.cost = options.cost,
+          .sizes = options.sizes,
+          .max_tokens = options.max_tokens,
+          .order = options.order,
+          .wait = options.wait};
 }
 
 inline StepPlan plan_step(const Sizes& samples, const StepOptions& options) {

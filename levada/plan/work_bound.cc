@@ -86,4 +86,19 @@ std::int64_t work_bound(std::span<const Demand> demands, std::int64_t Work::*par
   return bound;
 }
 
+std::int64_t waiting_bound(std::span<const Demand> demands, std::int64_t Work::*part, std::int64_t ranks,
+                           std::int64_t max_tokens) {
+  std::int64_t work = 0, tokens = 0, most = 0;
+  for (const Demand& demand : demands) {
+    work += demand.work.*part;
+    tokens += demand.tokens;
+    most = std::max(most, demand.work.*part);
+  }
+  // All ranks together have at most so much in one micro-batch: the samples with the most work for their tokens.
+  const auto excess = static_cast<std::int64_t>(std::max(Wide{0}, Wide{tokens} - Wide{ranks} * max_tokens));
+  const auto held = work - (excess > 0 ? CheapestTokens(demands, part).work_of(excess) : 0);
+  const auto beside = static_cast<std::int64_t>(std::min(Wide{ranks} * most, Wide{held}));
+  return std::max(ceil_div(work, ranks), most + ceil_div(work - beside, ranks));
+}
+
 }  // namespace levada

@@ -1,4 +1,4 @@
-// The least work that the busiest rank of a step can have.
+// The least work that the busiest rank of a step can have, and the least that ranks can wait for.
 #pragma once
 
 #include <cstdint>
@@ -23,5 +23,11 @@ std::int64_t tokens_of_rank(std::int64_t max_tokens, std::int64_t num_micro);
 /// the sum of each is less than 2^62.
 std::int64_t work_bound(std::span<const Demand> demands, std::int64_t Work::*part, std::int64_t ranks,
                         std::int64_t max_of_rank);
+
+/// Returns a number that the sum over micro-batches of the work of the rank that has most in it is not below, in any
+/// division into micro-batches of at most max_tokens: the mean of the ranks, or the costliest sample and the mean of
+/// all for which there is no room in its micro-batch. Requires what work_bound() does.
+std::int64_t waiting_bound(std::span<const Demand> demands, std::int64_t Work::*part, std::int64_t ranks,
+                           std::int64_t max_tokens);
 
 }  // namespace levada

@@ -25,6 +25,8 @@ Json to_object(const StepBalance& balance) {
           {"busiest", balance.busiest},
           {"busiest_unbalanced", balance.unbalanced},
           {"bound", balance.bound},
+          {"waiting", balance.waiting},
+          {"waiting_bound", balance.waiting_bound},
           {"mean", balance.mean},
           {"delayed", balance.delayed},
           {"waited_steps", balance.waited},
@@ -58,6 +60,11 @@ double BalanceReport::unbalanced() const {
   return ratio(total.unbalanced, total.bound);
 }
 
+double BalanceReport::waiting() const {
+  const auto total = series.total();
+  return ratio(total.waiting, total.waiting_bound);
+}
+
 double BalanceReport::unused() const {
   const auto total = series.total();
   const auto room = static_cast<double>(total.micro_batches) * ranks * static_cast<double>(by.max_tokens);
@@ -67,6 +74,7 @@ double BalanceReport::unused() const {
 std::string BalanceReport::to_json() const {
   auto json = to_object(series.total());
   json["by"] = to_string(by);
+  json["wait"] = to_string(by.wait);
   json["ranks"] = ranks;
   json["unused_share"] = unused();
   json["series"] = Json::array();
@@ -78,6 +86,10 @@ std::string BalanceReport::to_text() const {
   if (series.total().steps == 0) return "no step to balance";
   auto text = fmt::format("the busiest rank has {:.3f}x of the least work that it can have, unbalanced {:.3f}x; by {}",
                           busiest(), unbalanced(), to_string(by));
+  if (by.wait == Wait::micro) {
+    text = fmt::format("ranks that wait in each micro-batch take {:.3f}x of the least possible time; by {}", waiting(),
+                       to_string(by));
+  }
   const auto total = series.total();
   if (total.padding > 0) text += fmt::format("; {} of the tokens are padding", padding_share(total));
   if (by.max_tokens > 0) {
@@ -107,6 +119,10 @@ std::string BalanceReport::to_table(const Style& style) const {
   if (by.max_tokens > 0) {
     text += fmt::format("{:.1f} micro-batches a step on each rank; {} of their tokens unused\n",
                         a_step(total.micro_batches, total), format_share(unused()));
+    text += fmt::format(
+        "where ranks wait in each micro-batch, a step takes {:.4g}: {:.3f}x of the bound of that, {:.3f}x "
+        "of the mean\n",
+        ratio(total.waiting, static_cast<double>(total.steps)), waiting(), ratio(total.waiting, total.mean));
   }
   if (by.max_delay > 0) text += waits(total) + "\n";
   if (total.busiest > 0) {

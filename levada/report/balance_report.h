@@ -18,6 +18,9 @@ struct BalanceReport {
   double busiest() const;
   /// The same, if each rank took as many samples as any other, in their order.
   double unbalanced() const;
+  /// The time of a step in which ranks wait for each other in each micro-batch, by the least that it can take, where
+  /// work alone decides. 1 without steps.
+  double waiting() const;
   /// Share of the micro-batches' max_tokens that no sample fills. 0 without micro-batches.
   double unused() const;
 

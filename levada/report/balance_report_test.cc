@@ -13,8 +13,8 @@ using ::testing::Not;
 
 BalanceReport two_steps(std::int64_t max_tokens) {
   BalanceReport report{.by = {.max_tokens = max_tokens}, .ranks = 4};
-  report.series.add({1, 32, 3600, 10, 1000, 1500, 950, 900, 1, 2, 2, 100});
-  report.series.add({1, 32, 3600, 10, 1000, 1700, 1050, 900, 3, 9, 5, 80});
+  report.series.add({1, 32, 3600, 10, 1000, 1500, 950, 1200, 1100, 900, 1, 2, 2, 100});
+  report.series.add({1, 32, 3600, 10, 1000, 1700, 1050, 1320, 1300, 900, 3, 9, 5, 80});
   return report;
 }
 
@@ -38,6 +38,7 @@ TEST(BalanceReport, IsATable) {
             "counts, at most 100 "
             "tokens, as-read\n"
             "10.0 micro-batches a step on each rank; 10% of their tokens unused\n"
+            "where ranks wait in each micro-batch, a step takes 1260: 1.050x of the bound of that, 1.400x of the mean\n"
             "a step takes 1.60x less time than with samples in their order, if work alone decides\n");
   EXPECT_THAT(two_steps(0).to_table(), Not(HasSubstr("micro")));
   auto delaying = two_steps(0);
@@ -61,10 +62,13 @@ TEST(BalanceReport, IsAJsonObjectWithTheStepsInOrder) {
   EXPECT_EQ(json["busiest"], 2000);
   EXPECT_EQ(json["busiest_unbalanced"], 3200);
   EXPECT_EQ(json["bound"], 2000);
+  EXPECT_EQ(json["waiting"], 2520);
+  EXPECT_EQ(json["waiting_bound"], 2400);
   EXPECT_EQ(json["mean"], 1800);
   EXPECT_EQ(json["delayed"], 4);
   EXPECT_EQ(json["waited_steps"], 11);
   EXPECT_EQ(json["longest_wait"], 5);
+  EXPECT_EQ(json["wait"], "step");
   EXPECT_EQ(json["ranks"], 4);
   EXPECT_EQ(json["by"], "tokens, free counts, at most 100 tokens, as-read");
   EXPECT_DOUBLE_EQ(json["unused_share"], 0.1);
@@ -78,6 +82,10 @@ TEST(BalanceReport, IsASentence) {
       "the busiest rank has 1.000x of the least work that it can have, unbalanced 1.600x; by tokens, free counts, "
       "at most 100 tokens, as-read; 2.5% of the tokens are padding; 10.0 micro-batches a step, 10% of their tokens "
       "unused");
+  auto in_each = two_steps(100);
+  in_each.by.wait = Wait::micro;
+  EXPECT_THAT(in_each.to_text(),
+              HasSubstr("ranks that wait in each micro-batch take 1.050x of the least possible time; "));
 }
 
 }  // namespace

@@ -197,8 +197,11 @@ const figures = (feed) => {
     figure("Delivered", bytes(given), `to ${counted(feed.ranks.length, "rank")}`),
     feed.bytes_consumed > 0
       ? figure("Read", bytes(read), `${(read / feed.bytes_consumed).toFixed(2)} times the data`) : null,
-    balance ? figure("Busiest rank", over(balance.busiest, balance.bound).toFixed(3),
-      `the least possible work; ${ratio(over(balance.busiest_unbalanced, balance.bound))} unbalanced`, "x") : null,
+    !balance ? null : balance.wait === "micro"
+      ? figure("Waits", over(balance.waiting, balance.waiting_bound).toFixed(3),
+        "the least time of ranks that wait in each micro-batch", "x")
+      : figure("Busiest rank", over(balance.busiest, balance.bound).toFixed(3),
+        `the least possible work; ${ratio(over(balance.busiest_unbalanced, balance.bound))} unbalanced`, "x"),
     figure("Waited", share(time > 0 ? waited / time : 0), `of the ranks' time, ${seconds(waited)} in all`, ""));
 };
 
@@ -257,24 +260,27 @@ const work = (feed) => {
   const perStep = (value, entry) => value / Math.max(entry.steps, 1);
   const tokens = (entry) => `${thousands(perStep(entry.tokens, entry))} tokens a step, ` +
     `${share(entry.padding / Math.max(entry.tokens, 1))} of them padding`;
-  const even = balance.series.map((entry) => over(entry.busiest, entry.bound));
+  const inEach = balance.wait === "micro";
+  const [work, bound] = inEach ? ["waiting", "waiting_bound"] : ["busiest", "bound"];
+  const even = balance.series.map((entry) => over(entry[work], entry[bound]));
   const uneven = balance.series.map((entry) => over(entry.busiest_unbalanced, entry.bound));
   const high = 1 + Math.max(Math.ceil(20 * (Math.max(...even, ...uneven) - 1)) / 20, 0.05);
-  const ofMean = (part, work) => ratio(over(balance.series[part][work], balance.series[part].mean));
+  const ofMean = (part, of) => ratio(over(balance.series[part][of], balance.series[part].mean));
   const first = (part) => sum(balance.series.slice(0, part).map((entry) => entry.steps)) + 1;
-  const key = (style, name, value) => ({ style, name, value: ratio(over(value, balance.bound)) });
+  const key = (style, name, value, least) => ({ style, name, value: ratio(over(value, least)) });
   return section("work", "How the work of steps was divided",
-    "Work of the busiest data-parallel rank relative to the least possible: whatever a step takes beyond 1x, the " +
+    (inEach ? "Time of a step in which ranks wait in each micro-batch" : "Work of the busiest data-parallel rank") +
+    " relative to the least possible: whatever a step takes beyond 1x, the " +
     `other ranks wait. ${balance.by}; ${tokens(balance)}.`,
-    legend([key("c-2", "balanced", balance.busiest),
-      key("c-1", "in the samples' order", balance.busiest_unbalanced)]),
+    legend([key("c-2", "balanced", balance[work], balance[bound]),
+      key("c-1", "in the samples' order", balance.busiest_unbalanced, balance.bound)]),
     curves({ parts: even.length, low: 1, high, label: feed.balance_text,
       height: (value) => `${value.toFixed(high < 1.2 ? 3 : 2)}x`,
       lines: [{ style: "c-1", values: uneven }, { style: "c-2", values: even }],
       axis: h("div", { class: "axis" }, h("span", { style: "left:0%" }, "step 1"),
         h("span", { class: "last", style: "left:100%" }, `step ${commas(balance.steps)}`)),
       describe: (part) => ({ title: `from step ${commas(first(part))}`,
-        rows: [tipRow("c-2", `balanced ${ratio(even[part])}, of the mean ${ofMean(part, "busiest")}`),
+        rows: [tipRow("c-2", `balanced ${ratio(even[part])}, of the mean ${ofMean(part, work)}`),
           tipRow("c-1", `in the samples' order ${ratio(uneven[part])}, ` +
             `of the mean ${ofMean(part, "busiest_unbalanced")}`),
           h("div", null, tokens(balance.series[part]))] }) }));

@@ -594,7 +594,7 @@ def corpus_position(cursor: bytes) -> tuple[int, int]:
 class BalancedBy:
     """How the samples of a step are divided over ranks."""
 
-    def __init__(self, cost: str, counts: str, order: str, max_tokens: int, max_delay: int = 0, label: str = '') -> None: ...
+    def __init__(self, cost: str, counts: str, order: str, max_tokens: int, wait: str = 'step', max_delay: int = 0, label: str = '') -> None: ...
 
 class BalanceReport:
     """What the planned steps of a pass come to."""

@@ -169,8 +169,9 @@ def test_an_iterable_gives_the_samples_of_each_step_once_through_100_stops_on_an
         stops = 0
         def runs():
             global stops
+            counts = numbers.choice(["free", "equal"])
             by = levada.Balance(numbers.choice(["tokens", "flops(hidden=8)", "field(weight)"]),
-                                counts=numbers.choice(["free", "equal"]),
+                                counts=counts, wait=numbers.choice(["step", "micro"]) if counts == "free" else "step",
                                 order=numbers.choice(["as-read", "long-first", "paired"]))
             max_tokens = numbers.choice([None, 400, 1000])
             state, ended, got = None, False, {{}}
@@ -282,6 +283,7 @@ def test_the_reader_says_what_steps_come_to(tmp_path: pathlib.Path) -> None:
     assert report["micro_batches"] == reader["rounds"] == other["rounds"]
     assert report["tokens"] == sum(length_of(number) for number in range(200))
     assert report["bound"] <= report["busiest"] < report["busiest_unbalanced"]
+    assert report["busiest"] <= report["waiting"] and report["waiting_bound"] <= report["waiting"]
     assert [entry["steps"] for entry in report["series"]] == [1] * 5
     assert '"balance":{"steps":5,' in page.read_text()
 

@@ -37,6 +37,8 @@ from balanced import indented, job
         ('balance=levada.Balance(length=lambda sample: 1 // 0), batch_size=10', "raised ZeroDivisionError"),
         ('balance=levada.Balance(length=lambda sample: 0), batch_size=10', "must have a token"),
         ('balance=levada.Balance(order="random"), batch_size=10', "as-read"),
+        ('balance=levada.Balance(wait="end"), batch_size=10', "micro"),
+        ('balance=levada.Balance(counts="equal", wait="micro"), max_tokens=70, batch_size=10', "counts must be free"),
         ('balance=levada.Balance(max_delay=2), batch_size=10', "use a Corpus"),
         ('balance=levada.Balance(max_delay=-1), batch_size=10', "0 or more"),
         ('balance=levada.Balance(too_long="drop"), batch_size=10', '"error" or "cut"'),
@@ -167,6 +169,7 @@ class Weigher:
     ("options", "shown"),
     [
         ("balance=levada.Balance(pad_to=1 + 7 * rank)", "pad_to 8"),
+        ('balance=levada.Balance(wait=["step", "micro"][rank])', "ranks wait in each micro-batch"),
         ('balance=levada.Balance(too_long=["error", "cut"][rank])', "too_long cut"),
         ("balance=levada.Balance(length=[None, square][rank])", "length square (script.py:"),
         ('balance=["field(weight)", "field(name)"][rank]', "cost field(name)"),

@@ -90,7 +90,7 @@ def test_a_batch_is_divided_by_tokens() -> None:
         exchange.destinations(levada.Mesh(dp=2), [["a"], ["b"]], balance="flops")
     with pytest.raises(levada.InvalidArgument, match="levada.exchange.balance"):
         exchange.destinations(levada.Mesh(dp=2), batch, balance=levada.Balance(lambda sample: 1))
-    for others in ({"order": "paired"}, {"max_delay": 2}, {"pad_to": 8}, {"too_long": "cut"}, {"length": len}):
+    for others in ({"order": "paired"}, {"wait": "micro"}, {"max_delay": 2}, {"pad_to": 8}, {"too_long": "cut"}, {"length": len}):
         with pytest.raises(levada.InvalidArgument, match="takes cost and counts alone"):
             exchange.destinations(levada.Mesh(dp=2), batch, balance=levada.Balance(**others))
     assert exchange.balance([5, 4, 3, 2], 2) == [[0, 3], [1, 2]]

@@ -19,7 +19,6 @@ torch.manual_seed(0)
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1, bias=False))
 model(torch.tensor([[float(2 * rank)]])).sum().backward()
 print(f"rank {rank} of {torch.distributed.get_world_size()}: gradient {model.module.weight.grad.item()}")
-torch.distributed.destroy_process_group()
 """
 FSDP = """
 import os
@@ -34,7 +33,6 @@ model = fully_shard(torch.nn.Linear(4, 1, bias=False), mesh=mesh)
 rank = int(os.environ["LOCAL_RANK"])
 model(torch.full((1, 4), 2.0 * rank)).sum().backward()
 print(f"rank {rank} of {mesh.size()}: gradient {model.weight.grad.full_tensor()[0, 0].item()}")
-torch.distributed.destroy_process_group()
 """
 ACCELERATE = """
 import torch
@@ -45,13 +43,19 @@ model = accelerator.prepare(torch.nn.Linear(1, 1, bias=False))
 accelerator.backward(model(torch.tensor([[2.0 * accelerator.process_index]])).sum())
 gradient = accelerator.unwrap_model(model).weight.grad.item()
 print(f"rank {accelerator.process_index} of {accelerator.num_processes}: gradient {gradient}")
-accelerator.end_training()
 """
+END = """
+import os, sys
+torch.distributed.barrier()
+sys.stdout.flush()
+os._exit(0)
+"""
+"""A thread of gloo that frees the tensors of the last reduction while the interpreter ends aborts the process."""
 JOINING = """
 import sys
 import levada
 job = levada.join()
-print(sys.argv[1], job.rank, job.size)
+sys.stdout.write(f"{sys.argv[1]} {job.rank} {job.size}\\n")  # at once: ranks of both jobs share a pipe
 """
 WITHIN = f"""
 import os, subprocess, sys
@@ -81,7 +85,7 @@ CORE = [os.environ["LEVADA_COMMAND"], "run", "-n", "2"] if "LEVADA_COMMAND" in o
 @pytest.mark.parametrize("command", [PACKAGE, CORE], ids=["package", "core"])
 @pytest.mark.parametrize("script", [DDP, FSDP, ACCELERATE], ids=["ddp", "fsdp", "accelerate"])
 def test_an_unchanged_program_trains(tmp_path: pathlib.Path, command: list[str], script: str) -> None:
-    assert run(tmp_path, command, script) == ["rank 0 of 2: gradient 1.0", "rank 1 of 2: gradient 1.0"]
+    assert run(tmp_path, command, script + END) == ["rank 0 of 2: gradient 1.0", "rank 1 of 2: gradient 1.0"]
 
 
 @pytest.mark.timeout(300)
@@ -92,7 +96,7 @@ def test_ranks_of_torchrun_within_a_rank_join_torchruns_job(tmp_path: pathlib.Pa
 
 @pytest.mark.timeout(300)
 def test_a_rank_of_torchrun_may_start_a_job_of_its_own(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "ddp.py").write_text(DDP)
+    (tmp_path / "ddp.py").write_text(DDP + END)
     starting = f"import os, subprocess\nif os.environ['RANK'] == '1': subprocess.run({[*PACKAGE, 'ddp.py']}, check=True)\n"
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     assert run(tmp_path, torchrun, starting) == ["rank 0 of 2: gradient 1.0", "rank 1 of 2: gradient 1.0"]

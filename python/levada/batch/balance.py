@@ -43,6 +43,9 @@ class Balance:
     - `counts`: "equal": each rank has the same number of samples; "free": as many as balances best. None: "free" with
       micro-batches, else "equal".
     - `order`: the order of a rank's micro-batches: "as-read", "long-first", or "paired", a costly one beside a cheap one.
+    - `wait`: where ranks wait for each other. "step": at its end, as with DDP; the work of the busiest rank is made small.
+      "micro": in each micro-batch, as with FSDP and with experts; the sum over micro-batches of the work of the rank that has
+      most in it is made small. Without max_tokens a step is one micro-batch, and both are the same.
     - `max_delay`: a sample of a Corpus that alone would make a step long waits up to this many steps for similar ones, so
       that each rank has one. Steps then have other samples than without it.
     - `length`: a function that returns the tokens of a sample of an iterable; None: the length of its `tokens` or
@@ -57,6 +60,7 @@ class Balance:
     _: dataclasses.KW_ONLY
     counts: str | None = None
     order: str = "as-read"
+    wait: str = "step"
     max_delay: int = 0
     length: Callable[[Any], int] | None = None
     too_long: str = "error"
@@ -90,7 +94,7 @@ class Balance:
         """Returns the options of the C++ core, which ranks compare. Raises InvalidArgument."""
         counts = self.counts or ("free" if max_tokens else "equal")
         cost = self.cost if isinstance(self.cost, str) and self.weight is None else "weights"
-        return BalancedBy(cost, counts, self.order, max_tokens, self.max_delay, self._label(collate))
+        return BalancedBy(cost, counts, self.order, max_tokens, self.wait, self.max_delay, self._label(collate))
 
     def _label(self, collate: Callable[[list[Any]], Any] | None) -> str:
         """Names the options of which the core does not know."""

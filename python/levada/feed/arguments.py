@@ -64,7 +64,7 @@ def check_balance(
     *,
     seq_length: int | None,
 ) -> None:
-    """`seq_length`: that of a Corpus; None for an iterable."""
+    """`seq_length`: that of a Corpus; None for an iterable. Raises InvalidArgument."""
     is_corpus = seq_length is not None
     if balance is None:
         if collate_fn is not None:
@@ -81,6 +81,7 @@ def check_balance(
             f"the seq_length of the corpus is {seq_length} and max_tokens {max_tokens}, so that a sample may fit no micro-batch: "
             "raise max_tokens, or lower seq_length, at which documents are cut"
         )
+    balance.resolved(max_tokens or 0, collate_fn)
     if not is_corpus and balance.max_delay > 0:
         raise InvalidArgument(
             f"max_delay is {balance.max_delay}, but the samples of an iterable come one behind the other, and a state could "

@@ -72,7 +72,8 @@ class PassView(FeedArguments):
         - `steps`, `samples`, `tokens`, and `padding`, which is counted in the tokens.
         - `micro_batches` of each rank; `unused_share`, the part of max_tokens that they do not fill.
         - In units of the cost, summed over the steps: the work of the `busiest` rank; `busiest_unbalanced`, the same if ranks
-          took the samples in their order; `bound`, below which the busiest rank cannot be; and the `mean`.
+          took the samples in their order; `bound`, below which the busiest rank cannot be; and the `mean`. `waiting` is the sum
+          over micro-batches of the rank that has most in it, and `waiting_bound` the least that this can be.
         - `delayed`: samples that `max_delay` made wait; `waited_steps` of all of them, and the `longest_wait`.
         - `series`: the same over time.
         """
