@@ -7,9 +7,8 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   try {
-    const auto lookahead = levada::pipeline::decode<levada::pipeline::Lookahead>(std::as_bytes(std::span(data, size)));
-    if (levada::pipeline::decode<levada::pipeline::Lookahead>(levada::pipeline::encode(lookahead)) != lookahead)
-      std::abort();
+    const auto lookahead = levada::decode<levada::pipeline::Lookahead>(std::as_bytes(std::span(data, size)));
+    if (levada::decode<levada::pipeline::Lookahead>(levada::encode(lookahead)) != lookahead) std::abort();
   } catch (const levada::CorruptMessage&) {
   }
   return 0;

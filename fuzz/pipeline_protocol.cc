@@ -17,7 +17,7 @@ void read_item_message(levada::ByteView message) {
   for (const levada::ByteView buffer : parts.buffers) {
     if (buffer.data() < message.data() || buffer.data() + buffer.size() > message.data() + message.size()) std::abort();
   }
-  if (pipeline::decode<protocol::Items>(pipeline::encode(parts.items)) != parts.items) std::abort();
+  if (levada::decode<protocol::Items>(levada::encode(parts.items)) != parts.items) std::abort();
   protocol::OrderedMerge merge(2, {});
   merge.apply(1, parts.items);
   static_cast<void>(merge.next());
@@ -35,18 +35,18 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     switch (data[0] % 4) {
       case 0: read_item_message(message); break;
       case 1: {
-        const auto command = pipeline::decode<protocol::Command>(message);
-        if (pipeline::decode<protocol::Command>(pipeline::encode(command)) != command) std::abort();
+        const auto command = levada::decode<protocol::Command>(message);
+        if (levada::decode<protocol::Command>(levada::encode(command)) != command) std::abort();
         break;
       }
       case 2: {
-        const auto ack = pipeline::decode<protocol::Ack>(message);
-        if (pipeline::decode<protocol::Ack>(pipeline::encode(ack)) != ack) std::abort();
+        const auto ack = levada::decode<protocol::Ack>(message);
+        if (levada::decode<protocol::Ack>(levada::encode(ack)) != ack) std::abort();
         break;
       }
       default: {
-        const auto items = pipeline::decode<protocol::Items>(message);
-        if (pipeline::decode<protocol::Items>(pipeline::encode(items)) != items) std::abort();
+        const auto items = levada::decode<protocol::Items>(message);
+        if (levada::decode<protocol::Items>(levada::encode(items)) != items) std::abort();
       }
     }
   } catch (const levada::CorruptMessage&) {

@@ -61,8 +61,8 @@ WeightedOrder::WeightedOrder(std::span<const double> weights) : columns_(weights
 }
 
 std::int64_t WeightedOrder::at(std::uint64_t random) const {
-  __extension__ using Wide = unsigned __int128;
-  const auto column = static_cast<std::size_t>(Wide{random} * columns_.size() >> 64);
+  __extension__ using Product = unsigned __int128;
+  const auto column = static_cast<std::size_t>(Product{random} * columns_.size() >> 64);
   const auto& [own, other] = columns_[column];
   return derived_seed(random, 1) < own ? static_cast<std::int64_t>(column) : other;
 }

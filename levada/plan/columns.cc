@@ -4,7 +4,6 @@
 #include <functional>
 #include <iterator>
 #include <numeric>
-#include <ranges>
 #include <set>
 #include <utility>
 
@@ -69,7 +68,9 @@ class ColumnPlanner {
       auto column = fill(std::span(left).first(left.size() - kept), limit);
       if (!column) return {};
       std::vector<char> is_taken(demands_.size());
-      for (const std::size_t item : std::views::join(*column)) is_taken[item] = 1;
+      for (const auto& of_rank : *column) {
+        for (const std::size_t item : of_rank) is_taken[item] = 1;
+      }
       std::erase_if(left, [&](std::size_t item) { return is_taken[item] != 0; });
       columns.push_back(*std::move(column));
     }

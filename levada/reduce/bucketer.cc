@@ -115,9 +115,9 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
       const auto checks = launch_checks(keys);
       launch_all(keys);
       while (!launched_.empty()) retire(launched_.begin());
-      for (const auto& [reducer, check] : checks) {
-        reducer->wait_for(check);
-        keep_error([&check] { static_cast<void>(check.get()); });
+      for (const auto& each : checks) {
+        each.first->wait_for(each.second);
+        keep_error([&each] { static_cast<void>(each.second.get()); });
       }
       run_due_callbacks();
     } while (bucketing_.any_open() || !launched_.empty() || members_.have_unchecked());

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pathlib
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -67,6 +67,15 @@ def test_a_wrong_value_is_no_type_error(call: Callable[[], Any]) -> None:
     with pytest.raises(levada.InvalidArgument) as caught:
         call()
     assert not isinstance(caught.value, TypeError)
+
+
+def test_a_feed_is_iterated_and_no_iterator() -> None:
+    feed = levada.Feed([1, 2])
+    assert isinstance(feed, Iterable) and not isinstance(feed, Iterator)
+    with pytest.raises(TypeError, match="not an iterator"):
+        next(feed)  # type: ignore[call-overload]
+    batches = iter(feed)
+    assert next(batches) == 1 and list(batches) == [2] and list(feed) == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -143,3 +152,32 @@ levada.Feed([1], batchsize=3)
     assert len(errors) == 1 and "batchsize" in errors[0], checked
     ran = subprocess.run([sys.executable, program], capture_output=True, text=True)
     assert "1" in ran.stdout.splitlines() and "has no argument 'batchsize'; did you mean batch_size?" in ran.stderr, ran
+
+
+WRONG = {
+    "a field by a number": lambda: levada.Layout({1: "shard(dp,0)"}),  # type: ignore[dict-item]
+    "a placement by a number": lambda: levada.Layout({"a": 3}),  # type: ignore[dict-item]
+    "stages in a list": lambda: levada.Stages("pp", ["first"]),  # type: ignore[arg-type]
+    "a stage by a number": lambda: levada.Stages("pp", 0),  # type: ignore[arg-type]
+    "a dimension that is text": lambda: levada.Shard("dp", "0"),  # type: ignore[arg-type]
+    "a size that is text": lambda: levada.Mesh(dp="2"),  # type: ignore[arg-type]
+    "a cost by a number": lambda: levada.Balance(3),  # type: ignore[arg-type]
+    "counts by a number": lambda: levada.Balance(counts=3),  # type: ignore[arg-type]
+    "no order": lambda: levada.Balance(order=None),  # type: ignore[arg-type]
+    "no wait": lambda: levada.Balance(wait=None),  # type: ignore[arg-type]
+    "a class by a number": lambda: levada.register(3),  # type: ignore[type-var]
+    "paths by a number": lambda: levada.Corpus(3),  # type: ignore[arg-type]
+    "a path by a number": lambda: levada.Corpus(["a", 3]),  # type: ignore[list-item]
+    "a length that is text": lambda: levada.Corpus("a", seq_length="8"),  # type: ignore[arg-type]
+    "a length with a fraction": lambda: levada.Corpus("a", seq_length=8.5),  # type: ignore[arg-type]
+    "a flag by a number": lambda: levada.Corpus("a", shuffle=1),  # type: ignore[arg-type]
+    "a packing that is none": lambda: levada.Corpus("a", packing=None),  # type: ignore[arg-type]
+    "a message that is text": lambda: levada.unpack("a"),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
+def test_an_argument_of_another_type_is_a_type_error_or_says_what_it_must_be(wrong: Any) -> None:
+    with pytest.raises((TypeError, levada.InvalidArgument)) as raised:
+        wrong()
+    assert "bad_cast" not in str(raised.value)

@@ -365,7 +365,7 @@ def test_a_collate_function_of_ones_own_makes_the_batches_of_balanced_samples(tm
         def refuses(samples):
             raise KeyError("image")
         try:
-            next(levada.Feed(samples(), batch_size=20, balance="flops", collate_fn=refuses))
+            next(iter(levada.Feed(samples(), batch_size=20, balance="flops", collate_fn=refuses)))
         except levada.SourceError as error:
             tell(got=got, error=str(error))
         """),

@@ -129,7 +129,8 @@ def test_a_loader_whose_own_state_stands_still_is_refused_by_name() -> None:
             pass
 
     feed = levada.Feed(Stuck())
-    assert [next(feed) for _ in range(5)] == [0, 1, 2, 3, 4]
+    batches = iter(feed)
+    assert [next(batches) for _ in range(5)] == [0, 1, 2, 3, 4]
     with pytest.raises(levada.Unsupported, match="Stuck.state_dict.. has returned the same state after two different items"):
         feed.state_dict()
     assert list(feed) == list(range(6))

@@ -114,7 +114,8 @@ def test_a_state_of_an_epoch_at_its_end_goes_on_with_the_next(path: pathlib.Path
 def test_a_state_of_another_epoch_than_is_set_is_refused(path: pathlib.Path) -> None:
     feed = feed_of(path)
     feed.set_epoch(1)
-    next(feed)
+    batches = iter(feed)
+    next(batches)
     state = feed.state_dict()
     for epoch, words in ((2, "in epoch 1, and set_epoch.. says 2"), (0, "but the data ends with sample 62")):
         resumed = feed_of(path)
@@ -126,8 +127,9 @@ def test_a_state_of_another_epoch_than_is_set_is_refused(path: pathlib.Path) -> 
 
 def test_a_state_behind_the_end_of_the_data_is_refused(path: pathlib.Path) -> None:
     feed = feed_of(path, epochs=3)
+    batches = iter(feed)
     for _ in range(20):
-        next(feed)
+        next(batches)
     state = feed.state_dict()
     shorter = feed_of(path)
     shorter.load_state_dict(state)
@@ -159,8 +161,9 @@ def test_epochs_behind_a_change_of_weights_continue_the_mix_in_one_process_as_in
         return other
 
     before = levada.Feed(levada.Corpus(mixes[0], seq_length=8, tokenizer="bytes"), batch_size=1)
+    batches = iter(before)
     for _ in range(40):
-        next(before)
+        next(batches)
     state = before.state_dict()
     whole = feed(epochs=3)
     whole.load_state_dict(state)
@@ -202,7 +205,8 @@ def test_ranks_without_files_of_their_own_continue_a_mix_alike(tmp_path: pathlib
             def tokens(feed):
                 return [batch["tokens"].tolist() for batch in feed]
             before = feed({str(mixes[0])!r})
-            for _ in range(20): next(before)
+            batches = iter(before)
+            for _ in range(20): next(batches)
             state = before.state_dict()
             before.close()
             same = feed({str(mixes[1])!r})

@@ -28,8 +28,9 @@ LOOPS = {
     except ValueError:
         time.sleep(1)""",
     "next": """
+    batches = iter(feed)
     while True:
-        next(feed)
+        next(batches)
         step()""",
     "generator": """
     def batches(): yield from feed

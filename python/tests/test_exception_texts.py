@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import traceback
 import urllib.error
+from collections.abc import Iterator
 from typing import Any
 
 import levada
@@ -164,3 +166,17 @@ class Loader:
             if number == 3:
                 raise self.make()
             yield number
+
+
+@pytest.mark.parametrize("iterate", ["inline", "thread"])
+def test_what_a_source_raises_is_the_cause_on_the_rank_that_reads(iterate: str) -> None:
+    def failing() -> Iterator[int]:
+        yield 1
+        raise FileNotFoundError(2, "no such file", "part-7.tar")
+
+    feed = levada.Feed(failing(), iterate=iterate)
+    with pytest.raises(levada.SourceError, match="no such file") as caught:
+        list(feed)
+    cause = caught.value.__cause__
+    assert isinstance(cause, FileNotFoundError) and cause.filename == "part-7.tar"
+    assert [frame.name for frame in traceback.extract_tb(cause.__traceback__)][-1] == "failing"

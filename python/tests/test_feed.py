@@ -233,7 +233,8 @@ def test_passes_epochs_skip_and_length(tmp_path: pathlib.Path) -> None:
             for epoch in range(2):
                 feed.set_epoch(epoch)
                 passes.append(list(feed))
-            passes.append([next(feed), next(feed)])
+            batches = iter(feed)
+            passes.append([next(batches), next(batches)])
         tell(length=length, passes=passes)
         """,
     )
@@ -320,7 +321,8 @@ def test_a_corpus_goes_on_from_its_state_and_by_epoch(tmp_path: pathlib.Path) ->
         one = make(1)
         one.set_epoch(1)
         feed = make(2)
-        for _ in range(5): next(feed)
+        batches = iter(feed)
+        for _ in range(5): next(batches)
         state = feed.state_dict()
         feed = make(2)
         feed.load_state_dict(state)

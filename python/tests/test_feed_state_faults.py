@@ -39,7 +39,8 @@ SOURCES: dict[str, Any] = {"counted": lambda: range(ITEMS), "with a state": Load
 
 def saved(source: str) -> dict[str, Any]:
     feed = levada.Feed(SOURCES[source]())
-    assert [next(feed) for _ in range(READ)] == list(range(READ))
+    batches = iter(feed)
+    assert [next(batches) for _ in range(READ)] == list(range(READ))
     state = feed.state_dict()
     feed.close()
     return state
@@ -111,7 +112,8 @@ state = None
 for count in (50, 20):
     feed = levada.Feed(list(range(count)), timeout=60, **{options})
     if state is None:
-        got = [next(feed) for _ in range({steps})]
+        batches = iter(feed)
+        got = [next(batches) for _ in range({steps})]
         state = feed.state_dict()
         feed.close()
         continue
@@ -147,7 +149,8 @@ def test_a_loader_that_ends_before_the_items_since_its_state_is_an_error() -> No
             return super().state_dict()
 
     feed = levada.Feed(Slow())
-    assert [next(feed) for _ in range(10)] == list(range(10))
+    batches = iter(feed)
+    assert [next(batches) for _ in range(10)] == list(range(10))
     state = feed.state_dict()
     feed.close()
 
@@ -173,7 +176,8 @@ def test_a_state_at_the_end_of_the_data_resumes_there(tmp_path: pathlib.Path, op
     body = f"""
     items = [np.full(4, number) for number in range(20)]
     feed = levada.Feed(items, timeout=60, {options})
-    for _ in range({steps}): next(feed)
+    batches = iter(feed)
+    for _ in range({steps}): next(batches)
     state = feed.state_dict()
     feed.close()
     feed = levada.Feed(items, timeout=60, {options})
@@ -187,7 +191,8 @@ def test_steps_to_skip_may_lie_behind_the_end_of_the_data() -> None:
     feed = levada.Feed(range(4), skip=9)
     assert list(feed) == [] and feed.end is not None and feed.end["cause"] == "exhausted"
     stopped = levada.Feed(range(4))
-    assert next(stopped) == 0
+    batches = iter(stopped)
+    assert next(batches) == 0
     resumed = levada.Feed(range(4), skip=9)
     resumed.load_state_dict(stopped.state_dict())
     stopped.close()

@@ -33,7 +33,8 @@ def test_a_state_that_was_loaded_is_the_state_until_a_batch_is_taken() -> None:
             self.at = state["at"]
 
     stopped = levada.Feed(Counting())
-    assert [next(stopped) for _ in range(2)] == [0, 1]
+    batches = iter(stopped)
+    assert [next(batches) for _ in range(2)] == [0, 1]
     state = stopped.state_dict()
     stopped.close()
     resumed = levada.Feed(Counting())
@@ -72,7 +73,8 @@ class Stateful:
 def test_a_state_with_large_integers_and_plain_keys_is_restored(iterate: str) -> None:
     extra = {"rng": np.random.default_rng(7).bit_generator.state, (0, "worker"): {1, 2}}
     stopped = levada.Feed(Stateful(extra), iterate=iterate)
-    assert [next(stopped) for _ in range(5)] == list(range(5))
+    batches = iter(stopped)
+    assert [next(batches) for _ in range(5)] == list(range(5))
     state = stopped.state_dict()
     stopped.close()
     loader = Stateful()
@@ -105,16 +107,19 @@ def test_a_state_that_its_loader_refuses_is_an_error_for_who_asks_for_it() -> No
 
 def test_a_state_is_unpickled_only_where_pickles_are_allowed() -> None:
     feed = levada.Feed(Stateful(contextlib.nullcontext), allow_pickle=True)
-    next(feed)
+    batches = iter(feed)
+    next(batches)
     state = feed.state_dict()
     feed.close()
     with pytest.raises(levada.Unsupported, match="allow_pickle"):
         resumed = levada.Feed(Stateful())
         resumed.load_state_dict(state)
-        next(resumed)
+        rest_of = iter(resumed)
+        next(rest_of)
     resumed = levada.Feed(Stateful(), allow_pickle=True)
     resumed.load_state_dict(state)
-    assert next(resumed) == 1
+    rest_of = iter(resumed)
+    assert next(rest_of) == 1
 
 
 @pytest.mark.parametrize("iterate", ["thread", "inline"])
@@ -140,7 +145,8 @@ def test_a_loader_whose_state_takes_long_is_seldom_asked_and_resumes_exactly(tmp
             for steps in (1, 2, 17):
                 began = time.monotonic()
                 feed = levada.Feed(Loader(), mesh=levada.Mesh(dp=2), iterate={iterate!r})
-                before = [next(feed) for _ in range(steps)]
+                batches = iter(feed)
+                before = [next(batches) for _ in range(steps)]
                 took = time.monotonic() - began
                 state = feed.state_dict()
                 feed.close()
@@ -173,13 +179,15 @@ def test_a_state_is_asked_for_as_often_as_its_bytes_to_all_ranks_cost_one_percen
 def test_an_iterable_without_a_state_resumes_by_counting_its_items(iterate: str) -> None:
     stopped = levada.Feed(range(9), iterate=iterate, skip=1)
     state = stopped.state_dict()
-    assert [next(stopped) for _ in range(3)] == [1, 2, 3]
+    batches = iter(stopped)
+    assert [next(batches) for _ in range(3)] == [1, 2, 3]
     states = [state, stopped.state_dict()]
     stopped.close()
     resumed = levada.Feed(range(9), iterate=iterate)
     resumed.load_state_dict(states[1])
     assert resumed.state_dict() == states[1]
-    assert [next(resumed) for _ in range(2)] == [4, 5]
+    rest_of = iter(resumed)
+    assert [next(rest_of) for _ in range(2)] == [4, 5]
     states.append(resumed.state_dict())
     resumed.close()
     for state, first in zip(states, (0, 4, 6), strict=True):
@@ -194,7 +202,8 @@ def test_items_that_were_counted_do_not_come_again_on_another_mesh(tmp_path: pat
         2,
         """
         feed = levada.Feed(range(9), mesh=levada.Mesh(dp=2))
-        before = [next(feed) for _ in range(2)]
+        batches = iter(feed)
+        before = [next(batches) for _ in range(2)]
         state = feed.state_dict()
         feed.close()
         feed = levada.Feed(range(9), mesh=levada.Mesh(tp=2))
@@ -224,7 +233,8 @@ def test_global_batches_that_were_counted_do_not_come_again_on_another_mesh(tmp_
             for mesh in (*meshes, meshes[0]):
                 feed = levada.Feed({loader}, mesh=mesh, divide="split", skip=0 if got else 1)
                 if state: feed.load_state_dict(state)
-                got += [int(next(feed)["x"][0, 0]) for _ in range(3)]
+                batches = iter(feed)
+                got += [int(next(batches)["x"][0, 0]) for _ in range(3)]
                 state = feed.state_dict()
                 feed.close()
             tell(got=got)
@@ -260,7 +270,8 @@ class Rows:
 def test_a_state_between_rows_resumes_where_an_item_of_another_size_begins(monkeypatch: pytest.MonkeyPatch, loader: Any) -> None:
     monkeypatch.setattr(readers, "_FREE", float("inf"))  # a state after each item, however slow this machine is
     stopped = levada.Feed(loader(4, 24), divide="split", batch_size=4)
-    assert [next(stopped)["x"][0] for _ in range(2)] == [0, 4]
+    batches = iter(stopped)
+    assert [next(batches)["x"][0] for _ in range(2)] == [0, 4]
     state = stopped.state_dict()
     stopped.close()
     for batch in (1, 2, 8):
@@ -310,7 +321,8 @@ class Shuffled:
 def test_set_epoch_after_a_state_continues_its_epoch_or_begins_another(steps: int) -> None:
     feed = levada.Feed(Shuffled())
     feed.set_epoch(3)
-    assert [next(feed) for _ in range(steps)] == list(range(30, 30 + steps))
+    batches = iter(feed)
+    assert [next(batches) for _ in range(steps)] == list(range(30, 30 + steps))
     state = feed.state_dict()
     feed.close()
     for epoch, expected in ((3, range(30 + steps, 34)), (4, range(40, 44))):
@@ -338,7 +350,8 @@ def test_a_trainer_that_tells_a_loaders_sampler_the_epoch_tells_the_feed() -> No
 
 def test_a_pass_that_cannot_begin_leaves_a_loaded_state_to_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
     feed = levada.Feed(range(10))
-    taken = [next(feed) for _ in range(4)]
+    batches = iter(feed)
+    taken = [next(batches) for _ in range(4)]
     state = feed.state_dict()
     feed = levada.Feed(range(10))
     feed.load_state_dict(state)

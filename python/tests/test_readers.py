@@ -443,7 +443,8 @@ def test_a_loaders_state_is_that_of_the_batch_taken_last(tmp_path: pathlib.Path,
                     yield self.at - 1
         if __name__ == "__main__":
             feed = levada.Feed(Loader(), iterate={iterate!r})
-            before = [next(feed) for _ in range(3)]
+            batches = iter(feed)
+            before = [next(batches) for _ in range(3)]
             state = feed.state_dict()
             feed.close()
             feed = levada.Feed(Loader(), iterate={iterate!r})

@@ -200,7 +200,7 @@ def test_threads_that_begin_passes_of_one_feed_are_refused_or_end_each_others(tm
                     time.sleep(0.001)
                 return used
             return work
-        outcomes = together(*[begin(lambda: list(itertools.islice(feed, 5)))] * 2, *[begin(lambda: next(feed))] * 2,
+        outcomes = together(*[begin(lambda: list(itertools.islice(feed, 5)))] * 2, *[begin(lambda: next(iter(feed)))] * 2,
                             begin(feed.close), begin(lambda: iter(feed)))
         assert all(isinstance(each, int) for each in outcomes) and sum(outcomes) > 0, outcomes
         assert list(itertools.islice(feed, 5)) == [1] * 5

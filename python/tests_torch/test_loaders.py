@@ -88,7 +88,8 @@ def test_a_stateful_loader_goes_on_bit_by_bit_in_the_middle_of_an_epoch(tmp_path
         def run():
             whole = [batch.tolist() for batch in feed(1)]
             stopped = feed(1)
-            first = [next(stopped).tolist() for _ in range(3)]
+            batches = iter(stopped)
+            first = [next(batches).tolist() for _ in range(3)]
             time.sleep(0.2)  # for the reader to go ahead
             file = {str(tmp_path)!r} + f"/{{rank}}.pt"
             torch.save(stopped.state_dict(), file)
@@ -107,7 +108,8 @@ def test_a_stateful_loader_goes_on_bit_by_bit_in_the_middle_of_an_epoch(tmp_path
 def test_workers_of_a_data_loader_end_with_the_pass_that_is_left() -> None:
     feed = levada.Feed(DataLoader(list(range(100)), num_workers=2))
     before = set(multiprocessing.active_children())
-    next(feed)
+    batches = iter(feed)
+    next(batches)
     assert len(set(multiprocessing.active_children()) - before) == 2
     feed.close()
     gc.collect()
@@ -255,7 +257,8 @@ def test_an_accelerator_that_torch_was_built_for_and_that_is_not_there_is_none(m
 def test_states_load_where_torch_loads_weights_alone(tmp_path: pathlib.Path) -> None:
     feed = levada.Feed(range(5))
     states = [feed.state_dict()]
-    next(feed)
+    batches = iter(feed)
+    next(batches)
     states.append(feed.state_dict())
     feed.close()
     torch.save(states, tmp_path / "states.pt")

@@ -172,11 +172,12 @@ def test_an_interrupt_comes_at_once_and_no_batch_is_left_out_in_silence(monkeypa
         return send(batch)
 
     sender.send = interrupted  # type: ignore[method-assign]
-    assert next(feed) == {"x": 0}
+    batches = iter(feed)
+    assert next(batches) == {"x": 0}
     with pytest.raises(KeyboardInterrupt):
-        next(feed)
+        next(batches)
     with pytest.raises(levada.InvalidArgument, match="begin a new pass"):
-        next(feed)
+        next(batches)
     feed.close()
 
 

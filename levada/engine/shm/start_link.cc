@@ -19,13 +19,12 @@ bool StartLink::send(ByteView frame, std::span<const int> fds, Deadline deadline
 }
 
 StartLink::Received StartLink::receive() {
-  using Kind = Received::Kind;
   auto frame = receive_frame(socket_);
-  if (!frame) return {Kind::closed};
+  if (!frame) return {Received::Kind::closed};
   if (!is_greeted()) {
     const auto peer = proof_->greet(frame->bytes);
-    if (peer == LinkProof::Peer::stranger) return {Kind::stranger};
-    if (peer == LinkProof::Peer::rank) return {Kind::greeting};
+    if (peer == LinkProof::Peer::stranger) return {Received::Kind::stranger};
+    if (peer == LinkProof::Peer::rank) return {Received::Kind::greeting};
     const bool is_rank_zero = side_ == LinkSide::listener;
     const Release own = own_release();
     throw EngineError(describe_mismatch("another rank of this host", is_rank_zero ? proof_->peer_release() : own,
@@ -33,10 +32,10 @@ StartLink::Received StartLink::receive() {
   }
   if (is_sealed_) {
     const auto opened = proof_->open(frame->bytes);
-    if (!opened) return {Kind::stranger};
+    if (!opened) return {Received::Kind::stranger};
     frame->bytes.resize(opened->size());
   }
-  return {Kind::frame, std::move(*frame)};
+  return {Received::Kind::frame, std::move(*frame)};
 }
 
 void StartLink::raise_failure() {

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from levada._levada import BalancedBy, pack_field
-from levada.base.errors import InvalidArgument
+from levada.base.errors import InvalidArgument, InvalidType
 from levada.batch.labels import NO_LOSS, mask_first_labels, shift_labels as shifted
 from levada.batch.memory import as_array, begin_batch, empty, expect_plain, plain_form
 
@@ -68,12 +68,17 @@ class Balance:
 
     def __post_init__(self) -> None:
         if not isinstance(self.cost, str) and not callable(self.cost):
-            raise InvalidArgument(f"cost is {self.cost!r}; it must be a name, such as \"flops\", or a function of a sample")
+            raise InvalidType(f"cost is {self.cost!r}; it must be a name, such as \"flops\", or a function of a sample")
         if self.cost == "weights":
             raise InvalidArgument(
                 'cost is "weights"; name the field that holds a sample\'s weight, as in "field(weight)", or give a function '
                 "of a sample that returns it"
             )
+        for name in ("order", "wait"):
+            if not isinstance(getattr(self, name), str):
+                raise InvalidType(f"{name} is {getattr(self, name)!r}; it must be a name, such as {Balance.__dict__[name]!r}")
+        if self.counts is not None and not isinstance(self.counts, str):
+            raise InvalidType(f'counts is {self.counts!r}; it must be "free", "equal" or None')
         if isinstance(self.pad_to, bool) or not isinstance(self.pad_to, int) or self.pad_to < 1:
             raise InvalidArgument(f"pad_to must be a whole number of 1 or more, got {self.pad_to!r}")
         if isinstance(self.max_delay, bool) or not isinstance(self.max_delay, int) or not 0 <= self.max_delay < 2**31:

@@ -29,7 +29,7 @@ from collections import Counter, OrderedDict, UserDict, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar, overload
 
-from levada.base.errors import CorruptMessage, Error, InvalidArgument, Unsupported
+from levada.base.errors import CorruptMessage, Error, InvalidArgument, InvalidType, Unsupported
 
 Key = str | int
 Parts = tuple[str, str, Sequence[Key], list[Any], Any]
@@ -272,6 +272,8 @@ def register(
     that treats a value as code, as a command or as the name of a file. Raises InvalidArgument if another
     class of that name is registered.
     """
+    if not isinstance(cls, type):
+        raise InvalidType(f"levada.register() takes a class, got {cls!r}")
     name = name_of(cls)
     if flatten is None or unflatten is None:
         if _form_of(cls) is None:

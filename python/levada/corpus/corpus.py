@@ -10,13 +10,16 @@ from typing import Any
 
 from levada import _levada
 from levada._levada import CorpusSource
-from levada.base.errors import InvalidArgument
+from levada.base.checks import whole_number
+from levada.base.errors import InvalidArgument, InvalidType
 from levada.base.keywords import explain_unknown
 from levada.corpus.parquet import FORMATS
 from levada.corpus.storage import REMOTE, shown_url
 from levada.corpus.tokenizers import open_tokenizer
 
 _MAX_EPOCHS = 2**62
+_PLAIN: dict[str, tuple[type, str]] = {"bool": (bool, "True or False"), "str": (str, "a str")}
+"""Types of options by their annotation, and what such an option must be."""
 
 PathLike = str | os.PathLike[str]
 
@@ -84,6 +87,15 @@ class Corpus:
     tensors: str = "numpy"
 
     def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.type == "int":
+                setattr(self, field.name, whole_number(field.name, value))
+            elif (plain := _PLAIN.get(str(field.type))) and not isinstance(value, plain[0]):
+                raise InvalidType(f"{field.name} must be {plain[1]}, got {value!r}")
+        several = [self.paths] if isinstance(self.paths, (str, os.PathLike)) else self.paths
+        if not isinstance(several, Sequence) or not all(isinstance(path, (str, os.PathLike)) for path in several):
+            raise InvalidType(f"paths must be a path or a list of paths, got {self.paths!r}")
         if not 0 <= self.epochs < _MAX_EPOCHS:
             raise InvalidArgument(f"epochs must be 0, for no end, or a number below 2**62, got {self.epochs}")
         if isinstance(self.split, str):

@@ -360,16 +360,18 @@ class _Stream:
             access="private",
             allow_pickle=ALLOW_PICKLE,
         )
+        self._batches: Iterator[Batch | None] | None = None
 
     def next(self, read: Callable[[], Batch | None]) -> Batch | None:
         with self._caller:
             self._reader.read = read
             try:
-                batch: Batch | None = next(self._feed)
-                return batch
+                if self._batches is None:
+                    self._batches = iter(self._feed)
+                return next(self._batches)
             except (SourceError, Unsupported) as error:
                 if isinstance(error, SourceError):
-                    self._feed.close()  # the next call starts anew, on all ranks alike
+                    self._batches = None  # the next call starts anew, on all ranks alike
                 advice = f"set {__name__}.ALLOW_PICKLE = True"
                 error.args = (str(error).replace("give allow_pickle=True", advice),)
                 raise

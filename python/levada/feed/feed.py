@@ -132,8 +132,8 @@ class Feed(PassView, Generic[Batch]):
 
     DataLoader(feed, batch_size=None) accepts the feed as a torch IterableDataset if torch is imported when the feed is made.
 
-    Iterating raises SourceError on every rank at the step at which a reader raised, with that reader's traceback; Timeout,
-    which names the waiting and the awaited ranks; and PeerLost if another rank was killed or left its loop, by an exception
+    Iterating raises SourceError on every rank at the step at which a reader raised, with that reader's traceback, and on the
+    reader itself with what it raised as the cause; Timeout, which names the waiting and the awaited ranks; and PeerLost if another rank was killed or left its loop, by an exception
     or otherwise, while this one asks for more.
     """
 
@@ -249,7 +249,6 @@ class Feed(PassView, Generic[Batch]):
         self._has_opened_corpus = False
         # Other threads may ask meanwhile: what belongs together is replaced as one value.
         self._next = FeedState(self._counts, b"", 0, 0)  # where the next pass begins
-        self._own: FeedPass | None = None  # of next()
         self._running: weakref.ref[FeedPass] | None = None
         self._last: _Last | None = None
         self._resumed = b""  # the cursor loaded last, which the passes after the next one continue, too
@@ -289,7 +288,7 @@ class Feed(PassView, Generic[Batch]):
 
     def _start(self) -> FeedPass:
         with self._beginning:
-            running, self._own = self._running_pass(), None
+            running = self._running_pass()
             if running is not None:
                 running.supersede()
             if self._last is not None:
@@ -340,15 +339,6 @@ class Feed(PassView, Generic[Batch]):
         running = self._running
         return None if running is None else running()
 
-    def __next__(self) -> Batch:
-        """Returns the next batch of a pass that the first next() starts and close() or iter() ends."""
-        own = self._own
-        if own is None:
-            with self._beginning:
-                own = self._own = self._own or self._start()
-        batch: Batch = next(own)
-        return batch
-
     @property
     def _core(self) -> Pass | None:
         last = self._last
@@ -366,7 +356,7 @@ class Feed(PassView, Generic[Batch]):
 
     def close(self) -> None:
         """Leaves the pass under way. All ranks may do so at the same step; a rank that asks for more raises PeerLost."""
-        running, self._own = self._running_pass(), None
+        running = self._running_pass()
         if running is not None:
             running.close()
 

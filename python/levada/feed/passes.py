@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from levada import _levada
 from levada._levada import CorpusSource, Handoff, Layout, Membership, Mesh, Pass, Source, WhenDropped
-from levada.base.errors import CorruptMessage, Error, InvalidArgument
+from levada.base.errors import CorruptMessage, Error, InvalidArgument, SourceError
 from levada.base.exception_texts import failure_text, report_of
 from levada.base.exits import handled, note_left
 from levada.base.iterators import Ended
@@ -120,6 +120,11 @@ class Beginning:
     def watch(self, post_place: Callable[[], None]) -> None:
         if self._reader is not None:
             self._reader.watch(post_place)
+
+    def raised(self) -> BaseException | None:
+        """Returns what the source raised on this rank, once; None if it did not raise."""
+        reader = self._reader
+        return None if reader is None else reader.raised()
 
     def stop(self) -> None:
         """Stops the reader; a reader that hangs is abandoned. Several threads may call it."""
@@ -375,6 +380,10 @@ class FeedPass:
             raise InvalidArgument(_SUPERSEDED)
         try:
             return self._next()
+        except SourceError as error:
+            if (raised := self._begin.raised()) is not None:
+                raise error from raised
+            raise
         except StopIteration:
             self._end_comparing()
             # Another thread may have begun the newer pass while this one waited: the data are not over.

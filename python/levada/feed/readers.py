@@ -187,6 +187,11 @@ class Maker:
         self._digest_of_step = 0
         self._has_items = False
         self._thread = 0
+        self._raised: list[BaseException] = []  # by the source: one, until it is taken
+
+    def take_raised(self) -> BaseException | None:
+        """Returns what the source raised, once; None if it did not raise."""
+        return self._raised.pop() if self._raised else None
 
     def make(self) -> bool:
         """Makes the item that is wanted, and blocks until one is; False after the last. What the iterator raises goes
@@ -207,6 +212,7 @@ class Maker:
 
     def _fail(self, error: BaseException) -> None:
         """Reports it, however little memory there is and whatever interrupts this: all ranks wait for an answer."""
+        self._raised = [error]
         try:
             self._handoff.fail(report_of(error))
         except BaseException:
@@ -361,6 +367,9 @@ class Reader(Protocol):
     where: Callable[[], str]
     """Returns the functions that the iterator is in, for messages on ranks that wait for it."""
 
+    raised: Callable[[], BaseException | None]
+    """Returns what the source raised, once."""
+
     def watch(self, post_place: Callable[[], None]) -> None:
         """Starts a thread that calls `post_place` periodically while an item is slow, unless a thread of the core does."""
 
@@ -374,6 +383,7 @@ class InlineReader:
     def __init__(self, maker: Maker) -> None:
         self.make: Callable[[], bool] | None = self._make
         self.where: Callable[[], str] = maker.where
+        self.raised: Callable[[], BaseException | None] = maker.take_raised
         self._maker = maker
         self._since: float | None = None  # when the item that is being made was requested
         self._stopped = threading.Event()
@@ -410,6 +420,7 @@ class BackgroundReader:
     def __init__(self, maker: Maker, source: Any) -> None:
         """`source`: what no other pass may iterate before the thread has ended; None if others may."""
         self.where: Callable[[], str] = maker.where
+        self.raised: Callable[[], BaseException | None] = maker.take_raised
         self._source = source
         self._thread = start_thread("iterating the source", "levada reader", in_callers_context(_make_all), [maker])
 

@@ -3,6 +3,8 @@
 
 #include <nanobind/stl/string.h>
 
+#include <typeinfo>
+
 #include "levada/base/threads.h"
 #include "python/src/bindings.h"
 
@@ -42,6 +44,8 @@ void bind_errors(nb::module_& module) {
       std::rethrow_exception(thrown);
     } catch (const Error& error) {
       raise(error);
+    } catch (const std::bad_cast&) {
+      PyErr_SetString(PyExc_TypeError, "an argument, or an element of one, is of another type than the signature says");
     }
   });
   module.def(

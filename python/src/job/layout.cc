@@ -5,17 +5,20 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <map>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "levada/base/error.h"
 #include "levada/base/json.h"
+#include "python/src/base/errors.h"
 #include "python/src/bindings.h"
 
 namespace nb = nanobind;
@@ -107,6 +110,10 @@ Layout layout_of(const nb::object& fields, nb::handle otherwise, const std::vect
         fmt::format("fields is {:.100}; it must be a mapping from names to placements", nb::repr(fields).c_str()));
   }
   for (const nb::handle item : fields.attr("items")()) {
+    if (!nb::isinstance<nb::str>(item[0])) {
+      throw InvalidType(
+          fmt::format("a field of a layout is named {:.100}; names of fields are texts", nb::repr(item[0]).c_str()));
+    }
     rules[nb::cast<std::string>(item[0])] = placements_of(item[1]);
   }
   if (stages) coordinates = *stages;
@@ -118,9 +125,15 @@ Layout layout_of(const nb::object& fields, nb::handle otherwise, const std::vect
   return Layout::from_json(json.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
-template <typename Kind>
-nb::class_<Kind> bind_placement(nb::module_& module, const char* name, const char* doc) {
+/// `State` is what a pickle holds: the values of which Kind is made.
+template <typename Kind, typename... State>
+nb::class_<Kind> bind_placement(nb::module_& module, const char* name, const char* doc, auto&& state_of) {
   return nb::class_<Kind>(module, name, doc)
+      .def("__getstate__", state_of)
+      .def("__setstate__",
+           [](Kind& self, const std::tuple<State...>& state) {
+             std::apply([&](const State&... each) { new (&self) Kind{each...}; }, state);
+           })
       .def_ro("axis", &Kind::axis)
       .def(
           "__eq__",
@@ -135,26 +148,39 @@ nb::class_<Kind> bind_placement(nb::module_& module, const char* name, const cha
 }  // namespace
 
 void bind_layout(nb::module_& module) {
-  bind_placement<Shard>(module, "Shard", "Cuts dimension `dim` into as many equal parts as the axis has ranks.")
+  bind_placement<Shard, std::string, int>(module, "Shard",
+                                          "Cuts dimension `dim` into as many equal parts as the axis has ranks.",
+                                          [](const Shard& shard) { return std::tuple(shard.axis, shard.dim); })
       .def(nb::init<std::string, int>(), nb::arg("axis"), nb::arg("dim") = 0)
       .def_ro("dim", &Shard::dim)
       .def("__repr__", [](const Shard& shard) { return fmt::format("Shard('{}', {})", shard.axis, shard.dim); });
-  bind_placement<Replicate>(module, "Replicate", "Sends every rank along the axis all of the field.")
+  bind_placement<Replicate, std::string>(module, "Replicate", "Sends every rank along the axis all of the field.",
+                                         [](const Replicate& placement) { return std::tuple(placement.axis); })
       .def(nb::init<std::string>(), nb::arg("axis"))
       .def("__repr__", [](const Replicate& placement) { return fmt::format("Replicate('{}')", placement.axis); });
-  bind_placement<Zigzag>(module, "Zigzag",
-                         "The balanced order of context parallelism: cuts dimension `dim` into 2n equal chunks along "
-                         "an axis of n ranks; coordinate c gets chunks c and 2n-1-c.")
+  bind_placement<Zigzag, std::string, int>(
+      module, "Zigzag",
+      "The balanced order of context parallelism: cuts dimension `dim` into 2n equal chunks along an axis of n ranks; "
+      "coordinate c gets chunks c and 2n-1-c.",
+      [](const Zigzag& zigzag) { return std::tuple(zigzag.axis, zigzag.dim); })
       .def(nb::init<std::string, int>(), nb::arg("axis"), nb::arg("dim") = 1)
       .def_ro("dim", &Zigzag::dim)
       .def("__repr__", [](const Zigzag& zigzag) { return fmt::format("Zigzag('{}', {})", zigzag.axis, zigzag.dim); });
-  bind_placement<Stages>(module, "Stages",
-                         "Sends the field only to the named stages along a pipeline axis: \"first\", \"last\", and "
-                         "names that the layout defines.")
+  bind_placement<Stages, std::string, std::vector<std::string>>(
+      module, "Stages",
+      "Sends the field only to the named stages along a pipeline axis: \"first\", \"last\", and names that the layout "
+      "defines.",
+      [](const Stages& stages) { return std::tuple(stages.axis, stages.names); })
       .def(
           "__init__",
           [](Stages* self, std::string axis, const nb::args& names) {
-            new (self) Stages{std::move(axis), nb::cast<std::vector<std::string>>(names)};
+            std::vector<std::string> texts;
+            if (!nb::try_cast(names, texts)) {
+              throw InvalidType(
+                  fmt::format("the stages of Stages(\"{}\") are {:.100}; each is a text, such as \"first\"", axis,
+                              nb::repr(names).c_str()));
+            }
+            new (self) Stages{std::move(axis), std::move(texts)};
           },
           nb::arg("axis"), nb::arg("names"), nb::sig("def __init__(self, axis: str, *names: str) -> None"))
       .def_prop_ro(
@@ -190,6 +216,8 @@ void bind_layout(nb::module_& module) {
           "Returns the layout of a GPT step's fields and the pipeline stages that need them.")
       .def("to_json", &Layout::to_json, "Returns the text that from_json() takes.")
       .def_ro("name", &Layout::name)
+      .def("__getstate__", &Layout::to_json)
+      .def("__setstate__", [](Layout& self, const std::string& json) { new (&self) Layout(Layout::from_json(json)); })
       .def(
           "__eq__",
           [](const Layout& layout, nb::handle other) {

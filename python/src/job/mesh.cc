@@ -234,6 +234,12 @@ void bind_mesh(nb::module_& module) {
           },
           nb::sig("def __eq__(self, other: object, /) -> bool"))
       .def("__hash__", [](const Mesh& mesh) { return std::hash<std::string>()(mesh.to_string()); })
+      // Without this process's coordinates in a DeviceMesh, which are not those of the process that loads a pickle.
+      .def("__getstate__", [](const Mesh& mesh) { return std::pair(mesh.to_string(), mesh.data_axes()); })
+      .def("__setstate__",
+           [](Mesh& self, const std::pair<std::string, Mesh::Names>& state) {
+             new (&self) Mesh(Mesh::parse(state.first, state.second));
+           })
       .def("__str__", &Mesh::to_string)
       .def(
           "check_groups",
