@@ -86,6 +86,20 @@ TEST(CommandFeed, AsksWhetherDataDiffersAlongAnAxisThatItDoesNotKnow) {
   }
 }
 
+TEST(CommandFeed, TellsHowItWasRun) {
+  const auto shuffled = feed_json({"--mesh", "dp=2", "--steps", "2", "--shuffle", "--seed", "7"}).at("run");
+  EXPECT_THAT(shuffled.at("version").get<std::string>(), testing::MatchesRegex("[0-9]+\\.[0-9]+\\.[0-9]+"));
+  EXPECT_FALSE(shuffled.at("host").get<std::string>().empty());
+  EXPECT_THAT(shuffled.at("began").get<std::string>(),
+              testing::MatchesRegex("20[0-9][0-9]-[01][0-9]-[0-3][0-9]T[0-9:]+Z"));
+  const auto command = shuffled.at("command").get<std::vector<std::string>>();
+  EXPECT_EQ(command.front(), "feed");
+  EXPECT_THAT(command, testing::IsSupersetOf({"--shuffle", "--seed", "7"}));
+  EXPECT_THAT(command, testing::Each(testing::Not(testing::StartsWith("--prepare"))));
+  EXPECT_EQ(shuffled.at("seed"), 7);
+  EXPECT_TRUE(feed_json({"--mesh", "dp=2", "--steps", "2"}).at("run").at("seed").is_null());
+}
+
 TEST(CommandFeed, PrintsOneJsonObjectWithEveryKey) {
   const auto report = feed_json({"--mesh", "dp=2,tp=2", "--steps", "10"});
   EXPECT_EQ(report.at("steps"), 10);
@@ -94,6 +108,8 @@ TEST(CommandFeed, PrintsOneJsonObjectWithEveryKey) {
   EXPECT_EQ(report.at("bytes_delivered"), 4 * 10 * 4 * 64 * (3 * 8 + 4));
   EXPECT_GT(report.at("tokens_per_s"), 0);
   EXPECT_GT(report.at("seconds"), 0);
+  EXPECT_GT(report.at("prepare_s"), 0);
+  for (const auto& rank : report.at("ranks")) EXPECT_GT(rank.at("digest_s"), 0);
   EXPECT_GE(report.at("prepare_bytes"), 0);
   EXPECT_GT(report.at("bytes_read"), 0);
   EXPECT_EQ(report.at("end"), "steps");

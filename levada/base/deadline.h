@@ -10,6 +10,10 @@ namespace levada {
 using Clock = std::chrono::steady_clock;
 using Duration = Clock::duration;
 
+inline double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
 /// A moment on the steady clock. A value; pass it down through nested waits so that together they keep to one limit.
 class Deadline {
  public:

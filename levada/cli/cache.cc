@@ -91,7 +91,7 @@ int run_fill(const CacheCommandArguments& arguments, const Extensions& extension
   options.progress = shown_by(line);
   const auto start = Clock::now();
   const auto filled = fill_cache(paths, options);
-  const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  const double seconds = seconds_since(start);
   line.clear();
   print(arguments.json ? as_json(filled, seconds) : as_text(filled, seconds));
   return 0;

@@ -139,7 +139,7 @@ int run_convert(const ConvertArguments& arguments, const Extensions& extensions)
   const auto start = Clock::now();
   try {
     const auto done = convert_to_megatron(inputs, to, options);
-    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    const double seconds = seconds_since(start);
     line.clear();
     print(arguments.json ? as_json(done, seconds) : as_text(done, seconds));
     return 0;

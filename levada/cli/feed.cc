@@ -1,10 +1,15 @@
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <optional>
 #include <span>
 
 #include "levada/base/error.h"
+#include "levada/base/host.h"
+#include "levada/base/urls.h"
 #include "levada/cli/command.h"
 #include "levada/cli/error_reporter.h"
 #include "levada/cli/feed_rank.h"
@@ -14,6 +19,7 @@
 #include "levada/cli/state.h"
 #include "levada/corpus/mix_file.h"
 #include "levada/corpus/paths.h"
+#include "levada/engine/greeting.h"
 #include "levada/engine/inproc/inproc.h"
 #include "levada/launch/launch.h"
 #include "levada/sources/file.h"
@@ -138,7 +144,8 @@ int feed_threads(const FeedArguments& arguments, const Job& job) {
 
 int feed_processes(const FeedArguments& arguments, const Job& job, const Invocation& invocation) {
   auto command_line = invocation.arguments;
-  command_line.insert(command_line.begin() + 1, fmt::format("--prepare-bytes={}", arguments.prepare_bytes));
+  command_line.insert(command_line.begin() + 1, {fmt::format("--prepare-bytes={}", arguments.prepare_bytes),
+                                                 fmt::format("--prepare-seconds={}", arguments.prepare_seconds)});
   std::optional<SharedFileList> list;
   if (!arguments.files_from.empty()) {
     list.emplace(arguments.paths);
@@ -169,8 +176,27 @@ void read_lists(FeedArguments& arguments, bool in_job) {
   }
 }
 
+/// Options by which the process that starts the ranks passes on what it knows.
+bool is_passed_on(const std::string& argument) {
+  return argument.starts_with("--prepare-bytes=") || argument.starts_with("--prepare-seconds=") ||
+         argument.starts_with("--passed-files=");
+}
+
+report::RunFacts run_facts(const FeedArguments& arguments, std::vector<std::string> command) {
+  std::erase_if(command, is_passed_on);
+  std::ranges::transform(command, command.begin(), shown_url);
+  const auto now = std::chrono::floor<std::chrono::seconds>(std::chrono::system_clock::now());
+  return {.version = own_release().name,
+          .host = host_name(),
+          .began = fmt::format("{:%FT%TZ}", now),
+          .command = std::move(command),
+          .tokenizer = shown_url(arguments.text.tokenizer),
+          .seed = arguments.shuffle ? std::optional(arguments.seed) : std::nullopt};
+}
+
 int run_feed(FeedArguments arguments, const Invocation& invocation) {
   check(arguments);
+  arguments.run = run_facts(arguments, invocation.arguments);
   const auto place = launch::detect();
   read_lists(arguments, place.has_value());
   const auto job = parse_job(arguments.job, place ? std::optional(place->size) : std::nullopt);
@@ -185,9 +211,11 @@ int run_feed(FeedArguments arguments, const Invocation& invocation) {
   }
   // Before any rank starts, so that errors in the data are reported once, and the ranks find the tokens in the cache.
   {
+    const auto begin = Clock::now();
     auto corpus = open_data(arguments, job, tail_of(arguments), true);
     static_cast<void>(start_point(corpus, state_to_load(arguments), job, arguments));
     arguments.prepare_bytes = corpus.stats().prepare_bytes;
+    arguments.prepare_seconds = seconds_since(begin);
   }
   return arguments.engine == "inproc" ? feed_threads(arguments, job) : feed_processes(arguments, job, invocation);
 }
@@ -222,6 +250,7 @@ void add_options(CLI::App& command, FeedArguments& arguments) {
              "Limit of each wait, also for all ranks to start: 500ms, 30s, 2m");
   add_option(command, "--compute-ms", arguments.compute_ms, "X", "Sleep of every rank after each batch, in ms");
   command.add_option("--prepare-bytes", arguments.prepare_bytes)->group("");
+  command.add_option("--prepare-seconds", arguments.prepare_seconds)->group("");
   command.add_option("--passed-files", arguments.passed_files)->group("");
 }
 

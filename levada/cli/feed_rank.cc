@@ -47,6 +47,7 @@ auto or_abort(Engine& engine, const Body& body) {
 struct Data {
   std::shared_ptr<Corpus> corpus;  ///< null where this rank does not read; rank 0 has it always
   StartPoint start;                ///< its delayed samples only where there is a corpus
+  double open_seconds = 0;         ///< of rank 0
 };
 
 /// Rank 0 opens first, so that one rank tokenizes and speaks of what is wrong with the data or the state. Collective.
@@ -58,7 +59,9 @@ Data open_in_turn(Engine& engine, const Job& job, const FeedArguments& arguments
   ByteWriter outcome;
   if (info.rank == 0) {
     try {
+      const auto begin = Clock::now();
       data.corpus = std::make_shared<Corpus>(open_data(arguments, job, tail_of(arguments), true, sharing));
+      data.open_seconds = seconds_since(begin);
       const auto state = state_to_load(arguments);
       data.start = start_point(*data.corpus, state, job, arguments);
       outcome.put(data.start.first_sample);
@@ -110,7 +113,7 @@ std::optional<std::uint64_t> steps_in_all(const Data& data, const Job& job, cons
 struct Fed {
   std::vector<report::FieldReport> fields;
   std::int64_t steps = 0;
-  double seconds = 0;
+  double seconds = 0, digest_seconds = 0;
 };
 
 /// Takes all batches, as a training step would.
@@ -121,8 +124,11 @@ Fed take_all(Feed& feed, const FeedArguments& arguments, std::optional<std::uint
   report::ProgressLine line("feeding", tell);
   const auto compute = std::chrono::duration<double, std::milli>(arguments.compute_ms);
   const auto begin = Clock::now();
+  Duration digesting{};
   while (auto batch = feed.next()) {
+    const auto taken = Clock::now();
     digests.add(batch->content);
+    digesting += Clock::now() - taken;
     if (!batch->cursor.empty()) {
       state.passed(batch->step, batch->cursor);
       done = batch->step + 1;
@@ -131,7 +137,8 @@ Fed take_all(Feed& feed, const FeedArguments& arguments, std::optional<std::uint
     if (!line.is_due()) continue;
     line.update(static_cast<std::uint64_t>(done), steps, report::counted(done, "step"));
   }
-  return {digests.fields(), done, std::chrono::duration<double>(Clock::now() - begin).count()};
+  const auto digest_seconds = std::chrono::duration<double>(digesting).count();
+  return {digests.fields(), done, seconds_since(begin) - digest_seconds, digest_seconds};
 }
 
 /// Whether the feed ended with an error that every rank knows of, so that they can still talk to each other.
@@ -168,6 +175,7 @@ report::RankReport rank_report(const Feed& feed, const Mesh& mesh, int rank, con
   report.copied_batches = stats.copied_batches;
   report.wait_seconds = std::chrono::duration<double>(stats.waited).count();
   report.seconds = fed.seconds;
+  report.digest_seconds = fed.digest_seconds;
   report.is_reader = feed.is_reader();
   report.bytes_read = stats.read.bytes_read;
   report.bytes_consumed = stats.read.bytes_consumed;
@@ -249,6 +257,8 @@ report::FeedReport job_report(const Run& run, const Feed& feed, FeedEnd::Cause c
   for (auto& share : run.data.corpus->shares(first, first + report.samples)) {
     report.sources.push_back({std::move(share.name), share.samples, share.tokens, share.share});
   }
+  report.run = arguments.run;
+  report.prepare_seconds = arguments.prepare_seconds + run.data.open_seconds;
   report.prepare_bytes = arguments.prepare_bytes;
   for (const auto& rank : ranks) report.prepare_bytes += rank.prepare_bytes;
   for (const int reader : readers_of_everything(job, info.host_of)) {
@@ -306,9 +316,7 @@ void write_files(const Run& run, Gathered gathered, const std::string& error) {
 /// Writes the report and trace of a feed that failed. An error in that is only printed.
 void show_failure(const Run& run, const Feed& feed, const Error& error) {
   if (!run.arguments.history.wanted()) return;
-  const Fed fed{.fields = {},
-                .steps = feed.stats().batches,
-                .seconds = std::chrono::duration<double>(Clock::now() - run.begin).count()};
+  const Fed fed{.fields = {}, .steps = feed.stats().batches, .seconds = seconds_since(run.begin)};
   try {
     const bool together = failed_together(feed);
     auto gathered = together ? gather(run, feed, fed) : gather_alone(run, feed, fed);

@@ -31,8 +31,10 @@ struct FeedArguments : DataArguments {
   bool json = false;
   /// What the process that started the ranks has read to tokenize and index the data. Not for users.
   std::uint64_t prepare_bytes = 0;
+  double prepare_seconds = 0;  ///< and how long that took
   /// Where that process passes on what it has read of files_from. Not for users.
   std::string passed_files;
+  report::RunFacts run;
 };
 
 /// What is done with a last step that is not full. Throws InvalidArgument.

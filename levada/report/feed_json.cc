@@ -24,12 +24,22 @@ Json rank_json(const RankReport& rank) {
           {"bytes", rank.bytes},
           {"wait_s", rank.wait_seconds},
           {"seconds", rank.seconds},
+          {"digest_s", rank.digest_seconds},
           {"copied_batches", rank.copied_batches},
           {"reader", rank.is_reader},
           {"bytes_read", rank.bytes_read},
           {"bytes_consumed", rank.bytes_consumed},
           {"prepare_bytes", rank.prepare_bytes},
           {"fields", fields_json(rank.field_reports)}};
+}
+
+Json to_object(const RunFacts& run) {
+  return {{"version", run.version},
+          {"host", run.host},
+          {"began", run.began},
+          {"command", run.command},
+          {"tokenizer", run.tokenizer.empty() ? Json() : Json(run.tokenizer)},
+          {"seed", run.seed ? Json(*run.seed) : Json()}};
 }
 
 }  // namespace
@@ -41,6 +51,7 @@ std::string FeedReport::to_json() const {
                {"bytes_read", bytes_read()},
                {"bytes_consumed", bytes_consumed},
                {"prepare_bytes", prepare_bytes},
+               {"prepare_s", prepare_seconds},
                {"bytes_delivered", bytes_delivered()},
                {"read_amplification", read_amplification()},
                {"seconds", seconds()},
@@ -60,6 +71,7 @@ std::string FeedReport::to_json() const {
                {"skipped_places", skipped_places},
                {"padding_share", padding_share()},
                {"sources", Json::array()},
+               {"run", to_object(run)},
                {"peers_identical", find_difference(ranks, peers).empty()},
                {"ranks", Json::array()}};
   for (const auto& source : sources) {

@@ -85,7 +85,8 @@ std::string read_sentence(const FeedReport& report) {
       fmt::format("{} read {} for {} of data: read amplification {:.2f}", counted(readers, "rank"),
                   format_bytes(report.bytes_read()), format_bytes(report.bytes_consumed), report.read_amplification());
   if (report.prepare_bytes > 0)
-    text += fmt::format(" (and {} once, before the first sample)", format_bytes(report.prepare_bytes));
+    text += fmt::format(" (and {} in {} once, before the first sample)", format_bytes(report.prepare_bytes),
+                        format_seconds(report.prepare_seconds));
   return text;
 }
 

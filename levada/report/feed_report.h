@@ -33,7 +33,8 @@ struct RankReport {
   std::uint64_t bytes = 0;
   std::int64_t copied_batches = 0;
   double wait_seconds = 0;
-  double seconds = 0;  ///< from before the first batch to after the last
+  double seconds = 0;         ///< from before the first batch to after the last, without digest_seconds
+  double digest_seconds = 0;  ///< in which it computed digests
   bool is_reader = false;
   std::uint64_t bytes_read = 0;  ///< these three: of a reader
   std::uint64_t bytes_consumed = 0;
@@ -41,8 +42,8 @@ struct RankReport {
   std::vector<FieldReport> field_reports;
   static auto fields(auto& self) {
     return std::tie(self.rank, self.coordinates, self.batches, self.samples, self.bytes, self.copied_batches,
-                    self.wait_seconds, self.seconds, self.is_reader, self.bytes_read, self.bytes_consumed,
-                    self.prepare_bytes, self.field_reports);
+                    self.wait_seconds, self.seconds, self.digest_seconds, self.is_reader, self.bytes_read,
+                    self.bytes_consumed, self.prepare_bytes, self.field_reports);
   }
   bool operator==(const RankReport&) const = default;
 };
@@ -67,6 +68,16 @@ struct SourceReport {
   double share = 0;         ///< of what the mix's weights are shares of
 };
 
+/// Where a report comes from.
+struct RunFacts {
+  std::string version;
+  std::string host;                   ///< of rank 0
+  std::string began;                  ///< "2026-11-29T01:40:00Z"
+  std::vector<std::string> command;   ///< its arguments, without secrets
+  std::string tokenizer;              ///< as it was named; empty: none
+  std::optional<std::uint64_t> seed;  ///< of the shuffle; empty: the data came in order
+};
+
 struct FeedReport {
   std::string mesh;           ///< "dp=2,tp=2"
   std::string engine;         ///< "shm"
@@ -86,11 +97,13 @@ struct FeedReport {
   std::int64_t skipped_lines = 0;
   std::vector<std::string> skipped_places = {};  ///< the first of them: "a.jsonl:17"
   std::uint64_t prepare_bytes = 0;
+  double prepare_seconds = 0;        ///< in which the data were opened, and texts tokenized
   std::uint64_t bytes_consumed = 0;  ///< stored data that the batches consist of, counted once
   std::optional<BalanceReport> balance;
   std::vector<SourceReport> sources;
   std::vector<PeerGroup> peers;  ///< of at least two ranks each
   std::vector<RankReport> ranks;
+  RunFacts run;
 
   std::int64_t tokens() const { return balance ? balance->series.total().tokens : samples * sequence; }
   std::uint64_t bytes_read() const;

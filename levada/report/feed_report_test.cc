@@ -65,7 +65,7 @@ TEST(FeedReport, HasEveryKeyInItsJson) {
   const auto json = nlohmann::json::parse(four_ranks().to_json());
   for (const char* key :
        {"steps", "samples", "tokens", "bytes_read", "prepare_bytes", "bytes_delivered", "read_amplification", "seconds",
-        "tokens_per_s", "engine", "engine_choice", "end", "skipped_lines"}) {
+        "tokens_per_s", "engine", "engine_choice", "end", "skipped_lines", "prepare_s", "run"}) {
     EXPECT_TRUE(json.contains(key)) << key;
   }
   ASSERT_EQ(json["ranks"].size(), 4u);
@@ -107,8 +107,9 @@ TEST(FeedReport, SaysWhatWasSkippedAndIndexed) {
   report.skipped_lines = 3;
   report.skipped_places = {"a.jsonl:7"};
   report.prepare_bytes = 2048;
+  report.prepare_seconds = 1.5;
   EXPECT_THAT(report.to_text(), HasSubstr("; skipped 3 bad lines, at a.jsonl:7, ..."));
-  EXPECT_THAT(report.to_text(), HasSubstr("(and 2.0 KiB once, before the first sample)"));
+  EXPECT_THAT(report.to_text(), HasSubstr("(and 2.0 KiB in 1.5 s once, before the first sample)"));
 }
 
 TEST(FeedReport, SaysWhatSourcesGaveAndHowMuchIsPadding) {
@@ -162,6 +163,7 @@ TEST(RankReport, SurvivesTheWayToRankZero) {
   report.bytes_consumed = 16;
   report.prepare_bytes = 5;
   report.copied_batches = 2;
+  report.digest_seconds = 0.5;
   const Bytes bytes = levada::encode(report);
   EXPECT_EQ(decode<RankReport>(bytes), report);
   for (std::size_t size = 0; size < bytes.size(); ++size) {

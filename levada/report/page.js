@@ -391,7 +391,10 @@ const ranks = (feed) => {
 
 const footer = (feed) => {
   const { stride, dropped, silent } = feed.recording;
-  return "Written by levada feed --report." +
+  const { version, host, began, command, prepare_seconds } = feed.run;
+  return (version ? `Written by levada ${version} on ${host}, for the run that began at ${began}: levada ${command}. `
+    : "Written by levada. ") +
+    `The data took ${seconds(prepare_seconds)} to open, before the first step.` +
     (dropped ? ` To bound memory, the plots show one step of ${commas(stride)} (${counted(dropped, "event")} left ` +
       "out); the table counts all." : "") +
     (silent ? ` Nothing was recorded of ${counted(silent, "rank")}, or it was lost.` : "");

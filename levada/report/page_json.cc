@@ -1,4 +1,7 @@
 // The JSON that a page draws. Its size is bounded: of what grows with the number of ranks, only the table's rows do.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -183,7 +186,13 @@ AnyJson header_json(const FeedReport& report, const FeedHistory& history) {
           {"end", report.end_cause},
           {"tokens", report.tokens()},
           {"samples", report.samples},
-          {"bytes_consumed", report.bytes_consumed}};
+          {"bytes_consumed", report.bytes_consumed},
+          {"run",
+           {{"version", report.run.version},
+            {"host", report.run.host},
+            {"began", report.run.began},
+            {"command", fmt::format("{}", fmt::join(report.run.command, " "))},
+            {"prepare_seconds", report.prepare_seconds}}}};
 }
 
 }  // namespace
