@@ -192,6 +192,8 @@ def measure_micro_batches(options, ranks, samples, max_tokens):
               f"{np.mean(extra == 0):.1%}, by 1 on {np.mean(extra == 1):.1%}, by more on {np.mean(extra > 1):.1%}; "
               f"{1 - np.mean(used):.1%} of max_tokens unused (padding, where rows must be of one length)")
         print(f"    costliest micro-batch / bound: {figures(most)}")
+        waits = [plan["waiting"] / plan["waiting_bound"] for plan in plans]
+        print(f"    time of ranks that wait in each micro-batch / its bound: {figures(waits)}")
         print(f"    {statistics.median(plan['seconds'] for plan in plans) * 1e6:.0f} us a call")
         for name, total in totals.items():
             gains = [total[i] / sum(time[i] for time in times) for i in (0, 1)]

@@ -60,8 +60,10 @@ void plan(const std::string& line, int ranks, const Balance& options) {
   const auto begin = std::clock();
   const auto plan = plan_step(samples, ranks, options);
   const auto seconds = static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
-  std::cout << fmt::format("{{\"seconds\": {}, \"num_micro\": {}, \"micros\": {}}}\n", seconds, plan.num_micro,
-                           plan.micros);
+  const auto balance = balance_of(plan, samples, options);
+  std::cout << fmt::format(
+      "{{\"seconds\": {}, \"num_micro\": {}, \"waiting\": {}, \"waiting_bound\": {}, \"micros\": {}}}\n", seconds,
+      plan.num_micro, balance.waiting, balance.waiting_bound, plan.micros);
 }
 
 }  // namespace

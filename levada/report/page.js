@@ -392,9 +392,8 @@ const ranks = (feed) => {
 const footer = (feed) => {
   const { stride, dropped, silent } = feed.recording;
   const { version, host, began, command, prepare_seconds } = feed.run;
-  return (version ? `Written by levada ${version} on ${host}, for the run that began at ${began}: levada ${command}. `
-    : "Written by levada. ") +
-    `The data took ${seconds(prepare_seconds)} to open, before the first step.` +
+  return (version ? `Written by levada ${version} on ${host}, for the run that began at ${began}: levada ${command}. ` +
+    `The data took ${seconds(prepare_seconds)} to open, before the first step.` : "Written by levada.") +
     (dropped ? ` To bound memory, the plots show one step of ${commas(stride)} (${counted(dropped, "event")} left ` +
       "out); the table counts all." : "") +
     (silent ? ` Nothing was recorded of ${counted(silent, "rank")}, or it was lost.` : "");

@@ -195,11 +195,12 @@ one.set_epoch(0); early = iter(one); iter(one)
 one.set_epoch(2)
 assert sum((next(early)[:one.valid].tolist() for _ in range(2)), []) == [n for at in (0, 6) for n in epochs[2][at + 3 * rank:at + 3 * rank + 3]]
 early.close()
-# next() without a loop, and a pass within a pass
+# a pass within a pass, and next() without a loop
 inner, outer = levada.DataLoader(range(11), 4, mesh=levada.Mesh(dp=2)), loader()
 for step, batch in enumerate(outer):
     if step in (1, 3): assert sum((inner.gather(each.tolist()) for each in inner), []) == list(range(11))
-assert next(outer).tolist() == (epochs[1][0:3] if rank == 0 else epochs[1][3:6])
+batches = iter(outer)
+assert next(batches).tolist() == (epochs[1][0:3] if rank == 0 else epochs[1][3:6])
 """
     told = succeed(tmp_path, 2, script("", main))
     first, later, endless = (each["text"] for each in told[0])
