@@ -10,7 +10,8 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-LINK = re.compile(r"\[([^\]]*)\]\((?!https?:|#)([^)#\s]+)(#[^)\s]*)?\)")
+# No link is `Feed[Batch](loader)`.
+LINK = re.compile(r"(?<!\w)\[([^\]]*)\]\((?!https?:|#)([^)#\s]+)(#[^)\s]*)?\)")
 PYTHON = {
     "levada": "What programs import.",
     "levada.ddp": "Gradients of torch's DistributedDataParallel.",
