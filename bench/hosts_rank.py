@@ -60,7 +60,7 @@ class FeedContestant:
     def __init__(self, group: Any, engine: str, mesh: str) -> None:
         job = levada.join(group, engine=engine)
         self._prepared = Prepared([batch(of) for of in range(levada.Mesh.parse(mesh).data_size)])
-        self._feed = levada.Feed(self._prepared, levada.Mesh.parse(mesh), group=job, iterate="inline")
+        self._batches = iter(levada.Feed(self._prepared, levada.Mesh.parse(mesh), group=job, iterate="inline"))
         self._is_reader = job.rank == 0
 
     def prepare(self, steps: int) -> None:
@@ -68,7 +68,7 @@ class FeedContestant:
             self._prepared.prepare(steps)
 
     def carry(self) -> torch.Tensor:
-        received: torch.Tensor = next(self._feed)["tokens"]
+        received: torch.Tensor = next(self._batches)["tokens"]
         return received
 
 

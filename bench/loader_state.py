@@ -45,10 +45,11 @@ class LoaderWithState(Loader):
 def busy_share(loader: Loader) -> float:
     steps = max(2, int(SECONDS / STEP))
     with levada.Feed(loader, levada.Mesh(dp=levada.world_size()), max_steps=steps) as feed:
-        next(feed)  # starts the pass
+        batches = iter(feed)
+        next(batches)  # starts the pass
         began, busy = time.monotonic(), time.process_time()
         for _ in range(steps - 1):
-            next(feed)
+            next(batches)
             time.sleep(STEP)
         return (time.process_time() - busy) / (time.monotonic() - began)
 

@@ -109,7 +109,7 @@ def _feed_contestant(ask: Ask, job: levada.Membership, batches: list[Batch], sou
     prepared = Prepared(_items(batches, source, ask.access, job))
     access = None if ask.access == "default" else ask.access
     feed = levada.Feed(prepared, levada.Mesh.parse(f"{axis}={job.size}"), group=job, iterate="inline", access=access)
-    return Contestant(functools.partial(next, feed), prepared.prepare if job.rank == 0 else nothing)
+    return Contestant(functools.partial(next, iter(feed)), prepared.prepare if job.rank == 0 else nothing)
 
 
 def _bridge_contestant(cfg: Any, group: Any, job: levada.Membership, batch: Batch, source: str) -> Contestant:
