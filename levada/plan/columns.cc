@@ -16,6 +16,12 @@ Work sum_of(Work a, const Work& b) {
   return {a.first + b.first, a.second + b.second};
 }
 
+std::int64_t waiting_of(const Columns& columns, std::span<const Demand> demands) {
+  std::int64_t waiting = 0;
+  for (const Partition& column : columns) waiting += busiest_of(column, demands);
+  return waiting;
+}
+
 class ColumnPlanner {
  public:
   ColumnPlanner(std::span<const Demand> demands, std::size_t ranks, std::size_t count, std::int64_t max_tokens)
@@ -157,12 +163,6 @@ class ColumnPlanner {
 std::optional<Columns> columns_within(std::span<const Demand> demands, std::size_t ranks, std::size_t count,
                                       std::int64_t max_tokens) {
   return ColumnPlanner(demands, ranks, count, max_tokens).best();
-}
-
-std::int64_t waiting_of(const Columns& columns, std::span<const Demand> demands) {
-  std::int64_t waiting = 0;
-  for (const Partition& column : columns) waiting += busiest_of(column, demands);
-  return waiting;
 }
 
 }  // namespace levada

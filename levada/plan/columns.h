@@ -16,15 +16,12 @@ namespace levada {
 using Columns = std::vector<Partition>;
 
 /// Divides items over `count` micro-batches on each of `ranks`, with at most max_tokens tokens and at least one item in
-/// each, so that waiting_of() is little more than waiting_bound(). The costliest item of a column is what the others
-/// wait for, so long items come together: up to three columns are filled with the longest that fit, and the rest is
-/// divided evenly; of a few ways to do so, the best is taken. Deterministic. Returns nothing if it finds no such
-/// division; as the search is greedy, one may exist all the same. Requires what partition_within() does.
+/// each, so that the sum over columns of busiest_of() is little more than waiting_bound(). The costliest item of a
+/// column is what the others wait for, so long items come together: up to three columns are filled with the longest
+/// that fit, and the rest is divided evenly; of a few ways to do so, the best is taken. Deterministic. Returns nothing
+/// if it finds no such division; as the search is greedy, one may exist all the same. Requires what partition_within()
+/// does.
 std::optional<Columns> columns_within(std::span<const Demand> demands, std::size_t ranks, std::size_t count,
                                       std::int64_t max_tokens);
-
-/// Returns the sum over columns of the work of the rank that has most in it: what a step takes if ranks wait for each
-/// other in each micro-batch.
-std::int64_t waiting_of(const Columns& columns, std::span<const Demand> demands);
 
 }  // namespace levada

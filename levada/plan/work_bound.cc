@@ -43,6 +43,21 @@ class CheapestTokens {
   std::vector<Item> items_, sums_;
 };
 
+struct Totals {
+  std::int64_t work = 0, tokens = 0;
+  std::int64_t most = 0;  ///< work of the costliest sample
+};
+
+Totals totals_of(std::span<const Demand> demands, std::int64_t Work::*part) {
+  Totals totals;
+  for (const Demand& demand : demands) {
+    totals.work += demand.work.*part;
+    totals.tokens += demand.tokens;
+    totals.most = std::max(totals.most, demand.work.*part);
+  }
+  return totals;
+}
+
 /// The costliest samples that are considered, so that the time for all their divisions over ranks is bounded.
 constexpr std::int64_t max_costliest = 64;
 
@@ -56,12 +71,7 @@ std::int64_t tokens_of_rank(std::int64_t max_tokens, std::int64_t num_micro) {
 
 std::int64_t work_bound(std::span<const Demand> demands, std::int64_t Work::*part, std::int64_t ranks,
                         std::int64_t max_of_rank) {
-  std::int64_t work = 0, tokens = 0, most = 0;
-  for (const Demand& demand : demands) {
-    work += demand.work.*part;
-    tokens += demand.tokens;
-    most = std::max(most, demand.work.*part);
-  }
+  const auto [work, tokens, most] = totals_of(demands, part);
   auto bound = std::max(ceil_div(work, ranks), most);
   // The others have room for all tokens: the mean of several samples is below the costliest.
   if (Wide{max_of_rank} * (ranks - 1) >= tokens) return bound;
@@ -88,12 +98,7 @@ std::int64_t work_bound(std::span<const Demand> demands, std::int64_t Work::*par
 
 std::int64_t waiting_bound(std::span<const Demand> demands, std::int64_t Work::*part, std::int64_t ranks,
                            std::int64_t max_tokens) {
-  std::int64_t work = 0, tokens = 0, most = 0;
-  for (const Demand& demand : demands) {
-    work += demand.work.*part;
-    tokens += demand.tokens;
-    most = std::max(most, demand.work.*part);
-  }
+  const auto [work, tokens, most] = totals_of(demands, part);
   // All ranks together have at most so much in one micro-batch: the samples with the most work for their tokens.
   const auto excess = static_cast<std::int64_t>(std::max(Wide{0}, Wide{tokens} - Wide{ranks} * max_tokens));
   const auto held = work - (excess > 0 ? CheapestTokens(demands, part).work_of(excess) : 0);
