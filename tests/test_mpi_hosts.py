@@ -1,6 +1,6 @@
 """Jobs of programs over MPI on several hosts, which are network namespaces. Run by `script/check hosts`, which builds
 the programs with both MPIs; LEVADA_MPI names the MPIs, both of them if it is not set. LEVADA_KILLS says how often a rank
-is killed, for each MPI a quarter as often as in test_hosts.py, and a host cut off."""
+is killed, for each MPI a quarter as often as in test_hosts.py; LEVADA_FAULTS how often a host is cut off, over all MPIs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 MPIS = os.environ.get("LEVADA_MPI", "openmpi mpich").split()
 KILLS = max(1, int(os.environ.get("LEVADA_KILLS", "4")) // 4)
-CUTS = max(1, KILLS // 20)
+CUTS = max(1, int(os.environ.get("LEVADA_FAULTS", "1")) // len(MPIS))
 OVER_TCP = {"UCX_TLS": "tcp,self"}
 """UCX, beneath MPICH, would find memory that these hosts share. Over TCP its MPI_Finalize() may hang, which no rank calls
 after a loss."""

@@ -1,11 +1,12 @@
 """A rank that hangs is named, and the others leave. `script/check hosts` runs this whole.
 
-LEVADA_KILLS says how often a rank is made to hang, in each way, at a random moment; LEVADA_SOAK_SECONDS for how long ranks
+LEVADA_FAULTS says how often a rank is made to hang, in each way, at a random moment; LEVADA_SOAK_SECONDS for how long ranks
 are stopped and links cut, each for less time than ends a job.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import signal
@@ -16,9 +17,8 @@ from typing import Any
 import hosts as several
 import pytest
 
-KILLS = int(os.environ.get("LEVADA_KILLS", "1"))
 IS_WHOLE = os.environ.get("LEVADA_HOSTS") == "required"
-"""Whether every rank hangs once on every layout; otherwise one does, behind a forwarder."""
+"""Whether every rank hangs on every layout; otherwise one does, behind a forwarder."""
 TIMEOUT = 4
 LEAVES = 30.0
 """Seconds within which all other ranks have exited, after the first error."""
@@ -83,6 +83,17 @@ def work():
 }
 
 
+IN_FEEDS = [*itertools.product([[2, 2], [4, 0], [3, 1]], range(4))] if IS_WHOLE else [([2, 2], 3)]
+"""The layouts, and the rank that hangs in a feed."""
+IN_OPERATIONS = [
+    (kind, layout, hung)
+    for layout, hung in (itertools.product([[2, 2], [4, 0]], [0, 2, 3]) if IS_WHOLE else [([2, 2], 3)])
+    for kind in WORK
+    if kind != "feed"
+]
+FAULTS = int(os.environ.get("LEVADA_FAULTS", "1"))
+
+
 @pytest.fixture(scope="module")
 def hosts() -> Iterator[several.Hosts]:
     with several.hosts_or_skip(2) as made:
@@ -120,13 +131,10 @@ def expect_named(told: dict[int, dict[str, Any]], hung: int) -> None:
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("ranks", [[2, 2], [4, 0], [3, 1]] if IS_WHOLE else [[2, 2]], ids=str)
 @pytest.mark.parametrize("how", ["stops", "sleeps", "holds the GIL"])
-@pytest.mark.parametrize("hung", range(4) if IS_WHOLE else [3])
-@pytest.mark.parametrize("number", range(KILLS))
-def test_a_rank_that_hangs_in_a_feed_is_named_and_the_others_leave(
-    launcher: several.Launcher, ranks: list[int], how: str, hung: int, number: int
-) -> None:
+@pytest.mark.parametrize("number", range(max(FAULTS, len(IN_FEEDS))))
+def test_a_rank_that_hangs_in_a_feed_is_named_and_the_others_leave(launcher: several.Launcher, how: str, number: int) -> None:
+    ranks, hung = IN_FEEDS[number % len(IN_FEEDS)]
     moment = random.Random(number)
     environment = {"HANG_RANK": str(hung), "HANG_HOW": how}
     if how != "stops":
@@ -140,14 +148,12 @@ def test_a_rank_that_hangs_in_a_feed_is_named_and_the_others_leave(
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("ranks", [[2, 2], [4, 0]] if IS_WHOLE else [[2, 2]], ids=str)
-@pytest.mark.parametrize("kind", [kind for kind in WORK if kind != "feed"])
-@pytest.mark.parametrize("hung", [0, 2, 3] if IS_WHOLE else [3])
-def test_the_others_leave_a_rank_that_hangs_in_an_operation(
-    launcher: several.Launcher, ranks: list[int], kind: str, hung: int
-) -> None:
+@pytest.mark.parametrize("number", range(max(FAULTS, len(IN_OPERATIONS))))
+def test_the_others_leave_a_rank_that_hangs_in_an_operation(launcher: several.Launcher, number: int) -> None:
+    kind, ranks, hung = IN_OPERATIONS[number % len(IN_OPERATIONS)]
     job = launcher.start(ranks, JOIN + WORK[kind] + UNTIL_ERROR, environment={"HANG_RANK": str(hung)})
     job.wait_for("works", range(4))
+    time.sleep(random.Random(number).uniform(0, 0.5))
     os.kill(job.pids[hung], signal.SIGSTOP)
     for rank, each in errors_without(job, hung).items():
         assert each["kind"] in ("Timeout", "PeerLost", "EngineError"), (rank, each)
