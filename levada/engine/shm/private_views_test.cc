@@ -44,16 +44,6 @@ void write_pages(std::span<std::byte> bytes, std::size_t pages) {
   for (std::size_t i = 0; i < pages; ++i) bytes[i * page_bytes + 5] = std::byte{255};
 }
 
-/// Memory that is this process's alone, in KiB.
-std::uint64_t anonymous_kib() {
-  std::ifstream status("/proc/self/status");
-  for (std::string word; status >> word;) {
-    std::uint64_t kib = 0;
-    if (word == "RssAnon:" && status >> kib) return kib;
-  }
-  throw EngineError("/proc/self/status has no RssAnon");
-}
-
 TEST(PrivateViews, ShowFreshBytesAfterEachLease) {
   const auto body = [](const std::shared_ptr<Engine>& engine) {
     const auto channel = engine->open(0, {0, 1, 2}, 1);
@@ -69,6 +59,16 @@ TEST(PrivateViews, ShowFreshBytesAfterEachLease) {
 
 // The thread sanitizer has memory of its own for what is written.
 #if !defined(__SANITIZE_THREAD__)
+/// Memory that is this process's alone, in KiB.
+std::uint64_t anonymous_kib() {
+  std::ifstream status("/proc/self/status");
+  for (std::string word; status >> word;) {
+    std::uint64_t kib = 0;
+    if (word == "RssAnon:" && status >> kib) return kib;
+  }
+  throw EngineError("/proc/self/status has no RssAnon");
+}
+
 TEST(PrivateViews, GiveTheirWrittenPagesBack) {
   const auto body = [](const std::shared_ptr<Engine>& engine) {
     const auto channel = engine->open(0, {0, 1}, 3);
