@@ -8,6 +8,7 @@ import argparse
 import json
 import os
 import resource
+import signal
 import subprocess
 import sys
 import tempfile
@@ -101,6 +102,7 @@ def main():
     parser.add_argument("--mb", type=float, default=1.5, help="how much of the corpus to read [1.5]")
     parser.add_argument("--verbose", action="store_true", help="show the digests of each rank")
     options = parser.parse_args()
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends the program without a traceback
 
     with tempfile.TemporaryDirectory(dir=os.path.dirname(os.path.abspath(options.corpus))) as folder:
         corpus = os.path.join(folder, "demo.jsonl")

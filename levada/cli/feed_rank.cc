@@ -177,6 +177,7 @@ report::RankReport rank_report(const Feed& feed, const Mesh& mesh, int rank, con
   report.seconds = fed.seconds;
   report.digest_seconds = fed.digest_seconds;
   report.is_reader = feed.is_reader();
+  report.bytes_sent = stats.sent_bytes;
   report.bytes_read = stats.read.bytes_read;
   report.bytes_consumed = stats.read.bytes_consumed;
   report.prepare_bytes = stats.read.prepare_bytes;

@@ -142,7 +142,7 @@ class Feed::Impl {
   BalanceSeries balance() const { return steps_ ? steps_->balance() : BalanceSeries(); }
   FeedStats stats() const {
     auto stats = stats_.now();
-    if (reader_) stats.read = reader_->stats();
+    if (reader_) reader_->add_to(stats);
     return stats;
   }
 

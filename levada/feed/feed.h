@@ -76,6 +76,7 @@ struct FeedStats {
   Duration taking{};                ///< in next(), until the engine had given the batch: waiting, and the engine's work
   std::int64_t copied_batches = 0;  ///< given as copies, because the caller held more than depth
   ReadStats read;                   ///< of this rank's source, if it reads
+  std::uint64_t sent_bytes = 0;     ///< of the messages that this rank has published as a reader, each counted once
 
   /// Returns all of it, each metric with `labels`.
   std::vector<Metric> metrics(const MetricLabels& labels) const;

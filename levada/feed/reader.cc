@@ -73,9 +73,10 @@ void FeedReader::stop() {
   if (thread_.joinable()) thread_.join();
 }
 
-ReadStats FeedReader::stats() const {
+void FeedReader::add_to(FeedStats& stats) const {
   const std::lock_guard lock(stats_mutex_);
-  return stats_;
+  stats.read = stats_;
+  stats.sent_bytes = sent_bytes_;
 }
 
 void FeedReader::run() noexcept {
@@ -160,9 +161,12 @@ bool FeedReader::send_round() {
     for (auto& outgoing : prepared_) {
       outgoing.complete();
       // Waits only where another channel's messages have meanwhile taken the room that there was.
-      if (has_room)
-        publish(*wiring_.engine, outgoing.channel(), std::move(outgoing.packed.block), outgoing.packed.bytes,
-                Deadline::after(timeout_), "the feed");
+      if (!has_room) continue;
+      const auto bytes = outgoing.packed.bytes;
+      publish(*wiring_.engine, outgoing.channel(), std::move(outgoing.packed.block), bytes, Deadline::after(timeout_),
+              "the feed");
+      const std::lock_guard lock(stats_mutex_);
+      sent_bytes_ += bytes;
     }
   }
   if (!has_room) return false;

@@ -28,7 +28,8 @@ class FeedReader {
   bool is_ahead() const { return ahead_; }
   /// Ends the thread, whatever it has not sent.
   void stop();
-  ReadStats stats() const;
+  /// Adds the counts of a reader.
+  void add_to(FeedStats& stats) const;
 
  private:
   struct Interrupted {};
@@ -90,6 +91,7 @@ class FeedReader {
 
   mutable std::mutex stats_mutex_;
   ReadStats stats_;
+  std::uint64_t sent_bytes_ = 0;
   const bool ahead_;
   std::function<void()> waiting_;      ///< of the caller that is in read_now()
   std::exception_ptr thrown_;          ///< by waiting_

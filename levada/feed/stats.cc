@@ -18,6 +18,8 @@ std::vector<Metric> FeedStats::metrics(const MetricLabels& labels) const {
   add("levada_feed_wait_seconds_total", "Time that the rank has waited for batches.", seconds(waited));
   add("levada_feed_copied_batches_total", "Batches given as copies, because the rank held more than depth.",
       copied_batches);
+  add("levada_feed_sent_bytes_total", "Bytes of the messages that the rank has sent as a reader, each counted once.",
+      sent_bytes);
   add("levada_feed_read_bytes_total", "Bytes that the rank has read from storage, for samples.", read.bytes_read);
   return all;
 }

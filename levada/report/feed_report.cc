@@ -152,6 +152,11 @@ std::uint64_t FeedReport::bytes_delivered() const {
                          [](std::uint64_t sum, const RankReport& rank) { return sum + rank.bytes; });
 }
 
+std::uint64_t FeedReport::bytes_sent() const {
+  return std::accumulate(ranks.begin(), ranks.end(), std::uint64_t{0},
+                         [](std::uint64_t sum, const RankReport& rank) { return sum + rank.bytes_sent; });
+}
+
 double FeedReport::read_amplification() const {
   return bytes_consumed == 0 ? 0 : static_cast<double>(bytes_read()) / static_cast<double>(bytes_consumed);
 }
@@ -194,6 +199,8 @@ std::string FeedReport::to_text(const Style& style) const {
   if (balance) add("work", balance->to_text());
   add("speed", fmt::format("{} tokens/s, {} in all", in_thousands(tokens_per_second()), format_seconds(seconds())));
   add("read", read_sentence(*this));
+  add("sent", fmt::format("{} in messages; together the ranks received {}", format_bytes(bytes_sent()),
+                          format_bytes(bytes_delivered())));
   add("proof", peer_sentence(*this, style));
   if (!state_file.empty()) add("state", fmt::format("saved; --load-state {} resumes there", state_file));
   add("next", next_sentence(*this));

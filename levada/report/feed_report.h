@@ -36,14 +36,15 @@ struct RankReport {
   double seconds = 0;         ///< from before the first batch to after the last, without digest_seconds
   double digest_seconds = 0;  ///< in which it computed digests
   bool is_reader = false;
-  std::uint64_t bytes_read = 0;  ///< these three: of a reader
+  std::uint64_t bytes_sent = 0;  ///< these four: of a reader
+  std::uint64_t bytes_read = 0;
   std::uint64_t bytes_consumed = 0;
   std::uint64_t prepare_bytes = 0;
   std::vector<FieldReport> field_reports;
   static auto fields(auto& self) {
     return std::tie(self.rank, self.coordinates, self.batches, self.samples, self.bytes, self.copied_batches,
-                    self.wait_seconds, self.seconds, self.digest_seconds, self.is_reader, self.bytes_read,
-                    self.bytes_consumed, self.prepare_bytes, self.field_reports);
+                    self.wait_seconds, self.seconds, self.digest_seconds, self.is_reader, self.bytes_sent,
+                    self.bytes_read, self.bytes_consumed, self.prepare_bytes, self.field_reports);
   }
   bool operator==(const RankReport&) const = default;
 };
@@ -108,6 +109,7 @@ struct FeedReport {
   std::int64_t tokens() const { return balance ? balance->series.total().tokens : samples * sequence; }
   std::uint64_t bytes_read() const;
   std::uint64_t bytes_delivered() const;
+  std::uint64_t bytes_sent() const;
   double read_amplification() const;
   /// Padding tokens between packed documents and after them; included in the tokens.
   double padding_share() const;

@@ -42,6 +42,7 @@ FeedReport four_ranks() {
     report.ranks.push_back(rank_report(rank, rank / 2, rank % 2, rank < 2 ? "aaaabbbbccccdddd" : "1111222233334444"));
   }
   report.ranks[0].is_reader = true;
+  report.ranks[0].bytes_sent = 2000;
   report.ranks[0].bytes_read = 4040;
   report.ranks[0].bytes_consumed = 4000;
   return report;
@@ -58,14 +59,15 @@ TEST(FeedReport, AddsUpWhatTheRanksReadAndWereGiven) {
   const auto report = four_ranks();
   EXPECT_EQ(report.bytes_read(), 4040u);
   EXPECT_EQ(report.bytes_delivered(), 4000u);
+  EXPECT_EQ(report.bytes_sent(), 2000u);
   EXPECT_DOUBLE_EQ(report.read_amplification(), 1.01);
 }
 
 TEST(FeedReport, HasEveryKeyInItsJson) {
   const auto json = nlohmann::json::parse(four_ranks().to_json());
-  for (const char* key :
-       {"steps", "samples", "tokens", "bytes_read", "prepare_bytes", "bytes_delivered", "read_amplification", "seconds",
-        "tokens_per_s", "engine", "engine_choice", "end", "skipped_lines", "prepare_s", "run"}) {
+  for (const char* key : {"steps", "samples", "tokens", "bytes_read", "prepare_bytes", "bytes_sent", "bytes_delivered",
+                          "read_amplification", "seconds", "tokens_per_s", "engine", "engine_choice", "end",
+                          "skipped_lines", "prepare_s", "run"}) {
     EXPECT_TRUE(json.contains(key)) << key;
   }
   ASSERT_EQ(json["ranks"].size(), 4u);
@@ -96,6 +98,7 @@ TEST(FeedReport, SaysInWordsWhatTheTableShows) {
   auto resumed = four_ranks();
   resumed.steps = 0;
   EXPECT_THAT(resumed.to_text(), HasSubstr("; finished: the loaded state is at the end of the data"));
+  EXPECT_THAT(text, HasSubstr("2.0 KiB in messages; together the ranks received 3.9 KiB"));
   EXPECT_THAT(text, HasSubstr("1 rank read 3.9 KiB for 3.9 KiB of data: read amplification 1.01"));
   EXPECT_THAT(text, HasSubstr("tensor-parallel peers got identical bits (digests of 2 groups compared)"));
   EXPECT_THAT(text, HasSubstr("--readers all"));

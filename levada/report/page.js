@@ -194,7 +194,7 @@ const figures = (feed) => {
     figure("Steps", commas(feed.steps), ends[feed.end] ?? "then it failed"),
     feed.sequence > 0
       ? figure("Data", thousands(feed.tokens), `in ${counted(feed.samples, "sample")}`, "tokens") : null,
-    figure("Delivered", bytes(given), `to ${counted(feed.ranks.length, "rank")}`),
+    figure("Sent", bytes(total("bytes_sent")), `${bytes(given)} delivered to ${counted(feed.ranks.length, "rank")}`),
     feed.bytes_consumed > 0
       ? figure("Read", bytes(read), `${(read / feed.bytes_consumed).toFixed(2)} times the data`) : null,
     !balance ? null : balance.wait === "micro"

@@ -152,6 +152,7 @@ AnyJson ranks_json(const FeedReport& report, const Timeline& timeline, const Mem
                     {"seconds", rank.seconds},
                     {"copied", rank.copied_batches},
                     {"reader", rank.is_reader},
+                    {"bytes_sent", rank.bytes_sent},
                     {"bytes_read", rank.bytes_read},
                     {"memory", i < memory.size() ? peak(memory[i]) : 0},
                     {"shares", row == rows.end() ? AnyJson::array() : shares(row->second->total, 10000)}});

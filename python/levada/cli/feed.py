@@ -248,6 +248,7 @@ def _report(
     return {
         "steps": passing.step,
         "samples": sum(ranks[rank]["samples"] for rank in mesh.group(0, mesh.data_axes)),
+        "bytes_sent": sum(rank["bytes_sent"] for rank in ranks),
         "bytes_delivered": sum(rank["bytes"] for rank in ranks),
         "seconds": max(rank["seconds"] for rank in ranks),
         "source": options.source,

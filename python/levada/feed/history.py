@@ -22,6 +22,7 @@ def rank_report(job: Membership, mesh: Mesh, readers: str, stats: dict[str, Any]
         "wait_s": stats["waited_seconds"],
         "seconds": stats["seconds"],
         "copied_batches": stats["copied_batches"],
+        "bytes_sent": stats["bytes_sent"],
         "reader": job.rank in _levada.readers_of(readers, mesh, job.host_of),
     }
 

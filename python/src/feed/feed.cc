@@ -216,6 +216,7 @@ class Pass {
     values["waited_seconds"] = std::chrono::duration<double>(stats.waited).count();
     values["taken_seconds"] = std::chrono::duration<double>(stats.taking).count();
     values["copied_batches"] = stats.copied_batches;
+    values["bytes_sent"] = stats.sent_bytes;
     values["bytes_read"] = stats.read.bytes_read;
     values["seconds"] = std::chrono::duration<double>(ended_.value_or(Clock::now()) - begun_).count();
     return values;

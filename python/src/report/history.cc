@@ -50,6 +50,7 @@ report::RankReport rank_of(const nb::dict& given) {
   get("seconds", rank.seconds);
   get("copied_batches", rank.copied_batches);
   get("reader", rank.is_reader);
+  get("bytes_sent", rank.bytes_sent);
   get("bytes_read", rank.bytes_read);
   return rank;
 }
