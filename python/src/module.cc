@@ -1,3 +1,8 @@
+#include <fmt/format.h>
+
+#include <stdexcept>
+
+#include "levada/engine/greeting.h"
 #include "python/src/base/callables.h"
 #include "python/src/bindings.h"
 
@@ -12,10 +17,22 @@ constexpr void (*bindings[])(nanobind::module_&) = {
     bind_samples,    bind_exchange,     bind_pickling,     bind_failures,    bind_stages,      bind_graph,
     bind_pipeline,   bind_history,      bind_command};
 
+/// Throws if the program had loaded the library of another release before, which the system takes for this one.
+void expect_own_library() {
+  const auto library = own_release().name;
+  if (library != LEVADA_VERSION) {
+    throw std::runtime_error(
+        fmt::format("the process has loaded liblevada {} already, and this package needs {}: link the program with the "
+                    "library of levada.get_cmake_dir()",
+                    library, LEVADA_VERSION));
+  }
+}
+
 }  // namespace
 }  // namespace levada::python
 
 NB_MODULE(_levada, module) {
+  levada::python::expect_own_library();
   module.doc() = "The C++ core of levada; use the package levada.";
   // What a program still holds when the interpreter ends (batches, feeds) goes with the process.
   nanobind::set_leak_warnings(false);

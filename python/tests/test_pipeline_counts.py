@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import time
 import warnings
 from typing import Any
 
@@ -127,3 +128,14 @@ def mutable_ids(item: Any) -> list[int]:
     if isinstance(item, (str, int, float, type(None))):
         return []
     return [id(item), *(found for each in inside(item) for found in mutable_ids(each))]
+
+
+def slowly(number: int) -> int:
+    time.sleep(0.02)
+    return number
+
+
+def test_stats_count_how_often_the_consumer_woke_for_an_item() -> None:
+    with Pipeline(range(20)).shard().map(slowly).run(1, context="forkserver") as run:
+        assert list(run) == list(range(20))
+        assert run.stats()["wakeups"] >= 10
