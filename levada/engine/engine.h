@@ -314,9 +314,9 @@ class Engine {
     int not_received = 0;  ///< number of messages
     int leased = 0;        ///< number of received messages whose leases have not ended
   };
-  /// Returns which receivers hold messages of this sender, to explain a wait. For receivers behind a forwarder, returns
-  /// the forwarder, which receives immediately whatever it has room for. Throws InvalidArgument unless this rank is the
-  /// sender.
+  /// Returns which receivers hold messages of this sender, to explain a wait. For receivers reached through a
+  /// forwarder, returns the forwarder, which receives immediately whatever it has room for. Throws InvalidArgument
+  /// unless this rank is the sender.
   virtual std::vector<Holder> holders(Channel& channel) = 0;
   /// Returns the bytes in this rank's blocks that are in use, in all groups: allocated and not destroyed, or published
   /// and not yet released by all receivers.

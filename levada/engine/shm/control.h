@@ -86,7 +86,7 @@ class SlotAck {
   explicit SlotAck(FutexWord& word) : word_(&word) {}
 
   void publish(std::uint32_t generation) { word_->store(pack(generation, published), std::memory_order_relaxed); }
-  /// Returns false if the message is not, or no longer, there to be received.
+  /// Returns false if the message cannot, or can no longer, be received.
   bool receive(std::uint32_t generation) { return move(generation, published, received); }
   /// Marks a message that was not received as if it had been received and returned.
   bool drop(std::uint32_t generation) { return move(generation, published, returned); }

@@ -92,7 +92,7 @@ void PrivateViews::clean_before(const View& view, std::unique_lock<std::mutex>& 
 
 void PrivateViews::clean(const View& view) {
   const auto pages = written_->drop(view_of(view));
-  // A page that stayed would be seen again.
+  // A page that was not dropped would show old writes in the next view.
   if (!pages) refused_ = true;
   else if (*pages * 100 > view.interval.size() / page_bytes * much_percent) view.channel->writes_much = true;
 }

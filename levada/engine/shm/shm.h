@@ -20,8 +20,8 @@ struct Options {
   /// the cgroup's limit allow.
   std::size_t memory_bytes = 0;
   Duration timeout = std::chrono::seconds(60);  ///< time for all ranks to arrive
-  /// Called by meet() with a sentence that names the ranks that this rank waits for, after five seconds and then
-  /// each time the wait has doubled. May be empty.
+  /// Called by meet() with a sentence that names the ranks that this rank waits for: after five seconds, and then each
+  /// time the wait has doubled. May be empty.
   std::function<void(const std::string&)> remind = {};
   /// Called with the error that meet() throws on a rank that has not reached rank 0, since rank 0 cannot show it. May
   /// be empty.
