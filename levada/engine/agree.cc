@@ -79,7 +79,8 @@ void send(Engine& engine, Channel& channel, ByteView payload, Deadline deadline,
   publish(engine, channel, std::move(block), sizeof(mark) + payload.size(), deadline, what, poll);
 }
 
-/// Returns the payload that `rank` sent. Ends the group if `rank` is in another call: no rank would answer this one.
+/// Strips the mark from a message of `rank`. Ends the group if `rank` is in another call: no rank would answer this
+/// one.
 Lease said_by(Engine& engine, int rank, Lease lease, std::string_view what) {
   std::uint64_t mark = 0;
   if (lease.bytes.size() >= sizeof(mark)) std::memcpy(&mark, lease.bytes.data(), sizeof(mark));  // not payload: a mark
@@ -229,7 +230,7 @@ void post_loss(Engine& engine, const PeerLost& lost) {
     const std::int64_t step = engine.status(engine.info().rank).step;
     engine.post(Status::make(raised_operation, step, lost.rank(), fmt::format("PeerLost: {}", lost.what())));
   } catch (const Error&) {
-    // The group has ended, and its calls say why on every rank.
+    // The group has ended, and its calls report the cause on every rank.
   }
 }
 
@@ -303,7 +304,7 @@ Lease GatherScatter::call(ByteView mine, const Answer& answer, Duration timeout,
     others = Gather(*engine_, to_root_, what_).run(posted, Deadline::after(timeout), timeout, poll);
   } catch (const PeerLost& lost) {
     posted.end();
-    post_loss(*engine_, lost);  // before the channels end, which shows the others that there is no answer
+    post_loss(*engine_, lost);  // before the channels end, which tells the others that no answer follows
     for (const auto& channel : from_root_) engine_->close(*channel, End::sending);
     throw;
   }

@@ -54,7 +54,7 @@ std::span<std::byte> BlockPool::memory_of(Interval interval) const {
   return memory_.subspan(interval.begin, interval.size());
 }
 
-/// With the lock held.
+/// Called with the lock held.
 bool BlockPool::may_store(std::size_t bytes) const {
   constexpr std::uint64_t min_left = std::uint64_t{8} << 20;  // for larger messages, such as buckets
   const std::uint64_t max_stored = std::min(max_block_ / 2, max_block_ - std::min(max_block_, min_left));

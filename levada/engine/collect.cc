@@ -95,7 +95,7 @@ std::string follow(Engine& engine, int rank, bool receives) {
   return text;
 }
 
-/// "2 not received, 1 still leased"
+/// Returns "2 not received, 1 still leased".
 std::string describe(const Engine::Holder& holder) {
   std::vector<std::string> parts;
   if (holder.not_received > 0) parts.push_back(fmt::format("{} not received", holder.not_received));
@@ -108,7 +108,7 @@ std::string of_step(Engine& engine) {
   return mine.step >= 0 ? fmt::format(" for step {}", mine.step) : std::string();
 }
 
-/// "rank 3 waited 30.0 s in feed for step 17"
+/// Returns "rank 3 waited 30.0 s in feed for step 17".
 std::string waited_in(Engine& engine, std::string_view what, Duration waited) {
   return fmt::format("rank {} waited {} in {}{}", engine.info().rank, format_duration(waited), what, of_step(engine));
 }

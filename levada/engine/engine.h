@@ -185,10 +185,10 @@ enum class Woken : std::uint8_t { ready, stopped, timeout };
 /// time. Only wait() blocks.
 ///
 /// A group ends for one cause(), the first to occur. From then on calls throw it:
-/// - after abort(): EngineError with the reason, or PeerLost naming the rank if that rank gave up a wait;
+/// - after abort(): EngineError with the reason, or PeerLost naming the rank if that rank gave up a wait.
 /// - after a member's process has ended without leaving the group: PeerLost naming the rank. Messages that it published
 ///   before can still be received. A member that left the group first is not lost, however its process ends later.
-/// - after a member has sent a malformed message: CorruptMessage;
+/// - after a member has sent a malformed message: CorruptMessage.
 /// - after members have opened a channel with different windows: InvalidArgument.
 ///
 /// Leases stay valid in any case. info(), shares_memory(), cause(), wake(), close(), abort(), memory_in_use() and

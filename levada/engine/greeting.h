@@ -3,10 +3,10 @@
 //
 // clang-format off
 //    0   8  "levada\r\n"
-//    8   4  the number of the protocol, little-endian
+//    8   4  protocol number, little-endian
 //   12   4  zero
-//   16  16  the release, such as "0.2.0", padded with zeros
-//   32  32  the medium's: a host's name in a group; a challenge and a proof on a link within a host
+//   16  16  release, such as "0.2.0", padded with zeros
+//   32  32  medium-specific: the host's name in a group; a challenge and a proof on a link within a host
 // clang-format on
 #pragma once
 

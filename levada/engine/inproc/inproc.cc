@@ -205,7 +205,7 @@ class InprocEndpoint final : public Endpoint {
     notify();
   }
   Received lease(ChannelState& channel, Arrival arrival) override {
-    if (channel.sends) notify();  // this rank's lease makes room for its sending end
+    if (channel.sends) notify();  // receiving makes room for this rank's sending end
     const auto& counts = static_cast<const SharedMessage*>(arrival.hold.get())->leases;
     return {.message = Lease{arrival.bytes, std::make_shared<LeaseState>(arrival.hold, counts, rank())}};
   }

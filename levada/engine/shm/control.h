@@ -88,7 +88,7 @@ class SlotAck {
   void publish(std::uint32_t generation) { word_->store(pack(generation, published), std::memory_order_relaxed); }
   /// Returns false if the message cannot, or can no longer, be received.
   bool receive(std::uint32_t generation) { return move(generation, published, received); }
-  /// Marks a message that was not received as if it had been received and returned.
+  /// Marks a message that was not received as returned.
   bool drop(std::uint32_t generation) { return move(generation, published, returned); }
   bool give_back(std::uint32_t generation) { return move(generation, received, returned); }
   /// Returns the step. Any other word counts as returned, even one that a faulty rank wrote.
@@ -184,8 +184,7 @@ class Control {
 
   /// Returns the bytes that `size` ranks need.
   static std::uint64_t bytes(int size);
-  /// Returns the maximum number of blocks that a rank may have published and not got back, plus the free blocks in its
-  /// pool.
+  /// Returns the maximum number of blocks of a rank: in use, published and not yet given back, or cached in its pool.
   static std::uint32_t slots(int size);
 
   int size() const { return size_; }

@@ -12,7 +12,7 @@
 namespace levada::shm {
 namespace {
 
-/// From here on, catching the writes of a page and finding it again costs more than copying all.
+/// Above this share of written pages, catching writes and finding the pages costs more than copying the message.
 constexpr std::size_t much_percent = 3;
 
 bool overlap(const PrivateViews::View& one, const PrivateViews::View& other) {
@@ -20,7 +20,7 @@ bool overlap(const PrivateViews::View& one, const PrivateViews::View& other) {
 }
 
 /// Returns whether a limit bounds this process's address space. Private views reserve mappings that may never be
-/// filled, and are not worth address space that is limited.
+/// filled, which is not worth scarce address space.
 bool address_space_is_rationed() {
   rlimit limit{};
   return ::getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;

@@ -57,7 +57,7 @@ TEST(PrivateViews, ShowFreshBytesAfterEachLease) {
   EXPECT_EQ(test::run_forked(3, body), "");
 }
 
-// The thread sanitizer needs memory for what is written.
+// The thread sanitizer allocates shadow memory for the written pages.
 #if !defined(__SANITIZE_THREAD__)
 /// Returns the private memory of this process, in KiB.
 std::uint64_t anonymous_kib() {
