@@ -14,7 +14,7 @@
 namespace levada {
 namespace {
 
-/// Posts what this rank waits for, and what it had posted before when the wait is over.
+/// Posts whom this rank waits for; restores the previous status when the wait is over.
 class Posted {
  public:
   Posted(Engine& engine, std::string_view what) : engine_(engine), what_(what) {}
@@ -24,7 +24,7 @@ class Posted {
     try {
       engine_.post(before_);
     } catch (const Error&) {
-      // The group has ended; nobody reads the board any more.
+      // The group has ended; no rank reads the board any more.
     }
   }
   Posted(const Posted&) = delete;
@@ -46,8 +46,8 @@ class Posted {
   bool posted_ = false;
 };
 
-/// Yields the processor a few times before the caller sleeps: the other ranks are mostly in the same call, and being
-/// woken costs more.
+/// Yields the processor a few times before the caller sleeps: the other ranks are usually in the same call, and a
+/// wake-up costs more.
 class Patience {
  public:
   /// Returns false when it is time to sleep.
@@ -64,7 +64,7 @@ class Patience {
   int yields_ = 0;
 };
 
-/// Before what a rank says: which collective call it is in, by its name.
+/// Returns the mark that precedes a rank's payload: a hash of the collective call's name.
 std::uint64_t mark_of(std::string_view what) {
   return hash64(as_bytes(what));
 }
@@ -75,11 +75,12 @@ void send(Engine& engine, Channel& channel, ByteView payload, Deadline deadline,
   Block block = allocate(engine, sizeof(mark) + payload.size(), deadline, what, {}, poll);
   const auto to = block.memory();
   std::memcpy(to.data(), &mark, sizeof(mark));                   // not payload: a mark
-  std::ranges::copy(payload, to.subspan(sizeof(mark)).begin());  // not payload: what ranks say to each other
+  std::ranges::copy(payload, to.subspan(sizeof(mark)).begin());  // not payload: bytes that ranks exchange
   publish(engine, channel, std::move(block), sizeof(mark) + payload.size(), deadline, what, poll);
 }
 
-/// What `rank` has said. Ends the group where that is in another call: nobody there waits for an answer to this one.
+/// Strips the mark from a message of `rank`. Ends the group if `rank` is in another call: no rank would answer this
+/// one.
 Lease said_by(Engine& engine, int rank, Lease lease, std::string_view what) {
   std::uint64_t mark = 0;
   if (lease.bytes.size() >= sizeof(mark)) std::memcpy(&mark, lease.bytes.data(), sizeof(mark));  // not payload: a mark
@@ -110,7 +111,7 @@ std::int64_t last_step_of_root(Engine& engine, std::string_view what) {
   return root.operation == Status::make(what, -1).operation ? root.since_ns : 0;
 }
 
-/// Receives rank 0's answer. As long as rank 0 makes progress in the call, the deadline is renewed.
+/// Receives rank 0's answer. Renews the deadline as long as rank 0 makes progress in the call.
 Lease receive_answer(Engine& engine, Channel& channel, Duration timeout, std::string_view what,
                      const std::function<void()>* poll) {
   Posted posted(engine, what);
@@ -127,7 +128,7 @@ Lease receive_answer(Engine& engine, Channel& channel, Duration timeout, std::st
     if (received.message) return said_by(engine, 0, *std::move(received.message), what);
     if (patience.yield()) continue;
     if (!std::exchange(has_posted, true)) posted.waiting_for(0);
-    // Several looks at rank 0: over a network, each returns what was asked for at the one before.
+    // Checks rank 0 several times: over a network, each check returns the reply to the request of the one before.
     const auto look = std::ranges::min(deadline, Deadline::after(timeout / 4), {}, &Deadline::at);
     if (reminder.wait(engine, {.receive = channels, .poll = poll}, look, explain) != Woken::timeout) continue;
     if (const auto step = last_step_of_root(engine, what); step > last_step) {
@@ -145,16 +146,17 @@ std::vector<std::shared_ptr<Channel>> open_to_root(Engine& engine) {
   return channels;
 }
 
-/// Rank 0's half of a gather: what each other rank says, as it arrives.
+/// Rank 0's half of a gather: receives each other rank's bytes as they arrive.
 class Gather {
  public:
-  /// `channels`: from ranks 1, 2 and so on.
+  /// `channels` are from ranks 1, 2 and so on.
   Gather(Engine& engine, std::span<const std::shared_ptr<Channel>> channels, std::string_view what)
       : engine_(engine), what_(what), channels_(channels), parts_(channels.size() + 1) {
     for (int rank = 1; rank < engine.info().size; ++rank) missing_.push_back(rank);
   }
 
-  /// By rank; nothing of rank 0. Each arrival moves the deadline to `renewed` from then, if that is later.
+  /// Returns the leases by rank; the entry of rank 0 is empty. Each arrival extends the deadline to `renewed` from
+  /// then, if that is later.
   std::vector<Lease> run(Posted& posted, Deadline deadline, Duration renewed, const std::function<void()>* poll) {
     auto begin = Clock::now();
     const auto explain = [&] { return explain_missing(Clock::now() - begin); };
@@ -180,8 +182,8 @@ class Gather {
  private:
   Channel& channel(int rank) { return *channels_[static_cast<std::size_t>(rank - 1)]; }
 
-  /// Waits for the first of the missing ranks alone, so that not every arrival wakes this thread. Returns after a while
-  /// too, to look at the others.
+  /// Waits only for the first of the missing ranks, so that not every arrival wakes this thread. Also returns after an
+  /// interval, to check the others.
   void wait_for_first(Reminder& reminder, Deadline deadline, const std::function<std::string()>& explain,
                       const std::function<void()>* poll) {
     constexpr Duration interval = std::chrono::milliseconds(25);
@@ -191,7 +193,7 @@ class Gather {
     if (woken == Woken::timeout && deadline.expired()) throw Timeout(explain());
   }
 
-  /// Whether anything has arrived.
+  /// Returns whether anything has arrived.
   bool receive_ready() {
     return 0 < std::erase_if(missing_, [&](int rank) {
              auto received = engine_.try_receive(channel(rank));
@@ -202,7 +204,7 @@ class Gather {
            });
   }
 
-  /// Of many the first ones: the board has room for few.
+  /// Names only the first missing ranks if there are many: the board has room for few.
   std::string say_missing() const {
     constexpr std::size_t max_named = 32;
     const auto named = std::span(missing_).first(std::min(missing_.size(), max_named));
@@ -228,7 +230,7 @@ void post_loss(Engine& engine, const PeerLost& lost) {
     const std::int64_t step = engine.status(engine.info().rank).step;
     engine.post(Status::make(raised_operation, step, lost.rank(), fmt::format("PeerLost: {}", lost.what())));
   } catch (const Error&) {
-    // The group has ended, and its calls say why on every rank.
+    // The group has ended, and its calls report the cause on every rank.
   }
 }
 
@@ -302,7 +304,7 @@ Lease GatherScatter::call(ByteView mine, const Answer& answer, Duration timeout,
     others = Gather(*engine_, to_root_, what_).run(posted, Deadline::after(timeout), timeout, poll);
   } catch (const PeerLost& lost) {
     posted.end();
-    post_loss(*engine_, lost);  // before the ends, by which the others see that there is no answer
+    post_loss(*engine_, lost);  // before the channels end, which tells the others that no answer follows
     for (const auto& channel : from_root_) engine_->close(*channel, End::sending);
     throw;
   }

@@ -1,4 +1,4 @@
-// Which bytes of a range of address space belong to which block. Bookkeeping alone: it touches none of the memory.
+// Assigns ranges of an address space to blocks. Bookkeeping only: it touches none of the memory.
 #pragma once
 
 #include <algorithm>
@@ -14,39 +14,40 @@
 
 namespace levada {
 
-/// Allocates blocks of whole pages, each with a slot number of its own. A freed block waits on a stack of its size
-/// class and is the first to be used again: warm memory stays warm, and a steady stream neither searches nor allocates.
-/// Before memory that is not resident is used, the blocks on the stacks are coalesced with their free neighbors, so
-/// that other sizes use their memory. Not thread-safe.
+/// Allocates blocks of whole pages, each with a unique slot number. A freed block waits on the stack of its size class
+/// and is the first to be reused: warm memory stays warm, and a steady stream neither searches nor allocates. Before
+/// memory that is not resident is used, the blocks on the stacks are coalesced with their free neighbors, so that other
+/// sizes can use their memory. Not thread-safe.
 class Arena {
  public:
   static constexpr std::uint64_t page_bytes = 4096;
 
-  /// `capacity`: in bytes, of which whole pages are used. `max_slots`: used blocks and those on the stacks, at most.
+  /// `capacity` is in bytes and rounded down to whole pages. `max_slots` limits the number of blocks in use and on the
+  /// stacks.
   Arena(std::uint64_t capacity, std::uint32_t max_slots);
 
   std::uint64_t capacity() const { return capacity_; }
 
-  /// Where a block would lie. Valid until the next call that changes the arena.
+  /// The position of a possible block. Valid until the next call that changes the arena.
   struct Place {
     std::uint64_t offset = 0;
-    std::uint64_t size = 0;      ///< at least what was asked for: resident memory that the block keeps is part of it
-    std::uint64_t reserved = 0;  ///< address space that the block keeps: its size class, or its size
-    std::uint64_t unbacked = 0;  ///< bytes of it that are not resident
-    std::optional<std::uint32_t> slot;  ///< of the freed block that would be used again
+    std::uint64_t size = 0;             ///< at least the requested size; includes resident memory that the block keeps
+    std::uint64_t reserved = 0;         ///< address space that the block keeps: its size class, or its size
+    std::uint64_t unbacked = 0;         ///< bytes of the block that are not resident
+    std::optional<std::uint32_t> slot;  ///< slot of the freed block to reuse, if any
   };
-  /// Returns nothing where no block of `bytes` fits at the moment, or all slots are used.
+  /// Returns nothing if no block of `bytes` fits now, or all slots are used.
   std::optional<Place> find_place(std::uint64_t bytes);
 
   struct Allocation {
     std::uint32_t slot = 0;
     Interval block;
-    std::vector<Interval> unbacked;  ///< to be populated before use; they count as resident from now on
+    std::vector<Interval> unbacked;  ///< to be populated before use; counted as resident from now on
   };
-  /// Allocates the block that find_place() has found.
+  /// Allocates the block that find_place() found.
   Allocation allocate(const Place& place);
-  /// Allocates the block on top of its size's stack, if there is one and it is large enough; a steady stream needs no
-  /// more than that.
+  /// Allocates the block on top of its size's stack, if there is one and it is large enough. A steady stream needs only
+  /// this.
   std::optional<Interval> try_reuse(std::uint64_t bytes);
   void free(std::uint32_t slot);
   /// Frees a block that was just allocated and that the system could not populate.
@@ -56,12 +57,12 @@ class Arena {
   std::optional<std::uint32_t> slot_at(std::uint64_t offset) const;
   Interval block(std::uint32_t slot) const;
 
-  /// Takes free resident memory out of the arena until no more than max_resident() is resident: discard it, then call
-  /// put_back(). Usually returns nothing.
+  /// Removes free resident memory from the arena until at most max_resident() is resident. The caller discards it and
+  /// then calls put_back(). Usually returns nothing.
   std::vector<Interval> evict_excess();
-  /// The same for all free resident memory; max_used() starts anew at used().
+  /// Like evict_excess(), but removes all free resident memory and resets max_used() to used().
   std::vector<Interval> evict_all();
-  /// Makes `evicted` free again. `resident`: the system has refused to discard it.
+  /// Makes `evicted` free again. `resident` is true if the system refused to discard it.
   void put_back(Interval evicted, bool resident);
 
   /// Returns the bytes in blocks that are in use.
@@ -70,18 +71,18 @@ class Arena {
   std::uint64_t used_slots() const { return slots_.size() - unused_slots_.size() - stacked_; }
   /// Returns the high-water mark of used().
   std::uint64_t max_used() const { return max_used_; }
-  /// Returns how much may stay resident. Blocks of ever new sizes leave gaps between them; with an eighth to spare,
-  /// about 1% of their bytes are populated anew, without it 5% to 10%.
+  /// Returns how much may stay resident. Blocks of ever new sizes leave gaps between them. With an eighth to spare,
+  /// about 1% of their bytes are populated anew; without it, 5% to 10%.
   std::uint64_t max_resident() const { return max_used_ + max_used_ / 8 / page_bytes * page_bytes; }
   /// Returns the bytes that are resident, in use or free.
   std::uint64_t resident() const { return resident_.total(); }
 
  private:
-  static constexpr std::size_t classes = 400;  ///< eight per power of two of pages: at most an eighth apart
+  static constexpr std::size_t classes = 400;  ///< eight per power of two of pages, so at most an eighth apart
   static constexpr std::uint16_t no_class = classes;
 
   struct SizeClass {
-    std::uint64_t bytes = 0;  ///< the largest size
+    std::uint64_t bytes = 0;  ///< the largest size in the class
     std::uint16_t index = 0;
   };
   static std::uint64_t block_size(std::uint64_t bytes);
@@ -90,7 +91,7 @@ class Arena {
   struct Slot {
     std::uint64_t offset = 0;
     std::uint64_t size = 0;      ///< all of it is resident
-    std::uint64_t reserved = 0;  ///< none of the rest is
+    std::uint64_t reserved = 0;  ///< nothing beyond `size` is resident
     std::uint16_t size_class = no_class;
     bool used = false;
   };
@@ -106,18 +107,18 @@ class Arena {
 
   std::uint64_t capacity_;
   std::uint32_t max_slots_;
-  IntervalSet free_;  ///< without the blocks on the stacks
+  IntervalSet free_;  ///< excludes the blocks on the stacks
   IntervalSet resident_;
   std::vector<Slot> slots_;
   std::vector<std::uint32_t> unused_slots_;
   std::array<std::vector<std::uint32_t>, classes> stacks_;
-  std::uint64_t stacked_ = 0;           ///< blocks on the stacks
-  std::vector<std::uint32_t> slot_at_;  ///< by the block's first page; meaningless for other pages
+  std::uint64_t stacked_ = 0;           ///< number of blocks on the stacks
+  std::vector<std::uint32_t> slot_at_;  ///< indexed by a block's first page; meaningless for other pages
   std::uint64_t used_ = 0;
   std::uint64_t max_used_ = 0;
 };
 
-// What a steady stream calls is inline.
+// The functions that a steady stream calls are inline.
 
 inline std::uint64_t Arena::block_size(std::uint64_t bytes) {
   return align_up(std::max<std::uint64_t>(bytes, 1), page_bytes);

@@ -152,18 +152,18 @@ TEST(Arena, ReusesTheMemoryOfOtherSizesBeforeItTakesMoreThanWasUsedAtATime) {
   }
 }
 
-/// What a stream of messages of many sizes costs, `under_way` of which are not freed yet.
+/// The cost of a stream of messages of many sizes, `under_way` of which are not freed yet.
 struct Stream {
-  std::uint64_t allocated = 0;  ///< in the second half
-  std::uint64_t populated = 0;  ///< of it
-  std::uint64_t max_asked = 0;  ///< asked for and not freed yet
+  std::uint64_t allocated = 0;  ///< bytes of messages in the second half
+  std::uint64_t populated = 0;  ///< bytes populated in the second half
+  std::uint64_t max_asked = 0;  ///< maximum of bytes requested and not freed yet
   std::uint64_t max_resident = 0;
 };
 
 Stream ragged_stream(int messages, std::size_t under_way, std::uint64_t max_bytes) {
   std::mt19937_64 random(5);
   Arena arena(std::uint64_t{1} << 36, 1000);
-  std::deque<std::pair<std::uint32_t, std::uint64_t>> blocks;  // slot, bytes asked for
+  std::deque<std::pair<std::uint32_t, std::uint64_t>> blocks;  // slot, bytes requested
   std::uint64_t asked = 0;
   Stream stream;
   for (int i = 0; i < messages; ++i) {

@@ -15,10 +15,10 @@
 namespace levada {
 namespace {
 
-/// Between two requests for pages that the system has refused, and between two looks at its limits.
+/// Interval between requests for pages after a refusal, and between checks of the system's limits.
 constexpr Duration retry_interval = std::chrono::milliseconds(100);
 
-// Under the address sanitizer, reading a message after its lease has ended is an error, as it is over other engines.
+// Under the address sanitizer, reading a message after its lease has ended is an error, as on other engines.
 void poison(std::span<const std::byte> memory) {
 #ifdef ASAN_POISON_MEMORY_REGION
   ASAN_POISON_MEMORY_REGION(memory.data(), memory.size());
@@ -43,7 +43,7 @@ BlockPool::BlockPool(std::unique_ptr<MemorySource> source, BlockPoolOptions opti
 
 BlockPool::~BlockPool() {
   if (!token_.valid()) {
-    // The parent's threads may have been at work on it.
+    // The parent's threads may have been using it.
     static_cast<void>(state_.release());
     return;
   }
@@ -54,9 +54,9 @@ std::span<std::byte> BlockPool::memory_of(Interval interval) const {
   return memory_.subspan(interval.begin, interval.size());
 }
 
-/// With the lock.
+/// Called with the lock held.
 bool BlockPool::may_store(std::size_t bytes) const {
-  constexpr std::uint64_t min_left = std::uint64_t{8} << 20;  // for the larger messages, such as buckets
+  constexpr std::uint64_t min_left = std::uint64_t{8} << 20;  // for larger messages, such as buckets
   const std::uint64_t max_stored = std::min(max_block_ / 2, max_block_ - std::min(max_block_, min_left));
   return bytes <= max_stored && state_->arena.used() <= max_stored - bytes &&
          state_->arena.used_slots() < state_->options.max_slots / 2;
@@ -117,7 +117,7 @@ std::optional<Arena::Place> BlockPool::find_place(std::size_t bytes, std::unique
   return find_within_budget(bytes, lock);
 }
 
-/// Reads the system's limits; where they do not suffice, gives what is cached back to the system and reads them again.
+/// Reads the system's limits. If they do not suffice, returns cached memory to the system and reads them again.
 std::optional<Arena::Place> BlockPool::find_within_budget(std::size_t bytes, std::unique_lock<std::mutex>& lock) {
   State& state = *state_;
   for (const bool trims : {false, true}) {
@@ -135,7 +135,7 @@ std::optional<Arena::Place> BlockPool::find_within_budget(std::size_t bytes, std
   return std::nullopt;
 }
 
-/// Without the lock, which it takes again.
+/// Called with the lock held; releases it and takes it again.
 std::uint64_t BlockPool::discard(const std::vector<Interval>& evicted, std::unique_lock<std::mutex>& lock) {
   if (evicted.empty()) return 0;
   lock.unlock();
@@ -155,7 +155,7 @@ std::uint64_t BlockPool::discard(const std::vector<Interval>& evicted, std::uniq
   return bytes;
 }
 
-/// Without the lock, which it takes again.
+/// Called with the lock held; releases it and takes it again.
 bool BlockPool::populate(const Arena::Allocation& allocation, std::unique_lock<std::mutex>& lock) {
   lock.unlock();
   const auto& parts = allocation.unbacked;

@@ -23,7 +23,7 @@ std::shared_ptr<BlockPool> pool_of(std::size_t bytes, std::function<void()> on_f
   return make_heap_pool(bytes, {.engine = "test", .on_free = std::move(on_free), .limits = [] { return plenty; }});
 }
 
-/// Heap memory that can be made to refuse, and that counts its calls.
+/// Heap memory that can be made to refuse requests, and that counts its calls.
 class Source final : public MemorySource {
  public:
   struct Calls {

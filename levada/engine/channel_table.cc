@@ -49,7 +49,7 @@ void ChannelTable::leave(Group& group) {
     if (!is_subgroup) continue;
     for (const int rank : other->ranks) notify(rank, {.kind = Notice::Kind::staying, .key = key, .is_urgent = false});
   }
-  // At once: a rank that ends later is not lost to the group.
+  // Notify immediately: a rank that ends later is not lost to the group.
   for (const int rank : group.ranks) notify(rank, {.kind = Notice::Kind::left, .key = group.key()});
   membership_.leave_oneself(group.keys, group.ranks.size() - 1);
 }
@@ -161,7 +161,7 @@ void ChannelTable::close(ChannelState& channel, End end) {
   if (end == End::sending) {
     if (!std::exchange(channel.is_sending, false)) return;
     for (const auto& receiver : channel.receivers) {
-      // Receivers that have closed are notified as well: they remember the channel until its sender has closed.
+      // Notify receivers that have closed, too: they remember the channel until its sender has closed.
       if (receiver.rank == rank_) channel.sender_closed = true;
       else
         notify(receiver.rank, {.kind = Notice::Kind::sender_closed,
@@ -190,7 +190,7 @@ void ChannelTable::release(ChannelState& channel) {
 }
 
 void ChannelTable::close_channels(const Group* group) {
-  std::vector<std::shared_ptr<ChannelState>> closing;  // closing one may forget it
+  std::vector<std::shared_ptr<ChannelState>> closing;  // a copy: closing a channel may erase it from the table
   for (const auto& [key, channel] : channels_) {
     if (channel->is_open) {
       if (group == nullptr || channel->spec.groups.front() == group->key()) closing.push_back(channel);
@@ -207,7 +207,7 @@ void ChannelTable::drop_arrived(ChannelState& channel) {
   channel.arrived = {};
 }
 
-/// A channel of a group that this rank has left without opening it.
+/// Closes a channel of a group that this rank has left without opening the channel.
 void ChannelTable::close_unopened(ChannelState& channel) {
   channel.is_open = true;
   if (!channel.announced) return;  // no message follows
@@ -358,14 +358,14 @@ void ChannelTable::learn_group(ChannelState& channel, std::uint64_t group) {
 void ChannelTable::accept_sender_closed(int from, const Notice& notice) {
   ChannelState& channel = channel_from(from, notice.key);
   channel.sender_closed = true;
-  // One that was never announced may still be opened here, as what has ended already.
+  // A channel that was never announced may still be opened here, already ended.
   if (!channel.is_open) learn_group(channel, notice.group);
   forget_if_over(channel);
 }
 
 void ChannelTable::accept_received(int from, const Notice& notice) {
   const auto found = channels_.find(notice.key);
-  if (found == channels_.end()) return;  // closed meanwhile
+  if (found == channels_.end()) return;  // closed since
   ChannelState::Receiver* const receiver = found->second->receiver(from);
   if (receiver == nullptr || notice.count > found->second->num_sent || notice.count < receiver->num_received) {
     refuse("a count of messages received that cannot be");

@@ -1,5 +1,5 @@
-// What a channel means, for every engine alike: streams of messages, windows, ends, groups, membership. A pure value:
-// no lock, no I/O, no clock. Media deliver events into it and carry out what it asks for.
+// The meaning of a channel, common to all engines: streams of messages, windows, ends, groups, membership. A pure
+// value: no lock, no I/O, no clock. Media deliver events into it and carry out its requests.
 #pragma once
 
 #include <cstdint>
@@ -16,24 +16,24 @@
 
 namespace levada {
 
-/// What one rank notifies another of, in the order in which it happens.
+/// A notification from one rank to another. Notices are delivered in the order of the events.
 struct Notice {
   enum class Kind : std::uint8_t {
-    opened = 1,       ///< before the first message on the channel `key`: what its sender opened
-    received,         ///< this many messages of the channel `key` have been received
+    opened = 1,       ///< precedes the first message on the channel `key`: the parameters of its sender
+    received,         ///< `count` messages of the channel `key` have been received so far
     waiting,          ///< the sender of the channel `key` waits for room: receipts are urgent from now on
     sender_closed,    ///< no message follows on the channel `key`
     receiver_closed,  ///< nothing more is received from the channel `key`
-    staying,          ///< the rank is in the group `key`, whatever groups it leaves that this was made from
+    staying,          ///< the rank stays in the group `key`, even if it leaves groups that this one was made from
     left,             ///< the rank has left the group `key`
     departed,         ///< the rank has left all groups; the last notice
   };
   Kind kind = Kind::opened;
-  std::uint64_t key = 0;    ///< of a channel or a group
-  std::uint64_t count = 0;  ///< received: how many
-  std::uint64_t group = 0;  ///< opened, sender_closed, receiver_closed: the channel's group
-  std::int32_t window = 0;  ///< opened
-  bool is_urgent = true;    ///< somebody may be waiting for it; not sent along
+  std::uint64_t key = 0;    ///< key of a channel or a group
+  std::uint64_t count = 0;  ///< number of messages (received)
+  std::uint64_t group = 0;  ///< the channel's group (opened, sender_closed, receiver_closed)
+  std::int32_t window = 0;  ///< the sender's window (opened)
+  bool is_urgent = true;    ///< whether a rank may be waiting for the notice; not transmitted
   bool operator==(const Notice&) const = default;
 };
 
@@ -45,11 +45,11 @@ struct AddressedNotice {
 /// A message that has arrived and has not been received.
 struct Arrival {
   ByteView bytes{};
-  std::shared_ptr<const void> hold{};  ///< keeps the bytes, where the medium does not
-  std::uint64_t id = 0;                ///< the medium's own name for the message
+  std::shared_ptr<const void> hold{};  ///< keeps the bytes alive if the medium does not
+  std::uint64_t id = 0;                ///< the medium's identifier of the message
 };
 
-/// What open() was given, in the endpoint's ranks.
+/// The arguments of open(), in the endpoint's ranks.
 struct ChannelSpec {
   std::vector<std::uint64_t> groups;  ///< Group::keys
   int from = -1;
@@ -57,20 +57,20 @@ struct ChannelSpec {
   int window = 0;
 };
 
-/// One channel as one rank knows it, from the moment that this rank opens it or that something arrives for it, until
-/// all its ends are closed. Media derive from it to keep what is their own.
+/// One channel as one rank sees it, from the moment that this rank opens it or that something arrives for it, until all
+/// its ends are closed. Media derive from it to add their state.
 struct ChannelState : std::enable_shared_from_this<ChannelState> {
   virtual ~ChannelState() = default;
 
   std::uint64_t key = 0;
-  std::uint64_t group = 0;  ///< as another rank has named it, until this rank opens the channel
-  bool is_open = false;     ///< this rank has opened it; `spec` does not change from then on
+  std::uint64_t group = 0;  ///< as named by another rank, until this rank opens the channel
+  bool is_open = false;     ///< whether this rank has opened it; `spec` does not change afterwards
   ChannelSpec spec;
-  bool must_be_closed = false;  ///< ChannelOptions
+  bool must_be_closed = false;  ///< ChannelOptions::must_be_closed
 
   // The receiving end.
-  bool receives = false;      ///< this rank is a receiver ...
-  bool is_receiving = false;  ///< ... and has not closed
+  bool receives = false;      ///< whether this rank is a receiver
+  bool is_receiving = false;  ///< whether its receiving end is open
   struct Announcement {
     int from = -1;
     Notice opened;
@@ -97,92 +97,92 @@ struct ChannelState : std::enable_shared_from_this<ChannelState> {
   std::vector<int> closed_early;  ///< receivers that had closed before this rank opened the channel
 
   Receiver* receiver(int rank);
-  /// Messages that `receiver` has still to receive.
+  /// Returns the number of messages that `receiver` has yet to receive.
   int not_received(const Receiver& receiver) const { return static_cast<int>(num_sent - receiver.num_received); }
 };
 
-/// The channels and groups of one rank. Ranks are the endpoint's. What other ranks have to learn is left in
-/// take_notices() and take_endings(), for the caller to carry after each call.
+/// The channels and groups of one rank. Ranks are in the endpoint's numbering. After each call, the caller delivers
+/// take_notices() and take_endings() to the other ranks.
 class ChannelTable {
  public:
-  /// How a medium works.
+  /// Properties of a medium.
   struct Options {
-    /// Receivers send `received`; else the medium sets Receiver::num_received itself.
+    /// Whether receivers send `received`; if not, the medium sets Receiver::num_received.
     bool sends_receipts = true;
     std::shared_ptr<ChannelState> (*make_state)() = [] { return std::make_shared<ChannelState>(); };
   };
   ChannelTable(int rank, int size, Options options);
 
-  // ---- what this rank does
+  // ---- actions of this rank
 
-  /// `group` stays where it is until it has left.
+  /// `group` must stay at its address until it leaves.
   void enter(Group& group);
-  /// Closes the group's channels. Nothing happens to a group that it has not entered.
+  /// Closes the group's channels. No effect on a group that it has not entered.
   void leave(Group& group);
   /// Closes all channels and notifies every rank.
   void depart();
-  /// Brings the group's cause up to date.
+  /// Updates the group's cause.
   void refresh(Group& group) const;
-  /// `from` and `to` are the group's ranks, `key` what all members derive for the channel. Where the sender has opened
-  /// it with another window, the group ends with InvalidArgument.
+  /// `from` and `to` are ranks of the group; `key` is the channel key that all members derive. If the sender has opened
+  /// the channel with another window, the group ends with InvalidArgument.
   std::shared_ptr<ChannelState> open(Group& group, std::uint64_t key, int from, std::span<const int> to, int window);
-  /// Nothing happens to an end that is not this rank's or is closed.
+  /// No effect on an end that this rank does not hold or that is closed.
   void close(ChannelState& channel, End end);
-  /// Closes this rank's ends, except a sending one that must be closed by close().
+  /// Closes this rank's ends, except a sending end that only close() closes.
   void release(ChannelState& channel);
   bool has_room(const ChannelState& channel) const;
-  /// To be called before a message is sent: the first one is announced.
+  /// Must be called before a message is sent. Announces the channel before its first message.
   void announce(ChannelState& channel);
-  /// A message has been sent to all receivers that are not over.
+  /// Counts a message that has been sent to all receivers that are not over.
   void count_sent(ChannelState& channel) { ++channel.num_sent; }
   /// Asks the receivers for urgent receipts.
   void ask_for_room(ChannelState& channel);
-  /// Needs a message in `arrived`.
+  /// Requires a message in `arrived`.
   Arrival receive(ChannelState& channel);
-  /// Whether, for this rank, no message follows those in `arrived`.
+  /// Returns whether, for this rank, no message follows those in `arrived`.
   bool has_ended(const ChannelState& channel) const {
     return !channel.is_receiving || (channel.must_be_closed ? channel.sender_closed : sender_is_over(channel));
   }
-  /// Whether no message follows though its sender has not closed it, as it must.
+  /// Returns whether no message follows although the sender has not closed the channel, as it must.
   bool is_abandoned(const ChannelState& channel) const {
     return channel.arrived.empty() && !has_ended(channel) && sender_is_over(channel);
   }
-  /// Whether its sender sends no more.
+  /// Returns whether the sender sends no more.
   bool sender_is_over(const ChannelState& channel) const;
   bool receiver_is_over(const ChannelState& channel, const ChannelState::Receiver& receiver) const;
   bool is_over(const ChannelState& channel) const;
 
-  // ---- what others have done; throws CorruptMessage for what no rank does
+  // ---- actions of other ranks; throw CorruptMessage for impossible ones
 
   void arrive(int from, std::uint64_t key, Arrival arrival);
   void apply(int from, const Notice& notice);
-  /// The loss of a rank that has departed, or is lost already, is nothing.
+  /// No effect if the rank that is lost has departed or is already lost.
   void end(Ending ending);
 
-  // ---- what is to be carried out
+  // ---- requests to the medium
 
   std::vector<AddressedNotice> take_notices() { return std::exchange(notices_, {}); }
   bool has_notices() const { return !notices_.empty(); }
-  /// Endings that this rank has found, for all ranks of their group.
+  /// Returns endings that this rank has found, for all ranks of their group.
   std::vector<Ending> take_endings() { return std::exchange(found_, {}); }
   bool has_endings() const { return !found_.empty(); }
-  /// Messages that nobody will receive, each with its sender, for media that have to give them back.
+  /// Returns messages that no rank will receive, each with its sender, for media that have to give them back.
   std::vector<std::pair<int, Arrival>> take_dropped() { return std::exchange(dropped_, {}); }
   bool has_dropped() const { return !dropped_.empty(); }
 
-  // ---- what is known
+  // ---- state
 
   bool has_departed(int rank) const { return peer(rank).departed; }
   bool is_lost(int rank) const { return peer(rank).lost; }
-  /// Whether the group itself has been aborted, or all groups have.
+  /// Returns whether the group itself has been aborted, or all groups have.
   bool is_aborted(std::uint64_t group) const;
-  /// Whether something has ended a group since this rank last entered one, or a rank is lost.
+  /// Returns whether something has ended a group since this rank last entered one, or a rank is lost.
   bool has_failed() const;
-  /// Departed or lost: nothing comes from it any more.
+  /// Returns whether the rank has departed or is lost: nothing more arrives from it.
   bool is_gone(int rank) const { return peer(rank).departed || peer(rank).lost; }
   std::size_t num_groups() const { return groups_.size(); }
   Group* group(std::uint64_t key) const;
-  /// What this rank has opened the channel with, to receive what `from` sends there; empty if nothing.
+  /// Returns this rank's landing for messages from `from` on the channel; empty if none.
   Landing landing(int from, std::uint64_t key) const;
   std::size_t num_channels() const { return channels_.size(); }
   std::size_t num_endings() const { return endings_.size(); }
@@ -196,7 +196,7 @@ class ChannelTable {
 
   void notify(int to, Notice notice);
   ChannelState& find_or_add(std::uint64_t key);
-  /// Returns the channel of which `from` claims to be the sender.
+  /// Returns the channel that `from` claims to send on.
   ChannelState& channel_from(int from, std::uint64_t key);
   void accept_opened(int from, const Notice& notice);
   void accept_sender_closed(int from, const Notice& notice);
@@ -215,11 +215,11 @@ class ChannelTable {
   Options options_;
   bool has_departed_ = false;
   std::unordered_map<std::uint64_t, std::shared_ptr<ChannelState>> channels_;
-  std::unordered_map<std::uint64_t, Group*> groups_;  ///< those that this rank is in
+  std::unordered_map<std::uint64_t, Group*> groups_;  ///< groups that this rank is in
   Membership membership_;
   std::vector<Peer> peers_;
   std::vector<Ending> endings_;         ///< in the order in which this rank learned of them
-  std::size_t num_endings_before_ = 0;  ///< when this rank last entered a group
+  std::size_t num_endings_before_ = 0;  ///< value of endings_.size() when this rank last entered a group
   std::vector<AddressedNotice> notices_;
   std::vector<Ending> found_;
   std::vector<std::pair<int, Arrival>> dropped_;

@@ -17,18 +17,20 @@ namespace {
 using test::Network;
 using test::Rank;
 
-/// One channel from rank 0, and all that may happen to it.
+/// One channel from rank 0 and the events that may happen to it.
 struct Scenario {
   int size = 2;
   std::vector<int> to;
   int window = 1;
   int messages = 2;
-  bool waits = false;  ///< the sender says that it waits for room
-  bool fails = true;   ///< a rank aborts or dies
-  /// The channel is one of a subgroup of all, which ranks enter at any time, and leave before or after its parent.
+  bool waits = false;  ///< whether the sender announces that it waits for room
+  bool fails = true;   ///< whether a rank may abort or die
+  /// Whether the channel is in a subgroup of all ranks, which they enter at any time, and leave before or after its
+  /// parent.
   bool in_subgroup = false;
-  bool only_leaves = false;    ///< ranks begin in the subgroup, with the channel open, and close it by leaving alone
-  bool never_departs = false;  ///< each rank stays in another subgroup
+  bool only_leaves = false;    ///< whether ranks begin in the subgroup, with the channel open, and close it only by
+                               ///< leaving
+  bool never_departs = false;  ///< whether each rank stays in another subgroup
 };
 
 enum class Act : std::uint8_t {
@@ -39,8 +41,8 @@ enum class Act : std::uint8_t {
   close_receiving,
   enter_subgroup,
   leave_subgroup,
-  leave,  ///< the group of all
-  abort,  ///< the channel's group
+  leave,  ///< leaves the group of all ranks
+  abort,  ///< aborts the channel's group
   abort_parent,
   die,
   wait,
@@ -49,7 +51,7 @@ enum class Act : std::uint8_t {
 struct Step {
   Act act;
   int rank;
-  int from = 0;  ///< of deliver
+  int from = 0;  ///< sender, for deliver
 };
 
 class Model {
@@ -149,7 +151,7 @@ class Model {
     network_.carry(rank);
   }
 
-  /// What has to hold in every state.
+  /// Checks the invariants of every state.
   void check() {
     const auto& sent = channels_[0];
     for (int rank = 0; rank < scenario_.size; ++rank) {
@@ -167,7 +169,7 @@ class Model {
     }
   }
 
-  /// What has to hold once everything has been delivered.
+  /// Checks the invariants that hold once everything has been delivered.
   void check_settled() {
     const bool sender_over = is_out(0) || (of(0).opened && !channels_[0]->is_sending);
     for (int rank = 0; rank < scenario_.size; ++rank) {
@@ -209,7 +211,7 @@ class Model {
     return true;
   }
 
-  /// Equal for states that cannot be distinguished.
+  /// Returns a string that is equal for states that cannot be distinguished.
   std::string fingerprint() {
     ByteWriter writer;
     for (int rank = 0; rank < scenario_.size; ++rank) {
@@ -235,16 +237,16 @@ class Model {
  private:
   struct State {
     bool opened = false, dead = false, departed = false, aborted = false, aborted_parent = false;
-    bool left = false;  ///< the group of all
+    bool left = false;  ///< has left the group of all ranks
     bool entered = false, left_subgroup = false;
-    bool stayed = false;  ///< in the subgroup, when it left the group of all
+    bool stayed = false;  ///< was in the subgroup when it left the group of all ranks
     std::uint64_t num_received = 0;
   };
   using Groups = std::vector<std::unique_ptr<Group>>;
   static constexpr std::uint64_t channel_key = 1;
 
   State& of(int rank) { return states_[static_cast<std::size_t>(rank)]; }
-  /// The channel's group, as long as the rank is in it.
+  /// Returns the channel's group, or null if the rank is not in it.
   Group* group_of(int rank) {
     const State& state = of(rank);
     if (scenario_.in_subgroup) {
@@ -252,14 +254,14 @@ class Model {
     }
     return state.left ? nullptr : &network_.rank(rank).group;
   }
-  /// Those that the rank is in.
+  /// Returns the groups that the rank is in.
   std::vector<Group*> groups_of(int rank) {
     std::vector<Group*> found;
     if (!of(rank).left) found.push_back(&network_.rank(rank).group);
     if (Group* const group = group_of(rank); scenario_.in_subgroup && group != nullptr) found.push_back(group);
     return found;
   }
-  /// Whether the rank is in the channel's group no more, and will not be.
+  /// Returns whether the rank has left the channel's group for good.
   bool is_out(int rank) {
     const State& state = of(rank);
     return state.departed || state.left_subgroup || (state.left && !state.stayed);
@@ -280,7 +282,7 @@ class Model {
     channels_[static_cast<std::size_t>(rank)] =
         network_.rank(rank).table.open(*group_of(rank), channel_key, 0, scenario_.to, scenario_.window);
   }
-  /// As Endpoint::leave() does.
+  /// Does what Endpoint::leave() does.
   void leave(int rank, Group& group, bool is_last) {
     State& state = of(rank);
     state.departed = is_last && !scenario_.never_departs;
@@ -314,7 +316,7 @@ class Model {
     }
     return false;
   }
-  /// Whether no rank is still to open the channel or to close an end of it.
+  /// Returns whether no rank has yet to open the channel or to close an end of it.
   bool all_ended() {
     for (int rank = 0; rank < scenario_.size; ++rank) {
       if (is_out(rank) || !(rank == 0 || receives(rank))) continue;
@@ -352,7 +354,7 @@ class Model {
   Groups subgroups_, others_;
 };
 
-/// Goes through every state that any order of steps leads to; returns how many there are.
+/// Visits every state that any order of steps leads to. Returns the number of states.
 std::size_t explore(const Scenario& scenario) {
   std::set<std::string> seen;
   std::vector<std::vector<Step>> open_paths{{}};

@@ -48,7 +48,7 @@ TEST(ChannelTable, DropsWhatArrivesForAChannelOfAGroupThatItHasLeft) {
   EXPECT_EQ(one.table.num_channels(), 0U);
 }
 
-/// Makes both ranks enter a subgroup of the two. Returns each rank's, which must not move until it is left.
+/// Makes both ranks enter a subgroup of the two. Returns each rank's group, which must not move until it is left.
 std::vector<Group> enter_subgroup(Network& network) {
   std::vector<Group> groups;
   for (int rank = 0; rank < 2; ++rank) {
@@ -59,7 +59,8 @@ std::vector<Group> enter_subgroup(Network& network) {
   return groups;
 }
 
-/// One rank closes a channel of a subgroup that the other never opens, and leaves before or after.
+/// Expects that a channel of a subgroup is forgotten if one rank closes it and the other never opens it but leaves,
+/// before or after.
 void expect_no_channel_is_kept(int closing, End end, bool leaves_first) {
   Network network(2);
   auto groups = enter_subgroup(network);

@@ -1,4 +1,4 @@
-// Ranks that have a channel table each, and what is under way between them. Only for tests.
+// Ranks with one channel table each, and the notices in transit between them. For tests only.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace levada::test {
 
-/// One rank as a medium has it, in a group of all.
+/// One rank as a medium sees it, in a group of all ranks.
 struct Rank {
   Rank(int rank, int size) : table(rank, size, {}), group(root_group("test", rank, size)), keys(group.key()) {
     table.enter(group);
@@ -32,7 +32,7 @@ struct Rank {
   KeyDeriver keys;
 };
 
-/// Ranks and what is under way between them: to each rank from each other, in order.
+/// Ranks and their notices in transit, with one ordered queue for each pair of ranks.
 struct Network {
   explicit Network(int size) : queues(static_cast<std::size_t>(size * size)) {
     for (int rank = 0; rank < size; ++rank) ranks.push_back(std::make_unique<Rank>(rank, size));
@@ -48,7 +48,7 @@ struct Network {
   Rank& rank(int number) { return *ranks[static_cast<std::size_t>(number)]; }
   std::deque<Packet>& queue(int from, int to) { return queues[static_cast<std::size_t>(from * size() + to)]; }
 
-  /// Puts what `from`'s table has left into the queues.
+  /// Moves everything that `from`'s table has left to send into the queues.
   void carry(int from) {
     for (const AddressedNotice& outgoing : rank(from).table.take_notices())
       queue(from, outgoing.to).push_back(outgoing.notice);

@@ -10,7 +10,7 @@
 namespace levada {
 namespace {
 
-/// How many ranks each host has.
+/// Returns the number of ranks on each host.
 std::vector<int> ranks_by_host(const std::vector<int>& host_of) {
   std::map<int, int> counts;
   for (const int host : host_of) ++counts[host];
@@ -19,7 +19,7 @@ std::vector<int> ranks_by_host(const std::vector<int>& host_of) {
   return ranks;
 }
 
-/// What joins hosts in the engine of this name: "c10d" for "shm+c10d".
+/// Returns the part of the engine's name that joins hosts: "c10d" for "shm+c10d".
 std::string_view between_hosts(std::string_view name) {
   const auto plus = name.rfind('+');
   return plus == std::string_view::npos ? name : name.substr(plus + 1);

@@ -1,4 +1,4 @@
-// Which engine joins a job's ranks, and why: the same words for logs, reports and `levada doctor`.
+// Chooses the engine for a job's ranks and explains the choice, in the same words in logs, reports and `levada doctor`.
 #pragma once
 
 #include <string>
@@ -9,18 +9,18 @@
 
 namespace levada {
 
-/// Returns the name of the engine for ranks on these hosts: "shm" where all are on one; `between` where each is on a
-/// host of its own and sends to at most `degree` others; else both, as in "shm+c10d", which forwards messages.
+/// Returns the name of the engine for ranks on these hosts: "shm" if all are on one host; `between` if each is on a
+/// different host and sends to at most `degree` others; otherwise both, as in "shm+c10d", which forwards messages.
 std::string choose_engine(const std::vector<int>& host_of, std::string_view between, int degree = default_degree);
 
-/// Returns an engine's name and why it joins these ranks: "shm+c10d: 4 ranks on 2 hosts, 2 on each". It ends with
-/// ", as asked" where choose_engine() returns another name with the engine's degree.
+/// Returns an engine's name and why it was chosen: "shm+c10d: 4 ranks on 2 hosts, 2 on each". Ends with ", as asked" if
+/// choose_engine() returns another name for the engine's degree.
 std::string describe_engine(const EngineInfo& info);
 /// The same before ranks have joined, when only the number of ranks on this host is known: "shm: all 4 ranks are on one
 /// host", "shm+c10d: 2 of 4 ranks are on this host".
 std::string describe_engine(std::string_view name, int ranks, int ranks_here);
 
-/// Writes describe_engine() to standard error on rank 0, where the environment variable LEVADA_LOG is "info".
+/// Writes describe_engine() to standard error on rank 0 if the environment variable LEVADA_LOG is "info".
 void log_engine(const EngineInfo& info);
 
 }  // namespace levada

@@ -14,7 +14,7 @@
 namespace levada {
 namespace {
 
-/// The text of a field of Status, which may come from a process that does not end it.
+/// Returns the text of a field of Status. The field may come from a process that did not null-terminate it.
 template <std::size_t N>
 std::string_view text_of(const std::array<char, N>& field) {
   return {field.data(), static_cast<std::size_t>(std::find(field.begin(), field.end(), '\0') - field.begin())};
@@ -28,10 +28,11 @@ bool is_blank(const Status& status) {
   return text_of(status.operation).empty();
 }
 
-/// Shorter silences are a network's, or a busy host's.
+/// Shorter silences are normal on a network or a busy host.
 constexpr std::uint32_t min_silence_ms = 1000;
 
-/// "feed step 17, corpus.jsonl, waiting for rank 2, for 29.8 s". The age is left out for another host's clock.
+/// Returns "feed step 17, corpus.jsonl, waiting for rank 2, for 29.8 s". Omits the age if the status is from another
+/// host's clock.
 std::string describe(const Status& status, bool same_host) {
   const auto silence = format_duration(std::chrono::milliseconds(status.unanswered_ms));
   if (is_blank(status) && status.unanswered_ms > 0) return fmt::format("has not answered for {}", silence);
@@ -47,12 +48,11 @@ std::string describe(const Status& status, bool same_host) {
   return text;
 }
 
-/// "; rank 0: ...; rank 2: ...": what `rank` says, then the rank that it waits for, until one waits for no other, has
-/// been named before, or many have been named. Goes on through this rank only if that waits for one to which it
-/// forwards. If one of them is of another host and does not answer, names the other ranks of this host, through any of
-/// which its answers and messages may come, and the other ranks of its host. Ranks that wait in a circle have those of
-/// their hosts named, too.
-/// `receives`: this rank waits for a message of `rank`.
+/// Returns "; rank 0: ...; rank 2: ...": the status of `rank`, then of the rank that it waits for, and so on, until a
+/// rank waits for no other, has already been named, or many have been named. Passes through this rank only if it waits
+/// for a rank to which it forwards. If a named rank of another host does not answer, also names the other ranks of this
+/// host, which may forward its answers and messages, and the other ranks of its host. If the ranks wait in a cycle,
+/// also names the other ranks of their hosts. `receives`: whether this rank waits for a message from `rank`.
 std::string follow(Engine& engine, int rank, bool receives) {
   constexpr std::size_t max_named = 8;
   const auto& info = engine.info();
@@ -95,7 +95,7 @@ std::string follow(Engine& engine, int rank, bool receives) {
   return text;
 }
 
-/// "2 not received, 1 still leased"
+/// Returns "2 not received, 1 still leased".
 std::string describe(const Engine::Holder& holder) {
   std::vector<std::string> parts;
   if (holder.not_received > 0) parts.push_back(fmt::format("{} not received", holder.not_received));
@@ -108,7 +108,7 @@ std::string of_step(Engine& engine) {
   return mine.step >= 0 ? fmt::format(" for step {}", mine.step) : std::string();
 }
 
-/// "rank 3 waited 30.0 s in feed for step 17"
+/// Returns "rank 3 waited 30.0 s in feed for step 17".
 std::string waited_in(Engine& engine, std::string_view what, Duration waited) {
   return fmt::format("rank {} waited {} in {}{}", engine.info().rank, format_duration(waited), what, of_step(engine));
 }
@@ -127,7 +127,7 @@ std::string explain_full_window(Engine& engine, Channel& channel, std::string_vi
 
 Reminder::Reminder(Duration first)
     : Reminder(first, [](const std::string& text) {
-        const std::string line = fmt::format("levada: {}\n", printable_lines(text));  // it may quote a file's name
+        const std::string line = fmt::format("levada: {}\n", printable_lines(text));  // it may quote a file name
         std::fwrite(line.data(), 1, line.size(), stderr);
       }) {}
 
@@ -136,7 +136,7 @@ Reminder::Reminder(Duration first, std::function<void(const std::string&)> write
 
 void Reminder::write_if_due(const std::function<std::string()>& explain) {
   if (!due_.expired()) return;
-  due_ = Deadline::after(interval_);  // so that it has waited twice as long by then
+  due_ = Deadline::after(interval_);  // so that the wait has doubled by then
   interval_ *= 2;
   write_(explain() + "; still waiting");
 }

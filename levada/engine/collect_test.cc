@@ -18,8 +18,8 @@ using testing::MatchesRegex;
 using testing::Not;
 using testing::StartsWith;
 
-/// An engine on which nothing ever comes: every wait times out at once. What its status board and its holders say is
-/// set by the test.
+/// An engine on which nothing ever arrives: every wait times out at once. The test sets its status board and its
+/// holders.
 class Silent final : public Engine {
  public:
   explicit Silent(int rank, int size) : statuses(static_cast<std::size_t>(size)) {
@@ -64,7 +64,7 @@ class Silent final : public Engine {
   EngineInfo info_;
 };
 
-/// A status whose operation began so long ago.
+/// Returns `status` with an operation that began `ago`.
 Status begun(Duration ago, Status status) {
   status.since_ns -= std::chrono::duration_cast<std::chrono::nanoseconds>(ago).count();
   return status;
@@ -232,7 +232,7 @@ TEST(Status, CutsTextBetweenCharacters) {
   EXPECT_EQ(std::string_view(status.operation.data()), std::string(22, 'o'));
 }
 
-/// What Reminder writes while it waits on an engine on which nothing comes, for so many looks of each.
+/// Returns the lines that a Reminder writes while it waits for `wait` on an engine on which nothing arrives.
 std::string reminded(Duration first, Duration wait, const std::string& reading = "") {
   const auto engines = inproc::make_group(2);
   const auto channel = engines[0]->open(1, {0}, 1);

@@ -9,11 +9,11 @@ std::string_view operation_of(const Status& status) {
   return std::string_view(status.operation.data());
 }
 
-/// The call that an operation is a part of, for people; empty for what is none of a whole group.
+/// Returns the user-visible call that an operation is part of; empty if it is not a call of a whole group.
 std::string_view call_of(std::string_view operation) {
   if (operation == feed_start_operation) return operation;
   if (operation.ends_with("exchange")) return "an exchange";
-  return {};  // a reduction goes on while its caller makes other calls
+  return {};  // a reduction continues while its caller makes other calls
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Ranks of one group that are in different collective calls wait for each other until they time out. This ends their
-// group instead.
+// Ranks of one group that are in different collective calls wait for each other until they time out. CollectiveOrder
+// ends their group instead.
 #pragma once
 
 #include <functional>
@@ -11,24 +11,24 @@
 
 namespace levada {
 
-/// The Status::operation of a rank that starts a feed, on the board of the group that the feed was started on.
+/// The Status::operation of a rank that starts a feed, posted in the group that the feed is started on.
 inline constexpr std::string_view feed_start_operation = "starting the feed";
 
-/// Watches one wait of a collective call. Does nothing before `is_due()`, so that calls in which ranks meet cost no
+/// Watches one wait of a collective call. Does nothing before is_due(), so that calls in which all ranks meet cost no
 /// message.
 class CollectiveOrder {
  public:
-  /// `poll`: what its caller wants called as well; may be null.
+  /// `poll` is also called by as_poll(); may be null.
   CollectiveOrder(Engine& group, const std::function<void()>* poll) : group_(group), poll_(poll) {}
 
-  /// Ends the group with InvalidArgument, for all ranks, once this rank and another one have waited for each other in
-  /// different operations for `until_certain`. Called while the rank waits; the board of the group says for whom.
+  /// Ends the group with InvalidArgument, on all ranks, once this rank and another one have waited for each other in
+  /// different operations for `until_certain`. Called while this rank waits and its posted status names the other rank.
   void check();
 
-  /// Whether the wait has lasted long enough to be looked at.
+  /// Returns whether the wait has lasted long enough to be checked.
   bool is_due() const { return Clock::now() - begin_ >= until_certain / 2; }
 
-  /// check() and the caller's own function, as a WaitFor::poll.
+  /// Returns a WaitFor::poll that calls the caller's `poll` and check().
   std::function<void()> as_poll() {
     return [this] {
       if (poll_ != nullptr && *poll_) (*poll_)();
@@ -36,7 +36,7 @@ class CollectiveOrder {
     };
   }
 
-  /// What two ranks post may have crossed with a message that is on its way.
+  /// Covers a message that is still on its way while two ranks post their statuses.
   static constexpr Duration until_certain = std::chrono::seconds(2);
 
  private:

@@ -47,7 +47,7 @@ void meet(Engine& engine) {
 
 namespace {
 
-/// Eight bytes of the content at a time.
+/// Returns eight bytes of the content.
 std::uint64_t word(std::uint64_t seed, std::size_t i) {
   return (seed + 1) * 0x9e3779b97f4a7c15U + i * 0x2545f4914f6cdd1dU;
 }
@@ -122,14 +122,14 @@ Block foreign_block(std::size_t bytes) {
 
 namespace {
 
-/// A flow and how far this rank has come with it.
+/// A flow and this rank's progress with it.
 struct Progress {
   const Flow* flow;
   int to_send;
   int to_receive;
   int sent = 0;
   int received = 0;
-  Block block = {};  ///< the next message, until there is room for it
+  Block block = {};  ///< the next message, kept until there is room for it
 
   bool step(Engine& engine) {
     bool moved = false;

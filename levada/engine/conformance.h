@@ -1,5 +1,5 @@
-// The Engine contract as code: each case runs on every rank of an engine and throws what does not hold. Inproc is the
-// reference; any other engine passes the same cases.
+// The Engine contract as code: each case runs on every rank of an engine and throws if an expectation fails. Inproc is
+// the reference; every other engine passes the same cases.
 #pragma once
 
 #include <functional>
@@ -12,7 +12,7 @@
 
 namespace levada::conformance {
 
-/// A failed expectation: what, where, on which rank.
+/// A failed expectation: what, where, and on which rank.
 class Failure : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -21,21 +21,21 @@ class Failure : public std::runtime_error {
 struct Case {
   std::string_view name;
   int min_ranks = 1;
-  void (*run)(const std::shared_ptr<Engine>& engine);  ///< on every rank at once; collective
-  bool ends_group = false;                             ///< whether the engine is of no use afterwards (abort)
+  void (*run)(const std::shared_ptr<Engine>& engine);  ///< called on every rank at once; collective
+  bool ends_group = false;                             ///< whether the engine is unusable afterwards (abort)
 };
 
 std::span<const Case> cases();
 
-/// Ends the calling rank as the sudden end of its process would. Where a rank is a process it does not return.
+/// Ends the calling rank like the sudden end of its process. Does not return if a rank is a process.
 using Death = std::function<void()>;
 
-/// A case in which the last rank dies, for engines whose tests can bring that about.
+/// A case in which the last rank dies, for engines whose tests can make a rank die.
 struct DeathCase {
   std::string_view name;
   int min_ranks = 2;
   void (*run)(const std::shared_ptr<Engine>& engine,
-              const Death& die);  ///< on every rank at once; the last one calls `die`
+              const Death& die);  ///< called on every rank at once; the last one calls `die`
 };
 
 std::span<const DeathCase> death_cases();

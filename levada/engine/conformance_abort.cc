@@ -7,7 +7,7 @@
 namespace levada::conformance {
 namespace {
 
-/// Waits for nothing until the abort of another rank throws, and returns its message.
+/// Waits with no conditions until another rank's abort throws. Returns its message.
 std::string message_of_abort(const Handle& engine) {
   return expect_throws<EngineError>(*engine, "an abort ends a wait", [&] { return engine->wait({}, limit()); });
 }
@@ -18,7 +18,8 @@ void expect_reason(const Handle& engine, const std::string& message, std::string
   }
 }
 
-/// Aborts `group` on the last rank, once all the others have come here. Returns the board on which they said so.
+/// Aborts `group` on the last rank, once all the others have called this. Returns the board on which they posted that
+/// they are ready.
 Handle abort_when_all_are_ready(const Handle& engine, Engine& group, std::initializer_list<std::string_view> reasons) {
   Handle board = engine->subgroup(all_ranks(*engine), "to be ready in");
   if (rank_of(*board) != size_of(*board) - 1) {

@@ -19,7 +19,7 @@ void expect_lost(const Engine& engine, int rank, std::string_view sentence, Call
   fail(engine, sentence);
 }
 
-/// The last rank dies once all others wait, or are about to; on these it returns when they have seen the death.
+/// Makes the last rank die once all others wait, or are about to. Returns on the others when they have seen the death.
 void lose_the_last(const Handle& engine, const Death& die) {
   const int rank = rank_of(*engine), last = last_of(engine);
   std::vector<std::shared_ptr<Channel>> to_last;

@@ -13,7 +13,8 @@ std::vector<int> reversed(const Engine& engine) {
   return ranks;
 }
 
-/// One message from the group's `from` to all of it, which says which group it is.
+/// Sends one message from the group's `from` to all its members. The content depends on `seed`, which identifies the
+/// group.
 void exchange(const Handle& group, int from, std::uint64_t seed) {
   const auto channel = group->open(from, all_ranks(*group), 1);
   if (rank_of(*group) == from) send(*group, *channel, seed, 300);

@@ -1,4 +1,4 @@
-// What the conformance cases are written with. Only for them.
+// Helpers for the conformance cases only.
 #pragma once
 
 #include <atomic>
@@ -27,14 +27,14 @@ std::span<const Case> ending_cases();
 std::span<const Case> waiting_cases();
 std::span<const Case> abort_cases();
 
-/// So far in the future that only a fault reaches it.
+/// Returns a deadline so distant that only a fault reaches it.
 Deadline limit();
 
-/// Throws Failure unless `holds`; `sentence` says what should hold.
+/// Throws Failure unless `holds`; `sentence` states the expectation.
 void expect(const Engine& engine, bool holds, std::string_view sentence);
 [[noreturn]] void fail(const Engine& engine, std::string_view sentence);
 
-/// Calls `call`, which is to throw E; returns its message.
+/// Calls `call`, which must throw E; returns the exception's message.
 template <typename E, typename Call>
 std::string expect_throws(const Engine& engine, std::string_view sentence, Call call) {
   try {
@@ -51,23 +51,23 @@ inline int rank_of(const Engine& engine) {
 inline int size_of(const Engine& engine) {
   return engine.info().size;
 }
-/// 0, 1, ..., size-1.
+/// Returns 0, 1, ..., size-1.
 std::vector<int> all_ranks(const Engine& engine);
-/// Every rank waits here for all others.
+/// Waits until every rank has called it.
 void meet(Engine& engine);
 
-/// A block that starts with `bytes` bytes which `seed` determines.
+/// Returns a block that starts with `bytes` bytes determined by `seed`.
 Block filled(Engine& engine, std::uint64_t seed, std::size_t bytes);
 void expect_filled(const Engine& engine, ByteView bytes, std::uint64_t seed, std::size_t size);
 
-/// publish() of filled().
+/// Publishes filled().
 void send(Engine& engine, Channel& channel, std::uint64_t seed, std::size_t bytes);
-/// levada::receive() of a channel that does not end, checked to be what send() sent.
+/// Calls levada::receive() on a channel that does not end, and checks that it returns what send() sent.
 Lease receive(Engine& engine, Channel& channel, std::uint64_t seed, std::size_t bytes);
-/// try_receive() has neither a message nor the end.
+/// Checks that try_receive() returns neither a message nor the end.
 void expect_nothing(Engine& engine, Channel& channel);
 
-/// Waits until `holds()`: for what other ranks' doings bring about in time, such as a lease that has come back.
+/// Waits until `holds()`, for conditions that other ranks bring about in time, such as the return of a lease.
 template <typename Condition>
 void expect_eventually(const Engine& engine, std::string_view sentence, Condition holds) {
   for (const Deadline deadline = limit(); !holds();) {
@@ -76,22 +76,22 @@ void expect_eventually(const Engine& engine, std::string_view sentence, Conditio
   }
 }
 
-/// A block in ordinary memory that no engine has given.
+/// Returns a block in ordinary memory that no engine allocated.
 Block foreign_block(std::size_t bytes);
 
-/// One rank's part in a stream: how many messages it sends or receives on a channel. Message i has the seed and the
-/// size that these functions give.
+/// One rank's part in a stream: the number of messages that it sends or receives on a channel, and the functions that
+/// return the seed and the size of message i.
 struct Flow {
   Channel* channel = nullptr;
   int count = 0;
   std::uint64_t (*seed)(const Channel& channel, int i) = nullptr;
   std::size_t (*bytes)(int i) = nullptr;
 };
-/// A Flow's seed: other messages of each sender.
+/// A Flow's seed: different for each sender.
 std::uint64_t seed_by_sender(const Channel& channel, int i);
-/// Carries all flows to their end as operations do: sends and receives whatever can be, and waits for {space, messages}
-/// alone. A channel whose sender this rank is gets sent on, one that it receives from gets received from, both where it
-/// is both.
+/// Runs all flows to completion as operations do: sends and receives whatever is possible, and waits only for space and
+/// messages. Sends on channels whose sender is this rank, receives on those whose receiver it is, and does both on
+/// channels of which it is both.
 void pump(Engine& engine, std::span<const Flow> flows);
 
 }  // namespace levada::conformance

@@ -122,8 +122,8 @@ void leases_outlive_channel_and_engine(const Handle& engine) {
   meet(*engine);
 }
 
-/// One rank sends and receives its own messages too, so it never waits for room alone. Returns the addresses of its
-/// blocks.
+/// Sends `messages` on a channel that this rank both sends and receives on, so that it never waits only for room.
+/// Returns the addresses of its blocks.
 std::set<std::uintptr_t> multicast_counting_blocks(const Handle& engine, Channel& channel, std::uint64_t messages,
                                                    std::size_t bytes) {
   std::set<std::uintptr_t> addresses;
@@ -202,7 +202,7 @@ void a_block_may_be_shared_with_another_sender(const Handle& engine) {
       expect(*engine, writable.data() != at, "other owners of the block do not see what a receiver writes");
       own = {};
       expect_eventually(*engine, "a shared block is released", [&] {
-        static_cast<void>(engine->memory_in_use());  // looks at what has come back
+        static_cast<void>(engine->memory_in_use());  // collects blocks that have come back
         return other.expired();
       });
     }
@@ -267,7 +267,8 @@ void ranks_that_share_memory_see_each_others(const Handle& engine) {
   meet(*engine);
 }
 
-/// Whether another rank may forward to it what rank 0 sends: one of its host, or of a third host, as in a tree.
+/// Returns whether another rank may forward rank 0's messages to it: a rank of its host, or of a third host, as in a
+/// tree.
 bool may_be_forwarded_to(const Engine& engine, int rank) {
   const auto& host_of = engine.info().host_of;
   const int host = host_of[static_cast<std::size_t>(rank)];

@@ -150,8 +150,8 @@ void messages_wait_for_receivers_that_open_later(const Handle& engine) {
 void a_window_bounds_what_is_under_way(const Handle& engine) {
   const auto to = all_ranks(*engine);
   const auto channel = engine->open(0, to, 2);
-  // A rank that forwards has a window of what it receives, one of what it sends, and one message between them. It takes
-  // its time.
+  // A rank that forwards has a window of received messages, a window of sent ones, and one message between them.
+  // Forwarding takes time.
   const bool forwards = engine->info().name.find('+') != std::string::npos;
   const auto num_forwarders = static_cast<std::uint64_t>(forwards ? size_of(*engine) - 1 : 0);
   const std::uint64_t max_under_way = 2 + 5 * num_forwarders, count = max_under_way + 1;
@@ -255,7 +255,7 @@ void another_window_is_seen_by_all(const Handle& engine) {
   const int last = size_of(*engine) - 1;
   std::shared_ptr<Channel> channel;
   expect_throws<InvalidArgument>(*engine, "all members see that a channel was opened with another window", [&] {
-    meet(*engine);  // or the group would end under a rank that is still in the case before
+    meet(*engine);  // otherwise the group would end under a rank that is still in the previous case
     channel = engine->open(0, all_ranks(*engine), rank_of(*engine) == last ? 3 : 2);
     if (rank_of(*engine) == 0) publish(*engine, *channel, filled(*engine, 1, 100), 100, limit(), "conformance");
     return engine->wait({}, limit());

@@ -6,7 +6,7 @@ namespace {
 
 constexpr std::size_t message_bytes = 600'001;
 
-/// Writes over every 50th page of a message that filled() made, this rank's own number.
+/// Writes this rank's number to every 50th page of a message that filled() made.
 void scribble(std::span<std::byte> bytes, int rank) {
   for (std::size_t at = 0; at < bytes.size(); at += std::size_t{50} * 4096) bytes[at] = static_cast<std::byte>(rank);
 }

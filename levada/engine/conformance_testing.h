@@ -1,4 +1,4 @@
-// What the engines' own tests share: which of the contract's cases run on how many ranks, as GoogleTest's parameters.
+// Helpers that the engines' tests share: the contract's cases at each number of ranks, as GoogleTest parameters.
 #pragma once
 
 #include <cctype>
@@ -22,7 +22,7 @@ struct TrialOf {
 using Trial = TrialOf<Case>;
 using DeathTrial = TrialOf<DeathCase>;
 
-/// Every case at 1, 2, 3, 4 and 8 ranks, except those that need more.
+/// Returns every case at 1, 2, 3, 4 and 8 ranks, except those that need more.
 template <typename AnyCase>
 std::vector<TrialOf<AnyCase>> trials_of(std::span<const AnyCase> all) {
   std::vector<TrialOf<AnyCase>> trials;
@@ -41,7 +41,7 @@ inline std::vector<DeathTrial> all_death_trials() {
   return trials_of(death_cases());
 }
 
-/// Of letters, digits and underscores alone.
+/// Returns a name of letters, digits and underscores only.
 template <typename AnyCase>
 std::string name_of(const TrialOf<AnyCase>& trial) {
   std::string name(trial.test.name);
@@ -51,7 +51,7 @@ std::string name_of(const TrialOf<AnyCase>& trial) {
   return name + "_" + std::to_string(trial.ranks);
 }
 
-/// Of the PeerLost that `call` throws; -1 if it throws none.
+/// Returns the rank of the PeerLost that `call` throws; -1 if it throws none.
 inline int lost_rank(const std::function<void()>& call) {
   try {
     call();

@@ -42,7 +42,7 @@ void a_message_wakes_its_receiver(const Handle& engine) {
   const int next = (rank + 1) % size_of(*engine);
   const int before = (rank + size_of(*engine) - 1) % size_of(*engine);
   std::shared_ptr<Channel> out, in;
-  // A token goes round, so every rank but one is waiting; the lower rank of a pair opens first on both its ends.
+  // A token circulates, so every rank but one is waiting. The lower rank of a pair opens first on both its ends.
   if (next == rank) out = in = engine->open(rank, {rank}, 1);
   else if (rank == 0) out = engine->open(rank, {next}, 1), in = engine->open(before, {rank}, 1);
   else in = engine->open(before, {rank}, 1), out = engine->open(rank, {next}, 1);
@@ -155,7 +155,7 @@ void room_wakes_a_blocked_sender(const Handle& engine) {
   meet(*engine);
 }
 
-/// All ranks come here before any goes on. Not by agree(), which says on the board that it waits.
+/// Waits until all ranks have called it. Does not use agree(), which posts on the board that it waits.
 void meet_in_silence(Engine& engine) {
   std::vector<std::shared_ptr<Channel>> channels;
   for (const int rank : all_ranks(engine)) channels.push_back(engine.open(rank, all_ranks(engine), 1));

@@ -31,7 +31,7 @@ void Endpoint::expect_usable() const {
                   identity_.name));
 }
 
-// ---- what every call looks at
+// ---- checks in every call
 
 void Endpoint::drain_and_refresh(Group& group) {
   drain();
@@ -87,7 +87,7 @@ void Endpoint::enter(Group& group) {
 void Endpoint::leave(Group& group) noexcept {
   if (!is_usable()) return;
   const Lock lock(*this);
-  drain();  // so that messages that nobody receives are given back
+  drain();  // so that messages that no rank receives are given back
   carry_all();
   forget_status(group);
   if (table_.group(group.key()) == &group && table_.num_groups() == 1) table_.depart();
@@ -129,7 +129,7 @@ void Endpoint::close(ChannelState& channel, End end) noexcept {
   const Lock lock(*this);
   const bool is_open = end == End::sending ? channel.is_sending : channel.is_receiving;
   if (!is_open) return;
-  drain();  // so that messages that nobody receives are given back
+  drain();  // so that messages that no rank receives are given back
   table_.close(channel, end);
   carry_all();
   notify(&channel);
@@ -139,7 +139,7 @@ void Endpoint::release(ChannelState& channel) noexcept {
   if (!is_usable()) return;
   const Lock lock(*this);
   if (!channel.is_sending && !channel.is_receiving) return;
-  drain();  // so that messages that nobody receives are given back
+  drain();  // so that messages that no rank receives are given back
   table_.release(channel);
   carry_all();
   notify(&channel);

@@ -9,7 +9,7 @@
 namespace levada {
 namespace {
 
-/// Leaves a zero behind the text.
+/// Leaves room for a terminating zero.
 template <std::size_t N>
 void put_text(std::array<char, N>& to, std::string_view text) {
   std::ranges::copy(cut_text(text, N - 1), to.begin());  // not payload: a status

@@ -12,17 +12,17 @@
 
 namespace levada {
 
-/// A thread that changes a condition notifies afterwards; a waiter reads count(), looks at its conditions, and then
-/// waits for the count to move on. No change between the two is missed. To notify costs no system call while nobody
-/// waits. Any thread.
+/// A thread changes a condition and then calls notify(). A waiter reads count(), checks its conditions, and then waits
+/// for the count to change; it misses no change in between. notify() makes no system call if no thread waits.
+/// Thread-safe.
 class EventCount {
  public:
   void notify() noexcept;
   std::uint64_t count() const noexcept { return count_.load(); }
-  /// Until count() is no longer `seen`: true; or the deadline: false.
+  /// Waits until count() differs from `seen` and returns true; returns false at the deadline.
   bool wait(std::uint64_t seen, Deadline deadline);
-  /// notify() calls `hook` as well, after the count has moved; it must neither block nor notify. Empty: none. Another
-  /// thread may still be inside the old one when this returns.
+  /// Makes notify() also call `hook`, after incrementing the count. `hook` must neither block nor notify. An empty
+  /// function removes it. Another thread may still be inside the old hook when this returns.
   void set_hook(std::function<void()> hook);
 
  private:

@@ -15,7 +15,7 @@ namespace {
 constexpr std::string_view magic = "levada\r\n";
 constexpr std::size_t protocol_at = 8, release_at = 16, release_bytes = 16;
 
-/// The text in a field that is padded with zeros.
+/// Returns the text in a field that is padded with zeros.
 std::string text_in(ByteView field) {
   const std::string_view text = as_text(field);
   return std::string(text.substr(0, text.find('\0')));
@@ -30,7 +30,7 @@ std::string name_of(const Release& release, const Release& other) {
   return release.name != other.name ? name : fmt::format("{} (protocol {})", name, release.protocol);
 }
 
-/// "rank 3 on host1".
+/// Returns "rank 3 on host host1".
 std::string sender_of(std::span<const Greeting> greetings, std::size_t rank) {
   const std::string host = printable(text_in(rest_of(greetings[rank])));
   return host.empty() ? fmt::format("rank {}", rank) : fmt::format("rank {} on host {}", rank, host);

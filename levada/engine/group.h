@@ -1,4 +1,4 @@
-// What a rank knows of one of its groups. State alone, without locks.
+// The state that a rank keeps of one of its groups. No locks.
 #pragma once
 
 #include <cstddef>
@@ -16,48 +16,49 @@ namespace levada {
 
 class KeyDeriver;
 
-/// Something that ends groups, as a medium reports it.
+/// An event that ends groups, as reported by a medium.
 struct Ending {
-  ErrorKind kind = ErrorKind::engine;  ///< engine, timeout: an abort; peer_lost; corrupt_message; invalid_argument
-  std::uint64_t group = 0;  ///< of an abort, invalid_argument: that group and those made from it; 0: all groups
-  int rank = -1;            ///< whose act, end or fault, in the endpoint's numbering
+  ErrorKind kind = ErrorKind::engine;  ///< engine or timeout (an abort), peer_lost, corrupt_message, invalid_argument
+  std::uint64_t group = 0;  ///< for an abort and invalid_argument: the group that ends, with all made from it; 0: all
+                            ///< groups
+  int rank = -1;            ///< the rank at fault, in the endpoint's numbering
   std::string detail;       ///< Cause::detail
 };
 
-/// Whether it ends one group, or all, and not one rank.
+/// Returns whether the ending is that of one group or of all groups, not of one rank.
 inline bool is_abort(const Ending& ending) {
   return ending.kind == ErrorKind::engine || ending.kind == ErrorKind::invalid_argument ||
          ending.kind == ErrorKind::timeout;
 }
 
-/// The longest detail that crosses between ranks.
+/// Maximum size of a detail that is sent between ranks.
 inline constexpr std::size_t max_detail_bytes = 600;
 
-/// A group as one of its members sees it. It stays where it is from ChannelTable::enter() to leave().
+/// A group as one of its members sees it. Stays at its address from ChannelTable::enter() to leave().
 struct Group {
-  std::vector<std::uint64_t> keys;  ///< its own first, then those of the groups that it was made from
+  std::vector<std::uint64_t> keys;  ///< the group's key, followed by those of the groups that it was made from
   std::vector<int> ranks;           ///< its members, in the endpoint's numbering
-  int rank = 0;                     ///< this one's number in it
+  int rank = 0;                     ///< this rank's number in the group
 
-  std::optional<Cause> cause;  ///< why its calls throw: whichever came first
-  bool aborted = false;        ///< messages that have arrived cannot be received any more either
-  std::size_t num_seen = 0;    ///< endings that ChannelTable::refresh() has applied
+  std::optional<Cause> cause;  ///< why its calls throw: the first cause
+  bool aborted = false;        ///< whether even messages that have arrived can no longer be received
+  std::size_t num_seen = 0;    ///< number of endings that ChannelTable::refresh() has applied
 
   std::uint64_t key() const { return keys.front(); }
   bool is_root() const { return keys.size() == 1; }
-  /// The number in it of a rank in the endpoint's numbering; -1 for one that is not in it.
+  /// Returns the number in the group of a rank in the endpoint's numbering; -1 if it is not a member.
   int rank_of(int endpoint_rank) const;
-  /// The number in the endpoint's numbering.
+  /// Returns the number in the endpoint's numbering.
   int endpoint_rank(int its_rank) const { return ranks[static_cast<std::size_t>(its_rank)]; }
   /// Throws the cause, if there is one.
   void check() const;
-  /// Throws it where not even messages that have arrived can be received.
+  /// Throws the cause if even messages that have arrived can no longer be received.
   void check_aborted() const;
 };
 
-/// Of all ranks from 0 to size-1. `name` distinguishes its channels from those of other groups of all.
+/// Returns the group of all ranks from 0 to size-1. `name` distinguishes its channels from those of other such groups.
 Group root_group(std::string_view name, int rank, int size);
-/// A group of some of these ranks, as Engine::subgroup() accepts and refuses them.
+/// Returns a group of some of these ranks. Accepts and rejects the arguments that Engine::subgroup() does.
 Group subgroup_of(const Group& parent, KeyDeriver& keys, std::span<const int> ranks, std::string_view name);
 
 }  // namespace levada

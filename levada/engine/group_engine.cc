@@ -8,7 +8,7 @@
 namespace levada {
 namespace {
 
-/// Checks what callers pass; everything else is the endpoint's.
+/// Checks the arguments of callers and delegates everything else to the endpoint.
 class GroupEngine final : public Engine {
  public:
   GroupEngine(std::shared_ptr<Endpoint> endpoint, Group group)
@@ -104,7 +104,7 @@ class GroupEngine final : public Engine {
   Endpoint* endpoint() const { return endpoint_.get(); }
 
  private:
-  /// An endpoint's channels are all EndpointChannels.
+  /// All channels of an endpoint are EndpointChannels.
   bool is_own(const Channel& channel) const {
     return channel.owner() == endpoint_.get() && static_cast<const EndpointChannel&>(channel).group() == group_.key();
   }

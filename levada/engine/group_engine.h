@@ -9,10 +9,10 @@
 
 namespace levada {
 
-/// This rank's engine of all ranks of the endpoint's medium. `name` distinguishes its channels from those of other
-/// groups of all.
+/// Returns this rank's engine of all ranks of the endpoint's medium. `name` distinguishes its channels from those of
+/// other groups of all ranks.
 std::shared_ptr<Engine> make_engine(std::shared_ptr<Endpoint> endpoint, std::string_view name);
-/// The endpoint of an engine that make_engine() made; null for another kind.
+/// Returns the endpoint of an engine that make_engine() made; null for any other engine.
 Endpoint* endpoint_of(Engine& engine);
 
 }  // namespace levada

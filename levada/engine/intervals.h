@@ -1,4 +1,4 @@
-// A set of numbers held as intervals: which bytes are free, which are resident.
+// A set of numbers stored as intervals, such as the bytes that are free or resident.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace levada {
 
-/// Half open: `end` is not part of it.
+/// Half-open: `end` is excluded.
 struct Interval {
   std::uint64_t begin = 0;
   std::uint64_t end = 0;
@@ -16,10 +16,10 @@ struct Interval {
   friend bool operator==(const Interval&, const Interval&) = default;
 };
 
-/// Adjacent intervals become one. A value.
+/// A value. Adjacent intervals are merged.
 class IntervalSet {
  public:
-  /// Adds `interval`, parts of which may be in the set already.
+  /// Adds `interval`, parts of which may already be in the set.
   void add(Interval interval);
   void remove(Interval interval);
 
@@ -32,11 +32,11 @@ class IntervalSet {
   std::optional<std::uint64_t> find(std::uint64_t size) const;
 
   std::vector<Interval> all() const;
-  /// Returns how many numbers are in the set.
+  /// Returns the number of numbers in the set.
   std::uint64_t total() const { return total_; }
 
  private:
-  std::map<std::uint64_t, std::uint64_t> end_of_;  ///< by begin
+  std::map<std::uint64_t, std::uint64_t> end_of_;  ///< end of each interval, by begin
   std::uint64_t total_ = 0;
 };
 

@@ -11,7 +11,7 @@ LinkSide opposite(LinkSide side) {
   return side == LinkSide::caller ? LinkSide::listener : LinkSide::caller;
 }
 
-/// The challenge of a greeting, before the greeting's proof.
+/// Returns the challenge of a greeting, which precedes the greeting's proof.
 Challenge challenge_of(const GreetingRest& rest) {
   Challenge challenge;
   std::copy_n(rest.begin(), challenge.size(), challenge.begin());  // not payload: a challenge

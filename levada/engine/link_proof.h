@@ -1,4 +1,4 @@
-// How the two ends of a link prove to each other that they belong to one job. Bytes in, bytes out: no sockets.
+// Lets the two ends of a link prove to each other that they belong to one job. Bytes in, bytes out: no sockets.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +12,12 @@ namespace levada {
 
 enum class LinkSide : std::uint8_t { listener = 0, caller = 1 };
 
-/// Each end first sends a greeting with a fresh challenge. Every frame that follows carries a proof over both
-/// challenges, the sender's side and the frame. So a frame that was recorded, or comes from the receiver itself, is
-/// refused, and the secret never crosses the link.
+/// Each end first sends a greeting with a fresh challenge. Every later frame carries a proof over both challenges, the
+/// sender's side and the frame. A frame that was recorded, or that comes from the receiver itself, is therefore
+/// rejected, and the secret never crosses the link.
 ///
-/// The greeting has a proof too, which whoever has seen it can repeat. It shows only that the release which the
-/// greeting names is that of a rank, so that no stranger can end a start by naming another one.
+/// The greeting also has a proof, which anyone who has seen it can replay. It shows only that the greeting's release is
+/// that of a rank, so that no stranger can end a start by naming another release.
 class LinkProof {
  public:
   LinkProof(LinkSide side, const Secret& secret, const Release& release = own_release());
@@ -28,10 +28,10 @@ class LinkProof {
   /// Receives the other end's first frame.
   Peer greet(ByteView bytes);
   bool is_greeted() const { return is_greeted_; }
-  /// The other end's, if it is a rank's.
+  /// Returns the release of the other end, if that is a rank.
   const Release& peer_release() const { return peer_release_; }
 
-  /// Appends the proof to a frame. Call it after greet() has returned `rank`.
+  /// Appends the proof to a frame. Requires that greet() has returned `rank`.
   Bytes seal(ByteView frame) const;
   /// Returns a frame without its proof, or nothing if the proof is wrong.
   std::optional<ByteView> open(ByteView sealed) const;

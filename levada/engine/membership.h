@@ -10,34 +10,35 @@
 
 namespace levada {
 
-/// A rank that leaves a group counts as having left every group made from it, except those in which it has announced
-/// that it stays. The same holds for groups that this rank has not entered yet. A value: not thread-safe. Groups are
-/// named by Group::keys.
+/// A rank that leaves a group also leaves every group made from it, except those in which it has announced that it
+/// stays. The same holds for groups that this rank has not entered yet. A value; not thread-safe. Groups are identified
+/// by Group::keys.
 class Membership {
  public:
-  /// `rank` is in the group and stays in it, whatever it leaves that the group was made from.
+  /// Records that `rank` is in the group and stays in it, even if it leaves groups that this one was made from.
   void stay(std::uint64_t group, int rank) { groups_[group].staying.push_back(rank); }
   void leave(std::uint64_t group, int rank) { groups_[group].left.push_back(rank); }
-  /// This rank has entered the group groups.front(), made from the rest.
+  /// Records that this rank has entered groups.front(), which was made from the others.
   void enter_oneself(std::span<const std::uint64_t> groups);
-  /// This rank has left it, which has `num_others` other members; forgets the groups that are over.
+  /// Records that this rank has left groups.front(), which has `num_others` other members. Forgets groups that are
+  /// over.
   void leave_oneself(std::span<const std::uint64_t> groups, std::size_t num_others);
-  /// Forgets a group that all have left, once this rank is in none made from it. To be called after everything that
-  /// asks which ranks have left it.
+  /// Forgets the group if all ranks have left it and this rank is in no group made from it. Call it after everything
+  /// that asks which ranks have left the group.
   void forget_if_over(std::uint64_t group);
-  /// Whether `rank` has left the group groups.front().
+  /// Returns whether `rank` has left groups.front().
   bool has_left(std::span<const std::uint64_t> groups, int rank) const;
-  /// Whether this rank has left `group`, and another has not.
+  /// Returns whether this rank has left `group` and another rank has not.
   bool has_left_oneself(std::uint64_t group) const;
-  /// How many groups are remembered.
+  /// Returns the number of groups that are remembered.
   std::size_t size() const { return groups_.size(); }
 
  private:
   struct Known {
     std::vector<int> staying;
     std::vector<int> left;
-    std::optional<std::size_t> num_others;  ///< once this rank has left, too
-    std::size_t num_subgroups = 0;          ///< groups made from it that this rank is in
+    std::optional<std::size_t> num_others;  ///< set once this rank has also left
+    std::size_t num_subgroups = 0;          ///< number of groups made from it that this rank is in
   };
 
   std::unordered_map<std::uint64_t, Known> groups_;

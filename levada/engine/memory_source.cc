@@ -19,7 +19,7 @@ namespace levada {
 namespace {
 
 constexpr std::uint64_t page_bytes = 4096;
-constexpr std::uint64_t max_reservation = std::uint64_t{1} << 44;  // 16 TiB of the 128 that a process has
+constexpr std::uint64_t max_reservation = std::uint64_t{1} << 44;  // 16 TiB of the 128 TiB of a process
 constexpr int reserved_only = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
 
 }  // namespace
@@ -37,7 +37,7 @@ bool populate_pages(std::span<std::byte> memory) noexcept {
 HeapSource::HeapSource(std::uint64_t bytes) {
   bytes = std::min({bytes, max_reservation, unused_address_space() / 8}) / page_bytes * page_bytes;
   for (; bytes > 0; bytes = bytes / 2 / page_bytes * page_bytes) {
-    // Inaccessible pages are charged to nobody, also where the system does not overcommit memory.
+    // Inaccessible pages are not charged, even if the system does not overcommit memory.
     void* at = ::mmap(nullptr, bytes, PROT_NONE, reserved_only, -1, 0);
     if (at == MAP_FAILED) continue;
     memory_ = {static_cast<std::byte*>(at), bytes};
@@ -59,7 +59,7 @@ bool HeapSource::populate(Interval interval) noexcept {
 }
 
 bool HeapSource::discard(Interval interval) noexcept {
-  // Mapped anew rather than MADV_DONTNEED: that would leave it charged where the system does not overcommit memory.
+  // MADV_DONTNEED would leave the memory charged on systems that do not overcommit, so it is mapped anew.
   void* const at = memory_.data() + interval.begin;
   return ::mmap(at, interval.size(), PROT_NONE, reserved_only | MAP_FIXED, -1, 0) == at;
 }

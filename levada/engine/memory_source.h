@@ -1,4 +1,4 @@
-// Address space for blocks, of which only what is used holds memory.
+// Address space for blocks that takes memory only where it is used.
 #pragma once
 
 #include <cstddef>
@@ -10,31 +10,31 @@
 
 namespace levada {
 
-/// A range of address space for a BlockPool: a mapping of shared memory, or of the heap. Intervals are of whole pages,
-/// counted from its first byte. Several threads may call at once, for intervals that do not overlap.
+/// A range of address space for a BlockPool: a mapping of shared memory, or of the heap. Intervals consist of whole
+/// pages and are relative to its first byte. Several threads may call concurrently for intervals that do not overlap.
 class MemorySource {
  public:
   virtual ~MemorySource() = default;
 
-  /// Returns all of it. Always the same.
+  /// Returns the whole range. Always the same.
   virtual std::span<std::byte> memory() const = 0;
-  /// Makes `interval` resident and writable, so that using it neither faults nor fails. Returns false where the system
-  /// has no memory for it at the moment.
+  /// Makes `interval` resident and writable, so that using it neither faults nor fails. Returns false if the system has
+  /// no memory for it now.
   virtual bool populate(Interval interval) noexcept = 0;
-  /// Gives the memory of `interval` back to the system; its bytes are lost. Returns false where the system refuses, and
-  /// then nothing has changed.
+  /// Returns the memory of `interval` to the system; its bytes are lost. Returns false if the system refuses; nothing
+  /// has changed then.
   virtual bool discard(Interval interval) noexcept = 0;
 };
 
-/// Faults in the writable pages of `memory`, each once. Returns false where the system has none at the moment.
+/// Faults in the writable pages of `memory`, each once. Returns false if the system has no memory for them now.
 bool populate_pages(std::span<std::byte> memory) noexcept;
 
-/// Memory of this process alone, in a reservation of address space of its own.
+/// Private memory of this process in a separate reservation of address space.
 class HeapSource final : public MemorySource {
  public:
-  /// Reserves address space of `bytes`, or less: at most an eighth of what ulimit -v leaves to this process, so that
-  /// several sources and the rest of the process find room, and whatever the system grants. Throws EngineError where it
-  /// grants none.
+  /// Reserves `bytes` of address space or less: at most an eighth of the address space that ulimit -v leaves to this
+  /// process, so that there is room for several sources and the rest of the process, and no more than the system
+  /// grants. Throws EngineError if it grants none.
   explicit HeapSource(std::uint64_t bytes);
   ~HeapSource() override;
   HeapSource(const HeapSource&) = delete;

@@ -48,7 +48,7 @@ TEST(HeapSource, MayBePopulatedAgain) {
 }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-/// Returns what counts towards RLIMIT_DATA of this process, in bytes.
+/// Returns the bytes of this process that count toward RLIMIT_DATA.
 std::uint64_t data_in_use() {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);) {

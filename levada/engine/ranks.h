@@ -1,4 +1,4 @@
-// What the members of a group derive alike, without communicating, and what all engines refuse alike.
+// Keys that the members of a group derive without communicating, and argument checks that all engines share.
 #pragma once
 
 #include <cstdint>
@@ -13,32 +13,33 @@ class Block;
 class Channel;
 struct Lease;
 
-/// The place of `rank` among `ranks`, which is its number in a group of them; -1 for one that is not there.
+/// Returns the position of `rank` in `ranks`, which is its number in a group of them; -1 if it is not in `ranks`.
 int rank_in(std::span<const int> ranks, int rank);
 
-/// Throws InvalidArgument, naming `what`, for no ranks, one that a group of `size` does not have, or one named twice.
+/// Throws InvalidArgument, naming `what`, if `ranks` is empty or contains a rank twice or one that a group of `size`
+/// does not have.
 void check_ranks(std::span<const int> ranks, int size, std::string_view what);
 /// Throws InvalidArgument for a channel that `rank` cannot open in a group of `size`, as Engine::open() does.
 void check_channel(int rank, int size, int from, std::span<const int> to, int window);
-/// Throws InvalidArgument for a subgroup that `rank` cannot enter, as Engine::subgroup() does. Returns its rank there.
+/// Throws InvalidArgument for a subgroup that `rank` cannot enter, as Engine::subgroup() does. Returns its rank in the
+/// subgroup.
 int check_subgroup(int rank, int size, std::span<const int> ranks);
-/// Throws InvalidArgument for a message that try_publish() refuses: no bytes, or more than the block has.
+/// Throws InvalidArgument for a message that try_publish() rejects: no bytes, or more than the block has.
 void check_message(const Block& block, std::size_t bytes);
 void check_message(const Lease& lease);
-/// Throw InvalidArgument for a channel of which `rank` is not the sender, or not a receiver.
+/// Throw InvalidArgument because `rank` is not the sender, or not a receiver, of the channel.
 [[noreturn]] void refuse_sender(int rank, const Channel& channel);
 [[noreturn]] void refuse_receiver(int rank, const Channel& channel);
-/// Throws InvalidArgument for a channel that another engine has opened.
+/// Throws InvalidArgument for a channel that another engine opened.
 [[noreturn]] void refuse_channel(int rank);
 
-/// Derives the keys of a group's channels and subgroups: of the n-th of its kind that a member makes, the same on all
-/// members. Any thread.
+/// Derives the keys of a group's channels and subgroups. The n-th channel or subgroup of a kind gets the same key on
+/// all members. Thread-safe.
 class KeyDeriver {
  public:
   explicit KeyDeriver(std::uint64_t group) : group_(group) {}
 
-  /// Returns the key of the next channel from `from` to these receivers, in whatever order they are named, with this
-  /// tag.
+  /// Returns the key of the next channel from `from` to these receivers, in any order, with this tag.
   std::uint64_t channel(int from, std::span<const int> to, std::uint64_t tag = 0);
   /// Returns the key of the next subgroup of these ranks with this name.
   std::uint64_t subgroup(std::span<const int> ranks, std::string_view name);
@@ -48,7 +49,7 @@ class KeyDeriver {
 
   std::uint64_t group_;
   std::mutex mutex_;
-  std::unordered_map<std::uint64_t, int> num_made_;  ///< by a hash of who, to whom, name and tag
+  std::unordered_map<std::uint64_t, int> num_made_;  ///< by a hash of sender, receivers, name and tag
 };
 
 }  // namespace levada

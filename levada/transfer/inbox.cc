@@ -53,10 +53,10 @@ std::optional<Inbox::Arrival> Inbox::try_receive() {
   const bool copies = access == Access::copy || (access == Access::private_ && !writable);
   if (lease->bytes.size() > largest_) {
     largest_ = lease->bytes.size();
-    copies_.limit_cache(2 * largest_);  // what a caller once hoarded does not stay
+    copies_.limit_cache(2 * largest_);  // releases buffers that a caller once hoarded
   }
   const auto hold = counted(std::move(lease->hold));
-  // What is kept as a view: where it lies now, and what keeps it there.
+  // Returns a view at the current address of the tensor, which the lease keeps alive.
   const auto as_view = [&](const TensorView& tensor) {
     const std::byte* const data = lease->bytes.data() + (tensor.data() - received);
     return Tensor(TensorView(tensor.dtype(), tensor.shape(), tensor.strides(), data), hold, writable);

@@ -12,23 +12,24 @@
 
 namespace levada {
 
-/// How a receiver sees what it is sent.
+/// How a receiver accesses the messages that it receives.
 enum class Access : std::uint8_t {
   read_only,  ///< views of the sender's memory; nothing is copied
-  copy,       ///< memory of its own
-  private_,   ///< to be written, unseen by others: a private view where the engine has one, else memory of its own
+  copy,       ///< a copy in the receiver's memory
+  private_,   ///< writable, unseen by other ranks: a private view if the engine has one, otherwise a copy
 };
 
-/// "read_only", "copy", "private".
+/// Returns "read_only", "copy" or "private".
 std::string_view to_string(Access access);
-/// The inverse of to_string(). Throws InvalidArgument, saying that `what` must be one of them.
+/// The inverse of to_string(). Throws InvalidArgument, which states that `what` must be one of these.
 Access parse_access(std::string_view word, std::string_view what = "access");
 
-/// Receives the messages of one channel and takes them apart. One thread at a time; what they hold lives on its own.
+/// Receives the messages of one channel and decodes them. Used by one thread at a time. The trees that it returns may
+/// outlive it.
 class Inbox {
  public:
-  /// At most `keep` messages stay views of the sender's memory at a time; further ones come as copies, so that a caller
-  /// that keeps them never stops the sender.
+  /// At most `keep` messages are views of the sender's memory at a time; further ones are copied, so that a caller that
+  /// keeps them never blocks the sender.
   Inbox(std::shared_ptr<Engine> engine, std::shared_ptr<Channel> channel, Access access, int keep)
       : engine_(std::move(engine)), channel_(std::move(channel)), access_(access), keep_(keep) {}
 
@@ -36,15 +37,15 @@ class Inbox {
     Bytes envelope;
     FlatTree content;
     std::uint64_t tensor_bytes = 0;
-    bool copied = false;      ///< whether it came as a copy because `keep` were held
-    Clock::time_point there;  ///< when the engine had given it
+    bool copied = false;      ///< whether it was copied because the limit `keep` was reached
+    Clock::time_point there;  ///< when the engine returned it
 
     Tree tree() const { return unflatten(content); }
   };
-  /// The next message; empty when none is there (see ended()). Throws CorruptMessage, and what Engine::try_receive()
-  /// does.
+  /// Returns the next message, or nothing if none has arrived (see ended()). Throws CorruptMessage, and whatever
+  /// Engine::try_receive() throws.
   std::optional<Arrival> try_receive();
-  /// Whether try_receive() has come to the end of the channel.
+  /// Returns whether try_receive() has reached the end of the channel.
   bool ended() const { return ended_; }
 
   Channel& channel() { return *channel_; }
@@ -59,7 +60,7 @@ class Inbox {
   int keep_;
   bool ended_ = false;
   BufferPool copies_;
-  std::size_t largest_ = 0;  ///< message
+  std::size_t largest_ = 0;  ///< size of the largest message so far
   SchemaCache schemas_;
   std::shared_ptr<std::atomic<int>> held_ = std::make_shared<std::atomic<int>>(0);
 };

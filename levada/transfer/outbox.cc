@@ -8,7 +8,7 @@
 namespace levada {
 namespace {
 
-/// Room beyond the tensors that were announced: the prefix, each tensor's alignment, the body.
+/// Room beyond the announced tensors: the prefix, each tensor's alignment, the body.
 constexpr std::size_t slack = std::size_t{64} << 10;
 
 const Tensor* tensor_of(const FlatTree& batch, const Portion::Part& part) {
@@ -20,7 +20,7 @@ bool lies_in(const Tensor& tensor, const std::shared_ptr<Block>& block) {
          static_cast<std::size_t>(tensor.view().data() - block->memory().data()) % leaf_alignment == 0;
 }
 
-/// Whether only the batch and its memory hold the block: nobody will look at it once it is sent and used again.
+/// Returns whether only the batch and its memory hold the block, so that no other reader sees it sent and reused.
 bool held_by_batch_alone(const FlatTree& batch, const std::shared_ptr<Block>& block) {
   const auto holders = std::count_if(batch.leaves.begin(), batch.leaves.end(), [&](const Leaf& leaf) {
     const auto* tensor = std::get_if<Tensor>(&leaf);
@@ -29,8 +29,8 @@ bool held_by_batch_alone(const FlatTree& batch, const std::shared_ptr<Block>& bl
   return block.use_count() == holders + 1;
 }
 
-/// Gives each tensor its place: where it lies, if that is in `block`; else behind what is there. The block itself is
-/// still to come.
+/// Places each tensor: at its current position if it is in `block`, otherwise after the tensors already in it. Does not
+/// set PendingMessage::block.
 PendingMessage place_parts(const FlatTree& batch, const Portion& portion, const std::shared_ptr<Block>& block,
                            std::size_t used) {
   PendingMessage placing;

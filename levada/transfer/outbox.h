@@ -1,4 +1,4 @@
-// The sending end: a batch and a portion of it become one message to one audience.
+// The sending end: turns a portion of a batch into one message to one audience.
 #pragma once
 
 #include <functional>
@@ -12,29 +12,29 @@
 
 namespace levada {
 
-/// Gives a Block of at least so many bytes, waiting for it if need be.
+/// Returns a Block of at least `bytes`, waiting for it if necessary.
 using AllocateBlock = std::function<Block(std::size_t bytes)>;
 
-/// Engine memory for a producer: its tensors lie in one Block, laid out so that the Block can be sent as it is. What
-/// does not fit any more comes from the heap. One thread at a time.
+/// Engine memory for a producer. Its tensors are in one Block, laid out so that the Block can be sent as it is. Tensors
+/// that no longer fit are allocated on the heap. Used by one thread at a time.
 class BlockMemory final : public Memory {
  public:
   explicit BlockMemory(AllocateBlock allocate) : allocate_(std::move(allocate)) {}
-  /// A Block for tensors of `bytes` in all has this size, and the first of them lies at message_prefix_bytes.
+  /// Returns the size of a Block for tensors of `bytes` in total. The first tensor is at message_prefix_bytes.
   static std::size_t block_bytes(std::size_t bytes);
 
   void reserve(std::size_t bytes) override;
   Tensor empty(DType dtype, const Shape& shape) override;
 
-  /// Goes on in `block`, of which `used` bytes are taken by tensors that another one has placed there.
+  /// Continues in `block`, whose first `used` bytes are taken by tensors that another BlockMemory placed in it.
   void adopt(std::shared_ptr<Block> block, std::size_t used);
-  /// Returns the batch with all its tensors in this memory: copies those that lie elsewhere, and all where others than
-  /// the batch hold the Block too.
+  /// Returns the batch with all its tensors in this memory. Copies the tensors that are outside of it; copies all of
+  /// them if anything other than the batch also holds the Block.
   FlatTree copy_in(FlatTree batch, CopyMode way = CopyMode::cached);
 
-  /// The Block so far, kept alive by the tensors in it; null if none was asked for.
+  /// Returns the Block in use, which the tensors in it keep alive; null if none has been requested.
   const std::shared_ptr<Block>& block() const { return block_; }
-  /// Where more can be written: behind the last tensor.
+  /// Returns the offset after the last tensor.
   std::size_t used() const { return used_; }
 
  private:
@@ -43,38 +43,38 @@ class BlockMemory final : public Memory {
   std::size_t used_ = 0;
 };
 
-/// A message ready to be published.
+/// A message that is ready to be published.
 struct Packed {
   Block block;
   std::size_t bytes = 0;
 };
 
-/// A message that has its memory: nothing is left to do that could fail.
+/// A message that has its memory: completing it cannot fail.
 struct PendingMessage {
   Block block;
   std::vector<Leaf> leaves;
-  std::vector<PlacedTensor> placed;  ///< where they lie in the block ...
-  std::vector<std::size_t> to_copy;  ///< ... once those of these numbers have been copied there
-  std::size_t body = 0;              ///< where what follows them begins
+  std::vector<PlacedTensor> placed;  ///< their positions in the block
+  std::vector<std::size_t> to_copy;  ///< indexes of those that have yet to be copied to their positions
+  std::size_t body = 0;              ///< offset of the body, which follows the tensors
   bool with_schema = false;
 };
 
-/// Makes the messages of one channel. One thread at a time.
+/// Makes the messages of one channel. Used by one thread at a time.
 class Outbox {
  public:
   explicit Outbox(std::shared_ptr<Channel> channel) : channel_(std::move(channel)) {}
 
-  /// Allocates the message that carries `portion` of `batch`, and an envelope of so many bytes. When the tensors lie
-  /// whole in the Block of `memory`, and nobody but `batch` and `memory` holds them, that Block becomes the message and
-  /// nothing will be copied; pass null where other channels need the same tensors. A message that is prepared may be
-  /// dropped; the next one is prepared once it has been completed or dropped.
+  /// Allocates the message that carries `portion` of `batch` and an envelope of `envelope_bytes`. If the tensors are
+  /// whole in the Block of `memory`, and only `batch` and `memory` hold it, that Block becomes the message and nothing
+  /// is copied; pass null if other channels need the same tensors. A prepared message may be dropped. It must be
+  /// completed or dropped before the next one is prepared.
   PendingMessage prepare(const FlatTree& batch, const Portion& portion, std::size_t envelope_bytes, BlockMemory* memory,
                          const AllocateBlock& allocate);
-  /// Returns the message, which must be published: the receivers then have its schema. The other arguments as in
-  /// prepare().
+  /// Returns the message, which must be published: this Outbox then assumes that the receivers have its schema. The
+  /// other arguments are as in prepare().
   Packed complete(PendingMessage pending, const FlatTree& batch, const Portion& portion, ByteView envelope,
                   CopyMode way);
-  /// Both, where nothing else can fail between them and the message is all that is copied.
+  /// Calls prepare() and complete(), for use if nothing else can fail between them and only this message is copied.
   Packed pack(const FlatTree& batch, const Portion& portion, ByteView envelope, BlockMemory* memory,
               const AllocateBlock& allocate) {
     return complete(prepare(batch, portion, envelope.size(), memory, allocate), batch, portion, envelope,
@@ -85,7 +85,7 @@ class Outbox {
 
  private:
   std::shared_ptr<Channel> channel_;
-  SchemaCache sent_;  ///< mirrors the one of the receivers, which see the same messages in the same order
+  SchemaCache sent_;  ///< mirrors the receivers' cache: they see the same messages in the same order
 };
 
 }  // namespace levada

@@ -3,7 +3,7 @@
 namespace levada {
 namespace {
 
-/// Whether an alias and its original would no longer be the same tensor for this audience.
+/// Returns whether an alias and its original would be different tensors for this audience.
 bool parts_an_alias(const Schema& schema, std::span<const Move* const> move_of) {
   const auto leaves = schema.leaves();
   for (std::size_t leaf = 0; leaf < leaves.size(); ++leaf) {

@@ -1,4 +1,4 @@
-// What one audience gets of batches of one structure: computed once, used every step.
+// The part of every batch of one structure that one audience gets: computed once, used at every step.
 #pragma once
 
 #include <span>
@@ -10,26 +10,27 @@
 
 namespace levada {
 
-/// Leaves of a batch and the part of each that an audience gets. A value; holds for every batch with the same schema
+/// Leaves of a batch and the part of each that an audience gets. A value; valid for every batch with the same schema
 /// and extents.
 struct Portion {
   struct Part {
-    int leaf = 0;       ///< its number in the batch
-    bool whole = true;  ///< all of the leaf, in order
-    Region region;      ///< of a tensor that is not whole
-    Shape shape;        ///< of the part, for a tensor
+    int leaf = 0;       ///< index of the leaf in the batch
+    bool whole = true;  ///< whether the part is the whole leaf, in order
+    Region region;      ///< for a tensor that is not whole
+    Shape shape;        ///< shape of the part, for a tensor
     std::size_t bytes = 0;
   };
-  Schema schema;            ///< of what is sent
-  std::vector<Part> parts;  ///< one a leaf of `schema`; an alias has no bytes of its own
+  Schema schema;            ///< schema of the message
+  std::vector<Part> parts;  ///< one for each leaf of `schema`; `bytes` of an alias is 0
   std::size_t tensor_bytes = 0;
 };
 
-/// The fields of a batch as a planner takes them, one a leaf.
+/// Returns the fields of a batch for a planner, one for each leaf.
 std::vector<Field> fields_of(const FlatTree& batch, const PackedSegments& segments = {});
 
-/// `moves`: those of one audience, made from fields_of(batch). Leaves without a move are left out. A tensor that is an
-/// alias stays one where the audience gets the same part of both, and is sent by itself elsewhere.
+/// Returns the portion of one audience. `moves` are its moves, computed from fields_of(batch). Leaves without a move
+/// are left out. A tensor that is an alias stays one if the audience gets the same part of both tensors; otherwise both
+/// are sent.
 Portion make_portion(const FlatTree& batch, std::span<const Move> moves);
 
 }  // namespace levada

@@ -26,7 +26,7 @@ bool names_boundaries(std::string_view key) {
   return (key.starts_with("cu_seqlens") || key.starts_with("cu_seq_lens")) && !key.ends_with("argmin");
 }
 
-/// cu_seqlens_q_padded has the padding of each sequence in it; cu_seqlens_unpadded has not.
+/// cu_seqlens_q_padded includes the padding of each sequence; cu_seqlens_unpadded does not.
 int padding_of(std::string_view key) {
   if (key.ends_with("unpadded")) return 0;
   return key.ends_with("padded") ? 2 : 1;

@@ -12,29 +12,29 @@
 
 namespace levada {
 
-/// Whether a placement divides sequences by zigzag among several ranks: only then do boundaries matter.
+/// Returns whether a placement divides sequences by zigzag among several ranks. Boundaries matter only then.
 bool divides_by_zigzag(const Placement& placement, const Mesh& mesh);
 
-/// Finds boundaries by the names that flash-attn, transformers and Transformer Engine give them: the leaves whose key
-/// begins with cu_seqlens or cu_seq_lens, but for the counts ending in argmin. Keeps no reference.
+/// Finds boundaries by the names that flash-attn, transformers and Transformer Engine use: leaves whose key begins with
+/// cu_seqlens or cu_seq_lens and does not end with argmin (those are counts). Keeps no reference to the batch.
 class PackedSegments {
  public:
-  /// None.
+  /// Constructs an empty set.
   PackedSegments() = default;
-  /// Throws InvalidArgument if a leaf of such a name is neither None nor an int32 or int64 tensor, [entries] for one
-  /// row or [rows, entries].
+  /// Throws InvalidArgument if a leaf with such a name is neither None nor an int32 or int64 tensor of shape [entries],
+  /// for one row, or [rows, entries].
   explicit PackedSegments(const FlatTree& batch);
 
-  /// Returns those of a field: what the nearest mapping around it holds, and the padded ones if that has both.
+  /// Returns the boundaries of a field: those in the nearest enclosing mapping, and the padded ones if it has both.
   FieldSegments of(std::string_view path) const;
-  /// Equal for two batches of one schema only if of() is.
+  /// Appends values that are equal for two batches of one schema only if of() is.
   void append_to(std::vector<std::int64_t>& key) const;
 
  private:
   struct Boundaries {
     std::string path;
-    std::vector<std::string> mapping;  ///< the steps to what holds the key
-    int padding = 0;                   ///< of several, those of the greatest count
+    std::vector<std::string> mapping;  ///< the steps to the mapping that holds the key
+    int padding = 0;                   ///< rank among several boundaries; the highest is used
     std::shared_ptr<const Segments> segments;
   };
   std::vector<Boundaries> boundaries_;

@@ -21,7 +21,7 @@ Tensor numbers(const Shape& shape) {
   return tensor;
 }
 
-/// What a rank of cp gets of one field that zigzag cuts along `dim`.
+/// Returns the part of one field that a cp rank gets when zigzag divides it along `dim`.
 std::vector<std::int64_t> part_of(const Tree& tree, const std::string& field, int dim = 1, int index = 0, int cp = 2) {
   const FlatTree batch = flatten(tree);
   const Layout layout = {
@@ -148,7 +148,7 @@ TEST(PackedSegments, AreEachDividedAsOneSequenceWouldBe) {
   const auto draw = [&](int lowest, int highest) { return std::uniform_int_distribution(lowest, highest)(random); };
   for (int trial = 0; trial < 300; ++trial) {
     const int cp = draw(2, 4), rows = draw(1, 3), entries = draw(2, 6);
-    // Rows are as long as each other, their segments not.
+    // Rows have equal lengths, but their segments do not.
     const std::int64_t length = std::int64_t{2} * cp * draw(1, 8);
     Tensor cu_seqlens = Tensor::zeros(dtypes::int64, {rows, entries});
     const auto positions = cu_seqlens.mutable_as<std::int64_t>();

@@ -1,4 +1,4 @@
-// From a batch over its portions to messages, and back to trees, on one rank that sends to itself.
+// From a batch through its portions to messages and back to trees, on one rank that sends to itself.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -21,7 +21,7 @@ Deadline soon() {
   return Deadline::after(std::chrono::seconds(10));
 }
 
-/// A rank's both ends of a channel to itself.
+/// Both ends of a channel from a rank to itself.
 class Loop {
  public:
   explicit Loop(std::shared_ptr<Engine> engine, Access access = Access::read_only, int keep = 4)
@@ -266,7 +266,7 @@ TEST(Transfer, NonsenseIsACorruptMessage) {
   });
 }
 
-/// Two rows of 8 positions: segments of 4 and 4, and of 8.
+/// Returns two rows of 8 positions, with segments of 4 and 4, and of 8.
 FlatTree packed_batch() {
   std::vector<std::int64_t> values(16);
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<std::int64_t>(i);

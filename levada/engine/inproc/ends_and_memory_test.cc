@@ -1,4 +1,4 @@
-// What inproc promises beside the contract.
+// Guarantees of inproc beyond the contract.
 #include <gtest/gtest.h>
 
 #include <future>

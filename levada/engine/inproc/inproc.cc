@@ -18,14 +18,14 @@
 namespace levada::inproc {
 namespace {
 
-/// How many leases each rank holds of one channel's messages.
+/// Number of leases that each rank holds of one channel's messages.
 using LeaseCounts = std::vector<std::atomic<int>>;
 
 struct InprocChannelState final : ChannelState {
-  std::shared_ptr<LeaseCounts> leases;  ///< the sender's
+  std::shared_ptr<LeaseCounts> leases;  ///< owned by the sender
 };
 
-/// What an Arrival holds: what keeps the bytes, and where its leases are counted.
+/// The hold of an Arrival: the owner of the bytes, and the counts of its leases.
 struct SharedMessage {
   std::shared_ptr<const void> hold;
   std::shared_ptr<LeaseCounts> leases;
@@ -45,7 +45,7 @@ struct LeaseState {
   std::size_t rank;
 };
 
-/// What the ranks share: a mailbox for each, and their statuses.
+/// State that the ranks share: one mailbox for each, and their statuses.
 class Network {
  public:
   struct Message {
@@ -63,7 +63,7 @@ class Network {
 
   int size() const { return static_cast<int>(mailboxes_.size()); }
 
-  /// Before any rank calls anything else.
+  /// Must be called before any other call of any rank.
   void set_memory(int rank, ByteView memory) { mailbox(rank).memory = memory; }
   ByteView memory(int rank) { return mailbox(rank).memory; }
 
@@ -78,7 +78,7 @@ class Network {
     }
     there.changed->notify();
   }
-  /// Drops what has not been taken and what still comes.
+  /// Drops messages that have not been taken, and all later ones.
   void close(int rank) {
     Mailbox& own = mailbox(rank);
     std::deque<Envelope> dropped;  // outlives the lock
@@ -120,7 +120,7 @@ class Network {
  private:
   struct Mailbox {
     std::shared_ptr<EventCount> changed;
-    ByteView memory;  ///< of the rank's blocks
+    ByteView memory;  ///< memory of the rank's blocks
     std::atomic<bool> is_lost = false;
     std::atomic<bool> has_envelopes = false;
     std::mutex mutex;
@@ -131,7 +131,7 @@ class Network {
   Mailbox& mailbox(int rank) { return mailboxes_[static_cast<std::size_t>(rank)]; }
 
   std::vector<Mailbox> mailboxes_;
-  static constexpr std::size_t max_statuses = 16;  ///< of a rank, in the groups in which it has posted last
+  static constexpr std::size_t max_statuses = 16;  ///< statuses of a rank, in the groups in which it posted last
   std::mutex mutex_;
 };
 
@@ -205,7 +205,7 @@ class InprocEndpoint final : public Endpoint {
     notify();
   }
   Received lease(ChannelState& channel, Arrival arrival) override {
-    if (channel.sends) notify();  // its room is this rank's
+    if (channel.sends) notify();  // receiving makes room for this rank's sending end
     const auto& counts = static_cast<const SharedMessage*>(arrival.hold.get())->leases;
     return {.message = Lease{arrival.bytes, std::make_shared<LeaseState>(arrival.hold, counts, rank())}};
   }
@@ -215,8 +215,8 @@ class InprocEndpoint final : public Endpoint {
   }
 
  private:
-  /// The first abort of a group, before anything that this rank does because of it: envelopes of this rank may reach
-  /// the others before those of the one that aborted, and they would take its leaving for the cause.
+  /// Forwards the first abort of a group before this rank acts on it. This rank's envelopes may reach the others before
+  /// those of the rank that aborted, and they would take this rank's leaving for the cause.
   void pass_on(const Ending& ending) {
     const Group* const group = table_.group(ending.group);
     if (group != nullptr && is_abort(ending) && !table_.is_aborted(ending.group)) carry(*group, ending);

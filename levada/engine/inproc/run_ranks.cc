@@ -13,7 +13,7 @@ struct Failed {
   std::exception_ptr error;
   bool is_engine_error = false;
   std::string message;
-  bool is_echo = false;  ///< another rank's abort
+  bool is_echo = false;  ///< whether it repeats another rank's abort
 };
 
 Failed describe(const std::exception_ptr& error) {
@@ -28,7 +28,7 @@ Failed describe(const std::exception_ptr& error) {
   }
 }
 
-/// What the group's calls throw after an abort; empty when it has not been aborted.
+/// Returns the message that the group's calls throw after an abort; empty if it has not been aborted.
 std::string abort_message(Engine& engine) {
   const auto cause = engine.cause();
   return cause && cause->kind == ErrorKind::engine ? cause->text() : std::string();
@@ -38,7 +38,7 @@ std::string abort_message(Engine& engine) {
 
 void run_ranks(int size, const std::function<void(std::shared_ptr<Engine>)>& body, const Options& options) {
   std::mutex mutex;
-  std::vector<Failed> failures;  // in the order of time
+  std::vector<Failed> failures;  // in order of time
   const auto run_one = [&](const std::shared_ptr<Engine>& engine) {
     try {
       body(engine);

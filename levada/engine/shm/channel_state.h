@@ -1,4 +1,4 @@
-// What shared memory keeps of a channel, beside what every medium does.
+// Channel state that the shm engine keeps in addition to that of every medium.
 #pragma once
 
 #include <atomic>
@@ -14,8 +14,10 @@ struct ShmChannelState final : ChannelState {
     std::uint32_t slot = 0;
     std::uint32_t generation = 0;
   };
-  std::deque<Sent> outstanding;           ///< the last messages sent, back to the first that not all have received
-  std::atomic<bool> writes_much = false;  ///< this rank, to private views: copies are cheaper. Any thread
+  std::deque<Sent> outstanding;           ///< the last messages sent, from the first that not all receivers have
+                                          ///< received
+  std::atomic<bool> writes_much = false;  ///< whether this rank writes so much to private views that copies are
+                                          ///< cheaper; thread-safe
 };
 
 inline ShmChannelState& own_state(ChannelState& channel) {

@@ -28,13 +28,13 @@ void Board::post(const Status& status) {
   std::memcpy(copy.data(), &status, sizeof(status));  // not payload: a status
   const std::uint64_t version = version_.load(std::memory_order_relaxed);
   version_.store(version + 1, std::memory_order_relaxed);
-  // Released one by one: a reader of any of them then reads the odd version too.
+  // Store each word with release: a reader of any of them then also reads the odd version.
   for (std::size_t i = 0; i < words; ++i) words_[i].store(copy[i], std::memory_order_release);
   version_.store(version + 2, std::memory_order_release);
 }
 
 Status Board::read() const {
-  constexpr int tries = 1000;  // its writer may have died half-way
+  constexpr int tries = 1000;  // its writer may have died while writing
   for (int i = 0; i < tries; ++i) {
     std::array<std::uint64_t, words> copy;
     const std::uint64_t before = version_.load(std::memory_order_acquire);

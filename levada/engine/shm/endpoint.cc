@@ -16,7 +16,7 @@
 namespace levada::shm {
 namespace {
 
-/// This rank's memory as a pool's source.
+/// A MemorySource over this rank's shared memory.
 class SharedMemory final : public MemorySource {
  public:
   explicit SharedMemory(const HostMemory& memory)
@@ -56,12 +56,12 @@ levada::Endpoint::Traits traits_of(const EndpointOptions& options) {
   return traits;
 }
 
-/// Arrival::id.
+/// Returns an Arrival::id.
 std::uint64_t id_of(const Descriptor& descriptor) {
   return std::uint64_t{descriptor.slot} << 32 | descriptor.generation;
 }
 
-/// Of an AbortRecord, which another process has written.
+/// Returns the kind of an AbortRecord, which another process has written.
 ErrorKind abort_kind(std::uint32_t written) {
   for (const ErrorKind kind : {ErrorKind::invalid_argument, ErrorKind::timeout}) {
     if (written == static_cast<std::uint32_t>(kind)) return kind;
@@ -69,7 +69,7 @@ ErrorKind abort_kind(std::uint32_t written) {
   return ErrorKind::engine;
 }
 
-/// Reads a record that its rank may overwrite meanwhile. Returns nothing if it has.
+/// Reads a record that its rank may overwrite during the read. Returns nothing if it did.
 std::optional<std::pair<std::uint32_t, Ending>> read_abort(const RankPage& page, int rank, std::uint32_t index) {
   const AbortRecord& record = page.abort[index % RankPage::abort_records];
   if (record.number.load(std::memory_order_acquire) != index + 1) return {};
@@ -101,7 +101,7 @@ ShmEndpoint::ShmEndpoint(HostMemory memory, EndpointOptions options)
 
 ShmEndpoint::~ShmEndpoint() {
   if (!is_usable()) {
-    // The threads are the parent's, and so are their locks.
+    // The threads and their locks are the parent's.
     static_cast<void>(watcher_.release());
     static_cast<void>(views_.release());
     return;
@@ -110,12 +110,12 @@ ShmEndpoint::~ShmEndpoint() {
   control_.note_end(rank());
 }
 
-// ---- what has come
+// ---- receiving events
 
 void ShmEndpoint::drain() {
   if (has_kept_) push_kept();
-  // An abort comes before what its rank did next, such as closing a channel: where an alarm was raised while the rings
-  // were read, that is looked at as well.
+  // An abort must be seen before its rank's later events, such as closing a channel. If an alarm was raised while the
+  // rings were read, handle it too.
   do {
     if (control_.alarm().load(std::memory_order_seq_cst) != seen_alarm_) notice_ends();
     drain_rings();
@@ -137,7 +137,7 @@ void ShmEndpoint::notice_ends() {
         endings.push_back(*std::move(read));
         continue;
       }
-      // Any group may be among those that it has missed.
+      // Any group may be among those of the missed records.
       endings.emplace_back(control_.next_order(),
                            Ending{.kind = ErrorKind::engine,
                                   .rank = other,
@@ -151,7 +151,7 @@ void ShmEndpoint::notice_ends() {
     peer.gone = death != 0 || there.gone.load(std::memory_order_seq_cst) != 0;
     const bool has_ended = has_left ? !std::exchange(peer.left, true) : death != 0 && !std::exchange(peer.dead, true);
     if (!has_ended || other == rank()) continue;
-    // What it had sent comes before its end; and it may not have come to say that it had.
+    // Messages that it sent precede its end. It may not have set its bit in `pending`, so drain its ring in any case.
     const std::uint64_t ever = page().senders[static_cast<std::size_t>(other / 64)].load(std::memory_order_seq_cst);
     if ((ever >> (other % 64) & 1U) != 0) drain_ring(other);
     if (has_left) {
@@ -237,7 +237,7 @@ void ShmEndpoint::mark_corrupt(int from, const std::string& what) {
   notify(nullptr);
 }
 
-// ---- what is sent to others
+// ---- sending events
 
 void ShmEndpoint::carry(const AddressedNotice& addressed) {
   using Kind = Notice::Kind;
@@ -265,7 +265,7 @@ void ShmEndpoint::carry(const AddressedNotice& addressed) {
       if (page().left.exchange(1, std::memory_order_seq_cst) == 0) control_.raise_alarm();
       return;
     case Kind::received:
-    case Kind::waiting: return;  // acknowledgments stand in shared words
+    case Kind::waiting: return;  // acknowledgments are shared words
   }
   push_or_keep(to, descriptor);
   ring_later(to, mask);
@@ -302,13 +302,13 @@ void ShmEndpoint::push(int to, const Descriptor& descriptor) {
 void ShmEndpoint::push_or_keep(int to, const Descriptor& descriptor) {
   const auto index = static_cast<std::size_t>(to);
   const auto room = control_.ring(rank(), to).room(num_pushed_[index]);
-  if (!room) return;  // a faulty peer; has_room() says so
+  if (!room) return;  // a faulty peer; has_room() reports it
   if (*room != 0 && kept_[index].empty()) return push(to, descriptor);
   kept_[index].push_back(descriptor);
   if (has_kept_) return;
   has_kept_ = true;
   page().wants_space.fetch_add(1, std::memory_order_seq_cst);
-  notify(nullptr);  // room is rung on this rank's own doorbell, and may have been made meanwhile
+  notify(nullptr);  // room in a ring is signaled on this rank's own doorbell, and may have been made since
 }
 
 void ShmEndpoint::push_kept() {
@@ -346,7 +346,7 @@ void ShmEndpoint::ring_later(int other, WakeMask mask) {
 
 void ShmEndpoint::collect_receipts(ChannelState& channel) {
   auto& outstanding = own_state(channel).outstanding;
-  // First: then the last receiver to receive finds that nobody else has to, and wakes this rank.
+  // Must come first: the last receiver to receive then finds that no other has to, and wakes this rank.
   for (const auto& [slot, generation] : outstanding) release_for_gone(channel, slot, generation);
   LEVADA_ASSERT(outstanding.size() <= channel.num_sent, "what is outstanding was sent");
   const std::uint64_t first = channel.num_sent - outstanding.size();
@@ -384,7 +384,7 @@ void ShmEndpoint::release_for_gone(const ChannelState& channel, std::uint32_t sl
 }
 
 bool ShmEndpoint::ring_has_room(int to) {
-  if (!kept_[static_cast<std::size_t>(to)].empty()) return false;  // nothing may overtake what is kept
+  if (!kept_[static_cast<std::size_t>(to)].empty()) return false;  // nothing may overtake notices that are kept
   const auto room = control_.ring(rank(), to).room(num_pushed_[static_cast<std::size_t>(to)]);
   if (!room) mark_corrupt(to, "its ring counts more descriptors received than were sent");
   return room.value_or(0) > Ring::reserve;

@@ -1,4 +1,4 @@
-// One rank's place among the ranks of a host.
+// One rank's endpoint among the ranks of a host.
 #pragma once
 
 #include <array>
@@ -22,29 +22,29 @@
 
 namespace levada::shm {
 
-/// The shared memory of a host's ranks as one of them has it mapped.
+/// The shared memory of a host's ranks as mapped by one of them.
 struct HostMemory {
   int rank = 0;
   int size = 1;
   std::shared_ptr<const Mapping> control;
-  std::vector<std::shared_ptr<const Mapping>> data;  ///< each rank's; its own is writable
+  std::vector<std::shared_ptr<const Mapping>> data;  ///< each rank's memory; only this rank's is writable
   /// The files that `data` maps; may be null.
   std::shared_ptr<const std::vector<UniqueFd>> files{};
 };
 
 struct EndpointOptions {
   std::function<MemoryLimits()> limits = [] { return memory_limits(); };
-  Duration heartbeat = std::chrono::milliseconds(200);       ///< how often a sleeping thread checks what wakes nobody
-  Duration watch_interval = std::chrono::milliseconds(500);  ///< how often the watcher does
+  Duration heartbeat = std::chrono::milliseconds(200);       ///< how often a sleeper checks for silent changes
+  Duration watch_interval = std::chrono::milliseconds(500);  ///< how often the watcher checks
 };
 
 class ShmEndpoint final : public levada::Endpoint {
  public:
-  /// This rank counts as alive when it returns.
+  /// Returns once this rank counts as alive.
   explicit ShmEndpoint(HostMemory memory, EndpointOptions options = {});
   ~ShmEndpoint() override;
 
-  /// To be called once all ranks are alive: their deaths are looked out for from now on.
+  /// Starts watching for deaths. Call it once all ranks are alive.
   void watch() { watcher_->watch(); }
 
   bool shares_memory(int /*rank*/) const override { return true; }
@@ -92,19 +92,19 @@ class ShmEndpoint final : public levada::Endpoint {
   void push_or_keep(int to, const Descriptor& descriptor);
   void push_kept();
   bool ring_has_room(int to);
-  /// Gives back, for receivers that will not, the messages in these slots.
+  /// Gives back the message in this slot for receivers that will not do so.
   void release_for_gone(const ChannelState& channel, std::uint32_t slot, std::uint32_t generation);
-  /// To be rung by flush(), without mutex_.
+  /// Makes flush() ring, without mutex_.
   void ring_later(int rank, WakeMask mask);
   bool is_returned_by_all(std::uint32_t slot);
 
-  // Without.
+  // Without mutex_.
   bool is_forwarded(ByteView bytes) const;
   RankPage& page() const { return control_.page(rank()); }
   static int sole_sender(const WaitFor& wanted);
   Doorbell& doorbell_of(const Sleep& sleep) const;
   void count_sleeper(const Sleep& sleep) noexcept;
-  /// For threads that wait for room in the channels of that mask, or for memory.
+  /// Wakes threads that wait for room in the channels of `mask`, or for memory.
   void wake_for_space(int rank, WakeMask mask) const;
   RankPage::BoardSlot& board_of(std::uint64_t group);
 
@@ -112,39 +112,39 @@ class ShmEndpoint final : public levada::Endpoint {
   Control control_;
   std::unique_ptr<Watcher> watcher_;
   std::unique_ptr<PrivateViews> views_;
-  std::mutex post_mutex_;  ///< this rank's boards have one writer at a time
+  std::mutex post_mutex_;  ///< serializes writes to this rank's boards
   static constexpr std::uint64_t not_quiet = ~std::uint64_t{0};
-  std::atomic<std::uint64_t> quiet_alarm_ = not_quiet;  ///< the alarm at which nothing had ended yet
-  std::atomic<bool> has_pending_ = false;               ///< something below is to be rung
-  std::atomic<std::uint32_t> pending_mask_ = 0;         ///< of this rank's doorbell `sends`, to be rung by flush()
+  std::atomic<std::uint64_t> quiet_alarm_ = not_quiet;  ///< value of the alarm at which no group had ended yet
+  std::atomic<bool> has_pending_ = false;               ///< whether flush() has something to ring or release
+  std::atomic<std::uint32_t> pending_mask_ = 0;         ///< mask with which flush() rings this rank's doorbell `sends`
   std::atomic<bool> has_kept_ = false;  ///< written with mutex_; counted in wants_space: room in a ring wakes this rank
   std::vector<std::atomic<int>> bell_sleepers_;  ///< this process's threads, by the rank on whose `sends` they sleep
   std::atomic<int> num_bell_sleepers_ = 0;
 
   // Guarded by mutex_.
-  std::vector<std::pair<int, WakeMask>> pending_wakes_;  ///< of other ranks' doorbells `own`
+  std::vector<std::pair<int, WakeMask>> pending_wakes_;  ///< other ranks' doorbells `own`
   struct Publication {
     std::uint32_t generation = 0;
     std::shared_ptr<ChannelState> channel;
-    std::shared_ptr<const void> hold;  ///< of a lease that was published; else the block is the message's
+    std::shared_ptr<const void> hold;  ///< hold of a published lease; otherwise the message owns the block
   };
-  std::vector<Publication> publications_;  ///< of each slot's block, the last one
+  std::vector<Publication> publications_;  ///< last publication of each slot's block
   std::vector<std::uint32_t> in_flight_;
   std::vector<std::shared_ptr<const void>> released_;    ///< to be released without mutex_
-  std::vector<std::uint64_t> num_pushed_, num_drained_;  ///< of each ring
-  std::vector<std::vector<Descriptor>> kept_;            ///< notices for which a ring had no room
+  std::vector<std::uint64_t> num_pushed_, num_drained_;  ///< one count for each ring
+  std::vector<std::vector<Descriptor>> kept_;            ///< notices that did not fit into a ring
   std::size_t next_board_ = 0;                           ///< guarded by post_mutex_
   struct Peer {
     bool left = false;
-    bool gone = false;  ///< left, or dead: it holds nothing any more
+    bool gone = false;  ///< left or dead: it holds no message any more
     bool dead = false;
-    std::uint32_t num_aborts = 0;  ///< its records that have been read
+    std::uint32_t num_aborts = 0;  ///< number of its records that have been read
   };
   std::vector<Peer> peers_;
   std::uint32_t seen_alarm_ = 0;
 };
 
-/// The engine of all ranks of the host. `endpoint` watches already, or will before the ranks use it.
+/// Returns the engine of all ranks of the host. `endpoint` watches already, or will before the ranks use it.
 std::shared_ptr<Engine> make_engine(std::shared_ptr<ShmEndpoint> endpoint);
 
 }  // namespace levada::shm

@@ -1,4 +1,4 @@
-// What the receivers of a message hold, and what becomes of its block.
+// The leases that receivers hold on messages, and the return of the messages' blocks.
 #include <algorithm>
 
 #include "levada/base/assert.h"
@@ -22,7 +22,7 @@ std::uint32_t generation_of(std::uint64_t id) {
 
 // ---- receiving
 
-/// What a lease keeps.
+/// The hold of a lease.
 class ShmEndpoint::LeaseState {
  public:
   LeaseState(std::shared_ptr<const ShmEndpoint> endpoint, std::shared_ptr<const ChannelState> channel, std::uint64_t id)
@@ -40,18 +40,18 @@ class ShmEndpoint::LeaseState {
 
  private:
   std::shared_ptr<const ShmEndpoint> endpoint_;
-  std::shared_ptr<const ChannelState> channel_;  ///< open, so that its spec stays as it is
+  std::shared_ptr<const ChannelState> channel_;  ///< open, so that its spec does not change
   std::uint64_t id_;
 };
 
-/// What a lease with a private view keeps.
+/// The hold of a lease with a private view.
 class ShmEndpoint::PrivateLeaseState {
  public:
   PrivateLeaseState(std::shared_ptr<const ShmEndpoint> endpoint, std::shared_ptr<const void> lease,
                     PrivateViews::View view)
       : endpoint_(std::move(endpoint)), lease_(std::move(lease)), view_(std::move(view)) {}
   ~PrivateLeaseState() {
-    // Before the block goes back: then it may come again.
+    // Close the view before the block goes back: after that the block may be reused.
     if (endpoint_->is_usable()) endpoint_->views_->close(std::move(view_));
   }
   PrivateLeaseState(const PrivateLeaseState&) = delete;
@@ -132,7 +132,7 @@ bool ShmEndpoint::keep_pages(ByteView bytes) const {
   for (int owner = 0; owner < size(); ++owner) {
     const ByteView memory = memory_.data[static_cast<std::size_t>(owner)]->memory();
     if (!levada::position_of(memory, bytes)) continue;
-    // The owner sees this at the latest with the end of the lease that `bytes` belong to.
+    // The owner sees this no later than the end of the lease that `bytes` belong to.
     control_.page(owner).keeps_pages.store(1, std::memory_order_seq_cst);
     return true;
   }

@@ -1,4 +1,4 @@
-// How the threads of a rank sleep and are woken, and what they show while they wait.
+// How a rank's threads sleep and are woken, and the statuses that they post while they wait.
 #include <algorithm>
 
 #include "levada/engine/shm/endpoint.h"
@@ -52,7 +52,7 @@ void ShmEndpoint::end_sleep(const Sleep& sleep) noexcept {
 void ShmEndpoint::observe(Sleep& sleep) {
   sleep.seen = doorbell_of(sleep).count.load(std::memory_order_seq_cst);
   if (sleep.sender < 0 || !has_kept_) return;
-  // Room for a notice that is kept back is rung on this rank's own doorbell.
+  // Room for a notice that is kept back is signaled on this rank's own doorbell.
   end_sleep(sleep);
   sleep.sender = -1;
   sleep.mask = wake_all;
@@ -70,7 +70,7 @@ void ShmEndpoint::flush() noexcept {
   }
   if (!has_pending_.load(std::memory_order_relaxed)) return;
   std::vector<std::pair<int, WakeMask>> wakes;
-  std::vector<std::shared_ptr<const void>> released;  // outlives the lock
+  std::vector<std::shared_ptr<const void>> released;  // destroyed after the lock is released
   {
     const std::lock_guard lock(mutex_);
     has_pending_ = false;
@@ -105,7 +105,7 @@ RankPage::BoardSlot& ShmEndpoint::board_of(std::uint64_t group) {
   if (const auto found = of(group); found != boards.end()) return *found;
   const auto unused = of(0);
   auto& slot = unused != boards.end() ? *unused : boards[next_board_++ % boards.size()];
-  slot.group = 0;  // nobody takes the old status for one of this group
+  slot.group = 0;  // so that no rank takes the old status for one of this group
   slot.board.post({});
   slot.group = group;
   return slot;
@@ -113,7 +113,7 @@ RankPage::BoardSlot& ShmEndpoint::board_of(std::uint64_t group) {
 
 void ShmEndpoint::post(Group& group, const Status& status) {
   expect_usable();
-  // Where nothing has ended yet, nothing is to be thrown, and this writes this rank's own words alone.
+  // If no group has ended yet, there is nothing to throw, and this call writes only this rank's words.
   if (control_.alarm().load(std::memory_order_seq_cst) != quiet_alarm_) check(group);
   const std::lock_guard lock(post_mutex_);
   board_of(group.key()).board.post(status);

@@ -28,7 +28,7 @@ int number_from(const char* variable, int otherwise) {
   return text != nullptr ? std::atoi(text) : otherwise;
 }
 
-/// Numbers that forked ranks and the test have in common.
+/// Numbers that forked ranks and the test share.
 class Shared {
  public:
   Shared()
@@ -55,7 +55,7 @@ std::set<std::string> names_in_dev_shm() {
   return names;
 }
 
-/// Everybody sends to everybody without end.
+/// All ranks send to all ranks without end.
 [[noreturn]] void chatter(Engine& engine) {
   std::vector<int> all;
   for (int rank = 0; rank < engine.info().size; ++rank) all.push_back(rank);
@@ -75,7 +75,7 @@ std::set<std::string> names_in_dev_shm() {
   }
 }
 
-/// Kills one of four ranks `delay` after they have been forked; says what did not go as it should.
+/// Kills one of four ranks `delay` after they have been forked. Returns a description of what went wrong, if anything.
 std::string kill_one(int victim, Duration delay, std::int64_t& slowest_us) {
   constexpr int size = 4;
   const Shared seen_at;
@@ -115,7 +115,7 @@ TEST(Death, OfAnyRankAtAnyMomentIsSeenByAllOthers) {
   std::int64_t slowest_us = 0;
   for (int i = 0; i < kills; ++i) {
     const int victim = static_cast<int>(random() % 4);
-    // Half of them while the ranks start, which takes a few milliseconds.
+    // Half of the deaths hit the start, which takes a few milliseconds.
     const auto delay = std::chrono::microseconds(random() % (i % 2 == 0 ? 8'000 : 60'000));
     ASSERT_EQ(kill_one(victim, delay, slowest_us), "") << "kill " << i << " after " << format_duration(delay);
   }
@@ -135,7 +135,7 @@ TEST(Death, OfAllRanksLeavesNothing) {
   links.clear();
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   for (int rank = 0; rank < 3; ++rank) ranks.kill(rank);
-  // One may have seen another's death, and ended, before its own.
+  // A rank may have seen another's death, and ended, before it was killed.
   for (const auto& ending : ranks.wait()) EXPECT_TRUE(ending.signal == SIGKILL || !ending.error.empty());
   EXPECT_EQ(names_in_dev_shm(), names);
 }
@@ -182,7 +182,7 @@ TEST(Death, LeavesWhatWasSentToBeTakenAndLeasesAsTheyAre) {
     links.clear();
     const auto engine = join(rank, 2, std::move(mine), small);
     const auto channel = engine->open(1, {0}, 8);
-    const auto ready = engine->open(0, {1}, 1);  // a channel is opened by the living
+    const auto ready = engine->open(0, {1}, 1);  // opening fails after the death
     if (rank == 1) {
       static_cast<void>(receive(*engine, *ready, test::soon(), "test"));
       for (int i = 0; i < 5; ++i) {
@@ -193,7 +193,7 @@ TEST(Death, LeavesWhatWasSentToBeTakenAndLeasesAsTheyAre) {
       ::raise(SIGKILL);
     }
     publish(*engine, *ready, allocate(*engine, 1, test::soon(), "test"), 1, test::soon(), "test");
-    // Only once the death is known are the messages taken.
+    // Receive the messages only once the death is known.
     try {
       engine->wait({}, test::soon());
       throw EngineError("the death was not seen");
@@ -219,7 +219,7 @@ TEST(Death, LeavesWhatWasSentToBeTakenAndLeasesAsTheyAre) {
 }
 
 TEST(Death, OfAReceiverGivesTheSenderItsMemoryBack) {
-  constexpr std::size_t part = 20 << 20;  // three of them fill the memory
+  constexpr std::size_t part = 20 << 20;  // three of these fill the memory
   const auto body = [](const std::shared_ptr<Engine>& engine) {
     const int rank = engine->info().rank;
     const auto both = engine->open(0, {1, 2}, 4);
@@ -240,7 +240,7 @@ TEST(Death, OfAReceiverGivesTheSenderItsMemoryBack) {
       if (engine->try_allocate(part)) throw EngineError("there should be no memory left");
       const auto go = engine->open(0, {2}, 1);
       publish(*engine, *go, allocate(*engine, 1, test::soon(), "test"), 1, test::soon(), "test");
-      // Two messages that rank 2 has not taken, and the one that it holds, come back with its death.
+      // Two messages that rank 2 has not received, and the one that it holds, come back with its death.
       static_cast<void>(allocate(*living, 3 * part, test::soon(), "test"));
     }
     agree(*living, {}, test::soon(), "test");

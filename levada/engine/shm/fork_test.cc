@@ -1,4 +1,4 @@
-// What a forked child may do with what it inherits: nothing.
+// A forked child can do nothing with the engine that it inherits.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>

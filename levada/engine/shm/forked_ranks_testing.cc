@@ -32,7 +32,7 @@ namespace {
   ::_exit(status);
 }
 
-/// A sentence for each rank that has not ended as it should; `killed` by SIGKILL.
+/// Returns a sentence for each rank that has not ended as expected; `killed` must end by SIGKILL.
 std::string failures_of(ForkedRanks& ranks, int killed) {
   std::string failures;
   int rank = 0;
@@ -188,7 +188,7 @@ long wait_until_it_sleeps(int thread) {
   long before = -1;
   for (const Deadline deadline = soon(); !deadline.expired();) {
     const auto state = state_of_thread(thread);
-    // A thread that is about to sleep looks asleep before that is counted.
+    // A thread that is about to sleep looks asleep before the sleep is counted.
     if (state.is_asleep && state.num_sleeps == before) return before;
     before = state.is_asleep ? state.num_sleeps : -1;
     std::this_thread::sleep_for(std::chrono::milliseconds(5));

@@ -1,4 +1,4 @@
-// Real processes as ranks. Only for tests.
+// Ranks as real processes. For tests only.
 #pragma once
 
 #include <functional>
@@ -21,25 +21,25 @@ inline void expect(bool holds, const std::string& sentence) {
   if (!holds) throw EngineError("it does not hold that " + sentence);
 }
 
-/// How a rank's process ended: by itself without an exception, or with one (its text), or by a signal.
+/// How a rank's process ended: normally without an exception, with one (its text), or by a signal.
 struct Ending {
   bool well = false;
   int signal = 0;
   std::string error;
 };
 
-/// Forked children, each with a pipe through which it says why it failed. The calling process must have one thread.
+/// Forked children, each with a pipe through which it reports why it failed. The calling process must have one thread.
 class ForkedRanks {
  public:
-  /// Runs `body` in a process a rank; what it throws is that rank's error.
+  /// Runs `body` in one process for each rank. An exception of `body` is that rank's error.
   ForkedRanks(int size, const std::function<void(int rank)>& body);
-  /// Kills those that have not ended.
+  /// Kills the children that are still running.
   ~ForkedRanks();
   ForkedRanks(const ForkedRanks&) = delete;
   ForkedRanks& operator=(const ForkedRanks&) = delete;
 
   void kill(int rank) const;
-  /// Stragglers are killed at the deadline; their error says so.
+  /// Kills stragglers at the deadline; their error reports it.
   std::vector<Ending> wait(Deadline deadline = Deadline::after(std::chrono::seconds(60)));
 
  private:
@@ -52,17 +52,17 @@ class ForkedRanks {
   std::vector<Child> children_;
 };
 
-/// Forked ranks that have joined; `body` gets its engine. Returns one sentence for each rank that failed, empty if none
-/// did. `killed`: a rank that ends by SIGKILL; any other end of it is a failure.
+/// Forks ranks that join, and passes each one's engine to `body`. Returns one sentence for each rank that failed, empty
+/// if none did. `killed` is a rank that must end by SIGKILL; any other end of it is a failure.
 std::string run_forked(int size, const std::function<void(std::shared_ptr<Engine>)>& body, const Options& options = {},
                        int killed = -1);
-/// The same with ranks that inherit their memory, so that they can have options that join() does not take.
+/// The same with ranks that inherit their memory, so that they can have options that join() does not accept.
 std::string run_forked_with(const EndpointOptions& options, int size, std::size_t memory_bytes,
                             const std::function<void(std::shared_ptr<Engine>)>& body, int killed = -1);
-/// Memory that ranks in one process have in common.
+/// Returns memory that ranks in one process share.
 std::vector<HostMemory> share_in_process(int size, std::size_t memory_bytes);
 /// The same with ranks as threads of this process that share one mapping, so that a sanitizer sees which thread writes
-/// what.
+/// which bytes.
 std::string run_threads(int size, const std::function<void(std::shared_ptr<Engine>)>& body, std::size_t memory_bytes,
                         const EndpointOptions& options = {});
 
@@ -72,7 +72,7 @@ struct ThreadState {
   long num_sleeps = 0;
 };
 ThreadState state_of_thread(int thread);
-/// Returns how often the thread has slept, once it sleeps.
+/// Waits until the thread sleeps. Returns how often it has slept.
 long wait_until_it_sleeps(int thread);
 
 }  // namespace levada::shm::test

@@ -12,7 +12,7 @@
 
 namespace levada::shm {
 
-/// The most descriptors that one message may carry.
+/// Maximum number of descriptors in one message.
 inline constexpr std::size_t max_fds = 250;
 
 struct Frame {
@@ -20,24 +20,25 @@ struct Frame {
   std::vector<UniqueFd> fds;
 };
 
-/// A connected pair of the kind of socket that frames need. Throws EngineError.
+/// Returns a connected pair of sockets for frames. Throws EngineError.
 std::pair<UniqueFd, UniqueFd> make_socket_pair();
-/// Throws InvalidArgument unless frames can cross `socket`.
+/// Throws InvalidArgument unless `socket` can carry frames.
 void expect_frame_socket(const UniqueFd& socket);
 
-/// False when the other end is closed. Throws Timeout when it does not take the frame in time, EngineError, which also
-/// ends the wait where `stop` is requested.
+/// Returns false if the other end is closed. Throws Timeout if the other end does not accept the frame in time, and
+/// EngineError on failure or if `stop` is requested.
 bool send_frame(const UniqueFd& socket, ByteView bytes, std::span<const int> fds, Deadline deadline,
                 const std::stop_token& stop = {});
 
-/// One frame that poll() has announced; empty when the other end is closed. Throws CorruptMessage, EngineError.
+/// Receives one frame that poll() has announced; returns nothing if the other end is closed. Throws CorruptMessage and
+/// EngineError.
 std::optional<Frame> receive_frame(const UniqueFd& socket);
 
-/// Waits until some of the sockets can be read. Returns their indexes, or none at the deadline. Skips descriptors that
+/// Waits until some of the sockets are readable. Returns their indexes, or none at the deadline. Skips descriptors that
 /// are -1. Throws EngineError, also if `stop` is requested.
 std::vector<std::size_t> wait_readable(std::span<const int> sockets, Deadline deadline,
                                        const std::stop_token& stop = {});
-/// Throws EngineError where `stop` is requested.
+/// Throws EngineError if `stop` is requested.
 void throw_if_stopped(const std::stop_token& stop);
 
 }  // namespace levada::shm

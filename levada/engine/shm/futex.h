@@ -19,12 +19,11 @@ namespace levada::shm {
 using FutexWord = std::atomic<std::uint32_t>;
 static_assert(sizeof(FutexWord) == 4 && FutexWord::is_always_lock_free);
 
-/// What a sleeper waits for, as bits: a wake-up for other bits does not reach it.
+/// The events that a sleeper waits for, as bits. A wake-up for other bits does not reach it.
 using WakeMask = std::uint32_t;
 inline constexpr WakeMask wake_all = FUTEX_BITSET_MATCH_ANY;
 
-/// Sleeps while `word` holds `seen`, until it is woken; may return early for no reason. Returns false once `limit` has
-/// passed.
+/// Sleeps while `word` equals `seen`, until woken; may return early, spuriously. Returns false once `limit` has passed.
 inline bool futex_wait(FutexWord& word, std::uint32_t seen, Duration limit, WakeMask mask = wake_all) {
   const auto until = Clock::now() + std::clamp<Duration>(limit, Duration::zero(), std::chrono::hours(1));
   const auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(until.time_since_epoch()).count();
@@ -34,7 +33,7 @@ inline bool futex_wait(FutexWord& word, std::uint32_t seen, Duration limit, Wake
   return ::syscall(SYS_futex, &word, FUTEX_WAIT_BITSET, seen, &time, nullptr, mask) == 0 || errno != ETIMEDOUT;
 }
 
-/// Returns how many were woken.
+/// Returns the number of threads woken.
 inline long futex_wake(FutexWord& word, WakeMask mask = wake_all) {
   return ::syscall(SYS_futex, &word, FUTEX_WAKE_BITSET, INT_MAX, nullptr, nullptr, mask);
 }

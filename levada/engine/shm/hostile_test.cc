@@ -1,4 +1,4 @@
-// Control memory and sockets in which somebody has written nonsense.
+// Control memory and sockets that contain garbage.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::size_t data_bytes = 1 << 20;
 
-/// Rank 0 of two, with the second rank's pen in the test's hand.
+/// Rank 0 of two. The test writes in place of the second rank.
 class Victim {
  public:
   Victim() : memories_(test::share_in_process(2, data_bytes)), control_(memories_[0].control->data(), 2) {
@@ -30,9 +30,9 @@ class Victim {
   Engine& engine() { return *engine_; }
   Channel& channel() { return *channel_; }
   const Control& control() const { return control_; }
-  /// The second rank, as it is before the pen is taken from it.
+  /// The second rank, before the test takes over.
   std::shared_ptr<Engine> peer() const { return make_engine(std::make_shared<ShmEndpoint>(memories_[1])); }
-  /// What the peer has sent last, to be sent again and again.
+  /// Takes over the peer. Returns the last descriptor that it sent, to be sent again.
   Descriptor take_pen(std::uint64_t sent) {
     sent_ = sent;
     return control_.ring(1, 0).at(sent - 1);
@@ -184,7 +184,7 @@ TEST(Hostile, RandomDescriptorsNeverDoHarm) {
 
 // ---- the start
 
-/// What join() of rank 0 of two throws when `send` has sent something on the other end of its link.
+/// Returns the error of join() on rank 0 of two when `send` has sent something on the other end of its link.
 std::string start_with(const std::function<void(StartLink&)>& send) {
   auto [mine, theirs] = make_socket_pair();
   StartLink link(std::move(theirs), LinkSide::caller, std::nullopt);

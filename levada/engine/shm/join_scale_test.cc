@@ -1,4 +1,4 @@
-// What the protocol of a join costs at the size of a large job, without sockets: all of it, on all ranks.
+// The cost of the join protocol at the size of a large job: all steps on all ranks, without sockets.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -19,7 +19,7 @@ double processor_seconds() {
   return static_cast<double>(std::clock()) / CLOCKS_PER_SEC;
 }
 
-/// Each rank checks the greetings of all.
+/// Each rank checks the greetings of all ranks.
 void greet_in_the_group() {
   std::vector<Greeting> greetings;
   for (int host = 0; host < num_hosts; ++host) {
@@ -28,14 +28,14 @@ void greet_in_the_group() {
   for (std::size_t rank = 0; rank < greetings.size(); ++rank) check_greetings(greetings);
 }
 
-/// Sends a frame from one end of a link to the other. Returns whether it arrives as it was.
+/// Sends a frame from one end of a link to the other. Returns whether it arrives unchanged.
 bool crosses(const LinkProof& from, const LinkProof& to, const Bytes& frame) {
   const Bytes sealed = from.seal(frame);
   const auto opened = to.open(sealed);
   return opened && as_text(*opened) == as_text(frame);
 }
 
-/// A rank's start on its host.
+/// Runs a rank's start on its host.
 bool start_with_rank_zero(const Secret& secret, int rank) {
   LinkProof zero(LinkSide::listener, secret), other(LinkSide::caller, secret);
   if (zero.greet(other.greeting()) != LinkProof::Peer::rank) return false;

@@ -1,4 +1,4 @@
-// Memory that processes share: files without a name, and their mappings.
+// Memory that processes share: unnamed files and their mappings.
 #pragma once
 
 #include <sys/types.h>
@@ -12,17 +12,17 @@
 
 namespace levada::shm {
 
-/// "memfd_create: Too many open files": the call that failed and errno's text.
+/// Returns the failed call and errno's text: "memfd_create: Too many open files".
 std::string system_error(const char* call, int error);
 
-/// A stretch of address space, unmapped when its owner goes.
+/// A range of address space that the destructor unmaps.
 class Mapping {
  public:
   enum class Access { read, write, write_privately };
 
   Mapping() = default;
-  /// Maps the first `bytes` of `file`, shared or, for write_privately, so that this process alone sees what it writes;
-  /// used only as it is touched, and left out of core dumps. Throws EngineError.
+  /// Maps the first `bytes` of `file`, shared or, for write_privately, so that only this process sees its writes. Takes
+  /// memory only where it is touched, and is left out of core dumps. Throws EngineError.
   Mapping(const UniqueFd& file, std::size_t bytes, Access access);
   Mapping(Mapping&& other) noexcept
       : memory_(std::exchange(other.memory_, {})), only_in_(std::exchange(other.only_in_, 0)) {}
@@ -33,13 +33,13 @@ class Mapping {
   }
   ~Mapping();
 
-  /// Unmaps it in children that are forked from now on: one that reads it dies by SIGSEGV, instead of seeing the memory
-  /// change when its owner uses it again.
+  /// Unmaps it in children forked from now on. A child that reads it dies by SIGSEGV, rather than seeing the memory
+  /// change when its owner reuses it.
   void hide_from_children();
 
   std::byte* data() const { return memory_.data(); }
   std::size_t size() const { return memory_.size(); }
-  /// Where `address` lies in it; at least size() for one that does not.
+  /// Returns the offset of `address` in the mapping; at least size() if it is outside.
   std::uint64_t offset_of(const std::byte* address) const {
     return reinterpret_cast<std::uintptr_t>(address) - reinterpret_cast<std::uintptr_t>(data());
   }
@@ -47,22 +47,22 @@ class Mapping {
 
  private:
   std::span<std::byte> memory_;
-  pid_t only_in_ = 0;  ///< the process that has it, if forked children have not; else 0
+  pid_t only_in_ = 0;  ///< the only process that has it, if it is hidden from forked children; otherwise 0
 };
 
-/// A file of `bytes` zero bytes without a name, that nobody can resize and that takes memory only where it is written.
+/// Returns an unnamed file of `bytes` zero bytes that cannot be resized and takes memory only where it is written.
 /// Throws EngineError.
 UniqueFd make_memory_file(const char* label, std::size_t bytes);
 
-/// A second descriptor of `file`, through which it cannot be mapped writable. Without /proc it can, until
-/// seal_unless_read_only(). Throws EngineError.
+/// Returns a second descriptor of `file` through which it cannot be mapped writable. Without /proc it can be, until
+/// seal_unless_read_only() is called. Throws EngineError.
 UniqueFd reopen_read_only(const UniqueFd& file);
 
-/// To be called with that descriptor once the file's owner has mapped it: from now on nobody can map it writable.
-/// Throws EngineError.
+/// Prevents new writable mappings of the file. Call it with the descriptor of reopen_read_only(), once the file's owner
+/// has mapped the file. Throws EngineError.
 void seal_unless_read_only(const UniqueFd& file);
 
-/// Throws EngineError unless `file` has `bytes` bytes and cannot shrink: else reading it could kill the process.
+/// Throws EngineError unless `file` has `bytes` bytes and cannot shrink. Otherwise reading it could kill the process.
 void expect_memory_file(const UniqueFd& file, std::size_t bytes, const std::string& whose);
 
 }  // namespace levada::shm

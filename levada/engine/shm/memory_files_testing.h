@@ -1,4 +1,4 @@
-// The memory files that this process has open. Only for tests.
+// The memory files that this process has open. For tests only.
 #pragma once
 
 #include <fcntl.h>
@@ -11,10 +11,10 @@ namespace levada::shm::test {
 
 struct FileCount {
   int all = 0;
-  int writable = 0;  ///< that can be mapped shared and writable
+  int writable = 0;  ///< number that can be mapped shared and writable
 };
 
-/// Counts this process's descriptors of sealed memory files of that size.
+/// Counts this process's descriptors of sealed memory files of `bytes`.
 inline FileCount count_memory_files(std::size_t bytes) {
   constexpr int descriptors = 256;
   FileCount count;

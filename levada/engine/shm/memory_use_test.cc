@@ -46,7 +46,7 @@ TEST(Memory, StaysBoundedOverManyMessagesOfManySizes) {
     const std::uint64_t held = engine->trim();
     test::expect(held <= 16 * mib,
                  fmt::format("{} messages leave a pool of at most 16 MiB; it is {}", messages, format_bytes(held)));
-    // Except what a peer released in between: the few bytes of agree().
+    // Except for what a peer released in between: the few bytes of agree().
     test::expect(engine->trim() <= mib / 16, "what was given back is not given back again");
   };
   EXPECT_EQ(test::run_forked(2, body), "");
@@ -55,7 +55,7 @@ TEST(Memory, StaysBoundedOverManyMessagesOfManySizes) {
 TEST(Memory, ThatTheSystemDoesNotGiveIsWaitedForUntilTheDeadline) {
   auto memory = test::share_in_process(1, 64 * mib);
   const auto range = memory[0].data[0]->memory();
-  // A file without pages in place of the memory: to fill it fails as where the system has none.
+  // An empty file replaces the memory: filling it fails as it does on a system without memory.
   const UniqueFd file(::memfd_create("empty", MFD_CLOEXEC));
   ASSERT_EQ(::mmap(range.data(), range.size(), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file.get(), 0),
             range.data());

@@ -12,7 +12,7 @@
 namespace levada::shm {
 namespace {
 
-/// From here on, catching the writes of a page and finding it again costs more than copying all.
+/// Above this share of written pages, catching writes and finding the pages costs more than copying the message.
 constexpr std::size_t much_percent = 3;
 
 bool overlap(const PrivateViews::View& one, const PrivateViews::View& other) {
@@ -20,7 +20,7 @@ bool overlap(const PrivateViews::View& one, const PrivateViews::View& other) {
 }
 
 /// Returns whether a limit bounds this process's address space. Private views reserve mappings that may never be
-/// filled, and are not worth address space that is limited.
+/// filled, which is not worth scarce address space.
 bool address_space_is_rationed() {
   rlimit limit{};
   return ::getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
@@ -92,7 +92,7 @@ void PrivateViews::clean_before(const View& view, std::unique_lock<std::mutex>& 
 
 void PrivateViews::clean(const View& view) {
   const auto pages = written_->drop(view_of(view));
-  // A page that stayed would be seen again.
+  // A page that was not dropped would show old writes in the next view.
   if (!pages) refused_ = true;
   else if (*pages * 100 > view.interval.size() / page_bytes * much_percent) view.channel->writes_much = true;
 }

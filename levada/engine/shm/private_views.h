@@ -1,4 +1,4 @@
-// Views of other ranks' memory in which what this process writes is its own.
+// Views of other ranks' memory in which this process's writes are private.
 #pragma once
 
 #include <atomic>
@@ -19,28 +19,28 @@
 
 namespace levada::shm {
 
-/// Maps each rank's memory once more, privately: a write copies the page that it hits. The written pages of a view
-/// that is closed are found and dropped on a thread of its own, or by open() of a view of them before that. Any thread;
-/// not in a forked child.
+/// Maps each rank's memory once more, privately: a write copies the page that it hits. A dedicated thread finds and
+/// drops the written pages of a closed view, unless open() of an overlapping view does so first. Thread-safe; not
+/// usable in a forked child.
 class PrivateViews {
  public:
-  /// `files`: each rank's memory; without them there are no views.
+  /// `files` holds each rank's memory. If null, there are no views.
   explicit PrivateViews(std::shared_ptr<const std::vector<UniqueFd>> files)
       : files_(std::move(files)), maps_(files_ ? files_->size() : 0) {}
   ~PrivateViews();
   PrivateViews(const PrivateViews&) = delete;
   PrivateViews& operator=(const PrivateViews&) = delete;
 
-  /// Whole pages of a rank's memory in which a message lies. No two views of a page overlap in time.
+  /// The whole pages of a rank's memory that contain a message. No two views of a page exist at the same time.
   struct View {
     int rank = 0;
     Interval interval;
-    std::shared_ptr<ShmChannelState> channel;  ///< on which it came; it is marked when much of it was written
+    std::shared_ptr<ShmChannelState> channel;  ///< channel of the message; marked if much of the view was written
   };
-  /// What the pages of `view` hold, to be written; `size` is that of the rank's memory. Empty where the system does not
-  /// let written pages be found or so much be mapped: then there are no views at all.
+  /// Returns the pages of `view`, writable. `size` is the size of the rank's memory. Returns an empty span if the
+  /// system cannot find written pages or map that much; all later calls then also do.
   std::span<std::byte> open(const View& view, std::size_t size);
-  /// Nobody looks at the view any more.
+  /// Closes a view that is no longer used.
   void close(View view) noexcept;
 
  private:
@@ -52,16 +52,16 @@ class PrivateViews {
   void run();
 
   std::shared_ptr<const std::vector<UniqueFd>> files_;
-  std::vector<Mapping> maps_;  ///< by rank; made when first used
+  std::vector<Mapping> maps_;  ///< by rank; created on first use
   std::optional<WrittenPages> written_;
   std::thread thread_;
   std::atomic<bool> refused_ = false;
 
-  std::mutex mutex_;  // guards what follows, and the making of what precedes
+  std::mutex mutex_;  // guards the members below, and the creation of those above
   std::condition_variable changed_;
   bool stopping_ = false;
   std::vector<View> closed_;
-  std::optional<View> cleaning_;  ///< by the thread
+  std::optional<View> cleaning_;  ///< the view that the thread is cleaning
 };
 
 }  // namespace levada::shm

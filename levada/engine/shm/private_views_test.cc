@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::size_t message_bytes = std::size_t{4} << 20;
 
-/// Sends `messages` from rank 0 to all, each of one number; `use` gets each one's lease and number.
+/// Sends `messages` messages from rank 0 to all ranks. `use` gets each message's lease and number.
 void broadcast(const std::shared_ptr<Engine>& engine, Channel& channel, int messages,
                const std::function<void(Lease&, std::byte)>& use) {
   for (int i = 0; i < messages; ++i) {
@@ -57,9 +57,9 @@ TEST(PrivateViews, ShowFreshBytesAfterEachLease) {
   EXPECT_EQ(test::run_forked(3, body), "");
 }
 
-// The thread sanitizer has memory of its own for what is written.
+// The thread sanitizer allocates shadow memory for the written pages.
 #if !defined(__SANITIZE_THREAD__)
-/// Memory that is this process's alone, in KiB.
+/// Returns the private memory of this process, in KiB.
 std::uint64_t anonymous_kib() {
   std::ifstream status("/proc/self/status");
   for (std::string word; status >> word;) {
@@ -107,7 +107,7 @@ TEST(PrivateViews, GiveWayToCopiesWhereMuchIsWritten) {
 TEST(PrivateViews, AreNotGivenWhereWrittenPagesCannotBeFound) {
   const auto body = [](const std::shared_ptr<Engine>& engine) {
     const rlimit none{0, 0};
-    ::setrlimit(RLIMIT_NOFILE, &none);  // /proc/self/pagemap cannot be opened any more
+    ::setrlimit(RLIMIT_NOFILE, &none);  // /proc/self/pagemap can no longer be opened
     const auto channel = engine->open(0, {0, 1}, 1);
     broadcast(engine, *channel, 3, [&](Lease& lease, std::byte number) {
       test::expect(engine->make_private(*channel, lease).empty(), "there is no private view without the page map");

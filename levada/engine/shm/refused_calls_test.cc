@@ -1,4 +1,4 @@
-// System calls that an older or a stricter system refuses, as seccomp refuses them.
+// System calls that an older or a stricter system refuses, simulated with seccomp.
 #include <gtest/gtest.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -21,8 +21,7 @@ namespace {
 
 enum class Bits { set, missing };
 
-/// From now on this process's calls of that number fail, where `bits` of the second argument are set, or where they are
-/// missing.
+/// Makes this process's calls with that number fail if `bits` of the second argument are set, or missing.
 void refuse(int number, std::uint32_t bits, int error, Bits where = Bits::set) {
   const auto fail = SECCOMP_RET_ERRNO | static_cast<std::uint32_t>(error);
   const std::uint8_t skip_if_equal = where == Bits::missing, skip_if_not = where == Bits::set;
@@ -41,7 +40,7 @@ void refuse(int number, std::uint32_t bits, int error, Bits where = Bits::set) {
   }
 }
 
-/// What a rank alone says of its start where a call is refused; empty where it starts.
+/// Returns the error of a single rank's start when a call is refused; empty if it starts.
 std::string start_without(int number, std::uint32_t bits, int error, Bits where = Bits::set) {
   test::ForkedRanks ranks(1, [&](int) {
     refuse(number, bits, error, where);

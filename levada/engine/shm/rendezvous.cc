@@ -1,6 +1,6 @@
-// Ranks that nobody launched together find each other by the name of an abstract Unix socket, which vanishes with rank
-// 0 and is in no file system. Every process of the network namespace can read that name and connect, so a connection is
-// a stranger's until its frames prove that the other end knows the job's secret.
+// Ranks that were not launched together find each other by the name of an abstract Unix socket, which vanishes with
+// rank 0 and is in no file system. Every process of the network namespace can read the name and connect, so a
+// connection counts as a stranger's until its frames prove that the other end knows the job's secret.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <sys/socket.h>
@@ -55,7 +55,7 @@ UniqueFd make_socket() {
   return socket;
 }
 
-/// The process at the other end of a connection, or the one that listens there.
+/// Returns the process at the other end of a connection, or the one that listens at it.
 std::optional<ucred> holder_of(const UniqueFd& socket) {
   ucred holder{};
   socklen_t size = sizeof(holder);
@@ -63,7 +63,8 @@ std::optional<ucred> holder_of(const UniqueFd& socket) {
   return holder;
 }
 
-/// Whether a process is certainly another user's. The same number proves nothing: it may be in another user namespace.
+/// Returns whether a process certainly belongs to another user. An equal uid proves nothing: it may be in another user
+/// namespace.
 bool is_another_users(const std::optional<ucred>& process) {
   return process && process->uid != ::getuid() && process->uid != overflow_uid();
 }
@@ -74,7 +75,7 @@ std::string describe(const std::optional<ucred>& process) {
   return fmt::format("process {} of another user (uid {})", process->pid, process->uid);
 }
 
-/// A connection to whatever listens at the address; empty if nothing does.
+/// Returns a connection to the process that listens at the address; empty if there is none.
 UniqueFd connect_to(const Address& address) {
   UniqueFd link = make_socket();
   if (::connect(link.get(), reinterpret_cast<const sockaddr*>(&address.name), address.size) == 0) return link;
@@ -101,22 +102,22 @@ UniqueFd listen_at(const MeetingPlace& place) {
   return listener;
 }
 
-/// Of a wait for ranks that are not there yet.
+/// First reminder in a wait for ranks that have not arrived yet.
 constexpr Duration first_reminder = std::chrono::seconds(5);
 
-/// Connections to rank 0 that have not said yet which rank they are. Their number and their time are bounded, so that
-/// strangers can hold up nothing.
+/// Connections to rank 0 that have not yet identified their rank. Their number and lifetime are bounded, so that
+/// strangers cannot block a start.
 class Visitors {
  public:
   explicit Visitors(const MeetingPlace& place) : place_(place), listener_(listen_at(place)) {}
 
-  /// The listener, then the visitors: for wait_readable().
+  /// Returns the descriptors of the listener and then of the visitors, for wait_readable().
   std::vector<int> descriptors() const {
     std::vector<int> fds{listener_.get()};
     for (const Visitor& each : visitors_) fds.push_back(each.link.fd());
     return fds;
   }
-  /// When to call drop_late() next.
+  /// Returns when to call drop_late() next.
   Deadline next(Deadline deadline) const {
     const auto oldest = std::ranges::find_if(visitors_, is_stranger);
     return oldest != visitors_.end() && oldest->until.at() < deadline.at() ? oldest->until : deadline;
@@ -126,10 +127,10 @@ class Visitors {
   }
   using OnGreeting = std::function<void(StartLink&)>;
   using OnFrame = std::function<bool(StartLink&, Frame)>;
-  /// Receives from some of descriptors(), by their indexes in ascending order. Calls `on_greeting` for a rank that has
-  /// greeted, and `on_frame` for each frame that follows; that returns whether the rank is no visitor any more.
+  /// Receives from some of descriptors(), given by their indexes in ascending order. Calls `on_greeting` for a rank
+  /// that has greeted, and `on_frame` for each later frame. The visitor is removed if `on_frame` returns true.
   void receive(std::span<const std::size_t> readable, const OnGreeting& on_greeting, const OnFrame& on_frame) {
-    // From the back: removing one does not shift those that are still to be read.
+    // From the back: removing a visitor does not shift those that are still to be read.
     for (auto index = readable.rbegin(); index != readable.rend(); ++index) {
       if (*index == 0) accept();
       else receive(*index - 1, on_greeting, on_frame);
@@ -150,7 +151,7 @@ class Visitors {
   };
   static bool is_stranger(const Visitor& visitor) { return !visitor.link.is_greeted(); }
 
-  /// A rank greets within milliseconds.
+  /// Ranks greet within milliseconds.
   static constexpr Duration patience = std::chrono::seconds(10);
   static constexpr std::size_t max_visitors = 512;
 
@@ -161,7 +162,7 @@ class Visitors {
       if (visitors_.size() == max_visitors) drop_one();
       visitors_.push_back({StartLink(std::move(socket), LinkSide::listener, place_.secret), Deadline::after(patience)});
     } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-      // It would be tried for ever. A connection that has ended is skipped.
+      // Drop one, or accept would be retried forever. Errors of a connection that has ended are ignored.
       const int error = errno;
       if (drop_one()) return;
       throw EngineError(fmt::format("rank 0 cannot let other ranks in ({}); raise the number of open files (ulimit -n)",
@@ -169,7 +170,7 @@ class Visitors {
     }
   }
 
-  /// Makes room: drops the oldest visitor that has not greeted. Returns whether there was one.
+  /// Makes room by dropping the oldest visitor that has not greeted. Returns whether there was one.
   bool drop_one() {
     const auto oldest = std::ranges::find_if(visitors_, is_stranger);
     if (oldest == visitors_.end()) return false;
@@ -180,14 +181,14 @@ class Visitors {
   void receive(std::size_t index, const OnGreeting& on_greeting, const OnFrame& on_frame) {
     StartLink::Received received = received_from(visitors_[index].link);
     if (received.kind == Kind::greeting) return on_greeting(visitors_[index].link);
-    // One whose frame makes `on_frame` throw is no visitor any more either.
+    // Removed first, so that a visitor whose frame makes `on_frame` throw is also removed.
     Visitor visitor = std::move(visitors_[index]);
     visitors_.erase(visitors_.begin() + static_cast<std::ptrdiff_t>(index));
     if (received.kind != Kind::frame || on_frame(visitor.link, std::move(received.frame))) return;
     visitors_.push_back(std::move(visitor));
   }
 
-  /// What a visitor has sent. Throws EngineError only if it is a rank of another release.
+  /// Receives from a visitor. Throws EngineError only if it is a rank of another release.
   static StartLink::Received received_from(StartLink& link) try { return link.receive(); } catch (const Error&) {
     if (link.is_greeted()) throw;
     return {Kind::stranger};
@@ -195,10 +196,10 @@ class Visitors {
 
   const MeetingPlace& place_;
   UniqueFd listener_;
-  std::vector<Visitor> visitors_;  ///< in the order in which they came
+  std::vector<Visitor> visitors_;  ///< in order of arrival
 };
 
-/// Rank 0 of a meeting.
+/// Rank 0's side of a meeting.
 class Rendezvous {
  public:
   Rendezvous(int size, const MeetingPlace& place)
@@ -228,22 +229,22 @@ class Rendezvous {
     return {std::move(links_), std::move(hellos_)};
   }
 
-  /// Sends `cause` to ranks that have come and to late ones, unless those have been waited for long enough or `stop` is
+  /// Sends `cause` to the ranks that have arrived and to late ones, until time_for_late_ranks has passed or `stop` is
   /// requested.
   void send_failure(const StartFailure& cause, const std::stop_token& stop) noexcept {
     for (StartLink& link : links_) {
       try {
         if (link) link.send(encode(cause), {}, Deadline::now());
-      } catch (const Error&) {  // it will see the link's end
+      } catch (const Error&) {  // the rank will see its link close
       }
     }
     try {
       if (cause.kind != ErrorKind::timeout) reject(cause, Deadline::after(time_for_late_ranks), stop);
-    } catch (const Error&) {  // it will find no rank 0
+    } catch (const Error&) {  // the rank will find no rank 0
     }
   }
 
-  /// Sends `cause` to the ranks that are missing as they come, and waits until they have read it.
+  /// Sends `cause` to the missing ranks as they arrive, and waits until they have read it.
   void reject(const StartFailure& cause, Deadline deadline, const std::stop_token& stop = {}) {
     std::size_t late = missing().size() - std::min(missing().size(), refused_);
     const auto notify = [&](StartLink& link) {
@@ -251,8 +252,7 @@ class Rendezvous {
       late -= late > 0 ? 1 : 0;
     };
     if (late > 0) visitors_.for_each_greeted(notify);
-    // A rank that has read the cause closes its end. Until then the link is kept: what has not been read is lost with
-    // it.
+    // A rank that has read the cause closes its end. Keep the link until then: closing it loses unread data.
     while ((late > 0 || visitors_.has_greeted()) && !deadline.expired()) {
       const auto readable = wait_readable(visitors_.descriptors(), visitors_.next(deadline), stop);
       visitors_.drop_late();
@@ -271,7 +271,7 @@ class Rendezvous {
     return ranks;
   }
 
-  /// Returns which links of ranks, then which visitors can be read.
+  /// Returns the indexes of the readable links of ranks, followed by those of readable visitors.
   std::vector<std::size_t> wait(Deadline deadline, const std::stop_token& stop) {
     std::vector<int> fds = descriptors_of(links_);
     std::ranges::copy(visitors_.descriptors(), std::back_inserter(fds));  // not payload: descriptors
@@ -294,14 +294,14 @@ class Rendezvous {
   }
 
   void admit(StartLink& link, const Frame& frame) try {
-    OpenedFrame opened = open_frame(frame.bytes);  // throws what ended the rank's start
+    OpenedFrame opened = open_frame(frame.bytes);  // throws the failure that ended the rank's start
     admit(decode_hello(opened.rest), link);
   } catch (const Error&) {
     ++refused_;
     throw;
   }
 
-  /// Throws why a rank that has come does not stay: it sends nothing else here.
+  /// Throws why a rank that has arrived is leaving: it sends nothing else at this stage.
   [[noreturn]] void throw_end(std::size_t rank) {
     links_[rank].raise_failure();
     throw PeerLost(static_cast<int>(rank),
@@ -328,12 +328,12 @@ class Rendezvous {
 
   std::string name_;
   Visitors visitors_;
-  std::size_t refused_ = 0;       ///< missing ranks that came, failed and will not come again
+  std::size_t refused_ = 0;       ///< missing ranks that arrived, failed and will not come again
   std::vector<Hello> hellos_;     ///< by rank
-  std::vector<StartLink> links_;  ///< by rank; those that have arrived
+  std::vector<StartLink> links_;  ///< by rank; only those that have arrived
 };
 
-/// A connection to the rendezvous, or empty if nothing listens there yet. Throws EngineError.
+/// Returns a connection to the rendezvous, or an empty one if no process listens yet. Throws EngineError.
 UniqueFd try_connect(const MeetingPlace& place) {
   UniqueFd link = connect_to(address_of(place));
   if (!link) {
@@ -346,7 +346,7 @@ UniqueFd try_connect(const MeetingPlace& place) {
       fmt::format("the rendezvous '{}' is held by {}; give it another name", place.name, describe(holder)));
 }
 
-/// The way of another rank to rank 0.
+/// Another rank's search for rank 0.
 class Search {
  public:
   Search(int rank, const MeetingPlace& place) : rank_(rank), place_(place) {}
@@ -383,7 +383,7 @@ class Search {
     if (wait_readable(std::array{link_.fd()}, Deadline::after(10 * pause), stop).empty()) return false;
     if (link_.receive().kind == Kind::greeting) return true;
     link_ = StartLink();
-    // Rank 0 had no room, or has ended; or it is not rank 0.
+    // Rank 0 had no room or has ended, or it is not rank 0.
     if (!refused_) refused_ = Deadline::after(time_for_late_ranks);
     if (refused_->expired()) throw_refused();
     std::this_thread::sleep_for(pause);
@@ -410,8 +410,8 @@ class Search {
   int rank_;
   const MeetingPlace& place_;
   StartLink link_;
-  std::optional<ucred> holder_;      ///< of the last connection
-  std::optional<Deadline> refused_;  ///< since a connection ended: when to give up
+  std::optional<ucred> holder_;      ///< process at the other end of the last connection
+  std::optional<Deadline> refused_;  ///< when to give up, set once a connection has ended
 };
 
 }  // namespace

@@ -165,7 +165,7 @@ TEST(Rendezvous, NamesARankThatDiesWhileItWaits) {
   EXPECT_EQ(ranks.wait()[0].error, "lost 1");
 }
 
-/// The abstract socket of a meeting place, as a process sees it that knows the secret or has read its name in /proc.
+/// The abstract socket of a meeting place, for a process that knows the secret or has read its name in /proc.
 class Door {
  public:
   explicit Door(const MeetingPlace& place) : socket_(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)) {
@@ -174,7 +174,7 @@ class Door {
     std::memcpy(name_.sun_path + 1, text.data(), text.size());
     size_ = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + text.size());
   }
-  /// A socket that is connected to it as soon as rank 0 waits there.
+  /// Returns a socket that connects to it as soon as rank 0 waits at it.
   UniqueFd connect() && {
     const auto deadline = Deadline::after(std::chrono::seconds(30));
     while (::connect(socket_.get(), name(), size_) != 0 && !deadline.expired()) {
@@ -182,7 +182,7 @@ class Door {
     }
     return std::move(socket_);
   }
-  /// That user's socket, which listens there.
+  /// Returns a socket of that user that listens at it.
   UniqueFd listen_as(uid_t user) && {
     const uid_t own = ::geteuid();
     const bool listens =
@@ -200,7 +200,8 @@ class Door {
   socklen_t size_ = 0;
 };
 
-/// What processes may send that have read the place's name in /proc, and know this code, but not the secret.
+/// Returns frames that a process may send if it has read the place's name in /proc and knows this code, but not the
+/// secret.
 std::vector<Bytes> frames_of_strangers() {
   const Secret guess = derive_secret({}, "guess");
   const LinkProof guessing(LinkSide::caller, guess);
@@ -297,7 +298,7 @@ TEST(Rendezvous, NamesAnotherUserWhoHoldsItsName) {
   }
 }
 
-// A sanitizer needs descriptors of its own: UBSan checks a vptr by reading through a pipe.
+// A sanitizer needs descriptors, too: UBSan checks a vptr by reading through a pipe.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 TEST(Rendezvous, EndsWithASentenceWhereRankZeroHasNoDescriptorsLeft) {
   const auto place = unique_place("descriptors");
@@ -305,7 +306,7 @@ TEST(Rendezvous, EndsWithASentenceWhereRankZeroHasNoDescriptorsLeft) {
     if (rank == 0) {
       const int next = ::dup(0);
       ::close(next);
-      const rlimit limit{static_cast<rlim_t>(next) + 1, static_cast<rlim_t>(next) + 1};  // for the listener alone
+      const rlimit limit{static_cast<rlim_t>(next) + 1, static_cast<rlim_t>(next) + 1};  // for the listener only
       ::setrlimit(RLIMIT_NOFILE, &limit);
     }
     static_cast<void>(meet(rank, 2, place, options));

@@ -1,4 +1,4 @@
-// Rings that are full, between threads.
+// Full rings, between threads.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -28,7 +28,7 @@ struct Round {
 };
 
 // The sender keeps notices back, because the ring is full, and tries to publish the first message on another channel
-// while the receiver makes room. That the channel is announced may not come after its message.
+// while the receiver makes room. The notice that announces the channel must not arrive after its message.
 TEST(Rings, NoMessageOvertakesANoticeThatWasKeptBack) {
   constexpr int num_rounds = 50;
   const auto memories = test::share_in_process(2, 32 << 20);
@@ -70,8 +70,8 @@ TEST(Rings, NoMessageOvertakesANoticeThatWasKeptBack) {
   }
 }
 
-/// What its sender closes while the ring is full ends for the receiver once it has made room, although the only thread
-/// of the sender waits for messages of another doorbell.
+/// A channel that its sender closes while the ring is full ends for the receiver once it has made room, even if the
+/// sender's only thread waits for messages on another doorbell.
 TEST(Rings, ANoticeThatWasKeptBackWakesThreadsThatWaitForMessages) {
   const auto memories = test::share_in_process(2, 32 << 20);
   const EndpointOptions patient{.heartbeat = Duration::max()};

@@ -1,4 +1,4 @@
-// Ranks as processes of one host: shared memory, no names, no daemon. docs/design/shm.md explains how.
+// Ranks as processes of one host: shared memory, no names, no daemon. See docs/design/shm.md.
 #pragma once
 
 #include <cstdint>
@@ -16,43 +16,43 @@
 namespace levada::shm {
 
 struct Options {
-  /// Address space that one rank's blocks may take; memory is used only as it is written. 0: as much as the machine
-  /// and the cgroup's limit allow.
+  /// Address space for the blocks of one rank; memory is used only where it is written. 0: as much as the machine and
+  /// the cgroup's limit allow.
   std::size_t memory_bytes = 0;
-  Duration timeout = std::chrono::seconds(60);  ///< for all ranks to arrive
-  /// Given a sentence on whom this rank waits for in meet(), after five seconds and then every thirty. May be empty.
+  Duration timeout = std::chrono::seconds(60);  ///< time for all ranks to arrive
+  /// Called by meet() with a sentence that names the ranks that this rank waits for: after five seconds, and then each
+  /// time the wait has doubled. May be empty.
   std::function<void(const std::string&)> remind = {};
-  /// Given what meet() throws on a rank that rank 0 does not receive from, so that rank 0 does not show it. May be
-  /// empty.
+  /// Called with the error that meet() throws on a rank that has not reached rank 0, since rank 0 cannot show it. May
+  /// be empty.
   std::function<void(const std::string&)> report = {};
-  /// Once it is requested, join() and meet() throw EngineError, within 50 ms, and so do those of the ranks that have
-  /// arrived.
+  /// If stop is requested, join() and meet() throw EngineError within 50 ms, also on the other ranks that have arrived.
   std::stop_token stop = {};
 };
 
-/// Collective over the ranks of one host: rank 0 gathers the others over Unix sockets and hands out the shared memory.
-/// `links`: for rank 0 one connected socket to each other rank, in order (entry 0 unused); for the others entry 0
-/// alone, connected to rank 0. Throws Timeout, naming the ranks that did not arrive; PeerLost, naming one that ended
-/// while starting; EngineError where memory or system calls are refused, saying how to lift it.
+/// Joins the ranks of one host. Collective: rank 0 gathers the others over Unix sockets and distributes the shared
+/// memory. `links` holds on rank 0 one connected socket for each other rank, in order (entry 0 is unused); on the
+/// others only entry 0, connected to rank 0. Throws Timeout, naming the ranks that did not arrive; PeerLost, naming a
+/// rank that ended while starting; EngineError if memory or system calls are refused, with the limit to raise.
 std::shared_ptr<Engine> join(int rank, int size, std::vector<UniqueFd> links, const Options& options = {});
 
-/// Where ranks of a host meet that nobody launched together, and how they know each other.
+/// Where ranks of a host that were not launched together meet, and how they recognize each other.
 struct MeetingPlace {
   std::string name;  ///< unique among the jobs that know the secret, such as MASTER_PORT and a run id; shown in errors
-  Secret secret;     ///< known to the ranks of the job only, or of this user only
+  Secret secret;     ///< known only to the ranks of the job, or only to this user
 };
 
-/// The same for ranks that meet at an abstract Unix socket, whose name depends on the place's name and secret and
-/// reveals neither. Each side proves to the other that it knows the secret; whatever else connects is ignored.
+/// Like join(), for ranks that meet at an abstract Unix socket. Its name depends on the place's name and secret and
+/// reveals neither. Each side proves to the other that it knows the secret; all other connections are ignored.
 std::shared_ptr<Engine> meet(int rank, int size, const MeetingPlace& place, const Options& options = {});
 
-/// In place of meet(), on a rank that cannot take part: the other ranks' meet() throws an error of this kind with this
-/// message. Rank 0 waits a few seconds for the others to come, another rank for rank 0. Whether rank 0 knows of it:
-/// false on rank 0 itself.
+/// Called instead of meet() on a rank that cannot take part: the other ranks' meet() throws an error of this kind with
+/// this message. Waits a few seconds: rank 0 for the others, another rank for rank 0. Returns whether rank 0 has been
+/// notified; false on rank 0.
 bool refuse_start(int rank, int size, const MeetingPlace& place, ErrorKind kind, const std::string& message);
 
-/// Connected socket pairs for a group that is about to be started: links[r] is what rank r passes to join(). Each
-/// process has to close the others', or a rank's end while starting goes unseen; exec() closes them all.
+/// Returns connected socket pairs for a group that is about to start: rank r passes links[r] to join(). Each process
+/// must close the other ranks' sockets, or a rank that ends while starting goes unnoticed. exec() closes them all.
 std::vector<std::vector<UniqueFd>> make_links(int size);
 
 }  // namespace levada::shm

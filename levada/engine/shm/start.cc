@@ -20,8 +20,8 @@
 namespace levada::shm {
 namespace {
 
-constexpr std::uint64_t max_address = std::uint64_t{1} << 44;  // 16 TiB of the 128 that a process has
-/// How long a rank waits for rank 0 after its own deadline: rank 0's error names the rank that is missing.
+constexpr std::uint64_t max_address = std::uint64_t{1} << 44;  // 16 TiB of the 128 TiB of a process
+/// How long a rank waits for rank 0 after its deadline: rank 0's error names the missing rank.
 constexpr Duration grace = std::chrono::seconds(1);
 
 std::uint64_t soft_limit(__rlimit_resource_t resource) {
@@ -32,7 +32,7 @@ std::uint64_t soft_limit(__rlimit_resource_t resource) {
   return limit.rlim_cur;
 }
 
-/// Where address space is limited, half of what this process does not use yet.
+/// Returns half of the address space that this process does not use yet, if it is limited; otherwise max_address.
 std::uint64_t address_budget() {
   const std::uint64_t limit = soft_limit(RLIMIT_AS);
   if (limit == std::numeric_limits<std::uint64_t>::max()) return max_address;
@@ -51,8 +51,8 @@ Hello make_hello(int rank, int size, const Options& options) {
   return hello;
 }
 
-/// The size of each rank's data file. Called on rank 0, whose file size limit holds for all files: making a larger one
-/// would end the process (SIGXFSZ).
+/// Returns the size of each rank's data file. Called on rank 0, whose file size limit applies to all files: creating a
+/// larger one would end the process (SIGXFSZ).
 std::vector<std::uint64_t> plan_memory(const std::vector<Hello>& hellos) {
   std::uint64_t address = max_address;
   for (const Hello& hello : hellos) address = std::min(address, hello.address);
@@ -64,11 +64,11 @@ std::vector<std::uint64_t> plan_memory(const std::vector<Hello>& hellos) {
   return memory;
 }
 
-/// The descriptors that each rank gets from rank 0, in this order.
+/// The descriptors that rank 0 sends to each rank, in this order.
 struct Files {
   UniqueFd control;
-  UniqueFd own;                ///< its own data, writable
-  std::vector<UniqueFd> data;  ///< each rank's, read-only
+  UniqueFd own;                ///< the rank's data, writable
+  std::vector<UniqueFd> data;  ///< each rank's data, read-only
 
   static std::size_t count(std::size_t ranks) { return 2 + ranks; }
 };
@@ -103,10 +103,10 @@ class StartLeader {
   StartLeader(std::vector<StartLink> links, Deadline deadline, std::stop_token stop)
       : links_(std::move(links)), processes_(links_.size(), 0), deadline_(deadline), stop_(std::move(stop)) {}
 
-  /// Receives one frame of kind `expected` from every other rank, in whatever order they come.
+  /// Receives one frame of kind `expected` from every other rank, in order of arrival.
   void collect(FrameKind expected, const char* step, const std::function<void(int, ByteReader&)>& use);
   void send(int rank, ByteView bytes, std::span<const int> fds);
-  /// Sends `go`. A rank that has ended is no error of the start any more: all are watched.
+  /// Sends `go`. A rank that has ended is no longer an error of the start: all ranks are watched.
   void release();
   /// Sends `cause` to all ranks, so that none waits for a start that has failed.
   void send_failure(const StartFailure& cause) noexcept;
@@ -172,7 +172,7 @@ void StartLeader::send_failure(const StartFailure& cause) noexcept {
   for (StartLink& link : links_) {
     try {
       if (link) link.send(encode(cause), {}, Deadline::now());
-    } catch (const Error&) {  // it will see the link's end
+    } catch (const Error&) {  // the rank will see its link close
     }
   }
 }
@@ -193,7 +193,7 @@ std::vector<Hello> collect_hellos(StartLeader& ranks, const Hello& own) {
   return hellos;
 }
 
-/// Makes all files and passes them on. Returns rank 0's own.
+/// Creates all files and sends them to the other ranks. Returns rank 0's.
 Files share_files(StartLeader& ranks, const std::vector<std::uint64_t>& memory) {
   const int size = ranks.size();
   const Bytes plan = encode_plan(memory);
@@ -204,7 +204,7 @@ Files share_files(StartLeader& ranks, const std::vector<std::uint64_t>& memory) 
     UniqueFd file = make_memory_file("levada-data", memory[static_cast<std::size_t>(rank)]);
     files.data.push_back(reopen_read_only(file));
     data.push_back(files.data.back().get());
-    // A writable descriptor is open here only until its rank has it.
+    // Rank 0 keeps a writable descriptor open only until its rank has received it.
     if (rank == 0) files.own = std::move(file);
     else ranks.send(rank, plan, std::array{files.control.get(), file.get()});
   }
@@ -226,13 +226,13 @@ std::shared_ptr<ShmEndpoint> lead(StartLeader& ranks, std::vector<Hello> hellos,
   return member;
 }
 
-/// The others' side of their link.
+/// The other ranks' side of their link.
 class StartPeer {
  public:
   StartPeer(int rank, StartLink link, Deadline deadline, std::stop_token stop)
       : rank_(rank), link_(std::move(link)), deadline_(deadline), stop_(std::move(stop)) {}
 
-  /// Receives the next frame, which must be of kind `expected`; `use` reads what follows.
+  /// Receives the next frame, which must be of kind `expected`; `use` reads its rest.
   void receive(FrameKind expected, const std::function<void(ByteReader&, Frame&)>& use);
   void send(ByteView bytes);
   void send_failure(const StartFailure& cause) noexcept;
@@ -271,13 +271,14 @@ void StartPeer::receive(FrameKind expected, const std::function<void(ByteReader&
 
 void StartPeer::send(ByteView bytes) {
   if (link_.send(bytes, {}, deadline_, stop_)) return;
-  receive(FrameKind::failed, [](ByteReader&, Frame&) {});  // throws what rank 0 sent before it closed, or PeerLost
+  receive(FrameKind::failed, [](ByteReader&, Frame&) {});  // throws the failure that rank 0 sent before it closed, or
+                                                           // PeerLost
 }
 
 void StartPeer::send_failure(const StartFailure& cause) noexcept {
   try {
     link_.send(encode(cause), {}, Deadline::now());
-  } catch (const Error&) {  // rank 0 will see the link's end
+  } catch (const Error&) {  // rank 0 will see the link close
   }
 }
 
@@ -310,7 +311,7 @@ std::shared_ptr<ShmEndpoint> follow(StartPeer& link, int rank, int size, const O
   return member;
 }
 
-/// Runs one side of the start; sends what it throws to the other ranks first.
+/// Runs one side of the start. If it throws, sends the failure to the other ranks before rethrowing.
 template <typename Side, typename Call>
 std::shared_ptr<ShmEndpoint> run(Side& side, Call call) {
   try {

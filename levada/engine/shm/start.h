@@ -1,5 +1,5 @@
-// How the ranks of a host come to share memory: rank 0 gathers the others, makes all files and passes them on. If a
-// rank ends on the way, all others get an error that names it.
+// How the ranks of a host begin to share memory: rank 0 gathers the others, creates all files and passes them on. If a
+// rank ends during the start, all others throw an error that names it.
 #pragma once
 
 #include <vector>
@@ -12,32 +12,34 @@
 
 namespace levada::shm {
 
-/// Ranks that are connected to rank 0. `links` as for join(); `hellos` holds what they have sent already: one per
-/// rank, or none at all.
+/// Ranks that are connected to rank 0. `links` is as for join(). `hellos` holds the hellos already received: one for
+/// each rank, or none at all.
 struct Connected {
   std::vector<StartLink> links;
   std::vector<Hello> hellos;
 };
 
-/// Descriptors that a rank needs to start: a link and a data file for each rank, and what all ranks have one of.
+/// Returns the number of descriptors that a rank needs to start: a link and a data file for each rank, plus the fixed
+/// ones.
 constexpr std::size_t num_files_to_start(int size) {
   return 2 * static_cast<std::size_t>(size) + 16;
 }
 
-/// Collective. When it returns, all ranks are alive and watch one another.
+/// Starts the ranks. Collective. When it returns, all ranks are alive and watch one another.
 std::shared_ptr<ShmEndpoint> start(int rank, int size, Connected connected, const Options& options, Deadline deadline);
 
-/// Rank 0 of meet(): all other ranks, with their hellos.
+/// Called by meet() on rank 0. Returns links to all other ranks, with their hellos.
 Connected gather(int size, const MeetingPlace& place, const Options& options, Deadline deadline);
-/// The others: a link to rank 0, whose ends have greeted each other, and on which rank 0 expects a hello.
+/// Called by meet() on the other ranks. Returns a link to rank 0 whose ends have greeted each other, and on which rank
+/// 0 expects a hello.
 Connected find(int rank, const MeetingPlace& place, const Options& options, Deadline deadline);
 
-/// How long rank 0 of a start that has failed waits for late ranks, to send them the failure.
+/// How long rank 0 waits for late ranks after a failed start, to send them the failure.
 inline constexpr Duration time_for_late_ranks = std::chrono::seconds(5);
 
-/// Rank 0 of a start that fails before it begins: sends `cause` to the ranks that come, until all have.
+/// Called on rank 0 if a start fails before it begins. Sends `cause` to the ranks that arrive, until all have.
 void reject_ranks(int size, const MeetingPlace& place, const StartFailure& cause, Deadline deadline);
-/// Another rank of such a start: sends `cause` to rank 0. Returns whether it could.
+/// Called on another rank if a start fails before it begins. Sends `cause` to rank 0. Returns whether it succeeded.
 bool send_failure_to_rank_zero(int rank, const MeetingPlace& place, const StartFailure& cause,
                                Deadline deadline) noexcept;
 

@@ -1,4 +1,4 @@
-// What ranks of a host send each other when they start, after their greetings, as bytes and back.
+// The frames that ranks of a host exchange when they start, after their greetings: encoding and decoding.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace levada::shm {
 /// Why a start failed, as one rank reports it to the others.
 struct StartFailure {
   ErrorKind kind = ErrorKind::engine;
-  int lost = -1;  ///< peer_lost: the rank
+  int lost = -1;  ///< the lost rank (peer_lost)
   std::string message;
 
   static StartFailure of(const Error& error);
@@ -21,19 +21,19 @@ struct StartFailure {
 };
 
 enum class FrameKind : std::uint8_t {
-  hello = 1,   ///< to rank 0: its sender's number, and how much memory it can use
-  plan = 2,    ///< from rank 0, in as many frames as the files need: how much memory each rank has; with files
-  ready = 3,   ///< to rank 0: I have mapped everything, and count as alive
-  go = 4,      ///< from rank 0: everybody does
-  failed = 5,  ///< either way: why this start comes to nothing
+  hello = 1,   ///< to rank 0: the sender's rank and how much memory it can use
+  plan = 2,    ///< from rank 0, with files, in as many frames as they need: how much memory each rank has
+  ready = 3,   ///< to rank 0: the sender has mapped everything and counts as alive
+  go = 4,      ///< from rank 0: all ranks are ready
+  failed = 5,  ///< in either direction: why this start has failed
 };
 
 struct Hello {
   std::int32_t rank = 0;
   std::int32_t size = 0;
   std::int32_t process = 0;
-  std::uint64_t memory = 0;   ///< bytes that its data file may have
-  std::uint64_t address = 0;  ///< bytes that all data files together may have in its address space
+  std::uint64_t memory = 0;   ///< maximum size of its data file
+  std::uint64_t address = 0;  ///< maximum size of all data files together in its address space
 };
 
 Bytes encode(FrameKind kind);
@@ -46,7 +46,7 @@ struct OpenedFrame {
   FrameKind kind;
   ByteReader rest;
 };
-/// Throws CorruptMessage for bytes of no kind, and what a `failed` says.
+/// Throws CorruptMessage for an unknown kind. Throws the failure in a `failed` frame.
 OpenedFrame open_frame(ByteView bytes);
 Hello decode_hello(ByteReader& reader);
 std::vector<std::uint64_t> decode_plan(ByteReader& reader);

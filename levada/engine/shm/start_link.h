@@ -1,4 +1,4 @@
-// One end of a link between rank 0 and another rank, while they start.
+// One end of a link between rank 0 and another rank during the start.
 #pragma once
 
 #include <optional>
@@ -19,32 +19,34 @@ class StartLink {
  public:
   StartLink() = default;
   /// Sends the greeting. With a `secret`, every frame is sealed, and the other end is a stranger until it has proven
-  /// that it knows the secret. A socket that a rank has inherited needs none: no stranger is at its other end.
+  /// that it knows the secret. A socket that a rank has inherited needs none: its other end cannot be a stranger.
   StartLink(UniqueFd socket, LinkSide side, const std::optional<Secret>& secret);
 
   explicit operator bool() const { return static_cast<bool>(socket_); }
-  /// The socket's descriptor; -1 if the link is empty.
+  /// Returns the socket's descriptor; -1 if the link is empty.
   int fd() const { return socket_ ? socket_.get() : -1; }
   const UniqueFd& socket() const { return socket_; }
   bool is_greeted() const { return proof_ && proof_->is_greeted(); }
 
-  /// Returns false if the other end is closed, or has not greeted a link with a secret. Throws what send_frame() does.
+  /// Returns false if the other end is closed, or has not greeted a link with a secret. Throws what send_frame()
+  /// throws.
   bool send(ByteView frame, std::span<const int> fds, Deadline deadline, const std::stop_token& stop = {});
 
-  /// What poll() has announced.
+  /// The event that poll() has announced.
   struct Received {
     enum class Kind : std::uint8_t {
-      closed,    ///< by the other end
-      stranger,  ///< something that no rank of the job sends
+      closed,    ///< the other end is closed
+      stranger,  ///< data that no rank of the job sends
       greeting,
       frame,
     };
     Kind kind;
     Frame frame = {};
   };
-  /// Throws EngineError if the other end is a rank that runs another release, and what receive_frame() does.
+  /// Throws EngineError if the other end is a rank that runs another release. Also throws what receive_frame() throws.
   Received receive();
-  /// Once the other end is closed, or has sent something: throws the failure that it sent, if it sent one.
+  /// Throws the failure that the other end has sent, if any. Requires that the other end is closed or has sent
+  /// something.
   void raise_failure();
 
  private:

@@ -24,7 +24,7 @@ namespace {
 
 constexpr std::size_t memory_bytes = 1 << 20;
 
-/// How many data files this process has mapped with these permissions, such as "rw-s".
+/// Returns how many data files this process has mapped with these permissions, such as "rw-s".
 std::ptrdiff_t mapped_data(const std::string& permissions) {
   std::ifstream maps("/proc/self/maps");
   std::vector<std::string> lines;
@@ -46,7 +46,7 @@ TEST(Start, MapsADataFileWritableOnItsOwnRankAlone) {
   EXPECT_EQ(test::run_forked(3, body, {.memory_bytes = memory_bytes}), "");
 }
 
-/// How the ranks of a start end of which one lowers a limit of its own first.
+/// Starts ranks, one of which first lowers one of its limits. Returns how they ended.
 std::vector<test::Ending> start_with_limit(int limited, __rlimit_resource_t resource,
                                            const std::function<rlim_t()>& value) {
   constexpr int size = 2;
@@ -71,7 +71,7 @@ TEST(Start, KeepsAllFilesBelowRankZerosFileSizeLimit) {
   }
 }
 
-// A sanitizer needs descriptors of its own: UBSan checks a vptr by reading through a pipe.
+// A sanitizer needs descriptors, too: UBSan checks a vptr by reading through a pipe.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 TEST(Start, SaysOnAllRanksThatOneHasTooFewDescriptors) {
   for (const int free : {0, 1, 3}) {
@@ -119,7 +119,7 @@ class PlayedLeader {
   void send(const std::vector<int>& fds) { ASSERT_TRUE(link_.send(encode_plan(memory_), fds, Deadline::now())); }
   void send_data(std::size_t count) { send(std::vector<int>(count, data_.get())); }
   void send_go() { ASSERT_TRUE(link_.send(encode(FrameKind::go), {}, Deadline::now())); }
-  /// What rank 1's join() throws.
+  /// Returns the error of rank 1's join().
   std::string join_rank_one() {
     try {
       static_cast<void>(join(1, size_, std::move(links_), {.timeout = std::chrono::milliseconds(50)}));

@@ -1,4 +1,4 @@
-// Which threads a call wakes, between ranks that are threads of this process and have no heartbeat.
+// Which threads a call wakes. The ranks are threads of this process and have no heartbeat.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -78,7 +78,7 @@ struct Pair {
   std::shared_ptr<Channel> sending, receiving;
 };
 
-/// Pairs of which no two wake the same threads.
+/// Returns pairs of which no two wake the same threads.
 std::vector<Pair> distinct_pairs(const Ranks& ranks, std::size_t count) {
   std::vector<Pair> pairs;
   WakeMask used = 0;
@@ -138,7 +138,7 @@ TEST(Wakes, OneRingReachesAllReceiversThatWaitForTheirSenderAlone) {
   EXPECT_EQ(counts(), expected);
 }
 
-/// One receiver closes with a message unread, or leaves; then the other one receives its own, and releases it.
+/// One receiver closes with a message unread, or leaves. Then the other receives and releases its message.
 void expect_the_last_receiver_to_wake_the_sender(bool leaves, bool for_memory) {
   Ranks ranks(3);
   std::vector<std::shared_ptr<Channel>> channels;

@@ -15,7 +15,7 @@
 namespace levada::shm {
 namespace {
 
-/// Puts one word on the calling thread's list of robust futexes; the C library's own list comes back afterwards.
+/// Puts one word on the calling thread's list of robust futexes. Restores the C library's list afterwards.
 class RobustWord {
  public:
   /// Check is_set() before relying on it.
@@ -33,7 +33,8 @@ class RobustWord {
   RobustWord(const RobustWord&) = delete;
   RobustWord& operator=(const RobustWord&) = delete;
 
-  /// Whether the kernel keeps it, so that this thread's death will be seen; errno says why not.
+  /// Returns whether the kernel accepted it, so that this thread's death will be detected; errno holds the reason if
+  /// not.
   bool is_set() const { return is_set_; }
 
  private:
@@ -68,7 +69,7 @@ Watcher::~Watcher() {
   std::unique_lock lock(mutex_);
   if (phase_ == Phase::alive) phase_ = Phase::stopping;
   changed_.notify_all();
-  // The thread may be on its way into its sleep, so that one wake is not enough.
+  // The thread may be about to sleep, so one wake-up is not enough.
   while (phase_ != Phase::ended) {
     futex_wake(control_.page(watched_).alive);
     changed_.wait_for(lock, std::chrono::milliseconds(1));
@@ -108,7 +109,7 @@ void Watcher::watch_others() {
       control_.note_end(rank);
       continue;
     }
-    // The kernel wakes sleepers only of a word that says there are some.
+    // The kernel wakes sleepers only if the word is marked as having some.
     if ((word & FUTEX_WAITERS) == 0 && !alive.compare_exchange_strong(word, word | FUTEX_WAITERS)) continue;
     if (!stop_) futex_wait(alive, word | FUTEX_WAITERS, interval_);
   }
@@ -129,7 +130,7 @@ void Watcher::run() noexcept {
       changed_.wait(lock, [&] { return phase_ != Phase::alive; });
     }
     watch_others();
-    // The kernel wakes one sleeper of a dead rank: where that was this thread, another watcher has to look.
+    // The kernel wakes one sleeper of a dead rank. If that was this thread, another watcher has to check.
     futex_wake(control_.page(watched_).alive);
     alive.store(0, std::memory_order_seq_cst);
   }

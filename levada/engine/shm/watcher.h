@@ -1,4 +1,4 @@
-// How a rank's death becomes known within a millisecond.
+// Detects a rank's death within a millisecond.
 #pragma once
 
 #include <atomic>
@@ -12,20 +12,20 @@
 
 namespace levada::shm {
 
-/// A thread that lives as long as this rank and watches the next one. Its id is in the rank's `alive` word and on its
-/// list of robust futexes: when the process ends, however it ends, the kernel marks the word and wakes its sleepers,
-/// before it begins to take the process's memory apart. The next living rank's word is what this thread sleeps on.
+/// A thread that lives as long as this rank and watches the next one. Its id is in the rank's `alive` word, which is on
+/// its list of robust futexes. When the process ends for any reason, the kernel marks the word and wakes its sleepers,
+/// before it begins to tear down the process's memory. This thread sleeps on the word of the next living rank.
 class Watcher {
  public:
-  /// Returns once this rank counts as alive. Checks the next rank every `interval`, though nothing has woken it. Throws
+  /// Returns once this rank counts as alive. Also checks the next rank every `interval`, without being woken. Throws
   /// EngineError.
   Watcher(std::shared_ptr<const Mapping> control, int rank, int size, Duration interval);
-  /// Ends the thread and takes this rank's word back: its end is no death any more.
+  /// Ends the thread and withdraws this rank's word: its end is no longer a death.
   ~Watcher();
   Watcher(const Watcher&) = delete;
   Watcher& operator=(const Watcher&) = delete;
 
-  /// To be called once all ranks are alive.
+  /// Starts watching. Call it once all ranks are alive.
   void watch();
 
  private:
@@ -43,7 +43,7 @@ class Watcher {
   std::mutex mutex_;
   std::condition_variable changed_;
   Phase phase_ = Phase::starting;
-  int refusal_ = 0;  ///< errno where the kernel does not keep this rank's word; set before the phase ends
+  int refusal_ = 0;  ///< errno if the kernel refuses this rank's word; set before the phase ends
   std::atomic<bool> stop_{false};
   std::atomic<int> watched_;
   std::thread thread_;

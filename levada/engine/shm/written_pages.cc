@@ -20,7 +20,7 @@
 namespace levada::shm {
 namespace {
 
-// As in the kernel's include/uapi/linux/fs.h, which is newer than the headers that may be installed here.
+// Copied from the kernel's include/uapi/linux/fs.h, which may be newer than the installed headers.
 struct PageRegion {
   std::uint64_t start, end, categories;
 };
@@ -32,7 +32,7 @@ constexpr std::uint64_t page_is_file = 1U << 2;
 constexpr std::uint64_t page_is_present = 1U << 3;
 constexpr std::uint64_t page_is_swapped = 1U << 4;
 
-// Of an entry of /proc/self/pagemap.
+// Bits of an entry of /proc/self/pagemap.
 constexpr std::uint64_t entry_is_file = std::uint64_t{1} << 61;
 constexpr std::uint64_t entry_is_swapped = std::uint64_t{1} << 62;
 constexpr std::uint64_t entry_is_present = std::uint64_t{1} << 63;
@@ -41,7 +41,7 @@ std::uint64_t address_of(const std::byte* at) {
   return reinterpret_cast<std::uintptr_t>(at);
 }
 
-/// Bytes between two addresses of `memory`.
+/// Returns the bytes between two addresses of `memory`.
 std::span<std::byte> part_of(std::span<std::byte> memory, std::uint64_t begin, std::uint64_t end) {
   return memory.subspan(begin - address_of(memory.data()), end - begin);
 }

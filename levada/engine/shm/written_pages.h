@@ -1,4 +1,4 @@
-// Which pages of a private mapping this process has written.
+// Finds the pages of a private mapping that this process has written.
 #pragma once
 
 #include <cstddef>
@@ -11,8 +11,8 @@
 
 namespace levada::shm {
 
-/// Looks for pages that a write has made the process's own, in private mappings of files. For the process that made it,
-/// not its forked children. Any thread.
+/// Finds pages that a write has made private to the process, in private mappings of files. Only for the process that
+/// created it, not for its forked children. Thread-safe.
 class WrittenPages {
  public:
   enum class Way {
@@ -22,11 +22,11 @@ class WrittenPages {
   };
   explicit WrittenPages(Way way = Way::any);
 
-  /// Why pages cannot be found here; empty where they can.
+  /// Returns why written pages cannot be found on this system; empty if they can.
   const std::string& refusal() const { return refusal_; }
 
-  /// Lets the written ones of `memory`, whole pages, show the file again; how many there were. Empty where the system
-  /// refuses, which it may do in the middle.
+  /// Makes the written pages of `memory`, which consists of whole pages, show the file again. Returns their number, or
+  /// nothing if the system refuses, possibly after some pages were dropped.
   std::optional<std::size_t> drop(std::span<std::byte> memory) const;
 
  private:
