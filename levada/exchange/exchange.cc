@@ -79,7 +79,7 @@ struct Preflight {
     return read;
   }
 
-  /// "redistribute() with store 1".
+  /// Returns text such as "redistribute() with store 1".
   std::string call_text() const { return fmt::format("{}{}{}", name_of(call), store.empty() ? "" : " with ", store); }
 };
 
@@ -245,7 +245,7 @@ std::uint64_t suitable_chunk_bytes(const Engine& engine) {
 
 }  // namespace
 
-/// State that a round leaves for the next one. Either all ranks have it or none, because a failure is one on all ranks.
+/// State that a round leaves for the next one. Either all ranks have it or none, because a failure on one fails all.
 struct Exchange::Round {
   std::optional<RequestParts> request;  ///< empty if there was no previous round
   Holdings holdings;

@@ -48,12 +48,12 @@ struct ExchangeResult {
 /// Channels stay open between calls. All calls are collective; a concurrent call from another thread throws
 /// InvalidArgument.
 ///
-/// Errors that all ranks share are the same InvalidArgument on each, naming sample, key and ranks, before anything has
-/// moved: requests that plan_exchange() rejects; ranks that pass different requests, make different calls or name
-/// different stores; ranks whose stores disagree about a sample or hold different contents of it (redistribute()); and
-/// a store whose bound is too small for what it would receive. If a rank dies during a call, the others throw PeerLost.
-/// If a rank has left before a call, that call and every later one throw PeerLost. Any other exception of one rank ends
-/// the group (Engine::abort()): the others throw PeerLost for a Timeout, which names the waiting rank and the rank it
+/// The following throw the same InvalidArgument on all ranks, naming sample, key and ranks, before anything has moved:
+/// requests that plan_exchange() rejects; ranks that pass different requests, make different calls or name different
+/// stores; ranks whose stores disagree about a sample or hold different contents of it (redistribute()); and a store
+/// whose bound is too small for what it would receive. If a rank dies during a call, the others throw PeerLost. If a
+/// rank has left before a call, that call and every later one throw PeerLost. Any other exception of one rank ends the
+/// group (Engine::abort()). The others then throw PeerLost for a Timeout, naming the waiting rank and the rank that it
 /// waited for, and EngineError for std::bad_alloc or a sample that another thread changed during the call. Each key of
 /// each sample is then in a store completely or not at all, and repeating the call in a new group moves the rest.
 class Exchange {

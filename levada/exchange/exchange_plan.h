@@ -3,7 +3,7 @@
 // This is the idea of levada/plan (source layout x target layout -> moves) in the form that samples need. A Plan moves
 // regions of the fields of one batch that every audience shares, and is applied again and again to one structure; here
 // each of a million samples has its own size and holders, and moves once. A Multicast therefore replaces an Audience,
-// and a list of (sample, part, keys), sixteen bytes each, replaces Moves. Texts are formatted as those of Plan.
+// and a list of (sample, part, keys), sixteen bytes each, replaces Moves. Texts are formatted as in Plan.
 #pragma once
 
 #include <bit>
@@ -95,8 +95,8 @@ class ExchangePlan {
   /// Returns the bytes that leave their senders, each multicast counted once.
   std::uint64_t moved_bytes() const;
   /// Returns a lower bound on moved_bytes() of any plan that never sends an item to a host that holds it: for each item
-  /// that some ranks want and lack, its bytes times the number of hosts that have both such ranks and the item, or once
-  /// if no host has both.
+  /// that some ranks want and lack, its bytes times the number of hosts that have both such ranks and the item, or
+  /// times one if no host has both.
   std::uint64_t lower_bound_bytes() const { return content_.lower_bound_bytes; }
   /// Returns the bytes that arrive, counted at each rank.
   std::uint64_t delivered_bytes() const { return content_.delivered_bytes().value_or(0); }

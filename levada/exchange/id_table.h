@@ -67,7 +67,8 @@ class IdTable {
   std::uint64_t stale_text_ = 0;
 };
 
-/// Numbers equal values equally, from 0 on in the order of their first use. References are valid until the next of().
+/// Assigns equal numbers to equal values, from 0 on in the order of their first use. References are valid until the
+/// next of().
 template <typename Value>
 class Interner {
  public:

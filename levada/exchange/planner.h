@@ -12,7 +12,7 @@ namespace levada {
 
 /// Returns the moves that deliver all requested samples and keys to the ranks of each destination. A rank that has an
 /// item, or the whole if it wants a part, receives nothing. Ranks that lack an item receive it from their own host, if
-/// a rank there holds the whole: one holder on each such host sends one copy to them together. The holder on the host
+/// a rank on it holds the whole: one holder on each such host sends one copy to them together. The holder on the host
 /// with the most of these ranks also sends that copy to the hosts without a holder. If no host has both, one holder
 /// sends to all. The holders of a host are chosen such that the busiest sender sends as little as possible
 /// (assignment.h). Only sent bytes count as load, because received bytes are the same in every plan. A plan does not

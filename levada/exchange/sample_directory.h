@@ -24,7 +24,7 @@ struct SequencePart {
 
   bool is_whole() const { return count == 1; }
   auto operator<=>(const SequencePart&) const = default;
-  /// "part 1 of 4", "zigzag part 1 of 4", "whole".
+  /// Returns "whole", or text such as "part 1 of 4" or "zigzag part 1 of 4".
   std::string to_string() const;
 };
 /// Tokens [begin, end) of a sequence, then [second_begin, second_end), which is empty unless the part is a zigzag one.
@@ -62,7 +62,7 @@ using Holders = std::vector<Holder>;
 
 /// A table of samples and their keys: lengths, plain values, and the ranks that hold each key of each sample. It never
 /// holds payload. Either one controller that is notified of each change maintains it, or all ranks build it from
-/// everyone's holdings, in any order: equal content results in equal plans. A value; copies share memory until one is
+/// the holdings of each, in any order: equal content results in equal plans. A value; copies share memory until one is
 /// changed. Made for millions of samples: about 24 bytes per sample and 16 per key of one sequence, plus the ids, and
 /// 48 more per sample if any has plain values. Samples are numbered from 0 to size()-1 in the order of insertion, and
 /// so are keys; an update may change the numbers. Holds up to 65,535 keys.

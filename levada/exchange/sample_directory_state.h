@@ -10,7 +10,7 @@ class SampleDirectory::State {
  public:
   State() { sets_.of({}); }
 
-  /// Plan items number keys in 16 bits.
+  /// A plan refers to keys by 16-bit numbers.
   static constexpr std::size_t max_keys = UINT16_MAX;
 
   /// One key of one sample. A single length is stored in `value`; otherwise `value` is the offset of the lengths in the

@@ -22,7 +22,7 @@ class SampleIndex {
 
   std::size_t size() const { return samples_.size(); }
   std::string_view id(std::size_t sample) const { return samples_[sample].id; }
-  /// hash64() of the id.
+  /// Returns hash64() of the id.
   std::uint64_t hash(std::size_t sample) const { return samples_[sample].hash; }
   /// Finds the number of an id by binary search.
   std::optional<std::uint32_t> find(std::string_view id) const;

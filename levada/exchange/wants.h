@@ -31,7 +31,7 @@ class FirstError {
   std::string message_;
 };
 
-/// "rank 3", "ranks 0-7,16".
+/// Returns text such as "rank 3" or "ranks 0-7,16".
 std::string ranks_text(const Holders& holders);
 
 struct Wants {

@@ -53,7 +53,7 @@ struct JoinOptions {
 /// Collective; call once per process in a job that run_local() started. Throws InvalidArgument for an engine that is
 /// not in this build or cannot join such a job; Unsupported, at once, if the environment says that ranks are on other
 /// hosts, which this function cannot reach; and as shm::join() does. If the environment does not give the number of
-/// ranks on this host, all of them are expected here.
+/// ranks on this host, all of them are assumed to be on it.
 std::shared_ptr<Engine> join(const JoinOptions& options = {});
 
 struct LocalOptions {

@@ -204,7 +204,7 @@ TEST(RunLocal, KeepsItsLinksFromTheNumbersOfClosedStandardDescriptors) {
 }
 
 TEST(RunLocal, PassesOnWhatARankReports) {
-  // A report with an empty header: rank 0, kind 6.
+  // The header of a report, with rank 0 and kind 6, and its text.
   const auto result = run_script(1, R"(printf '\0\0\0\0\6\0\0\0out of data' >&${LEVADA_REPORT%%,*}; exit 1)");
   EXPECT_EQ(result.message, "out of data");
   EXPECT_EQ(result.exit_status, 1);

@@ -48,7 +48,7 @@ class Supervision {
   bool all_ended() const { return ended_ == ranks_.size(); }
   /// Whether the ranks that are still running should end.
   bool is_ending() const { return signal_ != 0 || failing_; }
-  /// The signal that ends the job; 0 if none does.
+  /// Returns the signal that ends the job; 0 if none does.
   int signal() const { return signal_; }
   /// Call when all ranks have ended. A killed rank takes precedence over a reported error, and that over the PeerLost
   /// of ranks that saw it end.

@@ -47,8 +47,7 @@ class JoinedEngine final : public Engine {
     for (const auto& each : channels_) {
       if (const auto channel = each.lock()) channel->leave();
     }
-    // Other ranks of this host would take this rank's leaving for the cause until they see that the far engine has
-    // ended.
+    // Until they see that the far engine has ended, ranks of this host would take this rank's leaving for the cause.
     if (!cause_) return;
     if (cause_->kind == ErrorKind::peer_lost || !near_->cause()) std::this_thread::sleep_until(seen_at_ + grace);
     else wait_for_far_cause();
@@ -145,7 +144,7 @@ class JoinedEngine final : public Engine {
   void check() {
     if (const auto why = cause()) why->raise();
   }
-  /// Same as check(), if a call of the near engine follows, which throws its own cause.
+  /// Same as check(), before a call of the near engine, which checks its own cause.
   void check_far() {
     if (has_cause()) check();
   }
@@ -333,7 +332,7 @@ JoinedChannel& JoinedEngine::publishing(Channel& channel) {
   throw InvalidArgument(fmt::format("rank {} publishes on a channel that it has closed", info_.rank));
 }
 
-/// Publishes on this host first; its receivers then need not wait for the sending to other hosts.
+/// Publishes on this host first, so that its receivers need not wait for the send to other hosts.
 bool JoinedEngine::try_send(JoinedChannel& channel, const Lease& lease) {
   if (channel.outgoing() && !has_room(*far_, *channel.outgoing().channel)) return false;
   if (channel.near() && !near_->try_publish(*channel.near().channel, lease)) return false;

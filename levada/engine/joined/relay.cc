@@ -167,7 +167,7 @@ void Forward::show_held(std::optional<Status> status) noexcept try {
 std::string Forward::explain(Duration waited) const try {
   return explain_wait(*incoming_.engine, fmt::format("leaving (it still forwards to rank {})", fmt::join(to_, ", ")),
                       from_, waited);
-} catch (const Error& error) {  // the group has ended meanwhile
+} catch (const Error& error) {  // the group has ended
   return error.what();
 }
 

@@ -85,7 +85,7 @@ void MpiTransport::run() {
       checked_at = now;
       check_hosts();
     }
-    // A thread that waits polls more often.
+    // A waiting thread polls more often.
     const bool is_polled = now - waited_at_.load() < 2 * longest_pause;
     if (!is_polled) poll(now);
     std::this_thread::sleep_for(is_polled ? 2 * longest_pause : std::max(pause(now), shortest_nap));

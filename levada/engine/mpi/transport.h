@@ -21,7 +21,7 @@ namespace levada::mpi {
 void check(int result, const char* call);
 
 /// Uses all messages of the communicator that have this transport's two tags. All ranks pass the same tags and
-/// max_piece_bytes. The caller must keep the transport alive, besides the engine, until is_over().
+/// max_piece_bytes. Besides the engine, its creator must keep the transport alive until is_over().
 class MpiTransport final : public p2p::Transport {
  public:
   struct Settings {

@@ -17,8 +17,7 @@ struct Entry {
   enum class Kind : std::uint8_t {
     message = 1,  ///< `count` bytes for the channel `key`: the tail, or the body if the tail is empty
     notice,       ///< Notice::kind is `rank`; `count` is Notice::count, or Notice::group if the notice is a close
-    aborted,      ///< rank `rank` of the transport has ended the group `key`; `count` is the error kind, the tail the
-                  ///< detail
+    aborted,      ///< the transport's rank `rank` has ended the group `key`, with kind `count`; the tail is the detail
     lost,         ///< the sender has lost rank `rank` of the transport; the tail is how it noticed
     ask_status,   ///< the sender asks for this rank's status in the group `key`
     status,       ///< the tail is the sender's status in the group `key`

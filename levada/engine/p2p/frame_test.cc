@@ -145,7 +145,7 @@ TEST(P2pFrame, MayHoldAnything) {
     try {
       static_cast<void>(decode(*hold, 2));
     } catch (const CorruptMessage&) {
-      continue;  // which would be the end
+      continue;  // it would end the group
     }
     network.send(0, {.from = 1, .frame = Frame{.header = {.bytes = *hold, .hold = hold}, .body = {}}});
   }

@@ -227,7 +227,7 @@ bool P2pEndpoint::sleep(const Sleep& sleep, Deadline deadline) {
 Received P2pEndpoint::lease(ChannelState& channel, Arrival arrival) {
   if (arrival.id == landed) {
     auto* const block =
-        const_cast<Block*>(static_cast<const Block*>(arrival.hold.get()));  // the block was not created const
+        const_cast<Block*>(static_cast<const Block*>(arrival.hold.get()));  // the block itself is not const
     return {.message = Lease{arrival.bytes, nullptr}, .landed = std::move(*block)};
   }
   if (channel.sends) {
