@@ -17,7 +17,7 @@ std::size_t at(int rank) {
   return static_cast<std::size_t>(rank);
 }
 
-/// Returns the choices with the most bytes first; among equal ones those with the fewest sources.
+/// Returns the choices with the most bytes first; among equals, those with the fewest sources.
 std::vector<std::uint32_t> longest_first(const std::vector<SendChoice>& choices, const Sources& sources) {
   std::vector<std::uint32_t> order(choices.size());
   std::iota(order.begin(), order.end(), 0u);
@@ -33,7 +33,7 @@ std::vector<std::uint32_t> longest_first(const std::vector<SendChoice>& choices,
   return order;
 }
 
-/// The least loaded rank of each list. Loads only grow meanwhile, so that an old entry is put back when it is met.
+/// Finds the least loaded rank of each list. Loads only grow, so a stale heap entry is pushed again when it is popped.
 class LeastLoaded {
  public:
   LeastLoaded(const Sources& sources, const Loads& loads) : loads_(loads), heaps_(sources.size()) {
@@ -58,7 +58,8 @@ class LeastLoaded {
       heaps_;
 };
 
-/// What no assignment can be below: what is sent anyway, and the mean over ranks that share lists among themselves.
+/// Returns a lower bound of the busiest load in any assignment: the loads in any case, the largest choice, and the mean
+/// over each group of ranks that share lists.
 std::uint64_t lower_bound(const std::vector<SendChoice>& choices, const Sources& sources, const Loads& anyway) {
   std::vector<std::size_t> group(anyway.size());
   std::iota(group.begin(), group.end(), std::size_t{0});
@@ -86,10 +87,10 @@ std::uint64_t lower_bound(const std::vector<SendChoice>& choices, const Sources&
   return bound;
 }
 
-/// Numbers in a row that are moved in the time of a step: those of a cache line.
+/// A step moves this many numbers: a cache line.
 constexpr std::size_t numbers_a_step = 16;
 
-/// Improves an assignment move by move. Choices of one rank and one list lie together, ascending by bytes.
+/// Improves an assignment move by move. Choices of one rank and one list are adjacent, ascending by bytes.
 class LocalSearch {
  public:
   LocalSearch(const std::vector<SendChoice>& choices, const Sources& sources, std::vector<int>& senders, Loads& loads,
@@ -102,7 +103,7 @@ class LocalSearch {
     for (;;) {
       const auto busiest = static_cast<int>(std::ranges::max_element(loads_) - loads_.begin());
       const std::uint64_t most = loads_[at(busiest)];
-      // A thousandth above what is needed is not worth the time.
+      // The last thousandth above the bound is not worth the time.
       if (most <= bound + bound / 1000 || steps_ == 0) return;
       spend(loads_.size());
       if (!move(busiest)) return;
@@ -120,7 +121,7 @@ class LocalSearch {
   std::uint64_t bytes(std::uint32_t choice) const { return choices_[choice].bytes; }
   void spend(std::uint64_t steps) { steps_ -= std::min(steps_, steps); }
 
-  /// The first of those that has at least so many bytes.
+  /// Returns the first choice that has at least this many bytes.
   Held::const_iterator at_least(const Held& held, std::uint64_t least) const {
     return std::ranges::lower_bound(held, least, {}, [this](std::uint32_t each) { return bytes(each); });
   }
@@ -140,7 +141,7 @@ class LocalSearch {
     senders_[choice] = to;
   }
 
-  /// The one move that brings the busiest rank and another nearest to each other.
+  /// Makes the single move that best balances the busiest rank and another; returns false if none helps.
   bool move(int busiest) {
     const std::uint64_t most = loads_[at(busiest)];
     std::uint64_t best = most;
@@ -171,7 +172,7 @@ class LocalSearch {
   std::uint64_t steps_;
 };
 
-/// Depth first over all assignments that could be better than the best one known, until one is good enough.
+/// Depth-first search over all assignments that could beat the best known one, until one is good enough.
 class BranchAndBound {
  public:
   BranchAndBound(const std::vector<SendChoice>& choices, const Sources& sources, const Loads& anyway,
@@ -201,7 +202,7 @@ class BranchAndBound {
     auto ranks = sources_[choices_[choice].sources];
     std::ranges::stable_sort(ranks, {}, [this](int rank) { return loads_[at(rank)]; });
     for (const int rank : ranks) {
-      if (loads_[at(rank)] + choices_[choice].bytes >= best_load_) break;  // the others are fuller
+      if (loads_[at(rank)] + choices_[choice].bytes >= best_load_) break;  // the remaining ranks are more loaded
       loads_[at(rank)] += choices_[choice].bytes;
       now_[choice] = rank;
       descend(depth + 1);
@@ -234,7 +235,7 @@ std::vector<int> assign_senders(const std::vector<SendChoice>& choices, const So
   }
   if (choices.empty()) return senders;
   const std::uint64_t bound = lower_bound(choices, source_lists, anyway);
-  // Within a hundredth there is nothing to gain that would be seen.
+  // Less than a hundredth above the bound, no gain would be noticeable.
   if (std::ranges::max(loads) <= bound + bound / 100) return senders;
   LocalSearch(choices, source_lists, senders, loads, limits.search_steps).run(bound);
   const std::uint64_t most = std::ranges::max(loads);

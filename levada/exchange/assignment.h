@@ -1,5 +1,5 @@
-// Which of several holders sends what, so that the busiest rank sends as little as possible: scheduling of jobs on
-// unrelated machines where each job may run on some machines alone. For this module's planner.
+// Chooses which of several holders sends each item, such that the busiest rank sends as little as possible: scheduling
+// on unrelated machines with restricted assignment. Private to this module's planner.
 #pragma once
 
 #include <cstdint>
@@ -7,25 +7,25 @@
 
 namespace levada {
 
-/// One thing to be sent by one of several ranks.
+/// An item that one of several ranks has to send.
 struct SendChoice {
   std::uint64_t bytes = 0;
-  std::uint32_t sources = 0;  ///< which list of ranks
-  std::uint64_t order = 0;    ///< decides between equal ones, so that the order given does not matter
+  std::uint32_t sources = 0;  ///< index into the source lists
+  std::uint64_t order = 0;    ///< breaks ties, so that the result does not depend on the order of the choices
 };
 
 struct AssignmentLimits {
-  std::size_t exact_choices = 14;           ///< up to so many, the best assignment is searched for
-  std::size_t searched_choices = 64;        ///< up to so many, one that is known to be within a tenth of the best
-  std::uint64_t exact_steps = 200'000;      ///< of either search, at most
-  std::uint64_t search_steps = 20'000'000;  ///< of local search
+  std::size_t exact_choices = 14;           ///< up to this many choices, search for the optimum
+  std::size_t searched_choices = 64;        ///< up to this many, search until within a tenth of the lower bound
+  std::uint64_t exact_steps = 200'000;      ///< maximum steps of either search
+  std::uint64_t search_steps = 20'000'000;  ///< maximum steps of the local search
 };
 
-/// The sender of each choice. `source_lists`: ascending ranks, no list twice; those that no choice has may be empty;
-/// `loads`: bytes that each rank sends anyway. The longest first, each to the least loaded of its ranks (LPT, Graham
-/// 1969); then, as long as the busiest rank is above what is known to be needed, moves that relieve it; for few choices
-/// a bounded branch and bound. Deterministic, and invariant under the order of choices where `order` tells equal ones
-/// apart.
+/// Returns the sender of each choice. `source_lists` has ascending ranks and no list twice; lists that no choice refers
+/// to may be empty. `loads` has the bytes that each rank sends in any case. Assigns the longest choice first, each to
+/// the least loaded of its ranks (LPT, Graham 1969). While the busiest rank exceeds the lower bound, local search moves
+/// choices away from it; few choices go through a bounded branch and bound in addition. Deterministic, and independent
+/// of the order of the choices if `order` distinguishes equal ones.
 std::vector<int> assign_senders(const std::vector<SendChoice>& choices,
                                 const std::vector<std::vector<int>>& source_lists, std::vector<std::uint64_t> loads,
                                 const AssignmentLimits& limits = {});

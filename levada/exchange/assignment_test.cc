@@ -17,7 +17,7 @@ Loads loads_of(const std::vector<SendChoice>& choices, const std::vector<int>& s
   return loads;
 }
 
-/// The least load of the busiest rank, by trying everything.
+/// Returns the least load of the busiest rank by exhaustive search.
 std::uint64_t optimum(const std::vector<SendChoice>& choices, const Lists& lists, Loads& loads, std::size_t next) {
   if (next == choices.size()) return std::ranges::max(loads);
   std::uint64_t best = UINT64_MAX;
@@ -68,7 +68,7 @@ TEST(Assignment, OfFewChoicesIsTheBest) {
     const auto senders = assign_senders(instance.choices, instance.lists, instance.loads);
     expect_allowed(instance, senders);
     const auto best = optimum(instance.choices, instance.lists, instance.loads, 0);
-    // A hundredth above what is known to be needed is left alone.
+    // Less than a hundredth above the lower bound, assignments are not improved.
     EXPECT_LE(std::ranges::max(loads_of(instance.choices, senders, instance.loads)), best + best / 100);
   }
 }
@@ -80,12 +80,12 @@ TEST(Assignment, IsNearTheBestWithoutTryingAll) {
     const auto senders = assign_senders(instance.choices, instance.lists, instance.loads, {.exact_choices = 0});
     expect_allowed(instance, senders);
     const auto best = static_cast<double>(optimum(instance.choices, instance.lists, instance.loads, 0));
-    // Among nine choices a single one is a large part of the whole.
+    // Among nine choices, a single one is a large part of the whole.
     EXPECT_LE(static_cast<double>(std::ranges::max(loads_of(instance.choices, senders, instance.loads))), best * 1.25);
   }
 }
 
-/// The same, leaving out what cannot be better than `best`.
+/// The same, pruning assignments that cannot beat `best`.
 void search(const Instance& instance, Loads& loads, std::size_t next, std::uint64_t& best) {
   if (next == instance.choices.size()) best = std::ranges::max(loads);
   if (next == instance.choices.size() || best == std::ranges::max(instance.loads)) return;
@@ -116,7 +116,7 @@ TEST(Assignment, OfMoreThanAreSearchedThroughIsWithinATenthOfTheBest) {
   }
 }
 
-/// Rank r can send what lists {r, r+1} offer; all of it is offered by the first, so relief must go from rank to rank.
+/// Rank r can send what lists {r, r+1} offer. The first lists offer most, so load must move from rank to rank.
 TEST(Assignment, GivesToNeighboursWhatTheFirstRanksCannotSend) {
   constexpr int ranks = 12;
   Lists lists;
@@ -125,14 +125,14 @@ TEST(Assignment, GivesToNeighboursWhatTheFirstRanksCannotSend) {
   std::mt19937 random(23);
   std::uint64_t sum = 0;
   for (std::size_t i = 0; i < 1200; ++i) {
-    // The first lists have the most.
+    // The first lists have the most choices.
     const auto list = static_cast<std::uint32_t>(std::min({random() % lists.size(), random() % lists.size()}));
     choices.push_back({1 + random() % 100, list, i});
     sum += choices.back().bytes;
   }
   const auto senders = assign_senders(choices, lists, Loads(ranks, 0));
   const auto most = std::ranges::max(loads_of(choices, senders, Loads(ranks, 0)));
-  // Whoever can take part in the first k lists are k + 1 ranks: no assignment is below the mean over those.
+  // Only k + 1 ranks can send choices of the first k lists: no assignment is below the mean over these.
   std::uint64_t bound = 0, first = 0;
   for (std::size_t k = 0; k < lists.size(); ++k) {
     for (const SendChoice& choice : choices) first += choice.sources == k ? choice.bytes : 0;
@@ -142,7 +142,7 @@ TEST(Assignment, GivesToNeighboursWhatTheFirstRanksCannotSend) {
   EXPECT_LE(most, bound + bound / 10);
 }
 
-/// Longest first would leave rank 0 with less than the others.
+/// Longest-first would leave rank 0 with less than the others.
 TEST(Assignment, MovesLargeOnesWhereSmallOnesAreElsewhere) {
   Instance instance{.choices = {}, .lists = {{0, 1}, {1, 2}}, .loads = {0, 0, 0}};
   for (std::size_t i = 0; i < 400; ++i) instance.choices.push_back({400, 0, i});
@@ -191,7 +191,7 @@ TEST(Assignment, DoesNotDependOnTheOrderOfChoices) {
 }
 
 TEST(Assignment, CountsWhatAMoveShiftsAmongItsSteps) {
-  // Rank 1 alone has the small ones, so that it is left with too much unless many of the large ones go to rank 0.
+  // Only rank 1 can send the small ones, so it is overloaded unless many of the large ones move to rank 0.
   constexpr std::size_t large = 40'000, small = 20'000;
   Instance instance{.choices = {}, .lists = {{0, 1}, {1}}, .loads = {0, 0}};
   for (std::size_t i = 0; i < large; ++i) instance.choices.push_back({4, 0, i});
@@ -205,7 +205,7 @@ TEST(Assignment, CountsWhatAMoveShiftsAmongItsSteps) {
     return count;
   };
   const auto before = assigned(0);
-  // Each shifts half of the large ones or more, a cache line of them a step.
+  // Each move shifts at least half of the list of large ones, a cache line of them per step.
   constexpr std::uint64_t steps = 200'000, steps_a_move = large / 2 / 16;
   const std::size_t made = moves(before, assigned(steps));
   EXPECT_GT(made, 0u);

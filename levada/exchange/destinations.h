@@ -11,47 +11,49 @@
 
 namespace levada {
 
-/// All of these ranks receive all of these samples. Ranks and ids may be empty, repeated, or in several destinations.
+/// Every one of these ranks receives every one of these samples. Ranks and ids may be empty, repeated, or in several
+/// destinations.
 struct Destination {
   std::vector<int> ranks = {};
   std::vector<std::string> ids = {};
-  SequencePart part = {};  ///< of the keys that are cut; other keys are sent whole
+  SequencePart part = {};  ///< part of the keys that are cut; other keys are sent whole
   bool operator==(const Destination&) const = default;
 };
 
-/// The same on all ranks that take part; the order of destinations, ranks, ids and keys does not matter.
+/// An exchange's request. It is the same on all participating ranks; the order of destinations, ranks, ids and keys
+/// does not matter.
 struct ExchangeRequest {
   std::vector<Destination> destinations = {};
   std::vector<std::string> keys = {};      ///< at most 64
-  std::vector<std::string> cut_keys = {};  ///< those of `keys` of which a destination with a part gets only the part
-  /// Whether samples may lack some or all keys. They then arrive without these, and not at all if they have none. If
-  /// false, a missing key is an error.
+  std::vector<std::string> cut_keys = {};  ///< subset of `keys`, of which a destination receives only its part
+  /// Whether samples may lack some or all keys. Such samples arrive without these keys, and not at all if they have
+  /// none. If false, a missing key is an error.
   bool allow_absent = false;
 };
 
-/// How sequences lie along the axis cp, by name: "whole" is Replicate, "consecutive" Shard, "zigzag" Zigzag. Dimension
-/// 0 is that of samples, 1 that of their tokens. Throws InvalidArgument for another name.
+/// Returns how sequences are placed along axis cp, by name: "whole" is Replicate, "consecutive" Shard, "zigzag" Zigzag.
+/// Dimension 0 is the samples, dimension 1 their tokens. Throws InvalidArgument for any other name.
 Placement sequence_placement(std::string_view name);
 
-/// The ranks of a model within a job: mesh rank i is rank ranks[i] of the job.
+/// The ranks of a model within a job: rank i of the mesh is rank ranks[i] of the job.
 struct ModelRanks {
   Mesh mesh;
   std::vector<int> ranks;
 
-  /// Ranks first, first+1, ... of the job.
+  /// Returns the model on ranks first, first+1, ... of the job.
   static ModelRanks from(Mesh mesh, int first = 0);
 };
 
-/// Data-parallel heads: for each coordinate along the data axes the rank that gives out what the group has made: tensor
-/// and context coordinate 0 in the last pipeline stage; 0 along every other axis. Throws InvalidArgument for a mesh
-/// with undecided_axes().
+/// Returns the data-parallel heads: for each coordinate along the data axes, the rank that outputs its group's samples.
+/// That rank is in the last pipeline stage and has coordinate 0 along every other axis. Throws InvalidArgument for a
+/// mesh with undecided_axes().
 std::vector<int> data_heads(const ModelRanks& model);
 
-/// ids[d] goes to all ranks with coordinate d along the data axes, whatever their tensor and pipeline coordinates.
-/// `sequences`: where the keys that are cut lie along one other axis; parts are as equal as whole tokens allow. One
-/// destination a coordinate along the data axes (and that axis, if it cuts). Throws InvalidArgument unless there is one
-/// list of ids a coordinate, and one rank a place of the mesh; for a mesh with undecided_axes(); and for a placement
-/// that is along a data axis, of another dimension than 1, or Stages.
+/// Returns destinations that send ids[d] to all ranks with coordinate d along the data axes, whatever their tensor and
+/// pipeline coordinates. `sequences` places the cut keys along one other axis; parts are as equal as whole tokens
+/// allow. There is one destination per coordinate along the data axes (and along the axis of `sequences`, if it cuts).
+/// Throws InvalidArgument unless there is one list of ids per coordinate and one rank per position of the mesh; for a
+/// mesh with undecided_axes(); and for a placement along a data axis, of a dimension other than 1, or Stages.
 std::vector<Destination> destinations_of(const ModelRanks& model, std::vector<std::vector<std::string>> ids,
                                          const Placement& sequences = Replicate{"cp"});
 

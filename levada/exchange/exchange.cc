@@ -17,7 +17,7 @@
 namespace levada {
 namespace {
 
-/// What a rank calls, which all must call alike.
+/// The call that a rank makes; all ranks must make the same one.
 enum class Call : std::uint8_t { all_gather, redistribute };
 
 std::string_view name_of(Call call) {
@@ -33,22 +33,22 @@ ErrorKind get_error_kind(ByteReader& reader) {
   return reader.get_enum(ErrorKind::invalid_argument, ErrorKind::engine, "error");
 }
 
-/// The parts of a request in which ranks may differ: a value or a hash of each, whatever its order.
+/// The parts of a request in which ranks may differ: a value or hash of each, independent of its order.
 using RequestParts = std::array<std::uint64_t, 5>;
 constexpr std::array<std::string_view, 5> request_part_names = {"destinations", "keys", "cut_keys", "allow_absent",
                                                                 "chunk_bytes"};
 
-/// The message of a rank before anything moves. Borrows its store's name and holdings.
+/// A rank's message before anything moves. Borrows the store's name and the holdings.
 struct Preflight {
   Call call = Call::redistribute;
   std::string_view store;
-  std::uint64_t number = 0;  ///< of the call, among this rank's
+  std::uint64_t number = 0;  ///< this rank's count of calls
   ErrorKind error = ErrorKind::invalid_argument;
-  std::string message;  ///< empty: it is ready
+  std::string message;  ///< empty if the rank is ready
   RequestParts request{};
   std::uint64_t bytes = 0, max_bytes = 0;
   bool is_repeated = false;  ///< its holdings are those of the previous round
-  ByteView held;             ///< unless it is repeated
+  ByteView held;             ///< holdings, unless is_repeated
 
   Bytes encode() const {
     ByteWriter writer;
@@ -79,7 +79,7 @@ struct Preflight {
     return read;
   }
 
-  /// "redistribute() with store 1".
+  /// Returns text such as "redistribute() with store 1".
   std::string call_text() const { return fmt::format("{}{}{}", name_of(call), store.empty() ? "" : " with ", store); }
 };
 
@@ -142,13 +142,14 @@ Bytes preflight_of(Call call, std::uint64_t number, const SampleStore& store, co
   }
 }
 
-/// Returns for how long a rank waits for the others of a call, to which it may have to report its bad timeout.
+/// Returns how long a rank waits for the others of a call. An invalid timeout is replaced, because the rank still has
+/// to report it.
 Duration preflight_timeout(const ExchangeOptions& options) {
   return options.timeout > Duration::zero() ? options.timeout : ExchangeOptions().timeout;
 }
 
-/// Returns rank 0's answer to all ranks: what `make` returns, after a byte for no error; or the Error that it throws,
-/// which follows from the preflights.
+/// Returns rank 0's answer to all ranks: the result of `make`, after a no_error byte; or the Error that it throws
+/// because of the preflights.
 template <typename Make>
 std::vector<std::shared_ptr<const Bytes>> answer_or_error(std::size_t ranks, Make&& make) {
   try {
@@ -161,19 +162,19 @@ std::vector<std::shared_ptr<const Bytes>> answer_or_error(std::size_t ranks, Mak
 }
 
 constexpr std::uint8_t no_error = 0;
-/// What follows no_error: the rank's rows, which the next round may repeat or not, or that they are those of the round
-/// before.
+/// The byte after no_error: the rank's rows, which the next round may or may not repeat, or the same rows as in the
+/// previous round.
 enum class Answer : std::uint8_t { rows, rows_of_one_round, repeated };
-/// Holdings of more bytes are not kept for the next round.
+/// Larger holdings are not kept for the next round.
 constexpr std::size_t max_kept_bytes = std::size_t{64} << 20;
 
-/// What all ranks throw alike, after which they can go on.
+/// An error that all ranks throw alike, after which they can make further calls.
 struct SharedError {
   ErrorKind kind;
   std::string message;
 };
 
-/// A reader of what follows the answer's first byte. Throws SharedError if the answer is one.
+/// Returns a reader positioned after the answer's first byte. Throws SharedError if the answer is an error.
 ByteReader reader_of(ByteView answer) {
   ByteReader reader(answer);
   if (reader.get<std::uint8_t>() == no_error) return reader;
@@ -182,8 +183,9 @@ ByteReader reader_of(ByteView answer) {
   throw SharedError{kind, again.get_string()};
 }
 
-/// What `work` returns. What this rank throws alone ends the group: the others would wait for it, and it would be
-/// behind them in all that follows. The loss of a rank they see themselves; that one has left, rank 0 reports.
+/// Returns the result of `work`. An exception that only this rank throws ends the group: the others would wait for this
+/// rank, and it would be one call behind from then on. PeerLost does not: the others notice a lost rank themselves, and
+/// rank 0 reports a rank that has left.
 template <typename Work>
 auto exchanged(Engine& engine, Work work) {
   try {
@@ -207,7 +209,7 @@ auto exchanged(Engine& engine, Work work) {
   }
 }
 
-/// Bytes that are to come to each rank.
+/// Returns the bytes that each rank is to receive.
 std::vector<std::uint64_t> coming_bytes(const ExchangePlan& plan, std::size_t ranks) {
   std::vector<std::uint64_t> coming(ranks, 0);
   for (std::size_t i = 0; i < plan.size(); ++i) {
@@ -243,13 +245,13 @@ std::uint64_t suitable_chunk_bytes(const Engine& engine) {
 
 }  // namespace
 
-/// What a round leaves for the next one. All ranks have it or none: whatever fails fails on all.
+/// State that a round leaves for the next one. Either all ranks have it or none, because a failure on one fails all.
 struct Exchange::Round {
-  std::optional<RequestParts> request;  ///< nothing: there was no round
+  std::optional<RequestParts> request;  ///< empty if there was no previous round
   Holdings holdings;
   ExchangeRows rows;
-  ExchangeResult planned;  ///< what the plan says of all ranks
-  // On rank 0, by rank.
+  ExchangeResult planned;  ///< the plan's figures for all ranks
+  // Only on rank 0, by rank.
   std::vector<Bytes> held;
   std::vector<std::uint64_t> coming;
 };
@@ -262,7 +264,7 @@ Exchange::Exchange(std::shared_ptr<Engine> engine) : engine_(std::move(engine)),
     for (int to = 0; to < size; ++to) {
       if (to != from) others.push_back(to);
     }
-    constexpr int window = 2;  // the message that is sent and the one that is written
+    constexpr int window = 2;  // the message that was sent and the one being written
     to_all_.push_back(engine_->open(from, others, window));
   }
 }
@@ -380,7 +382,7 @@ ExchangeResult Exchange::redistribute(SampleStore& store, const ExchangeRequest&
 SampleDirectory Exchange::all_gather(const SampleStore& store, const ExchangeOptions& options) {
   const OneCaller::Call call(callers_, "this exchange");
   return exchanged(*engine_, [&] {
-    auto last = std::move(last_);  // forgotten if this is refused, as redistribute() forgets it on other ranks
+    auto last = std::move(last_);  // dropped if the call fails, as redistribute() drops it on other ranks
     Bytes held;
     const Bytes mine = preflight_of(Call::all_gather, ++calls_, store, options, [&](Preflight& preflight) {
       held = store.directory(engine_->info().rank).encode();

@@ -1,4 +1,4 @@
-// Exchanges in which ranks do not do the same.
+// Exchanges in which ranks make different calls.
 #include <gmock/gmock.h>
 
 #include <future>

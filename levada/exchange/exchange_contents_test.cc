@@ -1,5 +1,5 @@
-// Exchanges between stores that are changed in between: what arrives is what the holders have, and holders that have
-// different contents of one sample are refused.
+// Exchanges between stores that change in between: receivers get what the holders have, and holders with different
+// contents of one sample are rejected.
 #include <gmock/gmock.h>
 
 #include <random>
@@ -14,7 +14,7 @@ using ::testing::HasSubstr;
 
 constexpr Duration wait_limit = std::chrono::seconds(30);
 
-/// A key of a sample in one of its versions, which all have the same length.
+/// Returns a key of a sample in one of its versions, which all have the same length.
 SampleBatch version_of(const std::string& id, const std::string& key, int version) {
   const auto length = static_cast<std::int64_t>(3 + id.size() + key.size());
   Tensor tensor = Tensor::zeros(dtypes::uint8, {length});
@@ -76,7 +76,7 @@ TEST(RanksThatStoreOneSampleThemselves, MustStoreTheSame) {
   }
 }
 
-/// What each rank has, as a plain program has it: by id and key, the version, and the part of it.
+/// The expected state of each rank: the version and the part, by id and key.
 struct Copy {
   int version = 0;
   SequencePart part;
@@ -91,7 +91,7 @@ Bytes expected_bytes(const std::string& id, const std::string& key, const Copy& 
   return part;
 }
 
-/// Changes stores and exchanges by chance. Every rank knows all stores from one seed. Rank 0 never loses a sample.
+/// Changes stores and exchanges at random. Every rank derives all stores from one seed. Rank 0 never loses a sample.
 void changes_and_exchanges(const std::shared_ptr<Engine>& engine, unsigned seed) {
   const int mine = engine->info().rank, ranks = engine->info().size;
   const std::vector<std::string> ids = {"a", "bb", "ccc"}, keys = {"x", "yy"};

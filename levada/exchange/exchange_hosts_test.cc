@@ -32,7 +32,7 @@ TEST(ExchangeBetweenHosts, DeliversTheSamplesBitForBit) {
   }
 }
 
-/// One sample of `tokens` bytes.
+/// Returns one sample of `bytes` tokens, a byte each.
 SampleBatch sample(const std::string& id, std::int64_t bytes) {
   SampleBatch batch({id});
   Tensor tokens = Tensor::empty(dtypes::uint8, {bytes});
@@ -41,7 +41,7 @@ SampleBatch sample(const std::string& id, std::int64_t bytes) {
   return batch;
 }
 
-/// How many bytes an exchange of samples of a MiB sends from host to host, in MiB; `holders`: of each sample.
+/// Returns the MiB that an exchange of 1 MiB samples sends between hosts. `holders`: by sample.
 std::uint64_t crossed_mib(int ranks, int ranks_a_host, const std::vector<std::vector<int>>& holders,
                           const std::vector<int>& receivers) {
   constexpr std::int64_t mib = std::int64_t{1} << 20;

@@ -32,7 +32,7 @@ std::optional<std::uint64_t> ExchangePlan::Content::delivered_bytes() const {
 
 ExchangePlan::Load ExchangePlan::busiest() const {
   Load most, now;
-  for (const Row& row : content_.rows) {  // those of one sender follow each other
+  for (const Row& row : content_.rows) {  // the rows of a sender are adjacent
     if (row.from != now.rank) now = {row.from, 0};
     now.bytes += row.bytes;
     if (now.bytes > most.bytes) most = now;

@@ -1,10 +1,9 @@
-// What has to move so that samples are where they are wanted: a value that says who sends what to whom, the same on
-// every rank.
+// The moves of an exchange: a value that says which rank sends which samples to which ranks, the same on every rank.
 //
-// It is levada/plan's idea, source layout x target layout -> moves, in the form that samples need. A Plan's moves are
-// regions of the fields of one batch that every audience shares, planned again and again for one structure; here each
-// of a million samples has its own size and holders, and is moved once. So a multicast stands where an Audience does, a
-// list of (sample, part, keys) where Moves do, sixteen bytes each; texts are made as Plan makes its.
+// This is the idea of levada/plan (source layout x target layout -> moves) in the form that samples need. A Plan moves
+// regions of the fields of one batch that every audience shares, and is applied again and again to one structure; here
+// each of a million samples has its own size and holders, and moves once. A Multicast therefore replaces an Audience,
+// and a list of (sample, part, keys), sixteen bytes each, replaces Moves. Texts are formatted as in Plan.
 #pragma once
 
 #include <bit>
@@ -18,15 +17,15 @@
 
 namespace levada {
 
-/// Keys of one sample, all of them whole or all of them the same part.
+/// Keys of one sample, either all of them whole or all of them the same part.
 struct ExchangeItem {
-  std::uint32_t sample = 0;  ///< in the plan's samples()
-  std::uint16_t part = 0;    ///< in the plan's parts(); 0 is whole
+  std::uint32_t sample = 0;  ///< index into the plan's samples()
+  std::uint16_t part = 0;    ///< index into the plan's parts(); 0 is whole
   std::uint64_t keys = 0;    ///< bit k: the plan's keys()[k]
   bool operator==(const ExchangeItem&) const = default;
 };
 
-/// Hashes of the bytes of samples' keys, by column of a directory and by sample.
+/// Hashes of the bytes of samples' keys, by column of a directory, then by sample.
 using Contents = std::vector<std::vector<std::uint64_t>>;
 
 /// Calls visit(k) for each bit k of an item's keys, ascending.
@@ -35,13 +34,13 @@ void for_each_key(std::uint64_t keys, Visit&& visit) {
   for (; keys != 0; keys &= keys - 1) visit(static_cast<std::size_t>(std::countr_zero(keys)));
 }
 
-/// Items that one rank sends to a set of ranks: their bytes follow each other without a gap, in this order, those of an
-/// item key by key.
+/// Items that one rank sends to a set of ranks. Their bytes follow one another without gaps, in this order; those of an
+/// item, key by key.
 struct Multicast {
   int from = 0;
   std::span<const int> to = {};              ///< ascending; never `from`
   std::span<const ExchangeItem> items = {};  ///< ascending by id, then part
-  std::uint64_t bytes = 0;                   ///< 0 where all items are empty, for which nothing has to be sent
+  std::uint64_t bytes = 0;                   ///< 0 if all items are empty, in which case no message is sent
 };
 
 class ExchangePlan {
@@ -57,11 +56,11 @@ class ExchangePlan {
     bool operator==(const Edge&) const = default;
   };
 
-  /// What the planner fills in. `items` of a multicast follow those of the one before.
+  /// One multicast as the planner writes it. Its items begin at the end of the previous row's.
   struct Row {
     int from = 0;
-    std::uint32_t to = 0;   ///< a list of receivers
-    std::uint64_t end = 0;  ///< of its items
+    std::uint32_t to = 0;   ///< index into the lists of receivers
+    std::uint64_t end = 0;  ///< end of its items
     std::uint64_t bytes = 0;
   };
   struct Content {
@@ -73,43 +72,47 @@ class ExchangePlan {
     std::vector<ExchangeItem> items;
     std::uint64_t lower_bound_bytes = 0;
 
-    /// Empty where they are 2^64 or more, which is no plan: no sum of bytes is beyond them.
+    /// Returns the bytes that arrive at all ranks, or nothing if they are 2^64 or more, which no plan may have. No
+    /// other sum of bytes exceeds this one.
     std::optional<std::uint64_t> delivered_bytes() const;
   };
   ExchangePlan() = default;
   explicit ExchangePlan(Content content) : content_(std::move(content)) {}
 
-  /// Ordered by sender, then by receivers; at most one a sender and set of receivers. Spans live as long as the plan.
+  /// Multicasts are ordered by sender, then by receivers; a sender has at most one per set of receivers. Spans live as
+  /// long as the plan.
   std::size_t size() const { return content_.rows.size(); }
   Multicast operator[](std::size_t multicast) const;
 
-  /// The table that the plan was made from: ids, keys, lengths, values and holders of what it moves, perhaps of more.
+  /// Returns the table that the plan was made from: ids, keys, lengths, values and holders of the samples that move,
+  /// and possibly of others.
   const SampleDirectory& samples() const { return content_.samples; }
-  /// Columns of samples(), such as an item's bits name; no_key for one that nobody has.
+  /// Returns the columns of samples() that an item's bits refer to; no_key for a key that no rank holds.
   std::span<const std::uint16_t> keys() const { return content_.keys; }
   static constexpr std::uint16_t no_key = UINT16_MAX;
   std::span<const SequencePart> parts() const { return content_.parts; }
 
-  /// Bytes that leave their senders, each multicast counted once.
+  /// Returns the bytes that leave their senders, each multicast counted once.
   std::uint64_t moved_bytes() const;
-  /// What no plan can be below that sends an item to no host that has it: the bytes of each item that some ranks want
-  /// and lack, once for each host that has both such ranks and the item, and at least once.
+  /// Returns a lower bound on moved_bytes() of any plan that never sends an item to a host that holds it: for each item
+  /// that some ranks want and lack, its bytes times the number of hosts that have both such ranks and the item, or
+  /// times one if no host has both.
   std::uint64_t lower_bound_bytes() const { return content_.lower_bound_bytes; }
-  /// Bytes that arrive, counted at each rank.
+  /// Returns the bytes that arrive, counted at each rank.
   std::uint64_t delivered_bytes() const { return content_.delivered_bytes().value_or(0); }
-  /// The rank that sends most, the lowest of those; rank -1 where nothing moves.
+  /// Returns the rank that sends most, the lowest of equals; rank -1 if nothing moves.
   Load busiest() const;
-  /// What arrives at each rank from each other, ascending.
+  /// Returns the bytes that each rank receives from each other, ascending.
   std::vector<Edge> edges() const;
-  /// Ranks that send or receive, ascending.
+  /// Returns the ranks that send or receive, ascending.
   std::vector<int> ranks() const;
 
-  /// For people: one row a multicast, the bytes on each edge, then the sums.
+  /// Formats for people: one row per multicast, then the bytes on each edge, then the sums.
   std::string to_table() const;
-  /// One JSON object: multicasts [{from, to, samples, keys, parts, bytes, ids}] (ids as far as `with_ids` says),
+  /// Returns one JSON object: multicasts [{from, to, samples, keys, parts, bytes, ids}] (with ids only if `with_ids`),
   /// moved_bytes, lower_bound_bytes, delivered_bytes, busiest {rank, bytes}, edges [{from, to, bytes}].
   std::string to_json(bool with_ids = false) const;
-  /// As it moves, whatever else samples() knows, and however samples are numbered.
+  /// Compares what moves, regardless of what else samples() contains and of how samples are numbered.
   bool operator==(const ExchangePlan& other) const;
 
  private:

@@ -1,4 +1,4 @@
-// Exchanges that are asked for again and again.
+// Repeated exchanges.
 #include <gmock/gmock.h>
 
 #include <random>
@@ -10,9 +10,9 @@
 namespace levada {
 namespace {
 
-constexpr std::uint64_t short_message = 128;  // with nothing about single samples
+constexpr std::uint64_t short_message = 128;  // has nothing about single samples
 
-/// All ranks are to have all samples, which are dealt to them.
+/// All samples are dealt to the ranks, and every rank requests all of them.
 struct Repeated {
   explicit Repeated(std::shared_ptr<Engine> of) : engine(std::move(of)), exchange(engine) {
     const int ranks = engine->info().size;
@@ -58,7 +58,7 @@ TEST(RepeatedExchange, SaysNothingAnewWhereStoresHoldWhatTheyHeld) {
       EXPECT_EQ(again.delivered_bytes, first.delivered_bytes);
       EXPECT_EQ(again.received_bytes, first.received_bytes);
     }
-    EXPECT_EQ(repeated.run().moved_bytes, 0u);  // they have it all
+    EXPECT_EQ(repeated.run().moved_bytes, 0u);  // all ranks have all samples
     const ExchangeResult idle = repeated.run();
     EXPECT_EQ(idle.moved_bytes, 0u);
     EXPECT_LT(idle.agreed_bytes, short_message);
@@ -70,7 +70,7 @@ TEST(RepeatedExchange, MovesWhatHasChangedMeanwhile) {
     Repeated repeated(engine);
     repeated.run();
     repeated.drop_received();
-    SampleBatch longer({repeated.ids[0]});  // held by rank 0 alone
+    SampleBatch longer({repeated.ids[0]});  // held only by rank 0
     longer.set_values(0, {{"from", repeated.ids[0]}});
     longer.set("mask", Tensor::zeros(dtypes::boolean, {50}), Seqlens::one_each({50}));
     if (engine->info().rank == 0) repeated.store.update(longer);
@@ -166,7 +166,7 @@ TEST(RepeatedExchange, TellsRequestsApart) {
     EXPECT_GT(repeated.run().agreed_bytes, short_message);
     repeated.request.keys = {"tokens", "mask"};
     repeated.request.allow_absent = true;
-    EXPECT_GT(repeated.run().moved_bytes, 0u);  // of the masks
+    EXPECT_GT(repeated.run().moved_bytes, 0u);  // the masks
     repeated.drop_received();
     repeated.request.cut_keys = {"mask"};
     EXPECT_GT(repeated.run().agreed_bytes, short_message);
@@ -193,7 +193,7 @@ TEST(RepeatedExchange, RefusesWhatAStoreHasNoMoreRoomFor) {
   });
 }
 
-/// Whatever ranks store and remove between rounds, a round ends as the first one of a new Exchange would.
+/// A round of a reused Exchange ends as the first one of a new Exchange would, whatever ranks store and remove.
 TEST(RepeatedExchange, EndsAsAFirstOneWould) {
   constexpr int ranks = 4;
   inproc::run_ranks(ranks, [](const std::shared_ptr<Engine>& engine) {
@@ -217,7 +217,7 @@ TEST(RepeatedExchange, EndsAsAFirstOneWould) {
       }
       for (std::size_t i = 0; i < ids.size(); ++i) {
         const std::vector<std::string> one{ids[i]};
-        const bool is_mine = i % ranks == rank;  // so that somebody has it
+        const bool is_mine = i % ranks == rank;  // so that some rank has it
         if (!is_mine && own() % 4 == 0) store.remove(one);
         if (is_mine && !store.has(ids[i])) store.store(all.select_ids(one));
         else if (is_mine && own() % 8 == 0) store.update(all.select_ids(one));

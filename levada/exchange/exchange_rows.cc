@@ -1,5 +1,5 @@
-// Rows as bytes, little-endian: keys, parts, and how many bytes each rank sends; then row by row its sender, its
-// receivers, its items, and the lengths and contents of their keys; then the plain values of what comes.
+// The encoding of rows, little-endian: keys, parts, and the bytes that each rank sends; then for each row its sender,
+// its receivers, its items, and the lengths and contents of their keys; then the plain values of received samples.
 #include "levada/exchange/exchange_rows.h"
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 namespace levada {
 namespace {
 
-/// The multicasts that each rank sends or receives, ascending.
+/// Returns the multicasts that each rank sends or receives, ascending.
 std::vector<std::vector<std::uint32_t>> multicasts_of_ranks(const ExchangePlan& plan, int ranks) {
   std::vector<std::vector<std::uint32_t>> of_rank(static_cast<std::size_t>(ranks));
   for (std::uint32_t i = 0; i < plan.size(); ++i) {
@@ -20,7 +20,7 @@ std::vector<std::vector<std::uint32_t>> multicasts_of_ranks(const ExchangePlan& 
   return of_rank;
 }
 
-/// Writes the items of one multicast after the other.
+/// Writes the items of multicasts, one multicast after another.
 class ItemsWriter {
  public:
   ItemsWriter(const ExchangePlan& plan, const Contents& contents) : plan_(plan), all_contents_(contents) {}
@@ -63,7 +63,7 @@ class ItemsWriter {
   std::vector<std::int64_t> lengths_;
 };
 
-/// The values of the samples in multicasts that `rank` receives.
+/// Returns the values of the samples in multicasts that `rank` receives.
 Bytes row_values(const ExchangePlan& plan, std::span<const std::uint32_t> multicasts, int rank) {
   std::vector<std::uint32_t> samples;
   for (const std::uint32_t i : multicasts) {
@@ -92,7 +92,7 @@ std::vector<RankRange> ranges_of(std::span<const int> ascending) {
   return ranges;
 }
 
-/// What several ranks need alike, written once: the head, and each multicast.
+/// The bytes that several ranks need, encoded once: the head, and each multicast.
 class SharedRows {
  public:
   SharedRows(const ExchangePlan& plan, const Contents& contents, int ranks, bool to_all, ByteView before) {

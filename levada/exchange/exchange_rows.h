@@ -1,4 +1,4 @@
-// What one rank has to do of a plan: its rows, as rank 0 hands them out. For this module's sources alone.
+// One rank's part of a plan: its rows, as rank 0 distributes them. Private to this module.
 #pragma once
 
 #include <cstdint>
@@ -20,26 +20,26 @@ struct RankRange {
 /// A multicast that this rank sends or receives.
 struct ExchangeRow {
   int from = 0;
-  std::vector<RankRange> to = {};  ///< none where each rank sends to all others
+  std::vector<RankRange> to = {};  ///< empty if each rank sends to all others
   std::uint64_t bytes = 0;
-  std::uint64_t begin = 0;  ///< where its bytes begin among those of all rows of `from`
+  std::uint64_t begin = 0;  ///< offset of its bytes among those of all rows of `from`
   std::size_t first_item = 0, end_item = 0;
-  std::size_t first_entry = 0, end_entry = 0;  ///< numbers of its items' keys among all keys of all items
+  std::size_t first_entry = 0, end_entry = 0;  ///< range of its items' keys among all keys of all items
 
   std::vector<int> receivers() const;
 };
 
-/// The rows of one rank, ordered as in the plan. Samples have the numbers that they have there.
+/// The rows of one rank, in the order of the plan and with its sample numbers.
 struct ExchangeRows {
-  std::vector<SampleKey> keys;  ///< by an item's bit; one that nobody has is without a name
+  std::vector<SampleKey> keys;  ///< by an item's bit; a key that no rank holds has no name
   std::vector<SequencePart> parts;
   std::vector<ExchangeRow> rows;
   std::vector<ExchangeItem> items;
-  Seqlens lengths;                              ///< by entry, of whole sequences
-  std::vector<std::uint64_t> sizes;             ///< by entry, its bytes as it moves
-  std::vector<std::uint64_t> contents;          ///< by entry, a hash of the whole sequences' bytes
-  std::map<std::uint32_t, PlainValues> values;  ///< by sample, of those that come
-  std::vector<std::uint64_t> sent_by;           ///< each rank's bytes in all its rows, where it sends to all others
+  Seqlens lengths;                              ///< of whole sequences, by entry
+  std::vector<std::uint64_t> sizes;             ///< bytes that move, by entry
+  std::vector<std::uint64_t> contents;          ///< hash of the whole sequences' bytes, by entry
+  std::map<std::uint32_t, PlainValues> values;  ///< by sample, for samples that this rank receives
+  std::vector<std::uint64_t> sent_by;           ///< bytes of all rows of each rank, if it sends to all others
 
   std::span<const std::uint64_t> sizes_of(const ExchangeRow& row) const {
     return std::span(sizes).subspan(row.first_entry, row.end_entry - row.first_entry);
@@ -55,13 +55,13 @@ struct ExchangeRows {
   }
 };
 
-/// Returns the rows of each of `ranks` ranks as bytes, behind `before`; ranks with the same rows may share them.
-/// `to_all`: each rank sends to all others on one channel, so rows come with sent_by and without receivers. `contents`:
-/// those of the plan's samples; none: 0 for each.
+/// Returns the rows of each of `ranks` ranks as bytes that follow `before`; ranks with the same rows may share them.
+/// `to_all`: each rank sends to all others on one channel, so rows have sent_by instead of receivers. `contents`:
+/// hashes of the plan's samples; if empty, all are 0.
 std::vector<std::shared_ptr<const Bytes>> encode_rows(const ExchangePlan& plan, int ranks, bool to_all,
                                                       ByteView before = {}, const Contents& contents = {});
 
-/// Reads bytes that may lie: throws CorruptMessage unless they are rows of `rank`, one of `ranks`, with samples below
+/// Decodes untrusted bytes. Throws CorruptMessage unless they are rows of `rank`, one of `ranks`, with samples below
 /// `samples`, encoded with the same `to_all`.
 ExchangeRows decode_rows(ByteView bytes, int rank, int ranks, std::size_t samples, bool to_all);
 

@@ -22,7 +22,7 @@ SampleBatch batch_of(const std::vector<std::string>& ids, const std::string& key
   return batch;
 }
 
-/// Whole samples from two ranks, a cut key, a sample of several sequences and one of none.
+/// Returns a plan with whole samples from two ranks, a cut key, a sample of several sequences and one of none.
 ExchangePlan plan() {
   SampleDirectory directory;
   directory.add(0, batch_of({"a", "b"}, "tokens", Seqlens::of({{{4, 6}}, {{}}})));
@@ -79,7 +79,7 @@ TEST(ExchangeRows, GiveEachRankItsPartOfThePlan) {
   }
 }
 
-/// Each of `ranks` ranks has a sample that all want.
+/// Returns a plan in which each of `ranks` ranks has a sample that all ranks want.
 ExchangePlan plan_to_all(int ranks) {
   SampleDirectory directory;
   Destination all;
@@ -147,7 +147,7 @@ TEST(ExchangeRows, RefuseBytesThatLie) {
   }
 }
 
-/// Rows of one multicast without items, which are read last.
+/// Returns the error for rows of one multicast without items, which are read last.
 std::string refusal_of_receivers(int from, const std::vector<RankRange>& receivers) {
   ByteWriter writer;
   for (int empty = 0; empty < 3; ++empty) writer.put(std::uint32_t{0});  // keys, parts, sums

@@ -13,7 +13,7 @@
 namespace levada {
 namespace {
 
-/// Returns the store's columns of the rows' keys; null for one that it does not have.
+/// Returns the store's columns for the rows' keys; null for a key that it lacks.
 std::vector<const SampleStore::Column*> columns_of(const ExchangeRows& rows, const SampleStore::Reading& here) {
   std::vector<const SampleStore::Column*> columns(rows.keys.size());
   for (std::size_t k = 0; k < columns.size(); ++k) {
@@ -57,7 +57,7 @@ OutgoingStream::OutgoingStream(const ExchangeRows& rows, std::span<const Exchang
 
 void OutgoingStream::append(const ExchangeRows& rows, const ExchangeItem& item, std::size_t key,
                             const SampleStore::Entry& entry) {
-  // Keys of one sample mostly lie in different pieces of memory, and each key in that of the sample before.
+  // A sample's keys are mostly in different memory blocks, each shared with the same key of the previous sample.
   const auto last = owners_->end() - std::min<std::ptrdiff_t>(8, std::ssize(*owners_));
   if (std::find(last, owners_->end(), entry.bytes.owner) == owners_->end()) owners_->push_back(entry.bytes.owner);
   const auto add = [&](std::uint64_t begin, std::uint64_t end) {
@@ -76,8 +76,8 @@ void OutgoingStream::append(const ExchangeRows& rows, const ExchangeItem& item, 
 }
 
 std::vector<MessageRun> OutgoingStream::next_runs(const Engine& engine, std::uint64_t max_carried) const {
-  constexpr std::size_t max_runs = std::size_t{1} << 16;  // so that they take a MiB at most
-  constexpr std::size_t min_referenced = 64;              // bytes that take less time to view than to copy twice
+  constexpr std::size_t max_runs = std::size_t{1} << 16;  // at most 1 MiB of runs
+  constexpr std::size_t min_referenced = 64;              // viewing fewer bytes takes longer than copying them twice
   std::vector<MessageRun> runs;
   const bool is_shared = engine.shares_memory();
   std::uint64_t at = at_;
@@ -150,13 +150,13 @@ bool OutgoingMessage::try_publish(Engine& engine, Channel& channel) {
 
 std::vector<ByteView> runs_of(const Engine& engine, int from, ByteView message, std::uint64_t max_bytes) {
   ByteReader reader(message);
-  // Copied before they are checked: the sender can still write to the memory of its message.
+  // Copies before checking, because the sender can still write to the memory of its message.
   std::vector<MessageRun> runs;
   get_numbers(reader, runs);
   const auto refuse = [&](std::uint64_t bytes) {
     reader.fail(fmt::format("a run of {} bytes from rank {}", bytes, from));
   };
-  std::uint64_t begin = UINT64_MAX, end = 0;  // of all that is referred to, which is viewed at once
+  std::uint64_t begin = UINT64_MAX, end = 0;  // the range of all references, viewed at once
   for (const MessageRun& run : runs) {
     if (run.size > max_bytes) refuse(run.size);
     max_bytes -= run.size;

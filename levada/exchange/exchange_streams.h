@@ -1,5 +1,4 @@
-// The two ends of what a rank sends: the bytes of many samples as one stream, divided among messages. For this module's
-// sources alone.
+// Both ends of the stream that a rank sends: the bytes of many samples, divided among messages. Private to this module.
 #pragma once
 
 #include <memory>
@@ -14,7 +13,8 @@
 
 namespace levada {
 
-/// A message of an exchange: a list of these, and then the bytes of those that the message itself carries.
+/// Part of a message of an exchange. A message is a list of these, followed by the bytes of those that it carries
+/// itself.
 struct MessageRun {
   static constexpr std::uint64_t carried = UINT64_MAX;
 
@@ -23,29 +23,29 @@ struct MessageRun {
 };
 struct OutgoingMessage {
   Block block{};
-  std::uint64_t size = 0;                       ///< of the message in the block
+  std::uint64_t size = 0;                       ///< size of the message in the block
   std::uint64_t payload = 0;                    ///< bytes of all its runs
-  std::shared_ptr<const void> referenced = {};  ///< what stays until all receivers have ended their leases
+  std::shared_ptr<const void> referenced = {};  ///< samples' memory, kept until all receivers have ended their leases
 
-  /// Returns whether there was room for it; it is empty then.
+  /// Returns whether there was room for the message; if so, the message is empty afterwards.
   bool try_publish(Engine& engine, Channel& channel);
 };
-/// Returns the runs of a message that `from` has sent, at most `max_bytes` together; valid as long as its lease. Throws
-/// CorruptMessage for bytes that lie.
+/// Returns the runs of a message from rank `from`, at most `max_bytes` together; they are valid as long as the
+/// message's lease. Throws CorruptMessage for invalid bytes.
 std::vector<ByteView> runs_of(const Engine& engine, int from, ByteView message, std::uint64_t max_bytes);
 
-/// What a sender reads from: pieces of its store, one after the other.
+/// A sender's source: pieces of its store, one after another.
 class OutgoingStream {
  public:
-  /// The bytes of `sent`, some of the rows. Throws InvalidArgument where the store no longer holds an item as it was in
-  /// `holdings`.
+  /// Streams the bytes of `sent`, some of the rows. Throws InvalidArgument if the store no longer holds an item as it
+  /// was in `holdings`.
   OutgoingStream(const ExchangeRows& rows, std::span<const ExchangeRow> sent, const SampleIndex& index,
                  const Holdings& holdings, const SampleStore::Reading& here);
 
   std::uint64_t bytes_left() const { return left_; }
-  /// Makes a message of the next bytes: it refers to those that lie in the engine's memory, if all ranks share that,
-  /// and carries at most `max_carried` others. Its block is empty where the engine has no memory; it takes `size`
-  /// bytes.
+  /// Returns a message of the next bytes. It refers to bytes in the engine's memory, if all ranks share that, and
+  /// carries at most `max_carried` others. If the engine has no memory for the message, its block is empty and `size`
+  /// is what it needs.
   OutgoingMessage next(Engine& engine, std::uint64_t max_carried);
 
  private:
@@ -59,17 +59,18 @@ class OutgoingStream {
   std::shared_ptr<Owners> owners_ = std::make_shared<Owners>();
 };
 
-/// What a row is received into: the memory in which its samples stay.
+/// The destination of a row: the memory in which the store keeps its samples.
 class IncomingRow {
  public:
-  /// `mode`: of what comes into the store. Stores items that have no bytes, up to the first that has some.
+  /// `mode` is the copy mode for bytes written into the store. Stores items without bytes at once, up to the first that
+  /// has some.
   IncomingRow(const ExchangeRows& rows, const ExchangeRow& row, const SampleIndex& index, SampleStore& store,
               CopyMode mode);
 
   const ExchangeRow& row() const { return *row_; }
-  /// Takes the next bytes, no more than are missing.
+  /// Writes the next bytes, which are no more than the row still lacks.
   void write(ByteView bytes);
-  /// Stores what is complete.
+  /// Stores the items that are complete.
   void commit();
 
  private:
@@ -77,10 +78,10 @@ class IncomingRow {
   SampleStore* store_;
   CopyMode mode_;
   std::vector<SampleStore::Arrival> items_;
-  std::vector<std::byte*> memory_;  ///< of the items
-  std::size_t item_ = 0;            ///< the one that is being filled
-  std::uint64_t at_ = 0;            ///< bytes in it
-  std::size_t committed_ = 0;       ///< items that the store has
+  std::vector<std::byte*> memory_;  ///< one per item
+  std::size_t item_ = 0;            ///< the item being filled
+  std::uint64_t at_ = 0;            ///< bytes already in it
+  std::size_t committed_ = 0;       ///< number of items already in the store
 };
 
 }  // namespace levada

@@ -15,7 +15,7 @@ namespace {
 
 using testing::HasSubstr;
 
-/// What rank 0 is to send of its store to rank 1.
+/// Rank 0 sends some of its store to rank 1.
 struct Outgoing {
   std::vector<std::shared_ptr<Engine>> engines = inproc::make_group(2);
   std::shared_ptr<Channel> sent_on = engines[0]->open(0, {1}, 1), received_on = engines[1]->open(0, {1}, 1);
@@ -43,7 +43,7 @@ struct Outgoing {
     OutgoingMessage message = stream.next(*engines[0], max_carried);
     EXPECT_TRUE(message.try_publish(*engines[0], *sent_on));
   }
-  /// What the message says that was sent.
+  /// Returns the bytes of the next message.
   Bytes receive() {
     const Lease lease = *engines[1]->try_receive(*received_on).message;
     Bytes bytes;
@@ -63,7 +63,7 @@ struct Outgoing {
   }
 };
 
-/// Samples of two keys of so many bytes each.
+/// Returns samples of two keys with these many bytes each.
 SampleBatch long_samples(std::int64_t tokens, std::int64_t mask) {
   SampleBatch batch(numbered_ids(3));
   for (const auto& [key, length] : {std::pair<std::string, std::int64_t>("tokens", tokens), {"mask", mask}}) {
@@ -80,9 +80,9 @@ TEST(OutgoingStream, FindsSamplesAgainInAStoreThatHasChanged) {
   Outgoing outgoing;
   const Bytes before = outgoing.sent();
   EXPECT_FALSE(before.empty());
-  outgoing.store.remove(numbered_ids(1, "sample-1"));  // of no such id
+  outgoing.store.remove(numbered_ids(1, "sample-1"));  // unknown id
   outgoing.store.store(made_samples({"another"}));
-  outgoing.store.remove(std::vector<std::string>{"sample-1"});  // so that another sample has its place
+  outgoing.store.remove(std::vector<std::string>{"sample-1"});  // another sample takes its place
   EXPECT_EQ(outgoing.sent(), before);
 }
 
@@ -112,7 +112,7 @@ TEST(OutgoingStream, SendsWhatTheStoreHadAlthoughItHasGoneSince) {
     outgoing.publish(stream, 0);
   }
   outgoing.store.remove(outgoing.store.ids());
-  for (int i = 0; i < 10; ++i) {  // in whatever memory has come back
+  for (int i = 0; i < 10; ++i) {  // reuse released memory
     SampleBatch other({std::to_string(i)});
     other.set("tokens", Tensor::zeros(dtypes::uint8, {6 << 10}), Seqlens::one_each({6 << 10}));
     outgoing.store.store(other);
@@ -168,7 +168,7 @@ TEST(IncomingRow, KeepsToTheBoundOfAStoreThatAnotherThreadFillsMeanwhile) {
   std::string texts[2];
   inproc::run_ranks(2, [&](const std::shared_ptr<Engine>& engine) {
     const int rank = engine->info().rank;
-    if (rank == 0) {  // when the receiver has said how much room it has
+    if (rank == 0) {  // once the receiver has reported its room
       while (engine->status(1).waiting_for != 0) std::this_thread::yield();
       receiver.store(filler);
     }
@@ -179,8 +179,7 @@ TEST(IncomingRow, KeepsToTheBoundOfAStoreThatAnotherThreadFillsMeanwhile) {
       texts[rank] = error.what();
     }
   });
-  EXPECT_THAT(texts[0],
-              testing::AnyOf("", HasSubstr("rank 1 aborted: the store would hold")));  // or it was done by then
+  EXPECT_THAT(texts[0], testing::AnyOf("", HasSubstr("rank 1 aborted: the store would hold")));  // or it had finished
   EXPECT_THAT(texts[1], HasSubstr("the store would hold"));
   EXPECT_LE(receiver.bytes(), receiver.max_bytes());
   EXPECT_GT(receiver.size(), 1u);

@@ -19,7 +19,7 @@ namespace {
 
 using testing::HasSubstr;
 
-/// All (pp, dp, tp) on up to `most` ranks.
+/// Returns all (pp, dp, tp) meshes on up to `most` ranks.
 std::vector<Mesh> meshes(int most) {
   std::vector<Mesh> all;
   for (int pp = 1; pp <= most; ++pp) {
@@ -31,7 +31,7 @@ std::vector<Mesh> meshes(int most) {
   return all;
 }
 
-/// One mesh to all meshes at once, each pair with samples of its own and places that overlap, are equal or disjoint.
+/// One mesh to all meshes at once; each pair has its own samples, and places that overlap, are equal or are disjoint.
 struct MeshToAll {
   std::vector<std::vector<std::string>> held, wanted;  ///< by rank
   ExchangeRequest request{{}, {"mask", "tokens"}};
@@ -123,7 +123,7 @@ TEST(Exchange, WhatIsThereDoesNotMoveAgain) {
     ExchangeRequest request{{{{1, 2}, numbered_ids(5)}}, {"tokens"}};
     EXPECT_GT(exchange.redistribute(store, request).moved_bytes, 0u);
     EXPECT_EQ(exchange.redistribute(store, request).multicasts, 0u);
-    // Another key of the same samples joins them; one that is gone comes again.
+    // Another key of the same samples is added, and a removed sample is delivered again.
     request.keys = {"tokens", "mask"};
     if (rank == 1) store.remove(std::vector<std::string>{"sample-3"});
     exchange.redistribute(store, request);
@@ -175,7 +175,7 @@ TEST(Exchange, CutsSequencesAlongCp) {
       EXPECT_THAT(got.item("tokens", 0)->as<std::int32_t>(), testing::ElementsAre(2, 3, 4, 5, 8, 9));
     }
     EXPECT_EQ(Exchange(engine).redistribute(store, request).multicasts, 0u);
-    // Who has a part gets the whole when it is asked for; parts alone cannot be put together.
+    // A rank with a part receives the whole if it requests it; parts are never combined into a whole.
     const std::vector<std::string> ids{"a"};
     if (engine->info().rank == 0) store.remove(ids);
     EXPECT_THAT(refusal([&] {
@@ -283,7 +283,7 @@ TEST(Exchange, RefusesOnAllRanksBeforeAnythingMoves) {
                         exchange(engine, tokens(own(engine), 3), {request.destinations, {"x"}});
                       }),
              "sample a, key x is wanted on rank 2, but no rank has that key of it (the first of 2 errors)");
-  expect_all(refusals(3,  // each rank asks in another order
+  expect_all(refusals(3,  // each rank lists its destinations in another order
                       [&](const auto& engine) {
                         ExchangeRequest mine{{{{2}, {"z", "a"}}, {{1, 0}, {"y", "z"}}, {{2}, {"y"}}}, {"tokens", "x"}};
                         auto& wants = mine.destinations;
@@ -317,7 +317,7 @@ TEST(Exchange, RefusesOnAllRanksBeforeAnythingMoves) {
              "rank 2 is to receive 48 B, but its store, bounded to 40 B, has room for 16 B");
 }
 
-/// Long samples, each word of which follows from the id.
+/// Returns long samples, each word of which follows from the id.
 SampleBatch long_samples(const std::vector<std::string>& ids) {
   constexpr std::int64_t length = 20'000;
   SampleBatch batch(ids);
@@ -331,7 +331,7 @@ SampleBatch long_samples(const std::vector<std::string>& ids) {
 TEST(Exchange, KeepsWhatIsOnTheWayBoundedAndNothingOfItAfterwards) {
   constexpr int ranks = 6;
   constexpr std::uint64_t chunk = 64 << 10, in_flight = 4 * chunk;
-  constexpr std::uint64_t agreement = 128 << 10;  // what ranks say to each other beforehand, if one is slow to take it
+  constexpr std::uint64_t agreement = 128 << 10;  // preflights and answers, if a rank is slow to receive them
   const auto lists = dealt(numbered_ids(60), ranks);
   inproc::run_ranks(ranks, [&](const std::shared_ptr<Engine>& engine) {
     const auto rank = static_cast<std::size_t>(engine->info().rank);
@@ -351,7 +351,7 @@ TEST(Exchange, KeepsWhatIsOnTheWayBoundedAndNothingOfItAfterwards) {
     EXPECT_GT(result.sent_bytes, 2 * in_flight);
     const auto held = store.ids();
     EXPECT_EQ(store.get(held), long_samples(held));
-    // What has come is in this rank's memory, and nothing else is in the end.
+    // In the end only received samples remain in this rank's memory.
     const std::uint64_t stored = result.received_bytes + (64 << 10);
     const auto wait_until_at_most = [&](std::uint64_t bytes) {
       const auto limit = Deadline::after(std::chrono::seconds(20));
@@ -374,7 +374,7 @@ TEST(Exchange, WhenARankDiesInTheMiddleTheOthersHaveWholeSamplesOrNone) {
     if (in_engine_memory) store.use_memory_of(engine);
     store.store(long_samples(lists[rank]));
     const auto before = store.bytes();
-    std::jthread killer;  // comes at the end where a busy machine did not run it before
+    std::jthread killer;  // kills at the end if a busy machine has not run it before
     if (rank == victim) {
       killer = std::jthread([&](const std::stop_token& stop) {
         while (store.bytes() < 2 * before && !stop.stop_requested()) std::this_thread::yield();
@@ -403,7 +403,7 @@ TEST(Exchange, WhoWaitsTooLongSaysForWhomToTheOthersToo) {
   const auto lists = dealt(ids, 2);
   for (std::size_t rank = 0; rank < 2; ++rank) stores[rank].store(long_samples(lists[rank]));
   std::atomic<bool> gave_up = false;
-  // What arrives at the one cannot go into its store while another thread looks at that.
+  // Arrivals cannot be stored while another thread reads the store.
   std::thread stall([&, before = stores[stalled].bytes()] {
     while (stores[stalled].bytes() == before && !gave_up) std::this_thread::yield();
     const SampleStore::Reading here(stores[stalled]);
@@ -438,7 +438,7 @@ TEST(Exchange, MayLastLongerThanItsTimeoutAsLongAsSomethingMoves) {
   std::vector<SampleStore> stores(2);
   const auto lists = dealt(ids, 2);
   for (std::size_t rank = 0; rank < 2; ++rank) stores[rank].store(long_samples(lists[rank]));
-  // Nothing goes into the store of rank 1 while another thread looks at it.
+  // Nothing can be stored at rank 1 while another thread reads its store.
   std::jthread slow([&](const std::stop_token& stop) {
     for (Duration held{}; held < 2 * timeout && !stop.stop_requested(); held += pause) {
       const auto before = stores[1].bytes();

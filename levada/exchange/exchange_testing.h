@@ -1,4 +1,4 @@
-// Samples and worlds for tests of exchanges.
+// Samples and redistributions for tests of exchanges.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -21,8 +21,8 @@ inline ModelRanks model(const std::string& mesh, int first = 0) {
   return ModelRanks::from(Mesh::parse(mesh), first);
 }
 
-/// Samples of many dtypes: ragged, empty, of several sequences, with trailing shapes; what they hold follows from ids
-/// alone. `only`: the keys to have, or all.
+/// Returns samples of many dtypes: ragged, empty, of several sequences, with trailing shapes. Their contents depend
+/// only on the ids. `only`: the keys to include, or all if empty.
 inline SampleBatch made_samples(const std::vector<std::string>& ids, const std::set<std::string>& only = {}) {
   struct Made {
     SampleKey key;
@@ -65,7 +65,7 @@ inline std::vector<std::string> numbered_ids(int count, const std::string& prefi
   return ids;
 }
 
-/// Dealt round-robin.
+/// Returns the ids dealt round-robin.
 inline std::vector<std::vector<std::string>> dealt(const std::vector<std::string>& ids, int groups, int shift = 0) {
   std::vector<std::vector<std::string>> lists(static_cast<std::size_t>(groups));
   for (std::size_t i = 0; i < ids.size(); ++i) {
@@ -74,13 +74,13 @@ inline std::vector<std::vector<std::string>> dealt(const std::vector<std::string
   return lists;
 }
 
-/// Where samples are and where they are to go.
+/// Samples and the meshes that they move between.
 struct Redistribution {
   ModelRanks from, to;
   std::vector<std::string> ids;
   std::vector<std::string> keys;
 
-  /// What the data-parallel heads of `from` have.
+  /// Returns the ids that a rank holds: only the data-parallel heads of `from` hold any.
   std::vector<std::string> held_by(int rank) const {
     const auto heads = data_heads(from);
     const auto lists = dealt(ids, static_cast<int>(heads.size()));
@@ -100,8 +100,8 @@ struct Redistribution {
   }
 };
 
-/// Does it on this rank and compares with the plainest way: everything gathered, then selected. Says what is
-/// wrong; nothing if all is well.
+/// Redistributes on this rank and compares with the simplest way: gather everything, then select. Returns what is
+/// wrong, or nothing.
 inline std::string check_redistribution(const std::shared_ptr<Engine>& engine, const Redistribution& what,
                                         const ExchangeOptions& options = {}) {
   const int rank = engine->info().rank;
@@ -131,7 +131,7 @@ inline std::string check_redistribution(const std::shared_ptr<Engine>& engine, c
   return {};
 }
 
-/// What each rank's exchange is refused with.
+/// Returns the error of each rank's exchange.
 inline std::vector<std::string> refusals(int ranks, const std::function<void(std::shared_ptr<Engine>)>& body) {
   std::vector<std::string> texts(static_cast<std::size_t>(ranks));
   inproc::run_ranks(ranks, [&](const std::shared_ptr<Engine>& engine) {

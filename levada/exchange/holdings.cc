@@ -1,6 +1,6 @@
-// Holdings as bytes, little-endian: columns, each of them a key, the samples' numbers unless they are those of the
-// column before, parts unless all are whole, lengths, and hashes of contents; then the numbers of samples in no column;
-// then plain values.
+// The encoding of holdings, little-endian: columns, each with a key, the samples' numbers unless they equal those of
+// the previous column, parts unless all are whole, lengths, and hashes of contents; then the numbers of samples in no
+// column; then plain values.
 #include "levada/exchange/holdings.h"
 
 #include <fmt/format.h>
@@ -19,13 +19,13 @@ namespace {
 
 constexpr std::uint8_t no_column = 0, column_follows = 1;
 
-/// What a store has of the samples asked for in one of its columns.
+/// The requested samples that one column of a store has.
 struct Held {
-  std::vector<std::uint32_t> samples;  ///< among those requested, ascending
+  std::vector<std::uint32_t> samples;  ///< numbers among the requested ones, ascending
   std::vector<const SampleStore::Entry*> entries;
 };
 
-/// Samples' numbers, which must ascend.
+/// Reads samples' numbers, which must ascend.
 void get_samples(ByteReader& reader, std::size_t requested, std::vector<std::uint32_t>& samples) {
   get_numbers(reader, samples);
   const bool ascend = std::ranges::adjacent_find(samples, std::ranges::greater_equal()) == samples.end();
@@ -54,7 +54,7 @@ void put_column(ByteWriter& writer, const SampleKey& key, const Held& held, bool
   put_numbers(writer, contents);
 }
 
-/// Returns whether these are all samples of the store, at the places that it has them.
+/// Returns whether these are all samples of the store, at the places where it has them.
 bool are_all_samples(const SampleStore::Reading& here, const SampleIndex& index,
                      std::span<const Holdings::Sample> samples) {
   const auto is_there = [&](const Holdings::Sample& sample) {
@@ -63,11 +63,11 @@ bool are_all_samples(const SampleStore::Reading& here, const SampleIndex& index,
   return here.size() == samples.size() && std::ranges::all_of(samples, is_there);
 }
 
-/// The samples of the store that are in the index: the fewer are looked up among the more.
+/// Returns the samples of the store that are in the index. Looks up the smaller set in the larger.
 std::vector<Holdings::Sample> requested_samples(const SampleStore::Reading& here, const SampleIndex& index,
                                                 std::span<const Holdings::Sample> last) {
   if (are_all_samples(here, index, last)) return {last.begin(), last.end()};
-  constexpr std::size_t search_steps = 16;  // of a search in the index, about, for each look-up in the store
+  constexpr std::size_t search_steps = 16;  // cost of a search in the index, in look-ups in the store, roughly
   std::vector<Holdings::Sample> samples;
   if (here.size() < index.size() / search_steps) {
     for (std::uint32_t row = 0; row < here.size(); ++row) {
@@ -127,15 +127,15 @@ Holdings holdings_of(const SampleStore& store, const SampleIndex& index, std::sp
   return holdings;
 }
 
-/// One column as it comes: entry by entry.
+/// One column as received, entry by entry.
 struct HoldingsTable::Column {
   SampleKey key;
   std::vector<std::uint32_t> samples;
-  std::vector<SequencePart> parts;  ///< none where all are whole
+  std::vector<SequencePart> parts;  ///< empty if all are whole
   Seqlens lengths;
   std::vector<std::uint64_t> contents;
 
-  /// `samples` are still those of the column before.
+  /// If the column omits its samples, `samples` keeps those of the previous column.
   void read(ByteReader& reader, std::size_t requested, std::span<const std::string> keys) {
     key = get_key(reader);
     if (std::ranges::find(keys, key.name) == keys.end()) reader.fail("a key that was not asked for");

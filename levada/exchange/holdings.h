@@ -1,4 +1,4 @@
-// The holdings that ranks send before an exchange: which of the requested samples and keys each rank has. Private to
+// The holdings that ranks report before an exchange: which of the requested samples and keys each rank has. Private to
 // this module.
 #pragma once
 
@@ -17,16 +17,17 @@ namespace levada {
 
 /// The requested samples that a store holds.
 struct Holdings {
-  /// A sample's numbers in the index and in the store.
+  /// A sample's number in the index and in the store.
   struct Sample {
     std::uint32_t number = 0, row = 0;
   };
-  /// To be sent: samples with any of the keys and hashes of their contents, samples without, and the values of all.
+  /// The message: samples with any of the keys and hashes of their contents, samples without any, and the values of
+  /// all.
   Bytes bytes;
   std::vector<Sample> samples;  ///< ascending by number
-  std::uint64_t version = 0;    ///< of the store, for which the rows hold
+  std::uint64_t version = 0;    ///< version of the store for which the rows are valid
 };
-/// `last`: perhaps the samples; where they are, at these places, and the store has no others, none is looked up.
+/// `last` is a guess at the samples. If the store has exactly these, at these places, none is looked up.
 Holdings holdings_of(const SampleStore& store, const SampleIndex& index, std::span<const std::string> keys,
                      std::span<const Holdings::Sample> last = {});
 
@@ -35,25 +36,25 @@ class HoldingsTable {
  public:
   HoldingsTable(const SampleIndex& index, std::span<const std::string> keys)
       : HoldingsTable(index, keys, ids_of(index)) {}
-  /// `ids`: ids_of() the index, made before.
+  /// `ids`: the result of ids_of() for this index.
   HoldingsTable(const SampleIndex& index, std::span<const std::string> keys, SampleDirectory ids);
-  /// Returns a directory of the index's samples, which nobody holds.
+  /// Returns a directory of the index's samples, without holders.
   static SampleDirectory ids_of(const SampleIndex& index);
 
-  /// Once a rank, in ascending order of ranks. Bytes that may lie: throws CorruptMessage, and InvalidArgument as
-  /// SampleDirectory::merge() does, or where ranks hold different contents of one sample's key; of no use then. No
-  /// bytes are no holdings.
+  /// Adds one rank's holdings; called once per rank, in ascending order of ranks. Bytes are untrusted: throws
+  /// CorruptMessage if they are malformed, and InvalidArgument as SampleDirectory::merge() does or if ranks hold
+  /// different contents of one sample's key. The table is unusable after an exception. Empty bytes mean no holdings.
   void add(int rank, ByteView bytes);
-  /// The numbers that were requested, with no_sample for those of samples that nobody holds.
+  /// Returns the numbers that were requested, with no_sample in place of samples that no rank holds.
   std::vector<std::uint32_t> requested() const;
   SampleDirectory take() &&;
-  /// By the directory's number of a key, then by sample; 0 for one that nobody holds. Stays here after take().
+  /// By the directory's number of a key, then by sample; 0 if no rank holds it. Still valid after take().
   const Contents& contents() const { return contents_; }
 
  private:
   struct Column;
-  /// Sets of holders, by number; 0 is nobody. As ranks come in ascending order, each set is an earlier one and one more
-  /// holder, and takes no memory for those that it shares with that.
+  /// Sets of holders, by number; 0 is the empty set. Because ranks are added in ascending order, each set is an earlier
+  /// one plus one holder, and takes no memory for the holders that both have.
   class HolderSets {
    public:
     std::uint32_t with(std::uint32_t set, const Holder& holder);
@@ -65,9 +66,9 @@ class HoldingsTable {
     std::vector<Grown> sets_{{}};
     std::map<Grown, std::uint32_t> numbers_;
     Grown asked_{};
-    std::uint32_t answer_ = 0;  ///< of the last lookup: neighbors mostly repeat it
+    std::uint32_t answer_ = 0;  ///< of the last lookup, because neighbors mostly repeat it
   };
-  /// Puts the table's own sets in the place of these; nothing can be added afterwards.
+  /// Replaces the numbers of these sets by the directory's. Nothing can be added afterwards.
   void number_sets();
   void add_column(int rank, const Column& column);
   void add_values(int rank, std::uint32_t sample, PlainValues values);
@@ -76,10 +77,10 @@ class HoldingsTable {
   const SampleIndex& index_;
   std::span<const std::string> keys_;
   SampleDirectory directory_;
-  HolderSets sets_;  ///< of the table's cells, until number_sets()
+  HolderSets sets_;  ///< sets in the directory's cells, until number_sets()
   Contents contents_;
-  std::vector<int> last_holder_;                          ///< the last rank that has it, by sample; -1: none
-  std::vector<std::pair<std::uint32_t, int>> valued_by_;  ///< samples, and ranks that have values of them
+  std::vector<int> last_holder_;                          ///< the last rank that has it, by sample; -1 if none has
+  std::vector<std::pair<std::uint32_t, int>> valued_by_;  ///< samples, and the ranks that have values for them
 };
 
 }  // namespace levada

@@ -13,7 +13,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-/// Two stores with samples of many kinds, one of which has a part of one besides.
+/// Two stores with many kinds of samples; one of them also has a part of a sample.
 struct TwoStores {
   SampleStore stores[2];
   ExchangeRequest request{{{{0, 1}, numbered_ids(7)}}, {"tokens", "hidden", "bytes"}};
@@ -121,7 +121,7 @@ TEST(Holdings, RefuseBytesThatLie) {
               HasSubstr("a key that was not asked for"));
 }
 
-/// Holdings of one sample's key "k", and what follows.
+/// Writes holdings of one sample's key "k", followed by other fields.
 class Lie {
  public:
   Lie& column(std::initializer_list<std::uint32_t> samples = {0}, std::size_t num_contents = 1) {

@@ -19,7 +19,7 @@ namespace {
 constexpr std::size_t longest_id = (std::size_t{1} << 24) - 1;
 constexpr std::size_t max_text = (std::size_t{1} << 40) - 1;
 constexpr std::size_t max_ids = UINT32_MAX - 1;
-/// Compact once this much text is dead.
+/// Minimum of dead text that is compacted.
 constexpr std::uint64_t compact_bytes = std::uint64_t{64} << 10;
 
 }  // namespace
@@ -31,7 +31,7 @@ std::optional<std::size_t> IdTable::find(std::string_view id, std::uint64_t hash
 }
 
 void IdTable::find_all(std::span<const std::string> ids, std::vector<std::uint32_t>& numbers) const {
-  constexpr std::size_t ahead = 8;  // ids between slot, entry, text and comparison
+  constexpr std::size_t ahead = 8;  // ids between the prefetches of slot, entry and text, and the comparison
   if (slots_.empty()) return numbers.resize(numbers.size() + ids.size(), none);
   std::array<std::uint64_t, 4 * ahead> hashes{};
   const auto first_slot = [&](std::size_t i) { return hashes[i % hashes.size()] & (slots_.size() - 1); };
@@ -126,7 +126,7 @@ void IdTable::compact() {
   try {
     text.reserve(text_.size() - stale_text_);
   } catch (const std::bad_alloc&) {
-    return;  // until the next time
+    return;  // a later call tries again
   }
   for (std::size_t number = 0; number < entries_.size(); ++number) {
     const std::string_view kept = (*this)[number];
@@ -150,7 +150,7 @@ std::size_t IdTable::slot_of(std::size_t number) const {
   return slot;
 }
 
-/// Closes the gap, so that probing never meets one within a run.
+/// Closes the gap, so that no probe sequence contains an empty slot.
 void IdTable::erase_slot(std::size_t slot) {
   const std::size_t mask = slots_.size() - 1;
   for (std::size_t next = (slot + 1) & mask; slots_[next] != 0; next = (next + 1) & mask) {
@@ -182,7 +182,7 @@ std::uint64_t IdPrefix::of(std::string_view id) const {
   id.remove_prefix(std::min(common_, id.size()));
   std::uint64_t prefix = 0;
   if (id.size() >= sizeof(prefix) && std::endian::native == std::endian::little) {
-    std::memcpy(&prefix, id.data(), sizeof(prefix));  // not payload: of an id
+    std::memcpy(&prefix, id.data(), sizeof(prefix));  // not payload: an id
     return __builtin_bswap64(prefix);
   }
   for (std::size_t i = 0; i < sizeof(prefix); ++i) {

@@ -1,4 +1,4 @@
-// Ids and other values by number, and numbers by value.
+// Maps from ids and other values to numbers, and back.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 
 namespace levada {
 
-/// Ids, numbered from 0 to size()-1 in the order of their insertion: one text, and 16 bytes per id and an
-/// open-addressed index beside it. Callers pass the id's hash64(). A value.
+/// Ids, numbered from 0 to size()-1 in the order of insertion. Memory: the concatenated ids, 16 bytes per id, and an
+/// open-addressed index. Callers pass the id's hash64(). A value.
 class IdTable {
  public:
   std::size_t size() const { return entries_.size(); }
@@ -21,29 +21,29 @@ class IdTable {
   }
   std::uint64_t hash(std::size_t number) const { return entries_[number].hash; }
   std::optional<std::size_t> find(std::string_view id, std::uint64_t hash) const;
-  /// Appends the number of each of these ids, or `none`. Brings what it looks at into the cache ahead, so that many ids
-  /// take less time than find() does for each.
+  /// Appends the number of each of these ids, or `none`. Prefetches, so many ids take less time than one find() each.
   void find_all(std::span<const std::string> ids, std::vector<std::uint32_t>& numbers) const;
   static constexpr std::uint32_t none = UINT32_MAX;
 
   /// Throws InvalidArgument for an id of no bytes or of more than 16 MiB.
   static void check_id(std::string_view id);
-  /// One that is not here; gets the next number. Throws as check_id() does, and beyond 2^32 ids or 1 TiB of them.
+  /// Inserts an id that the table lacks and returns its number, the next one. Throws as check_id() does, and beyond
+  /// 2^32 ids or 1 TiB of them.
   std::size_t insert(std::string_view id, std::uint64_t hash);
   struct Found {
     std::size_t number = 0;
     bool is_new = false;
   };
-  /// find(), or else insert(), by one look-up.
+  /// Does the same as find(), then insert() if there is none, with a single lookup.
   Found find_or_insert(std::string_view id, std::uint64_t hash);
-  /// The last one takes its number.
+  /// Erases an id. The last id takes its number.
   void erase(std::size_t number);
   void reserve(std::size_t ids);
-  /// Of ids, without more memory.
+  /// Returns how many ids fit without further allocation.
   std::size_t capacity() const { return entries_.capacity(); }
-  /// Whether much of the text is of ids that were erased.
+  /// Whether much of the text belongs to erased ids.
   bool needs_compaction() const;
-  /// Gives that memory back, if it is much.
+  /// Releases that memory, if it is much.
   void compact();
 
  private:
@@ -63,11 +63,12 @@ class IdTable {
 
   std::string text_;
   std::vector<Entry> entries_;
-  std::vector<std::uint32_t> slots_;  ///< a number plus one, or 0; probed from the hash on
+  std::vector<std::uint32_t> slots_;  ///< a number plus one, or 0; linear probing from the hash
   std::uint64_t stale_text_ = 0;
 };
 
-/// Equal values get equal numbers, from 0 on in the order they come. References are good until the next of().
+/// Assigns equal numbers to equal values, from 0 on in the order of their first use. References are valid until the
+/// next of().
 template <typename Value>
 class Interner {
  public:
@@ -84,8 +85,8 @@ class Interner {
   std::vector<Value> values_;
 };
 
-/// Eight bytes of an id behind what all ids seen have in common: ascending as the ids are, and mostly different where
-/// they are, so that a comparison seldom needs more.
+/// The eight bytes of an id that follow the prefix common to all ids seen. They sort as the ids do and mostly differ if
+/// the ids do, so comparisons seldom need more.
 class IdPrefix {
  public:
   void see(std::string_view id);

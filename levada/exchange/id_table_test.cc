@@ -17,7 +17,7 @@ TEST(IdTable, FindsWhatIsThereAndNothingElse) {
   std::map<std::string, bool> is_here;
   for (int step = 0; step < 20'000; ++step) {
     const std::string id = "id-" + std::to_string(random() % 500) + std::string(random() % 2 * 300, 'x');
-    const std::uint64_t hash = hash64(as_bytes(id)) % 64;  // many meet in one place
+    const std::uint64_t hash = hash64(as_bytes(id)) % 64;  // many collisions
     const auto found = table.find(id, hash);
     EXPECT_EQ(found.has_value(), is_here[id]);
     if (random() % 2 == 0) {

@@ -21,7 +21,7 @@ namespace levada {
 namespace {
 
 constexpr std::size_t max_keys = 64;
-/// Of parts that an ExchangeItem can name.
+/// Maximum number of parts that an ExchangeItem can refer to.
 constexpr std::size_t max_parts = std::size_t{UINT16_MAX} + 1;
 
 std::uint64_t pair_of(std::uint32_t a, std::uint32_t b) {
@@ -31,14 +31,14 @@ std::uint64_t pair_of(std::uint32_t a, std::uint32_t b) {
 /// Keys of one sample with the same receivers and the same candidate senders.
 struct Transfer {
   std::uint32_t sample = 0;
-  std::uint32_t to = 0;       ///< a list of ranks
-  std::uint32_t sources = 0;  ///< a list of ranks
+  std::uint32_t to = 0;       ///< list of ranks
+  std::uint32_t sources = 0;  ///< list of ranks
   std::uint16_t part = 0;
-  std::uint64_t keys = 0;  ///< a bit each
+  std::uint64_t keys = 0;  ///< one bit per key
   std::uint64_t bytes = 0;
 };
 
-/// Receivers that lack one key of one sample, and candidate senders.
+/// Receivers that lack one key of one sample, and the candidate senders.
 struct Shortfall {
   std::uint32_t to = 0;
   std::uint32_t sources = 0;
@@ -55,8 +55,8 @@ std::uint64_t sum_of(std::uint64_t a, std::uint64_t b) {
   return *sum;
 }
 
-/// Orders `order` by group[i] of each of its entries i; those of one group keep their order. Groups are below `groups`.
-/// A counting sort: linear.
+/// Sorts `order` by group[i] of each of its entries i; entries of one group keep their order. Groups are below
+/// `groups`. A counting sort: linear.
 void stable_sort_by(std::vector<std::uint32_t>& order, std::span<const std::uint32_t> group, std::size_t groups) {
   std::vector<std::uint32_t> next(groups + 1, 0);
   for (const std::uint32_t i : order) ++next[group[i] + 1];
@@ -92,7 +92,7 @@ class Planner {
  private:
   struct Key {
     std::string name;
-    std::optional<std::size_t> column;  ///< none: nobody has produced it
+    std::optional<std::size_t> column;  ///< empty if no rank holds it
     bool cut = false;
     std::uint64_t token_bytes = 0;
   };
@@ -122,13 +122,13 @@ class Planner {
     return at < host_of_.size() ? host_of_[at] : 0;
   }
 
-  /// Receivers, and the holders of which one is to send to them.
+  /// Receivers, and the holders of which one will send to them.
   struct Share {
     std::vector<int> to, sources;
   };
 
-  /// Receivers on the host of a holder get a sample from there, so that it does not cross to a host that has it. The
-  /// host with the most of these receivers also sends to all hosts without a holder, once.
+  /// Divides receivers among hosts: those on the host of a holder receive from that host, so the sample does not cross
+  /// to a host that has it. The host with the most of these receivers also sends to all hosts without a holder, once.
   std::vector<Share> shares(const std::vector<int>& holders, const std::vector<int>& to) const {
     std::map<int, Share> on_host;
     for (const int rank : holders) on_host[host(rank)].sources.push_back(rank);
@@ -166,7 +166,8 @@ class Planner {
     return std::ranges::binary_search(holders, rank, {}, &Holder::rank);
   }
 
-  /// What is to be sent where ranks want and hold a key like this. A shortfall without sources: nobody has the whole.
+  /// Returns what must be sent if ranks want and hold a key like this. A shortfall without sources means that no rank
+  /// holds the whole.
   std::vector<Shortfall> shortfalls(const Holders& want, const Holders& held, bool cut) {
     std::map<SequencePart, std::vector<int>> lacking;
     for (const Holder& holder : want) {
@@ -187,8 +188,8 @@ class Planner {
     return shortfalls;
   }
 
-  /// shortfalls() of a want and a set of holders, mostly without asking it: samples mostly are wanted and held as one
-  /// of the last was, and where one rank alone holds a sample that others want there is nothing to find out.
+  /// Returns shortfalls() of a want and a set of holders, mostly without calling it: most samples are wanted and held
+  /// like a recent one, and if only one rank holds a sample that others want, there is nothing to compute.
   std::span<const Shortfall> shortfalls_of(std::uint32_t want, std::uint32_t held, bool cut) {
     cut = cut && has_parts_[want];
     const auto asked = std::pair(pair_of(want, held), cut);
@@ -207,7 +208,7 @@ class Planner {
     return answer.shortfalls;
   }
 
-  /// The list of a rank that alone is in a set of holders.
+  /// Returns the list that contains only `rank`, the sole holder in the set `held`.
   std::uint32_t alone(std::uint32_t held, int rank) {
     if (held >= alone_.size()) alone_.resize(held + 1, 0);
     if (alone_[held] == 0) alone_[held] = lists_.of({rank});
@@ -240,7 +241,7 @@ class Planner {
         ++k;
         continue;
       }
-      // Mostly all keys of a sample are held alike.
+      // Most samples have all keys on the same holders.
       std::size_t end = k + 1;
       while (end < keys_.size() && keys_[end].cut == key.cut && holders_of(sample, keys_[end]) == held) ++end;
       for (const Shortfall& shortfall : shortfalls_of(want, held, key.cut)) {
@@ -262,7 +263,7 @@ class Planner {
                             directory_.lengths(sample, *key.column));
   }
 
-  /// Keys [k, end) of a sample.
+  /// Adds a transfer of keys [k, end) of a sample.
   void add(std::size_t first, std::uint32_t sample, const Shortfall& shortfall, std::size_t k, std::size_t end) {
     std::uint64_t keys = 0, bytes = 0;
     for (; k < end; ++k) {
@@ -288,7 +289,7 @@ class Planner {
     });
   }
 
-  /// Lists by their content: `order[i]` is the place of list i, whatever the order they were met in.
+  /// Returns the place of each list when sorted by content, which does not depend on the order of insertion.
   std::vector<std::uint32_t> places_of_lists() const {
     std::vector<std::uint32_t> by_content(lists_.size());
     std::iota(by_content.begin(), by_content.end(), 0u);
@@ -321,7 +322,7 @@ class Planner {
       }
       const std::uint32_t list = list_places_[transfer.sources];
       is_choice[list] = true;
-      // The lowest key and the part tell units of one sample apart.
+      // The lowest key and the part distinguish transfers of one sample.
       const auto order = directory_.id_hash(transfer.sample) * 0x9e3779b97f4a7c15u +
                          static_cast<std::uint64_t>(std::countr_zero(transfer.keys)) * 65536 +
                          content_.parts[transfer.part].index;
@@ -335,7 +336,7 @@ class Planner {
     for (std::size_t i = 0; i < chosen.size(); ++i) senders_[chosen[i]] = senders[i];
   }
 
-  /// Transfers by sender, then by receivers in their order, then by id.
+  /// Returns the transfers ordered by sender, then by receivers, then by id.
   std::vector<std::uint32_t> ordered() const {
     std::vector<std::uint32_t> order(transfers_.size());
     std::iota(order.begin(), order.end(), 0u);
@@ -373,7 +374,7 @@ class Planner {
     const auto order = ordered();
     content_.items.reserve(order.size());
     std::vector<std::uint32_t> receivers(lists_.size(), UINT32_MAX);  // those in use, by list
-    std::uint64_t begin = 0;                                          // of the row's items
+    std::uint64_t begin = 0;                                          // first item of the row
     for (std::size_t i = 0; i < order.size(); ++i) {
       const Transfer& transfer = transfers_[order[i]];
       LEVADA_ASSERT(std::ranges::binary_search(lists_[transfer.sources], senders_[order[i]]) &&
@@ -394,7 +395,8 @@ class Planner {
     }
   }
 
-  /// Keys of one sample that different ranks could have sent may have got one sender.
+  /// Adds an item, or merges it: keys of one sample with different candidate senders may have been assigned the same
+  /// one.
   static void add_item(std::vector<ExchangeItem>& items, std::uint64_t row_begin, const ExchangeItem& item) {
     for (std::size_t i = items.size(); i > row_begin && items[i - 1].sample == item.sample; --i) {
       if (items[i - 1].part != item.part) continue;
@@ -408,25 +410,25 @@ class Planner {
   const SampleDirectory& directory_;
   const ExchangeRequest& request_;
   const std::span<const int> host_of_;
-  const bool ids_ascend_;  ///< as samples' numbers do
+  const bool ids_ascend_;  ///< in the order of the samples' numbers
   ExchangePlan::Content content_;
   FirstError errors_;
   std::vector<Key> keys_;
   Interner<Holders> wants_;
-  std::vector<std::uint32_t> want_of_;        ///< by sample; 0 is nobody
-  std::vector<std::uint32_t> ranks_of_want_;  ///< their list
+  std::vector<std::uint32_t> want_of_;        ///< by sample; 0 if no rank wants it
+  std::vector<std::uint32_t> ranks_of_want_;  ///< by want
   std::vector<bool> has_parts_;               ///< by want
   Interner<std::vector<int>> lists_;
-  Interner<SequencePart> parts_;                                                   ///< as content_.parts has them
-  std::vector<std::uint32_t> list_places_;                                         ///< in the order of their content
-  std::vector<std::uint32_t> alone_;                                               ///< by set of holders
-  std::unordered_map<std::uint64_t, std::vector<Shortfall>> known_shortfalls_[2];  // looked up, never walked over
+  Interner<SequencePart> parts_;            ///< numbered as in content_.parts
+  std::vector<std::uint32_t> list_places_;  ///< by list, its place in the order of contents
+  std::vector<std::uint32_t> alone_;        ///< by set of holders
+  std::unordered_map<std::uint64_t, std::vector<Shortfall>> known_shortfalls_[2];  // looked up, never iterated
   struct Answer {
     std::pair<std::uint64_t, bool> asked{UINT64_MAX, false};
     Shortfall only;
     std::span<const Shortfall> shortfalls;
   };
-  std::array<Answer, 64> answers_;  ///< what shortfalls_of() has given, the last of each place
+  std::array<Answer, 64> answers_;  ///< direct-mapped cache of shortfalls_of()
   std::vector<Transfer> transfers_;
   std::vector<int> senders_;  ///< by transfer
 };

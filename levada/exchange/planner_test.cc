@@ -16,7 +16,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-/// Samples of one key, each as long as its place says.
+/// Returns samples of one key with the given lengths.
 SampleBatch samples(const std::vector<std::string>& ids, const std::vector<std::int64_t>& lengths,
                     const std::string& key = "tokens") {
   SampleBatch batch(ids);
@@ -84,7 +84,7 @@ TEST(Planner, SendsToAHostThatHasTheSampleFromThere) {
   EXPECT_THAT(two.edges(),
               ElementsAre(ExchangePlan::Edge{0, 1, 24}, ExchangePlan::Edge{2, 3, 24}, ExchangePlan::Edge{2, 4, 24}));
   EXPECT_EQ(two.lower_bound_bytes(), 48u);
-  // A host without the sample gets it from where most of the other receivers are, in the same messages.
+  // A host without the sample receives it from the host with the most other receivers, in the same messages.
   const auto three = plan_exchange(directory, {{{{1, 3, 4, 5}, {"a"}}}, {"tokens"}}, hosts);
   ASSERT_EQ(three.size(), 2u);
   EXPECT_THAT(three[1].to, ElementsAre(3, 4, 5));
@@ -123,7 +123,7 @@ TEST(Planner, CutsSequencesAlongCp) {
                                      {2, "a", "reward", {}},
                                      {3, "a", "reward", {}},
                                      {4, "a", "reward", {}}}));
-  // Who has its part, or the whole, gets nothing.
+  // A rank that has its part, or the whole, receives nothing.
   directory.add(3, samples({"a"}, {10}), {1, 2, true});
   directory.add(4, samples({"a"}, {10}));
   for (const auto& [rank, id, key, part] : delivered(plan_exchange(directory, request))) {
@@ -159,7 +159,7 @@ TEST(Planner, RefusesWhatCannotBeAndNamesIt) {
   ExchangeRequest request{{{{2}, {"a", "b"}}}, {"tokens", "reward"}};
   request.allow_absent = true;
   EXPECT_EQ(delivered(plan_exchange(directory, request)).size(), 3u);
-  request.keys.push_back("values");  // absent for all
+  request.keys.push_back("values");  // no rank has it
   EXPECT_EQ(delivered(plan_exchange(directory, request)).size(), 3u);
   request.keys = {"values"};
   EXPECT_EQ(plan_exchange(directory, request).size(), 0u);
@@ -168,7 +168,7 @@ TEST(Planner, RefusesWhatCannotBeAndNamesIt) {
   const ExchangeRequest two_parts{{{{2}, {"a"}, {0, 2}}, {{2}, {"a"}, {1, 2}}}, {"tokens"}, {"tokens"}};
   EXPECT_THAT(refusal([&] { plan_exchange(directory, two_parts); }),
               HasSubstr("different parts of sample a are wanted on rank 2"));
-  // Who wants the whole besides needs no part.
+  // A rank that also wants the whole needs no part.
   for (const std::size_t whole : {0u, 1u, 2u}) {
     ExchangeRequest all = two_parts;
     all.destinations.insert(all.destinations.begin() + static_cast<std::ptrdiff_t>(whole), {{2}, {"a"}});
@@ -205,7 +205,7 @@ TEST(Planner, RefusesMorePartsThanItCanNumber) {
   SampleDirectory directory;
   ExchangeRequest request{{}, {"tokens"}, {"tokens"}};
   std::vector<std::string> ids;
-  for (std::uint32_t i = 0; i <= UINT16_MAX; ++i) {  // and the whole is one besides
+  for (std::uint32_t i = 0; i <= UINT16_MAX; ++i) {  // the whole is one more
     ids.push_back("sample" + std::to_string(i));
     const SequencePart part{static_cast<std::uint16_t>(i % UINT16_MAX), UINT16_MAX, i >= UINT16_MAX};
     request.destinations.push_back({{1}, {ids.back()}, part});
@@ -217,7 +217,7 @@ TEST(Planner, RefusesMorePartsThanItCanNumber) {
   EXPECT_EQ(plan_exchange(directory, request).parts().size(), 65536u);
 }
 
-/// A world of samples, holders and wants, kept in the plainest way.
+/// Samples, holders and wants in plain data structures.
 struct World {
   int ranks = 0;
   std::vector<int> host_of;
@@ -255,7 +255,7 @@ struct World {
     return world;
   }
 
-  /// In any order.
+  /// Returns the directory, built in a random order.
   SampleDirectory directory(std::mt19937& random) const {
     std::vector<std::tuple<int, std::string, std::string, SequencePart>> facts;
     for (const auto& [id, keys] : held) {
@@ -284,7 +284,7 @@ struct World {
     return shuffled;
   }
 
-  /// Which pieces are to arrive, asked rank by rank.
+  /// Returns the pieces that must arrive, computed rank by rank.
   Pieces lacking() const {
     std::map<std::tuple<int, std::string, std::string>, SequencePart> wanted;
     for (const Destination& destination : request.destinations) {
@@ -309,13 +309,13 @@ struct World {
   }
 };
 
-/// Of one key of a sample, which ranks that lack it get it together, from whom.
+/// For one key of a sample: ranks that lack it and receive it together, and their candidate senders.
 struct Share {
   std::set<int> to;
   std::vector<int> senders;
 };
 
-/// One share for each host that has both, and the hosts without a holder join the largest.
+/// Returns one share per host that has both; hosts without a holder join the largest share.
 std::vector<Share> shares(const World& world, const std::map<int, SequencePart>& holders, const std::set<int>& to) {
   const auto host = [&](int rank) { return world.host_of[static_cast<std::size_t>(rank)]; };
   std::map<int, Share> on_host;
@@ -377,13 +377,13 @@ TEST(PlannerProperty, DeliversAllThatIsLackedAndNothingElseOnceToEachHost) {
   }
 }
 
-/// What one rank sends as a whole, and who may.
+/// Items that one rank sends together, and the ranks that may send them.
 struct Shipment {
   std::uint64_t bytes = 0;
   std::vector<int> senders;
 };
 
-/// The keys of a sample that the same ranks hold and lack go together.
+/// Returns shipments: keys of a sample that the same ranks hold and lack travel together.
 std::vector<Shipment> shipments(const World& world, const Pieces& lacking) {
   std::map<std::tuple<std::string, std::string, SequencePart>, std::set<int>> receivers;
   for (const auto& [rank, id, key, part] : lacking) receivers[{id, key, part}].insert(rank);

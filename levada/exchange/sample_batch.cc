@@ -16,7 +16,7 @@
 namespace levada {
 namespace {
 
-/// The tensor, its elements side by side.
+/// Returns the tensor with contiguous elements.
 Tensor contiguous(Tensor tensor) {
   return tensor.view().is_contiguous() ? std::move(tensor) : Tensor::copy_of(tensor);
 }
@@ -27,7 +27,7 @@ Shape with_tokens(std::int64_t tokens, const Shape& trailing) {
   return shape;
 }
 
-/// What a tensor of tokens says of its key. `what`: whose it is, for messages.
+/// Returns the key that a tensor of tokens has. `what` names the tensor in error messages.
 SampleKey key_of(std::string name, const Tensor& tensor, std::string_view what) {
   if (tensor.shape().rank() == 0) throw InvalidArgument(fmt::format("{} has no dimension for tokens", what));
   if (!tensor.dtype().is_byte_sized()) {
@@ -72,7 +72,7 @@ bool same_values(const PlainValues& a, const PlainValues& b) {
 
 std::optional<std::uint64_t> SampleKey::bytes(std::int64_t tokens) const {
   if (tokens < 0) return std::nullopt;
-  // As tensor_bytes() does it, without a Shape, since this is asked of every sample.
+  // Like tensor_bytes(), but without a Shape, because this is called for every sample.
   auto elements = std::optional(static_cast<std::uint64_t>(tokens));
   for (const std::int64_t extent : trailing) {
     if (extent < 0) return std::nullopt;

@@ -18,7 +18,8 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-/// Four samples: a tokens key of one sequence each, a key of several sequences that b lacks, one that all lack.
+/// Returns four samples: a tokens key of one sequence each, a key of several sequences that b lacks, and a key that all
+/// lack.
 SampleBatch four() {
   SampleBatch batch({"a", "b", "c", "d"});
   batch.set("tokens", Tensor::of<std::int64_t>({7}, {1, 2, 3, 4, 5, 6, 7}), Seqlens::one_each({3, 0, 2, 2}));
@@ -48,7 +49,7 @@ TEST(SampleBatch, DividesWithoutCopiesAndGathersAgain) {
   const auto again = SampleBatch::gather(parts);
   EXPECT_EQ(again.packed("tokens").view().data(), batch.packed("tokens").view().data());
   EXPECT_EQ(copied_bytes(), before);
-  // A key that nobody has comes back without a dtype, as it was.
+  // A key that no sample has comes back without a dtype, as before.
   EXPECT_EQ(again.keys(), batch.keys());
   EXPECT_EQ(SampleBatch::gather(batch.unpack()).select_keys(std::vector<std::string>{"scores", "tokens"}),
             batch.select_keys(std::vector<std::string>{"scores", "tokens"}));
@@ -72,7 +73,7 @@ TEST(SampleBatch, IsNotBalancedOverMorePartsThanItHasSamples) {
   }
 }
 
-/// Random ragged samples, some keys absent here and there.
+/// Returns random ragged samples; some lack keys.
 SampleBatch random_batch(std::mt19937& random) {
   std::vector<std::string> ids;
   for (std::size_t i = random() % 9; i > 0; --i) ids.push_back("s" + std::to_string(i * 37 % 101));

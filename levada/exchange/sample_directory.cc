@@ -17,7 +17,7 @@ std::string SequencePart::to_string() const {
 
 TokenRanges tokens_in(const SequencePart& part, std::int64_t length) {
   const std::int64_t chunks = std::int64_t{part.count} * (part.zigzag ? 2 : 1);
-  // Not length * i / chunks, which might not fit.
+  // Not length * i / chunks, which might overflow.
   const auto begin_of = [&](std::int64_t i) { return length / chunks * i + length % chunks * i / chunks; };
   const std::int64_t first = part.index;
   TokenRanges ranges{begin_of(first), begin_of(first + 1)};
@@ -65,7 +65,7 @@ void SampleDirectory::add(int rank, const SampleBatch& samples, const SequencePa
     state_->check_values(*known[i], samples.values(i), rank);
   }
   std::vector<bool> held(samples.size());
-  for (const std::string& name : samples.keys()) {  // nothing is changed before all of it is known to fit
+  for (const std::string& name : samples.keys()) {  // no change before everything has been checked
     const auto key = find_key(name);
     const Seqlens& seqlens = samples.seqlens(name);
     bool is_held = false;

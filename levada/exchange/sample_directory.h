@@ -1,4 +1,4 @@
-// Who holds which key of which sample, and what it is like there: all that planning needs to know.
+// A table of which rank holds which key of which sample, with lengths and dtypes: all that planning needs.
 #pragma once
 
 #include <compare>
@@ -15,7 +15,7 @@
 
 namespace levada {
 
-/// Which tokens of each sequence: part `index` of `count`, for context parallelism. Consecutive parts are as equal as
+/// Selects tokens of each sequence for context parallelism: part `index` of `count`. Consecutive parts are as equal as
 /// whole tokens allow; a zigzag part is chunks index and 2*count-1-index of 2*count such chunks.
 struct SequencePart {
   std::uint16_t index = 0;
@@ -24,7 +24,7 @@ struct SequencePart {
 
   bool is_whole() const { return count == 1; }
   auto operator<=>(const SequencePart&) const = default;
-  /// "part 1 of 4", "zigzag part 1 of 4", "whole".
+  /// Returns "whole", or text such as "part 1 of 4" or "zigzag part 1 of 4".
   std::string to_string() const;
 };
 /// Tokens [begin, end) of a sequence, then [second_begin, second_end), which is empty unless the part is a zigzag one.
@@ -33,54 +33,55 @@ struct TokenRanges {
   std::int64_t second_begin = 0, second_end = 0;
   std::int64_t tokens() const { return end - begin + second_end - second_begin; }
 };
-/// The tokens of a sequence of `length` that are in the part.
+/// Returns the tokens of the part, for a sequence of `length` tokens.
 TokenRanges tokens_in(const SequencePart& part, std::int64_t length);
-/// Of that part of sequences of `lengths`.
+/// Returns the bytes of that part of sequences of `lengths`.
 std::uint64_t bytes_of(const SampleKey& key, const SequencePart& part, std::span<const std::int64_t> lengths);
 
 /// The number of a sample that no rank holds.
 inline constexpr std::uint32_t no_sample = UINT32_MAX;
 
-/// Ranks are below this.
+/// Exclusive upper bound of rank numbers.
 inline constexpr int max_ranks = 1 << 20;
-/// A rank and what it holds, or is to hold.
+/// A rank, and the part that it holds or is to hold.
 struct Holder {
   int rank = 0;
   SequencePart part = {};
   auto operator<=>(const Holder&) const = default;
 };
-/// One key of one sample, as a rank has it. Borrows all.
+/// One key of one sample as a rank has it. Borrows everything.
 struct SampleFact {
   std::string_view id;
   const PlainValues& values;
   const SampleKey& key;
-  std::span<const std::int64_t> lengths;  ///< of the whole sequences
-  SequencePart part = {};                 ///< what of them it has
+  std::span<const std::int64_t> lengths;  ///< lengths of the whole sequences
+  SequencePart part = {};                 ///< the part of them that the rank has
 };
-/// Ascending, no rank twice.
+/// Ascending by rank, each rank at most once.
 using Holders = std::vector<Holder>;
 
-/// A table of samples and their keys: lengths, plain values, and the ranks that hold each key of each sample. A value
-/// that updates change; it never holds payload. One controller that is notified of each change may maintain it, or all
-/// ranks make it from the holdings of each, in any order: equal content results in equal plans. Copies share memory
-/// until one is changed. Made for millions of samples: about 24 bytes per sample and 16 per key of one sequence,
-/// besides the ids, and 48 more per sample where any has plain values. Samples are numbered from 0 to size()-1 in the
-/// order of their insertion, and so are keys; an update may change the numbers. It has room for 65,535 keys.
+/// A table of samples and their keys: lengths, plain values, and the ranks that hold each key of each sample. It never
+/// holds payload. Either one controller that is notified of each change maintains it, or all ranks build it from
+/// the holdings of each, in any order: equal content results in equal plans. A value; copies share memory until one is
+/// changed. Made for millions of samples: about 24 bytes per sample and 16 per key of one sequence, plus the ids, and
+/// 48 more per sample if any has plain values. Samples are numbered from 0 to size()-1 in the order of insertion, and
+/// so are keys; an update may change the numbers. Holds up to 65,535 keys.
 class SampleDirectory {
  public:
   SampleDirectory();
 
-  /// `rank` now holds all that `samples` (a meta will do) has, or that part of it: lengths are those of the whole. A
-  /// key that is absent for an id is not held. Throws InvalidArgument where dtype, trailing shape, lengths or a plain
-  /// value are not those that other ranks say of the same sample and key, or where `rank` itself has that key of other
-  /// samples in another dtype or shape, naming id, key and ranks; nothing has changed then.
+  /// Adds all that `samples` (a meta is enough) has to what `rank` holds, or that part of it; lengths are those of the
+  /// whole. A key that is absent for an id is not held. Throws InvalidArgument, naming id, key and ranks, and changes
+  /// nothing, if a key has another dtype or trailing shape than on other ranks or for other samples of `rank`, or if
+  /// lengths or a plain value differ from those of the same sample on another rank.
   void add(int rank, const SampleBatch& samples, const SequencePart& part = {});
-  /// The same of one key of one sample.
+  /// Same, for one key of one sample.
   void add(int rank, const SampleFact& fact);
-  /// `rank` no longer holds them; unknown ids are ignored. A sample, and a key, that nobody holds is forgotten.
+  /// Removes these samples from what `rank` holds; unknown ids are ignored. Samples and keys without a holder are
+  /// forgotten.
   void remove(int rank, std::span<const std::string> ids);
   void clear(int rank);
-  /// Everything that `other` knows, beside what is known here. Throws as add() does, and may then be half done.
+  /// Adds everything in `other`. Throws as add() does, in which case only some of it may have been added.
   void merge(const SampleDirectory& other);
 
   std::size_t size() const;
@@ -89,25 +90,25 @@ class SampleDirectory {
   void find_all(std::span<const std::string> ids, std::vector<std::uint32_t>& numbers) const;
   bool contains(std::string_view id) const { return find(id).has_value(); }
   std::string_view id(std::size_t sample) const;
-  /// XXH3-64 of the id: orders samples in a way that does not depend on how they came in.
+  /// Returns the XXH3-64 of the id, which orders samples independently of insertion.
   std::uint64_t id_hash(std::size_t sample) const;
   const PlainValues& values(std::size_t sample) const;
 
-  /// By number.
+  /// By key number.
   std::span<const SampleKey> keys() const;
   std::optional<std::size_t> find_key(std::string_view name) const;
-  /// Nobody: an empty list.
+  /// Returns an empty list if no rank holds it.
   const Holders& holders(std::size_t sample, std::size_t key) const;
-  /// Equal numbers are equal lists; 0 is nobody.
+  /// Returns the number of the list of holders. Equal numbers mean equal lists; 0 is the empty one.
   std::uint32_t holder_set(std::size_t sample, std::size_t key) const;
   const Holders& holder_set_at(std::uint32_t set) const;
-  /// Of a key that somebody holds; valid until this changes or goes.
+  /// Requires a key that some rank holds. Valid until the directory changes or is destroyed.
   std::span<const std::int64_t> lengths(std::size_t sample, std::size_t key) const;
   std::int64_t tokens(std::size_t sample, std::size_t key) const;
-  /// All of it without data.
+  /// Returns all samples as a batch without data.
   SampleBatch meta() const;
 
-  /// Bytes that travel; decode() reads bytes that may lie and throws CorruptMessage. Samples keep their order.
+  /// Serializes the directory; samples keep their order. decode() reads untrusted bytes and throws CorruptMessage.
   Bytes encode() const;
   static SampleDirectory decode(ByteView bytes);
 
@@ -115,9 +116,9 @@ class SampleDirectory {
   friend class HoldingsTable;
   class State;
   State& own();
-  /// Makes a copy without what is dead, where that is much.
+  /// Replaces the table by a copy without dead entries, if there are many.
   void compact();
-  /// One key's column of `from`, whose samples are `rows` here.
+  /// Merges one key's column of `from`, whose samples are `rows` here.
   static void merge_key(State& state, const State& from, std::size_t from_key, std::span<const std::size_t> rows);
   std::shared_ptr<State> state_;
 };

@@ -1,5 +1,5 @@
-// A directory as bytes: header, keys, holder sets, ids, then key by key the samples' sets and lengths, then the plain
-// values. All integers are little-endian.
+// The encoding of a directory: header, keys, holder sets, ids, then key by key the samples' sets and lengths, then the
+// plain values. All integers are little-endian.
 #include "levada/exchange/sample_directory_codec.h"
 
 #include <fmt/format.h>
@@ -18,7 +18,7 @@ namespace {
 constexpr std::uint32_t magic = 0x5749564c;  // "LVIW"
 constexpr std::uint32_t version = 3;
 
-/// Fails for bytes that are not UTF-8: all texts here are Python's.
+/// Fails for bytes that are not UTF-8, because all texts come from Python strings.
 std::string_view get_text(ByteReader& reader, std::string_view what) {
   const std::string_view text = as_text(reader.get_sized());
   if (!simdjson::validate_utf8(text)) reader.fail(fmt::format("{} that is not UTF-8", what));
@@ -73,7 +73,7 @@ SampleKey get_key(ByteReader& reader) {
 
 std::int64_t max_tokens(const SampleKey& key) {
   const std::uint64_t token = key.bytes(1).value_or(0);
-  return token == 0 ? INT64_MAX : static_cast<std::int64_t>(INT64_MAX / 8 / token);  // as SampleKey::bytes() has it
+  return token == 0 ? INT64_MAX : static_cast<std::int64_t>(INT64_MAX / 8 / token);  // as in SampleKey::bytes()
 }
 
 void put_part(ByteWriter& writer, const SequencePart& part) {
@@ -157,7 +157,7 @@ Bytes SampleDirectory::encode() const {
   writer.put(version);
   writer.put(static_cast<std::uint32_t>(keys().size()));
   for (const SampleKey& key : keys()) put_key(writer, key);
-  std::vector<std::uint32_t> numbers(state.set_count(), 0);  // only sets in use travel
+  std::vector<std::uint32_t> numbers(state.set_count(), 0);  // only sets in use are sent
   std::vector<std::uint32_t> used;
   for (std::size_t key = 0; key < keys().size(); ++key) {
     for (std::size_t sample = 0; sample < size(); ++sample) {

@@ -1,4 +1,4 @@
-// Parts of a directory as bytes, little-endian; readers throw CorruptMessage. For this module's sources alone.
+// Encodes parts of a directory, little-endian. Readers throw CorruptMessage. Private to this module.
 #pragma once
 
 #include <cstring>
@@ -13,7 +13,7 @@ namespace levada {
 
 void put_key(ByteWriter& writer, const SampleKey& key);
 SampleKey get_key(ByteReader& reader);
-/// Tokens of a key that fit in memory.
+/// Returns the maximum tokens of a key that fit in memory.
 std::int64_t max_tokens(const SampleKey& key);
 
 void put_part(ByteWriter& writer, const SequencePart& part);
@@ -22,7 +22,7 @@ SequencePart get_part(ByteReader& reader);
 void put_values(ByteWriter& writer, const PlainValues& values);
 PlainValues get_values(ByteReader& reader);
 
-/// Numbers of one type, behind how many bytes they are.
+/// Writes numbers of one type, prefixed by their size in bytes.
 template <std::ranges::contiguous_range Numbers>
 void put_numbers(ByteWriter& writer, const Numbers& numbers) {
   writer.put_sized(std::as_bytes(std::span(numbers)));
@@ -35,9 +35,9 @@ void get_numbers(ByteReader& reader, std::vector<T>& numbers) {
   if (!numbers.empty()) std::memcpy(numbers.data(), bytes.data(), bytes.size());  // not payload: numbers
 }
 
-/// Lists of sequences' lengths: how many each list has, unless all have one, then the lengths of all.
+/// Writes lists of sequences' lengths: the count of each list, unless all have one, then all lengths.
 void put_lengths(ByteWriter& writer, std::span<const std::uint32_t> counts, std::span<const std::int64_t> lengths);
-/// Their lengths are not negative, and those of a list add up to less than 2^63.
+/// Lengths are not negative, and those of a list add up to less than 2^63.
 Seqlens get_lengths(ByteReader& reader);
 
 }  // namespace levada

@@ -11,11 +11,11 @@
 namespace levada {
 namespace {
 
-/// Of what is dead, as many are kept.
+/// Minimum of dead lengths and sets before compaction.
 constexpr std::uint64_t compact_at_lengths = std::uint64_t{64} << 10;
 constexpr std::uint64_t compact_at_sets = 1024;
 
-/// What a rank holds that holds `known` and now `more`: the whole, or the later part.
+/// Returns what a rank holds after adding `more` to `known`: the whole, or else the newer part.
 Holder joined_holder(const Holder& known, const Holder& more) {
   return more.part.is_whole() || !known.part.is_whole() ? more : known;
 }
@@ -42,7 +42,7 @@ bool SampleDirectory::State::is_held(std::size_t sample) const {
 
 void SampleDirectory::State::reserve(std::size_t samples) {
   if (samples <= ids_.capacity()) return;
-  const std::size_t room = std::max(samples, 2 * ids_.capacity());  // since many small updates come one after the other
+  const std::size_t room = std::max(samples, 2 * ids_.capacity());  // because updates are often small and frequent
   ids_.reserve(room);
   for (auto& column : columns_) column.reserve(room);
 }
@@ -78,7 +78,7 @@ std::uint32_t SampleDirectory::State::with(std::uint32_t set, const Holder& hold
   return joined_.result;
 }
 
-/// Interns the result alone: sets on the way to one of many ranks would take its square.
+/// Interns only the result: for a set of many ranks, interning each step would take quadratic memory.
 std::uint32_t SampleDirectory::State::with(std::uint32_t set, const Holders& more) {
   Holders all;
   all.reserve(sets_[set].size() + more.size());

@@ -10,10 +10,11 @@ class SampleDirectory::State {
  public:
   State() { sets_.of({}); }
 
-  /// As the items of a plan number them.
+  /// A plan refers to keys by 16-bit numbers.
   static constexpr std::size_t max_keys = UINT16_MAX;
 
-  /// One key of one sample. A single length lies in `value`; else `value` is where they begin in the pool.
+  /// One key of one sample. A single length is stored in `value`; otherwise `value` is the offset of the lengths in the
+  /// pool.
   struct Cell {
     std::uint32_t set = 0;
     std::uint32_t count = 0;
@@ -37,9 +38,9 @@ class SampleDirectory::State {
   bool is_held_key(std::size_t key) const { return held_[key] != 0; }
 
   void reserve(std::size_t samples);
-  /// The sample of that id, made if there is none. `hash`: hash64() of it.
+  /// Returns the sample with that id, adding it if there is none. `hash`: hash64() of the id.
   std::size_t find_or_add(std::string_view id, std::uint64_t hash);
-  /// Of an id that is not here.
+  /// Adds an id that is not in the table.
   std::size_t add(std::string_view id, std::uint64_t hash);
   std::size_t find_or_add_key(const SampleKey& key);
   std::uint32_t intern(const Holders& holders) { return sets_.of(holders); }
@@ -47,7 +48,7 @@ class SampleDirectory::State {
   std::uint32_t with(std::uint32_t set, const Holders& more);
   std::uint32_t without(std::uint32_t set, int rank);
   void put(std::size_t sample, std::size_t key, std::uint32_t set, std::span<const std::int64_t> lengths);
-  /// put() into a cell that has had nothing.
+  /// Same as put(), for a cell that has never been set.
   void put_new(std::size_t sample, std::size_t key, std::uint32_t set, std::span<const std::int64_t> lengths) {
     if (lengths.size() != 1) return put(sample, key, set, lengths);
     columns_[key][sample] = {set, 1, lengths[0]};
@@ -58,7 +59,7 @@ class SampleDirectory::State {
     held_[key] = held_[key] - (known != 0 ? 1 : 0) + (set != 0 ? 1 : 0);
     known = set;
   }
-  /// Gives each cell that somebody holds the set number(of its own).
+  /// Replaces the set of each cell that has holders by number(set).
   template <typename Number>
   void renumber_sets(Number number) {
     for (auto& column : columns_) {
@@ -66,19 +67,19 @@ class SampleDirectory::State {
     }
   }
   void put_values(std::size_t sample, PlainValues values);
-  /// Beside those known; where they differ, these.
+  /// Adds to the known values; on conflict, the new ones win.
   void add_values(std::size_t sample, PlainValues values);
-  /// The last sample takes its number.
+  /// Removes a sample. The last sample takes its number.
   void forget(std::size_t sample);
-  /// Whether a copy without what is dead would be much smaller, or there is a key that nobody holds.
+  /// Whether a copy without dead entries would be much smaller, or a key has no holder.
   bool needs_compaction() const;
-  /// Takes the sets that there are now for those in use.
+  /// Counts the present sets as those in use.
   void set_live_sets() { live_sets_ = sets_.size(); }
 
-  /// Throws InvalidArgument where there is no room for so many more keys.
+  /// Throws InvalidArgument if there is no room for this many more keys.
   void check_room(std::size_t more_keys) const;
-  /// Refuse what contradicts what other ranks than `rank` say, naming id, key and ranks; a key's dtype and shape also
-  /// what `rank` itself says of other samples than those that are being `replaced`.
+  /// These throw for facts that contradict those of ranks other than `rank`, naming id, key and ranks. check_key() also
+  /// compares with other samples of `rank`, except those that are being `replaced`.
   void check_key(const SampleKey& key, std::string_view id, int rank, std::span<const std::size_t> replaced) const;
   void check_lengths(std::size_t sample, std::size_t key, std::span<const std::int64_t> lengths, int rank) const;
   void check_values(std::size_t sample, const PlainValues& values, int rank) const;
@@ -89,17 +90,17 @@ class SampleDirectory::State {
   IdTable ids_;
   std::vector<SampleKey> keys_;
   std::vector<std::vector<Cell>> columns_;  ///< by key
-  std::vector<std::size_t> held_;           ///< by key, the cells that somebody holds
+  std::vector<std::size_t> held_;           ///< number of cells that have holders, by key
   std::vector<std::int64_t> lengths_;
   std::uint64_t dead_lengths_ = 0;
-  std::vector<PlainValues> values_;  ///< by sample; empty while none has any
-  Interner<Holders> sets_;           ///< 0 is nobody
+  std::vector<PlainValues> values_;  ///< by sample; empty as long as no sample has any
+  Interner<Holders> sets_;           ///< set 0 is empty
   struct Joined {
     std::uint32_t set = 0;
     Holder holder{-1};
     std::uint32_t result = 0;
   };
-  Joined joined_;              ///< what with() gave last: neighbors mostly ask alike
+  Joined joined_;              ///< the last result of with(), because neighbors mostly repeat it
   std::size_t live_sets_ = 1;  ///< after the last compaction
 };
 

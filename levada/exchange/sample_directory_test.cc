@@ -24,7 +24,7 @@ const Holders& holders(const SampleDirectory& directory, std::string_view id, st
   return directory.holders(directory.find(id).value(), directory.find_key(key).value());
 }
 
-/// What is known, whatever its order.
+/// Returns the content in a canonical order.
 std::map<std::string, std::string> content(const SampleDirectory& directory) {
   std::map<std::string, std::string> text;
   for (std::size_t sample = 0; sample < directory.size(); ++sample) {
@@ -74,7 +74,7 @@ TEST(SampleDirectory, ForgetsWhatNobodyHolds) {
   directory.remove(0, std::vector<std::string>{"a", "b", "unknown"});
   EXPECT_FALSE(directory.contains("a"));
   EXPECT_THAT(holders(directory, "b"), ElementsAre(Holder{1}));
-  EXPECT_TRUE(before.contains("a"));  // a copy is a value of its own
+  EXPECT_TRUE(before.contains("a"));  // a copy is an independent value
   directory.add(0, samples({"a"}, 9));
   EXPECT_EQ(directory.tokens(*directory.find("a"), 0), 9);
   directory.clear(0);
@@ -95,7 +95,7 @@ TEST(SampleDirectory, RefusesContradictionsAndNamesThem) {
   other.set_values(0, {{"reward", 2.0}});
   EXPECT_THAT(refusal<InvalidArgument>([&] { directory.add(5, other); }),
               HasSubstr("another value of reward on rank 5"));
-  // Who alone holds a sample may change it.
+  // The sole holder of a sample may change it.
   SampleDirectory alone;
   alone.add(2, samples({"a"}, 5));
   alone.add(2, samples({"a"}, 7));
@@ -109,12 +109,12 @@ TEST(SampleDirectory, RefusesASecondDtypeOfAKeyOnTheSameRank) {
               directory.add(2, samples({"b", "c"}, 5, dtypes::float64));
             }),
             "key tokens is float64 [] for sample b on rank 2, but int64 [] for sample a on rank 2");
-  directory.add(2, samples({"b", "a"}, 5, dtypes::float64));  // all that it has of it
+  directory.add(2, samples({"b", "a"}, 5, dtypes::float64));  // all its keys of the sample
   EXPECT_EQ(directory.keys()[0].dtype, dtypes::float64);
 }
 
 TEST(SampleDirectory, KeepsOneSetOfAllHoldersThatAreMergedAtOnce) {
-  constexpr int ranks = 1000;  // fewer than the sets that are dropped when there are many unused ones
+  constexpr int ranks = 1000;  // fewer sets than compaction drops
   SampleDirectory many, merged;
   for (int rank = 0; rank < ranks; ++rank) many.add(rank, samples({"a"}, 5));
   merged.merge(many);
@@ -162,7 +162,7 @@ TEST(SampleDirectory, PartsOfASequenceAreAllOfItInOrder) {
   EXPECT_THAT((std::vector{zigzag.begin, zigzag.end, zigzag.second_begin, zigzag.second_end}), ElementsAre(2, 4, 4, 6));
 }
 
-/// Random updates, beside a table of the plainest kind.
+/// Compares random updates with a simple table.
 TEST(SampleDirectory, IsWhatASeriesOfUpdatesMadeIt) {
   std::mt19937 random(11);
   std::map<std::string, std::map<int, bool>> expected;

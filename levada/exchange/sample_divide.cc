@@ -1,4 +1,4 @@
-// What makes other batches out of batches: gathering, dividing, selecting, all of it sharing the tensors' memory.
+// Makes batches from other batches by gathering, splitting and selecting; all of them share the tensors' memory.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -56,7 +56,7 @@ SampleBatch SampleBatch::gather(std::span<const SampleBatch> batches) {
   for (auto& each : fields) {
     const std::string& name = each.first;
     Field& field = each.second;
-    if (field.key.dtype.bits == 0) {  // absent everywhere: with data as the batches are
+    if (field.key.dtype.bits == 0) {  // absent from all batches: has data if they have
       field.has_data =
           std::ranges::all_of(batches, [&](const auto& b) { return !b.has_key(name) || b.has_data(name); });
     }

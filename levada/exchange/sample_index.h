@@ -11,8 +11,8 @@
 
 namespace levada {
 
-/// The ids of the destinations that have ranks, each once, numbered in ascending order, whatever the order of the
-/// request, so that numbers can be sent instead of ids. Keeps the destinations.
+/// The ids of all destinations that have ranks, each once. They are numbered in ascending order, independently of the
+/// order of the request, so numbers can be sent in place of ids. Keeps the destinations.
 class SampleIndex {
  public:
   /// Throws InvalidArgument for 2^32 ids or more.
@@ -22,14 +22,14 @@ class SampleIndex {
 
   std::size_t size() const { return samples_.size(); }
   std::string_view id(std::size_t sample) const { return samples_[sample].id; }
-  /// hash64() of the id.
+  /// Returns hash64() of the id.
   std::uint64_t hash(std::size_t sample) const { return samples_[sample].hash; }
-  /// The number of an id, by binary search.
+  /// Finds the number of an id by binary search.
   std::optional<std::uint32_t> find(std::string_view id) const;
   const std::vector<Destination>& destinations() const { return destinations_; }
-  /// The numbers of all ids of those destinations that have ranks, one after the other.
+  /// Returns the numbers of all ids of the destinations that have ranks, one after another.
   std::span<const std::uint32_t> requested() const { return requested_; }
-  /// The same whatever the order of destinations, ranks and ids.
+  /// Independent of the order of destinations, ranks and ids.
   std::uint64_t fingerprint() const { return fingerprint_; }
 
  private:

@@ -13,7 +13,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// The format nests five deep; what goes further is refused before it costs anything.
+/// The format nests five levels deep; deeper input is rejected before it costs memory.
 constexpr int deepest = 8;
 
 [[noreturn]] void refuse(std::string_view where, std::string_view what) {

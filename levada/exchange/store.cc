@@ -47,7 +47,7 @@ std::size_t SampleStore::number_of(std::string_view id) const {
   return *found;
 }
 
-/// Takes samples and columns added since its construction back, unless keep() was called. Drops empty columns in any
+/// Rolls back samples and columns added since its construction, unless keep() was called. Drops empty columns in any
 /// case.
 class SampleStore::Rollback {
  public:
@@ -115,7 +115,7 @@ void SampleStore::check_bound(std::uint64_t bytes) const {
 }
 
 void SampleStore::put_values(std::size_t sample, PlainValues values) {
-  values.merge(values_[sample]);  // which has its own where both have one
+  values.merge(values_[sample]);  // new values win
   values_[sample] = std::move(values);
 }
 
@@ -296,7 +296,7 @@ SampleBatch SampleStore::get_copy(std::span<const std::string> ids, std::span<co
 }
 
 std::uint64_t SampleStore::Reading::content_of(const Entry& entry) {
-  // A part has come with the content of the whole.
+  // A part was committed with the content of the whole.
   if (entry.content == 0) entry.content = hash64(ByteView(entry.bytes.data, entry.size)) | 1;
   return entry.content;
 }
@@ -346,7 +346,7 @@ void SampleStore::clear() {
   memory_.trim();
   try {
     if (const auto engine = engine_.lock()) engine->trim();
-  } catch (const Error&) {  // in a forked child, which has no memory of it
+  } catch (const Error&) {  // a forked child has none of the engine's memory
   }
 }
 
@@ -405,8 +405,8 @@ void SampleStore::commit(std::span<Arrival> arrivals) {
   struct Met {
     const SampleKey* key;
     std::size_t column;
-    std::vector<std::size_t> of_name;  // columns; a sample has an entry in one of them at most
-    std::size_t added = 0;             // entries of new samples
+    std::vector<std::size_t> of_name;  // columns; a sample has an entry in at most one of them
+    std::size_t added = 0;             // bytes of entries of new samples
   };
   std::vector<Met> met;
   const auto met_with = [&](const Arrival& arrival) { return std::ranges::find(met, &arrival.key, &Met::key); };
@@ -414,7 +414,7 @@ void SampleStore::commit(std::span<Arrival> arrivals) {
     if (met_with(arrival) == met.end()) met.push_back({&arrival.key, column_of(arrival.key), {}});
   }
   for (Met& each : met) each.of_name = columns_named(each.key->name);
-  // The entries of new samples are written at once, for they go with the samples where something fails.
+  // Entries of new samples are written at once; if something fails, they are removed with the samples.
   struct Known {
     std::size_t sample;
     const Met* met;

@@ -20,82 +20,83 @@
 namespace levada {
 
 struct SampleStoreOptions {
-  /// Most bytes of tensors; what would go beyond is refused with InvalidArgument, and nothing of that call is stored.
+  /// Maximum bytes of tensors. A call that would exceed it throws InvalidArgument and stores nothing.
   std::uint64_t max_bytes = UINT64_MAX;
-  /// Ranks exchange between stores of the same name alone.
+  /// Ranks exchange only between stores of the same name.
   std::string name = {};
 };
 
-/// Samples by id, each with its keys, in memory of their own: what is stored is copied unless the caller says
-/// otherwise, so that a store never holds on to a caller's or a sender's memory. get() returns views that
-/// share memory with the store, must not be written, and stay valid and unchanged when the store changes. Any thread.
-/// All that throws, throws InvalidArgument (or std::bad_alloc) and names id and key; whatever a call that changes the
-/// store throws, nothing has changed then.
+/// Samples by id, each with its keys. The store copies what it is given unless the caller says otherwise, so it never
+/// keeps a caller's or a sender's memory alive. get() returns views that share memory with the store; they must not be
+/// written, and stay valid and unchanged when the store changes. All functions may be called from any thread. Errors
+/// are InvalidArgument (or std::bad_alloc) and name id and key; a call that throws leaves the store unchanged.
 class SampleStore {
  public:
   explicit SampleStore(SampleStoreOptions options = {}) : options_(std::move(options)) {}
 
-  /// New samples. Throws for an id that is here already or of more than 16 MiB, for a meta, and beyond the bound.
+  /// Adds new samples. Throws for an id that is already in the store or longer than 16 MiB, for a meta, and beyond the
+  /// bound.
   void store(const SampleBatch& samples);
-  /// store(), but the store holds the batch's own memory, which must not be written meanwhile.
+  /// Same as store(), but the store keeps the batch's memory, which must not be written from then on.
   void store_without_copy(const SampleBatch& samples);
-  /// Adds keys and values to samples that are here, replacing what they have. Throws for an id that is not here, for a
+  /// Adds keys and values to stored samples, replacing existing ones. Throws for an id that is not in the store, for a
   /// meta, and beyond the bound.
   void update(const SampleBatch& samples);
-  /// These samples, in this order, with these keys (all that any of them has where `keys` is empty); a key that a
-  /// sample lacks is absent for it. Throws for an id that is not here, for a key that none of them has (with
-  /// `allow_absent` that is absent for all, and of no dtype), and for one whose dtype or trailing shape differ among
-  /// them.
+  /// Returns these samples, in this order, with these keys (if `keys` is empty, with all that any of them has). A key
+  /// that a sample lacks is absent for it. Throws for an id that is not in the store, for a key whose dtype or trailing
+  /// shape differ among the samples, and for a key that none of them has; with `allow_absent` the latter is absent for
+  /// all and has no dtype.
   SampleBatch get(std::span<const std::string> ids, std::span<const std::string> keys = {},
                   bool allow_absent = false) const;
-  /// get(), but the batch has a copy, in memory of its own that may be written.
+  /// Same as get(), but the batch has a copy, which may be written.
   SampleBatch get_copy(std::span<const std::string> ids, std::span<const std::string> keys = {},
                        bool allow_absent = false);
   bool has(std::string_view id) const;
   bool has(std::string_view id, std::string_view key) const;
-  /// Which tokens are here of a key; empty where it is not.
+  /// Returns the part of a key's tokens that the store has, or nothing if it lacks the key.
   std::optional<SequencePart> part(std::string_view id, std::string_view key) const;
-  /// Ids that are not here are ignored.
+  /// Ignores ids that are not in the store.
   void remove(std::span<const std::string> ids);
-  /// Removes all samples, and releases memory that is kept for later ones.
+  /// Removes all samples, and releases memory cached for later ones.
   void clear();
 
   std::size_t size() const;
   std::uint64_t bytes() const;
-  /// As Reading::version().
+  /// Same as Reading::version().
   std::uint64_t version() const;
   std::uint64_t max_bytes() const { return options_.max_bytes; }
   const std::string& name() const { return options_.name; }
-  /// Ascending.
+  /// Returns the ids, ascending.
   std::vector<std::string> ids() const;
 
-  /// Returns the holdings that `rank`, the store's rank, sends to others: all samples, or some of them and some keys.
+  /// Returns the holdings that the store's rank, `rank`, reports to others: all samples, or only these ids and keys.
   SampleDirectory directory(int rank) const;
   SampleDirectory directory(int rank, std::span<const std::string> ids, std::span<const std::string> keys) const;
 
-  /// What has arrived of one sample's key. Borrows all but its bytes.
+  /// A received key of one sample. Borrows everything but its bytes.
   struct Arrival {
     std::string_view id;
     std::uint64_t hash = 0;  ///< hash64() of the id
     const PlainValues& values;
     const SampleKey& key;
-    std::span<const std::int64_t> lengths;  ///< of the whole sequences
+    std::span<const std::int64_t> lengths;  ///< lengths of the whole sequences
     SequencePart part;
     SampleBytes bytes;
-    std::uint64_t size = 0;     ///< of the bytes, as key, lengths and part have it
-    std::uint64_t content = 0;  ///< as Entry::content
+    std::uint64_t size = 0;     ///< size of `bytes`, as implied by key, lengths and part
+    std::uint64_t content = 0;  ///< same as Entry::content
   };
-  /// Stores what has arrived, complete and in memory of allocate(), without a copy. A sample that has the whole of a
-  /// key, or that part, keeps it. Throws beyond the bound. Quickest where keys of one sample are neighbors.
+  /// Stores arrivals that are complete and in memory of allocate(), without a copy. A sample that already has the whole
+  /// key, or that part, keeps it. Throws beyond the bound. Fastest if keys of one sample are neighbors.
   void commit(std::span<Arrival> arrivals);
-  /// From now on takes memory of this engine, as far as it has some for storage (BlockUse), so that ranks that share
-  /// its memory can read what they are to have where it lies. Nothing happens where the store has an engine that lives.
+  /// Allocates from this engine's memory from now on, as far as it has some for storage (BlockUse), so that ranks that
+  /// share its memory can read received samples in place. Does nothing if the store already has a live engine.
   void use_memory_of(const std::shared_ptr<Engine>& engine);
-  /// Memory for items that are to be committed, one of each size; used again when samples go. Items of up to 256 KiB
-  /// share pieces of so much, which bounds what one that stays keeps of those that go.
+  /// Allocates memory for items that are to be committed, one of each size; it is reused when samples are removed.
+  /// Items of up to 256 KiB share blocks of at most that size, which bounds what one remaining item keeps of those that
+  /// were removed.
   std::vector<BufferPool::Buffer> allocate(std::span<const std::uint64_t> sizes);
 
-  /// Lengths of an item's sequences; one, as most have, needs no memory of its own.
+  /// Lengths of an item's sequences. A single length, the usual case, needs no allocation.
   class Lengths {
    public:
     Lengths() = default;
@@ -111,36 +112,37 @@ class SampleStore {
   struct Entry {
     SampleBytes bytes;
     std::uint64_t size = 0;
-    Lengths lengths;    ///< of the whole sequences
-    SequencePart part;  ///< what of them is here
+    Lengths lengths;    ///< lengths of the whole sequences
+    SequencePart part;  ///< the part of them that is in the store
     bool is_here = false;
-    /// A hash of the bytes of the whole sequences, by which ranks find that they hold different ones; 0: not made yet.
+    /// Hash of the bytes of the whole sequences, by which ranks detect that they hold different ones; 0 if not yet
+    /// computed.
     mutable std::uint64_t content = 0;
   };
-  /// What samples have of one key. A name has as many columns as samples have it with different dtypes or shapes; what
-  /// no sample has any more has none.
+  /// One key of all samples. A name has one column per dtype and shape that samples have it with; a column that no
+  /// sample uses is dropped.
   struct Column {
     SampleKey key;
     std::vector<Entry> entries;  ///< by sample
-    std::size_t held = 0;        ///< of the entries, those that are here
+    std::size_t held = 0;        ///< number of entries that are here
   };
-  /// Reads the store under its lock: other calls wait. Whatever it returns is valid as long as the Reading.
+  /// Reads the store under its lock; other calls block. Results are valid as long as the Reading.
   class Reading {
    public:
     explicit Reading(const SampleStore& store) : store_(store), lock_(store.mutex_) {}
 
     std::size_t size() const { return store_.ids_.size(); }
-    /// Differs after each change, and between stores that were ever changed: while it stays, samples keep their
-    /// numbers and what they have.
+    /// Differs after each change, and between stores that have ever been changed. As long as it stays the same, samples
+    /// keep their numbers and their contents.
     std::uint64_t version() const { return store_.version_; }
-    /// The number of a sample; ids come with their hash64().
+    /// Returns the number of a sample. `hash`: hash64() of the id.
     std::optional<std::size_t> find(std::string_view id, std::uint64_t hash) const {
       return store_.ids_.find(id, hash);
     }
     std::string_view id(std::size_t sample) const { return store_.ids_[sample]; }
     const PlainValues& values(std::size_t sample) const { return store_.values_[sample]; }
     std::span<const Column> columns() const { return store_.columns_; }
-    /// Returns Entry::content, and makes it on the first call, which reads the bytes once.
+    /// Returns Entry::content, computing it on the first call by reading the bytes once.
     static std::uint64_t content_of(const Entry& entry);
 
    private:
@@ -155,19 +157,20 @@ class SampleStore {
   std::optional<std::size_t> find(std::string_view id) const;
   std::size_t number_of(std::string_view id) const;
   void add(const SampleBatch& samples, Payload payload);
-  /// Finds the sample of that id, or the column of that key, or adds it; undone by a Rollback.
+  /// Returns the sample with that id, or the column of that key, adding it if there is none. A Rollback undoes an
+  /// addition.
   std::size_t find_or_add(std::string_view id, std::uint64_t hash);
   std::size_t column_of(const SampleKey& key);
   /// Returns the columns of keys of that name.
   std::vector<std::size_t> columns_named(std::string_view name) const;
-  /// The column in which a sample has a key of that name; null where it has none.
+  /// Returns the column in which a sample has a key of that name; null if it lacks the key.
   const Column* column_with(std::size_t sample, std::string_view key) const;
   void check_bound(std::uint64_t bytes) const;
   void put(const SampleBatch& samples, Payload payload);
-  /// Returns the items of a key for get().
+  /// Adds a key's items to the result of get().
   void add_key(SampleBatch& batch, std::span<const std::size_t> samples, const std::string& name,
                bool allow_absent) const;
-  // None of these can fail.
+  // These cannot fail.
   void put_values(std::size_t sample, PlainValues values);
   void put_entry(std::size_t sample, std::size_t column, Entry entry);
   void replace(Column& column, std::size_t sample, Entry by);
@@ -178,13 +181,13 @@ class SampleStore {
 
   SampleStoreOptions options_;
   BufferPool memory_;
-  std::weak_ptr<Engine> engine_;  ///< whose memory is taken first
+  std::weak_ptr<Engine> engine_;  ///< allocated from first
   mutable std::mutex mutex_;
   IdTable ids_;
   std::vector<PlainValues> values_;  ///< by sample
   std::vector<Column> columns_;
   std::uint64_t bytes_ = 0;
-  std::uint64_t version_ = 0;  ///< the empty store's, as it was made
+  std::uint64_t version_ = 0;  ///< version of a store that was never changed
 };
 
 }  // namespace levada

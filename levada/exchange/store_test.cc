@@ -91,7 +91,7 @@ TEST(SampleStore, RefusesAndStaysAsItIs) {
   EXPECT_THAT(refusal([&] { store.get(list({"a"}), list({"values"})); }), HasSubstr("values"));
   EXPECT_THAT(refusal([&] { store.store(made_samples(list({"z"}))); }), HasSubstr("bounded to"));
   EXPECT_THAT(refusal([&] { store.update(made_samples(list({"a"})).meta()); }), HasSubstr("sample a"));
-  store.update(made_samples(list({"a"})));  // in place of what is there
+  store.update(made_samples(list({"a"})));  // replaces existing keys
   EXPECT_THAT(store.ids(), ElementsAre("a"));
 }
 
@@ -192,7 +192,7 @@ TEST(SampleStore, CommitsNothingBeyondItsBound) {
     return all;
   };
   auto both = arrivals({"a", "b"});
-  store.store(shaped("c", 9));  // meanwhile
+  store.store(shaped("c", 9));  // while these arrivals are pending
   EXPECT_THAT(refusal([&] { store.commit(both); }), HasSubstr("would hold 49 B, but is bounded to 48 B"));
   EXPECT_THAT(store.ids(), ElementsAre("c"));
   EXPECT_EQ(store.bytes(), 9u);
@@ -209,7 +209,7 @@ TEST(SampleStore, TakesMemoryOfAnEngineAsFarAsItHasSome) {
   store.use_memory_of(engine);
   store.store(samples);
   EXPECT_GT(engine->memory_in_use(), samples.byte_count() / 2);
-  SampleBatch large({"large"});  // more than the engine has
+  SampleBatch large({"large"});  // larger than the engine's memory
   large.set("a", Tensor::zeros(dtypes::uint8, {20 << 20}), Seqlens::one_each({20 << 20}));
   store.store(large);
   EXPECT_EQ(store.get(large.ids()), large);

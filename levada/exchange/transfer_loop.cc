@@ -13,7 +13,7 @@ namespace levada {
 namespace {
 
 constexpr std::string_view operation = "exchange";
-/// Looks in vain before a rank sleeps: the others are at work on the same exchange, and being woken costs more.
+/// Yields before a rank sleeps: the others are working on the same exchange, and waking up costs more.
 constexpr int max_yields = 16;
 
 }  // namespace
@@ -23,7 +23,7 @@ TransferLoop::TransferLoop(const TransferParts& parts, std::span<const std::shar
   const SampleStore::Reading here(parts_.store);
   if (to_all.empty()) open_rows(here);
   else open_to_all(to_all, here);
-  // Everybody begins with another receiver.
+  // Each rank begins with a different receiver.
   const auto beyond = std::ranges::find_if(
       sends_, [&](const Send& send) { return send.channel->to().front() > parts_.engine.info().rank; });
   std::rotate(sends_.begin(), beyond, sends_.end());
@@ -31,7 +31,7 @@ TransferLoop::TransferLoop(const TransferParts& parts, std::span<const std::shar
 
 void TransferLoop::open_rows(const SampleStore::Reading& here) {
   std::size_t incoming = 0;
-  for (const ExchangeRow& row : parts_.rows.rows) {  // channels are opened in the order of the plan on all ranks
+  for (const ExchangeRow& row : parts_.rows.rows) {  // all ranks open channels in the order of the plan
     const bool is_sent = row.from == parts_.engine.info().rank;
     if (row.bytes > 0) {
       auto channel = parts_.engine.open(row.from, row.receivers(), 1);
@@ -79,7 +79,7 @@ void TransferLoop::prepare_incoming() {
 }
 
 void TransferLoop::run(ExchangeResult& result) {
-  send_some(result);  // others may wait for it, while there is memory to be found for what comes
+  send_some(result);  // others may be waiting for it while this rank allocates memory
   prepare_incoming();
   for (int idle = 0; next_ < sends_.size() || !active_.empty() || !receives_.empty(); ++idle) {
     const bool sent = send_some(result);
@@ -95,8 +95,8 @@ void TransferLoop::run(ExchangeResult& result) {
   }
 }
 
-/// At most one unacknowledged message a stream of its own. One that is sent but not acknowledged still counts as on the
-/// way, so that what is on the way stays bounded; it is not waited for at the end.
+/// A channel of a single row has at most one unacknowledged message. A message that was sent but not acknowledged still
+/// counts as in flight, which bounds the bytes in flight; the end of the loop does not wait for it.
 bool TransferLoop::send_some(ExchangeResult& result) {
   bool progress = false;
   blocked_on_memory_ = 0;
@@ -137,7 +137,8 @@ bool TransferLoop::send_some_of(Send& send, bool& over, ExchangeResult& result) 
   return progress || over;
 }
 
-/// Whether a message published now would find room: with a window of one, whether all that was sent has been received.
+/// Returns whether a message published now would find room; with a window of one, whether all messages have been
+/// received.
 bool TransferLoop::has_room(const Send& send) const {
   Channel* const channel[] = {send.channel.get()};
   return parts_.engine.wait({.publish = channel}, Deadline::now()) == Woken::ready;

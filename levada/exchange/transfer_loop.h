@@ -1,4 +1,4 @@
-// Moves the bytes of an exchange. For this module's sources alone.
+// Moves the bytes of an exchange. Private to this module.
 #pragma once
 
 #include <memory>
@@ -10,7 +10,7 @@
 
 namespace levada {
 
-/// What a TransferLoop works with. Borrows all.
+/// The inputs of a TransferLoop. Borrows everything.
 struct TransferParts {
   Engine& engine;
   SampleStore& store;
@@ -21,25 +21,25 @@ struct TransferParts {
   std::uint64_t chunk_bytes;
 };
 
-/// Sends and receives a rank's rows at the same time, until both are done. A rank that does both never waits for space
-/// alone.
+/// Sends and receives a rank's rows concurrently, until both are done. A rank that does both keeps receiving while it
+/// waits for space to send.
 class TransferLoop {
  public:
-  /// `to_all`: a channel from each rank to all others, by rank, on which it sends all its rows, one behind the other;
-  /// rows.sent_by says how much that is. Empty: each row has a channel of its own. Throws as OutgoingStream does.
+  /// `to_all`: a channel from each rank to all others, by sender, on which the rank sends all its rows one after
+  /// another; rows.sent_by has their bytes. If empty, each row has its own channel. Throws as OutgoingStream does.
   TransferLoop(const TransferParts& parts, std::span<const std::shared_ptr<Channel>> to_all);
 
-  /// Adds to the result's messages and bytes.
+  /// Adds to the messages and bytes of `result`.
   void run(ExchangeResult& result);
 
  private:
   struct Send {
     OutgoingStream stream;
     std::shared_ptr<Channel> channel;
-    std::uint64_t room = 0;     ///< what it may have on the way: the message that is sent and the one that is written
-    OutgoingMessage message{};  ///< to be published when there is room, if its block is not empty
+    std::uint64_t room = 0;  ///< bytes that it may have in flight: the message that was sent and the one being written
+    OutgoingMessage message{};  ///< to be published when there is room, unless its block is empty
   };
-  /// Bytes [at, end) of what a rank sends are to come, of which some are in rows [row, end_row) of incoming_.
+  /// Bytes [at, end) of a sender's stream are still to arrive; some of them belong to rows [row, end_row) of incoming_.
   struct Receive {
     std::shared_ptr<Channel> channel;
     std::uint64_t at = 0, end = 0;
@@ -51,10 +51,10 @@ class TransferLoop {
   void open_to_all(std::span<const std::shared_ptr<Channel>> to_all, const SampleStore::Reading& here);
   void prepare_incoming();
   bool send_some(ExchangeResult& result);
-  /// Whether it has progressed; `over` becomes true at its end.
+  /// Returns whether it has progressed. Sets `over` when the stream has ended.
   bool send_some_of(Send& send, bool& over, ExchangeResult& result);
   bool receive_some(ExchangeResult& result);
-  /// Writes what is for this rank, and returns how many bytes that was.
+  /// Writes the bytes that are for this rank, and returns their number.
   std::uint64_t receive_message(Receive& receive, ByteView message);
   std::uint64_t write(Receive& receive, ByteView run);
   bool is_finished(const Send& send) const { return !send.message.block && send.stream.bytes_left() == 0; }
@@ -65,9 +65,9 @@ class TransferLoop {
   std::vector<IncomingRow> incoming_;
   std::vector<Send> sends_;
   std::vector<Receive> receives_;
-  std::vector<std::size_t> active_;  ///< of sends_
-  std::size_t next_ = 0;             ///< of sends_, not yet begun
-  std::uint64_t on_the_way_ = 0;     ///< at most, of active_
+  std::vector<std::size_t> active_;  ///< indices of sends_
+  std::size_t next_ = 0;             ///< first of sends_ not yet begun
+  std::uint64_t on_the_way_ = 0;     ///< upper bound, for active_, of bytes in flight
   std::uint64_t blocked_on_memory_ = 0;
   Clock::time_point last_moved_ = Clock::now();
 };

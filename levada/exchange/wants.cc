@@ -26,7 +26,7 @@ std::string ranks_text(const Holders& holders) {
 
 namespace {
 
-/// The part of a rank for which different parts of one sample are requested.
+/// Marks a rank for which different parts of one sample are requested.
 constexpr SequencePart different_parts{0, 0};
 
 void check_destinations(const ExchangeRequest& request, int ranks) {
@@ -49,7 +49,7 @@ void check_destinations(const ExchangeRequest& request, int ranks) {
   }
 }
 
-/// Numbers lists of the ranks that want a sample, and merges them.
+/// Numbers the lists of ranks that want a sample, and merges them.
 class Lists {
  public:
   explicit Lists(Interner<Holders>& lists) : lists_(lists) { lists_.of({}); }
@@ -63,7 +63,7 @@ class Lists {
     return lists_.of(want);
   }
 
-  /// Returns the list of the ranks of both. A rank that wants the whole needs no part.
+  /// Returns the union of both lists. A rank that wants the whole needs no part.
   std::uint32_t merged(std::uint32_t a, std::uint32_t b) {
     if (a == 0 || a == b) return b;
     const auto [known, is_new] = merged_.try_emplace(std::uint64_t{a} << 32 | b);
@@ -131,7 +131,7 @@ Wants find_wants(const SampleDirectory& directory, const ExchangeRequest& reques
   }
   FirstError errors;
   for (const auto& [id, want] : unheld) {
-    errors.note(id, [&, &id = id, want = want] {  // which clang 14 captures no other way
+    errors.note(id, [&, &id = id, want = want] {  // clang 14 cannot capture structured bindings directly
       return fmt::format("sample {}{} is wanted on {}, but no rank holds it", id, keys_text(request),
                          ranks_text(wants.lists[want]));
     });

@@ -1,4 +1,4 @@
-// Who wants which sample: a request, sample by sample. For this module's sources alone.
+// A request, sample by sample: which ranks want it. Private to this module.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace levada {
 
-/// The error of the lowest id, so that it is the same whatever the order.
+/// Keeps the error of the lowest id, so that it does not depend on the order.
 class FirstError {
  public:
   template <typename Message>
@@ -31,17 +31,17 @@ class FirstError {
   std::string message_;
 };
 
-/// "rank 3", "ranks 0-7,16".
+/// Returns text such as "rank 3" or "ranks 0-7,16".
 std::string ranks_text(const Holders& holders);
 
 struct Wants {
-  Interner<Holders> lists;               ///< ranks, and the part that each is to have; list 0 is nobody
+  Interner<Holders> lists;               ///< ranks, and the part that each wants; list 0 is empty
   std::vector<std::uint32_t> of_sample;  ///< a list for each sample of the directory
 };
 
-/// `requested`: the samples' numbers, as plan_exchange() takes them; `ranks`: how many there are. Throws
-/// InvalidArgument for no such rank or part, a sample that nobody holds, and different parts of one sample that a rank
-/// wants: the lowest of them, whatever the order.
+/// `requested`: the samples' numbers, as plan_exchange() takes them; `ranks`: the number of ranks. Throws
+/// InvalidArgument for a rank or part that does not exist, a sample that no rank holds, and different parts of one
+/// sample wanted by one rank; it reports the lowest of them independently of the order.
 Wants find_wants(const SampleDirectory& directory, const ExchangeRequest& request,
                  std::span<const std::uint32_t> requested, int ranks);
 

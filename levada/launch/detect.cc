@@ -15,7 +15,7 @@ bool has(const Get& get, const char* name) {
   return text != nullptr && *text != '\0';
 }
 
-/// The variable as a number; empty where it is not set.
+/// Returns the variable as a number, or nothing if it is not set.
 std::optional<int> number(const Get& get, const char* name) {
   if (!has(get, name)) return {};
   const std::string_view text = get(name);
@@ -28,7 +28,8 @@ std::optional<int> number(const Get& get, const char* name) {
   return value;
 }
 
-/// "A=1 B=2" for those variables that are set; empty if the first, which distinguishes jobs, is not.
+/// Returns "A=1 B=2" for the variables that are set, or an empty text if the first one, which identifies the job, is
+/// not.
 std::string rendezvous_of(const Get& get, std::initializer_list<const char*> names) {
   if (!has(get, *names.begin())) return {};
   std::string rendezvous;
@@ -51,8 +52,8 @@ void check_within(int rank, const char* rank_name, int size, const char* size_na
       fmt::format("the environment contradicts itself: {} is {}, but {} is {}", rank_name, rank, size_name, size));
 }
 
-/// Returns what is wrong with a set of variables of which rank or size is missing, or an empty text. A size of 1 and a
-/// local rank of 0 are those of a process that is alone.
+/// Returns what is wrong with a set of variables that lacks rank or size, or an empty text. A size of 1 or a local rank
+/// of 0 alone is fine: a process may be the only one.
 std::string half_set(const Get& get, const Names& names) {
   const bool has_rank = has(get, names.rank), has_size = has(get, names.size);
   if (has_rank && has_size) return {};
@@ -65,7 +66,7 @@ std::string half_set(const Get& get, const Names& names) {
   return number(get, names.local_rank).value_or(0) > 0 ? refuse(names.local_rank, names.rank) : std::string();
 }
 
-/// A job by its variables, or empty unless rank and size are both there.
+/// Reads a job from its variables; returns nothing unless both rank and size are set.
 std::optional<Environment> read(const Get& get, const Names& names) {
   if (!has(get, names.rank) || !has(get, names.size)) return {};
   Environment job;
@@ -85,7 +86,7 @@ std::optional<Environment> read(const Get& get, const Names& names) {
   return job;
 }
 
-/// Entry `node` of SLURM's list of tasks by node, such as "4(x2),3".
+/// Returns entry `node` of SLURM's list of tasks by node, such as "4(x2),3".
 std::optional<int> slurm_tasks_on(std::string_view list, int node) {
   const char* at = list.data();
   const char* const end = at + list.size();
@@ -112,7 +113,7 @@ Names slurm_names(const Get& get) {
           "SLURM_LOCAL_SIZE"};
 }
 
-/// Only within a job step: a batch script has a rank too, but nobody has started the other ones.
+/// Only within a job step: a batch script has a rank too, but no other ranks have been started.
 std::optional<Environment> read_slurm(const Get& get) {
   if (!has(get, "SLURM_STEP_ID")) return {};
   auto job = read(get, slurm_names(get));
@@ -162,7 +163,7 @@ std::optional<Environment> read_pmi(const Get& get) {
   return job;
 }
 
-/// What RANK and WORLD_SIZE leave open, as the variables of the launcher that they were set from say it.
+/// Fills in what RANK and WORLD_SIZE do not tell, from the variables of the launcher that they were derived from.
 void complete(Environment& job, const std::optional<Environment>& launched) {
   if (!launched || launched->rank != job.rank || launched->size != job.size) return;
   if (job.rendezvous.empty()) job.rendezvous = launched->rendezvous;
@@ -172,8 +173,8 @@ void complete(Environment& job, const std::optional<Environment>& launched) {
   job.local_size_said_by = launched->local_size_said_by;
 }
 
-/// Throws InvalidArgument for half a set of variables, whose process would take all data for its own. RANK or
-/// WORLD_SIZE may be alone beside the launcher's, `job`, if it is the same.
+/// Throws InvalidArgument for half a set of variables, whose process would take all data as its own. RANK or WORLD_SIZE
+/// may be set without the other if it agrees with the launcher's `job`.
 void expect_no_half_set(const Get& get, const std::optional<Environment>& job) {
   const auto torch = torch_names(get);
   const bool agrees = job && number(get, torch.rank).value_or(job->rank) == job->rank &&
@@ -188,8 +189,8 @@ void expect_no_half_set(const Get& get, const std::optional<Environment>& job) {
   }
 }
 
-/// Whether torchrun, started by a rank of run_local(), has started this process. run_local() removes torchrun's own
-/// variables.
+/// Whether this process was started by a torchrun that a rank of run_local() started. run_local() itself removes
+/// torchrun's variables.
 bool is_torchruns_within(const Get& get) {
   return has(get, links_variable) && has(get, "TORCHELASTIC_RUN_ID") && has(get, "RANK") && has(get, "WORLD_SIZE");
 }

@@ -1,4 +1,4 @@
-// What run_local() hands to a rank, and how the rank takes it up: variables and descriptors that survive exec.
+// Variables and descriptors that run_local() passes to a rank across exec, and how the rank takes them.
 #pragma once
 
 #include <string>
@@ -10,20 +10,22 @@
 
 namespace levada::launch {
 
-inline constexpr const char* links_variable = "LEVADA_LINKS";    ///< descriptors of shm::make_links(), by comma
+inline constexpr const char* links_variable =
+    "LEVADA_LINKS";  ///< descriptors of shm::make_links(), separated by commas
 inline constexpr const char* report_variable = "LEVADA_REPORT";  ///< report_channel() that report_failure() writes to
 
-/// "5,1234,77": a descriptor, the process that reads what is sent to it, and the socket that it has to be.
+/// Returns text such as "5,1234,77": a descriptor, the process that reads from its other end, and the inode of its
+/// socket.
 std::string report_channel(int descriptor);
-/// What is sent there.
+/// Returns the message to send on that channel.
 std::vector<char> encode_report(int rank, ErrorKind kind, std::string_view message);
-/// From now on only this process reports, and none that it starts.
+/// From now on, only this process reports, and no process that it starts.
 void inherit_report_channel();
 
-/// "5,6,7".
+/// Returns text such as "5,6,7".
 std::string join_numbers(const std::vector<int>& numbers);
-/// The links as shm::join() takes them: rank 0 has one for each other rank, behind an unused first entry; any other
-/// rank has one. Throws InvalidArgument for descriptors that are not there, or that have been taken up already.
+/// Returns the links as shm::join() takes them: rank 0 has one for each other rank, after an unused first entry; any
+/// other rank has one. Throws InvalidArgument for descriptors that are not open, or that have already been taken.
 std::vector<UniqueFd> inherit_links(const char* text, int rank, int size);
 
 }  // namespace levada::launch

@@ -26,8 +26,8 @@
 namespace levada::launch {
 namespace {
 
-/// Descriptors come over exec without close-on-exec and get it as they are taken up: so nothing that this process
-/// starts inherits them, and they are not taken twice.
+/// Takes over a descriptor that was passed across exec without close-on-exec, and sets that flag: no process that this
+/// one starts inherits it, and it cannot be taken twice.
 UniqueFd take_descriptor(int fd) {
   const int flags = ::fcntl(fd, F_GETFD);
   if (flags < 0 || (flags & FD_CLOEXEC) != 0) {
@@ -66,7 +66,7 @@ shm::MeetingPlace meeting_place_of(const Environment& job) {
   return {job.rendezvous.empty() ? fmt::format("parent process {}", ::getppid()) : job.rendezvous, user_secret()};
 }
 
-/// Where no variable says how many ranks this host has, a rank that waits is shown what the others may need.
+/// Meets the other ranks. If no variable gives the number of ranks on this host, reports include a hint about that.
 std::shared_ptr<Engine> meet(const Environment& job, const JoinOptions& options) {
   const auto hint =
       job.local_size ? std::string() : fmt::format("; no variable says how many ranks are on this host: {}", remedy);
@@ -87,7 +87,7 @@ std::shared_ptr<Engine> meet(const Environment& job, const JoinOptions& options)
   }
 }
 
-/// The socket at a descriptor; empty where there is none.
+/// Returns the inode of the socket at a descriptor, or nothing if there is none.
 std::optional<ino_t> socket_at(int fd) {
   struct stat what {};
   if (::fstat(fd, &what) != 0 || !S_ISSOCK(what.st_mode)) return {};
@@ -96,12 +96,12 @@ std::optional<ino_t> socket_at(int fd) {
 
 struct ReportChannel {
   int fd = -1;
-  bool taken = false;       ///< by this process, or the one that it was forked from
-  bool is_started = false;  ///< this process itself was started as the rank
+  bool taken = false;       ///< whether this process, or the one that it was forked from, has taken it
+  bool is_started = false;  ///< whether this process itself was started as the rank
 };
 
-/// The channel of this process's variable, if it is still there: what a rank starts may have other files by that
-/// number.
+/// Returns the channel in this process's variable, if it is still open: in a process that a rank starts, that
+/// descriptor may be another file.
 std::optional<ReportChannel> report_channel_here() {
   const char* text = std::getenv(report_variable);
   if (text == nullptr) return {};
@@ -142,7 +142,7 @@ void inherit_report_channel() {
 }
 
 void open_standard_descriptors() {
-  // Not for writing, so that nobody believes that his output has gone somewhere.
+  // Not for writing: a write must not appear to succeed.
   int fd = ::open("/dev/null", O_RDONLY);
   while (fd >= 0 && fd <= STDERR_FILENO) fd = ::open("/dev/null", O_RDONLY);
   if (fd > STDERR_FILENO) ::close(fd);
@@ -219,7 +219,7 @@ bool refuse_start(ErrorKind kind, const std::string& message) noexcept try {
   const auto job = detect();
   if (!job || job->size == 1 || started_here(*job)) return false;
   return shm::refuse_start(job->rank, job->size, meeting_place_of(*job), kind, message);
-} catch (const std::exception&) {  // then no rank can be notified
+} catch (const std::exception&) {  // no rank can be notified
   return false;
 }
 

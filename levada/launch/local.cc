@@ -34,20 +34,20 @@ namespace {
 
 constexpr std::array watched_signals = {SIGINT, SIGTERM, SIGHUP, SIGCHLD};
 
-/// What the signal handler writes to; -1 where no Signals live.
+/// Pipe that the signal handler writes to; -1 if there is no Signals object.
 std::atomic<int> signal_pipe = -1;
 static_assert(std::atomic<int>::is_always_lock_free);
 
 void note_signal(int number, siginfo_t* info, void* /*context*/) {
   const int error = errno;
   const std::array<char, 2> record{static_cast<char>(number), number == SIGINT && info->si_code == SI_KERNEL};
-  // Where the pipe is full there is enough to read.
+  // If the pipe is full, there is enough to read.
   static_cast<void>(::write(signal_pipe, record.data(), record.size()));
   errno = error;
 }
 
-/// The watched signals as a descriptor, for as long as this lives, whichever of the process's threads the kernel gives
-/// them to. Ignored signals stay ignored, except SIGCHLD. One object at a time.
+/// Makes the watched signals readable from a descriptor, for as long as the object lives, whichever thread of the
+/// process the kernel delivers them to. Ignored signals stay ignored, except SIGCHLD. One object at a time.
 class Signals {
  public:
   Signals() {
@@ -73,7 +73,7 @@ class Signals {
   Signals& operator=(const Signals&) = delete;
 
   int fd() const { return read_.get(); }
-  /// As they were handled before. Async-signal-safe.
+  /// Restores the previous handlers. Async-signal-safe.
   void restore() const {
     for (std::size_t i = 0; i < watched_signals.size(); ++i) ::sigaction(watched_signals[i], &before_[i], nullptr);
   }
@@ -81,7 +81,7 @@ class Signals {
     int number = 0;
     bool ranks_have_it = false;  ///< Ctrl-C, which the kernel sends to all processes in the terminal's foreground
   };
-  /// The next one that has come, if any.
+  /// Returns the next signal that has arrived, if any.
   std::optional<Signal> next() {
     std::array<char, 2> record{};
     if (::read(read_.get(), record.data(), record.size()) != static_cast<ssize_t>(record.size())) return {};
@@ -98,19 +98,19 @@ std::string this_program() {
   const auto length = ::readlink("/proc/self/exe", path.data(), path.size());
   std::string found(path.data(), length > 0 ? static_cast<std::size_t>(length) : 0);
   if (!found.empty() && ::access(found.c_str(), X_OK) == 0) return found;
-  // Replaced on the disk, which the link still leads to; or without /proc, where what was started is known by name.
+  // The program was replaced on disk, and the link still leads to the old file; or there is no /proc, so use its name.
   const auto* name = reinterpret_cast<const char*>(::getauxval(AT_EXECFN));  // NOLINT(performance-no-int-to-ptr)
   return length <= 0 && name != nullptr ? name : "/proc/self/exe";
 }
 
-/// What a rank is started with, made before fork(): between fork and exec nothing is allocated.
+/// All that a rank is started with, prepared before fork(): nothing may be allocated between fork and exec.
 struct Start {
   std::string program;
   std::vector<std::string> arguments;
   std::vector<std::string> environment;
   std::vector<int> inherited;
-  std::array<UniqueFd, 2> output;  ///< of standard output and error, where a Relay reads them
-  std::vector<char> exec_failure;  ///< what to report where the program cannot be run
+  std::array<UniqueFd, 2> output;  ///< for standard output and error, if a Relay reads them
+  std::vector<char> exec_failure;  ///< report to send if the program cannot be run
   int report = -1;
   int rank = 0;
   pid_t parent = 0;
@@ -124,7 +124,7 @@ std::vector<char*> pointers_to(std::vector<std::string>& texts) {
   return pointers;
 }
 
-/// The child's side of fork(): dies with its parent, keeps its own links, becomes the program.
+/// Runs in the child after fork(): dies with its parent, keeps its links, becomes the program.
 [[noreturn]] void become_rank(const Start& start, const Signals& signals, const SignalsBlocked& blocked,
                               char* const* arguments, char* const* environment, int null) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -137,7 +137,7 @@ std::vector<char*> pointers_to(std::vector<std::string>& texts) {
     ::dup2(start.output[0].get(), STDOUT_FILENO);
     ::dup2(start.output[1].get(), STDERR_FILENO);
   }
-  // Python ignores it, which programs do not expect to inherit; a Relay does, too.
+  // Python ignores SIGPIPE, and so does a Relay; programs do not expect to inherit that.
   if (start.is_program) ::signal(SIGPIPE, SIG_DFL);
   for (const int fd : start.inherited) ::fcntl(fd, F_SETFD, 0);
   ::execve(start.program.c_str(), arguments, environment);
@@ -155,7 +155,7 @@ pid_t start_rank(Start& start, const Signals& signals, int null) {
   return child;
 }
 
-/// The processes of a job; kills those that are left when it goes.
+/// The processes of a job. Kills those that are still running when destroyed.
 class Processes {
  public:
   ~Processes() {
@@ -170,7 +170,7 @@ class Processes {
       if (pid > 0) ::kill(pid, signal);
     }
   }
-  /// Takes note of those that have ended.
+  /// Records the processes that have ended.
   void reap(Supervision& job) {
     for (std::size_t rank = 0; rank < pids_.size(); ++rank) {
       int status = 0;
@@ -184,7 +184,7 @@ class Processes {
   std::vector<pid_t> pids_;
 };
 
-/// Both ends of what report_failure() writes to: the ranks' first.
+/// Returns both ends of the channel of report_failure(), the ranks' first.
 std::array<UniqueFd, 2> make_reports() {
   int fds[2];
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) != 0) fail("socketpair");
@@ -259,7 +259,7 @@ void take_signals(Signals& signals, const Processes& processes, Supervision& job
   }
 }
 
-/// Waits at most `wait` for signals, reports and output; takes signals in and passes output on.
+/// Waits for at most `wait` for signals, reports and output, and then handles them.
 void wait_for_events(Signals& signals, int reports, Duration wait, const Processes& processes, Relay* relay,
                      Supervision& job) {
   std::vector<pollfd> ready{pollfd{signals.fd(), POLLIN, 0}, pollfd{reports, POLLIN, 0}};
@@ -271,13 +271,13 @@ void wait_for_events(Signals& signals, int reports, Duration wait, const Process
   const auto bounded = std::chrono::ceil<std::chrono::milliseconds>(std::min(wait, Duration(std::chrono::seconds(1))));
   const int changed =
       ::poll(ready.data(), ready.size(), wait == Duration::max() ? -1 : static_cast<int>(bounded.count()));
-  // After an error, such as of a signal, nothing is known of the descriptors.
+  // After an error, such as EINTR, poll() has not set revents.
   if (changed < 0) std::ranges::for_each(ready, [](pollfd& each) { each.revents = 0; });
   take_signals(signals, processes, job);
   if (relay != nullptr) relay->serve(std::span(ready).subspan(own));
 }
 
-/// Until all have ended; those that are still there some time after a failure or a signal are killed.
+/// Returns when all ranks have ended. Kills those still running some time after a failure or a signal.
 void supervise(Signals& signals, int reports, const Job& what, Processes& processes, Supervision& job) {
   const auto& options = what.options;
   auto deadline = Deadline::never();
@@ -300,7 +300,7 @@ void supervise(Signals& signals, int reports, const Job& what, Processes& proces
   receive_reports(reports, what.size, job);
 }
 
-/// Writes what ended ranks have left to write. If a signal ends the job, a reader that does not read is not waited for.
+/// Writes the remaining output of ended ranks. If a signal ends the job, does not wait for a reader that does not read.
 void write_rest(Signals& signals, const Processes& processes, Relay& relay, Supervision& job) {
   relay.finish_reading();
   auto deadline = Deadline::never();
@@ -310,7 +310,7 @@ void write_rest(Signals& signals, const Processes& processes, Relay& relay, Supe
   }
 }
 
-/// How a job ended that no signal ended, if what the ranks printed could not be written.
+/// Returns the result of a job that no signal ended, taking into account an error in writing the ranks' output.
 LocalResult with_output_error(LocalResult result, int error) {
   if (error == 0) return result;
   if (error == EPIPE) {
@@ -340,7 +340,7 @@ LocalResult run_local(int size, const std::vector<std::string>& arguments, const
                  .relay = relay ? &*relay : nullptr,
                  .master_port = port ? std::optional(port->number()) : std::nullopt};
   start_all(what, signals, reports[0].get(), processes);
-  // The ranks' end stays open here, so that poll() does not see its closing as something to read.
+  // The ranks' end stays open here, so that poll() does not report its closing.
   supervise(signals, reports[1].get(), what, processes, job);
   if (!relay) return job.result();
   write_rest(signals, processes, *relay, job);

@@ -136,9 +136,9 @@ TEST(RunLocal, SaysThatAFileMayNotGrow) {
   EXPECT_THAT(result.message, HasSubstr("ulimit -f"));
 }
 
-/// In a terminal of its own: starts two ranks there that count how often they are interrupted, presses Ctrl-C once they
-/// are ready, and gives the counts. Rank 1 is in a session of its own, which the terminal's Ctrl-C does not reach:
-/// whatever interrupts it was sent by run_local().
+/// Starts two ranks in a separate terminal that count how often they are interrupted, presses Ctrl-C once they are
+/// ready, and returns the counts. Rank 1 is in a separate session, which the terminal's Ctrl-C does not reach: any
+/// interrupt that it receives was sent by run_local().
 std::string interruptions_at_a_terminal() {
   int output[2];
   EXPECT_EQ(::pipe(output), 0);
@@ -204,7 +204,7 @@ TEST(RunLocal, KeepsItsLinksFromTheNumbersOfClosedStandardDescriptors) {
 }
 
 TEST(RunLocal, PassesOnWhatARankReports) {
-  // An empty report, of the size of its head: rank 0, kind 6.
+  // The header of a report, with rank 0 and kind 6, and its text.
   const auto result = run_script(1, R"(printf '\0\0\0\0\6\0\0\0out of data' >&${LEVADA_REPORT%%,*}; exit 1)");
   EXPECT_EQ(result.message, "out of data");
   EXPECT_EQ(result.exit_status, 1);

@@ -17,8 +17,8 @@ namespace levada::launch {
 namespace {
 
 constexpr int max_last_reads = 16;                           // a mebibyte, the largest pipe
-constexpr std::size_t max_unwritten = std::size_t{1} << 18;  // the ranks wait if there is more
-/// How long a line of rank 0 may stay without an end, at a terminal that somebody types at: it may be a question.
+constexpr std::size_t max_unwritten = std::size_t{1} << 18;  // beyond this, ranks wait
+/// How long a line of rank 0 may stay incomplete at an interactive terminal before it is shown: it may be a question.
 constexpr Duration open_line_wait = std::chrono::milliseconds(100);
 
 bool ends_line(char byte) {
@@ -65,7 +65,7 @@ std::string LinePrefixer::show(int rank, int stream, std::string_view text) {
   return shown;
 }
 
-/// A file that ranks' output goes to.
+/// A file that receives ranks' output.
 struct Relay::Sink {
   explicit Sink(int descriptor) : fd(descriptor), is_terminal(::isatty(descriptor) != 0) {
     struct stat what {};
@@ -85,7 +85,7 @@ struct Relay::Sink {
   int error = 0;
 };
 
-/// Writes to a pipe or terminal that is ready take at most PIPE_BUF bytes, which do not block.
+/// If a pipe or terminal is ready, writing at most PIPE_BUF bytes does not block.
 void Relay::Sink::write_some() {
   auto bytes = unwritten.size();
   if (!is_file && bytes > PIPE_BUF) {
@@ -108,7 +108,7 @@ struct Relay::Stream {
   UniqueFd fd;
   std::shared_ptr<Sink> sink;
   LineCutter lines = {};
-  bool is_dialog = false;                  ///< whether somebody may have to answer it
+  bool is_dialog = false;                  ///< whether a user may have to answer it
   Deadline open_line = Deadline::never();  ///< when a line without an end is shown
 };
 
@@ -187,14 +187,14 @@ void Relay::serve(std::span<const pollfd> polls) {
   for (std::size_t i = 0; i < sinks_.size(); ++i) {
     if (polls[i].revents != 0 && !sinks_[i]->unwritten.empty()) sinks_[i]->write_some();
   }
-  // A rank that writes to an output that failed gets what the output itself would give it: an error, or SIGPIPE.
+  // A rank that writes to a failed output sees what that output itself would cause: an error, or SIGPIPE.
   for (auto& stream : streams_) {
     if (stream.sink->error != 0) stream.fd = {};
   }
 }
 
-/// Reads once. At the stream's end a terminal shows a line that has none; for a file that waits for finish_reading(),
-/// or another rank's line would continue it.
+/// Reads once. At the end of the stream, a terminal shows an incomplete line at once. A file waits for
+/// finish_reading(), because another rank's line would continue it.
 void Relay::read(Stream& stream) {
   std::array<char, LineCutter::max_bytes> bytes;
   const auto got = ::read(stream.fd.get(), bytes.data(), bytes.size());
@@ -215,7 +215,7 @@ void Relay::pass_lines(Stream& stream) {
 
 void Relay::pass_open_line(Stream& stream) {
   auto rest = stream.lines.take_rest();
-  // A terminal's line that the stream has ended in.
+  // Ends a terminal's line in which the stream has ended.
   if (!stream.fd && stream.sink->is_terminal && !rest.empty()) rest += '\n';
   stream.sink->add(stream.rank, stream.number, rest);
   stream.open_line = Deadline::never();
@@ -223,7 +223,7 @@ void Relay::pass_open_line(Stream& stream) {
 
 void Relay::finish_reading() {
   for (auto& stream : streams_) {
-    // Not until the end, which a process that a rank has started may hold back.
+    // Not until end-of-file, which a process that a rank has started may delay.
     for (int reads = 0; stream.fd && reads < max_last_reads; ++reads) read(stream);
     stream.fd = {};
     pass_open_line(stream);

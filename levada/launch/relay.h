@@ -55,7 +55,7 @@ class LinePrefixer {
   bool may_have_rest_ = false;  ///< whether the cursor is at the start of a line that has text
 };
 
-/// Not for several threads. Ignores SIGPIPE in this process while it lives.
+/// Not thread-safe. Ignores SIGPIPE in this process while it lives.
 class Relay {
  public:
   Relay();
@@ -63,21 +63,21 @@ class Relay {
   Relay(const Relay&) = delete;
   Relay& operator=(const Relay&) = delete;
 
-  /// Whether standard output is a terminal, whose reader wants to see each line at once.
+  /// Whether standard output is a terminal, whose reader should see each line at once.
   static bool is_watched();
   /// Returns the descriptors for the next rank's standard output and error. Throws EngineError if there are no pipes
   /// left.
   std::array<UniqueFd, 2> open_rank();
   /// Appends the descriptors to wait for.
   void add_to(std::vector<pollfd>& polls) const;
-  /// The longest time to wait.
+  /// Returns the longest time to wait.
   Duration max_wait() const;
-  /// Reads and writes what it can without blocking. `polls`: those of add_to(), after poll().
+  /// Reads and writes as much as possible without blocking. `polls`: those of add_to(), after poll().
   void serve(std::span<const pollfd> polls);
   /// Reads what ranks that have ended left in their pipes, unfinished lines included. No pipe is read after that.
   void finish_reading();
   bool has_unwritten() const;
-  /// The error that standard output was closed with; 0 if there was none.
+  /// Returns the error that closed standard output; 0 if there was none.
   int output_error() const;
 
  private:
@@ -87,7 +87,7 @@ class Relay {
   void pass_lines(Stream& stream);
   void pass_open_line(Stream& stream);
 
-  std::array<std::shared_ptr<Sink>, 2> sinks_;  ///< of standard output and error; one, if both are one file
+  std::array<std::shared_ptr<Sink>, 2> sinks_;  ///< for standard output and error; the same one if both are one file
   std::vector<Stream> streams_;
   int ranks_ = 0;
   struct sigaction before_ {};

@@ -39,7 +39,7 @@ LocalResult Supervision::result() const {
   return {};
 }
 
-/// The signal that ended `rank`, 0 if none did or if it was this process's doing.
+/// Returns the signal that ended `rank`; 0 if none did, or if this process sent it.
 int Supervision::own_signal_of(int rank) const {
   const auto& state = ranks_[static_cast<std::size_t>(rank)];
   const int status = state.wait_status.value_or(0);
@@ -68,7 +68,7 @@ std::optional<LocalResult> Supervision::reported(bool peer_lost) const {
     if ((report.kind == ErrorKind::peer_lost) != peer_lost) continue;
     const int status = ranks_[static_cast<std::size_t>(report.rank)].wait_status.value_or(0);
     const bool own_status = WIFEXITED(status) && WEXITSTATUS(status) != 0;
-    // One that was killed before it came to exit would have exited so.
+    // A rank that was killed before it could exit would have exited with this status.
     const int meant_status = report.kind == ErrorKind::invalid_argument ? 2 : 1;
     return LocalResult{.exit_status = own_status ? WEXITSTATUS(status) : meant_status,
                        .first_failed = report.rank,
@@ -77,7 +77,7 @@ std::optional<LocalResult> Supervision::reported(bool peer_lost) const {
   return {};
 }
 
-/// A rank that failed without a report, before one that saw another end.
+/// Returns a rank that failed without a report, preferred to one that saw another end.
 std::optional<LocalResult> Supervision::bad_status() const {
   for (const int rank : order_) {
     const int status = ranks_[static_cast<std::size_t>(rank)].wait_status.value_or(0);

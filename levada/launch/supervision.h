@@ -1,4 +1,4 @@
-// What becomes of a job whose ranks end, fail or are killed: decided on events alone, without processes.
+// Decides how a job ends when its ranks end, fail or are killed: from events only, without processes.
 #pragma once
 
 #include <optional>
@@ -9,23 +9,23 @@
 
 namespace levada::launch {
 
-/// How a job of this host's own ended.
+/// How a job on this host ended.
 struct LocalResult {
-  /// What the command should exit with: 0 if all ranks ended well, the failed rank's own status, 1 for a rank that was
-  /// killed, 128+N if signal N ended the job (SIGPIPE of a rank counts: its output was closed).
+  /// Exit status for the command: 0 if all ranks succeeded, the failed rank's own status, 1 for a rank that was killed,
+  /// 128+N if signal N ended the job (SIGPIPE of a rank counts, because its output was closed).
   int exit_status = 0;
-  std::optional<int> first_failed;  ///< the rank whose fault it was
-  std::string message;              ///< one sentence on why; empty if nothing is to be said
+  std::optional<int> first_failed;  ///< the rank that caused the failure
+  std::string message;              ///< the reason, in one sentence; empty if there is nothing to report
 };
 
-/// The state of a job under run_local(). A value; apply what happens, in order, and ask what to do.
+/// The state of a job under run_local(). A value: apply events in order, then query what to do.
 class Supervision {
  public:
   explicit Supervision(int size) : ranks_(static_cast<std::size_t>(size)) {}
 
   struct Ended {
     int rank = 0;
-    int wait_status = 0;  ///< as waitpid() gives it
+    int wait_status = 0;  ///< as returned by waitpid()
   };
   struct Reported {
     int rank = 0;
@@ -36,7 +36,7 @@ class Supervision {
   struct Signalled {
     int signal = 0;
   };
-  /// The ranks that were still there have been killed by this process.
+  /// This process has killed the ranks that were still running.
   struct Killed {};
 
   void apply(const Ended& event);
@@ -46,12 +46,12 @@ class Supervision {
 
   bool has_ended(int rank) const { return ranks_[static_cast<std::size_t>(rank)].wait_status.has_value(); }
   bool all_ended() const { return ended_ == ranks_.size(); }
-  /// Whether the ranks still there should come to an end.
+  /// Whether the ranks that are still running should end.
   bool is_ending() const { return signal_ != 0 || failing_; }
-  /// The signal that ends the job; 0 if none does.
+  /// Returns the signal that ends the job; 0 if none does.
   int signal() const { return signal_; }
-  /// To be asked when all have ended. A killed rank is named before a reported error, and that before the PeerLost of
-  /// the ranks that saw it end.
+  /// Call when all ranks have ended. A killed rank takes precedence over a reported error, and that over the PeerLost
+  /// of ranks that saw it end.
   LocalResult result() const;
 
  private:
@@ -65,7 +65,7 @@ class Supervision {
   std::optional<LocalResult> bad_status() const;
 
   std::vector<Rank> ranks_;
-  std::vector<int> order_;  ///< ranks as they ended
+  std::vector<int> order_;  ///< ranks in the order in which they ended
   std::vector<Reported> reports_;
   std::size_t ended_ = 0;
   int signal_ = 0;

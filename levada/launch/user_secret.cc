@@ -25,7 +25,7 @@ constexpr const char* secret_remedy = "or set LEVADA_SECRET to the same text, wh
                                 call, std::strerror(errno), secret_remedy));
 }
 
-/// Throws EngineError unless nobody but this user can have written or read in it.
+/// Throws EngineError unless only this user can have written or read in it.
 void expect_private(const UniqueFd& fd, const std::string& path) {
   struct stat found {};
   if (::fstat(fd.get(), &found) != 0) fail(path, "fstat");
@@ -50,7 +50,7 @@ UniqueFd open_private_folder(const std::string& path) {
   return folder;
 }
 
-/// Creates the file, whole, unless it exists.
+/// Creates the file atomically, unless it exists.
 void create_secret(const UniqueFd& folder, const std::string& path) {
   const Secret secret = random_secret();
   const std::string partial = fmt::format(".{}.{}", file_name, to_hex(random_challenge()));
@@ -80,7 +80,7 @@ Secret read_secret(const std::string& folder_path) {
   }
   if (!file) fail(path, "open");
   expect_private(file, path);
-  // What clears /tmp of old files is not to take it between two ranks of one start.
+  // Keeps cleaners of old files in /tmp from deleting it between two ranks of one start.
   ::futimens(file.get(), nullptr);
   Secret secret;
   if (::read(file.get(), secret.data(), secret.size()) != static_cast<ssize_t>(secret.size())) {

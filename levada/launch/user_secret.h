@@ -1,4 +1,4 @@
-// What the ranks of a job know of each other if their launcher passes them nothing but variables, which are public.
+// A secret by which the ranks of a job recognize each other if their launcher passes only variables, which are public.
 #pragma once
 
 #include <cstdlib>
@@ -11,10 +11,11 @@ namespace levada::launch {
 
 inline constexpr const char* secret_variable = "LEVADA_SECRET";
 
-/// Returns a secret of this user on this host: made from the variable LEVADA_SECRET, if it is set; else the content of
-/// a file in a private folder below `folder`, which the first rank creates. Processes that do not see that folder, as
-/// in another container, are not ranks. Throws InvalidArgument if LEVADA_SECRET is short or the user id identifies
-/// nobody; EngineError if the folder cannot be made, or others could write or read in it.
+/// Returns a secret of this user on this host. If the variable LEVADA_SECRET is set, the secret is derived from it;
+/// otherwise it is the content of a file in a private folder below `folder`, which the first rank creates. Processes
+/// that cannot see that folder, for example in another container, are not ranks. Throws InvalidArgument if
+/// LEVADA_SECRET is too short or the user id identifies no user; EngineError if the folder cannot be created, or if
+/// others could write or read in it.
 Secret user_secret(
     const std::string& folder = "/tmp",
     const std::function<const char*(const char*)>& get = [](const char* name) { return std::getenv(name); });

@@ -15,9 +15,9 @@
 
 namespace levada::joined {
 
-/// What all groups of a rank share.
+/// State that all groups of a rank share.
 struct Shared {
-  /// Returns when one of the groups has first seen the loss of `rank`, in the job's numbering: now, if none has yet.
+  /// Returns when a group first saw the loss of `rank`, in the job's numbering; if none has yet, that is now.
   Clock::time_point first_seen(int rank) {
     const std::lock_guard lock(mutex);
     return losses.try_emplace(rank, Clock::now()).first->second;
@@ -25,7 +25,7 @@ struct Shared {
 
   Options options;
   std::shared_ptr<Relay> relay;
-  std::atomic<const Block::Home*> home = nullptr;  ///< of the near engine's blocks, once there is one
+  std::atomic<const Block::Home*> home = nullptr;  ///< home of the near engine's blocks, once there is one
   std::mutex mutex;                                ///< guards `losses`
   std::map<int, Clock::time_point> losses;
 };
@@ -36,12 +36,12 @@ inline bool has_room(Engine& engine, Channel& channel) {
   return engine.wait({.publish = it}, Deadline::now()) == Woken::ready;
 }
 
-/// Whether not even messages that have arrived can be received.
+/// Whether even messages that have arrived can no longer be received.
 inline bool is_aborted(const Cause& cause) {
   return cause.kind != ErrorKind::peer_lost && cause.kind != ErrorKind::corrupt_message;
 }
 
-/// Messages from other hosts land in blocks of `near`, as long as it exists.
+/// Returns a landing that places messages from other hosts in blocks of `near`, as long as it exists.
 inline Landing landing_in(std::weak_ptr<Engine> near) {
   return [near = std::move(near)](std::size_t bytes) {
     const auto engine = near.lock();
@@ -49,16 +49,15 @@ inline Landing landing_in(std::weak_ptr<Engine> near) {
   };
 }
 
-/// A channel as its sender or a receiver holds it.
+/// A channel as its sender or one of its receivers holds it.
 class JoinedChannel final : public Channel {
  public:
-  /// The legs of this rank, except those that a Forward sends on.
+  /// The legs that this rank uses, except those that a Forward sends on.
   struct Legs {
     Port near, incoming, outgoing;
   };
 
-  /// `forwarder`: Route::forwarder().
-  /// `has_ended`: whether the group has, for a cause.
+  /// `forwarder`: the result of Route::forwarder(). `has_ended`: whether the group has ended for a cause.
   JoinedChannel(const void* owner, int from, std::vector<int> to, int window, int rank, bool must_be_closed, Legs legs,
                 int forwarder, std::shared_ptr<const std::atomic<bool>> has_ended, std::shared_ptr<Shared> shared)
       : Channel(owner, from, std::move(to), window),
@@ -72,8 +71,8 @@ class JoinedChannel final : public Channel {
         shared_(std::move(shared)) {}
   ~JoinedChannel() override { leave(); }
 
-  /// This rank's own ends: what a Forward has is not among them. Once the group has ended, no end of sending is shown
-  /// to receivers, who might see it before the cause.
+  /// Closes this rank's own end; those of a Forward are separate. Once the group has ended, receivers are no longer
+  /// shown an end of sending, because they might see it before the cause.
   void close(End end) {
     if (end == End::sending) {
       if (!is_sending_.exchange(false) || *has_ended_) return;
@@ -93,12 +92,12 @@ class JoinedChannel final : public Channel {
 
   const Port& near() const { return legs_.near; }
   const Port& outgoing() const { return legs_.outgoing; }
-  /// Where messages for this rank come from.
+  /// Returns the leg on which messages for this rank arrive.
   const Port& receiving() const { return receives_near() ? legs_.near : legs_.incoming; }
   bool receives_near() const { return static_cast<bool>(legs_.near); }
   bool is_sending() const { return is_sending_; }
 
-  /// Whether the forwarder has left before it forwarded all. To be called by the thread that receives.
+  /// Whether the forwarder has left before it forwarded everything. Call only from the receiving thread.
   bool forwarder_is_lost() { return forwarder_ >= 0 && watch_.is_lost(receiving()); }
   int forwarder() const { return forwarder_; }
 
@@ -111,7 +110,7 @@ class JoinedChannel final : public Channel {
   ForwarderWatch watch_;
   std::atomic<bool> is_sending_;
   const std::shared_ptr<const std::atomic<bool>> has_ended_;
-  std::shared_ptr<Shared> shared_;  ///< keeps the relay
+  std::shared_ptr<Shared> shared_;  ///< keeps the relay alive
 };
 
 }  // namespace levada::joined

@@ -1,5 +1,5 @@
-// Hosts within one process: ranks are threads, hosts are joined by the transport of the tests, which counts what
-// crosses between them. Only for tests.
+// Hosts within one process: ranks are threads, and the test transport joins the hosts and counts the bytes that cross
+// between them. Only for tests.
 #pragma once
 
 #include <algorithm>
@@ -18,12 +18,12 @@
 
 namespace levada::joined::test {
 
-/// Ranks are placed on hosts in order, so many on each.
+/// Ranks are placed on hosts in order, `ranks_a_host` on each.
 struct Hosts {
   int ranks_a_host = 2;
   Options options{.leave_timeout = std::chrono::seconds(2)};
   Duration heartbeat = std::chrono::milliseconds(200);
-  std::size_t memory_bytes = inproc::Options().memory_bytes;  ///< of each rank's blocks
+  std::size_t memory_bytes = inproc::Options().memory_bytes;  ///< memory of each rank's blocks
 };
 
 class Job {
@@ -45,18 +45,18 @@ class Job {
       engines.push_back(make_engine(near[static_cast<std::size_t>(rank)], std::move(far), options));
     }
   }
-  /// As if the rank's process had ended.
+  /// Acts as if the rank's process had ended.
   void lose(int rank) {
     inproc::lose(*near[static_cast<std::size_t>(rank)]);
     network.lose(rank);
   }
 
-  p2p::test::LoopbackNetwork network;  // engines end before it
+  p2p::test::LoopbackNetwork network;  // must outlive the engines
   std::vector<std::shared_ptr<Engine>> near;
   std::vector<std::shared_ptr<Engine>> engines;
 };
 
-/// Runs `body` on a thread for each rank. Returns a sentence for each that failed, after which the others' group ends.
+/// Runs `body` on one thread per rank. A failing rank aborts the group. Returns one line per failure.
 inline std::string run_ranks(int size, const Hosts& hosts,
                              const std::function<void(const std::shared_ptr<Engine>&, Job& job)>& body) {
   Job job(size, hosts);

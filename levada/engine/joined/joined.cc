@@ -27,7 +27,7 @@ namespace {
 
 class JoinedEngine final : public Engine {
  public:
-  /// `near_ranks`: of this group, the ranks in near's numbering. `job_ranks`: this group's, in the job's numbering.
+  /// `near_ranks`: this group's rank of each rank of `near`. `job_ranks`: the job's rank of each rank of this group.
   JoinedEngine(std::shared_ptr<Engine> near, std::shared_ptr<Engine> far, std::vector<int> near_ranks,
                std::vector<int> job_ranks, std::uint64_t key, std::shared_ptr<Shared> shared)
       : shared_(std::move(shared)),
@@ -47,7 +47,7 @@ class JoinedEngine final : public Engine {
     for (const auto& each : channels_) {
       if (const auto channel = each.lock()) channel->leave();
     }
-    // Before the others of this host see that the far engine has ended, they would take this rank's leaving for an end.
+    // Until they see that the far engine has ended, ranks of this host would take this rank's leaving for the cause.
     if (!cause_) return;
     if (cause_->kind == ErrorKind::peer_lost || !near_->cause()) std::this_thread::sleep_until(seen_at_ + grace);
     else wait_for_far_cause();
@@ -131,7 +131,7 @@ class JoinedEngine final : public Engine {
   std::uint64_t trim() override { return near_->trim() + far_->trim(); }
 
  private:
-  /// What the near engine throws is in its numbering; the cause is in this one's.
+  /// Errors of the near engine use its numbering; the cause uses this engine's.
   template <typename Call>
   auto call(const Call& body) -> decltype(body()) {
     try {
@@ -144,7 +144,7 @@ class JoinedEngine final : public Engine {
   void check() {
     if (const auto why = cause()) why->raise();
   }
-  /// The same, where a call of the near engine follows, which throws by itself.
+  /// Same as check(), before a call of the near engine, which checks its own cause.
   void check_far() {
     if (has_cause()) check();
   }
@@ -152,15 +152,15 @@ class JoinedEngine final : public Engine {
   /// Waits a moment for the far engine to see an abort that the near engine has seen first, and to pass it on.
   void wait_for_far_cause() noexcept try {
     far_->wait({}, Deadline::after(grace));
-  } catch (const Error&) {  // it is here
+  } catch (const Error&) {  // the far engine has it now
   }
-  /// Brings the cause up to date, before this rank closes what it sends.
+  /// Updates the cause, before this rank closes its sending ends.
   void refresh() noexcept try { static_cast<void>(cause()); } catch (const Error&) {  // in a forked child
   }
-  /// Throws PeerLost where one that forwards on these channels is lost.
+  /// Throws PeerLost if a rank that forwards on these channels is lost.
   void expect_forwarders(std::span<Channel* const> received);
   std::optional<Cause> near_cause();
-  /// Of the last status of a rank of this host; -1 if unknown.
+  /// Returns the step in the last status of a rank of this host; -1 if unknown.
   std::int64_t near_step(int rank);
 
   JoinedChannel& own(Channel& channel) const {
@@ -177,7 +177,7 @@ class JoinedEngine final : public Engine {
     if (!joined.receives) refuse_receiver(info_.rank, channel);
     return joined;
   }
-  /// Throws unless something can be published.
+  /// Throws unless this rank can publish on the channel.
   JoinedChannel& publishing(Channel& channel);
   bool try_send(JoinedChannel& channel, const Lease& lease);
 
@@ -193,7 +193,7 @@ class JoinedEngine final : public Engine {
   Woken wait_near(const WaitFor& conditions, Deadline deadline, const std::function<void()>& poll);
   Woken wait_for_both(const WaitFor& conditions, Deadline deadline, const std::function<void()>& poll);
 
-  /// Destroyed last: others are to see this rank leave this group while the relay still forwards in other groups.
+  /// Destroyed last: other ranks must see this rank leave this group while the relay still forwards in other groups.
   const std::shared_ptr<Shared> shared_;
   const std::shared_ptr<Engine> near_, far_;
   const std::vector<int> near_ranks_, job_ranks_;
@@ -202,8 +202,8 @@ class JoinedEngine final : public Engine {
   KeyDeriver keys_;
   std::mutex mutex_;  // guards what follows
   std::optional<Cause> cause_;
-  bool only_near_ = false;       ///< the far engine had not seen the death that is the cause
-  Clock::time_point seen_at_{};  ///< when this rank saw the cause; a death in whatever group
+  bool only_near_ = false;       ///< the cause is a death that the far engine had not seen
+  Clock::time_point seen_at_{};  ///< when this rank saw the cause; for a death, when any group saw it
   const std::shared_ptr<std::atomic<bool>> has_ended_ = std::make_shared<std::atomic<bool>>(false);
   std::vector<std::weak_ptr<JoinedChannel>> channels_;
 };
@@ -223,7 +223,7 @@ std::shared_ptr<Engine> JoinedEngine::subgroup(std::span<const int> ranks, std::
       near_ranks.push_back(static_cast<int>(rank));
       members.push_back(place);
     }
-    // Groups of different ranks may have the same ranks here, and be made in any order.
+    // Groups of different ranks may have the same ranks on this host, and be made in any order.
     auto near = near_->subgroup(members, fmt::format("{:016x}", key));
     auto far = far_->subgroup(ranks, name);
     shared_->relay->set_failed(false);
@@ -287,8 +287,8 @@ std::optional<Cause> JoinedEngine::cause() {
   if (cause_) return cause_;
   auto near = near_cause();
   auto far = far_->cause();
-  // An abort reaches both engines. The rest is seen on this host alone, or here first: others are to learn of it before
-  // they see this rank leave. A death the far engine mostly sees by itself, after what that rank sent before.
+  // An abort reaches both engines. Any other cause is seen only or first on this host; other ranks must learn of it
+  // before they see this rank leave. The far engine mostly sees a death itself, after all that the dead rank has sent.
   only_near_ = near && !far && near->kind == ErrorKind::peer_lost;
   if (near && !far && near->kind == ErrorKind::corrupt_message) far_->abort(near->text());
   if (near && !far && near->kind == ErrorKind::invalid_argument && near->rank == info_.rank) {
@@ -332,7 +332,7 @@ JoinedChannel& JoinedEngine::publishing(Channel& channel) {
   throw InvalidArgument(fmt::format("rank {} publishes on a channel that it has closed", info_.rank));
 }
 
-/// First on the own host, where others then need not wait until it is sent.
+/// Publishes on this host first, so that its receivers need not wait for the send to other hosts.
 bool JoinedEngine::try_send(JoinedChannel& channel, const Lease& lease) {
   if (channel.outgoing() && !has_room(*far_, *channel.outgoing().channel)) return false;
   if (channel.near() && !near_->try_publish(*channel.near().channel, lease)) return false;
@@ -423,7 +423,7 @@ Woken JoinedEngine::wait(const WaitFor& conditions, Deadline deadline) {
   };
   return call([&] {
     if (has_cause()) {
-      // Only what has arrived before still counts.
+      // Only messages that arrived before the end still count.
       const bool has_arrived =
           !is_aborted(*cause()) && wait_for_both({.receive = conditions.receive}, Deadline::now(), {}) == Woken::ready;
       if (!has_arrived) check();

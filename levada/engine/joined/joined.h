@@ -1,5 +1,5 @@
-// One engine made of two: one between the ranks of each host, and one between hosts.
-// docs/design/joined.md explains how.
+// Joins two engines into one: the first connects the ranks of each host, the second connects hosts. See
+// docs/design/joined.md.
 #pragma once
 
 #include <functional>
@@ -12,33 +12,33 @@
 namespace levada::joined {
 
 struct Options {
-  /// To how many other hosts a rank sends a message at most; the same on all ranks. Where a channel has receivers on
+  /// Maximum number of other hosts that a rank sends a message to; the same on all ranks. If a channel has receivers on
   /// more hosts, some of these forward it.
   int degree = default_degree;
-  /// How long a rank that leaves waits for the ends of the channels that it forwards: their sender may be in the
-  /// program's code. Then it ends the groups of these channels.
+  /// How long a rank that leaves waits for the ends of channels that it forwards, whose senders may still be busy in
+  /// the program's code. It then ends the groups of these channels.
   Duration leave_timeout = std::chrono::minutes(30);
-  /// The same for a rank that leaves because a group has ended for a cause.
+  /// Same, for a rank that leaves because a group has ended for a cause.
   Duration failed_leave_timeout = std::chrono::seconds(5);
-  Duration remind_after = std::chrono::seconds(30);  ///< of that wait: as Reminder does
-  /// Called ten times a second during that wait; where it returns true, the wait ends as at leave_timeout. May be
-  /// empty.
+  Duration remind_after = std::chrono::seconds(30);  ///< when to report that wait, as Reminder does
+  /// Called ten times a second during that wait. If it returns true, the wait ends as at leave_timeout. May be empty.
   std::function<bool()> is_interrupted = {};
-  /// How long the forwarding thread waits for the near engine at most before it checks again what wakes nobody.
-  /// Duration::max(): there is nothing of that kind.
+  /// Maximum time that the forwarding thread waits for the near engine before it rechecks conditions that wake no
+  /// thread. Duration::max() if there are none.
   Duration heartbeat = std::chrono::seconds(1);
 };
 
-/// This rank's engine of all ranks of `far`, in its numbering. What stays on a host goes through `near` alone. What
-/// goes to others crosses to each host once, into memory of `near` there, and is forwarded by a thread of the first
-/// receiver's process, without a copy.
+/// Returns this rank's engine over all ranks of `far`, in its numbering. Messages within a host use only `near`. A
+/// message to other hosts crosses to each of them once, into memory of `near` on that host; a thread in the first
+/// receiver's process forwards it without a copy.
 ///
-/// `near`: of the ranks that far->info().host_of counts to this rank's host, in the same order. It publishes leases of
-/// its own blocks.
-/// `far`: publishes leases of any bytes, has on_change(), which this takes, and has room as long as only its own thread
-/// publishes. A thread that waits for it alone moves it.
+/// `near`: an engine over the ranks that far->info().host_of places on this rank's host, in the same order. It
+/// publishes leases of its own blocks.
+/// `far`: an engine that publishes leases of any bytes and has on_change(), which this function takes over. A channel
+/// of it that has room keeps it as long as only one thread publishes on the channel. A thread that waits only on `far`
+/// drives its progress.
 ///
-/// Throws InvalidArgument where the two do not fit.
+/// Throws InvalidArgument if the two do not match.
 std::shared_ptr<Engine> make_engine(std::shared_ptr<Engine> near, std::shared_ptr<Engine> far,
                                     const Options& options = {});
 

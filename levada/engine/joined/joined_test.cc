@@ -125,7 +125,7 @@ TEST(Joined, NobodyTakesTheLeavingOfARankThatHasSeenADeathForTheEndOfItsData) {
   }
 }
 
-/// Returns what a collective call of all ranks throws.
+/// Returns the error of a collective call of all ranks, or nothing.
 std::string error_of_meeting(Engine& engine) {
   try {
     agree(engine, {}, Deadline::after(std::chrono::seconds(20)), "meeting");
@@ -135,8 +135,8 @@ std::string error_of_meeting(Engine& engine) {
   }
 }
 
-/// Rank `leaver` of four does no more than `begin`; the others meet then. Returns what each of them throws, by rank.
-/// None ends the group because of it.
+/// Rank `leaver` of four only calls `begin`; the others then meet. Returns what each of them throws, by rank. None ends
+/// the group because of it.
 std::vector<std::string> meet_without(
     int leaver, int ranks_a_host, int degree,
     const std::function<std::shared_ptr<void>(Engine&)>& begin = [](Engine&) { return nullptr; }) {
@@ -266,7 +266,7 @@ TEST(Joined, CopiesNothingThatItForwards) {
     if (rank == 0) copied = copied_bytes() - copied;
   };
   EXPECT_EQ(run_ranks(6, {}, body), "");
-  // The transport of the tests copies each body once for each other host.
+  // The test transport copies each body once per other host.
   EXPECT_LT(copied, (8 * 2 + 1) * bytes);
 }
 
@@ -424,7 +424,7 @@ TEST(Joined, ForwardsSeveralChannelsOnceThereIsMemoryForTheirMessages) {
     if (rank < 2) {
       const auto channel = engine->open(rank, {2, 3}, 1);
       wait_until(is_full);
-      // The second one has room once the first has been taken to be forwarded.
+      // The second message has room once the first has been taken to be forwarded.
       for (int i = 0; i < 2; ++i) send(*engine, *channel, sent(rank), i);
       is_blocked[rank] = true;
       for (int i = 2; i < 5; ++i) send(*engine, *channel, sent(rank), i);

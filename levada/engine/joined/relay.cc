@@ -26,7 +26,7 @@ Deadline deadline_after(Duration longest) {
 // ---- StatusBoard
 
 void StatusBoard::show(const Status& status) {
-  // In this order: a rank of this host that sees the status may end the group, before the other post is done.
+  // The far engine first: a rank of this host that sees the status may end the group before the second post.
   if (const auto far = far_.lock()) far->post(status);
   if (const auto near = near_.lock()) near->post(status);
 }
@@ -155,7 +155,7 @@ void Forward::post_held(Duration after) noexcept try {
   post_at_ = now + after;
   const auto status = held_status();
   if (status || is_held_) show_held(status);
-} catch (const std::exception&) {  // the group has ended, which advance() finds as well
+} catch (const std::exception&) {  // advance() sees the end of the group, too
 }
 
 void Forward::show_held(std::optional<Status> status) noexcept try {
@@ -167,7 +167,7 @@ void Forward::show_held(std::optional<Status> status) noexcept try {
 std::string Forward::explain(Duration waited) const try {
   return explain_wait(*incoming_.engine, fmt::format("leaving (it still forwards to rank {})", fmt::join(to_, ", ")),
                       from_, waited);
-} catch (const Error& error) {  // the group has ended meanwhile
+} catch (const Error& error) {  // the group has ended
   return error.what();
 }
 
@@ -243,7 +243,7 @@ std::string Relay::wait_for_ends(std::unique_lock<std::mutex>& lock) {
   const Duration timeout = has_failed ? options_.failed_leave_timeout : options_.leave_timeout;
   const Deadline deadline = Deadline::after(timeout);
   Reminder reminder(options_.remind_after);
-  bool has_asked = false;  // the sender, which answers later, what it does
+  bool has_asked = false;  // whether the sender has been asked for its status, which it answers later
   while (!forwards_.empty()) {
     if (deadline.expired()) {
       return fmt::format("it has left{}, and after {} {} still forwards", has_failed ? " because of an error" : "",
@@ -322,7 +322,7 @@ void Relay::wait_near(const Unfinished& unfinished, std::uint64_t seen) {
   Duration longest = std::min(options_.heartbeat, unfinished.longest);
   for (Forward* const forward : unfinished.blocked) {
     if (&forward->near() != &near) {
-      // A wait is one group's; those of other groups are retried soon.
+      // A wait is for one group; forwards of other groups are retried soon.
       longest = std::min<Duration>(longest, retry_interval);
       continue;
     }
@@ -334,7 +334,7 @@ void Relay::wait_near(const Unfinished& unfinished, std::uint64_t seen) {
   if (changes_->count().count() != seen) return;
   try {
     near.wait({.publish = full, .allocate = bytes, .stop = &alarm.rung()}, deadline_after(longest));
-  } catch (const Error&) {  // its group has ended, which advance() finds as well
+  } catch (const Error&) {  // advance() sees the end of its group, too
   }
 }
 

@@ -55,7 +55,7 @@ TEST(Route, NamesTheRankThatForwards) {
   EXPECT_EQ(route_of(host_of, 2, 0, to, 2).forwards_to(2), (std::vector{3, 5}));
 }
 
-/// Follows all legs that the members of a channel have opened; returns how often each receiver gets a message.
+/// Follows all legs that the members of a channel have opened. Returns how often each receiver gets a message.
 std::map<int, int> deliveries(const std::vector<int>& host_of, int from, const std::vector<int>& to, int degree) {
   std::set<int> members(to.begin(), to.end());
   members.insert(from);

@@ -42,7 +42,7 @@ MPI_Comm duplicate(MPI_Comm comm, Duration timeout) {
   MPI_Request request = MPI_REQUEST_NULL;
   check(MPI_Comm_idup(comm, result.get(), &request), "MPI_Comm_idup()");
   if (completes(request, timeout)) return *result;
-  static_cast<void>(result.release());  // MPI may write to it as long as the process lives
+  static_cast<void>(result.release());  // MPI may write to it for the life of the process
   throw_late(comm, timeout);
 }
 

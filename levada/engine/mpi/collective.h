@@ -1,4 +1,4 @@
-// Collective calls of MPI that end at a deadline, for ranks that have no engine yet.
+// Collective MPI calls with a deadline, for ranks that have no engine yet.
 #pragma once
 
 #include <mpi.h>
@@ -13,14 +13,14 @@
 
 namespace levada::mpi {
 
-/// Returns whether `request` has completed by then; throws EngineError if it has failed.
+/// Returns whether `request` completes within `timeout`. Throws EngineError if it fails.
 bool completes(MPI_Request& request, Duration timeout);
 
-/// Throws Timeout: this rank has waited so long for the others.
+/// Throws Timeout: this rank has waited this long for the others.
 [[noreturn]] void throw_late(MPI_Comm comm, Duration timeout);
 
-// Collective. Throw Timeout on ranks that still wait for others after `timeout`, and EngineError for what MPI reports.
-// After a Timeout MPI may still use the communicator, so the caller must not free it.
+// Collective. These throw Timeout on ranks that still wait for others after `timeout`, and EngineError for MPI's
+// errors. After a Timeout, MPI may still use the communicator, so the caller must not free it.
 
 /// MPI_Comm_dup().
 MPI_Comm duplicate(MPI_Comm comm, Duration timeout);
@@ -41,7 +41,7 @@ std::vector<Value> all_gather(const Value& mine, MPI_Comm comm, Duration timeout
                        &request),
         "MPI_Iallgather()");
   if (!completes(request, timeout)) {
-    static_cast<void>(buffers.release());  // MPI may write to them as long as the process lives
+    static_cast<void>(buffers.release());  // MPI may write to them for the life of the process
     throw_late(comm, timeout);
   }
   return std::move(buffers->all);

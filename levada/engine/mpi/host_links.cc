@@ -22,15 +22,15 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// In which whoever connects has to prove that it is a rank.
+/// Time in which a process that connects must prove that it is a rank.
 constexpr Duration patience = std::chrono::seconds(5);
 constexpr Duration retry_interval = milliseconds(50);
 constexpr int poll_ms = 50;
 
-/// What the caller of a link names: both ends.
+/// Size of the ranks of both ends, which the caller of a link sends.
 constexpr std::size_t ranks_bytes = 2 * sizeof(std::int32_t);
 constexpr std::size_t call_bytes = sizeof(Greeting) + ranks_bytes + sizeof(Proof);
-constexpr std::size_t answer_bytes = sizeof(Greeting) + sizeof(Proof);  // with the greeting before
+constexpr std::size_t answer_bytes = sizeof(Greeting) + sizeof(Proof);  // includes the greeting before it
 
 Secret key_of(const Secret& secret) {
   return derive_secret(secret, "hosts that watch each other");
@@ -40,7 +40,7 @@ bool is_out_of_files(int error) {
   return error == EMFILE || error == ENFILE;
 }
 
-/// Receives what has arrived, up to a total of `count` bytes. Returns false, with errno set, if no more arrives.
+/// Receives bytes that have arrived, up to a total of `count`. Returns false, with errno set, if no more will arrive.
 bool receive_some(int connection, Bytes& received, std::size_t count) {
   const std::size_t before = received.size();
   received.resize(count);
@@ -50,12 +50,12 @@ bool receive_some(int connection, Bytes& received, std::size_t count) {
   return result > 0 || (result < 0 && (errno == EAGAIN || errno == EINTR));
 }
 
-/// These few bytes fit into the buffer of a connection that is new.
+/// Sends bytes that are few enough for the buffer of a new connection.
 bool send_all(int connection, ByteView bytes) {
   return ::send(connection, bytes.data(), bytes.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size());
 }
 
-/// What a rank tries at one address of another.
+/// A rank's attempt to connect to one address of another.
 class Attempt {
  public:
   Attempt(const Address& address, std::uint16_t port) : address_(address), port_(port) {}
@@ -67,7 +67,7 @@ class Attempt {
   bool has_connected() const { return has_connected_; }
   std::string description() const { return fmt::format("{} ({})", text_of(address_), failure_); }
 
-  /// Begins if it is time to.
+  /// Starts connecting, if it is time.
   void begin() {
     if (connection_ || has_failed_ || Clock::now() < begins_at_) return;
     is_open_ = false;
@@ -75,17 +75,17 @@ class Attempt {
     connection_ = begin_to_connect(address_, port_);
     if (!connection_) fail(errno, is_out_of_files(errno) || errno == EADDRNOTAVAIL || errno == EAGAIN);
   }
-  /// After poll() has announced something.
+  /// Call after poll() has reported an event.
   void advance(const Secret& key, std::int32_t rank, std::int32_t listener) {
     if (!is_open_) return open(key);
-    // A rank drops whoever connects if it has too many strangers.
+    // Retries: a rank with too many strangers drops the oldest, which may be this one.
     if (!receive_some(fd(), received_, has_called_ ? answer_bytes : sizeof(Greeting))) return fail(errno, true);
     if (!has_called_ && received_.size() == sizeof(Greeting)) return call(rank, listener);
     if (!has_called_ || received_.size() < answer_bytes) return;
     is_proven_ = proof_->open(ByteView(received_).subspan(sizeof(Greeting))).has_value();
     if (!is_proven_) fail_as_stranger();
   }
-  /// Whether the listener has proven that it is a rank.
+  /// Whether the listener has proven to be a rank.
   bool is_proven() const { return is_proven_; }
   UniqueFd take_connection() { return std::move(connection_); }
 
@@ -131,7 +131,7 @@ class Attempt {
   Clock::time_point begins_at_{};
 };
 
-/// All that a rank tries to reach another.
+/// All attempts of a rank to reach another.
 struct Call {
   int listener = -1;
   std::uint32_t port = 0;
@@ -219,7 +219,7 @@ void Acceptor::accept_one() {
 
 Acceptor::Answer Acceptor::receive(Stranger& stranger) {
   const int fd = stranger.connection.get();
-  // One byte more shows that a stranger sends more than a rank does.
+  // One extra byte reveals a stranger that sends more than a rank does.
   if (!receive_some(fd, stranger.received, call_bytes + 1)) return Answer::stranger;
   if (stranger.received.size() < call_bytes) return Answer::incomplete;
   const ByteView call(stranger.received);
@@ -241,7 +241,7 @@ std::vector<HostLink> call_all(const std::map<int, Place>& places, const Secret&
   for (const auto& [listener, place] : places) {
     Call& call = calls.emplace_back(Call{.listener = listener, .port = place.port, .attempts = {}, .connection = {}});
     for (std::size_t i = 0; i < std::min<std::size_t>(place.num_addresses, place.addresses.size()); ++i) {
-      // Not an address that this host has too, such as one of a container's bridge.
+      // Skips addresses that this host has too, such as that of a container bridge.
       if (std::ranges::find(own, place.addresses[i]) != own.end()) continue;
       call.attempts.emplace_back(place.addresses[i], static_cast<std::uint16_t>(place.port));
     }

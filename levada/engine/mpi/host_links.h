@@ -1,5 +1,5 @@
-// Connections over TCP between ranks of different hosts, on which nothing is sent once both ends have proven that they
-// are ranks of the job:
+// TCP connections between ranks of different hosts. Both ends first prove that they are ranks of the job, as follows;
+// nothing is sent afterwards:
 //
 // clang-format off
 //   listener to caller   a greeting (LinkProof)
@@ -7,8 +7,8 @@
 //   listener to caller   an empty frame, sealed
 // clang-format on
 //
-// Whatever else connects to a rank is dropped and holds up nothing: the number of strangers and the time that each has
-// are bounded.
+// Any other process that connects to a rank is dropped and delays nothing: the number of strangers and the time that
+// each of them has are bounded.
 #pragma once
 
 #include <array>
@@ -28,7 +28,7 @@
 
 namespace levada::mpi {
 
-/// Where a rank listens; sent to the others as it is.
+/// The addresses at which a rank listens. Sent to the others as raw bytes.
 struct Place {
   std::array<Address, 8> addresses{};
   std::uint32_t num_addresses = 0;
@@ -36,27 +36,27 @@ struct Place {
 };
 
 struct HostLink {
-  int rank = -1;  ///< at the other end
+  int rank = -1;  ///< rank at the other end
   UniqueFd connection;
 };
 
-/// Accepts the connections of other ranks, by a thread, until it is stopped.
+/// Accepts connections of other ranks on a thread, until stopped.
 class Acceptor {
  public:
   static constexpr std::size_t max_strangers = 64;
 
-  /// Throws EngineError if the system gives no port or no thread.
+  /// Throws EngineError if the system provides no port or no thread.
   Acceptor(const Secret& secret, int rank);
   ~Acceptor() { static_cast<void>(stop()); }
   Acceptor(const Acceptor&) = delete;
   Acceptor& operator=(const Acceptor&) = delete;
 
   const Place& place() const { return place_; }
-  /// Stops accepting. Returns the connections of the ranks that have called, of which the caller may have closed some.
+  /// Stops accepting. Returns the connections of the ranks that have called; the callers may have closed some of them.
   std::vector<HostLink> stop();
 
  private:
-  /// Whoever has connected and has proven nothing yet.
+  /// A process that has connected and has not proven anything yet.
   struct Stranger {
     UniqueFd connection;
     LinkProof proof;
@@ -74,13 +74,13 @@ class Acceptor {
   UniqueFd listener_;
   Place place_;
   std::atomic<bool> is_stopped_ = false;
-  std::vector<Stranger> strangers_;  ///< the thread's, as long as it runs; the oldest first
-  std::vector<HostLink> links_;      ///< as strangers_
+  std::vector<Stranger> strangers_;  ///< owned by the thread while it runs; the oldest first
+  std::vector<HostLink> links_;      ///< same as strangers_
   std::thread thread_;
 };
 
-/// Returns a connection to each of these ranks. Throws EngineError, which names one that cannot be reached by the
-/// deadline, every address that was tried, what the system said, and the remedy.
+/// Returns a connection to each of these ranks. If one cannot be reached by the deadline, throws EngineError with its
+/// rank, every address that was tried, the system's errors, and the remedy.
 std::vector<HostLink> call_all(const std::map<int, Place>& places, const Secret& secret, int rank, Deadline deadline);
 
 }  // namespace levada::mpi

@@ -27,9 +27,9 @@ int probe_interval(int seconds) {
   return divide_up(seconds, max_probes - 1);
 }
 
-/// Lets the system probe the other end at even intervals. The connection ends if none of the probes of at least
-/// `seconds` is answered, and of two intervals more at most: an end that answers again by then is not lost, whenever in
-/// an interval it fell silent.
+/// Makes the kernel probe the other end at even intervals. The connection ends once probes spanning at least `seconds`,
+/// and at most two intervals more, are unanswered. An end that answers again by then is not lost, whenever in an
+/// interval it fell silent.
 void keep_alive(int connection, int seconds) {
   const int interval = probe_interval(seconds), probes = divide_up(seconds, interval) + 1, on = 1;
   ::setsockopt(connection, IPPROTO_TCP, TCP_KEEPIDLE, &interval, sizeof interval);
@@ -50,7 +50,7 @@ std::string name_ranks(const std::vector<int>& ranks) {
   return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "));
 }
 
-/// `host_of` numbers the hosts from 0.
+/// Returns the ranks of each host. `host_of` numbers the hosts from 0.
 std::vector<std::vector<int>> ranks_by_host(const std::vector<int>& host_of) {
   std::vector<std::vector<int>> ranks_of;
   for (std::size_t rank = 0; rank < host_of.size(); ++rank) {
@@ -61,7 +61,7 @@ std::vector<std::vector<int>> ranks_by_host(const std::vector<int>& host_of) {
   return ranks_of;
 }
 
-/// The rank of a host that watches another host.
+/// Returns the rank of `host` that watches the host `other`.
 int watcher_of(const std::vector<std::vector<int>>& ranks_of, std::size_t host, std::size_t other) {
   const auto& ranks = ranks_of[host];
   return ranks[other % ranks.size()];
@@ -125,7 +125,7 @@ std::vector<HostWatch::Silence> HostWatch::silences() {
     const UniqueFd connection = std::move(each.connection);
     const int error = error_of(connection.get());
     const bool is_silent = error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH || each.is_overdue;
-    if (!is_silent) continue;  // the process has ended, which is the launcher's affair
+    if (!is_silent) continue;  // the process has ended, which the launcher handles
     silences_.push_back({.ranks = each.ranks,
                          .text = fmt::format("its host {} ({}) has not answered host {} for {}", text_of(each.address),
                                              name_ranks(each.ranks), text_of(own_address_of(connection.get())),

@@ -1,4 +1,4 @@
-// Whether other hosts still answer, which MPI does not say.
+// Detects hosts that no longer answer, which MPI does not report.
 #pragma once
 
 #include <cstddef>
@@ -13,43 +13,43 @@
 
 namespace levada::mpi {
 
-/// One connection for each two hosts, which the ranks of a host share among them. Nothing is sent on it: the systems at
-/// both ends check it by keepalive probes, whatever the processes do. A rank that sees a host fall silent tells the
-/// others of its job (p2p::Receiver::lost()).
+/// One connection per pair of hosts, distributed among the ranks of each host. Nothing is sent on it: the kernels at
+/// both ends probe it by TCP keepalive, whatever the processes do. A rank that sees a host fall silent notifies the
+/// other ranks of its job (p2p::Receiver::lost()).
 class HostWatch {
  public:
-  /// Ranks of one host that does not answer.
+  /// The ranks of a host that does not answer.
   struct Silence {
     std::vector<int> ranks;
     std::string text;
   };
 
-  /// `secret` is the same on all ranks, and only they know it. Throws EngineError if the system gives no port or
+  /// `secret` is the same on all ranks, and known only to them. Throws EngineError if the system provides no port or
   /// thread.
   HostWatch(const Secret& secret, int rank, const std::vector<int>& host_of);
   const Place& place() const { return acceptor_.place(); }
-  /// Makes the connections that are this rank's to make. `places` are those of all ranks. Throws EngineError, which
-  /// names a rank that cannot be reached by the deadline, and why.
+  /// Makes this rank's share of the connections. `places`: by rank, for all ranks. Throws EngineError if a rank cannot
+  /// be reached by the deadline, with that rank and the reason.
   void connect(const std::vector<Place>& places, Deadline deadline);
-  /// Begins to watch, once connect() has returned on all ranks. A host is silent that has not answered for so many
+  /// Starts to watch, once connect() has returned on all ranks. A host is silent if it has not answered for this many
   /// seconds, at least 3.
   void start(int seconds);
-  /// Returns how many hosts this rank watches. Any thread.
+  /// Returns the number of hosts that this rank watches. Any thread.
   std::size_t num_watched();
   /// Returns the hosts that have fallen silent since start(). Any thread.
   std::vector<Silence> silences();
 
  private:
   struct Watched {
-    UniqueFd connection;  ///< empty once it has ended
-    Address address{};    ///< of the other end, which an ended connection does not know
+    UniqueFd connection;  ///< empty once the connection has ended
+    Address address{};    ///< the other end's, which cannot be queried after the end
     std::vector<int> ranks;
-    bool is_overdue = false;  ///< at the last look
+    bool is_overdue = false;  ///< at the last check
   };
 
-  /// Whether a connection has ended, or should have: the system does not end one while the interface of this host takes
-  /// no packets, as such probes do not count. `looks`: an interval has passed. Two looks decide, since a machine that
-  /// was suspended needs a moment for its probes. With mutex_ held.
+  /// Whether a connection has ended, or should have: the kernel does not end one while the interface of this host
+  /// accepts no packets, because such probes do not count. `looks`: an interval has passed. Two checks decide, because
+  /// the probes of a machine that was suspended need a moment. With mutex_ held.
   bool has_ended(Watched& watched, bool looks);
 
   const Secret secret_;

@@ -1,4 +1,4 @@
-// Hosts that watch each other, played by threads of one process.
+// Hosts that watch each other, simulated by threads of one process.
 #include "levada/engine/mpi/host_watch.h"
 
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ using std::chrono::milliseconds;
 const Secret secret = random_secret();
 constexpr Address loopback = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1};
 
-/// As others reach it that are in this process, too.
+/// Returns the place with an address at which other ranks of this process reach it.
 Place at_loopback(Place place) {
   place.num_addresses = 1;
   place.addresses[0] = loopback;
@@ -52,13 +52,13 @@ std::string failure_of(const std::map<int, Place>& places, Deadline deadline) {
   return "";
 }
 
-/// A stranger's connection to a rank; empty if the system refuses it.
+/// Returns a stranger's connection to a rank; empty if the system refuses it.
 UniqueFd connect_to(const Place& place) {
   UniqueFd connection = begin_to_connect(loopback, static_cast<std::uint16_t>(place.port));
   return connection;
 }
 
-/// Watches of all ranks, once all have connected.
+/// Returns the watches of all ranks, once all have connected.
 std::vector<std::unique_ptr<HostWatch>> connect_all(const std::vector<int>& host_of, int seconds) {
   std::vector<std::unique_ptr<HostWatch>> watches;
   std::vector<Place> places;
@@ -146,7 +146,7 @@ TEST(MpiHostLinks, AreMadeOnceFilesCanBeOpenedAgain) {
   later.join();
 }
 
-/// What strangers do at a rank's port.
+/// Sends a rank's port what strangers might send.
 void intrude(const Place& place, unsigned seed, const std::atomic<bool>& is_over) {
   std::mt19937 random(seed);
   std::vector<UniqueFd> kept;
@@ -158,7 +158,7 @@ void intrude(const Place& place, unsigned seed, const std::atomic<bool>& is_over
     LinkProof guess(LinkSide::caller, random_secret());
     switch (random() % 4) {
       case 0: break;
-      case 1: {  // what the rank sends, sent back
+      case 1: {  // echo the rank's greeting
         bytes.resize(sizeof(Greeting));
         const timeval patience{.tv_sec = 0, .tv_usec = 50'000};
         ::setsockopt(connection.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);

@@ -33,21 +33,21 @@
 namespace levada::mpi {
 namespace {
 
-/// The first one chooses among the others.
+/// "auto" chooses among the others.
 constexpr std::array<std::string_view, 4> engine_names = {"auto", "shm", "mpi", "shm+mpi"};
 
 /// How long a rank that ends after a failure waits for the others.
 constexpr Duration failed_leave_timeout = std::chrono::seconds(5);
 
-/// What each rank sends all others before engines are made.
+/// Sent by each rank to all others before engines are made.
 struct Hello {
   std::uint64_t host = 0;
   std::uint64_t max_piece_bytes = 0;
-  Secret secret{};  ///< that of rank 0 is the job's
+  Secret secret{};  ///< rank 0's is the job's
   std::int64_t degree = 0;
   std::int32_t thread_level = 0;
-  std::int32_t silence = 0;       ///< seconds; that of rank 0 counts
-  std::array<char, 24> engine{};  ///< as much of its name as fits
+  std::int32_t silence = 0;       ///< in seconds; rank 0's counts
+  std::array<char, 24> engine{};  ///< the engine's name, truncated
 
   std::string_view engine_name() const { return engine.data(); }
 };
@@ -61,7 +61,7 @@ std::string_view name_of_level(int level) {
   }
 }
 
-// The checks throw the same on all ranks.
+// These checks throw the same error on all ranks.
 
 void check_options(const std::vector<Hello>& hellos) {
   for (std::size_t rank = 0; rank < hellos.size(); ++rank) {
@@ -103,7 +103,7 @@ void check_threads(const std::vector<Hello>& hellos, std::string_view engine) {
   }
 }
 
-/// The engine for these ranks.
+/// Returns the engine to use for these ranks.
 std::string engine_for(const std::vector<int>& host_of, const Options& options) {
   const std::string_view asked = options.engine;
   const auto num_hosts = std::set<int>(host_of.begin(), host_of.end()).size();
@@ -125,7 +125,7 @@ std::vector<int> hosts_of(const std::vector<Hello>& hellos) {
   return host_of;
 }
 
-/// Seconds after which a host that does not answer is lost; 0: never; -1: the variable is wrong.
+/// Returns the seconds after which a host that does not answer is lost; 0 for never, -1 if the variable is invalid.
 std::int32_t silence() {
   const char* const value = std::getenv("LEVADA_SILENCE");
   const std::string_view text = value == nullptr ? "10" : value;
@@ -141,12 +141,12 @@ void check_silence(const Hello& of_rank_0) {
   throw InvalidArgument("LEVADA_SILENCE of rank 0 must be a number of seconds from 3 to 86400, or 0 for no limit");
 }
 
-/// Returns whether all ranks call this within that time.
+/// Returns whether all ranks call this within `timeout`.
 bool meets(MPI_Comm comm, Duration timeout) noexcept try {
   MPI_Request request = MPI_REQUEST_NULL;
   check(MPI_Ibarrier(comm, &request), "MPI_Ibarrier()");
   return completes(request, timeout);
-} catch (const Error&) {  // a rank is gone
+} catch (const Error&) {  // a rank is lost
   return false;
 }
 
@@ -163,7 +163,8 @@ void check_initialized() {
   throw InvalidArgument("MPI is finalized; make and destroy levada::mpi::Communicator before MPI_Finalize()");
 }
 
-/// A launcher of another MPI, or of none, starts the ranks, but each of them finds itself alone.
+/// Throws if each rank is a world of one although a launcher has started several: the launcher belongs to another MPI,
+/// or to none.
 void check_launcher(int world_size) {
   if (world_size != 1) return;
   for (const char* const name :
@@ -173,7 +174,7 @@ void check_launcher(int world_size) {
     const std::string_view text = value;
     int started = 0;
     std::from_chars(text.data(), text.data() + text.size(), started);
-    if (started <= 1) return;  // the others may be another launcher's, which has started this one
+    if (started <= 1) return;  // the variables may belong to an outer launcher
     std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> version{};
     int length = 0;
     MPI_Get_library_version(version.data(), &length);
@@ -227,7 +228,7 @@ std::vector<Value> Communicator::gather_all(const Value& mine, Duration timeout)
   }
 }
 
-/// Throws the same on all ranks, except a Timeout.
+/// Throws the same error on all ranks, except a Timeout.
 void Communicator::watch_hosts(int seconds) {
   struct Failure {
     std::int32_t kind = 0;  ///< an ErrorKind; 0 for none
@@ -250,7 +251,7 @@ void Communicator::watch_hosts(int seconds) {
   const Duration limit = std::min<Duration>(options_.timeout, std::chrono::seconds(30));
   const bool all_listen = std::ranges::all_of(places, [](const Place& each) { return each.port != 0; });
   if (all_listen) try_to([&] { watch_->connect(places, Deadline::after(limit)); });
-  // Another rank may try to connect for the whole time before it has something to say.
+  // Another rank may try to connect for the whole time before it sends its result.
   const Duration longer = options_.timeout > Duration::max() / 2 ? options_.timeout : options_.timeout + limit;
   for (const Failure& each : gather_all(failure, longer)) {
     if (each.kind != 0) throw_error(static_cast<ErrorKind>(each.kind), each.text.data());
@@ -262,8 +263,8 @@ Communicator::~Communicator() {
   end(false);
 }
 
-/// Returns whether every rank has left, and none was lost. After a failure another rank may hang, so that the wait is
-/// short: after a cause, or if an exception ends this, such as a Timeout of which no engine knows.
+/// Returns whether every rank has left and none was lost. The wait is short after a failure, because another rank may
+/// hang: after a cause, or during an exception, such as a Timeout that no engine has seen.
 bool Communicator::end(bool has_failed) {
   if (duplicate_.comm == MPI_COMM_NULL) return false;
   has_failed |= std::uncaught_exceptions() > exceptions_before_;
@@ -280,7 +281,7 @@ bool Communicator::end(bool has_failed) {
     have_left &= !transport->has_losses();
     has_failed |= transport->has_failed();
   }
-  // MPI_Comm_free() and MPI_Finalize() are collective, and wait without a limit.
+  // MPI_Comm_free() and MPI_Finalize() are collective and have no timeout.
   have_left = have_left && meets(duplicate_.comm, has_failed ? failed_leave_timeout : options_.leave_timeout);
   if (have_left) MPI_Comm_free(&duplicate_.comm);
   duplicate_.comm = MPI_COMM_NULL;
@@ -292,7 +293,7 @@ Communicator::Duplicate::~Duplicate() {
 }
 
 std::shared_ptr<Engine> Communicator::make_far_engine() {
-  // MPI has at least 32,768 tags. Those of engines that some ranks have left and others not differ.
+  // MPI has at least 32,768 tags. Engines that only some ranks have left must have different ones.
   constexpr int max_engines = 16'000;
   const int tag = 2 * (num_engines_ % max_engines);
   transports_.push_back(

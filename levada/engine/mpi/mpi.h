@@ -1,5 +1,5 @@
-// How C++ programs that mpirun or srun starts join their job, on one host or on several. The library levada::mpi, which
-// exists where Levada was built with MPI. docs/design/mpi.md explains how.
+// Joins C++ programs started by mpirun or srun to their job, on one or several hosts. This is the library levada::mpi,
+// which exists if Levada was built with MPI. See docs/design/mpi.md.
 #pragma once
 
 #include <mpi.h>
@@ -22,50 +22,52 @@ class MpiTransport;
 
 /// `engine`, degree and max_piece_bytes are the same on all ranks.
 struct Options {
-  /// "shm": shared memory, for ranks of one host. "mpi": messages of MPI. "shm+mpi": the first within hosts, the second
-  /// between them. "auto": what choose_engine() returns.
+  /// "shm": shared memory, for ranks of one host. "mpi": MPI messages. "shm+mpi": shared memory within hosts, MPI
+  /// between them. "auto": the result of choose_engine().
   std::string engine = "auto";
-  /// What the blocks that this rank allocates may take together; 0: what the machine allows. Over "mpi" what it
-  /// receives from others lies in other memory.
+  /// Maximum memory of all blocks that this rank allocates; 0 for as much as the machine allows. With "mpi", messages
+  /// received from other ranks use other memory.
   std::size_t memory_bytes = 0;
-  /// How often a rank that waits asks what the others do, and looks again at what wakes nobody. 0: every 100 ms, and
-  /// 10 ms more for each rank.
+  /// How often a waiting rank asks for the status of the others, and rechecks conditions that wake no thread. 0 for
+  /// every 100 ms, plus 10 ms per rank.
   Duration heartbeat = Duration::zero();
-  Duration timeout = std::chrono::seconds(60);        ///< for the ranks to meet
-  int degree = default_degree;                        ///< as joined::Options::degree
-  Duration leave_timeout = std::chrono::minutes(30);  ///< as joined::Options::leave_timeout, also without shared memory
-  /// MPI gets longer messages in pieces. At most what fits into an int.
+  Duration timeout = std::chrono::seconds(60);  ///< limit for all ranks to join
+  int degree = default_degree;                  ///< same as joined::Options::degree
+  Duration leave_timeout =
+      std::chrono::minutes(30);  ///< same as joined::Options::leave_timeout, also without shared memory
+  /// Longer messages are passed to MPI in pieces. Must fit into an int.
   std::size_t max_piece_bytes = std::size_t{1} << 30;
 };
 
-/// A duplicate of a communicator for engines over it; the program's own messages are never touched. One thread at a
-/// time. For programs that have initialized MPI, with MPI_THREAD_MULTIPLE unless the engine is "shm": each other engine
-/// has a thread that calls MPI beside the program's own; it sleeps while nothing moves.
+/// A duplicate of a communicator, for engines over it; the program's own messages are never touched. Use from one
+/// thread at a time. The program must have initialized MPI, with MPI_THREAD_MULTIPLE unless the engine is "shm": any
+/// other engine has a thread that calls MPI concurrently with the program. It sleeps while nothing moves.
 ///
-/// Ranks of a host that has not answered for LEVADA_SILENCE seconds (rank 0's variable; 10 unless set, 0 for no limit)
-/// are lost, and so is a peer that an error of MPI's names: calls of the engine throw PeerLost, which names the rank.
-/// But MPI does not say that a process has died: mpirun and srun end the whole job then. After PeerLost a program ends
+/// Ranks of a host that has not answered for LEVADA_SILENCE seconds (rank 0's variable; default 10, 0 for no limit) are
+/// lost, and so is a peer that an MPI error names: calls of the engine throw PeerLost with the rank. MPI does not
+/// report the death of a single process, but mpirun and srun then end the whole job. After PeerLost, a program must end
 /// by MPI_Abort() or without MPI_Finalize(), which would wait for the lost rank.
 class Communicator {
  public:
-  /// Collective over the ranks of `parent`. Throws InvalidArgument where MPI is not initialized, or is finalized
-  /// already, for MPI_COMM_NULL, for an intercommunicator, and for options that are out of range or different on some
-  /// rank; Unsupported for "shm" on several hosts, where a rank has less than MPI_THREAD_MULTIPLE but needs it, and
-  /// where the launcher is not of the MPI that the program is linked with; EngineError for what MPI reports, and where
-  /// hosts cannot connect to each other by TCP within 30 s or `timeout`, by which they see whether they answer; Timeout
-  /// where MPI has not brought this rank and the others together within `timeout`. After a Timeout, MPI_Finalize()
-  /// would wait, too.
+  /// Collective over the ranks of `parent`. Throws InvalidArgument if MPI is not initialized or already finalized, for
+  /// MPI_COMM_NULL, for an intercommunicator, and for options that are out of range or differ between ranks. Throws
+  /// Unsupported for "shm" on several hosts, if a rank has less than the MPI_THREAD_MULTIPLE that it needs, and if the
+  /// launcher belongs to another MPI than the one that the program is linked with. Throws EngineError for MPI's errors,
+  /// and if hosts cannot connect to each other by TCP, for the host watch, within `timeout` or 30 s, whichever is
+  /// shorter. Throws Timeout if MPI has not connected this rank with the others within `timeout`; MPI_Finalize() would
+  /// then wait, too.
   explicit Communicator(MPI_Comm parent, Options options = {});
-  /// Collective, before MPI_Finalize() and after this rank's engines, their channels and leases. Waits until all ranks
-  /// have destroyed their engines, at most for Options::leave_timeout, and for seconds after a group has ended for a
-  /// cause or if an exception ends it. Where this rank's own are in use it calls MPI_Abort() after five seconds, with a
-  /// message.
+  /// Collective; call before MPI_Finalize() and after destroying this rank's engines, their channels and leases. Waits
+  /// until all ranks have destroyed their engines, for at most Options::leave_timeout, and only for seconds if a group
+  /// has ended for a cause or if an exception unwinds it. If this rank's own engines are still in use, prints a message
+  /// and calls MPI_Abort() after five seconds.
   ~Communicator();
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
 
   /// Returns an engine over all ranks, by their numbers in the communicator. Collective: ranks make engines in the same
-  /// order. Several may be in use at a time. "mpi" waits for nobody; the others throw what shm::meet() does.
+  /// order. Several may be in use at a time. "mpi" waits for no other rank; the other engines throw as shm::meet()
+  /// does.
   std::shared_ptr<Engine> make_engine();
 
  private:
@@ -77,28 +79,28 @@ class Communicator {
   std::shared_ptr<Engine> make_far_engine();
   bool end(bool has_failed);
   void watch_hosts(int seconds);
-  /// all_gather() over the duplicate, which is given up after a Timeout.
+  /// Does an all_gather() over the duplicate, which is abandoned after a Timeout.
   template <typename Value>
   std::vector<Value> gather_all(const Value& mine, Duration timeout);
 
   Duplicate duplicate_;
-  const int exceptions_before_ = std::uncaught_exceptions();  ///< on their way when this was made
-  Options options_;                                           ///< `engine` is the one chosen
+  const int exceptions_before_ = std::uncaught_exceptions();  ///< being thrown when this was constructed
+  Options options_;                                           ///< `engine` is the resolved one
   int rank_ = 0;
   std::vector<int> host_of_;
   Secret secret_{};                                        ///< the same on all ranks
-  std::shared_ptr<HostWatch> watch_;                       ///< where there are others
-  int num_engines_ = 0;                                    ///< that have been made
-  std::vector<std::shared_ptr<MpiTransport>> transports_;  ///< that may not be over
+  std::shared_ptr<HostWatch> watch_;                       ///< null if there is only one host
+  int num_engines_ = 0;                                    ///< number of engines made
+  std::vector<std::shared_ptr<MpiTransport>> transports_;  ///< those that may not be over
 };
 
-/// A process's part in a job that mpirun or srun has started, from join() on: an engine over all ranks.
+/// A process's membership in a job that mpirun or srun has started, beginning with join(): an engine over all ranks.
 class Job {
  public:
-  /// Collective, after everything that uses the engine. Ends the engine, waits until all ranks have done so, and then
-  /// finalizes MPI if join() has initialized it. If a rank is lost or hangs, it waits for seconds and finalizes
-  /// nothing, since MPI_Finalize() would wait for that rank: the process then ends as it likes, and the launcher ends
-  /// the others.
+  /// Collective; destroy it after everything that uses the engine. Ends the engine, waits until all ranks have done so,
+  /// and then finalizes MPI if join() has initialized it. If a rank is lost or hangs, waits only for seconds and does
+  /// not finalize MPI, because MPI_Finalize() would wait for that rank; the process may then exit in any way, and the
+  /// launcher ends the others.
   ~Job();
   Job(Job&&) noexcept = default;
   Job& operator=(Job&&) = delete;
@@ -115,9 +117,9 @@ class Job {
   std::shared_ptr<Engine> engine_;
 };
 
-/// Joins this process to the other ranks of MPI_COMM_WORLD, as launch::join() does on one host. Collective, once in a
-/// process. Initializes MPI with MPI_THREAD_MULTIPLE unless the program has. A program without a launcher is a world of
-/// one. Throws what Communicator does; MPI stays initialized then.
+/// Joins this process to the other ranks of MPI_COMM_WORLD, as launch::join() does on one host. Collective; call once
+/// per process. Initializes MPI with MPI_THREAD_MULTIPLE unless the program has done so. A program without a launcher
+/// is a world of one. Throws as Communicator does; MPI then stays initialized.
 [[nodiscard]] Job join(const Options& options = {});
 
 }  // namespace levada::mpi

@@ -1,4 +1,4 @@
-// Two ranks, run by mpirun: one message of 2.1 GiB, which is more than MPI can be given at a time.
+// Two ranks, run by mpirun: one message of 2.1 GiB, which is larger than a single MPI call allows.
 #include <cstdio>
 #include <cstring>
 #include <exception>

@@ -1,4 +1,4 @@
-// Run by mpirun with any number of ranks. Every rank runs every test; all fail where one does, and rank 0 says why.
+// Run by mpirun with any number of ranks. Every rank runs every test; if one fails, all fail, and rank 0 prints why.
 #include "levada/engine/mpi/mpi.h"
 
 #include <gtest/gtest.h>
@@ -43,7 +43,7 @@ Deadline limit() {
   return Deadline::after(std::chrono::seconds(60));
 }
 
-/// A sentence for each rank on which `body` throws. Collective.
+/// Returns a line for each rank on which `body` throws. Collective.
 std::string failures(const std::function<void()>& body) {
   std::array<char, 512> mine{};
   try {
@@ -60,7 +60,7 @@ std::string failures(const std::function<void()>& body) {
   return text;
 }
 
-/// The same with an engine over all ranks, which aborts where `body` throws, so that the others do not wait.
+/// The same with an engine over all ranks, which is aborted if `body` throws, so that the others do not wait.
 std::string failures_with_engine(const Options& options,
                                  const std::function<void(const std::shared_ptr<Engine>&)>& body) {
   return failures([&] {
@@ -100,7 +100,7 @@ TEST_P(MpiConformance, HoldsWithoutHeartbeat) {
 INSTANTIATE_TEST_SUITE_P(, MpiConformance, testing::ValuesIn(trials()),
                          [](const auto& trial) { return conformance::name_of(trial.param); });
 
-/// From each rank to the next, `count` messages of `bytes` bytes and fewer.
+/// Each rank sends the next one `count` messages of at most `bytes` bytes.
 void send_around(Engine& engine, std::size_t bytes, int count) {
   const int rank = engine.info().rank, size = engine.info().size;
   const int next = (rank + 1) % size, previous = (rank + size - 1) % size;
@@ -154,7 +154,7 @@ TEST(MpiMessages, LandInTheBlockThatTheReceiverGives) {
     const std::vector<int> to{rank};
     const auto land = [other](std::size_t bytes) { return other->try_allocate(bytes); };
     const auto receiving = size == 1 ? sending : engine->open(previous, to, 1, {.landing = land});
-    agree(*engine, {}, limit(), "test");  // what arrives before its channel is opened lands elsewhere
+    agree(*engine, {}, limit(), "test");  // messages that arrive before their channel is opened land elsewhere
     if (size == 1) return;
     publish(*engine, *sending, allocate(*engine, 1'000'000, limit(), "test"), 1'000'000, limit(), "test");
     Channel* const it[] = {receiving.get()};
@@ -239,7 +239,7 @@ TEST(MpiEngines, OfOneHostAreSharedMemoryUnlessAnotherIsAskedFor) {
   }
 }
 
-/// An engine's side of a transport that closes all peers when the test says so.
+/// The engine's side of a transport; closes all peers when the test says so.
 class Closing final : public p2p::Receiver {
  public:
   Block room_for_body(int, ByteView) override { return {}; }

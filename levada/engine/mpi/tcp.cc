@@ -24,7 +24,7 @@ bool is_ipv4(const Address& address) {
   return std::equal(ipv4_prefix.begin(), ipv4_prefix.begin() + 12, address.begin());
 }
 
-/// Of IPv4 or IPv6.
+/// Returns the address in an IPv4 or IPv6 socket address.
 Address address_in(const sockaddr* socket_address) {
   Address address = ipv4_prefix;
   if (socket_address->sa_family == AF_INET6) {
@@ -37,7 +37,7 @@ Address address_in(const sockaddr* socket_address) {
   return address;
 }
 
-/// A socket that listens; empty, with errno set, where the system refuses it.
+/// Returns a listening socket; empty, with errno set, if the system refuses it.
 UniqueFd try_to_listen(int family) {
   UniqueFd listener(::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!listener) return {};

@@ -1,4 +1,4 @@
-// Addresses and sockets of TCP, for the connections by which hosts watch each other.
+// TCP addresses and sockets, for the connections by which hosts watch each other.
 #pragma once
 
 #include <array>
@@ -10,20 +10,20 @@
 
 namespace levada::mpi {
 
-/// An address of IPv6, or one of IPv4 mapped into it.
+/// An IPv6 address, or an IPv4 address mapped into IPv6.
 using Address = std::array<std::uint8_t, 16>;
 
 std::string text_of(const Address& address);
 
-/// Returns the addresses of the interfaces that are up, by which others may reach this host. Those of IPv4 come first.
+/// Returns the addresses of this host's interfaces that are up, at which others may reach it. IPv4 addresses are first.
 std::vector<Address> own_addresses();
-/// Returns a socket that listens at a port of all addresses and does not block. Throws EngineError, with the system's
-/// error, if there is none.
+/// Returns a non-blocking socket that listens at some port, on all addresses. Throws EngineError with the system's
+/// error if there is none.
 UniqueFd listen_at_any_port();
 std::uint16_t port_of(int listener);
-/// Returns a connection under way, which does not block; empty, with errno set, if none can be begun.
+/// Returns a non-blocking connection in progress; empty, with errno set, if none can be started.
 UniqueFd begin_to_connect(const Address& address, std::uint16_t port);
-/// Returns the error with which a connection has ended, or could not be made; 0 for none.
+/// Returns the error with which a connection has ended or failed; 0 if there is none.
 int error_of(int connection);
 Address own_address_of(int connection);
 Address peer_address_of(int connection);

@@ -19,20 +19,21 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// A thread that waits polls without a pause until nothing has moved for so long, and then ever more rarely. While bytes
-// are on their way, MPI moves them only when it is called.
+// A waiting thread polls without a pause until nothing has moved for this long, and then less and less often. While
+// bytes are in flight, MPI moves them only when it is called.
 constexpr Duration eager_for = microseconds(100), eager_for_pending = milliseconds(10);
-/// After which other threads may have its core between two polls: a slice of theirs is long beside a short message.
+/// After this, other threads may have the core between two polls: their time slice is long compared with a short
+/// message.
 constexpr Duration yields_after = microseconds(20);
 constexpr Duration longest_pause = milliseconds(2), longest_pause_pending = microseconds(100);
-/// Between two readings of the clock, which takes as long as a poll.
+/// Polls between two readings of the clock, each of which takes as long as a poll.
 constexpr int max_polls_at_once = 8;
-/// The transport's own thread does not take a core from those that compute.
+/// Minimum sleep of the transport's own thread, which must not take a core from those that compute.
 constexpr Duration shortest_nap = microseconds(50);
-/// How long the engine may still be about to send its last frame once all peers have closed, and the peers theirs once
-/// a group has ended for a cause.
+/// How long the engine may take to send its last frame once all peers have closed, and the peers theirs once a group
+/// has ended for a cause.
 constexpr Duration grace = seconds(5);
-/// Between two checks of whether other hosts answer.
+/// Time between two checks of whether other hosts answer.
 constexpr Duration check_interval = milliseconds(100);
 /// Between two tests of sends and receives.
 constexpr int max_headers_at_once = 64;
@@ -69,7 +70,7 @@ void MpiTransport::start(std::shared_ptr<p2p::Receiver> receiver) {
   weak_receiver_ = receiver;
   thread_ = start_thread("messages over MPI", [this, receiver = std::move(receiver)]() mutable {
     run();
-    receiver.reset();  // and with it perhaps all references to this transport but one
+    receiver.reset();  // may drop all but one reference to this transport
     has_ended_ = true;
   });
 }
@@ -84,7 +85,7 @@ void MpiTransport::run() {
       checked_at = now;
       check_hosts();
     }
-    // A thread that waits polls more often.
+    // A waiting thread polls more often.
     const bool is_polled = now - waited_at_.load() < 2 * longest_pause;
     if (!is_polled) poll(now);
     std::this_thread::sleep_for(is_polled ? 2 * longest_pause : std::max(pause(now), shortest_nap));
@@ -187,11 +188,11 @@ void MpiTransport::complete(const Operation& operation, int result, const MPI_St
 
 void MpiTransport::advance(int from) {
   auto& frames = peer(from).incoming;
-  // Pieces of bodies are told apart by their order alone.
+  // Pieces of bodies are distinguished only by their order.
   for (Incoming& frame : frames) {
     if (frame.state == Incoming::State::header_coming) break;
     if (frame.state == Incoming::State::header_here) {
-      if (receiver_->is_closed(from)) return;  // a body may have been refused, which the next one would be taken for
+      if (receiver_->is_closed(from)) return;  // the next body would be mistaken for one that was refused
       frame.body = receiver_->room_for_body(from, {frame.header.get(), frame.header_bytes});
       if (!frame.body && receiver_->is_closed(from)) return;
       frame.state = frame.body ? Incoming::State::body_coming : Incoming::State::complete;
@@ -314,7 +315,7 @@ bool MpiTransport::try_end() {
   if (std::any_of(operations_.begin(), operations_.end(), is_waited_for)) return false;
   if (std::any_of(new_sends_.begin(), new_sends_.end(), is_waited_for)) return false;
   for (int each = 0; each < static_cast<int>(peers_.size()); ++each) {
-    // The engine has given it up, so that it would wait for ever: for the last frame, or until a body is received.
+    // The engine has given up this peer, which would otherwise wait forever for its last frame or for a receive.
     const bool is_refused = !peer(each).has_last_frame || !peer(each).incoming.empty();
     if (each == rank_) continue;
     if (is_refused) send_piece(each, {}, settings_.header_tag);

@@ -1,4 +1,4 @@
-// Frames between the ranks of a communicator, by MPI's point-to-point calls.
+// Sends frames between the ranks of a communicator, with MPI's point-to-point calls.
 #pragma once
 
 #include <mpi.h>
@@ -17,15 +17,15 @@
 
 namespace levada::mpi {
 
-/// Throws EngineError unless a call of MPI's has succeeded.
+/// Throws EngineError unless an MPI call has succeeded.
 void check(int result, const char* call);
 
-/// The communicator's messages with this transport's two tags are its own. All ranks have the same tags and
-/// max_piece_bytes. Somebody besides the engine keeps it until it is_over().
+/// Uses all messages of the communicator that have this transport's two tags. All ranks pass the same tags and
+/// max_piece_bytes. Besides the engine, its creator must keep the transport alive until is_over().
 class MpiTransport final : public p2p::Transport {
  public:
   struct Settings {
-    MPI_Comm communicator = MPI_COMM_NULL;  ///< returns errors; outlives the transport
+    MPI_Comm communicator = MPI_COMM_NULL;  ///< returns errors instead of aborting; outlives the transport
     int header_tag = 0;
     int body_tag = 1;
     std::size_t max_piece_bytes = 0;
@@ -44,49 +44,51 @@ class MpiTransport final : public p2p::Transport {
   void schedule_flush(Clock::time_point at) override;
   Duration progress() override;
 
-  /// Whether every peer has closed and has been sent all: it calls MPI no more, and wait_until_over() does not wait.
+  /// Whether every peer has closed and has been sent everything. It then calls MPI no more, and wait_until_over()
+  /// returns at once.
   bool is_over() const { return has_ended_; }
-  /// Whether this rank's engine has left, or does within five seconds.
+  /// Returns whether this rank's engine has left, waiting for that for at most five seconds.
   bool has_left();
-  /// Waits until every peer's has, for at most `leave_timeout`, and for seconds if a peer was lost or a group has ended
-  /// for a cause: a peer may hang then, and no rank needs what is on its way.
+  /// Waits until every peer's engine has left, for at most `leave_timeout`, and only for seconds if a peer was lost or
+  /// a group has ended for a cause: a peer may hang then, and no rank needs messages that are in flight.
   void wait_until_over(Duration leave_timeout);
-  /// Once it is over: whether some peer was lost, or given up by the engine. MPI may still have messages to or from it.
+  /// Once it is over: whether a peer was lost, or given up by the engine. MPI may still have messages to or from that
+  /// peer.
   bool has_losses() const { return has_losses_; }
   /// Once it is over: p2p::Receiver::has_failed().
   bool has_failed() const { return has_failed_; }
 
  private:
-  /// A frame on its way to this rank. MPI writes to its memory.
+  /// A frame that is being received. MPI writes to its memory.
   struct Incoming {
     enum class State { header_coming, header_here, body_coming, complete } state = State::header_coming;
     std::unique_ptr<std::byte[]> header{};
     std::size_t header_bytes = 0;
     Block body{};
-    std::size_t landed = 0;      ///< bytes of the body
-    bool is_last_posted = true;  ///< the receive of the body's last piece
+    std::size_t landed = 0;      ///< bytes of the body that have arrived
+    bool is_last_posted = true;  ///< whether the receive of the body's last piece is posted
   };
-  /// What a request of MPI's is for.
+  /// An MPI request and its purpose.
   struct Operation {
     MPI_Request request = MPI_REQUEST_NULL;
     int peer = -1;
-    Lease sent{};                  ///< what MPI reads
-    Incoming* incoming = nullptr;  ///< or where it writes
+    Lease sent{};                  ///< memory that MPI reads
+    Incoming* incoming = nullptr;  ///< or the frame that MPI writes to
   };
   struct Peer {
     std::deque<Incoming> incoming{};           ///< in the order sent; guarded by polling_
-    std::atomic<bool> is_lost = false;         ///< MPI has said so, or the peer itself
+    std::atomic<bool> is_lost = false;         ///< reported by MPI, or by the peer itself
     std::atomic<bool> has_last_frame = false;  ///< close() has been called
   };
   Peer& peer(int rank) { return peers_[static_cast<std::size_t>(rank)]; }
 
   void run();
-  /// Loses the ranks of hosts that do not answer.
+  /// Reports the ranks of hosts that do not answer as lost.
   void check_hosts();
   bool try_end();
-  /// How long a thread that waits may sleep.
+  /// Returns how long a waiting thread may sleep.
   Duration pause(Clock::time_point now) const;
-  /// Moves what can be moved. Returns whether anything has; false while another thread is at it.
+  /// Makes progress. Returns whether anything has moved; false if another thread is polling.
   bool poll(Clock::time_point now);
 
   // With polling_ held:
@@ -96,7 +98,7 @@ class MpiTransport final : public p2p::Transport {
   void advance(int from);
   void post_piece(int from, Incoming& frame);
 
-  // With sends_ held. Returns what MPI does.
+  // With sends_ held. These return MPI's result.
   int send_piece(int to, Lease bytes, int tag);
   int send_to(int to, const p2p::Frame& frame);
 
@@ -107,13 +109,13 @@ class MpiTransport final : public p2p::Transport {
   const int rank_;
   const std::vector<int> host_of_;
   std::vector<Peer> peers_;
-  p2p::Receiver* receiver_ = nullptr;  ///< the thread keeps it
+  p2p::Receiver* receiver_ = nullptr;  ///< kept alive by the thread
   std::weak_ptr<p2p::Receiver> weak_receiver_;
   std::thread thread_;
-  Clock::time_point closed_at_ = Clock::time_point::max();  ///< all peers; the thread's alone
+  Clock::time_point closed_at_ = Clock::time_point::max();  ///< when all peers had closed; used only by the thread
 
   std::mutex polling_;
-  std::vector<Operation> operations_;  ///< guarded by polling_, as are the next three, which are scratch
+  std::vector<Operation> operations_;  ///< guarded by polling_, as are the next three, which are scratch space
   std::vector<MPI_Request> requests_;
   std::vector<int> indices_;
   std::vector<MPI_Status> statuses_;
@@ -121,15 +123,15 @@ class MpiTransport final : public p2p::Transport {
   std::mutex sends_;                  ///< may be taken while polling_ is held
   std::vector<Operation> new_sends_;  ///< guarded by sends_
 
-  std::atomic<bool> is_given_up_ = false;  ///< peers that have not closed hang
+  std::atomic<bool> is_given_up_ = false;  ///< peers that have not closed are assumed to hang
   std::atomic<bool> is_over_ = false;      ///< nothing is sent or received any more
-  std::atomic<bool> has_ended_ = false;    ///< the thread has let go of the engine, too
+  std::atomic<bool> has_ended_ = false;    ///< the thread has also released the engine
   std::atomic<bool> has_losses_ = false;
   std::atomic<bool> has_failed_ = false;
   std::atomic<bool> is_pending_ = false;  ///< there are operations
   std::atomic<Clock::time_point> flush_at_ = Clock::time_point::max();
   std::atomic<Clock::time_point> moved_at_ = Clock::now();
-  std::atomic<Clock::time_point> waited_at_ = Clock::time_point();  ///< the last call of progress()
+  std::atomic<Clock::time_point> waited_at_ = Clock::time_point();  ///< last call of progress()
 };
 
 }  // namespace levada::mpi

@@ -13,7 +13,7 @@ namespace levada::p2p {
 namespace {
 
 constexpr std::uint32_t mark = 0x4c56'0005;  // format 5
-constexpr std::uint32_t more = 0x0000'8000;  // beside the mark: another entry follows
+constexpr std::uint32_t more = 0x0000'8000;  // with the mark: another entry follows
 
 // The tail of a notice that a channel has been opened.
 struct OpenedTail {
@@ -57,7 +57,7 @@ void check(const Entry& entry, int size) {
   expect(false, "an unknown kind");
 }
 
-/// One entry, and how many bytes it has.
+/// Returns one entry and its size in bytes.
 std::pair<Entry, std::size_t> decode_one(ByteView bytes, bool is_last, int size) {
   ByteReader reader(bytes);
   reader.get<std::uint32_t>();

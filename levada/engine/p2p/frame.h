@@ -1,4 +1,4 @@
-// Headers of frames as bytes.
+// Encodes and decodes the headers of frames.
 #pragma once
 
 #include <cstdint>
@@ -15,19 +15,19 @@ namespace levada::p2p {
 /// One entry of a frame's header.
 struct Entry {
   enum class Kind : std::uint8_t {
-    message = 1,  ///< `count` bytes for the channel `key`: the tail, or the body where the tail is empty
-    notice,       ///< Notice::kind is `rank`; `count` is Notice::count, or Notice::group of a channel that is closed
-    aborted,      ///< rank `rank` of the transport has ended the group `key`, of kind `count`; the tail is the detail
-    lost,         ///< the transport's rank `rank` is lost to the sender; the tail is how that was seen
-    ask_status,   ///< its sender asks for this rank's status in the group `key`
-    status,       ///< the tail is its sender's, in the group `key`
+    message = 1,  ///< `count` bytes for the channel `key`: the tail, or the body if the tail is empty
+    notice,       ///< Notice::kind is `rank`; `count` is Notice::count, or Notice::group if the notice is a close
+    aborted,      ///< the transport's rank `rank` has ended the group `key`, with kind `count`; the tail is the detail
+    lost,         ///< the sender has lost rank `rank` of the transport; the tail is how it noticed
+    ask_status,   ///< the sender asks for this rank's status in the group `key`
+    status,       ///< the tail is the sender's status in the group `key`
   };
   Kind kind = Kind::message;
   std::uint64_t key = 0;
   std::uint64_t count = 0;
   std::int32_t rank = -1;
   ByteView tail{};
-  std::shared_ptr<const void> hold{};  ///< keeps the tail until it is encoded, where nothing else does
+  std::shared_ptr<const void> hold{};  ///< keeps the tail alive until it is encoded; may be empty
 };
 
 inline constexpr std::size_t entry_bytes = 32;
@@ -36,16 +36,16 @@ inline bool has_body(const Entry& entry) {
   return entry.kind == Entry::Kind::message && entry.tail.empty();
 }
 
-/// Entries that keep their own tails.
+/// Return entries that own their tails.
 Entry entry_of(const Notice& notice);
 Entry entry_of(const Ending& ending);
-/// Encodes entries end to end, as the header of one frame, in memory of its own; copies their tails. Only the last
-/// entry may be one of a message that has a body.
+/// Encodes entries, one after another, as the header of one frame, in newly allocated memory; copies their tails. Only
+/// the last entry may be a message that has a body.
 Lease encode(std::span<const Entry> entries);
-/// The entries of a header. Whatever the bytes are: throws CorruptMessage for those that encode() does not make, in
-/// a group of `size` ranks. Tails are views of them; what follows the last entry is ignored.
+/// Decodes the entries of a header. Bytes are untrusted: throws CorruptMessage if encode() cannot have produced them in
+/// a group of `size` ranks. Tails are views of `bytes`; bytes after the last entry are ignored.
 std::vector<Entry> decode(ByteView bytes, int size);
-/// The notice in an entry of that kind, which decode() has returned.
+/// Returns the notice of an entry of kind notice, as decode() has returned it.
 Notice notice_of(const Entry& entry);
 
 }  // namespace levada::p2p

@@ -52,7 +52,7 @@ TEST(P2pFrame, MayHaveManyEntries) {
   Bytes bytes = joined({{.kind = Entry::Kind::notice, .key = 1, .count = 5, .rank = received_kind},
                         {.key = 2, .count = 3, .tail = as_bytes("abc")},
                         {.key = 3, .count = 1'000'000}});
-  bytes.resize(bytes.size() + 100, std::byte{9});  // a slot is longer
+  bytes.resize(bytes.size() + 100, std::byte{9});  // a receive buffer is longer
   const auto entries = decode(bytes, 2);
   ASSERT_EQ(entries.size(), 3U);
   EXPECT_EQ(entries[0].count, 5U);
@@ -85,7 +85,7 @@ TEST(P2pFrame, IsRefusedWhereItIsNone) {
   EXPECT_THROW(decode(bytes_of({.kind = static_cast<Entry::Kind>(99)}), 2), CorruptMessage);
 }
 
-/// A group of two whose rank 1 sends rank 0 nothing but `bytes`; what rank 0 sees.
+/// In a group of two, rank 1 sends rank 0 only `bytes`. Returns the error on rank 0.
 std::string after(const Bytes& bytes) {
   test::LoopbackNetwork network(2);
   auto engines = test::make_engines(network);
@@ -145,7 +145,7 @@ TEST(P2pFrame, MayHoldAnything) {
     try {
       static_cast<void>(decode(*hold, 2));
     } catch (const CorruptMessage&) {
-      continue;  // which would be the end
+      continue;  // it would end the group
     }
     network.send(0, {.from = 1, .frame = Frame{.header = {.bytes = *hold, .hold = hold}, .body = {}}});
   }

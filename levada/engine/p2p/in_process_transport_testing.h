@@ -1,5 +1,5 @@
-// A transport between threads of one process, so that the engine can be tested, and watched by sanitizers, without any
-// other. Only for tests.
+// A transport between threads of one process, with which tests and sanitizers exercise the engine without any other
+// transport. Only for tests.
 #pragma once
 
 #include <atomic>
@@ -35,17 +35,17 @@ inline void send(Engine& engine, Channel& channel, std::size_t bytes, std::byte 
   publish(engine, channel, std::move(block), bytes, limit(), "test");
 }
 
-/// The mailboxes of all ranks. Each is emptied by a thread of its own, until all of that rank's peers have closed, for
-/// which the destructor waits: engines end before it.
+/// The mailboxes of all ranks. A thread per rank empties each, until all of that rank's peers have closed. The
+/// destructor waits for that, so engines must be destroyed first.
 class LoopbackNetwork {
  public:
   struct Packet {
     int from = -1;
-    Frame frame = {};  ///< without a header: `from` has been lost
+    Frame frame = {};  ///< empty header: `from` has been lost
   };
   struct Settings {
-    bool flushes = true;      ///< whether deferred frames are ever sent by themselves
-    bool has_threads = true;  ///< if not, packets are delivered by Transport::progress()
+    bool flushes = true;      ///< whether deferred frames are ever sent without further calls
+    bool has_threads = true;  ///< if false, Transport::progress() delivers packets
     std::size_t max_header_bytes = std::size_t{64} << 10;
   };
 
@@ -67,7 +67,7 @@ class LoopbackNetwork {
     }
     put(to, std::move(packet));
   }
-  /// Keeps back what one rank sends another from now on, as a slow link does, until release().
+  /// Holds back packets from one rank to another, as a slow link does, until release().
   void hold(int from, int to) {
     const std::lock_guard lock(mutex_);
     held_[{from, to}];
@@ -91,7 +91,7 @@ class LoopbackNetwork {
       while (!receiver->all_closed()) deliver(*receiver, next(rank));
     });
   }
-  /// Delivers what has arrived for a rank; for networks without threads.
+  /// Delivers packets that have arrived for a rank; for networks without threads.
   void progress(int rank) {
     if (settings_.has_threads) return;
     while (true) {
@@ -104,7 +104,7 @@ class LoopbackNetwork {
     }
     mailbox(rank).receiver->flush_deferred();
   }
-  /// As if the rank's process had died: what it sends is dropped, and its peers are lost to it.
+  /// Acts as if the rank's process had died: its packets are dropped, and it and its peers are lost to each other.
   void lose(int rank) {
     mailbox(rank).is_lost = true;
     for (int other = 0; other < size(); ++other) {
@@ -114,19 +114,19 @@ class LoopbackNetwork {
     }
   }
   bool is_lost(int rank) { return mailbox(rank).is_lost; }
-  /// Sends to this rank fail from now on, without a report before.
+  /// Makes sends to this rank fail from now on, without an earlier report.
   void disconnect(int rank) { mailbox(rank).is_disconnected = true; }
   bool is_disconnected(int rank) { return mailbox(rank).is_disconnected; }
-  /// How many packets there have been for a rank.
+  /// Returns the number of packets for a rank so far.
   int num_packets(int rank) {
     const std::lock_guard lock(mutex_);
     return mailbox(rank).num_packets;
   }
-  /// Bytes of frames that have been sent from one host to another, so far.
+  /// Returns the bytes of frames sent between hosts so far.
   std::uint64_t crossed_bytes() const { return crossed_bytes_; }
-  /// Of those frames, the ones with a body: one large message each.
+  /// Returns how many of those frames had a body: one large message each.
   std::uint64_t crossed_bodies() const { return crossed_bodies_; }
-  /// Bytes of those bodies. Headers are left out: they carry whichever small messages wait.
+  /// Returns the bytes of those bodies. Headers are left out, because they carry any small messages that wait.
   std::uint64_t crossed_bytes_of_bodies() const { return crossed_bytes_of_bodies_; }
   void count_crossing(const Frame& frame) {
     crossed_bytes_ += frame.header.bytes.size() + frame.body.bytes.size();
@@ -152,7 +152,7 @@ class LoopbackNetwork {
   }
   Mailbox& mailbox(int rank) { return mailboxes_[static_cast<std::size_t>(rank)]; }
 
-  /// The next packet; one from nobody where deferred frames are due.
+  /// Returns the next packet, or one from rank -1 if deferred frames are due.
   Packet next(int rank) {
     std::unique_lock lock(mutex_);
     Mailbox& own = mailbox(rank);
@@ -197,7 +197,7 @@ class LoopbackTransport final : public Transport {
   std::string name() const override { return "loopback"; }
   std::size_t max_header_bytes() const override { return network_.settings().max_header_bytes; }
   void start(std::shared_ptr<Receiver> receiver) override {
-    receiver_ = receiver.get();  // it owns this
+    receiver_ = receiver.get();  // which owns this transport
     network_.start(rank_, std::move(receiver));
   }
   void send(std::span<const int> peers, const Frame& frame) override {
@@ -235,7 +235,7 @@ inline std::vector<std::shared_ptr<Engine>> make_engines(LoopbackNetwork& networ
   return engines;
 }
 
-/// Runs `body` on a thread for each rank. Returns a sentence for each that failed, after which the others' group ends.
+/// Runs `body` on one thread per rank. A failing rank aborts the group. Returns one line per failure.
 inline std::string run_ranks(int size, const std::function<void(std::shared_ptr<Engine>, LoopbackNetwork&)>& body,
                              const Options& options = {}) {
   LoopbackNetwork network(size);

@@ -1,4 +1,4 @@
-// The memory of a rank's own blocks and of what it receives.
+// Memory of a rank's own blocks and of received messages.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -25,7 +25,7 @@
 namespace levada::p2p {
 namespace {
 
-/// What a rank of two sees whose peer sends it more than it has memory for, and what the peer sees.
+/// Checks what two ranks throw if one sends the other more than it has memory for.
 void expect_no_memory(std::size_t bytes) {
   test::LoopbackNetwork network(2, {.has_threads = false});
   const auto make = [&](int rank, const Options& options) {
@@ -53,7 +53,7 @@ TEST(P2pMemory, ThatIsShortForABodyIsTheFaultOfNoPeer) {
   expect_no_memory(1'000'000);
 }
 
-/// A thread that sleeps until something wakes it throws `E` once room has been asked for this header.
+/// A thread that sleeps until it is woken throws `E` once room has been requested for this header.
 template <typename E>
 void expect_room_wakes(ByteView header) {
   const auto transport = std::make_shared<test::StillTransport>();
@@ -86,7 +86,7 @@ TEST(P2pMemory, OfMessagesThatWereReceivedGoesBackToTheSystem) {
   EXPECT_GE(engines[1]->trim(), 1'000'000U);
 }
 
-/// Two ranks that send each other messages of the same ragged sizes, and keep the last ones that they have received.
+/// Two ranks that send each other messages of the same ragged sizes, and keep the last ones that they received.
 class RaggedExchange {
  public:
   static constexpr std::size_t batch = 4, kept = 8, messages = 400;
@@ -97,14 +97,14 @@ class RaggedExchange {
       for (const std::size_t rank : {0, 1}) receive_batch(rank);
     }
   }
-  /// Ends all leases, and returns what the rank's pools had kept.
+  /// Ends all leases, and returns the bytes that the rank's pools had cached.
   std::uint64_t trim(std::size_t rank) {
     leases_[rank].clear();
     Engine& engine = *engines_[rank];
     for (const Deadline late = test::limit(); engine.memory_in_use() > 0 && !late.expired();) std::this_thread::yield();
     return engine.trim();
   }
-  /// What the rank has had in use at most: its own blocks, and what it had received or was to receive.
+  /// Maximum bytes that the rank has had in use: its own blocks, and messages received or still to arrive.
   std::uint64_t max_in_use(std::size_t rank) const {
     std::uint64_t most = 0;
     for (std::size_t end = batch; end <= messages; end += batch) {

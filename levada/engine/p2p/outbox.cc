@@ -39,7 +39,7 @@ void Outbox::finish(int to, Entry entry) {
 }
 
 void Outbox::close(int to, Entry last) {
-  std::deque<Item> unsent;  // outlives the lock: a block that is given back notifies waiters
+  std::deque<Item> unsent;  // outlives the lock, because releasing a block notifies waiters
   const std::lock_guard lock(mutex_);
   if (peer(to).is_closed) return;
   unsent.swap(peer(to).items);
@@ -99,7 +99,7 @@ void Outbox::flush(const Failed& failed) noexcept {
     try {
       transport_->schedule_flush(Clock::now() + batching_delay);
     } catch (const std::exception&) {
-      is_scheduled = false;  // then it goes at once
+      is_scheduled = false;  // send now
     }
     lock.lock();
     if (!is_scheduled) make_all_due();
@@ -119,7 +119,7 @@ void Outbox::flush(const Failed& failed) noexcept {
     } catch (const std::exception& error) {
       for (const int each : next.peers) failed(each, error.what());
     }
-    next = {};  // its block may notify waiters
+    next = {};  // releasing its block may notify waiters
     lock.lock();
   }
   is_flushing_ = false;

@@ -11,7 +11,7 @@
 namespace levada::p2p {
 namespace {
 
-/// Keeps what it is given to send.
+/// Records the frames that it is asked to send.
 class RecordingTransport final : public Transport {
  public:
   struct Sent {

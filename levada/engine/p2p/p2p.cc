@@ -22,7 +22,7 @@
 namespace levada::p2p {
 namespace {
 
-/// What keeps a message's bytes, counted as long as somebody holds it.
+/// Owner of a message's bytes, counted as long as a lease holds it.
 class LeaseState {
  public:
   LeaseState(std::shared_ptr<const void> bytes, std::shared_ptr<std::atomic<int>> count,
@@ -31,7 +31,7 @@ class LeaseState {
     ++*count_;
   }
   ~LeaseState() {
-    if (!token_->valid()) return;  // in a forked child the event count's waiters are the parent's
+    if (!token_->valid()) return;  // in a forked child, the event count's waiters belong to the parent
     --*count_;
     changed_->notify();
   }
@@ -46,10 +46,11 @@ class LeaseState {
 };
 
 struct P2pChannelState final : ChannelState {
-  std::atomic<bool> has_forwarded = false;  ///< this rank has published what lies in another message's memory
-  std::shared_ptr<std::atomic<int>> num_leased = std::make_shared<std::atomic<int>>(0);  ///< by this rank, as receiver
+  std::atomic<bool> has_forwarded = false;  ///< this rank has published bytes in another message's memory
+  std::shared_ptr<std::atomic<int>> num_leased =
+      std::make_shared<std::atomic<int>>(0);  ///< leased by this rank, as a receiver
   std::shared_ptr<std::atomic<int>> in_transit =
-      std::make_shared<std::atomic<int>>(0);  ///< bodies that the transport has
+      std::make_shared<std::atomic<int>>(0);  ///< bodies that the transport holds
 };
 
 P2pChannelState& own(ChannelState& channel) {
@@ -60,7 +61,7 @@ Entry lost_entry(int rank, std::string_view why) {
   return entry_of({.kind = ErrorKind::peer_lost, .rank = rank, .detail = std::string(why)});
 }
 
-/// Arrival::id of a message that lies in a block of the channel's landing.
+/// Arrival::id of a message in a block of the channel's landing.
 constexpr std::uint64_t landed = 1;
 
 /// Functions of Receiver are called by the transport's threads.
@@ -84,7 +85,7 @@ class P2pEndpoint final : public Endpoint, public Receiver {
   Status status(Group& group, int rank) override;
   std::span<std::byte> make_private(ChannelState& channel, Lease& lease) override;
   std::uint64_t trim() override {
-    const std::uint64_t trimmed = Endpoint::trim();  // first: it refuses a forked child
+    const std::uint64_t trimmed = Endpoint::trim();  // first, because it rejects a forked child
     return trimmed + arrivals_->trim();
   }
 
@@ -114,10 +115,10 @@ class P2pEndpoint final : public Endpoint, public Receiver {
   void after_quiet(Group& group) override;
 
  private:
-  /// What a rank posts stays with it until another asks.
+  /// A posted status stays on its rank until another rank asks for it.
   struct StatusSlot {
-    Status status{};                           ///< this rank's own, or the last one that another has answered with
-    std::optional<Clock::time_point> asked{};  ///< and not answered yet
+    Status status{};                           ///< this rank's own, or the last answer of another rank
+    std::optional<Clock::time_point> asked{};  ///< when the unanswered request was sent
   };
   static std::shared_ptr<BlockPool> pool_of(const std::string& name, std::size_t memory_bytes,
                                             const std::shared_ptr<EventCount>& changed, const Options& options) {
@@ -125,7 +126,7 @@ class P2pEndpoint final : public Endpoint, public Receiver {
     return make_heap_pool(bytes,
                           {.engine = name, .on_free = [changed] { changed->notify(); }, .limits = options.limits});
   }
-  /// The fewer ranks ask, the more often each may.
+  /// Ranks ask less often in larger groups.
   static Duration usual_heartbeat(int size) { return std::chrono::milliseconds(100 + 10 * size); }
   static Traits traits_of(const Transport& transport, const Options& options) {
     const Duration usual = usual_heartbeat(static_cast<int>(transport.host_of().size()));
@@ -146,20 +147,21 @@ class P2pEndpoint final : public Endpoint, public Receiver {
     return peer == rank() || table_.is_gone(peer) || is_ignored_[static_cast<std::size_t>(peer)];
   }
 
-  // Without:
-  /// Returns memory for a message; empty, and the end of all groups, where there is none.
+  // Without mutex_ held:
+  /// Returns memory for a message. If there is none, ends all groups and returns an empty block.
   Block block_for(int from, const Entry& entry);
   void end_with_corrupt(int from, const Error& error);
 
   const std::shared_ptr<Transport> transport_;
-  /// For what others send, which windows bound: it has to be received also where this rank's own blocks take all memory
-  /// that they may.
+  /// Memory for received messages, which windows bound. Separate, because a rank must be able to receive even if its
+  /// own blocks use all the memory that they may.
   const std::shared_ptr<BlockPool> arrivals_;
-  const std::shared_ptr<const ForkToken> fork_token_ = std::make_shared<ForkToken>();  ///< for leases that outlive this
+  const std::shared_ptr<const ForkToken> fork_token_ =
+      std::make_shared<ForkToken>();  ///< for leases that outlive this endpoint
   Outbox outbox_;
   const std::size_t max_inline_bytes_;
   const Outbox::Failed failed_ = [this](int peer, std::string_view why) { lost(peer, why); };
-  std::vector<bool> is_ignored_;  ///< peers of which a body was not received; guarded by mutex_
+  std::vector<bool> is_ignored_;  ///< peers from which a body was not received; guarded by mutex_
   std::unordered_map<std::uint64_t, std::vector<StatusSlot>> boards_;  ///< by group and rank; guarded by mutex_
   Clock::time_point board_asked_{};                                    ///< guarded by mutex_
   const Duration board_age_;
@@ -182,7 +184,7 @@ void P2pEndpoint::carry(const Group& group, const Ending& ending) {
 }
 
 bool P2pEndpoint::has_room(ChannelState& channel) {
-  // What all have received may still be in the transport's hands, whose memory is to be bounded, too.
+  // The transport may still hold messages that all receivers have; their memory must be bounded, too.
   if (*own(channel).in_transit >= 2 * std::int64_t{channel.spec.window}) return false;
   if (table_.has_room(channel)) return true;
   table_.ask_for_room(channel);
@@ -225,7 +227,7 @@ bool P2pEndpoint::sleep(const Sleep& sleep, Deadline deadline) {
 Received P2pEndpoint::lease(ChannelState& channel, Arrival arrival) {
   if (arrival.id == landed) {
     auto* const block =
-        const_cast<Block*>(static_cast<const Block*>(arrival.hold.get()));  // made as one that is not const
+        const_cast<Block*>(static_cast<const Block*>(arrival.hold.get()));  // the block itself is not const
     return {.message = Lease{arrival.bytes, nullptr}, .landed = std::move(*block)};
   }
   if (channel.sends) {
@@ -238,7 +240,7 @@ Received P2pEndpoint::lease(ChannelState& channel, Arrival arrival) {
 
 std::span<std::byte> P2pEndpoint::make_private(ChannelState& channel, Lease& lease) {
   expect_usable();
-  // The same bytes may still be sent to others, or be another message's.
+  // The same bytes may still be in transit to other ranks, or belong to another message.
   const bool is_shared = channel.sends && (channel.spec.to.size() > 1 || own(channel).has_forwarded);
   if (is_shared) return {};
   return {const_cast<std::byte*>(lease.bytes.data()), lease.bytes.size()};
@@ -254,16 +256,16 @@ Block P2pEndpoint::block_for(int from, const Entry& entry) {
     try {
       auto block = landing(entry.count);
       if (block && block->memory().size() >= entry.count) return *std::move(block);
-    } catch (const std::exception&) {  // the block's engine has ended: the message lands here
+    } catch (const std::exception&) {  // the block's engine has ended, so the message lands here
     }
   }
   try {
     if (auto block = arrivals_->try_allocate(entry.count)) return *std::move(block);
-  } catch (const InvalidArgument&) {  // more than there ever is
+  } catch (const InvalidArgument&) {  // larger than the pool can ever be
   }
   const Lock lock(*this);
   if (is_closed_locked(from)) return {};
-  // What this peer sends next cannot be distinguished from a body that nobody receives.
+  // The transport cannot distinguish the next body of this peer from the one that was not received.
   is_ignored_[static_cast<std::size_t>(from)] = has_body(entry);
   end_for_all({.kind = ErrorKind::engine,
                .rank = rank(),
@@ -287,7 +289,7 @@ Block P2pEndpoint::room_for_body(int from, ByteView header) {
 
 void P2pEndpoint::deliver(int from, ByteView header, Block body, std::size_t body_bytes) {
   try {
-    std::vector<std::pair<Entry, Block>> incoming;  // payload is copied before the lock
+    std::vector<std::pair<Entry, Block>> incoming;  // payload is copied before taking the lock
     for (const Entry& entry : decode(header, size())) {
       Block block;
       if (entry.kind == Entry::Kind::message) {
@@ -330,10 +332,10 @@ void P2pEndpoint::accept(int from, const Entry& entry, Block block) {
     }
     case Entry::Kind::notice: {
       const Notice notice = notice_of(entry);
-      // Answered, so that neither end before the other's last frame.
+      // Answers, because neither rank ends before the other's last frame.
       if (notice.kind == Notice::Kind::departed) outbox_.finish(from, entry_of(notice));
       table_.apply(from, notice);
-      if (notice.kind == Notice::Kind::waiting) outbox_.expedite(from);  // perhaps a close that is deferred
+      if (notice.kind == Notice::Kind::waiting) outbox_.expedite(from);  // a deferred close, perhaps
       return;
     }
     case Entry::Kind::aborted:
@@ -363,7 +365,7 @@ void P2pEndpoint::accept(int from, const Entry& entry, Block block) {
 // ---- ends
 
 void P2pEndpoint::end_for_all(const Ending& ending) {
-  // Only one rank may have seen it.
+  // Possibly only this rank has seen it.
   const Entry entry = entry_of(ending);
   for (int to = 0; to < size(); ++to) {
     if (to != rank() && !table_.is_gone(to)) outbox_.add(to, entry, true);
@@ -377,13 +379,13 @@ void P2pEndpoint::lose(std::span<const int> peers, std::string_view why) {
     if (peer == rank() || table_.is_gone(peer)) continue;
     endings.push_back(
         {.kind = ErrorKind::peer_lost, .rank = peer, .detail = std::string(cut_text(why, max_detail_bytes))});
-    // Before the others are told: a rank of a lost host, if it lives, is not to take another one there for lost.
+    // Before the others learn of it: a rank of a lost host, if alive, must not take another rank of that host for lost.
     outbox_.close(peer, lost_entry(peer, endings.back().detail));
   }
   for (const Ending& ending : endings) end_for_all(ending);
 }
 
-/// This rank, which lives, has lost the one that takes it for lost. For the others that one is not.
+/// Handles a peer that takes this rank, which is alive, for lost: this rank loses the peer, but other ranks do not.
 void P2pEndpoint::given_up_by(int peer, std::string_view why) {
   if (table_.is_gone(peer)) return;
   const auto detail = fmt::format("it has given up rank {}: {}", rank(), why);
@@ -393,8 +395,8 @@ void P2pEndpoint::given_up_by(int peer, std::string_view why) {
   table_.end(ending);
 }
 
-/// Passes the first abort of a group on, before anything that this rank does because of it: frames of
-/// this rank may reach the others before those of the one that aborted, and they would take its leaving for the cause.
+/// Passes on the first abort of a group before this rank does anything because of it. Frames of this rank may reach
+/// others before those of the rank that aborted, and they would take its leaving for the cause.
 void P2pEndpoint::end_aborted(Ending ending) {
   if (table_.is_aborted(ending.group)) return;
   if (ending.group == 0) return end_for_all(std::move(ending));

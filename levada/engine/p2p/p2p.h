@@ -1,5 +1,5 @@
-// An engine made of point-to-point messages: over whatever carries frames from one rank to another.
-// docs/design/p2p.md explains how.
+// An engine built from point-to-point messages, over any transport that carries frames between ranks. See
+// docs/design/p2p.md.
 #pragma once
 
 #include <functional>
@@ -12,17 +12,17 @@
 namespace levada::p2p {
 
 struct Options {
-  /// What the blocks that this rank allocates may take together; 0: what the machine allows. Messages that it receives
-  /// lie in other memory, bounded by the windows of its channels and the leases that it keeps.
+  /// Maximum memory of all blocks that this rank allocates; 0 for as much as the machine allows. Received messages use
+  /// other memory, bounded by the windows of its channels and the leases that it keeps.
   std::size_t memory_bytes = 0;
-  /// How often a rank that waits asks what the others do, and looks again at what wakes nobody. 0: every 100 ms, and
-  /// 10 ms more for each rank.
+  /// How often a waiting rank asks for the status of the others, and rechecks conditions that wake no thread. 0 for
+  /// every 100 ms, plus 10 ms per rank.
   Duration heartbeat = Duration::zero();
   std::function<MemoryLimits()> limits = [] { return memory_limits(); };
   int degree = default_degree;  ///< EngineInfo::degree
 };
 
-/// This rank's engine over all ranks of the transport, each of which makes its own. Starts the transport.
+/// Returns this rank's engine over all ranks of the transport, and starts the transport. Each rank makes its own.
 std::shared_ptr<Engine> make_engine(std::shared_ptr<Transport> transport, const Options& options = {});
 
 }  // namespace levada::p2p

@@ -109,7 +109,7 @@ TEST(P2pLoss, OfOneReceiverOfAMulticastLosesNoOther) {
   for (const std::size_t rank : living) {
     among_the_living.push_back(engines[rank]->subgroup(std::vector<int>{0, 1, 3}, "living"));
   }
-  test::send(*engines[0], *channels[0], 1, std::byte{5});  // with notices, which no two receivers share
+  test::send(*engines[0], *channels[0], 1, std::byte{5});  // with notices, so no two receivers share a frame
   for (const std::size_t rank : {1, 2, 3})
     static_cast<void>(receive(*engines[rank], *channels[rank], test::limit(), "test"));
   network.disconnect(2);
@@ -129,7 +129,7 @@ TEST(P2pLoss, OfOneReceiverOfAMulticastLosesNoOther) {
   network.lose(2);
 }
 
-/// Three ranks, of which rank 1 has sent rank 0 a message, and can send another one after its end.
+/// Three ranks; rank 1 has sent rank 0 a message, and can send another one after its end.
 class PeerThatIsOut {
  public:
   Engine& engine(int rank) { return *engines_[static_cast<std::size_t>(rank)]; }
@@ -144,7 +144,7 @@ class PeerThatIsOut {
     sending_.reset();
     engines_[1].reset();
   }
-  /// Returns when rank 0 has seen it.
+  /// Returns once rank 0 has seen it.
   void send_once_more() {
     const std::vector<int> to{0};
     const std::uint64_t key = KeyDeriver(root_group("p2p", 0, 3).key()).channel(1, to);
@@ -238,7 +238,7 @@ TEST(P2pMessages, FindRoomInAWindowOfWhateverSize) {
   EXPECT_EQ(receive(*engines[1], *receiving, test::limit(), "test").value().bytes[999'999], std::byte{1});
 }
 
-/// Asks nobody what has become of them, as receive() does.
+/// Receives by polling: unlike receive(), it sends no requests to other ranks.
 Lease poll(Engine& engine, Channel& channel) {
   for (const Deadline deadline = test::limit(); !deadline.expired(); std::this_thread::yield()) {
     if (const auto received = engine.try_receive(channel); received.message) return *received.message;
@@ -276,7 +276,7 @@ TEST(P2pMessages, AreAcknowledgedAtOnceWhereTheirSenderWaits) {
   sent.get();
 }
 
-/// What a relay between two engines does: messages of the one land in blocks of the other, and are published there.
+/// Acts as a relay between two engines: messages of one land in blocks of the other, which publishes them.
 TEST(P2pJoining, LandsMessagesInBlocksOfAnotherEngineThatCanPublishThem) {
   test::LoopbackNetwork network(2);
   const auto engines = test::make_engines(network);
@@ -428,7 +428,7 @@ TEST(P2pWindows, ThatAPeerExceedsEndTheGroup) {
   EXPECT_EQ(cause.text(), "rank 1 sent a malformed message: more messages than the window of 2 that it announced");
 }
 
-/// What rank 0 gets of a message of `count` bytes with a body of `bytes`, which lands in memory of an earlier message.
+/// Returns what rank 0 receives of a message of `count` bytes with a body of `bytes`, in memory of an earlier message.
 std::string outcome(std::uint64_t count, std::size_t bytes) {
   const auto transport = std::make_shared<test::StillTransport>();
   const auto engine = make_engine(transport);

@@ -22,7 +22,7 @@ class StillTransport final : public Transport {
   void send(std::span<const int> /*peers*/, const Frame& /*frame*/) override {}
   void schedule_flush(Clock::time_point /*at*/) override {}
   Receiver& receiver() { return *receiver_; }
-  /// As a frame from rank 1.
+  /// Delivers an entry as a frame from rank 1.
   void deliver(const Entry& entry) { receiver_->deliver(1, encode({&entry, 1}).bytes, {}, 0); }
 
  private:
