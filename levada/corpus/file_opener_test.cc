@@ -17,7 +17,7 @@ namespace {
 using ::testing::HasSubstr;
 
 TEST(FileOpener, AddsUpTheTablesOfFilesThatItOpensSideBySide) {
-  if (std::thread::hardware_concurrency() < 2) GTEST_SKIP() << "needs two cores";  // skipped without: a second core
+  if (std::thread::hardware_concurrency() < 2) GTEST_SKIP() << "needs two cores";  // needs a second core
   constexpr std::int32_t count = 500'000;
   std::vector<std::int64_t> begins(count + 1);
   std::iota(begins.begin(), begins.end(), 0);
@@ -31,7 +31,7 @@ TEST(FileOpener, AddsUpTheTablesOfFilesThatItOpensSideBySide) {
       auto file = std::make_unique<MemoryFile>(path, path.ends_with(".idx") ? idx : bin);
       if (path.ends_with(".bin")) return file;
       file->before_read = [&](std::uint64_t offset) {
-        if (offset > 0) both_claimed.wait();  // Neither reads on behind the header before the other has read that.
+        if (offset > 0) both_claimed.wait();  // neither reads past the header until the other has read its own
       };
       return file;
     };

@@ -56,8 +56,7 @@ struct Model {
   std::optional<std::int64_t> leaves;  ///< the only round at which they all leave; empty: at any round
   bool may_stop = false;               ///< whether rank 0 may ask for a stop
   bool asked_stop = false;
-  std::set<std::string>
-      applied;  ///< reports that the lead has applied: together with its end, they determine its state
+  std::set<std::string> applied;  ///< the lead's reports so far: with its end, they determine its state
 
   Model(std::vector<Reader> the_readers, int rank_count, int window)
       : readers(std::move(the_readers)), lead({.ranks = ranks_of(readers.size())}), depth(window) {

@@ -22,10 +22,9 @@ struct FeedWiring {
   std::vector<std::string> reader_hosts = {};  ///< host name of each reader; empty if all are on one host
   int units = 1;                               ///< batches per round
 
-  std::vector<std::shared_ptr<Channel>> data;  ///< one per audience; null if this rank takes no part
-  std::shared_ptr<Channel> decisions;          ///< from the lead to all ranks: Granted, Ended
-  std::vector<std::shared_ptr<Channel>>
-      reports;  ///< from each rank to the lead: Ready, Stopped, StopAsked, Left; null as above
+  std::vector<std::shared_ptr<Channel>> data;     ///< one per audience; null if this rank takes no part
+  std::shared_ptr<Channel> decisions;             ///< from the lead to all ranks: Granted, Ended
+  std::vector<std::shared_ptr<Channel>> reports;  ///< to the lead: Ready, Stopped, StopAsked, Left; null as above
 
   int rank() const { return engine->info().rank; }
   int lead() const { return readers.front(); }

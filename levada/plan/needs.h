@@ -15,9 +15,8 @@ struct Cut {
   AxisSpan axis;
   std::size_t dim = 0;
   bool zigzag = false;
-  bool shares_batch =
-      false;            ///< whether it is a Shard of dim 0 along all data axes together, which splits a global batch
-  Placement placement;  ///< for error messages
+  bool shares_batch = false;  ///< splits a global batch: a Shard of dim 0 along all data axes together
+  Placement placement;        ///< for error messages
 
   /// Returns the number that the extent must be a multiple of.
   std::int64_t divisor() const { return zigzag ? 2 * std::int64_t{axis.size()} : axis.size(); }
@@ -41,8 +40,7 @@ class Needs {
  private:
   struct RuleNeeds {
     std::vector<Cut> cuts;
-    std::vector<std::pair<AxisSpan, std::vector<bool>>>
-        stages;  ///< an axis, and which of its coordinates hold the fields
+    std::vector<std::pair<AxisSpan, std::vector<bool>>> stages;  ///< which coordinates of an axis hold it
   };
   /// Stages that hold the same rules, and the axes along which those rules cut.
   struct StageSet {

@@ -39,10 +39,9 @@ Wait parse_wait(std::string_view word);
 /// How the samples of a step are divided over ranks.
 struct Balance {
   SampleCost cost = {};
-  PartSizes sizes = PartSizes::any;  ///< sizes of the ranks' shares, in samples
-  std::int64_t max_tokens = 0;       ///< per micro-batch; 0: one micro-batch per rank, whatever its size
-  MicroOrder order =
-      MicroOrder::as_read;  ///< with Wait::micro, the micro-batches with the same number on all ranks move together
+  PartSizes sizes = PartSizes::any;        ///< sizes of the ranks' shares, in samples
+  std::int64_t max_tokens = 0;             ///< per micro-batch; 0: one micro-batch per rank, whatever its size
+  MicroOrder order = MicroOrder::as_read;  ///< with Wait::micro, micro-batches of equal number move together
   Wait wait = Wait::step;
   std::int64_t max_delay = 0;  ///< maximum number of steps that a long sample may wait (DelayQueue); 0: none waits
   std::string label = {};      ///< identifies the caller's functions and options for sizes and weights, for comparison

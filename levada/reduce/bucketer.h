@@ -30,19 +30,17 @@ struct BucketerOptions {
   /// of a group. A rank cannot use two of one name in one group: the first call of the later one throws
   /// InvalidArgument.
   std::string name = {};
-  int job_rank =
-      -1;  ///< this rank's number in the whole job, which errors name in addition to that in the group; -1: unknown
+  int job_rank = -1;  ///< rank in the whole job, for errors, in addition to that in the group; -1: unknown
 };
 
 struct BucketerStats {
   std::int64_t inputs = 0;
-  std::int64_t buckets = 0;   ///< launched buckets
-  std::int64_t alone = 0;     ///< inputs larger than a bucket
-  std::uint64_t flushes = 0;  ///< completed flushes
-  std::uint64_t bytes = 0;    ///< size of all inputs
-  std::uint64_t bytes_copied =
-      0;              ///< size of the inputs that were not enqueued in the memory and order in which empty() made them
-  Duration waited{};  ///< time spent waiting for launched buckets
+  std::int64_t buckets = 0;        ///< launched buckets
+  std::int64_t alone = 0;          ///< inputs larger than a bucket
+  std::uint64_t flushes = 0;       ///< completed flushes
+  std::uint64_t bytes = 0;         ///< size of all inputs
+  std::uint64_t bytes_copied = 0;  ///< size of inputs not enqueued as empty() made them: in place and in order
+  Duration waited{};               ///< time spent waiting for launched buckets
 };
 
 /// Reduces and scatters tensors within one or more groups of ranks. All ranks of a group must enqueue the same inputs
