@@ -21,7 +21,7 @@
 namespace levada {
 namespace {
 
-/// Interval between two checks of the posted statuses.
+/// Interval between two checks for a posted exception.
 constexpr Duration moment = std::chrono::milliseconds(25);
 /// Interval between two checks for a loss.
 constexpr Duration loss_interval = std::chrono::milliseconds(100);

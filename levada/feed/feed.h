@@ -46,7 +46,7 @@ struct FeedOptions {
   Duration timeout = std::chrono::minutes(30);
   Duration remind_after = Reminder::after;  ///< when to print the first reminder during a wait, as in Reminder
   Access access = Access::read_only;
-  TraceLog* trace = nullptr;  ///< records what this rank does and waits for; outlives the feed
+  TraceLog* trace = nullptr;  ///< records what this rank does and waits for; must outlive the feed
   /// Called repeatedly on the caller's thread while the constructor, next() or close() waits. An exception from it ends
   /// the wait; if next() or close() was waiting, the feed stays usable. May be empty.
   std::function<void()> poll = {};

@@ -66,7 +66,7 @@ struct FeedEnd {
   bool operator==(const FeedEnd&) const = default;
 };
 
-/// "exhausted", "steps", "stopped", "failed", "left", "abandoned".
+/// Returns "exhausted", "steps", "stopped", "failed", "left" or "abandoned".
 std::string_view to_string(FeedEnd::Cause cause);
 
 namespace feed_protocol {

@@ -39,8 +39,8 @@ class FeedReader {
     std::vector<Channel*> reports;
     std::vector<Channel*> room;
     std::size_t memory = 0;
-    std::optional<std::int64_t> held;  ///< the rank that has not freed any
-    int slow = -1;                     ///< the rank that makes none
+    std::optional<std::int64_t> held;  ///< the round that waits for room
+    int slow = -1;                     ///< the rank that does not make room
 
     void add(const Blocked& blocked) {
       if (blocked.room != nullptr) room.push_back(blocked.room);

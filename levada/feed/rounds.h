@@ -64,8 +64,8 @@ class FeedRounds {
 
  private:
   /// How often readers compare the first unit, in rounds.
-  /// How batches of one structure and shape are divided into messages.
   static constexpr std::int64_t sampled_rounds = 100;
+  /// How batches of one structure and shape are divided into messages.
   struct UnitPlan {
     std::vector<std::int64_t> key;
     std::vector<Portion> portions;  ///< one per audience of the unit

@@ -36,7 +36,7 @@ class Mesh {
  public:
   using Names = std::vector<std::string>;
 
-  /// One rank, no axes.
+  /// Makes a mesh of one rank, without axes.
   Mesh() = default;
   /// `data_axes`: the axes along which batches differ; default: as in role_of(). Throws InvalidArgument: an empty,
   /// ill-formed or repeated name, a size below 1, more than 2^31-1 ranks, a data axis that is not among `axes`.

@@ -36,7 +36,7 @@ struct Layout {
   bool operator==(const Layout&) const = default;
 
   /// Throws InvalidArgument if layout and mesh do not fit: an axis that the mesh lacks, unless Mesh::may_lack(); a mesh
-  /// axis that no rule mentions and that is not known to divide data or not; an undefined stage name, or a stage beyond
+  /// axis that no rule mentions and that may or may not divide data; an undefined stage name, or a stage beyond
   /// the axis; two placements on one axis; two rules with the same pattern.
   void check(const Mesh& mesh) const;
 

@@ -10,7 +10,7 @@
 
 namespace levada {
 
-/// One cut of a field, by Shard or Zigzag along an axis, or several, with more than one rank.
+/// One cut of a field by Shard or Zigzag, along one or more axes with more than one rank.
 struct Cut {
   AxisSpan axis;
   std::size_t dim = 0;

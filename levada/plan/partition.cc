@@ -272,7 +272,7 @@ class Balancer {
     for (const auto& [cost, cheap] : by_cost) {
       if (cheap == dear || tried++ == max_tried) break;
       consider(dear, cheap, sizes, best);
-      // A gain of nearly half of the difference is the best possible.
+      // Half of the difference is the best possible gain, and nearly half is good enough.
       if (best && best->gain >= (most - cost) / 2 - (most - cost) / 8) break;
     }
     return best;

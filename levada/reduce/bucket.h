@@ -32,7 +32,7 @@ struct BucketInput {
   const TensorView* tensor = nullptr;  ///< possibly a tensor made by empty()
 };
 
-/// Inputs that are launched together. It exists from the first enqueue until the last callback has run.
+/// Inputs that are launched together. A bucket exists from the first enqueue until the last callback has run.
 struct Bucketer::Bucket {
   struct Entry {
     Callback callback;

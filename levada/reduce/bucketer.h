@@ -118,8 +118,8 @@ class Bucketer {
   /// ranks.
   Tensor empty(const Group& group, DType dtype, const Shape& shape);
 
-  /// Launches all open buckets, including those that callbacks open, and waits for all reductions. Leaves
-  /// groups that have no other owner. Throws the first exception of a reduction or a callback since the last flush().
+  /// Launches all open buckets, including those that callbacks open, and waits for all reductions. Leaves groups
+  /// that have no other owner. Throws the first exception of a reduction or a callback since the last flush().
   void flush();
   /// Releases cached memory to the system; the next call allocates again. Throws InvalidArgument while work is pending.
   void teardown();
