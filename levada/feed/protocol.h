@@ -195,7 +195,7 @@ class Lead {
   Departure departure_;
 };
 
-/// What one rank may deliver to its caller.
+/// The rounds that one rank may deliver to its caller.
 class Follower {
  public:
   /// `needs_grants`: whether the feed has several readers.

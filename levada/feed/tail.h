@@ -5,7 +5,7 @@
 
 namespace levada {
 
-/// What happens to a last round that the data does not fill.
+/// The fate of a last round that the data does not fill.
 enum class Tail : std::uint8_t {
   drop,    ///< the round is skipped on all ranks
   pad,     ///< filled up with copies of the last sample, whose loss_mask is set to 0

@@ -38,7 +38,7 @@ struct FeedWiring {
 /// Opens the channels. Collective. A data channel holds at most `depth` batches.
 FeedWiring wire_feed(std::shared_ptr<Engine> engine, std::vector<Audience> audiences, int depth);
 
-/// What keeps an event from being sent: no room in a channel, or no memory. Neither is set once it has been sent.
+/// The obstacle to sending an event: no room in a channel, or no memory. Neither is set once it has been sent.
 struct Blocked {
   Channel* room = nullptr;
   std::size_t memory = 0;

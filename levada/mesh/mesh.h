@@ -10,7 +10,7 @@
 
 namespace levada {
 
-/// What ranks along an axis do with batches. Data axes, along which batches differ: dp, dp_replicate, dp_shard, fsdp,
+/// Whether ranks along an axis share batches. Data axes, along which batches differ: dp, dp_replicate, dp_shard, fsdp,
 /// data, ddp. Axes that share batches: tp, cp, pp, sp. Unknown: ep, along which ranks share batches in some programs
 /// only.
 enum class AxisRole { data, shared, unknown };

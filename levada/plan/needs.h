@@ -22,7 +22,7 @@ struct Cut {
   std::int64_t divisor() const { return zigzag ? 2 * std::int64_t{axis.size()} : axis.size(); }
 };
 
-/// What ranks need, by rule: the layout's rules in order, then `otherwise`. Keeps no references.
+/// The needs of ranks by rule: the layout's rules in order, then `otherwise`. Keeps no references.
 class Needs {
  public:
   /// Throws as Layout::check() does, and if dealing whole batches contradicts a placement along a data axis.

@@ -1,5 +1,5 @@
-// What has to move from a source layout to a target layout, as a list of moves. Pure values without I/O, computed alike
-// on every rank without communication.
+// The data that has to move from a source layout to a target layout, as a list of moves. Pure values without I/O, the
+// same on every rank without communication.
 #pragma once
 
 #include <cstdint>

@@ -21,7 +21,7 @@ enum class Collective : std::uint8_t { reduce_scatter, all_reduce, all_gather, f
 /// Returns "reduce-scatter", "all-reduce", "all-gather" or "flush".
 std::string_view to_string(Collective collective);
 
-/// What a collective does, and with which inputs. Must be the same on all ranks.
+/// The operation and the inputs of a collective. Must be the same on all ranks.
 struct CollectiveSpec {
   Collective collective = Collective::reduce_scatter;
   ReduceOp op = ReduceOp::sum;
