@@ -35,7 +35,7 @@ std::vector<Run> runs_of(std::span<const StoredSample> samples, std::size_t thre
   return runs;
 }
 
-/// Segment `index` of a packed row, as a row by itself with these cu_seqlens; without fields that are derived.
+/// Returns segment `index` of a packed row as a separate row with these cu_seqlens, without derived fields.
 BatchRows segment_of(const BatchRows& row, std::size_t index, std::span<std::int32_t> cu_seqlens) {
   const auto begin = static_cast<std::size_t>(row.cu_seqlens[index]);
   const auto length = static_cast<std::size_t>(row.cu_seqlens[index + 1]) - begin;
@@ -102,7 +102,7 @@ void BatchReader::fill_checked(std::size_t pieces, const std::function<void(std:
   check_touched();
 } catch (const SourceError&) {
   reading_ = nullptr;
-  check_touched();  // A change of the file is a better explanation than the bytes that were found in it.
+  check_touched();  // a change of the file is a better explanation than bytes found in it
   throw;
 }
 

@@ -18,22 +18,22 @@
 
 namespace levada {
 
-/// Fills batches with a few threads. One thread at a time may call, but any may ask for activity(). A batch is returned
-/// only if the files have stayed unchanged until all of it was read.
+/// Fills batches with a few threads. One thread at a time may call, but any thread may call activity(). A batch is
+/// returned only if the files have not changed until all of it was read.
 class BatchReader {
  public:
-  /// Borrows the sources, the form and the verifier of the files that are read; null: they are not verified.
+  /// Borrows the sources, the form and the verifier of the files that are read; a null verifier verifies nothing.
   BatchReader(const std::vector<std::unique_ptr<const OpenedSource>>& sources, const BatchForm& form, int threads,
               EntryVerifier* verifier);
 
-  /// Returns a batch with a row for each sample. Throws SourceError.
+  /// Returns a batch with one row per sample. Throws SourceError.
   Tree read_rows(std::span<const StoredSample> samples, Memory& memory);
-  /// Returns a batch of one row, with a segment for each sample. Samples are single documents. Throws SourceError;
-  /// InvalidArgument for a row longer than cu_seqlens can count.
+  /// Returns a batch of one row, with one segment per sample. Samples must be single documents. Throws SourceError;
+  /// InvalidArgument if cu_seqlens cannot represent the length of the row.
   Tree read_packed_row(std::span<const StoredSample> samples, Memory& memory);
 
   std::string activity() const;
-  ReadStats stats() const;  ///< of the samples alone
+  ReadStats stats() const;  ///< counts only reads of samples
 
  private:
   void fill_checked(std::size_t pieces, const std::function<void(std::size_t, RowReader&)>& fill);

@@ -9,10 +9,10 @@ namespace {
 
 constexpr std::size_t alignment = 64;
 
-/// Where the segments of a row begin, and the end.
+/// The begin of each segment of a row, and the end.
 using Segments = std::span<const std::int32_t>;
 
-/// 0, 1, 2, ... in each segment of a row.
+/// Fills in 0, 1, 2, ... in each segment of a row.
 void fill_positions(IdSpan positions, Segments segments) {
   for (std::size_t i = 0; i + 1 < segments.size(); ++i) {
     const auto begin = static_cast<std::size_t>(segments[i]);
@@ -20,7 +20,7 @@ void fill_positions(IdSpan positions, Segments segments) {
   }
 }
 
-/// Fills a row's square: true where a token (line) may not attend to another (column), which is behind it or in another
+/// Fills a row's square: true if a token (line) must not attend to another one (column), which is later or in another
 /// segment.
 void fill_mask(std::span<bool> mask, Segments segments) {
   const auto length = static_cast<std::size_t>(segments.back());
@@ -42,7 +42,7 @@ std::int32_t longest_segment(Segments segments) {
   return longest;
 }
 
-/// A row's segments where each token `end` is the last of one.
+/// Returns a row's segments if each token `end` is the last of a segment.
 std::vector<std::int32_t> segments_ending_with(std::int64_t end, IdSpan tokens) {
   std::vector<std::int32_t> segments = {0};
   tokens.visit([&](auto ids) {

@@ -29,7 +29,7 @@
 namespace levada {
 namespace {
 
-/// The token that ends documents where no text was tokenized.
+/// Returns the token that ends documents, if no text was tokenized.
 std::int64_t end_in_token_files(const CorpusOptions& options) {
   if (options.tokenizer && options.tokenizer->name() != "bytes") {
     return choose_end_of_document(*options.tokenizer, options.end_of_document);
@@ -45,16 +45,16 @@ std::int64_t end_in_token_files(const CorpusOptions& options) {
 
 }  // namespace
 
-/// What does not change while samples are read.
+/// Everything that does not change while samples are read.
 struct Corpus::Data {
   CorpusOptions options;
   std::shared_ptr<const TokenCache> cache;  ///< keeps the tokens of texts; null if there are none
   std::vector<std::unique_ptr<const OpenedSource>> sources;
-  std::unique_ptr<EntryVerifier> verifier;  ///< of the cache; null if there is none
+  std::unique_ptr<EntryVerifier> verifier;  ///< verifies entries of the cache; null if there is none
   std::map<std::string, std::int64_t> left_out;
-  std::optional<MixWeights> weights;  ///< empty: there is nothing to mix
+  std::optional<MixWeights> weights;  ///< empty: nothing to mix
   BatchForm form;
-  bool is_remote = false;  ///< reads files with URLs
+  bool is_remote = false;  ///< whether any file has a URL
   std::string digest;
   Order order;  ///< without the weights
 
@@ -102,7 +102,7 @@ struct Corpus::Data {
     return made;
   }
 
-  /// What the sources are mixed by where nothing was resumed.
+  /// Returns the weights of a run that has not been resumed.
   WeightHistory own_history() const { return weights ? WeightHistory{{0, *weights}} : WeightHistory{}; }
 
   std::optional<std::int64_t> cap_of(const OpenedSource& source) const {
@@ -188,19 +188,19 @@ struct Corpus::Data {
   }
 };
 
-/// What one reader of the data changes.
+/// Everything that one reader of the data changes.
 struct Corpus::State {
   std::shared_ptr<const Data> data;
   std::int64_t epochs = 1;
   WeightHistory history;
-  Bytes order;  ///< encoded, with the history: for cursors
+  Bytes order;  ///< encoded with the history, for cursors
   std::optional<MixSchedule> mix;
-  std::optional<std::int64_t> size;  ///< empty: without end
-  SampleWalk walk, ahead;            ///< to what is read, and to what is announced
-  std::int64_t announced = 0;        ///< the end of the samples that were announced last
+  std::optional<std::int64_t> size;  ///< empty: endless
+  SampleWalk walk, ahead;            ///< for reading, and for announcing
+  std::int64_t announced = 0;        ///< end of the samples announced last
   BatchReader reader;
-  std::int64_t sized_first = 0;     ///< of the last sizes()
-  std::vector<StoredSample> sized;  ///< by that
+  std::int64_t sized_first = 0;     ///< `first` of the last sizes()
+  std::vector<StoredSample> sized;  ///< samples of the last sizes()
 
   State(std::shared_ptr<const Data> of, std::int64_t times)
       : data(std::move(of)),
@@ -226,7 +226,7 @@ struct Corpus::State {
     return std::min(all, limit.value_or(all));
   }
 
-  /// How many of samples [first, first + count) there are; below 1 for none.
+  /// Returns how many of samples [first, first + count) exist; below 1 if none do.
   std::int64_t available(std::int64_t first, std::int64_t count) const {
     if (first < 0 || count < 1) {
       throw InvalidArgument(fmt::format("{} samples from number {} on cannot be read", count, first));

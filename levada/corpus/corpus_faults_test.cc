@@ -21,7 +21,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
-/// A corpus of one data set in memory, and its .bin, to be spoilt while it is read.
+/// A corpus of one data set in memory, and its .bin, which tests corrupt while it is read.
 struct Opened {
   MemoryFile* bin = nullptr;
   Corpus corpus;
@@ -48,7 +48,7 @@ struct Opened {
   }
 };
 
-/// Ten samples of 16.
+/// Returns a corpus of ten samples of 16.
 Corpus open_text() {
   return open_files({{"a.txt", std::string(160, 'a')}}, {.sequence = 16});
 }

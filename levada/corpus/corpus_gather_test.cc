@@ -1,4 +1,4 @@
-// Sizes of samples, and batches of samples in an order of the caller's choice.
+// Sizes of samples, and batches of samples in an order chosen by the caller.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -39,7 +39,7 @@ std::vector<std::int64_t> shuffled(std::int64_t first, std::size_t count, unsign
   return numbers;
 }
 
-/// A field's elements [begin, end), as bytes.
+/// Returns a field's elements [begin, end) as bytes.
 std::string bytes_of(const Tree& batch, const char* field, std::int64_t begin, std::int64_t end) {
   const auto& tensor = batch.tensor(field);
   const auto one = tensor.dtype().bytes(1);
@@ -48,7 +48,7 @@ std::string bytes_of(const Tree& batch, const char* field, std::int64_t begin, s
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-/// `packed` is one row of what `rows`, a document each, have before the padding at their ends.
+/// Expects that `packed` is one row with the content of `rows`, a document each, without the padding at their ends.
 void expect_packed(const Tree& packed, const std::vector<Tree>& rows) {
   std::vector<std::int32_t> bounds = {0};
   std::int32_t longest = 0;
@@ -69,7 +69,7 @@ void expect_packed(const Tree& packed, const std::vector<Tree>& rows) {
   EXPECT_EQ(values<std::int32_t>(packed, "max_seqlen"), std::vector{longest});
 }
 
-/// gather() of samples [first, first + count) in some order gives what read() gives of each.
+/// Expects that gather() of samples [first, first + count) in some order equals read() of each.
 void expect_gathered_as_read(Corpus& corpus, Packing packing, std::int64_t first, std::int64_t count) {
   HeapMemory memory;
   const auto sizes = corpus.sizes(first, count);
@@ -85,7 +85,7 @@ void expect_gathered_as_read(Corpus& corpus, Packing packing, std::int64_t first
     const auto at = static_cast<std::int64_t>(i);
     for (const auto* field : {"tokens", "labels", "position_ids", "loss_mask", "cu_seqlens", "max_seqlen"}) {
       ASSERT_EQ(gathered.contains(field), rows[i].contains(field));
-      if (!rows[i].contains(field)) continue;  // Cut samples have no segments.
+      if (!rows[i].contains(field)) continue;  // cut samples have no segments
       EXPECT_EQ(Tree(Tensor::copy_of(gathered.tensor(field).slice(0, at, at + 1))), rows[i].at(field))
           << field << " of row " << i;
     }
@@ -167,7 +167,7 @@ TEST(CorpusGather, ReturnsWhatReadingReturnsInAnyOrderOverSeveralEpochs) {
                                                 .pad_to = packing == Packing::cut ? 1 : 4,
                                                 .io = {.threads = threads}});
         const auto all = corpus.size().value();
-        const auto step = corpus.sequences() * 2 / 5;  // No step ends with an epoch but the last.
+        const auto step = corpus.sequences() * 2 / 5;  // only the last step ends with an epoch
         for (std::int64_t first = 0; first < all; first += step) {
           expect_gathered_as_read(corpus, packing, first, step);
         }
@@ -251,7 +251,7 @@ TEST(CorpusSizes, AreThoseOfTheSegmentsThatAreRead) {
         std::vector<std::int32_t> bounds = {0, 32};
         const auto row = corpus.read(g, 1, memory).value();
         if (packing != Packing::cut) bounds = values<std::int32_t>(row, "cu_seqlens");
-        if (packing == Packing::documents) bounds.resize(2);  // The rest of the row is no part of the sample.
+        if (packing == Packing::documents) bounds.resize(2);  // the rest of the row does not belong to the sample
         SampleSize wanted{.tokens = bounds.back(), .squares = 0};
         for (std::size_t i = 1; i < bounds.size(); ++i) {
           const std::int64_t length = bounds[i] - bounds[i - 1];

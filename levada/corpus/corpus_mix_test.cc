@@ -16,7 +16,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-/// A text of `sequences` sequences of four: each begins with the source's letter, then says its number.
+/// Returns a text of `sequences` sequences of four characters: the source's letter, then a number.
 std::string numbered(char source, int sequences) {
   std::string text;
   for (int i = 0; i < sequences; ++i) text += fmt::format("{}{}{}.", source, char('0' + i / 64), char('0' + i % 64));
@@ -36,7 +36,7 @@ Sample sample_of(Corpus& corpus, std::int64_t g) {
   return {static_cast<char>(tokens[0]), static_cast<int>(tokens[1] - '0') * 64 + static_cast<int>(tokens[2] - '0')};
 }
 
-/// Three sources in a folder, and what mixes them.
+/// Three sources in a folder, and their mix.
 class CorpusMixing : public ::testing::Test {
  protected:
   CorpusMixing() {
@@ -78,7 +78,7 @@ TEST_F(CorpusMixing, TakesItsShareOfEveryBlockFromEachSource) {
   EXPECT_EQ(corpus.sequences(), 100 + 40 + 300);
   std::map<char, int> counts;
   for (std::int64_t g = 0; g < Mix::block; ++g) ++counts[sample_of(corpus, g).source];
-  // c is capped at 1000 in the first block; a and b share what is left.
+  // c reaches its cap of 1000 in the first block; a and b share the rest.
   EXPECT_EQ(counts, (std::map<char, int>{{'a', 1032}, {'b', 2064}, {'c', 1000}}));
 }
 
@@ -151,7 +151,7 @@ TEST_F(CorpusMixing, SharesTokensWhereThatIsAskedFor) {
                                       .tokenizer = byte_tokenizer(),
                                       .cache_dir = scratch_cache()});
   const auto shares = corpus.shares(0, Mix::block);
-  // A sample of short.jsonl holds 3 tokens, one of long.jsonl 12: four times as many of the first give the same.
+  // A sample of short.jsonl holds 3 tokens, one of long.jsonl 12: equal shares take four times as many of the first.
   EXPECT_NEAR(static_cast<double>(shares[0].samples), 3276.8, 1.5);
   EXPECT_EQ(shares[0].samples + shares[1].samples, Mix::block);
   EXPECT_NEAR(shares[0].share, 0.5, 1e-3);
@@ -201,16 +201,16 @@ TEST_F(CorpusMixing, ContinuesWithOtherWeightsIfAsked) {
   auto before = with("5");
   auto changed = with("1");
   ASSERT_EQ(changed.resume(before.cursor(500)), 500);
-  // What was given counts: each source goes on with the sample that is its next.
+  // Each source continues with its next sample.
   EXPECT_EQ(samples(changed, 0, 500), samples(before, 0, 500));
   std::map<char, int> counts;
   for (const auto& sample : samples(changed, 500, Mix::block)) ++counts[sample.source];
   EXPECT_NEAR(counts['a'], 1024, 2);
   EXPECT_NEAR(counts['b'], 2048, 2);
   EXPECT_NEAR(changed.shares(500, 500 + Mix::block)[2].share, 0.25, 1e-3);
-  // Its cap holds over all of the run.
+  // The cap applies to the whole run.
   EXPECT_EQ(changed.shares(0, 1'000'000)[2].samples, 5000);
-  // A state from behind the change needs no permission, and one of the weights before it is refused.
+  // A state from after the change needs no permission; one with the weights before it is refused.
   const auto cursor = changed.cursor(700);
   auto resumed = with("1", false);
   ASSERT_EQ(resumed.resume(cursor), 700);
@@ -218,7 +218,7 @@ TEST_F(CorpusMixing, ContinuesWithOtherWeightsIfAsked) {
   EXPECT_EQ(resumed.identity(), changed.identity());
   EXPECT_THAT(fault_of([&] { with("5", false).resume(cursor); }),
               HasSubstr("are 1 2 5 by samples (mix 3), and in the "));
-  // Twice at one place, and again later; what a corpus was resumed with is not what its copies begin with.
+  // Two changes at one sample, and another one later. Copies do not inherit the history that a corpus was resumed with.
   auto twice = with("7");
   ASSERT_EQ(twice.resume(changed.cursor(500)), 500);
   auto again = with("2");

@@ -19,7 +19,7 @@ Corpus open_packed(const Files& files, CorpusOptions options) {
   return open_files(files, std::move(options));
 }
 
-/// What one row says, segment by segment: tokens, and the last label behind them. Checks what must hold for any row.
+/// Returns each segment of a row as its tokens and the label after them. Checks the properties of every row.
 std::vector<std::vector<std::int64_t>> documents_in(const Tree& batch, std::size_t row, std::size_t length) {
   const auto tokens = batch.tensor("tokens").as<std::int64_t>().subspan(row * length, length);
   const auto labels = batch.tensor("labels").as<std::int64_t>().subspan(row * length, length);
@@ -53,7 +53,7 @@ std::vector<std::vector<std::int64_t>> documents_in(const Tree& batch, std::size
   return found;
 }
 
-/// Every label of every document, put together again from all samples, against the documents.
+/// Expects that the samples together contain every label of every document exactly once.
 void expect_each_label_once(const std::vector<std::string>& texts, Corpus& corpus, std::size_t length) {
   std::multiset<std::vector<std::int64_t>> wanted, found;
   for (const auto& text : texts) {

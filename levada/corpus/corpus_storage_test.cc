@@ -19,7 +19,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-/// Documents of up to 300 tokens.
+/// Returns documents of up to 300 tokens.
 Files some_tokens(const std::string& name, unsigned seed) {
   std::mt19937 random(seed);
   std::vector<std::uint16_t> tokens;
@@ -33,7 +33,7 @@ Files some_tokens(const std::string& name, unsigned seed) {
   return {{name + ".bin", raw_bin(tokens)}, {name + ".idx", raw_index(8, 2, lengths, documents).bytes()}};
 }
 
-/// Two data sets in memory, what happens before each of their reads, and how long reads are.
+/// Opens two data sets in memory. `before_read` runs before each of their reads.
 Corpus open_with(CorpusOptions options, const std::function<void(const std::string&, std::uint64_t)>& before_read = {},
                  std::size_t max_at_once = SIZE_MAX) {
   auto files = some_tokens("a", 1);
@@ -74,7 +74,7 @@ TEST(CorpusStorage, ReturnsTheSameHoweverManyThreadsReadAndHoweverShortTheirRead
 }
 
 TEST(CorpusStorage, ReadsRowsSideBySide) {
-  std::latch all(4);  // Passed only when four reads are under way at once.
+  std::latch all(4);  // passes only if four reads are in progress at once
   std::atomic<bool> opened = false;
   auto corpus =
       open_with({.sequence = 64, .shuffle_seed = 1, .io = {.threads = 4}}, [&](const std::string&, std::uint64_t) {
@@ -98,7 +98,7 @@ TEST(CorpusStorage, RetriesAFaultThatPassesAndFailsIfItStays) {
                    .io = {.threads = threads, .tries = 3, .retry_after = std::chrono::milliseconds(1)}},
                   [&](const std::string& path, std::uint64_t offset) {
                     const std::lock_guard lock(mutex);
-                    if (!seen.emplace(path, offset).second && !stays) return;  // The second time, the fault has passed.
+                    if (!seen.emplace(path, offset).second && !stays) return;  // the second read succeeds
                     throw StorageFault(EIO, fmt::format("cannot read byte {} of {}: Input/output error", offset, path));
                   });
     EXPECT_EQ(batches_of(corpus, 8), wanted);
@@ -115,7 +115,7 @@ TEST(CorpusStorage, RetriesAFaultThatPassesAndFailsIfItStays) {
   }
 }
 
-/// The data sets of open_with() in remote storage.
+/// Opens the data sets of open_with() in remote storage.
 Corpus open_remote(CorpusOptions options, const std::function<void(const std::string&)>& before_read) {
   auto files = some_tokens("s3://bucket/a", 1);
   files.merge(some_tokens("s3://bucket/b", 2));
@@ -146,16 +146,16 @@ TEST(CorpusStorage, ReturnsTheSameFromRemoteStorage) {
 
 TEST(CorpusStorage, FetchesWhatItGathersFromRemoteStorageSideBySide) {
   constexpr std::int32_t length = 1 << 16;
-  constexpr int documents = 192;  // More than the cache keeps of them.
+  constexpr int documents = 192;  // more than the cache holds
   std::vector<std::int64_t> ends(documents + 1);
   std::iota(ends.begin(), ends.end(), 0);
   const Files files = {{"s3://bucket/a.bin", std::string(std::size_t{length} * documents, 'a')},
                        {"s3://bucket/a.idx", raw_index(1, 1, std::vector(documents, length), ends).bytes()}};
-  /// Blocks of samples that are gathered are read only when all of them are under way at once.
+  /// Holds back reads of the wanted blocks until all of them are in progress at once.
   struct Gate {
     std::mutex mutex;
     std::condition_variable changed;
-    std::set<std::uint64_t> wanted, under_way;  ///< offsets
+    std::set<std::uint64_t> wanted, under_way;  ///< by offset
 
     void pass(std::uint64_t offset) {
       std::unique_lock lock(mutex);
@@ -165,7 +165,7 @@ TEST(CorpusStorage, FetchesWhatItGathersFromRemoteStorageSideBySide) {
       changed.wait_for(lock, std::chrono::seconds(20), [&] { return under_way == wanted; });
     }
   };
-  const auto gate = std::make_shared<Gate>();  // A fetch ahead may outlast the corpus.
+  const auto gate = std::make_shared<Gate>();  // a prefetch may outlive the corpus
   CorpusOptions options{.sequence = length, .packing = Packing::documents, .cache_dir = scratch_cache()};
   options.cache_bytes = std::uint64_t{8} << 20;
   options.remote.open = [&](const std::string& url) {
@@ -177,7 +177,7 @@ TEST(CorpusStorage, FetchesWhatItGathersFromRemoteStorageSideBySide) {
   HeapMemory memory;
   std::vector<std::int64_t> others(documents - 64);
   std::iota(others.begin(), others.end(), 64);
-  // Instead of what opening it has left in the cache, and fetches ahead, which may be late.
+  // Evicts what opening has left in the cache, and waits out late prefetches.
   for (int turn = 0; turn < 3; ++turn) corpus.gather(others, memory);
   const std::vector<std::int64_t> samples = {48, 0, 32, 16};
   {

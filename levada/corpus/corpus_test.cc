@@ -22,7 +22,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-/// All tokens, made the plain way: everything parsed, everything in memory.
+/// Returns all tokens, made in the plain way: everything parsed and in memory.
 std::vector<std::int64_t> plain_tokens(const Files& files, const std::string& field = "text") {
   std::vector<std::int64_t> tokens;
   const auto add = [&](const std::string& text) {
@@ -56,7 +56,7 @@ void expect_sample(const Tree& batch, const std::vector<std::int64_t>& tokens, s
   EXPECT_EQ(values(batch, "labels"), std::vector(begin + 1, begin + length + 1)) << "sequence " << sequence;
 }
 
-/// Sequences alone, in a scrambled order, and all of them as one batch.
+/// Compares with plain_tokens(): sequences one by one in a scrambled order, and all of them as one batch.
 void expect_like_plain(const Files& files, std::int64_t length, CorpusOptions options = {}) {
   const auto tokens = plain_tokens(files, options.text_field.empty() ? "text" : options.text_field);
   options.sequence = length;
@@ -75,7 +75,7 @@ void expect_like_plain(const Files& files, std::int64_t length, CorpusOptions op
   EXPECT_EQ(values(all, "labels"), std::vector(tokens.begin() + 1, tokens.begin() + count * length + 1));
 }
 
-/// A line whose text has some of everything, written in one of the ways JSON allows.
+/// Makes lines whose text has all kinds of characters, each written in one of the ways that JSON allows.
 class LineMaker {
  public:
   explicit LineMaker(unsigned seed) : random_(seed) {}
@@ -281,7 +281,7 @@ TEST(Corpus, ReturnsABatchOfSamplesAsItReturnsThemAlone) {
   }
 }
 
-/// Notes what is asked of it.
+/// Counts what is allocated from it.
 class CountingMemory final : public Memory {
  public:
   void reserve(std::size_t bytes) override { reserved += bytes; }
@@ -330,7 +330,7 @@ TEST(Corpus, ResumesFromItsCursor) {
   const Files files = {{"a.txt", std::string(100, 'a')}};
   auto corpus = open_files(files, {.sequence = 10, .shuffle_seed = 1});
   EXPECT_EQ(corpus.resume(corpus.cursor(7)), 7);
-  // Neither the number of epochs nor the file's name is part of what a sample is.
+  // Neither the number of epochs nor the file's name affects the meaning of a sample's number.
   auto renamed = open_files({{"b.txt", std::string(100, 'a')}}, {.sequence = 10, .shuffle_seed = 1, .epochs = 9});
   EXPECT_EQ(renamed.resume(corpus.cursor(7)), 7);
 }

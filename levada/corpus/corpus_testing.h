@@ -1,4 +1,4 @@
-// Corpora of files in memory or in a temporary folder: for tests.
+// Corpora of files in memory or in a temporary folder, for tests.
 #pragma once
 
 #include <fmt/format.h>
@@ -19,14 +19,14 @@ namespace levada {
 /// Contents by path.
 using Files = std::map<std::string, std::string>;
 
-/// A token cache of this process alone, removed at its end.
+/// Returns the folder of a token cache that only this process uses and that is removed at its end.
 inline const std::string& scratch_cache() {
   static const ScratchDir dir;
   return dir.path();
 }
 
-/// A corpus of all `files`, in the order of their names. The tokens of text are its bytes, unless `options` say
-/// otherwise.
+/// Opens a corpus of all `files`, in the order of their names. The tokens of text are its bytes, unless `options` has a
+/// tokenizer.
 inline Corpus open_files(const Files& files, CorpusOptions options) {
   std::vector<std::string> paths;
   for (const auto& [path, content] : files) paths.push_back(path);
@@ -37,7 +37,7 @@ inline Corpus open_files(const Files& files, CorpusOptions options) {
   return Corpus::open(paths, std::move(options));
 }
 
-/// The text of document `d`: letters that `d` and the place decide.
+/// Returns the text of document `d`, whose letters depend on `d` and their position.
 inline std::string document(int d, std::size_t length) {
   std::string text;
   for (std::size_t i = 0; i < length; ++i)
@@ -45,14 +45,14 @@ inline std::string document(int d, std::size_t length) {
   return text;
 }
 
-/// A .jsonl file.
+/// Returns the content of a .jsonl file.
 inline std::string lines_of(const std::vector<std::string>& texts) {
   std::string content;
   for (const auto& text : texts) content += fmt::format("{{\"id\": 7, \"text\": \"{}\", \"more\": null}}\n", text);
   return content;
 }
 
-/// The elements of a field of a batch.
+/// Returns the elements of a field of a batch.
 template <typename T>
 std::vector<T> values(const Tree& batch, const char* field) {
   const auto span = batch.tensor(field).as<T>();

@@ -1,4 +1,4 @@
-// What trainers choose of a corpus: splits, resets at the end of documents, the width of ids.
+// Options that trainers choose: splits, resets at the end of documents, the width of ids.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-/// A .bin of documents that end with 9.
+/// Returns a .bin of documents that end with 9.
 Files tokens_of(const std::vector<std::vector<std::int32_t>>& documents) {
   std::vector<std::int32_t> all, lengths;
   std::vector<std::int64_t> ends = {0};
@@ -158,7 +158,7 @@ TEST(CorpusTokens, AreInTheVocabularyOfTheTokenizerThatIsNamed) {
     options.sequence = 3;
     open_tokens(tokens_of({{1, 2, 3, last}}), options).read(0, 1, memory);
   };
-  const CorpusOptions named{.tokenizer = std::make_shared<HookedTokenizer>()};  // It has 257 tokens.
+  const CorpusOptions named{.tokenizer = std::make_shared<HookedTokenizer>()};  // it has 257 tokens
   EXPECT_NO_THROW(read(256, named));
   EXPECT_EQ(fault_of([&] { read(257, named); }),
             "SourceError: a.bin: token 3 is 257, but the tokenizer has 257 tokens: name the one that the file was made "
@@ -223,7 +223,7 @@ TEST(CorpusSplit, NamesTheSplitThatLeavesNothing) {
       HasSubstr("the split 98,1,1 leaves no document of the corpus for test: there are too few for so small a part"));
 }
 
-/// A chat is a list of digits; those from 5 on are learned.
+/// A chat is a list of digits; digits from 5 on are learned.
 class DigitChats final : public Tokenizer {
  public:
   const std::string& name() const override { return name_; }
@@ -255,7 +255,7 @@ TEST(CorpusChats, HaveALossMaskOfWhatIsToBeLearned) {
   HeapMemory memory;
   for (const auto ids : {dtypes::int64, dtypes::int32}) {
     auto cut = open({.sequence = 6, .ids = ids});
-    EXPECT_EQ(cut.tokens(), 7);  // None ends a chat.
+    EXPECT_EQ(cut.tokens(), 7);  // no token ends a chat
     EXPECT_THAT(values<float>(cut.read(0, 1, memory).value(), "loss_mask"), ElementsAre(1, 0, 1, 1, 0, 1));
   }
   const auto packed = open({.sequence = 6, .packing = Packing::best_fit}).read(0, 1, memory).value();

@@ -31,7 +31,7 @@ TEST(Cursor, RefusesBytesThatAreDamaged) {
   for (std::size_t i = 0; i < whole.size(); ++i) {
     auto changed = whole;
     changed[i] ^= std::byte{4};
-    // The version stands at byte 4.
+    // The version is at byte 4.
     if (i >= 4 && i < 8) {
       EXPECT_THROW(Cursor::decode(changed), Unsupported);
     } else {

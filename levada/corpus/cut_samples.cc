@@ -28,8 +28,8 @@ class CutSamples final : public SampleSet {
   }
 
  private:
-  /// Calls act(file, begin, end) for each file's part of the `positions` tokens from sample `first` on and of the token
-  /// after them.
+  /// Calls act(file, begin, end) for each file's part of the `positions` tokens from sample `first` on, and of the
+  /// token after them.
   template <typename Act>
   void for_each_file(std::int64_t first, std::int64_t positions, const Act& act) const {
     auto position = first * sequence_;

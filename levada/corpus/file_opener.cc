@@ -15,7 +15,8 @@ namespace levada {
 
 namespace {
 
-/// Token files are read at random, again in each epoch, and so kept on disk; texts, once from start to end.
+/// Returns options that cache token files on disk, since they are read randomly and again in each epoch. Texts are read
+/// once, sequentially.
 BlockCacheOptions blocks_of(const CorpusOptions& options) {
   BlockCacheOptions blocks{.dir = options.cache_dir.empty() ? default_cache_dir() : options.cache_dir};
   if (!blocks.dir.empty()) blocks.max_bytes = options.cache_bytes.value_or(std::uint64_t{16} << 30);
@@ -55,7 +56,7 @@ std::vector<OpenedFile> FileOpener::open(const std::vector<std::string>& paths) 
   auto next = tokens.begin();
   for (const auto& path : paths) cached.push_back(is_text_here(path) ? &*next++ : nullptr);
   std::vector<OpenedFile> files(paths.size());
-  constexpr int remote_threads = 16;  // They wait more than they work.
+  constexpr int remote_threads = 16;  // they mostly wait
   const int local_threads = std::max(static_cast<int>(std::thread::hardware_concurrency()), 1);
   ThreadPool(std::ranges::any_of(paths, is_url) ? remote_threads : local_threads, "opening files")
       .run(paths.size(), [&](std::size_t i, std::size_t) {
@@ -79,7 +80,7 @@ OpenedFile FileOpener::open_tokens(const std::string& path) const {
   auto options = options_for(token_storage_);
   if (options_.tokenizer) options.vocabulary = options_.tokenizer->vocabulary_size();
   if (is_token_file(path, options.open)) return {.tokens = std::make_unique<const TokenFile>(path, options)};
-  static_cast<void>(options.open(path));  // A missing file is a better explanation than an unknown kind.
+  static_cast<void>(options.open(path));  // a missing file is a better explanation than an unknown kind
   fail_unknown_kind(path, options_.formats);
 }
 

@@ -1,4 +1,4 @@
-// The files of a corpus, each as tokens.
+// Opens the files of a corpus, each as tokens.
 #pragma once
 
 #include <memory>
@@ -14,30 +14,31 @@
 
 namespace levada {
 
-/// Returns the sources that `paths` name: those of a single mix file, or else one of all of them. Throws
-/// InvalidArgument for no path, and for a mix file among others; as read_mix_file() does.
+/// Returns the sources that `paths` name: those of a single mix file, or else one source of all files. Throws
+/// InvalidArgument if there is no path, or a mix file among other paths; and as read_mix_file() does.
 CorpusMix sources_of(std::vector<std::string> paths, const CorpusOptions& options);
 
 /// Tokenizes text files and opens token files. One thread at a time.
 class FileOpener {
  public:
-  /// Borrows the options. `memory` counts what the files' tables take while they are opened side by side. Throws
+  /// Borrows the options. `memory` counts the memory for the files' tables while they are opened concurrently. Throws
   /// InvalidArgument for options out of range.
   explicit FileOpener(const CorpusOptions& options,
                       std::shared_ptr<MemoryClaims> memory = std::make_shared<MemoryClaims>());
 
-  /// Returns what expand_paths() makes of `names`.
+  /// Returns expand_paths() of `names`.
   FoundFiles expand(const std::vector<std::string>& names);
-  /// Opens files, in their order; they may live longer than this. Throws SourceError for what cannot be read or
-  /// tokenized and for texts with too many bad lines, InvalidArgument for a file of no known kind.
+  /// Opens files, in their order; they may outlive this object. Throws SourceError for what cannot be read or tokenized
+  /// and for texts with too many bad lines, InvalidArgument for a file of unknown kind.
   std::vector<OpenedFile> open(const std::vector<std::string>& paths);
 
   /// Returns the tokens of texts, in their order, as TokenCache::tokenize() does.
   std::vector<CachedTokens> tokenize(const std::vector<std::string>& texts);
 
-  /// Keeps the tokens of texts as long as it lives; null if there was no text among the files.
+  /// Returns the cache, which keeps the tokens of texts as long as it exists; null if there was no text among the
+  /// files.
   std::shared_ptr<TokenCache> cache() const { return cache_; }
-  /// Returns the end-of-document token of the texts; unspecified without texts.
+  /// Returns the end-of-document token of the texts; unspecified if there are none.
   std::int64_t end_of_document() const { return end_of_document_; }
 
  private:

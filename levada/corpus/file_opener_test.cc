@@ -31,7 +31,7 @@ TEST(FileOpener, AddsUpTheTablesOfFilesThatItOpensSideBySide) {
       auto file = std::make_unique<MemoryFile>(path, path.ends_with(".idx") ? idx : bin);
       if (path.ends_with(".bin")) return file;
       file->before_read = [&](std::uint64_t offset) {
-        if (offset > 0) both_claimed.wait();  // Neither reads on behind the header before the other has read that.
+        if (offset > 0) both_claimed.wait();  // neither reads past the header until the other has read its own
       };
       return file;
     };

@@ -18,7 +18,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::uint64_t max_mix_bytes = std::uint64_t{16} << 20;
 
-/// Says of a place in the file what is wrong with it.
+/// Throws what is wrong at a place in the file.
 [[noreturn]] void fail(const std::string& where, std::string_view what) {
   throw InvalidArgument(fmt::format("{}: {}", where, what));
 }

@@ -13,22 +13,22 @@
 
 namespace levada {
 
-/// Files that are one source of a corpus.
+/// The files of one source of a corpus.
 struct CorpusSource {
-  std::string name = {};           ///< for people; empty: its first path
-  std::vector<std::string> paths;  ///< files, patterns, folders: as expand_paths() takes them
-  double weight = 1;               ///< in proportion to the others' weights
+  std::string name = {};                                          ///< for messages; empty: its first path
+  std::vector<std::string> paths;                                 ///< files, patterns or folders, as in expand_paths()
+  double weight = 1;                                              ///< relative to the others' weights
   std::optional<std::int64_t> max_samples = {}, max_tokens = {};  ///< caps over the whole run
 };
 
 struct CorpusMix {
-  enum class By : std::uint8_t { samples, tokens };  ///< what weights are shares of
+  enum class By : std::uint8_t { samples, tokens };  ///< the unit that weights refer to
 
   std::vector<CorpusSource> sources;
   By by = By::samples;
 };
 
-/// Whether `path` is named as a mix file is: FILE.json.
+/// Returns whether `path` has the name of a mix file: FILE.json.
 bool is_mix_file(const std::string& path);
 
 /// Reads a mix file:
@@ -37,12 +37,12 @@ bool is_mix_file(const std::string& path);
 ///                ...],
 ///    "by": "samples" or "tokens"}
 // clang-format on
-/// Relative paths start at the file's folder. Throws SourceError for a file that cannot be read, InvalidArgument,
-/// naming file and key, for any other form.
+/// Relative paths start at the file's folder. Throws SourceError if the file cannot be read; InvalidArgument, naming
+/// file and key, for any other form.
 CorpusMix read_mix_file(const std::string& path,
                         const std::function<std::unique_ptr<File>(const std::string&)>& open = open_file);
 
-/// Throws InvalidArgument for a mix without sources, for a source without paths or with a mix among them, and for
+/// Throws InvalidArgument for a mix without sources, for a source without paths or with a mix file among them, and for
 /// weights and caps out of range.
 void check(const CorpusMix& mix);
 

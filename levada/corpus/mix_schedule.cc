@@ -25,7 +25,7 @@ void MixSchedule::change(std::int64_t first, const std::vector<double>& shares) 
     parts.push_back(parts_[k]);
     if (parts.back().max_samples) *parts.back().max_samples -= given[k];
   }
-  if (parts.empty()) return;  // There is nothing more to mix.
+  if (parts.empty()) return;  // nothing is left to mix
   Mix mix(parts, derived_seed(seed_, phases_.size()));
   phases_.push_back({first, std::move(given), std::move(sources), std::move(mix)});
 }

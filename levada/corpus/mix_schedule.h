@@ -1,4 +1,4 @@
-// A mix whose shares change at certain samples: numbers alone.
+// A mix whose shares change at certain samples, as arithmetic on numbers.
 #pragma once
 
 #include <cstdint>
@@ -9,17 +9,17 @@
 
 namespace levada {
 
-/// A Mix that other mixes replace from certain samples on, each over what is left of the sources' caps. One thread at a
-/// time.
+/// A sequence of Mixes. Each replaces the previous one from a certain sample on, over what is left of the sources'
+/// caps. One thread at a time.
 class MixSchedule {
  public:
   /// Throws as Mix does.
   MixSchedule(std::vector<MixPart> parts, std::uint64_t seed);
 
-  /// From sample `first` on, which is not before the last change, the sources have these shares. Throws as Mix does.
+  /// Changes the sources' shares from sample `first` on, which must not be before the last change. Throws as Mix does.
   void change(std::int64_t first, const std::vector<double>& shares);
 
-  /// As Mix has them.
+  /// The following functions are as in Mix.
   std::optional<std::int64_t> size() const;
   MixedSample at(std::int64_t g);
   std::vector<std::int64_t> taken(std::int64_t g) const;
@@ -27,9 +27,9 @@ class MixSchedule {
  private:
   struct Phase {
     std::int64_t first = 0;
-    std::vector<std::int64_t> given;   ///< samples of each source before `first`
-    std::vector<std::size_t> sources;  ///< those that have not reached their caps
-    Mix mix;                           ///< of them
+    std::vector<std::int64_t> given;   ///< number of samples of each source before `first`
+    std::vector<std::size_t> sources;  ///< sources that have not reached their caps
+    Mix mix;                           ///< mix of these sources
   };
 
   std::size_t phase_of(std::int64_t g) const;

@@ -8,7 +8,7 @@
 namespace levada {
 namespace {
 
-/// Changes at random samples; every source gives its samples in their order and exactly its cap.
+/// Shares change at random samples; every source yields its samples in order, exactly up to its cap.
 TEST(MixSchedule, ReturnsEachSampleOnceHoweverSharesChange) {
   std::mt19937 random(1);
   for (int trial = 0; trial < 200; ++trial) {
@@ -53,7 +53,7 @@ TEST(MixSchedule, IsAMixAsLongAsNothingChanges) {
   const auto before = schedule.taken(20'000);
   EXPECT_EQ(before, mix.taken(20'000));
   const auto behind = schedule.taken(20'000 + 10 * Mix::block);
-  EXPECT_EQ(behind[0], 9000);  // It had given all before.
+  EXPECT_EQ(behind[0], 9000);  // it had reached its cap before
   EXPECT_NEAR(static_cast<double>(behind[1] - before[1]), 10.0 * Mix::block / 3, 3);
   EXPECT_NEAR(static_cast<double>(behind[2] - before[2]), 20.0 * Mix::block / 3, 3);
 }

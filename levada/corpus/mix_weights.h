@@ -1,4 +1,4 @@
-// The weights by which a run mixes its sources, as its cursors record them.
+// The weights by which a run mixes its sources, as recorded in its cursors.
 #pragma once
 
 #include <cstdint>
@@ -11,27 +11,27 @@
 namespace levada {
 
 struct MixWeights {
-  std::vector<double> weights;  ///< of the sources, in their order
+  std::vector<double> weights;  ///< in the order of the sources
   CorpusMix::By by = CorpusMix::By::samples;
 
   bool operator==(const MixWeights&) const = default;
 };
 
-/// "1 2 5 by samples (mix 3)".
+/// Returns "1 2 5 by samples (mix 3)".
 std::string to_string(const MixWeights& weights);
 
-/// Weights, and the first sample that is mixed by them.
+/// Weights, and the first sample to which they apply.
 struct WeightChange {
   std::int64_t first = 0;
   MixWeights weights;
 };
 
-/// The first at sample 0, the others in their order.
+/// All changes in order, the first one at sample 0.
 using WeightHistory = std::vector<WeightChange>;
 
-/// Appends the history to an order, a property a change.
+/// Appends the history to an order, one property per change.
 void add_weights(const WeightHistory& history, Order& order);
-/// Returns the history in an order, whose text is untrusted; empty if the order is not that of a mix. Throws
+/// Returns the history in an order, whose text is untrusted; empty if it is not the order of a mix. Throws
 /// CorruptMessage; Unsupported if another version of Mix made the order.
 WeightHistory weights_in(const Order& order);
 

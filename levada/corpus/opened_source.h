@@ -19,11 +19,11 @@ namespace levada {
 
 class OpenedSource {
  public:
-  /// `alone`: it is the only one. Throws InvalidArgument for too little data.
+  /// `alone`: whether it is the only source. Throws InvalidArgument if there is too little data.
   OpenedSource(const CorpusSource& source, std::vector<OpenedFile> opened, const CorpusOptions& options, bool alone,
                std::optional<std::uint64_t> shuffle_seed);
 
-  /// Returns the mean number of tokens with a label in a sample.
+  /// Returns the mean number of tokens with a label per sample.
   double mean_tokens() const {
     return static_cast<double>(samples->positions()) / static_cast<double>(samples->size());
   }
@@ -34,8 +34,8 @@ class OpenedSource {
   double weight;
   SourceFiles files;
   std::unique_ptr<SampleSet> samples;
-  std::optional<std::uint64_t> seed;        ///< of the order in each epoch; empty: as they are stored
-  std::optional<std::int64_t> max_samples;  ///< cap: its samples in all
+  std::optional<std::uint64_t> seed;        ///< seed of each epoch's order; empty: storage order
+  std::optional<std::int64_t> max_samples;  ///< cap on the total number of samples
 };
 
 /// One of the samples that a source stores.

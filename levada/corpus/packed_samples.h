@@ -1,4 +1,4 @@
-// Samples that hold whole documents, side by side or each by itself.
+// Samples that hold whole documents, several or one per sample.
 #pragma once
 
 #include "levada/corpus/packing.h"
@@ -6,12 +6,12 @@
 
 namespace levada {
 
-/// Samples of a PackedOrder of the documents of `files`, which must be opened by_document, cut at `sequence`. Borrows
-/// them. A sample of Packing::documents is as long as its document with its padding, and others as `sequence`; in a
-/// longer row, the rest is padding.
+/// Samples of a PackedOrder of the documents of `files`, cut at `sequence`. Borrows the files, which must be opened
+/// by_document. A sample of Packing::documents is as long as its document with its padding, other samples are as
+/// long as `sequence`; in a longer row, the rest is padding.
 class PackedSamples final : public SampleSet {
  public:
-  /// `packing`: not cut.
+  /// `packing`: any except Packing::cut.
   PackedSamples(const SourceFiles& files, Packing packing, std::int64_t sequence, std::int64_t pad_to);
 
   std::int64_t size() const override { return order_.size(); }

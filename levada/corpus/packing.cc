@@ -17,12 +17,12 @@ constexpr std::uint32_t whole_flag = std::uint32_t{1} << 31;
 
 /// The rests of a window's documents, and which of them share a bin.
 struct PackedWindow {
-  std::vector<std::uint32_t> documents;  ///< of the rests, rising
-  std::vector<std::int64_t> lengths;     ///< of the rests, rounded up
+  std::vector<std::uint32_t> documents;  ///< documents of the rests, ascending
+  std::vector<std::int64_t> lengths;     ///< lengths of the rests, rounded up
   BinPacking packing;
-  std::vector<std::uint32_t> members;  ///< documents, bin by bin, rising in each
-  std::vector<std::size_t> begins;     ///< of each bin's members, and the end
-  std::vector<std::int64_t> filled;    ///< of each bin
+  std::vector<std::uint32_t> members;  ///< documents, bin by bin, ascending in each
+  std::vector<std::size_t> begins;     ///< begin of each bin's members, and the end
+  std::vector<std::int64_t> filled;    ///< positions used in each bin
 
   void pack(std::int64_t capacity, std::int64_t max_pieces) {
     packing = pack_best_fit(lengths, capacity, max_pieces);
@@ -56,8 +56,8 @@ BinPacking pack_best_fit(std::span<const std::int64_t> sizes, std::int64_t capac
   std::iota(order.begin(), order.end(), 0);
   std::ranges::stable_sort(order, std::greater(), [&](std::uint32_t thing) { return sizes[thing]; });
   BinPacking packing{.bin_of = std::vector<std::uint32_t>(sizes.size())};
-  std::set<std::pair<std::int64_t, std::uint32_t>> open;  // the room that is left, and the bin
-  std::vector<std::int64_t> things;                       // of each bin
+  std::set<std::pair<std::int64_t, std::uint32_t>> open;  // the remaining room, and the bin
+  std::vector<std::int64_t> things;                       // number of items in each bin
   for (const auto thing : order) {
     const auto size = sizes[thing];
     auto best = open.lower_bound({size, 0});
@@ -84,9 +84,9 @@ PackedOrder::PackedOrder(std::int64_t documents, std::function<std::int64_t(std:
   }
 }
 
-/// Allocates all memory at once, since growing would take up to three times as much for a while.
+/// Allocates all memory at once, since growing would temporarily take up to three times as much.
 void PackedOrder::reserve(std::int64_t documents, const std::function<MemoryLimits()>& limits) {
-  constexpr std::uint64_t small = std::uint64_t{1} << 20;  // The limits take up to a millisecond to read.
+  constexpr std::uint64_t small = std::uint64_t{1} << 20;  // reading the limits takes up to a millisecond
   std::int64_t wholes = 0, rests = 0, rest_positions = 0;
   for (std::int64_t document = 0; document < documents; ++document) {
     const auto positions = positions_of(document);
@@ -97,7 +97,7 @@ void PackedOrder::reserve(std::int64_t documents, const std::function<MemoryLimi
   if (wholes >= whole_flag) {
     throw InvalidArgument("a source has more samples than can be packed: divide it, or take longer sequences");
   }
-  // Of two bins with room for more pieces, what is in one would not have fitted into the other.
+  // For any two bins with room for more pieces, the content of one would not have fitted into the other.
   const auto windows = documents / window + 1;
   const auto bins = std::min(rests, 2 * rest_positions / sequence_ + rests / max_pieces_ + windows);
   const auto samples = static_cast<std::size_t>(wholes + bins), members = static_cast<std::size_t>(wholes + rests);

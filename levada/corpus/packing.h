@@ -1,4 +1,4 @@
-// Which documents share a sample: numbers alone.
+// Which documents share a sample, as arithmetic on numbers.
 #pragma once
 
 #include <algorithm>
@@ -15,45 +15,45 @@ namespace levada {
 
 /// How documents become samples.
 enum class Packing : std::uint8_t {
-  cut,        ///< laid end to end and cut
-  best_fit,   ///< whole and side by side, best fit decreasing
-  documents,  ///< one document a sample
+  cut,        ///< concatenated and cut
+  best_fit,   ///< several whole documents per sample, best fit decreasing
+  documents,  ///< one document per sample
 };
 
-/// "cut", "best-fit" or "documents". Throws InvalidArgument for another word.
+/// Parses "cut", "best-fit" or "documents". Throws InvalidArgument for another word.
 Packing parse_packing(std::string_view word);
 
-/// Things put into bins.
+/// Items assigned to bins.
 struct BinPacking {
-  std::vector<std::uint32_t> bin_of;  ///< by thing
+  std::vector<std::uint32_t> bin_of;  ///< by item
   std::uint32_t bins = 0;
 };
 
-/// Best fit decreasing: from the largest to the smallest, and from the first to the last among equals, each into the
-/// bin with the least room that it fits in, the first of those; else into a new one. `sizes`: from 1 to `capacity`
-/// each. A bin holds at most `max_things`.
+/// Packs items by best fit decreasing: from the largest to the smallest, and among equals from the first to the last,
+/// each item goes into the bin with the least room that suffices, the first of those; if there is none, into a new one.
+/// `sizes`: from 1 to `capacity` each. A bin holds at most `max_things` items.
 BinPacking pack_best_fit(std::span<const std::int64_t> sizes, std::int64_t capacity,
                          std::int64_t max_things = std::numeric_limits<std::int64_t>::max());
 
-/// A document, or a part of one, in a packed sample: `positions` inputs from its token `from` on.
+/// A document, or a part of one, in a packed sample: `positions` inputs beginning with its token `from`.
 struct PackedPiece {
   std::int64_t document = 0, from = 0, positions = 0;
   bool operator==(const PackedPiece&) const = default;
 };
 
-/// The order of packed samples: 4 bytes a document and 16 a sample. docs/design/corpus.md defines it. Any thread
+/// The order of packed samples, as defined in docs/design/corpus.md: 4 bytes per document and 16 per sample. Any thread
 /// may call.
 class PackedOrder {
  public:
-  /// Documents that are packed together.
+  /// Number of documents that are packed together.
   static constexpr std::int64_t window = 16384;
-  /// Names the order in cursors: to be changed with the algorithm.
+  /// Identifies the order in cursors. Must change with the algorithm.
   static constexpr int version = 1;
 
-  /// `tokens_of` returns how many tokens a document has, its end included; pieces() calls it again. `sequence`
-  /// is a multiple of `pad_to`, to multiples of which pieces are rounded up. A sample holds at most `max_pieces`; if
-  /// that is 1, samples are the documents and pieces of documents in storage order. Throws InvalidArgument for more
-  /// than 2^31 documents or samples, and where `limits` leave no memory for the order.
+  /// `tokens_of` returns the number of tokens in a document, including its end; pieces() calls it again. `sequence`
+  /// must be a multiple of `pad_to`, to multiples of which pieces are rounded up. A sample holds at most `max_pieces`;
+  /// if that is 1, samples are the documents and pieces of documents in storage order. Throws InvalidArgument for more
+  /// than 2^31 documents or samples, and if `limits` leave no memory for the order.
   PackedOrder(
       std::int64_t documents, std::function<std::int64_t(std::int64_t)> tokens_of, std::int64_t sequence,
       std::int64_t pad_to = 1, std::int64_t max_pieces = std::numeric_limits<std::int64_t>::max(),
@@ -62,22 +62,22 @@ class PackedOrder {
   std::int64_t size() const { return static_cast<std::int64_t>(begins_.size()) - 1; }
   /// Returns the number of positions with a label in all samples.
   std::int64_t positions() const { return positions_; }
-  /// Returns the largest number of segments of a sample: its pieces, and any padding at its end.
+  /// Returns the maximum number of segments in a sample: its pieces, and any padding at its end.
   std::int64_t max_segments() const { return max_segments_; }
 
   std::int64_t pieces(std::int64_t sample) const { return begin(sample + 1) - begin(sample); }
   PackedPiece piece(std::int64_t sample, std::int64_t number) const;
-  /// The positions of a piece with its padding.
+  /// Returns the positions of a piece including its padding.
   std::int64_t rounded(std::int64_t positions) const { return (positions + pad_to_ - 1) / pad_to_ * pad_to_; }
 
  private:
   /// A piece as long as a sample.
   struct WholeSample {
-    std::uint32_t document = 0, number = 0;  ///< among the document's
+    std::uint32_t document = 0, number = 0;  ///< number of the piece in its document
   };
 
   std::int64_t begin(std::int64_t sample) const { return begins_[static_cast<std::size_t>(sample)]; }
-  /// Returns the number of inputs in a document: 0 for one without any token, which some formats allow.
+  /// Returns the number of inputs in a document: 0 for one without tokens, which some formats allow.
   std::int64_t positions_of(std::int64_t document) const { return std::max<std::int64_t>(tokens_of_(document) - 1, 0); }
   void reserve(std::int64_t documents, const std::function<MemoryLimits()>& limits);
   void add_window(std::int64_t first, std::int64_t end);
@@ -85,10 +85,10 @@ class PackedOrder {
 
   std::function<std::int64_t(std::int64_t)> tokens_of_;
   std::int64_t sequence_, pad_to_, max_pieces_;
-  /// What samples consist of, one behind the other: the number of a document whose rest is meant, or, with the highest
-  /// bit set, the index of a WholeSample.
+  /// The members of all samples, one sample after another. A member is the number of a document, for the rest of it,
+  /// or, with the highest bit set, the index of a WholeSample.
   std::vector<std::uint32_t> members_;
-  std::vector<std::int64_t> begins_ = {0};  ///< of each sample's members, and the end
+  std::vector<std::int64_t> begins_ = {0};  ///< begin of each sample's members, and the end
   std::vector<WholeSample> whole_samples_;
   std::int64_t positions_ = 0, max_segments_ = 0;
 };

@@ -21,7 +21,7 @@ using ::testing::HasSubstr;
 std::vector<std::int64_t> some_lengths(std::size_t count, unsigned seed, std::int64_t most) {
   std::mt19937 random(seed);
   std::vector<std::int64_t> lengths(count);
-  // Many short, few long: as documents are.
+  // Many short and few long ones, as with documents.
   for (auto& length : lengths)
     length = 1 + static_cast<std::int64_t>(
                      std::exp2(static_cast<double>(random() % 1000) / 1000.0 * std::log2(static_cast<double>(most))));
@@ -52,7 +52,7 @@ TEST(Packing, PutsNoMoreThingsIntoABinThanMayBe) {
   EXPECT_EQ(pack_best_fit(sizes, 12, 1).bins, 6);
 }
 
-/// The same by looking at every bin.
+/// Computes the same by checking every bin.
 std::vector<std::uint32_t> plain_best_fit(const std::vector<std::int64_t>& sizes, std::int64_t capacity) {
   std::vector<std::pair<std::int64_t, std::size_t>> order;
   for (std::size_t i = 0; i < sizes.size(); ++i) order.emplace_back(-sizes[i], i);
@@ -83,7 +83,7 @@ TEST(Packing, HoldsEachPositionOfEachDocumentOnceAndNoSampleTooMuch) {
   for (const std::int64_t sequence : {1, 3, 64, 1000}) {
     const auto lengths = some_lengths(40'000, 5, 300);
     const auto order = order_of(lengths, sequence);
-    std::map<std::int64_t, std::set<std::int64_t>> begins;  // of each document's pieces
+    std::map<std::int64_t, std::set<std::int64_t>> begins;  // positions at which each document's pieces begin
     std::int64_t most = 0;
     for (std::int64_t sample = 0; sample < order.size(); ++sample) {
       std::int64_t filled = 0;
@@ -175,7 +175,7 @@ TEST(Packing, NamesTheMemoryThatItTakesIfThereIsLess) {
         [=] { return MemoryLimits{.total = std::uint64_t{1} << 30, .available = available}; });
   };
   constexpr std::uint64_t mib = std::uint64_t{1} << 20;
-  // 4 bytes a document and few samples; 12 a document that is a sample; 20 a sample of the documents' own.
+  // 4 bytes per document if samples are few; 12 per document that is a sample; 20 per sample if documents fill several.
   for (const auto& [tokens, max_pieces, megabytes] :
        {std::tuple{5, 1'000'000, 4}, std::tuple{5, 1, 12}, std::tuple{4097, 1'000'000, 20}}) {
     const auto bytes = static_cast<std::uint64_t>(megabytes) * documents;

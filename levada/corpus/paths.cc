@@ -31,7 +31,7 @@ bool exists(const std::string& path) {
   return fs::exists(fs::symlink_status(path, error));
 }
 
-/// A pattern that the name alone matches.
+/// Returns a pattern that matches only the name.
 std::string quoted(const std::string& name) {
   std::string pattern;
   for (const char c : name) {
@@ -43,7 +43,7 @@ std::string quoted(const std::string& name) {
 
 std::vector<std::string> matches_of(const std::string& pattern);
 
-/// Returns the matches of a pattern with any number of folders, also none, between `above` and `rest`.
+/// Returns the matches of a pattern with any number of folders, including none, between `above` and `rest`.
 std::vector<std::string> matches_below(const std::string& above, const std::string& rest) try {
   std::set<std::string> matches;
   const auto add = [&](const fs::path& folder) {
@@ -63,7 +63,7 @@ std::vector<std::string> matches_below(const std::string& above, const std::stri
   throw SourceError(fmt::format("cannot look below {}: {}", printable(above), error.code().message()));
 }
 
-/// Sorted; empty where nothing matches.
+/// Returns the sorted matches; empty if nothing matches.
 std::vector<std::string> matches_of(const std::string& pattern) {
   constexpr std::string_view any_folders = "/**/";
   if (pattern.starts_with(any_folders.substr(1))) return matches_of("./" + pattern);
@@ -90,13 +90,13 @@ bool is_plain_text(const std::string& path) {
   return path.ends_with(".txt") || path.ends_with(".txt.gz") || path.ends_with(".txt.zst");
 }
 
-/// Whether a name in a folder is hidden, or stands for what a program has not finished (_temporary) or notes
+/// Returns whether a name in a folder is hidden, or marks unfinished output (_temporary) or a program's notes
 /// (_SUCCESS).
 bool is_passed_over(const std::string& name) {
   return name.starts_with('.') || name.starts_with('_');
 }
 
-/// Throws SourceError where a folder's files are not all data beyond doubt.
+/// Throws SourceError unless a folder's files are clearly all data.
 void expect_one_kind(const std::string& folder, const std::vector<std::string>& files) {
   const auto plain = std::ranges::find_if(files, is_plain_text);
   const auto other = std::ranges::find_if_not(files, is_plain_text);
@@ -108,7 +108,7 @@ void expect_one_kind(const std::string& folder, const std::vector<std::string>& 
       fs::path(*other).extension().string()));
 }
 
-/// A file, whatever leads there; nothing for one that is not there.
+/// Identifies a file independent of the path; empty if it does not exist.
 std::optional<std::pair<dev_t, ino_t>> number_of(const std::string& path) {
   struct stat status {};
   const bool is_there = ::stat(path.c_str(), &status) == 0 || ::stat((path + ".bin").c_str(), &status) == 0;
@@ -130,7 +130,7 @@ void expect_each_once(const std::vector<std::string>& files) {
   }
 }
 
-/// Leaves out each .idx, and each prefix of a .bin and .idx, whose .bin is among the files: that names the same tokens.
+/// Drops each .idx, and each prefix of a .bin and .idx, if the .bin is among the files, since it names the same tokens.
 void drop_names_of_same_tokens(std::vector<std::string>& files, std::span<const TextFormat> formats) {
   const std::set<std::string> all(files.begin(), files.end());
   std::erase_if(files, [&](const std::string& path) {
@@ -139,8 +139,8 @@ void drop_names_of_same_tokens(std::vector<std::string>& files, std::span<const 
   });
 }
 
-/// All data files below a folder, each once: a folder that can be reached by several ways, by symbolic links, is read
-/// by one of them, by that without links if there is one.
+/// Finds all data files below a folder, each once: a folder that symbolic links make reachable on several paths is read
+/// on one of them, preferably the one without links.
 class FolderWalk {
  public:
   FolderWalk(const std::string& folder, std::span<const TextFormat> formats, const std::string& token_cache)
@@ -176,7 +176,7 @@ class FolderWalk {
       const auto& path = entry.path();
       const auto name = path.filename().string();
       if (is_passed_over(name) || (is_cache && !entry_of_file(name).empty())) continue;
-      std::error_code error;  // A dangling link is not a folder; opening it reports the error.
+      std::error_code error;  // a dangling link is not a folder; opening it reports the error
       if (entry.is_directory(error)) {
         (entry.is_symlink(error) ? links : folders).push_back(path);
       } else if (is_data(path.string(), formats_)) {
@@ -221,7 +221,7 @@ class UrlExpander {
       : formats_(formats), list_(list) {}
 
   FoundFiles expand(const std::string& url) const {
-    // A question mark begins the parameters of a web page.
+    // A question mark begins the query of a web address.
     if (url.find_first_of(url.starts_with("http") ? "*[" : "*?[") == url.npos) return files_at(url);
     auto matches = list_(url);
     if (matches.empty()) throw SourceError(fmt::format("no file matches {}", printable(url)));
@@ -238,7 +238,7 @@ class UrlExpander {
     return found.files.empty() ? FoundFiles{{url}} : found;
   }
 
-  /// Empty if it is no folder.
+  /// Returns no files if it is not a folder.
   FoundFiles files_below(const std::string& folder) const {
     const auto all = list_(folder);
     FoundFiles found;

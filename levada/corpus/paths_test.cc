@@ -16,7 +16,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Pair;
 
-/// Files and folders, named from `dir` on.
+/// Returns expanded files, with paths relative to `dir`.
 std::vector<std::string> expanded(const ScratchDir& dir, const std::vector<std::string>& names) {
   std::vector<std::string> paths, found;
   for (const auto& name : names) paths.push_back(dir.file(name));
@@ -33,7 +33,7 @@ std::string fault_of_file(const ScratchDir& dir, const std::string& name) {
   return "no fault";
 }
 
-/// What expand_paths() makes of a URL, where these are what is listed.
+/// Returns expand_paths() of a URL if storage lists these files.
 std::vector<std::string> expand_url(const std::string& url,
                                     const std::map<std::string, std::vector<std::string>>& listed) {
   return expand_paths({url}, {}, {},
@@ -44,7 +44,7 @@ std::vector<std::string> expand_url(const std::string& url,
       .files;
 }
 
-/// A folder with some of everything.
+/// A folder with various kinds of files.
 class SomeFiles : public ScratchDir {
  public:
   SomeFiles() {
@@ -142,7 +142,7 @@ TEST(Paths, LeavesOutALinkThatLeadsToItself) {
   std::filesystem::create_directory_symlink("self", dir.file("a/self"));
   EXPECT_THAT(expanded(dir, {"a"}), ElementsAre("a/b/y.jsonl", "a/z.bin"));
   std::filesystem::create_symlink("self.jsonl", dir.file("a/self.jsonl"));
-  EXPECT_THAT(expanded(dir, {"a"}), ElementsAre("a/b/y.jsonl", "a/self.jsonl", "a/z.bin"));  // Opening it names it.
+  EXPECT_THAT(expanded(dir, {"a"}), ElementsAre("a/b/y.jsonl", "a/self.jsonl", "a/z.bin"));  // opening it names it
 }
 
 TEST(Paths, NamesWhatNothingIsFoundFor) {

@@ -1,4 +1,4 @@
-// The samples of one source: what a batch's rows are filled from.
+// The samples of one source, from which the rows of a batch are filled.
 #pragma once
 
 #include <algorithm>
@@ -14,11 +14,11 @@
 
 namespace levada {
 
-/// What one thread reads with.
+/// The state with which one thread reads.
 struct RowReader {
   ReadState state;
-  std::vector<const TokenFile*> touched;              ///< since they were last checked, each once
-  std::atomic<const TokenFile*>* activity = nullptr;  ///< set to the file that is read
+  std::vector<const TokenFile*> touched;              ///< files read since the last check, each once
+  std::atomic<const TokenFile*>* activity = nullptr;  ///< set to the file that is being read
 
   void touch(const TokenFile& file) {
     *activity = &file;
@@ -26,7 +26,7 @@ struct RowReader {
   }
 };
 
-/// N samples, numbered as they are stored. Any number of threads may fill side by side.
+/// N samples, numbered in storage order. Any number of threads may call fill() concurrently.
 class SampleSet {
  public:
   virtual ~SampleSet() = default;
@@ -34,7 +34,7 @@ class SampleSet {
   virtual std::int64_t size() const = 0;
   /// Returns the number of positions with a label in all samples.
   virtual std::int64_t positions() const = 0;
-  /// Returns the largest number of segments of a sample; empty where samples are not packed.
+  /// Returns the maximum number of segments in a sample; empty if samples are not packed.
   virtual std::optional<std::int64_t> max_segments() const { return std::nullopt; }
   virtual SampleSize size_of(std::int64_t number) const = 0;
   /// Fills the rows with samples `first`, first + 1, ..., except the fields that fill_derived() fills. Throws
@@ -44,7 +44,8 @@ class SampleSet {
   virtual void will_fill(std::int64_t number) const = 0;
 };
 
-/// The documents laid end to end and cut: sample i is tokens [i * sequence, i * sequence + sequence]. Borrows `files`.
+/// Returns samples of concatenated and cut documents: sample i is tokens [i * sequence, i * sequence + sequence].
+/// Borrows `files`.
 std::unique_ptr<SampleSet> make_cut_samples(const SourceFiles& files, std::int64_t sequence);
 
 }  // namespace levada

@@ -11,20 +11,20 @@
 
 namespace levada {
 
-/// One file, and what became of its text if it was one.
+/// One file and, if it was text, the result of tokenizing it.
 struct OpenedFile {
-  std::string path = {};  ///< as it was named
+  std::string path = {};  ///< as given
   std::unique_ptr<const TokenFile> tokens;
-  BadLines bad_lines = {};       ///< of the text, left out
-  std::uint64_t text_bytes = 0;  ///< read to tokenize it
+  BadLines bad_lines = {};       ///< skipped lines of the text
+  std::uint64_t text_bytes = 0;  ///< bytes of text read to tokenize it
 };
 
-/// Opened files in their order. Moving it leaves the files where they are.
+/// Opened files in their order. Moving it does not move the files.
 class SourceFiles {
  public:
   explicit SourceFiles(std::vector<OpenedFile> files);
 
-  /// Where one of the tokens, or documents, of all files is: in file `index`, as its number `at`.
+  /// The position of one of all files' tokens or documents: in file `index`, as its number `at`.
   struct Place {
     std::size_t index = 0;
     std::int64_t at = 0;
@@ -36,21 +36,21 @@ class SourceFiles {
   std::size_t size() const { return files_.size(); }
   std::int64_t tokens() const { return token_begins_.back(); }
   std::int64_t documents() const { return document_begins_.back(); }
-  /// Documents that the files hold, of which documents() are the part of a split.
+  /// Returns the number of documents in the files, of which documents() are in the part of the split.
   std::int64_t stored_documents() const { return stored_documents_; }
   const BadPlaces& bad_lines() const { return bad_lines_; }
-  /// Bytes of text and of indexes read before the first sample.
+  /// Returns the bytes of text and of indexes read before the first sample.
   std::uint64_t prepare_bytes() const { return prepare_bytes_; }
-  /// Whether any of them has a URL.
+  /// Returns whether any of the files has a URL.
   bool is_remote() const;
-  /// Adds what the files hold, whatever their names.
+  /// Adds the files' content, independent of their names.
   void add_to(Digest& digest) const;
 
  private:
   static Place find(const std::vector<std::int64_t>& begins, std::int64_t number);
 
   std::vector<std::unique_ptr<const TokenFile>> files_;
-  std::vector<std::int64_t> token_begins_ = {0}, document_begins_ = {0};  ///< of each file, and the end
+  std::vector<std::int64_t> token_begins_ = {0}, document_begins_ = {0};  ///< begin of each file, and the end
   std::int64_t stored_documents_ = 0;
   BadPlaces bad_lines_;
   std::uint64_t prepare_bytes_ = 0;

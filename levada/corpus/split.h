@@ -1,4 +1,4 @@
-// Parts of a corpus that are trained on, validated with and tested with.
+// The parts of a corpus for training, validation and testing.
 #pragma once
 
 #include <span>
@@ -9,9 +9,9 @@
 namespace levada {
 
 /// Returns which documents of each file belong to a part of a split. "train", "valid" and "test" name the first, second
-/// and third of the proportions, such as 98, 1, 1, and follow each other in the file; without proportions train has
-/// all. So the parts are disjoint, and a document stays in its part when files are added or removed. See
-/// share_of_documents() for the bounds. Throws InvalidArgument for invalid proportions and for a part without
+/// and third of the proportions, such as 98, 1, 1, and follow each other in the file; without proportions, "train" has
+/// all documents. The parts are therefore disjoint, and a document stays in its part when files are added or removed.
+/// See share_of_documents() for the bounds. Throws InvalidArgument for invalid proportions and for a part without
 /// documents.
 DocumentShare part_of_split(std::span<const double> proportions, std::string_view part);
 

@@ -22,7 +22,7 @@ struct ThreadPool::State {
   const std::function<void(std::size_t, std::size_t)>* act = nullptr;
   std::size_t next = 0, pieces = 0, failed_piece = 0;
   int invited = 0;  ///< threads that may still join this work
-  int busy = 0;     ///< threads that are at it
+  int busy = 0;     ///< threads that are working
   std::exception_ptr failure;
   bool over = false;
 

@@ -45,7 +45,7 @@ TEST(ThreadPool, DoesFewPiecesWithManyThreads) {
 
 TEST(ThreadPool, WorksSideBySide) {
   ThreadPool pool(3, "testing");
-  std::latch all(3);  // Passed only when three pieces are under way at once.
+  std::latch all(3);  // passes only if three pieces are in progress at once
   std::array<std::atomic<int>, 3> members{};
   pool.run(3, [&](std::size_t, std::size_t member) {
     ++members[member];
@@ -83,9 +83,9 @@ TEST(ThreadPool, BeginsNoPieceBehindAFailure) {
   EXPECT_LE(begun, 2);
 }
 
-// A sanitizer ends a process that can allocate nothing.
+// A sanitizer ends a process that cannot allocate.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-/// Runs `body` in a process whose address space has room for so many more threads; its exit status.
+/// Runs `body` in a process whose address space has room for only this many more threads. Returns its exit status.
 int with_room_for_threads(std::size_t threads, const std::function<int()>& body) {
   const pid_t child = ::fork();
   if (child == 0) {

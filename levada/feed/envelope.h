@@ -1,4 +1,4 @@
-// What a feed's reader sends with the tensors of a batch.
+// The header that a feed's reader sends with the tensors of a batch.
 #pragma once
 
 #include <cstdint>
@@ -7,21 +7,21 @@
 
 namespace levada::feed_protocol {
 
-/// The same to all ranks of an audience. Which step and micro-batch a round is follows from the rounds before it.
+/// The same for all ranks of an audience. The step and micro-batch of a round follow from the rounds before it.
 struct Envelope {
   std::int64_t round = 0;
-  std::int64_t samples = 0;    ///< of all batches of the round; with num_micro, of this one
-  std::int64_t num_micro = 0;  ///< of a balanced feed: the rounds of the step. 0: it is a step of its own, not balanced
-  Bytes cursor = {};           ///< behind the samples
+  std::int64_t samples = 0;    ///< samples in all batches of the round; if num_micro > 0, in this batch
+  std::int64_t num_micro = 0;  ///< rounds of the step in a balanced feed; 0: not balanced, each round is a step
+  Bytes cursor = {};           ///< source position after these samples
 
-  /// How many of the samples are in the batch of this data coordinate, if all batches but the last are of `batch`.
+  /// Returns the number of samples in this data coordinate's batch, if every batch but the last has `batch` samples.
   std::int64_t samples_at(std::int64_t data_coordinate, std::int64_t batch) const;
   bool operator==(const Envelope&) const = default;
 };
 
-/// Throws InvalidArgument for numbers of samples or micro-batches that do not fit in 32 bits.
+/// Throws InvalidArgument if a number of samples or micro-batches does not fit in 32 bits.
 Bytes encode(const Envelope& envelope);
-/// Throws CorruptMessage for bytes that encode() never writes.
+/// Throws CorruptMessage for bytes that encode() cannot have written.
 Envelope decode_envelope(ByteView bytes);
 
 }  // namespace levada::feed_protocol

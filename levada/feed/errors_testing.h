@@ -1,4 +1,4 @@
-// What tests of a feed's faults share.
+// Helpers for tests of a feed's faults.
 #pragma once
 
 #include <functional>
@@ -12,7 +12,7 @@
 
 namespace levada::testing {
 
-/// Runs `body` on every rank; what it throws is the rank's message.
+/// Runs `body` on every rank. Returns each rank's error as "Name: message", or "none".
 inline std::vector<std::string> errors_of(int ranks, const std::function<void(const std::shared_ptr<Engine>&)>& body,
                                           const inproc::Options& options = {}) {
   std::vector<std::string> errors(static_cast<std::size_t>(ranks));

@@ -21,13 +21,13 @@
 namespace levada {
 namespace {
 
-/// Between two looks at what it has posted.
+/// Interval between two checks for a posted exception.
 constexpr Duration moment = std::chrono::milliseconds(25);
-/// Between two looks for a loss.
+/// Interval between two checks for a loss.
 constexpr Duration loss_interval = std::chrono::milliseconds(100);
 
-/// What a feed of balanced steps reads: each sample of it is what a rank gets in a round. Null where steps are not
-/// balanced.
+/// Returns the source that a feed of balanced steps reads: each of its samples is one rank's share of a round. Null if
+/// steps are not balanced.
 std::shared_ptr<StepSource> steps_of(std::shared_ptr<Source> source, const Mesh& mesh, const FeedOptions& options,
                                      bool reads_all) {
   if (!options.balance) return nullptr;
@@ -85,7 +85,7 @@ class Feed::Impl {
       throw;
     } catch (const PeerLost& lost) {
       note_given_up(lost);
-      end_watch();  // the caller learns of any loss by this
+      end_watch();  // the exception tells the caller about any loss
       throw;
     } catch (const Error&) {
       end_watch();
@@ -124,7 +124,7 @@ class Feed::Impl {
     std::optional<Clock::time_point> known_since;
     while (!is_watch_over()) {
       const std::unique_lock calls(calls_, std::try_to_lock);
-      if (!calls || end_) continue;  // the call that is under way throws
+      if (!calls || end_) continue;  // the call in progress throws
       look_for_loss();
       if (follower_.departure() && !known_since) known_since = Clock::now();
       const auto known_for = known_since ? Clock::now() - *known_since : Duration{};
@@ -137,7 +137,7 @@ class Feed::Impl {
   const std::optional<FeedEnd>& end() const { return end_; }
   bool is_reader() const { return wiring_.is_reader(); }
   const std::shared_ptr<Engine>& group() const { return wiring_.engine; }
-  /// Exceptions that were on their way when the feed was made.
+  /// Returns the number of uncaught exceptions when the feed was made.
   int exceptions_before() const { return exceptions_before_; }
   BalanceSeries balance() const { return steps_ ? steps_->balance() : BalanceSeries(); }
   FeedStats stats() const {
@@ -147,7 +147,7 @@ class Feed::Impl {
   }
 
  private:
-  /// Held by a call of the caller's: meanwhile await_loss() does not look.
+  /// Held during each of the caller's calls, so that await_loss() does not look at the same time.
   class Call {
    public:
     explicit Call(Impl& feed) : feed_(feed), lock_(feed.calls_) {}
@@ -167,20 +167,20 @@ class Feed::Impl {
     is_watch_over_ = true;
     watch_changed_.notify_all();
   }
-  /// Sleeps, unless the watch is over, until it is or it is time to look again.
+  /// Waits up to loss_interval. Returns whether the watch is over.
   bool is_watch_over() {
     std::unique_lock lock(watch_mutex_);
     return watch_changed_.wait_for(lock, loss_interval, [&] { return is_watch_over_; });
   }
-  /// Receives which rank has left. If the group has ended, its cause() says why.
+  /// Receives departures. If the group has ended, its cause() has the reason.
   void look_for_loss() {
     try {
       receive_decisions();
     } catch (const Error&) {
     }
   }
-  /// Asks for the exception that the rank which has left without a reason may have posted since. A rank that has closed
-  /// its feed can post only in the group from which the feed's own was made.
+  /// Looks for the exception that a rank which left without a reason may have posted since. A rank that has closed its
+  /// feed can only post in the parent group of the feed's own.
   void learn_reason() {
     const auto left = *follower_.departure();
     if (!left.reason.empty()) return;
@@ -209,16 +209,16 @@ class Feed::Impl {
     }
   }
 
-  /// Ends the pass for all ranks: one of them hangs, and may be the one that would forward that this rank leaves.
+  /// Ends the pass for all ranks: one of them hangs, and it may be the one that would forward this rank's departure.
   void give_up(const Timeout& timeout) {
-    if (end_) return;  // a reader's source timed out, which all ranks have heard
+    if (end_) return;  // a reader's source timed out, and all ranks have been notified
     const auto why = fmt::format("Timeout: {}", timeout.what());
     wiring_.engine->abort(fmt::format("the feed at {} with {}", to_string(follower_.at()), why), ErrorKind::timeout);
     end_ = own_end(FeedEnd::Cause::left, wiring_.rank());
     end_->message = why;
   }
 
-  /// Another rank has given up.
+  /// Records that another rank has given up.
   void note_given_up(const PeerLost& lost) {
     const auto cause = wiring_.engine->cause();
     if (end_ || !cause || cause->kind != ErrorKind::timeout) return;
@@ -226,7 +226,7 @@ class Feed::Impl {
     end_->message = cause->detail;
   }
 
-  /// Says that this rank leaves. The lead, which forwards it, also waits until it has.
+  /// Reports that this rank leaves. The lead, which forwards departures, also waits until its own has been sent.
   void leave(std::string_view reason) {
     const auto deadline = Deadline::after(timeout_);
     Reminder reminder(remind_after_);
@@ -237,7 +237,7 @@ class Feed::Impl {
       const std::span<Channel* const> room(&blocked.room, blocked.room == nullptr ? 0 : 1);
       wait({.publish = room, .allocate = blocked.memory}, deadline, reminder, explain);
       blocked = reporter_.send(std::nullopt);
-      if (blocked && deadline.expired()) throw Timeout(explain());  // where memory seems to be there and is not
+      if (blocked && deadline.expired()) throw Timeout(explain());  // if memory seemed to be available but was not
       if (blocked && poll_) poll_();
     }
     if (wiring_.rank() != wiring_.lead()) return;
@@ -246,7 +246,7 @@ class Feed::Impl {
       wait({.receive = decisions}, deadline, reminder, explain);
     }
   }
-  /// Returns whether the lead has announced that this rank leaves, or that another one does at the same step or before.
+  /// Returns whether the lead has announced that this rank, or another one at the same step or earlier, has left.
   bool is_known_to_have_left() const {
     const auto& left = follower_.departure();
     return left && left->at.round <= follower_.at().round;
@@ -263,9 +263,9 @@ class Feed::Impl {
     }
   }
 
-  /// Throws PeerLost: the batch that is due cannot be used, since a rank has left. One that gave no reason may have
-  /// left at the end, of which word is still on its way, or may be ending with an exception of which it did not know
-  /// yet.
+  /// Throws PeerLost: the batch that is due cannot be used, since a rank has left. A rank that gave no reason may have
+  /// left at the end, with the notice of the end still on its way, or may be failing with an exception that it did not
+  /// know yet.
   void expect_company() {
     const auto deadline = Deadline::after(until_a_reason_comes);
     const std::array<Channel*, 1> decisions = {wiring_.decisions.get()};
@@ -297,7 +297,7 @@ class Feed::Impl {
     return {.cause = cause, .at = follower_.at(), .rank = rank, .message = {}};
   }
 
-  /// Called again and again while this rank's caller waits for memory to read into.
+  /// Called repeatedly while this rank's caller waits for memory to read into.
   void while_reading() {
     if (poll_) poll_();
     receive_decisions();
@@ -326,7 +326,7 @@ class Feed::Impl {
                            .samples = is_balanced ? envelope.samples : envelope.samples_at(data_coordinate_, batch_)};
     LEVADA_ASSERT(follower_.may_receive(), "a batch is handed out once its round is granted");
     follower_.advance(micro.ends_step());
-    // A batch that was received ahead was there before the call.
+    // A batch that was received ahead arrived before the call.
     stats_.add_batch(micro.samples, arrival.tensor_bytes, arrival.copied, arrival.there - called);
     own_step_.emplace(trace_, TraceThread::step, TraceKind::step, envelope.round, own_.from);
     if (!is_reader()) post("computing", micro.step, -1);
@@ -338,7 +338,7 @@ class Feed::Impl {
             .cursor = std::move(envelope.cursor)};
   }
 
-  /// Returns whether this thread has read the round; that time counts as waited.
+  /// Returns whether this thread has read the round. The time counts as waited.
   bool read_now() {
     if (!reader_ || reader_->is_ahead()) return false;
     const LiveStats::Wait wait(stats_);
@@ -347,7 +347,7 @@ class Feed::Impl {
 
   void wait_for_batch() {
     const bool may_receive = follower_.may_receive();
-    // A stream that has ended would wake for nothing.
+    // A channel that has ended would wake the wait at once.
     std::vector<Channel*> channels;
     if (!lead_is_gone_) channels.push_back(wiring_.decisions.get());
     if (may_receive && !inbox_.ended()) channels.push_back(&inbox_.channel());
@@ -372,7 +372,7 @@ class Feed::Impl {
     }
   }
 
-  /// Until one of the conditions holds. Throws Timeout, with what `explain` returns then.
+  /// Waits until one of the conditions holds. Throws Timeout with the text that `explain` then returns.
   void wait(WaitFor conditions, Deadline deadline, Reminder& reminder, const std::function<std::string()>& explain) {
     conditions.poll = &poll_;
     if (reminder.wait(*wiring_.engine, conditions, deadline, explain) == Woken::timeout) throw Timeout(explain());
@@ -385,30 +385,30 @@ class Feed::Impl {
   void post(std::string_view operation, std::int64_t step, int waiting_for) {
     wiring_.engine->post(Status::make(operation, step, waiting_for));
   }
-  /// Its reader, or the lead where the batch may be there but is not granted yet.
+  /// Returns the reader, or the lead if the batch may have arrived but is not granted yet.
   int waiting_for() const { return follower_.may_receive() ? own_.from : wiring_.lead(); }
 
   int exceptions_before_ = std::uncaught_exceptions();
   FeedWiring wiring_;
   Reporter reporter_{wiring_};
   feed_protocol::Follower follower_;
-  bool lead_is_gone_ = false;  ///< no more decisions come
+  bool lead_is_gone_ = false;  ///< no more decisions will arrive
   const Audience& own_;
   Inbox inbox_;
-  std::optional<Inbox::Arrival> ahead_;  ///< received ahead, its content handed out already
-  std::exception_ptr failed_ahead_;      ///< what receiving ahead threw
+  std::optional<Inbox::Arrival> ahead_;  ///< received ahead, its content already returned
+  std::exception_ptr failed_ahead_;      ///< exception from receiving ahead
   Duration timeout_;
   Duration remind_after_;
   std::function<void()> poll_;
   std::int64_t batch_;
   std::int64_t data_coordinate_;
   TraceLog* trace_;
-  std::optional<TraceScope> own_step_;  ///< the caller's, between two calls of next()
+  std::optional<TraceScope> own_step_;  ///< the caller's time between two calls of next()
   LiveStats stats_;
   std::optional<FeedEnd> end_;
   std::shared_ptr<StepSource> steps_;  ///< null without balance, and on ranks that do not read
   std::optional<FeedReader> reader_;
-  std::mutex calls_;  ///< held by a thread that uses what next() changes
+  std::mutex calls_;  ///< held by the thread that uses what next() changes
   std::mutex watch_mutex_;
   std::condition_variable watch_changed_;
   bool is_watch_over_ = false;  ///< guarded by watch_mutex_
@@ -431,7 +431,7 @@ Feed::~Feed() {
   try {
     impl_->close(is_unwinding ? "an exception" : "");
   } catch (const std::exception&) {
-    // The group has ended otherwise, or poll gave up: no rank is left to notify.
+    // The group has ended for another reason, or poll threw: no rank is left to notify.
   }
 }
 

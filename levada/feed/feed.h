@@ -1,4 +1,4 @@
-// One reader loads; every rank of the mesh receives exactly what its layout places on it, step after step.
+// Readers load the data; every rank of the mesh receives exactly what its layout places on it, step after step.
 #pragma once
 
 #include <cstdint>
@@ -26,113 +26,116 @@
 namespace levada {
 
 struct FeedOptions {
-  std::int64_t batch = 1;        ///< samples a dp rank and step
-  Divide divide = Divide::deal;  ///< whether the source is asked for each dp coordinate's batch or for all at once
-  Tail tail = Tail::drop;        ///< of a last round that the data does not fill
-  /// Divides the samples of each step over dp by their work, perhaps over several micro-batches: each next() gives one.
-  /// Takes a source that knows sizes(), whole batches dealt, and a tail that is not padded.
+  std::int64_t batch = 1;        ///< samples per dp rank per step
+  Divide divide = Divide::deal;  ///< whether each dp coordinate's batch is read separately, or all of them at once
+  Tail tail = Tail::drop;        ///< what to do with a last round that the data does not fill
+  /// Divides the samples of each step over dp by their work, possibly over several micro-batches; each next() then
+  /// returns one micro-batch. Requires a source that knows sizes(), Divide::deal, and a tail other than Tail::pad.
   std::optional<Balance> balance = {};
-  std::int64_t first_sample = 0;            ///< where in the source to begin
-  std::vector<DelayedSample> delayed = {};  ///< samples before that, which waited for a later step: of a StepCursor
-  std::optional<std::int64_t> steps;        ///< at most so many
+  std::int64_t first_sample = 0;            ///< first sample to read
+  std::vector<DelayedSample> delayed = {};  ///< earlier samples that still wait for a step, from a StepCursor
+  std::optional<std::int64_t> steps;        ///< maximum number of steps
   Readers readers;
-  /// Batches a rank may be behind its reader. 0: two more than the mesh's pp. Below pp is refused: pipeline stages may
-  /// be a whole schedule apart.
+  /// How many batches a rank may lag behind its reader. 0: pp + 2. Must be at least pp, because pipeline stages may be
+  /// a whole schedule apart.
   int depth = 0;
-  /// Whether this rank, if it reads, does so on a thread of the feed's own, before its caller asks; else inside next().
+  /// Whether a reader rank reads ahead, on a thread of the feed. If false, it reads inside next().
   bool ahead = true;
-  /// Of one wait, the one at the start included. As long as a peer may be saving a checkpoint or compiling.
+  /// Limit for each wait, including the one at the start. Should exceed the time that a peer may need to save a
+  /// checkpoint or compile.
   Duration timeout = std::chrono::minutes(30);
-  Duration remind_after = Reminder::after;  ///< of one wait: as Reminder does
+  Duration remind_after = Reminder::after;  ///< when to print the first reminder during a wait, as in Reminder
   Access access = Access::read_only;
-  TraceLog* trace = nullptr;  ///< records what this rank does and waits for; outlives the feed
-  /// Called again and again, on the caller's thread, while the constructor, next() or close() wait; what it throws ends
-  /// the wait, and after next() or close() the feed can be used on. May be empty.
+  TraceLog* trace = nullptr;  ///< records what this rank does and waits for; must outlive the feed
+  /// Called repeatedly on the caller's thread while the constructor, next() or close() waits. An exception from it ends
+  /// the wait; if next() or close() was waiting, the feed stays usable. May be empty.
   std::function<void()> poll = {};
-  /// Which pass this is, as an error names it: the same on all ranks, so that passes of different feeds never mix.
+  /// Names this pass in errors. Must be the same on all ranks, so that passes of different feeds never mix.
   std::string name = {};
 };
 
-/// One step's share of one rank. Its tensors are views of shared memory that is given back when the last of them goes.
+/// One rank's share of a step. Its tensors are views of shared memory, which is released with the last of them.
 struct Batch {
   std::int64_t step = 0;
   std::int64_t micro = 0, num_micro = 1;  ///< which micro-batch of the step this is, and of how many
-  std::int64_t samples = 0;  ///< that this rank's dp coordinate is given, padding not counted: fewer only at the tail
+  std::int64_t samples = 0;  ///< samples of this rank's dp coordinate, without padding; fewer only in the tail
   FlatTree content;
-  /// The source's position after this step, on every rank the same; a StepCursor where steps are balanced. Empty where
-  /// the step has further micro-batches: a run resumes before or behind a step.
+  /// The source's position after this step, the same on every rank; a StepCursor if steps are balanced. Empty unless
+  /// this is the last micro-batch of its step: a run can only resume between steps.
   Bytes cursor;
 
   Tree tree() const { return unflatten(content); }
-  /// As tree().tensor(path).
+  /// Equivalent to tree().tensor(path).
   Tensor tensor(std::string_view path) const;
 };
 
 struct FeedStats {
   std::int64_t batches = 0;
-  std::int64_t samples = 0;         ///< padding not counted
-  std::uint64_t bytes = 0;          ///< of the tensors this rank was given
+  std::int64_t samples = 0;         ///< without padding
+  std::uint64_t bytes = 0;          ///< size of the received tensors
   Duration waited{};                ///< blocked in next()
-  Duration taking{};                ///< in next(), until the engine had given the batch: waiting, and the engine's work
-  std::int64_t copied_batches = 0;  ///< given as copies, because the caller held more than depth
-  ReadStats read;                   ///< of this rank's source, if it reads
-  std::uint64_t sent_bytes = 0;     ///< of the messages that this rank has published as a reader, each counted once
+  Duration taking{};                ///< time in next() until the engine had the batch: waiting plus the engine's work
+  std::int64_t copied_batches = 0;  ///< batches returned as copies because the caller held more than depth
+  ReadStats read;                   ///< counters of this rank's source, if it reads
+  std::uint64_t sent_bytes = 0;     ///< size of the messages that this rank published as a reader, each counted once
 
-  /// Returns all of it, each metric with `labels`.
+  /// Returns all counters as metrics with these labels.
   std::vector<Metric> metrics(const MetricLabels& labels) const;
 };
 
-/// A rank's end of the feed. Made and destroyed by all ranks of the engine; next() is called by one thread at a time
-/// and does not need the other ranks to call it at the same time. Readers read ahead on a thread of the feed's own,
-/// unless FeedOptions::ahead is false. A forked child, which lacks its threads, must neither use nor destroy it.
+/// One rank's end of a feed. All ranks of the engine create and destroy it together. next() is called by one thread at
+/// a time and need not be called at the same time on all ranks. Readers read ahead on a thread of the feed, unless
+/// FeedOptions::ahead is false. A forked child lacks the feed's threads and must neither use nor destroy the feed.
 class Feed {
  public:
-  /// Collective: ranks meet in the order in which they make feeds on `engine`. `source` is used on ranks that read and
-  /// may be null on others. Throws InvalidArgument, on every rank alike, where options, mesh or layout do not fit, or
-  /// where they, the name or the readers' sources differ between ranks; Timeout, after which the other ranks' start, or
-  /// their feed if it has started, throws EngineError.
+  /// Collective: ranks match feeds by the order in which they create them on `engine`. `source` is used only on ranks
+  /// that read and may be null on others. Throws InvalidArgument on every rank if options, mesh and layout do not fit,
+  /// or if they, the name or the readers' sources differ between ranks. Throws Timeout; the start of the other ranks,
+  /// or their feed if it has already started, then throws EngineError.
   Feed(std::shared_ptr<Engine> engine, const Mesh& mesh, const Layout& layout, std::shared_ptr<Source> source,
        const FeedOptions& options);
-  /// close(), without its exceptions; with the reason "an exception" where one leaves the feed's scope.
+  /// Calls close() and swallows its exceptions. During stack unwinding, the reason is "an exception".
   ~Feed();
   Feed(const Feed&) = delete;
   Feed& operator=(const Feed&) = delete;
 
-  /// The next batch; empty after the last, at the same step on every rank. Throws what a reader threw, on every rank at
-  /// the step where it happened; Timeout, which explains which rank waits for which; PeerLost, also where another rank
-  /// has left the feed without this step.
+  /// Returns the next batch, or nothing after the last one, which is at the same step on every rank. Throws a reader's
+  /// exception on every rank, at the step where it happened; Timeout, which explains which rank waits for which;
+  /// PeerLost, also if another rank has left the feed before this step.
   std::optional<Batch> next();
 
-  /// Receives the content of the batch that next() will return, if that has arrived; next() then returns it without its
-  /// content. Returns nothing where none has arrived, where one was received ahead already, and where next() will not
-  /// return a batch. Never blocks, never reads a batch that nobody has asked for, and changes neither end() nor
-  /// stats(); what goes wrong is thrown by next(). Called by next()'s thread.
+  /// Receives the content of the batch that next() will return, if it has arrived; next() then returns that batch
+  /// without its content. Returns nothing if none has arrived, if one has already been received ahead, or if next()
+  /// will not return a batch. Never blocks, never triggers a read, and changes neither end() nor stats(). Errors are
+  /// thrown by next(). Must be called on next()'s thread.
   std::optional<FlatTree> receive_ahead();
 
-  /// Asks all ranks to stop soon, at one step; next() goes on until then. Not collective: one rank is enough. Any
-  /// thread. Where the lead has no room for the word, it is sent by the next call of next().
+  /// Asks all ranks to stop soon, at the same step; next() returns batches until then. Not collective: one rank is
+  /// enough. Any thread may call. If the request cannot be sent now, the next call of next() sends it.
   void request_stop();
 
-  /// Leaves early. Ranks that leave at the same step do so in order; next() throws PeerLost on any that asks for more.
-  /// `reason`: the exception that makes this rank leave, for the others' error; with one it is an error too where the
-  /// feed ends at this very step. Does nothing after the end. Waits no longer than the timeout, for room to say so.
-  /// Throws PeerLost where another rank has left for a reason of its own and this one has none.
+  /// Leaves early. Ranks that leave at the same step do so without an error; on a rank that asks for more, next()
+  /// throws PeerLost. `reason`: the exception that makes this rank leave, for the other ranks' error messages. Leaving
+  /// with a reason is an error on the other ranks even if the feed ends at this very step. Does nothing after the end.
+  /// Waits at most the timeout for room to send the notice. Throws PeerLost if another rank has left with a reason and
+  /// this one has none.
   void close(std::string_view reason = {});
 
-  /// Blocks until another rank's end keeps this one from finishing the pass while its caller is in no call of the feed,
-  /// which would throw. Returns nothing once the pass has ended here: by next(), which has returned empty or thrown, or
-  /// by close(). Looks ten times a second, and costs the other calls nothing. One thread at a time, beside next()'s.
+  /// Blocks until another rank's departure or failure prevents this rank from finishing the pass while its caller is
+  /// outside the feed's calls, which would throw. Returns nothing once the pass has ended here, because next() returned
+  /// empty or threw, or because of close(). Polls ten times a second and does not slow down other calls. One thread at
+  /// a time may call, concurrently with next()'s.
   std::optional<FeedLoss> await_loss();
 
   /// Empty until next() has returned empty or thrown, or close() has returned.
   const std::optional<FeedEnd>& end() const;
-  /// Any thread may call, also while next() waits; `waited` then includes the wait so far.
+  /// Any thread may call, even while next() waits; `waited` then includes that wait so far.
   FeedStats stats() const;
-  /// What the steps come to that this rank has planned so far, as a reader of balanced steps; else empty.
+  /// Returns the balance of the steps that this rank has planned so far; empty unless it reads balanced steps.
   BalanceSeries balance() const;
-  /// Whether this rank reads.
+  /// Returns whether this rank reads.
   bool is_reader() const;
-  /// The group of this pass alone, on whose board ranks explain their waits.
+  /// Returns the group created for this pass, on whose board ranks explain their waits.
   const std::shared_ptr<Engine>& group() const;
 
  private:

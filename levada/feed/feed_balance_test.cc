@@ -19,7 +19,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-/// Samples of different lengths: number g is its number, as often as it is long; some of them give a packed row.
+/// Samples of different lengths: sample g repeats the number g over its length. Several samples form a packed row.
 class Lengths : public Source {
  public:
   explicit Lengths(std::vector<std::int64_t> lengths) : lengths_(std::move(lengths)) {}
@@ -80,10 +80,10 @@ std::int64_t position(const Batch& batch) {
   return reader.get<std::int64_t>();
 }
 
-/// What each dp coordinate was given, by step and micro-batch.
+/// The samples that each dp coordinate received, by step and micro-batch.
 using Given = std::map<std::pair<std::int64_t, std::int64_t>, std::map<int, std::vector<std::int64_t>>>;
 
-/// Runs a feed over all ranks; checks that ranks that share a coordinate are given the same.
+/// Runs a feed over all ranks. Checks that ranks that share a coordinate receive the same.
 Given run(const Mesh& mesh, const FeedOptions& options, const std::vector<std::int64_t>& lengths) {
   Given given;
   std::mutex mutex;
@@ -176,16 +176,16 @@ TEST(FeedBalance, TheOnlyReaderAnnouncesTheNextStep) {
   }
 }
 
-/// What crosses between hosts in ten steps over three ranks, of which each is a host.
+/// Traffic between hosts in ten steps over three ranks, each on a host of its own.
 struct Crossed {
   std::uint64_t payload = 0;   ///< bytes of tensors, of all ranks
-  std::uint64_t overhead = 0;  ///< bytes of the messages besides the tensors of the ranks that do not read
-  std::uint64_t messages = 0;  ///< that are large
+  std::uint64_t overhead = 0;  ///< bytes of messages that are not tensors, of the ranks that do not read
+  std::uint64_t messages = 0;  ///< large ones only
 };
 
 Crossed crossed_with(const std::optional<Balance>& balance) {
   Crossed crossed;
-  p2p::test::LoopbackNetwork network(3, {.max_header_bytes = 8192});  // Batches alone are larger, and have a body.
+  p2p::test::LoopbackNetwork network(3, {.max_header_bytes = 8192});  // only batches are larger and have a body
   std::vector<std::thread> threads;
   std::mutex mutex;
   std::uint64_t remote = 0;
@@ -215,7 +215,7 @@ TEST(FeedBalance, TakesNoMoreMessagesAndNoLargerOnes) {
     const auto balanced = crossed_with(Balance{.cost = SampleCost::parse("flops"), .sizes = sizes});
     EXPECT_EQ(balanced.messages, plain.messages);
     EXPECT_EQ(balanced.payload, plain.payload);
-    // Messages end at a multiple of 8 bytes, and so vary with whose samples they hold.
+    // Messages are padded to a multiple of 8 bytes, so their size varies with the samples in them.
     constexpr std::uint64_t padding = 8;
     EXPECT_LT(balanced.overhead, plain.overhead + plain.messages * padding);
   }
@@ -253,7 +253,7 @@ TEST(FeedBalance, AShortTailIsAStepOfItsOwn) {
   EXPECT_EQ(of_step(given, 2), (std::vector<std::int64_t>{16, 17, 18}));
 }
 
-/// Expects that a feed in steps of 12 gives so many of them, and then throws.
+/// Expects that a feed in steps of 12 returns `steps` steps and then throws.
 void expect_last_step_refused(FeedOptions options, std::shared_ptr<Source> source, std::int64_t steps,
                               const char* why) {
   options.batch = 4;
@@ -283,7 +283,7 @@ TEST(FeedBalance, FeedsTheStepsBeforeALastOneThatIsTooShort) {
   EXPECT_EQ(given.rbegin()->first.first, 2);
 }
 
-/// Does not know its size before it has ended.
+/// Does not know its size until it has ended.
 class OfUnknownSize final : public Lengths {
  public:
   using Lengths::Lengths;
@@ -295,7 +295,7 @@ TEST(FeedBalance, NamesTheTailIfTheLastStepOfASourceOfUnknownSizeIsTooShort) {
                            3, "a step of 2 sample(s)");
 }
 
-/// Reads as Lengths does, until it comes to a sample behind those of the first three steps of 16.
+/// Reads as Lengths does, and throws at a sample after the first three steps of 16.
 class BreaksInStepThree final : public Lengths {
  public:
   using Lengths::Lengths;

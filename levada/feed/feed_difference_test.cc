@@ -22,15 +22,15 @@ using ::testing::Not;
 using testing::Numbered;
 using testing::NumberedOptions;
 
-/// One byte of one sample that is not what it is on other ranks.
+/// One byte of one sample that differs from the other ranks' data.
 struct Alteration {
   std::int64_t sample = 0;
   std::string field = "tokens";
-  std::size_t byte = 0;  ///< of the sample
+  std::size_t byte = 0;  ///< position in the sample
   std::uint8_t bits = 1;
 };
 
-/// Has random access, so that readers compare only what several of them read.
+/// Has random access, so that readers compare only units that several of them read.
 class Indexed : public Numbered {
  public:
   using Numbered::Numbered;
@@ -56,7 +56,7 @@ class Altered final : public Indexed {
   Alteration alteration_;
 };
 
-/// A job whose ranks `altered` have other data than the rest.
+/// A job in which the ranks `altered` have different data from the others.
 struct Case {
   Mesh mesh;
   FeedOptions options;
@@ -101,8 +101,7 @@ std::vector<Outcome> outcomes_of(const Case& job) {
   return outcomes;
 }
 
-/// Returns whether the altered sample is in a batch that an altered reader reads, and another reader that is not
-/// altered.
+/// Returns whether the altered sample is in a batch that both an altered and an unaltered reader read.
 bool must_agree(const Case& job) {
   std::vector<int> host_of;
   for (int rank = 0; rank < job.mesh.size(); ++rank) {

@@ -113,7 +113,7 @@ TEST(FeedFaults, ARankThatHasToWaitForTheStepOfADepartureHearsOfItWhileTheReader
       std::function<void()> waiting;
       const auto slow = [&](std::int64_t first) {
         if (first < 6) return;
-        while (!seen.try_wait()) {  // as a source that waits for something does
+        while (!seen.try_wait()) {  // as a waiting source does
           if (waiting) waiting();
           std::this_thread::yield();
         }
@@ -166,7 +166,7 @@ TEST(FeedFaults, ALeadThatLeavesForAReasonIsAnErrorAlsoWhereTheOthersLeaveOrTheF
 }
 
 TEST(FeedFaults, AnExceptionThatLeavesTheScopeOfAFeedIsTheReasonForTheOthers) {
-  // The lead's is an error also where the feed ends.
+  // The lead's exception is an error even if the feed ends there.
   for (const auto& [leaver, samples] : {std::pair{1, 90}, std::pair{0, 90}, std::pair{0, 9}}) {
     std::latch gone(1);
     const auto errors = errors_of(3, [&, leaver = leaver, samples = samples](const std::shared_ptr<Engine>& engine) {
@@ -176,7 +176,7 @@ TEST(FeedFaults, AnExceptionThatLeavesTheScopeOfAFeedIsTheReasonForTheOthers) {
         for (int step = 0; step < 3; ++step) EXPECT_TRUE(feed.next());
         if (rank == leaver) throw std::runtime_error("loss is NaN");
         gone.wait();
-        while (feed.next()) continue;  // what had been granted before
+        while (feed.next()) continue;  // the rounds that had already been granted
       } catch (const std::runtime_error&) {
         if (rank != leaver) throw;
         gone.count_down();
@@ -209,7 +209,7 @@ TEST(FeedFaults, AFeedThatIsMadeWhileAnExceptionIsUnwoundIsNotLeftWithIt) {
     try {
       const Cleanup cleanup{engine, errors[static_cast<std::size_t>(engine->info().rank)]};
       throw std::runtime_error("unrelated");
-    } catch (const std::runtime_error&) {  // It has nothing to do with the feed.
+    } catch (const std::runtime_error&) {  // unrelated to the feed
     }
   });
   EXPECT_THAT(errors, ElementsAre(HasSubstr("rank 1 left the feed at step 1, but rank 0 is at step"), ""));
@@ -299,7 +299,7 @@ TEST(FeedFaults, ALeadThatLeavesWithoutAnEndIsLostToThoseWhoseReaderLives) {
       if (rank != 0 || first < 2) return;
       hanging.count_down();
       leaving.wait();
-      std::this_thread::sleep_for(std::chrono::seconds(1));  // for longer than a leaving rank waits for it
+      std::this_thread::sleep_for(std::chrono::seconds(1));  // longer than a leaving rank waits for it
     };
     bool has_started = false;
     const auto give_up = [&] {

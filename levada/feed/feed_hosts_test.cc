@@ -17,7 +17,7 @@ namespace {
 using testing::Numbered;
 using testing::NumberedOptions;
 
-/// What each rank gets, by rank and step, as bytes.
+/// The batches of each rank, by rank and step, as bytes.
 using RankBatches = std::vector<std::vector<Bytes>>;
 
 void feed_one(const std::shared_ptr<Engine>& engine, const Mesh& mesh, const FeedOptions& options,

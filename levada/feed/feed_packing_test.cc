@@ -1,4 +1,4 @@
-// Packed rows whose segments change from step to step, divided by zigzag along every axis that may mean it.
+// Packed rows whose segments change from step to step, divided by zigzag along every axis that it may use.
 #include <gmock/gmock.h>
 
 #include "levada/engine/inproc/inproc.h"
@@ -9,13 +9,13 @@ namespace {
 
 constexpr std::int64_t row_length = 96, packed_steps = 6;
 
-/// Segment boundaries of a step: each step has others, and the first comes again.
+/// Returns the segment boundaries of a step: they differ from step to step and repeat after three steps.
 std::vector<std::int64_t> segments_of_step(std::int64_t step) {
   const std::int64_t first = 24 * (step % 3);
   return {0, first, row_length};
 }
 
-/// Rows of the numbers of their positions.
+/// Returns rows in which each element is the number of its position.
 class PackedSource : public Source {
  public:
   explicit PackedSource(std::int64_t rows) : rows_(rows) {}
@@ -38,7 +38,7 @@ class PackedSource : public Source {
   ReadStats stats() const override { return {}; }
 
  private:
-  std::int64_t rows_;  ///< a step
+  std::int64_t rows_;  ///< rows per step
 };
 
 std::vector<std::int64_t> zigzag(const std::vector<std::int64_t>& ends, int index, int count) {

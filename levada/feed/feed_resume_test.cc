@@ -1,4 +1,4 @@
-// Runs of balanced steps of a corpus that are stopped anywhere and resumed elsewhere.
+// Runs of balanced steps of a corpus that are stopped at any point and resumed on another mesh.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::int64_t step_samples = 24;
 
-/// The samples of a batch, each as the bytes of its tokens.
+/// Returns the samples of a batch, each as the bytes of its tokens.
 std::vector<std::string> samples_of(const Tree& batch, Packing packing) {
   const auto tokens = values<std::int64_t>(batch, "tokens");
   std::vector<std::int64_t> bounds;
@@ -78,7 +78,7 @@ Steps in_order(const Job& job) {
   return steps;
 }
 
-/// Goes on from `cursor` on a mesh, through at most `batches` batches of each rank; adds the steps gone through whole.
+/// Resumes from `cursor` on a mesh for at most `batches` batches per rank, and adds the completed steps to `steps`.
 /// Returns whether the data ended.
 bool go_on(const Job& job, const Mesh& mesh, const char* readers, int batches, Bytes& cursor, Steps& steps) {
   std::mutex mutex;
@@ -166,7 +166,7 @@ TEST(BalancedCorpora, ResumeWithTheSamplesThatWait) {
     for (const auto& step : in_order(job)) {
       for (const auto& sample : step) ++left[sample];
     }
-    // Other samples than in the order of the corpus are left out at the end: those of less than a step.
+    // Delays change which samples are left over at the end, fewer than a step.
     int others = 0;
     for (const auto& step : steps) {
       ASSERT_EQ(step.size(), static_cast<std::size_t>(step_samples));

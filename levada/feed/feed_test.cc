@@ -21,7 +21,7 @@ using testing::Numbered;
 using testing::NumberedOptions;
 using ::testing::ThrowsMessage;
 
-/// Runs `body` on every rank of `mesh` with a feed over a source of its own.
+/// Runs `body` on every rank of `mesh` with a feed; each rank has its own source.
 void run_feed(const Mesh& mesh, const FeedOptions& options, const NumberedOptions& source,
               const std::function<void(Feed&, int rank)>& body, const Layout& layout = layouts::gpt()) {
   inproc::run_ranks(mesh.size(), [&](const std::shared_ptr<Engine>& engine) {
@@ -45,8 +45,8 @@ Tensor take_columns(const Tensor& tensor, const std::vector<std::int64_t>& colum
   return taken;
 }
 
-/// The part of a batch that a rank must get, written down once more from the definition of a GPT step, without planner
-/// or engine.
+/// Returns the part of a batch that a rank must receive, derived directly from the definition of a GPT step, without
+/// planner or engine.
 Tree part_of(const Tree& whole, const Mesh& mesh, int rank) {
   const auto at = [&](const char* axis) { return mesh.coordinate(rank, axis); };
   const std::int64_t sequence = whole.tensor("tokens").shape()[1];
@@ -75,7 +75,7 @@ Tree expected(const Mesh& mesh, int rank, std::int64_t step, std::int64_t batch,
   return part_of(Numbered::batch(first, batch, sequence, heap), mesh, rank);
 }
 
-/// The last round, of whose samples so many are there, as the tail's rule has it.
+/// Returns the expected last round, which the data does not fill, under the tail option.
 Tree expected_tail(const Mesh& mesh, int rank, const FeedOptions& options, std::int64_t step,
                    const NumberedOptions& data) {
   const std::int64_t first = (step * mesh.data_size() + mesh.data_coordinate(rank)) * options.batch;
@@ -232,7 +232,7 @@ TEST(Feed, GoesOnAtTheSampleACursorNames) {
   });
 }
 
-/// Payload copied by all ranks for so many steps of a feed.
+/// Returns the payload that all ranks copy in `steps` steps of a feed.
 std::uint64_t copied_in(std::int64_t steps, bool in_memory_given) {
   const auto before = copied_bytes();
   const NumberedOptions source{.samples = 8 * steps, .sequence = 256, .in_memory_given = in_memory_given};
@@ -291,7 +291,7 @@ TEST(Feed, ABatchFindsItsTensorsByPath) {
   });
 }
 
-/// Waits until a batch has arrived, where one will.
+/// Waits until a batch has arrived. Requires that one will.
 FlatTree ahead_of(Feed& feed) {
   for (const auto deadline = Deadline::after(std::chrono::seconds(60)); !deadline.expired();) {
     if (auto content = feed.receive_ahead()) return std::move(*content);
@@ -354,7 +354,7 @@ TEST(Feed, AccessCopyGivesMemoryOfTheRanksOwn) {
            [](Feed& feed, int) { EXPECT_FALSE(feed.next()->tensor("tokens").is_writable()); });
 }
 
-/// A batch of another structure at every step, plain values among it, one tensor under two names.
+/// A batch of another structure at every step, with plain values and one tensor under two names.
 class Changing final : public Source {
  public:
   std::optional<std::int64_t> size() const override { return at_end_ ? std::optional<std::int64_t>(4) : std::nullopt; }
@@ -397,7 +397,7 @@ TEST(Feed, ARoundIsReadOnlyWhenItsReadersCallerAsksForIt) {
                 std::make_shared<Numbered>(NumberedOptions{.before = count}),
                 {.batch = 1, .readers = Readers::parse(readers), .ahead = false});
       const int a_round = !feed.is_reader() ? 0 : std::string_view(readers) == "one" ? 2 : 1;
-      // In the first round all readers compare the first unit, which rank 2 reads for that alone.
+      // In the first round all readers compare the first unit, and rank 2 reads it only for that.
       const int compared = std::string_view(readers) == "dp" && engine->info().rank == 2 ? 1 : 0;
       for (int step = 0; step < 5; ++step) {
         EXPECT_EQ(reads, step * a_round + (step > 0 ? compared : 0)) << readers;

@@ -20,7 +20,7 @@ using testing::numbered;
 using testing::NumberedOptions;
 
 TEST(FeedTimeouts, AWaitThatTakesTooLongSaysWhoWaitsForWhom) {
-  std::latch all_gave_up(3);  // each by its own Timeout, or by that of the first
+  std::latch all_gave_up(3);  // each by its own Timeout, or by the first rank's
   const auto errors = errors_of(3, [&](const std::shared_ptr<Engine>& engine) {
     const auto hangs = [&](std::int64_t first) {
       if (first == 6) all_gave_up.wait();
@@ -98,7 +98,7 @@ TEST(FeedTimeouts, ATimeoutNamesTheRankThatIsFurthestBehind) {
 }
 
 TEST(FeedTimeouts, FullMemorySaysWhoHoldsWhat) {
-  std::latch both_gave_up(2);  // before one leaves, which would end the other's wait
+  std::latch both_gave_up(2);  // before either leaves, which would end the other's wait
   const auto errors =
       errors_of(2,
                 [&](const std::shared_ptr<Engine>& engine) {

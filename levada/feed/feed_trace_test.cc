@@ -1,4 +1,4 @@
-// What a feed records of itself.
+// Traces that a feed records.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ using testing::NumberedOptions;
 
 constexpr std::int64_t steps = 6;
 
-/// Feeds `mesh`; gives what each rank recorded. `own_step` is what a rank does with a batch.
+/// Feeds `mesh` and returns each rank's trace. `own_step`: what a rank does with a batch.
 std::vector<Trace> traces_of(
     const Mesh& mesh, FeedOptions options, const NumberedOptions& source,
     const std::function<void(int rank)>& own_step = [](int) {}) {
@@ -37,7 +37,7 @@ std::vector<Trace> traces_of(
   return traces;
 }
 
-/// Steps of which there is a span.
+/// Returns the steps that have such a span.
 std::set<std::int64_t> steps_with(const Trace& trace, TraceThread thread, TraceKind kind) {
   std::set<std::int64_t> found;
   for (const auto& span : trace.spans) {

@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::int64_t no_loss = -100;
 
-/// The leaf of that key in the mapping of `path`; null if there is none.
+/// Returns the leaf with that key in the same mapping as `path`; null if there is none.
 const Leaf* find_beside(const FlatTree& batch, std::string_view path, std::string_view key) {
   const auto mapping = path.substr(0, path.size() - std::string_view("labels").size());
   const auto leaves = batch.schema.leaves();
@@ -34,7 +34,7 @@ bool are_own_tokens(std::span<const T> labels, std::span<const T> tokens) {
     if (labels[i] != tokens[i]) return false;
     are_next = are_next && (i + 1 == labels.size() || labels[i] == tokens[i + 1]);
   }
-  return !are_next;  // of a text of one token alone nothing can be said
+  return !are_next;  // a text of a single token proves nothing
 }
 
 bool are_own_tokens(const Leaf& labels, const Leaf& tokens) {

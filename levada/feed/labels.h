@@ -1,4 +1,5 @@
-// Labels of language models, which zigzag separates from the tokens that predict them unless they have been shifted.
+// Zigzag separates the labels of language models from the tokens that predict them, unless the labels are shifted
+// first.
 #pragma once
 
 #include "levada/mesh/mesh.h"
@@ -7,8 +8,9 @@
 
 namespace levada {
 
-/// Throws InvalidArgument if the layout cuts `labels` by zigzag and they are the `input_ids` at the same places: a
-/// model of transformers then shifts them within the parts of a sequence. A batch with `shift_labels` beside them may.
+/// Throws InvalidArgument if the layout divides `labels` by zigzag and they equal the `input_ids` position by position:
+/// a transformers model would then shift them within each part of a sequence. A batch that also has `shift_labels`
+/// passes.
 void expect_shifted_labels(const FlatTree& batch, const Layout& layout, const Mesh& mesh);
 
 }  // namespace levada

@@ -26,7 +26,7 @@ bool FeedLead::has_news() const {
 }
 
 std::optional<feed_protocol::Event> FeedLead::news() const {
-  // The end first: a rank that left where the feed ends anyway is no error.
+  // The end first: a departure at which the feed ends anyway is not an error.
   if (decisions_.end() && !end_sent_) return feed_protocol::Ended{*decisions_.end()};
   if (const auto& left = decisions_.departure(); left && left != departure_sent_) return *left;
   const bool has_grant = wiring_.readers.size() > 1 && !end_sent_ && decisions_.granted() > granted_sent_;
@@ -35,7 +35,7 @@ std::optional<feed_protocol::Event> FeedLead::news() const {
 }
 
 void FeedLead::receive() {
-  // One look at all channels, where nothing has arrived.
+  // Checks all channels at once, in case nothing has arrived.
   if (wiring_.engine->wait({.receive = open_reports_}, Deadline::now()) != Woken::ready) return;
   std::erase_if(open_reports_, [&](Channel* channel) {
     while (true) {

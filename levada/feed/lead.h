@@ -1,4 +1,4 @@
-// The lead's part: receives all reports, decides by feed_protocol::Lead, notifies all ranks.
+// The lead's part: receives all reports, decides with feed_protocol::Lead, and notifies all ranks.
 #pragma once
 
 #include <string>
@@ -8,29 +8,29 @@
 
 namespace levada {
 
-/// On the first reader alone; one thread at a time.
+/// Exists only on the first reader. One thread at a time.
 class FeedLead {
  public:
   /// `remedy`: Source::difference_remedy().
   FeedLead(const FeedWiring& wiring, std::string remedy);
 
-  /// Receives the reports that have arrived, and sends the decisions that there is room for.
+  /// Receives the reports that have arrived, and sends as many decisions as there is room for.
   void advance();
-  /// Applies what this rank itself has to report.
+  /// Applies a report of this rank.
   void apply(const feed_protocol::Event& event);
-  /// Returns whether the end is decided: nothing more needs to be read.
+  /// Returns whether the end is decided, so that nothing more needs to be read.
   bool has_end() const { return decisions_.end().has_value(); }
-  /// Returns whether something has been decided that is still to be sent.
+  /// Returns whether a decision is still to be sent.
   bool has_news() const;
-  /// Returns what kept the news from being sent when that was last tried.
+  /// Returns what blocked the last attempt to send.
   const Blocked& blocked() const { return blocked_; }
-  /// Returns the channels that more reports may arrive on.
+  /// Returns the channels on which reports may still arrive.
   const std::vector<Channel*>& open_reports() const { return open_reports_; }
 
  private:
   void receive();
   void send();
-  /// The next thing that the ranks have not been sent.
+  /// Returns the next decision to send, if any.
   std::optional<feed_protocol::Event> news() const;
 
   const FeedWiring& wiring_;

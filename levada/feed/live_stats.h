@@ -1,4 +1,4 @@
-// What a feed has delivered so far.
+// Counters of the batches that a feed has delivered so far.
 #pragma once
 
 #include <algorithm>
@@ -10,10 +10,10 @@
 
 namespace levada {
 
-/// FeedStats to which next() adds. Any thread may read them meanwhile.
+/// The FeedStats that next() updates. Any thread may read them concurrently.
 class LiveStats {
  public:
-  /// `taking`: as FeedStats has it; a negative one counts as none.
+  /// `taking`: see FeedStats; a negative value counts as 0.
   void add_batch(std::int64_t samples, std::uint64_t bytes, bool copied, Duration taking) {
     const std::lock_guard lock(mutex_);
     ++stats_.batches;
@@ -23,7 +23,7 @@ class LiveStats {
     stats_.taking += std::max(taking, Duration{});
   }
 
-  /// Returns them with a wait so far.
+  /// Returns the counters, including the current wait so far.
   FeedStats now() const {
     const std::lock_guard lock(mutex_);
     auto stats = stats_;

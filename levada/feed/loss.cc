@@ -9,7 +9,7 @@
 namespace levada {
 namespace {
 
-/// "raised ValueError at step 280 (bad sample)"
+/// Returns "raised ValueError at step 280 (bad sample)".
 std::string describe(const feed_protocol::Left& left) {
   constexpr std::size_t max_text_bytes = 300;
   if (left.reason.empty()) return fmt::format("left its loop at {}", to_string(left.at));
@@ -34,7 +34,7 @@ std::optional<FeedLoss> find_loss(const feed_protocol::Follower& follower, const
                                   Duration known_for, int own_rank) {
   const auto here = fmt::format("this rank ({}) is in {}", own_rank, to_string(follower.at()));
   const auto& left = follower.departure();
-  // A rank that raised may be killed before it has left in order.
+  // A rank that raised may be killed before it has left properly.
   const bool is_explained = left && !left->reason.empty() && (!cause || cause->rank == left->rank);
   if (cause && !is_explained) {
     return FeedLoss{cause->rank, cause->detail, fmt::format("{}; {}", printable(cause->text()), here)};

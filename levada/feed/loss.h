@@ -1,4 +1,4 @@
-// Why a rank cannot finish its pass of a feed: for a thread that reports it while the rank's caller is elsewhere, such
+// Why a rank cannot finish its pass of a feed, for a thread that reports it while the rank's caller is elsewhere, such
 // as in a collective of another library.
 #pragma once
 
@@ -13,17 +13,16 @@ namespace levada {
 
 /// Another rank's end, as seen by a rank that still uses the feed.
 struct FeedLoss {
-  int rank = -1;       ///< the rank that ended; -1 if it is not known
+  int rank = -1;       ///< the rank that ended; -1: unknown
   std::string reason;  ///< its exception, or how it ended: the same in every feed that it ends
   std::string text;    ///< one line: the rank, what it did and when, and the step of the rank that reports it
 };
 
-/// How long a rank may take to leave at the same step as another one, and that one to post its exception.
+/// How long to wait for a rank to leave at the same step as another one, and for that other one to post its exception.
 inline constexpr Duration until_a_loss_is_certain = std::chrono::milliseconds(400);
 
-/// Returns the loss, if there is one: because of `cause`, which has ended the group, or because of the departure that
-/// `follower` has known for a time. A departure without a reason is a loss only for a rank that has taken a later
-/// batch.
+/// Returns the loss, if there is one: caused by `cause`, which has ended the group, or by the departure that `follower`
+/// has known for `known_for`. A departure without a reason is a loss only for a rank that has taken a later batch.
 std::optional<FeedLoss> find_loss(const feed_protocol::Follower& follower, const std::optional<Cause>& cause,
                                   Duration known_for, int own_rank);
 

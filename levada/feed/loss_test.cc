@@ -19,7 +19,7 @@ using feed_protocol::Left;
 constexpr Duration soon = {};
 constexpr Duration later = until_a_loss_is_certain;
 
-/// A rank that has taken 5 batches.
+/// Returns a rank that has taken 5 batches.
 Follower at_five() {
   Follower follower(false);
   for (int step = 0; step < 5; ++step) follower.advance(true);

@@ -166,7 +166,7 @@ Event decode(ByteView bytes) {
 
 namespace {
 
-/// "tokens, labels": the fields in which two readers' batches differ.
+/// Returns the fields in which two readers' batches differ: "tokens, labels".
 std::string difference_between(const UnitDigest& a, const UnitDigest& b) {
   std::set<std::string> paths;
   for (const auto& [one, other] : {std::pair(&a, &b), std::pair(&b, &a)}) {

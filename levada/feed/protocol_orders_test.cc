@@ -1,4 +1,4 @@
-// Every order of the events of small feeds.
+// Explores every order of events of small feeds.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 namespace levada::feed_protocol {
 namespace {
 
-/// What a reader reports of a round, whose content is that of the other readers or not.
+/// Returns a reader's digest of a round, whose content equals that of the other readers or not.
 UnitDigest content_of_round(bool is_common) {
   return {.unit = 0, .structure = 1, .fields = {{"tokens", is_common ? 0U : 1U}}};
 }
@@ -23,13 +23,13 @@ std::vector<int> ranks_of(std::size_t readers) {
   return ranks;
 }
 
-/// A feed without I/O: readers, lead and ranks as values, every queue explicit, so that all orders of what can happen
-/// can be gone through.
+/// A feed without I/O: readers, lead and ranks are values and every queue is explicit, so that all orders of events can
+/// be explored.
 struct Model {
   struct Reader {
     std::int64_t length = 0;           ///< rounds of its data
-    bool fails = false;                ///< at the end of them
-    std::int64_t differs_from = 1000;  ///< the first round whose content is another reader's no more
+    bool fails = false;                ///< at the end of its data
+    std::int64_t differs_from = 1000;  ///< the first round whose content differs from the other readers'
     std::int64_t sent = 0;
     bool stopped = false;
   };
@@ -50,13 +50,13 @@ struct Model {
   bool sent_end = false;
   std::optional<Left> sent_departure;
   int depth = 1;
-  int micro_batches = 1;  ///< rounds of a step
+  int micro_batches = 1;  ///< rounds per step
   std::set<int> may_leave;
-  std::string reason;                  ///< with which they leave
-  std::optional<std::int64_t> leaves;  ///< the round at which all of them do, and not before; empty: at any
+  std::string reason;                  ///< with which ranks leave
+  std::optional<std::int64_t> leaves;  ///< the only round at which they all leave; empty: at any round
   bool may_stop = false;               ///< whether rank 0 may ask for a stop
   bool asked_stop = false;
-  std::set<std::string> applied;  ///< the lead's reports so far: with its end, all that its state depends on
+  std::set<std::string> applied;  ///< the lead's reports so far: with its end, they determine its state
 
   Model(std::vector<Reader> the_readers, int rank_count, int window)
       : readers(std::move(the_readers)), lead({.ranks = ranks_of(readers.size())}), depth(window) {
@@ -73,7 +73,7 @@ struct Model {
     return true;
   }
 
-  /// All states that one thing happening leads to.
+  /// Returns all states that one event leads to.
   std::vector<Model> successors() const;
   std::string key() const;
   void report(Event event) {
@@ -88,7 +88,7 @@ struct Model {
     if (const auto* asked = std::get_if<StopAsked>(&event)) lead.apply(*asked);
     if (const auto* gone = std::get_if<Left>(&event)) lead.apply(*gone);
   }
-  /// Rank 0 leads until it is over; one that leaves first reports that to all.
+  /// Rank 0 leads until its feed is over; if it leaves first, it first reports that to all ranks.
   bool lead_is_gone() const {
     return ranks[0].is_over() &&
            (!ranks[0].left || (sent_departure && sent_departure->at.round <= ranks[0].follower.at().round));
@@ -106,7 +106,7 @@ std::vector<Model> Model::successors() const {
   };
   for (std::size_t r = 0; r < readers.size(); ++r) {
     const Reader& reader = readers[r];
-    // A rank that has left reads no more.
+    // A rank that has left stops reading.
     const bool leads_to_end = (r == 0 && lead.end()) || ranks[r].is_over();
     if (reader.stopped || leads_to_end) continue;
     const int number = static_cast<int>(r);
@@ -166,7 +166,7 @@ std::vector<Model> Model::successors() const {
         m.ranks[i].data = 0;
         m.report(Left{static_cast<int>(i), rank.follower.at(), reason});
       });
-      if (leaves) continue;  // it asks for no other round
+      if (leaves) continue;  // it asks for no further round
     }
     if (rank.data > 0 && rank.follower.may_receive()) {
       branch([&](Model& m) {
@@ -213,17 +213,17 @@ std::string Model::key() const {
   return key;
 }
 
-/// How a feed came out.
+/// The result of a feed.
 struct Outcome {
-  std::int64_t max_rounds = 0;  ///< that a rank was given
+  std::int64_t max_rounds = 0;  ///< rounds that any rank received
   bool any_left = false;
   bool any_abandoned = false;
   auto operator<=>(const Outcome&) const = default;
 };
 
-/// Goes through every order of events. Where nothing more can happen, no rank may still be waiting; ranks that came to
-/// an end came to the lead's; none was given a round at which, as it knew, another had left. Returns how feeds came
-/// out.
+/// Explores every order of events. If nothing more can happen, no rank may still be waiting; ranks that reached an end
+/// must have the lead's; no rank may have received a round at which, to its knowledge, another rank had left. Returns
+/// the results.
 std::set<Outcome> explore(const Model& start) {
   std::set<std::string> seen;
   std::set<Outcome> outcomes;
@@ -326,7 +326,7 @@ TEST(FeedProtocolExplored, ARankThatLeavesWhileAnotherGoesOnIsAnErrorOnThatOrThe
 }
 
 TEST(FeedProtocolExplored, ARankThatLeavesWithAReasonBeforeTheEndIsNeverTheEndForARankThatHasNotPassedIt) {
-  // The leaver is no reader and the others wait for it at each step, as ranks that train together do.
+  // The leaver is not a reader, and the others wait for it at each step, as ranks that train together do.
   Model model({{.length = 3}}, 2, 1);
   model.may_leave = {1};
   model.leaves = 2;

@@ -10,7 +10,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-/// Where each step is one round.
+/// Returns a position in a feed in which each step is one round.
 FeedPosition at(std::int64_t round) {
   return {.round = round, .step = round};
 }
@@ -100,7 +100,7 @@ TEST(FeedProtocol, ReadersThatDivideAStepDifferentlyEndTheFeedBeforeIt) {
   EXPECT_EQ(lead.granted(), 1);
 }
 
-/// Content of a unit, which differs if the digest does.
+/// Returns a unit's content, which differs if a digest does.
 UnitDigest content(int unit, std::uint64_t tokens, std::uint64_t labels = 0) {
   return {.unit = unit, .structure = 1, .fields = {{"tokens", tokens}, {"labels", labels}}};
 }

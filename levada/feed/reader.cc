@@ -12,7 +12,7 @@
 namespace levada {
 namespace {
 
-/// How often a reader that waits checks which rank it waits for.
+/// How often a waiting reader checks which rank it waits for.
 constexpr Duration until_looked_again = std::chrono::milliseconds(100);
 
 }  // namespace
@@ -42,8 +42,8 @@ FeedReader::~FeedReader() {
 bool FeedReader::read_now(std::int64_t round, const std::function<void()>& waiting) {
   if (ahead_) return false;
   std::unique_lock lock(driving_);
-  // A round that waits for room is the thread's to send, as are decisions and reports: an end of a channel is one
-  // thread's at a time.
+  // The thread sends rounds that wait for room, decisions and reports: only one thread at a time may use an end of a
+  // channel.
   if (round != next_.round || reported_end_ || !prepared_.empty() || (lead_ && lead_->has_end())) return false;
   try {
     if (lead_) lead_->advance();  // so that a caller that is never idle learns at once which rank has left
@@ -95,14 +95,14 @@ void FeedReader::run() noexcept {
     }
   } catch (const Interrupted&) {
   } catch (const PeerLost&) {
-    // This rank's own calls see it too, and say so.
+    // This rank's own calls throw it as well.
   } catch (const std::exception& error) {
     wiring_.engine->abort(fmt::format("rank {} cannot go on reading: {}", wiring_.rank(), error.what()));
   }
 }
 
 bool FeedReader::finished() const {
-  // The lead continues to forward which rank has left.
+  // The lead continues to forward departures.
   return !lead_ && reported_end_ && !reporter_.send(std::nullopt);
 }
 
@@ -153,14 +153,14 @@ void FeedReader::read_round(std::unique_lock<std::mutex>& driving) {
 }
 
 bool FeedReader::send_round() {
-  // All audiences or none, so that a round that has reached one has reached all: they stop at the same step.
+  // Sends to all audiences or to none, so that all of them stop at the same step.
   const bool has_room = full_channel() == nullptr;
   {
     const bool is_complete = prepared_.front().batch == nullptr;
     const TraceScope scope(is_complete ? nullptr : trace_, TraceThread::reader, TraceKind::pack, next_.round);
     for (auto& outgoing : prepared_) {
       outgoing.complete();
-      // Waits only where another channel's messages have meanwhile taken the room that there was.
+      // Waits only if another channel's messages have taken the room in the meantime.
       if (!has_room) continue;
       const auto bytes = outgoing.packed.bytes;
       publish(*wiring_.engine, outgoing.channel(), std::move(outgoing.packed.block), bytes, Deadline::after(timeout_),
@@ -186,7 +186,7 @@ Channel* FeedReader::full_channel() {
   const auto is_full = [&](Channel* channel) {
     return wiring_.engine->wait({.publish = std::span(&channel, 1)}, Deadline::now()) != Woken::ready;
   };
-  // The slowest channel is likely to stay the slowest: then one wake-up is enough.
+  // The slowest channel is likely to stay the slowest: waiting for it takes only one wake-up.
   if (slowest_ != nullptr && is_full(slowest_)) return slowest_;
   const auto found =
       std::ranges::find_if(prepared_, [&](const auto& outgoing) { return is_full(&outgoing.channel()); });
@@ -212,7 +212,7 @@ FeedReader::WaitSet FeedReader::wait_set() {
     awaited.room.push_back(full);
     awaited.slow = post_full();
   } else {
-    for (const auto& outgoing : prepared_) awaited.room.push_back(&outgoing.channel());  // room was made since
+    for (const auto& outgoing : prepared_) awaited.room.push_back(&outgoing.channel());  // room has been freed since
   }
   return awaited;
 }
@@ -226,7 +226,7 @@ void FeedReader::wait(const WaitSet& awaited) {
     wiring_.engine->wait(conditions, Deadline::never());
     return;
   }
-  // When it began to wait all of an audience may have been as far behind as one that will stay there.
+  // At the beginning of the wait, a whole audience may have been as far behind as the one rank that remains.
   while (wiring_.engine->wait(conditions, Deadline::after(until_looked_again)) == Woken::timeout) post_full();
 }
 
@@ -292,7 +292,7 @@ void FeedReader::call_waiting() {
     waiting_();
   } catch (...) {
     thrown_ = std::current_exception();
-    throw Interrupted{};  // which nobody takes for a failure of the source
+    throw Interrupted{};  // never mistaken for a failure of the source
   }
 }
 

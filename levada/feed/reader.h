@@ -1,5 +1,5 @@
-// The reading side of a feed: rounds are read ahead by a thread, or one by one by the caller; a thread sends what there
-// was no room for, receives the other ranks' reports, and sends them the end and which rank has left.
+// The reading side of a feed. Rounds are read ahead by a thread, or one by one by the caller. The thread sends rounds
+// that had to wait for room and, on the lead, receives the other ranks' reports and sends the end and departures.
 #pragma once
 
 #include <atomic>
@@ -15,33 +15,32 @@ namespace levada {
 
 class FeedReader {
  public:
-  /// Starts reading. `wiring`, `reporter` and the options' trace outlive it.
+  /// Starts reading. `wiring`, `reporter` and the options' trace must outlive it.
   FeedReader(const FeedWiring& wiring, Reporter& reporter, FeedRounds rounds, const FeedOptions& options);
-  /// stop().
+  /// Calls stop().
   ~FeedReader();
 
-  /// Reads round `round` and sends it, on the calling thread, unless that has been done or the thread reads ahead;
-  /// whether it did.
-  /// Calls `waiting` again and again while it waits for memory, and throws what that throws; PeerLost; Timeout, after
-  /// aborting the group, where no memory was to be had.
+  /// Reads round `round` on the calling thread and sends it, unless that has already been done or the thread reads
+  /// ahead. Returns whether it did. While it waits for memory, it calls `waiting` repeatedly and passes on what that
+  /// throws. Throws PeerLost, or Timeout, after aborting the group, if no memory becomes free.
   bool read_now(std::int64_t round, const std::function<void()>& waiting);
   bool is_ahead() const { return ahead_; }
-  /// Ends the thread, whatever it has not sent.
+  /// Stops the thread, even if it still has something to send.
   void stop();
-  /// Adds the counts of a reader.
+  /// Adds the reader's counters.
   void add_to(FeedStats& stats) const;
 
  private:
   struct Interrupted {};
 
   void run() noexcept;
-  /// What the thread has to wait for.
+  /// The conditions that the thread has to wait for.
   struct WaitSet {
     std::vector<Channel*> reports;
     std::vector<Channel*> room;
     std::size_t memory = 0;
     std::optional<std::int64_t> held;  ///< the round that waits for room
-    int slow = -1;                     ///< the rank that makes none
+    int slow = -1;                     ///< the rank that does not make room
 
     void add(const Blocked& blocked) {
       if (blocked.room != nullptr) room.push_back(blocked.room);
@@ -51,27 +50,28 @@ class FeedReader {
 
   /// Returns whether a round was read or sent.
   bool advance(std::unique_lock<std::mutex>& driving);
-  /// As far as the lead's work goes; for a thread that reads.
+  /// Advances the lead, if the thread is in the middle of a read.
   void lead_meanwhile();
   WaitSet wait_set();
   void wait(const WaitSet& awaited);
   bool finished() const;
-  /// `driving` is released while it reads.
+  /// Releases `driving` while reading.
   void read_round(std::unique_lock<std::mutex>& driving);
   bool send_round();
   void report(const feed_protocol::Event& event);
-  /// Says for which rank this one waits, and which that is: the one furthest behind.
+  /// Posts which rank this reader waits for, the one furthest behind, and returns that rank.
   int post_full() const;
   Block allocate(std::size_t bytes);
-  /// Throws InvalidArgument where a block of `bytes` will not fit beside this round's others, though ranks hold nothing
-  /// of what was sent.
+  /// Throws InvalidArgument if a block of `bytes` will never fit in addition to this round's other blocks, even though
+  /// no rank holds any message that was sent.
   void expect_to_fit(std::size_t bytes, std::span<Channel* const> sent);
-  /// waiting_(). Throws Interrupted for what that throws, which is in thrown_.
+  /// Calls waiting_(). If that throws, stores the exception in thrown_ and throws Interrupted.
   void call_waiting();
-  /// A channel of the prepared round that has no room, the same as before if that has none; null if all have.
+  /// Returns a channel of the prepared round that has no room, preferably the same one as before; null if all have
+  /// room.
   Channel* full_channel();
   void sample_memory() const;
-  /// Says for whom this reader waits; since when, if it has said so before, remains.
+  /// Posts which rank this reader waits for. Keeps the start time if that was already posted.
   void post(std::string_view operation, int waiting_for, std::string_view detail) const;
 
   const FeedWiring& wiring_;
@@ -82,21 +82,21 @@ class FeedReader {
   TraceLog* trace_;
   std::optional<FeedLead> lead_;
   std::vector<FeedRounds::Outgoing> prepared_;
-  Channel* slowest_ = nullptr;  ///< which had no room the last time one had none
-  FeedPosition next_;           ///< of the round to send next
+  Channel* slowest_ = nullptr;  ///< the channel that had no room last time
+  FeedPosition next_;           ///< the next round to send
   bool reported_end_ = false;
   bool is_reading_ = false;        ///< with driving_ released
-  std::uint64_t round_bytes_ = 0;  ///< of the blocks that this round has taken
-  mutable Status posted_;          ///< last
+  std::uint64_t round_bytes_ = 0;  ///< size of the blocks that this round has allocated
+  mutable Status posted_;          ///< status that was posted last
 
   mutable std::mutex stats_mutex_;
   ReadStats stats_;
   std::uint64_t sent_bytes_ = 0;
   const bool ahead_;
-  std::function<void()> waiting_;      ///< of the caller that is in read_now()
-  std::exception_ptr thrown_;          ///< by waiting_
-  std::mutex driving_;                 ///< held by the thread that advances, but while it reads
-  std::atomic<bool> has_news_{false};  ///< the thread has to look again what there is to do
+  std::function<void()> waiting_;      ///< callback of the caller that is in read_now()
+  std::exception_ptr thrown_;          ///< exception from waiting_
+  std::mutex driving_;                 ///< held by the thread that advances, except while it reads
+  std::atomic<bool> has_news_{false};  ///< the thread must look for work again
   std::atomic<bool> stop_{false};
   std::thread thread_;
 };

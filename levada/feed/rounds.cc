@@ -13,10 +13,10 @@
 namespace levada {
 namespace {
 
-/// Plans of so many structures and shapes are kept a unit.
+/// Number of structures and shapes whose plans are cached per unit.
 constexpr std::size_t kept_plans = 16;
 
-/// Whether Zigzag divides anything: then the segments of packed sequences matter, and not their number alone.
+/// Returns whether Zigzag divides anything. The segments of packed sequences then matter, not only how many there are.
 bool divides_sequences(const Layout& layout, const Mesh& mesh) {
   const auto divides = [&](const Placement& placement) { return divides_by_zigzag(placement, mesh); };
   return std::ranges::any_of(layout.otherwise, divides) || std::ranges::any_of(layout.rules, [&](const auto& rule) {
@@ -24,8 +24,8 @@ bool divides_sequences(const Layout& layout, const Mesh& mesh) {
          });
 }
 
-/// Batches with equal keys are divided alike: schema, extents, the samples of a short one and, where it matters,
-/// segments.
+/// Returns the key of a plan: batches with equal keys are divided alike. It consists of the schema, the extents, the
+/// number of samples of a short batch and, if they matter, the segments.
 std::vector<std::int64_t> plan_key(const FlatTree& batch, std::int64_t short_samples, const PackedSegments& segments) {
   std::vector<std::int64_t> key{static_cast<std::int64_t>(batch.schema.fingerprint()), short_samples};
   segments.append_to(key);
@@ -97,14 +97,14 @@ std::vector<FeedRounds::Outgoing> FeedRounds::read(const AllocateBlock& allocate
       batches.push_back(std::make_shared<UnitBatch>(UnitBatch{.memory = BlockMemory(allocate)}));
       UnitBatch& batch = *batches.back();
       auto tree = read_unit(unit, round, batch.memory);
-      if (is_over(round)) return {};  // a source of unknown size has come to its end
+      if (is_over(round)) return {};  // a source of unknown size has ended
       batch.content = flatten(*tree, unit.schema);
       unit.schema = batch.content.schema;
       tree.reset();
       if (unit.is_shared || (unit.number == 0 && is_sampled(round)))
         digests_.push_back(digest_of(unit.number, batch.content, *source_));
       batch.way = copy_mode_for(units_.size() * tensor_bytes(batch.content));
-      // What the source has lent is its own again when it is asked for more.
+      // Tensors lent by the source become invalid with the next read.
       if (&unit != &units_.back()) batch.content = batch.memory.copy_in(std::move(batch.content), batch.way);
     }
     std::vector<Outgoing> outgoing;

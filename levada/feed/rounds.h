@@ -1,4 +1,4 @@
-// Reads a reader's batches, round after round, and makes messages of them.
+// Reads a reader's batches, round after round, and turns them into messages.
 #pragma once
 
 #include <functional>
@@ -40,33 +40,35 @@ class FeedRounds {
     Packed packed;
 
     Channel& channel() const { return outbox->channel(); }
-    /// Copies what is still to be copied, unless that has been done. To be called before the next read().
+    /// Copies the remaining data, unless that has been done. Must be called before the next read().
     void complete();
   };
 
-  /// Reads the next whole round, all of this reader's batches of it, and allocates all messages, which are then to be
-  /// completed; the one for this rank's own audience is the last. Returns nothing if there is no further round: ended()
-  /// then says that the data or the steps are over or that the source threw, or abandoned() that the feed is left.
+  /// Reads all of this reader's batches of the next round, and allocates all messages, which the caller must then
+  /// complete(); the message for this rank's own audience is the last. Returns nothing if there is no further round:
+  /// ended() then returns whether the data or the steps ended or the source threw, or abandoned() returns true if the
+  /// feed was left.
   std::vector<Outgoing> read(const AllocateBlock& allocate);
   const std::optional<FeedEnd>& ended() const { return ended_; }
   bool abandoned() const { return abandoned_; }
-  /// Returns the position of the round that is to be read next.
+  /// Returns the position of the next round to read.
   const FeedPosition& next() const { return next_; }
-  /// Returns MicroBatch::division of the round that was read last; 0 without balance.
+  /// Returns MicroBatch::division of the last round read; 0 without balance.
   std::uint64_t division() const { return division_; }
-  /// Returns the digests of the units of that round that other readers read, too.
+  /// Returns, once, the digests of the units of the last round that other readers read, too.
   std::vector<feed_protocol::UnitDigest> take_digests() { return std::exchange(digests_, {}); }
 
   const Source& source() const { return *source_; }
-  /// Source::on_wait().
+  /// Forwards to Source::on_wait().
   void on_wait(std::function<void()> waiting) { source_->on_wait(std::move(waiting)); }
 
  private:
-  /// What is sent of batches of one structure and shape.
+  /// How often readers compare the first unit, in rounds.
   static constexpr std::int64_t sampled_rounds = 100;
+  /// How batches of one structure and shape are divided into messages.
   struct UnitPlan {
     std::vector<std::int64_t> key;
-    std::vector<Portion> portions;  ///< one an audience of the unit
+    std::vector<Portion> portions;  ///< one per audience of the unit
   };
   /// One batch of a round: the outboxes of its audiences, and the plans seen so far.
   struct Unit {
@@ -75,23 +77,24 @@ class FeedRounds {
     std::span<const Audience> audiences;
     std::vector<Outbox> outboxes;
     std::vector<UnitPlan> plans;
-    Schema schema;  ///< of the batch before, most likely that of the next
+    Schema schema;  ///< of the previous batch, most likely also of the next one
   };
 
   std::int64_t round_samples() const { return wiring_.units * unit_samples_; }
   std::int64_t begin_of(std::int64_t round) const { return first_ + round * round_samples(); }
-  /// Samples of the round that there are, as far as is known.
+  /// Returns the number of samples in the round, as far as is known.
   std::int64_t samples_in(std::int64_t round) const;
-  /// Whether there is no such round; if so it notes the end.
+  /// Returns whether there is no such round, and if so records the end.
   bool is_over(std::int64_t round);
-  /// Announces to the source which samples this and the next rounds will read.
+  /// Announces to the source the samples that this round and the next ones will read.
   void announce(std::int64_t round);
   std::optional<Tree> read_unit(const Unit& unit, std::int64_t round, Memory& memory);
-  /// Whether all readers compare the first unit of this round, though one of them sends it.
+  /// Returns whether all readers compare the first unit of this round, although only one of them sends it.
   bool is_sampled(std::int64_t round) const { return samples_first_unit_ && round % sampled_rounds == 0; }
-  /// Reads the first unit, of which another reader sends the batch, for its digest alone.
+  /// Reads the first unit, which another reader sends, only for its digest.
   void sample_first_unit(std::int64_t round, const AllocateBlock& allocate);
-  /// Makes a batch of fewer samples what the tail's rule says; `batch` is empty where there are none.
+  /// Completes a batch that has fewer samples than a full unit, as the tail option says. `batch` is empty if the unit
+  /// has no samples.
   std::optional<Tree> complete(const Unit& unit, std::int64_t round, std::optional<Tree> batch);
   void prepare(Unit& unit, std::int64_t round, const std::shared_ptr<UnitBatch>& batch, const AllocateBlock& allocate,
                std::vector<Outgoing>& outgoing);
@@ -114,7 +117,7 @@ class FeedRounds {
   std::vector<feed_protocol::UnitDigest> digests_;
   TraceLog* trace_;
   std::vector<Unit> units_;
-  std::int64_t announced_ = 0;  ///< rounds
+  std::int64_t announced_ = 0;  ///< in rounds
   std::optional<FeedEnd> ended_;
   bool abandoned_ = false;
 };

@@ -1,4 +1,4 @@
-// A source for tests, whose every element says which sample and position it belongs to.
+// A source for tests, in which every element encodes its sample and its position.
 #pragma once
 
 #include <atomic>
@@ -13,7 +13,7 @@ struct NumberedOptions {
   std::int64_t samples = 64;
   std::int64_t sequence = 8;
   bool known_size = true;
-  bool in_memory_given = true;  ///< whether tensors are asked of the feed's memory, or made elsewhere
+  bool in_memory_given = true;  ///< whether tensors are allocated from the feed's memory, or elsewhere
   /// Called before each read with the number of its first sample; may throw or wait.
   std::function<void(std::int64_t first)> before = [](std::int64_t) {};
   std::vector<std::pair<std::string, std::string>> identity = {};

@@ -17,13 +17,13 @@ namespace {
 
 using Lines = std::vector<std::pair<std::string, std::string>>;
 
-/// What must be the same on all ranks, as lines for people; an error of this rank's own comes first.
+/// The settings that must be the same on all ranks, as readable lines. An error of this rank takes precedence.
 struct FeedConfig {
   std::string error;
-  std::string name;  ///< of the pass
+  std::string name;  ///< name of the pass
   std::string host;
   Lines lines;
-  Lines source;  ///< of ranks that read
+  Lines source;  ///< only on ranks that read
 
   Bytes encode() const {
     ByteWriter writer;
@@ -58,8 +58,8 @@ struct FeedConfig {
   }
 };
 
-/// "ranks disagree on WHAT shuffle: rank 1 has 'seed 2', rank 0 has 'seed 1'; pass the same on all ranks"; empty where
-/// they do not.
+/// Returns "ranks disagree on WHAT shuffle: rank 1 has 'seed 2', rank 0 has 'seed 1'; pass the same on all ranks", or
+/// an empty string if they agree.
 std::string difference(std::string_view what, const Lines& here, int rank, const Lines& first, int first_rank) {
   const auto value_of = [](const Lines& lines, const std::string& name) {
     const auto found = std::ranges::find(lines, name, &Lines::value_type::first);
@@ -97,7 +97,7 @@ void check_delay(const Source* source, const FeedOptions& options) {
   }
 }
 
-/// Every rank needs a sample of the last step, too.
+/// Checks that every rank gets a sample of the last step.
 void check_last_step(const Source* source, const Mesh& mesh, const FeedOptions& options) {
   const auto size = source != nullptr ? source->size() : std::nullopt;
   if (!size || !options.balance || options.tail == Tail::drop) return;
@@ -111,7 +111,8 @@ void check_last_step(const Source* source, const Mesh& mesh, const FeedOptions& 
                   left, samples, ranks));
 }
 
-/// Documents that no padding makes divisible would end the feed at the first step in which one does not divide.
+/// Checks the padding of documents: if it does not make them divisible, the feed would end at the first step with a
+/// document that does not divide.
 void check_padding(const Source* source, const Mesh& mesh, const Layout& layout) {
   const auto multiple = source != nullptr ? source->segment_multiple() : 0;
   const auto divisor = segment_divisor(layout, mesh, "tokens");
@@ -166,8 +167,8 @@ FeedConfig config_of(const Mesh& mesh, const Layout& layout, const FeedOptions& 
           source == nullptr ? Lines{} : source->identity()};
 }
 
-/// Returns all ranks' configurations. Throws, on every rank the same, the first rank's error or the first difference
-/// from rank 0; from the first reader in what concerns their sources.
+/// Returns all ranks' configurations. Throws, the same on every rank, the first rank's error or the first difference
+/// from rank 0. Sources are compared with the first reader's.
 std::vector<FeedConfig> agree_on(Engine& engine, const FeedConfig& mine, Deadline deadline,
                                  const std::function<void()>& poll) {
   std::vector<FeedConfig> all;
@@ -194,15 +195,15 @@ std::vector<FeedConfig> agree_on(Engine& engine, const FeedConfig& mine, Deadlin
   return all;
 }
 
-/// A group for one pass: what a start that failed or an earlier pass has left unread never reaches this one.
+/// Returns a group for one pass, so that messages left unread by a failed start or an earlier pass never reach it.
 std::shared_ptr<Engine> group_of_pass(Engine& engine) {
   std::vector<int> all(static_cast<std::size_t>(engine.info().size));
   std::iota(all.begin(), all.end(), 0);
   return engine.subgroup(all, "feed");
 }
 
-/// Shows in the job's group, too, for whom this rank waits in the pass's group, as long as it starts the feed: ranks
-/// that make another call on the job wait there.
+/// During the start, also posts in the job's group which rank this one waits for in the pass's group, for ranks that
+/// wait in another call on the job.
 class PostedStart {
  public:
   PostedStart(Engine& job, Engine& group, const std::function<void()>& poll)
@@ -211,7 +212,7 @@ class PostedStart {
     try {
       if (posted_for_ >= 0) job_.post(before_);
     } catch (const Error&) {
-      // The job has ended; nobody reads its board any more.
+      // The job has ended; its board is no longer read.
     }
   }
   PostedStart(const PostedStart&) = delete;
@@ -234,15 +235,15 @@ class PostedStart {
   int posted_for_ = -1;
 };
 
-/// Calls agree_on(). A rank that times out ends the pass for all, since others may have started it already. `job`: the
-/// engine of which `group` has all ranks.
+/// Calls agree_on(). A rank that times out ends the pass for all ranks, since others may have started it already.
+/// `job`: the engine whose ranks are those of `group`.
 std::vector<FeedConfig> start_together(Engine& job, Engine& group, const FeedConfig& config, Deadline deadline,
                                        const std::function<void()>& poll) {
   PostedStart posted(job, group, poll);
   try {
     return agree_on(group, config, deadline, posted.as_poll());
   } catch (const PeerLost&) {
-    // A rank that an exception ended before it came to this group has posted that in the job.
+    // A rank whose exception came before it joined this group has posted it in the job.
     for (int rank = 0; rank < job.info().size; ++rank) {
       if (raised_by(job, rank)) throw_left(job, rank, feed_start_operation);
     }
@@ -251,7 +252,7 @@ std::vector<FeedConfig> start_together(Engine& job, Engine& group, const FeedCon
     group.abort(timeout.what());
     throw;
   } catch (const Error&) {
-    throw;  // which all ranks see
+    throw;  // all ranks see it
   } catch (...) {
     group.abort("it was interrupted while it started the feed");
     throw;

@@ -1,4 +1,4 @@
-// How the ranks of a feed start it together.
+// The collective start of a feed.
 #pragma once
 
 #include <memory>
@@ -8,10 +8,10 @@
 
 namespace levada {
 
-/// Batches that a rank may be behind its reader.
+/// Returns how many batches a rank may lag behind its reader.
 int depth_of(const Mesh& mesh, const FeedOptions& options);
 
-/// Checks the options, compares them and the readers' sources between all ranks, and makes the group and the channels
+/// Checks the options, compares them and the readers' sources across all ranks, and creates the group and the channels
 /// of the pass. Collective. Throws as Feed's constructor does.
 FeedWiring start_feed(const std::shared_ptr<Engine>& engine, const Mesh& mesh, const Layout& layout,
                       const std::shared_ptr<Source>& source, const FeedOptions& options);

@@ -1,4 +1,4 @@
-// Where a feed of balanced steps resumes.
+// The position at which a feed of balanced steps resumes.
 #pragma once
 
 #include <vector>
@@ -8,14 +8,14 @@
 
 namespace levada {
 
-/// The cursor of the samples' source, and the samples before it that wait for a later step.
+/// The cursor of the samples' source, and the earlier samples that still wait for a step.
 struct StepCursor {
   Bytes source;
   std::vector<DelayedSample> delayed;  ///< ascending, without their sizes
 
-  /// Portable bytes: the source's cursor alone where no sample waits.
+  /// Returns portable bytes: only the source's cursor if no sample waits.
   Bytes encode() const;
-  /// Reads bytes that may lie. What is no cursor of delayed samples is taken for one of the source. Throws
+  /// Decodes untrusted bytes. Bytes that do not begin like a StepCursor are taken to be the source's cursor. Throws
   /// CorruptMessage.
   static StepCursor decode(ByteView bytes);
 };

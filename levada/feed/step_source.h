@@ -17,19 +17,19 @@
 namespace levada {
 
 struct StepOptions {
-  int ranks = 1;  ///< data-parallel
+  int ranks = 1;  ///< number of data-parallel ranks
   Balance balance = {};
   std::int64_t step_samples = 1;
   std::int64_t first_sample = 0;
-  std::vector<DelayedSample> delayed = {};  ///< samples before that, which wait for a later step
-  Tail tail = Tail::drop;  ///< what becomes of a last step that is not full: it is kept (short_) or dropped
-  bool reads_all = false;  ///< all micro-batches are read here, so that the next step is announced ahead
+  std::vector<DelayedSample> delayed = {};  ///< earlier samples that still wait for a step
+  Tail tail = Tail::drop;                   ///< whether a last step that is not full is kept (short_) or dropped
+  bool reads_all = false;  ///< all micro-batches are read here, so the samples of the next step are announced ahead
 };
 
-/// A Source of micro-batches: number round * ranks + r is what data-parallel rank r gets of a step in that round. Steps
-/// consist of the same samples as without balance, unless long ones are delayed, in the order of `samples`; a step has
-/// one round, or as many as its plan has micro-batches. Any reader makes the same plans, and reads only what it is
-/// asked for.
+/// A Source of micro-batches: number round * ranks + r is the share of data-parallel rank r in that round. Steps
+/// consist of the same samples as without balance, in the order of `samples`, unless long ones are delayed. A step has
+/// one round, or as many rounds as its plan has micro-batches. All readers compute the same plans, and each reads only
+/// the micro-batches that it is asked for.
 class StepSource final : public Source {
  public:
   StepSource(std::shared_ptr<Source> samples, const StepOptions& options)
@@ -39,17 +39,17 @@ class StepSource final : public Source {
     step_.end_sample = announced_ = options.first_sample;
   }
 
-  /// Plans the next step without reading it; returns false behind the last. Throws as read() does.
+  /// Plans the next step without reading it. Returns false if there is none. Throws as read() does.
   bool plan_next();
-  /// What the steps planned so far come to. Any thread.
+  /// Returns the balance of the steps planned so far. Any thread may call.
   BalanceSeries balance() const;
 
-  /// Known once the last step has been planned.
+  /// Returns nothing until the last step has been planned.
   std::optional<std::int64_t> size() const override;
-  /// Throws as the samples' gather() does, and InvalidArgument for a step that cannot be divided, naming the sample.
+  /// Throws as the samples' gather() does, and InvalidArgument, naming the sample, for a step that cannot be divided.
   std::optional<Tree> read(std::int64_t first, std::int64_t count, Memory& memory) override;
-  /// A StepCursor behind the step that `next` is behind the last round of; empty within a step, which is gone through
-  /// whole or not at all.
+  /// Returns a StepCursor if `next` is the end of a step; empty within a step, because a run can only resume between
+  /// steps.
   Bytes cursor(std::int64_t next) const override;
   std::optional<MicroBatch> micro_batch(std::int64_t number) const override;
   std::vector<std::pair<std::string, std::string>> identity() const override { return samples_->identity(); }
@@ -64,24 +64,24 @@ class StepSource final : public Source {
   struct Step {
     std::int64_t number = -1;
     std::int64_t first_round = 0;
-    std::int64_t end_sample = 0;        ///< behind those of the source that are in a step, or wait
-    std::vector<std::int64_t> samples;  ///< numbers
+    std::int64_t end_sample = 0;        ///< end of the source's samples that are in a step or wait for one
+    std::vector<std::int64_t> samples;  ///< sample numbers
     StepPlan plan;
-    std::uint64_t division = 0;  ///< a hash of the samples of each micro-batch, of this step and those before
+    std::uint64_t division = 0;  ///< hash of the samples in each micro-batch of this step and all earlier ones
 
     std::int64_t end_round() const { return first_round + plan.num_micro; }
   };
 
-  /// The samples of the next step, and what there is before it.
+  /// Chooses the samples of the next step, and announces later ones.
   DelayQueue::Step choose();
-  /// Divides them. Throws InvalidArgument, naming the samples.
+  /// Divides the step's samples. Throws InvalidArgument, naming them.
   StepPlan divide(const DelayQueue::Step& samples) const;
 
   std::shared_ptr<Source> samples_;
   StepOptions options_;
   DelayQueue queue_;
   std::int64_t announced_;
-  std::optional<double> unbalanced_;  ///< work of the busiest rank, had the source's order been kept
+  std::optional<double> unbalanced_;  ///< work of the busiest rank if the source's order had been kept
   Step step_;
   bool ended_ = false;
   mutable std::mutex balance_mutex_;

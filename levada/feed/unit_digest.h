@@ -1,4 +1,4 @@
-// What readers compare of the batches that several of them read.
+// Digests by which readers compare batches that several of them read.
 #pragma once
 
 #include "levada/feed/protocol.h"
@@ -8,8 +8,8 @@
 namespace levada {
 
 /// Returns the digest of a batch that `source` has read: structure, shapes, values and all bytes of its tensors,
-/// however these are strided. Leaves for which Source::is_comparable() is false do not count. The eighth field stands
-/// for all after it, too.
+/// regardless of strides. Skips leaves for which Source::is_comparable() is false. The eighth field's digest also
+/// covers all later fields.
 feed_protocol::UnitDigest digest_of(int unit, const FlatTree& batch, const Source& source);
 
 }  // namespace levada

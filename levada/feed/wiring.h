@@ -13,32 +13,32 @@
 
 namespace levada {
 
-/// Which ranks read, what each rank is sent, and the channels that this rank uses: constant once made.
+/// Which ranks read, what each rank receives, and the channels that this rank uses. Constant once made.
 struct FeedWiring {
   std::shared_ptr<Engine> engine;
-  std::weak_ptr<Engine> parent{};  ///< the engine that the feed was given, with the same ranks
+  std::weak_ptr<Engine> parent{};  ///< the engine passed to the feed, with the same ranks
   std::vector<Audience> audiences;
-  std::vector<int> readers;                    ///< ranks, ascending; the first one is the lead
-  std::vector<std::string> reader_hosts = {};  ///< the names of their hosts; empty if all are on one host
-  int units = 1;                               ///< batches a round
+  std::vector<int> readers;                    ///< ascending; the first one is the lead
+  std::vector<std::string> reader_hosts = {};  ///< host name of each reader; empty if all are on one host
+  int units = 1;                               ///< batches per round
 
-  std::vector<std::shared_ptr<Channel>> data;     ///< one an audience; null where this rank takes no part
+  std::vector<std::shared_ptr<Channel>> data;     ///< one per audience; null if this rank takes no part
   std::shared_ptr<Channel> decisions;             ///< from the lead to all ranks: Granted, Ended
-  std::vector<std::shared_ptr<Channel>> reports;  ///< from each rank to the lead: Ready, Stopped, Left; null as above
+  std::vector<std::shared_ptr<Channel>> reports;  ///< to the lead: Ready, Stopped, StopAsked, Left; null as above
 
   int rank() const { return engine->info().rank; }
   int lead() const { return readers.front(); }
   bool is_reader() const;
-  /// Position in `readers`; only for a reader.
+  /// Returns the position in `readers`. Requires is_reader().
   int reader_index() const;
-  /// Of the audience that this rank is in.
+  /// Returns the index of the audience that this rank belongs to.
   int own_audience() const;
 };
 
-/// Opens the channels. Collective. At most `depth` batches lie in a data channel.
+/// Opens the channels. Collective. A data channel holds at most `depth` batches.
 FeedWiring wire_feed(std::shared_ptr<Engine> engine, std::vector<Audience> audiences, int depth);
 
-/// What keeps an event from being sent: a channel's room, or memory; neither once it has been sent.
+/// The obstacle to sending an event: no room in a channel, or no memory. Neither is set once it has been sent.
 struct Blocked {
   Channel* room = nullptr;
   std::size_t memory = 0;
@@ -48,20 +48,20 @@ struct Blocked {
 
 /// Sends an event if there is room and memory at the moment.
 Blocked try_send(Engine& engine, Channel& channel, const feed_protocol::Event& event);
-/// As levada::Received.
+/// Same meaning as levada::Received.
 struct ReceivedEvent {
   std::optional<feed_protocol::Event> event;
   bool ended = false;
 };
-/// The next event, or the end of the channel. Throws CorruptMessage.
+/// Returns the next event, or the end of the channel. Throws CorruptMessage.
 ReceivedEvent try_receive(Engine& engine, Channel& channel);
 
-/// This rank's reports to the lead; any thread.
+/// Sends this rank's reports to the lead. Any thread may call.
 class Reporter {
  public:
   explicit Reporter(const FeedWiring& wiring) : wiring_(wiring) {}
-  /// Sends, in order, whatever can be sent now; what blocks the first of the rest. A reader has at most as many Ready
-  /// events waiting as rounds that are not granted.
+  /// Queues `event` and sends, in order, what can be sent now. Returns what blocks the first event left. A reader never
+  /// has more Ready events queued than there are rounds that are not granted.
   Blocked send(std::optional<feed_protocol::Event> event);
   Channel& channel() const { return *wiring_.reports[static_cast<std::size_t>(wiring_.rank())]; }
 
@@ -71,8 +71,8 @@ class Reporter {
   std::vector<feed_protocol::Event> waiting_;
 };
 
-/// Returns which items the readers read again to find the place of a state: as long as that changes, no wait for them
-/// times out.
+/// Returns which items the readers are rereading to find the position of a saved state. While this changes, waits for
+/// them do not time out.
 std::vector<std::string> progress_of_readers(const FeedWiring& wiring);
 
 }  // namespace levada

@@ -5,16 +5,16 @@
 
 namespace levada {
 
-/// Where one axis, or several taken together, lie in a rank's number: of several the first varies slowest. A value;
-/// equal for two lists of axes that number the ranks alike.
+/// The position of one axis, or of several combined ones, in rank numbers; of several, the first varies slowest. A
+/// value type; equal for two lists of axes that number the ranks alike.
 class AxisSpan {
  public:
-  /// No axes: one coordinate, 0.
+  /// Spans no axes: the only coordinate is 0.
   AxisSpan() = default;
-  /// One axis.
+  /// Spans one axis.
   AxisSpan(int stride, int size) { append(stride, size); }
 
-  /// Adds an axis that varies faster than those before.
+  /// Adds an axis that varies faster than the previous ones.
   void append(int stride, int size) {
     if (size == 1) return;
     size_ *= size;
@@ -25,15 +25,15 @@ class AxisSpan {
     }
   }
 
-  /// Number of coordinates.
+  /// Returns the number of coordinates.
   int size() const { return size_; }
-  /// The coordinate of a rank.
+  /// Returns the coordinate of a rank.
   int of(int rank) const {
     int coordinate = 0;
     for (const Part& part : parts_) coordinate = coordinate * part.size + rank / part.stride % part.size;
     return coordinate;
   }
-  /// The first rank with a coordinate.
+  /// Returns the first rank with a coordinate.
   int first_rank(int coordinate) const {
     int rank = 0;
     for (auto part = parts_.rbegin(); part != parts_.rend(); ++part) {

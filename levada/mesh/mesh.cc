@@ -55,7 +55,7 @@ Axis parse_axis(std::string_view part, std::string_view whole) {
   return axis;
 }
 
-/// The data axes of a mesh, in its own order.
+/// Returns the data axes of a mesh, in the mesh's order.
 Mesh::Names data_axes_of(const std::vector<Axis>& axes, const std::optional<Mesh::Names>& given) {
   if (given) {
     for (auto name = given->begin(); name != given->end(); ++name) {

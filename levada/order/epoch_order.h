@@ -1,4 +1,4 @@
-// The order in which things are drawn epoch after epoch.
+// The order in which items are drawn, epoch after epoch.
 #pragma once
 
 #include <cstdint>
@@ -8,11 +8,11 @@
 
 namespace levada {
 
-/// Maps draws, counted over all epochs, to `size` things: in their order, or with a seed in another order each epoch.
-/// Constant time while calls stay in an epoch. One thread at a time.
+/// Maps draws, counted over all epochs, to `size` items: in stored order or, with a seed, in a different order each
+/// epoch. Constant time as long as calls stay in an epoch. One thread at a time.
 class EpochOrder {
  public:
-  /// `size` as Permutation takes it.
+  /// `size`: as for Permutation.
   EpochOrder(std::int64_t size, std::optional<std::uint64_t> seed) : size_(size), seed_(seed) {}
 
   std::int64_t at(std::int64_t draw) {
@@ -28,7 +28,7 @@ class EpochOrder {
  private:
   std::int64_t size_;
   std::optional<std::uint64_t> seed_;
-  std::optional<Permutation> permutation_;  ///< of epoch_
+  std::optional<Permutation> permutation_;  ///< permutation for epoch_
   std::int64_t epoch_ = -1;
 };
 

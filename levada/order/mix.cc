@@ -12,8 +12,8 @@
 namespace levada {
 namespace {
 
-// Times are whole numbers: all shares together are about `all_shares`, and a phase is a number of `phases`. With them a
-// product of a share, a time and `phases` fits in 128 bits until the source has reached its cap.
+// Times are integers: all shares together are about `all_shares`, and a phase is in units of 1 / `phases`. The product
+// of a share, a time and `phases` then fits in 128 bits until the source has reached its cap.
 __extension__ using Wide = unsigned __int128;
 constexpr double all_shares = 0x1p36;
 constexpr std::uint64_t phases = 256;
@@ -42,13 +42,13 @@ void check(const std::vector<MixPart>& parts) {
   }
 }
 
-/// The next sample of a source, for a heap whose front comes first.
+/// The next sample of a source, for a heap with the earliest one at the front.
 struct Next {
   std::size_t source;
   Wide time;  ///< its numerator; the denominator is the share
   std::uint64_t share;
 
-  /// Whether it comes after the other.
+  /// Returns whether it is later than the other.
   bool operator<(const Next& other) const {
     const auto mine = time * other.share, others = other.time * share;
     return mine != others ? mine > others : source > other.source;
@@ -69,7 +69,7 @@ Mix::Mix(const std::vector<MixPart>& parts, std::uint64_t seed) : seed_(seed) {
   bool ends = true;
   for (std::size_t k = 0; k < parts.size(); ++k) {
     const auto share = static_cast<std::uint64_t>(std::llround(parts[k].share / all * all_shares));
-    // Multiples of the golden ratio spread evenly, however many there are.
+    // Multiples of the golden ratio are spread evenly, however many there are.
     const auto phase = (k * 0x9e3779b97f4a7c15U + 0x8000000000000000U) >> 56;
     parts_.push_back({std::max<std::uint64_t>(share, 1), phase, parts[k].max_samples});
     ends = ends && parts[k].max_samples;
@@ -82,7 +82,7 @@ Mix::Mix(const std::vector<MixPart>& parts, std::uint64_t seed) : seed_(seed) {
 std::vector<std::int64_t> Mix::counts_before(std::int64_t g) const {
   Wide all = 0;
   for (const auto& part : parts_) all += part.share;
-  // Those with a time of at most `time` samples of a mix without caps.
+  // Counts the samples with a time of at most `time` in a mix without caps.
   const auto counts_at = [&](Wide time) {
     std::vector<std::int64_t> counts;
     for (const auto& part : parts_) {
@@ -98,7 +98,7 @@ std::vector<std::int64_t> Mix::counts_before(std::int64_t g) const {
     }
     return counts;
   };
-  // The last time at which there are no more than g.
+  // Find the last time with at most g samples.
   Wide low = 0, high = 1;
   if (sum_of(counts_at(0)) > g) return std::vector<std::int64_t>(parts_.size());
   while (sum_of(counts_at(high)) <= g && high < Wide(1) << 100) high *= 2;
@@ -154,7 +154,7 @@ MixedSample Mix::at(std::int64_t g) {
 std::vector<std::int64_t> Mix::taken(std::int64_t g) const {
   g = std::min(g, size_.value_or(g));
   if (g == 0) return std::vector<std::int64_t>(parts_.size());
-  // The block of sample g - 1, since g itself may be behind the end.
+  // Use the block of sample g - 1, since g itself may be past the end.
   const auto number = (g - 1) / block;
   const auto dealt = deal(number, counts_before(number * block));
   auto counts = dealt.end;

@@ -1,4 +1,4 @@
-// Which source each sample of a mix comes from: numbers alone.
+// The source of each sample in a mix, as arithmetic on numbers.
 #pragma once
 
 #include <cstdint>
@@ -8,14 +8,14 @@
 
 namespace levada {
 
-/// One source's part in a mix.
+/// A source's part in a mix.
 struct MixPart {
   std::string name;                              ///< for messages
-  double share = 1;                              ///< of the samples, in proportion to the others' shares; above zero
-  std::optional<std::int64_t> max_samples = {};  ///< cap: its samples in all, 1 to Mix::max_samples
+  double share = 1;                              ///< share of the samples, relative to the others' shares; above zero
+  std::optional<std::int64_t> max_samples = {};  ///< cap on the total number of samples, 1 to Mix::max_samples
 };
 
-/// A source's own sample number `number`, counted over all its epochs.
+/// Sample number `number` of a source, counted over all its epochs.
 struct MixedSample {
   std::size_t source = 0;
   std::int64_t number = 0;
@@ -23,41 +23,41 @@ struct MixedSample {
 };
 
 /// The order of a mix, by a divisor method of apportionment (M. Balinski, H. Young, "Fair Representation", 1982):
-/// sample i of source k has the time (i + phase_k) / share_k, with phases spread evenly over [0, 1), and samples come
-/// in the order of their times. So of the first g samples a source without a cap has its share of g, to within about
-/// one sample, however small the share is. A source that has reached its cap is skipped, and the others share its place
-/// in proportion. Within blocks of 4096 samples a permutation decides the order of the sources; the samples of one
-/// source keep their order. The same on every platform. One thread at a time.
+/// sample i of source k has the time (i + phase_k) / share_k, with phases spread evenly over [0, 1), and samples are
+/// sorted by time. So among the first g samples, a source without a cap has its share of g to within about one sample,
+/// however small the share is. A source that has reached its cap is skipped, and the others take over its share in
+/// proportion. Within blocks of 4096 samples a permutation decides the order of the sources; the samples of one source
+/// keep their order. The same on every platform. One thread at a time.
 class Mix {
  public:
   static constexpr std::int64_t block = 4096;
-  /// The largest cap. The caps of all sources together can be counted in 64 bits.
+  /// The largest cap. The sum of all sources' caps fits in 64 bits.
   static constexpr std::int64_t max_samples = std::int64_t{1} << 52;
-  /// Names the order in cursors: to be changed with the algorithm.
+  /// Identifies the order in cursors. Must change with the algorithm.
   static constexpr int version = 3;
 
   /// Throws InvalidArgument for a share that is not positive and finite or is less than 1e-9 of the sum, and for a cap
   /// out of range.
   Mix(const std::vector<MixPart>& parts, std::uint64_t seed);
 
-  /// Samples in all; empty without end.
+  /// Returns the total number of samples; empty if there is no end.
   std::optional<std::int64_t> size() const { return size_; }
-  /// Sample `g`, less than size(). In constant time while calls stay in a block.
+  /// Returns sample `g`. Requires g < size(). Constant time as long as calls stay in a block.
   MixedSample at(std::int64_t g);
   /// Returns how many of samples [0, min(g, size())) come from each source.
   std::vector<std::int64_t> taken(std::int64_t g) const;
 
  private:
   struct Part {
-    std::uint64_t share = 0;  ///< of all shares' sum
-    std::uint64_t phase = 0;  ///< of phases
+    std::uint64_t share = 0;  ///< in units of 2^-36 of all shares
+    std::uint64_t phase = 0;  ///< in units of 1/256
     std::optional<std::int64_t> max_samples;
   };
-  /// Who has each sample of a block: numbers count over all blocks.
+  /// The source of each sample in a block; numbers count over all blocks.
   struct Block {
     std::int64_t number = -1;
     std::vector<MixedSample> samples;
-    std::vector<std::int64_t> end;  ///< samples of each source up to the end of the block
+    std::vector<std::int64_t> end;  ///< samples of each source before the end of the block
   };
 
   std::vector<std::int64_t> counts_before(std::int64_t g) const;

@@ -16,7 +16,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-/// How many samples of each source are among [first, first + count).
+/// Returns how many of the samples [first, first + count) are from each source.
 std::vector<std::int64_t> counts_of(Mix& mix, std::size_t sources, std::int64_t first, std::int64_t count) {
   std::vector<std::int64_t> counts(sources);
   for (auto g = first; g < first + count; ++g) ++counts[mix.at(g).source];
@@ -43,7 +43,7 @@ TEST(Mix, TakesItsShareOfEveryBlockFromEachSource) {
   }
 }
 
-/// Checks after some numbers of samples that every source has given its share of them.
+/// Checks after certain numbers of samples that every source has provided its share of them.
 void check_shares(const std::vector<MixPart>& parts, const std::vector<std::int64_t>& numbers) {
   double all = 0;
   for (const auto& part : parts) all += part.share;
@@ -54,7 +54,7 @@ void check_shares(const std::vector<MixPart>& parts, const std::vector<std::int6
     for (std::size_t k = 0; k < parts.size(); ++k) {
       const auto share = parts[k].share / all;
       const auto exact = share * static_cast<double>(g);
-      // Beyond one sample: shares are whole numbers of 1 / 2^36, and the sum of all phases is not exactly the mean.
+      // More than one sample, because shares are multiples of 2^-36 and the mean of all phases is not exact.
       ASSERT_NEAR(static_cast<double>(taken[k]), exact, 2 + share * 8 + exact / 20'000) << parts[k].name << " of " << g;
     }
   }
@@ -105,7 +105,7 @@ TEST(Mix, StopsASourceAtItsCapAndSharesItsSlots) {
   EXPECT_EQ(mix.size(), std::nullopt);
   const std::int64_t many = 20 * Mix::block;
   EXPECT_EQ(counts_of(mix, 3, 0, many)[1], 5000);
-  // 1024 a block for four blocks, some 904 in the fifth, then none.
+  // 1024 per block for four blocks, about 904 in the fifth, then none.
   EXPECT_NEAR(static_cast<double>(counts_of(mix, 3, 0, Mix::block)[1]), 1024, 1);
   EXPECT_NEAR(static_cast<double>(counts_of(mix, 3, 4 * Mix::block, Mix::block)[1]), 5000 - 4 * 1024, 1);
   const auto later = counts_of(mix, 3, 5 * Mix::block, Mix::block);
@@ -124,7 +124,7 @@ TEST(Mix, EndsWhenAllHaveReachedTheirCaps) {
   }
 }
 
-/// Parts with caps that often end in the same block, or just where a block does.
+/// Returns parts with caps that often end in the same block, or exactly at the end of a block.
 std::vector<MixPart> random_parts(std::mt19937& random, bool endless) {
   const auto below = [&](std::int64_t most) { return static_cast<std::int64_t>(random() % most); };
   std::vector<MixPart> parts(1 + below(3) * below(40));
@@ -137,7 +137,7 @@ std::vector<MixPart> random_parts(std::mt19937& random, bool endless) {
   return parts;
 }
 
-/// Reads the mix to where all caps are surely reached, block by block, and checks each against what is promised.
+/// Reads the mix block by block until all caps are surely reached, and checks each block against the contract.
 void check_mix(const std::vector<MixPart>& parts, bool endless) {
   std::int64_t caps = 0;
   double shares = 0;
@@ -148,7 +148,7 @@ void check_mix(const std::vector<MixPart>& parts, bool endless) {
   std::vector<std::int64_t> given(parts.size());
   for (std::int64_t g = 0; g < end; ++g) {
     if (g % Mix::block == 0 && endless) {
-      // The rest has only the source without a cap.
+      // After that, only the source without a cap is left.
       const auto capped = std::accumulate(given.begin() + 1, given.end(), std::int64_t{0});
       if (capped == caps) break;
     }

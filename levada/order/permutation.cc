@@ -22,7 +22,7 @@ std::uint64_t derived_seed(std::uint64_t seed, std::uint64_t stream) {
 Permutation::Permutation(std::int64_t size, std::uint64_t seed, std::uint64_t epoch) : size_(size) {
   const auto bits = static_cast<unsigned>(std::bit_width(static_cast<std::uint64_t>(size - 1)));
   half_bits_ = bits < 2 ? 1 : (bits + 1) / 2;
-  // Mixed twice, so that seed 1 in epoch 2 is not seed 2 in epoch 1.
+  // Mixed twice, so that seed 1 in epoch 2 differs from seed 2 in epoch 1.
   auto state = mix(mix(seed + golden) + epoch);
   for (auto& key : keys_) key = mix(state += golden);
 }

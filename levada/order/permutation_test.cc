@@ -47,7 +47,7 @@ TEST(Permutation, DiffersByEpochAndBySeed) {
   EXPECT_EQ(order, order_of(100, 7, 0));
 }
 
-// Worked out from the description alone by another program: the same on every platform, and from release to release.
+// Computed by another program from the description only. Must be the same on every platform and in every release.
 TEST(Permutation, StaysWhatItWas) {
   EXPECT_EQ(order_of(10, 7, 0), (std::vector<std::int64_t>{2, 3, 8, 6, 5, 1, 7, 9, 4, 0}));
   EXPECT_EQ(order_of(10, 7, 1), (std::vector<std::int64_t>{6, 2, 5, 0, 3, 1, 7, 4, 8, 9}));

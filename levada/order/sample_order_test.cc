@@ -85,7 +85,7 @@ TEST(SampleOrder, RefusesDataThatCannotBeDrawnFrom) {
   EXPECT_THROW(order.at(-1, 0), InvalidArgument);
 }
 
-// Items of the same seed must be the same from release to release.
+// Item seeds must stay the same from release to release.
 TEST(ItemSeed, StaysWhatItWas) {
   EXPECT_EQ(item_seed(7, 0, 0), derived_seed(derived_seed(7, 0), 0));
   EXPECT_NE(item_seed(7, 1, 0), item_seed(7, 0, 1));

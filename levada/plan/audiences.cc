@@ -40,7 +40,7 @@ std::vector<int> first_of_each_host(std::span<const int> host_of, int ranks) {
   return readers;
 }
 
-/// A coordinate is read on the host of its ranks that has the fewest readers so far, by its first rank there.
+/// For each coordinate, chooses the first rank on the host that has the fewest readers so far.
 std::vector<int> spread_over_hosts(const Mesh& mesh, std::span<const int> host_of) {
   std::vector<std::vector<int>> ranks_of(static_cast<std::size_t>(mesh.data_size()));
   for (int rank = 0; rank < mesh.size(); ++rank) {

@@ -57,16 +57,16 @@ class ColumnPlanner {
 
  private:
   static constexpr std::size_t max_filled = 3;
-  /// Hundredths by which a rank may have more work in a filled column than the column's costliest item.
   static constexpr std::int64_t unlimited = -1;
+  /// Percentages by which a rank may have more work in a filled column than the column's costliest item.
   static constexpr std::int64_t excesses[] = {0, 10, 25, unlimited};
 
-  /// Fills so many columns, one after another, and divides the rest evenly over the others.
+  /// Fills `filled` columns, one after another, and divides the rest evenly over the others.
   std::optional<Columns> divide(std::size_t filled, std::int64_t excess) const {
     auto left = by_level_;
     Columns columns;
     for (std::size_t number = 0; number < filled; ++number) {
-      // Each later micro-batch takes an item of its own on each rank.
+      // Each later micro-batch needs at least one item on each rank.
       const auto kept = ranks_ * (count_ - number - 1);
       if (left.size() < kept + ranks_) return {};
       const auto costliest = level_of(demands_[left.front()].work);
@@ -85,8 +85,8 @@ class ColumnPlanner {
     return columns;
   }
 
-  /// Fills one micro-batch on each rank with the longest of some items that fit (best-fit decreasing), as long as none
-  /// has more work than `limit`. Nothing if it leaves a rank without an item.
+  /// Fills one micro-batch on each rank with the longest items that fit (best-fit decreasing), as long as no rank has
+  /// more work than `limit`. Returns nothing if a rank would have no item.
   std::optional<Partition> fill(std::span<const std::size_t> items, std::int64_t limit) const {
     std::vector<char> may_be_taken(demands_.size());
     for (const std::size_t item : items) may_be_taken[item] = 1;
@@ -110,7 +110,8 @@ class ColumnPlanner {
     return column;
   }
 
-  /// Appends columns of equal micro-batches: the costliest stand together, since a rank waits for a costlier one.
+  /// Appends columns of equal micro-batches. Those with the most work are put together, since ranks wait for the
+  /// costliest.
   bool divide_evenly(const std::vector<std::size_t>& items, std::size_t count, Columns& columns) const {
     if (items.size() < count * ranks_) return false;
     std::vector<Demand> demands;
@@ -128,13 +129,13 @@ class ColumnPlanner {
     return true;
   }
 
-  /// The costliest first.
+  /// Sorts by work, the costliest first.
   void sort_by_work(Partition& parts) const {
     std::ranges::stable_sort(parts, std::greater(),
                              [&](const auto& items) { return level_of(work_of(items, demands_)); });
   }
 
-  /// Gives the costliest micro-batch of each column to the rank that has the least work until then.
+  /// Assigns the costliest micro-batch of each column to the rank with the least work so far.
   void assign_ranks(Columns& columns) const {
     std::vector<Work> works(ranks_);
     for (Partition& column : columns) {

@@ -1,4 +1,4 @@
-// Micro-batches for ranks that wait for each other in each of them.
+// Micro-batches for ranks that wait for each other in each micro-batch.
 #pragma once
 
 #include <cstddef>
@@ -11,16 +11,16 @@
 
 namespace levada {
 
-/// The micro-batches that all ranks run at the same time, one after another: of each, the items of each rank,
-/// ascending.
+/// The micro-batches of a step as columns: a column holds the items of each rank, ascending, in the micro-batch that
+/// all ranks run at the same time.
 using Columns = std::vector<Partition>;
 
 /// Divides items over `count` micro-batches on each of `ranks`, with at most max_tokens tokens and at least one item in
-/// each, so that the sum over columns of busiest_of() is little more than waiting_bound(). The costliest item of a
-/// column is what the others wait for, so long items come together: up to three columns are filled with the longest
-/// that fit, and the rest is divided evenly; of a few ways to do so, the best is taken. Deterministic. Returns nothing
-/// if it finds no such division; as the search is greedy, one may exist all the same. Requires what partition_within()
-/// does.
+/// each, so that the sum over columns of busiest_of() is little more than waiting_bound(). All ranks wait for the
+/// costliest item of a column, so long items are put together: up to three columns are filled with the longest items
+/// that fit, and the rest is divided evenly. Tries a few variants and returns the best. Deterministic. Returns nothing
+/// if it finds no such division; as the search is greedy, one may exist nevertheless. Same requirements as
+/// partition_within().
 std::optional<Columns> columns_within(std::span<const Demand> demands, std::size_t ranks, std::size_t count,
                                       std::int64_t max_tokens);
 

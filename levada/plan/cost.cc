@@ -14,7 +14,7 @@ namespace {
 constexpr EnumName<Limit> limit_names[] = {
     {"link", Limit::link}, {"memory", Limit::memory}, {"messages", Limit::messages}, {"storage", Limit::storage}};
 
-/// What hosts and ranks do in one step.
+/// The load of hosts and ranks in one step.
 class Traffic {
  public:
   explicit Traffic(const Cluster& cluster)
@@ -26,7 +26,7 @@ class Traffic {
 
   void write(int rank, std::uint64_t bytes) { written_[host_of(rank)] += bytes; }
 
-  /// A message of so many bytes to `receivers`, ascending.
+  /// Adds a message of `bytes` to `receivers`, ascending.
   template <typename Receivers>
   void send(int from, const Receivers& receivers, std::uint64_t bytes) {
     find_forwarders(from, receivers);
@@ -43,7 +43,8 @@ class Traffic {
     }
   }
 
-  /// Several readers agree on how far they have come: each tells the first one, which tells every host.
+  /// Adds the messages by which several readers agree on their progress: each reports to the first one, which notifies
+  /// every host.
   void agree(const std::vector<int>& readers) {
     for (const int reader : readers) send(reader, std::span(readers.data(), 1), 0);
     std::vector<int> heads;
@@ -67,7 +68,7 @@ class Traffic {
  private:
   std::size_t host_of(int rank) const { return static_cast<std::size_t>(rank / cluster_.ranks_per_host); }
 
-  /// The sender, then the first receiver on each other host. The children of the i-th are those from i * degree + 1 on.
+  /// Finds the sender and the first receiver on each other host. The children of the i-th begin at i * degree + 1.
   template <typename Receivers>
   void find_forwarders(int from, const Receivers& receivers) {
     forwarders_ = {from};
@@ -88,7 +89,7 @@ class Traffic {
   }
 
   const Cluster& cluster_;
-  std::vector<std::uint64_t> sent_, received_, written_;  ///< bytes by host
+  std::vector<std::uint64_t> sent_, received_, written_;  ///< bytes per host
   std::vector<std::uint64_t> messages_;                   ///< by rank
   std::vector<int> forwarders_;
 };

@@ -58,7 +58,7 @@ TEST(Cost, OfAReaderOnEachHostIsTheirAgreement) {
   EXPECT_EQ(host.read_bytes, 6000u);
   EXPECT_EQ(host.crossing_bytes, 0u);
   EXPECT_EQ(host.memory.amount, 2000u);
-  EXPECT_EQ(host.messages.amount, 4u);  // rank 0 hears of two readers, and tells two hosts
+  EXPECT_EQ(host.messages.amount, 4u);  // rank 0 gets reports of two readers and notifies two hosts
 }
 
 TEST(Cost, OfRanksThatReadForThemselvesReadsWhatTheyShareAgain) {
@@ -66,7 +66,7 @@ TEST(Cost, OfRanksThatReadForThemselvesReadsWhatTheyShareAgain) {
   EXPECT_EQ(all.num_readers, 6);
   EXPECT_EQ(all.read_bytes, 6000u);
   EXPECT_EQ(all.memory.amount, 2000u);
-  EXPECT_EQ(all.messages.amount, 6u);  // of four readers, and to two hosts
+  EXPECT_EQ(all.messages.amount, 6u);  // four readers' reports, and two hosts to notify
 }
 
 TEST(Cost, OfReadersAlongAnAxisCrossesWithinTheirCoordinate) {
@@ -76,7 +76,7 @@ TEST(Cost, OfReadersAlongAnAxisCrossesWithinTheirCoordinate) {
   EXPECT_EQ(dp.read_bytes, 2000u);
   EXPECT_EQ(dp.crossing_bytes, 2000u);
   EXPECT_EQ(dp.link.amount, 1000u);
-  EXPECT_EQ(dp.messages.amount, 5u);  // a batch, one report of another reader, and three hosts to tell
+  EXPECT_EQ(dp.messages.amount, 5u);  // a batch, the other reader's report, and three hosts to notify
 }
 
 TEST(Cost, OfManyHostsGoesDownATree) {

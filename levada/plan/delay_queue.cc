@@ -11,7 +11,7 @@ namespace {
 
 constexpr double everything = std::numeric_limits<double>::infinity();
 
-/// Samples of one kind have the same.
+/// Returns the kind of samples with this work.
 int kind_of(double work) {
   return work < 1 ? 0 : std::ilogb(work);
 }

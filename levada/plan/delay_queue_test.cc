@@ -29,7 +29,7 @@ std::vector<SampleSize> lognormal(std::size_t count, unsigned seed) {
   return of_tokens(drawn);
 }
 
-/// All steps of a stream.
+/// Returns all steps of a stream.
 std::vector<DelayQueue::Step> steps_of(std::span<const SampleSize> stream, int ranks, std::int64_t count,
                                        std::int64_t max_delay) {
   DelayQueue queue(ranks, SampleCost::parse("flops"), max_delay);
@@ -37,7 +37,7 @@ std::vector<DelayQueue::Step> steps_of(std::span<const SampleSize> stream, int r
   for (std::int64_t at = 0;;) {
     const auto rest = stream.subspan(static_cast<std::size_t>(at));
     const auto next = rest.first(std::min(rest.size(), static_cast<std::size_t>(2 * count)));
-    // A run that is resumed here chooses the same.
+    // A run that resumes here must choose the same.
     DelayQueue resumed(ranks, SampleCost::parse("flops"), max_delay, queue.waiting());
     auto step = queue.choose(at, next, count);
     EXPECT_EQ(resumed.choose(at, next, count).numbers, step.numbers);
@@ -86,7 +86,7 @@ TEST(DelayQueue, LetsNothingWaitForASingleRank) {
 }
 
 TEST(DelayQueue, WaitsForAsManyOfAKindAsThereAreRanks) {
-  // Two long samples, in different steps; one of another kind, which comes too late for company.
+  // Two long samples in different steps, and one of another kind, too late to be grouped.
   const auto stream = of_tokens({9000, 1, 1, 1, 1, 1, 9500, 1, 1, 1, 1, 1, 1, 1, 30000, 1, 1, 1, 1, 1});
   const auto steps = steps_of(stream, 2, 4, 10);
   ASSERT_EQ(steps.size(), 5);

@@ -15,7 +15,7 @@
 namespace levada {
 namespace {
 
-/// Checks the placements of one rule, which `where` names, and notes the axes that they mention.
+/// Checks the placements of one rule, which `where` names, and records the axes that they mention.
 class RuleCheck {
  public:
   RuleCheck(const Layout& layout, const Mesh& mesh) : layout_(layout), mesh_(mesh) {}
@@ -37,7 +37,7 @@ class RuleCheck {
     }
   }
 
-  /// An axis that no placement mentions must be known to share data, or to divide it.
+  /// Throws for an axis that no placement mentions and that is not known to share data or to divide it.
   void check_all_axes_decided() const {
     for (const auto& axis : mesh_.undecided_axes()) {
       if (mentioned_.contains(axis)) continue;
@@ -95,7 +95,7 @@ class RuleCheck {
 }  // namespace
 
 bool matches(std::string_view pattern, std::string_view path) {
-  // Where the last '*' stood, and what it has swallowed so far: on a mismatch it swallows one character more.
+  // The position of the last '*', and how much it has matched so far: on a mismatch it matches one character more.
   std::size_t p = 0, s = 0, star = std::string_view::npos, resume = 0;
   while (s < path.size()) {
     if (p < pattern.size() && pattern[p] == '*') {

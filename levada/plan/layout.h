@@ -1,4 +1,4 @@
-// For each field of a Tree, where it is wanted on a mesh.
+// The placement of each field of a Tree on a mesh.
 #pragma once
 
 #include <map>
@@ -11,38 +11,38 @@
 
 namespace levada {
 
-/// Whether `path` fits `pattern`, in which '*' stands for any run of characters.
+/// Returns whether `path` matches `pattern`, in which '*' stands for any run of characters.
 bool matches(std::string_view pattern, std::string_view path);
 
-/// Placements by field. The first rule whose pattern matches a leaf's path holds for it; a leaf that no rule matches
-/// follows `otherwise`, which says nothing at first: whole, to every rank. At most one placement an axis and rule;
-/// those on one dimension apply in order, each within what the one before has left. A tensor must have the dimensions
-/// that its rule cuts; `otherwise` cuts only those that a tensor has. A plain value is never cut; Stages hold for it
-/// too.
+/// Placements by field. The first rule whose pattern matches a leaf's path applies to it; a leaf that no rule matches
+/// follows `otherwise`, which by default sends it whole to every rank. A rule has at most one placement per axis;
+/// placements on the same dimension apply in order, each within the part that the previous ones have left. A tensor
+/// must have all dimensions that its rule cuts; `otherwise` cuts only dimensions that a tensor has. A plain value is
+/// never cut, but Stages apply to it, too.
 struct Layout {
   struct Rule {
     std::string pattern;
     std::vector<Placement> placements;
-    bool required = true;  ///< whether a batch without any such field is an error
+    bool required = true;  ///< whether a batch without a matching field is an error
     bool operator==(const Rule&) const = default;
   };
   std::string name = "custom";
   std::vector<Rule> rules;
   std::vector<Placement> otherwise;
-  /// Stages by name, as coordinates along the pipeline axis. "first" and "last" need no entry.
+  /// Named stages, as coordinates along the pipeline axis. "first" and "last" need no entry.
   std::map<std::string, std::vector<int>> stages;
 
   const std::vector<Placement>& placements_of(std::string_view path) const;
   bool operator==(const Layout&) const = default;
 
-  /// Throws InvalidArgument where the layout and the mesh do not fit: an axis that the mesh lacks, unless
-  /// Mesh::may_lack(); a mesh axis that no rule mentions and of which nothing says whether it divides data; a stage
-  /// name that is not defined or a stage beyond the axis; two placements on one axis; two rules for one pattern.
+  /// Throws InvalidArgument if layout and mesh do not fit: an axis that the mesh lacks, unless Mesh::may_lack(); a mesh
+  /// axis that no rule mentions and that may or may not divide data; an undefined stage name, or a stage beyond
+  /// the axis; two placements on one axis; two rules with the same pattern.
   void check(const Mesh& mesh) const;
 
-  /// One JSON object: {"name": "gpt", "fields": {"tokens": ["shard(dp,0)", ...]}, "optional": ["attention_mask"],
-  /// "otherwise": [...], "stages": {"mtp": [1]}}. from_json() reads bytes that may lie: InvalidArgument, saying what
-  /// is wrong and where.
+  /// Returns one JSON object: {"name": "gpt", "fields": {"tokens": ["shard(dp,0)", ...]}, "optional":
+  /// ["attention_mask"], "otherwise": [...], "stages": {"mtp": [1]}}. from_json() parses untrusted bytes and throws
+  /// InvalidArgument with what is wrong and where.
   std::string to_json() const;
   static Layout from_json(std::string_view text);
 };
@@ -50,19 +50,20 @@ struct Layout {
 namespace layouts {
 
 struct GptOptions {
-  bool attention_mask = false;       ///< whether a bool mask [batch, 1, sequence, sequence] is among the fields
-  bool broadcast_all_keys = false;   ///< every stage gets every field
+  bool attention_mask = false;       ///< whether the fields include a bool mask [batch, 1, sequence, sequence]
+  bool broadcast_all_keys = false;   ///< whether every stage gets every field
   std::vector<int> mtp_stages = {};  ///< coordinates along pp of the stages that host multi-token prediction
 };
 
-/// The fields of a GPT step and the stages that need them, by the rules of Megatron-LM: the first stage tokens,
-/// position_ids (and attention_mask); the last labels, loss_mask (and attention_mask); a stage that hosts MTP all;
-/// other middle stages none. dp, which is all data axes, shards dim 0, cp zigzags the sequence (of the mask: its rows,
-/// the queries), tp replicates. Without `attention_mask` a batch may still have one, and cu_seqlens and max_seqlen,
-/// which every stage and cp coordinate gets whole. Other fields go to every rank.
+/// The fields of a GPT step and the stages that need them, as in Megatron-LM. The first stage gets tokens and
+/// position_ids (and attention_mask), the last one labels and loss_mask (and attention_mask), a stage that hosts MTP
+/// all of them, and other middle stages none. dp, meaning all data axes, shards dim 0; cp divides the sequence by
+/// zigzag (for the mask its rows, the queries); tp replicates. Without the `attention_mask` option, a batch may still
+/// have one, as well as cu_seqlens and max_seqlen; every stage and cp coordinate then gets these whole. Other fields go
+/// to every rank.
 Layout gpt(const GptOptions& options = {});
 
-/// Every field sharded along dim 0 over all data axes and replicated along all else.
+/// Every field sharded along dim 0 over all data axes and replicated along all others.
 Layout data_parallel();
 
 }  // namespace layouts

@@ -13,7 +13,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// The format nests three deep; what goes further is refused before it costs anything.
+/// The format nests three levels deep; deeper input is rejected early.
 constexpr int deepest = 8;
 
 [[noreturn]] void refuse(std::string_view where, std::string_view what) {

@@ -27,14 +27,14 @@ std::vector<bool> stages_that_hold(const Stages& stages, const Layout& layout, i
   return holds;
 }
 
-/// Whether the placement is along data axes alone. Of one axis or of all: a name means no other choice.
+/// Returns whether the placement is only along data axes, named singly or all together.
 bool is_along_data(const Placement& placement, const Mesh& mesh) {
   const auto axes = mesh.axes_meant_by(axis_of(placement));
   return !axes.empty() &&
          std::find(mesh.data_axes().begin(), mesh.data_axes().end(), axes.front()) != mesh.data_axes().end();
 }
 
-/// Dealing does what Shard{data axis, 0} asks for. Throws for what contradicts it.
+/// Throws for a placement that contradicts dealing, which does what Shard{data axis, 0} asks for.
 void check_dealt(const Placement& placement, const Layout& layout) {
   const auto* shard = std::get_if<Shard>(&placement);
   if (shard != nullptr && shard->dim == 0) return;
@@ -121,7 +121,7 @@ std::size_t Needs::stage_of(int rank) const {
 
 std::uint64_t Needs::class_of(int rank) const {
   const std::size_t set = stage_set_[stage_of(rank)];
-  // A number of mixed radix: the axes may overlap, as all data axes and one of them do.
+  // A number in mixed radix, because the axes may overlap, as all data axes and one of them do.
   std::uint64_t part = 0;
   for (const AxisSpan& axis : stage_sets_[set].cut_axes) {
     part = part * static_cast<std::uint64_t>(axis.size()) + static_cast<std::uint64_t>(axis.of(rank));

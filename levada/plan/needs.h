@@ -1,4 +1,4 @@
-// A layout made ready for one mesh: what each rank needs by each rule, as arithmetic on rank numbers. Inside plan only.
+// A layout compiled for one mesh: what each rank needs by each rule, as arithmetic on rank numbers. Internal to plan.
 #pragma once
 
 #include <cstdint>
@@ -10,39 +10,39 @@
 
 namespace levada {
 
-/// One cut of a field: by Shard or Zigzag along axes of more than one rank.
+/// One cut of a field by Shard or Zigzag, along one or more axes with more than one rank.
 struct Cut {
   AxisSpan axis;
   std::size_t dim = 0;
   bool zigzag = false;
-  bool shares_batch = false;  ///< a Shard of dim 0 along all data axes together: a global batch that is shared out
-  Placement placement;        ///< for messages
+  bool shares_batch = false;  ///< splits a global batch: a Shard of dim 0 along all data axes together
+  Placement placement;        ///< for error messages
 
-  /// The extent must be a multiple of this.
+  /// Returns the number that the extent must be a multiple of.
   std::int64_t divisor() const { return zigzag ? 2 * std::int64_t{axis.size()} : axis.size(); }
 };
 
-/// Needs by rule: the layout's rules in order, then `otherwise` as the last one. Keeps no reference.
+/// The needs of ranks by rule: the layout's rules in order, then `otherwise`. Keeps no references.
 class Needs {
  public:
-  /// Throws as Layout::check() does, and where dealing whole batches contradicts a placement along a data axis.
+  /// Throws as Layout::check() does, and if dealing whole batches contradicts a placement along a data axis.
   Needs(const Layout& layout, const Mesh& mesh, Divide divide);
 
-  /// Which batch of a round falls to the rank.
+  /// Returns which batch of a round the rank gets.
   int unit_of(int rank) const { return unit_axis_.of(rank); }
-  /// Equal for two ranks exactly if they need the same by every rule, as far as the batch is the same.
+  /// Returns a number that is equal for two ranks exactly if they need the same by every rule, given the same batch.
   std::uint64_t class_of(int rank) const;
 
   const std::vector<Cut>& cuts(std::size_t rule) const { return rules_[rule].cuts; }
-  /// Whether the rank's stage needs what the rule places.
+  /// Returns whether the rank's stage needs the fields that the rule places.
   bool holds(std::size_t rule, int rank) const { return stage_sets_[stage_set_[stage_of(rank)]].holds[rule]; }
 
  private:
   struct RuleNeeds {
     std::vector<Cut> cuts;
-    std::vector<std::pair<AxisSpan, std::vector<bool>>> stages;  ///< an axis and which of its coordinates hold it
+    std::vector<std::pair<AxisSpan, std::vector<bool>>> stages;  ///< which coordinates of an axis hold it
   };
-  /// Stages with the same rules held, and the axes along which those rules cut.
+  /// Stages that hold the same rules, and the axes along which those rules cut.
   struct StageSet {
     std::vector<bool> holds;
     std::vector<AxisSpan> cut_axes;
@@ -52,10 +52,10 @@ class Needs {
                     Divide divide) const;
   void find_stage_sets();
   StageSet stage_set_at(int rank) const;
-  /// A rank's coordinates along all axes that have stages, as one number.
+  /// Returns a rank's coordinates along all axes that have stages, as one number.
   std::size_t stage_of(int rank) const;
 
-  AxisSpan unit_axis_;  ///< the data axes when dealing
+  AxisSpan unit_axis_;  ///< the data axes if batches are dealt
   int ranks_ = 1;
   std::vector<RuleNeeds> rules_;
   std::vector<AxisSpan> stage_axes_;

@@ -1,4 +1,4 @@
-// The cheapest of many parts, found in logarithmic time.
+// Finds the cheapest of many parts in logarithmic time.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 namespace levada {
 
-/// Finds the cheapest part that has room, without a look at all parts: a tree in which each node has the least cost and
+/// Finds the cheapest part that has room without a scan of all parts: a tree in which each node has the lowest cost and
 /// the fewest tokens of the parts below it.
 class PartTree {
  public:
@@ -23,8 +23,8 @@ class PartTree {
     }
   }
 
-  /// Returns the cheapest part with at most max_tokens tokens, and if all have more, the one with the fewest tokens.
-  /// The first of equal ones.
+  /// Returns the cheapest part with at most max_tokens tokens or, if all parts have more, the one with the fewest
+  /// tokens. Returns the first one among equals.
   std::size_t find(std::int64_t max_tokens) const {
     if (nodes_[1].tokens > max_tokens) return emptiest();
     Found best;

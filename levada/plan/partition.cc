@@ -39,7 +39,7 @@ Demand& operator-=(Demand& a, const Demand& b) {
   return a;
 }
 
-/// `Load` is what items take and what parts have of it: a cost, or a Demand.
+/// `Load` is what items add to parts: a cost, or a Demand.
 template <typename Load>
 class Balancer {
  public:
@@ -54,9 +54,9 @@ class Balancer {
     for (auto& part : parts_) part.items.reserve(2 * loads.size() / parts + 1);
   }
 
-  /// Each item to the part that is cheapest with it.
+  /// Adds each item to the part that is cheapest with it.
   void fill() {
-    // Each of the first ones has a part of its own, so that none is empty where items cost nothing.
+    // The first items each start a part, so that none is empty even if items cost nothing.
     const std::size_t own = std::min(parts_.size(), order_.size());
     for (std::size_t i = 0; i < own; ++i) add(i, order_[i]);
     const auto rest = std::span(order_).subspan(own);
@@ -87,7 +87,7 @@ class Balancer {
     }
   }
 
-  /// Each item to the part that has the least room which suffices, but the last ones to parts that are still empty.
+  /// Adds each item to the part with the least room that suffices, and the last items to parts that are still empty.
   void fill_tightly() {
     auto by_tokens = order_;
     std::ranges::stable_sort(by_tokens, std::greater(), [this](std::size_t i) { return loads_[i].tokens; });
@@ -101,7 +101,7 @@ class Balancer {
         for (std::size_t p = 0; p < used; ++p) {
           if (room(p) >= 0 && (best == used || room(p) < room(best))) best = p;
         }
-        // No part has room for it: exchange() may put right what becomes too full.
+        // No part has room for it: exchange() may repair the part that becomes too full.
         if (best == parts_.size()) best = 0;
       }
       if (best == used) ++used;
@@ -124,8 +124,8 @@ class Balancer {
     }
   }
 
-  /// Exchanges items as long as that makes the costliest part cheaper. Keeps `sizes` equal if they are, and min_items
-  /// in the parts that have them.
+  /// Exchanges items as long as that makes the costliest part cheaper. Keeps counts equal if `sizes` requires it, and
+  /// at least min_items in the parts that have them.
   void exchange(PartSizes sizes, Search search = Search::quick) {
     const auto bound = lower_bound();
     const auto is_best = [&](const Part& part) { return level(part.load) <= bound; };
@@ -170,25 +170,24 @@ class Balancer {
 
  private:
   static constexpr bool is_scalar = std::is_same_v<Load, std::int64_t>;
-  /// Parts that the costliest one is compared with, and exchanges that are looked at in all: bounds of the time it
-  /// takes.
+  /// Bounds on the time: parts to compare with the costliest one, and exchanges to consider in total.
   static constexpr std::size_t max_tried = 64, max_tried_for_runs = 16;
   std::size_t run_budget_ = std::size_t{1} << 20;
   std::size_t budget_ = std::size_t{1} << (is_scalar ? 21 : 23);
-  /// Items next to the one that would be best that are considered: another may be better where two sums count.
+  /// Items to consider around the best one: with two sums, a neighbor may be better.
   static constexpr std::ptrdiff_t reach = is_scalar ? 1 : 8;
-  /// The level of a part that has max_tokens: with more, it is above those of all parts that have not.
+  /// The level of a part with more than max_tokens, above the level of any part that fits.
   static constexpr std::int64_t too_full = std::int64_t{1} << 62;
 
   struct Part {
     Load load = {};
     std::vector<std::size_t> items;  ///< the costliest first
   };
-  /// An item of the costliest part for some of a cheap part, or for none.
+  /// Moves one item of the costliest part to a cheap part, in exchange for some of its items or none.
   struct Exchange {
     std::size_t cheap = 0, given = 0;
     std::size_t taken = 0, num_taken = 0;  ///< a run of the cheap part's items
-    std::int64_t gain = 0;                 ///< by which the dearer of the two becomes cheaper
+    std::int64_t gain = 0;                 ///< by which the higher of the two costs decreases
   };
 
   using ByCost = std::set<std::pair<std::int64_t, std::size_t>>;  ///< parts by their level
@@ -222,7 +221,7 @@ class Balancer {
   static Load sum(Load a, const Load& b) { return a += b; }
   static Load difference(Load a, const Load& b) { return a -= b; }
 
-  /// What is to be as small as can be in the part where it is largest.
+  /// Returns the number to minimize in the part with the highest one.
   std::int64_t level(const Load& load) const {
     if constexpr (is_scalar) {
       return load;
@@ -237,7 +236,7 @@ class Balancer {
     return of_a != of_b ? of_a > of_b : a < b;
   }
 
-  /// Returns the part with more than min_items whose cheapest item is the cheapest. Requires that there is one.
+  /// Returns the part with more than min_items whose cheapest item is the cheapest. Requires that such a part exists.
   std::size_t richest() const {
     std::size_t rich = parts_.size();
     for (std::size_t p = 0; p < parts_.size(); ++p) {
@@ -252,7 +251,7 @@ class Balancer {
     parts_[p].items.push_back(item);
   }
 
-  /// Some part has this level at least.
+  /// Returns a level that at least one part must have.
   std::int64_t lower_bound() const {
     if (order_.empty()) return 0;
     Load all = {};
@@ -273,13 +272,13 @@ class Balancer {
     for (const auto& [cost, cheap] : by_cost) {
       if (cheap == dear || tried++ == max_tried) break;
       consider(dear, cheap, sizes, best);
-      // Nearly half of the difference is as good as it gets.
+      // Half of the difference is the best possible gain, and nearly half is good enough.
       if (best && best->gain >= (most - cost) / 2 - (most - cost) / 8) break;
     }
     return best;
   }
 
-  /// Replaces `best` where these two parts have a better exchange.
+  /// Replaces `best` if these two parts have a better exchange.
   void consider(std::size_t dear, std::size_t cheap, PartSizes sizes, std::optional<Exchange>& best) {
     const auto &from = parts_[dear], &to = parts_[cheap];
     const auto most = level(from.load), gap = most - level(to.load);
@@ -288,12 +287,12 @@ class Balancer {
       const auto gain = gain_of(from, to, moved);
       if (gain > (best ? best->gain : 0)) best = {cheap, given, taken, num_taken, gain};
     };
-    // What is too full needs another item than the one that would bring both to the same work: any.
+    // For a part that is too full, any item may do, not only those that would equalize the work.
     const auto size = static_cast<std::ptrdiff_t>(to.items.size());
     const auto near = most < too_full ? reach : size;
     for (const auto given : from.items) {
       if (sizes == PartSizes::any && from.items.size() > min_items_) offer(given, 0, 0);
-      // The best one moves half of the difference: those next to that.
+      // The best exchange moves half of the difference, so look around that.
       const auto wanted = level(loads_[given]) - gap / 2;
       const auto at = std::ranges::lower_bound(to.items, wanted, std::greater(),
                                                [this](std::size_t i) { return level(loads_[i]); }) -
@@ -306,7 +305,7 @@ class Balancer {
     budget_ -= std::min(budget_, from.items.size() * static_cast<std::size_t>(std::min(size, 2 * near) + 1));
   }
 
-  /// Replaces `best` where a cheap part has a better run of items to exchange.
+  /// Replaces `best` if a cheap part has a better run of items to exchange.
   void consider_runs(std::size_t dear, const ByCost& by_cost, std::optional<Exchange>& best) {
     if constexpr (!is_scalar) {
       const auto most = level(parts_[dear].load);
@@ -319,8 +318,8 @@ class Balancer {
     }
   }
 
-  /// Considers each item for the shortest runs of cheaper ones that leave it room: a part that is full of tokens has
-  /// room for a long sample only if several short ones leave.
+  /// Considers each item in exchange for the shortest runs of cheaper items that make room for it: a part that is full
+  /// of tokens has room for a long sample only if several short ones leave.
   void consider_runs(std::size_t dear, std::size_t cheap, std::optional<Exchange>& best) {
     const auto &from = parts_[dear], &to = parts_[cheap];
     for (const auto given : from.items) {
@@ -337,7 +336,7 @@ class Balancer {
     run_budget_ -= std::min(run_budget_, 2 * from.items.size() * to.items.size());
   }
 
-  /// Returns by how much the dearer of two parts becomes cheaper if `moved` goes from one to the other.
+  /// Returns by how much the higher cost of two parts decreases if `moved` moves from one to the other.
   std::int64_t gain_of(const Part& from, const Part& to, const Load& moved) const {
     return level(from.load) - std::max(level(difference(from.load, moved)), level(sum(to.load, moved)));
   }
@@ -362,15 +361,16 @@ class Balancer {
   std::int64_t max_tokens_;
   std::size_t min_items_;
   std::vector<Part> parts_;
-  std::vector<std::size_t> order_;  ///< of all items, the costliest first
+  std::vector<std::size_t> order_;  ///< all items, the costliest first
 };
 
-/// Where runs of at most `most` cost end, each as long as may be; empty where `parts` such runs do not suffice.
+/// Returns the ends of runs that cost at most `most`, each as long as possible; empty if `parts` such runs do not
+/// suffice.
 std::vector<std::size_t> cut(std::span<const std::int64_t> costs, std::size_t parts, std::int64_t most) {
   std::vector<std::size_t> ends;
   std::size_t at = 0;
   for (std::size_t p = 0; p < parts; ++p) {
-    const std::size_t stop = costs.size() - (parts - p - 1);  // an item for each part behind
+    const std::size_t stop = costs.size() - (parts - p - 1);  // one item for each later part
     std::int64_t sum = 0;
     while (at < stop && costs[at] <= most - sum) sum += costs[at++];
     if (ends.empty() ? at == 0 : at == ends.back()) return {};

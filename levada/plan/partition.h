@@ -1,4 +1,4 @@
-// Division of things over ranks so that each gets about the same work.
+// Division of items over ranks so that each gets about the same work.
 #pragma once
 
 #include <cstddef>
@@ -11,58 +11,57 @@
 
 namespace levada {
 
-/// Which items fall to which part: parts[p] are item numbers, ascending. Every item is in exactly one part.
+/// The items of each part: parts[p] are item numbers, ascending. Every item is in exactly one part.
 using Partition = std::vector<std::vector<std::size_t>>;
 
 enum class PartSizes : std::uint8_t {
-  any,    ///< as many items as balance wants
-  equal,  ///< of any two parts, one has at most one item more
+  any,    ///< as many items as balance requires
+  equal,  ///< the item counts of any two parts differ by at most one
 };
 
-/// Divides items over `parts` so that the costliest part costs little more than it must. Greedily first: the costliest
+/// Divides items over `parts` so that the costliest part costs little more than it must. First greedily: the costliest
 /// item goes to the cheapest part (R. L. Graham, "Bounds on multiprocessing timing anomalies", 1969), with equal counts
-/// group by group of `parts` items; then the costliest part gives an item to a cheap one, or exchanges one with it, as
-/// long as that makes the dearer of the two cheaper. With `any` the costliest part costs at most 4/3 - 1/(3*parts)
-/// times what the best division has. The same everywhere for the same input; parts come in the order of their first
-/// items, empty ones last; none is empty unless there are fewer items than parts. Throws InvalidArgument: no parts; a
-/// negative cost; costs whose sum exceeds 63 bits; with `equal`, fewer items than parts.
+/// group by group of `parts` items. Then the costliest part moves an item to a cheap one, or exchanges one with it, as
+/// long as that lowers the higher of their two costs. With `any`, the costliest part costs at most 4/3 - 1/(3*parts)
+/// times as much as in the best division. Deterministic. Parts are in the order of their first items, empty ones last;
+/// none is empty unless there are fewer items than parts. Throws InvalidArgument: no parts; a negative cost; costs
+/// whose sum exceeds 63 bits; with `equal`, fewer items than parts.
 Partition partition_by_cost(std::span<const std::int64_t> costs, std::size_t parts, PartSizes sizes = PartSizes::any);
 
-/// What an item adds to its part. The cost of a part is the larger of its sums of `first` and of `second`, so the
-/// caller brings both to one scale.
+/// An item's contribution to its part. The cost of a part is the larger of its sums of `first` and of `second`, so the
+/// caller must bring both to the same scale.
 struct Demand {
   Work work = {};
   std::int64_t tokens = 0;
 };
 
-/// Returns the larger of both: the work of the part of a model that has more.
+/// Returns the larger of the two kinds of work.
 constexpr std::int64_t level_of(const Work& work) {
   return work.first > work.second ? work.first : work.second;
 }
-/// Returns the work of some items together.
+/// Returns the total work of the items.
 Work work_of(std::span<const std::size_t> items, std::span<const Demand> demands);
 /// Returns the level of the work of the costliest part.
 std::int64_t busiest_of(const Partition& parts, std::span<const Demand> demands);
 
 enum class Search : std::uint8_t {
-  none,      ///< greedy alone
-  quick,     ///< exchanges an item for one, as partition_by_cost() does
-  thorough,  ///< exchanges an item also for several, which parts need that are full of tokens
+  none,      ///< greedy only
+  quick,     ///< also exchanges one item for one, as partition_by_cost() does
+  thorough,  ///< also exchanges one item for several, which parts that are full of tokens need
 };
 
 /// Like partition_by_cost(), with at most max_tokens tokens and at least min_items items in each part. Returns nothing
-/// if it finds no such division; as the search is greedy, one may exist all the same. Requires that first, second and
+/// if it finds no such division; as the search is greedy, one may exist nevertheless. Requires that first, second and
 /// tokens are 0 or more, that the sum of each over all items is less than 2^62, and that min_items is 1 or more.
 std::optional<Partition> partition_within(std::span<const Demand> demands, std::size_t parts, std::int64_t max_tokens,
                                           PartSizes sizes = PartSizes::any, std::size_t min_items = 1,
                                           Search search = Search::quick);
 
-/// Runs of neighbors, none of them moved: the cut of a sequence of items into `parts` consecutive runs whose costliest
-/// costs the least possible. Every part has an item. Throws InvalidArgument: no parts, a negative cost, or fewer items
-/// than parts.
+/// Cuts a sequence of items into `parts` consecutive runs so that the costliest run costs the least possible. Every
+/// part has an item. Throws InvalidArgument: no parts, a negative cost, or fewer items than parts.
 Partition partition_in_order(std::span<const std::int64_t> costs, std::size_t parts);
 
-/// The cost of each part.
+/// Returns the cost of each part.
 std::vector<std::int64_t> costs_by_part(const Partition& partition, std::span<const std::int64_t> costs);
 
 }  // namespace levada

@@ -39,7 +39,7 @@ std::int64_t fullest(const Partition& partition, std::span<const std::int64_t> c
   return std::ranges::max(costs_by_part(partition, costs));
 }
 
-/// The best there is, by trying everything.
+/// Returns the lowest possible cost of the costliest part, by trying everything.
 std::int64_t best(std::span<const std::int64_t> costs, std::vector<std::int64_t>& loads, std::size_t item) {
   if (item == costs.size()) return std::ranges::max(loads);
   std::int64_t least = INT64_MAX;
@@ -54,7 +54,7 @@ std::int64_t best(std::span<const std::int64_t> costs, std::vector<std::int64_t>
 TEST(Partition, DividesByCost) {
   const std::vector<std::int64_t> costs{8, 7, 6, 5, 4};
   EXPECT_THAT(partition_by_cost(costs, 2),
-              ElementsAre(ElementsAre(0, 1), ElementsAre(2, 3, 4)));  // 15 each; the greedy one has 17
+              ElementsAre(ElementsAre(0, 1), ElementsAre(2, 3, 4)));  // 15 each; the greedy division has 17
 }
 
 TEST(Partition, KeepsToTheBoundOfLpt) {
@@ -91,7 +91,7 @@ TEST(Partition, OfManyRaggedSamplesIsWithinAPercent) {
   EXPECT_LE(fullest(partition_by_cost(costs, 16, PartSizes::equal), costs), even + even / 100);
 }
 
-/// Sequences as long as documents are, and what attention makes of them.
+/// Returns attention costs of sequences with realistic document lengths.
 std::vector<std::int64_t> ragged_costs(std::mt19937& random, std::size_t count) {
   std::lognormal_distribution<double> lengths(std::log(1500.0) - 0.72, 1.2);
   std::vector<std::int64_t> costs(count);
@@ -102,14 +102,14 @@ std::vector<std::int64_t> ragged_costs(std::mt19937& random, std::size_t count) 
   return costs;
 }
 
-/// No division has a costliest part that costs less.
+/// Returns a lower bound for the cost of the costliest part.
 double lower_bound(std::vector<std::int64_t> costs, std::size_t parts, PartSizes sizes) {
   std::ranges::sort(costs);
   auto bound = std::max(
       static_cast<double>(costs.back()),
       static_cast<double>(std::accumulate(costs.begin(), costs.end(), std::int64_t{0})) / static_cast<double>(parts));
   if (sizes == PartSizes::any) return bound;
-  // The k costliest come with so many others each, at best the cheapest.
+  // Each of the k costliest shares its part with that many others, at best the cheapest.
   const auto others = costs.size() / parts - 1;
   std::int64_t sum = 0;
   for (std::size_t k = 1; k <= parts; ++k) {
@@ -142,7 +142,7 @@ TEST(Partition, LeavesNoPartEmptyWhereItemsCostNothing) {
 }
 
 TEST(Partition, BalancesTheLargerOfTwoSums) {
-  // By either sum alone, both 9s or both 7s could fall together.
+  // With only one of the sums, both 9s or both 7s could end up together.
   const std::vector<Demand> demands{{{9, 1}}, {{1, 9}}, {{7, 2}}, {{2, 7}}, {{9, 1}}, {{1, 9}}, {{7, 2}}, {{2, 7}}};
   const auto partition = partition_within(demands, 2, 0);
   ASSERT_TRUE(partition);

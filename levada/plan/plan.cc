@@ -42,7 +42,7 @@ std::size_t rule_of(std::string_view path, const Layout& layout) {
   return rule;
 }
 
-/// Whether two parts of one tensor have an element in common.
+/// Returns whether two parts of one tensor have an element in common.
 bool overlap(const Region& a, const Region& b) {
   const auto meet = [](const Ranges& of_a, const Ranges& of_b) {
     return std::ranges::any_of(of_a, [&](const Range& one) {
@@ -53,7 +53,7 @@ bool overlap(const Region& a, const Region& b) {
   return std::ranges::equal(a.dims(), b.dims(), meet);
 }
 
-/// The cuts of a rule as they apply to one field, and the parts that they leave, each made once.
+/// The cuts of a rule as they apply to one field, and the resulting parts, each computed once.
 class FieldParts {
  public:
   FieldParts(const Field& field, const Layout& layout, const Needs& needs, const FanOutOptions& options)
@@ -79,13 +79,13 @@ class FieldParts {
 
   std::size_t rule() const { return rule_; }
 
-  /// Whether no element is in two of the parts that have been made.
+  /// Returns whether no element is in two of the parts computed so far.
   bool are_apart() const {
     std::vector<const Region*> made;
     for (const auto& part : parts_) {
       if (part && part->region.element_count() > 0) made.push_back(&part->region);
     }
-    constexpr std::size_t most = 64;  // as many are compared, each with each
+    constexpr std::size_t most = 64;  // only this many are compared pairwise
     made.resize(std::min(made.size(), most));
     for (std::size_t i = 0; i < made.size(); ++i) {
       for (std::size_t j = 0; j < i; ++j) {
@@ -118,7 +118,7 @@ class FieldParts {
                                         "replicate it"));
     }
     Shape left = field_.shape;
-    std::int64_t last_share = 0;  // of a short batch: the samples of the part that is neither full nor empty
+    std::int64_t last_share = 0;  // for a short batch: the samples in the part that is neither full nor empty
     for (const Cut& cut : cuts_) {
       if (is_short(cut)) {
         const std::int64_t parts_so_far = field_.shape[0] / left[0];
@@ -191,7 +191,7 @@ class FieldParts {
     }
   }
 
-  /// Whether this shares out a global batch that is not full.
+  /// Returns whether this cut splits a global batch that is not full.
   bool is_short(const Cut& cut) const {
     return cut.shares_batch && short_samples_ > 0 && field_.shape.rank() > 0 && field_.shape[0] == short_samples_;
   }
@@ -233,7 +233,7 @@ class FieldParts {
   const Field& field_;
   std::size_t rule_;
   std::int64_t short_samples_, part_samples_;
-  std::int64_t full_share_ = 0;  ///< samples of a short batch in a full part, as far as the cuts before leave them
+  std::int64_t full_share_ = 0;  ///< samples of a short batch in a full part, after the previous cuts
   std::vector<Cut> cuts_;
   std::vector<std::optional<Part>> parts_;  ///< by the coordinates along the cuts' axes
 };
@@ -282,7 +282,7 @@ std::vector<Move> plan_unit(const std::vector<Field>& fields, const Layout& layo
 
   std::vector<Move> moves;
   for (std::size_t audience = 0; audience < audiences.size(); ++audience) {
-    const int rank = audiences[audience].to.front();  // any of them: they need the same
+    const int rank = audiences[audience].to.front();  // any of them, since they need the same
     for (std::size_t field = 0; field < parts.size(); ++field) {
       if (!needs.holds(parts[field].rule(), rank)) continue;
       LEVADA_ASSERT(std::ranges::all_of(audiences[audience].to,

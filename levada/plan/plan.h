@@ -1,5 +1,5 @@
-// What has to move: from a source layout to a target layout, as a list of moves. Pure values: no I/O, nothing running;
-// the same on every rank without talking.
+// The data that has to move from a source layout to a target layout, as a list of moves. Pure values without I/O, the
+// same on every rank without communication.
 #pragma once
 
 #include <cstdint>
@@ -15,64 +15,63 @@
 
 namespace levada {
 
-/// The segments of a field, and the fields of the batch that say so.
+/// The segments of a field, and the batch's fields that define them.
 struct FieldSegments {
   std::shared_ptr<const Segments> boundaries;  ///< null if the rows are not packed
   std::string path;                            ///< "cu_seqlens"
-  std::string differs_from;                    ///< another field that says otherwise, or empty
+  std::string differs_from;                    ///< another field that contradicts it, or empty
   explicit operator bool() const { return boundaries != nullptr; }
   bool operator==(const FieldSegments&) const = default;
 };
 
-/// One leaf as a planner sees it. A leaf that is no tensor has no bits and no extents, and moves whole.
+/// One leaf as a planner sees it. A leaf that is not a tensor has no bits and no extents, and moves whole.
 struct Field {
   std::string path;
   DType dtype;
   Shape shape;
-  /// Of a batch of packed sequences: Zigzag then divides each segment of a row, not the row.
+  /// Set for packed sequences: Zigzag then divides each segment of a row instead of the row.
   FieldSegments segments = {};
   bool is_tensor() const { return dtype.bits != 0; }
   bool operator==(const Field&) const = default;
 };
 
-/// Bytes of the tensors of a batch with these fields.
+/// Returns the total size of the tensors in a batch with these fields.
 std::uint64_t bytes_of_batch(const std::vector<Field>& fields);
 
-/// Who reads: `one` rank of the world; `all` (each for itself, nothing crosses); `host`: the first rank of each host;
-/// `spread`: one rank at each coordinate along the data axes, as many on each host as the mesh allows;
-/// or axes: the first rank at each coordinate along them.
+/// Which ranks read. `one`: rank 0. `all`: each rank for itself, so nothing is sent. `host`: the first rank of each
+/// host. `spread`: one rank at each coordinate along the data axes, distributed over hosts as evenly as the mesh
+/// allows. `axes`: the first rank at each coordinate along the given axes.
 struct Readers {
   enum class Kind : std::uint8_t { one, all, host, spread, axes };
   Kind kind = Kind::one;
   std::vector<std::string> axes = {};
 
-  /// "one", "all", "host", "spread", "dp", "dp,pp". Throws InvalidArgument.
+  /// Parses "one", "all", "host", "spread", "dp" or "dp,pp". Throws InvalidArgument.
   static Readers parse(std::string_view text);
   std::string to_string() const;
-  /// Returns the reader of each rank. `host_of` is each rank's host, and needed only for `host` and `spread`. "dp" is
-  /// all data axes. Throws InvalidArgument: an axis that the mesh lacks, unless Mesh::may_lack(); hosts that are not
-  /// known.
+  /// Returns the reader of each rank. `host_of` is each rank's host, and needed only for `host` and `spread`. "dp"
+  /// means all data axes. Throws InvalidArgument: an axis that the mesh lacks, unless Mesh::may_lack(); unknown hosts.
   std::vector<int> of(const Mesh& mesh, std::span<const int> host_of = {}) const;
 };
 
-/// How batches fall to the ranks along the data axes: `deal` whole ones, batch t*W+d to coordinate d in round t;
-/// `split` one global batch along dim 0.
+/// How batches are assigned to ranks along the data axes, which have W coordinates. `deal`: whole ones, batch t*W+d to
+/// coordinate d in round t. `split`: one global batch along dim 0.
 enum class Divide : std::uint8_t { deal, split };
 
-/// "deal", "split".
+/// Returns "deal" or "split".
 std::string_view to_string(Divide divide);
-/// The inverse of to_string(). Throws InvalidArgument, saying that `what` must be one of them.
+/// The inverse of to_string(). Throws InvalidArgument, which calls the argument `what`.
 Divide parse_divide(std::string_view word, std::string_view what = "divide");
 
-/// The ranks to which one reader sends one and the same message a step: they want the same of the same batch.
+/// The ranks to which a reader sends the same message in a step, because they need the same parts of the same batch.
 struct Audience {
   int from = 0;
   std::vector<int> to = {};  ///< ascending
-  int unit = 0;  ///< which batch of the round: the coordinate along the data axes when dealing, 0 when splitting
+  int unit = 0;  ///< index of the batch in the round: the coordinate along the data axes when dealing, 0 when splitting
   bool operator==(const Audience&) const = default;
 };
 
-/// Carry `region` of field number `field` from one rank to a set of ranks.
+/// Carries `region` of field number `field` from one rank to a set of ranks.
 struct Move {
   int field = 0;
   int audience = 0;
@@ -81,67 +80,69 @@ struct Move {
   bool operator==(const Move&) const = default;
 };
 
-/// How a step's batches get from their readers to all ranks. Moves are sorted by audience, then field; each field that
-/// an audience needs is one move to all of its ranks, also a plain value or an empty tensor, of 0 bytes.
+/// How a step's batches get from their readers to all ranks. Moves are sorted by audience, then field. Each field that
+/// an audience needs is one move to all of its ranks; a plain value or an empty tensor is a move of 0 bytes.
 struct Plan {
   Mesh mesh;
   std::vector<Field> fields;
   std::vector<Audience> audiences;
   std::vector<Move> moves;
 
-  /// Moves of one audience, in the order of fields: one message.
+  /// Returns the moves of one audience, in the order of fields. Together they are one message.
   std::span<const Move> moves_of(int audience) const;
-  /// Bytes that leave their readers, each multicast counted once.
+  /// Returns the bytes that leave their readers, each multicast counted once.
   std::uint64_t bytes_sent() const;
-  /// Bytes that arrive, counted at each rank.
+  /// Returns the bytes that arrive, counted at each rank.
   std::uint64_t bytes_delivered() const;
-  /// Bytes that arrive at each rank.
+  /// Returns the bytes that arrive at each rank.
   std::vector<std::uint64_t> bytes_by_rank() const;
-  /// Bytes that a reader holds for one step at most: its batches and its messages.
+  /// Returns the maximum that a reader holds for one step: its batches and its messages.
   std::uint64_t peak_bytes() const;
 
-  /// For people: one row an audience and field, then the sums; lists of ranks as ranges.
+  /// Returns a readable table: one row per audience and field, then the sums, with ranks as ranges.
   std::string to_table() const;
-  /// One JSON object: mesh, ranks, fields [{path, dtype, shape}], audiences [{from, to, unit}], moves [{audience,
-  /// field, region, bytes}] (a region is a list of [begin, end] a dimension), bytes_sent, bytes_delivered,
-  /// bytes_if_whole (were every rank given its batch whole), edges [{from, to, bytes}], peak_bytes.
+  /// Returns one JSON object: mesh, ranks, fields [{path, dtype, shape}], audiences [{from, to, unit}], moves
+  /// [{audience, field, region, bytes}] (a region is a list of [begin, end] per dimension), bytes_sent,
+  /// bytes_delivered, bytes_if_whole (if every rank received its whole batch), edges [{from, to, bytes}], peak_bytes.
   std::string to_json() const;
   bool operator==(const Plan&) const = default;
 };
 
-/// Returns what the lengths of a packed row's segments must be multiples of, so that the layout can divide the field at
-/// `path` along its Zigzag placements; 1 if it has none.
+/// Returns the number that the segment lengths of packed rows must be multiples of, so that the layout can divide the
+/// field at `path` along its Zigzag placements; 1 if it has none.
 std::int64_t segment_divisor(const Layout& layout, const Mesh& mesh, std::string_view path);
 
 struct FanOutOptions {
   Readers readers = {};
   Divide divide = Divide::deal;
-  std::vector<int> host_of = {};  ///< each rank's host; needed for Readers::Kind::host and spread alone
-  /// Splitting: the samples of a global batch that has fewer than `part_samples` for each part; 0: it is full. Fields
-  /// of this extent give the first parts full, the next one what is left, and the others none. All others must divide.
+  std::vector<int> host_of = {};  ///< host of each rank; needed only for Readers::Kind::host and spread
+  /// With Divide::split, the number of samples in a global batch that has fewer than `part_samples` for each part; 0:
+  /// it is full. Fields of this extent fill the first parts; the next part gets the rest, and the others nothing. All
+  /// other fields must divide evenly.
   std::int64_t short_samples = 0;
-  std::int64_t part_samples = 0;  ///< in a full part; needed for a short batch alone
+  std::int64_t part_samples = 0;  ///< samples in a full part; needed only for a short batch
 };
 
-/// The audiences of a feed, which depend on mesh and layout alone, not on what a batch holds: every rank is in exactly
-/// one. Ordered by reader, then unit, then first rank. Linear in the number of ranks. Throws InvalidArgument as
-/// Layout::check() does.
+/// Returns the audiences of a feed, which depend only on mesh and layout, not on the content of batches. Every rank is
+/// in exactly one. Ordered by reader, then unit, then first rank. Linear in the number of ranks. Throws InvalidArgument
+/// as Layout::check() does.
 std::vector<Audience> fan_out_audiences(const Layout& layout, const Mesh& mesh, const FanOutOptions& options);
 
-/// Those of one reader, and of one reader and unit: a part of what fan_out_audiences() gave, empty if there are none.
+/// Returns the audiences of one reader, or of one reader and unit: a part of the result of fan_out_audiences(), empty
+/// if there are none.
 std::span<const Audience> audiences_of(std::span<const Audience> audiences, int from);
 std::span<const Audience> audiences_of(std::span<const Audience> audiences, int from, int unit);
 
-/// The plan of one step. `fields`: those of one batch as its reader holds it (dealing: one of the dealt ones;
-/// splitting: the global one). Throws InvalidArgument: a required field that is missing; a dimension that a field
-/// lacks; an extent that does not divide, naming field, extent and divisor; a field that is to be cut though its
-/// elements do not begin on bytes.
+/// Returns the plan of one step. `fields`: those of one batch as its reader holds it (dealing: one of the dealt
+/// batches; splitting: the global batch). Throws InvalidArgument: a required field that is missing; a dimension that a
+/// field lacks; an extent that does not divide, naming field, extent and divisor; a field that is to be cut although
+/// its elements do not begin on byte boundaries.
 Plan plan_fan_out(const std::vector<Field>& fields, const Layout& layout, const Mesh& mesh,
                   const FanOutOptions& options);
 
-/// The moves alone, for audiences already known: what a reader calls for audiences_of(all, itself, unit) when a batch
-/// of another shape comes along. Move::audience counts within `audiences`. Costs as much as these audiences and the
-/// layout have entries, however large the mesh; with segments, as much as these have entries.
+/// Returns only the moves, for audiences already known. A reader calls it for audiences_of(all, itself, unit) when a
+/// batch of another shape arrives. Move::audience is an index into `audiences`. The time is linear in the entries of
+/// these audiences and the layout, and in those of the segments, if any; it does not depend on the size of the mesh.
 std::vector<Move> plan_unit(const std::vector<Field>& fields, const Layout& layout, const Mesh& mesh,
                             std::span<const Audience> audiences, const FanOutOptions& options);
 

@@ -55,7 +55,7 @@ Json shape_as_json(const Shape& shape) {
   return Json(std::vector<std::int64_t>(shape.begin(), shape.end()));
 }
 
-/// What crosses, or is handed over, between each reader and each rank.
+/// Returns the bytes sent or handed over from each reader to each rank.
 Json edges_as_json(const Plan& plan) {
   const auto by_rank = plan.bytes_by_rank();
   Json edges = Json::array();

@@ -1,4 +1,4 @@
-// Random meshes and layouts against an oracle that asks of each element, rank by rank, whether the rank needs it.
+// Compares random meshes and layouts with an oracle that decides for each element and rank whether the rank needs it.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <gmock/gmock.h>
@@ -35,7 +35,7 @@ struct Case {
   std::vector<Field> fields;  ///< field i follows rule i; the last one follows `otherwise`
 };
 
-/// Every role, with one to three data axes, of names that the mesh knows or that it is told.
+/// Returns a mesh with every role and one to three data axes, whose names are either known or declared.
 Mesh random_mesh(Random& random) {
   const std::vector<Mesh::Names> data_axes = {
       {"dp"}, {"dp_replicate", "dp_shard"}, {"dp", "fsdp"}, {"data", "ddp", "fsdp"}, {"outer", "inner"}};
@@ -51,7 +51,7 @@ Mesh random_mesh(Random& random) {
   return Mesh(axes, names);
 }
 
-/// The names that placements may use together: of the data axes either "dp", for all of them, or single ones.
+/// Returns the names that placements may use together: "dp" for all data axes, or single ones.
 Mesh::Names random_axes(Random& random, const Mesh& mesh) {
   Mesh::Names names = {"cp", "tp", "pp"};
   if (random.chance(50)) names.emplace_back("dp");
@@ -61,7 +61,7 @@ Mesh::Names random_axes(Random& random, const Mesh& mesh) {
   return names;
 }
 
-/// The axes that a name means: all data axes by "dp".
+/// Returns the axes that a name means: all data axes for "dp".
 Mesh::Names axes_of(const Mesh& mesh, std::string_view name) {
   if (name == "dp") return mesh.data_axes();
   return mesh.has_axis(name) ? Mesh::Names{std::string(name)} : Mesh::Names{};
@@ -110,7 +110,7 @@ std::vector<Placement> random_placements(Random& random, const Mesh& mesh, Divid
   return placements;
 }
 
-/// The smallest extents that the placements divide, times a little.
+/// Returns small multiples of the smallest extents that the placements divide.
 Shape extents_for(const std::vector<Placement>& placements, const Mesh& mesh, Random& random) {
   Shape shape{random.number(1, 2), random.number(1, 2), random.number(1, 2)};
   for (const Placement& placement : placements) {
@@ -158,7 +158,8 @@ Case random_case(unsigned seed) {
   return c;
 }
 
-/// Where position `at` of `extent` lies in the part of `coordinate`, if it lies there; `extent` becomes the part's.
+/// Returns the index of position `at` of `extent` in the part of `coordinate`, if it is in it; `extent` becomes the
+/// part's.
 std::optional<std::int64_t> place_in_part(const Placement& placement, std::int64_t at, std::int64_t& extent, int size,
                                           int coordinate) {
   if (std::holds_alternative<Shard>(placement)) {
@@ -187,8 +188,8 @@ bool stage_holds(const Case& c, const Stages& stages, int rank) {
   return false;
 }
 
-/// What one rank needs of one field: the number in C order of each element, by its place in the rank's part; empty if
-/// the rank does not need the field.
+/// One rank's need of one field: the C-order numbers of the elements in the rank's part, in order; empty if the rank
+/// does not need the field.
 using Need = std::optional<std::vector<std::int64_t>>;
 
 Need need_of(const Case& c, const Field& field, int rank) {

@@ -27,7 +27,7 @@ std::vector<Field> gpt_fields(std::int64_t batch, std::int64_t sequence, bool ma
   return fields;
 }
 
-/// Names of the fields that reach a rank.
+/// Returns the names of the fields that reach a rank.
 Names fields_at(const Plan& plan, int rank) {
   Names names;
   for (const Move& move : plan.moves) {
@@ -132,7 +132,7 @@ TEST(Audiences, AreRanksThatWantTheSame) {
 TEST(Audiences, JoinStagesThatNeedTheSame) {
   EXPECT_THAT(fan_out_audiences(layouts::gpt(), Mesh::parse("pp=4"), {}),
               ElementsAre(Audience{0, {0}, 0}, Audience{0, {1, 2}, 0}, Audience{0, {3}, 0}));
-  // A stage that needs nothing needs the same nothing whatever its place along cp.
+  // Stages that need nothing form one audience regardless of their coordinate along cp.
   EXPECT_THAT(fan_out_audiences(layouts::gpt(), Mesh::parse("pp=3,cp=2"), {}),
               ElementsAre(Audience{0, {0}, 0}, Audience{0, {1}, 0}, Audience{0, {2, 3}, 0}, Audience{0, {4}, 0},
                           Audience{0, {5}, 0}));

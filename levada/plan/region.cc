@@ -45,7 +45,7 @@ void check_fits(const TensorView& tensor, const Region& region) {
   }
 }
 
-/// A strided copy as nested loops over ranges of indices around runs of bytes that lie side by side.
+/// A strided copy as nested loops over ranges of indices around contiguous runs of bytes.
 class RegionCopy {
  public:
   RegionCopy(const TensorView& from, const Region& region, CopyMode mode) : from_(from), region_(region), mode_(mode) {
@@ -92,7 +92,7 @@ class RegionCopy {
   const CopyMode mode_;
   std::byte* to_ = nullptr;
   std::size_t item_ = 0;
-  std::size_t run_dim_ = 0;  ///< the dimension whose ranges are runs; the rank where single elements are
+  std::size_t run_dim_ = 0;  ///< the dimension whose ranges are runs; the rank if single elements are
   std::size_t inner_ = 0;    ///< bytes between neighbors along run_dim_
 };
 
@@ -178,7 +178,7 @@ void Region::keep_zigzag_of_segments(std::size_t dim, const Segments& segments, 
   for (const Range& range : dims()[0]) {
     for (std::int64_t row = range.begin; row < range.end; ++row, ++rows) keep_row(row, row * length);
   }
-  if (rows == 0) return replace(1, {{0, length / count}});  // no element, but the extent of the other ranks
+  if (rows == 0) return replace(1, {{0, length / count}});  // no elements, but the same extent as on other ranks
   rows_ = rows;
   std::vector<Ranges> merged(dims().begin() + 1, dims().end());
   merged[0] = std::move(kept);
@@ -215,7 +215,7 @@ void copy_product(const TensorView& from, const Region& region, std::byte* to, C
   RegionCopy(from, region, mode).to(to);
 }
 
-/// Dims 0 and 1 taken as one.
+/// Copies a region whose dims 0 and 1 are merged.
 void copy_rows(const TensorView& from, const Region& region, std::byte* to, CopyMode mode) {
   if (from.shape().rank() < 2) {
     throw InvalidArgument(

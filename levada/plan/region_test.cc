@@ -13,7 +13,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-/// Indices that ranges select, in order.
+/// Returns the indices that ranges select, in order.
 std::vector<std::int64_t> positions(const Ranges& ranges) {
   std::vector<std::int64_t> result;
   for (const Range& range : ranges) {
@@ -22,7 +22,7 @@ std::vector<std::int64_t> positions(const Ranges& ranges) {
   return result;
 }
 
-/// The region's elements one by one, without regard to how memory lies.
+/// Returns the region's elements, copied one by one regardless of strides.
 std::vector<std::int32_t> picked(const TensorView& from, const Region& region) {
   std::vector<std::int32_t> result;
   std::vector<std::int64_t> at(from.shape().rank());

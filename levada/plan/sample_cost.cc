@@ -19,7 +19,7 @@ constexpr std::int64_t max_hidden = std::int64_t{1} << 32;
       "the cost is '{:.80}'; it must be tokens, flops, flops(hidden=H) or flops(linear=A,quadratic=B)", text));
 }
 
-/// Removes `expected` from the beginning of `text`; whether it was there.
+/// Removes `expected` from the beginning of `text`. Returns whether it was there.
 bool skip(std::string_view& text, std::string_view expected) {
   if (!text.starts_with(expected)) return false;
   text.remove_prefix(expected.size());

@@ -1,4 +1,4 @@
-// What a sample costs a training step, known before the sample is read.
+// The cost of a sample in a training step, known before the sample is read.
 #pragma once
 
 #include <array>
@@ -8,18 +8,17 @@
 
 namespace levada {
 
-/// What a sample takes: one segment of a packed row, or a row with several.
+/// The size of a sample, which is one segment of a packed row, or a row of several segments.
 struct SampleSize {
-  std::int64_t tokens = 0;  ///< positions in a row, with the padding of its segments
-  std::int64_t squares =
-      0;  ///< the sum of the squares of its segments' positions, in proportion to which attention works
-  std::array<std::int64_t, 2> weights = {};  ///< given by the user, for SampleCost::weights alone
-  std::int64_t padding = 0;                  ///< of the tokens
+  std::int64_t tokens = 0;                   ///< positions in a row, including the padding of its segments
+  std::int64_t squares = 0;                  ///< sum of the squares of its segments' positions: the cost of attention
+  std::array<std::int64_t, 2> weights = {};  ///< given by the user, only for SampleCost::Kind::weights
+  std::int64_t padding = 0;                  ///< padding among the tokens
   bool operator==(const SampleSize&) const = default;
 };
 
 /// The work of one sample, in units of its model. `second` is the work of another part of the model, such as an
-/// encoder: ranks are balanced in both, by the one that is worse.
+/// encoder: ranks are balanced in both, by the worse of the two.
 struct Work {
   std::int64_t first = 0, second = 0;
   bool operator==(const Work&) const = default;
@@ -28,20 +27,20 @@ struct Work {
 /// How the work of a sample follows from its size.
 struct SampleCost {
   enum class Kind : std::uint8_t {
-    tokens,   ///< one for each position
+    tokens,   ///< one per position
     flops,    ///< linear * L + quadratic * L * L for each segment of L positions
-    weights,  ///< as the user gives them
+    weights,  ///< as given by the user
   };
   Kind kind = Kind::tokens;
-  std::int64_t linear = 0, quadratic = 0;  ///< of flops
+  std::int64_t linear = 0, quadratic = 0;  ///< coefficients of flops
   bool operator==(const SampleCost&) const = default;
 
   /// Accepts "tokens"; "flops" for a model of hidden size 4096; "flops(hidden=8192)";
   /// "flops(linear=24576,quadratic=1)"; "weights". A transformer layer of hidden size h does 24 h h L + 4 h L L
   /// operations forward (D. Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters", 2021),
-  /// in proportion to 6 h L + L L. Throws InvalidArgument, saying what is accepted.
+  /// in proportion to 6 h L + L L. Throws InvalidArgument, which lists what is accepted.
   static SampleCost parse(std::string_view text);
-  /// Returns what parse() accepts.
+  /// Returns text that parse() accepts.
   std::string to_string() const;
 
   /// Returns the work of one sample. Throws InvalidArgument if it is negative or does not fit in 62 bits.

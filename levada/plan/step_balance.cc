@@ -19,11 +19,11 @@ struct LevelWork {
   double worse() const { return std::max(first, second); }
 };
 
-/// As scale() compares both parts for the planner, the second one is scaled so that its bound is that of the first.
+/// As in scale() of the planner, the second part is scaled so that its bound equals that of the first.
 struct Level {
   std::vector<LevelWork> works;  ///< by sample
   double bound = 0, mean = 0;
-  double scale = 1;  ///< of the second part
+  double scale = 1;  ///< scale of the second part
 };
 
 Level level_of(std::span<const SampleSize> samples, int ranks, const SampleCost& cost) {
@@ -45,7 +45,7 @@ Level level_of(std::span<const SampleSize> samples, int ranks, const SampleCost&
   return level;
 }
 
-/// Work of the busiest of `ranks` if each takes as many samples as any other, in their order.
+/// Returns the work of the busiest of `ranks` if each takes equally many samples, in their order.
 double busiest_in_order(const Level& level, int num_ranks) {
   const auto ranks = static_cast<std::size_t>(num_ranks), samples = level.works.size();
   double busiest = 0;

@@ -55,7 +55,7 @@ TEST(StepBalance, IsOfTheWorseOfTwoParts) {
   const Sizes samples = {{.weights = {1, 30}}, {.weights = {1, 30}}, {.weights = {1, 10}}, {.weights = {1, 10}}};
   const StepPlan in_order{.ranks = 2, .num_micro = 1, .micros = {{0, 1}, {2, 3}}};
   const StepPlan even{.ranks = 2, .num_micro = 1, .micros = {{0, 2}, {1, 3}}};
-  // The bound is 2 of the first part, and 40 of the second, of which the first rank has 60 in order.
+  // The bounds are 2 for the first part and 40 for the second. In order, the first rank has 60 of the second.
   EXPECT_EQ(balance_of(in_order, samples, options), (StepBalance{.steps = 1,
                                                                  .samples = 4,
                                                                  .micro_batches = 1,
@@ -78,7 +78,8 @@ TEST(StepBalance, IsOfTheSecondPartWhereTheFirstHasNoWork) {
 }
 
 TEST(StepBalance, HasABoundThatCountsTheTokensForWhichOtherRanksHaveNoRoom) {
-  // Of 19 tokens of other samples the second rank has room for 10: the first also has 9, whose work is 1 or more.
+  // The second rank has room for 10 of the other samples' 19 tokens: the first rank also gets 9, whose work is at least
+  // 1.
   const Sizes samples = {{.tokens = 1, .weights = {10, 0}},
                          {.tokens = 9, .weights = {2, 0}},
                          {.tokens = 9, .weights = {2, 0}},
@@ -90,8 +91,8 @@ TEST(StepBalance, HasABoundThatCountsTheTokensForWhichOtherRanksHaveNoRoom) {
   EXPECT_EQ(balance.bound, 11);
 }
 
-/// The least work of the busiest rank in any division with at most max_of_rank tokens on a rank; INT64_MAX if there is
-/// none.
+/// Returns the least work of the busiest rank over all divisions with at most max_of_rank tokens on a rank; INT64_MAX
+/// if there are none.
 std::int64_t least_of_all(const std::vector<Demand>& demands, std::int64_t max_of_rank, std::vector<Demand>& ranks,
                           std::size_t next) {
   if (next == demands.size()) {

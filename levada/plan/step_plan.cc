@@ -33,7 +33,7 @@ void add(std::int64_t& sum, std::int64_t value, std::size_t sample, std::string_
       "the {} of samples 0 to {} of the step does not fit in 62 bits; make samples or weights smaller", what, sample));
 }
 
-/// What the samples take, checked.
+/// Returns the checked demands of the samples.
 std::vector<Demand> demands_of(std::span<const SampleSize> samples, const SampleCost& cost) {
   std::vector<Demand> demands;
   demands.reserve(samples.size());
@@ -59,7 +59,7 @@ std::vector<Demand> demands_of(std::span<const SampleSize> samples, const Sample
   return demands;
 }
 
-/// Brings both kinds of work to one scale: each in proportion to what the busiest rank has of it at least.
+/// Brings both kinds of work to one scale: each relative to the least that the busiest rank can have of it.
 void scale(std::vector<Demand>& demands, int ranks) {
   const auto scale_one = [&](std::int64_t Work::*part) {
     std::int64_t sum = 0, most = 0;
@@ -69,7 +69,7 @@ void scale(std::vector<Demand>& demands, int ranks) {
     }
     const auto bound = std::max(ceil_div(sum, ranks), most);
     if (bound == 0) return;
-    // The bound becomes 2^30, of which all together have at most `ranks` times as much: 61 bits.
+    // The bound becomes 2^30, and the total is at most `ranks` times that: 61 bits.
     const int excess = std::max(0, static_cast<int>(std::bit_width(static_cast<std::uint64_t>(bound))) - 32);
     for (Demand& demand : demands) {
       demand.work.*part = ((demand.work.*part >> excess) << 30) / (bound >> excess);
@@ -88,7 +88,7 @@ std::vector<Demand> pick(std::span<const Demand> demands, const std::vector<std:
   return picked;
 }
 
-/// How many bins of max_tokens best-fit decreasing takes: at most 11/9 of the fewest, and one.
+/// Returns the number of bins of max_tokens that best-fit decreasing takes: at most 11/9 of the minimum, plus one.
 std::int64_t count_bins(std::span<const Demand> demands, std::int64_t max_tokens) {
   std::vector<std::int64_t> tokens;
   for (const Demand& demand : demands) tokens.push_back(demand.tokens);
@@ -103,7 +103,7 @@ std::int64_t count_bins(std::span<const Demand> demands, std::int64_t max_tokens
   return static_cast<std::int64_t>(rooms.size());
 }
 
-using Ranks = std::vector<Partition>;  ///< of each rank the micro-batches
+using Ranks = std::vector<Partition>;  ///< micro-batches of each rank
 
 /// Divides each rank's items over its micro-batches. Returns nothing if it finds no room for them.
 std::optional<Ranks> micros_of(const Partition& ranks, std::span<const Demand> demands, std::size_t num_micro,
@@ -121,9 +121,9 @@ std::optional<Ranks> micros_of(const Partition& ranks, std::span<const Demand> d
   return result;
 }
 
-/// Divides the samples over ranks first, and then those of each rank over its micro-batches. Does so with different
-/// amounts of room for tokens on the ranks: with less, micro-batches are easier to pack, and work is harder to balance.
-/// Returns the division with the least work on the busiest rank, or nothing if none has room for all samples.
+/// Divides the samples over ranks first, and then those of each rank over its micro-batches. Tries different limits of
+/// tokens per rank: with a lower one, micro-batches are easier to pack, and work is harder to balance. Returns the
+/// division with the least work on the busiest rank, or nothing if none has room for all samples.
 std::optional<Ranks> best_of(std::span<const Demand> demands, int num_ranks, const Balance& options,
                              std::int64_t num_micro) {
   const auto ranks = static_cast<std::size_t>(num_ranks), count = static_cast<std::size_t>(num_micro);
@@ -140,7 +140,7 @@ std::optional<Ranks> best_of(std::span<const Demand> demands, int num_ranks, con
     if (best_level - bound <= bound >> 10 || (best && options.sizes == PartSizes::equal)) break;
     const auto unused = room / 8 * eighths;
     const auto divided = partition_within(demands, ranks, max_of_rank - unused, options.sizes, count, Search::thorough);
-    if (!divided) break;  // The search hardly finds one in less room.
+    if (!divided) break;  // with even less room, the search is unlikely to succeed
     const auto level = busiest_of(*divided, demands);
     if (level >= best_level) continue;
     if (auto found = micros_of(*divided, demands, count, options.max_tokens)) {
@@ -151,8 +151,8 @@ std::optional<Ranks> best_of(std::span<const Demand> demands, int num_ranks, con
   return best;
 }
 
-/// First the samples to micro-batches, then the same number of those to each rank. Nothing if there is no room for
-/// that.
+/// Divides the samples over micro-batches first, and then assigns the same number of those to each rank. Returns
+/// nothing if they do not fit.
 std::optional<Ranks> micros_first(std::span<const Demand> demands, int num_ranks, const Balance& options,
                                   std::int64_t num_micro) {
   const auto ranks = static_cast<std::size_t>(num_ranks);
@@ -169,7 +169,7 @@ std::optional<Ranks> micros_first(std::span<const Demand> demands, int num_ranks
   return result;
 }
 
-/// Puts micro-batches in order: those of one rank, or those that all ranks run at the same time.
+/// Orders micro-batches: those of one rank, or those that all ranks run at the same time.
 template <typename Micro>
 void arrange(std::vector<Micro>& micros, MicroOrder order, auto&& first_of, auto&& level_of_micro) {
   std::ranges::sort(micros, {}, first_of);
@@ -222,7 +222,7 @@ std::optional<Ranks> divide_into(std::int64_t num_micro, std::span<const Demand>
 Ranks divide(std::span<const Demand> demands, int num_ranks, const Balance& options) {
   const auto ranks = static_cast<std::int64_t>(num_ranks);
   const auto samples = static_cast<std::int64_t>(demands.size());
-  const auto last = samples / ranks;  // As many as samples of a rank: each sample alone.
+  const auto last = samples / ranks;  // As many as a rank has samples: one sample in each.
   auto num_micro = ceil_div(count_bins(demands, options.max_tokens), ranks);
   for (bool is_last = false; !is_last && num_micro <= last;
        num_micro = std::min(last, num_micro + std::max<std::int64_t>(1, num_micro / 64))) {
@@ -235,7 +235,7 @@ Ranks divide(std::span<const Demand> demands, int num_ranks, const Balance& opti
       samples, options.max_tokens, ranks));
 }
 
-/// The whole step, one micro-batch for each rank.
+/// Divides the whole step, with one micro-batch on each rank.
 Ranks divide_once(std::span<const Demand> demands, int num_ranks, const Balance& options) {
   const auto ranks = static_cast<std::size_t>(num_ranks);
   std::vector<std::int64_t> costs;

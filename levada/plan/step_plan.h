@@ -1,4 +1,4 @@
-// Which samples of a step each data-parallel rank gets, and in which micro-batch: decided before anything is sent.
+// Which samples of a step each data-parallel rank gets, and in which micro-batch, decided before anything is sent.
 #pragma once
 
 #include <cstdint>
@@ -12,26 +12,26 @@
 
 namespace levada {
 
-/// In which order a rank runs its micro-batches.
+/// The order in which a rank runs its micro-batches.
 enum class MicroOrder : std::uint8_t {
   as_read,     ///< by their first samples
-  long_first,  ///< the costliest first, which hides best in a pipeline what the others lack
-  paired,      ///< the costliest, the cheapest, the second costliest, ...: neighbors cost about the same together
+  long_first,  ///< the costliest first, which hides imbalance best in a pipeline
+  paired,      ///< the costliest, the cheapest, the second costliest, ...: neighbors together cost about the same
 };
 
-/// "as-read", "long-first", "paired".
+/// Returns "as-read", "long-first" or "paired".
 std::string_view to_string(MicroOrder order);
 /// The inverse of to_string(). Throws InvalidArgument.
 MicroOrder parse_micro_order(std::string_view word);
 
-/// Where data-parallel ranks wait for each other, and so what the division of a step makes small.
+/// Where data-parallel ranks wait for each other, which determines what the division of a step minimizes.
 enum class Wait : std::uint8_t {
-  step,   ///< at its end: the work of the busiest rank
-  micro,  ///< in each micro-batch, as with sharded weights or experts: the sum over micro-batches of the work of the
-          ///< rank that has most in it
+  step,   ///< at the end of the step: minimizes the work of the busiest rank
+  micro,  ///< in each micro-batch, as with sharded weights or experts: minimizes the sum over micro-batches of the work
+          ///< of the rank that has most in it
 };
 
-/// "step", "micro".
+/// Returns "step" or "micro".
 std::string_view to_string(Wait wait);
 /// The inverse of to_string(). Throws InvalidArgument.
 Wait parse_wait(std::string_view word);
@@ -39,25 +39,25 @@ Wait parse_wait(std::string_view word);
 /// How the samples of a step are divided over ranks.
 struct Balance {
   SampleCost cost = {};
-  PartSizes sizes = PartSizes::any;        ///< of the ranks, in samples
-  std::int64_t max_tokens = 0;             ///< of a micro-batch; 0: a rank has one, whatever its size
-  MicroOrder order = MicroOrder::as_read;  ///< with Wait::micro all ranks' micro-batches of one number move together
+  PartSizes sizes = PartSizes::any;        ///< sizes of the ranks' shares, in samples
+  std::int64_t max_tokens = 0;             ///< per micro-batch; 0: one micro-batch per rank, whatever its size
+  MicroOrder order = MicroOrder::as_read;  ///< with Wait::micro, micro-batches of equal number move together
   Wait wait = Wait::step;
-  std::int64_t max_delay = 0;  ///< steps that a sample longer than the others may wait (DelayQueue); 0: none waits
-  std::string label = {};      ///< names the caller's functions and options behind sizes and weights, for comparison
+  std::int64_t max_delay = 0;  ///< maximum number of steps that a long sample may wait (DelayQueue); 0: none waits
+  std::string label = {};      ///< identifies the caller's functions and options for sizes and weights, for comparison
   bool operator==(const Balance&) const = default;
 };
 
-/// "flops(linear=24576,quadratic=1), free counts, at most 8192 tokens, as-read"; perhaps ", ranks wait in each
-/// micro-batch", ", delayed up to 16 steps", and the label.
+/// Returns "flops(linear=24576,quadratic=1), free counts, at most 8192 tokens, as-read", with ", ranks wait in each
+/// micro-batch", ", delayed up to 16 steps" and the label added if they apply.
 std::string to_string(const Balance& balance);
 
-/// Throws InvalidArgument where plan_step() would, whatever the samples.
+/// Throws InvalidArgument if plan_step() would throw for any samples.
 void check_balance(const Balance& balance);
 
-/// A step, divided. Every sample is in exactly one micro-batch, and no micro-batch is empty.
+/// A divided step. Every sample is in exactly one micro-batch, and no micro-batch is empty.
 struct StepPlan {
-  int ranks = 0, num_micro = 0;                       ///< num_micro of each rank
+  int ranks = 0, num_micro = 0;                       ///< num_micro per rank
   std::vector<std::vector<std::size_t>> micros = {};  ///< by rank, then micro-batch: indexes of samples, ascending
 
   const std::vector<std::size_t>& at(int rank, int micro) const {
@@ -67,11 +67,11 @@ struct StepPlan {
   bool operator==(const StepPlan&) const = default;
 };
 
-/// Divides samples over ranks so that those wait for each other little more than they must (Wait), and over as few
-/// micro-batches as max_tokens allows, the same number on each rank; with Wait::step those of a rank cost about the
-/// same, too. Deterministic: the same everywhere for the same samples. Throws InvalidArgument: a negative max_tokens;
-/// equal counts with Wait::micro and max_tokens; and, naming the sample by its index, fewer samples than ranks, a
-/// sample of more than max_tokens, or work that is negative or too large.
+/// Divides samples over ranks so that ranks wait for each other little more than they must (Wait), and over as few
+/// micro-batches as max_tokens allows, the same number on each rank. With Wait::step, the micro-batches of a rank also
+/// cost about the same. Deterministic. Throws InvalidArgument: a negative max_tokens; equal counts with Wait::micro and
+/// max_tokens; and, naming the sample by its index, fewer samples than ranks, a sample of more than max_tokens, or work
+/// that is negative or too large.
 StepPlan plan_step(std::span<const SampleSize> samples, int ranks, const Balance& balance);
 
 }  // namespace levada

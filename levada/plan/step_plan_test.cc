@@ -77,7 +77,7 @@ TEST(StepPlan, HasEverySampleOnceWhateverTheSizes) {
   EXPECT_THAT(refused, testing::AllOf(testing::Gt(0), testing::Lt(300)));
 }
 
-/// The least that ranks can wait for in each micro-batch, by a look at every division of a few samples.
+/// Returns the least that ranks can wait for in each micro-batch, by trying every division of a few samples.
 std::int64_t least_waiting(const Sizes& samples, std::size_t ranks, std::size_t count, std::int64_t max_tokens) {
   auto least = INT64_MAX;
   std::vector<std::size_t> at(samples.size());
@@ -190,7 +190,7 @@ TEST(StepPlan, OfTwoDimensionsBalancesTheWorse) {
       auto samples = lognormal(random, 256, 8192);
       auto swapped = samples;
       for (std::size_t i = 0; i < samples.size(); ++i) {
-        // What has few tokens has many images, of another scale.
+        // Samples with few tokens have many images, on another scale.
         samples[i].weights = {samples[i].tokens,
                               1'000'000 / samples[i].tokens * static_cast<std::int64_t>(random() % 9)};
         samples[i].weights[1] = std::min<std::int64_t>(samples[i].weights[1], 10'000);
@@ -257,8 +257,8 @@ TEST(StepPlan, IsNextToTheBoundWhereAMicroBatchHoldsJustTheLongestSample) {
   EXPECT_LE(sum / 200, 1.002);
 }
 
-/// The work of the busiest rank if the longest sample always goes to the least busy rank, in a micro-batch that has
-/// room for it. Nothing where a sample finds none.
+/// Returns the work of the busiest rank if the longest sample always goes to the least busy rank, in a micro-batch that
+/// has room for it. Returns nothing if a sample does not fit.
 std::optional<double> greedy(Sizes samples, const StepOptions& options, int num_micro) {
   std::ranges::sort(samples, std::greater(), &SampleSize::tokens);
   std::vector<double> works(static_cast<std::size_t>(options.ranks));
@@ -298,7 +298,7 @@ TEST(StepPlan, IsNoWorseThanAGreedyDivisionWhateverTheShape) {
     ++compared;
     ours += balance.busiest / balance.bound;
     greedys += *baseline / balance.bound;
-    // With a few samples for each rank a greedy division is the better one by chance.
+    // With few samples per rank, a greedy division is sometimes better by chance.
     EXPECT_LE(balance.busiest, 1.005 * *baseline) << options.ranks << " ranks, round " << round;
   }
   EXPECT_GT(compared, 300);
@@ -319,7 +319,8 @@ TEST(StepPlan, PacksSamplesOfMoreThanHalfAMicroBatchOneByOne) {
 }
 
 TEST(StepPlan, PutsEachSampleAloneIfNothingElseFits) {
-  // The last four samples are balanced as one and three, of which no two fit into 128 micro-batches.
+  // Balanced by work, the last four samples split into one and three, but no two of the three fit into 128
+  // micro-batches.
   Sizes samples(254, of_tokens(60));
   for (const std::int64_t weight : {30, 10, 10, 10}) samples.push_back({.tokens = 50, .weights = {weight, 0}});
   const StepOptions options{

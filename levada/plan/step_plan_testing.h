@@ -49,7 +49,7 @@ inline Sizes of_tokens(std::initializer_list<std::int64_t> tokens) {
   return sizes;
 }
 
-/// Lengths of documents: lognormal with a mean of 1,500.
+/// Document lengths: lognormal with a mean of 1,500.
 inline Sizes lognormal(std::mt19937& random, std::size_t count, double longest) {
   std::lognormal_distribution<double> lengths(std::log(1500.0) - 0.72, 1.2);
   Sizes sizes(count);
@@ -63,7 +63,7 @@ inline std::int64_t tokens_of(std::span<const SampleSize> samples) {
   return sum;
 }
 
-/// What must hold of every plan.
+/// Checks the conditions that every plan fulfills.
 inline void expect_sound(const StepPlan& plan, std::span<const SampleSize> samples, const StepOptions& options) {
   ASSERT_EQ(plan.ranks, options.ranks);
   ASSERT_GE(plan.num_micro, 1);

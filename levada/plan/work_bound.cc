@@ -10,7 +10,7 @@ namespace {
 
 __extension__ using Wide = __int128;
 
-/// The least work with which samples make up a number of tokens.
+/// The minimum work of samples that make up a given number of tokens.
 class CheapestTokens {
  public:
   CheapestTokens(std::span<const Demand> demands, std::int64_t Work::*part) {
@@ -27,7 +27,7 @@ class CheapestTokens {
     }
   }
 
-  /// Requires that all samples together have as many. A part of a sample counts in proportion, rounded down.
+  /// Requires that all samples together have at least `tokens`. A part of a sample counts in proportion, rounded down.
   std::int64_t work_of(std::int64_t tokens) const {
     const auto at = std::ranges::lower_bound(sums_, tokens, {}, &Item::tokens) - sums_.begin();
     const auto& last = items_[static_cast<std::size_t>(at)];
@@ -58,7 +58,7 @@ Totals totals_of(std::span<const Demand> demands, std::int64_t Work::*part) {
   return totals;
 }
 
-/// The costliest samples that are considered, so that the time for all their divisions over ranks is bounded.
+/// Limit on the costliest samples to consider, which bounds the time for all their divisions over ranks.
 constexpr std::int64_t max_costliest = 64;
 
 }  // namespace
@@ -73,7 +73,7 @@ std::int64_t work_bound(std::span<const Demand> demands, std::int64_t Work::*par
                         std::int64_t max_of_rank) {
   const auto [work, tokens, most] = totals_of(demands, part);
   auto bound = std::max(ceil_div(work, ranks), most);
-  // The others have room for all tokens: the mean of several samples is below the costliest.
+  // All tokens fit on the other ranks, so the mean of several samples is below the costliest one.
   if (Wide{max_of_rank} * (ranks - 1) >= tokens) return bound;
   std::vector<const Demand*> costliest;
   for (const Demand& demand : demands) costliest.push_back(&demand);
@@ -99,7 +99,8 @@ std::int64_t work_bound(std::span<const Demand> demands, std::int64_t Work::*par
 std::int64_t waiting_bound(std::span<const Demand> demands, std::int64_t Work::*part, std::int64_t ranks,
                            std::int64_t max_tokens) {
   const auto [work, tokens, most] = totals_of(demands, part);
-  // All ranks together have at most so much in one micro-batch: the samples with the most work for their tokens.
+  // The most work that all ranks together can have in one micro-batch: that of the samples with the most work per
+  // token.
   const auto excess = static_cast<std::int64_t>(std::max(Wide{0}, Wide{tokens} - Wide{ranks} * max_tokens));
   const auto held = work - (excess > 0 ? CheapestTokens(demands, part).work_of(excess) : 0);
   const auto beside = static_cast<std::int64_t>(std::min(Wide{ranks} * most, Wide{held}));

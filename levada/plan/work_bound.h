@@ -1,4 +1,4 @@
-// The least work that the busiest rank of a step can have, and the least that ranks can wait for.
+// Lower bounds for the work of the busiest rank of a step, and for the work that ranks wait for.
 #pragma once
 
 #include <cstdint>
@@ -13,20 +13,21 @@ constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
   return a / b + (a % b != 0);
 }
 
-/// Returns how many tokens a rank can have in `num_micro` micro-batches of at most max_tokens: at most 2^62.
+/// Returns how many tokens fit on a rank in `num_micro` micro-batches of at most max_tokens, capped at 2^62.
 std::int64_t tokens_of_rank(std::int64_t max_tokens, std::int64_t num_micro);
 
-/// Returns work that the busiest of `ranks` has in any division in which no rank has more than max_of_rank tokens. It
-/// is the largest of the mean, the costliest sample, and the mean of the ranks that have the costliest samples: those
-/// ranks also have the tokens for which all others have no room. `part` says which of the two kinds of work is meant.
-/// Returns an unspecified number where no such division exists. Requires that works and tokens are 0 or more, and that
-/// the sum of each is less than 2^62.
+/// Returns a lower bound for the work of the busiest of `ranks` in any division with at most max_of_rank tokens on each
+/// rank. It is the largest of: the mean work of a rank; the work of the costliest sample; and the mean work of the
+/// ranks that hold the costliest samples, which must also hold the tokens that do not fit on the other ranks. `part`
+/// selects one of the two kinds of work. Returns an unspecified number if no such division exists. Requires that works
+/// and tokens are 0 or more, and that the sum of each is less than 2^62.
 std::int64_t work_bound(std::span<const Demand> demands, std::int64_t Work::*part, std::int64_t ranks,
                         std::int64_t max_of_rank);
 
-/// Returns a number that the sum over micro-batches of the work of the rank that has most in it is not below, in any
-/// division into micro-batches of at most max_tokens: the mean of the ranks, or the costliest sample and the mean of
-/// all for which there is no room in its micro-batch. Requires what work_bound() does.
+/// Returns a lower bound for the sum over micro-batches of the work of the rank that has most in it, in any division
+/// into micro-batches of at most max_tokens. It is the larger of: the mean work of a rank; and the work of the
+/// costliest sample plus the mean work of the samples that do not fit into its micro-batch. Same requirements as
+/// work_bound().
 std::int64_t waiting_bound(std::span<const Demand> demands, std::int64_t Work::*part, std::int64_t ranks,
                            std::int64_t max_tokens);
 

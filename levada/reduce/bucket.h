@@ -14,36 +14,36 @@
 
 namespace levada {
 
-/// What the inputs of a bucket have in common.
+/// The common properties of a bucket's inputs.
 struct BucketKey {
-  const Engine* group = nullptr;  ///< null: of a group that has been left
+  const Engine* group = nullptr;  ///< null: the group has been left
   ReduceOp op = ReduceOp::sum;
   DType dtype;
   bool operator==(const BucketKey&) const = default;
 };
 
-/// An input, without its elements.
+/// An input's properties, without its elements.
 struct BucketInput {
   Collective collective = Collective::reduce_scatter;
   ReduceOp op = ReduceOp::sum;
   DType dtype = {};
   Shape piece = {};
-  std::size_t bytes = 0;               ///< of all its pieces
-  const TensorView* tensor = nullptr;  ///< that may have been made by empty()
+  std::size_t bytes = 0;               ///< size of all pieces
+  const TensorView* tensor = nullptr;  ///< possibly a tensor made by empty()
 };
 
-/// Inputs that are launched together, from when the first is enqueued to when their callbacks have run.
+/// Inputs that are launched together. A bucket exists from the first enqueue until the last callback has run.
 struct Bucketer::Bucket {
   struct Entry {
     Callback callback;
-    Shape shape;  ///< of the result, which is not the piece's for an all-reduce and an all-gather
+    Shape shape;  ///< shape of the result, which differs from the piece's for an all-reduce and an all-gather
   };
   const Engine* group = nullptr;
   int key = -1;
   DType dtype;
-  CollectiveSpec spec;                       ///< until it is launched
-  std::vector<std::shared_ptr<Slab>> slabs;  ///< with the inputs, until it is launched
-  std::uint64_t bytes = 0;                   ///< of all inputs
+  CollectiveSpec spec;                       ///< only until launched
+  std::vector<std::shared_ptr<Slab>> slabs;  ///< hold the inputs, only until launched
+  std::uint64_t bytes = 0;                   ///< size of all inputs
   std::vector<Entry> entries;
   std::size_t num_called = 0;  ///< entries whose callbacks have run
 
@@ -51,7 +51,7 @@ struct Bucketer::Bucket {
     results_ = std::move(results);
     is_launched_ = true;
   }
-  /// Null until the bucket is launched. Any thread may call, and result() likewise.
+  /// Returns null until the bucket is launched. Any thread may call this and result().
   const std::shared_future<Results>* results() const { return is_launched_ ? &results_ : nullptr; }
   Tensor result(std::size_t position) const {
     const Results& results = results_.get();

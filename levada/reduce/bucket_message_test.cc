@@ -18,7 +18,7 @@ CollectiveSpec spec_of(std::vector<Shape> pieces, DType dtype = dtypes::float32)
   return spec;
 }
 
-/// A message of `num_inputs` inputs, with room for `bytes` of them.
+/// Returns a message of `num_inputs` inputs, with room for `bytes`.
 Bytes message(const BucketLayout& layout, std::size_t num_inputs, std::size_t bytes) {
   Bytes made(MessageHeader::bytes + bytes);
   MessageHeader{.layout_hash = layout.hash(), .num_inputs = num_inputs}.write(made);

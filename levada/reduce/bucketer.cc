@@ -165,7 +165,7 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
     return static_cast<int>(number);
   }
 
-  /// Forgets the groups that nobody else keeps.
+  /// Forgets the groups that have no other owner.
   void leave_abandoned_groups() {
     for (const Engine* const left : members_.leave_abandoned()) {
       for (BucketKey& key : keys_) {
@@ -182,8 +182,7 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
     return std::make_shared<Slab>(*group, std::move(block));
   }
 
-  /// Returns the largest of what `bytes_of` returns for the keys of a group and dtype, which may be of several
-  /// operations.
+  /// Returns the maximum of `bytes_of` over the keys of a group and dtype, which may differ in operation.
   template <typename BytesOf>
   std::uint64_t largest(const Engine* group, DType dtype, BytesOf bytes_of) const {
     std::uint64_t bytes = 0;
@@ -193,8 +192,7 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
     return bytes;
   }
 
-  /// Returns the slab in which empty() has made the input, if the input can become the bucket's next one there; else
-  /// null.
+  /// Returns the slab in which empty() made the input, if the input can be the bucket's next one; else null.
   std::shared_ptr<Slab> slab_of(const Group& group, const Bucket& bucket, const BucketInput& input) const {
     if (input.tensor == nullptr || input.tensor->byte_count() != input.bytes) return nullptr;
     auto slab = tensors_.find(*group, *input.tensor);
@@ -213,8 +211,8 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
     return bucket;
   }
 
-  /// Adds an input to a bucket, where it lies or by `copy`. Nothing has been added where this throws.
-  /// `slab_bytes`: of memory for copies, if the bucket needs more of it.
+  /// Adds an input to a bucket, in place or by `copy`. If this throws, nothing has been added. `slab_bytes`: size of a
+  /// new slab for copies, if the bucket needs one.
   template <typename Copy>
   void add(const Group& group, Bucket& bucket, const BucketInput& input, Copy copy, std::size_t slab_bytes,
            Bucket::Entry entry) {
@@ -225,7 +223,7 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
       if (slabs.empty() || !slabs.back()->is_all_entered() || !slabs.back()->has_room(input.bytes)) {
         slabs.push_back(make_slab(group, slab_bytes, input.collective));
       }
-      // Nobody reads a bucket before it is complete, so what comes after its first message need not stay in a cache.
+      // A bucket is only read once it is complete, so everything after its first message need not stay in a cache.
       const std::size_t together = std::max(slabs.size() * Slab::message_bytes, input.bytes);
       copy(slabs.back()->reserve(input.bytes), copy_mode_for(together));
       if (input.collective == Collective::reduce_scatter) stats_.bytes_copied += input.bytes;
@@ -240,7 +238,7 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
     stats_.bytes += input.bytes;
   }
 
-  /// Where it throws, the input has not been enqueued, so that ranks which try it again stay in step with the others.
+  /// If this throws, the input has not been enqueued, so a rank that tries again stays in step with the others.
   template <typename Copy>
   Handle enqueue(const Group& group, const BucketInput& input, Copy copy, Callback callback) {
     const int key = key_of(group, input);
@@ -258,7 +256,7 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
       throw;
     }
     Handle handle = handle_of(open, open->entries.size() - 1);
-    run_due_callbacks();  // after this input, which they may follow with others
+    run_due_callbacks();  // after this input, because callbacks may enqueue others
     return handle;
   }
 
@@ -274,7 +272,7 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
     return handle_of(bucket, 0);
   }
 
-  /// Launches an input as a bucket of its own.
+  /// Launches an input as a separate bucket.
   template <typename Copy>
   Handle launch_alone(const Group& group, const BucketInput& input, Copy copy, Bucket::Entry entry) {
     make_room(group.get());
@@ -286,8 +284,8 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
     return handle_of(bucket, 0);
   }
 
-  /// Has all ranks of each group compare that they flush after the same inputs. The last bucket of a group says so
-  /// itself, if it is among `keys`, which are to be launched; a group without one needs a collective.
+  /// Makes all ranks of each group compare whether they flush after the same inputs. The last bucket of a group carries
+  /// that information, if it is among `keys`, which are to be launched; a group without one needs a collective.
   std::vector<std::pair<Reducer*, std::shared_future<Results>>> launch_checks(const std::vector<int>& keys) {
     std::set<const Engine*> said;
     for (auto key = keys.rbegin(); key != keys.rend(); ++key) {
@@ -313,8 +311,9 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
     return handle;
   }
 
-  /// The caller waits for them all, so the last one need not be handed to another thread. Starts all of them also where
-  /// a wait for room throws: their buckets are no longer open, and a handle that waits for one needs its results.
+  /// Launches the buckets of `keys`. The caller waits for all of them, so the last one need not be handed to another
+  /// thread. Starts all of them even if a wait for room throws: their buckets are no longer open, and a handle that
+  /// waits for one needs its results.
   void launch_all(const std::vector<int>& keys) {
     for (auto key = keys.begin(); key != keys.end(); ++key) {
       try {
@@ -326,7 +325,7 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
     }
   }
 
-  /// Starts the bucket also where the wait for room throws: in its aborted group, the reduction ends at once.
+  /// Starts the bucket even if the wait for room throws: the reduction then ends at once, in its aborted group.
   void launch(int key, bool awaited) {
     try {
       make_room(keys_[static_cast<std::size_t>(key)].group);
@@ -362,14 +361,14 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
     return std::ranges::find(launched_, group, [](const auto& bucket) { return bucket->group; });
   }
 
-  /// Waits until a group has room for one more bucket. Which callbacks become due follows from what has been enqueued,
-  /// and not from what has been reduced by now, so that it is the same on all ranks of the group.
+  /// Waits until a group has room for one more bucket. Which callbacks become due depends on what has been enqueued,
+  /// not on what has been reduced by now, so it is the same on all ranks of the group.
   void make_room(const Engine* group) {
     const auto is_of_group = [group](const auto& bucket) { return bucket->group == group; };
     while (std::ranges::count_if(launched_, is_of_group) >= options_.in_flight) retire(oldest_of(group));
   }
 
-  /// Waits for a bucket, whose callbacks are due then.
+  /// Waits for a bucket, whose callbacks are then due.
   void retire(Launched::iterator launched) {
     wait_for(**launched);
     due_.push_back(std::move(*launched));
@@ -386,13 +385,13 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
 
   void wait_for(const Bucket& bucket) {
     const auto* const member = members_.find(bucket.group);
-    if (member == nullptr) return;  // the group has been left, after it had reduced everything
+    if (member == nullptr) return;  // the group was left after all its reductions had ended
     const auto begin = Clock::now();
     member->reducer->wait_for(*bucket.results());
     stats_.waited += Clock::now() - begin;
   }
 
-  /// Runs one callback after the other: what a callback calls runs none of the others.
+  /// Runs callbacks one after another: calls inside a callback run none of the others.
   void run_due_callbacks() {
     while (!running_ && !due_.empty()) {
       const std::shared_ptr<Bucket> first = due_.front();
@@ -408,7 +407,7 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
     const bool within_another = std::exchange(running_, true);
     keep_error([&] {
       if (callback) callback(bucket.result(position));
-      else static_cast<void>(bucket.results()->get());  // throws what the reduction threw
+      else static_cast<void>(bucket.results()->get());  // throws the reduction's exception
     });
     running_ = within_another;
   }
@@ -430,11 +429,11 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
   TensorSlabs tensors_;
   Members members_;
   std::vector<BucketKey> keys_;
-  std::vector<std::shared_ptr<Bucket>> open_;  ///< by key; null, or without entries, where none is open
-  std::vector<std::uint64_t> usual_bytes_;     ///< by key, of its last bucket
-  Launched launched_;                          ///< in this order, without those whose callbacks are due
-  Launched due_;                               ///< whose callbacks are to be run, in this order
-  bool running_ = false;                       ///< a callback
+  std::vector<std::shared_ptr<Bucket>> open_;  ///< by key; null, or without entries, if none is open
+  std::vector<std::uint64_t> usual_bytes_;     ///< by key, size of its last bucket
+  Launched launched_;                          ///< in launch order, without those whose callbacks are due
+  Launched due_;                               ///< buckets whose callbacks are due, in launch order
+  bool running_ = false;                       ///< whether a callback is running
   std::exception_ptr error_;
 };
 

@@ -1,4 +1,4 @@
-// When callbacks run: at places that follow from what ranks enqueue, and not from what has been reduced by then.
+// When callbacks run depends only on what ranks enqueue, not on what has been reduced by then.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -25,7 +25,7 @@ using Handle = std::shared_ptr<Engine>;
 
 constexpr std::int64_t num_elements = 64;
 
-/// An input whose sums tell its number: all inputs have one shape.
+/// Returns an input whose sum identifies its number. All inputs have the same shape.
 Tensor numbered(const Engine& engine, int number) {
   Tensor made = Tensor::empty(dtypes::float32, {num_elements * engine.info().size});
   std::ranges::fill(made.mutable_as<float>(), static_cast<float>(number));
@@ -36,7 +36,7 @@ std::int64_t bytes_of_one(const Engine& engine) {
   return num_elements * std::int64_t{sizeof(float)} * engine.info().size;
 }
 
-/// A rank that enqueues by chance, alike on all ranks, from callbacks too, and dawdles as no other does.
+/// A rank that enqueues at random, alike on all ranks, from callbacks too, and delays itself unlike any other rank.
 class Player {
  public:
   Player(const Handle& engine, unsigned seed)
@@ -47,7 +47,7 @@ class Player {
                    .in_flight = 1 + static_cast<int>(seed % 3),
                    .timeout = std::chrono::seconds(30)}) {}
 
-  /// What it did, in order; what was wrong, too.
+  /// Returns a log of its actions, including errors.
   std::vector<std::string> play() {
     std::mt19937 random(seed_);
     for (int n = 0; n < 40; ++n) {
@@ -132,7 +132,7 @@ TEST(BucketerCallbacks, EnqueueAtTheSamePlaceOnEveryRankOverMessages) {
   }
 }
 
-/// Enqueues inputs that fill a bucket each; the callback of input n notes n.
+/// Enqueues inputs that fill a bucket each; the callback of input n records n.
 struct OneEach {
   Handle engine;
   Bucketer& bucketer;
@@ -181,7 +181,7 @@ TEST(BucketerCallbacks, OfAllReducesAndAllGathersRunAtTheSamePlaces) {
 TEST(Bucketer, LetsOverlappingGroupsRunAheadOfEachOther) {
   inproc::run_ranks(3, [](const Handle& engine) {
     const int rank = engine->info().rank;
-    // The groups in which this rank is, in the order in which it gets to them: {0, 1}, {1, 2} and {0, 2} in a circle.
+    // The groups of each rank, in the order in which it uses them: {0, 1}, {1, 2} and {0, 2} in a circle.
     const std::vector<std::vector<int>> orders[] = {{{0, 1}, {0, 2}}, {{1, 2}, {0, 1}}, {{0, 2}, {1, 2}}};
     const std::vector<std::vector<int>> all = {{0, 1}, {0, 2}, {1, 2}};
     std::map<std::vector<int>, Handle> groups;

@@ -24,7 +24,7 @@ using ::testing::Each;
 using ::testing::HasSubstr;
 
 using Handle = std::shared_ptr<Engine>;
-/// Each rank's results, one after the other.
+/// Each rank's results, concatenated.
 using Results = std::vector<Bytes>;
 using Body = std::function<Bytes(const Handle&)>;
 
@@ -44,7 +44,7 @@ Results on_hosts(int ranks, int ranks_a_host, const Body& body) {
   return results;
 }
 
-/// Any bits of which an integer can consist; numbers whose sums are rounded, for the others.
+/// Returns arbitrary bits for integers, and numbers whose sums are rounded for other types.
 Tensor numbers(DType dtype, std::int64_t count, unsigned seed) {
   std::mt19937 random(seed);
   Tensor tensor = Tensor::empty(dtype, {count});
@@ -63,7 +63,7 @@ Tensor numbers(DType dtype, std::int64_t count, unsigned seed) {
   return tensor;
 }
 
-/// Small whole numbers, whose sums are exact in every type.
+/// Returns small whole numbers, whose sums are exact in every type.
 Tensor whole_numbers(DType dtype, std::int64_t count, unsigned seed) {
   std::mt19937 random(seed);
   Tensor tensor = Tensor::empty(dtype, {count});
@@ -82,7 +82,7 @@ void append(Bytes& all, const Tensor& tensor) {
   all.insert(all.end(), tensor.bytes().begin(), tensor.bytes().end());
 }
 
-/// Reduce-scatters of many sizes, some in memory that empty() returns, and an all-reduce.
+/// Returns the results of reduce-scatters of many sizes, some in memory from empty(), and an all-reduce.
 Bytes reduced(const Handle& engine, DType dtype, ReduceOp op, Tensor (*make)(DType, std::int64_t, unsigned)) {
   const auto [rank, ranks] = std::pair(engine->info().rank, engine->info().size);
   Bucketer bucketer({.capacity = 1 << 20});
@@ -133,7 +133,7 @@ TEST(BucketerBetweenHosts, AddsToTheSameBitsAsOnOneHostWhereOnlyTheFirstHostHasS
 }
 
 TEST(BucketerBetweenHosts, AddsRanksOfAHostInOrderAndThenHostsInOrder) {
-  // Rounds to another number in every other order: 2^24 + 1 + 1 is 2^24, but 2^24 + (1 + 1) is not.
+  // Any other order rounds differently: 2^24 + 1 + 1 is 2^24, but 2^24 + (1 + 1) is not.
   const std::vector<float> given{16'777'216, 1, 1, 1, -16'777'216, 1};
   const auto sum = [&](int ranks_a_host) {
     std::vector<float> sums;
@@ -173,7 +173,7 @@ TEST(BucketerBetweenHosts, ReducesInGroupsWhoseRanksAreOnHostsInAnyOrder) {
   for (const int ranks_a_host : {1, 2, 3}) EXPECT_EQ(on_hosts(6, ranks_a_host, body), expected);
 }
 
-/// Bytes that a reduce-scatter of so many numbers a rank sends from host to host, without what ranks say.
+/// Returns the bytes that a reduce-scatter of `count` numbers per rank sends between hosts, without control messages.
 std::uint64_t crossed_bytes(int ranks, int ranks_a_host, DType dtype, std::int64_t count, bool for_all) {
   std::uint64_t crossed = 0;
   const auto body = [&](const Handle& engine, joined::test::Job& job) {
@@ -197,7 +197,7 @@ std::uint64_t crossed_bytes(int ranks, int ranks_a_host, DType dtype, std::int64
 
 TEST(BucketerBetweenHosts, SendsOneSumOfEachOtherHostToEachRank) {
   constexpr std::int64_t count = 1 << 18;
-  EXPECT_EQ(crossed_bytes(4, 2, dtypes::float32, count, false), 4u);  // each rank gets 1, and not 2
+  EXPECT_EQ(crossed_bytes(4, 2, dtypes::float32, count, false), 4u);  // each rank receives 1 instead of 2
   EXPECT_EQ(crossed_bytes(6, 3, dtypes::int64, count, false), 6u);
   EXPECT_EQ(crossed_bytes(6, 2, dtypes::float32, count, false), 6u * 2);
   EXPECT_EQ(crossed_bytes(4, 3, dtypes::float32, count, false), 4u);
@@ -207,7 +207,7 @@ TEST(BucketerBetweenHosts, SendsOneSumOfEachOtherHostToEachRank) {
 TEST(BucketerBetweenHosts, SendsSumsOf16BitsUnrounded) {
   constexpr std::int64_t count = 1 << 19;
   EXPECT_EQ(crossed_bytes(6, 3, dtypes::bfloat16, count, false), 6u * 2);
-  EXPECT_EQ(crossed_bytes(3, 1, dtypes::bfloat16, count, false), 3u * 2);  // one rank's inputs are no sums
+  EXPECT_EQ(crossed_bytes(3, 1, dtypes::bfloat16, count, false), 3u * 2);  // the inputs of a single rank are not sums
   EXPECT_EQ(crossed_bytes(4, 3, dtypes::bfloat16, count, false), 3u + 2);
 }
 
@@ -237,7 +237,7 @@ TEST(BucketerBetweenHosts, TellsEveryRankWhatEachCalledAndGoesOn) {
       const auto body = [&](const Handle& engine, joined::test::Job&) {
         const auto rank = static_cast<std::size_t>(engine->info().rank);
         Bucketer bucketer({.timeout = std::chrono::seconds(20)});
-        for (int often = 0; often < 70; ++often) {  // more often than there is room for messages that nobody wants
+        for (int often = 0; often < 70; ++often) {  // more often than there is room for unused messages
           faults[rank] = fault_of([&] { static_cast<void>(cases[i][rank](bucketer, engine).wait()); });
           static_cast<void>(fault_of([&] { bucketer.flush(); }));
         }

@@ -17,7 +17,7 @@ using Handle = std::shared_ptr<Engine>;
 
 constexpr std::int64_t message_bytes = 4 << 20;
 
-/// Input n of a rank, in memory that empty() returns.
+/// Returns input n of a rank, in memory from empty().
 Tensor made(Bucketer& bucketer, const Handle& engine, int n, std::int64_t piece, DType dtype = dtypes::float32) {
   Tensor tensor = bucketer.empty(engine, dtype, {piece * engine->info().size});
   if (dtype == dtypes::float32) std::ranges::fill(tensor.mutable_as<float>(), static_cast<float>(n));
@@ -25,7 +25,7 @@ Tensor made(Bucketer& bucketer, const Handle& engine, int n, std::int64_t piece,
   return tensor;
 }
 
-/// Whether the sum of all ranks' inputs n is right.
+/// Returns whether the sum of all ranks' inputs n is right.
 bool is_sum(const Handle& engine, int n, const Tensor& sum) {
   const int expected = n * engine->info().size;
   if (sum.dtype() == dtypes::int32) return std::ranges::count(sum.as<std::int32_t>(), expected) == sum.shape()[0];
@@ -144,7 +144,7 @@ TEST(BucketerMemory, MayBeGivenOnSomeRanksInAnotherOrderThanOnOthers) {
     Bucketer bucketer({.capacity = 100'000});
     std::vector<Tensor> tensors;
     std::vector<Bucketer::Handle> handles;
-    // Rank 0 makes them in the order of enqueueing, rank 1 in the other, and rank 2 makes every other one.
+    // Rank 0 makes them in the order of enqueueing, rank 1 in reverse order, and rank 2 makes only every other one.
     for (const int n : engine->info().rank == 1 ? backwards : ascending(pieces.size())) {
       tensors.push_back(made(bucketer, engine, n, 1000));
     }
@@ -168,7 +168,7 @@ TEST(BucketerMemory, StaysUntilItIsEnqueuedThoughOthersOfItsSlabAreSent) {
     const Tensor first = made(bucketer, engine, 1, 1000);
     Tensor second = made(bucketer, engine, 2, 1000);
     for (int n = 3; n < 40; ++n) {
-      // Sends the slab in the first round, and uses whatever memory is free in the others.
+      // The first round sends the slab; the others use whatever memory is free.
       const auto sum = bucketer.reduce_scatter(engine, n == 3 ? first : made(bucketer, engine, n, 1000), ReduceOp::sum);
       bucketer.flush();
       EXPECT_TRUE(is_sum(engine, n == 3 ? 1 : n, sum.wait()));

@@ -1,4 +1,4 @@
-// Whatever is enqueued in whatever order, on any engine: what a plain sum in double of each input by itself would be.
+// Compares results with a plain sum in double of each input, for any inputs, any order and any engine.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@ namespace {
 
 using Handle = std::shared_ptr<Engine>;
 
-/// A number as `dtype` stores it, and back. Exact for whole numbers up to 256.
+/// Returns a number as `dtype` stores it. Exact for whole numbers up to 256.
 std::uint64_t bits_of(DType dtype, double value) {
   const auto single = std::bit_cast<std::uint32_t>(static_cast<float>(value));
   if (dtype == dtypes::float64) return std::bit_cast<std::uint64_t>(value);
@@ -59,15 +59,15 @@ void set_element(Tensor& tensor, std::size_t i, double value) {
   std::memcpy(tensor.mutable_bytes().data() + i * size, &bits, size);
 }
 
-/// What rank `from` gives as element i of the whole input n: a small whole number.
+/// Returns rank `from`'s element i of the whole input n: a small whole number.
 double given(int n, int from, std::size_t i) {
   return static_cast<double>((static_cast<std::size_t>(n * 31 + from * 7) + i % 1000 + i / 1000) % 16);
 }
 
-/// What is enqueued, the same on all ranks of a group.
+/// The inputs that are enqueued, the same on all ranks of a group.
 struct Case {
   DType dtype;
-  Shape shape;  ///< of a piece
+  Shape shape;  ///< shape of a piece
   ReduceOp op = ReduceOp::sum;
   enum class Way { list, strided_list, flat, padded, placed } way = Way::list;
 };
@@ -98,7 +98,7 @@ Case draw(std::mt19937 random) {
   return drawn;
 }
 
-/// The whole input of a rank, contiguous.
+/// Returns the whole input of a rank, contiguous.
 Tensor whole_input(const Case& what, int n, int rank, const Shape& shape, Tensor to = {}) {
   if (to.owner() == nullptr) to = Tensor::empty(what.dtype, shape);
   for (std::size_t i = 0; i < to.view().element_count(); ++i) set_element(to, i, given(n, rank, i));
@@ -160,10 +160,10 @@ std::string wrong(const Engine& group, const Case& what, int n, const Tensor& re
 
 struct MemberOf {
   Handle engine;
-  unsigned number = 0;  ///< the same on all its ranks
+  unsigned number = 0;  ///< the same on all ranks of the group
 };
 
-/// The groups that this rank is in: all ranks, and pairs of neighbours, which overlap.
+/// Returns the groups of this rank: all ranks, and pairs of neighbors, which overlap.
 std::vector<MemberOf> groups_of(const Handle& engine) {
   std::vector<MemberOf> groups = {{engine, 0}};
   const int ranks = engine->info().size;
@@ -175,7 +175,7 @@ std::vector<MemberOf> groups_of(const Handle& engine) {
   return groups;
 }
 
-/// Enqueues, waits and flushes by chance, alike on all ranks of a group, and judges each result twice.
+/// Enqueues, waits and flushes at random, alike on all ranks of a group, and checks each result twice.
 class RandomPlayer {
  public:
   RandomPlayer(const Handle& engine, unsigned seed, const BucketerOptions& options)
@@ -186,7 +186,7 @@ class RandomPlayer {
     for (int n = 0; n < 60; ++n) {
       for (const MemberOf& group : groups_) add(group, n);
       const auto chance = random() % 60;
-      if (chance < 6) later_[static_cast<std::size_t>(n) / 2 * groups_.size()]();  // of the group of all
+      if (chance < 6) later_[static_cast<std::size_t>(n) / 2 * groups_.size()]();  // in the group of all ranks
       else if (chance < 10) bucketer_.flush();
       else if (chance < 12) bucketer_.flush(), bucketer_.teardown();
     }

@@ -28,7 +28,7 @@ Deadline soon() {
   return Deadline::after(std::chrono::seconds(30));
 }
 
-/// Different numbers on every rank, whose sum depends on the order in which they are added.
+/// Returns different numbers on every rank, whose sum depends on the order of addition.
 Tensor numbers(int rank, int n, std::int64_t count) {
   Tensor tensor = Tensor::empty(dtypes::float32, {count});
   auto values = tensor.mutable_as<float>();
@@ -51,7 +51,7 @@ std::vector<float> sum_of_part(int ranks, int part, int n, std::int64_t count) {
   return sums;
 }
 
-/// Bytes that the heap and the engine have given out.
+/// Returns the bytes allocated from the heap and the engine.
 std::size_t bytes_in_use(Engine& engine) {
   const auto heap = ::mallinfo2();
   return heap.uordblks + heap.hblkhd + engine.memory_in_use();
@@ -97,7 +97,7 @@ TEST(BucketerBetweenProcesses, DoesNotGrowOverThousandsOfFlushes) {
   EXPECT_EQ(shm::test::run_forked(2, body, memory), "");
 }
 
-/// Bytes of shared memory that are resident in this process.
+/// Returns the bytes of shared memory that are resident in this process.
 std::size_t shared_resident_bytes() {
   std::ifstream statm("/proc/self/statm");
   std::size_t size = 0, resident = 0, shared = 0;
@@ -114,10 +114,10 @@ TEST(BucketerBetweenProcesses, GivesItsMemoryBackWhenItIsTornDown) {
       bucketer.flush();
       agree(*engine, {}, soon(), "test");
       const std::size_t before = shared_resident_bytes();
-      agree(*engine, {}, soon(), "test");  // a peer's teardown takes what has been read of it
+      agree(*engine, {}, soon(), "test");  // a peer's teardown includes what has been read from it
       bucketer.teardown();
       agree(*engine, {}, soon(), "test");
-      // Its own inputs and sums, and what it has read of its peer's.
+      // This rank's inputs and sums, and what it has read of its peer's.
       const std::size_t size = tensor.bytes().size();
       expect(shared_resident_bytes() + size + size / 2 <= before, "resident memory falls by its size");
       expect(engine->trim() < (std::size_t{1} << 20), "nothing of it is left");

@@ -20,7 +20,7 @@ using ::testing::HasSubstr;
 
 using Handle = std::shared_ptr<Engine>;
 
-/// What rank `from` gives to rank `to` as element i of input n: small numbers, so that every sum is exact.
+/// Returns element i of input n that rank `from` sends to rank `to`: small numbers, so that every sum is exact.
 float given(int n, int from, int to, std::size_t i) {
   return static_cast<float>((n * 31 + from * 7 + to * 3 + static_cast<int>(i % 1000)) % 97);
 }
@@ -31,7 +31,7 @@ float expected(int n, int ranks, int to, std::size_t i) {
   return sum;
 }
 
-/// Input n of rank `from`, flat: [ranks * elements].
+/// Returns input n of rank `from`, flat: [ranks * elements].
 Tensor input(const Engine& engine, int n, std::size_t elements, Tensor to = {}) {
   const auto ranks = static_cast<std::size_t>(engine.info().size);
   if (to.owner() == nullptr) to = Tensor::empty(dtypes::float32, {static_cast<std::int64_t>(ranks * elements)});
@@ -59,7 +59,7 @@ std::vector<TensorView> rows(const Tensor& flat, int ranks) {
   return views;
 }
 
-/// Any order of sizes, by any of the ways in which an input can be given, gives what one reduction each would.
+/// Checks that inputs of any sizes in any order, passed in any way, have the same results as separate reductions.
 void reduces_like_one_by_one(const Handle& engine, std::int64_t capacity, unsigned seed) {
   Bucketer bucketer({.capacity = capacity});
   std::mt19937 random(seed);
@@ -323,13 +323,13 @@ TEST(Bucketer, GathersMoreThanTheEngineCanAllocateIntoTheHeap) {
   inproc::run_ranks(3, body, {.memory_bytes = std::size_t{5} << 20});
 }
 
-/// Waits at the second rank until the first has been interrupted.
+/// Waits on the second rank until the first has been interrupted.
 void expect_interruption(Engine& engine) {
   EXPECT_THAT(fault_of([&] { agree(engine, {}, Deadline::after(std::chrono::seconds(60)), "test"); }),
               HasSubstr("interrupted"));
 }
 
-/// Throws from the first wait that it is called in.
+/// Returns a poll that throws during the first wait.
 std::function<void()> interrupted_once() {
   return [n = std::make_shared<int>(0)] {
     if ((*n)++ == 0) throw InvalidArgument("of poll");

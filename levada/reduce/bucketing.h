@@ -8,27 +8,28 @@
 namespace levada {
 
 /// Decides which open bucket each input goes to, and when buckets close. There is at most one open bucket for each key,
-/// such as a group and a dtype. A value.
+/// such as a group and a dtype. A value type.
 class Bucketing {
  public:
-  /// `capacity`: bytes of a bucket, all ranks' pieces together. Zero or less: every input is launched alone.
+  /// `capacity`: size of a bucket in bytes, all ranks' pieces together. Zero or less: every input is launched
+  /// separately.
   explicit Bucketing(std::int64_t capacity) : capacity_(capacity) {}
 
-  /// What to do with an input, in this order.
+  /// The actions for an input, in this order.
   struct Placement {
-    std::optional<int> close;  ///< launch this key's bucket, into which the input does not fit any more
-    bool alone = false;        ///< launch the input alone and wait for it; no bucket closes for it
+    std::optional<int> close;  ///< launch this key's bucket, which has no room for the input
+    bool alone = false;        ///< launch the input separately and wait for it; this closes no bucket
   };
-  /// Places an input of `bytes`, all ranks' pieces together. It goes into the bucket of `key`, which is one of
-  /// `group`'s, unless it is larger than a bucket. A bucket that is exactly full stays open.
+  /// Places an input of `bytes`, all ranks' pieces together. It goes into the bucket of `key`, which belongs to
+  /// `group`, unless it is larger than a bucket. A bucket that is exactly full stays open.
   Placement apply(int group, int key, std::uint64_t bytes);
-  /// Takes the last input back, which was not to be launched alone. A bucket that it has closed stays closed.
+  /// Takes back the last input, which must not be one launched separately. A bucket that it has closed stays closed.
   void take_back(int key, std::uint64_t bytes);
 
   /// Closes all buckets. Returns their keys in the order in which they were opened.
   std::vector<int> flush();
-  /// The same, for the bucket of `key` and those of its group that were opened before it: the ranks of other groups do
-  /// not close theirs.
+  /// Same for the bucket of `key` and those of its group that were opened before it. Buckets of other groups stay open,
+  /// because the ranks of those groups do not close theirs.
   std::vector<int> flush_through(int key);
 
   /// Returns the bytes in the open bucket of `key`; 0 if there is none.

@@ -79,7 +79,7 @@ TEST(Bucketing, ClosesNoBucketOfAnotherGroupForOneThatIsWaitedFor) {
   std::mt19937 random(2);
   for (int run = 0; run < 200; ++run) {
     Bucketing bucketing(100);
-    std::vector<int> opened;  // key 3 g + k is of group g
+    std::vector<int> opened;  // key 3 g + k belongs to group g
     for (int i = 0; i < 12; ++i) {
       const int key = static_cast<int>(random() % 9);
       if (bucketing.open_bytes(key) == 0) opened.push_back(key);

@@ -25,8 +25,8 @@ using ::testing::MatchesRegex;
 using Handle = std::shared_ptr<Engine>;
 using Call = std::function<Bucketer::Handle(Bucketer&, const Handle&)>;
 
-/// Makes call i on rank i of a group, in a bucketer, and then one collective that all ranks call alike.
-/// Returns what the first threw on each rank. Expects the second to succeed.
+/// Makes call i on rank i of a group, in one bucketer, and then a collective that all ranks call alike. Returns each
+/// rank's exception from the first call. Expects the second one to succeed.
 class Calls {
  public:
   explicit Calls(std::vector<Call> calls) : calls_(std::move(calls)), faults_(calls_.size()) {

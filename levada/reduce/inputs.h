@@ -1,4 +1,4 @@
-// The inputs of a reduction: which are valid, how they are divided among ranks, and how they are copied.
+// The inputs of a reduction: validation, division among ranks, and copying.
 #pragma once
 
 #include <span>
@@ -8,21 +8,21 @@
 
 namespace levada {
 
-/// Throws InvalidArgument for a tensor on a device.
+/// Throws InvalidArgument if the tensor is on a device.
 void check_cpu(const TensorView& input);
 
-/// check_cpu(). Throws Unsupported for elements smaller than a byte, since those of all ranks lie side by side.
+/// Calls check_cpu(). Throws Unsupported for elements smaller than a byte, because those of all ranks are concatenated.
 void check_gatherable(const TensorView& input);
 
 /// Throws InvalidArgument, naming the position, unless there is one input for each rank, all of one shape and dtype.
 void check_alike(std::span<const TensorView> inputs, int ranks);
 
-/// Returns the shape of the part along dim 0 that each rank gets, padded as FullyShardedDataParallel pads. Throws
+/// Returns the shape of each rank's part along dim 0, with padding as in FullyShardedDataParallel. Throws
 /// InvalidArgument for a tensor without dimensions.
 Shape part_of(const Shape& shape, int ranks);
-/// Returns the bytes of one such part for each rank.
+/// Returns the total size of such a part for each rank.
 std::size_t bytes_of(DType dtype, const Shape& piece, int ranks);
-/// Copies the elements of `input` to `to` and writes zeros behind them, `bytes` in all.
+/// Copies the elements of `input` to `to` and fills up with zeros to `bytes` in total.
 void copy_padded(const TensorView& input, std::size_t bytes, std::byte* to, CopyMode mode);
 
 }  // namespace levada

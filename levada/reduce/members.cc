@@ -6,7 +6,7 @@
 namespace levada {
 namespace {
 
-/// Messages of a rank that others have not received yet.
+/// Maximum number of a rank's messages that others have not received yet.
 constexpr int reducer_window = 64;
 
 }  // namespace

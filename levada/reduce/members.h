@@ -1,4 +1,4 @@
-// This rank in the groups in which a Bucketer reduces. Private to this module.
+// This rank's membership in the groups of a Bucketer. Private to this module.
 #pragma once
 
 #include <cstdint>
@@ -17,9 +17,9 @@ class Members {
  public:
   struct Member {
     std::unique_ptr<Reducer> reducer;
-    int number = 0;             ///< among the groups
-    std::uint64_t inputs = 0;   ///< since the last flush: the number of the next one
-    std::uint64_t checked = 0;  ///< inputs after which the running flush has compared places
+    int number = 0;             ///< index among the groups
+    std::uint64_t inputs = 0;   ///< inputs since the last flush, which is the number of the next one
+    std::uint64_t checked = 0;  ///< value of `inputs` when the running flush last compared positions
   };
 
   explicit Members(const BucketerOptions& options) : options_(options) {}
@@ -28,15 +28,15 @@ class Members {
   Member& join(const std::shared_ptr<Engine>& group);
   /// Returns null for a group that has been left.
   Member* find(const Engine* group);
-  /// Returns the groups that have had inputs since they were last returned, within a flush.
+  /// Returns the groups with inputs since the last call within this flush.
   std::vector<std::pair<const Engine*, Reducer*>> take_unchecked();
-  /// Returns whether take_unchecked() would return any.
+  /// Returns whether take_unchecked() would return any group.
   bool have_unchecked() const;
   /// Numbers inputs from 0 again.
   void end_flush();
-  /// Leaves and returns the groups that no one else keeps: no input can follow in them.
+  /// Leaves the groups that have no other owner, in which no input can follow, and returns them.
   std::vector<const Engine*> leave_abandoned();
-  /// Reducer::trim() in all groups.
+  /// Calls Reducer::trim() in all groups.
   void trim();
 
  private:

@@ -1,4 +1,4 @@
-// Several Bucketers and several groups on each rank, in any order: every sum is of what one Bucketer got in one group.
+// Several Bucketers and groups on each rank, in any order: every sum has only the inputs of one Bucketer in one group.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -32,12 +32,12 @@ Tensor value(float of) {
   return Tensor::of<float>({2}, {of, of});
 }
 
-/// What object `object` adds up in its call `call`: ranks give 1 each, so that objects differ by thousands.
+/// Returns the value that each rank adds in call `call` of object `object`; objects differ by thousands.
 float given(int object, int call) {
   return static_cast<float>(1000 * (object + 1) + 10 * call);
 }
 
-/// Each object is used by a thread of its own, which begins when a rank's order of objects says so.
+/// Each object is used by its own thread, started in the rank's order of objects.
 void reduces_with_each_object(const Handle& engine, int objects, unsigned seed) {
   std::vector<std::unique_ptr<Bucketer>> made;
   for (int object = 0; object < objects; ++object) {
@@ -93,7 +93,7 @@ TEST(ARankThatWaitsForAnotherBucketer, IsToldInWhichOneThatIs) {
   });
 }
 
-/// A program of one rank of several groups: inputs of any of them, waits and flushes. Callers leave out inputs.
+/// A step of a rank's program: an input in one of its groups, a wait or a flush. Callers leave out inputs.
 struct Op {
   enum class Kind { reduce, wait, flush } kind = Kind::reduce;
   int group = 0;
@@ -114,7 +114,7 @@ std::vector<Op> draw(unsigned seed, int groups) {
 }
 
 TEST(GroupsThatOverlap, ReduceAsIfEachWereAlone) {
-  // Groups 0 = {0, 1}, 1 = {0, 2}, 2 = {1, 2}: each rank is in two. A wait in one group closes nothing of another.
+  // Groups 0 = {0, 1}, 1 = {0, 2}, 2 = {1, 2}: each rank is in two. A wait in one group closes no bucket of another.
   const std::vector<std::vector<int>> members = {{0, 1}, {0, 2}, {1, 2}};
   for (unsigned seed = 0; seed < 20; ++seed) {
     inproc::run_ranks(3, [&](const Handle& engine) {
@@ -149,7 +149,7 @@ TEST(GroupsThatOverlap, ReduceAsIfEachWereAlone) {
 }
 
 TEST(ARankThatLacksAnInput, IsAnErrorInItsStepAloneAndLeavesLaterStepsAsTheyAre) {
-  // Each of several steps enqueues alike inputs and flushes. One rank leaves out one of them in one step.
+  // Each of several steps enqueues inputs that look alike and flushes. One rank leaves out one of them in one step.
   constexpr int steps = 4, inputs = 5;
   for (unsigned seed = 0; seed < 20; ++seed) {
     std::mt19937 random(seed);

@@ -177,7 +177,7 @@ void Reducer::end_group() noexcept {
   try {
     std::rethrow_exception(broken_);
   } catch (const PeerLost&) {
-    // The others see that themselves.
+    // The other ranks detect that themselves.
   } catch (const Timeout& timeout) {
     parent_->abort(fmt::format("a collective with Timeout: {}", timeout.what()), ErrorKind::timeout);
   } catch (const Error& failure) {
@@ -246,7 +246,7 @@ std::vector<Reducer::Incoming> Reducer::missing_from(const std::vector<int>& fro
 void Reducer::transfer(std::deque<Outgoing>& to_send, std::vector<Incoming> missing, bool until_sent) {
   auto deadline = Deadline::after(options_.timeout);
   auto begin = Clock::now();
-  auto look = Deadline::after(options_.timeout / 4);  // at what the others do, for the Timeout
+  auto look = Deadline::after(options_.timeout / 4);  // when to check the other ranks' statuses, for the Timeout
   Reminder reminder;
   while (true) {
     bool moved = false;
@@ -300,7 +300,7 @@ bool Reducer::receive(const Incoming& from) {
     if (!next.message) break;
     received = true;
     const MessageHeader header = MessageHeader::read(next.message->bytes);
-    if (header.exchange < exchange_) continue;  // a host's sums that nobody received, since hosts disagreed
+    if (header.exchange < exchange_) continue;  // a host's sums that were not received because hosts disagreed
     if (header.exchange > exchange_) throw CorruptMessage(0, "a message of a collective that has not begun");
     from.peer->add(*std::move(next.message), header, *from.layout);
   }
@@ -310,7 +310,7 @@ bool Reducer::receive(const Incoming& from) {
 void Reducer::check_agreement(const BucketLayout& layout, Peers& peers) {
   const auto agrees = [&](const PeerMessages& peer) { return peer.layout_hash == layout.hash(); };
   if (std::ranges::all_of(peers, agrees)) return;
-  peers.clear();  // so that no rank waits for memory that another one holds while it waits, too
+  peers.clear();  // so that no rank waits for memory that another waiting rank holds
   ++exchange_;
   ByteWriter mine;
   mine.put(std::int32_t{options_.job_rank});
@@ -392,7 +392,7 @@ Results Reducer::allocate_results(const BucketLayout& layout) {
   Results results;
   std::byte* begin = nullptr;
   const std::size_t bytes = std::max(layout.bytes(), BucketLayout::alignment);
-  // The engine's memory has been touched before; the heap gets it from the system page by page.
+  // The engine's memory has been touched before; the heap gets its memory from the system page by page.
   std::optional<Block> block;
   try {
     block = group_->try_allocate(bytes);
@@ -416,7 +416,7 @@ Block Reducer::allocate(std::size_t bytes) {
   while (true) {
     try {
       if (auto block = group_->try_allocate(bytes)) return *std::move(block);
-    } catch (const InvalidArgument& refusal) {  // which may be this rank's alone, as its memory is
+    } catch (const InvalidArgument& refusal) {  // possibly only on this rank, as its memory is
       if (group_->cause()) throw;
       throw EngineError(refusal.what());
     }

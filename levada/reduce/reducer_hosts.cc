@@ -1,4 +1,4 @@
-// Sums of ranks on several hosts: first each host's, then the sum of these.
+// Sums of ranks on several hosts: first each host's sum, then the sum of these.
 #include <algorithm>
 #include <deque>
 #include <utility>
@@ -15,7 +15,7 @@ Results Reducer::reduce_between_hosts(const BucketLayout& layout, std::vector<Bu
   Peers announced(to_all_.size());
   transfer(to_send, missing_from(host_, layout, announced));
 
-  // A sum of several ranks is not rounded before the hosts' sums are added up.
+  // The sum of several ranks is not rounded before the hosts' sums are added up.
   CollectiveSpec unrounded = layout.spec();
   unrounded.dtype = sum_dtype(unrounded.dtype);
   const BucketLayout of_one(layout.spec(), 1), of_several(std::move(unrounded), 1);
@@ -23,7 +23,7 @@ Results Reducer::reduce_between_hosts(const BucketLayout& layout, std::vector<Bu
   const BucketLayout& own_layout = sums_of(host_.size());
   const Results own = allocate_results(own_layout);
 
-  // What follows within a host happens on all of its ranks or on none, whatever other hosts have announced.
+  // The next steps happen on all ranks of a host or on none, whatever other hosts have announced.
   const auto agrees = [&](int r) { return announced[static_cast<std::size_t>(r)].layout_hash == layout.hash(); };
   if (std::ranges::all_of(host_, agrees)) {
     to_send = reduce_in_host(layout, std::move(messages), own_layout, own.data.front());
@@ -31,7 +31,7 @@ Results Reducer::reduce_between_hosts(const BucketLayout& layout, std::vector<Bu
   transfer(to_send, missing_from(all_ranks_, layout, announced), false);
   check_agreement(layout, announced);
 
-  // All ranks of all hosts agree: one rank of each other host sends its host's sums.
+  // All ranks of all hosts agree. One rank of each other host sends its host's sums.
   Peers received(to_all_.size());
   PeerMessages& own_host = received[static_cast<std::size_t>(rank())];
   own_host.layout_hash = own_layout.hash();
@@ -53,7 +53,7 @@ Results Reducer::reduce_between_hosts(const BucketLayout& layout, std::vector<Bu
 
 std::deque<Reducer::Outgoing> Reducer::reduce_in_host(const BucketLayout& layout, std::vector<BucketMessage> messages,
                                                       const BucketLayout& sums_layout, std::byte* own) {
-  // Memory comes first: a rank must not wait for it while it holds inputs of others, who may wait for theirs.
+  // Allocate first: a rank must not wait for memory while it holds inputs of other ranks that may wait, too.
   const std::vector<int> served = served_ranks();
   std::vector<BucketMessage> sums;
   const std::size_t bytes = MessageHeader::bytes + sums_layout.bytes();
@@ -83,7 +83,7 @@ void Reducer::add_up_hosts(const BucketLayout& layout, const std::vector<Incomin
   for (std::size_t i = 0; i < layout.inputs(); ++i) {
     const std::size_t count = layout.piece_bytes(i) / spec.dtype.bytes(1);
     std::vector<const std::byte*> parts;
-    std::deque<Bytes> widened;  // of hosts with one rank, where others have several
+    std::deque<Bytes> widened;  // of hosts with one rank, if others have several
     for (const Incoming& host : hosts) {
       parts.push_back(host.peer->inputs[i]);
       const DType from = host.layout->spec().dtype;
@@ -105,7 +105,7 @@ std::map<int, std::vector<int>> Reducer::hosts_of(const Peers& announced) const 
 
 std::vector<int> Reducer::served_ranks() const {
   std::vector<int> served;
-  // Starts behind this rank, so that not all ranks send to the same one at once.
+  // Starts after this rank, so that not all ranks send to the same one at once.
   for (int step = 1; step < size(); ++step) {
     const int to = (rank() + step) % size();
     const auto at = static_cast<std::size_t>(to);

@@ -68,7 +68,7 @@ TEST_F(Slabs, SendOnlyWhatHasBeenEntered) {
     EXPECT_EQ(message.num_inputs, 1U);
   }
   EXPECT_FALSE(is_next(*slab, second));
-  // The message is gone, but the memory of the second tensor is not.
+  // The message has been released, but not the memory of the second tensor.
   std::ranges::fill(second.mutable_bytes(), std::byte{7});
   EXPECT_GT(engine_->memory_in_use(), 0U);
   second = {};

@@ -14,7 +14,7 @@
 #include <xmmintrin.h>
 #endif
 
-// Compiles a function for several generations of processors; the loader chooses one. Code of sanitizers cannot run that
+// Compiles a function for several processor generations; the loader chooses one. Sanitizers' code cannot run that
 // early.
 #if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && !defined(__clang__)
 #define LEVADA_CLONES __attribute__((target_clones("arch=x86-64-v4", "avx2", "default")))
@@ -22,7 +22,7 @@
 #define LEVADA_CLONES
 #endif
 
-// The next loop's iterations touch different elements, also where a result takes the place of what was added up.
+// The iterations of the next loop touch different elements, even if a result overwrites an input.
 #ifdef __clang__
 #define LEVADA_INDEPENDENT
 #else
@@ -32,7 +32,7 @@
 namespace levada {
 namespace {
 
-/// Elements that are added up at a time: their sums stay in the first-level cache.
+/// Number of elements added up at a time: their sums stay in the first-level cache.
 constexpr std::size_t tile = 2048;
 
 float from_bfloat16(std::uint16_t bits) {
@@ -46,7 +46,7 @@ std::uint16_t to_bfloat16(float value) {
   return static_cast<std::uint16_t>((bits & 0x7FFFFFFF) > 0x7F800000 ? quiet : rounded);
 }
 
-/// Exact. Makes a subnormal number normal by a subtraction, since arithmetic on subnormal numbers is slow.
+/// Exact. Normalizes a subnormal number by a subtraction, since arithmetic on subnormal numbers is slow.
 float from_float16(std::uint16_t bits) {
   constexpr std::uint32_t smallest = 113U << 23;  // 2^-14, the smallest normal number
   const std::uint32_t magnitude = static_cast<std::uint32_t>(bits & 0x7FFF) << 13;
@@ -62,7 +62,7 @@ std::uint16_t to_float16(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   const std::uint32_t magnitude = bits & 0x7FFFFFFF;
   const std::uint32_t normal = (magnitude - 0x38000000 + 0xFFF + ((magnitude >> 13) & 1)) >> 13;
-  // Adding 0.5 leaves the rounded bits of a subnormal number at the end of the sum.
+  // Adding 0.5 moves the rounded bits of a subnormal number to the end of the sum.
   const auto subnormal =
       std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) + 0.5F) - std::bit_cast<std::uint32_t>(0.5F);
   std::uint32_t half = magnitude < 0x38800000 ? subnormal : normal;
@@ -71,7 +71,7 @@ std::uint16_t to_float16(float value) {
   return static_cast<std::uint16_t>(half | (bits >> 16 & 0x8000));
 }
 
-/// The types in which elements are stored, added up, and stored as a result.
+/// The types in which elements are stored, added up, and stored as results.
 template <typename Stored>
 struct Plain {
   using stored = Stored;
@@ -95,21 +95,20 @@ struct Float16 {
   static std::uint16_t store(float value) { return to_float16(value); }
 };
 
-/// Adds numbers of 16 bits up without rounding the sum.
+/// Adds up 16-bit numbers without rounding the sum.
 template <typename Half>
 struct Widened : Half {
   using result = float;
   static float store(float value) { return value; }
 };
-/// Adds such sums up, and rounds the result.
+/// Adds up such sums, and rounds the result.
 template <typename Half>
 struct Rounded : Half {
   using stored = float;
   static float load(float value) { return value; }
 };
 
-/// One tile of a reduction. Its functions are always inlined, so that they are compiled for each generation of
-/// processors.
+/// One tile of a reduction. Its functions are always inlined, so that they are compiled for each processor generation.
 template <typename Format>
 struct Tile {
   using Sum = typename Format::sum;
@@ -118,7 +117,7 @@ struct Tile {
   typename Format::result* to = nullptr;
   std::size_t begin = 0, length = 0;
 
-  /// Adds N arrays to the running sums, from left to right. `first`: there are none yet. `last`: stores the sums as
+  /// Adds N arrays to the running sums, from left to right. `first`: there are no sums yet. `last`: stores the sums as
   /// results in the same loop.
   template <std::size_t N, bool first, bool last, bool divides = false>
   [[gnu::always_inline]] inline void add(const std::byte* const* from) {
@@ -162,7 +161,7 @@ LEVADA_CLONES void reduce_as(std::size_t divisor, std::span<const std::byte* con
   }
 }
 
-/// The arithmetic of a sum. Signed and unsigned integers have the same one.
+/// The arithmetic of a sum, which is the same for signed and unsigned integers.
 enum class Format : std::uint8_t {
   none,
   i8,
@@ -181,7 +180,7 @@ enum class Format : std::uint8_t {
 
 struct Described {
   Format format = Format::none;
-  std::size_t numbers = 1;  ///< in an element
+  std::size_t numbers = 1;  ///< per element
 };
 
 Described describe(DType dtype) {
@@ -219,7 +218,7 @@ void reduce_numbers(Format format, std::size_t divisor, std::span<const std::byt
   }
 }
 
-/// The format of a sum of arrays of one format that is stored in another.
+/// Returns the format of a sum of arrays in one format that is stored in another.
 Format between(Format from, Format to) {
   if (from == to) return from;
   if (from == Format::f16) return Format::f16_to_f32;
@@ -231,7 +230,7 @@ bool is_integer(Format format) {
   return format >= Format::i8 && format <= Format::i64;
 }
 
-/// The default rounding of this thread, with denormal numbers, until destroyed: programs may flush those to zero on
+/// Sets this thread's default rounding, with denormal numbers, until destroyed. Programs may flush denormals to zero on
 /// some of their threads, and the bits of a sum must not depend on the thread that computes it.
 class DefaultArithmetic {
  public:
@@ -242,7 +241,7 @@ class DefaultArithmetic {
 
  private:
 #ifdef __SSE2__
-  // Sums are SSE's alone. fesetenv() also sets the x87's registers, which is slow.
+  // Sums use only SSE. fesetenv() would also set the x87 registers, which is slow.
   void set_default() {
     _mm_setcsr(_MM_MASK_MASK);
   }

@@ -35,7 +35,7 @@ T sum_of(DType dtype, const std::vector<T>& values) {
   return reduced(dtype, ReduceOp::sum, arrays)[0];
 }
 
-/// The number that 16 bits stand for, with `fraction` bits of fraction.
+/// Returns the number that 16 bits represent, with `fraction` bits of fraction.
 double value_of(std::uint16_t bits, int fraction) {
   const int exponents = 15 - fraction;
   const int bias = (1 << (exponents - 1)) - 1;
@@ -49,17 +49,17 @@ double value_of(std::uint16_t bits, int fraction) {
   return sign * std::ldexp(1 + mantissa, exponent - bias);
 }
 
-/// The 16 bits that are nearest to a number that float32 holds exactly; of two, those with a last bit of zero.
+/// Returns the nearest 16 bits to a number that float32 holds exactly; of two, those with a last bit of zero.
 std::uint16_t nearest(float value, int fraction) {
   const std::uint16_t sign = std::signbit(value) ? 0x8000 : 0;
   const double size = std::abs(static_cast<double>(value));
   const auto infinity = static_cast<std::uint16_t>(0x7FFF >> fraction << fraction);
-  std::uint16_t low = 0, high = infinity;  // value_of() rises between them
+  std::uint16_t low = 0, high = infinity;  // value_of() increases between them
   while (high - low > 1) {
     const auto middle = static_cast<std::uint16_t>((low + high) / 2);
     (value_of(middle, fraction) <= size ? low : high) = middle;
   }
-  // What would stand in the place of infinity, were there one exponent more.
+  // The value in the place of infinity, if there were one more exponent.
   const double above =
       high == infinity ? 2 * value_of(low, fraction) - value_of(low - 1, fraction) : value_of(high, fraction);
   const double below = value_of(low, fraction);
@@ -107,7 +107,7 @@ TEST_P(HalfPrecision, IsTheSameWhenAddedUpInPartsThatAreNotRounded) {
   std::mt19937 random(3);
   std::vector<std::vector<std::uint16_t>> arrays(5, std::vector<std::uint16_t>(count));
   const std::uint16_t one = dtype == dtypes::bfloat16 ? 0x3F80 : 0x3C00;
-  for (auto& array : arrays) {  // from 1 to 2, whose sums are exact in float32
+  for (auto& array : arrays) {  // from 1 to 2, so that sums are exact in float32
     for (std::uint16_t& bits : array) bits = static_cast<std::uint16_t>(one + random() % 128);
   }
   const auto bytes = [](const auto& array) { return reinterpret_cast<const std::byte*>(array.data()); };
@@ -199,7 +199,7 @@ TEST(Sum, DoesNotDependOnTheRoundingOfTheThread) {
 
 #if defined(__x86_64__)
 TEST(Sum, KeepsDenormalNumbersThatTheThreadFlushesToZero) {
-  constexpr unsigned flush_to_zero = 0x8040;  // results and operands
+  constexpr unsigned flush_to_zero = 0x8040;  // for results and operands
   const unsigned before = __builtin_ia32_stmxcsr();
   __builtin_ia32_ldmxcsr(before | flush_to_zero);
   const float least = std::numeric_limits<float>::denorm_min();
