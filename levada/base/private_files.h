@@ -12,8 +12,8 @@ namespace levada {
 /// The permissions of a new file before the umask: readable by all users, or by this user only.
 inline constexpr mode_t readable_mode = 0666, private_mode = 0600;
 
-/// Returns whose the files are that this process creates in a folder: a network file system may know it by another
-/// number (root_squash). Empty if it can create none.
+/// Returns the owner of files that this process creates in a folder, or nothing if it can create none. The owner may
+/// differ from this user: a network file system may map user ids (root_squash).
 std::optional<uid_t> owner_of_new_files(const std::string& folder);
 
 /// Creates the folder and all missing parents with permissions 0700, or, inside a folder shared by its group (see
@@ -23,7 +23,7 @@ void create_private_folder(const std::string& path);
 /// Decides which files in a folder are trusted, by the folder's owner and permissions:
 /// - a folder of this user, or of root: files of this user and of the folder's owner that no other user may write to;
 /// - a folder that its group may write to and whose files get its group (set-group-ID, mode 2770): all files of that
-/// group that others may not write to;
+///   group that others may not write to;
 /// - a folder that this process may not write to: files of the folder's owner that no other user may write to.
 /// "This user" means owner_of_new_files() of the folder.
 class FolderTrust {

@@ -1,4 +1,4 @@
-// What a process of a pipeline did and when: recorded as it happens, and sent to the process that shows it.
+// Records what a process of a pipeline does and when, and serializes the recording for the process that shows it.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What a rank did and when: recorded as it happens, at little cost, and sent to the process that shows it.
+// Records what a rank does and when, at little cost, and serializes the recording for the process that shows it.
 #pragma once
 
 #include <array>
