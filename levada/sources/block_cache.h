@@ -12,10 +12,8 @@ namespace levada {
 struct BlockCacheOptions {
   /// Folder for the file that holds the blocks. The file is unnamed, so it vanishes with the process. Empty: memory.
   std::string dir = {};
-  std::uint64_t max_bytes = std::uint64_t{128} << 20;  ///< limit on all blocks; in a folder, also a quarter of the free
-                                                       ///< space
-  std::uint64_t ahead_bytes = std::uint64_t{128}
-                              << 20;  ///< limit on blocks fetched ahead; at most half of max_bytes
+  std::uint64_t max_bytes = std::uint64_t{128} << 20;    ///< limit on all blocks; in a folder, also 1/4 of free space
+  std::uint64_t ahead_bytes = std::uint64_t{128} << 20;  ///< limit on blocks fetched ahead; at most half of max_bytes
   std::uint64_t block_bytes = std::uint64_t{256} << 10;
   std::uint64_t fetch_bytes = std::uint64_t{8} << 20;  ///< limit on one fetch of adjacent blocks
   int fetches = 16;                                    ///< concurrent fetches of announced blocks

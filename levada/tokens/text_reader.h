@@ -42,7 +42,7 @@ class TextReader {
   /// Replaces `texts` with the next documents: some 64 KiB of them, or a single longer one. Returns false at the end of
   /// the file. Throws SourceError that names file and line or row.
   virtual bool read(Texts& texts) = 0;
-  /// Returns where the documents of the last read() begin, for messages: "a.jsonl, from line 7 on".
+  /// Returns the place at which the documents of the last read() begin, for messages: "a.jsonl, from line 7 on".
   virtual std::string place() const = 0;
   /// Returns the number of bytes of the stored file read so far. Thread-safe.
   virtual std::uint64_t stored_bytes() const = 0;
