@@ -40,7 +40,7 @@ std::optional<std::uint64_t> field(const std::string& text, std::string_view nam
 }
 
 struct Mount {
-  std::string root;   ///< of the hierarchy, as seen from this process
+  std::string root;   ///< root of the hierarchy, as seen from this process
   std::string point;  ///< mount point
   bool v2 = false;
 };

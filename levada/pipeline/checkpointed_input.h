@@ -194,7 +194,7 @@ class HoldingIterator : public StageIterator {
 
   CheckpointedInput source_;
   std::int64_t made_ = 0;
-  SnapshotLog history_;  ///< of the items this stage yields
+  SnapshotLog history_;  ///< positions among the items that this stage yields
   bool begun_ = false;
   bool must_mark_ = true;
 

@@ -115,7 +115,7 @@ class ConsumerEndpoint {
   std::uint64_t reset_number_ = 0;
   protocol::OrderedMerge merge_;
   std::vector<WorkerQueue> queues_;  ///< by worker
-  SnapshotLog snapshots_;            ///< of the dispatching process
+  SnapshotLog snapshots_;            ///< snapshots from the dispatching process
   std::int64_t outputs_before_ = 0;
   bool halted_ = false;
 

@@ -51,7 +51,7 @@ class PipelineSource final : public levada::Source {
   std::function<IteratorPtr(std::int64_t)> open_epoch_;
   PipelineSourceOptions options_;
   IteratorPtr iterator_;
-  std::atomic<std::int64_t> epoch_{-1}, next_{0};  ///< of the next sample of the iterator
+  std::atomic<std::int64_t> epoch_{-1}, next_{0};  ///< position of the iterator's next sample
   std::int64_t read_in_epoch_ = 0;
   bool ended_ = false, marked_ = false;
   std::optional<Tree> last_;  ///< the sample before next_

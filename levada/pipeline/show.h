@@ -34,9 +34,9 @@ std::vector<Metric> metrics(const Graph& graph, const Stats& stats, const Metric
 /// The pipeline to display. Borrows all its members.
 struct GraphView {
   const Graph& graph;
-  const Placement& placement;  ///< of `graph`
+  const Placement& placement;  ///< the placement of `graph`
   int workers = 0;
-  const Stats* stats = nullptr;  ///< of `graph`; null if it does not run
+  const Stats* stats = nullptr;  ///< its counters; null if it does not run
 };
 
 /// Returns "shuffle buffer=1000 seed=7".

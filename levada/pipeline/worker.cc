@@ -326,7 +326,7 @@ class Worker {
   bool marks_by_input_, one_a_mark_, saves_;
   std::optional<ItemReceiver> incoming_;
   std::vector<std::unique_ptr<ItemSender>> outgoing_;
-  std::optional<ItemReceiver::Arrival> early_;  ///< of an epoch whose Reset has not arrived yet
+  std::optional<ItemReceiver::Arrival> early_;  ///< message of an epoch whose Reset has not arrived yet
 
   // The current epoch.
   protocol::WorkerInput input_;

@@ -27,10 +27,9 @@ struct ProcessOptions {
   std::int64_t snapshot_every = 0;
   bool ordered = false;  ///< keeps the order of a single process, whatever the stages
   std::uint64_t seed = 0;
-  int rank = 0, ranks = 1;                      ///< of the job that the consumer belongs to
+  int rank = 0, ranks = 1;                      ///< rank in the job that the consumer belongs to, and its size
   Duration timeout = std::chrono::minutes(30);  ///< limit on the wait for an item or an acknowledgement
-  Duration remind_after = Reminder::after;      ///< delay before the consumer's reminder about one such wait: see
-                                                ///< Reminder
+  Duration remind_after = Reminder::after;      ///< delay before the consumer's Reminder about one such wait
   bool record = false;                          ///< records the activity of each process, for traces()
 };
 

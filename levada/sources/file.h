@@ -21,8 +21,7 @@ struct FileIdentity {
   std::uint64_t device = 0, inode = 0;
   bool linked = true;                ///< still has a name: not removed, nothing renamed over it
   std::uint32_t permissions = 0666;  ///< the mode's lowest nine bits; the default for remote files
-  std::string tag;  ///< remote storage's identifier of this content: an ETag, a generation, a checksum; empty if it has
-                    ///< none
+  std::string tag;  ///< remote storage's identifier of this content (ETag, generation, checksum); empty if none
 };
 
 /// A file could not be opened or read. Carries the errno.

@@ -11,10 +11,8 @@ namespace levada {
 struct IoOptions {
   int threads = 1;        ///< threads that read concurrently
   double limit_mb_s = 0;  ///< limit for all files together, in 10^6 bytes per second; 0: none
-  int tries = 5;          ///< attempts at one read or open that fails with a transient fault: EIO, ESTALE, ETIMEDOUT,
-                          ///< ...
-  Duration retry_after = std::chrono::milliseconds(100);  ///< pause before the second try; doubles before each further
-                                                          ///< one
+  int tries = 5;          ///< attempts at one read or open while faults are transient: EIO, ESTALE, ETIMEDOUT, ...
+  Duration retry_after = std::chrono::milliseconds(100);  ///< pause before the second try; doubles with each try
   Duration retry_for = std::chrono::seconds(30);          ///< no try begins later than this after the first failure
   Duration stall_after = std::chrono::seconds(10);        ///< warn of a read that takes longer; 0: never
   /// Receives a sentence for each failed try and for each stalled read. Called on any thread, also concurrently.

@@ -132,8 +132,7 @@ class PlainReader final : public TextReader {
   void grow(std::string& bytes) {
     const auto before = bytes.size();
     const auto after = before + std::max(before / 4, batch_bytes);
-    claim_.settle(before - std::exchange(settled_, before));  // The buffer is full, so its memory no longer counts as
-                                                              // available.
+    claim_.settle(before - std::exchange(settled_, before));  // The buffer is full, and no longer available.
     claim_.add((after - before) * memory_per_byte, fmt::format("tokenizing {}", path_),
                ", or cut the text into documents, a line each of a .jsonl");
     bytes.resize(after);

@@ -16,10 +16,10 @@
 namespace levada {
 
 struct TextOptions {
-  std::string text_field = {};  ///< field of a .jsonl line's object, or column of a table; empty: "text", or "messages"
-                                ///< for chats
-  bool skip_bad = false;        ///< skip lines that cannot be used, and count them
-  bool chats = false;           ///< the field is a list, and the text is its JSON
+  std::string text_field =
+      {};                 ///< field of a .jsonl line, or column of a table; empty: "text", or "messages" for chats
+  bool skip_bad = false;  ///< skip lines that cannot be used, and count them
+  bool chats = false;     ///< the field is a list, and the text is its JSON
   /// Memory that long texts are about to take. Shared by files that are read concurrently.
   std::shared_ptr<MemoryClaims> memory = std::make_shared<MemoryClaims>();
 

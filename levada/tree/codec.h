@@ -3,8 +3,8 @@
 //
 // A message is
 // clang-format off
-//   prefix   64 bytes: magic (4), version (4), the schema's fingerprint (8), the body's offset (8) and bytes (8), the
-//            message's bytes in all (8), reserved (16), XXH3-64 of the body seeded with that of the 56 bytes before (8)
+//   prefix   64 bytes: magic (4), version (4), the schema's fingerprint (8), the body's offset (8) and size (8), the
+//            message's total size (8), reserved (16), XXH3-64 of the body seeded with that of the 56 bytes before (8)
 //   leaves   tensors' elements in C order, each at a multiple of 64, in any order, after the prefix, before or after
 //            the body
 //   body     the envelope (a 32-bit length, then the bytes); 1 and the schema (as the envelope) unless the receiver has
