@@ -1,10 +1,10 @@
-// Conditions that hold unless Levada itself is wrong. What comes from outside is checked in every build and throws.
+// Conditions that hold unless Levada itself has a bug. Input from outside is checked in every build and throws.
 #pragma once
 
 #include <string_view>
 
-/// Ends the program if `condition` does not hold, with file, line, condition and `text`. Checked in the presets dev,
-/// asan, tsan and fuzz; elsewhere `condition` is compiled but not evaluated, and costs nothing.
+/// Aborts the program if `condition` does not hold, and prints file, line, condition and `text`. Checked in the presets
+/// dev, asan, tsan and fuzz; in other builds `condition` is compiled but not evaluated, and costs nothing.
 #ifdef LEVADA_ASSERTIONS
 #define LEVADA_ASSERT(condition, text) \
   ((condition) ? static_cast<void>(0) : ::levada::assertion_failed(__FILE__, __LINE__, #condition, text))

@@ -23,7 +23,7 @@
 namespace levada {
 namespace {
 
-// Large enough for any disk, little against memory: two of these are under way at most.
+// Large enough for any disk, small next to memory: at most two of these are in flight.
 constexpr std::uint64_t stretch_bytes = std::uint64_t{8} << 20;
 
 std::filesystem::path folder_of(const std::string& path) {
@@ -42,14 +42,15 @@ bool is_same_file(int fd, const std::string& path) {
          opened.st_ino == named.st_ino;
 }
 
-/// What there was at the name of a partial file.
+/// The state of an existing partial file.
 enum class Found { nothing, in_use, of_another_user, no_file, stuck };
 
 bool is_own(const struct stat& status, const std::string& path) {
   return status.st_uid == ::geteuid() || status.st_uid == owner_of_new_files(folder_of(path));
 }
 
-/// Removes it if no process writes to it: Found::nothing. `stuck`: could not, with errno set.
+/// Removes the partial file if no process is writing it, and then returns Found::nothing. `stuck`: failed, with errno
+/// set.
 Found remove_if_abandoned(const std::string& partial, bool of_any_user) {
   const UniqueFd fd(::open(partial.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   struct stat status {};
@@ -60,15 +61,15 @@ Found remove_if_abandoned(const std::string& partial, bool of_any_user) {
   if (!S_ISREG(status.st_mode)) return Found::no_file;
   if (!of_any_user && !is_own(status, partial)) return Found::of_another_user;
   if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) return Found::in_use;
-  // It may have got its name between the calls.
+  // Its writer may have renamed it between the calls.
   if (!is_same_file(fd.get(), partial)) return Found::nothing;
   return ::unlink(partial.c_str()) == 0 || errno == ENOENT ? Found::nothing : Found::stuck;
 }
 
-/// The names of partial files, for a signal handler: it can take no lock, so they lie in memory that is never freed.
+/// The names of partial files, for the signal handler. The handler cannot take a lock, so they are in static memory.
 struct PartialName {
-  /// The process whose file has the name; negative while that one creates it or gives it away, which it does with
-  /// signals blocked: the handler waits for it. 0: none. What a child has of its parent's is free.
+  /// The process that owns the partial file; 0: none. Negative while that process creates, renames or removes the file,
+  /// which it does with signals blocked: the handler waits for it. A forked child may reuse the slots of its parent.
   std::atomic<pid_t> owner = 0;
   std::array<char, PATH_MAX> path{};
 };
@@ -76,14 +77,14 @@ std::array<PartialName, 16> partial_names;
 std::atomic<bool> is_ending = false;
 static_assert(std::atomic<pid_t>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
 
-/// partial_names.size(): in no slot. All are taken, or the name is too long.
+/// Returns a slot, or partial_names.size() if all are taken or the name is too long.
 std::size_t take_slot(const std::string& path) {
   const pid_t self = ::getpid();
   for (std::size_t slot = 0; slot < partial_names.size() && path.size() < PATH_MAX; ++slot) {
     auto& name = partial_names[slot];
     pid_t owner = name.owner;
     if (std::abs(owner) == self || !name.owner.compare_exchange_strong(owner, -self)) continue;
-    std::memcpy(name.path.data(), path.c_str(), path.size() + 1);  // not payload: a file's name
+    std::memcpy(name.path.data(), path.c_str(), path.size() + 1);  // not payload: a file name
     return slot;
   }
   return partial_names.size();
@@ -93,12 +94,12 @@ void set_owner(std::size_t slot, pid_t owner) {
   if (slot < partial_names.size()) partial_names[slot].owner = owner;
 }
 
-/// Does not return once a signal ends the process: what the handler has removed is not to be reported as an error.
+/// Does not return once a signal is ending the process: files removed by the handler must not be reported as errors.
 void stay_if_ending() {
   while (is_ending) ::pause();
 }
 
-/// The slot for a file about to be created.
+/// Returns the slot for a file about to be created.
 std::size_t note_partial(const std::string& path) {
   const auto slot = take_slot(path);
   if (is_ending) set_owner(slot, 0);
@@ -131,7 +132,7 @@ AtomicFile::~AtomicFile() {
   if (!fd_) return;
   const SignalsBlocked blocked;
   set_owner(slot_, -::getpid());
-  // Without locks another process may have taken it for an abandoned one, and begun its own.
+  // On a file system without locks, another process may have removed it as abandoned and created its own.
   if (is_same_file(fd_.get(), partial_)) ::unlink(partial_.c_str());
   set_owner(slot_, 0);
 }
@@ -159,7 +160,7 @@ void AtomicFile::open() {
   set_owner(slot_, ::getpid());
 }
 
-/// Empty if another process was faster, and is gone.
+/// Returns nothing if another process's partial file was in the way and has been removed: try again.
 UniqueFd AtomicFile::create() const {
   UniqueFd fd(::open(partial_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, mode_ & ACCESSPERMS));
   if (!fd) {
@@ -168,13 +169,14 @@ UniqueFd AtomicFile::create() const {
     return {};
   }
   if (is_for_group() && ::fchmod(fd.get(), mode_ & ACCESSPERMS) != 0) fail("create", errno);
-  // Held as long as the file is open. Where a file system has no locks, two writers at once are not found out.
+  // Held as long as the file is open. On a file system without locks, two concurrent writers go undetected.
   const bool locked = ::flock(fd.get(), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
-  // Before it was locked, another process may have taken it for an abandoned one.
+  // Before it was locked, another process may have removed it as abandoned.
   return locked && is_same_file(fd.get(), partial_) ? std::move(fd) : UniqueFd();
 }
 
-/// Removes a partial file that a process which is gone has left. Throws if it is not that.
+/// Removes a partial file left by a process that has ended. Throws if another process is writing it or it cannot be
+/// removed.
 void AtomicFile::make_way() const {
   const auto refuse = [&](std::string_view why) {
     throw SourceError(fmt::format("cannot create {}: {} {}: remove it, or choose another name", path_, partial_, why));
@@ -200,7 +202,7 @@ void AtomicFile::remove_abandoned(const std::string& folder,
     if (is_wanted(name)) remove_if_abandoned(entry.path().string(), of_any_user);
   }
 } catch (const std::exception&) {
-  return;  // They cost room, no more.
+  return;  // They only take up space.
 }
 
 void AtomicFile::write(ByteView bytes) {
@@ -214,8 +216,8 @@ void AtomicFile::write(ByteView bytes) {
   while (written_ - started_ >= stretch_bytes) start_stretch();
 }
 
-// So that sync() finds the work done, and pages are used again: touching new ones costs more than a fast disk does. It
-// is no more than advice, so errors do not count; sync() finds those of the disk.
+// Leaves little for sync() to do, and reuses page-cache pages: touching new ones costs more than a fast disk does. This
+// is only advice, so errors are ignored; sync() reports those of the disk.
 void AtomicFile::start_stretch() {
   const auto stretch = static_cast<off_t>(stretch_bytes);
   const auto start = static_cast<off_t>(started_);
@@ -255,7 +257,7 @@ void AtomicFile::publish(bool lasting) {
 void sync_folder_of(const std::string& path) {
   const auto folder = folder_of(path);
   const UniqueFd fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  // Some file systems cannot do that for folders, and need it not.
+  // Some file systems cannot sync a folder, and do not need it.
   if (!fd || (::fsync(fd.get()) != 0 && errno != EINVAL)) {
     throw SourceError(fmt::format("cannot write {}: {}", folder.string(), std::generic_category().message(errno)));
   }

@@ -1,4 +1,4 @@
-// A file that has its name only when it is whole.
+// A file that appears under its name only once it is complete.
 #pragma once
 
 #include <sys/types.h>
@@ -14,13 +14,13 @@
 
 namespace levada {
 
-/// Another process writes the file.
+/// Another process is writing the file.
 class FileBusy : public SourceError {
  public:
   using SourceError::SourceError;
 };
 
-/// A file could not be created, written or named: the disk is full, say.
+/// A file could not be created, written or renamed, for example because the disk is full.
 class WriteFailed : public SourceError {
  public:
   WriteFailed(int error, const std::string& message) : SourceError(message), error_(error) {}
@@ -30,21 +30,21 @@ class WriteFailed : public SourceError {
   int error_;  ///< the errno
 };
 
-/// Is written as `.NAME.partial` in the same folder, and then takes the place of what had the name before. If it is
-/// destroyed sooner, it leaves nothing; what a killed process left is removed by the next one that writes the file. The
-/// partial file is always a new one of this process: nobody else can have made it, or hold it open. What is large goes
-/// to the disk while it is written, and leaves the system's cache. One thread at a time. What goes wrong, a full disk
-/// too, is a WriteFailed that names the file.
+/// Writes `.NAME.partial` in the same folder, then replaces the previous file of that name. If the object is destroyed
+/// before that, it leaves nothing behind; a partial file of a killed process is removed by the next process that writes
+/// the file. This process always creates the partial file itself, so no other process can have written it or hold it
+/// open. Large files are flushed to the disk while they are written, and dropped from the page cache. One thread at a
+/// time. Every failure, including a full disk, is a WriteFailed that names the file.
 ///
-/// The permissions that it is created with are those of `mode` which the umask leaves. With S_ISGID they are all of
-/// `mode`, and what a killed process of another user has left is removed, too: the folder is its group's.
+/// The file's permissions are `mode` masked by the umask. With S_ISGID they are exactly `mode`, and partial files that
+/// killed processes of other users have left are removed, too: the folder belongs to its group.
 class AtomicFile {
  public:
-  /// Writes some of the bytes, as ::write does.
+  /// Writes some of the bytes, like ::write.
   using Write = std::function<ssize_t(int fd, const void* bytes, std::size_t size)>;
 
-  /// Throws FileBusy if another process is writing the same file; also SourceError if another user's partial file is in
-  /// the way. `mode`: permissions; the owner may always read and write. `write` is another one for tests.
+  /// Throws FileBusy if another process is writing the same file, and SourceError if another user's partial file is in
+  /// the way. `mode`: the permissions; the owner may always read and write. `write` replaces ::write in tests.
   explicit AtomicFile(std::string path, Write write = {}, mode_t mode = readable_mode);
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
@@ -54,17 +54,16 @@ class AtomicFile {
   void write(ByteView bytes);
   /// Returns once everything written is on the disk.
   void sync();
-  /// Gives it its name, for good: call sync() before. `lasting` false: perhaps not for good, if power fails.
+  /// Renames the file into place. Call sync() first. If `lasting` is false, a power failure may undo the rename.
   void publish(bool lasting = true);
 
-  /// Removes what killed processes have left in a folder of files with the names that `is_wanted` returns true for.
-  /// Throws nothing: what cannot be removed stays.
-  /// `of_any_user`: those of other users, too.
+  /// Removes partial files of killed processes from a folder, if `is_wanted` returns true for the file's final name.
+  /// `of_any_user`: those of other users, too. Files that cannot be removed stay.
   static void remove_abandoned(const std::string& folder, const std::function<bool(std::string_view name)>& is_wanted,
                                bool of_any_user = false) noexcept;
 
-  /// Removes the partial files of this process, for a signal handler that then ends it: async-signal-safe. Waits up to
-  /// 0.3 s for one that is being created. Of more than 16 at a time some may stay.
+  /// Removes this process's partial files. Async-signal-safe, for a signal handler that then ends the process. Waits up
+  /// to 0.3 s for a file that is being created. With more than 16 partial files at a time, some may stay.
   static void remove_partial_files() noexcept;
 
  private:
@@ -80,11 +79,11 @@ class AtomicFile {
   Write write_;
   mode_t mode_;
   UniqueFd fd_;
-  std::size_t slot_ = 0;  ///< in the list of remove_partial_files()
+  std::size_t slot_ = 0;  ///< index in the list of remove_partial_files()
   std::uint64_t written_ = 0, started_ = 0;
 };
 
-/// Makes what was renamed or removed in the folder of `path` last. Throws SourceError.
+/// Makes renames and removals in the folder of `path` durable. Throws SourceError.
 void sync_folder_of(const std::string& path);
 
 }  // namespace levada

@@ -173,7 +173,7 @@ TEST_F(AtomicFileTest, RemovesWhatDeadProcessesLeftAndNothingElse) {
   AtomicFile::remove_abandoned(path() + "/none", is_index);
 }
 
-/// Lets that signal end the process, as it ends the command: status 3, without its partial files.
+/// Lets `signal` end the process as it ends the command: status 3, without its partial files.
 void end_at(int signal) {
   struct sigaction action {};
   action.sa_handler = [](int) {
@@ -192,7 +192,7 @@ TEST_F(AtomicFileTest, ThatAnotherProcessWritesIsLeftByASignalHandler) {
     end_at(SIGALRM);
     constexpr itimerval soon{.it_interval = {}, .it_value = {.tv_sec = 0, .tv_usec = 20'000}};
     ::setitimer(ITIMER_REAL, &soon, nullptr);
-    while (true) fault_of([&] { AtomicFile{path()}; });  // most of this is before it is refused
+    while (true) fault_of([&] { AtomicFile{path()}; });  // most of the work happens before it is refused
   }
   int status = 0;
   ASSERT_EQ(::waitpid(child, &status, 0), child);

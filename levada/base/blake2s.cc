@@ -28,7 +28,7 @@ constexpr std::array<std::array<std::uint8_t, 16>, 10> schedule = {{
     {10, 2, 8, 4, 7, 6, 1, 5, 15, 11, 9, 14, 3, 12, 13, 0},
 }};
 
-/// The words that each of a round's eight mixes takes: the columns, then the diagonals.
+/// The words that each of a round's eight mixes uses: the columns, then the diagonals.
 constexpr std::array<std::array<std::uint8_t, 4>, 8> lanes = {{
     {0, 4, 8, 12},
     {1, 5, 9, 13},
@@ -46,7 +46,7 @@ class State {
     hash_[0] ^= 0x01010000U ^ (static_cast<std::uint32_t>(key_bytes) << 8U) ^ std::uint32_t{sizeof(Blake2s)};
   }
 
-  /// `block` has at most 64 bytes, and only the last one has fewer.
+  /// `block` has at most 64 bytes; only the last one may have fewer.
   void compress(ByteView block, bool is_last) {
     std::array<std::uint32_t, 16> words{};
     std::ranges::copy(block, std::as_writable_bytes(std::span(words)).begin());

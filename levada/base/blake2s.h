@@ -1,5 +1,5 @@
-// BLAKE2s (RFC 7693): a cryptographic hash that takes a key, for what a stranger must not be able to compute. XXH3
-// (hash.h) is faster and proves nothing to anyone who wants to deceive.
+// BLAKE2s (RFC 7693): a keyed cryptographic hash, for values that an outsider must not be able to compute. XXH3
+// (hash.h) is faster but does not protect against forgery.
 #pragma once
 
 #include <array>

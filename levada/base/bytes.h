@@ -1,4 +1,4 @@
-// Bytes, the arithmetic that sizes from outside need, and a reader and a writer of little-endian fields.
+// Bytes, overflow-checked arithmetic for untrusted sizes, and a reader and a writer of little-endian fields.
 #pragma once
 
 #include <cstddef>
@@ -23,12 +23,12 @@ inline std::string_view as_text(ByteView bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-/// The next multiple of `alignment`, a power of two.
+/// Returns the next multiple of `alignment`, a power of two.
 constexpr std::size_t align_up(std::size_t value, std::size_t alignment) {
   return (value + alignment - 1) & ~(alignment - 1);
 }
 
-/// Sum and product, empty where they do not fit: for numbers that came from outside.
+/// Return the sum or product, or nothing on overflow. For untrusted numbers.
 constexpr std::optional<std::uint64_t> checked_add(std::uint64_t a, std::uint64_t b) {
   std::uint64_t sum = 0;
   if (__builtin_add_overflow(a, b, &sum)) return std::nullopt;
@@ -40,7 +40,7 @@ constexpr std::optional<std::uint64_t> checked_mul(std::uint64_t a, std::uint64_
   return product;
 }
 
-/// "1.5 KiB", "12.5 MiB": for people.
+/// Returns "1.5 KiB", "12.5 MiB": for people.
 std::string format_bytes(std::uint64_t bytes);
 
 /// Appends little-endian fields to a growing buffer.
@@ -54,7 +54,7 @@ class ByteWriter {
     std::memcpy(bytes_.data() + at, &value, sizeof(T));
   }
   void put_bytes(ByteView bytes) { bytes_.insert(bytes_.end(), bytes.begin(), bytes.end()); }
-  /// A 32-bit length, then the bytes. Throws InvalidArgument beyond 4 GiB.
+  /// Appends a 32-bit length, then the bytes. Throws InvalidArgument beyond 4 GiB.
   void put_sized(ByteView bytes);
   void put_sized(std::string_view text) { put_sized(as_bytes(text)); }
 
@@ -66,8 +66,8 @@ class ByteWriter {
   Bytes bytes_;
 };
 
-/// Reads what ByteWriter wrote, out of bytes that may lie: every read is bounded and throws CorruptMessage, with
-/// the offset counted from the start of `bytes` plus `base`. Views it returns live as long as `bytes`.
+/// Reads the fields that ByteWriter wrote, from untrusted bytes: every read is bounds-checked and throws
+/// CorruptMessage, with the offset from the start of `bytes` plus `base`. Returned views live as long as `bytes`.
 class ByteReader {
  public:
   explicit ByteReader(ByteView bytes, std::size_t base = 0) : bytes_(bytes), base_(base) {}
@@ -81,22 +81,22 @@ class ByteReader {
   }
   ByteView get_sized() { return need(get<std::uint32_t>()); }
   std::string get_string() { return std::string(as_text(get_sized())); }
-  /// A copy of what get_sized() shows.
+  /// Like get_sized(), but returns a copy.
   Bytes get_bytes();
-  /// A member of an enum of one byte, whose members are `first` to `last`; `what` names it in the error.
+  /// Reads a one-byte enum whose members are `first` to `last`; `what` names it in the error.
   template <typename E>
   E get_enum(E first, E last, const char* what) {
     static_assert(std::is_enum_v<E> && sizeof(E) == 1);
     return static_cast<E>(get_code(static_cast<std::uint8_t>(first), static_cast<std::uint8_t>(last), what));
   }
-  /// A number that is no less than `min`; `what` names it in the error.
+  /// Reads a number that must be at least `min`; `what` names it in the error.
   template <typename T>
   T get_at_least(T min, const char* what) {
     const auto value = get<T>();
     if (value < min) fail_below(what, value, min);
     return value;
   }
-  /// A 32-bit count of things of at least `min_bytes` bytes each; refused if so many cannot follow.
+  /// Reads a 32-bit count of elements of at least `min_bytes` each; fails if fewer bytes remain than they need.
   std::uint32_t get_count(std::size_t min_bytes);
 
   std::size_t offset() const { return base_ + at_; }

@@ -14,7 +14,7 @@ namespace {
 
 std::atomic<std::uint64_t> copied{0};
 
-// With the size a constant, each memcpy is one load and one store.
+// With a constant size, each memcpy is one load and one store.
 template <std::size_t Size>
 void gather(std::byte* to, const std::byte* from, std::size_t runs, std::ptrdiff_t stride) {
   for (std::size_t i = 0; i < runs; ++i) {
@@ -25,7 +25,7 @@ void gather(std::byte* to, const std::byte* from, std::size_t runs, std::ptrdiff
 #ifdef __SSE2__
 constexpr std::size_t cache_line = 64;
 
-/// Copies whole lines; `to` is aligned to one.
+/// Copies whole cache lines; `to` is aligned to one.
 void stream_lines(std::byte* to, const std::byte* from, std::size_t lines) {
   for (const std::byte* const end = from + lines * cache_line; from != end; from += cache_line, to += cache_line) {
     const auto* source = reinterpret_cast<const __m128i*>(from);

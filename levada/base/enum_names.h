@@ -1,4 +1,4 @@
-// The names of the members of an enum, as people write them.
+// Text names of enum members, as users write them.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@ struct EnumName {
 [[noreturn]] void refuse_enum_name(std::string_view what, std::string_view text,
                                    std::span<const std::string_view> names);
 
-/// Returns the value named `text`. Throws InvalidArgument, naming `what` and all names, if there is none.
+/// Returns the value named `text`. Throws InvalidArgument, which lists `what` and all names, if there is none.
 template <typename E, std::size_t N>
 E parse_enum(std::string_view what, std::string_view text, const EnumName<E> (&names)[N]) {
   std::vector<std::string_view> known;
@@ -29,7 +29,7 @@ E parse_enum(std::string_view what, std::string_view text, const EnumName<E> (&n
   refuse_enum_name(what, text, known);
 }
 
-/// Returns the name of `value`; "unknown" if it has none.
+/// Returns the name of `value`, or "unknown" if it has none.
 template <typename E, std::size_t N>
 std::string_view enum_name(E value, const EnumName<E> (&names)[N]) {
   for (const EnumName<E>& name : names) {

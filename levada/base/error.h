@@ -8,22 +8,22 @@
 
 namespace levada {
 
-/// What went wrong, as it travels on the wire: a reader's error is thrown again on every rank.
+/// The kind of an error, as sent on the wire: a reader's error is thrown again on every rank.
 enum class ErrorKind : std::uint8_t {
   invalid_argument = 1,  ///< the caller passed something that cannot work
   timeout = 2,           ///< a deadline passed; the message names who waited for whom
-  peer_lost = 3,         ///< another rank ended without leaving
-  corrupt_message = 4,   ///< bytes from outside broke the format
+  peer_lost = 3,         ///< another rank ended without closing
+  corrupt_message = 4,   ///< untrusted bytes broke the format
   unsupported = 5,       ///< this build, engine or machine cannot do it
   source = 6,            ///< reading the data failed
-  engine = 7,            ///< carrying the data failed, or a rank aborted
+  engine = 7,            ///< transferring the data failed, or a rank aborted
 };
 
-/// "InvalidArgument", "Timeout", ...: the class that throw_error() throws for `kind`.
+/// Returns the name of the class that throw_error() throws for `kind`: "InvalidArgument", "Timeout", ...
 std::string_view error_name(ErrorKind kind);
 
-/// The base of all of them. what() is one sentence that names rank, step and field where it can, and what to do.
-/// Whatever the message quotes, what() can be shown on a terminal: it is printable_lines(message).
+/// The base of all Levada exceptions. what() is one sentence that names rank, step and field where known, and says what
+/// to do. what() is printable_lines(message), so it is safe to show on a terminal whatever the message quotes.
 class Error : public std::runtime_error {
  public:
   Error(ErrorKind kind, const std::string& message);
@@ -46,7 +46,7 @@ class Timeout : public Error {
 
 class PeerLost : public Error {
  public:
-  /// `rank` is the lost one, in the numbering of the engine that throws; -1 where it is not known.
+  /// `rank` is the lost rank, in the numbering of the engine that throws; -1 if unknown.
   PeerLost(int rank, const std::string& message) : Error(ErrorKind::peer_lost, message), rank_(rank) {}
   int rank() const noexcept { return rank_; }
 
@@ -56,7 +56,7 @@ class PeerLost : public Error {
 
 class CorruptMessage : public Error {
  public:
-  /// `offset`: where in the bytes the format broke.
+  /// `offset`: position in the bytes at which the format broke.
   CorruptMessage(std::size_t offset, const std::string& message)
       : Error(ErrorKind::corrupt_message, message), offset_(offset) {}
   std::size_t offset() const noexcept { return offset_; }
@@ -80,7 +80,7 @@ class EngineError : public Error {
   explicit EngineError(const std::string& message) : Error(ErrorKind::engine, message) {}
 };
 
-/// Throws the class that belongs to `kind`; how an error of one rank is raised on another. `lost`: PeerLost::rank().
+/// Throws the class for `kind`; raises one rank's error on another rank. `lost`: PeerLost::rank().
 [[noreturn]] void throw_error(ErrorKind kind, const std::string& message, int lost = -1);
 
 }  // namespace levada

@@ -1,4 +1,4 @@
-// What goes wrong, in words: for tests.
+// Faults as text, for tests.
 #pragma once
 
 #include <functional>
@@ -8,7 +8,7 @@
 
 namespace levada {
 
-/// "SourceError: cannot open ...": the Error that `act` throws; "no fault" if it throws none.
+/// Returns "SourceError: cannot open ..." for the Error that `act` throws, or "no fault".
 inline std::string fault_of(const std::function<void()>& act) {
   try {
     act();

@@ -1,12 +1,12 @@
-// Structs as bytes and back: one list of a struct's fields serves both directions.
+// Serializes structs to bytes and back: one list of a struct's fields serves both directions.
 //
 //   struct Point {
 //     std::int64_t x = 0, y = 0;
 //     static auto fields(auto& self) { return std::tie(self.x, self.y); }
 //   };
 //
-// Fields are arithmetic values, enums whose first member is 1 and whose last one last_of() names, strings, Bytes, other
-// structs, and vectors, optionals, pairs and variants of these. Signed integers are counts: negative ones are refused.
+// Fields are arithmetic values, enums whose first member is 1 and whose last one is last_of(), strings, Bytes, other
+// structs, and vectors, optionals, pairs and variants of these. Signed integers are counts: negative ones are rejected.
 #pragma once
 
 #include <concepts>
@@ -61,7 +61,7 @@ class FieldWriter {
     put(static_cast<std::uint32_t>(values.size()));
     for (const auto& value : values) put(value);
   }
-  /// Numbers, of which those of a run are not listed.
+  /// A vector of consecutive numbers is written as its length and first number only.
   void put(const std::vector<std::int64_t>& numbers);
 
   Bytes take() && { return std::move(out_).take(); }
@@ -70,7 +70,7 @@ class FieldWriter {
   ByteWriter out_;
 };
 
-/// Reads bytes that may lie. Throws CorruptMessage.
+/// Reads untrusted bytes. Throws CorruptMessage.
 class FieldReader {
  public:
   explicit FieldReader(ByteView bytes) : in_(bytes) {}
@@ -117,7 +117,7 @@ class FieldReader {
   }
   template <typename T>
   void get(std::vector<T>& values) {
-    // Not reserved: memory is taken as far as values come.
+    // Not reserved: memory grows only as values arrive.
     for (auto count = in_.get_count(1); count > 0; --count) get(values.emplace_back());
   }
   void get(std::vector<std::int64_t>& numbers);
@@ -135,7 +135,7 @@ Bytes encode(const T& value) {
   return std::move(writer).take();
 }
 
-/// Throws CorruptMessage, also where T::check() finds a value that cannot be.
+/// Throws CorruptMessage, also if T::check() rejects a value.
 template <Fielded T>
 T decode(ByteView bytes) {
   FieldReader reader(bytes);

@@ -1,4 +1,4 @@
-// A disk without room, as files see it: for tests.
+// Simulates a full disk, for tests.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// XXH3 hashes: 64 bits to name things, 128 bits to prove that two runs saw the same bytes.
+// XXH3 hashes: 64 bits to identify things, 128 bits to prove that two runs saw the same bytes.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace levada {
 
-/// XXH3-64 of `bytes`; the same on every platform.
+/// Returns XXH3-64 of `bytes`; the same on every platform.
 std::uint64_t hash64(ByteView bytes, std::uint64_t seed = 0);
 
 /// A running XXH3-128 (Y. Collet, xxHash 0.8). Movable; one thread at a time.
@@ -22,7 +22,7 @@ class Digest {
 
   void update(ByteView bytes);
   void update(std::string_view text) { update(as_bytes(text)); }
-  /// 32 lower-case hexadecimal digits, canonical (big-endian) order; more may follow.
+  /// Returns 32 lower-case hexadecimal digits in canonical (big-endian) order. update() may still be called afterwards.
   std::string hex() const;
 
  private:

@@ -1,4 +1,4 @@
-// Which processes are on one host, and its name.
+// The identity of the host that a process runs on, and its name.
 #pragma once
 
 #include <cstdint>
@@ -6,15 +6,15 @@
 
 namespace levada {
 
-/// The same number in processes that can share memory: of one user, under one kernel (boot id) and in one network
-/// namespace. Where /proc does not say, as in some sandboxes, the host's name distinguishes them.
+/// Returns the same number in all processes that can share memory: those of one user, under one kernel (boot id) and in
+/// one network namespace. Falls back to the host's name if /proc is not readable, as in some sandboxes.
 std::uint64_t host_identity();
 
-/// This host's name; empty if it has none.
+/// Returns this host's name; empty if it has none.
 std::string host_name();
 
-/// The user id as which the system shows all users that are not mapped into this process's user namespace. So it
-/// identifies nobody.
+/// Returns the user id that the system reports for every user who is not mapped into this process's user namespace. It
+/// therefore identifies no particular user.
 std::uint32_t overflow_uid();
 
 }  // namespace levada

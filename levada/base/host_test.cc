@@ -11,8 +11,8 @@
 namespace levada {
 namespace {
 
-/// The identity of a forked child that has called `change`; 0 where the system has refused the change, as it does to
-/// anybody but root.
+/// Returns the identity of a forked child that has called `change`; 0 if the system has refused the change, as it does
+/// to all users but root.
 std::uint64_t identity_of_child(const std::function<bool()>& change) {
   std::array<int, 2> ends{};
   if (::pipe(ends.data()) != 0) return 0;

@@ -16,7 +16,7 @@ nlohmann::ordered_json parse_json(std::string_view text, int deepest, std::strin
   const auto refuse = [&](const std::string& why) {
     throw InvalidArgument(what.empty() ? why : fmt::format("{}: {}", what, why));
   };
-  std::vector<std::unordered_set<std::string>> keys;  // of the objects that are open
+  std::vector<std::unordered_set<std::string>> keys;  // one set for each open object
   const Json::parser_callback_t callback = [&](int depth, Json::parse_event_t event, Json& parsed) {
     if (depth > deepest) refuse(fmt::format("it nests deeper than {}", deepest));
     if (event == Json::parse_event_t::object_start) keys.emplace_back();

@@ -1,5 +1,5 @@
-// JSON, read and written. Only for the library's own sources: this header is not installed, so that users of the
-// library do not need the parser.
+// JSON parsing and writing, for the library's sources only: this header is not installed, so that users of the library
+// do not need the parser.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -8,9 +8,9 @@
 
 namespace levada {
 
-/// Returns the parsed value, with the keys in their order. Rejects objects and lists that nest deeper than `deepest`,
-/// duplicate keys in one object and invalid JSON: throws InvalidArgument, which names the position and begins with
-/// `what` and a colon unless `what` is empty.
+/// Returns the parsed value, with keys in their original order. Throws InvalidArgument for objects and lists nested
+/// deeper than `deepest`, duplicate keys in one object, and invalid JSON. The message names the position and, unless
+/// `what` is empty, begins with `what` and a colon.
 nlohmann::ordered_json parse_json(std::string_view text, int deepest, std::string_view what);
 
 /// Returns one line of JSON. Bytes that are not UTF-8, as in some file names, become U+FFFD.
@@ -19,7 +19,8 @@ std::string json_text(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-/// Returns `object`, which has members already, with one more. Both are JSON, which stays unparsed.
+/// Returns the JSON text `object`, which must have at least one member, with one more member appended. Parses neither
+/// text.
 inline std::string with_member(std::string object, std::string_view name, std::string_view value) {
   object.pop_back();
   return object.append(",\"").append(name).append("\":").append(value).append("}");

@@ -27,7 +27,7 @@ std::optional<std::uint64_t> parse_number(std::string_view text) {
   return number;
 }
 
-/// The number behind `name` in lines such as "MemTotal:  123 kB" or "inactive_file 123".
+/// Returns the number after `name` in lines such as "MemTotal:  123 kB" or "inactive_file 123".
 std::optional<std::uint64_t> field(const std::string& text, std::string_view name) {
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
@@ -40,12 +40,12 @@ std::optional<std::uint64_t> field(const std::string& text, std::string_view nam
 }
 
 struct Mount {
-  std::string root;   ///< of the hierarchy, as seen from here
-  std::string point;  ///< where it is mounted
+  std::string root;   ///< root of the hierarchy, as seen from this process
+  std::string point;  ///< mount point
   bool v2 = false;
 };
 
-/// The mounts of v2 and of v1's memory controller, from /proc/self/mountinfo.
+/// Returns the mounts of v2 and of v1's memory controller, from /proc/self/mountinfo.
 std::vector<Mount> cgroup_mounts(const std::string& mountinfo) {
   std::vector<Mount> mounts;
   std::istringstream lines(mountinfo);
@@ -67,7 +67,7 @@ std::vector<Mount> cgroup_mounts(const std::string& mountinfo) {
   return mounts;
 }
 
-/// This process's group in the v2 hierarchy or in v1's memory hierarchy, from /proc/self/cgroup.
+/// Returns this process's group in the v2 hierarchy or in v1's memory hierarchy, from /proc/self/cgroup.
 std::optional<std::string> group_path(const std::string& groups, bool v2) {
   std::istringstream lines(groups);
   for (std::string line; std::getline(lines, line);) {

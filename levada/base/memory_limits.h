@@ -1,4 +1,4 @@
-// How much memory this process may still use: the machine's, and that of the control groups it is in.
+// How much more memory this process may use: the machine's limit and that of its control groups.
 #pragma once
 
 #include <cstdint>
@@ -10,62 +10,63 @@
 namespace levada {
 
 struct MemoryLimits {
-  std::uint64_t total = 0;      ///< that could ever be used
-  std::uint64_t available = 0;  ///< of it, at the moment
+  std::uint64_t total = 0;      ///< limit on what could ever be used
+  std::uint64_t available = 0;  ///< part of `total` that is free at the moment
 };
 
-/// Returns the text of a file of /proc or /sys; nothing when it cannot be read.
+/// Returns the text of a file in /proc or /sys, or nothing if it cannot be read.
 using ReadFile = std::function<std::optional<std::string>(const std::string& path)>;
 std::optional<std::string> read_system_file(const std::string& path);
 
 /// Returns the smallest of the limits of /proc/meminfo and of every control group (v1 or v2) above this process. A
-/// group's inactive file cache counts as available. Both numbers are the largest possible where nothing can be read.
-/// Reads about a dozen files, which takes 0.2 to 1 ms: do not call it with a lock held.
+/// group's inactive file cache counts as available. Both numbers are the largest possible if nothing can be read. Reads
+/// about a dozen files, which takes 0.2 to 1 ms: do not call it with a lock held.
 MemoryLimits memory_limits(const ReadFile& read = read_system_file);
 
-/// Throws InvalidArgument if `bytes` are more than `limits.available`: the kernel kills a process that uses more than
-/// its control group allows. `what` is the subject of the message, such as "indexing a.jsonl"; `remedy` follows "allow
-/// it more memory".
+/// Throws InvalidArgument if `bytes` exceeds `limits.available`: the kernel kills a process that uses more than its
+/// control group allows. `what` is the subject of the message, such as "indexing a.jsonl"; `remedy` follows "allow it
+/// more memory".
 void expect_memory(std::uint64_t bytes, const MemoryLimits& limits, std::string_view what,
                    std::string_view remedy = {});
 
-/// Returns how much of a limited address space (ulimit -v) this process does not use yet; the largest number possible
-/// where it is unlimited.
+/// Returns how much of a limited address space (ulimit -v) this process does not use yet, or the largest possible
+/// number if it is unlimited.
 std::uint64_t unused_address_space();
 
-/// Decides how much memory may be made resident. Memory beyond a control group's limit is not refused with an error:
-/// the kernel kills the process. So the budget keeps a margin of the limit, 2% but at least 32 MiB, and never grants
-/// that. It reads nothing itself. Not thread-safe.
+/// Decides how much memory may be made resident. Exceeding a control group's limit raises no error: the kernel kills
+/// the process. The budget therefore never grants a margin below the limit: 2%, but at least 32 MiB and at most a
+/// quarter of the limit. It does not read the limits itself. Not thread-safe.
 class Budget {
  public:
   /// `total`: MemoryLimits::total.
   explicit Budget(std::uint64_t total);
 
-  /// Returns the most that can ever be granted.
+  /// Returns the maximum that can ever be granted.
   std::uint64_t max() const { return max_; }
 
-  /// Returns whether `bytes` are granted already. If not: note reading(), read the limits, call refresh(), ask again.
+  /// Returns whether `bytes` are already granted. If not: note reading(), read the limits, call refresh(), ask again.
   bool covers(std::uint64_t bytes) const { return bytes <= granted_; }
-  /// Uses up the grant of `bytes` that are about to become resident.
+  /// Consumes the grant of `bytes` that are about to become resident.
   void spend(std::uint64_t bytes);
-  /// `bytes` that were spent have become resident, or never will: the next reading shows which.
+  /// Records that `bytes` that were spent have become resident, or never will: the next reading of the limits shows
+  /// which.
   void settle(std::uint64_t bytes) { settled_ += bytes; }
 
-  /// What settled before the limits are read.
+  /// The bytes settled before the limits are read.
   struct Reading {
     std::uint64_t settled = 0;
   };
   Reading reading() const { return {settled_}; }
-  /// Grants `bytes` and a part of the rest, so that the limits are seldom read, or nothing if `bytes` are not there.
-  /// `available`: read after `before` was noted. What has been spent since then may be missing from it.
+  /// Grants `bytes` and a part of the rest, so that the limits are seldom read; grants nothing if `bytes` are not
+  /// available. `available`: read after `before` was noted. Memory spent since then may be missing from it.
   void refresh(std::uint64_t bytes, std::uint64_t available, Reading before);
 
  private:
   std::uint64_t max_ = 0;
   std::uint64_t margin_ = 0;
   std::uint64_t granted_ = 0;
-  std::uint64_t spent_ = 0;    ///< in all
-  std::uint64_t settled_ = 0;  ///< of it
+  std::uint64_t spent_ = 0;    ///< in total
+  std::uint64_t settled_ = 0;  ///< part of `spent_`
 };
 
 }  // namespace levada

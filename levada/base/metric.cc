@@ -7,7 +7,7 @@
 namespace levada {
 namespace {
 
-/// A label's value with what the format escapes.
+/// Returns a label's value, escaped as the format requires.
 std::string escaped(std::string_view text) {
   std::string result;
   for (const char character : text) {

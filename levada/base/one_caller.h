@@ -1,4 +1,4 @@
-// A guard for objects that one thread at a time may use.
+// A guard for objects that only one thread at a time may use.
 #pragma once
 
 #include <atomic>
@@ -7,21 +7,21 @@
 
 namespace levada {
 
-/// Knows which thread is inside a call of the object that has it. Any thread.
+/// Tracks which thread is inside a call on the guarded object. Thread-safe.
 class OneCaller {
  public:
   bool is_free() const { return thread_.load() == std::thread::id(); }
-  /// Whether the calling thread is inside.
+  /// Returns whether the calling thread is inside.
   bool is_mine() const { return thread_.load() == std::this_thread::get_id(); }
 
-  /// Whether a thread that is inside may make another call, as a callback or a signal handler does.
+  /// Whether a thread that is inside may make another call, from a callback or a signal handler, for example.
   enum class Nested : bool { refused, allowed };
 
   /// Held during a call.
   class Call {
    public:
-    /// Throws InvalidArgument while another thread is inside, and where this one is and nested calls are refused.
-    /// `what` names the object: "this feed".
+    /// Throws InvalidArgument if another thread is inside, or if this thread is and nested calls are refused. `what`
+    /// names the object: "this feed".
     Call(OneCaller& callers, std::string_view what, Nested nested = Nested::refused);
     ~Call() {
       if (is_outermost_) callers_.thread_ = std::thread::id();

@@ -14,7 +14,7 @@ namespace {
 
 constexpr rlim_t for_the_program = 1024;
 
-/// As many as the soft limit allows if not even /proc can be opened.
+/// Returns the number of open files; the soft limit if not even /proc can be opened.
 rlim_t num_open(rlim_t soft_limit) {
   std::error_code error;
   rlim_t count = 0;

@@ -1,4 +1,4 @@
-// Several lambdas as one visitor of a variant.
+// Combines several lambdas into one visitor of a variant.
 #pragma once
 
 namespace levada {

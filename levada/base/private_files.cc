@@ -36,7 +36,7 @@ bool may_write_to(const std::string& folder) {
 }  // namespace
 
 std::optional<uid_t> owner_of_new_files(const std::string& folder) {
-  // A file without a name, which a process that is killed here leaves nowhere. Not every file system has such.
+  // An unnamed file, which leaves nothing behind if the process is killed. Not every file system supports it.
   UniqueFd fd(::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, S_IRUSR | S_IWUSR));
   if (!fd) {
     auto path = (std::filesystem::path(folder) / ".owner-XXXXXX").string();
@@ -54,7 +54,7 @@ void create_private_folder(const std::string& path) {
     struct stat above {};
     const bool for_group = !folder.empty() && ::stat(folder.c_str(), &above) == 0 && is_shared(above);
     folder /= part;
-    if (::mkdir(folder.c_str(), S_IRWXU) != 0) continue;  // it exists
+    if (::mkdir(folder.c_str(), S_IRWXU) != 0) continue;  // it exists or cannot be created
     if (for_group) ::chmod(folder.c_str(), S_ISGID | S_IRWXU | S_IRWXG);
   }
 }

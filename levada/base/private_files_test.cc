@@ -93,7 +93,7 @@ TEST_F(PrivateFiles, AreThoseThatNobodyElseMayWriteTo) {
   EXPECT_FALSE(trust.covers(path("link")));
 }
 
-/// Runs as another user, in a process of its own.
+/// Calls `act` as another user, in a separate process.
 bool as_user(uid_t user, gid_t group, const std::function<bool()>& act) {
   const pid_t child = ::fork();
   if (child == 0) {
@@ -128,7 +128,7 @@ TEST_F(PrivateFiles, OfAGroupAreInASetGroupIdFolderOfItsUsers) {
   EXPECT_TRUE(as_user(4001, 5000, [&] { return covers("b"); }));
   EXPECT_EQ(mode_of(path("sub/a")), 0660U);
   EXPECT_EQ(mode_of(path("sub/b")), 0660U);
-  // Who is not in the group can neither write there nor have the group's files.
+  // Users outside the group can neither write to the folder nor create files of the group.
   EXPECT_FALSE(as_user(4003, 5001, [&] { return write("c"); }));
   ASSERT_EQ(::chown(path("sub/b").c_str(), 4003, 5001), 0);
   EXPECT_TRUE(as_user(4001, 5000, [&] { return !covers("b"); }));
@@ -149,7 +149,7 @@ TEST_F(PrivateFiles, OfAFolderThatCannotBeWrittenAreItsOwners) {
 }
 
 TEST_F(PrivateFiles, BelongToWhomTheFileSystemTakesThisUserFor) {
-  // A file system that maps users, played by a process that keeps another effective user for files.
+  // Simulates a file system that maps users: a process with another effective user id for files.
   if (::chown(folder_.c_str(), 65534, 65534) != 0)
     GTEST_SKIP() << "only root can be several users";  // skipped without: root
   EXPECT_TRUE(as_user(0, 0, [&] {

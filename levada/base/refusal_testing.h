@@ -1,4 +1,4 @@
-// For tests of what is refused.
+// For tests of rejected input.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace levada {
 
-/// What the function's exception says; any other class of exception passes.
+/// Returns the message of the exception that `function` throws; exceptions of any other class propagate.
 template <typename Thrown = InvalidArgument, typename Function>
 std::string refusal(Function&& function) {
   try {

@@ -1,4 +1,4 @@
-// What proves to a rank that another process is a rank of the same job.
+// Proves to a rank that another process is a rank of the same job.
 #pragma once
 
 #include <array>
@@ -13,22 +13,22 @@ namespace levada {
 
 /// 32 bytes that only the ranks of one job know.
 using Secret = Blake2s;
-/// A number that is used once, and a proof that its maker knows a Secret.
+/// A nonce, and a proof that its sender knows a Secret.
 using Challenge = std::array<std::byte, 16>;
 using Proof = std::array<std::byte, 16>;
 
-/// Of the system's generator. Throws EngineError if it has none.
+/// Return bytes of the system's random generator. Throw EngineError if it has none.
 Secret random_secret();
 Challenge random_challenge();
 
-/// A secret that depends on `secret` and does not reveal it. Each purpose has its own.
+/// Returns a secret derived from `secret` that does not reveal it. Each purpose yields another one.
 Secret derive_secret(const Secret& secret, std::string_view purpose);
-/// Only who knows `secret` can compute it.
+/// Returns a proof that only a process that knows `secret` can compute.
 Proof prove(const Secret& secret, ByteView message);
-/// Takes equally long for every `claimed`.
+/// Returns whether `claimed` is that proof, in constant time.
 bool is_proven(const Secret& secret, ByteView message, ByteView claimed);
 
-/// Lower-case hexadecimal digits.
+/// Returns lower-case hexadecimal digits.
 std::string to_hex(ByteView bytes);
 
 }  // namespace levada

@@ -1,4 +1,4 @@
-// Keeping the process's signals away from one thread.
+// Blocks the process's signals on one thread.
 #pragma once
 
 #include <pthread.h>
@@ -6,7 +6,8 @@
 
 namespace levada {
 
-/// No signal is handled on this thread while it lives; threads that are started meanwhile handle none ever.
+/// Blocks all signals on this thread while it exists. Threads started in that time inherit the mask and never handle
+/// signals.
 class SignalsBlocked {
  public:
   SignalsBlocked() {
@@ -18,7 +19,7 @@ class SignalsBlocked {
   SignalsBlocked(const SignalsBlocked&) = delete;
   SignalsBlocked& operator=(const SignalsBlocked&) = delete;
 
-  /// For the child of a fork that becomes another program.
+  /// Restores the mask early, for a forked child that becomes another program.
   void lift() const { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
 
  private:

@@ -56,7 +56,7 @@ StageTrace get_trace(ByteReader& reader) {
   return trace;
 }
 
-/// Whether `next` goes on with `last`: hardly any of the two is between them.
+/// Returns whether `next` continues `last`: the gap between them is small compared to either.
 bool goes_on(const StageSpan& last, const StageSpan& next) {
   const auto gap = next.begin_ns - last.end_ns();
   const bool same = last.duration_ns > 0 && last.work == next.work && last.other == next.other;
@@ -143,7 +143,7 @@ bool StageLog::has_place(std::int64_t time_ns) {
     window_ = window_of(time_ns);
     in_window_ = 0;
   }
-  if (in_window_ >= max_events_ / 2) {  // else a window that fills all would leave no other any place
+  if (in_window_ >= max_events_ / 2) {  // otherwise a window that fills the log would leave no space for others
     ++trace_.dropped;
     return false;
   }

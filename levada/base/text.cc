@@ -11,7 +11,7 @@ namespace {
 
 struct Character {
   char32_t code = 0;
-  std::size_t bytes = 0;  ///< 0: the text begins with no character of UTF-8
+  std::size_t bytes = 0;  ///< 0: the text does not begin with a valid UTF-8 character
 };
 
 Character first_character(std::string_view text) {

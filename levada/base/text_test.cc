@@ -36,7 +36,7 @@ TEST(Text, ThatIsNoUtf8IsShownByItsBytes) {
   EXPECT_EQ(printable("\x9b"
                       "2J"),
             "\\x9b2J");
-  EXPECT_EQ(printable("\xc0\x9b"), "\\xc0\\x9b");           // too long for its character
+  EXPECT_EQ(printable("\xc0\x9b"), "\\xc0\\x9b");           // overlong encoding
   EXPECT_EQ(printable("\xed\xa0\x80"), "\\xed\\xa0\\x80");  // half of a surrogate pair
   EXPECT_EQ(printable("\xe4\xb8"), "\\xe4\\xb8");
   EXPECT_EQ(printable("\xf4\x90\x80\x80"), "\\xf4\\x90\\x80\\x80");

@@ -1,4 +1,4 @@
-// Starting threads where the system may refuse one.
+// Starting threads when the system may refuse one.
 #pragma once
 
 #include <cstddef>
@@ -14,8 +14,8 @@ namespace levada {
 /// Throws EngineError: the system refused a thread for `what`.
 [[noreturn]] void throw_no_thread(std::string_view what, std::error_code refusal);
 
-/// Starts a thread for `what`, such as "reading ahead". Throws EngineError where the system refuses it, saying how to
-/// lift that.
+/// Starts a thread for `what`, such as "reading ahead". Throws EngineError that says how to raise the limit if the
+/// system refuses.
 template <typename Body>
 std::thread start_thread(std::string_view what, Body&& body) try {
   return std::thread(std::forward<Body>(body));
@@ -25,7 +25,7 @@ std::thread start_thread(std::string_view what, Body&& body) try {
   throw_no_thread(what, std::make_error_code(std::errc::not_enough_memory));
 }
 
-/// Threads that are joined when their owner goes, so that none outlives what it works on.
+/// Threads that are joined when the group is destroyed, so that none outlives the data it works on.
 class ThreadGroup {
  public:
   ThreadGroup() = default;
@@ -33,10 +33,10 @@ class ThreadGroup {
   ThreadGroup& operator=(const ThreadGroup&) = delete;
   ~ThreadGroup() { join(); }
 
-  /// As start_thread().
+  /// Starts a thread as start_thread() does.
   template <typename Body>
   void start(std::string_view what, Body&& body) try {
-    std::list<std::thread> started(1);  // Allocated first: a thread that runs must not be lost.
+    std::list<std::thread> started(1);  // Allocated first: a running thread must not be lost.
     started.back() = start_thread(what, std::forward<Body>(body));
     threads_.splice(threads_.end(), started);
   } catch (const std::bad_alloc&) {

@@ -13,9 +13,9 @@
 namespace levada {
 namespace {
 
-// A sanitizer ends a process that can allocate nothing.
+// A sanitizer aborts a process that cannot allocate.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-/// Runs `body` in a process of its own, since what it limits stays limited; its exit status.
+/// Runs `body` in a separate process, since its limits cannot be raised again, and returns its exit status.
 template <typename Body>
 int in_a_process(const Body& body) {
   const pid_t child = ::fork();
@@ -25,9 +25,9 @@ int in_a_process(const Body& body) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-/// Leaves no address space for another thread's stack, but some of the heap for what an error takes.
+/// Leaves no address space for another thread's stack, but some heap for throwing an error.
 void refuse_threads() {
-  char* volatile spare = new char[std::size_t{100} << 10];  // volatile: else the compiler leaves both lines out
+  char* volatile spare = new char[std::size_t{100} << 10];  // volatile: otherwise the compiler removes both lines
   delete[] spare;
   const rlimit limit{1 << 20, 1 << 20};
   ::setrlimit(RLIMIT_AS, &limit);
@@ -48,7 +48,7 @@ TEST(Threads, AreRefusedWithOneSentenceThatSaysWhatTheyWereFor) {
       0);
 }
 
-/// Sets it when it is destroyed.
+/// Sets `stop` on destruction.
 struct Stop {
   std::atomic<bool>& stop;
   ~Stop() {
@@ -63,7 +63,7 @@ TEST(ThreadGroup, JoinsWhatItStartedWhereTheNextOneIsRefused) {
               std::atomic<int> done{0};
               try {
                 ThreadGroup threads;
-                // No thread ends before: the next one would get its stack.
+                // No thread ends earlier: the next one would reuse its stack.
                 const Stop at_the_end{stop};
                 threads.start("the first", [&] {
                   stop.wait(false);

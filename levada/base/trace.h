@@ -1,4 +1,4 @@
-// What a rank did and when: recorded while it happens, at little cost, and carried to where it is shown.
+// Records what a rank does and when, at little cost, and serializes the recording for the process that shows it.
 #pragma once
 
 #include <array>
@@ -12,26 +12,26 @@
 
 namespace levada {
 
-/// What a rank's time goes to.
+/// The activity on which a rank spends time.
 enum class TraceKind : std::uint8_t {
-  step = 1,  ///< work of the caller's own
-  handover,  ///< waiting for a message, of which nothing more is known
-  grant,     ///< waiting for the word that what has arrived may be used
+  step = 1,  ///< the caller's own work
+  handover,  ///< waiting for a message whose sender's activity is unknown
+  grant,     ///< waiting for permission to use a message that has arrived
   read,      ///< reading from storage
-  pack,      ///< making messages
-  room,      ///< waiting for a rank that has not received what it was sent
+  pack,      ///< packing messages
+  room,      ///< waiting for a receiver that still has unreceived messages
   memory,    ///< waiting for memory
 };
 inline constexpr std::size_t trace_kinds = 8;  ///< one more than the last
 
-/// Which of a rank's threads: the one that takes steps, or the one that reads ahead.
+/// The thread of a rank: the one that takes steps, or the one that reads ahead.
 enum class TraceThread : std::uint8_t { step = 0, reader = 1 };
 
-/// A stretch of time. Times are nanoseconds on the steady clock, which all processes of a host share.
+/// A span of time. Times are nanoseconds on the steady clock, which all processes of a host share.
 struct TraceSpan {
   TraceKind kind = TraceKind::step;
   TraceThread thread = TraceThread::step;
-  std::int32_t other = -1;  ///< the rank that was waited for, or sent what a step works on; -1: none
+  std::int32_t other = -1;  ///< the rank waited for, or the sender of a step's data; -1: none
   std::int64_t step = 0;
   std::int64_t begin_ns = 0;
   std::int64_t duration_ns = 0;
@@ -40,7 +40,7 @@ struct TraceSpan {
   bool operator==(const TraceSpan&) const = default;
 };
 
-/// How much memory was in use at one moment.
+/// The memory in use at one moment.
 struct TraceSample {
   std::int64_t step = 0;
   std::int64_t time_ns = 0;
@@ -48,37 +48,37 @@ struct TraceSample {
   bool operator==(const TraceSample&) const = default;
 };
 
-/// What was recorded of one rank. Of every `stride` steps one is there, whole.
+/// The recording of one rank. One in every `stride` steps is kept, complete.
 struct Trace {
-  std::vector<TraceSpan> spans;  ///< in the order of their ends; of one thread they follow each other or nest
+  std::vector<TraceSpan> spans;  ///< in order of their ends; spans of one thread are disjoint or nested
   std::vector<TraceSample> memory;
   std::int64_t stride = 1;
   std::uint64_t dropped = 0;  ///< spans and samples that were left out
 
-  /// Leaves out the steps that a multiple of `stride` would not have.
+  /// Drops the steps that are not multiples of `to_stride`.
   void thin(std::int64_t to_stride);
   bool operator==(const Trace&) const = default;
 };
 
 Bytes encode(const Trace& trace);
-/// Reads bytes that may lie. Throws CorruptMessage. Ranks in it may be any.
+/// Reads untrusted bytes. Throws CorruptMessage. Ranks are not checked against any mesh.
 Trace decode_trace(ByteView bytes);
 
-/// Nanoseconds on the steady clock.
+/// Returns nanoseconds on the steady clock.
 inline std::int64_t trace_time(Clock::time_point at) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(at.time_since_epoch()).count();
 }
 
-/// Records; any thread. Memory is bounded: when it is full, every other step that it has is left out, and from then on
-/// every other step that comes.
+/// Records spans and samples. Thread-safe. Memory is bounded: when the log is full, it drops every other step that it
+/// holds, and from then on records only every other one.
 class TraceLog {
  public:
   explicit TraceLog(std::size_t max_events = 200'000) : max_events_(max_events) {}
 
-  /// Extends the previous span of the thread where this one continues it after a short gap, else adds the span.
+  /// Extends the thread's previous span if this one continues it after a short gap, else adds the span.
   void add(const TraceSpan& span);
   void add(const TraceSample& sample);
-  /// What has been recorded so far.
+  /// Returns everything recorded so far.
   Trace trace() const;
 
  private:
@@ -88,10 +88,10 @@ class TraceLog {
   std::size_t max_events_;
   mutable std::mutex mutex_;
   Trace trace_;
-  std::array<std::size_t, 2> last_{};  ///< of each thread, the number after that of its last span; 0: none
+  std::array<std::size_t, 2> last_{};  ///< per thread: one past the index of its last span; 0: none
 };
 
-/// Records the time from its making to its end; where there is no log, nothing.
+/// Records an activity from construction to destruction. Does nothing without a log.
 class TraceScope {
  public:
   TraceScope(TraceLog* log, TraceThread thread, TraceKind kind, std::int64_t step, int other = -1) : log_(log) {

@@ -3,12 +3,12 @@
 namespace levada {
 namespace {
 
-/// Returns where the user and password at the front of `rest` end, which is what follows "://"; 0 if there are none.
-/// `url`: the part of it that belongs to the URL.
+/// Returns the end of the user and password at the front of `rest`, the text after "://"; 0 if there are none. `url` is
+/// the part of `rest` that belongs to the URL.
 std::size_t end_of_user(std::string_view url, std::string_view rest) {
   const auto authority = url.substr(0, url.find_first_of("/?#"));
   if (const auto at = authority.rfind('@'); at != url.npos) return at + 1;
-  // A password may hold characters that should have been escaped: no port has letters.
+  // A password may contain characters that should have been escaped: no port has letters.
   const auto colon = authority.find(':');
   const bool is_port = colon == url.npos || authority.find_first_not_of("0123456789", colon + 1) == url.npos;
   const auto at = is_port || authority.starts_with('[') ? url.npos : rest.rfind('@');

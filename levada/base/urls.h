@@ -1,4 +1,4 @@
-// URLs as people may see them.
+// URLs without their secrets, for messages.
 #pragma once
 
 #include <string>
@@ -6,8 +6,9 @@
 
 namespace levada {
 
-/// Returns `text` without the secrets in its URLs: no user and password, no query. A URL ends at white space or a
-/// quotation mark. A '?' that may be a pattern's stays: outside http and https a query has a '='.
+/// Returns `text` with the secrets removed from its URLs: user, password and query, and for http and https the
+/// fragment. A URL ends at white space, a quotation mark or an angle bracket. A '?' that may belong to a pattern is
+/// kept: outside http and https, a query must contain a '='.
 std::string shown_url(std::string_view text);
 
 }  // namespace levada

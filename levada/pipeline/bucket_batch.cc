@@ -39,7 +39,7 @@ class BucketBatchIterator final : public HoldingIterator<MeasuredItem> {
     return emit(std::ranges::min(held_, {}, &MeasuredItem::bucket).bucket);
   }
 
-  /// Returns whether the item and those of its bucket are at most max_tokens, padded to the longest.
+  /// Returns whether the bucket with this item, padded to the longest, stays within max_tokens.
   bool has_room(const MeasuredItem& measured) const {
     const Bucket& bucket = buckets_[measured.bucket];
     const auto longest = std::max(bucket.longest, measured.length);
@@ -86,7 +86,7 @@ class BucketBatchIterator final : public HoldingIterator<MeasuredItem> {
     for (const auto& held : held_) add(held);
   }
 
-  /// What held_ has of one bucket. Also an item of length 0 counts as one token, or a bucket would never be full.
+  /// The part of held_ in one bucket. An item of length 0 counts as one token, too, or a bucket would never be full.
   struct Bucket {
     std::int64_t count = 0, longest = 1;
   };

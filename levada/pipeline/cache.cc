@@ -1,4 +1,4 @@
-// Items that are kept in a file from the first whole pass on.
+// A stage that keeps its items in a file, which the first complete pass writes.
 #include <fmt/format.h>
 
 #include <filesystem>
@@ -16,7 +16,7 @@
 namespace levada::pipeline {
 namespace {
 
-/// Returns the part that the shards before `stage` leave of all items.
+/// Returns the partition of all items that the shards before `stage` keep.
 Partition part_before(const StagePlace& at) {
   const auto& graph = at.builder.context()->graph;
   const Reachability reach(graph);
@@ -33,12 +33,12 @@ FolderTrust trust_in(const Cache& cache) {
   return FolderTrust::of(cache.folder, "the cache of items", "give the cache another folder");
 }
 
-/// Returns what the items depend on, as far as it can be known: the stages before, with their inputs, and the key.
+/// Returns what the items depend on, as far as known: the stages before, with their inputs, and the key.
 std::string origin_of(const StagePlace& at) {
   const auto& graph = at.builder.context()->graph;
   const Reachability reach(graph);
   std::string origin;
-  std::map<int, int> numbers;  // of the stages that feed this one, among themselves
+  std::map<int, int> numbers;  // the stages that feed this one, renumbered
   for (int stage = 0; stage < at.stage; ++stage) {
     if (!reach.feeds(stage, at.stage)) continue;
     const auto number = static_cast<int>(numbers.size());
@@ -54,7 +54,7 @@ std::string origin_of(const StagePlace& at) {
   return origin + "key \"" + std::get<Cache>(at.builder.context()->stage(at.stage).operation).key + '"';
 }
 
-/// Where a pass's items come from is decided when it is opened: the file if it is there, else the stages before.
+/// Reads a pass's items from the file if it exists when the pass is opened, else from the stages before.
 class CacheIterator final : public StageIterator {
  public:
   CacheIterator(GraphContextPtr context, int stage, StagePtr input, std::unique_ptr<ItemFile> file, std::string path,
@@ -69,7 +69,7 @@ class CacheIterator final : public StageIterator {
     try {
       if (!input_->next()) writer_->finish();
     } catch (const StageFailed&) {
-      // An item that nothing asks for cannot be made, so the items are not all.
+      // An item that is not requested cannot be made, so the items are incomplete.
     }
     writer_.reset();
     StageIterator::conclude();
@@ -99,7 +99,7 @@ class CacheIterator final : public StageIterator {
     return std::move(items_[static_cast<std::size_t>(num_inputs_++ - first_)]);
   }
 
-  /// Does nothing where another process writes the file, or has written it since this pass was opened.
+  /// Does nothing if another process is writing the file, or has written it since this pass was opened.
   void start_writing() {
     guarded([&] {
       create_private_folder(operation<Cache>().folder);
@@ -124,7 +124,7 @@ class CacheIterator final : public StageIterator {
     return skip_input(items);
   }
 
-  /// A state may come from a pass that read the file, and so say nothing of the stages before.
+  /// A state may stem from a pass that read the file, and then lacks the state of the stages before.
   void pass_over_missed() {
     if (const auto missed = std::exchange(missed_, 0); missed > 0) input_->skip(missed);
   }
@@ -149,12 +149,12 @@ class CacheIterator final : public StageIterator {
   std::unique_ptr<ItemFile> file_;
   std::string path_, origin_;
   std::optional<ItemFileWriter> writer_;
-  std::vector<Item> items_;  ///< of the chunk read last
-  std::int64_t first_ = 0;   ///< the number of the first of them
-  std::int64_t missed_ = 0;  ///< items that the stages before have yet to pass over
+  std::vector<Item> items_;  ///< the chunk read last
+  std::int64_t first_ = 0;   ///< number of its first item
+  std::int64_t missed_ = 0;  ///< items that the stages before have yet to skip
 };
 
-/// Returns null if there is none.
+/// Returns null if the file does not exist.
 std::unique_ptr<ItemFile> open_if_there(const std::string& path, const std::string& origin, const FolderTrust& trust) {
   std::error_code error;
   if (!std::filesystem::exists(path, error)) return nullptr;

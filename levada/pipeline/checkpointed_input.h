@@ -1,4 +1,4 @@
-// Stages that return to earlier positions of their input, and stages that hold items of it.
+// Stages that return to earlier positions of their input, and stages that buffer items of it.
 #pragma once
 
 #include <algorithm>
@@ -20,12 +20,12 @@ class CheckpointedInput {
   CheckpointedInput(GraphContextPtr context, int stage, StagePtr input)
       : context_(std::move(context)), stage_(stage), input_(std::move(input)), history_(context_->snapshot_every) {}
 
-  /// Marks the first position, which next() and at() do otherwise. Called before other threads may ask.
+  /// Marks the first position. Otherwise next() and at() do so. Must be called before other threads call at().
   void begin() const;
   std::optional<Item> next();
-  /// Drops the next items, as Iterator::skip() does. On the thread that pulls.
+  /// Drops the next items, as Iterator::skip() does. Only on the thread that pulls.
   std::int64_t skip(std::int64_t items);
-  /// Items pulled or skipped.
+  /// Returns the number of items pulled or skipped.
   std::int64_t position() const { return position_; }
 
   /// The entries of a cursor, and how many items to drop after restoring it.
@@ -55,9 +55,9 @@ class CheckpointedInput {
   mutable bool begun_ = false;
 };
 
-/// `Held` is what the stage holds of an item; its `position` is the item's number in the input. The cursor names these
-/// positions. Saving them takes time in proportion to the buffer, so the stage saves now and then, and its cursor adds
-/// how many of its own items to pass over since.
+/// A stage that buffers items. `Held` is the stage's form of a buffered item; its `position` is the item's number in
+/// the input. The cursor lists these positions. Saving them takes time in proportion to the buffer, so the stage saves
+/// only now and then, and its cursor adds how many of its own items to skip since then.
 template <typename Held>
 class HoldingIterator : public StageIterator {
  public:
@@ -71,16 +71,16 @@ class HoldingIterator : public StageIterator {
 
   /// Returns the stage's next item; nothing at the end.
   virtual std::optional<Item> make_one() = 0;
-  /// Passes over the next item. Returns false at the end.
+  /// Skips the next item. Returns false at the end.
   virtual bool pass_one() { return make_one().has_value(); }
   virtual Held hold(Item item, std::int64_t position) = 0;
-  /// Returns how many items it holds at most.
+  /// Returns the maximum number of items it holds.
   virtual std::int64_t capacity() const = 0;
-  /// Returns whether held_ and save_own() are the whole state at the moment.
+  /// Returns whether held_ and save_own() currently are the whole state.
   virtual bool can_mark() const { return true; }
   virtual void save_own(Fields&) const {}
   virtual void restore_own(const CursorFields&) {}
-  /// Called after restore_own(), when held_ has been filled again.
+  /// Called after restore_own(), once held_ has been refilled.
   virtual void finish_restore() {}
 
   std::optional<Item> pull_tracked() {
@@ -104,8 +104,8 @@ class HoldingIterator : public StageIterator {
     return item;
   }
 
-  /// Returns by how much the number of inputs exceeds the position of each held item, four bytes each; and the position
-  /// of the oldest.
+  /// Returns the distance of each held item from the number of inputs, in four bytes each, and the position of the
+  /// oldest.
   std::pair<Bytes, std::int64_t> held_positions() const {
     Bytes packed(held_.size() * sizeof(std::uint32_t));
     auto* to = packed.data();
@@ -194,11 +194,11 @@ class HoldingIterator : public StageIterator {
 
   CheckpointedInput source_;
   std::int64_t made_ = 0;
-  SnapshotLog history_;  ///< of its own items
+  SnapshotLog history_;  ///< positions among the items that this stage yields
   bool begun_ = false;
   bool must_mark_ = true;
 
-  std::optional<SnapshotLog::Point> restored_;  ///< until the buffer is filled again
+  std::optional<SnapshotLog::Point> restored_;  ///< set until the buffer is refilled
   std::unordered_map<std::int64_t, std::size_t> held_places_;
   std::int64_t inputs_then_ = 0;
 };

@@ -11,7 +11,7 @@
 namespace levada::pipeline {
 namespace {
 
-/// The same node of each sample.
+/// The corresponding node of each sample.
 using Nodes = std::vector<const Tree*>;
 
 std::string describe(const Leaf& leaf) {

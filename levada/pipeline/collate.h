@@ -1,4 +1,4 @@
-// Samples become a batch.
+// Collates samples into a batch.
 #pragma once
 
 #include <cstdint>
@@ -8,13 +8,13 @@
 
 namespace levada::pipeline {
 
-/// One tree of the samples' structure whose tensors, asked of `memory`, hold those of the samples one behind the other
-/// along a new first dimension. Integers, reals and booleans become tensors of one dimension; texts and bytes lists.
-/// `first`: the number of the first sample, for errors. Throws SourceError, naming sample and field, where a sample is
-/// unlike the first; Unsupported for what cannot lie side by side.
+/// Returns one tree of the samples' structure, with tensors allocated from `memory` that stack the samples' tensors
+/// along a new first dimension. Integers, reals and booleans become one-dimensional tensors; texts and bytes become
+/// lists. `first`: the number of the first sample, for errors. Throws SourceError that names sample and field if a
+/// sample differs in structure from the first, and Unsupported for values that cannot be stacked.
 Tree collate(std::span<const Tree> samples, std::int64_t first, Memory& memory);
 
-/// The one row of a tensor that has one: the same memory without the first dimension.
+/// Returns the only row of a tensor with one row: the same memory without the first dimension.
 Tensor only_row(const Tensor& rows);
 
 }  // namespace levada::pipeline

@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::int64_t no_limit = std::numeric_limits<std::int64_t>::max();
 
-/// Starts an epoch in the other processes, once the consumer's stages have been restored or need items for that.
+/// Starts an epoch in the other processes, once the consumer's stages have been restored or need items to restore.
 class EpochStart {
  public:
   EpochStart(ConsumerEndpoint& endpoint, std::int64_t epoch) : endpoint_(endpoint), epoch_(epoch) {}
@@ -100,7 +100,7 @@ void Consumer::begin(std::int64_t epoch, const std::optional<Cursor>& cursor, st
     const auto passed = iterator->skip(behind);
     if (passed < behind) throw_past_end(passed, "the epoch");
   }
-  // Stages that were restored at their end have released their inputs.
+  // Stages restored at their end have released their inputs.
   if (start.use_count() == 1) endpoint_->halt();
   iterator_ = std::move(iterator);
   const std::lock_guard lock(timing_);
@@ -138,7 +138,7 @@ void Consumer::limit(std::int64_t items) {
 }
 
 void Consumer::pause() {
-  // Paused even if the others have not acknowledged: resume() takes the command back.
+  // Paused even if the others have not acknowledged: resume() reverts the command.
   if (!paused_.exchange(true) && endpoint_) endpoint_->pause();
 }
 
@@ -149,7 +149,7 @@ void Consumer::resume() {
   };
   try {
     if (endpoint_ && paused_) endpoint_->resume();
-  } catch (const PeerLost&) {  // which next() throws, too
+  } catch (const PeerLost&) {  // next() throws it, too
     go_on();
     throw;
   }
@@ -230,7 +230,7 @@ void Consumer::end_iterator() {
   count_time();
 }
 
-/// The epoch is over.
+/// Called at the end of an epoch.
 void Consumer::count_time() {
   const std::lock_guard lock(timing_);
   if (begun_) spent_ += Clock::now() - *begun_;

@@ -18,8 +18,8 @@ namespace levada::pipeline {
 
 class ConsumerEndpoint;
 
-/// The consumer. One thread at a time; stats(), traces(), paused() and one of pause() and resume() may be called on
-/// other threads meanwhile. A forked child, which lacks its threads, must neither use nor destroy it.
+/// The consumer. One thread at a time, except that stats(), traces(), paused() and one of pause() and resume() may be
+/// called concurrently on other threads. A forked child, which lacks its threads, must neither use nor destroy it.
 class Consumer {
  public:
   explicit Consumer(Process process);
@@ -33,34 +33,35 @@ class Consumer {
   /// a cursor of another pipeline.
   void reset(std::int64_t epoch, const std::optional<Cursor>& cursor = {}) { begin(epoch, cursor, 0); }
   /// Begins epoch `epoch` after its first `items`, which are not made if the stages are one-to-one and the source can
-  /// seek. Throws InvalidArgument if there are fewer; if workers make them, next() throws it.
+  /// seek. Throws InvalidArgument if there are fewer; if workers make them, next() throws it instead.
   void reset_behind(std::int64_t epoch, std::int64_t items) { begin(epoch, {}, items); }
-  /// Returns the next item; nothing at the end of the epoch, at a limit, and while paused. Items are in the order of
+  /// Returns the next item, or nothing at the end of the epoch, at a limit, and while paused. Items are in the order of
   /// the inputs that they were made from, whichever worker made them. Throws StageFailed instead of a failed item;
-  /// PeerLost, naming the process, within a second of its end; Timeout, naming the process, its stage, and since when
-  /// it is in it.
+  /// PeerLost, naming the process, within a second of its end; Timeout, naming the process, its current stage, and
+  /// since when it has been there.
   std::optional<Item> next();
   /// Returns whether next() returned nothing at the end of the epoch, rather than at a limit, a pause or a failure.
   bool ended() const { return ended_; }
   /// Lets next() return at most `items` more items until resume(). Processes still make items ahead.
   void limit(std::int64_t items);
-  /// Stops all processes from making items ahead, except those that a Prefetch has at hand, until resume(). The
+  /// Stops all processes from making items ahead, except the one that each Prefetch is making, until resume(). The
   /// pipeline is paused even if this throws, for example because a process does not answer.
   void pause();
   void resume();
   bool paused() const { return paused_; }
   /// Returns the cursor after the last item that next() returned. Throws InvalidArgument if lost_place().
   Cursor save() const;
-  /// Returns whether an exception of this epoch has passed stages that run here: then they may have pulled inputs whose
-  /// items next() has not returned, and no cursor is after the last one. Stages in other processes keep their place.
+  /// Returns whether an exception of this epoch has passed stages that run here. They may then have pulled inputs whose
+  /// items next() has not returned, so no cursor can describe the position. Stages in other processes keep their
+  /// position.
   bool lost_place() const;
   /// Ends the loops of all processes. Returns false if one did not acknowledge within `grace`.
   bool shutdown(Duration grace);
 
   Stats stats() const;
   /// Returns what each process did when, in the order of stats().processes. A trace is empty without
-  /// ProcessOptions::record, and if a process does not answer. `other` in them is an index of a process. Like stats()
-  /// it may be called after shutdown().
+  /// ProcessOptions::record, and if a process does not answer. `other` in a span is an index into stats().processes.
+  /// Like stats(), it may be called after shutdown().
   std::vector<StageTrace> traces() const;
 
  private:
@@ -77,12 +78,12 @@ class Consumer {
   std::unique_ptr<StageLog> log_;
   std::unique_ptr<ConsumerEndpoint> endpoint_;
   IteratorPtr iterator_;
-  mutable std::mutex timing_;               ///< guards the two that follow
-  std::optional<Clock::time_point> begun_;  ///< of the epoch under way
-  Duration spent_{};                        ///< in those before
+  mutable std::mutex timing_;               ///< guards begun_ and spent_
+  std::optional<Clock::time_point> begun_;  ///< start of the current epoch
+  Duration spent_{};                        ///< time in earlier epochs
   std::int64_t epoch_ = 0;
-  std::int64_t num_outputs_ = 0;  ///< of this epoch, if there are no workers and it is recorded
-  std::atomic<std::int64_t> left_{std::numeric_limits<std::int64_t>::max()};  ///< until a limit
+  std::int64_t num_outputs_ = 0;  ///< in this epoch, if there are no workers and it is recorded
+  std::atomic<std::int64_t> left_{std::numeric_limits<std::int64_t>::max()};  ///< items until a limit
   std::atomic<bool> paused_{false};
   bool ended_ = false;
   bool failed_ = false;

@@ -19,7 +19,7 @@ using protocol::WorkerSnapshot;
 
 constexpr auto ack_interval = std::chrono::milliseconds(250);
 constexpr auto until_a_cause_arrives = std::chrono::seconds(1);
-/// Names the cursor in messages.
+/// The name of the cursor in messages.
 constexpr std::string_view cursor_name = "in the workers";
 
 /// Returns how many of items [0, num_outputs) go to `worker`.
@@ -57,16 +57,16 @@ std::string ConsumerEndpoint::name(int rank) const {
   return rank == 0 ? ranks_.name(0) : last_acks_[static_cast<std::size_t>(rank - 1)].process;
 }
 
-/// Returns what `call` returns. Adds the process's name to a PeerLost.
+/// Returns the result of `call`. Adds the process's name to a PeerLost.
 template <typename Call>
 auto ConsumerEndpoint::named(const Call& call) {
   try {
     return call();
   } catch (const PeerLost& lost) {
-    try {  // Of that one alone: of another, from which nothing has come, this throws before.
+    try {  // From that process only: receiving from another that has sent nothing would throw first.
       if (lost.rank() > 0) receive_acks_of(lost.rank() - 1);
     } catch (const Error&) {
-      // All acknowledgements before it have been received.
+      // All acknowledgements before the loss have been received.
     }
     throw PeerLost(lost.rank(),
                    fmt::format("{} of the pipeline ended unexpectedly: {}", name(lost.rank()), lost.what()));
@@ -103,7 +103,7 @@ void ConsumerEndpoint::await_acks(Deadline deadline) {
   Reminder reminder(process_.options.remind_after);
   const auto number = [this] {
     const std::lock_guard lock(control_);
-    return command_log_.issued();  // other threads may issue more meanwhile
+    return command_log_.issued();  // other threads may issue more in the meantime
   }();
   for (;;) {
     const bool last_look = deadline.expired();
@@ -116,7 +116,7 @@ void ConsumerEndpoint::await_acks(Deadline deadline) {
                          explain_wait(*process_.engine, "pipeline", rank, Clock::now() - begun));
     };
     if (last_look) throw Timeout(explain());
-    // In slices, since the thread that takes items may take the answer.
+    // In slices, since the thread that takes items may receive the answer.
     const auto slice = Deadline::after(std::min(deadline.remaining(), Duration(ack_interval)));
     const WaitFor conditions{.receive = missing, .poll = &process_.poll};
     if (reminder.wait(*process_.engine, conditions, slice, explain) == Woken::ready) {
@@ -142,7 +142,7 @@ bool ConsumerEndpoint::has_left(int rank) const {
 }
 
 void ConsumerEndpoint::throw_left(int rank) {
-  // Its channels end before the engine knows why: then this throws the cause.
+  // Its channels end before the engine knows the cause; if it learns it in time, this throws it.
   process_.engine->wait({}, Deadline::after(until_a_cause_arrives));
   throw EngineError(fmt::format("{} left the pipeline without a command to shut down", name(rank)));
 }
@@ -151,7 +151,7 @@ void ConsumerEndpoint::publish_command(decltype(protocol::Command::what) what, D
   const std::lock_guard one_after_the_other(issuing_);
   if (over_) throw InvalidArgument("a pipeline that has been shut down takes no more commands");
   over_ = std::holds_alternative<protocol::Shutdown>(what);
-  // A command for which there is no memory gets no number: receivers expect consecutive ones.
+  // Only a command for which there is memory gets a number: receivers expect consecutive ones.
   const std::size_t size = encode(protocol::Command{command_log_.issued() + 1, what}).size();
   Block block = allocate(*process_.engine, size, deadline, "pipeline");
   const Bytes bytes = [&] {
@@ -230,7 +230,7 @@ std::vector<protocol::Ack> ConsumerEndpoint::reports(bool with_trace, Duration t
   try {
     receive_acks();
     const auto deadline = Deadline::after(timeout);
-    if (with_trace && !over_) await_acks(deadline);  // of an earlier command, whose acks have none
+    if (with_trace && !over_) await_acks(deadline);  // for an earlier command, whose acks have no trace
     if (all_acked() && !over_) publish_command(protocol::Report{with_trace}, deadline_from_now());
     if (!over_) await_acks(deadline);
   } catch (const Error&) {
@@ -275,7 +275,7 @@ void ConsumerEndpoint::fetch(int worker) {
     auto arrival = named([&] { return receiver.try_receive(); });
     if (!arrival) {
       const auto woken = named([&] { return wait_for(worker, wait); });
-      if (woken == Woken::stopped) wait = item_wait();  // the others continue after a pause
+      if (woken == Woken::stopped) wait = item_wait();  // the others resume after a pause, so the time starts anew
       continue;
     }
     if (arrival->items.reset > reset_number_)
@@ -309,7 +309,7 @@ void ConsumerEndpoint::use(int worker, ItemReceiver::Arrival arrival) {
 }
 
 Woken ConsumerEndpoint::wait_for(int worker, ItemWait& wait) {
-  if (unstarted_ > 0) receive_acks();  // should one be lost, the error has its name
+  if (unstarted_ > 0) receive_acks();  // if one is lost, the error then has its name
   const ItemReceiver& receiver = receivers_[static_cast<std::size_t>(worker)];
   const auto channels = receiver.channels();
   const int rank = receiver.from();
@@ -388,7 +388,7 @@ ConsumerEndpoint::ResumePoint ConsumerEndpoint::resume_point_anywhere(std::int64
   if (!has_state_) from.dispatcher = snapshot;
   for (int w = 0; w < workers(); ++w) {
     const std::int64_t share = share_of(num_outputs, w, workers());
-    // Without a cursor of theirs, workers make again what the consumer has had.
+    // Without cursors, workers make the items again that the consumer already has.
     from.workers.push_back(has_state_ ? WorkerSnapshot{.drop = share}
                                       : WorkerSnapshot{.num_inputs = share, .num_outputs = share});
   }

@@ -12,30 +12,31 @@
 
 namespace levada::pipeline {
 
-/// Two threads may use it at a time, one that takes items and one that sends commands, for example if the consumer runs
-/// a Prefetch.
+/// Used by at most two threads at a time, one that takes items and one that sends commands, for example if the consumer
+/// runs a Prefetch.
 class ConsumerEndpoint {
  public:
-  /// `process` and `log`, which may be null, outlive it.
+  /// `process` and `log`, which may be null, must outlive it.
   ConsumerEndpoint(const Process& process, const Placement& placement, StageLog* log = nullptr);
 
-  // ---- commands. They throw Timeout and PeerLost, naming the process.
+  // ---- commands. They throw Timeout and PeerLost that name the process.
 
-  /// Returns the cursor after the first `items`, for a placement that is one-to-one.
+  /// Returns the cursor after the first `items` items, for a placement that is one-to-one.
   static Cursor cursor_behind(std::int64_t items);
-  /// Begins an epoch, at its first item or at a cursor. No thread is taking items.
+  /// Begins an epoch, at its first item or at a cursor. No thread may be taking items.
   void reset(std::int64_t epoch, const std::optional<Cursor>& cursor);
   void pause();
   void resume();
-  /// Stops all processes from making items, which the consumer will not take, until the next reset.
+  /// Stops all processes from making items that the consumer will not take, until the next reset.
   void halt();
   /// Returns whether all processes have acknowledged in time.
   bool shutdown(Deadline deadline);
-  /// Returns the last acknowledgement of each other process: new ones, if all answer within `timeout`.
+  /// Returns the last acknowledgement of each other process; they are new if all answer within `timeout`.
   std::vector<protocol::Ack> reports(bool with_trace, Duration timeout);
   const Traffic& traffic() const { return traffic_; }
 
-  /// Ends the wait of a thread that is taking items, which throws WorkerRuntime::Interrupted, until the next reset.
+  /// Ends the wait of a thread that is taking items, which then throws WorkerRuntime::Interrupted, until the next
+  /// reset.
   void interrupt();
 
   // ---- items
@@ -48,10 +49,10 @@ class ConsumerEndpoint {
     std::vector<Item> items;
     std::size_t next = 0;
     std::optional<Failure> failure;
-    protocol::WorkerSnapshot snapshot;  ///< of the worker ...
-    std::int64_t snapshot_outputs = 0;  ///< ... and the number of its items of this epoch before it
+    protocol::WorkerSnapshot snapshot;  ///< the worker's latest snapshot
+    std::int64_t snapshot_outputs = 0;  ///< number of the worker's items in this epoch before it
   };
-  /// Where an epoch begins.
+  /// The position at which an epoch begins.
   struct ResumePoint {
     std::int64_t num_outputs = 0;
     protocol::OrderedMerge::Position position;
@@ -73,7 +74,7 @@ class ConsumerEndpoint {
 
   void fetch(int worker);
   void use(int worker, ItemReceiver::Arrival arrival);
-  /// Returns the first item of the dispatching process that a resumed run needs.
+  /// Returns the number of the dispatching process's first item that a resumed run needs.
   std::int64_t needed() const;
   /// One wait for an item of a worker.
   struct ItemWait {
@@ -99,26 +100,26 @@ class ConsumerEndpoint {
   Traffic traffic_;
   std::vector<ItemReceiver> receivers_;  ///< by worker
 
-  std::mutex issuing_;  ///< commands are sent in the order of their numbers
+  std::mutex issuing_;  ///< keeps commands in the order of their numbers
   std::mutex receiving_acks_;
   mutable std::mutex control_;  ///< guards the acknowledgements
   std::shared_ptr<Channel> command_channel_;
   std::vector<std::shared_ptr<Channel>> ack_channels_;
   protocol::CommandLog command_log_;
-  std::vector<protocol::Ack> last_acks_;  ///< by rank from 1 on
-  std::vector<bool> left_;                ///< by rank from 1 on: no more acknowledgements arrive
+  std::vector<protocol::Ack> last_acks_;  ///< by rank, from 1
+  std::vector<bool> left_;                ///< by rank, from 1: no more acknowledgements will arrive
   std::atomic<int> unstarted_;            ///< processes that have not sent their first acknowledgement
   std::atomic<bool> paused_{false}, interrupted_{false}, wakes_{false};
 
-  // The epoch under way.
+  // The current epoch.
   std::uint64_t reset_number_ = 0;
   protocol::OrderedMerge merge_;
   std::vector<WorkerQueue> queues_;  ///< by worker
-  SnapshotLog snapshots_;            ///< of the dispatching process
+  SnapshotLog snapshots_;            ///< snapshots from the dispatching process
   std::int64_t outputs_before_ = 0;
   bool halted_ = false;
 
-  std::atomic<bool> over_{false};  ///< the command to shut down has been sent, or is about to be
+  std::atomic<bool> over_{false};  ///< the shutdown command has been sent, or is about to be
 };
 
 }  // namespace levada::pipeline

@@ -23,7 +23,7 @@ Map failing_at(std::int64_t item) {
     return i;
   });
 }
-/// An item that Trees cannot be made of, and so cannot be packed.
+/// Yields an item that cannot be converted to a Tree, and so cannot be packed.
 Map unpackable_at(std::int64_t item) {
   static const LanguageObject::Language language{[](void*) noexcept {}, [](void*) noexcept {}};
   return {[item](Item given) -> Item {
@@ -42,7 +42,7 @@ ProcessOptions hasty_workers(int workers) {
   return {.workers = workers, .worker_prefetch = 2, .main_prefetch = 2, .timeout = std::chrono::seconds(60)};
 }
 
-/// Items come up to `item`, then the failure, then nothing; and another epoch goes the same way.
+/// Expects items up to `item`, then the failure, then nothing; and the same in another epoch.
 Failure failure_at(Consumer& consumer, std::int64_t item) {
   Failure failure;
   for (int epoch = 0; epoch < 2; ++epoch) {
@@ -271,7 +271,7 @@ TEST(PipelineFaults, AConsumerThatLeavesWithoutAWordEndsWorkersThatNeverWait) {
     Consumer consumer(process);
     consumer.reset(0);
     EXPECT_TRUE(consumer.next());
-    while (auto block = engine->try_allocate(4096)) held.push_back(std::move(*block));  // none is left for the word
+    while (auto block = engine->try_allocate(4096)) held.push_back(std::move(*block));  // leaves none for the command
   };
   inproc::run_ranks(2, body, {.memory_bytes = std::size_t{16} << 20});
   EXPECT_FALSE(goes_on);
@@ -302,7 +302,7 @@ TEST(PipelineMemory, StaysTheSameOverManyEpochs) {
     EXPECT_TRUE(consumer.shutdown(std::chrono::seconds(20)));
   }
   for (auto& thread : others) thread.join();
-  // Four edges, each with its bound, a message that is sent and one that is looked at.
+  // Four edges, each with its limit, a message in transit and one being read.
   EXPECT_LT(most, 4 * (options.prefetch_bytes + (std::size_t{4} << 20)));
 }
 

@@ -78,7 +78,7 @@ ProcessOptions with_workers(int workers, bool ordered = false) {
 
 struct Saved {
   std::vector<Tree> all;
-  std::vector<Cursor> cursors;  ///< before each item, and behind the last
+  std::vector<Cursor> cursors;  ///< before each item, and after the last
 };
 
 Saved saved_at_every_item(const Graph& graph, const ProcessOptions& options) {
@@ -99,7 +99,7 @@ void expect_goes_on(const Graph& graph, const ProcessOptions& options, const Sav
     for (std::size_t i = 0; i < saved.cursors.size(); ++i) {
       SCOPED_TRACE(::testing::Message() << "after item " << i);
       consumer.reset(2, saved.cursors[i]);
-      // Once more, from a cursor that was saved by who had been resumed.
+      // Again, from a cursor saved by a resumed consumer.
       const auto some = take_from(consumer, 3);
       const Cursor further = consumer.save();
       const auto begin = saved.all.begin() + static_cast<std::ptrdiff_t>(i);
@@ -236,7 +236,7 @@ TEST(PipelineResume, RefusesAStateAfterTheEnd) {
   }
 }
 
-/// The tree with each integer of it, in turn, replaced by `number`.
+/// Returns copies of the tree with each integer, in turn, replaced by `number`.
 std::vector<Tree> with_each_integer(const Tree& tree, std::int64_t number) {
   std::vector<Tree> changed;
   if (tree.is_leaf()) {
@@ -318,7 +318,7 @@ TEST(PipelineResume, AStateTakesMakingAgainNoMoreItemsThanAreAskedFor) {
       EXPECT_EQ(take_from(consumer, 600).size(), 600u);
       const Cursor cursor = consumer.save();
       const auto number = std::get<std::int64_t>(cursor.at("stages[0].at.number").leaf());
-      // 100 of the dispatching process, and 100 of each worker, which takes three items for each.
+      // 100 in the dispatching process, and 100 in each worker, which takes three items for each.
       EXPECT_GE(number, 3 * items - 100 - 2 * 300);
     }
   });

@@ -39,7 +39,7 @@ ProcessOptions options_of(const Window& window) {
   return {.workers = window.workers, .worker_prefetch = window.prefetch, .main_prefetch = window.prefetch, .seed = 7};
 }
 
-/// For each number of workers, prefetch, number of items and engine.
+/// Calls `check` for each number of workers, prefetch, number of items and engine.
 template <typename Check>
 void with_all_windows(const Check& check) {
   for (const int workers : {0, 1, 2, 3, 7}) {
@@ -305,7 +305,7 @@ TEST(PipelineProcesses, StopAtALimitAndGoOn) {
   }
 }
 
-/// Makes items for ever, of which none is kept: nobody ever comes to an item.
+/// Makes items forever and keeps none, so no item ever reaches the consumer.
 std::vector<Graph> fruitless() {
   const Graph endless = first_numbers(std::numeric_limits<std::int64_t>::max());
   const auto none = kept([](auto) { return false; });

@@ -133,7 +133,7 @@ void SnapshotLog::drop_old() {
   while (marks_.size() > 1 && marks_[1].position <= keep) marks_.pop_front();
 }
 
-// The first one and the last one stay: nothing lies before the one, and what comes lies behind the other.
+// Keeps the first and the last: nothing precedes the first, and future positions follow the last.
 void SnapshotLog::drop_every_other() {
   std::deque<Mark> kept;
   for (std::size_t i = 0; i + 1 < marks_.size(); i += 2) kept.push_back(std::move(marks_[i]));
@@ -152,7 +152,7 @@ std::size_t SnapshotLog::bytes() const {
   return sum_bytes();
 }
 
-// A mark may cost a part of the time that the items between two of them take.
+// A mark may cost a fraction of the time between two marks.
 void SnapshotLog::space_marks(std::int64_t items, Duration since, Duration cost) {
   constexpr std::int64_t part = 100, longest = std::int64_t{1} << 20;
   const auto time_for_one = std::max<std::int64_t>(since.count() / std::max<std::int64_t>(items, 1), 1);

@@ -1,4 +1,4 @@
-// Reads the parts of a cursor, and returns to earlier positions.
+// Reads the fields of a cursor, and restores earlier positions.
 #pragma once
 
 #include <algorithm>
@@ -16,19 +16,18 @@
 
 namespace levada::pipeline {
 
-/// The largest number of items in a cursor: sums of two of them, and products with the number of workers, do not
-/// overflow.
+/// The limit on item counts in a cursor. Sums of two of them, and products with the number of workers, do not overflow.
 inline constexpr std::int64_t max_count = std::int64_t{1} << 50;
 
-/// Returns a cursor as bytes.
+/// Serializes a cursor.
 Bytes pack_cursor(const Cursor& cursor);
-/// Throws CorruptMessage.
+/// Deserializes a cursor. Throws CorruptMessage.
 Cursor unpack_cursor(ByteView bytes);
 
-/// Returns the position that a cursor of one number names. Throws InvalidArgument unless it is from 0 to `size`.
+/// Returns the position in a cursor that is a single number. Throws InvalidArgument unless it is from 0 to `size`.
 std::int64_t position_in(const Cursor& cursor, std::int64_t size = max_count);
 
-/// Throws InvalidArgument: the state is of an item after the `items` that there are in `where`, such as a process.
+/// Throws InvalidArgument: the state is that of an item after the `items` items in `where`, such as a process.
 [[noreturn]] void throw_past_end(std::int64_t items, std::string_view where = "all");
 
 /// Reads the dict of one stage, which it borrows.
@@ -38,7 +37,7 @@ class CursorFields {
   CursorFields(const Tree& fields, std::string_view stage);
 
   bool has(std::string_view name) const { return find(name) != nullptr; }
-  /// This and the others throw InvalidArgument, naming the stage and the missing or invalid field.
+  /// These functions throw InvalidArgument that names the stage and the missing or invalid field.
   const Tree& at(std::string_view name) const;
   std::int64_t count(std::string_view name) const;  ///< from 0 to max_count
   std::int64_t integer(std::string_view name) const;
@@ -55,16 +54,17 @@ class CursorFields {
 /// Returns the children of a list. Throws InvalidArgument, naming the stage, if it is not a list.
 const std::vector<Tree>& list_in_cursor(const Tree& tree, std::string_view stage);
 
-/// Keeps cursors of an iterator at some of its positions. Any later position is reached by restoring the nearest cursor
+/// Keeps cursors of an iterator at some of its positions. A later position is reached by restoring the nearest cursor
 /// before it and dropping items. Cursors are saved as often as one percent of the iterator's time allows: at every item
-/// of a slow one. It keeps at most `max_cursors` of them, and at most `max_bytes` of bytes in them unless two alone
-/// have more: beyond that it drops every other one, but neither the first nor the last. One thread adds; any may read.
+/// for a slow one. The log keeps at most `max_cursors` cursors, and at most `max_bytes` of bytes in them unless two
+/// exceed that: beyond the limits it drops every other one, but neither the first nor the last. One thread adds; any
+/// thread may read.
 class SnapshotLog {
  public:
   static constexpr std::size_t max_cursors = 256;
   static constexpr std::size_t max_bytes = std::size_t{16} << 20;
 
-  /// `every`: the number of items between marks, whatever they cost. 0: by their cost.
+  /// `every`: the number of items between marks, regardless of their cost. 0: determined by their cost.
   explicit SnapshotLog(std::int64_t every = 0) : is_fixed_(every > 0), every_(std::max<std::int64_t>(every, 1)) {}
 
   /// Called once per item. Returns whether a mark is due.
@@ -73,7 +73,7 @@ class SnapshotLog {
   /// the time since `begin`.
   Duration mark(std::int64_t position, const std::function<Cursor()>& save, Clock::time_point begin = Clock::now());
 
-  /// Adds a cursor that another process saved; such cursors may come in any order.
+  /// Adds a cursor that another process saved. Such cursors may be added in any order.
   void add(std::int64_t position, Cursor cursor);
   void clear();
 
@@ -85,7 +85,7 @@ class SnapshotLog {
   Point at(std::int64_t position) const;
   /// Drops marks that only earlier positions need.
   void keep_from(std::int64_t position) { keep_from_.store(position, std::memory_order_relaxed); }
-  /// Returns how many bytes the cursors hold that are kept.
+  /// Returns the total size of the kept cursors in bytes.
   std::size_t bytes() const;
 
  private:

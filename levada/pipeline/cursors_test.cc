@@ -1,4 +1,4 @@
-// Wherever a pipeline is stopped, it goes on with the very next item.
+// Wherever a pipeline is stopped, it resumes with exactly the next item.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -10,14 +10,14 @@
 namespace levada::pipeline::testing {
 namespace {
 
-/// As another process would get it.
+/// Returns the cursor as another process would receive it.
 Cursor carried(const Cursor& cursor) {
   const auto message = std::make_shared<Bytes>(encode_tree(cursor));
   SchemaCache cache;
   return unflatten(read_message(*message, message, cache).content);
 }
 
-/// Saves after each item, and expects of each cursor the items that came then, and at times one more cursor in between.
+/// Saves after each item, and expects each cursor to yield the same following items; sometimes saves again in between.
 void expect_resumable(const Graph& graph, const std::vector<Tree>& all) {
   Opened whole(graph);
   for (std::size_t i = 0; i <= all.size(); ++i) {
@@ -39,7 +39,7 @@ void expect_resumable(const Graph& graph) {
   expect_resumable(graph, items_of(graph));
 }
 
-/// A document of up to 39 tokens, which may be longer than some rows; often of one or none.
+/// Makes documents of up to 39 tokens, longer than some rows; often of one or none.
 Map as_document() {
   return {[](const Item& item) -> Item {
     const auto hash = std::hash<std::string>()(std::get<Tree>(item).to_string());
@@ -109,7 +109,7 @@ TEST(Cursors, GoOnInEveryStage) {
   }
 }
 
-/// A graph with any of the stages, branches and joints, and with few enough items.
+/// A random graph with any of the stages, branches and joints, and few enough items.
 class AnyGraph {
  public:
   explicit AnyGraph(std::uint64_t seed) : random_(seed) {}
@@ -274,7 +274,7 @@ TEST(Cursors, OfAPackGoOnWithDocumentsOfTheSameLengthsOnly) {
   }
 }
 
-/// All that differ from it in one leaf.
+/// Returns all trees that differ from it in one leaf.
 std::vector<Tree> changed(const Tree& tree) {
   std::vector<Tree> all;
   if (tree.is_leaf()) {

@@ -29,14 +29,14 @@ class Dispatcher {
   }
 
  private:
-  /// What one worker gets next.
+  /// The next items for one worker.
   struct Share {
     std::int64_t first = 0;
     std::vector<Item> items;
     bool sent_ending = false;
   };
   struct Failed {
-    std::int64_t number = 0;  ///< of the item that it replaces
+    std::int64_t number = 0;  ///< number of the item that it replaces
     Failure failure;
   };
 
@@ -59,7 +59,7 @@ class Dispatcher {
       if (runtime_.interrupted()) return;
       failure = failed(std::current_exception(), assigner_.number());
     }
-    // Items that were made before it are sent first, which may fail.
+    // Items made earlier are sent first, which may fail.
     if (auto earlier = put_shares(failure ? Ending::none : Ending::ended)) failure = std::move(earlier);
     if (failure) put_failure(*failure);
     runtime_.send(outgoing_);
@@ -68,7 +68,7 @@ class Dispatcher {
 
   std::optional<Failed> dispatch_all() {
     const auto& state = runtime_.state();
-    // Without a Dispatch all stages draw what they draw in a run without workers, where the consumer runs them.
+    // Without a Dispatch, all stages draw the random numbers of a run without workers, in which the consumer runs them.
     const Role role = last_dispatched(runtime_.process().graph) ? Role::dispatcher : Role::consumer;
     const RuntimeOptions runtime_options = runtime_.runtime_options(
         {.role = role, .rank = options().rank, .ranks = options().ranks, .workers = options().workers});
@@ -119,7 +119,7 @@ class Dispatcher {
     return failure;
   }
 
-  /// Puts what each worker gets next, and the ending behind it. Gives the first item that cannot be packed.
+  /// Queues each worker's next items, followed by the ending. Returns the first item that cannot be packed.
   std::optional<Failed> put_shares(Ending ending) {
     const auto first = std::min_element(shares_.begin(), shares_.end(), [](const Share& a, const Share& b) {
       return !a.items.empty() && (b.items.empty() || a.first < b.first);
@@ -156,7 +156,7 @@ class Dispatcher {
     });
   }
 
-  /// The failure in the place of its item, and the end for all others.
+  /// Sends the failure in place of its item, and the end to all other workers.
   void put_failure(const Failed& failed) {
     for (Share& share : shares_) {
       if (share.sent_ending) continue;

@@ -15,7 +15,7 @@
 namespace levada::pipeline {
 namespace {
 
-/// The label of padding where documents have labels of their own. PyTorch's cross entropy ignores it.
+/// The label of padding if documents have their own labels. PyTorch's cross entropy ignores it.
 constexpr std::int64_t ignored_label = -100;
 constexpr std::array<std::string_view, 3> made_here = {"position_ids", "cu_seqlens", "max_seqlen"};
 
@@ -72,7 +72,8 @@ void check_range(const std::string& name, const Tensor& integers, const Tensor& 
                                     value, least, largest));
 }
 
-/// Returns a field as rows take it. Throws unless it has one dimension, of `tokens` elements if that is given.
+/// Returns a field in the form that rows need. Throws unless it has one dimension, of `tokens` elements if that is
+/// given.
 Tensor field_of(const std::string& name, const Tensor& tensor, std::optional<std::int64_t> tokens) {
   const auto& view = tensor.view();
   if (!view.device().is_cpu())
@@ -194,7 +195,7 @@ void RowBuilder::add(const Document& document, std::int64_t begin, std::int64_t 
     if (!from.empty())
       std::memcpy(to.mutable_bytes().data() + (segment_.begin + at_) * bytes, from.data(), from.size());
   }
-  const auto unlabeled = at_ == 0 ? std::size_t{1} : std::size_t{0};  // The segment's first token is no label.
+  const auto unlabeled = at_ == 0 ? std::size_t{1} : std::size_t{0};  // The segment's first token is not a label.
   if (first + unlabeled < last) add_labels(document, first + unlabeled, last, at_ + unlabeled - 1);
   at_ += last - first;
 }

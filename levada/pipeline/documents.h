@@ -1,4 +1,4 @@
-// Documents out of items, and rows of documents.
+// Turns items into documents, and documents into rows.
 #pragma once
 
 #include <cstdint>
@@ -18,27 +18,27 @@ namespace levada::pipeline {
 struct Document;
 using DocumentPtr = std::shared_ptr<const Document>;
 
-/// The tokens of a document and its other fields: contiguous, of the rows' dtypes, in this machine's memory.
+/// The tokens of a document and its other fields: contiguous, with the rows' dtypes, in this machine's memory.
 struct Document {
   Tensor tokens;
   std::optional<Tensor> labels, loss_mask;
-  std::vector<Tensor> others;  ///< in the order of the form
-  int kind = 0;                ///< of the item's arrays
+  std::vector<Tensor> others;  ///< in the order of DocumentForm::others
+  int kind = 0;                ///< array kind of the item
 
   std::int64_t size() const { return tokens.shape()[0]; }
   /// Returns a copy of the tokens from `begin` on.
   DocumentPtr copy_from(std::int64_t begin) const;
 };
 
-/// The fields that all documents of an iterator have besides tokens.
+/// The fields besides tokens that all documents of an iterator have.
 struct DocumentForm {
   bool has_labels = false, has_loss_mask = false;
-  std::vector<std::pair<std::string, DType>> others;  ///< by name
+  std::vector<std::pair<std::string, DType>> others;  ///< sorted by name
 
   bool operator==(const DocumentForm&) const = default;
 };
 
-/// Makes documents of the items of one iterator. The first document decides what form all have.
+/// Turns the items of one iterator into documents. The first document determines the form of all others.
 class DocumentReader {
  public:
   explicit DocumentReader(const Pack& pack)
@@ -46,8 +46,8 @@ class DocumentReader {
         largest_id_(pack.ids == dtypes::int32 ? std::numeric_limits<std::int32_t>::max()
                                               : std::numeric_limits<std::int64_t>::max()) {}
 
-  /// Returns the document that an item is. It views the item's memory where the dtypes are the rows'. Throws
-  /// InvalidArgument, naming the field.
+  /// Returns an item as a document. It views the item's memory if the dtypes match the rows'. Throws InvalidArgument
+  /// that names the field.
   DocumentPtr read(const Arrays& item);
   const DocumentForm& form() const { return *form_; }
 
@@ -57,17 +57,18 @@ class DocumentReader {
   std::optional<DocumentForm> form_;
 };
 
-/// Makes one row.
+/// Builds one row.
 class RowBuilder {
  public:
-  /// `max_segments`: without the padding at the end.
+  /// `max_segments`: excluding the padding at the end.
   RowBuilder(const Pack& pack, std::int64_t max_segments, const DocumentForm& form);
 
-  /// Begins a segment. Calls of add() then give its tokens: one more than positions, since the last is only a label.
+  /// Begins a segment. Calls of add() then append its tokens: one more than `positions`, since the last is only a
+  /// label.
   void begin_segment(std::int64_t positions);
   /// Adds tokens [begin, end) of a document.
   void add(const Document& document, std::int64_t begin, std::int64_t end);
-  /// Returns the row's fields, without the dimension of rows.
+  /// Returns the row's fields, without the row dimension.
   Arrays finish() &&;
 
  private:
@@ -78,7 +79,7 @@ class RowBuilder {
   std::vector<std::pair<std::string, Tensor>> others_;
   PackedRow row_;
   PackedRow::Segment segment_;
-  std::size_t at_ = 0;  ///< tokens of the segment so far
+  std::size_t at_ = 0;  ///< number of tokens in the segment so far
   int kind_ = 0;
 };
 

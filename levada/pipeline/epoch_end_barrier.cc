@@ -22,7 +22,7 @@ void replace(Lookahead& before, Lookahead reported, int rank) {
   before = std::move(reported);
 }
 
-/// Restores the status on the board when the wait is over.
+/// Restores the status board entry when the wait is over.
 class Waiting {
  public:
   Waiting(Engine& engine, const std::string& stage, std::int64_t item, int rank)
@@ -84,7 +84,7 @@ void EndTree::receive(std::size_t link, Lookahead reported) {
 }
 
 void EndTree::pass_on() {
-  const Lookahead* known = &mine_;  // of this rank, and of all below it
+  const Lookahead* known = &mine_;  // for this rank and all below it
   auto link = links_.begin();
   for (int level = 0; level < levels_; ++level) {
     const Lookahead* of_group = known;
@@ -118,7 +118,7 @@ bool EndTree::has_sent(std::int64_t item) const {
 
 namespace {
 
-/// A group of its own, so that other work of this rank, on any thread, opens no channels in it.
+/// A separate group, so that other work of this rank, on any thread, opens no channels in it.
 std::shared_ptr<Engine> group_of_all(Engine& engine, const EpochEndBarrierOptions& options) {
   std::vector<int> ranks(static_cast<std::size_t>(engine.info().size));
   std::iota(ranks.begin(), ranks.end(), 0);
@@ -170,7 +170,7 @@ EndTree::Outcome EpochEndBarrier::await(std::int64_t item) {
   }
 }
 
-/// Receives one report of each rank. Returns whether there was any.
+/// Receives one report from each rank. Returns whether there was any.
 bool EpochEndBarrier::receive() {
   bool any = false;
   for (std::size_t i = 0; i < channels_.size(); ++i) {
@@ -202,7 +202,7 @@ int EpochEndBarrier::rank_missing(std::int64_t item) {
 }
 
 void EpochEndBarrier::wait_for(int missing, std::int64_t item, Deadline deadline, Reminder& reminder) {
-  // Of all ranks, also those that have reported: one without room to send waits for this rank to receive.
+  // From all ranks, including those that have reported: one without room to send waits for this rank to receive.
   std::vector<Channel*> receive, room;
   for (std::size_t i = 0; i < channels_.size(); ++i) {
     const auto& link = tree_.links()[i];

@@ -1,4 +1,4 @@
-// A barrier at the end of an epoch: all ranks end at the item at which the first of them ends or fails.
+// A barrier at the end of an epoch: all ranks end at the first item at which any of them ends or fails.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@
 
 namespace levada::pipeline {
 
-/// What is known about the items of one or several ranks: all of them have the items before `until`, and then one of
-/// them ends, or fails, or more items may follow.
+/// The known future of the items of one or several ranks: all of them have the items before `until`; at `until` one of
+/// them ends or fails, or the future is still unknown.
 struct Lookahead {
   enum class Kind : std::uint8_t { there = 1, ended = 2, failed = 3 };
   std::int64_t until = 0;
@@ -27,20 +27,20 @@ struct Lookahead {
   static auto fields(auto& self) { return std::tie(self.until, self.kind, self.failed_rank, self.failure); }
   bool operator==(const Lookahead&) const = default;
 
-  /// Returns whether it decides that item's outcome.
+  /// Returns whether this determines the item's outcome.
   bool knows(std::int64_t item) const { return until > item || kind != Kind::there; }
 };
 constexpr Lookahead::Kind last_of(Lookahead::Kind) {
   return Lookahead::Kind::failed;
 }
-/// Returns what is known about the ranks of both: the earlier of the two. At the same item, one to which more may be
-/// added precedes a failure, the failure of a lower rank precedes others, and a failure precedes an end.
+/// Returns the earlier of the two, which holds for the ranks of both. At the same item, one that may still be extended
+/// precedes a failure, the failure of a lower rank precedes others, and a failure precedes an end.
 const Lookahead& earlier(const Lookahead& a, const Lookahead& b);
 
-/// One rank's state in a minimum over all ranks, which is computed along a tree of groups. Each rank reports to its
-/// group; the first rank of each group reports the group's minimum to a group of such first ranks, and so on. The
-/// result of the topmost group is sent down the same way. So a rank sends and receives about group_size messages per
-/// level, and in a job of one group nothing is forwarded. A value.
+/// One rank's state in a minimum over all ranks, computed along a tree of groups. Each rank reports to its group; the
+/// first rank of each group reports the group's minimum to a group of such first ranks, and so on. The topmost group's
+/// result is sent back down the same way. So a rank sends and receives about group_size messages per level, and in a
+/// job with a single group nothing is forwarded. A value.
 class EndTree {
  public:
   static constexpr int group_size = 16;
@@ -49,7 +49,7 @@ class EndTree {
   /// A multicast that this rank sends or receives.
   struct Link {
     int level = 0;
-    bool is_result = false;  ///< carries the minimum over all ranks; else that over `from` and the ranks below it
+    bool is_result = false;  ///< carries the minimum over all ranks; otherwise over `from` and the ranks below it
     int from = 0;
     std::vector<int> to;
     Lookahead current;  ///< received last, or to be sent
@@ -63,15 +63,15 @@ class EndTree {
   void receive(std::size_t link, Lookahead reported);
   void sent(std::size_t link) { links_[link].sent = links_[link].current; }
 
-  /// The outcome of an item, the same on all ranks: all have it; or all end; or, if it failed on some, all fail as the
-  /// lowest of these ranks. Empty until all ranks have reported.
+  /// The outcome of an item, the same on all ranks: all have it; or all end; or, if it failed on some, all fail with
+  /// the error of the lowest of these ranks.
   struct Outcome {
     Lookahead::Kind kind = Lookahead::Kind::there;
     int failed_rank = -1;
     const Failure* failure = nullptr;  ///< if failed; valid until the next report
   };
   std::optional<Outcome> outcome(std::int64_t item) const;
-  /// Returns whether this rank has sent all that others need for that item.
+  /// Returns whether this rank has sent everything that others need for that item.
   bool has_sent(std::int64_t item) const;
 
  private:
@@ -85,26 +85,26 @@ class EndTree {
 };
 
 struct EpochEndBarrierOptions {
-  std::string stage = "full_sync";              ///< for people
-  std::string pipeline = {};                    ///< tells the barrier from those of other pipelines, alike on all ranks
-  Duration timeout = std::chrono::minutes(30);  ///< for another rank's report
-  Duration remind_after = Reminder::after;      ///< of one wait: as Reminder does
-  std::function<void()> poll = {};              ///< called now and then while waiting; what it throws ends the wait
+  std::string stage = "full_sync";              ///< for messages
+  std::string pipeline = {};                    ///< distinguishes pipelines' barriers; the same on all ranks
+  Duration timeout = std::chrono::minutes(30);  ///< limit on the wait for another rank's report
+  Duration remind_after = Reminder::after;      ///< delay before a reminder about one wait: see Reminder
+  std::function<void()> poll = {};              ///< called periodically while waiting; its exceptions end the wait
 };
 
-/// One rank's end of the barrier. A rank reports many of its items at once, as soon as it has them, and then does its
-/// work; by the time it needs them, the others have reported theirs. Ranks may begin at different items; all ranks have
+/// One rank's end of the barrier. A rank reports many items at once, as soon as it has them, and then works on them; by
+/// the time it needs the next ones, the others have reported theirs. Ranks may begin at different items; all ranks have
 /// the items before those. One thread at a time.
 class EpochEndBarrier {
  public:
-  /// Collective, but does not wait: all ranks construct those of a pipeline in the same order.
+  /// Collective, but does not wait: all ranks must construct the barriers of a pipeline in the same order.
   EpochEndBarrier(std::shared_ptr<Engine> all_ranks, EpochEndBarrierOptions options);
 
-  /// Does not wait: a report for which there is no room is sent with the next one, or in await(). Throws Timeout.
+  /// Does not wait: a report that cannot be sent yet is sent with the next one, or in await(). Throws Timeout.
   void report(const Lookahead& mine);
   /// Waits until all ranks have reported item `item` and this rank's report has been sent, and returns the outcome.
-  /// Throws Timeout, naming the waiting and the awaited rank; EngineError if a rank left without a report; PeerLost;
-  /// CorruptMessage.
+  /// Throws Timeout that names the waiting and the awaited rank, EngineError if a rank left without a report, PeerLost,
+  /// and CorruptMessage.
   EndTree::Outcome await(std::int64_t item);
 
   int rank() const { return engine_->info().rank; }
@@ -115,7 +115,7 @@ class EpochEndBarrier {
   int rank_missing(std::int64_t item);
   void wait_for(int missing, std::int64_t item, Deadline deadline, Reminder& reminder);
 
-  std::shared_ptr<Engine> job_;  ///< shows what this rank waits for
+  std::shared_ptr<Engine> job_;  ///< for the status board
   std::shared_ptr<Engine> engine_;
   EpochEndBarrierOptions options_;
   EndTree tree_;

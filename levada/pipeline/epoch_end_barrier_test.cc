@@ -34,8 +34,8 @@ struct Ending {
   std::optional<Failure> failure;
 };
 
-/// Goes through `items` items of this rank's, of which it looks `bunch` ahead, and after which it ends or, where
-/// `fails`, throws; gives how it ended.
+/// Processes `items` items of this rank, looking `bunch` ahead, after which it ends or, with `fails`, throws. Returns
+/// how it ended.
 Ending go_through(EpochEndBarrier& barrier, std::int64_t items, bool fails, std::int64_t bunch = 1,
                   std::int64_t begin = 0) {
   std::int64_t reported = begin;
@@ -55,7 +55,7 @@ Ending go_through(EpochEndBarrier& barrier, std::int64_t items, bool fails, std:
   }
 }
 
-/// Tells `tree` what `from` says to its group.
+/// Delivers to `tree` the report of `from` to its group.
 void receive_from(EndTree& tree, int from, const Lookahead& reported) {
   for (std::size_t i = 0; i < tree.links().size(); ++i) {
     if (tree.links()[i].from == from && !tree.links()[i].is_result) return tree.receive(i, reported);
@@ -99,7 +99,7 @@ TEST(EndTree, RefusesWhatTakesBackWhatWasSaid) {
   EXPECT_THROW(tree.report({.until = 6}), CorruptMessage);
 }
 
-/// The trees of all ranks, and what they send each other.
+/// The trees of all ranks, and the messages between them.
 class Forest {
  public:
   Forest(int ranks, int group) : sent_(static_cast<std::size_t>(ranks)), received_(sent_) {
@@ -153,7 +153,7 @@ TEST(EndTree, TakesFewMessagesABunchHoweverManyRanksThereAre) {
       ASSERT_FALSE(forest.tree(rank).outcome(16 * bunch)) << rank;
     }
   }
-  // Three levels: in each a message to the group and one from each other of it, and the results on the way back.
+  // Three levels: in each a message to the group and one from each other member, and the results on the way back.
   EXPECT_LE(forest.max_sent(), bunches * 5);
   EXPECT_LE(forest.max_received(), bunches * (3 * 15 + 1));
 }
@@ -213,7 +213,7 @@ TEST(EpochEndBarrier, IsTheSameWhereGroupsTellEachOther) {
   EXPECT_EQ(same, ranks);
 }
 
-/// Counts the messages that this rank sends and receives in the groups that are made of `engine`.
+/// Counts the messages that this rank sends and receives in groups made from `engine`.
 class CountingEngine final : public Engine {
  public:
   struct Counts {
@@ -266,7 +266,7 @@ class CountingEngine final : public Engine {
 TEST(EpochEndBarrier, TakesMessagesInProportionToTheLogarithmOfTheRanks) {
   constexpr int bunches = 10, bunch = 16;
 #if defined(__SANITIZE_THREAD__)
-  const std::vector sizes = {16, 64};  // the sanitizer has room for fewer threads
+  const std::vector sizes = {16, 64};  // the sanitizer supports fewer threads
 #else
   const std::vector sizes = {16, 64, 256};
 #endif
@@ -280,7 +280,7 @@ TEST(EpochEndBarrier, TakesMessagesInProportionToTheLogarithmOfTheRanks) {
     });
     const int levels = ranks <= EndTree::group_size ? 1 : 2;
     for (const auto& rank : counts) {
-      // In each level a report; below the top one, the result.
+      // A report per level, and the result in each level below the top.
       EXPECT_LE(rank.sent, bunches * (2 * levels - 1)) << ranks;
       EXPECT_LE(rank.received, bunches * (EndTree::group_size * levels)) << ranks;
     }

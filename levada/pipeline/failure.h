@@ -23,9 +23,9 @@ namespace levada::pipeline {
 struct Failure {
   std::string stage;      ///< the stage's name; empty if no stage failed, such as while starting
   std::string process;    ///< "worker 1 (process 4242)", "the dispatching process (process 4241)"
-  std::int64_t item = 0;  ///< the number of items that the stage had received before
+  std::int64_t item = 0;  ///< number of items that the stage had received before
   ErrorKind kind = ErrorKind::source;
-  std::string message;    ///< what was thrown
+  std::string message;    ///< message of the exception
   std::string traceback;  ///< if the language has tracebacks; complete, ready to print
   Bytes exception;        ///< the exception as packed by its language; may be empty
   static auto fields(auto& self) {
@@ -34,10 +34,10 @@ struct Failure {
   bool operator==(const Failure&) const = default;
 };
 
-/// "stage map, item 17, in worker 1 (process 4242): division by zero", then the traceback.
+/// Returns "stage map, item 17, in worker 1 (process 4242): division by zero", followed by the traceback.
 std::string describe(const Failure& failure);
 
-/// Thrown instead of the failed item. A function of a stage that knows more about its failure than a message, such as a
+/// Thrown instead of the failed item. A stage's function that knows more about its failure than a message, such as a
 /// traceback, throws one with an empty `stage`; stage, process and item are then filled in.
 class StageFailed : public Error {
  public:
@@ -48,7 +48,7 @@ class StageFailed : public Error {
   Failure failure_;
 };
 
-/// Returns the failure that any exception stands for. Only a StageFailed has a stage, process and item.
+/// Converts any exception to a failure. Only a StageFailed has a stage, process and item.
 Failure failure_of(const std::exception_ptr& error);
 
 }  // namespace levada::pipeline

@@ -1,10 +1,10 @@
-// Iterators that are not the graph's own: of an origin, of another process, of another library.
+// Iterators from outside the graph: of a source, of another process, of another library.
 #include "levada/pipeline/graph_builder.h"
 
 namespace levada::pipeline {
 namespace {
 
-/// Its failures are the stage's.
+/// Reports the iterator's failures as the stage's.
 class ForeignIterator : public StageIterator {
  public:
   ForeignIterator(GraphContextPtr context, int stage, IteratorPtr iterator)
@@ -33,7 +33,7 @@ class ForeignIterator : public StageIterator {
   void release() override { iterator_.reset(); }
 };
 
-/// The stage that runs it counts its items and names its failures.
+/// The process that runs the stage counts its items and names its failures.
 class GivenIterator final : public ForeignIterator {
  public:
   GivenIterator(GraphContextPtr context, int stage, IteratorPtr iterator)
@@ -74,7 +74,7 @@ class TransformIterator final : public ForeignIterator {
     std::exception_ptr thrown;  ///< by an input
   };
 
-  /// An input as the transform gets it, which may keep it for longer than it lives itself.
+  /// An input as the transform receives it. The transform may keep it beyond this stage's lifetime.
   class Input final : public Iterator {
    public:
     Input(StagePtr iterator, std::shared_ptr<Link> link) : iterator_(std::move(iterator)), link_(std::move(link)) {}
@@ -100,7 +100,7 @@ class TransformIterator final : public ForeignIterator {
     try {
       return ForeignIterator::make();
     } catch (const StageFailed& failed) {
-      // What has come through another language as an input's failure may be so once only.
+      // An input's failure may have passed through another language, so the original is rethrown.
       if (link_->thrown && failed.failure().stage == stage().name) std::rethrow_exception(link_->thrown);
       throw;
     } catch (...) {

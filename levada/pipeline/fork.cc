@@ -10,22 +10,22 @@
 
 namespace levada::pipeline {
 
-/// The items that one branch has had and another has not: a queue of at most `buffer`. Branches may be at work on
-/// several threads: then one that is ahead by the buffer waits for the slowest, unless no thread could continue.
+/// The items that some branch has had and another has not: a queue of at most `buffer`. Branches may be read on several
+/// threads: then one that is ahead by the whole buffer waits for the slowest, unless no thread could continue.
 class Forked {
  public:
   Forked(GraphContextPtr context, int stage, StagePtr input)
       : context_(std::move(context)), stage_(stage), source_(context_, stage, std::move(input)) {}
 
-  /// `thread`: the number of the one that pulls the branch.
+  /// `thread`: the number of the thread that pulls from the branch.
   int add(int stage, int thread) {
     if (!branches_.empty() && thread != branches_.front().thread) several_threads_ = true;
     branches_.emplace_back(stage, thread);
     return static_cast<int>(branches_.size()) - 1;
   }
 
-  /// Called when all branches have been restored, before the first next(): resumes the input where the branch resumes
-  /// that is furthest behind.
+  /// Called once all branches have been restored, before the first next(): restores the input to the position of the
+  /// branch that is furthest behind.
   void finish_restore() {
     is_restored_ = true;
     auto& from = slowest();
@@ -50,7 +50,7 @@ class Forked {
       if (is_too_far(branch)) {
         const auto is_ready = [&] { return !is_too_far(branch); };
         if (several_threads_ && wait(branch, lock, is_ready, true)) continue;
-        // A buffer for all items is enough: whether there are more is not known yet.
+        // A buffer that holds all items suffices: whether there are more is not known yet.
         if (pulling_ || pull(branch, lock)) fail_full(branch);
       } else if (pulling_) {
         const auto is_ready = [&] { return branch.position < end_ || !pulling_; };
@@ -61,7 +61,7 @@ class Forked {
     }
   }
 
-  /// The branch asks for nothing any more.
+  /// Called when the branch needs no more items.
   void leave(int number) {
     const auto lock = locked();
     of(number).gone = true;
@@ -89,8 +89,7 @@ class Forked {
     WaitPoint wait_point;
     std::atomic<std::int64_t> position{0};  ///< items it has had
     std::atomic<bool> gone{false};
-    std::optional<CheckpointedInput::Point>
-        restored;  ///< to go back to its position; until the first item is asked for
+    std::optional<CheckpointedInput::Point> restored;  ///< position to restore; until the first item is requested
   };
 
   Reader& of(int number) { return branches_[static_cast<std::size_t>(number)]; }
@@ -100,7 +99,7 @@ class Forked {
     return several_threads_ ? std::unique_lock(mutex_) : std::unique_lock(mutex_, std::defer_lock);
   }
 
-  /// Of the branches still there, the one that is furthest back.
+  /// Returns the slowest of the remaining branches.
   Reader& slowest() {
     Reader* found = nullptr;
     for (auto& each : branches_) {
@@ -109,7 +108,7 @@ class Forked {
     return found == nullptr ? branches_.front() : *found;
   }
 
-  // Branches begin apart where one has a stage that goes back to items that it had before.
+  // Branches begin apart if one has a stage that restores an earlier position of its input.
   bool is_too_far(const Reader& branch) {
     return branch.position - std::max(slowest().position.load(), furthest_restored_) >= buffer();
   }
@@ -145,13 +144,14 @@ class Forked {
     const auto until = wanted ? std::min(slowest().position.load(), end_.load()) : end_.load();
     for (; base_ < until; ++base_) items_[front_++] = Item();
     source_.keep_from(base_);
-    // All of them, or so many that moving the rest is little work for each.
+    // Erases only if all, or enough that moving the rest costs little per item.
     if (front_ < items_.size() && 2 * front_ < items_.size() + 16) return;
     items_.erase(items_.begin(), items_.begin() + static_cast<std::ptrdiff_t>(front_));
     front_ = 0;
   }
 
-  /// Adds the next item. Returns false, and is ended, where there is none. Other branches may take theirs meanwhile.
+  /// Adds the next item. Returns false, and marks the end, if there is none. Other branches may take items
+  /// concurrently.
   bool pull(Reader& branch, std::unique_lock<std::mutex>& lock) {
     source_.begin();
     pulling_ = true;
@@ -200,9 +200,9 @@ class Forked {
 
   std::mutex mutex_;
   std::vector<Item> items_;
-  std::size_t front_ = 0;             ///< before this they have been taken
+  std::size_t front_ = 0;             ///< items before this have been taken by all
   std::int64_t base_ = 0;             ///< position of the item at the front
-  std::atomic<std::int64_t> end_{0};  ///< position behind the item at the back
+  std::atomic<std::int64_t> end_{0};  ///< position after the item at the back
   std::int64_t furthest_restored_ = 0;
   bool is_restored_ = false, ended_ = false;
   std::exception_ptr thrown_;
@@ -254,7 +254,7 @@ StagePtr make_stage(const Branch&, const StagePlace& at) {
   return at.make<BranchIterator>(at.builder.fork(at.before()), at.thread);
 }
 
-// Where it is the end, and its branches are elsewhere, its items are as they come.
+// If the fork is the end, and its branches are elsewhere, its items pass unchanged.
 StagePtr make_stage(const Fork&, const StagePlace& at) {
   return at.input();
 }

@@ -20,7 +20,7 @@ class FullSyncIterator final : public StageIterator {
     try {
       source_.emplace(context, stage, open_input());
     } catch (const std::exception&) {
-      thrown_ = std::current_exception();  // an error on one is an error on all, so report() sends it to the others
+      thrown_ = std::current_exception();  // report() sends it to the other ranks, which fail, too
     }
   }
 
@@ -111,17 +111,17 @@ class FullSyncIterator final : public StageIterator {
     if (source_) source_->release();
   }
 
-  /// Items of a bunch: two of them are kept, whatever their size, and a message costs what some ten items do.
+  /// Maximum items per bunch: two bunches are kept, whatever their size, and a message costs as much as some ten items.
   static constexpr std::int64_t max_items = 16;
 
   EpochEndBarrier barrier_;
-  std::optional<CheckpointedInput> source_;  ///< empty where it could not be opened
+  std::optional<CheckpointedInput> source_;  ///< empty if it could not be opened
   MessageSizer sizer_{max_items};
   bool looked_ = false;
   std::deque<Item> ahead_;
-  std::int64_t bunch_ = 0;     ///< where the last one begins
+  std::int64_t bunch_ = 0;     ///< begin of the last bunch
   bool is_over_ = false;       ///< no items follow those made ahead
-  std::exception_ptr thrown_;  ///< behind what is ahead
+  std::exception_ptr thrown_;  ///< to be thrown after the items made ahead
 };
 
 }  // namespace

@@ -153,7 +153,7 @@ TEST(FullSync, HasToldOfItemsBeforeItIsAskedForThem) {
     rank.numbers(3);
     meet.arrive_and_wait();
     if (engine->info().rank == 0) {
-      // Rank 1 works on its third item, and yet it is known that it has a fourth; but not that it has all others.
+      // Rank 1 works on its third item, yet it is known that it has a fourth; but not that it has all others.
       EXPECT_THAT(rank.numbers(1), ElementsAre(3));
       impatient = true;
       EXPECT_THROW(rank.numbers(), Enough);
@@ -185,7 +185,7 @@ void expect_to_let_go_of(const Graph& ahead) {
   std::thread taking([&] { slow.numbers(1); });
   EXPECT_TRUE(other->iterator().next());
   taking.join();
-  // Its thread comes to wait for what the other rank says of its next items, and would for minutes.
+  // Its thread begins to wait for the other rank's report, and would do so for minutes.
   while (engines[0]->status(1).step < 1) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   const auto begin = Clock::now();
   other.reset();
@@ -199,7 +199,7 @@ TEST(FullSync, LetsGoOfAPrefetchThatIsNoLongerWanted) {
   expect_to_let_go_of(Graph::join(Zip{}, {branches[0].then(Prefetch{8}), branches[1].then(Prefetch{8})}));
 }
 
-/// Two ranks of a job, each with a dispatching process and two workers. `consume` is called with the rank.
+/// Runs two ranks of a job, each with a dispatching process and two workers. `consume` is called with the rank.
 void run_job(const std::function<Graph(int rank)>& graph_of,
              const std::function<void(Consumer& consumer, int rank)>& consume) {
   const auto job = inproc::make_group(2);

@@ -77,7 +77,7 @@ std::string fault_of(const Interleave& interleave, std::size_t inputs) {
   return {};
 }
 
-/// What is wrong with the operation by itself; empty where nothing is.
+/// Returns the fault of the operation in isolation; empty if there is none.
 std::string fault_of(const Operation& operation, std::size_t inputs) {
   const auto callable = [](const auto& function) { return std::string(function ? "" : "it has no function"); };
   return std::visit(
@@ -106,7 +106,7 @@ std::string fault_of(const Operation& operation, std::size_t inputs) {
       operation);
 }
 
-/// How many stages an operation has before it.
+/// The number of inputs of an operation.
 struct Inputs {
   std::size_t least, most;
   std::string_view text;
@@ -132,7 +132,7 @@ void check_fork(const Stage& stage, const Stage& input) {
   }
 }
 
-/// Throws unless an Interleave that counts the passes of its inputs has such inputs.
+/// Throws if an Interleave that counts the passes of its inputs has an input that is not an endless Repeat.
 void check_cycle(const Stage& stage, const Stage& input) {
   const auto* interleave = std::get_if<Interleave>(&stage.operation);
   if (interleave == nullptr || interleave->stop != StopAt::full_cycle) return;
@@ -142,7 +142,7 @@ void check_cycle(const Stage& stage, const Stage& input) {
   }
 }
 
-/// An iterator is read once, so an item goes to one stage, or to one for each branch.
+/// Checks that an item goes to one stage, or to one per branch, since an iterator is read only once.
 void check_read_once(const std::vector<Stage>& stages) {
   std::vector<std::vector<const Stage*>> readers(stages.size());
   for (const Stage& stage : stages) {
@@ -160,7 +160,7 @@ void check_read_once(const std::vector<Stage>& stages) {
   }
 }
 
-/// A cache has the same items in each pass, and nothing before it runs once it has them.
+/// Checks caches: a cache has the same items in each pass, and no stage before it runs once the file is complete.
 void check_caches(const Graph& graph) {
   const Reachability reach(graph);
   for (const int cache : reach.all<Cache>()) {
@@ -185,7 +185,7 @@ std::string numbered(std::string_view name, const std::set<std::string>& taken) 
   return free;
 }
 
-/// The identity of a stage, in every graph that it is part of.
+/// The identity of a stage, in every graph that contains it.
 using StageIdentity = std::shared_ptr<const void>;
 
 }  // namespace
@@ -205,7 +205,7 @@ std::int64_t Pack::default_max_documents() const {
 struct Graph::State {
   std::vector<Stage> stages;
   std::vector<StageIdentity> identities;  ///< by stage
-  std::vector<bool> named;                ///< by stage, whether a caller gave it its name
+  std::vector<bool> named;                ///< by stage: whether a caller named it
 
   int find(const StageIdentity& identity) const {
     const auto found = std::ranges::find(identities, identity);
@@ -219,7 +219,7 @@ struct Graph::State {
     return static_cast<int>(stages.size()) - 1;
   }
 
-  /// Adds the stages that are not here yet. Returns the number of its end.
+  /// Adds the missing stages. Returns the number of the other graph's end.
   int merge(const State& other) {
     if (stages.empty()) {
       *this = other;
@@ -250,7 +250,7 @@ struct Graph::State {
     if (std::ranges::find(colocated, last) == colocated.end()) colocated.push_back(last);
   }
 
-  /// Gives each stage a name of its own; those that callers gave stay.
+  /// Gives each stage a unique name; names given by callers stay.
   void assign_names() {
     std::set<std::string> taken;
     for (std::size_t i = 0; i < stages.size(); ++i) {

@@ -1,4 +1,4 @@
-// A pipeline as a value: named stages, and which comes before which.
+// A pipeline as a value: named stages and their inputs.
 #pragma once
 
 #include <cstdint>
@@ -15,23 +15,23 @@
 
 namespace levada::pipeline {
 
-/// Where items come from. The copies of a graph share it; each process opens its own iterators.
+/// A source of items. Copies of a graph share it; each process opens its own iterators.
 class ItemSource {
  public:
   virtual ~ItemSource() = default;
-  /// For people: "corpus.jsonl", "range".
+  /// Returns a short text for people: "corpus.jsonl", "range".
   virtual std::string describe() const = 0;
-  /// Returns a text that names the source and the options that decide its items, as far as they are known.
+  /// Returns a text that names the source and, as far as known, the options that determine its items.
   virtual std::string identity() const { return describe(); }
   /// Returns whether open() yields only its Partition, so that other items are not even read: by files, byte ranges of
-  /// a .jsonl, ranges of an index.
+  /// a .jsonl, or ranges of an index.
   virtual bool divides() const = 0;
-  /// Returns whether partition p of n has items p, p + n, p + 2n, ... of the whole.
+  /// Returns whether partition p of n consists of items p, p + n, p + 2n, ... of the whole.
   virtual bool divides_in_turns() const { return false; }
   virtual IteratorPtr open(const OpenContext& open_context, Partition partition) const = 0;
 };
 
-/// What a stage does when its function throws: the pipeline fails, or the stage leaves the item out and counts it.
+/// The reaction to an exception of a stage's function: the pipeline fails, or the stage drops and counts the item.
 enum class OnError : std::uint8_t { raise, skip };
 
 struct Source {
@@ -40,7 +40,7 @@ struct Source {
 struct Map {
   std::function<Item(Item)> function;
   OnError on_error = OnError::raise;
-  int threads = 0;  ///< threads that call the function concurrently; 0: the thread that pulls items calls it
+  int threads = 0;  ///< threads that call the function concurrently; 0: the pulling thread calls it
 };
 struct Filter {
   std::function<bool(const Item&)> predicate;
@@ -56,45 +56,46 @@ struct Batch {
   bool drop_last = false;
 };
 /// Batches items of similar length. Collects items in buckets by length. Yields a bucket's items as a batch when there
-/// are `size` of them, or before another item would make them more than `max_tokens`, padded to the longest.
+/// are `size` of them, or before another item would make the batch, padded to its longest item, larger than
+/// `max_tokens`.
 struct BucketBatch {
   std::function<std::int64_t(const Item&)> length;
-  std::vector<std::int64_t> boundaries;   ///< increasing; bucket i has lengths from boundary i - 1 to below boundary i
+  std::vector<std::int64_t> boundaries;   ///< increasing; bucket i holds lengths in [boundary i - 1, boundary i)
   std::optional<std::int64_t> size = {};  ///< this or max_tokens is required
   std::optional<std::int64_t> max_tokens = {};
   bool drop_last = false;  ///< drops partial batches at the end; else they are returned, shortest bucket first
 };
 struct Unbatch {};
 
-/// What cutting does with tokens at the end that do not fill a row.
+/// The treatment of tokens at the end that do not fill a row, for Packing::cut.
 enum class PartialRow : std::uint8_t { pad, drop };
-/// What best fit does with a document of more positions than a row has.
+/// The treatment of a document that has more positions than a row, for best fit.
 enum class LongDocument : std::uint8_t { cut, error };
 
-/// Makes rows of documents. A row is a dict of the tensors that Corpus has for packed samples, without the dimension of
-/// rows. A document is a tensor of tokens, or a dict of one and of other fields, which have an element for each token
-/// and are packed with it. docs/design/pipeline.md describes both methods.
+/// Packs documents into rows. A row is a dict of the tensors that Corpus yields for packed samples, without the row
+/// dimension. A document is a tensor of tokens, or a dict of one and of other fields, which have an element for each
+/// token and are packed with it. docs/design/pipeline.md describes both methods.
 struct Pack {
   std::int64_t sequence = 4096;
   Packing method = Packing::cut;
-  std::int64_t buffer = 1000;                      ///< best fit: documents that it chooses from
-  std::int64_t pad_to = 1;                         ///< segments are padded to multiples of it; divides sequence
-  PartialRow partial = PartialRow::pad;            ///< cut
-  LongDocument too_long = LongDocument::cut;       ///< best fit
-  std::optional<std::int64_t> max_documents = {};  ///< best fit: in a row; none: default_max_documents()
-  std::string tokens = "tokens";                   ///< the field of the tokens, where documents are dicts
-  DType ids = dtypes::int64;                       ///< of tokens, labels and position_ids: int64 or int32
+  std::int64_t buffer = 1000;                      ///< best fit: number of documents to choose from
+  std::int64_t pad_to = 1;                         ///< pads segments to multiples of it; divides sequence
+  PartialRow partial = PartialRow::pad;            ///< for cut
+  LongDocument too_long = LongDocument::cut;       ///< for best fit
+  std::optional<std::int64_t> max_documents = {};  ///< best fit: limit per row; none: default_max_documents()
+  std::string tokens = "tokens";                   ///< name of the token field, if documents are dicts
+  DType ids = dtypes::int64;                       ///< dtype of tokens, labels and position_ids: int64 or int32
 
-  /// Returns one for 32 positions, and at least 64, but no more than fit.
+  /// Returns one per 32 positions, and at least 64, but no more than fit.
   std::int64_t default_max_documents() const;
 };
-/// Yields items in random order: each new item replaces a random one in a buffer, which is yielded.
+/// Yields items in random order: each new item replaces a random one in a buffer, and that one is yielded.
 struct Shuffle {
   std::int64_t buffer = 1000;
-  std::optional<std::uint64_t> seed;  ///< none: derived from the pipeline's
+  std::optional<std::uint64_t> seed;  ///< none: derived from the pipeline's seed
 };
 /// Keeps this copy's partition: items i with i mod count = index. Directly after a Source that divides, the source
-/// yields only the partition. After another shard it keeps all items. partition_of() returns the partition.
+/// yields only the partition. After another shard it keeps all items. See partition_of().
 struct Shard {};
 struct Take {
   std::int64_t count = 0;
@@ -106,29 +107,29 @@ struct Skip {
 struct Repeat {
   std::optional<std::int64_t> times;  ///< none: endlessly
 };
-/// Yields tuples of one item of each input; ends with the shortest.
+/// Yields tuples of one item from each input; ends with the shortest input.
 struct Zip {};
-/// Returns all items of its first input, then all items of the next.
+/// Yields all items of its first input, then all items of the next.
 struct Concat {};
-/// When an Interleave ends: when an input ends, when all have, or when each has ended once and those that ended before
-/// the others have begun again. The latter takes inputs that are endless Repeats.
+/// When an Interleave ends: when any input ends, when all have ended, or when each has ended at least once, while those
+/// that ended early begin again. The last mode requires inputs that are endless Repeats.
 enum class StopAt : std::uint8_t { first_end, last_end, full_cycle };
-/// Returns one item at a time, from an input chosen at random.
+/// Yields one item at a time, from an input chosen at random.
 struct Interleave {
-  std::vector<double> weights;  ///< one for each input, above 0; empty: the inputs take turns
+  std::vector<double> weights;  ///< one per input, above 0; empty: the inputs take turns
   StopAt stop = StopAt::first_end;
-  std::optional<std::uint64_t> seed = {};  ///< none: drawn from the pipeline's
+  std::optional<std::uint64_t> seed = {};  ///< none: derived from the pipeline's seed
 };
 /// Writes the items to a file in `folder` during the first complete pass. Later passes, also of other runs, read them
-/// from there, and the stages before it do not run. All passes have the same items in the same order, so random stages
-/// belong after it. Each partition of a shard before it has its own file.
+/// from the file, and the stages before the cache do not run. All passes have the same items in the same order, so
+/// random stages belong after the cache. Each partition of a shard before it has its own file.
 struct Cache {
   std::string folder;
-  std::string key;  ///< whatever else decides the items, such as the version of a function before it
+  std::string key;  ///< anything else that determines the items, such as the version of a function before the cache
 };
-/// Yields each item to each of its branches, and buffers `buffer` items. A branch that is that far ahead of another
-/// waits if the other is read on another thread, of a Prefetch. Otherwise, and if all threads wait, the pipeline fails
-/// with an InvalidArgument that names both branches and the buffer.
+/// Yields each item to each of its branches, and buffers up to `buffer` items. A branch that is that far ahead of
+/// another waits if the other is read on another thread, of a Prefetch. Otherwise, and if all threads wait, the
+/// pipeline fails with an InvalidArgument that names both branches and the buffer.
 struct Fork {
   std::int64_t branches = 2;
   std::int64_t buffer = 1000;
@@ -136,17 +137,17 @@ struct Fork {
 struct Branch {
   std::int64_t index = 0;
 };
-/// Makes items ahead, on a thread of its own.
+/// Makes items ahead, on a separate thread.
 struct Prefetch {
   std::int64_t depth = 10;
 };
-/// Marks its input as not to be copied into workers. Without workers it is the identity.
+/// Marks its input as not to be copied into workers. Without workers it has no effect.
 struct Dispatch {};
 /// Makes all ranks stop when the shortest one ends, and fail when the first one fails.
 struct FullSync {};
 /// Any other function from iterators to one iterator, such as another library's stage.
 struct Transform {
-  std::string what;  ///< for people
+  std::string what;  ///< description for people
   std::function<IteratorPtr(std::vector<IteratorPtr> inputs, const OpenContext& open_context)> open;
 };
 
@@ -154,31 +155,31 @@ using Operation =
     std::variant<Source, Map, Filter, FlatMap, Batch, BucketBatch, Unbatch, Pack, Shuffle, Shard, Take, Skip, Repeat,
                  Zip, Concat, Interleave, Cache, Fork, Branch, Prefetch, Dispatch, FullSync, Transform>;
 
-/// "source", "flat_map", ...
+/// Returns "source", "flat_map", ...
 std::string_view operation_name(const Operation& operation);
 
 struct Stage {
   std::string name;  ///< unique in its graph
   Operation operation;
-  std::vector<int> inputs;     ///< numbers of the stages before it, all smaller than its own
+  std::vector<int> inputs;     ///< numbers of its input stages, all smaller than its own
   std::vector<int> colocated;  ///< numbers of later stages that run in the same process: see Graph::colocate()
 };
 
 /// A stage and all stages before it. An immutable value; cheap to copy.
 class Graph {
  public:
-  /// Throws InvalidArgument where `items` is null.
+  /// Throws InvalidArgument if `items` is null.
   static Graph source(std::shared_ptr<const ItemSource> items, std::string name = {});
 
   /// Returns this graph with one more stage at its end. An empty `name` becomes the operation's, numbered if that name
   /// is taken ("map", "map_2"). Throws InvalidArgument, naming the stage, for a name that is taken, a number out of
   /// range, and an operation that needs other inputs.
   Graph then(Operation operation, std::string name = {}) const;
-  /// Returns a graph that ends in a stage with several inputs. Stages that the inputs have in common, such as a fork of
-  /// two branches, remain one stage; default names are numbered again. Throws as then() does, and if two stages other
-  /// than branches would take the items of one stage.
+  /// Returns a graph that ends in a stage with several inputs. Stages that the inputs share, such as a fork of two
+  /// branches, remain one stage; default names are renumbered. Throws as then() does, and if two stages other than
+  /// branches would take the items of one stage.
   static Graph join(Operation operation, const std::vector<Graph>& inputs, std::string name = {});
-  /// Returns the branches of a fork at the end of this graph.
+  /// Returns the branches of a fork added at the end of this graph.
   std::vector<Graph> fork(std::int64_t branches = 2, std::int64_t buffer = 1000, std::string name = {}) const;
   /// Returns this graph with the constraint that one process runs the stages `first` and `last` and all between them,
   /// for example because `first` refers to the object of `last`. Throws InvalidArgument unless items of `first` reach

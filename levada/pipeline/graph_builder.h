@@ -21,7 +21,7 @@ class GraphBuilder {
   GraphBuilder(GraphContextPtr context, const OpenContext& open_context, Instead instead)
       : context_(std::move(context)), open_context_(open_context), instead_(std::move(instead)) {}
 
-  /// Opens the iterators up to this stage, ready to be restored or to begin.
+  /// Opens the iterators up to this stage, ready to be restored or started.
   StagePtr open_end(int stage);
 
   // For make_stage().
@@ -29,13 +29,12 @@ class GraphBuilder {
   const GraphContextPtr& context() const { return context_; }
   const OpenContext& open_context() const { return open_context_; }
   bool is_given(int stage) const { return instead_.contains(stage); }
-  /// Opens the iterator of a stage, from which the thread of that number pulls items.
+  /// Opens the iterator of a stage, from which thread number `thread` pulls items.
   StagePtr open(int stage, int thread);
   StagePtr open_source(int stage, Partition partition);
-  /// Returns the state of a fork, which its branches share.
+  /// Returns the shared state of a fork's branches.
   std::shared_ptr<Forked> fork(int stage);
-  /// Returns a new thread number. The caller has 0; each Prefetch has one, and so have the branches of each fork
-  /// together.
+  /// Returns a new thread number. The caller has 0; each Prefetch gets one, and the branches of each fork share one.
   int new_thread() { return ++threads_; }
   const std::shared_ptr<PendingThreads>& pending_threads() const { return pending_threads_; }
 
@@ -49,7 +48,7 @@ class GraphBuilder {
   int threads_ = 0;
 };
 
-/// A stage that is about to be opened, and the number of the thread that pulls it.
+/// A stage that is about to be opened, and the number of the thread that pulls from it.
 struct StagePlace {
   GraphBuilder& builder;
   int stage;
@@ -66,7 +65,7 @@ struct StagePlace {
   }
 };
 
-// Each opens the iterator of one kind of stage.
+// Each overload opens the iterator of one kind of stage.
 StagePtr make_stage(const Source& source, const StagePlace& at);
 StagePtr make_stage(const Map& map, const StagePlace& at);
 StagePtr make_stage(const Filter& filter, const StagePlace& at);
@@ -91,20 +90,20 @@ StagePtr make_stage(const Dispatch& dispatch, const StagePlace& at);
 StagePtr make_stage(const FullSync& full_sync, const StagePlace& at);
 StagePtr make_stage(const Transform& transform, const StagePlace& at);
 
-/// Returns the seed of a stage that draws at random: from `given` and the epoch, or else from the pipeline's seed.
+/// Returns the seed of a random stage: derived from `given` and the epoch, or else from the pipeline's seed.
 std::uint64_t seed_of(const StagePlace& at, std::optional<std::uint64_t> given);
 
 /// Opens a Map with threads.
 StagePtr make_threaded_map(const StagePlace& at);
 /// Opens a stage that yields its input unchanged.
 StagePtr make_identity(const StagePlace& at, StagePtr input);
-/// Opens a stage of another process: its items are not counted, and its failures have their stage already.
+/// Opens a stage of another process: its items are not counted, and its failures already name their stage.
 StagePtr make_given(const StagePlace& at, IteratorPtr iterator);
 /// Opens a stage whose items and failures are those of `iterator`.
 StagePtr make_foreign(const StagePlace& at, IteratorPtr iterator);
 
 std::shared_ptr<Forked> make_fork(const StagePlace& at);
-/// Called when all stages have been restored, for a fork before the forks that feed it.
+/// Called once all stages have been restored, for a fork before the forks that feed it.
 void finish_restore(Forked& fork);
 
 }  // namespace levada::pipeline

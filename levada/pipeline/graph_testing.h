@@ -12,7 +12,7 @@
 
 namespace levada::pipeline::testing {
 
-/// The numbers from 0 to count - 1.
+/// Yields the numbers from 0 to count - 1.
 class Numbers final : public ItemSource {
  public:
   explicit Numbers(std::int64_t count, bool can_divide = false) : count_(count), can_divide_(can_divide) {}

@@ -10,7 +10,7 @@ constexpr auto poll_interval = std::chrono::milliseconds(50);
 
 thread_local PrefetchThread* current_thread = nullptr;
 
-/// Runs an action now, and another on every way out.
+/// Runs an action now, and another on every exit from the scope.
 template <typename Action>
 class AtExit {
  public:
@@ -63,12 +63,12 @@ void GraphThreads::sleep(WaitPoint& point, std::unique_lock<std::mutex>& lock) {
 
 void GraphThreads::wake(WaitPoint& point) {
   if (!point.waiting_) return;
-  // Taking the lock orders this behind the waiter's last look; waking it unlocked lets it run at once.
+  // Taking the lock orders this after the waiter's last check; notifying without it lets the waiter run at once.
   static_cast<void>(std::lock_guard(mutex_));
   point.wakeup_.notify_one();
 }
 
-// Also wakes threads that can change the answer: one that is ready, or, if none is, those that can fail.
+// Also wakes threads that can change the answer: one that is ready or, if none is, those that can fail.
 bool GraphThreads::is_stuck() {
   if (waiting_.size() + joining_ < threads_) return false;
   bool stuck = true;

@@ -10,18 +10,18 @@
 
 namespace levada::pipeline {
 
-/// Thrown out of a wait whose thread has to stop. Not a std::exception: no stage's function has failed.
+/// Thrown out of a wait if its thread has to stop. Not a std::exception, since no stage's function has failed.
 struct Stopped {};
 
 /// A thread that a Prefetch runs. All other code of a graph runs on the caller's thread.
 class PrefetchThread {
  public:
-  /// Returns the one that runs on this thread; null on the caller's.
+  /// Returns the PrefetchThread that runs on this thread; null on the caller's.
   static PrefetchThread* current();
 
   bool stopped() const { return stopped_; }
 
-  /// While one lives the thread is only stopped with the whole graph: it makes an item that other threads need.
+  /// While one exists, the thread stops only with the whole graph: it makes an item that other threads need.
   class Unstoppable {
    public:
     explicit Unstoppable(PrefetchThread* thread) : thread_(thread) {
@@ -40,17 +40,17 @@ class PrefetchThread {
  private:
   friend class GraphThreads;
   std::atomic<bool> stopped_{false};
-  int needed_ = 0;  ///< of its own thread
+  int needed_ = 0;  ///< used only by its own thread
   bool ended_ = false, joined_ = false;
 };
 
-/// Where one thread at a time waits. Outlives the wait.
+/// A point at which one thread at a time waits. Must outlive the wait.
 class WaitPoint {
  private:
   friend class GraphThreads;
   std::condition_variable wakeup_;
   std::atomic<bool> waiting_{false};
-  const PrefetchThread* thread_ = nullptr;  ///< that waits here
+  const PrefetchThread* thread_ = nullptr;  ///< the thread that waits here
   const std::function<bool()>* is_ready_ = nullptr;
   bool can_fail_ = false;
 };
@@ -58,10 +58,9 @@ class WaitPoint {
 /// The threads of one pass over a graph that have not started yet.
 class PendingThreads {
  public:
-  /// Before any thread calls start().
+  /// Must be called before any thread calls start().
   void add(int stage, std::function<void()> start) { starts_.emplace(stage, std::move(start)); }
-  /// Starts the threads of all stages up to that number, inputs first: of it and of all that feed it. Any thread may
-  /// call.
+  /// Starts the threads of stage `last_stage` and of all stages with lower numbers, inputs first. Thread-safe.
   void start(int last_stage);
 
  private:
@@ -69,28 +68,28 @@ class PendingThreads {
   std::map<int, std::function<void()>> starts_;
 };
 
-/// All threads that pull at one graph. Any thread may call.
+/// All threads that pull from one graph. Thread-safe.
 class GraphThreads {
  public:
-  /// `poll` is called now and then while the caller's thread waits; what it throws ends the wait. May be empty.
+  /// `poll` is called periodically while the caller's thread waits; its exceptions end the wait. May be empty.
   explicit GraphThreads(std::function<void()> poll = {}) : poll_(std::move(poll)) {}
 
-  /// Blocks until `is_ready`, which reads nothing but atomics, is true; it is asked again after each wake(point).
-  /// Returns false if all threads of the graph wait and none is ready, so that none could ever go on; only with
-  /// `can_fail`. Throws Stopped.
+  /// Blocks until `is_ready`, which must read only atomics, returns true; it is called again after each wake(point).
+  /// With `can_fail`, returns false if all threads of the graph wait and none is ready, so that none could ever
+  /// continue. Throws Stopped.
   bool wait(WaitPoint& point, const std::function<bool()>& is_ready, bool can_fail = false);
-  /// Called after a change that what waits at `point` may depend on.
+  /// Called after a change on which the waiter at `point` may depend.
   void wake(WaitPoint& point);
 
-  /// `thread` is about to be started.
+  /// Announces that a thread is about to start.
   void add();
   /// Runs `body` as `thread`, which add() has announced. Swallows Stopped.
   void run(PrefetchThread& thread, const std::function<void()>& body);
-  /// Stops `thread` and waits with `join` for its end.
+  /// Stops `thread` and calls `join` to wait for its end.
   void stop(PrefetchThread& thread, const std::function<void()>& join);
-  /// Nobody wants an item of the graph any more: its threads may stop whatever they make.
+  /// Ends the graph: no item is needed any more, so its threads may stop whatever they are making.
   void end() { over_ = true; }
-  /// Whether the calling thread has to stop.
+  /// Returns whether the calling thread has to stop.
   bool must_stop() const { return must_stop(PrefetchThread::current()); }
 
  private:
@@ -105,8 +104,8 @@ class GraphThreads {
   std::atomic<bool> over_{false};
   std::mutex mutex_;
   std::vector<WaitPoint*> waiting_;
-  std::size_t threads_ = 1;  ///< with the caller's
-  std::size_t joining_ = 0;  ///< threads that wait for the end of one that runs
+  std::size_t threads_ = 1;  ///< including the caller's
+  std::size_t joining_ = 0;  ///< threads that wait for the end of a running one
 };
 
 }  // namespace levada::pipeline

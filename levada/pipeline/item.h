@@ -14,7 +14,7 @@
 
 namespace levada::pipeline {
 
-/// A counted reference to an object of another language, whose functions retain and release it on any thread.
+/// A reference-counted object of another language, whose functions retain and release it on any thread.
 class LanguageObject {
  public:
   struct Language {
@@ -23,7 +23,7 @@ class LanguageObject {
   };
 
   LanguageObject() = default;
-  /// Takes ownership of one reference to `object`. `language` outlives it.
+  /// Takes ownership of one reference to `object`. `language` must outlive it.
   LanguageObject(void* object, const Language& language) : object_(object), language_(&language) {}
   LanguageObject(const LanguageObject& other) : object_(other.object_), language_(other.language_) {
     if (object_ != nullptr) language_->retain(object_);
@@ -52,12 +52,12 @@ using Item = std::variant<Tree, LanguageObject>;
 
 /// An item that is an array, or a dict of arrays.
 struct Arrays {
-  std::vector<std::pair<std::string, Tensor>> fields;  ///< an item that is an array has one field without a name
-  int kind = 0;                                        ///< of array, if the language has several
+  std::vector<std::pair<std::string, Tensor>> fields;  ///< a single unnamed field for an item that is an array
+  int kind = 0;                                        ///< array kind, if the language has several
 };
 
-/// Operations on items that depend on their language. The functions of a pipeline with LanguageObject items come with
-/// one; TreeItemTraits is that of C++. Any thread may call, several at once.
+/// Language-dependent operations on items. The functions of a pipeline with LanguageObject items need matching traits;
+/// TreeItemTraits are those of C++. Thread-safe.
 class ItemTraits {
  public:
   virtual ~ItemTraits() = default;
@@ -70,15 +70,15 @@ class ItemTraits {
   virtual std::vector<Item> elements(Item item) const = 0;
   /// Returns views of the item's arrays. Throws InvalidArgument, naming the field, if a value is not an array.
   virtual Arrays arrays_of(const Item& item) const = 0;
-  /// Returns the dict of these arrays.
+  /// Returns a dict of these arrays.
   virtual Item dict_of(Arrays arrays) const = 0;
 
   /// Convert an item to a Tree, and such Trees back to items, for files. Throw InvalidArgument for an item that holds
-  /// more than containers of plain values and arrays.
+  /// anything but containers of plain values and arrays.
   virtual Tree to_tree(const Item& item) const = 0;
   virtual std::vector<Item> from_trees(std::vector<Tree> trees) const = 0;
 
-  /// Items that are sent to another process: bytes, and separate memory that is sent unchanged. `buffers` are valid as
+  /// Items serialized for another process: bytes, and separate buffers that are sent unchanged. `buffers` are valid as
   /// long as `hold`.
   struct Packed {
     Bytes head;
@@ -86,8 +86,8 @@ class ItemTraits {
     std::shared_ptr<const void> hold;
   };
   virtual Packed pack(std::span<const Item> items) const = 0;
-  /// Returns the items of untrusted bytes. `buffers` are 64-byte aligned, private to this process, and valid as long as
-  /// `hold`. Throws CorruptMessage.
+  /// Deserializes items from untrusted bytes. `buffers` are 64-byte aligned, private to this process, and valid as long
+  /// as `hold`. Throws CorruptMessage.
   virtual std::vector<Item> unpack(ByteView head, std::span<const std::span<std::byte>> buffers,
                                    std::shared_ptr<const void> hold) const = 0;
 };

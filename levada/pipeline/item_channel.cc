@@ -16,7 +16,7 @@ constexpr std::uint32_t message_magic = 0x4c505031;  // LPP1
 constexpr std::size_t prefix_bytes = 8;
 constexpr std::size_t alignment = 64;
 
-/// Memory of this process's own, for buffers to be laid in.
+/// Allocates private memory to copy buffers into.
 std::shared_ptr<std::byte> aligned_memory(std::size_t bytes) {
   constexpr auto align = std::align_val_t{alignment};
   auto* memory = static_cast<std::byte*>(::operator new(std::max<std::size_t>(bytes, 1), align));

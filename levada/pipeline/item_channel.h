@@ -1,4 +1,5 @@
-// Channels of items between two processes of a pipeline: many items in a message, in the engine's memory, with credit.
+// Channels of items between two processes of a pipeline. Each message holds many items in the engine's memory, and
+// credit limits the messages in flight.
 #pragma once
 
 #include <array>
@@ -19,7 +20,7 @@
 
 namespace levada::pipeline {
 
-/// Counts the messages of a process. Any thread.
+/// Counts the messages of a process. Thread-safe.
 struct Traffic {
   std::atomic<std::int64_t> messages{0};
   std::atomic<std::int64_t> wakeups{0};
@@ -27,11 +28,11 @@ struct Traffic {
   std::atomic<std::uint64_t> copied{0};
 };
 
-/// A message: magic (4 bytes), the header's bytes (4); the header; the items' head; then the buffers, each at a
+/// A message: magic (4 bytes), size of the header (4); the header; the items' head; then the buffers, each at a
 /// multiple of 64.
 struct ItemMessage {
   struct Header {
-    std::uint64_t number = 0;  ///< of the message, on its edge
+    std::uint64_t number = 0;  ///< message number on its edge
     protocol::Items items;
     std::uint64_t head_bytes = 0;
     std::vector<std::uint64_t> buffer_bytes;
@@ -49,17 +50,17 @@ struct ItemMessage {
   static void write(std::span<std::byte> memory, ByteView header, const ItemTraits::Packed& packed);
 };
 
-/// Limits on the messages that wait at an edge.
+/// Limits on the messages queued on an edge.
 struct EdgeOptions {
   std::int64_t messages = 10;
-  std::size_t bytes = std::size_t{64} << 20;  ///< beyond one message
+  std::size_t bytes = std::size_t{64} << 20;  ///< in addition to one message
 };
 
-/// The two channels of an edge. A message that is larger than its share of the bytes uses a second channel, on which
-/// one message may wait; so the engine's windows enforce both limits. Messages are numbered across both.
+/// The two channels of an edge. A message larger than its share of the bytes uses the second channel, which queues only
+/// one message, so the engine's windows enforce both limits. Messages are numbered across both.
 class EdgeChannels {
  public:
-  /// Both ends construct theirs in the same order.
+  /// Both ends must construct theirs in the same order.
   EdgeChannels(Engine& engine, int from, int to, const EdgeOptions& options);
 
   Channel& channel_for(std::size_t message_bytes) const { return *channels_[message_bytes > share_ ? 1 : 0]; }
@@ -70,25 +71,24 @@ class EdgeChannels {
   std::size_t share_;
 };
 
-/// The sending end. Holds messages until there is room for them.
+/// The sending end. Queues messages until there is room for them.
 class ItemSender {
  public:
   ItemSender(std::shared_ptr<Engine> engine, int to, const EdgeOptions& options, Traffic& traffic);
 
-  /// An item cannot be packed; the items before it have been put.
+  /// An item cannot be packed; the items before it have been queued.
   struct CannotPack {
     std::size_t item;
     std::exception_ptr cause;
   };
-  /// Puts items into one message, or several if one would be too large. `header` returns the header of items [begin,
-  /// end); it is called with (0, 0) if there are none. Throws CannotPack.
+  /// Packs items into one message, or several if one would be too large, and queues them. `header` returns the header
+  /// for items [begin, end); it is called with (0, 0) if there are none. Throws CannotPack.
   using Header = std::function<protocol::Items(std::size_t begin, std::size_t end)>;
   void put(std::span<const Item> items, const ItemTraits& traits, const Header& header);
-  /// Sends messages as long as there is room. Returns whether all have been sent; if not, wait for what needs()
-  /// returns.
+  /// Sends messages as long as there is room. Returns whether all have been sent; if not, wait for needs().
   bool try_send();
   void drop() { pending_.clear(); }
-  /// Returns the bytes put since the last call.
+  /// Returns the bytes queued since the last call.
   std::size_t take_bytes() { return std::exchange(bytes_, 0); }
 
   /// Either memory of this many bytes, or room in a channel.
@@ -125,20 +125,20 @@ class ItemReceiver {
  public:
   ItemReceiver(std::shared_ptr<Engine> engine, int from, const EdgeOptions& options, Traffic& traffic);
 
-  /// A message whose items have not been unpacked.
+  /// A message whose items have not been unpacked yet.
   struct Arrival : ItemMessage {
     Lease lease;
     Channel* channel = nullptr;
   };
-  /// Throws CorruptMessage.
+  /// Returns the next message, or nothing if none has arrived. Throws CorruptMessage.
   std::optional<Arrival> try_receive();
   /// Returns whether try_receive() has found that the sender has left.
   bool ended() const { return ended_; }
-  /// Returns the items, which their receiver may write to: in a private view, or in memory of their own. Throws
-  /// CorruptMessage, and what ItemTraits::unpack() throws.
+  /// Returns the items, which the receiver may modify: they are in a private view, or in separate memory. Throws
+  /// CorruptMessage and the exceptions of ItemTraits::unpack().
   std::vector<Item> unpack(Arrival arrival, const ItemTraits& traits);
 
-  /// Returns the channels to wait for when there is no message.
+  /// Returns the channels to wait on if there is no message.
   std::vector<Channel*> channels() const;
   int from() const { return channels_.channel(0).from(); }
 
@@ -152,7 +152,7 @@ class ItemReceiver {
   Traffic& traffic_;
   std::uint64_t received_ = 0;
   bool ended_ = false;
-  std::array<std::optional<Arrival>, 2> early_;  ///< by channel: a message that is not the next
+  std::array<std::optional<Arrival>, 2> early_;  ///< per channel: a message that is not the next in order
   std::shared_ptr<std::atomic<std::size_t>> held_ = std::make_shared<std::atomic<std::size_t>>(0);
 };
 

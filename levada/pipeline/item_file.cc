@@ -19,7 +19,7 @@ constexpr std::uint64_t trailer_bytes = 24;
 constexpr std::size_t chunk_bytes = std::size_t{1} << 20;
 constexpr std::size_t chunk_nodes = 4096;
 
-/// A copy that shares no memory with `tree`; counts its nodes and bytes.
+/// Returns a copy that shares no memory with `tree`; counts its nodes and bytes.
 Tree copy_of(const Tree& tree, std::size_t& nodes, std::size_t& bytes) {
   ++nodes;
   if (tree.is_leaf()) {

@@ -16,7 +16,7 @@
 namespace levada::pipeline {
 namespace {
 
-/// A part of `size` items that have numbers: all with number p, p + n, ...
+/// A partition of `size` numbered items: those with numbers p, p + n, ...
 template <typename At>
 class NumberedIterator final : public Iterator {
  public:
@@ -71,7 +71,7 @@ class Range final : public ItemSource {
   bool divides() const override { return true; }
   bool divides_in_turns() const override { return true; }
   IteratorPtr open(const OpenContext&, Partition partition) const override {
-    // Unsigned, for between the ends of a range there may be more than a signed number holds.
+    // Unsigned, because the distance between the ends of a range may exceed a signed number.
     return numbered(
         size_, partition,
         [begin = static_cast<std::uint64_t>(begin_), step = static_cast<std::uint64_t>(step_)](std::int64_t i) {
@@ -99,7 +99,7 @@ class Trees final : public ItemSource {
   std::shared_ptr<const std::vector<Tree>> trees_;
 };
 
-/// The one sample of a batch.
+/// Returns the only sample of a batch.
 Tree only_sample(const Tree& batch) {
   if (!batch.is_leaf()) {
     auto sample = batch.container();
@@ -167,7 +167,7 @@ class SampleIterator final : public Iterator {
     }
   }
 
-  /// Of this part.
+  /// Returns the size of this partition.
   std::int64_t size() const {
     const auto all = end_ - first_;
     return all > partition_.index ? (all - partition_.index - 1) / partition_.count + 1 : 0;
@@ -199,7 +199,7 @@ class Samples final : public ItemSource {
   std::shared_ptr<const SampleOptions> options_;
 };
 
-/// Corpora that no iterator reads at the moment. A forked process has none: it lacks their threads.
+/// Corpora that are open but not in use by an iterator. A forked process has none, because it lacks their threads.
 class IdleCorpora {
  public:
   std::shared_ptr<Corpus> take() {
@@ -243,7 +243,7 @@ std::shared_ptr<const ItemSource> samples(std::function<std::shared_ptr<levada::
 
 namespace {
 
-/// Returns the files and all options that decide the samples.
+/// Returns the files and all options that determine the samples.
 std::string identity_of(const std::vector<std::string>& paths, const CorpusOptions& options) {
   std::vector<std::string> files;
   for (const auto& path : paths) files.push_back(shown_url(path));
@@ -268,7 +268,7 @@ std::shared_ptr<const ItemSource> corpus(std::vector<std::string> paths, CorpusO
   const auto idle = std::make_shared<IdleCorpora>();
   const auto open = [idle, paths = std::move(paths), options = std::move(options)] {
     auto opened = idle->take();
-    // of_epochs() drops the position at which the corpus was resumed before.
+    // of_epochs() drops the position at which the corpus was resumed.
     opened = std::make_shared<Corpus>(opened != nullptr ? opened->of_epochs(0) : Corpus::open(paths, options));
     auto* lent = opened.get();
     return std::shared_ptr<levada::Source>(lent, [idle, opened](levada::Source*) { idle->give_back(opened); });

@@ -32,7 +32,7 @@ Files megatron() {
   return {{"a.bin", raw_bin(tokens)}, {"a.idx", raw_index(8, 2, {15000, 25000}, {0, 1, 2}).bytes()}};
 }
 
-/// Opened over and over, its sources kept so that they can be asked what they have read.
+/// Opens a corpus repeatedly, and keeps its sources to inspect what they have read.
 class CountedCorpus {
  public:
   CountedCorpus(Files files, std::vector<std::string> paths, CorpusOptions options = {.sequence = row_tokens})

@@ -1,4 +1,4 @@
-// Stages that make one iterator of several.
+// Stages that merge several iterators into one.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -28,8 +28,8 @@ class MergingIterator : public StageIterator {
     return pulled([&] { return inputs_[input]->next(); });
   }
 
-  /// Then inputs may be branches, which are not to be skipped one after the other: they would be further apart than the
-  /// fork's buffer.
+  /// Whether inputs may be branches of a fork. Those must not be skipped one after the other, or they would be further
+  /// apart than the fork's buffer.
   bool is_behind_fork() const { return Reachability(context_->graph).follows<Fork>(number_); }
 
   std::vector<StagePtr> inputs_;
@@ -126,7 +126,7 @@ class InterleaveIterator final : public MergingIterator {
     return std::nullopt;
   }
 
-  /// Whether each input has ended once. One that has begun again has given an item more.
+  /// Returns whether each input has ended once. One that has begun again has yielded one more item.
   bool is_full_cycle() const {
     if (operation<Interleave>().stop != StopAt::full_cycle) return false;
     for (std::size_t i = 0; i < inputs_.size(); ++i) {

@@ -1,5 +1,5 @@
-// Decides how many items a message has: as many as take some time to make, so that the cost of a message hardly counts
-// and no process waits long for an item that is ready.
+// Decides how many items a message holds: enough that the cost of a message is negligible, few enough that no process
+// waits long for a finished item.
 #pragma once
 
 #include <algorithm>
@@ -9,8 +9,8 @@
 
 namespace levada::pipeline {
 
-/// Adapts the size of the next message to the last one. A value; callers pass the time. It grows at most twofold at a
-/// time, so it begins with single items, and returns to them as soon as items are slow or large.
+/// Adapts the size of the next message to the last one. A value; callers pass the time. The size at most doubles per
+/// message, so it begins with single items, and returns to them as soon as items are slow or large.
 class MessageSizer {
  public:
   static constexpr Duration message_time = std::chrono::microseconds(150);
@@ -33,7 +33,7 @@ class MessageSizer {
     // Reading the clock costs as much as a small item.
     return (count_ < 16 || count_ % 16 == 0) && now() - begun_ >= message_time;
   }
-  /// The message has been made, by `now`, with `bytes` of items.
+  /// Called once the message has been made, by `now`, with `bytes` of items.
   void sent(Clock::time_point now, std::size_t bytes) {
     if (count_ == 0) return;
     const double time_share = std::max<double>(static_cast<double>((now - begun_).count()), 1) / message_time.count();

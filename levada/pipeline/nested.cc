@@ -1,4 +1,4 @@
-// Stages that make several items of one.
+// Stages that make several items from one.
 #include "levada/pipeline/checkpointed_input.h"
 #include "levada/pipeline/graph_builder.h"
 
@@ -83,7 +83,7 @@ class FlatMapIterator final : public StageIterator {
   std::function<IteratorPtr(Item)> function_;
   OnError on_error_;
   IteratorPtr inner_;
-  std::optional<Cursor> inner_cursor_;  ///< to resume at, until inner_ is made again
+  std::optional<Cursor> inner_cursor_;  ///< position to resume at, until inner_ is reopened
 };
 
 }  // namespace

@@ -64,12 +64,12 @@ StagePtr make_stage(const Source&, const StagePlace& at) {
 
 namespace {
 
-/// The end of a graph, as its caller has it.
+/// The end of a graph, as the caller sees it.
 class RootIterator final : public Iterator {
  public:
   RootIterator(GraphContextPtr context, StagePtr end) : context_(std::move(context)), end_(std::move(end)) {}
   ~RootIterator() override {
-    context_->threads.end();  // before its threads are waited for
+    context_->threads.end();  // before waiting for its threads
     end_.reset();
   }
   RootIterator(const RootIterator&) = delete;

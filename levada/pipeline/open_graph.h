@@ -15,45 +15,46 @@
 
 namespace levada::pipeline {
 
-/// The counts of one stage in one process. The stage's thread writes; any thread may read.
+/// The counters of one stage in one process. Written by the stage's thread; readable on any thread.
 struct StageCounts {
-  std::atomic<std::int64_t> items{0};      ///< yielded
-  std::atomic<std::int64_t> skipped{0};    ///< left out because of OnError::skip
-  std::atomic<std::int64_t> busy_ns{0};    ///< in its own work; estimated from some of the items
-  std::atomic<std::int64_t> waited_ns{0};  ///< for its inputs
+  std::atomic<std::int64_t> items{0};      ///< items yielded
+  std::atomic<std::int64_t> skipped{0};    ///< items dropped because of OnError::skip
+  std::atomic<std::int64_t> busy_ns{0};    ///< time in its own work; extrapolated from some of the items
+  std::atomic<std::int64_t> waited_ns{0};  ///< time spent waiting for its inputs
 };
-/// One for each stage of the graph, by number; stages of other processes count nothing. Outlives the iterators.
+/// One per stage of the graph, by number; stages of other processes stay at zero. Must outlive the iterators.
 using Counts = std::deque<StageCounts>;
 
-/// What the stages of a process run with.
+/// The environment in which the stages of a process run.
 struct RuntimeOptions {
   const ItemTraits& traits;
   OpenContext open_context;
-  std::string process;  ///< for failures
+  std::string process;  ///< name of the process, for failures
   Counts& counts;
-  std::shared_ptr<Engine> all_ranks;  ///< for FullSync; null where this is the only rank
+  std::shared_ptr<Engine> all_ranks;  ///< for FullSync; null if this is the only rank
   std::string name_among_ranks = {};  ///< as in Process
-  /// If false, Prefetch is the identity, so that after each item it is known how many items `instead` has yielded.
+  /// If false, Prefetch has no effect, so that after each item it is known how many items `instead` has yielded.
   bool prefetches = true;
-  Duration timeout = std::chrono::minutes(30);  ///< for FullSync, for another rank's report
-  /// Called periodically by the thread that calls next(), while it makes items or waits for them. An exception of it
-  /// ends the iterator.
+  Duration timeout = std::chrono::minutes(30);  ///< for FullSync: limit on the wait for another rank's report
+  /// Called periodically by the thread that calls next(), while it makes items or waits for them. Its exceptions end
+  /// the iterator.
   std::function<void()> poll = {};
-  /// While it is set, Prefetch makes no items ahead beyond the one at hand. May be null; outlives the iterators.
+  /// While it is true, Prefetch makes no items ahead beyond the one in progress. May be null; must outlive the
+  /// iterators.
   const std::atomic<bool>* paused = nullptr;
   std::int64_t snapshot_every = 0;  ///< as in ProcessOptions
-  /// Counts the time that saving takes on the caller's thread. May be null; outlives the iterators.
+  /// Counts the time that saving takes on the caller's thread. May be null; must outlive the iterators.
   std::atomic<Duration::rep>* snapshot_time = nullptr;
-  /// The number of the stage that is working, set when it begins, to explain waits. May be null.
+  /// The number of the working stage, set when it begins, to explain waits. May be null.
   std::atomic<int>* at = nullptr;
-  StageLog* log = nullptr;  ///< records when stages make items and wait; may be null, outlives the iterators
+  StageLog* log = nullptr;  ///< records when stages make items and wait; may be null, must outlive the iterators
 };
 
-/// Opens the iterator of stage `end` and of the stages before it, where each stage in `instead` is the given iterator.
-/// An exception of a stage's function is thrown by next() as StageFailed. Exceptions of the iterators in `instead` are
-/// passed on unchanged; so are exceptions that are not a std::exception, which on_error does not skip either. save()
-/// may take time in proportion to the items that stages hold, such as a Shuffle's buffer. Throws StageFailed if a stage
-/// cannot be opened.
+/// Opens the iterator of stage `end` and of the stages before it; each stage in `instead` is replaced by the given
+/// iterator. next() throws an exception of a stage's function as StageFailed. Exceptions of the iterators in `instead`
+/// are passed on unchanged; so are exceptions that are not a std::exception, which on_error does not skip either.
+/// save() may take time in proportion to the items that stages hold, such as a Shuffle's buffer. Throws StageFailed if
+/// a stage cannot be opened.
 IteratorPtr open(const Graph& graph, int end, const RuntimeOptions& runtime_options,
                  std::map<int, IteratorPtr> instead = {});
 

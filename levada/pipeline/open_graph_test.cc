@@ -199,7 +199,7 @@ TEST(OpenGraph, ItDoesNotMatterWhichBranchOfAForkIsReadFirst) {
   }
 }
 
-/// All of its first input, then all of its second.
+/// Yields all items of its first input, then all of its second.
 Transform chained() {
   class Chain final : public Iterator {
    public:

@@ -1,4 +1,4 @@
-// Graphs at work in the test's own process.
+// Runs graphs in the test's own process.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -30,7 +30,7 @@ class Opened {
 
   Iterator& iterator() { return *iterator_; }
   const Counts& counts() const { return counts_; }
-  /// Items as text, except tensors: enough to compare.
+  /// Returns items as text, except tensors: enough to compare.
   std::vector<Tree> items(std::size_t most = 1 << 20) {
     std::vector<Tree> items;
     while (items.size() < most) {
@@ -72,7 +72,7 @@ inline Map mapped(std::function<std::int64_t(std::int64_t)> function, OnError on
 inline Filter kept(std::function<bool(std::int64_t)> predicate, OnError on_error = OnError::raise) {
   return {[predicate = std::move(predicate)](const Item& item) { return predicate(number_in(item)); }, on_error};
 }
-/// i becomes i % most times 10 * i, 10 * i + 1, ...
+/// Replaces i by i % most items: 10 * i, 10 * i + 1, ...
 inline FlatMap several(std::int64_t most) {
   return {[most](const Item& item) {
     const auto i = number_in(item);
@@ -80,7 +80,7 @@ inline FlatMap several(std::int64_t most) {
   }};
 }
 
-/// What the failed pipeline says.
+/// Returns the failure that `action` throws.
 template <typename Action>
 Failure failure_of(const Action& action) {
   try {
@@ -88,7 +88,7 @@ Failure failure_of(const Action& action) {
   } catch (const StageFailed& error) {
     return error.failure();
   }
-  throw std::logic_error("nothing failed");  // also heard of from a forked rank
+  throw std::logic_error("nothing failed");  // also seen from a forked rank
 }
 
 }  // namespace levada::pipeline::testing

@@ -1,4 +1,4 @@
-// Stages that make rows of documents.
+// Stages that pack documents into rows.
 #include <fmt/format.h>
 
 #include <deque>
@@ -13,7 +13,7 @@
 namespace levada::pipeline {
 namespace {
 
-/// The cursor names the document in which the next row begins, and the token.
+/// Its cursor holds the document and the token at which the next row begins.
 class CutIterator final : public StageIterator {
  public:
   CutIterator(GraphContextPtr context, int stage, StagePtr input)
@@ -37,7 +37,7 @@ class CutIterator final : public StageIterator {
     return row;
   }
 
-  /// Pulls documents until `tokens` are left, or the input has ended.
+  /// Pulls documents until `tokens` tokens are available, or the input has ended.
   void pull_documents(std::int64_t tokens) {
     while (left_ < tokens) {
       auto item = pulled([this] { return source_.next(); });
@@ -97,23 +97,23 @@ class CutIterator final : public StageIterator {
   CheckpointedInput source_;
   DocumentReader reader_;
   std::deque<HeldDocument> held_;
-  std::int64_t at_ = 0;    ///< the token of the first document with which the next row begins
-  std::int64_t left_ = 0;  ///< tokens from there on
+  std::int64_t at_ = 0;    ///< index of the token in the first document at which the next row begins
+  std::int64_t left_ = 0;  ///< tokens available from there on
 };
 
-/// A document whose positions from `from` on are in no row yet.
+/// A document whose positions from `from` on are not in a row yet.
 struct HeldRest {
   DocumentPtr document;
   std::int64_t position = 0;
   std::int64_t from = 0;
-  std::uint8_t rounds = 0;  ///< that it has stayed
+  std::uint8_t rounds = 0;  ///< rounds that it has been held
 
   std::int64_t positions() const { return document->size() - 1 - from; }
 };
 
 /// Works in rounds: fills the buffer, packs its documents, and emits the fuller half of the rows. It keeps the
-/// documents of the other rows for the next round, unless one of a row has stayed for max_rounds. A round also ends
-/// when it has read as many documents as the buffer holds, since those as long as rows do not stay in it.
+/// documents of the other rows for the next round, unless one of a row has been held for max_rounds. A round also ends
+/// when it has read as many documents as the buffer holds, since documents as long as a row do not stay in the buffer.
 class BestFitIterator final : public HoldingIterator<HeldRest> {
  public:
   BestFitIterator(GraphContextPtr context, int stage, StagePtr input)
@@ -123,7 +123,7 @@ class BestFitIterator final : public HoldingIterator<HeldRest> {
         reader_(pack_) {}
 
  private:
-  /// `positions` of a document, from `from` on.
+  /// `positions` positions of a document, from `from` on.
   struct Piece {
     DocumentPtr document;
     std::int64_t from = 0, positions = 0;
@@ -156,7 +156,7 @@ class BestFitIterator final : public HoldingIterator<HeldRest> {
 
   bool is_last_long() const { return !held_.empty() && held_.back().positions() >= pack_.sequence; }
 
-  /// Makes a row of a part of a long document, or the rows of a round; none at the end.
+  /// Makes a row from a part of a long document, or the rows of a round; none at the end.
   void make_rows() {
     for (bool is_all = false; rows_.empty() && !is_all;) {
       is_all = !read_documents();
@@ -192,7 +192,7 @@ class BestFitIterator final : public HoldingIterator<HeldRest> {
     if (last.positions() == 0) held_.pop_back();
     else if (last.positions() < pack_.sequence) keep_rest(last);
   }
-  /// Releases the memory of the part that is in rows.
+  /// Releases the memory of the part that is already in rows.
   static void keep_rest(HeldRest& held) {
     held.document = held.document->copy_from(held.from);
     held.from = 0;
@@ -204,7 +204,7 @@ class BestFitIterator final : public HoldingIterator<HeldRest> {
     const auto packing = pack_best_fit(sizes, pack_.sequence, max_documents_);
     const auto emitted = is_all ? std::vector<bool>(packing.bins, true) : rows_to_emit(packing, sizes);
     constexpr auto none = std::numeric_limits<std::size_t>::max();
-    std::vector<std::size_t> row_of(packing.bins, none);  // in rows_, which is empty
+    std::vector<std::size_t> row_of(packing.bins, none);  // index in rows_, which is empty
     std::vector<HeldRest> stay;
     for (std::size_t i = 0; i < held_.size(); ++i) {
       auto& held = held_[i];
@@ -287,10 +287,10 @@ class BestFitIterator final : public HoldingIterator<HeldRest> {
   const Pack& pack_;
   std::int64_t max_documents_;
   DocumentReader reader_;
-  std::deque<Pieces> rows_;  ///< to be given next
+  std::deque<Pieces> rows_;  ///< to be yielded next
   std::int64_t read_ = 0;    ///< documents read since the last round
 
-  Bytes rounds_then_;  ///< what a state says, until finish_restore()
+  Bytes rounds_then_;  ///< the rounds in a restored state, until finish_restore()
   std::int64_t cut_then_ = 0;
 };
 

@@ -228,7 +228,7 @@ TEST(Pack, FillsRowsAsWellAsBestFitOverTheBuffer) {
 }
 
 TEST(Pack, KeepsNoDocumentLongerThanEightRounds) {
-  // The first fits beside no other, and the others fill their rows better.
+  // The first fits with no other, and the others fill their rows better.
   std::vector<Ints> given(1, {1, 2, 3});
   given.resize(1000, {4, 5, 6, 7, 8});
   const auto place_of_first = [&](std::int64_t sequence) {

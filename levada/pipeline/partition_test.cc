@@ -10,7 +10,7 @@ namespace {
 using testing::numbers;
 using testing::same;
 
-/// "ranks", "all" or "whole": what shard `name` divides among.
+/// Returns "ranks", "all" or "whole": the copies among which shard `name` divides.
 std::string among(const Graph& graph, const std::string& name = "shard") {
   const OpenContext open_context{.among_ranks = {1, 2}, .among_all = {3, 8}};
   const Partition partition = partition_of(graph, graph.find(name), open_context);

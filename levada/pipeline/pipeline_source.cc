@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::string_view cursor_kind = "pipeline samples";
 
-/// An epoch of a consumer, which begins it when its first item is asked for.
+/// An epoch of a consumer, begun when its first item is requested.
 class ConsumerEpoch final : public Iterator {
  public:
   ConsumerEpoch(std::shared_ptr<Consumer> consumer, std::int64_t epoch)
@@ -109,7 +109,7 @@ std::optional<Tree> PipelineSource::next_sample() {
   return std::nullopt;
 }
 
-/// False at the end of all epochs.
+/// Returns false at the end of all epochs.
 bool PipelineSource::open_next() {
   const bool empty = epoch_ >= 0 && read_in_epoch_ == 0;
   ended_ = empty || (options_.epochs > 0 && epoch_ + 1 >= options_.epochs);

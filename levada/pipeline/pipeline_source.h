@@ -1,4 +1,4 @@
-// A pipeline of samples as a source that a feed reads.
+// Adapts a pipeline of samples to the Source interface that a feed reads.
 #pragma once
 
 #include <atomic>
@@ -17,12 +17,12 @@
 namespace levada::pipeline {
 
 struct PipelineSourceOptions {
-  std::int64_t epochs = 1;          ///< 0: without end
-  std::string what = "a pipeline";  ///< for people
+  std::int64_t epochs = 1;          ///< 0: endless
+  std::string what = "a pipeline";  ///< description for people
 };
 
-/// A source of samples that are Trees, numbered through the epochs. A batch may hold the last samples of one epoch and
-/// the first of the next; an epoch without samples is the end. No random access: samples between two reads are made and
+/// A source of samples that are Trees, numbered across epochs. A batch may hold the last samples of one epoch and the
+/// first of the next; an epoch without samples is the end. No random access: samples between two reads are made and
 /// dropped, so it is efficient only with one reader.
 class PipelineSource final : public levada::Source {
  public:
@@ -30,14 +30,14 @@ class PipelineSource final : public levada::Source {
   explicit PipelineSource(std::function<IteratorPtr(std::int64_t epoch)> open_epoch,
                           PipelineSourceOptions options = {});
 
-  /// Resumes at another run's cursor() and returns the number of the next sample. Called before the first read().
-  /// Throws CorruptMessage or InvalidArgument for an invalid cursor, or one of another pipeline.
+  /// Resumes at another run's cursor() and returns the number of the next sample. Must be called before the first
+  /// read(). Throws CorruptMessage or InvalidArgument for an invalid cursor, or one of another pipeline.
   std::int64_t resume(ByteView cursor);
 
   std::optional<std::int64_t> size() const override;
-  /// Throws as collate() does; Unsupported for an item that is not a Tree.
+  /// Throws as collate() does, and Unsupported for an item that is not a Tree.
   std::optional<Tree> read(std::int64_t first, std::int64_t count, Memory& memory) override;
-  /// `next` is not before the first sample of the last read.
+  /// `next` must not be before the first sample of the last read.
   Bytes cursor(std::int64_t next) const override;
   std::string activity() const override;
   ReadStats stats() const override { return {}; }
@@ -51,14 +51,14 @@ class PipelineSource final : public levada::Source {
   std::function<IteratorPtr(std::int64_t)> open_epoch_;
   PipelineSourceOptions options_;
   IteratorPtr iterator_;
-  std::atomic<std::int64_t> epoch_{-1}, next_{0};  ///< of the iterator's next sample
+  std::atomic<std::int64_t> epoch_{-1}, next_{0};  ///< position of the iterator's next sample
   std::int64_t read_in_epoch_ = 0;
   bool ended_ = false, marked_ = false;
   std::optional<Tree> last_;  ///< the sample before next_
   SnapshotLog history_;
 };
 
-/// Returns a function that opens the epochs of a pipeline with its own processes.
+/// Returns a function that opens the epochs of a pipeline that runs in its own processes.
 std::function<IteratorPtr(std::int64_t epoch)> epochs_of(std::shared_ptr<Consumer> consumer);
 
 }  // namespace levada::pipeline

@@ -16,7 +16,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::number_in;
 
-/// Number i becomes the sample {ids: [i, i + 100]}.
+/// Converts number i to the sample {ids: [i, i + 100]}.
 Map sample() {
   return {[](const Item& item) -> Item {
     const auto i = number_in(item);
@@ -24,7 +24,7 @@ Map sample() {
   }};
 }
 
-/// The iterators of a graph, epoch after epoch.
+/// Opens the iterators of a graph, epoch after epoch.
 class Epochs {
  public:
   explicit Epochs(Graph graph)
@@ -46,7 +46,7 @@ Graph samples(std::int64_t count) {
   return Graph::source(range(0, count)).then(Shuffle{.buffer = 4}).then(sample());
 }
 
-/// The first id of each sample of a batch.
+/// Returns the first id of each sample of a batch.
 std::vector<std::int64_t> ids(const std::optional<Tree>& batch) {
   std::vector<std::int64_t> ids;
   const auto values = batch->tensor("ids").as<std::int64_t>();

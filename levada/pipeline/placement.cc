@@ -19,7 +19,7 @@ int lowest_cut(const Reachability& reach, const std::vector<int>& stages) {
   return reach.size() - 1;
 }
 
-/// A repeat begins what is before it over again, so it cannot be apart from it.
+/// A repeat restarts the stages before it, so it must run in the same process.
 std::vector<int> with_repeats(const Reachability& reach, const std::vector<int>& marks) {
   auto all = marks;
   for (const int repeat : reach.all<Repeat>()) {
@@ -103,7 +103,8 @@ class Placing {
     return collect_boundary;
   }
 
-  /// Without a dispatching process: the stage that most stages come before, of those that need no other ranks.
+  /// For a graph without a dispatching process: returns the stage with the most predecessors among those that do not
+  /// need other ranks.
   int largest_part() const {
     int largest = -1, most = 0;
     for (int stage = 0; stage < reach_.size(); ++stage) {
@@ -119,8 +120,8 @@ class Placing {
                     graph_.stage(reach_.all<FullSync>().front()).name));
   }
 
-  /// Whether `holds` for all that workers would run if they ran up to `collect_boundary`, with items coming from
-  /// `from`.
+  /// Returns whether `holds` is true for all stages that workers would run if they ran up to `collect_boundary`, with
+  /// items from `from`.
   template <typename Predicate>
   bool all_between(int from, int collect_boundary, const Predicate& holds) const {
     for (int stage = 0; stage <= collect_boundary; ++stage) {
@@ -130,7 +131,7 @@ class Placing {
     return true;
   }
 
-  /// Null for another stage, and for a map with threads of its own, which draws items ahead.
+  /// Returns null for another stage, and for a map with threads, which pulls items ahead.
   const Map* map_on_one_thread(int stage) const {
     const auto* map = std::get_if<Map>(&graph_.stage(stage).operation);
     return map != nullptr && map->threads == 0 ? map : nullptr;
@@ -145,7 +146,7 @@ class Placing {
            makes_one_each(*dispatch_boundary_, collect_boundary);
   }
 
-  /// Whether each item of `from` becomes one of `collect_boundary`, and nothing between remembers it.
+  /// Returns whether each item of `from` becomes one of `collect_boundary`, without state in between.
   bool makes_one_each(int from, int collect_boundary) const {
     return all_between(from, collect_boundary, [&](int stage) {
       if (!reach_.feeds(from, stage)) return false;
@@ -182,7 +183,7 @@ class Placing {
     }
   }
 
-  /// By stage, a source from which items come through no shard; -1: none.
+  /// Returns, per stage, a source whose items reach it through no shard; -1: none.
   std::vector<int> undivided_sources() const {
     std::vector<int> found;
     for (int stage = 0; stage < reach_.size(); ++stage) {

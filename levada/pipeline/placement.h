@@ -1,4 +1,4 @@
-// Which process runs which stage: a function of the graph alone.
+// Assigns stages to processes: a function of the graph only.
 #pragma once
 
 #include <optional>
@@ -9,13 +9,13 @@
 
 namespace levada::pipeline {
 
-/// Which stages of `graph` feed which. Borrows the graph.
+/// Tells which stages of `graph` feed which. Borrows the graph.
 class Reachability {
  public:
   explicit Reachability(const Graph& graph);
 
   int size() const { return static_cast<int>(before_.size()); }
-  /// Returns whether `stage` is `other`, or its items reach `other`.
+  /// Returns whether `stage` is `other` or feeds it.
   bool is_or_feeds(int stage, int other) const {
     return before_[static_cast<std::size_t>(other)][static_cast<std::size_t>(stage)];
   }
@@ -57,47 +57,48 @@ class Reachability {
  private:
   const Graph& graph_;
   std::vector<std::vector<bool>> before_;  ///< before_[b][a]: a is b or feeds it
-  std::vector<std::vector<int>> leaving_;  ///< by stage, the stages that its edges lead to; colocated stages too
+  std::vector<std::vector<int>> leaving_;  ///< per stage, the stages that its edges lead to, colocated ones included
 };
 
 /// The processes of a pipeline on one rank. The consumer is the caller's process.
 enum class Role : std::uint8_t { dispatcher, worker, consumer };
-/// "dispatcher", ...
+/// Returns "dispatcher", ...
 std::string_view to_string(Role role);
 
-/// With workers, stages run in up to three places, cut at two edges: items of stage `dispatch_boundary` go from the
-/// dispatching process to the workers in turn, those of stage `collect_boundary` from the workers to the consumer.
-/// Nothing else crosses. Without workers the consumer runs all.
+/// The assignment. With workers, stages run in up to three places, separated by two edges: items of stage
+/// `dispatch_boundary` go from the dispatching process to the workers in turn, and those of stage `collect_boundary`
+/// from the workers to the consumer. No other edge crosses processes. Without workers the consumer runs all stages.
 struct Placement {
   std::vector<Role> role_of;             ///< by stage
   std::optional<int> dispatch_boundary;  ///< the last stage in the dispatching process; none: there is no such process
   /// The last stage in the workers: `dispatch_boundary` if they only forward items; none: no workers.
   std::optional<int> collect_boundary;
-  /// Each item that is dispatched, or kept by the only shard if none are, becomes one collected item, and no stage in
-  /// the workers depends on earlier items. The workers' items, taken in turns, then have the order of one process.
+  /// Whether each dispatched item (or, without a dispatch, each item that the only shard keeps) becomes one collected
+  /// item, and no stage in the workers depends on earlier items. The workers' items, taken in turns, then have the
+  /// order of one process.
   bool one_to_one = true;
 
   bool operator==(const Placement&) const = default;
 };
 
-/// The lowest common ancestor of all dispatch marks, with all that feeds it, is the dispatching process's; what comes
-/// after it, and branches that it does not feed, are copied into each worker. A stage that needs all ranks (FullSync),
-/// what comes after it, and branches that feed only those run in the consumer.
+/// Places the stages. The lowest common ancestor of all dispatch marks, with everything that feeds it, runs in the
+/// dispatching process. The stages after it, and branches that it does not feed, are copied into each worker. A stage
+/// that needs all ranks (FullSync), the stages after it, and branches that feed only those run in the consumer.
 ///
 /// A repeat after a mark counts as a mark: its input must be in its process.
 ///
-/// With `ordered` items have the order of one process. For that workers run only stages that are one-to-one or work
-/// item by item (map, filter, flat_map, unbatch), and the consumer runs the rest. If there is no mark, shards and
-/// caches are taken for marks; if there are none of these either, the workers only forward items.
+/// With `ordered`, items have the order of one process. To that end, workers run only stages that are one-to-one or
+/// work item by item (map, filter, flat_map, unbatch), and the consumer runs the rest. If there is no mark, shards and
+/// caches count as marks; if there are none of these either, the workers only forward items.
 ///
-/// Throws InvalidArgument, naming the stages, for a branch besides a mark that no shard divides, and for a stage that
+/// Throws InvalidArgument, naming the stages, for a branch next to a mark that no shard divides, and for a stage that
 /// needs all ranks before a mark or a repeat.
 Placement place(const Graph& graph, int workers, bool ordered = false);
 
 /// Returns the last stage of the dispatching process if there are workers; nothing without dispatch marks.
 std::optional<int> last_dispatched(const Graph& graph);
 /// Returns the lowest stage that all of `stages` are or feed, and after which the graph can be cut: no stage that feeds
-/// it feeds anything else. So siblings of a forked stage come with it, and colocated stages stay together. The end is
+/// it feeds anything else. So siblings of a forked stage are included, and colocated stages stay together. The end is
 /// always such a stage.
 int lowest_common_ancestor(const Graph& graph, const std::vector<int>& stages);
 /// Returns the lowest stages of branches that neither feed `stage` nor are fed by it.

@@ -26,7 +26,7 @@ Graph zip(const std::vector<Graph>& inputs, std::string name = {}) {
   return Graph::join(Zip{}, inputs, std::move(name));
 }
 
-/// "source dispatch | map | full_sync": the dispatching process's stages, the workers' and the consumer's.
+/// Returns "source dispatch | map | full_sync": the stages of the dispatching process, the workers and the consumer.
 std::string split(const Graph& graph, const Placement& placement) {
   std::vector<std::string> of[3];
   for (std::size_t i = 0; i < graph.stages().size(); ++i) {
@@ -161,7 +161,7 @@ TEST(LowestCommonAncestor, OfSeveralIsWhereTheyMeet) {
 }
 
 TEST(LowestCommonAncestor, TakesInAForkOfABranchThatIsNotMarked) {
-  // left's fork feeds both sides of where the marks meet, so the marks alone do not tell where the graph can be cut.
+  // left's fork feeds both sides of the stage at which the marks meet, so the marks do not suffice to find the cut.
   const auto branches = numbers().fork();
   const Graph meet = zip({numbers(10, "other").then(Dispatch{}, "mark"), branches[0]}, "meet");
   const Graph graph = zip({meet, branches[1].then(same())}, "end");
@@ -318,7 +318,7 @@ TEST(OneToOne, IsAlsoAnItemThatOneShardKeeps) {
   EXPECT_FALSE(one_to_one(zip({numbers().then(Shard{}), numbers().then(Shard{})})));
 }
 
-/// What the placement of `graph` breaks of what holds for all; empty: nothing.
+/// Returns the first general property that the placement of `graph` violates; empty: none.
 std::string broken(const Graph& graph, const Placement& placement) {
   const auto role = [&](int stage) { return placement.role_of[static_cast<std::size_t>(stage)]; };
   const auto& stages = graph.stages();

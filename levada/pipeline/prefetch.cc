@@ -8,12 +8,11 @@
 namespace levada::pipeline {
 namespace {
 
-/// Between looks at whether a pause is over.
+/// Interval of checks whether a pause is over.
 constexpr auto pause_interval = std::chrono::milliseconds(10);
 
-/// A ring between the thread that makes items ahead and the one that consumes them. Each sleeps where it has nothing to
-/// do: the consumer until there is an item, the producer until half of the ring is free, so that not every item wakes
-/// it.
+/// A ring between the thread that makes items ahead and the one that consumes them. The consumer sleeps until there is
+/// an item, the producer until half of the ring is free, so that not every item wakes it.
 class PrefetchIterator final : public StageIterator {
  public:
   PrefetchIterator(GraphContextPtr context, int stage, StagePtr input)

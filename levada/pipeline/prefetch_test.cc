@@ -1,4 +1,4 @@
-// Stages on threads of their own.
+// Stages on separate threads.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -141,7 +141,7 @@ TEST(Prefetch, IsLeftOutWhereThatIsAsked) {
   EXPECT_EQ(counts[2].items, 9);
 }
 
-/// Both branches of a fork on threads of their own, before one zip.
+/// Two branches of a fork on separate threads, joined by one zip.
 Graph forked(std::int64_t lead, std::int64_t buffer) {
   const auto branches = first_numbers(2000).then(Prefetch{3}).fork(2, buffer, "both");
   return Graph::join(Zip{}, {branches[0].then(Skip{lead}).then(Prefetch{4}), branches[1].then(Prefetch{4})});
@@ -171,7 +171,7 @@ TEST(Prefetch, SeesThatNobodyCanMoveThoughBranchesAreOnSeveralThreads) {
 
 TEST(Prefetch, ABranchStallsForOneOnAnotherThreadWithoutFailing) {
   const auto branches = first_numbers(2000).fork(2, 10);
-  // Each takes its items whenever the other has had as many: both threads stall, and go on.
+  // Each takes its items once the other has had as many: both threads stall, and continue.
   const auto slow = branches[0].then(Batch{500}).then(Prefetch{1});
   const auto fast = branches[1].then(Prefetch{2000});
   EXPECT_EQ(items_of(Graph::join(Zip{}, {slow, fast})).size(), 4u);
@@ -186,7 +186,7 @@ TEST(Prefetch, OneBranchMayBeLeftAlone) {
   }
 }
 
-/// Whether `action` ends within half a minute; one that does not is left behind.
+/// Returns whether `action` ends within half a minute; one that does not is abandoned.
 bool ends(std::function<void()> action) {
   std::promise<void> promise;
   const auto ended = promise.get_future();
@@ -198,7 +198,7 @@ bool ends(std::function<void()> action) {
   return ended.wait_for(std::chrono::seconds(30)) == std::future_status::ready;
 }
 
-/// Returns "" where the items are these, the message where a fork's buffer is full, and fails otherwise.
+/// Returns "" if the items are as expected, or the message if a fork's buffer is full; fails otherwise.
 std::string outcome_of(const Graph& graph, std::size_t items) {
   std::string message;
   const auto run = [&] {
@@ -213,7 +213,7 @@ std::string outcome_of(const Graph& graph, std::size_t items) {
   return message;
 }
 
-/// Two forks, whose branches wait for each other crosswise: what reads ahead in one is behind in the other.
+/// Two forks whose branches wait for each other crosswise: the branch that reads ahead in one lags in the other.
 Graph crossed(std::int64_t lead, std::int64_t buffer) {
   const auto left = first_numbers(500).fork(2, buffer, "left"), right = first_numbers(500).fork(2, buffer, "right");
   const auto ahead = [&](const Graph& branch) { return branch.then(Skip{lead}).then(Prefetch{2}); };
@@ -247,7 +247,7 @@ TEST(Prefetch, ABranchThatEndsLetsThatBehindItGoOnWhileItIsStopped) {
   }
 }
 
-/// Forks, prefetches and leads at random, behind each other. With `roomy` their buffers hold all items.
+/// Random forks, prefetches and leads in sequence. With `roomy`, their buffers hold all items.
 Graph tangled(unsigned seed, int depth, bool roomy) {
   std::mt19937 random(seed);
   const auto draw = [&](unsigned limit) { return static_cast<std::int64_t>(random() % limit); };
@@ -280,7 +280,7 @@ TEST(Prefetch, AnyTangleOfForksGoesOnOrFailsAndNeverWaitsForEver) {
   EXPECT_LT(full, 140);
 }
 
-/// Both branches of a fork on threads of their own, behind another that finds five items and never one more.
+/// Two branches of a fork on separate threads, after another that finds five items and never one more.
 class Searching {
  public:
   Searching() {

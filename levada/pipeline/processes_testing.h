@@ -1,4 +1,4 @@
-// Pipelines with all their processes, as threads of the test.
+// Runs pipelines with all their processes as threads of the test.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -41,7 +41,7 @@ inline Process process_of(std::shared_ptr<Engine> engine, const Graph& graph, co
 
 using Consume = std::function<void(Consumer&)>;
 
-/// What one rank of a pipeline does.
+/// Runs one rank of a pipeline.
 inline void take_part(std::shared_ptr<Engine> engine, const Graph& graph, const ProcessOptions& options,
                       const Consume& consume) {
   const bool consumes = !engine || engine->info().rank == 0;
@@ -52,7 +52,7 @@ inline void take_part(std::shared_ptr<Engine> engine, const Graph& graph, const 
   EXPECT_TRUE(consumer.shutdown(std::chrono::seconds(20)));
 }
 
-/// `consume` with a pipeline whose other processes are threads.
+/// Calls `consume` with a pipeline whose other processes are threads.
 inline void run_pipeline(const Graph& graph, const ProcessOptions& options, const Consume& consume,
                          Over over = Over::inproc) {
   const int size = processes_of(graph, options);

@@ -133,7 +133,7 @@ OrderedMerge::Step OrderedMerge::next() {
 
 bool OrderedMerge::advance() {
   if (++position_.worker < static_cast<int>(queues_.size())) return true;
-  // Once round: to the smallest mark that anything can have.
+  // Wrapped around: continue with the smallest mark that any item can have.
   std::optional<std::int64_t> smallest;
   for (const WorkerQueue& queue : queues_) {
     if (queue.at == queue.marks.size() && is_end(queue.ending)) continue;

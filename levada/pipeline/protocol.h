@@ -1,4 +1,4 @@
-// The messages between the processes of a pipeline and the decisions of each process: values, without I/O.
+// The messages between the processes of a pipeline, and the decisions of each process: values, without I/O.
 //
 // The consumer sends commands, numbered from one. All other processes receive them in order and acknowledge each once.
 // A Reset begins an epoch, and all items carry its number, so that a process recognizes those of an earlier one. Item i
@@ -21,12 +21,12 @@ namespace levada::pipeline::protocol {
 
 // ---- commands
 
-/// Where a worker resumes.
+/// The position at which a worker resumes.
 struct WorkerSnapshot {
-  std::int64_t num_inputs = 0;   ///< items that it had received before
-  std::int64_t num_outputs = 0;  ///< items that it had sent before
-  std::int64_t drop = 0;         ///< items that it makes again and drops, because the consumer has taken them
-  Bytes cursor;                  ///< of its iterator; empty: at the first item
+  std::int64_t num_inputs = 0;   ///< items received before
+  std::int64_t num_outputs = 0;  ///< items sent before
+  std::int64_t drop = 0;         ///< items that it makes again and drops, because the consumer already has them
+  Bytes cursor;                  ///< cursor of its iterator; empty: at the first item
   static auto fields(auto& self) { return std::tie(self.num_inputs, self.num_outputs, self.drop, self.cursor); }
   bool operator==(const WorkerSnapshot&) const = default;
 };
@@ -43,7 +43,7 @@ struct Reset {
   std::int64_t epoch = 0;
   DispatcherSnapshot dispatcher;
   std::vector<WorkerSnapshot> workers;  ///< empty: all at their first item
-  std::int64_t mark = 0;                ///< items with smaller marks are not sent: the consumer has taken them
+  std::int64_t mark = 0;                ///< items with smaller marks are not sent: the consumer already has them
   static auto fields(auto& self) { return std::tie(self.epoch, self.dispatcher, self.workers, self.mark); }
   bool operator==(const Reset&) const = default;
 };
@@ -56,7 +56,7 @@ struct Resume {
   static auto fields(auto&) { return std::tie(); }
   bool operator==(const Resume&) const = default;
 };
-/// Requests an acknowledgement alone.
+/// Requests only an acknowledgement.
 struct Report {
   bool with_trace = false;
   static auto fields(auto& self) { return std::tie(self.with_trace); }
@@ -74,7 +74,7 @@ struct Command {
   bool operator==(const Command&) const = default;
 };
 
-/// The counts of a stage: see StageCounts.
+/// The counters of a stage: see StageCounts.
 struct StageTotals {
   std::int64_t items = 0, skipped = 0, busy_ns = 0, waited_ns = 0;
   static auto fields(auto& self) { return std::tie(self.items, self.skipped, self.busy_ns, self.waited_ns); }
@@ -83,7 +83,7 @@ struct StageTotals {
   double busy_seconds() const { return static_cast<double>(busy_ns) / 1e9; }
   double waited_seconds() const { return static_cast<double>(waited_ns) / 1e9; }
 };
-/// The counts of a process since its start.
+/// The counters of a process since its start.
 struct ProcessTotals {
   std::vector<StageTotals> stages;
   std::int64_t messages = 0, wakeups = 0;
@@ -96,7 +96,7 @@ struct Ack {
   std::uint64_t number = 0;
   std::string process;
   ProcessTotals totals;
-  Bytes trace;  ///< one StageTrace if the command requests it; empty: none
+  Bytes trace;  ///< one StageTrace if the command requests it; otherwise empty
   static auto fields(auto& self) { return std::tie(self.number, self.process, self.totals, self.trace); }
   bool operator==(const Ack&) const = default;
 };
@@ -107,7 +107,7 @@ enum class Ending : std::uint8_t {
   none = 1,
   ended = 2,
   failed = 3,
-  left = 4,  ///< from a worker: it has ended before its inputs had
+  left = 4,  ///< only from a worker: it ended before its inputs did
 };
 constexpr Ending last_of(Ending) {
   return Ending::left;
@@ -115,16 +115,16 @@ constexpr Ending last_of(Ending) {
 
 /// The header of a message of items.
 struct Items {
-  std::uint64_t reset = 0;  ///< the number of its Reset
-  std::int64_t first = 0;   ///< from the dispatching process: the first item's number. From a worker: items sent before
-  std::uint32_t count = 0;  ///< items here; from the dispatching process, their numbers increase by N
-  Ending ending = Ending::none;    ///< after them
+  std::uint64_t reset = 0;  ///< number of its Reset
+  std::int64_t first = 0;   ///< from the dispatching process: the first item's number; from a worker: items sent before
+  std::uint32_t count = 0;  ///< items in this message; from the dispatching process, their numbers increase by N
+  Ending ending = Ending::none;    ///< the ending after them
   std::optional<Failure> failure;  ///< if failed
 
-  std::vector<std::int64_t> marks;         ///< from a worker: one for each item, not decreasing
-  std::int64_t reached = 0;                ///< from a worker: no later item, nor the ending, has a smaller mark
+  std::vector<std::int64_t> marks;         ///< from a worker: one per item, non-decreasing
+  std::int64_t reached = 0;                ///< from a worker: lower bound on the marks of later items and of the ending
   std::optional<WorkerSnapshot> snapshot;  ///< from a worker: how to make these items again, dropping none
-  std::vector<DispatcherSnapshot> dispatcher_snapshots;  ///< before items that the worker has received
+  std::vector<DispatcherSnapshot> dispatcher_snapshots;  ///< positions before items that the worker has received
   static auto fields(auto& self) {
     return std::tie(self.reset, self.first, self.count, self.ending, self.failure, self.marks, self.reached,
                     self.snapshot, self.dispatcher_snapshots);
@@ -134,11 +134,11 @@ struct Items {
   bool operator==(const Items&) const = default;
 };
 
-/// What to do with a message.
+/// The treatment of a received message.
 enum class Decision : std::uint8_t {
   use,
-  drop,  ///< of an epoch that is over
-  keep,  ///< of an epoch whose Reset has not arrived yet
+  drop,  ///< from an epoch that is over
+  keep,  ///< from an epoch whose Reset has not arrived yet
 };
 
 // ---- decisions
@@ -175,13 +175,13 @@ class RoundRobinAssigner {
   /// Returns the number of the next item, and its worker.
   std::int64_t number() const { return number_; }
   int worker() const { return static_cast<int>(number_ % workers_); }
-  /// Returns whether the worker needs the next item: it did not have it before the state.
+  /// Returns whether its worker needs the next item, rather than having had it before the resumed state.
   bool wanted() const;
   /// Returns how many of the next items no worker needs.
   std::int64_t unwanted() const;
   void advance(std::int64_t items = 1) { number_ += items; }
-  /// Returns whether as many items have been dispatched as all workers had before the state. If not at the end, the
-  /// data are shorter than the state says.
+  /// Returns whether as many items have been dispatched as all workers had before the resumed state. If not by the end,
+  /// the data is shorter than the state says.
   bool has_caught_up() const;
 
   bool operator==(const RoundRobinAssigner&) const = default;
@@ -202,7 +202,7 @@ class WorkerInput {
   /// Adds a message of this epoch. Throws CorruptMessage unless its items follow the last ones.
   void apply(const Items& items);
   std::int64_t at_hand() const { return at_hand_; }
-  /// Pulls one of the items at hand.
+  /// Takes one of the items at hand.
   void pull();
   /// Returns whether the ending is next: no item is at hand, and none will arrive.
   bool at_ending() const { return at_hand_ == 0 && ending_ != Ending::none; }
@@ -228,7 +228,7 @@ class WorkerInput {
 /// Decides the order in which the consumer takes the workers' items, in one epoch.
 class OrderedMerge {
  public:
-  /// At the items of worker `worker` that have mark `mark`.
+  /// The position at the items of `worker` that have mark `mark`.
   struct Position {
     std::int64_t mark = 0;
     int worker = 0;
@@ -243,27 +243,27 @@ class OrderedMerge {
 
   enum class Step : std::uint8_t {
     pull,    ///< the next item of worker()
-    wait,    ///< for a message of worker()
-    failed,  ///< with the failure that ended worker()
+    wait,    ///< wait for a message of worker()
+    failed,  ///< worker() ended with a failure
     ended,
   };
   Step next();
   int worker() const { return position_.worker; }
-  /// Called after the item was pulled that next() asked for by Step::pull.
+  /// Called after the item that Step::pull asked for was pulled.
   void pulled();
 
   const Position& position() const { return position_; }
   std::int64_t num_outputs() const { return num_outputs_; }
   std::int64_t num_outputs(int worker) const { return queues_[static_cast<std::size_t>(worker)].num_outputs; }
-  /// Returns whether a worker has left, for which the dispatching process may still make items.
+  /// Returns whether any worker has left, for which the dispatching process may still make items.
   bool any_left() const;
 
   bool operator==(const OrderedMerge&) const = default;
 
  private:
   struct WorkerQueue {
-    std::vector<std::int64_t> marks;  ///< of the messages last applied
-    std::size_t at = 0;               ///< the next of them
+    std::vector<std::int64_t> marks;  ///< marks of the messages applied last
+    std::size_t at = 0;               ///< index of the next of them
     std::int64_t sent = 0, num_outputs = 0;
     std::int64_t reached = 0;
     Ending ending = Ending::none;
@@ -276,16 +276,16 @@ class OrderedMerge {
   std::int64_t num_outputs_ = 0;
 };
 
-/// The consumer's commands, and which processes have acknowledged them.
+/// The consumer's commands, and the processes that have acknowledged them.
 class CommandLog {
  public:
   CommandLog() = default;
   explicit CommandLog(int processes) : acked_(static_cast<std::size_t>(processes), 0) {}
 
-  /// Returns the next command. All processes must have acknowledged the last one, unless this shuts down.
+  /// Returns the next command. All processes must have acknowledged the last one, unless this is a Shutdown.
   Command issue(decltype(Command::what) what);
-  /// Records an acknowledgement of process `process`, counted from 0. Throws CorruptMessage if it is of no command, or
-  /// repeated.
+  /// Records an acknowledgement of process `process`, counted from 0. Throws CorruptMessage for an unknown command or a
+  /// repeated acknowledgement.
   void apply(int process, const Ack& ack);
   std::uint64_t issued() const { return issued_; }
   bool acked(int process) const { return acked_[static_cast<std::size_t>(process)] == issued_; }

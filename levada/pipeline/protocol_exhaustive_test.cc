@@ -81,7 +81,7 @@ TEST(PipelineProtocol, GoesOnWhereWorkersHaveComeUnevenlyFar) {
 
 TEST(PipelineProtocol, AWorkerThatEndsByItselfKeepsNobodyWaiting) {
   for (const Stages stages : all_stages) {
-    if (stages == Stages::some_dropped) continue;  // worker 0 would give nothing and never leave
+    if (stages == Stages::some_dropped) continue;  // worker 0 would yield nothing and never leave
     explore({.items = 4, .stages = stages, .leaves_after = 1});
     explore({.items = 2, .stages = stages, .requests = {Request::reset}, .leaves_after = 1});
   }

@@ -1,4 +1,5 @@
-// All interleavings of a consumer, a dispatching process and some workers that decide by the protocol's own states.
+// Explores all interleavings of a consumer, a dispatching process and some workers that decide by the protocol's own
+// states.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -25,10 +26,10 @@ struct Setup {
   int group = 1;  ///< items dispatched at once
   Stages stages = Stages::one_to_one;
   std::vector<Request> requests{};                        ///< after the first reset: each at any time, in this order
-  std::int64_t dispatcher_fails = -1, worker_fails = -1;  ///< at that item
-  std::int64_t leaves_after = -1;                         ///< a worker ends by itself after so many items
-  /// Begun at a cursor: the consumer has had what has a smaller mark, and workers have drawn so many; they make the
-  /// rest again and drop it.
+  std::int64_t dispatcher_fails = -1, worker_fails = -1;  ///< item at which it fails
+  std::int64_t leaves_after = -1;                         ///< number of items after which a worker ends on its own
+  /// For an epoch begun at a cursor: the consumer has taken all items with smaller marks. Each worker resumes after
+  /// num_inputs inputs, and makes again and drops the items that the consumer already has.
   std::int64_t mark = 0;
   std::vector<std::int64_t> num_inputs{};
 
@@ -49,7 +50,7 @@ struct Message {
   std::vector<std::int64_t> values;
 };
 
-/// Of queues, which are vectors because they are copied more often than taken from.
+/// For queues, which are vectors because they are copied more often than taken from.
 template <typename T>
 T take_first(std::vector<T>& queue) {
   T first = std::move(queue.front());
@@ -97,7 +98,7 @@ class Explorer {
  public:
   explicit Explorer(Setup setup) : setup_(std::move(setup)) {}
 
-  /// How many states there are. Fails the test where one is wrong.
+  /// Returns the number of states. Fails the test if one is wrong.
   std::size_t run() {
     World world;
     const auto count = static_cast<std::size_t>(setup_.workers);
@@ -124,12 +125,12 @@ class Explorer {
     return seen_.size();
   }
 
-  /// The outputs at the ends that were reached.
+  /// Returns the outputs at the ends that were reached.
   bool reached_end() const { return reached_end_; }
 
  private:
-  /// What a process does commutes with what others do. So where it can do one thing only, and will receive nothing
-  /// that could come before, that alone stands for all orders in which processes might move.
+  /// The moves of different processes commute. So if a process has only one move, and will receive nothing that could
+  /// come before it, that move represents all orders in which processes might move.
   template <typename To>
   void each_move(const World& world, const To& to) {
     bool is_enough = false;
@@ -355,7 +356,7 @@ class Explorer {
     return true;
   }
 
-  /// Whether something was there; and whether it is of use.
+  /// Returns nothing if no message was there, and otherwise the message if it is of use.
   std::optional<std::optional<Message>> receive_dispatched(World& world, int number) {
     auto& worker = world.workers[static_cast<std::size_t>(number)];
     auto& queue = world.dispatched[static_cast<std::size_t>(number)];
@@ -407,7 +408,7 @@ class Explorer {
     worker.pending = std::move(message);
   }
 
-  // ---- telling states apart
+  // ---- distinguishing states
 
   static void add(ByteWriter& writer, const Message& message) {
     writer.put_sized(encode(message.items));

@@ -1,4 +1,4 @@
-// Pipelines drawn at random, for properties that hold for all of them.
+// Random pipelines, for properties that hold for all of them.
 #pragma once
 
 #include <cstdint>
@@ -10,14 +10,14 @@
 namespace levada::pipeline::testing {
 
 struct RandomGraphOptions {
-  int joints = 3;          ///< zips of two graphs, at most
-  int run = 3;             ///< stages in a row, at most
-  int dispatch_tenth = 1;  ///< of ten stages, how many are a dispatch, about
+  int joints = 3;          ///< limit on zips of two graphs
+  int run = 3;             ///< limit on stages in a row
+  int dispatch_tenth = 1;  ///< approximate number of dispatches in ten stages
   int shard_tenth = 1;
-  bool full_sync = true;  ///< at times at the end of a branch, or of all
+  bool full_sync = true;  ///< sometimes at the end of a branch, or of everything
 };
 
-/// Every graph that it makes is one that Graph takes; not every one can be placed.
+/// Every generated graph is accepted by Graph; not every one can be placed.
 class RandomGraph {
  public:
   explicit RandomGraph(std::uint64_t seed, RandomGraphOptions options = {}) : random_(seed), options_(options) {}

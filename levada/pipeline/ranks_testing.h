@@ -1,4 +1,4 @@
-// Tests of what several ranks of a job do.
+// For tests with several ranks of a job.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ inline void on_threads_and_processes(int ranks, const std::function<void(const s
 }
 
 inline void require(bool holds, const std::string& what) {
-  if (!holds) throw std::logic_error(what);  // in a forked rank nobody reads what EXPECT says
+  if (!holds) throw std::logic_error(what);  // in a forked rank, failed expectations are not reported
 }
 
 }  // namespace levada::pipeline::testing

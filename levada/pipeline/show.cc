@@ -18,12 +18,12 @@ Role role_of(const GraphView& view, int stage) {
   return view.placement.role_of[static_cast<std::size_t>(stage)];
 }
 
-/// How many processes run a stage.
+/// Returns the number of processes that run a stage.
 int copies(const GraphView& view, Role role) {
   return role == Role::worker ? std::max(view.workers, 1) : 1;
 }
 
-/// All parameters of an operation that are no functions. A cache relies on them to tell its items from others.
+/// All parameters of an operation that are not functions. A cache relies on them to distinguish its items from others.
 struct Parameters {
   Json operator()(const Source& s) const { return {{"source", s.items->describe()}}; }
   Json operator()(const Map& s) const {
@@ -41,7 +41,7 @@ struct Parameters {
             {"drop_last", s.drop_last}};
   }
   Json operator()(const Pack& s) const {
-    // All of its parameters, of which those with their usual values are left out.
+    // All of its parameters; those with default values are omitted.
     const auto& [sequence, method, buffer, pad_to, partial, too_long, max_documents, tokens, ids] = s;
     const Pack usual;
     Json json = {{"method", method == Packing::cut ? "cut" : "best-fit"}, {"sequence", sequence}};
@@ -110,7 +110,7 @@ double per_second(const GraphView& view, const protocol::StageTotals& of) {
   return view.stats->seconds > 0 ? static_cast<double>(of.items) / view.stats->seconds : 0;
 }
 
-/// The part of the time of each process that runs the stage.
+/// Returns `seconds` as a fraction of the time of all processes that run the stage.
 double part_of_time(const GraphView& view, int stage, double seconds) {
   const double time = view.stats->seconds * copies(view, role_of(view, stage));
   return time > 0 ? seconds / time : 0;
@@ -123,7 +123,7 @@ std::string rate(double per_second) {
   return fmt::format("{:.{}f}", per_second, per_second < 100 ? 1 : 0);
 }
 
-/// The sum of what the stages of each kind of process take of its time.
+/// Returns, per kind of process, the fraction of its time that its stages take together.
 std::array<double, 3> loads(const GraphView& view) {
   std::array<double, 3> sums{};
   for (int stage = 0; stage <= view.graph.end(); ++stage) {
@@ -134,7 +134,7 @@ std::array<double, 3> loads(const GraphView& view) {
   return sums;
 }
 
-/// What may help where `stage` is the bottleneck.
+/// Returns a remedy for a bottleneck at `stage`.
 std::string advice(const GraphView& view, int stage) {
   if (view.workers == 0) {
     return "All stages run in one process: with workers, those behind dispatch() or shard() would run beside it.";
@@ -153,7 +153,7 @@ std::string advice(const GraphView& view, int stage) {
          "or the order of one process.";
 }
 
-/// How items go from process to process.
+/// Describes how items flow between processes.
 std::string ways(const GraphView& view) {
   const Placement& placement = view.placement;
   if (!placement.collect_boundary) return "no workers: the consumer runs all\n";
@@ -165,7 +165,7 @@ std::string ways(const GraphView& view) {
                      placement.one_to_one ? "; one-to-one: the order is that of one process" : "");
 }
 
-/// A process, and what its stages did there.
+/// Returns a process and the counters of its stages.
 Json process_json(const GraphView& view, const Stats::OfProcess& process) {
   Json stages = Json::array();
   for (int i = 0; i <= view.graph.end() && static_cast<std::size_t>(i) < process.stages.size(); ++i) {
@@ -180,7 +180,7 @@ Json process_json(const GraphView& view, const Stats::OfProcess& process) {
   return {{"name", process.name}, {"role", to_string(process.role)}, {"stages", std::move(stages)}};
 }
 
-/// For a label in double quotes.
+/// Escapes text for a label in double quotes.
 std::string escape_mermaid(std::string_view text) {
   std::string escaped;
   for (const char c : text) {

@@ -9,7 +9,7 @@
 namespace levada::pipeline {
 namespace {
 
-/// An item of a buffer of perhaps millions. An Item has room for a tensor with its shape; what is small stays small
+/// An item in a buffer of perhaps millions. An Item reserves space for a tensor with its shape; small values stay small
 /// here.
 class HeldItem {
  public:

@@ -1,4 +1,4 @@
-// Stages that keep no items of their own.
+// Stages that buffer no items.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -68,11 +68,11 @@ class SkipIterator final : public StageIterator {
   }
   std::int64_t pass_over(std::int64_t items) override { return skip_first() ? skip_input(items) : 0; }
 
-  /// Returns false if the input ends before.
+  /// Returns false if the input ends earlier.
   bool skip_first() {
     const auto count = operation<Skip>().count;
     if (num_inputs_ >= count) return true;
-    // A cache keeps only items that it was asked for.
+    // A cache keeps only items that were requested from it.
     const bool seeks = !Reachability(context_->graph).follows<Cache>(number_);
     if (seeks) waited([&] { return skip_input(count - num_inputs_); });
     while (!seeks && num_inputs_ < count && pull()) continue;
@@ -118,7 +118,7 @@ class BatchIterator final : public StageIterator {
 
  private:
   std::optional<Item> make() override {
-    constexpr std::int64_t at_once = 1024;  // A size that is meant as "all" takes no memory beforehand.
+    constexpr std::int64_t at_once = 1024;  // A size that means "all" takes no memory in advance.
     const auto& batch = operation<Batch>();
     std::vector<Item> items;
     items.reserve(static_cast<std::size_t>(std::min(batch.size, at_once)));
@@ -223,7 +223,7 @@ StagePtr make_stage(const Shard&, const StagePlace& at) {
   return at.make<ShardIterator>(at.input(), partition);
 }
 
-// Its passes are graphs of their own, each opened when the one before it has ended.
+// Its passes are separate graphs, each opened when the previous one has ended.
 StagePtr make_stage(const Repeat& repeat, const StagePlace& at) {
   expect_here(at, at.before());
   return at.make<RepeatIterator>([context = at.builder.context(), open_context = at.builder.open_context(),

@@ -7,7 +7,7 @@
 namespace levada::pipeline {
 namespace {
 
-/// Marks as an iterator would that is that slow.
+/// Marks like an iterator with that cost per item.
 void walk(SnapshotLog& history, std::int64_t items, Duration cost_of_item) {
   for (std::int64_t position = 0; position < items; ++position) {
     if (history.due()) history.mark(position, [&] { return Tree(position); });
@@ -72,7 +72,7 @@ TEST(SnapshotLog, KeepsABoundedNumberOfBytes) {
 }
 
 TEST(SnapshotLog, KeepsABoundedNumberOfBytesOfWhatOtherProcessesSave) {
-  // As several workers pass on the snapshots of one dispatching process: each in order, but not all together.
+  // As several workers forward the snapshots of one dispatching process: each in order, but not all together.
   constexpr std::int64_t count = 400;
   SnapshotLog history;
   history.add(0, Tree(Bytes{}));

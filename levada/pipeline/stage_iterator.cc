@@ -70,7 +70,7 @@ void StageIterator::finish_restore() {
   for (const auto& start : std::exchange(fork_starts_, {})) start();
 }
 
-// The time of some items represents that of all.
+// Times some items, which represent all.
 std::optional<Item> StageIterator::timed() {
   or_failed([this] {
     finish_restore();
@@ -107,10 +107,10 @@ void StageIterator::add_wait(Clock::time_point begin, Clock::time_point end) {
                       .duration_ns = trace_time(end) - trace_time(begin)});
 }
 
-// If not every item is timed, they are too small to be seen one by one.
+// If not every item is timed, the items are too small to be shown one by one.
 void StageIterator::record(Clock::time_point begin, Duration spent, bool has_item) const {
   const bool is_here = counts_ == &context_->counts[static_cast<std::size_t>(number_)];
-  if (!is_here) return;  // the wait for another process's item is counted where it is pulled
+  if (!is_here) return;  // the wait for another process's item is counted by the stage that pulls it
   context_->log->add({.work = StageWork::item,
                       .stage = number_,
                       .items = has_item ? 1u : 0u,
@@ -119,9 +119,9 @@ void StageIterator::record(Clock::time_point begin, Duration spent, bool has_ite
                       .waited_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(waited_).count()});
 }
 
-// Random, so that sampling cannot fall into step with a stage that does its work at every n-th item.
+// Random, so that sampling cannot fall into step with a stage that works only at every n-th item.
 std::int64_t StageIterator::next_gap(Duration spent) {
-  constexpr auto slow = std::chrono::microseconds(2);  ///< in comparison with a look at the clock
+  constexpr auto slow = std::chrono::microseconds(2);  ///< relative to the cost of reading the clock
   constexpr std::uint32_t mean = 64;
   if (spent > slow * (1 + waits_)) return 1;
   draw_ = draw_ * 1664525 + 1013904223;

@@ -16,24 +16,24 @@
 
 namespace levada::pipeline {
 
-/// The state that all iterators of one open() share. Its `open_context` is that of the first pass; iterators within a
-/// Repeat are opened with GraphBuilder's.
+/// The shared state of all iterators of one open(). Its `open_context` is that of the first pass; iterators within a
+/// Repeat are opened with the GraphBuilder's.
 struct GraphContext : RuntimeOptions {
   GraphContext(Graph all_stages, const RuntimeOptions& options)
       : RuntimeOptions(options), graph(std::move(all_stages)), threads(options.poll) {}
 
   Graph graph;
   GraphThreads threads;
-  std::atomic<Clock::time_point::rep> attend_at{0};  ///< when to attend() next
+  std::atomic<Clock::time_point::rep> attend_at{0};  ///< time of the next attend()
 
   bool must_attend(Clock::time_point now) const {
     return now.time_since_epoch().count() >= attend_at.load(std::memory_order_relaxed);
   }
-  /// Polls on the caller's thread; throws Stopped on a thread that is no longer needed. Stages call this now and then
+  /// Polls on the caller's thread; throws Stopped on a thread that is no longer needed. Stages call this periodically
   /// while they make items, so that a stage that never makes another item can be ended.
   void attend(Clock::time_point now);
 
-  /// Counts the time of a snapshot.
+  /// Adds the time of a snapshot to snapshot_time.
   void count_snapshot(Duration cost) const {
     if (snapshot_time != nullptr && PrefetchThread::current() == nullptr) *snapshot_time += cost.count();
   }
@@ -41,7 +41,7 @@ struct GraphContext : RuntimeOptions {
 };
 using GraphContextPtr = std::shared_ptr<GraphContext>;
 
-/// Throws the current exception as a StageFailed of that stage; one that names its stage already is thrown unchanged.
+/// Throws the current exception as a StageFailed of that stage; one that already names its stage is thrown unchanged.
 [[noreturn]] void throw_as_failed(const GraphContext& context, int stage, std::int64_t item);
 
 inline void count(std::atomic<std::int64_t>& counter, std::int64_t more = 1) {
@@ -55,8 +55,8 @@ using StagePtr = std::unique_ptr<StageIterator>;
 /// Fields of a cursor's dict.
 using Fields = std::vector<std::pair<Key, Tree>>;
 
-/// The cursor of a graph is a list of dicts, one for each stage, sources first. The dicts of successive iterators are
-/// next to each other, so that the cursor of a longer graph is not deeper.
+/// The cursor of a graph is a list of dicts, one per stage, sources first. The dicts of consecutive iterators are
+/// neighbors in the list, so that the cursor of a longer graph is not deeper.
 class StageIterator : public Iterator {
  public:
   /// `input` may be null.
@@ -67,11 +67,11 @@ class StageIterator : public Iterator {
   Cursor save() const final { return Tree::list(entries()); }
   void restore(const Cursor& cursor) final { restore_entries(list_in_cursor(cursor, stage().name)); }
 
-  /// How many times the input of an endless Repeat has ended.
+  /// Returns how often the input of an endless Repeat has ended.
   virtual std::int64_t num_passes() const { return 0; }
 
-  /// Called when the stage after this one has ended, perhaps before this one: no more items will be asked for. A cache
-  /// that has yielded all of its items completes its file. Stages with other inputs pass it on to these.
+  /// Called when the stage after this one has ended, perhaps before this one: no more items will be requested. A cache
+  /// that has yielded all of its items completes its file. Stages with several inputs forward the call to all of them.
   virtual void conclude() {
     if (input_) input_->conclude();
   }
@@ -82,19 +82,19 @@ class StageIterator : public Iterator {
   /// `threads`: those of this pass, which this iterator starts if it has to make items in order to skip them.
   void set_threads(std::shared_ptr<PendingThreads> threads) { pending_threads_ = std::move(threads); }
   using Starts = std::vector<std::function<void()>>;
-  /// Makes this the end of its pass. `forks` are called when all stages have been restored, or else at the first next()
-  /// or skip(): they find their positions. The first next() starts all threads at once, so that none waits for another
-  /// that has not started.
+  /// Makes this the end of its pass. `forks` are called once all stages have been restored, or else at the first next()
+  /// or skip(): they determine the forks' positions. The first next() starts all threads at once, so that none waits
+  /// for another that has not started.
   void set_end(Starts forks) {
     fork_starts_ = std::move(forks);
     starts_threads_ = true;
   }
 
  protected:
-  /// Returns the next item; nothing at the end, after which it is not called again.
+  /// Returns the next item, or nothing at the end, after which it is not called again.
   virtual std::optional<Item> make() = 0;
   /// Implements skip(), perhaps before the threads of the stages before this one have started. A stage that yields one
-  /// item for each input and keeps no state calls skip_input().
+  /// item per input and keeps no state calls skip_input().
   virtual std::int64_t pass_over(std::int64_t items) { return make_and_drop(items); }
   std::int64_t make_and_drop(std::int64_t items);
   std::int64_t skip_input(std::int64_t items) {
@@ -109,7 +109,7 @@ class StageIterator : public Iterator {
   };
   virtual Saved saved() const { return {input_->entries(), {}}; }
   virtual void restore_saved(const CursorFields& own, std::span<const Tree> before);
-  /// Called at the end: the inputs are no longer needed.
+  /// Called at the end, when the inputs are no longer needed.
   virtual void release() { input_.reset(); }
 
   const Stage& stage() const { return context_->stage(number_); }
@@ -122,7 +122,7 @@ class StageIterator : public Iterator {
   std::optional<Item> pull() {
     return pulled([this] { return input_->next(); });
   }
-  /// Returns an item of `from`, and counts it and the time as waited.
+  /// Returns an item from `from`, counts it, and counts the time as waited.
   template <typename From>
   std::optional<Item> pulled(const From& from) {
     auto item = waited([&] { return from(); });
@@ -149,7 +149,7 @@ class StageIterator : public Iterator {
       throw_as_failed(*context_, number_, item_number());
     }
   }
-  /// Does the same; if it throws and failing items are skipped, counts the item and returns nothing.
+  /// Like guarded(), but if `function` throws and failing items are skipped, counts the item and returns nothing.
   template <typename Function>
   auto attempted(OnError on_error, const Function& function) -> std::optional<decltype(function())> {
     begin_own_work();
@@ -168,14 +168,14 @@ class StageIterator : public Iterator {
   int number_;
   StageCounts* counts_;
   StagePtr input_;
-  std::int64_t num_inputs_ = 0;  ///< items that came in
+  std::int64_t num_inputs_ = 0;  ///< items received
 
  private:
   virtual std::int64_t item_number() const { return num_inputs_ > 0 ? num_inputs_ - 1 : 0; }
   void begin_own_work() const {
     if (context_->at != nullptr) context_->at->store(number_, std::memory_order_relaxed);
   }
-  /// Calls `action`. An exception of it ends this iterator.
+  /// Calls `action`. Its exceptions end this iterator.
   template <typename Action>
   auto or_failed(const Action& action) {
     try {

@@ -136,7 +136,7 @@ class ThreadedMapIterator final : public HoldingIterator<MappedItem> {
     if (!threads_) threads_.emplace(map());
     return {threads_->start(std::move(item)), position};
   }
-  /// One running and one queued task for each thread.
+  /// One running and one queued task per thread.
   std::int64_t capacity() const override { return 2 * std::int64_t{map().threads}; }
   std::int64_t item_number() const override { return current_; }
   void release() override {

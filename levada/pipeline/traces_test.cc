@@ -14,7 +14,7 @@ using testing::run_pipeline;
 
 constexpr auto long_work = std::chrono::milliseconds(2);
 
-/// The second stage behind the source, in the workers where there are any, is slow.
+/// Makes a pipeline whose second stage after the source, in the workers if there are any, is slow.
 Graph with_slow_map(std::int64_t count) {
   return Graph::source(range(0, count))
       .then(Dispatch{})

@@ -19,7 +19,7 @@ namespace {
 //   text, bytes       a length, then the bytes
 //   tensor            type (4 bytes), rank (1), extents; then a small one's elements; another's are the next buffer
 //   list, tuple       a count, then the children
-//   dict, record      a count, the keys, then the children; what has a class: its name and state before that
+//   dict, record      a count, the keys, then the children; types with a class: its name and state before that
 // Counts and lengths have 7 bits a byte, the lowest first; the last byte has the highest bit clear.
 // clang-format on
 
@@ -42,10 +42,10 @@ enum class NodeKind : std::uint8_t {
   of_class = 15,
 };
 
-/// Tensors up to this many bytes cross among the other bytes.
+/// Tensors up to this many bytes are stored inline.
 constexpr std::size_t small_tensor_bytes = 512;
 
-/// Bytes that grow by doubling, and are zeroed no more often than that.
+/// Bytes that grow by doubling, and are zeroed only when they grow.
 class HeadWriter {
  public:
   void put(NodeKind kind) {
@@ -72,7 +72,7 @@ class HeadWriter {
     if (!bytes.empty()) std::memcpy(room(bytes.size()), bytes.data(), bytes.size());
     at_ += bytes.size();
   }
-  /// Room for bytes that the caller writes at once.
+  /// Appends space that the caller must fill immediately.
   std::byte* extend(std::size_t bytes) {
     auto* to = room(bytes);
     at_ += bytes;
@@ -183,7 +183,7 @@ class TreePacker {
   std::vector<Tensor> tensors_;
 };
 
-/// Reads what HeadWriter wrote, out of bytes that may lie.
+/// Reads HeadWriter's output from untrusted bytes.
 class HeadReader {
  public:
   explicit HeadReader(ByteView bytes) : bytes_(bytes) {}
@@ -211,7 +211,7 @@ class HeadReader {
     fail("a number of more than 9 bytes");
   }
   ByteView sized() { return take(number()); }
-  /// Of things of at least a byte each.
+  /// Reads a count of elements of at least one byte each.
   std::size_t count() {
     const auto count = number();
     if (count > bytes_.size() - at_) fail(fmt::format("a count of {}, with {} bytes left", count, bytes_.size() - at_));
@@ -229,7 +229,7 @@ class HeadReader {
   std::size_t at_ = 0;
 };
 
-/// A count is believed only as far as things come: they take more memory than the bytes that they come of.
+/// Limits how much memory a count may reserve in advance: elements take more memory than their encoding.
 std::size_t believed(std::size_t count) {
   return std::min<std::size_t>(count, 4096);
 }

@@ -1,13 +1,13 @@
-// The traits of pipelines of C++: Trees.
+// The item traits of C++ pipelines: items are Trees.
 #pragma once
 
 #include "levada/pipeline/item.h"
 
 namespace levada::pipeline {
 
-/// Batches are lists, what zip gives are tuples. Items cross as bytes of this process's own kind, for other processes
-/// of the same build; tensors of more than some hundred bytes beside them, contiguous ones without a copy. Throws
-/// InvalidArgument for LanguageObject items, and for tensors that are not in this machine's memory.
+/// Batches are lists, and zip yields tuples. Items are serialized in the native format of this build; tensors of more
+/// than some hundred bytes are sent as separate buffers, contiguous ones without a copy. Throws InvalidArgument for
+/// LanguageObject items, and for tensors that are not in this machine's memory.
 class TreeItemTraits final : public ItemTraits {
  public:
   Item list_of(std::vector<Item> items) const override;

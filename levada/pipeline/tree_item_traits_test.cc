@@ -15,7 +15,7 @@ namespace {
 
 const TreeItemTraits traits;
 
-/// What another process has of a packing: copies, aligned.
+/// The aligned copies of a packing that another process receives.
 struct Received {
   Bytes head;
   std::vector<Tensor> memory;
@@ -88,7 +88,7 @@ TEST(TreeItemTraits, LendLargeTensorsWithoutACopy) {
   const auto copied = copied_bytes();
   const auto back = traits.unpack(received.head, received.buffers, hold);
   EXPECT_EQ(copied_bytes(), copied);
-  EXPECT_EQ(copied - before, 100000u);  // By the test alone.
+  EXPECT_EQ(copied - before, 100000u);  // Only by the test.
   const auto& there = std::get<Tree>(back[0]).tensor("[0]");
   EXPECT_EQ(there.bytes().data(), received.buffers[0].data());
   EXPECT_TRUE(there.is_writable());

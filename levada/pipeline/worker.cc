@@ -1,4 +1,4 @@
-// A worker: receives items of the dispatching process, or reads its own part, and sends the items that it makes.
+// A worker: receives items of the dispatching process, or reads its own partition, and sends the items that it makes.
 #include <algorithm>
 #include <limits>
 #include <utility>
@@ -14,8 +14,8 @@ using protocol::Ending;
 
 constexpr std::string_view inputs_key = "received from the dispatching process";
 
-/// Returns the smallest number of inputs in a cursor: the items after it are needed to resume. An iterator that
-/// has ended needs none, and names the largest number. Nothing if no iterator names any.
+/// Returns the smallest number of inputs in a cursor: the items after it are needed to resume. An iterator that has
+/// ended needs none, and records the largest number. Returns nothing if no iterator records a number.
 std::optional<std::int64_t> inputs_in(const Tree& cursor) {
   if (cursor.is_leaf()) return std::nullopt;
   const Container& container = cursor.container();
@@ -62,7 +62,7 @@ class Worker {
   }
 
  private:
-  /// The items that are dispatched to this worker, as the input of its stages.
+  /// The items dispatched to this worker, as the input of its stages.
   class DispatchedItems final : public Iterator {
    public:
     explicit DispatchedItems(Worker& worker) : worker_(worker) {}
@@ -112,7 +112,7 @@ class Worker {
       if (runtime_.interrupted()) return;
       failure = failed_here();
     }
-    // Items that were made before it are sent first, which may fail.
+    // Items made earlier are sent first, which may fail.
     if (auto earlier = failure ? put(Ending::none, failure->mark) : put(ending(), mark())) failure = std::move(earlier);
     if (failure) put_failure(*failure);
     runtime_.send(outgoing_);
@@ -124,7 +124,7 @@ class Worker {
     Failure failure;
   };
 
-  /// The exception that is being handled, in the place of the item that would have come.
+  /// Returns the current exception, in place of the item that it prevented.
   Failed failed_here() {
     if (unpackable_) return *std::exchange(unpackable_, std::nullopt);
     const std::int64_t at = marks_by_input_ ? input_.mark() : num_outputs_ + 1;
@@ -169,7 +169,7 @@ class Worker {
     return runtime_options;
   }
 
-  /// Of the last item made.
+  /// Returns the mark of the last item made.
   std::int64_t mark() const { return marks_by_input_ ? input_.mark() : num_outputs_; }
 
   void begin_message(const Iterator& iterator) {
@@ -186,7 +186,7 @@ class Worker {
     sizer_.begin(runtime_.work_time());
   }
 
-  /// Sends what has been made.
+  /// Sends the items made so far.
   std::optional<Failed> flush(std::int64_t reached) {
     const auto made = runtime_.work_time();
     auto failure = put(Ending::none, reached);
@@ -197,7 +197,7 @@ class Worker {
     return failure;
   }
 
-  /// Puts what has been made, and the ending behind it. Gives the item that cannot be packed.
+  /// Queues the items made so far, followed by the ending. Returns the item that cannot be packed.
   std::optional<Failed> put(Ending ending, std::int64_t reached) {
     const auto items = std::exchange(items_, {});
     const auto marks = std::exchange(marks_, {});
@@ -257,7 +257,7 @@ class Worker {
     return std::move(at_hand_.items[at_hand_.next++]);
   }
 
-  /// The position of a restored iterator: its messages begin at resume_at().num_inputs.
+  /// Skips to the position of a restored iterator: its messages begin at resume_at().num_inputs.
   void skip_to(std::int64_t num_inputs, bool ended) {
     while (input_.num_inputs() < num_inputs) {
       if (!next_input()) throw_past_end(input_.num_inputs(), runtime_.process().name);
@@ -283,14 +283,14 @@ class Worker {
       const StageScope scope(runtime_.log(), StageWork::unpack);
       at_hand_.items = incoming_->unpack(*std::move(arrival), runtime_.process().traits);
     }
-    // A stage that leaves out all items reports its progress now and then.
+    // A stage that drops all items reports its progress periodically.
     if (items_.empty() && !one_a_mark_) {
       put(Ending::none, input_.num_inputs() + 1);
       runtime_.send(outgoing_);
     }
   }
 
-  /// The next message of this epoch.
+  /// Returns the next message of this epoch.
   std::optional<ItemReceiver::Arrival> receive() {
     for (;;) {
       auto arrival = early_ ? std::exchange(early_, std::nullopt) : incoming_->try_receive();
@@ -326,14 +326,14 @@ class Worker {
   bool marks_by_input_, one_a_mark_, saves_;
   std::optional<ItemReceiver> incoming_;
   std::vector<std::unique_ptr<ItemSender>> outgoing_;
-  std::optional<ItemReceiver::Arrival> early_;  ///< of an epoch whose Reset has not arrived yet
+  std::optional<ItemReceiver::Arrival> early_;  ///< message of an epoch whose Reset has not arrived yet
 
-  // Of the epoch under way.
+  // The current epoch.
   protocol::WorkerInput input_;
   AtHand at_hand_;
   MessageSizer sizer_;
   SnapshotPace pace_;
-  std::vector<Item> items_;  ///< made, not sent
+  std::vector<Item> items_;  ///< made, but not yet sent
   std::vector<std::int64_t> marks_;
   std::int64_t num_outputs_ = 0, sent_ = 0, reached_ = 0;
   std::vector<protocol::DispatcherSnapshot> dispatcher_snapshots_;

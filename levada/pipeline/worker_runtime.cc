@@ -12,7 +12,7 @@
 namespace levada::pipeline {
 namespace {
 
-/// Throws InvalidArgument unless this process has a part in it.
+/// Throws InvalidArgument unless this process has a part in the pipeline.
 ProcessRanks ranks_of(const Process& process, const Placement& placement) {
   const ProcessRanks ranks = ProcessRanks::of(placement, process.options);
   const EngineInfo& info = process.engine->info();
@@ -45,7 +45,7 @@ std::string ProcessRanks::name(int rank) const {
 std::shared_ptr<Channel> ProcessRanks::open_commands(Engine& engine) const {
   std::vector<int> to;
   for (int rank = 1; rank < size(); ++rank) to.push_back(rank);
-  // A command follows once the one before it has been acknowledged, except Shutdown, which follows at once.
+  // A command is sent once the previous one has been acknowledged, except Shutdown, which is sent at once.
   return engine.open(0, to, 4);
 }
 

@@ -1,4 +1,4 @@
-// What the dispatching process and a worker have in common: receiving and acknowledging commands, waiting, status.
+// The shared base of the dispatching process and the workers: receiving and acknowledging commands, waiting, status.
 #pragma once
 
 #include <atomic>
@@ -22,27 +22,27 @@
 
 namespace levada::pipeline {
 
-/// Ranks and channels of a pipeline's processes: the same on all of them.
+/// Ranks and channels of a pipeline's processes; identical on all of them.
 struct ProcessRanks {
   int workers = 0;
   bool has_dispatcher = false;
 
   static ProcessRanks of(const Placement& placement, const ProcessOptions& options);
   int size() const { return 1 + others(); }
-  /// All but the consumer.
+  /// Returns the number of processes other than the consumer.
   int others() const { return workers + (has_dispatcher ? 1 : 0); }
   static constexpr int dispatcher = 1;
   int rank_of(int worker) const { return (has_dispatcher ? 2 : 1) + worker; }
-  /// "worker 1", "the dispatching process"
+  /// Returns "worker 1", "the dispatching process".
   std::string name(int rank) const;
 
-  /// Opens the channel of commands, from the consumer to all others.
+  /// Opens the command channel, from the consumer to all other processes.
   std::shared_ptr<Channel> open_commands(Engine& engine) const;
   std::shared_ptr<Channel> open_acks(Engine& engine, int from) const;
 };
-/// Returns the counts of all stages as they are now.
+/// Returns the current counts of all stages.
 std::vector<protocol::StageTotals> totals_of(const Counts& counts);
-/// Returns null unless processes record; small enough that the consumer can hold those of all processes.
+/// Returns null unless recording is on. The log is small enough that the consumer can hold those of all processes.
 std::unique_ptr<StageLog> make_stage_log(const Graph& graph, const ProcessOptions& options);
 EdgeOptions worker_edge(const ProcessOptions& options);
 EdgeOptions main_edge(const ProcessOptions& options);
@@ -50,11 +50,11 @@ EdgeOptions main_edge(const ProcessOptions& options);
 /// Returns whether the next outputs of workers depend on more than their next inputs.
 bool workers_have_state(const Graph& graph, const Placement& placement);
 
-/// Returns any exception as the failure that the consumer throws. `item` is used if the exception has no item.
+/// Converts any exception to the failure that the consumer throws. `item` is used if the exception has no item.
 Failure failure_of(const std::exception_ptr& error, const std::string& process, std::int64_t item);
 
 /// Decides when a process saves its iterator's cursor: after every `every` items or, if that is 0, often enough that
-/// few items are made again, and so seldom that it takes one percent of the time, however long a save takes.
+/// few items are made again, but so seldom that saving takes one percent of the time, however long a save takes.
 class SnapshotPace {
  public:
   SnapshotPace() = default;
@@ -72,7 +72,7 @@ class SnapshotPace {
   Duration cost_{};
 };
 
-/// A thread that posts which stage a process is in, if it has been there for a while.
+/// A thread that posts the stage that a process is in, if it has been in it for a while.
 class Watch {
  public:
   Watch(std::shared_ptr<Engine> engine, const Graph& graph, std::string process, const Counts& counts);
@@ -82,7 +82,7 @@ class Watch {
 
   /// For RuntimeOptions::at.
   std::atomic<int>* at() { return &at_; }
-  /// Called when the process begins to wait for a rank, and when it stops waiting.
+  /// Called when the process begins to wait for a rank. works() ends the wait.
   void waits_for(int rank);
   void works() { waiting_.store(false, std::memory_order_relaxed); }
 
@@ -104,12 +104,12 @@ class Watch {
 };
 
 /// The runtime of a dispatching process or a worker: it receives and acknowledges commands wherever the process waits.
-/// The thread that constructs it calls all its functions. attend(), wait(), wait_for_command(), send() and the polls of
-/// an iterator that was opened with runtime_options() throw Interrupted once a command ends the epoch, which only
-/// run_epochs() catches; PeerLost once a process is lost.
+/// All functions must be called on the thread that constructs it. attend(), wait(), wait_for_command(), send() and the
+/// polls of an iterator that was opened with runtime_options() throw Interrupted, which only run_epochs() catches, once
+/// a command ends the epoch, and PeerLost once a process is lost.
 class WorkerRuntime {
  public:
-  /// `process` outlives it. Throws InvalidArgument if the engine has another size than the placement needs.
+  /// `process` must outlive it. Throws InvalidArgument if the engine does not have the size that the placement needs.
   explicit WorkerRuntime(const Process& process);
 
   /// Runs `epoch` for each Reset until Shutdown, and `end` after each, also if a command has ended the epoch.
@@ -124,14 +124,14 @@ class WorkerRuntime {
       end();
     }
   }
-  /// Returns whether a command has arrived that ends the epoch under way.
+  /// Returns whether a command that ends the current epoch has arrived.
   bool interrupted() const { return left_ || state_.over() || state_.reset_number() != begun_; }
   /// Receives and acknowledges the commands that have arrived; waits while paused.
   void attend();
-  /// Waits until one of these holds or a command has arrived, which it attends to. `rank`: the rank that is waited for.
+  /// Waits until one of these conditions holds or a command has arrived, which it handles. `rank`: the rank waited for.
   void wait(const std::vector<Channel*>& receive, const std::vector<Channel*>& publish, std::size_t memory, int rank);
   void wait_for_command() { wait({}, {}, 0, 0); }
-  /// Sends all that is in `outgoing`.
+  /// Sends everything in `outgoing`.
   void send(std::span<const std::unique_ptr<ItemSender>> outgoing);
   /// Returns the failure that an item of this stage, the last one here, cannot be sent to the next process.
   Failure cannot_pack(int stage, std::int64_t item, const std::exception_ptr& cause) const;
@@ -142,9 +142,9 @@ class WorkerRuntime {
   const Process& process() const { return process_; }
   Engine& engine() const { return *process_.engine; }
   Traffic& traffic() { return traffic_; }
-  /// Returns the clock without the time that snapshots have taken, to measure what items cost.
+  /// Returns the clock minus the time that snapshots have taken, to measure the cost of items.
   Clock::time_point work_time() const { return Clock::now() - Duration(snapshot_time_); }
-  /// Calls `save` at `position`; its time does not count as an item's.
+  /// Calls `save` at `position`. Its time does not count towards an item.
   template <typename Save>
   auto snapshot(SnapshotPace& pace, std::int64_t position, const Save& save) {
     const auto begin = Clock::now();
@@ -161,7 +161,7 @@ class WorkerRuntime {
   /// Returns the options with which this process opens iterators.
   RuntimeOptions runtime_options(const Copy& copy);
 
-  /// The epoch is over. No std::exception: no stage has failed.
+  /// Thrown when the epoch is over. Not a std::exception, since no stage has failed.
   struct Interrupted {};
 
  private:
@@ -182,8 +182,8 @@ class WorkerRuntime {
   std::shared_ptr<Channel> command_channel_, ack_channel_;
   protocol::ProcessState state_;
   std::uint64_t begun_ = 0;
-  bool left_ = false;                ///< the consumer
-  std::atomic<bool> paused_{false};  ///< a copy of state_'s, for the threads that make items ahead
+  bool left_ = false;                ///< the consumer has left
+  std::atomic<bool> paused_{false};  ///< a copy of state_.paused(), for the threads that make items ahead
   std::atomic<Duration::rep> snapshot_time_{0};
   Watch watch_;
 };

@@ -43,7 +43,7 @@ UniqueFd make_backing(const std::string& dir) {
   return fd;
 }
 
-/// Returns a quarter of the free space of its file system.
+/// Returns a quarter of the free space of the file's file system.
 std::uint64_t room(const UniqueFd& file) {
   struct statvfs status {};
   if (::fstatvfs(file.get(), &status) != 0 || status.f_blocks == 0) return UINT64_MAX;
@@ -65,7 +65,7 @@ void transfer_all(const std::string& dir, const Transfer& transfer, int fd, std:
 
 }  // namespace
 
-/// A file beneath the cache, as long as it is read or fetched.
+/// A file beneath the cache, alive while it is read or fetched.
 struct BlockCache::Source {
   explicit Source(std::unique_ptr<File> opened) : file(std::move(opened)), identity(file->identity()) {}
 
@@ -95,7 +95,7 @@ class BlockCache::State : public std::enable_shared_from_this<State> {
     files_.emplace(&file, Announced());
   }
 
-  /// Some bytes from `offset` on; none only at the end of the file.
+  /// Returns some of the bytes at `offset`; none only at the end of the file.
   std::size_t read(const SharedSource& file, std::uint64_t offset, std::span<char> into) {
     if (offset >= file->identity.size) return 0;
     const auto number = offset / options_.block_bytes;
@@ -155,7 +155,7 @@ class BlockCache::State : public std::enable_shared_from_this<State> {
     work_.notify_one();
   }
 
-  /// Forgets a file that nobody reads any more.
+  /// Forgets a file that no reader uses any more.
   void remove(const Source& file) {
     const std::lock_guard lock(mutex_);
     drop_ranges(file);
@@ -170,7 +170,7 @@ class BlockCache::State : public std::enable_shared_from_this<State> {
 
  private:
   using Key = std::pair<const Source*, std::uint64_t>;
-  /// Of blocks that follow each other.
+  /// A fetch of contiguous blocks.
   struct Fetch {
     SharedSource file;
     std::uint64_t first;
@@ -180,25 +180,27 @@ class BlockCache::State : public std::enable_shared_from_this<State> {
   };
   struct Block {
     std::uint64_t slot;
-    std::shared_ptr<Fetch> fetch;  ///< under way; null once the block is there
-    bool is_ahead;                 ///< was fetched ahead, and nobody has read it yet
+    std::shared_ptr<Fetch> fetch;  ///< the running fetch; null once the block is cached
+    bool is_ahead;                 ///< fetched ahead, and not read yet
     std::list<Key>::iterator place;
-    int readers = 0;  ///< that copy from it now
+    int readers = 0;  ///< readers that are copying from it
   };
   using Blocks = std::map<Key, Block>;
   struct Range {
     SharedSource file;
-    std::uint64_t next, end;  ///< blocks
+    std::uint64_t next, end;  ///< block numbers
   };
 
-  /// What was announced of a file last: it is read in order if it begins in or right behind what was announced before.
+  /// The last announcement for a file. A file is read in order if each announcement begins in or right after the
+  /// previous one.
   struct Announced {
     std::uint64_t end = 0;
     int in_order = 0;
   };
   static constexpr int enough_in_order = 4;
 
-  /// Where to fetch a file that is read in order, whole fetches at a time, when blocks before `end` are announced.
+  /// Returns the end of the read-ahead, in whole fetches, for a file read in order whose blocks before `end` are
+  /// announced.
   std::uint64_t end_of_window(std::uint64_t end) const {
     return std::max(end, (end + max_ahead_ / 2) / fetch_blocks_ * fetch_blocks_);
   }
@@ -217,7 +219,7 @@ class BlockCache::State : public std::enable_shared_from_this<State> {
     std::erase_if(ranges_, [&](const Range& range) { return range.file.get() == &file; });
   }
 
-  /// Returns the slot that it had.
+  /// Returns the slot that the block had.
   std::uint64_t erase(Blocks::iterator block) {
     note_read(block->second);
     used_.erase(block->second.place);
@@ -226,7 +228,7 @@ class BlockCache::State : public std::enable_shared_from_this<State> {
     return slot;
   }
 
-  /// Empty if all blocks are in use.
+  /// Returns nothing if all blocks are in use.
   std::optional<std::uint64_t> take_slot() {
     if (!free_slots_.empty()) {
       const auto slot = free_slots_.back();
@@ -241,7 +243,7 @@ class BlockCache::State : public std::enable_shared_from_this<State> {
     return std::nullopt;
   }
 
-  /// Begins a fetch of the blocks from `first` on that are not there, before `end`; null if there is no slot.
+  /// Begins a fetch of the missing blocks from `first` on, before `end`; returns null if there is no free slot.
   std::shared_ptr<Fetch> begin_fetch(const SharedSource& file, std::uint64_t first, std::uint64_t end, bool is_ahead) {
     auto fetch = std::make_shared<Fetch>(Fetch{.file = file, .first = first});
     for (auto number = first; number < end && !blocks_.contains({file.get(), number}); ++number) {
@@ -256,7 +258,7 @@ class BlockCache::State : public std::enable_shared_from_this<State> {
     return fetch->slots.empty() ? nullptr : fetch;
   }
 
-  /// Fetches with the lock released.
+  /// Performs the fetch with the lock released.
   void run(std::unique_lock<std::mutex>& lock, Fetch& fetch) {
     lock.unlock();
     std::exception_ptr failure;
@@ -297,7 +299,7 @@ class BlockCache::State : public std::enable_shared_from_this<State> {
 
   void fetch_for_reader(std::unique_lock<std::mutex>& lock, const SharedSource& file, std::uint64_t first,
                         std::uint64_t end) {
-    // What fills the room for blocks that are fetched ahead is not what is read: its readers have turned elsewhere.
+    // The blocks that fill the read-ahead budget are not the ones being read: their readers have moved elsewhere.
     if (ahead_ >= max_ahead_) {
       for (auto& [key, block] : blocks_) block.is_ahead = false;
       ahead_ = 0;
@@ -312,14 +314,15 @@ class BlockCache::State : public std::enable_shared_from_this<State> {
     if (fetch->failure) std::rethrow_exception(fetch->failure);
   }
 
-  /// Returns the next announced blocks that are not cached; null if there are none, or no room for them yet.
+  /// Returns a fetch of the next announced blocks that are not cached; null if there are none, or no space for them
+  /// yet.
   std::shared_ptr<Fetch> next_ahead() {
     while (!ranges_.empty()) {
       auto& range = ranges_.front();
       for (; range.next < range.end; ++range.next) {
         const auto block = blocks_.find({range.file.get(), range.next});
         if (block == blocks_.end()) break;
-        used_.splice(used_.begin(), used_, block->second.place);  // It is wanted again soon.
+        used_.splice(used_.begin(), used_, block->second.place);  // It will be needed again soon.
       }
       const auto count = std::min({range.end - range.next, fetch_blocks_, max_ahead_});
       if (count > 0) {
@@ -347,26 +350,26 @@ class BlockCache::State : public std::enable_shared_from_this<State> {
       }
       work_.notify_one();  // There may be more to do.
       run(lock, *fetch);
-      if (fetch->failure) drop_ranges(*fetch->file);  // Its reader will find out why.
+      if (fetch->failure) drop_ranges(*fetch->file);  // Its reader will get the error.
     }
   }
 
   const BlockCacheOptions options_;
   const UniqueFd backing_;
-  const std::uint64_t slots_, fetch_blocks_, max_ahead_;  ///< blocks
+  const std::uint64_t slots_, fetch_blocks_, max_ahead_;  ///< in blocks
   const pid_t process_ = ::getpid();
 
   std::mutex mutex_;
-  std::condition_variable changed_;  ///< a fetch is done, or a block has no readers any more
+  std::condition_variable changed_;  ///< a fetch has finished, or a block has no readers any more
   std::condition_variable work_;     ///< there may be blocks to fetch ahead
   // Guarded by mutex_.
   Blocks blocks_;
   std::list<Key> used_;  ///< the most recently read first
   std::vector<std::uint64_t> free_slots_;
-  std::uint64_t slots_used_ = 0;              ///< so far; those that are free again among them
-  std::uint64_t ahead_ = 0;                   ///< blocks that are is_ahead
-  std::deque<Range> ranges_;                  ///< announced, and not fetched yet
-  std::map<const Source*, Announced> files_;  ///< that are open
+  std::uint64_t slots_used_ = 0;              ///< so far, including the free ones
+  std::uint64_t ahead_ = 0;                   ///< number of blocks with is_ahead set
+  std::deque<Range> ranges_;                  ///< announced and not yet fetched
+  std::map<const Source*, Announced> files_;  ///< the open files
   int threads_ = 0;
   bool over_ = false;
 };
@@ -382,7 +385,7 @@ class BlockCache::CachedFile final : public File {
   }
 
   const std::string& path() const override { return source_->file->path(); }
-  /// As it was opened: what is read is of that content, or the read fails.
+  /// As it was opened: reads return that content, or fail.
   FileIdentity identity() const override { return source_->identity; }
   std::size_t read(std::uint64_t offset, std::span<char> into) const override {
     if (!state().is_forked()) return state().read(source_, offset, into);
@@ -403,7 +406,7 @@ class BlockCache::CachedFile final : public File {
 BlockCache::BlockCache(const BlockCacheOptions& options) : state_(std::make_shared<State>(options)) {}
 
 BlockCache::~BlockCache() {
-  // In a forked child, a thread of the parent's may have held the lock.
+  // In a forked child, a thread of the parent may have held the lock.
   if (!state_->is_forked()) state_->finish();
 }
 

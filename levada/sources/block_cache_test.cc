@@ -31,7 +31,7 @@ std::string random_bytes(std::size_t size) {
   return bytes;
 }
 
-/// What happened to files, by all threads.
+/// Records file operations of all threads.
 class Log {
  public:
   struct Read {
@@ -65,7 +65,7 @@ class Log {
   std::vector<Read> reads_;
 };
 
-/// Unlike a MemoryFile, read by several threads at once.
+/// Unlike a MemoryFile, may be read by several threads at once.
 class RemoteFile final : public File {
  public:
   RemoteFile(std::shared_ptr<const std::string> content, std::shared_ptr<Log> log,
@@ -100,7 +100,7 @@ struct Cached {
         file(std::make_shared<BlockCache>(options)->wrap(
             std::make_unique<RemoteFile>(content, log, std::move(before_read)))) {}
 
-  /// Whether that is what is there.
+  /// Returns whether a read yields the right bytes.
   bool reads_right(std::uint64_t offset, std::size_t bytes) const {
     std::string into(bytes, '\0');
     into.resize(read_fully(*file, offset, into));
@@ -125,7 +125,7 @@ TEST(BlockCache, ReadsWhatThePlainFileReadsFromManyThreadsWithAnyAnnouncements) 
         std::mt19937 random(seed);
         std::uint64_t next = 0;
         for (int i = 0; i < 2000; ++i) {
-          if (random() % 3 == 0) next = random() % 10'100;  // Else further on.
+          if (random() % 3 == 0) next = random() % 10'100;  // Else further ahead.
           if (random() % 2 == 0) cached.file->will_read(random() % 2 == 0 ? next : random() % 10'100, random() % 900);
           const auto bytes = random() % 200;
           if (!cached.reads_right(next, bytes)) ++wrong;
@@ -193,7 +193,7 @@ TEST(BlockCache, SeveralReadersOfABlockWaitForOneFetch) {
 }
 
 TEST(BlockCache, FetchesWhatIsAnnouncedInLargePiecesSideBySideBeforeItIsRead) {
-  std::latch three(3);  // Passed only when three fetches are under way at once.
+  std::latch three(3);  // Passed only when three fetches run concurrently.
   Cached cached(small, 10'000, [&](std::uint64_t) { three.arrive_and_wait(); });
   cached.file->will_read(0, 192);
   cached.log->wait_for(3);
@@ -205,7 +205,7 @@ TEST(BlockCache, FetchesNoFurtherAheadThanAllowed) {
   const Cached cached(small);
   cached.file->will_read(0, 10'000);
   cached.log->wait_for(8);
-  EXPECT_TRUE(cached.reads_right(0, 512));  // Only this makes room for as much again.
+  EXPECT_TRUE(cached.reads_right(0, 512));  // Only this makes space for as many bytes again.
   cached.log->wait_for(16);
   EXPECT_EQ(cached.log->bytes(), 1024U);
 }
@@ -275,7 +275,7 @@ TEST(BlockCache, AFileMayCloseWhileItIsFetchedAhead) {
   begun.wait();
   cached.file.reset();
   cached.log.reset();
-  EXPECT_FALSE(log.expired());  // The fetch still needs what it reads.
+  EXPECT_FALSE(log.expired());  // The running fetch still needs the file.
   go_on.count_down();
   while (!log.expired()) std::this_thread::yield();
 }

@@ -1,4 +1,4 @@
-// Whether an open file still has the content that it had.
+// Detects whether an open file still has its original content.
 #pragma once
 
 #include <atomic>
@@ -9,9 +9,9 @@
 
 namespace levada {
 
-/// Notices that the content of an open file changes. Permissions, owners, names and the time of access may change:
-/// where only the file's time of change has moved, its sampled_digest() decides. The file must outlive the watch. Any
-/// thread may call.
+/// Detects changes to the content of an open file. Changes of permissions, owners, names and access time are allowed:
+/// if only the file's time of change has moved, its sampled_digest() decides. The file must outlive the watch.
+/// Thread-safe.
 class ContentWatch {
  public:
   /// Throws SourceError if the file cannot be read.
@@ -20,13 +20,13 @@ class ContentWatch {
   std::uint64_t size() const { return before_.size; }
   /// Returns the sampled_digest() of the content. Throws SourceError.
   std::string sampled() const;
-  /// Throws SourceError, naming the change, if the content is no longer the same.
+  /// Throws SourceError that names the change if the content is no longer the same.
   void expect_unchanged() const;
 
  private:
   const File& file_;
   const FileIdentity before_;
-  const std::string sampled_;  ///< empty where the storage knows no time of change
+  const std::string sampled_;  ///< empty if the storage has no time of change
   mutable std::atomic<std::int64_t> changed_ns_;
 };
 

@@ -36,7 +36,7 @@ std::string noticed_by(const ContentWatch& watch) {
   return "";
 }
 
-/// Writes over a byte, and sets the time of writing back.
+/// Overwrites a byte, and resets the modification time.
 void overwrite_unseen(const std::string& path, std::uint64_t at) {
   struct stat before {};
   ::stat(path.c_str(), &before);
@@ -50,7 +50,7 @@ struct Change {
   std::function<void(const std::string& path)> make;
 };
 
-/// What backups, snapshots and colleagues do to files that a job reads.
+/// Harmless changes to files that a job reads, by backups, snapshots and colleagues.
 std::vector<Change> harmless() {
   return {
       {"chmod", [](const std::string& path) { ::chmod(path.c_str(), 0640); }},

@@ -11,11 +11,11 @@
 
 namespace levada {
 
-/// The descriptors that are open, from the one used last to the one that is closed next. One list for the process, for
-/// the limit is the process's, too.
+/// The open descriptors, from the most to the least recently used. One list per process, because the limit is per
+/// process, too.
 class OpenFiles {
  public:
-  /// Never destroyed: files may be closed while the process ends.
+  /// Never destroyed: files may be closed during process exit.
   static OpenFiles& of_process() {
     static auto* const files = new OpenFiles();
     return *files;
@@ -32,7 +32,7 @@ class OpenFiles {
 
   void keep(Descriptor& file, std::shared_ptr<const UniqueFd> fd) {
     const auto max = max_open();
-    std::vector<std::shared_ptr<const UniqueFd>> closed;  // Behind the lock: a close may take long.
+    std::vector<std::shared_ptr<const UniqueFd>> closed;  // Closed after the lock is released: a close may take long.
     const std::lock_guard lock(mutex_);
     if (file.fd_ != nullptr) closed.push_back(take(file));  // Two threads have opened it at once.
     file.fd_ = std::move(fd);
@@ -46,7 +46,7 @@ class OpenFiles {
     if (file.fd_ != nullptr) closed = take(file);
   }
 
-  /// Whether there was any to close.
+  /// Returns whether there were any to close.
   bool close_all() {
     std::vector<std::shared_ptr<const UniqueFd>> closed;
     const std::lock_guard lock(mutex_);

@@ -1,4 +1,4 @@
-// How many files a process holds open.
+// Limits how many files a process holds open.
 #pragma once
 
 #include <memory>
@@ -8,13 +8,14 @@
 
 namespace levada {
 
-/// Opens a file for reading, with further `flags` of open(2), without waiting for the writer of a pipe. Empty, with
-/// errno set, if it cannot be opened; what other Descriptors hold open is closed first if the process may open no more.
+/// Opens a file for reading, with further `flags` of open(2), without waiting for the writer of a pipe. Returns
+/// nothing, with errno set, if it cannot be opened. If the process is out of descriptors, first closes those held by
+/// Descriptor objects.
 std::shared_ptr<const UniqueFd> open_for_reading(const std::string& path, int flags = 0);
 
-/// A file's descriptor, which may be closed while it is not used. All files of the process together keep at most a
-/// quarter of the descriptors that it may have (RLIMIT_NOFILE); the least recently used are closed first. Any thread
-/// may call, also in a process that was forked.
+/// A file's descriptor, which may be closed while it is not in use. All files of the process together keep at most a
+/// quarter of its descriptor limit (RLIMIT_NOFILE); the least recently used are closed first. Thread-safe, also in a
+/// forked process.
 class Descriptor {
  public:
   Descriptor() = default;
@@ -22,7 +23,7 @@ class Descriptor {
   Descriptor(const Descriptor&) = delete;
   Descriptor& operator=(const Descriptor&) = delete;
 
-  /// Empty if it has been closed. The file stays open as long as what this returns.
+  /// Returns nothing if it has been closed. The file stays open as long as the returned pointer.
   std::shared_ptr<const UniqueFd> get();
   void keep(std::shared_ptr<const UniqueFd> fd);
   void close();

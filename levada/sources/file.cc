@@ -45,10 +45,11 @@ FileIdentity identity_of(const struct stat& status) {
           .permissions = status.st_mode & 0777U};
 }
 
-/// Where the open file can be opened again, whatever the working folder and symbolic links are by then.
+/// Returns a path under which the open file can be opened again, regardless of later changes to the working folder and
+/// symbolic links.
 std::string lasting_path(const std::string& path, int fd) {
   std::error_code error;
-  // The kernel knows; finding it out anew would take a call for each folder on the way.
+  // The kernel knows it; resolving the path again would take a call per folder.
   auto real = std::filesystem::read_symlink(fmt::format("/proc/self/fd/{}", fd), error);
   if (error || !real.is_absolute()) real = std::filesystem::absolute(path, error);
   return error ? path : real.string();

@@ -23,7 +23,7 @@
 namespace levada {
 namespace {
 
-/// As a file of this user's own folder.
+/// Opens a file as one in this user's own folder.
 std::unique_ptr<File> open_private(const std::string& path) {
   return open_trusted_file(path, FolderTrust::of(std::filesystem::path(path).parent_path(), "it", ""));
 }
@@ -82,7 +82,7 @@ TEST(File, NamesWhatHappenedToIt) {
   EXPECT_THAT(source_fault_of([&] { expect_unchanged(*file, longer); }), HasSubstr("was removed or replaced"));
 }
 
-/// Lets the process have no more descriptors than this while it lives.
+/// Limits the process's descriptors while it exists.
 class DescriptorLimit {
  public:
   explicit DescriptorLimit(rlim_t most) {
@@ -107,7 +107,7 @@ std::string content_of(const File& file) {
   return into;
 }
 
-/// Files "0", "1", ... that hold their own numbers, opened.
+/// Opens files "0", "1", ... that hold their own numbers.
 std::vector<std::unique_ptr<File>> open_numbered(const ScratchDir& dir, int count) {
   std::vector<std::unique_ptr<File>> files;
   for (int i = 0; i < count; ++i) files.push_back(open_file(dir.write(std::to_string(i), std::to_string(i))));
@@ -166,13 +166,13 @@ TEST(File, IsReadInAForkedProcessToo) {
   EXPECT_EQ(status, 0);
 }
 
-/// Opens so many files that the descriptor of `file` is closed.
+/// Opens enough files that the descriptor of `file` is closed.
 void close_descriptor(const ScratchDir& dir) {
   const DescriptorLimit limit(32);
   open_numbered(dir, 32);
 }
 
-/// From now on the kernel answers each pread() of this descriptor with ESTALE. Returns whether it agreed to.
+/// Makes the kernel answer each later pread() of this descriptor with ESTALE. Returns whether that is possible.
 bool make_stale(int fd) {
   sock_filter program[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),

@@ -1,4 +1,4 @@
-// Rows of token ids or positions, in the width that a batch has them in.
+// Rows of token ids or positions, in the integer width of the batch.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 namespace levada {
 
-/// A span of int64 or int32 numbers, which is known when it is visited.
+/// A span of int64 or int32 numbers; visit() resolves which.
 class IdSpan {
  public:
   IdSpan() = default;
@@ -20,7 +20,7 @@ class IdSpan {
   std::size_t size() const { return size_; }
   bool is_narrow() const { return is_narrow_; }
 
-  /// Calls `of` with the std::span that it is.
+  /// Calls `of` with the typed std::span.
   template <typename Of>
   decltype(auto) visit(const Of& of) const {
     return is_narrow_ ? of(as<std::int32_t>()) : of(as<std::int64_t>());
@@ -39,7 +39,7 @@ class IdSpan {
   void fill(std::int64_t id) const {
     visit([&](auto ids) { std::ranges::fill(ids, static_cast<typename decltype(ids)::value_type>(id)); });
   }
-  /// 0, 1, 2, ...
+  /// Fills the span with 0, 1, 2, ...
   void count() const {
     visit([](auto ids) { std::iota(ids.begin(), ids.end(), 0); });
   }

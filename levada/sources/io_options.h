@@ -9,14 +9,13 @@
 namespace levada {
 
 struct IoOptions {
-  int threads = 1;        ///< that read side by side
-  double limit_mb_s = 0;  ///< 10^6 bytes a second that all files together are read with; 0: as fast as they come
-  int tries = 5;          ///< of one read or opening, where the fault may pass: EIO, ESTALE, ETIMEDOUT, ...
-  Duration retry_after = std::chrono::milliseconds(100);  ///< before the second try; twice as long before each further
-  Duration retry_for = std::chrono::seconds(30);          ///< no try begins later after the first has failed
-  Duration stall_after = std::chrono::seconds(10);        ///< a read that takes longer is warned of; 0: none is
-  /// Receives a sentence for each try that failed and for each read that stalls. Any thread may call it, several at
-  /// once.
+  int threads = 1;        ///< threads that read concurrently
+  double limit_mb_s = 0;  ///< limit for all files together, in 10^6 bytes per second; 0: none
+  int tries = 5;          ///< attempts at one read or open while faults are transient: EIO, ESTALE, ETIMEDOUT, ...
+  Duration retry_after = std::chrono::milliseconds(100);  ///< pause before the second try; doubles with each try
+  Duration retry_for = std::chrono::seconds(30);          ///< no try begins later than this after the first failure
+  Duration stall_after = std::chrono::seconds(10);        ///< warn of a read that takes longer; 0: never
+  /// Receives a sentence for each failed try and for each stalled read. Called on any thread, also concurrently.
   std::function<void(const std::string&)> warn = {};
 };
 

@@ -1,6 +1,6 @@
-// The bytes in front of an .idx. Behind them come, little-endian and unaligned: a length (int32, in tokens) of each
-// sequence, a place (int64, in bytes of the .bin) of each, document indices (int64: the number of the sequence with
-// which each document begins, and at last that of all sequences) and perhaps a mode (int8) of each sequence.
+// The header of an .idx. After it follow, little-endian and unaligned: a length (int32, in tokens) for each sequence,
+// an offset (int64, in bytes of the .bin) for each, document indices (int64: the number of each document's first
+// sequence, and finally the total number of sequences) and optionally a mode (int8) for each sequence.
 #pragma once
 
 #include <array>
@@ -14,11 +14,11 @@ namespace levada::megatron {
 
 inline constexpr std::string_view magic{"MMIDIDX\0\0", 9};
 inline constexpr std::uint64_t version = 1;
-/// magic, version (u64), dtype (u8), numbers of sequences and of document indices (u64 each).
+/// magic, version (u64), dtype (u8), number of sequences and of document indices (u64 each).
 inline constexpr std::size_t header_bytes = magic.size() + 8 + 1 + 8 + 8;
 inline constexpr std::int64_t longest_sequence = std::numeric_limits<std::int32_t>::max();
 
-/// Numbered from 1.
+/// Codes start at 1.
 inline constexpr std::array dtype_codes = {dtypes::uint8, dtypes::int8,    dtypes::int16,   dtypes::int32,
                                            dtypes::int64, dtypes::float64, dtypes::float32, dtypes::uint16};
 

@@ -19,7 +19,7 @@ namespace {
 
 using megatron::dtype_codes, megatron::header_bytes;
 
-/// Names the .idx in what it throws.
+/// Reads an .idx, and names it in every exception.
 class IndexReader {
  public:
   IndexReader(const File& file, const std::function<void(std::uint64_t)>& on_progress)
@@ -47,7 +47,7 @@ class IndexReader {
   std::uint64_t size_, done_ = 0;
 };
 
-/// One of the arrays in the file, read forward a piece at a time.
+/// One of the arrays in the file, read sequentially in pieces.
 template <typename T>
 class ArrayReader {
  public:
@@ -56,12 +56,12 @@ class ArrayReader {
     in.will_read(offset, count * sizeof(T));
   }
 
-  /// The next of them; not more than there are.
+  /// Returns the next item, of which there must be one.
   T next() {
     if (at_ == held_) refill();
     return piece_[at_++];
   }
-  /// Passes over what is left.
+  /// Skips the remaining items.
   void drain() {
     while (left_ > 0) refill();
   }
@@ -97,7 +97,7 @@ struct Header {
   std::uint64_t modes_offset() const { return documents_offset() + document_indices * 8; }
 };
 
-/// Bytes up to the modes; empty if no file is as long.
+/// Returns the size of everything before the modes, or nothing on overflow.
 std::optional<std::uint64_t> bytes_claimed(const Header& header) {
   const auto sequences = checked_mul(header.sequences, 12), documents = checked_mul(header.document_indices, 8);
   if (!sequences || !documents) return std::nullopt;
@@ -147,7 +147,7 @@ Header read_header(IndexReader& in) {
   return header;
 }
 
-/// Walks through the arrays side by side.
+/// Walks through the arrays in step.
 class IndexPass {
  public:
   IndexPass(IndexReader& in, const Header& header, const File& bin)
@@ -180,7 +180,7 @@ class IndexPass {
       in_.fail(fmt::format("its documents end at sequence {}, and it has {}", sequence_, header_.sequences));
     }
     modes_.drain();
-    // Where places may be anywhere, what no sequence covers may have been left out on purpose.
+    // If sequences may be anywhere, bytes outside of all sequences may have been left out on purpose.
     if (in_order_ && expected_place_ != bin_bytes_) {
       throw SourceError(fmt::format("{} has {} bytes, of which {} knows {}: they do not belong together", bin_.path(),
                                     bin_bytes_, in_.path(), expected_place_));
@@ -242,9 +242,9 @@ class IndexPass {
   ArrayReader<std::int8_t> modes_;
   std::uint64_t token_bytes_;
   TokenRuns runs_;
-  std::uint64_t announced_runs_ = std::uint64_t{1} << 20;  ///< bytes; the first of them are not worth an announcement
+  std::uint64_t announced_runs_ = std::uint64_t{1} << 20;  ///< bytes; smaller amounts are not worth an announcement
   std::uint64_t sequence_ = 0, expected_place_ = 0;
-  bool in_order_ = true;  ///< each sequence so far begins where the one before ends
+  bool in_order_ = true;  ///< whether each sequence so far begins at the end of the previous one
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Megatron-LM's indexed data sets: PREFIX.bin holds tokens alone; PREFIX.idx holds the positions of the sequences in it
+// Megatron-LM's indexed data sets: PREFIX.bin holds only tokens; PREFIX.idx holds the positions of the sequences in it
 // and groups them into documents.
 #pragma once
 
@@ -17,38 +17,38 @@ namespace levada {
 struct MegatronPaths {
   std::string bin, idx;
 
-  /// Returns the paths for a prefix or for either file's name.
+  /// Returns the paths for a prefix or for the name of either file.
   static MegatronPaths of(const std::string& path);
 };
 
-/// Whether the name is that of a data set: .bin or .idx, or a prefix at which there is either file; at a URL, an .idx
-/// that `open` finds.
+/// Returns whether the name is that of a data set: .bin or .idx, or a prefix for which either file exists; for a URL,
+/// one whose .idx `open` finds.
 bool is_token_file(const std::string& path, const std::function<std::unique_ptr<File>(const std::string&)>& open);
 
-/// Returns the number of a dtype in an .idx; empty if the format has none for it.
+/// Returns the .idx code of a dtype, or nothing if the format has none.
 std::optional<std::uint8_t> megatron_code(DType dtype);
 
-/// An .idx without its arrays: header, and what one pass over all of it found.
+/// An .idx without its arrays: the header and the results of one pass over the file.
 struct MegatronIndex {
   DType dtype;
   std::int64_t sequences = 0, documents = 0;
-  bool has_modes = false;  ///< a byte for each sequence: the kind of what it holds, in multimodal data
-  TokenRuns runs{1};       ///< positions in the .bin of the tokens of all sequences, in their order
-  std::string digest;      ///< of the .idx
+  bool has_modes = false;  ///< whether each sequence has a byte for its kind of content, in multimodal data
+  TokenRuns runs{1};       ///< positions in the .bin of the tokens of all sequences, in sequence order
+  std::string digest;      ///< digest of the .idx
 
   std::int64_t tokens() const { return runs.tokens(); }
 };
 
-/// What is called while an .idx is read; each may be empty.
+/// Callbacks while an .idx is read; each may be empty.
 struct IndexCallbacks {
   std::function<void(std::int64_t documents)> on_start = {};   ///< once, before the first document
   std::function<void(std::int64_t tokens)> on_document = {};   ///< for each document, in order
-  std::function<void(std::uint64_t bytes)> on_more_runs = {};  ///< before MegatronIndex::runs take up to `bytes` more
+  std::function<void(std::uint64_t bytes)> on_more_runs = {};  ///< before MegatronIndex::runs grows by up to `bytes`
   std::function<void(std::uint64_t bytes)> on_progress = {};   ///< with the bytes of the .idx read so far
 };
 
-/// Reads an .idx and validates it against its .bin: every sequence is inside the .bin. Throws SourceError, naming the
-/// file and the fault, and what the callbacks throw.
+/// Reads an .idx and validates it against its .bin: every sequence must be inside the .bin. Throws SourceError that
+/// names the file and the fault; passes on exceptions of the callbacks.
 MegatronIndex read_megatron_index(const File& idx, const File& bin, const IndexCallbacks& callbacks = {});
 
 }  // namespace levada

@@ -36,7 +36,7 @@ std::string index_fault_of(const std::string& idx, std::size_t bin_bytes) {
   return "no fault";
 }
 
-/// Five tokens of two bytes in three sequences, which are two documents.
+/// Five two-byte tokens in three sequences, which form two documents.
 RawIndex some_index() {
   return raw_index(8, 2, {2, 0, 3}, {0, 2, 3});
 }
@@ -85,7 +85,7 @@ TEST(MegatronIndex, FollowsSequencesWhereverTheyLie) {
   const auto runs = decode(raw.bytes(), 20).index.runs;
   EXPECT_EQ(runs.tokens(), 8);
   EXPECT_EQ(runs.find(1), (TokenRuns::Place{12, 1}));
-  EXPECT_EQ(runs.find(2), (TokenRuns::Place{0, 4}));  // What follows in the file is one run.
+  EXPECT_EQ(runs.find(2), (TokenRuns::Place{0, 4}));  // Contiguous tokens form one run.
   EXPECT_EQ(runs.find(5), (TokenRuns::Place{6, 1}));
   EXPECT_EQ(runs.find(7), (TokenRuns::Place{2, 1}));
 }

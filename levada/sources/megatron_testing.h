@@ -1,4 +1,4 @@
-// Megatron-LM data sets written byte by byte, with nothing of what the library reads and writes them with: for tests.
+// Megatron-LM data sets written byte by byte, without the library's reader and writer: for tests.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace levada {
 
-/// The fields of an .idx, to be set to anything. `modes` may be empty.
+/// The fields of an .idx, each settable to any value. `modes` may be empty.
 struct RawIndex {
   std::string magic{"MMIDIDX\0\0", 9};
   std::uint64_t version = 1;
@@ -17,7 +17,7 @@ struct RawIndex {
   std::vector<std::int64_t> places;
   std::vector<std::int64_t> documents;
   std::vector<std::int8_t> modes;
-  std::uint64_t sequences_more = 0, documents_more = 0;  ///< claimed beyond those that are there
+  std::uint64_t sequences_more = 0, documents_more = 0;  ///< excess of the claimed counts over the real ones
 
   std::string bytes() const {
     std::string out = magic;
@@ -40,7 +40,7 @@ struct RawIndex {
   }
 };
 
-/// Sequences of these lengths one behind the other; document i ends before sequence `documents[i + 1]`.
+/// Contiguous sequences of these lengths; document i ends before sequence `documents[i + 1]`.
 inline RawIndex raw_index(std::uint8_t dtype, std::int64_t token_bytes, std::vector<std::int32_t> lengths,
                           std::vector<std::int64_t> documents) {
   RawIndex index{.dtype = dtype, .lengths = std::move(lengths), .documents = std::move(documents)};
@@ -52,7 +52,7 @@ inline RawIndex raw_index(std::uint8_t dtype, std::int64_t token_bytes, std::vec
   return index;
 }
 
-/// A .bin of these numbers.
+/// Returns a .bin of these numbers.
 template <typename T>
 std::string raw_bin(const std::vector<T>& tokens) {
   std::string out;

@@ -30,7 +30,7 @@ std::vector<std::string> names_in(const ScratchDir& dir) {
   return names;
 }
 
-/// Three documents; the first one has two sequences.
+/// Writes three documents; the first one has two sequences.
 void write_some(MegatronWriter& writer) {
   const std::vector<std::int64_t> tokens = {1, 2, 3, 4, 5};
   writer.append(std::span(tokens).first(2));
@@ -156,7 +156,7 @@ TEST(MegatronWriter, LeavesNothingOnADiskThatIsFull) {
   }
 }
 
-/// Writes data sets of as many bytes, but of other tokens and lengths each time, over each other for ever.
+/// Overwrites data sets forever: the same number of bytes, but other tokens and lengths each time.
 [[noreturn]] void write_for_ever(const std::string& path) {
   for (std::int64_t number = 1;; number = number % 4 + 1) {
     MegatronWriter writer(path, {.dtype = dtypes::uint8, .overwrite = true});
@@ -169,7 +169,7 @@ TEST(MegatronWriter, LeavesNothingOnADiskThatIsFull) {
   }
 }
 
-/// Whether the data set is there; if so, all of it must be of one writing.
+/// Returns whether the data set exists; if so, all of it must come from one write.
 bool is_there_and_whole(const std::string& path) {
   try {
     const TokenFile file(path, {});
@@ -182,8 +182,8 @@ bool is_there_and_whole(const std::string& path) {
     EXPECT_EQ(tokens, std::vector<std::int64_t>(count - 1, tokens.front()));
     return true;
   } catch (const SourceError& error) {
-    // What is being replaced may be missing, or be found out to have been replaced; but never be damaged. Some file
-    // systems show the time of a removal before the count of links.
+    // While it is being replaced, the data set may be missing or be found to have been replaced, but never damaged.
+    // Some file systems show the time of a removal before the link count.
     EXPECT_THAT(error.what(), ::testing::AnyOf(HasSubstr("No such file"), HasSubstr("was removed or replaced"),
                                                HasSubstr("or another name")));
     return false;

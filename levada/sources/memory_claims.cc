@@ -5,7 +5,7 @@
 namespace levada {
 namespace {
 
-/// Reading the limits takes up to a millisecond: not for less than this.
+/// Reading the limits takes up to a millisecond, so smaller claims are not checked one by one.
 constexpr std::uint64_t small_claims = std::uint64_t{1} << 20;
 
 }  // namespace
@@ -18,7 +18,7 @@ MemoryLimits process_memory_limits() {
 
 void MemoryClaims::add(std::uint64_t bytes, std::string_view what, std::string_view remedy) {
   const std::lock_guard lock(
-      mutex_);  // Held while the limits are read: what settles meanwhile would count as available.
+      mutex_);  // Held while the limits are read: memory settled during the read would count as available.
   if (unchecked_ + bytes >= small_claims) {
     auto limits = limits_();
     limits.available -= std::min(limits.available, claimed_);

@@ -11,16 +11,16 @@
 
 namespace levada {
 
-/// Returns memory_limits(), with unused_address_space() as a further limit of what is available.
+/// Returns memory_limits(), with available also limited by unused_address_space().
 MemoryLimits process_memory_limits();
 
-/// Adds up what files that are opened side by side are about to use, so that each of them is compared with what the
-/// others leave. Any thread may call.
+/// Adds up the memory that concurrently opened files are about to use, so that each file is checked against what the
+/// others leave. Thread-safe.
 class MemoryClaims {
  public:
   explicit MemoryClaims(std::function<MemoryLimits()> limits = process_memory_limits) : limits_(std::move(limits)) {}
 
-  /// What one user has announced and not used yet. Withdraws it at the end of its scope.
+  /// The memory that one user has announced and not used yet. Withdrawn on destruction.
   class Claim {
    public:
     explicit Claim(MemoryClaims& all) : all_(all) {}
@@ -28,8 +28,8 @@ class MemoryClaims {
     Claim(const Claim&) = delete;
     Claim& operator=(const Claim&) = delete;
 
-    /// Announces `bytes` more. Throws InvalidArgument, as expect_memory() does, if they and all other claims exceed
-    /// what is available.
+    /// Announces `bytes` more. Throws InvalidArgument, as expect_memory() does, if all claims together exceed what is
+    /// available.
     void add(std::uint64_t bytes, std::string_view what, std::string_view remedy = {});
     /// Withdraws `bytes` that have been written to, and so no longer count as available, or never will be.
     void settle(std::uint64_t bytes);
@@ -45,7 +45,7 @@ class MemoryClaims {
 
   std::function<MemoryLimits()> limits_;
   std::mutex mutex_;
-  std::uint64_t claimed_ = 0;    ///< by all
+  std::uint64_t claimed_ = 0;    ///< total of all claims
   std::uint64_t unchecked_ = 0;  ///< claimed since the limits were last read
 };
 

@@ -11,7 +11,7 @@
 
 namespace levada {
 
-/// Its members may be changed while it is read, as another program would change a file. One thread at a time.
+/// Its members may be changed while it is read, as another program might change a file. One thread at a time.
 class MemoryFile final : public File {
  public:
   MemoryFile(std::string path, std::string bytes) : content(std::move(bytes)), path_(std::move(path)) {
@@ -30,14 +30,14 @@ class MemoryFile final : public File {
 
   std::string content;
   FileIdentity now;
-  std::size_t max_at_once = SIZE_MAX;  ///< reads are no longer than this
+  std::size_t max_at_once = SIZE_MAX;  ///< limit on the length of a read
   std::function<void(std::uint64_t)> before_read;
 
  private:
   std::string path_;
 };
 
-/// Opens these files, contents by path, and no others.
+/// Opens these files, given as content by path, and no others.
 inline std::function<std::unique_ptr<File>(const std::string&)> open_from(std::map<std::string, std::string> contents) {
   return [contents = std::move(contents)](const std::string& path) {
     return std::make_unique<MemoryFile>(path, contents.at(path));

@@ -1,4 +1,4 @@
-// Files that have URLs.
+// Files addressed by URLs.
 #pragma once
 
 #include <functional>
@@ -10,13 +10,13 @@
 
 namespace levada {
 
-/// How a program reads files by URL, such as s3://bucket/corpus.bin. Both functions may be called by any thread, and
+/// Lets a program provide files by URL, such as s3://bucket/corpus.bin. Both functions may be called on any thread, and
 /// throw StorageFault. Without them, URLs are rejected.
 struct RemoteFiles {
-  /// Opens a file. Its reads throw SourceError once it is no longer the file that was opened.
+  /// Opens a file. Reads throw SourceError once it is no longer the file that was opened.
   std::function<std::unique_ptr<File>(const std::string& url)> open;
-  /// Returns what a pattern (*, ?, [...]) matches, folders with a '/' at their end. For any other URL, returns all
-  /// files below that folder: none if there is no such folder.
+  /// Returns the matches of a pattern (*, ?, [...]), folders with a trailing '/'. For any other URL, returns all files
+  /// below that folder, or none if it does not exist.
   std::function<std::vector<std::string>(const std::string& url)> list;
 };
 

@@ -9,7 +9,7 @@
 namespace levada {
 namespace {
 
-/// Calls `act` until it comes back, the fault is no passing one, or there have been enough.
+/// Calls `act` until it succeeds, fails with a fault that is not transient, or the tries are used up.
 template <typename Act>
 auto with_tries(const IoOptions& options, const Act& act) {
   const auto begin = Clock::now();

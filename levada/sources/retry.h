@@ -1,4 +1,4 @@
-// Faults of storage that may pass, tried again.
+// Retries after transient storage faults.
 #pragma once
 
 #include <functional>
@@ -11,12 +11,12 @@
 
 namespace levada {
 
-/// Returns whether an errno is transient, so that a retry may succeed: those of devices and networks, not those of
-/// names and permissions.
+/// Returns whether an errno is transient, so that a retry may succeed: errors of devices and networks, not of names and
+/// permissions.
 bool may_pass(int error);
 
-/// Opens a file whose reads, like the opening itself, are retried after transient faults as `options` determine. When
-/// the tries are used up, throws SourceError with their number.
+/// Opens a file. Retries the opening and its reads after transient faults, as `options` determine. When the tries are
+/// used up, throws SourceError that states their number.
 std::unique_ptr<File> open_patiently(const std::string& path, const IoOptions& options,
                                      const std::function<std::unique_ptr<File>(const std::string&)>& open);
 

@@ -1,4 +1,4 @@
-// A folder of its own: for tests.
+// A temporary folder, for tests.
 #pragma once
 
 #include <cstdlib>
@@ -11,7 +11,7 @@
 
 namespace levada {
 
-/// Made anew, and removed with all that is in it.
+/// Created on construction, and removed with all its content on destruction.
 class ScratchDir {
  public:
   ScratchDir() : path_((std::filesystem::temp_directory_path() / "levada-XXXXXX").string()) {

@@ -14,9 +14,9 @@ namespace levada {
 
 struct SlowReadMonitor::State {
   struct Slot {
-    const std::string* path = nullptr;  ///< null where no read is under way
+    const std::string* path = nullptr;  ///< null if the slot is unused
     std::uint64_t offset = 0;
-    Clock::time_point begin, due;  ///< of the read, and of its next warning
+    Clock::time_point begin, due;  ///< begin of the read; time of its next warning
   };
 
   Duration after;
@@ -47,7 +47,7 @@ struct SlowReadMonitor::State {
     running = true;
   }
 
-  /// Reads that begin later are due later, so nobody has to wake this thread for them.
+  /// Reads that begin later are due later, so they need not wake this thread.
   void watch() {
     std::unique_lock lock(mutex);
     for (auto seen = reads - 1; !over;) {

@@ -11,7 +11,7 @@
 namespace levada {
 
 /// Warns of each read that takes longer than `after`, naming the file, and again each time the duration has doubled.
-/// Runs at most one thread, which ends once no read has been under way for a while. Any thread may call.
+/// Runs at most one thread, which ends after a while without reads. Thread-safe.
 class SlowReadMonitor {
  public:
   SlowReadMonitor(Duration after, std::function<void(const std::string&)> warn);
@@ -26,7 +26,7 @@ class SlowReadMonitor {
   std::unique_ptr<State> state_;
 };
 
-/// A read under way.
+/// A running read.
 class SlowReadMonitor::Read {
  public:
   Read(State& state, std::size_t slot) : state_(state), slot_(slot) {}
@@ -39,7 +39,7 @@ class SlowReadMonitor::Read {
   std::size_t slot_;
 };
 
-/// `file`, its reads monitored.
+/// Returns `file` with its reads monitored.
 std::unique_ptr<File> make_monitored_file(std::unique_ptr<File> file, std::shared_ptr<SlowReadMonitor> monitor);
 
 }  // namespace levada

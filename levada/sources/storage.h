@@ -1,4 +1,4 @@
-// Storage that is slow, throttled or fails now and then.
+// Storage that is slow, throttled or occasionally fails.
 #pragma once
 
 #include <functional>
@@ -16,7 +16,7 @@
 namespace levada {
 
 /// Opens files whose reads are retried after transient faults, monitored and rate-limited as IoOptions determine. Files
-/// with URLs are read through a BlockCache. The files may outlive this. Any thread may call.
+/// with URLs are read through a BlockCache. The files may outlive this object. Thread-safe.
 class Storage {
  public:
   using Open = std::function<std::unique_ptr<File>(const std::string&)>;
@@ -24,9 +24,9 @@ class Storage {
   /// `open` opens files without URLs. Throws InvalidArgument for options out of range.
   Storage(IoOptions options, Open open, RemoteFiles remote = {}, BlockCacheOptions blocks = {});
 
-  /// Throws SourceError, Unsupported for a URL without RemoteFiles.
+  /// Throws SourceError, or Unsupported for a URL without RemoteFiles.
   std::unique_ptr<File> open(const std::string& path) const;
-  /// RemoteFiles::list(). Throws as open() does.
+  /// Calls RemoteFiles::list(). Throws as open() does.
   std::vector<std::string> list(const std::string& url) const;
 
  private:

@@ -23,7 +23,7 @@ using ::testing::HasSubstr;
 
 using std::chrono::milliseconds;
 
-/// Sentences that threads leave, and a wait for them.
+/// Collects messages of threads, and waits for them.
 class Heard {
  public:
   std::function<void(const std::string&)> listener() {
@@ -33,7 +33,7 @@ class Heard {
       changed_.notify_all();
     };
   }
-  /// All so far, once they are `count` at least; or after a generous while.
+  /// Returns all so far, once there are at least `count`, or after a generous timeout.
   std::vector<std::string> wait_for(std::size_t count) {
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, std::chrono::seconds(20), [&] { return warnings_.size() >= count; });
@@ -46,7 +46,7 @@ class Heard {
   std::vector<std::string> warnings_;
 };
 
-/// A file in memory whose reads first fail, `times` times, with this errno.
+/// Returns a file in memory whose first `times` reads fail with `error`.
 std::unique_ptr<MemoryFile> failing(int times, int error) {
   auto file = std::make_unique<MemoryFile>("a.txt", "hello");
   file->before_read = [left = times, error](std::uint64_t offset) mutable {
@@ -76,7 +76,7 @@ TEST(Storage, FailsAfterItsTriesAndNamesTheirNumber) {
   EXPECT_THAT(read_through({.retry_after = milliseconds(1)}, failing(5, EIO)),
               HasSubstr("cannot read byte 0 of a.txt: broken (tried 5 times in "));
   EXPECT_THAT(read_through({.tries = 1}, failing(1, EIO)), HasSubstr("(tried once in "));
-  // The pauses would be longer than it may take.
+  // The pauses alone would exceed the allowed time.
   EXPECT_THAT(
       read_through({.tries = 1000, .retry_after = milliseconds(4), .retry_for = milliseconds(20)}, failing(1000, EIO)),
       AllOf(HasSubstr("(tried "), HasSubstr(" times in ")));
@@ -146,7 +146,7 @@ TEST(SlowReadMonitor, WarnsAgainAfterARest) {
 TEST(RateLimit, LetsBytesComeAtItsRateWhoeverReads) {
   RateLimit limit(1000);
   const auto begin = Clock::now();
-  // A rest before is worth a tenth of a second.
+  // A preceding pause is worth a tenth of a second.
   EXPECT_EQ(limit.take(100, begin), begin);
   EXPECT_EQ(limit.take(500, begin), begin + milliseconds(500));
   EXPECT_EQ(limit.take(500, begin), begin + milliseconds(1000));

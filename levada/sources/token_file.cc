@@ -13,9 +13,9 @@
 namespace levada {
 namespace {
 
-/// Enough to make a call cheap against the copy, little enough to stay in a second-level cache; whole tokens.
+/// Large relative to the cost of a call, small enough to stay in the second-level cache; whole tokens.
 constexpr std::size_t piece_bytes = std::size_t{256} << 10;
-/// Once so many documents are known, the memory for them is in use and no longer claimed.
+/// Once this many documents are known, their memory is in use and no longer claimed.
 constexpr std::size_t settled_documents = std::size_t{1} << 17;
 
 bool is_integer(DType dtype) {
@@ -35,7 +35,7 @@ std::int64_t share_of_documents(double share, std::int64_t documents, std::strin
 TokenFile::TokenFile(const std::string& path, const TokenFileOptions& options)
     : TokenFile(path, options, options.open(MegatronPaths::of(path).idx)) {}
 
-// The .idx is opened first: who replaces a pair removes its .idx first.
+// The .idx is opened first: a writer that replaces a pair removes its .idx first.
 TokenFile::TokenFile(const std::string& path, const TokenFileOptions& options, const std::unique_ptr<const File>& idx)
     : index_bytes_(idx->identity().size),
       bin_(options.open(MegatronPaths::of(path).bin)),
@@ -122,7 +122,7 @@ void TokenFile::read(std::int64_t begin, std::int64_t end, TokenWriter& to, Read
   }
 }
 
-/// Tokens that follow each other in the .bin from `byte` on.
+/// Reads tokens that are contiguous in the .bin, from `byte` on.
 void TokenFile::read_run(std::uint64_t byte, std::int64_t position, std::int64_t count, TokenWriter& to,
                          ReadState& state) const {
   const auto end = byte + static_cast<std::uint64_t>(count) * token_bytes_;
@@ -142,7 +142,7 @@ void TokenFile::read_run(std::uint64_t byte, std::int64_t position, std::int64_t
   }
 }
 
-/// False if there are numbers among them that are no ids.
+/// Returns false if some of the numbers are not ids.
 bool TokenFile::write(std::string_view stored, TokenWriter& to) const {
   if (masks_loss_) {
     to.write_masked(stored);
@@ -157,7 +157,7 @@ bool TokenFile::write(std::string_view stored, TokenWriter& to) const {
   }
 }
 
-/// Of numbers that are ids.
+/// Throws SourceError for an id outside the vocabulary. All numbers must be ids.
 void TokenFile::expect_in_vocabulary(std::string_view stored, std::int64_t position) const {
   const auto expect = [&]<typename Unsigned>(std::type_identity<Unsigned>) {
     const auto load = [&](std::size_t i) {

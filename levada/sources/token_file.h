@@ -1,4 +1,4 @@
-// The tokens of Megatron-LM's .bin/.idx, and how to read them from anywhere.
+// Random-access reads of the tokens in Megatron-LM's .bin/.idx.
 #pragma once
 
 #include <cstdint>
@@ -16,56 +16,56 @@
 
 namespace levada {
 
-/// How much of a file has been read before its first sample.
+/// Progress of reading a file before its first sample.
 struct PrepareProgress {
   std::string path;
   std::uint64_t bytes_done = 0, bytes_total = 0;
 };
 
-/// Consecutive documents of a file: from share `begin` to share `end` of their number.
+/// A contiguous range of a file's documents: from fraction `begin` to fraction `end` of their number.
 struct DocumentShare {
   double begin = 0, end = 1;
 };
 
-/// Returns the whole number of a file's documents at which a share ends. Of 1,000 and more it is rounded to the
-/// nearest, as Megatron-LM does. Of fewer, that error would add up over many files: then the file's content, by
-/// `digest`, decides with what chance it is rounded up (randomized rounding; P. Raghavan, C. Thompson, 1987), alike for
-/// all shares of the file. So a document stays in its part whatever other files there are.
+/// Converts a fraction to a number of documents. With 1,000 documents or more, rounds to the nearest, as Megatron-LM
+/// does. With fewer, that error would add up over many files: then a chance derived from the file's content, `digest`,
+/// decides whether to round up (randomized rounding; P. Raghavan, C. Thompson, 1987), the same for all shares of the
+/// file. So a document stays in its part regardless of the other files.
 std::int64_t share_of_documents(double share, std::int64_t documents, std::string_view digest);
 
 struct TokenFileOptions {
-  bool by_document = false;      ///< keeps where documents begin: 8 bytes each
-  bool masks_loss = false;       ///< a stored int32 below zero is ~token, and no loss is computed for it
-  std::int64_t vocabulary = 0;   ///< tokens are below it; 0: not known
+  bool by_document = false;      ///< keeps the begins of documents: 8 bytes each
+  bool masks_loss = false;       ///< a negative stored int32 is ~token, and no loss is computed for it
+  std::int64_t vocabulary = 0;   ///< every token must be below it; 0: unknown
   DocumentShare documents = {};  ///< the documents to read; documents and tokens are numbered from the first of them
   std::function<void(const PrepareProgress&)> progress = {};
-  /// Shared by files that are opened side by side.
+  /// Shared by files that are opened concurrently.
   std::shared_ptr<MemoryClaims> memory = std::make_shared<MemoryClaims>();
-  /// Opens files: replaced by tests, and by wrappers that throttle or retry.
+  /// Opens files. Replaced by tests, and by wrappers that throttle or retry.
   std::function<std::unique_ptr<File>(const std::string&)> open = open_file;
 };
 
 /// The size and digest of a file's content.
 struct FileContents {
   std::int64_t tokens = 0, documents = 0;
-  std::int64_t stored_documents = 0;  ///< of which `documents` are the share that was asked for
-  std::string digest;                 ///< of all stored bytes, not of the path
+  std::int64_t stored_documents = 0;  ///< the total, of which `documents` are the requested share
+  std::string digest;                 ///< covers all stored bytes, not the path
 
   bool operator==(const FileContents&) const = default;
 };
 
-/// The state of one reading thread: memory that it reuses for all files, and counters.
+/// The state of one reading thread: a buffer that it reuses for all files, and counters.
 struct ReadState {
   std::vector<char> buffer;
   ReadStats stats;
 };
 
-/// The stored tokens in the order of the sequences, numbered from 0, without additional ones. Any number of threads may
-/// read concurrently, each with its own ReadState.
+/// The stored tokens in sequence order, numbered from 0, without any added tokens. Any number of threads may read
+/// concurrently, each with its own ReadState.
 class TokenFile {
  public:
   /// `path`: the prefix, or the name of either file. Throws SourceError for files that cannot be opened, are damaged,
-  /// or hold no integers; InvalidArgument where there is no memory for their tables.
+  /// or do not hold integers, and InvalidArgument if there is not enough memory for their tables.
   TokenFile(const std::string& path, const TokenFileOptions& options);
 
   /// Returns the path of the .bin.
@@ -73,9 +73,9 @@ class TokenFile {
   const FileContents& contents() const { return contents_; }
   std::uint64_t index_bytes() const { return index_bytes_; }
 
-  /// Writes tokens [begin, end). The last one counts as a label, and the bytes before it as consumed. Throws
-  /// SourceError for a token that is negative, beyond the vocabulary or larger than `to` can hold, and for a file that
-  /// ends too early.
+  /// Writes tokens [begin, end) to `to`. The last one counts as a label only; the bytes of the others count as
+  /// consumed. Throws SourceError for a token that is negative, outside the vocabulary or larger than `to` can hold,
+  /// and for a file that ends too early.
   void read(std::int64_t begin, std::int64_t end, TokenWriter& to, ReadState& state) const;
 
   /// Announces a read().
@@ -91,8 +91,8 @@ class TokenFile {
     return document_begins_[static_cast<std::size_t>(document)];
   }
 
-  /// Throws SourceError, naming the change, if the content of the .bin has changed since it was opened. The .idx is not
-  /// read again.
+  /// Throws SourceError that names the change if the content of the .bin has changed since it was opened. Does not read
+  /// the .idx again.
   void check() const { watch_.expect_unchanged(); }
 
  private:
@@ -105,14 +105,14 @@ class TokenFile {
 
   std::uint64_t index_bytes_ = 0;
   std::unique_ptr<const File> bin_;
-  ContentWatch watch_;  ///< of the .bin
+  ContentWatch watch_;  ///< watches the .bin
   MegatronIndex index_;
   std::uint64_t token_bytes_ = 1;
   bool masks_loss_;
   std::int64_t vocabulary_;
   FileContents contents_;
-  std::vector<std::int64_t> document_begins_;  ///< and the end; by_document alone
-  std::int64_t first_token_ = 0;               ///< of all that are stored
+  std::vector<std::int64_t> document_begins_;  ///< and the last one's end; only with by_document
+  std::int64_t first_token_ = 0;               ///< among all stored tokens
 };
 
 }  // namespace levada

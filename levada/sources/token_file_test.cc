@@ -20,7 +20,7 @@ TokenFile open_bytes(const std::string& idx, const std::string& bin, bool by_doc
   return {"a.bin", {.by_document = by_document, .open = open_from({{"a.idx", idx}, {"a.bin", bin}})}};
 }
 
-/// Tokens [position, end), of which at least two, through a writer that has seen `before` already.
+/// Reads at least two tokens [position, end) through a writer that has already received `before` tokens.
 Tokens read(const TokenFile& file, std::int64_t position, std::int64_t end, ReadState& state, std::size_t before = 0) {
   const auto count = before + static_cast<std::size_t>(end - position);
   Tokens tokens(count - 1), labels(count - 1);

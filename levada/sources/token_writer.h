@@ -1,4 +1,4 @@
-// Where a source's tokens go: the rows `tokens` and `labels` of consecutive samples.
+// The destination of a source's tokens: the rows `tokens` and `labels` of consecutive samples.
 #pragma once
 
 #include <algorithm>
@@ -13,10 +13,10 @@
 
 namespace levada {
 
-/// Takes a row of n + 1 tokens t and lays it out as tokens t[0..n) and labels t[1..n]. Borrows both, and the loss mask.
+/// Writes a row of n + 1 tokens t as tokens t[0..n) and labels t[1..n]. Borrows both, and the loss mask.
 class TokenWriter {
  public:
-  /// `labels` is as long as `tokens`, and as wide.
+  /// `labels` must have the length and width of `tokens`.
   TokenWriter(IdSpan tokens, IdSpan labels, std::span<float> loss_mask = {})
       : tokens_(tokens), labels_(labels), loss_mask_(loss_mask) {}
 
@@ -27,8 +27,8 @@ class TokenWriter {
     return tokens_.is_narrow() ? std::numeric_limits<std::int32_t>::max() : std::numeric_limits<std::int64_t>::max();
   }
 
-  /// `stored`: tokens as little-endian numbers of this width, no more than missing(). Returns whether all of them are
-  /// ids: none is negative, if the numbers are signed, or above largest().
+  /// Writes `stored`: little-endian numbers of this width, no more than missing(). Returns whether all of them are ids:
+  /// none is negative, if the numbers are signed, or above largest().
   template <typename Unsigned>
   bool write_stored(std::string_view stored, bool is_signed) {
     const auto all =
@@ -37,7 +37,7 @@ class TokenWriter {
     return (all & ~std::min(most, static_cast<std::uint64_t>(largest()))) == 0;
   }
 
-  /// The same of int32 numbers, of which one below zero is ~token: its label is masked with 0.
+  /// The same for int32 numbers, of which a negative one is ~token: sets its label's loss mask to 0.
   void write_masked(std::string_view stored) {
     for (; !stored.empty(); stored.remove_prefix(sizeof(std::int32_t))) {
       const auto number = static_cast<std::int32_t>(load<std::uint32_t>(stored.data()));
@@ -46,7 +46,7 @@ class TokenWriter {
     }
   }
 
-  /// From 0 to largest().
+  /// `token` must be between 0 and largest().
   void write(std::int64_t token) {
     if (tokens_.is_narrow()) {
       write_one(static_cast<std::int32_t>(token));
@@ -63,7 +63,7 @@ class TokenWriter {
     ++at_;
   }
 
-  /// Returns the bits that any of the stored numbers has.
+  /// Returns the bitwise OR of the stored numbers.
   template <typename Id, typename Unsigned>
   std::uint64_t write_as(std::string_view stored) {
     auto count = stored.size() / sizeof(Unsigned);
@@ -93,7 +93,7 @@ class TokenWriter {
     return value;
   }
 
-  /// Numbers that are both tokens and labels: converted once, in a loop that compilers make vectors of.
+  /// Converts numbers that are both tokens and labels in one loop that compilers can vectorize.
   template <typename Id, typename Unsigned>
   Unsigned write_inner(const char* __restrict from, std::size_t count) {
     auto* __restrict tokens = tokens_.as<Id>().data() + at_;

@@ -7,7 +7,7 @@
 namespace levada {
 namespace {
 
-/// Returns the number of bytes at the end of `text` that begin a character and do not complete it.
+/// Returns the number of bytes at the end of `text` that begin a character but do not complete it.
 std::size_t unfinished_bytes(std::string_view text) {
   for (std::size_t back = 1; back <= std::min<std::size_t>(3, text.size()); ++back) {
     const auto byte = static_cast<unsigned char>(text[text.size() - back]);

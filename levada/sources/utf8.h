@@ -1,4 +1,4 @@
-// UTF-8 that arrives in pieces, and its validation.
+// Validates UTF-8 that may arrive in pieces.
 #pragma once
 
 #include <cstddef>

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::align_val_t buffer_alignment{64};
 
-/// The next of four sizes per power of two, from 64 bytes on.
+/// Rounds up to the next of four sizes per power of two, from 64 bytes on.
 std::uint64_t size_class(std::uint64_t bytes) {
   const std::uint64_t at_least = std::max<std::uint64_t>(bytes, 64);
   const std::uint64_t step = std::max<std::uint64_t>(std::bit_floor(at_least) / 4, 64);
@@ -27,7 +27,7 @@ struct BufferPool::State {
   using Cache = std::map<std::uint64_t, std::vector<std::byte*>>;
 
   std::atomic<std::uint64_t> used = 0;
-  std::mutex mutex;  // guards what follows
+  std::mutex mutex;  // guards the members below
   Cache cache;       ///< by size; no list is empty
   std::uint64_t max_used = 0, cached = 0;
   std::uint64_t max_cached = std::numeric_limits<std::uint64_t>::max();
@@ -65,12 +65,12 @@ struct BufferPool::State {
 
   void release(std::byte* data, std::uint64_t size) noexcept {
     used -= size;
-    // Does not wait for the mutex: in a forked child its owner may not exist.
+    // Does not wait for the mutex: in a forked child the thread that holds it may not exist.
     const std::unique_lock lock(mutex, std::try_to_lock);
     if (!lock || !keep(data, size)) ::operator delete(data, buffer_alignment);
   }
 
-  /// Returns false where the bounds do not allow it, or there is no memory even for that.
+  /// Returns false if the limits do not allow it, or there is not even memory for the list entry.
   bool keep(std::byte* data, std::uint64_t size) noexcept {
     if (cached + size > max_cached || cached + size + used > max_used) return false;
     try {

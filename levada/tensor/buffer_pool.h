@@ -8,19 +8,19 @@
 namespace levada {
 
 /// Recycles heap buffers: the first touch of fresh memory costs as much as several copies. Buffers are 64-byte aligned
-/// and come in four sizes per power of two; the one released last is the next of its size. Cached plus used memory
-/// never exceeds the high-water mark of used memory. Thread-safe; buffers may outlive the pool. A forked child may
-/// release buffers, but not allocate.
+/// and come in four sizes per power of two; the most recently released buffer of a size is reused first. Cached plus
+/// used memory never exceeds the high-water mark of used memory. Thread-safe; buffers may outlive the pool. A forked
+/// child may release buffers, but not allocate.
 class BufferPool {
  public:
   BufferPool();
 
   struct Buffer {
-    std::byte* data = nullptr;  ///< content unset
+    std::byte* data = nullptr;  ///< uninitialized
     std::shared_ptr<const void> owner;
   };
   Buffer allocate(std::uint64_t bytes);
-  /// From now on, caches at most this many bytes; unlimited by default.
+  /// Limits cached memory to `bytes` from now on; unlimited by default.
   void limit_cache(std::uint64_t bytes);
   /// Returns all cached memory to the system and starts a new high-water mark.
   void trim();

@@ -1,4 +1,4 @@
-// Element types and shapes as bytes.
+// Serializes element types and shapes.
 #pragma once
 
 #include "levada/base/bytes.h"
@@ -7,14 +7,14 @@
 
 namespace levada {
 
-/// Code, bits and lanes: four bytes.
+/// Writes code, bits and lanes: four bytes.
 void put_dtype(ByteWriter& writer, DType dtype);
-/// Throws CorruptMessage for a type that is not known.
+/// Throws CorruptMessage for an unknown type.
 DType get_dtype(ByteReader& reader);
 
-/// A byte for the rank, then the extents.
+/// Writes a byte for the rank, then the extents.
 void put_shape(ByteWriter& writer, const Shape& shape);
-/// Throws CorruptMessage for more than `most` dimensions. The extents may be anything.
+/// Throws CorruptMessage for more than `most` dimensions. Does not check the extents.
 Shape get_shape(ByteReader& reader, std::size_t most = Shape::max_rank);
 
 }  // namespace levada

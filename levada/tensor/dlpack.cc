@@ -24,7 +24,7 @@ static_assert(offsetof(ExchangeApi, previous) == 8 && offsetof(ExchangeApi, to_m
               offsetof(ExchangeApi, to_fields) == 40 && sizeof(ExchangeApi) == 56);
 static_assert(std::is_standard_layout_v<Managed> && std::is_standard_layout_v<ManagedVersioned>);
 
-// What an exported tensor's context points at.
+// The context of an exported tensor.
 template <typename Form>
 struct Export {
   Form managed;
@@ -36,7 +36,7 @@ std::unique_ptr<Form, Delete> make_export(const Tensor& tensor) {
   auto made = std::make_unique<Export<Form>>(Export<Form>{{}, tensor});
   const auto extents_of = [](const Shape& shape) { return const_cast<std::int64_t*>(shape.begin()); };
   auto& fields = made->managed.tensor;
-  // DLPack wants null where there are no elements.
+  // DLPack requires null if there are no elements.
   if (tensor.view().byte_count() > 0) fields.data = const_cast<std::byte*>(tensor.view().data());
   fields.device = tensor.view().device();
   fields.ndim = static_cast<std::int32_t>(tensor.shape().rank());

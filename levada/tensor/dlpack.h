@@ -1,6 +1,6 @@
-// DLPack: tensors to and from other frameworks without a copy. The structures are declared here as DLPack 1.1 fixes
-// them for every program, since a system's <dlpack/dlpack.h> may be older than the versioned one; a pointer to
-// DLManagedTensor or DLManagedTensorVersioned is a pointer to these.
+// DLPack: exchanges tensors with other frameworks without a copy. The structures are declared here with DLPack 1.1's
+// fixed ABI, since a system's <dlpack/dlpack.h> may predate the versioned one; a pointer to DLManagedTensor or
+// DLManagedTensorVersioned is a pointer to these.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ struct TensorFields {
   std::uint64_t byte_offset = 0;
 };
 
-/// DLManagedTensor, which cannot say that its memory is read-only.
+/// DLManagedTensor, which cannot mark its memory as read-only.
 struct Managed {
   TensorFields tensor;
   void* context = nullptr;
@@ -39,19 +39,19 @@ struct ManagedVersioned {
 };
 
 inline constexpr std::uint64_t flag_read_only = 1;
-inline constexpr std::uint64_t flag_subbyte_padded = 4;  ///< each float4 or float6 has a byte of its own
+inline constexpr std::uint64_t flag_subbyte_padded = 4;  ///< each float4 or float6 takes a whole byte
 
-/// DLPackExchangeAPI, a framework's own functions for its Python objects: without an attribute looked up. To be called
-/// with the GIL; each gives 0, or leaves a Python exception.
+/// DLPackExchangeAPI: a framework's C functions for its Python objects, which save attribute lookups. Call them with
+/// the GIL held; each returns 0, or leaves a Python exception set.
 struct ExchangeApi {
   std::uint32_t major = 0;
   std::uint32_t minor = 0;
-  const ExchangeApi* previous = nullptr;  ///< of an older major version
+  const ExchangeApi* previous = nullptr;  ///< table of an older major version
   void (*allocate)() = nullptr;
   int (*to_managed)(void* object, ManagedVersioned** managed) = nullptr;
-  int (*from_managed)(ManagedVersioned* managed, void** object) = nullptr;  ///< takes `managed` over
+  int (*from_managed)(ManagedVersioned* managed, void** object) = nullptr;  ///< takes ownership of `managed`
   int (*to_fields)(void* object,
-                   TensorFields* fields) = nullptr;  ///< good as long as nobody else uses `object`; or null
+                   TensorFields* fields) = nullptr;  ///< valid as long as no other code uses `object`; may be null
   void (*current_stream)() = nullptr;
 };
 
@@ -60,21 +60,21 @@ struct Delete {
   void operator()(Managed* managed) const;
   void operator()(ManagedVersioned* managed) const;
 };
-/// Owns what a producer handed over; release() hands it on.
+/// Owns a tensor that a producer has handed over; release() passes it on.
 using Handle = std::unique_ptr<Managed, Delete>;
 using HandleVersioned = std::unique_ptr<ManagedVersioned, Delete>;
 
-/// What the fields tell, in the producer's memory. Throws as from_dlpack() does.
+/// Returns a view of the fields in the producer's memory. Throws as from_dlpack() does.
 TensorView view_of(const TensorFields& fields);
 
-/// The tensor, viewing the producer's memory; its deleter is called when the last copy of the tensor goes, on whichever
-/// thread that is. Writable unless it says that it is read-only. Throws Unsupported for what this version of DLPack or
-/// Levada has no words for (another major version, more than 16 dimensions, unknown or padded types) and
-/// InvalidArgument for fields that cannot be; the deleter is then called at once.
+/// Returns a tensor that views the producer's memory. The deleter is called when the last copy of the tensor is
+/// destroyed, on whichever thread that is. The tensor is writable unless flagged read-only. Throws Unsupported for
+/// anything that this version of DLPack or Levada cannot express (another major version, more than 16 dimensions,
+/// unknown or padded types) and InvalidArgument for invalid fields; the deleter is then called at once.
 Tensor from_dlpack(Handle handle);
 Tensor from_dlpack(HandleVersioned handle);
 
-/// The tensor for another framework; it keeps the memory alive until its deleter is called, on any thread.
+/// Exports the tensor to another framework; keeps its memory alive until the deleter is called, on any thread.
 HandleVersioned to_dlpack_versioned(const Tensor& tensor);
 /// The same in the older form. Throws InvalidArgument for a read-only tensor, which this form would present as
 /// writable.

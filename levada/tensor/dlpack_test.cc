@@ -10,7 +10,7 @@
 namespace levada::dlpack {
 namespace {
 
-// A producer's tensor that counts how often it has been deleted.
+// A producer's tensor that counts calls of its deleter.
 template <typename Form>
 struct Foreign {
   std::array<std::int32_t, 6> values = {0, 1, 2, 3, 4, 5};

@@ -73,7 +73,7 @@ std::string DType::name() const {
 
 DType DType::parse(std::string_view name) {
   if (const auto* entry = find(name)) return entry->dtype;
-  // "complex64" has an x of its own, so lanes are looked for only once the whole is no name.
+  // "complex64" contains an x, so lanes are parsed only if the whole is not a name.
   if (const auto x = name.rfind('x'); x != std::string_view::npos) {
     std::uint16_t lanes = 0;
     const auto* end = name.data() + name.size();

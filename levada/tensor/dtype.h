@@ -1,4 +1,4 @@
-// Element types: DLPack's, so that every framework's tensors can be named.
+// Element types: DLPack's, so that they cover every framework's tensors.
 #pragma once
 
 #include <complex>
@@ -18,15 +18,16 @@ struct DType {
 
   bool operator==(const DType&) const = default;
 
-  /// Bytes that `count` elements take; sub-byte types (float4, float6) lie packed, the last byte filled with zeros.
+  /// Returns the bytes that `count` elements take. Sub-byte types (float4, float6) are packed, and the last byte is
+  /// zero-padded.
   std::size_t bytes(std::size_t count) const { return (count * bits * lanes + 7) / 8; }
-  /// Whether every element begins on a byte; only such tensors can be cut or strided.
+  /// Returns whether every element begins at a byte boundary; only such tensors can be sliced or strided.
   bool is_byte_sized() const { return bits * lanes % 8 == 0; }
-  /// "int64", "bfloat16", "float8_e4m3fn", "bool"; more lanes as "float32x4".
+  /// Returns "int64", "bfloat16", "float8_e4m3fn", "bool"; multiple lanes as "float32x4".
   std::string name() const;
   /// The inverse of name(). Throws InvalidArgument.
   static DType parse(std::string_view name);
-  /// Whether code, bits and lanes name a type that DLPack 1.1 defines (handles are none).
+  /// Returns whether code, bits and lanes form a type that DLPack 1.1 defines (handles are none).
   bool is_known() const;
 };
 
@@ -42,7 +43,7 @@ inline constexpr DType float8_e3m4{7, 8}, float8_e4m3{8, 8}, float8_e4m3b11fnuz{
 inline constexpr DType float6_e2m3fn{15, 6}, float6_e3m2fn{16, 6}, float4_e2m1fn{17, 4};
 }  // namespace dtypes
 
-/// The DType of a C++ arithmetic type: dtype_of<std::int64_t>() == dtypes::int64.
+/// Returns the DType of a C++ arithmetic type: dtype_of<std::int64_t>() == dtypes::int64.
 template <typename T>
 constexpr DType dtype_of() {
   constexpr auto bits = static_cast<std::uint8_t>(sizeof(T) * 8);

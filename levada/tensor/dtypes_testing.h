@@ -1,4 +1,4 @@
-// For tests of what has to work for every element type.
+// For tests that cover every element type.
 #pragma once
 
 #include <array>
@@ -7,7 +7,7 @@
 
 namespace levada {
 
-/// All that DLPack defines, of one lane.
+/// All types that DLPack defines, with one lane.
 inline constexpr std::array all_dtypes = {
     dtypes::int8,           dtypes::int16,
     dtypes::int32,          dtypes::int64,

@@ -16,7 +16,7 @@ struct Dim {
   std::int64_t stride;  // in bytes
 };
 
-// Dimensions from the outermost, without those of extent 1, neighbours that lie end to end made one.
+// Dimensions from the outermost, without those of extent 1; adjacent dimensions that are contiguous are merged.
 class Dims {
  public:
   explicit Dims(const TensorView& view) {

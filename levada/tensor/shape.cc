@@ -29,7 +29,7 @@ std::optional<std::size_t> Shape::element_count() const {
   bool empty = false;
   for (const auto extent : *this) {
     if (extent < 0) return std::nullopt;
-    // Extents beside a zero must fit as well, so that strides and slices never overflow.
+    // Extents next to a zero must fit as well, so that strides and slices never overflow.
     if (extent == 0) empty = true;
     else if (__builtin_mul_overflow(product, extent, &product)) return std::nullopt;
   }
@@ -39,7 +39,7 @@ std::optional<std::size_t> Shape::element_count() const {
 Shape Shape::contiguous_strides() const {
   Shape strides;
   strides.rank_ = rank_;
-  std::uint64_t stride = 1;  // unsigned: a shape without an element_count() gives strides of no use, but no overflow
+  std::uint64_t stride = 1;  // unsigned: a shape without an element_count() yields meaningless strides, but no overflow
   for (std::size_t dim = rank_; dim-- > 0;) {
     strides.extents_[dim] = static_cast<std::int64_t>(stride);
     stride *= static_cast<std::uint64_t>(std::max<std::int64_t>(extents_[dim], 1));

@@ -1,4 +1,4 @@
-// Extents of a tensor.
+// The extents of a tensor.
 #pragma once
 
 #include <array>
@@ -28,12 +28,12 @@ class Shape {
   const std::int64_t* end() const { return extents_.data() + rank_; }
   void push_back(std::int64_t extent);
 
-  /// Product of the extents, 1 for rank 0; empty if one is negative or the product does not fit.
+  /// Returns the product of the extents, 1 for rank 0; nothing if an extent is negative or the product overflows.
   std::optional<std::size_t> element_count() const;
-  /// Strides in elements of a C-contiguous tensor of this shape.
+  /// Returns the strides, in elements, of a C-contiguous tensor of this shape.
   Shape contiguous_strides() const;
   bool operator==(const Shape& other) const;
-  /// "[8, 4096]".
+  /// Returns "[8, 4096]".
   std::string to_string() const;
 
  private:

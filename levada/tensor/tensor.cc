@@ -26,14 +26,14 @@ std::size_t checked_count(DType dtype, const Shape& shape) {
   return *shape.element_count();
 }
 
-// Whether the way from the first byte to any other fits a pointer difference.
+// Returns whether the distance from the first byte to any other fits in a pointer difference.
 bool reach_fits(DType dtype, const Shape& shape, const Shape& strides) {
   std::int64_t reach = static_cast<std::int64_t>(dtype.bytes(1));
   for (std::size_t dim = 0; dim < shape.rank(); ++dim) {
     std::int64_t way = 0;
     if (strides[dim] == std::numeric_limits<std::int64_t>::min()) return false;
     const auto stride = strides[dim] < 0 ? -strides[dim] : strides[dim];
-    // The whole extent, not one less: walking over it steps once beyond before it turns back.
+    // The whole extent, not one less: an iteration steps once past the end before it turns back.
     if (__builtin_mul_overflow(stride, shape[dim], &way)) return false;
     if (__builtin_mul_overflow(way, static_cast<std::int64_t>(dtype.bytes(1)), &way)) return false;
     if (__builtin_add_overflow(reach, way, &reach)) return false;
@@ -46,7 +46,7 @@ bool reach_fits(DType dtype, const Shape& shape, const Shape& strides) {
 std::optional<std::size_t> tensor_bytes(DType dtype, const Shape& shape) {
   const auto count = shape.element_count();
   if (!count) return std::nullopt;
-  // In bits they must fit a signed 64-bit number, so that no later sum of bytes overflows.
+  // The number of bits must fit in a signed 64-bit number, so that no later sum of bytes overflows.
   const auto bits = checked_mul(*count, std::uint64_t{dtype.bits} * dtype.lanes);
   if (!bits || *bits > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) return std::nullopt;
   return dtype.bytes(*count);
@@ -120,7 +120,7 @@ TensorView TensorView::slice(std::size_t dim, std::int64_t begin, std::int64_t e
   }
   auto part = shape_;
   part[dim] = end - begin;
-  // An empty part has no first element to point at.
+  // An empty slice has no first element to point to.
   if (part.element_count() == 0) return TensorView(dtype_, part, strides_, data_, device_);
   const auto item = static_cast<std::int64_t>(dtype_.bytes(1));
   return TensorView(dtype_, part, strides_, data_ + begin * strides_[dim] * item, device_);
@@ -130,7 +130,7 @@ void TensorView::check_type(DType wanted) const {
   if (dtype_ != wanted) {
     throw InvalidArgument(fmt::format("a tensor {} was asked for as {}", describe(dtype_, shape_), wanted.name()));
   }
-  // Complex numbers are aligned as their parts are.
+  // Complex numbers are aligned like their parts.
   const std::size_t align = std::min<std::size_t>(wanted.bytes(1), 8);
   if (reinterpret_cast<std::uintptr_t>(data_) % align != 0) {
     throw InvalidArgument(

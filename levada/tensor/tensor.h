@@ -19,14 +19,15 @@ struct Device {
   bool is_cpu() const { return type == 1; }
 };
 
-/// Bytes that the elements of such a tensor take; empty if an extent is negative or they do not fit in memory.
+/// Returns the bytes that the elements of such a tensor take; nothing if an extent is negative or they do not fit in
+/// memory.
 std::optional<std::size_t> tensor_bytes(DType dtype, const Shape& shape);
 
-/// Elements that lie in somebody else's memory; never writes. A value; the memory must outlive it.
+/// A read-only view of elements that it does not own. A value; the memory must outlive it.
 class TensorView {
  public:
   TensorView() = default;
-  /// C-contiguous. Throws InvalidArgument if the shape is negative or its bytes do not fit in memory.
+  /// C-contiguous. Throws InvalidArgument if an extent is negative or the elements do not fit in memory.
   TensorView(DType dtype, const Shape& shape, const std::byte* data, Device device = {});
   /// `strides` in elements; may be zero or negative. Sub-byte types must be contiguous (InvalidArgument).
   TensorView(DType dtype, const Shape& shape, const Shape& strides, const std::byte* data, Device device = {});
@@ -37,18 +38,18 @@ class TensorView {
   const std::byte* data() const { return data_; }
   Device device() const { return device_; }
   std::size_t element_count() const { return count_; }
-  /// Bytes of the elements themselves, however they are strided.
+  /// Returns the bytes of the elements, regardless of strides.
   std::size_t byte_count() const { return dtype_.bytes(count_); }
   bool is_contiguous() const;
-  /// The elements' bytes. Throws InvalidArgument unless contiguous and in this machine's memory.
+  /// Returns the elements' bytes. Throws InvalidArgument unless contiguous and in this machine's memory.
   ByteView bytes() const;
-  /// The elements. Throws InvalidArgument unless contiguous, on the CPU, and T is the dtype's C++ type.
+  /// Returns the elements. Throws InvalidArgument unless contiguous, on the CPU, and T is the dtype's C++ type.
   template <typename T>
   std::span<const T> as() const {
     check_type(dtype_of<T>());
     return {reinterpret_cast<const T*>(bytes().data()), count_};
   }
-  /// Elements [begin, end) along `dim`, sharing the memory. Throws InvalidArgument out of range.
+  /// Returns elements [begin, end) along `dim`; shares the memory. Throws InvalidArgument if out of range.
   TensorView slice(std::size_t dim, std::int64_t begin, std::int64_t end) const;
 
  private:
@@ -61,24 +62,25 @@ class TensorView {
   std::size_t count_ = 0;
 };
 
-/// Copies the elements of `from`, strided as they may be, in C order to `to`; `to` has from.byte_count() bytes.
-/// Counted as payload copied. CPU only.
+/// Copies the elements of `from`, with any strides, in C order to `to`, which has from.byte_count() bytes. Counted as
+/// payload copied. CPU only.
 void copy_elements(const TensorView& from, std::byte* to);
 
-/// A TensorView together with what keeps its memory alive: its own allocation, or a lease on a message. Copies share
-/// the memory. Whether it may be written is part of it: what came from another rank by reference may not.
+/// A TensorView together with the owner of its memory: an allocation, or a lease on a message. Copies share the memory.
+/// A tensor is writable or read-only; one received by reference from another rank is read-only.
 class Tensor {
  public:
   Tensor() = default;
   /// Wraps memory that `owner` keeps alive.
   Tensor(TensorView view, std::shared_ptr<const void> owner, bool writable = false)
       : view_(view), owner_(std::move(owner)), writable_(writable) {}
-  /// Own memory, 64-byte aligned. empty() leaves the content unset.
+  /// Allocate memory, 64-byte aligned. empty() leaves it uninitialized.
   static Tensor empty(DType dtype, const Shape& shape);
   static Tensor zeros(DType dtype, const Shape& shape);
-  /// Own contiguous copy.
+  /// Returns a contiguous copy.
   static Tensor copy_of(const TensorView& view);
-  /// From values: of<std::int64_t>({2, 2}, {1, 2, 3, 4}). Throws InvalidArgument if their number is not the shape's.
+  /// From values: of<std::int64_t>({2, 2}, {1, 2, 3, 4}). Throws InvalidArgument if their number does not match the
+  /// shape.
   template <typename T>
   static Tensor of(const Shape& shape, std::initializer_list<T> values) {
     return copy_of(checked_view(dtype_of<T>(), shape, std::as_bytes(std::span(values.begin(), values.size()))));
@@ -114,14 +116,14 @@ class Tensor {
   bool writable_ = false;
 };
 
-/// Where a producer puts its tensors: an engine's memory, so that they are sent without a copy, or the heap.
+/// Allocates memory for a producer's tensors: an engine's memory, from which they are sent without a copy, or the heap.
 /// One thread at a time.
 class Memory {
  public:
   virtual ~Memory() = default;
-  /// Says that about `bytes` will be asked for in all, so that they can lie together. Only a hint.
+  /// Announces that about `bytes` will be allocated in total, so that the tensors can be adjacent. Only a hint.
   virtual void reserve(std::size_t bytes) = 0;
-  /// Writable, C-contiguous, 64-byte aligned, content unset.
+  /// Returns a tensor that is writable, C-contiguous, 64-byte aligned and uninitialized.
   virtual Tensor empty(DType dtype, const Shape& shape) = 0;
 };
 

@@ -170,7 +170,7 @@ TEST(CopyElements, CountsEachByteOnce) {
   }
 }
 
-// What copy_elements() should give, one element at a time.
+// Computes the expected result of copy_elements(), one element at a time.
 std::vector<std::int32_t> by_index(const TensorView& view) {
   std::vector<std::int32_t> values;
   const auto count = static_cast<std::int64_t>(view.element_count());

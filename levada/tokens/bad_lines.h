@@ -9,17 +9,17 @@
 
 namespace levada {
 
-/// The lines of a text, or rows of a table, that were left out.
+/// The skipped lines of a text, or rows of a table.
 struct BadLines {
   static constexpr std::size_t max_first = 10;
 
   std::int64_t count = 0;
-  std::vector<std::int64_t> first;  ///< the numbers of the first ones, from 1
+  std::vector<std::int64_t> first;  ///< line numbers of the first max_first, from 1
 
   void add(std::int64_t number);
 };
 
-/// The lines of several texts that were left out.
+/// The skipped lines of several texts.
 struct BadPlaces {
   std::int64_t count = 0;
   std::vector<std::string> first;  ///< the first BadLines::max_first: "a.jsonl:17"

@@ -1,4 +1,4 @@
-// What is wrong with some of the texts that are looked at together.
+// Collects the errors of texts that are processed together.
 #pragma once
 
 #include <cstddef>
@@ -8,12 +8,13 @@
 
 namespace levada {
 
-/// Any thread may call.
+/// Thread-safe.
 class BadTexts {
  public:
-  /// `text`: its number.
+  /// `text`: the number of the text.
   void add(std::size_t text, const std::string& what);
-  /// Throws SourceError if there is any: its text, or those of the first ten among `texts` texts, a line each.
+  /// Throws SourceError if any text is bad. The message lists the first ten bad ones, a line each, or only states the
+  /// error if there is just one.
   void throw_if_any(std::size_t texts) const;
 
  private:

@@ -38,7 +38,7 @@ class StoredStream final : public ByteStream {
   std::uint64_t offset_ = 0;
 };
 
-/// What is the same for both ways of compression: stored bytes go in by pieces.
+/// The part that all decompressors share: reads stored bytes in pieces.
 class Decompressor : public ByteStream {
  public:
   explicit Decompressor(std::shared_ptr<const File> file)
@@ -46,7 +46,7 @@ class Decompressor : public ByteStream {
 
   std::size_t read(std::span<char> into) final {
     while (true) {
-      // Also without stored bytes at hand: there may be more output of those before.
+      // Even without stored bytes at hand: earlier ones may have more output.
       if (!held_.empty() || !is_between_members()) {
         if (const auto made = decompress(held_, into); made > 0) return made;
       }
@@ -58,7 +58,7 @@ class Decompressor : public ByteStream {
   std::uint64_t stored_bytes() const final { return stored_.stored_bytes(); }
 
  protected:
-  /// Takes from the front of `from`, fills the front of `into` and returns how many bytes that are.
+  /// Consumes the front of `from`, fills the front of `into` and returns the number of bytes written.
   virtual std::size_t decompress(std::span<char>& from, std::span<char> into) = 0;
   virtual bool is_between_members() const = 0;
 
@@ -120,7 +120,7 @@ class ZstdStream final : public Decompressor {
   ZstdStream(std::shared_ptr<const File> file, std::shared_ptr<MemoryClaims> memory)
       : Decompressor(std::move(file)), state_(::ZSTD_createDCtx()), memory_(std::move(memory)), claim_(*memory_) {
     if (!state_) throw SourceError("there is not enough memory to decompress");
-    // Archives are published with windows of up to 2 GiB (zstd --long=31). Only what is used of one is ever touched.
+    // Archives are published with windows of up to 2 GiB (zstd --long=31). Only the used part of one is ever touched.
     ::ZSTD_DCtx_setParameter(state_.get(), ZSTD_d_windowLogMax, ZSTD_dParam_getBounds(ZSTD_d_windowLogMax).upperBound);
   }
 
@@ -145,7 +145,7 @@ class ZstdStream final : public Decompressor {
   }
   bool is_between_members() const override { return is_between_members_; }
 
-  /// A frame names its window, which is allocated at its start and fills as the content is decompressed.
+  /// A frame states its window, which is allocated at its start and fills as the content is decompressed.
   void claim_window() {
     const auto bytes = static_cast<std::uint64_t>(::ZSTD_sizeof_DCtx(state_.get()));
     if (bytes <= claimed_) return;
@@ -160,7 +160,7 @@ class ZstdStream final : public Decompressor {
   bool is_between_members_ = false;
 };
 
-/// Leaves out a byte order mark at the start.
+/// Skips a byte order mark at the start.
 class TextStream final : public ByteStream {
  public:
   explicit TextStream(std::unique_ptr<ByteStream> of) : of_(std::move(of)) {}

@@ -39,7 +39,7 @@ UniqueFd open_regular(const std::string& path) {
   return UniqueFd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
 }
 
-/// Returns the content of an open file; empty if it cannot be read, or has more than `max_bytes`.
+/// Returns the content of an open file, or nothing if it cannot be read, or has more than `max_bytes`.
 std::optional<std::string> read_all(const UniqueFd& fd, std::size_t max_bytes) {
   std::string content;
   std::string piece(std::size_t{64} << 10, '\0');

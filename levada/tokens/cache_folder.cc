@@ -61,7 +61,7 @@ CacheFolder::CacheFolder(std::string dir)
 CacheFolder::~CacheFolder() {
   if (!uses_) return;
   uses_ = {};
-  remove_list_if_ended(uses_path_, trust_);  // Not so where it is shared with a process that was forked.
+  remove_list_if_ended(uses_path_, trust_);  // Not removed while a forked process still has it open.
 }
 
 std::string CacheFolder::prefix_of(const std::string& key) const {
@@ -86,7 +86,7 @@ UniqueFd CacheFolder::lock(int operation) const {
   UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, private_mode));
   if (!fd) fail("write to");
   if (trust_.file_mode() != private_mode) ::fchmod(fd.get(), trust_.file_mode() & ACCESSPERMS);  // by its owner
-  // It is held for moments, or for minutes where entries are removed and the file system is slow.
+  // It is held for moments, or for minutes if entries are removed and the file system is slow.
   const auto deadline = Deadline::after(std::chrono::minutes(15));
   while (::flock(fd.get(), operation | LOCK_NB) != 0) {
     if (errno == EINTR) continue;
@@ -122,7 +122,7 @@ void CacheFolder::note_uses(const std::vector<std::string>& prefixes) {
   for (const auto& prefix : prefixes) lines += line_of(prefix);
   const std::lock_guard lock(mutex_);
   if (!uses_) open_list();
-  // A network file system shows other hosts what is written when it is synchronized or closed, and this stays open.
+  // On a network file system, other hosts see writes only after a sync or close, and this file stays open.
   const auto written = ::write(uses_.get(), lines.data(), lines.size());
   const bool is_short = std::cmp_less(written, lines.size());
   if (written >= 0 && is_short) errno = ENOSPC;
@@ -137,7 +137,7 @@ std::vector<TokenCacheEntry> CacheFolder::entries() const {
   return read_entries();
 }
 
-/// With the folder locked, so that no list of what is in use is taken for that of an ended process.
+/// The folder must be locked, so that no list of entries in use is mistaken for that of an ended process.
 std::vector<TokenCacheEntry> CacheFolder::read_entries() const {
   const auto in_use = trust_.is_read_only() ? std::set<std::string>() : entries_in_use(dir_, trust_);
   std::vector<TokenCacheEntry> entries;
@@ -166,15 +166,15 @@ std::vector<TokenCacheEntry> CacheFolder::read_entries() const {
 }
 
 void CacheFolder::remove_entry(const std::string& prefix) const {
-  // The .json first: without it the others are not an entry.
+  // The .json first: without it the other files are not an entry.
   for (const auto extension : {meta_extension, std::string_view(".idx"), std::string_view(".bin"), mark_extension}) {
     const auto path = prefix + std::string(extension);
     if (trust_.covers(path)) ::unlink(path.c_str());
   }
 }
 
-/// Removes what is left of entries that are not whole, are damaged or of another version, unless a process makes or
-/// uses them.
+/// Removes the remains of entries that are incomplete, damaged or of another version, unless a process makes or uses
+/// them.
 void CacheFolder::remove_unreadable() const {
   const auto in_use = entries_in_use(dir_, trust_);
   std::set<std::string> prefixes;
@@ -226,7 +226,8 @@ bool CacheFolder::evict_damaged(const std::string& prefix) {
   }
 }
 
-/// Returns the content of the mark that the entry has if it is verified as it is now; empty if it is not whole.
+/// Returns the content that the mark must have if the entry was verified in its current state, or nothing if the entry
+/// is incomplete.
 std::optional<std::string> CacheFolder::mark_of(const std::string& prefix) const {
   const auto meta = CacheEntryMeta::read(meta_path(prefix), trust_);
   if (!meta) return std::nullopt;

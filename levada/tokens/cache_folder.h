@@ -1,4 +1,4 @@
-// The folder of a token cache: its lock, what is in use, and eviction.
+// The folder of a token cache: its lock, the entries in use, and eviction.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace levada {
 
-/// An entry, for those who look after the cache.
+/// An entry, for tools that manage the cache.
 struct TokenCacheEntry {
   std::string prefix, source, tokenizer;
   std::int64_t tokens = 0, documents = 0;
@@ -24,49 +24,49 @@ struct TokenCacheEntry {
   bool in_use = false;
 };
 
-/// The files of an entry do not have the checksum that they were written with.
+/// The files of an entry do not match the checksum recorded when they were written.
 class DamagedEntry : public SourceError {
  public:
   using SourceError::SourceError;
 };
 
-/// Entries noted as in use stay so until this is destroyed. Any thread may call. Errors are SourceErrors with the
+/// Entries marked as in use stay so until the CacheFolder is destroyed. Thread-safe. Errors are SourceErrors with the
 /// remedy.
 class CacheFolder {
  public:
-  /// Creates a missing folder. Throws SourceError if it cannot be created, or if other users than those that
-  /// FolderTrust names can replace files in it.
+  /// Creates a missing folder. Throws SourceError if it cannot be created, or if users that FolderTrust does not trust
+  /// can replace files in it.
   explicit CacheFolder(std::string dir);
   ~CacheFolder();
 
   const std::string& dir() const { return dir_; }
   const FolderTrust& trust() const { return trust_; }
   std::string prefix_of(const std::string& key) const;
-  /// Returns an error's text with what to do where there is no room to write.
+  /// Returns an error's text with a remedy for a full disk.
   std::string with_remedy(std::string_view error) const;
 
-  /// Keeps others from evicting, until it is destroyed. Holds nothing in a folder that cannot be written.
+  /// Prevents eviction by other processes until the returned lock is destroyed. Locks nothing in a read-only folder.
   UniqueFd lock_for_use() const;
-  /// Returns an entry that counts and is whole.
+  /// Returns an entry that is trusted and complete.
   std::optional<CacheEntryMeta> find(const std::string& prefix) const;
-  /// Notes entries as in use, with lock_for_use() held. Returns once other hosts can read that.
+  /// Marks entries as in use; lock_for_use() must be held. Returns once other hosts can see the marks.
   void note_uses(const std::vector<std::string>& prefixes);
 
   /// Returns all entries, the most recently used first.
   std::vector<TokenCacheEntry> entries() const;
-  /// Evicts the least recently used entries that are not in use until at most `max_bytes` remain; also removes the
-  /// leftovers of killed processes and entries of another version. Returns the evicted entries. Evicts nothing where a
+  /// Evicts the least recently used entries that are not in use until at most `max_bytes` remain. Also removes
+  /// leftovers of killed processes and entries of other versions. Returns the evicted entries. Evicts nothing if some
   /// process's list of entries in use cannot be read.
   std::vector<TokenCacheEntry> prune(std::uint64_t max_bytes);
-  /// Throws DamagedEntry if an entry is damaged, and SourceError if it cannot be read; neither if it has been evicted
-  /// since. Reads all of it. Calls `between_reads`, which may throw to end the check.
+  /// Reads all of an entry. Throws DamagedEntry if it is damaged, and SourceError if it cannot be read; neither if it
+  /// has been evicted since. Calls `between_reads`, which may throw to abort.
   void check(const std::string& prefix, const std::function<void()>& between_reads = {}) const;
   /// Does the same unless the entry's mark says that it was done, and then writes that mark. A mark holds the checksum,
-  /// and the sizes, inodes and times of change of the two files: it does not count for an entry that was written again.
-  /// Only marks that the folder's FolderTrust covers count. Does nothing for an entry that is replaced while it is
-  /// read.
+  /// and the sizes, inodes and modification times of the two files, so it does not apply to an entry that was
+  /// rewritten. Only marks that the folder's FolderTrust covers count. Does nothing for an entry that is replaced while
+  /// it is read.
   void verify(const std::string& prefix, const std::function<void()>& between_reads) const;
-  /// Evicts an entry if it is damaged, even if it is in use. Returns whether it has done so.
+  /// Evicts an entry if it is damaged, even if it is in use. Returns whether it did.
   bool evict_damaged(const std::string& prefix);
 
  private:
@@ -80,8 +80,8 @@ class CacheFolder {
 
   const std::string dir_;
   const FolderTrust trust_;
-  std::mutex mutex_;  // guards what follows
-  UniqueFd uses_;     ///< the list of entries in use, locked as long as this lives
+  std::mutex mutex_;  // guards the members below
+  UniqueFd uses_;     ///< the list of entries in use, locked while this object exists
   std::string uses_path_;
 };
 

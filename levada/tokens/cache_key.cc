@@ -15,7 +15,7 @@
 namespace levada {
 namespace {
 
-/// Moves with the files of an entry, and with how text becomes tokens.
+/// Changes with the files of an entry, and with how text becomes tokens.
 constexpr std::string_view format_version = "2";
 
 std::string digest_of(std::initializer_list<std::string_view> parts) {
@@ -27,7 +27,7 @@ std::string digest_of(std::initializer_list<std::string_view> parts) {
   return digest.hex();
 }
 
-/// ".jsonl.gz": by it, bytes are read as documents.
+/// Returns ".jsonl.gz", for example: it determines how bytes are read as documents.
 std::string kind_of(const std::string& path) {
   const std::filesystem::path name(path);
   auto kind = name.extension().string();

@@ -1,4 +1,4 @@
-// What the tokens of a text depend on.
+// The inputs that determine the tokens of a text.
 #pragma once
 
 #include <cstdint>
@@ -17,32 +17,32 @@
 
 namespace levada {
 
-/// What determines the tokens of a text, and how they are made.
+/// Determines the tokens of a text, and how to make them.
 struct TokenizeTexts {
   std::shared_ptr<const Tokenizer> tokenizer = byte_tokenizer();
   std::int64_t end_of_document = 256;  ///< ignored for chats
-  TextOptions text = {};               ///< chats: if the tokenizer's are
+  TextOptions text = {};               ///< text.chats must be that of tokenizer->is_chat()
   int threads = 0;                     ///< 0: as many as there are cores
   /// Receives the progress over the bytes of all files being tokenized. Called by one thread at a time.
   std::function<void(const PrepareProgress&)> progress = {};
   std::function<std::unique_ptr<File>(const std::string&)> open = open_file;
-  std::vector<TextFormat> formats = {};  ///< besides those that read_text() takes
+  std::vector<TextFormat> formats = {};  ///< in addition to those of read_text()
 };
 
-/// A text as the cache knows it. Neither its path nor its owner counts, so copies share an entry.
+/// Identifies a text in the cache. Path and owner do not count, so copies share an entry.
 struct CacheKey {
-  std::string text;              ///< digest of the size, the sampled bytes and all else that decides the tokens
-  std::int64_t modified_ns = 0;  ///< of the text; 0 where its storage knows its content by a tag
-  std::uint64_t bytes = 0;       ///< of the text
+  std::string text;  ///< digest of the size, the sampled bytes and everything else that determines the tokens
+  std::int64_t modified_ns = 0;  ///< modification time of the text; 0 if its storage identifies content by a tag
+  std::uint64_t bytes = 0;       ///< size of the text
 
-  /// Throws SourceError for a file that cannot be read, or is empty.
+  /// Throws SourceError for a file that is empty or cannot be read.
   static CacheKey of(const File& file, const TokenizeTexts& how);
-  /// Returns what takes the place of `text` where another text has the same: they differ outside of the sampled bytes.
+  /// Returns the replacement for `text` if another text has the same: the two differ outside of the sampled bytes.
   std::string with_content(const std::string& content_digest) const;
   bool operator==(const CacheKey&) const = default;
 };
 
-/// A file whose bytes are digested while they are read. Any thread may call.
+/// A file whose bytes are digested as they are read. Thread-safe.
 class DigestedFile final : public File {
  public:
   explicit DigestedFile(std::unique_ptr<const File> file);
@@ -52,12 +52,12 @@ class DigestedFile final : public File {
   void will_read(std::uint64_t offset, std::uint64_t bytes) const override { file_->will_read(offset, bytes); }
   std::size_t read(std::uint64_t offset, std::span<char> into) const override;
 
-  /// Returns the digest of all bytes; reads those that have not been read from front to back. Throws SourceError.
+  /// Returns the digest of all bytes; reads those that have not been read sequentially so far. Throws SourceError.
   std::string digest() const;
 
  private:
   const std::unique_ptr<const File> file_;
-  mutable std::mutex mutex_;  // guards what follows
+  mutable std::mutex mutex_;  // guards the members below
   mutable Digest digest_;
   mutable std::uint64_t digested_ = 0;
 };

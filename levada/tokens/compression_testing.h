@@ -1,4 +1,4 @@
-// Compressed bytes: for tests.
+// Compresses bytes, for tests.
 #pragma once
 
 #include <zlib.h>
@@ -10,7 +10,7 @@
 
 namespace levada {
 
-/// One member of a .gz.
+/// Returns one member of a .gz.
 inline std::string gzip(std::string_view content) {
   z_stream state{};
   if (::deflateInit2(&state, Z_DEFAULT_COMPRESSION, Z_DEFLATED, 16 + MAX_WBITS, 8, Z_DEFAULT_STRATEGY) != Z_OK) {
@@ -28,7 +28,7 @@ inline std::string gzip(std::string_view content) {
   return out;
 }
 
-/// One frame of a .zst, with a checksum, as the command writes it.
+/// Returns one frame of a .zst, with a checksum, as the zstd command writes it.
 inline std::string zstd(std::string_view content) {
   ZSTD_CCtx* state = ::ZSTD_createCCtx();
   ::ZSTD_CCtx_setParameter(state, ZSTD_c_checksumFlag, 1);

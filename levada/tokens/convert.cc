@@ -15,7 +15,7 @@ namespace {
 void check_dtype(const ConvertOptions& options, DType dtype) {
   const auto& tokenizer = *options.tokenizer;
   auto largest = tokenizer.vocabulary_size() - 1;
-  // The token that ends documents may be the only one that does not fit, and need not be asked for.
+  // The token that ends documents may be the only one that does not fit, and may not be used at all.
   if (largest > max_token(dtype) && tokenizer.end_of_document() == largest) --largest;
   largest = std::max(largest, options.end_of_document.value_or(0));
   if (largest <= max_token(dtype)) return;

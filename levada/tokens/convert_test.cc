@@ -97,7 +97,7 @@ TEST(Conversion, StoresBytesInAByteWithoutTheTokenThatEndsDocuments) {
   EXPECT_EQ(made.bytes_written, 2 + std::filesystem::file_size(made.paths.idx));
 }
 
-/// Reads no more of its file than its size, as a table's reader does.
+/// Reads no more of its file than the size, as a table's reader does.
 class OneDocument final : public TextReader {
  public:
   explicit OneDocument(std::shared_ptr<const File> file) : file_(std::move(file)) {}

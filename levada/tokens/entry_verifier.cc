@@ -23,7 +23,7 @@
 namespace levada {
 namespace {
 
-/// Lets all other threads, and their reads, go first. A system that refuses leaves the priority as it is.
+/// Lets all other threads, and their reads, go first. If the system refuses, the priority stays as it is.
 void lower_priority() {
   constexpr int io_of_thread = 1, io_class_idle = 3 << 13;
   ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), 19);
@@ -37,7 +37,7 @@ struct EntryVerifier::State {
   struct Stopped {};
 
   const std::shared_ptr<TokenCache> cache;
-  std::atomic<pid_t> process = 0;  ///< that the thread runs in; 0 before it starts
+  std::atomic<pid_t> process = 0;  ///< the process that runs the thread; 0 before it starts
 
   std::mutex mutex;
   std::condition_variable wake;
@@ -47,7 +47,7 @@ struct EntryVerifier::State {
   std::string damage;               ///< the error; empty if no entry is damaged
   bool over = false;
 
-  Clock::time_point last_rest;  ///< the thread's own
+  Clock::time_point last_rest;  ///< used only by the thread
   ThreadGroup thread;
 
   explicit State(std::shared_ptr<TokenCache> of) : cache(std::move(of)) {}
@@ -78,7 +78,7 @@ struct EntryVerifier::State {
     }
   }
 
-  /// Returns the error if the entry is damaged.
+  /// Returns the error if the entry is damaged, otherwise an empty string.
   std::string verify(const std::string& prefix) {
     last_rest = Clock::now();
     try {
@@ -87,12 +87,12 @@ struct EntryVerifier::State {
     } catch (const DamagedEntry& error) {
       return fmt::format("{}; batches of this run may hold damaged tokens: resume from an earlier state", error.what());
     } catch (const std::exception&) {
-      // An entry that cannot be read now stays unverified: whoever feeds it has the better error.
+      // An entry that cannot be read now stays unverified: the feed that reads it reports the better error.
     }
     return {};
   }
 
-  /// Takes a quarter of the time at most, so that the storage serves the feed.
+  /// Works at most a quarter of the time, so that the storage serves the feed.
   void rest() {
     const auto worked = Clock::now() - last_rest;
     std::unique_lock lock(mutex);

@@ -1,4 +1,4 @@
-// Verifies whole entries of a token cache while their tokens are fed.
+// Verifies entries of a token cache completely while their tokens are fed.
 #pragma once
 
 #include <sys/types.h>
@@ -10,11 +10,11 @@
 
 namespace levada {
 
-/// Opening an entry of a token cache reads only a few blocks of it, which miss damage between them. This class reads
-/// each entry in use from start to end, once, on one thread of low priority, and compares the checksum. A mark in the
-/// cache's folder records that an entry is good, so that later runs do not read it again. The thread rests for most of
-/// the time. The destructor stops it without waiting for unfinished entries. Any thread may call; in a process forked
-/// after the first use(), calls do nothing.
+/// Opening an entry of a token cache reads only a few blocks of it, and misses damage between them. This class reads
+/// each entry in use once, from start to end, on one low-priority thread, and compares the checksum. A mark in the
+/// cache's folder records that an entry is good, so that later runs do not read it again. The thread sleeps most of the
+/// time. The destructor stops it without waiting for unfinished entries. Thread-safe; in a process forked after the
+/// first use(), calls do nothing.
 class EntryVerifier {
  public:
   explicit EntryVerifier(std::shared_ptr<TokenCache> cache);
@@ -23,8 +23,8 @@ class EntryVerifier {
   EntryVerifier& operator=(const EntryVerifier&) = delete;
 
   /// Queues the entry that `file` belongs to, at its first use; ignores files outside the cache. Throws SourceError,
-  /// with the entry's name and the remedy, if any queued entry has turned out to be damaged. Without a thread, because
-  /// the system refuses one, entries stay unverified.
+  /// with the entry's name and the remedy, if any queued entry has turned out to be damaged. If the system refuses the
+  /// thread, entries stay unverified.
   void use(const TokenFile& file);
 
  private:

@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Changes a byte in the middle between two of the 64 blocks that are read when a file is opened.
+/// Changes a byte halfway between two of the 64 blocks that are read when a file is opened.
 void flip_byte(const std::string& bin) {
   const auto at = static_cast<std::streamoff>(fs::file_size(bin) / 63 * 31 + fs::file_size(bin) / 126);
   std::fstream file(bin, std::ios::in | std::ios::out | std::ios::binary);
@@ -43,7 +43,7 @@ class EntryVerifying : public TokenCaching {
     return reads;
   }
   bool has_mark() const { return fs::exists(entry_.prefix + ".verified"); }
-  /// Waits until `is_done`; false after a minute.
+  /// Waits until `is_done`; returns false after a minute.
   static bool wait_for(const std::function<bool()>& is_done) {
     for (int i = 0; i < 6000; ++i) {
       if (is_done()) return true;

@@ -24,7 +24,7 @@ bool is_digit(char c) {
   return c >= '0' && c <= '9';
 }
 
-/// RFC 8259's grammar; any magnitude, unlike simdjson, which refuses integers beyond 64 bits.
+/// Checks RFC 8259's grammar, with any magnitude, unlike simdjson, which rejects integers beyond 64 bits.
 bool is_number(std::string_view text) {
   std::size_t at = 0;
   const auto digits = [&] {
@@ -65,7 +65,7 @@ void check_escapes(std::string_view raw) {
   }
 }
 
-/// What Python's json writes of floats that JSON has not.
+/// Floats that Python's json writes and JSON does not have.
 bool is_special_float(std::string_view token) {
   return token == "NaN" || token == "Infinity" || token == "-Infinity";
 }
@@ -76,7 +76,7 @@ ondemand::field field_of(simdjson::simdjson_result<ondemand::field> result) {
   return entry;
 }
 
-/// Returns the text between the quotes of a key, whose first byte is the first of `raw`.
+/// Returns the text between the quotes of a key; `raw` begins with the key's first byte.
 std::string_view key_in(std::string_view raw) {
   for (auto quote = raw.find('"'); quote != raw.npos; quote = raw.find('"', quote + 1)) {
     const auto last = raw.substr(0, quote).find_last_not_of('\\');
@@ -86,7 +86,7 @@ std::string_view key_in(std::string_view raw) {
   throw BadLine("it is not JSON: a string has no end");
 }
 
-/// Returns the text between the quotes of a string's token, which white space may follow.
+/// Returns the text between the quotes of a string token, which white space may follow.
 std::string_view between_quotes(std::string_view token) {
   token = without_trailing_space(token);
   if (token.size() < 2 || token.back() != '"') throw BadLine("it is not JSON: a string has no end");
@@ -106,7 +106,7 @@ struct JsonlParser::State {
     check_escapes(raw);
     return raw;
   }
-  /// Returns the name of a field. Half of a surrogate pair stays as it is written: no name that is UTF-8 has one.
+  /// Returns the name of a field. An unpaired surrogate stays escaped: no UTF-8 name contains one.
   std::string_view name_of(ondemand::field& entry) const {
     const auto raw = raw_key(entry);
     std::string_view key;
@@ -122,8 +122,8 @@ struct JsonlParser::State {
     throw BadLine("half of a surrogate pair stands alone in it");
   }
 
-  /// Returns the text of the field that has `wanted` as its name in `object`, or, of "a.b", is b of its field a;
-  /// nothing without that field. Throws BadLine and simdjson_error.
+  /// Returns the text of the field named `wanted` in `object`, or, for "a.b", of field b in its field a; nothing if
+  /// there is no such field. Throws BadLine and simdjson_error.
   std::optional<std::string_view> find_text(ondemand::object object, std::string_view wanted, int depth,
                                             ondemand::document& document) {
     if (depth > max_depth) throw BadLine(fmt::format("its values are nested deeper than {}", max_depth));
@@ -161,7 +161,7 @@ struct JsonlParser::State {
     return without_trailing_space({begin, static_cast<std::size_t>(behind - begin)});
   }
 
-  // The on-demand parser checks what is looked at, so everything is.
+  // The on-demand parser checks only the values that are read, so all are.
   void check(ondemand::value value, int depth) const {
     if (depth > max_depth) throw BadLine(fmt::format("its values are nested deeper than {}", max_depth));
     if (is_special_float(without_trailing_space(value.raw_json_token()))) return;
@@ -184,7 +184,7 @@ struct JsonlParser::State {
     }
   }
 
-  // Left standing, a string before a colon would be taken for a key.
+  // If not consumed, a string before a colon would be taken for a key.
   static void pass_string(ondemand::value value) { static_cast<void>(value.get_raw_json_string().value()); }
 
   static void check_token(std::string_view token, ondemand::json_type type) {
@@ -217,11 +217,11 @@ JsonlParser::~JsonlParser() = default;
 
 std::string_view JsonlParser::text(std::string_view line) try {
   auto& state = *state_;
-  // Some versions of the parser pass over a mark, some do not.
+  // Some versions of the parser skip the mark, some do not.
   if (line.starts_with(byte_order_mark)) line.remove_prefix(byte_order_mark.size());
   if (line.starts_with(byte_order_mark)) throw BadLine("it is not JSON: it begins with two byte order marks");
   state.line = line;
-  // In steps, for the parser would allocate anew for every line that is a little longer than those before.
+  // In steps, because the parser would reallocate for every line that is a little longer than those before.
   if (state.parser.capacity() < line.size()) {
     if (auto error = state.parser.allocate(std::bit_ceil(line.size()))) throw simdjson::simdjson_error(error);
   }

@@ -9,10 +9,10 @@
 
 namespace levada {
 
-/// Bytes that must be readable behind a line given to JsonlParser::text().
+/// Bytes after a line passed to JsonlParser::text() that must be readable.
 inline constexpr std::size_t line_padding = 64;
 
-/// A line was rejected. what() is the reason, without file and line number, and remedy() what to do with the file.
+/// A rejected line. what() is the reason, without file and line number; remedy() is what to do with the file.
 class BadLine : public std::runtime_error {
  public:
   explicit BadLine(const std::string& reason, std::string remedy = "mend the file")
@@ -23,18 +23,18 @@ class BadLine : public std::runtime_error {
   std::string remedy_;
 };
 
-/// Keeps its scratch memory from line to line. One thread at a time.
+/// Reuses its scratch memory for every line. One thread at a time.
 class JsonlParser {
  public:
-  /// `text_field`: "a.b" names the field b of the object in the field a, too. `lists`: the field is a list and its JSON
-  /// the text; else it is a string.
+  /// `text_field`: "a.b" also names the field b of the object in the field a. `lists`: the field is a list, and the
+  /// text is its JSON; otherwise it is a string.
   explicit JsonlParser(std::string text_field, bool lists = false);
   ~JsonlParser();
 
-  /// Checks that `line`, without its newline, is a JSON object (RFC 8259) with exactly one string, or list, of the
-  /// field's name, and returns it as UTF-8, valid until the next call. Accepts a byte order mark before the object, and
-  /// in other fields also what Python's json writes: NaN, Infinity and unpaired surrogates. Throws BadLine; SourceError
-  /// if memory is short.
+  /// Returns the text of `line`, given without its newline, as UTF-8, valid until the next call. The line must be a
+  /// JSON object (RFC 8259) with exactly one string, or list, of the field's name. Accepts a byte order mark before the
+  /// object, and in other fields also the extensions of Python's json: NaN, Infinity and unpaired surrogates. Throws
+  /// BadLine, or SourceError if memory is short.
   std::string_view text(std::string_view line);
 
  private:
@@ -42,7 +42,7 @@ class JsonlParser {
   std::unique_ptr<State> state_;
 };
 
-/// Returns whether the line consists of white space alone, perhaps after a byte order mark.
+/// Returns whether the line consists only of white space, optionally after a byte order mark.
 bool is_blank(std::string_view line);
 
 }  // namespace levada

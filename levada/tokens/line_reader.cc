@@ -5,7 +5,7 @@
 namespace levada {
 namespace {
 
-// Large against the cost of a call, small enough that a piece is still in the second-level cache when it is parsed.
+// Large relative to the cost of a call, small enough that a piece is still in the second-level cache when it is parsed.
 constexpr std::size_t line_piece_bytes = std::size_t{256} << 10;
 
 }  // namespace
@@ -21,7 +21,7 @@ bool LineReader::read_more() {
   if (kept + padding_ + line_piece_bytes / 2 > buffer_.size()) buffer_.resize(2 * buffer_.size());
   const auto got = stream_.read(std::span(buffer_).subspan(kept, buffer_.size() - padding_ - kept));
   held_ += got;
-  // What a parser says of a last line that is cut off must not depend on what was here before.
+  // A parser's error for a truncated last line must not depend on earlier buffer content.
   std::memset(buffer_.data() + held_, 0, padding_);
   return got > 0;
 }

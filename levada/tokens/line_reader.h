@@ -12,17 +12,17 @@ namespace levada {
 /// A line without its newline.
 struct Line {
   std::uint64_t number = 0;  ///< from 1
-  std::string_view text;     ///< valid until the next line; empty for one that is too long
+  std::string_view text;     ///< valid until the next line; empty if the line is too long
   bool too_long = false;
 };
 
 /// Reads in large pieces. Borrows the stream.
 class LineReader {
  public:
-  /// At least `padding` bytes behind each line are readable; their values are unspecified.
+  /// At least `padding` bytes after each line are readable; their values are unspecified.
   LineReader(ByteStream& stream, std::uint64_t max_line_bytes, std::size_t padding);
 
-  /// Returns the next line, or nothing at the end of the stream. Text behind the last newline is a line. Buffers little
+  /// Returns the next line, or nothing at the end of the stream. Text after the last newline is a line. Buffers little
   /// more than `max_line_bytes` of a line that is too long. Throws SourceError.
   std::optional<Line> next();
 

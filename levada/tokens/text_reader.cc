@@ -19,7 +19,7 @@
 namespace levada {
 namespace {
 
-/// Small enough to stay in a cache between decoding and encoding, large against the cost of a call.
+/// Small enough to stay in a cache between decoding and encoding, large relative to the cost of a call.
 constexpr std::size_t batch_bytes = std::size_t{64} << 10;
 
 class JsonlReader final : public TextReader {
@@ -88,10 +88,10 @@ class JsonlReader final : public TextReader {
   std::atomic<std::uint64_t> stored_bytes_ = 0;
 };
 
-/// A text's bytes, its tokens, and the copy while the buffer grows.
+/// A text's bytes, its tokens, and the copy made when the buffer grows.
 constexpr std::uint64_t memory_per_byte = 6;
 
-/// All of a file as one document.
+/// Reads a whole file as one document.
 class PlainReader final : public TextReader {
  public:
   PlainReader(std::string path, std::unique_ptr<ByteStream> stream, std::shared_ptr<MemoryClaims> memory)
@@ -128,7 +128,7 @@ class PlainReader final : public TextReader {
   const BadLines& bad_lines() const override { return bad_lines_; }
 
  private:
-  /// Makes room for a quarter more. A .gz of a megabyte may hold a gigabyte, so the size is not known beforehand.
+  /// Grows the buffer by a quarter. A .gz of a megabyte may hold a gigabyte, so the size is not known in advance.
   void grow(std::string& bytes) {
     const auto before = bytes.size();
     const auto after = before + std::max(before / 4, batch_bytes);

@@ -1,4 +1,4 @@
-// The documents of a file, from the first to the last.
+// Reads the documents of a file in order.
 #pragma once
 
 #include <cstdint>
@@ -16,10 +16,11 @@
 namespace levada {
 
 struct TextOptions {
-  std::string text_field = {};  ///< of a .jsonl line's object; a column of a table; empty: text, or messages of chats
-  bool skip_bad = false;        ///< leave out lines that cannot be used, and count them
-  bool chats = false;           ///< the field is a list, and its JSON the text
-  /// What long texts are about to take. Shared by files that are read concurrently.
+  std::string text_field =
+      {};                 ///< field of a .jsonl line, or column of a table; empty: "text", or "messages" for chats
+  bool skip_bad = false;  ///< skip lines that cannot be used, and count them
+  bool chats = false;     ///< the field is a list, and the text is its JSON
+  /// Memory that long texts are about to take. Shared by files that are read concurrently.
   std::shared_ptr<MemoryClaims> memory = std::make_shared<MemoryClaims>();
 
   std::string field() const {
@@ -28,8 +29,8 @@ struct TextOptions {
   }
 };
 
-/// The longest line of a .jsonl that is read; the parser takes some six times as much memory. And the longest .txt,
-/// which is refused sooner if its text and tokens would take more memory than is available.
+/// The longest accepted .jsonl line, whose parser takes some six times as much memory, and the longest accepted .txt,
+/// which is rejected earlier if its text and tokens would take more memory than is available.
 inline constexpr std::uint64_t max_line_bytes = std::uint64_t{64} << 20;
 inline constexpr std::uint64_t max_text_bytes = std::uint64_t{1} << 30;
 
@@ -38,42 +39,43 @@ class TextReader {
  public:
   virtual ~TextReader() = default;
 
-  /// Replaces `texts` by the next documents, some 64 KiB of them or a longer one alone. Returns false at the end of the
-  /// file. Throws SourceError, naming file and line or row.
+  /// Replaces `texts` with the next documents: some 64 KiB of them, or a single longer one. Returns false at the end of
+  /// the file. Throws SourceError that names file and line or row.
   virtual bool read(Texts& texts) = 0;
-  /// Returns where the documents of the last read() begin, for messages: "a.jsonl, from line 7 on".
+  /// Returns the place at which the documents of the last read() begin, for messages: "a.jsonl, from line 7 on".
   virtual std::string place() const = 0;
-  /// Returns the number of bytes of the stored file read so far. Any thread may call.
+  /// Returns the number of bytes of the stored file read so far. Thread-safe.
   virtual std::uint64_t stored_bytes() const = 0;
-  /// What was left out so far.
+  /// Returns the lines skipped so far.
   virtual const BadLines& bad_lines() const = 0;
 };
 
-/// Files whose names end with `extension`, such as ".parquet".
+/// A format for files whose names end with `extension`, such as ".parquet".
 struct TextFormat {
   std::string extension;
   std::function<std::unique_ptr<TextReader>(std::shared_ptr<const File> file, const TextOptions& options)> open;
 };
 
-/// Whether a file of this machine holds JSON Lines, whatever its name: its first two lines begin with a brace, and the
-/// first ends with one. Such a .json is text; another one is not.
+/// Returns whether a local file holds JSON Lines, whatever its name: its first two lines begin with a brace, and the
+/// first ends with one. Such a .json counts as text; any other does not.
 bool holds_json_lines(const std::string& path);
 
-/// Whether the name is that of a .jsonl, .ndjson, .json or .txt, also compressed (.gz, .zst), or of one of `formats`.
+/// Returns whether the name ends with .jsonl, .ndjson, .json or .txt, optionally compressed (.gz, .zst), or with an
+/// extension in `formats`.
 bool is_text(const std::string& path, std::span<const TextFormat> formats = {});
 
-/// Returns those kinds for messages.
+/// Returns a list of those kinds for messages.
 std::string text_kinds(std::span<const TextFormat> formats = {});
 
 /// Throws InvalidArgument for a file that is neither text nor tokens.
 [[noreturn]] void fail_unknown_kind(const std::string& path, std::span<const TextFormat> formats);
 
-/// Reads a .jsonl (JSON Lines, a document a line) or a .txt (one document). Throws SourceError for an empty file and,
-/// at its end, for one without documents, and InvalidArgument if there is not enough memory. `name`: what the user
-/// calls it, which decides the kind; File::path() may show less of it.
+/// Reads a .jsonl (JSON Lines, a document per line) or a .txt (one document). Throws SourceError for an empty file and,
+/// at the end, for one without documents, and InvalidArgument if there is not enough memory. `name`: the user's name
+/// for the file, which decides the kind; File::path() may show less of it.
 std::unique_ptr<TextReader> read_text(std::shared_ptr<const File> file, const std::string& name,
                                       const TextOptions& options);
-/// The same of a file that `open` opens, in the first of `formats` that its name is of.
+/// The same for a file opened with `open`, in the first of `formats` that matches its name.
 std::unique_ptr<TextReader> read_text(const std::string& path, const TextOptions& options,
                                       std::span<const TextFormat> formats,
                                       const std::function<std::unique_ptr<File>(const std::string&)>& open);

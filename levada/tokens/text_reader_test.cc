@@ -57,7 +57,7 @@ std::string fault_in(const std::string& jsonl) {
   return fault_in("c.jsonl", jsonl);
 }
 
-/// Some megabytes, each document another; one is longer than a piece that is read, one is empty.
+/// Some megabytes of distinct documents; one is longer than a read, one is empty.
 const Documents& many_documents() {
   static const Documents documents = [] {
     Documents made;
@@ -284,7 +284,7 @@ TEST(TextReader, NamesTheFirstLineOfWhatItReadLast) {
   EXPECT_EQ(read_text(std::make_shared<MemoryFile>("c.txt", "a"), "c.txt", {})->place(), "c.txt");
 }
 
-/// With so much memory.
+/// Returns options with this much memory available.
 TextOptions with_memory(std::uint64_t bytes) {
   return {.memory = std::make_shared<MemoryClaims>([bytes] { return MemoryLimits{bytes, bytes}; })};
 }
@@ -326,7 +326,7 @@ TEST(TextReader, NamesTheByteWhereATextIsNotUtf8) {
   EXPECT_EQ(fault_in("c.txt", "ab\xff"),
             "SourceError: c.txt is not UTF-8 at byte 2: convert it to UTF-8, or leave it out");
   EXPECT_THAT(fault_in("c.txt", "ab\xe2\x82"), HasSubstr("at byte 2"));
-  // Characters and faults at every place about the border of two pieces.
+  // Characters and faults at every position around the boundary of two pieces.
   constexpr std::size_t border = std::size_t{256} << 10;
   for (std::size_t at = border - 8; at < border + 8; ++at) {
     const auto good = std::string(at, 'a') + "\U0001f600" + std::string(1000, 'b');
@@ -352,7 +352,7 @@ TEST(TextReader, IsChosenByTheEndOfTheName) {
   EXPECT_THROW(read_text("a.rows", {}, formats, open_from({{"a.rows", ""}})), Opened);
 }
 
-/// Bytes that come a few at a time.
+/// Returns a few bytes at a time.
 class FewBytes final : public ByteStream {
  public:
   FewBytes(std::string bytes, std::size_t at_once) : bytes_(std::move(bytes)), at_once_(at_once) {}
@@ -400,7 +400,7 @@ TEST(LineReader, KeepsThePaddingReadableBehindEachLine) {
   std::size_t i = 0;
   for (auto line = lines.next(); line; line = lines.next(), ++i) {
     EXPECT_EQ(line->text, std::string(i, static_cast<char>('a' + i % 26)));
-    volatile char last = *(line->text.data() + line->text.size() + 63);  // Sanitizers see what is not there.
+    volatile char last = *(line->text.data() + line->text.size() + 63);  // Sanitizers detect a read past the end.
     static_cast<void>(last);
   }
   EXPECT_EQ(i, 2000);

@@ -30,7 +30,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Few, so that the folder is locked for moments; many, because each look-up waits for the disk.
+// Few, so that the folder is locked only briefly; many, because each look-up waits for the disk.
 constexpr std::size_t texts_per_lookup = 512;
 
 std::string real_path(const std::string& path) {
@@ -88,26 +88,26 @@ std::string token_cache_folder_or_fail(const std::string& dir) {
       "cache_dir=)");
 }
 
-/// What the files that are tokenized together have in common.
+/// The shared state of files that are tokenized together.
 struct TokenCache::Work {
   std::mutex mutex;
   std::uint64_t done = 0, total = 0;     ///< bytes of texts; guarded by mutex
-  std::atomic<std::uint64_t> made = 0;   ///< bytes of entries since the cache was last bounded
-  std::atomic<bool> has_failed = false;  ///< no entry can be made: work on others is abandoned
-  WorkTeam* team = nullptr;              ///< that encodes
+  std::atomic<std::uint64_t> made = 0;   ///< bytes of new entries since the cache was last bounded
+  std::atomic<bool> has_failed = false;  ///< an entry could not be written: work on others is abandoned
+  WorkTeam* team = nullptr;              ///< the threads that encode
 
-  /// Thrown out of work on other files.
+  /// Thrown to abort work on other files.
   struct Abandoned {};
   void expect_no_failure() const {
     if (has_failed) throw Abandoned();
   }
 };
 
-/// A text, as it was when it was looked up.
+/// A text, in the state in which it was looked up.
 struct TokenCache::Text {
   std::string path;
   CacheKey key;
-  std::string entry;  ///< the key of its entry: key.text, or where another text has that, key.with_content()
+  std::string entry;  ///< the key of its entry: key.text, or key.with_content() if another text has that
   std::string prefix;
 
   bool is_found_in(const CacheEntryMeta& meta) const {
@@ -136,8 +136,8 @@ std::vector<std::optional<CachedTokens>> TokenCache::find(std::span<const Text> 
   return found;
 }
 
-/// Looks at an entry that has this text's key, but is not known to be of it. Where all bytes of the text are the same,
-/// returns its tokens and notes that; otherwise turns `text` to an entry of its own.
+/// Handles an entry that has this text's key, but is not known to be of this text. If all bytes of the text are the
+/// same, records that and returns its tokens; otherwise points `text` to an entry of its own.
 std::optional<CachedTokens> TokenCache::recognize(Text& text, const TokenizeTexts& how) {
   auto meta = folder_.find(text.prefix);
   if (!meta || meta->key != text.entry) return std::nullopt;
@@ -157,13 +157,13 @@ std::optional<CachedTokens> TokenCache::recognize(Text& text, const TokenizeText
   return find({&text, 1}).front();
 }
 
-/// Throws FileBusy if another process makes the entry.
+/// Throws FileBusy if another process is making the entry.
 CachedTokens TokenCache::find_or_make(Text text, const TokenizeTexts& how, Work& work) {
   auto found = find({&text, 1}).front();
   if (!found) found = recognize(text, how);
   if (!found) {
     AtomicFile meta_file(meta_path(text.prefix), {}, folder_.trust().file_mode());
-    // Another process may have made it since it was looked up.
+    // Another process may have made it since the look-up.
     const auto meta = folder_.find(text.prefix);
     if (meta && meta->key == text.entry) throw FileBusy("another process has just made it");
     return make(text, how, work, meta_file);
@@ -182,7 +182,7 @@ CachedTokens TokenCache::make(const Text& text, const TokenizeTexts& how, Work& 
     return written;
   };
   const auto dtype = how.text.chats ? dtypes::int32 : token_dtype(how.tokenizer->vocabulary_size());
-  // The .json's name is made lasting with all others in the folder.
+  // The .json's name is made durable together with all others in the folder.
   MegatronWriter writer(prefix, {.dtype = dtype,
                                  .overwrite = true,
                                  .lasting = false,
@@ -233,7 +233,7 @@ CachedTokens TokenCache::make(const Text& text, const TokenizeTexts& how, Work& 
   return {.prefix = prefix, .bad_lines = meta.bad_lines, .digest = meta.digest, .bytes_read = reader->stored_bytes()};
 }
 
-/// Makes room on a full disk, as long as there are entries that nobody uses.
+/// Makes space on a full disk as long as there are unused entries.
 CachedTokens TokenCache::make_with_room(const Text& text, const TokenizeTexts& how, Work& work) {
   for (;;) {
     try {
@@ -251,7 +251,7 @@ std::vector<CachedTokens> TokenCache::tokenize(const std::vector<std::string>& p
   std::vector<CachedTokens> tokens(paths.size());
   const auto threads = static_cast<std::size_t>(how.threads > 0 ? how.threads : std::thread::hardware_concurrency());
   const std::size_t min_threads =
-      std::ranges::any_of(paths, is_url) ? 16 : 1;  // Threads that wait for a network work little.
+      std::ranges::any_of(paths, is_url) ? 16 : 1;  // Threads that wait for a network use little CPU.
   const auto concurrency = [&](std::size_t count) {
     return std::min(std::max(threads, min_threads), std::max<std::size_t>(count, 1));
   };
@@ -266,7 +266,7 @@ std::vector<CachedTokens> TokenCache::tokenize(const std::vector<std::string>& p
       bad.add(i, error.what());
     }
   };
-  /// By entry and time: a file may be given by several names.
+  /// By entry and time, because several names may refer to one file.
   std::map<std::pair<std::string, std::int64_t>, std::vector<std::size_t>> missing;
   const auto look_up = [&](std::size_t group) {
     const auto first = group * texts_per_lookup;
@@ -290,7 +290,7 @@ std::vector<CachedTokens> TokenCache::tokenize(const std::vector<std::string>& p
   std::vector<std::vector<std::size_t>> texts;
   for (auto& [place, names] : missing) texts.push_back(std::move(names));
   std::ranges::sort(texts);
-  const auto often = *options_.max_bytes / 8;  // Entries of earlier runs go before the disk is full of new ones.
+  const auto often = *options_.max_bytes / 8;  // Entries of earlier runs are evicted before new ones fill the disk.
   constexpr auto pause = std::chrono::milliseconds(100);
   for (bool has_waited = false; !texts.empty(); has_waited = true) {
     std::vector<std::vector<std::size_t>> busy;  ///< guarded by work.mutex
@@ -331,7 +331,7 @@ std::vector<CachedTokens> TokenCache::tokenize(const std::vector<std::string>& p
   return tokens;
 }
 
-/// Evicts entries that nobody uses until at most `max_bytes` remain. Returns whether there were any.
+/// Evicts unused entries until at most `max_bytes` remain. Returns whether there were any.
 bool TokenCache::bound(std::uint64_t max_bytes, std::string_view why) try {
   const auto removed = folder_.prune(max_bytes);
   if (!removed.empty()) {
@@ -353,7 +353,7 @@ bool TokenCache::bound(std::uint64_t max_bytes, std::string_view why) try {
 } catch (const SourceError& error) {
   const std::lock_guard lock(mutex_);
   if (!std::exchange(has_warned_, true))
-    warn(error.what());  // The tokens are there; the cache may stay larger for once.
+    warn(error.what());  // The tokens exist; the cache may temporarily exceed its limit.
   return false;
 }
 

@@ -1,4 +1,4 @@
-// A cache on disk of the tokens of text files.
+// An on-disk cache of the tokens of text files.
 #pragma once
 
 #include <cstdint>
@@ -18,46 +18,45 @@
 
 namespace levada {
 
-/// XDG_CACHE_HOME/levada or ~/.cache/levada; empty where neither variable is set.
+/// Returns XDG_CACHE_HOME/levada or ~/.cache/levada; empty if neither variable is set.
 std::string default_cache_dir();
-/// Returns the folder of the entries of a TokenCache with TokenCacheOptions::dir == dir; empty if it is not known.
+/// Returns the folder of the entries of a TokenCache with TokenCacheOptions::dir == dir; empty if unknown.
 std::string token_cache_folder(const std::string& dir);
-/// The same; throws SourceError if it is not known.
+/// The same; throws SourceError if unknown.
 std::string token_cache_folder_or_fail(const std::string& dir);
 
 struct TokenCacheOptions {
   std::string dir = {};                    ///< empty: default_cache_dir()
   std::optional<std::uint64_t> max_bytes;  ///< empty: half of the file system
-  /// Receives a sentence when the cache waits for another process, evicts entries, and is full. Any thread may call it,
-  /// several at once.
+  /// Receives a sentence when the cache waits for another process, evicts entries, or is full. Called on any thread,
+  /// also concurrently.
   std::function<void(const std::string&)> warn = {};
 };
 
 /// The tokens of a text.
 struct CachedTokens {
-  std::string prefix;  ///< of the .bin and .idx
+  std::string prefix;  ///< path of the .bin and .idx, without extension
   BadLines bad_lines;
-  std::string digest;            ///< TokenFile::contents().digest is to be this one
-  std::uint64_t bytes_read = 0;  ///< of text; 0 if the tokens were cached
+  std::string digest;            ///< must match TokenFile::contents().digest
+  std::uint64_t bytes_read = 0;  ///< bytes of text read; 0 if the tokens were cached
 };
 
-/// A folder of .bin/.idx pairs, each with a .json that names its text and tokenizer. An entry is found by CacheKey: by
-/// the content of the text and all else that determines the tokens. Of a text that was written at another time than
-/// those that the entry is known to be of, all bytes are read and compared, once. Incomplete entries are never found.
-/// Any number of processes may use a folder, also on several hosts, and of several users where FolderTrust says so: one
-/// of them makes an entry while the others make other ones, and one that follows a killed process keeps the entries
-/// that it finished. Open entries with open(). Those that a TokenCache has returned are not evicted before it is
-/// destroyed. Any thread may call.
+/// A folder of .bin/.idx pairs, each with a .json that names its text and tokenizer. CacheKey finds an entry by the
+/// content of the text and everything else that determines the tokens. If a text's modification time is not one that
+/// the entry is known for, all bytes of the text are read and compared, once. Incomplete entries are never found. Any
+/// number of processes, also on several hosts, and of several users if FolderTrust allows it, may share a folder: one
+/// of them makes an entry while the others make other ones, and the successor of a killed process keeps the entries
+/// that it finished. Open entries with open(). Entries that a TokenCache has returned are not evicted before it is
+/// destroyed. Thread-safe.
 class TokenCache {
  public:
   /// Creates a missing folder for this user only. Throws SourceError, with the remedy, if it cannot be created, or if
-  /// other users can replace files in it. One that cannot be written, such as a read-only mount, serves the entries
-  /// that it has.
+  /// other users can replace files in it. A read-only folder, such as a read-only mount, serves its existing entries.
   explicit TokenCache(TokenCacheOptions options);
 
-  /// Returns the tokens of all these files, in their order. Makes missing entries, several files in parallel. Throws
-  /// SourceError that names all files that cannot be read, before anything is tokenized, and afterwards one that names
-  /// all that cannot be tokenized; at once, if an entry cannot be written.
+  /// Returns the tokens of all these files, in order. Makes missing entries, several files in parallel. Throws
+  /// SourceError that names all files that cannot be read, before tokenizing any; after tokenizing, one that names all
+  /// that cannot be tokenized; and immediately if an entry cannot be written.
   std::vector<CachedTokens> tokenize(const std::vector<std::string>& paths, const TokenizeTexts& how);
   /// Opens a file of an entry.
   std::unique_ptr<File> open(const std::string& path) const { return open_trusted_file(path, folder_.trust()); }
@@ -67,7 +66,7 @@ class TokenCache {
  private:
   struct Work;
   struct Text;
-  /// Empty for each text that has no entry, or none that is known to be of it; the others are noted as in use.
+  /// Returns nothing for each text without an entry that is known to be its own; marks the other entries as in use.
   std::vector<std::optional<CachedTokens>> find(std::span<const Text> texts);
   CachedTokens make_with_room(const Text& text, const TokenizeTexts& how, Work& work);
   CachedTokens find_or_make(Text text, const TokenizeTexts& how, Work& work);
@@ -78,7 +77,7 @@ class TokenCache {
 
   TokenCacheOptions options_;
   CacheFolder folder_;
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards has_warned_
   bool has_warned_ = false;
 };
 

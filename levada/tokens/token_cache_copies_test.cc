@@ -1,4 +1,4 @@
-// Copies of texts, and texts that differ a little, in one token cache.
+// Copies of texts, and texts that differ slightly, in one token cache.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -16,10 +16,10 @@ namespace {
 using ::testing::SizeIs;
 namespace fs = std::filesystem;
 
-/// Changes a file so that its bytes stay as they are.
+/// Changes a file but not its bytes.
 struct Copying {
   std::string name;
-  std::function<std::string(const std::string& path)> act;  ///< returns where the bytes are then
+  std::function<std::string(const std::string& path)> act;  ///< returns the path of the bytes afterwards
 };
 
 std::vector<Copying> copyings() {

@@ -27,7 +27,7 @@ using ::testing::SizeIs;
 using ::testing::StartsWith;
 namespace fs = std::filesystem;
 
-/// Another process, which runs `act` and then ends without a word to anyone.
+/// Another process, which runs `act` and then exits without any cleanup.
 class Child {
  public:
   explicit Child(const std::function<void()>& act) : id_(::fork()) {
@@ -40,7 +40,7 @@ class Child {
     }
   }
   ~Child() { kill(); }
-  /// Its exit status, or minus the signal that has ended it.
+  /// Returns its exit status, or minus the signal that has ended it.
   int wait() {
     int status = 0;
     EXPECT_EQ(::waitpid(std::exchange(id_, 0), &status, 0) > 0, true);
@@ -56,7 +56,7 @@ class Child {
   pid_t id_;
 };
 
-/// What a process waits for until another one, or another thread, gives it.
+/// An event that another process or thread signals.
 class Signal {
  public:
   Signal() { EXPECT_EQ(::pipe(ends_), 0); }

@@ -71,7 +71,7 @@ TEST_F(TokenCaching, KeepsApartWhatBecomesOtherTokens) {
   add(path, {.tokenizer = tokenizer_, .text = {.skip_bad = true}});
   fs::copy_file(path, dir_.file("c.txt"));  // the same bytes, read as another format
   add(dir_.file("c.txt"), {.tokenizer = tokenizer_});
-  // As long and as old as it was.
+  // Same length and modification time as before.
   dir_.write("c.jsonl", "{\"text\":\"HELLO\",\"body\":\"you\"}\n");
   fs::last_write_time(path, written);
   add(path, {.tokenizer = tokenizer_});
@@ -170,7 +170,8 @@ TEST_F(TokenCaching, TokenizesAFileOnceThoughItIsGivenByTwoNames) {
   EXPECT_THAT(warnings_, IsEmpty());
 }
 
-/// Another user, whom permissions bind as they do not bind root, with these files; root again at the end.
+/// Switches to another user, whom permissions restrict unlike root, and gives that user these files. Switches back to
+/// root on destruction.
 class AnotherUser {
  public:
   explicit AnotherUser(const std::vector<std::string>& paths) {
@@ -328,7 +329,7 @@ TEST_F(TokenCaching, TokenizesAgainWhereAnEntryIsNotWhole) {
         json[json.find("\"key\":\"") + 8] ^= 1;
         std::ofstream(whole.prefix + ".json") << json;
       },
-      [&] {  // What is no file of one's own may say anything.
+      [&] {  // A symbolic link may lead to any file, so it is not trusted.
         fs::rename(whole.prefix + ".json", dir_.file("real.json"));
         fs::create_symlink(dir_.file("real.json"), whole.prefix + ".json");
       },
@@ -443,7 +444,7 @@ TEST_F(TokenCaching, FindsAnyByteThatIsDamagedWhenItIsAskedTo) {
   EXPECT_EQ(check(), "no fault") << "it has been evicted";
 }
 
-/// An environment variable as it was before, when this is gone.
+/// Restores an environment variable on destruction.
 class Variable {
  public:
   Variable(const char* name, const char* value) : name_(name) {

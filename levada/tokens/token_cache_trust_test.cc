@@ -98,7 +98,7 @@ TEST_F(TokenCacheTrust, SharesTheFolderOfAGroupAmongItsUsers) {
     GTEST_SKIP() << "only root can be several users";  // skipped without: root
   ASSERT_EQ(::chmod(folder.c_str(), 02770), 0);
   ASSERT_EQ(::chmod(dir_.path().c_str(), 0755), 0);
-  /// The bytes that were read of the text.
+  /// Returns the bytes that were read of the text.
   const auto tokenize_as = [&](uid_t user) {
     const pid_t child = ::fork();
     if (child == 0) {

@@ -1,4 +1,4 @@
-// Texts and a token cache in a folder of their own: for tests.
+// Texts and a token cache in a temporary folder, for tests.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -26,13 +26,13 @@ class TokenCaching : public ::testing::Test {
   CachedTokens tokenize(TokenCache& cache, const std::string& path) const {
     return cache.tokenize({path}, {.tokenizer = tokenizer_, .threads = 1}).at(0);
   }
-  /// By a cache that is closed behind it.
+  /// With a cache that is closed afterwards.
   CachedTokens tokenize_alone(const std::string& path) {
     auto cache = open();
     return tokenize(cache, path);
   }
 
-  /// Of some lines, `megabytes` of them.
+  /// Writes some lines, `megabytes` of them.
   std::string write_large(std::size_t megabytes) const {
     std::string lines;
     while (lines.size() < megabytes << 20)

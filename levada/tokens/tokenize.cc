@@ -11,7 +11,7 @@
 namespace levada {
 namespace {
 
-/// Threads that take pieces of text in turn, encode them side by side, and write them in the order of the text.
+/// Threads that read pieces of text in turn, encode them concurrently, and write them in the order of the text.
 class ParallelTokenizer {
  public:
   ParallelTokenizer(TextReader& reader, const Tokenizer& tokenizer, MegatronWriter& writer,
@@ -50,7 +50,7 @@ class ParallelTokenizer {
   bool read(Piece& piece) {
     const std::lock_guard lock(reading_);
     if (has_ended_) return false;
-    has_ended_ = true;  // Also where reading fails.
+    has_ended_ = true;  // Also if reading fails.
     if (!reader_.read(piece.texts)) return false;
     has_ended_ = false;
     piece.number = num_read_++;

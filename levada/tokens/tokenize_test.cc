@@ -20,7 +20,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
 
-/// Gives these pieces, or one without end.
+/// Yields these pieces, or the same one endlessly.
 class Pieces final : public TextReader {
  public:
   explicit Pieces(std::vector<Texts> pieces) : pieces_(std::move(pieces)) {}
@@ -109,7 +109,7 @@ TEST(Tokenize, NamesThePieceThatCannotBeEncoded) {
 
 TEST(Tokenize, EncodesSideBySide) {
   const ScratchDir dir;
-  std::latch all(4);  // Passed only when four are under way at once.
+  std::latch all(4);  // Passed only when four run concurrently.
   const HookedTokenizer tokenizer([&](const Texts&) { all.arrive_and_wait(); });
   Texts text;
   text.add("a");
@@ -120,7 +120,7 @@ TEST(Tokenize, EncodesSideBySide) {
   EXPECT_EQ(writer.documents(), 4);
 }
 
-/// Encodes a piece as one text, whatever is in it.
+/// Encodes a piece as one text, whatever it contains.
 class WrongTokenizer final : public Tokenizer {
  public:
   const std::string& name() const override { return name_; }

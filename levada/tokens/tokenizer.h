@@ -1,4 +1,4 @@
-// Text as numbers.
+// Turns text into token ids.
 #pragma once
 
 #include <cstdint>
@@ -10,10 +10,10 @@
 
 namespace levada {
 
-/// Texts, one behind the other.
+/// Concatenated texts.
 struct Texts {
   std::string bytes;              ///< UTF-8
-  std::vector<std::size_t> ends;  ///< where in `bytes` each text ends
+  std::vector<std::size_t> ends;  ///< the end of each text in `bytes`
 
   std::size_t size() const { return ends.size(); }
   std::string_view operator[](std::size_t i) const {
@@ -30,10 +30,10 @@ struct Texts {
   }
 };
 
-/// The tokens of some texts, one behind the other.
+/// The concatenated tokens of several texts.
 struct TokenIds {
   std::vector<std::int32_t> ids;
-  std::vector<std::size_t> ends;  ///< where in `ids` each text ends
+  std::vector<std::size_t> ends;  ///< the end of each text in `ids`
 
   void clear() {
     ids.clear();
@@ -41,37 +41,37 @@ struct TokenIds {
   }
 };
 
-/// Any number of threads may call side by side.
+/// Thread-safe.
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  /// For messages: "bytes", or the name of the file that it was read from.
+  /// Returns a name for messages: "bytes", or the name of the file that it was read from.
   virtual const std::string& name() const = 0;
-  /// Equal for tokenizers that encode alike; of content, not of names.
+  /// Returns a digest of the content, not of the names: equal for tokenizers that encode alike.
   virtual const std::string& digest() const = 0;
-  /// Every id is below it.
+  /// Returns an upper bound: every id is below it.
   virtual std::int64_t vocabulary_size() const = 0;
-  /// The id of a token of the vocabulary, by its text; empty if it has none.
+  /// Returns the id of a token of the vocabulary, by its text, or nothing if it has none.
   virtual std::optional<std::int64_t> id_of(std::string_view token) const = 0;
-  /// Returns the tokenizer's own end-of-document token; empty if it defines none. Throws InvalidArgument if it defines
-  /// one that it does not have.
+  /// Returns the tokenizer's own end-of-document token, or nothing if it defines none. Throws InvalidArgument if it
+  /// defines one that is not in its vocabulary.
   virtual std::optional<std::int64_t> end_of_document() const = 0;
 
-  /// Whether it encodes chats: texts are JSON lists of messages, nothing is added to their tokens, and an id below zero
-  /// is ~id of a token that is not to be learned.
+  /// Returns whether it encodes chats: texts are JSON lists of messages, no tokens are added, and an id below zero is
+  /// ~id of a token that is not to be learned.
   virtual bool is_chat() const { return false; }
 
-  /// Replaces `tokens` by those of the texts, without any that mark a beginning or an end. Throws SourceError.
+  /// Replaces `tokens` with those of the texts, without any that mark a beginning or an end. Throws SourceError.
   virtual void encode(const Texts& texts, TokenIds& tokens) const = 0;
 };
 
-/// A byte of UTF-8 is a token, and 256 ends a document.
+/// Returns a tokenizer that maps each byte of UTF-8 to a token; 256 ends a document.
 std::shared_ptr<const Tokenizer> byte_tokenizer();
 
 /// Returns the id of the token that ends documents: `token` unless it is empty, by number or else by text ("2" is
-/// number 2, also where a token has that text); else the tokenizer's own; else the first of <|endoftext|>, </s> and
-/// <eod> that the vocabulary has. Otherwise throws InvalidArgument, which asks for one.
+/// number 2, even if a token has that text); else the tokenizer's own; else the first of <|endoftext|>, </s> and <eod>
+/// in the vocabulary. Otherwise throws InvalidArgument, which asks for one.
 std::int64_t choose_end_of_document(const Tokenizer& tokenizer, const std::string& token);
 
 }  // namespace levada

@@ -13,7 +13,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-/// Knows some tokens by name, and no way to encode.
+/// Knows some tokens by name, but cannot encode.
 class Vocabulary final : public Tokenizer {
  public:
   explicit Vocabulary(std::map<std::string, std::int64_t, std::less<>> tokens,

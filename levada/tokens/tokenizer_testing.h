@@ -1,4 +1,4 @@
-// A tokenizer to look into, and the tokens of a file: for tests.
+// An instrumented tokenizer, and the tokens of a file, for tests.
 #pragma once
 
 #include <atomic>
@@ -11,7 +11,7 @@
 
 namespace levada {
 
-/// Bytes; counts the texts, and calls `before_encode` first.
+/// Encodes bytes. Counts the texts, and calls `before_encode` first.
 class HookedTokenizer final : public Tokenizer {
  public:
   explicit HookedTokenizer(std::function<void(const Texts&)> before_encode = {}, std::string digest = "hooked")
@@ -36,7 +36,7 @@ class HookedTokenizer final : public Tokenizer {
   std::shared_ptr<const Tokenizer> bytes_ = byte_tokenizer();
 };
 
-/// All tokens of a data set; it has at least two.
+/// Returns all tokens of a data set that has at least two.
 inline std::vector<std::int64_t> tokens_in(const std::string& path) {
   const TokenFile file(path, {});
   const auto count = static_cast<std::size_t>(file.contents().tokens);

@@ -1,4 +1,4 @@
-// Threads that join each other's work.
+// Threads that help with each other's work.
 #pragma once
 
 #include <condition_variable>
@@ -11,22 +11,22 @@
 
 namespace levada {
 
-/// Threads of which each that has nothing of its own to do helps with what another one runs. Any thread may call.
+/// Threads that, when idle, help with work that another thread runs. Thread-safe.
 class WorkTeam {
  public:
-  /// Starts `helpers` threads that help() until the end, or as many as the system allows. Throws EngineError where it
-  /// allows none of them.
+  /// Starts `helpers` threads that help() until the end, or as many as the system allows. Throws EngineError if it
+  /// allows none.
   explicit WorkTeam(int helpers = 0);
   ~WorkTeam();
   WorkTeam(const WorkTeam&) = delete;
   WorkTeam& operator=(const WorkTeam&) = delete;
 
-  /// Calls `work` on this thread, and on any that help meanwhile; returns when all have returned from it. `work` must
-  /// throw nothing, and return only when there is nothing left of it for another thread to begin.
+  /// Calls `work` on this thread, and on any that help() in the same time; returns when all calls have returned. `work`
+  /// must not throw, and must return only when nothing of it is left for another thread to begin.
   void run(const std::function<void()>& work);
-  /// Joins the work that the fewest threads are at, again and again until end().
+  /// Joins the work with the fewest threads, again and again until end().
   void help();
-  /// Ends help(), on all threads and for good.
+  /// Ends help(), on all threads and permanently.
   void end();
 
  private:
@@ -38,14 +38,15 @@ class WorkTeam {
   std::mutex mutex_;
   std::condition_variable begun_, left_;
   // Guarded by mutex_.
-  std::vector<Joint*> open_;  ///< what may be joined
+  std::vector<Joint*> open_;  ///< work that may be joined
   bool has_ended_ = false;
 
   ThreadGroup helpers_;
 };
 
 /// Calls act(i) for each i below `count`, on `threads` threads, or as many as the system allows. The first `helpers` of
-/// them help the team when there is no i left. Rethrows the exception of the lowest i that failed.
+/// them help the team when no i is left. Rethrows the exception of the lowest i that failed. Throws EngineError if the
+/// system allows no additional thread.
 void for_each_of(std::size_t count, std::size_t threads, const std::function<void(std::size_t)>& act, WorkTeam& team,
                  std::size_t helpers);
 

@@ -31,7 +31,7 @@ TEST(WorkTeam, SendsAHelperToTheWorkWithTheFewestThreads) {
   for (auto& own : threads_at) {
     threads.start("testing", [&] {
       team.run([&] {
-        if (num_calls++ >= 4) return;  // A helper may come back.
+        if (num_calls++ >= 4) return;  // A helper may join again.
         if (own++ == 0) both_begun.count_down();
         all.arrive_and_wait();
       });

@@ -13,7 +13,7 @@ namespace {
 constexpr std::uint32_t magic = 0x4144564c;  // "LVDA"
 constexpr std::uint32_t format_version = 1;
 
-// The first bytes of a message as they lie there. `hash` is over the other fields and the body.
+// The first bytes of a message, in wire layout. `hash` covers the other fields and the body.
 struct Prefix {
   std::uint32_t magic = levada::magic;
   std::uint32_t version = format_version;
@@ -32,7 +32,7 @@ std::uint64_t hash_of(const Prefix& prefix, ByteView body) {
   return hash64(body, hash64(fields));
 }
 
-// Writes fields into memory that body_bytes() has measured.
+// Writes fields into memory measured by body_bytes().
 class BodyWriter {
  public:
   explicit BodyWriter(std::byte* to) : to_(to) {}
@@ -98,7 +98,7 @@ struct Extent {
   std::size_t end = 0;
 };
 
-// Where a placed tensor lies; checked against what the writer must keep to.
+// Returns the extent of a placed tensor, after checking its offset, alignment and shape.
 Extent extent_of(const LeafSpec& spec, const PlacedTensor& placed, Extent body) {
   const auto bytes = tensor_bytes(spec.dtype, placed.shape);
   if (!bytes) {
@@ -116,7 +116,7 @@ Extent extent_of(const LeafSpec& spec, const PlacedTensor& placed, Extent body) 
   return leaf;
 }
 
-// Reads the body, whose every field may lie.
+// Reads the body, every field of which is untrusted.
 class BodyReader {
  public:
   BodyReader(ByteView message, const Prefix& prefix, const std::shared_ptr<const void>& owner)
@@ -166,7 +166,7 @@ class BodyReader {
     }
   }
 
-  // Leaves may lie anywhere behind the prefix, even over each other or the body: all of it is only ever read.
+  // Leaves may be anywhere after the prefix, even overlap each other or the body: everything is only read.
   TensorView tensor(const LeafSpec& spec) {
     Shape shape;
     for (std::size_t dim = 0; dim < spec.rank; ++dim) shape.push_back(in_.get<std::int64_t>());

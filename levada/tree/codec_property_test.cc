@@ -1,4 +1,4 @@
-// What holds for messages of whatever trees, and for whatever becomes of their bytes.
+// Properties of messages, for arbitrary trees and arbitrarily corrupted bytes.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -23,7 +23,7 @@ struct Exact {
   ByteView view() const { return {memory.get(), size}; }
 };
 
-// Reads a message that may be corrupt and everything that it says it holds. Whether it was taken for a message.
+// Reads a message that may be corrupt, and all of its content. Returns whether it was accepted as a message.
 bool read_all(ByteView bytes) {
   const Exact exact(bytes);
   SchemaCache cache;
@@ -101,7 +101,7 @@ TEST(CodecProperty, NoBitOfPrefixAndBodyTurnsUnnoticed) {
   }
 }
 
-// With the hash made right again: what somebody could send on purpose.
+// With the hash recomputed: a message that an attacker could send.
 TEST(CodecProperty, AnyChangeToTheBodyGivesATreeOrAnError) {
   RandomTrees trees(7);
   int taken = 0;
@@ -114,7 +114,7 @@ TEST(CodecProperty, AnyChangeToTheBodyGivesATreeOrAnError) {
       const auto at = body + trees.below(bytes.size() - body);
       bytes[at] = trees.below(2) ? static_cast<std::byte>(trees.bits()) : bytes[at] ^ std::byte{1};
     }
-    // Half of them with a schema that the fingerprint is made to fit, so that what follows it is reached.
+    // Half of them with a schema whose fingerprint is recomputed, so that the code after that check is reached.
     const auto schema = body + 4 + 8 + 1 + 4;
     std::uint32_t size = 0;
     std::memcpy(&size, bytes.data() + schema - 4, 4);

@@ -14,7 +14,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Where the fields of a message's prefix lie.
+// The offsets of the fields in a message's prefix.
 constexpr std::size_t at_version = 4;
 constexpr std::size_t at_fingerprint = 8;
 constexpr std::size_t at_body_offset = 16;
@@ -34,7 +34,7 @@ void set(Bytes& bytes, std::size_t at, T value) {
   std::memcpy(bytes.data() + at, &value, sizeof(T));
 }
 
-// Makes the hash right again after a change.
+// Recomputes the hash after a change.
 void seal(Bytes& bytes) {
   const ByteView all = bytes;
   const auto body = all.subspan(get<std::uint64_t>(bytes, at_body_offset), get<std::uint64_t>(bytes, at_body_bytes));

@@ -23,7 +23,7 @@ bool are_one(const TensorView& a, const TensorView& b) {
          a.shape() == b.shape() && a.strides() == b.strides();
 }
 
-// For each leaf the earlier tensor that it is, or -1.
+// Returns for each leaf the earlier tensor that it aliases, or -1.
 std::vector<int> find_aliases(const std::vector<Leaf>& leaves) {
   std::vector<int> alias_of(leaves.size(), -1);
   constexpr std::size_t few = 32;
@@ -48,7 +48,7 @@ std::vector<int> find_aliases(const std::vector<Leaf>& leaves) {
   return alias_of;
 }
 
-// Whether `tree` has the structure of `node`, aliases apart; its leaves are appended on the way.
+// Returns whether `tree` has the structure of `node`, ignoring aliases; appends its leaves on the way.
 bool collect_if_same(const Tree& tree, const Node& node, std::vector<Leaf>& leaves) {
   if (tree.is_leaf() != node.is_leaf()) return false;
   if (tree.is_leaf()) {
@@ -78,7 +78,7 @@ bool has_aliases(const Schema& schema, std::span<const int> alias_of) {
   return true;
 }
 
-// Makes the nodes of a tree and collects its leaves; aliases are filled in afterwards.
+// Builds the nodes of a tree and collects its leaves; aliases are filled in afterwards.
 class Flattener {
  public:
   explicit Flattener(const Tree& tree) : root_(node(tree, 0)) {

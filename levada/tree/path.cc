@@ -6,7 +6,7 @@
 namespace levada {
 namespace {
 
-// Only as std::to_string() would write it, so that a text is one integer's name or none's.
+// Accepts only the form that std::to_string() writes, so that each integer has one name.
 std::optional<std::int64_t> as_integer(std::string_view text) {
   std::int64_t value = 0;
   const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);

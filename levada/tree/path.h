@@ -1,4 +1,4 @@
-// The text by which a leaf is found in its tree.
+// Paths: text that locates a leaf in its tree.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +10,9 @@
 
 namespace levada {
 
-/// `path` with one more step: ".key", quoted where it must be.
+/// Appends one step, ".key", quoted if necessary.
 void append_key(std::string& path, const Key& key);
-/// `path` with one more step: "[position]".
+/// Appends one step, "[position]".
 void append_position(std::string& path, std::size_t position);
 /// One step of a path: a position, or a key as text that may, unless it was quoted, mean an integer.
 struct PathStep {
@@ -21,14 +21,14 @@ struct PathStep {
   bool is_position = false;
 };
 
-/// Takes the steps off a path one after the other.
+/// Reads the steps of a path one by one.
 class PathReader {
  public:
   explicit PathReader(std::string_view path) : path_(path) {}
   bool done() const { return at_ == path_.size(); }
-  /// What has been read so far.
+  /// Returns the part read so far.
   std::string_view taken() const { return path_.substr(0, at_); }
-  /// The next step; empty where the text is no path.
+  /// Returns the next step, or nothing if the text is not a path.
   std::optional<PathStep> next();
 
  private:

@@ -1,4 +1,4 @@
-// Trees of every kind out of random numbers, for tests of properties.
+// Random trees of every kind, for property tests.
 #pragma once
 
 #include <array>
@@ -13,7 +13,7 @@
 
 namespace levada {
 
-/// Makes trees; the same ones for the same seed.
+/// Generates trees; the same ones for the same seed.
 class RandomTrees {
  public:
   explicit RandomTrees(std::uint64_t seed) : random_(seed) {}
@@ -22,7 +22,7 @@ class RandomTrees {
     tensors_.clear();
     return tree(0);
   }
-  /// A number below `bound`.
+  /// Returns a number below `bound`.
   std::size_t below(std::size_t bound) { return random_() % bound; }
   std::uint64_t bits() { return random_(); }
 
@@ -46,7 +46,7 @@ class RandomTrees {
     return Tree(std::move(container));
   }
 
-  // Distinct by `number`, odd enough that paths have to quote some.
+  // Distinct by `number`, and unusual enough that paths must quote some.
   Key key(ContainerKind kind, std::size_t number) {
     if (kind == ContainerKind::dict && below(3) == 0) return static_cast<std::int64_t>(bits());
     return text() + std::to_string(number);
@@ -92,7 +92,7 @@ class RandomTrees {
     return dtype.is_byte_sized() && below(2) ? strided(made) : made;
   }
 
-  // The same memory seen with dimensions exchanged, turned back, cut or repeated.
+  // The same memory with dimensions swapped, reversed, cut or repeated.
   Tensor strided(const Tensor& tensor) {
     const auto& view = tensor.view();
     if (view.element_count() == 0) return tensor;

@@ -13,7 +13,7 @@ namespace {
 
 using Node = Schema::Node;
 
-// The encoding: a version, then the nodes depth first, each a tag and what the tag needs.
+// The encoding: a version, then the nodes depth first, each a tag and the tag's data.
 constexpr std::uint8_t encoding_version = 1;
 constexpr std::uint8_t alias_tag = 7;       // beyond the LeafKinds
 constexpr std::uint8_t container_tag = 16;  // plus a ContainerKind
@@ -111,7 +111,7 @@ class Decoder {
     found.type_name = in_.get_string();
     found.state = in_.get_bytes();
     const auto count = in_.get_count(found.has_keys() ? 1 + sizeof(std::uint32_t) + 1 : 1);
-    // What a child is in memory is far more than its least bytes here, so room is made as they come.
+    // A child takes far more memory than its minimum encoding, so memory grows as children are read.
     for (std::uint32_t i = 0; i < count; ++i) {
       if (found.has_keys()) found.keys.push_back(key(kind));
       found.children.push_back(node(depth + 1));
@@ -139,10 +139,10 @@ class Decoder {
   std::vector<Seen> leaves_;
 };
 
-// The leaves' paths, built once a schema.
+// Builds the leaves' paths, once per schema.
 class LeafLister {
  public:
-  /// False if the paths are longer than max_path_bytes.
+  /// Returns false if the paths are longer than max_path_bytes.
   bool list(const Node& node) {
     if (node.is_leaf()) {
       paths_ += path_.size();
@@ -175,7 +175,7 @@ struct Schema::State {
   Bytes encoded;
   std::uint64_t fingerprint = 0;
 
-  // Null if the leaves' paths are too long.
+  // Returns null if the leaves' paths are too long.
   static std::shared_ptr<const State> make(Node root) {
     LeafLister lister;
     if (!lister.list(root)) return nullptr;

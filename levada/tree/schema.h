@@ -1,4 +1,4 @@
-// A Tree taken apart: its structure, which seldom changes, and its leaves, which change every step.
+// A flattened Tree: its structure, which seldom changes, and its leaves, which change every step.
 #pragma once
 
 #include <cstdint>
@@ -13,51 +13,51 @@ namespace levada {
 
 enum class LeafKind : std::uint8_t { none = 0, boolean = 1, integer = 2, real = 3, text = 4, bytes = 5, tensor = 6 };
 
-/// What the structure says of one leaf.
+/// The structural part of one leaf.
 struct LeafSpec {
-  std::string path;  ///< as Tree::at() takes it
+  std::string path;  ///< in the syntax of Tree::at()
   LeafKind kind = LeafKind::none;
-  DType dtype;            ///< of a tensor
-  std::uint8_t rank = 0;  ///< of a tensor
-  int alias_of = -1;      ///< the earlier leaf whose very memory, shape and strides this tensor shares, or -1
+  DType dtype;            ///< for a tensor
+  std::uint8_t rank = 0;  ///< for a tensor
+  int alias_of = -1;      ///< the earlier leaf whose memory, shape and strides this tensor shares, or -1
 
   bool operator==(const LeafSpec&) const = default;
 };
 
-/// What no tree goes beyond, so that a decoder can refuse what would exhaust memory.
-inline constexpr int max_tree_depth = 64;                            ///< containers in one another
+/// Limits on every tree, so that a decoder can reject input that would exhaust memory.
+inline constexpr int max_tree_depth = 64;                            ///< nesting of containers
 inline constexpr std::size_t max_tree_nodes = std::size_t{1} << 18;  ///< leaves and containers
-inline constexpr std::size_t max_path_bytes = std::size_t{1} << 26;  ///< of all leaves' paths together
+inline constexpr std::size_t max_path_bytes = std::size_t{1} << 26;  ///< all leaves' paths together
 
 /// Structure without data: containers, class names, keys, kinds, dtypes, ranks, aliases; no extents, no values.
 /// Immutable; copies share. Equal fingerprints mean equal schemas.
 class Schema {
  public:
-  /// Of a lone None.
+  /// The schema of a single None.
   Schema();
 
-  /// XXH3-64 of encoded().
+  /// Returns XXH3-64 of encoded().
   std::uint64_t fingerprint() const;
-  /// Depth first, in the order of keys.
+  /// Returns the leaves depth first, in the order of keys.
   std::span<const LeafSpec> leaves() const;
-  /// Portable bytes, one encoding a schema; the view lives as long as a copy of this schema.
+  /// Returns portable bytes, exactly one encoding per schema; the view lives as long as a copy of this schema.
   ByteView encoded() const;
-  /// Reads bytes that may lie: counts bounded by the bytes there, depth, nodes and paths by the limits above. Throws
-  /// CorruptMessage.
+  /// Reads untrusted bytes: counts are bounded by the bytes that remain, and depth, nodes and paths by the limits
+  /// above. Throws CorruptMessage.
   static Schema decode(ByteView bytes);
 
-  /// The schema without the leaves for which `keep` (one entry a leaf) is false: a dict loses the key, a dict left
-  /// empty by that stays; list, tuple and record get None in its place. An alias of a leaf not kept takes its
-  /// place. Throws InvalidArgument if the size differs.
+  /// Returns the schema without the leaves for which `keep` (one entry per leaf) is false: a dict loses the key and
+  /// stays even if it becomes empty; a list, tuple or record gets None in its place. The first kept alias of a dropped
+  /// leaf takes the leaf's place. Throws InvalidArgument if the size differs.
   Schema select(std::span<const bool> keep) const;
-  /// For each leaf of select(keep) the number of the leaf here that it is, or -1 for a None that stands in for one not
-  /// kept. Throws as select() does.
+  /// Returns, for each leaf of select(keep), the number of its leaf in this schema, or -1 for a None that replaces a
+  /// dropped leaf. Throws as select() does.
   std::vector<int> selected_leaves(std::span<const bool> keep) const;
 
-  /// The same with every alias as a tensor of its own.
+  /// Returns the same schema with every alias as a tensor of its own.
   Schema without_aliases() const;
 
-  struct Node;  ///< how it is kept; known to this module alone
+  struct Node;  ///< internal representation
   explicit Schema(Node root);
   const Node& root() const;
 
@@ -73,11 +73,11 @@ struct FlatTree {
   std::vector<Leaf> leaves;
 };
 
-/// Takes a tree apart. Tensors that share memory, shape, strides and dtype become aliases (their leaves hold the tensor
-/// all the same). Where the structure is that of `previous`, the result shares it, which spares making it anew: what a
-/// caller does that flattens tree after tree. Throws InvalidArgument for a tree beyond the limits above.
+/// Flattens a tree. Tensors that share memory, shape, strides and dtype become aliases (their leaves still hold the
+/// tensor). If the structure equals that of `previous`, the result shares it, which is faster than building a new one:
+/// pass the previous result when flattening tree after tree. Throws InvalidArgument for a tree beyond the limits above.
 FlatTree flatten(const Tree& tree, const Schema& previous = {});
-/// Puts it together again; aliases share their tensor. Throws InvalidArgument if the leaves do not fit the schema.
+/// Rebuilds the tree; aliases share their tensor. Throws InvalidArgument if the leaves do not fit the schema.
 Tree unflatten(const FlatTree& flat);
 
 }  // namespace levada

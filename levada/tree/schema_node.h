@@ -1,4 +1,4 @@
-// How a Schema keeps its structure: for this module's sources alone.
+// The internal representation of a Schema: only for this module's sources.
 #pragma once
 
 #include <optional>
@@ -10,7 +10,8 @@
 namespace levada {
 
 struct Schema::Node {
-  // A leaf: `dtype` and `rank` of a tensor; an alias names an earlier tensor that is none itself, and repeats them.
+  // A leaf: `dtype` and `rank` are those of a tensor. An alias names an earlier tensor that is not an alias, and
+  // repeats them.
   LeafKind leaf = LeafKind::none;
   DType dtype;
   std::uint8_t rank = 0;
@@ -27,7 +28,7 @@ struct Schema::Node {
   bool has_keys() const { return kind == ContainerKind::dict || kind == ContainerKind::record; }
 };
 
-/// The first key that stands twice, or null.
+/// Returns the first duplicate key, or null.
 const Key* first_duplicate(std::span<const Key> keys);
 
 }  // namespace levada

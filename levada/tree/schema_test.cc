@@ -35,7 +35,7 @@ Tree nested(int depth) {
   return tree;
 }
 
-// Schema bytes by hand: a version, then nodes.
+// Starts a hand-written schema encoding: a version, then nodes.
 ByteWriter schema_bytes() {
   ByteWriter out;
   out.put(std::uint8_t{1});
@@ -304,7 +304,7 @@ TEST(SchemaDecode, RefusesWhatWouldFillMemory) {
   expect_corrupt(paths_too_long, "whose paths take more than 64.0 MiB");
 }
 
-// keep[i] for each leaf, from a choice.
+// Returns keep[i] for each leaf, from `choice`.
 template <typename Choice>
 std::unique_ptr<bool[]> choose(std::size_t count, Choice choice) {
   auto keep = std::make_unique<bool[]>(count);
@@ -312,7 +312,7 @@ std::unique_ptr<bool[]> choose(std::size_t count, Choice choice) {
   return keep;
 }
 
-// The selected leaves of `flat` in the selected schema.
+// Returns the selected leaves of `flat` in the selected schema.
 Tree select(const FlatTree& flat, std::span<const bool> keep) {
   FlatTree selected{flat.schema.select(keep), {}};
   for (const auto number : flat.schema.selected_leaves(keep)) {

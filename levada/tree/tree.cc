@@ -109,9 +109,9 @@ const Tree* child_at(const Container& container, const PathStep& step) {
 }
 
 struct Lookup {
-  const Tree* node = nullptr;  // empty if it is not there
-  const Tree* last = nullptr;  // how far the path led
-  std::string_view taken;      // that part of it
+  const Tree* node = nullptr;  // null if not found
+  const Tree* last = nullptr;  // the last node reached
+  std::string_view taken;      // the path to `last`
   bool malformed = false;
 };
 

@@ -32,17 +32,17 @@ using Key = std::variant<std::string, std::int64_t>;
 
 class Tree;
 
-/// A container's children and what it must come back as. `type_name` ("module:qualified.name") is empty for the
-/// plain kinds; `state` is whatever else a registered type needs to be made again.
+/// A container's children and the type that it is restored to. `type_name` ("module:qualified.name") is empty for the
+/// plain kinds; `state` is whatever else a registered type needs to be rebuilt.
 struct Container {
   ContainerKind kind = ContainerKind::dict;
   std::string type_name;
-  std::vector<Key> keys;  ///< one a child for dict and record; empty for list and tuple
+  std::vector<Key> keys;  ///< one per child for dict and record; empty for list and tuple
   std::vector<Tree> children;
   Bytes state;
 };
 
-/// A leaf or a container. A value; copies share tensors' memory, not their own structure.
+/// A leaf or a container. A value; copies share tensors' memory, but not their structure.
 class Tree {
  public:
   /// None.
@@ -57,7 +57,7 @@ class Tree {
   Tree(int value) : node_(Leaf(std::int64_t{value})) {}
   Tree(double value) : node_(Leaf(value)) {}
   Tree(bool value) : node_(Leaf(value)) {}
-  /// Throws InvalidArgument unless keys and children fit the kind and no key stands twice.
+  /// Throws InvalidArgument if keys or children do not fit the kind, or a key is duplicated.
   Tree(Container container);
 
   static Tree list(std::vector<Tree> children);
@@ -65,22 +65,22 @@ class Tree {
   static Tree dict(std::vector<std::pair<Key, Tree>> items);
 
   bool is_leaf() const { return std::holds_alternative<Leaf>(node_); }
-  /// Throws InvalidArgument where this is the other thing.
+  /// Throw InvalidArgument if this node is of the other kind.
   const Leaf& leaf() const;
   const Container& container() const;
 
-  /// The node at `path`: "tokens", "meta.ids[2]" (a name or integer key after a dot or at the start; a position in
-  /// brackets; the empty path is this node). A key with any of . [ ] " \ in it, an empty one, and a string that looks
-  /// like an integer stand in double quotes, " and \ behind a backslash: meta."a.b". Throws InvalidArgument that lists
-  /// what is there.
+  /// Returns the node at `path`: "tokens", "meta.ids[2]" (a name or integer key after a dot or at the start; a position
+  /// in brackets; the empty path is this node). A key that contains . [ ] " or \, an empty key, and a string that looks
+  /// like an integer are written in double quotes, with \ before " and \: meta."a.b". Throws InvalidArgument that
+  /// describes the deepest node found.
   const Tree& at(std::string_view path) const;
   bool contains(std::string_view path) const;
-  /// at(path), which must be a tensor.
+  /// Returns at(path), which must be a tensor.
   const Tensor& tensor(std::string_view path) const;
 
-  /// Same structure, names, dtypes, shapes, values and bits. NaNs with the same bits are equal.
+  /// Compares structure, names, dtypes, shapes, values and bits. NaNs with the same bits are equal.
   bool operator==(const Tree& other) const;
-  /// For people: one line a node, tensors as dtype and shape.
+  /// Returns text for people: one line per node, tensors as dtype and shape.
   std::string to_string() const;
 
  private:

@@ -23,7 +23,7 @@ class SentencePiece final : public Tokenizer {
       throw SourceError(fmt::format("{} is not a SentencePiece model, or is damaged: name the .model of one", name_));
     }
     Digest digest;
-    digest.update("sentencepiece " LEVADA_SENTENCEPIECE_VERSION " ");  // another may encode otherwise
+    digest.update("sentencepiece " LEVADA_SENTENCEPIECE_VERSION " ");  // another version may encode differently
     digest.update(model);
     digest_ = digest.hex();
   }
@@ -33,7 +33,7 @@ class SentencePiece final : public Tokenizer {
   std::int64_t vocabulary_size() const override { return processor_.GetPieceSize(); }
   std::optional<std::int64_t> id_of(std::string_view token) const override {
     const int id = processor_.PieceToId({token.data(), token.size()});
-    if (processor_.IdToPiece(id) != token) return std::nullopt;  // The id of what is unknown.
+    if (processor_.IdToPiece(id) != token) return std::nullopt;  // The id of unknown tokens.
     return id;
   }
   std::optional<std::int64_t> end_of_document() const override {

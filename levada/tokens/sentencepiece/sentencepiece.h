@@ -1,4 +1,4 @@
-// Tokenizers of SentencePiece (T. Kudo, J. Richardson, 2018), by its own library.
+// SentencePiece tokenizers (T. Kudo, J. Richardson, 2018), through SentencePiece's own library.
 #pragma once
 
 #include <memory>

@@ -17,7 +17,7 @@ using ::testing::HasSubstr;
 
 using Settings = std::unordered_map<std::string, std::string>;
 
-/// The path of a model of a few words, trained with these settings besides.
+/// Trains a model of a few words, with these additional settings, and returns its path.
 std::string train(const ScratchDir& dir, const std::string& name, Settings settings = {}) {
   std::string words;
   for (int i = 0; i < 200; ++i) words += "the quick brown fox " + std::to_string(i) + " jumps over the lazy dog\n";
@@ -47,7 +47,7 @@ TEST(SentencePiece, EncodesAsItsOwnLibraryDoes) {
       wanted.ends.push_back(wanted.ids.size());
     }
     tokenizer->encode(texts, tokens);
-    tokenizer->encode(texts, tokens);  // Replaces what was there.
+    tokenizer->encode(texts, tokens);  // Replaces the previous content.
     EXPECT_EQ(tokens.ids, wanted.ids);
     EXPECT_EQ(tokens.ends, wanted.ends);
     EXPECT_EQ(tokens.ends[1], tokens.ends[0]) << "an empty text has no tokens";
