@@ -1,4 +1,4 @@
-// A running digest of each field over all batches.
+// Incremental digests of each field over all batches.
 #pragma once
 
 #include <string>
