@@ -1,7 +1,7 @@
 // A page for a browser that shows what happened in a feed or a pipeline: one file that loads nothing from elsewhere.
 //
 // The page is page.html with page.css and page.js, which the build embeds in the library. It draws itself from the JSON
-// that it carries, whose size is bounded regardless of the number of ranks.
+// that it carries. Only one table of that JSON grows with the number of ranks.
 #pragma once
 
 #include <cstdint>

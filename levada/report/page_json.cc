@@ -1,5 +1,4 @@
-// The JSON that a page draws. Its size is bounded: of the parts that grow with the number of ranks, only the table's
-// rows are unbounded.
+// The JSON that a page draws. Its size is bounded, except for the table of ranks, which grows with their number.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
