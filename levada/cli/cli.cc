@@ -76,7 +76,8 @@ std::string usage_sentence(const CLI::App& app, const CLI::ParseError& error,
   return fmt::format("{}; see {} --help", what, command);
 }
 
-/// Reports a failure before the subcommand could join a launched job. Of `levada`'s subcommands, only feed joins one.
+/// Reports a failure before the subcommand could join a launched job. Only feed, among `levada`'s subcommands, joins
+/// one.
 void report_early_error(const CLI::App& app, const std::vector<std::string>& arguments, ErrorKind kind,
                         const std::string& message) {
   const bool joins = app.get_name() != "levada" || (!arguments.empty() && arguments.front() == "feed");

@@ -1,4 +1,4 @@
-// What this machine offers to ranks that share memory, and its limits.
+// The resources that this machine offers to ranks that share memory, and its limits.
 #pragma once
 
 #include <cstdint>
