@@ -18,9 +18,9 @@ _OPS = {dist.ReduceOp.SUM: "sum", dist.ReduceOp.AVG: "average"}
 
 
 class ReduceScatter:
-    """What set_custom_reduce_scatter() takes. Levada adds up gradients on the CPU, in the order of ranks: the same bits on every
-    run, halves in float32. Torch reduces gradients on other devices, and those that it scales by a factor. `timeout`: seconds
-    of one wait. Several modules may share one, if one thread uses it."""
+    """An argument for set_custom_reduce_scatter(). Levada adds up gradients on the CPU, in the order of ranks: the same
+    bits on every run, halves in float32. Torch reduces gradients on other devices, and those that it scales by a
+    factor. `timeout`: seconds of one wait. Several modules may share one, if only one thread uses it."""
 
     def __init__(self, *, timeout: float = 1800.0) -> None:
         self._reduce = Reduce(capacity_mb=0, timeout=timeout)
@@ -41,7 +41,7 @@ class ReduceScatter:
 
 
 def _done(result: torch.Tensor) -> Any:
-    """Returns a Work that has ended."""
+    """Returns a completed Work."""
     future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
     future.set_result([result])
     return torch._C._distributed_c10d._create_work_from_future(future)  # type: ignore[attr-defined, unused-ignore]
