@@ -1,4 +1,4 @@
-"""Functions that change a graph of datapipes before a DataLoader2 has it carried out."""
+"""Functions that change a graph of datapipes before a DataLoader2 runs it."""
 
 from __future__ import annotations
 
