@@ -66,9 +66,9 @@ def all_gather(store: Store, group: Any = None, *, timeout: float = 1800.0) -> S
     group: as levada.join() accepts it. timeout: seconds of one wait, by default 30 minutes, because another rank may be
     generating or saving a checkpoint.
 
-    Raises InvalidArgument on all ranks: naming id, key and ranks, if two ranks hold different forms of one sample, or one
-    rank holds a key in different forms; naming calls and stores, if ranks make different calls or name different stores.
-    """
+    Raises InvalidArgument on all ranks: naming id, key and ranks, if two ranks hold different forms of one sample, or
+    one rank holds a key in different forms; naming calls and stores, if ranks make different calls or name different
+    stores. """
     job = join(group)
     with _counted(job):
         return _levada.all_gather(job, store, timeout)
@@ -84,24 +84,23 @@ def destinations(
     key: str = "",
     data_axes: Sequence[str] | None = None,
 ) -> list[Destination]:
-    """Returns the destinations of a model's samples: ids[d] for all ranks with coordinate d along the data axes, whatever
-    their other coordinates.
+    """Returns the destinations of a model's samples: ids[d] for all ranks with coordinate d along the data axes,
+    whatever their other coordinates.
 
     - `mesh`: a Mesh, or a DeviceMesh of torch.distributed.
-    - `ids`: a list of ids for each data coordinate; or a batch, or its meta, whose samples `balance` divides over the data
-      coordinates.
-    - `ranks`: the job's ranks that the model runs on, in the mesh's order; by default the ranks of the DeviceMesh, or 0, 1,
-      and so on.
+    - `ids`: a list of ids for each data coordinate; or a batch, or its meta, whose samples `balance` divides over the
+      data coordinates.
+    - `ranks`: the job's ranks that the model runs on, in the mesh's order; by default the ranks of the DeviceMesh, or
+      0, 1, and so on.
     - `cut`: along the axis cp each rank gets sequences "whole", or parts of them, "consecutive" or "zigzag".
-    - `balance`: a Balance of `cost` and `counts`, or its cost, such as "flops"; by default "tokens". Counts are free unless
-      they are "equal".
+    - `balance`: a Balance of `cost` and `counts`, or its cost, such as "flops"; by default "tokens". Counts are free
+      unless they are "equal".
     - `key`: the key whose sequences are balanced; by default all keys.
     - `data_axes`: the axes of a DeviceMesh along which samples differ.
 
-    Raises InvalidArgument unless there is one list of ids for each data coordinate and one rank for each place of the mesh,
-    for a batch of fewer samples than data coordinates, for a cost that is a field or a function, and for further options of a
-    Balance, which are those of a feed.
-    """
+    Raises InvalidArgument unless there is one list of ids for each data coordinate and one rank for each place of the
+    mesh, for a batch of fewer samples than data coordinates, for a cost that is a field or a function, and for further
+    options of a Balance, which are those of a feed. """
     ranks, mesh = _model_ranks(mesh, ranks), as_mesh(mesh, data_axes)
     if isinstance(ids, SampleBatch):
         by = balance if isinstance(balance, Balance) else Balance(balance or "tokens")
@@ -167,8 +166,8 @@ def redistribute(
     in_flight_bytes: int = _IN_FLIGHT,
     timeout: float = 1800.0,
 ) -> ExchangeResult:
-    """Delivers the wanted ids and keys to each rank of a group. All ranks pass the same `wants` and `keys`, as to plan().
-    Collective over the group, one call at a time; safe to repeat. There is nothing to set up.
+    """Delivers the wanted ids and keys to each rank of a group. All ranks pass the same `wants` and `keys`, as to
+    plan(). Collective over the group, one call at a time; safe to repeat. There is nothing to set up.
 
     - `group`: as levada.join() accepts it. `wants` names ranks by their numbers within it.
     - `chunk_bytes`: the maximum message size, the same on all ranks; by default 1 MiB or 16 MiB, depending on the
@@ -194,11 +193,10 @@ def redistribute(
 def balance(
     tokens: Sequence[int], parts: int, *, equal: bool = False, in_order: bool = False
 ) -> list[list[int]]:
-    """Divides the positions of `tokens` into parts with about the same number of tokens: the largest part has at most 4/3 of
-    the minimum possible. equal: the numbers of items differ by at most one. in_order: parts are consecutive runs, and the
-    largest has the minimum possible. Raises InvalidArgument for no parts, a negative count, and too few items for `equal`
-    or `in_order`.
-    """
+    """Divides the positions of `tokens` into parts with about the same number of tokens: the largest part has at most
+    4/3 of the minimum possible. equal: the numbers of items differ by at most one. in_order: parts are consecutive
+    runs, and the largest has the minimum possible. Raises InvalidArgument for no parts, a negative count, and too few
+    items for `equal` or `in_order`. """
     if equal and in_order:
         raise InvalidArgument("equal counts of consecutive items leave nothing to balance; give one of equal, in_order")
     return _levada.partition_by_tokens(tokens, parts, equal, in_order)

@@ -32,7 +32,8 @@ class ReduceScatter:
     def __call__(
         self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: Any, op: Any, async_op: bool = False
     ) -> Any:
-        """Sums, or averages, the inputs of all ranks of `group`: each rank gets its part. Raises as levada.ReduceScatter does."""
+        """Sums, or averages, the inputs of all ranks of `group`: each rank gets its part. Raises as
+        levada.ReduceScatter does."""
         name = next((name for known, name in _OPS.items() if op == known), None)
         if name is None or not input_tensor.is_cpu:
             return _reduce_scatter(output_tensor, input_tensor, op=op, group=group, async_op=async_op)

@@ -34,10 +34,10 @@ class _Source(Protocol):
 class MetricsExporter:
     """Exports the metrics of feeds and pipeline runs on a separate thread until it is closed; a context manager.
 
-    to: a port or "HOST:PORT", which answers HTTP requests in Prometheus's text format (a port only: at 127.0.0.1, so for
-        programs of this machine; "0.0.0.0:9100": for all that reach it; 0: any free port, see `port`); a path, whose file is replaced every `every` seconds and at the end; or a
-        function, such as wandb.log, which is called as often and at the end with {name: value}. If it raises, a warning is
-        issued.
+    to: a port or "HOST:PORT", which answers HTTP requests in Prometheus's text format (a port only: at 127.0.0.1, so
+        only for programs on this machine; "0.0.0.0:9100": for all that can reach it; 0: any free port, see `port`); a
+        path, whose file is replaced every `every` seconds and at the end; or a function, such as wandb.log, which is
+        called as often and at the end with {name: value}. If it raises, a warning is issued.
     labels: added to all metrics, such as {"rank": "3"}.
 
     Each rank exports its own metrics, to a separate port or file. A feed's counters start at 0 with each pass. Raises

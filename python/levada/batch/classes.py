@@ -77,7 +77,8 @@ def _expect(is_valid: bool, what: str) -> None:
 
 
 def _typed(value: Any, *classes: type) -> Any:
-    """Returns an untrusted value if it is of exactly one of these classes, so that using it runs no other class's code."""
+    """Returns an untrusted value if it is of exactly one of these classes, so that using it runs no other class's
+    code."""
     _expect(type(value) in classes, " or ".join(cls.__name__ for cls in classes))
     return value
 
@@ -445,8 +446,8 @@ def _is_dataclass(cls: Any) -> bool:
 
 
 def take_apart(value: Any, path: str, allowed: int) -> Parts | None:
-    """Returns the parts of an object that is not a plain container; None for an object of an unknown class. If `allowed` is
-    ANY, a part may be one that crosses only as a pickle."""
+    """Returns the parts of an object that is not a plain container; None for an object of an unknown class. If
+    `allowed` is ANY, a part may be one that crosses only as a pickle."""
     cls: Any = type(value)
     name = "PIL.Image:Image" if _is_image(value) else name_of(cls)
     leaf = _LEAVES.get(name)

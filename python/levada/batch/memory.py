@@ -52,15 +52,15 @@ def begin_batch(size: int) -> None:
 
 
 def collate(samples: Sequence[Any]) -> Any:
-    """Makes one batch of samples of the same structure, in the memory that the running feed sends from: a collate_fn for a
-    DataLoader.
+    """Makes one batch of samples of the same structure, in the memory that the running feed sends from: a collate_fn
+    for a DataLoader.
 
     Returns what torch.utils.data.default_collate returns: tensors, arrays and numbers are stacked along a new first
-    dimension; mappings, named tuples and sequences are kept; a tuple becomes a list; strings and bytes become lists of them.
-    If torch is not imported, the results are numpy arrays. In a worker process this calls default_collate.
+    dimension; mappings, named tuples and sequences are kept; a tuple becomes a list; strings and bytes become lists of
+    them. If torch is not imported, the results are numpy arrays. In a worker process this calls default_collate.
 
-    Raises TypeError for values that cannot be stacked, RuntimeError or ValueError if samples differ in structure or shape.
-    """
+    Raises TypeError for values that cannot be stacked, RuntimeError or ValueError if samples differ in structure or
+    shape. """
     if not samples:
         raise InvalidArgument("a batch has at least one sample")
     torch = sys.modules.get("torch")

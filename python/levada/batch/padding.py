@@ -19,8 +19,9 @@ def collate_padded(
     does. A field of shape [L, ...], or a list of L numbers, becomes [samples, longest, ...]: each sample is padded at
     its end to the longest of the batch, rounded up to a multiple of `pad_to`.
 
-    pad_value: one value for all fields; or, for samples that are mappings, a value by field, such as {"labels": -100}, and 0
-        for the others. A field that the samples lack, or a value that the field's dtype cannot hold, raises InvalidArgument.
+    pad_value: one value for all fields; or, for samples that are mappings, a value by field, such as {"labels": -100},
+        and 0 for the others. Raises InvalidArgument for a field that the samples lack, or a value that the field's
+        dtype cannot hold.
 
     Raises InvalidArgument if samples differ in fields, dtypes or further dimensions.
     """

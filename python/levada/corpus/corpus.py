@@ -46,8 +46,8 @@ class Corpus:
     - `dtype`: "int64" or "int32", for tokens, labels and position_ids.
     - `resume_weights`: accepts the state of a mix with other weights; from that position on, this corpus's weights
       apply.
-    - `tokenizer`: the path of a tokenizer.json, of a folder of `transformers` or of a SentencePiece .model; a tokenizer object of
-      `tokenizers` or `transformers`; or "bytes", which makes each byte a token. Text needs one.
+    - `tokenizer`: the path of a tokenizer.json, of a folder of `transformers` or of a SentencePiece .model; a tokenizer
+      object of `tokenizers` or `transformers`; or "bytes", which makes each byte a token. Text needs one.
     - `eod`: the token that ends each document, as text or number; by default the tokenizer's.
     - `special_tokens`: adds to documents the tokens that the tokenizer's own template puts around a text, such as a
       beginning of text.

@@ -269,9 +269,9 @@ class RedistribPlanner:
     def derive_plan_bcast(
         self, dests: Mapping[int, Sequence[Hashable]], keys: Sequence[str]
     ) -> list[RedistribStep]:
-        """Returns one step per key and sender. A sample's sender is a rank that has it, preferably on the same node,
-        then the least busy one, and sends it to all ranks that lack it at once. Raises InvalidArgument, which is an
-        AssertionError too, for data that no rank has."""
+        """Returns a bcast step for each key, sender and set of receivers. A sample's sender is a rank that has it,
+        preferably on the same node, then the least busy one, and sends it to all ranks that lack it at once. Raises
+        InvalidArgument, which is an AssertionError too, for data that no rank has."""
         keys = sorted(set(keys))
         ids = {str(id): id for wanted in dests.values() for id in wanted}
         held = exchange.SampleDirectory()

@@ -164,9 +164,9 @@ class SequenceSample:
         data: Mapping[str, Any],
         metadata: Mapping[str, list[Any]] | None = None,
     ) -> SequenceSample:
-        """Returns samples of one sequence each, of `seqlens` tokens. The name of a key determines whether its lengths are
-        one, `seqlens`, or one less. Raises NotImplementedError for any other name, ValueError for metadata of any other
-        length."""
+        """Returns samples of one sequence each, of `seqlens` tokens. The name of a key determines whether its lengths
+        are one, `seqlens`, or one less. Raises NotImplementedError for any other name, ValueError for metadata of any
+        other length."""
         tokens = [each if isinstance(each, int) else _only_length(each) for each in seqlens]
         for name, values in (metadata or {}).items():
             if not isinstance(values, list) or len(values) != len(tokens):

@@ -214,7 +214,7 @@ class DataManager:
                     for key in fields:
                         lengths.check(id, key, seqlens[key], fields[key])
                     self._wire.store(lent, copy=False)
-            except Exception as problem:  # does not fit the lengths, is sparse, or is not a tensor: the others already wait
+            except Exception as problem:  # wrong lengths, sparse, or not a tensor: the others already wait
                 unsent = unsent or problem
         return unsent
 

@@ -15,7 +15,7 @@ In Megatron-Bridge                                Here
 a broadcast a tensor, each of a shape worked out  one message a batch, of the shapes that the data has: a shorter batch
 from the configuration                            stays short
 extra keys cost two broadcasts of pickles, and    extra keys are in the same message; absent ones cost nothing
-one more where there are none
+one more if there are none
 a stage that reads and has no iterator fails on   it is an error on every rank of the group
 one rank; its peers wait
 labels are None on some ranks of a stage and      a key is None on every rank of a stage, or on none

@@ -75,15 +75,15 @@ class Feed(PassView, Generic[Batch]):
     source and is collective.
 
     - `source`: an iterable of batches, which only the reading ranks iterate (other ranks may pass None), a Corpus, a
-      Pipeline, or the Run that Pipeline.run(..., alone=True) returns. A generator can be read once: after a pass that reached
-      its end, the next one raises InvalidArgument.
-    - `mesh`: the axes of the ranks, as a Mesh, its text such as "dp=2,tp=2", a dict such as {"dp": 2, "tp": 2}, or a DeviceMesh
-      of torch.distributed; by default all ranks are along dp. If Megatron's process groups are initialized, a mesh of the
-      whole job that contradicts them raises InvalidArgument.
-    - `data_axes`: the axes of the mesh along which batches differ, if their names are not among those that Mesh knows; a Mesh
-      has its own.
-    - `group`: the ranks that take part: a process group of torch.distributed, or the Membership that join() returned. By
-      default the ranks of the DeviceMesh, or the whole job.
+      Pipeline, or the Run that Pipeline.run(..., alone=True) returns. A generator can be read once: after a pass that
+      reached its end, the next one raises InvalidArgument.
+    - `mesh`: the axes of the ranks, as a Mesh, its text such as "dp=2,tp=2", a dict such as {"dp": 2, "tp": 2}, or a
+      DeviceMesh of torch.distributed; by default all ranks are along dp. If Megatron's process groups are initialized,
+      a mesh of the whole job that contradicts them raises InvalidArgument.
+    - `data_axes`: the axes of the mesh along which batches differ, if their names are not among those that Mesh knows;
+      a Mesh has its own.
+    - `group`: the ranks that take part: a process group of torch.distributed, or the Membership that join() returned.
+      By default the ranks of the DeviceMesh, or the whole job.
     - `layout`: a Layout, or a dict from field paths to placements; lists of DTensor placements need a DeviceMesh. By
       default each dp rank gets whole batches, and its cp, tp and pp peers the same ones. For a Corpus the default is
       Layout.gpt().
@@ -96,11 +96,12 @@ class Feed(PassView, Generic[Batch]):
     - `divide`: "deal" sends item t * dp + d to dp rank d in step t; "split" cuts each item along its rows, lists too.
     - `batch_size`: for a Corpus, and for an iterable whose samples are balanced: samples per dp rank and step. With
       divide="split": rows per dp rank of an iterable's global batches; the last batch may then have fewer.
-    - `balance`: divides the samples of each step (batch_size x dp) over the dp ranks so that each has about the same work: a
-      Balance, or its cost, such as "flops". An iterable must then yield samples. A step has the same samples as without
-      balance, and the same states resume it.
-    - `max_tokens`: splits each rank's samples of a step into micro-batches of at most this many tokens, the same number of
-      micro-batches on every rank. Each is one item of the iteration; `micro` and `num_micro` are its number and their count.
+    - `balance`: divides the samples of each step (batch_size x dp) over the dp ranks so that each has about the same
+      work: a Balance, or its cost, such as "flops". An iterable must then yield samples. A step has the same samples as
+      without balance, and the same states resume it.
+    - `max_tokens`: splits each rank's samples of a step into micro-batches of at most this many tokens, the same number
+      of micro-batches on every rank. Each is one item of the iteration; `micro` and `num_micro` are its number and
+      their count.
     - `collate_fn`: makes a batch from a list of an iterable's balanced samples; None: levada.collate_packed, with
       the balance's pad_to and length.
     - `tail`: what happens to a last round that the data does not fill. "drop" leaves it out. "pad" repeats the last
@@ -110,10 +111,11 @@ class Feed(PassView, Generic[Batch]):
     - `max_steps`: maximum number of steps of a pass; None: until the data ends.
     - `timeout`: seconds of one wait, including the wait for all ranks to begin a pass. After 30 s a line on standard
       error names the ranks that are waited for.
-    - `on_peer_lost`: what happens if another rank raises, leaves its loop before this one, or is killed, while this rank is
-      in a step. A thread of the feed writes one line on standard error, and then "report" does nothing else; "abort" aborts
-      torch's process groups, so that a collective in which this rank waits raises; a function is called with the PeerLost on
-      that thread. The exception by which this rank then leaves its loop has that PeerLost as its cause.
+    - `on_peer_lost`: what happens if another rank raises, leaves its loop before this one, or is killed, while this
+      rank is in a step. A thread of the feed writes one line on standard error, and then "report" does nothing else;
+      "abort" aborts torch's process groups, so that a collective in which this rank waits raises; a function is called
+      with the PeerLost on that thread. The exception by which this rank then leaves its loop has that PeerLost as its
+      cause.
     - `access`: "private" lets a rank write to its batch without affecting other ranks, and copies only if that is
       cheaper; "copy" allocates memory for each rank; "read_only" returns read-only numpy arrays and refuses torch
       tensors, which cannot be read-only. None: "private" for torch, "read_only" for numpy.

@@ -327,7 +327,7 @@ class FeedPass:
         if proves:
             self._peers = PeerDigests(joined.job, feed.mesh, feed.layout, feed.timeout, allow_pickle=feed.allow_pickle)
         self.rows: int | None = None
-        """The rows of the batch taken last, if the core counts whole batches."""
+        """Number of rows of the last taken batch, if the core counts whole batches."""
         self._sender = sender
         self._is_ahead = is_ahead and sender is not None
         self._ahead: Arrive | None = None

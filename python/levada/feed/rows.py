@@ -46,7 +46,7 @@ register(Rows, _flatten, _unflatten)
 
 
 def _is_tensor(value: Any) -> bool:
-    return hasattr(type(value), "shape") and hasattr(type(value), "dtype")  # reading an attribute of an object may raise
+    return hasattr(type(value), "shape") and hasattr(type(value), "dtype")  # an object's attributes may raise
 
 
 def _tensors(value: Any) -> Iterator[Any]:

@@ -36,7 +36,7 @@ class Order:
         self._made: deque[int] = deque()
         self.count = count
         self.passed = 0
-        """Items that have been passed over so far: all of them once the first item has been taken."""
+        """Number of items skipped so far: all of them once the first item has been taken."""
         self.marked_digest: int | None = None
 
     def over(self, sampler: Any) -> Iterator[Any]:

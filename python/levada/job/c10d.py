@@ -101,13 +101,14 @@ class ProcessGroupTransport:
         """Sets the callables of the engine, including those that it calls while the program waits in it. Each is
         implemented in C, so that none runs the program's signal handlers."""
         self.from_numpy = self._torch.from_numpy
-        """Returns a tensor of an array that owns what it shows."""
+        """Returns a tensor that owns a reference to the array that it views."""
         self.send = None if self._group is None else self._group.send
-        """Begins to send the tensors to a peer: (tensors, peer, tag). What it returns keeps them until they have been sent."""
+        """Begins to send the tensors to a peer: (tensors, peer, tag). The result keeps them alive until they have been
+        sent."""
         self.settle = self._sent.put
-        """Waits later for what has been sent: [(peer, what send() returned, None) or (peer, None, what it raised)]."""
+        """Enqueues sends to wait for: [(peer, what send() returned, None) or (peer, None, what it raised)]."""
         self.close = self._finished.add
-        """After the last frame to a peer."""
+        """Called after the last frame to a peer."""
         self.schedule_flush = self._flushes.put
         """Flushes once, at that time of time.monotonic()."""
 
@@ -439,7 +440,7 @@ def _starting_polite_threads() -> Iterator[None]:
     try:
         if before == os.SCHED_OTHER:  # otherwise the policy was chosen on purpose
             with contextlib.suppress(OSError):  # without permission it is only slower
-                os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))  # for the calling thread; new threads inherit it
+                os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))  # of this thread; new threads inherit it
         yield
     finally:
         if os.sched_getscheduler(0) != before:

@@ -59,11 +59,10 @@ def join(
     A rank that waits writes a line on standard error that names the ranks that have not arrived; over a process group,
     after 30 s.
 
-    Raises InvalidArgument for an unknown engine or group, for a time that is not positive or exceeds 1e8 seconds, and if ranks
-    request different engines or degrees; Timeout, naming the ranks that did not arrive; EngineError on all ranks, if one cannot
-    connect to another; Unsupported, at once, if the launcher's variables say that ranks are on several hosts and
-    torch.distributed is not initialized.
-    """
+    Raises InvalidArgument for an unknown engine or group, for a time that is not positive or exceeds 1e8 seconds, and
+    if ranks request different engines or degrees; Timeout, naming the ranks that did not arrive; EngineError on all
+    ranks, if one cannot connect to another; Unsupported, at once, if the launcher's variables say that ranks are on
+    several hosts and torch.distributed is not initialized. """
     if engine not in ENGINES:
         remedy = ", and C++ programs join over MPI by levada::mpi::join()" if "mpi" in str(engine) else ""
         raise InvalidArgument(f'engine is "{engine}"; it must be one of {", ".join(ENGINES)}{remedy}')

@@ -40,7 +40,7 @@ class Caller:
         own = os.urandom(CHALLENGE_BYTES)
         self._said = greeting + rank.to_bytes(_RANK_BYTES, "little") + own
         self.call = self._said[CHALLENGE_BYTES:] + _prove(secret, b"caller", self._said)
-        """What it sends."""
+        """The caller's message."""
 
     def is_answered_by(self, proof: bytes) -> bool:
         """Returns whether the listener is a rank of the job."""
@@ -53,7 +53,7 @@ class Listener:
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
         self.greeting = os.urandom(CHALLENGE_BYTES)
-        """What it sends first."""
+        """The listener's first message."""
 
     def answer(self, call: bytes) -> tuple[int, bytes] | None:
         """Returns the rank that sent `call`, and the answer to it; None if no rank of the job sent it."""

@@ -59,18 +59,18 @@ class DataLoader(Feed[Batch]):
       `balance`.
     - `drop_last`: leaves out an incomplete last step. Otherwise that step is divided evenly, and `valid` samples of a
       batch count; `pad_last` then repeats the batch's last sample, so that every batch has `batch_size` rows.
-    - `lengths`: the tokens of each item, as an array, a column's name, or a function of the number. `balance` and `max_tokens`
-      then divide steps as Feed does, without making items.
-    - `on_error`: "raise" raises ItemError on the reading rank and SourceError on all others. "skip" leaves the item out of its
-      batch, at most `max_skipped` for a reader and epoch.
+    - `lengths`: the tokens of each item, as an array, a column's name, or a function of the number. `balance` and
+      `max_tokens` then divide steps as Feed does, without making items.
+    - `on_error`: "raise" raises ItemError on the reading rank and SourceError on all others. "skip" leaves the item out
+      of its batch, at most `max_skipped` for a reader and epoch.
     - `fingerprint`: a text that identifies the data; a state of other data is refused.
     - `readers`: the ranks that read, as for Feed. None: "spread", one rank at each data coordinate, evenly over the
       hosts; with multiprocessing_context="fork", "dp", the first rank at each.
     - `timeout`: seconds of one wait. A worker that spends more than 0.8 of it on one batch ends the pass with its
       stack.
     - `pin_memory`: pins tensors if there is a CUDA device; `device` copies through separate pinned memory.
-    - The other arguments are Feed's: data_axes, layout, prefetch, max_steps, on_peer_lost, access, device, prefetch_to_device,
-      device_buffers, allow_pickle, check, group, record.
+    - The other arguments are Feed's: data_axes, layout, prefetch, max_steps, on_peer_lost, access, device,
+      prefetch_to_device, device_buffers, allow_pickle, check, group, record.
 
     After each batch, `valid` is the number of its first samples that count, and `global_valid` that of the whole step.
     `numbers`, `epoch`, `step`, `skipped` and `global_tokens` provide more information. With balance, `valid` and
@@ -468,8 +468,8 @@ class DataLoader(Feed[Batch]):
         return super().gather(results)
 
     def item(self, position: int, epoch: int | None = None) -> Any:
-        """Makes the item at a position of an epoch, by default the current one, in this process and with the same random numbers
-        as a worker. For a batch_sampler, the list of its items. Needs the data set on this rank."""
+        """Makes the item at a position of an epoch, by default the current one, in this process and with the same
+        random numbers as a worker. For a batch_sampler, the list of its items. Needs the data set on this rank."""
         if self._order is None:
             raise InvalidArgument("item() needs the data set, which is None on this rank")
         epoch = self.epoch if epoch is None else epoch_number(epoch, 2**62, "2**62")
@@ -528,7 +528,7 @@ class DataLoader(Feed[Batch]):
             self._passing, self._taken, self._left, self._loaded = None, None, None, loaded
             self._epoch, self._at, self._is_set, self._is_named = loaded.epoch, loaded.position, True, False
             length = self._length
-            if length is not None and self._draws is not None and loaded.position > length:  # saved with more epochs per pass
+            if length is not None and self._draws is not None and loaded.position > length:  # of more epochs per pass
                 more = (loaded.position - 1) // self._draws
                 self._epoch, self._at = loaded.epoch + more, loaded.position - more * self._draws
             self._next, self._last = self._next._replace(cursor=b"", samples=0), None

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Offer(NamedTuple):
-    """What a rank knows about the pass that is about to begin."""
+    """A rank's knowledge about the pass that is about to begin."""
 
     reads: bool
     settings: dict[str, str]
@@ -117,7 +117,7 @@ class StartedByNext:
 
 
 class LoaderPass(FeedPass):
-    """The iterator of a pass. Tells the loader, while that exists, about each batch."""
+    """The iterator of a pass. Reports each batch to the loader, while that exists."""
 
     def __init__(
         self,

@@ -72,7 +72,7 @@ class Workers:
         self._file = PlanFile()
         self.producer = Producer(making, self._file.read)
         self.failed: ItemError | None = None
-        """What ended the last pass."""
+        """The error that ended the last pass."""
         self.run: Run[Any] | None = None
         self._passes = 0
         if options.processes > 0:
@@ -205,7 +205,7 @@ class BalancedMaker(NumberedMaker):
         self._num_taken = 0
         """Steps whose micro-batches have been taken from the workers."""
         self._made: dict[tuple[int, ...], Any] = {}
-        """Those of the last step taken, by places in the step."""
+        """Micro-batches of the last step taken, by positions in the step."""
 
     def _serve(self, skipped: int, taken: int, gathered: list[int], repeats: bool) -> bool:
         if gathered:

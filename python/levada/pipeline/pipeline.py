@@ -97,9 +97,9 @@ class Pipeline(Generic[T]):
         name: str | None = None,
         on_error: str | None = None,
     ) -> Pipeline[U]:
-        """Calls `function` on each item and yields the results. With `threads`, that many threads of each process call it in
-        parallel, for functions that wait or release the GIL. Each process keeps the order of its items. The order across
-        workers is that of one process only with run(ordered=True), where the consumer calls `function`."""
+        """Calls `function` on each item and yields the results. With `threads`, that many threads of each process call
+        it in parallel, for functions that wait or release the GIL. Each process keeps the order of its items. The order
+        across workers is that of one process only with run(ordered=True), where the consumer calls `function`."""
         return self._then("map", name, function=function, on_error=on_error, threads=threads)
 
     def filter(
@@ -140,11 +140,13 @@ class Pipeline(Generic[T]):
         """Groups items of similar length into lists, which need little padding.
 
         - `length`: a function that returns the length of an item, or the field of a dict whose len() is the length.
-        - `boundaries`: increasing lengths at which the next bucket begins: [512, 1024] makes buckets of lengths up to 511,
-          512 to 1023, and 1024 or more.
-        - `size`, `max_tokens`: a bucket is emitted when it has `size` items, and before its longest length times its number
-          of items would exceed `max_tokens`. An item counts as at least one token. At least one of the two is required.
-        - `drop_last`: leave out the items that are in buckets at the end. Otherwise they are emitted, shortest bucket first.
+        - `boundaries`: increasing lengths at which the next bucket begins: [512, 1024] makes buckets of lengths up to
+          511, 512 to 1023, and 1024 or more.
+        - `size`, `max_tokens`: a bucket is emitted when it has `size` items, and before its longest length times its
+          number of items would exceed `max_tokens`. An item counts as at least one token. At least one of the two is
+          required.
+        - `drop_last`: leave out the items that are in buckets at the end. Otherwise they are emitted, shortest bucket
+          first.
         - `collate`: makes a batch from each list, such as levada.collate_padded.
 
         Raises InvalidArgument, naming the item, for an item longer than `max_tokens`."""
@@ -204,8 +206,9 @@ class Pipeline(Generic[T]):
         A row is a dict of torch tensors if the documents are torch tensors, and otherwise of numpy arrays. M is
         `max_documents`, and 1 for "cut".
 
-        - `tokens`, `labels`, `position_ids`: `dtype`, "int64" or "int32", [S]. Position ids count from 0 in each segment.
-        - `loss_mask`: float32 [S], 1 where there is a label and 0 in padding.
+        - `tokens`, `labels`, `position_ids`: `dtype`, "int64" or "int32", [S]. Position ids count from 0 in each
+          segment.
+        - `loss_mask`: float32 [S], 1 if there is a label and 0 in padding.
         - `cu_seqlens`: int32 [M + 2], the starts of segments; the last entries are S. A segment is a document (for
           "cut", the whole content of the row) or the padding at the end.
         - `max_seqlen`: int32 [], the length of the longest segment.
@@ -234,8 +237,8 @@ class Pipeline(Generic[T]):
         return self._then("shuffle", name, buffer=buffer, seed=seed)
 
     def shard(self, *, name: str | None = None) -> Pipeline[T]:
-        """Keeps this copy's items: every n-th, for n copies. Directly after an indexable source, only this copy's items are
-        read. Directly after from_lines(), each copy reads its own byte ranges and keeps all lines in them."""
+        """Keeps this copy's items: every n-th, for n copies. Directly after an indexable source, only this copy's items
+        are read. Directly after from_lines(), each copy reads its own byte ranges and keeps all lines in them."""
         stage = self._stage
         if stage.operation == "flat_map" and stage.arguments["function"] is Lines:
             shard = Stage("shard", name, stage.inputs, {})
@@ -243,8 +246,8 @@ class Pipeline(Generic[T]):
         return self._then("shard", name)
 
     def take(self, count: int, *, name: str | None = None) -> Pipeline[T]:
-        """Yields the first `count` items. In workers these are the first of each worker: put it before dispatch(), or pass
-        ordered=True to run()."""
+        """Yields the first `count` items. In workers these are the first of each worker: put it before dispatch(), or
+        pass ordered=True to run()."""
         return self._then("take", name, count=count)
 
     def skip(self, count: int, *, name: str | None = None) -> Pipeline[T]:
@@ -252,7 +255,7 @@ class Pipeline(Generic[T]):
         return self._then("skip", name, count=count)
 
     def repeat(self, times: int | None = None, *, name: str | None = None) -> Pipeline[T]:
-        """Repeats the items `times` times, endlessly by default, shuffled anew each time."""
+        """Repeats the items `times` times, endlessly by default, reshuffled each time."""
         return self._then("repeat", name, times=times)
 
     def cache(self, folder: str | os.PathLike[str], *, key: str = "", name: str | None = None) -> Pipeline[T]:
@@ -265,9 +268,9 @@ class Pipeline(Generic[T]):
         that has been changed runs no code. A file is complete or absent: a pass that does not reach its end leaves
         none.
 
-        The file records `key`, the stages that made it with their parameters, and the options of a Corpus; if they differ, the
-        run raises InvalidArgument. Changed functions and changed data are not detected, so put something that identifies them,
-        such as a version, into `key`."""
+        The file records `key`, the stages that made it with their parameters, and the options of a Corpus; if they
+        differ, the run raises InvalidArgument. Changed functions and changed data are not detected, so put something
+        that identifies them, such as a version, into `key`."""
         return self._then("cache", name, folder=os.fspath(folder), key=key)
 
     def zip(self, *others: Pipeline[Any], name: str | None = None) -> Pipeline[tuple[Any, ...]]:
@@ -381,8 +384,8 @@ class Pipeline(Generic[T]):
         - `threads`: threads of torch and OpenMP in each process; 0 leaves them unchanged.
         - `timeout`, `start_timeout`: seconds for an item, and for the processes to start.
         - `group`: the ranks that shard() divides items among and fullsync() keeps together: a process group of
-          torch.distributed, or the Membership that join() returns. Iterating is then collective, and otherwise local. In a
-          job of several ranks a pipeline with shard() or fullsync() needs either `group` or alone=True, and raises
+          torch.distributed, or the Membership that join() returns. Iterating is then collective, and otherwise local.
+          In a job of several ranks a pipeline with shard() or fullsync() needs either `group` or alone=True, and raises
           InvalidArgument without them.
         - `alone`: this rank reads everything, independently of other ranks.
         - `record`: records the activity of each process over time, for write_trace().
@@ -424,8 +427,8 @@ class Pipeline(Generic[T]):
 
 
 def native(dispatch: NativeSource | None, work: NativeSource) -> Pipeline[Any]:
-    """Returns a pipeline of native sources: `dispatch`, if given, in the dispatching process, and `work` in each worker, on
-    the items that are dispatched to it."""
+    """Returns a pipeline of native sources: `dispatch`, if given, in the dispatching process, and `work` in each
+    worker, on the items that are dispatched to it."""
     if dispatch is None:
         source = Stage("source", "workers", (), {"source": work})
         return Pipeline._of(Stage("shard", None, (source,), {}))

@@ -82,8 +82,8 @@ class Saved(NamedTuple):
 
 
 def decode_states(state: Any) -> tuple[Saved, list[Position]]:
-    """Decodes the state of one rank, or a list of those of all ranks. Returns the first, and the positions of all. Raises as
-    Saved.decode() does, and InvalidArgument for states that are not of one epoch of one run."""
+    """Decodes the state of one rank, or a list of those of all ranks. Returns the first, and the positions of all.
+    Raises as Saved.decode() does, and InvalidArgument for states that are not of one epoch of one run."""
     if not isinstance(state, Sequence):
         saved = Saved.decode(state)
         return saved, [] if saved.position is None else [saved.position]

@@ -35,7 +35,7 @@ _GRACE = 5.0
 _SCHEDULED = 0.2
 """Seconds for a process to exit after it has announced its end."""
 _PATIENCE = 30.0
-"""Seconds that close() waits for another thread to give up starting processes."""
+"""Seconds that close() waits for another thread to stop starting processes."""
 _END_OF_EPOCHS = 2**63
 """Epoch numbers are below this, as in the C++ core."""
 _MAX_DEATHS = 3
@@ -81,7 +81,7 @@ class Run(Generic[T]):
         self._is_closing = False  # whether close() waits for a thread that starts processes
         self._owner = os.getpid()
         self._ranks: Membership | None = None  # the ranks that wait in fullsync()
-        self._before: BaseException | None = None  # the exception handled when the epoch began, which is not the reason for its end
+        self._before: BaseException | None = None  # exception handled when the epoch began, not the reason for its end
         close_at_exit(self)
 
     def _expect_to_be_replaceable(self) -> None:

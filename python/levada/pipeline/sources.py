@@ -115,7 +115,8 @@ class SourceOpener:
         return iterator, state_dict, 0 if state is None else given
 
     def _start_of(self, number: list[int], state_dict: Callable[[], Any]) -> tuple[Any] | None:
-        """Returns the state before the very first pass; None if there was none, or if pass `number` follows the last one."""
+        """Returns the state before the very first pass; None if there was none, or if pass `number` follows the last
+        one."""
         last, self._last = self._last, number
         if last is None:
             with contextlib.suppress(Exception):  # a source may have a state only while it is read

@@ -47,7 +47,7 @@ class _Member:
     def __init__(self, number: int, job: Membership) -> None:
         self.number = number
         self.job = job
-        """Over which the ranks of the group compare what they reduce."""
+        """The membership through which the ranks of the group compare what they reduce."""
         self.flushes = self.inputs = 0
 
     def count_flush(self) -> bool:
@@ -94,7 +94,7 @@ class _Bucket:
         self.callbacks: list[Callback] = []
         self.is_open = True
         self.is_last = False
-        """No input of the group follows before the next flush."""
+        """Whether no input of the group follows before the next flush."""
         self.error: Exception | None = None
         self._work: Any = None
 
@@ -385,8 +385,8 @@ def _ranks_of(group: Any) -> tuple[int, ...]:
 
 
 def _pieces(inputs: Any, size: int) -> list[Any]:
-    """Returns one tensor for each rank, all of one shape, dtype and device. A whole tensor is divided along dim 0, into parts
-    of ceil(extent / size), with zeros at the end."""
+    """Returns one tensor for each rank, all of one shape, dtype and device. A whole tensor is divided along dim 0, into
+    parts of ceil(extent / size), with zeros at the end."""
     if isinstance(inputs, _torch().Tensor):
         whole = inputs.detach()
         if whole.dim() == 0:

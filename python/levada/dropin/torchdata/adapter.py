@@ -24,7 +24,8 @@ class Adapter(ABC):
 
 
 class Shuffle(Adapter):
-    """Turns every shuffle() of the graph on or off. True adds one at the end where there is none; None changes nothing."""
+    """Turns every shuffle() of the graph on or off. True adds one at the end where there is none; None changes
+    nothing."""
 
     def __init__(self, enable: bool | None = True) -> None:
         self.enable = enable
