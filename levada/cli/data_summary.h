@@ -37,9 +37,9 @@ struct DataSummary {
   DType dtype;
   std::int64_t documents = 0, sequences = 0, tokens = 0;
   BadPlaces bad_lines = {};
-  std::uint64_t bytes = 0;  ///< of all files
+  std::uint64_t bytes = 0;  ///< total size of all files
   bool has_modes = false;
-  report::LengthHistogram lengths;  ///< of documents, in tokens
+  report::LengthHistogram lengths;  ///< document lengths in tokens
   DocumentSample sample;
 };
 

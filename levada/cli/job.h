@@ -20,7 +20,7 @@ struct JobArguments {
   std::string divide = "deal";
   std::string layout = "gpt";
   bool attention_mask = false;
-  std::string dtype = "int64";  ///< of tokens, labels and position_ids
+  std::string dtype = "int64";  ///< dtype of tokens, labels and position_ids
 };
 
 struct Job {
@@ -28,7 +28,7 @@ struct Job {
   Layout layout;
   Readers readers;
   Divide divide = Divide::deal;
-  std::vector<Field> fields;  ///< of one batch as a Corpus makes it; of the global batch when splitting
+  std::vector<Field> fields;  ///< fields of one batch as a Corpus makes it; of the global batch when splitting
 
   Plan plan() const {
     return plan_fan_out(fields, layout, mesh, {.readers = readers, .divide = divide, .host_of = one_host()});

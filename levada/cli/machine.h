@@ -30,8 +30,8 @@ struct Machine {
   std::string shmem_huge_pages;          ///< "never", "advise", ...; "unknown"
   bool memory_files = false;             ///< whether memfd_create() returns sealable memory
   std::string pagemap_scan;              ///< "yes", or why not
-  double copy_gb_s = 0;                  ///< of one core
-  double host_copy_gb_s = 0;             ///< of all cores that this process may use, at most 8
+  double copy_gb_s = 0;                  ///< copy speed of one core
+  double host_copy_gb_s = 0;             ///< copy speed of all cores that this process may use, at most 8
   double wake_us = 0;                    ///< latency from waking a thread until it runs
   std::optional<double> message_us;      ///< latency of a small message over TCP; empty without a loopback network
   std::vector<NetworkLink> links;        ///< by name; empty if the speed is known only outside, as in many containers

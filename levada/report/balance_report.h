@@ -12,7 +12,7 @@ namespace levada::report {
 struct BalanceReport {
   Balance by = {};
   int ranks = 1;              ///< number of data-parallel ranks
-  BalanceSeries series = {};  ///< of all planned steps
+  BalanceSeries series = {};  ///< balance of all planned steps
 
   /// Returns the work of the busiest rank relative to its lower bound: 1 at best, and 1 without steps.
   double busiest() const;

@@ -19,7 +19,7 @@ struct FieldReport {
   std::string name;
   std::string digest;  ///< XXH3-128 over all batches in order, hexadecimal
   std::string dtype;
-  std::vector<std::int64_t> shape;  ///< of one batch
+  std::vector<std::int64_t> shape;  ///< shape in one batch
   static auto fields(auto& self) { return std::tie(self.name, self.digest, self.dtype, self.shape); }
   bool operator==(const FieldReport&) const = default;
 };
@@ -66,17 +66,17 @@ struct SourceReport {
   std::string name;
   std::int64_t samples = 0;
   std::int64_t tokens = 0;  ///< without padding
-  double share = 0;         ///< of the quantity to which the mix's weights apply
+  double share = 0;         ///< share of the quantity to which the mix's weights apply
 };
 
 /// The origin of a report.
 struct RunFacts {
   std::string version;
-  std::string host;                   ///< of rank 0
+  std::string host;                   ///< rank 0's host
   std::string began;                  ///< for example "2026-11-29T01:40:00Z"
   std::vector<std::string> command;   ///< arguments, without secrets
   std::string tokenizer;              ///< as the user named it; empty for none
-  std::optional<std::uint64_t> seed;  ///< of the shuffle; empty if the data was read in order
+  std::optional<std::uint64_t> seed;  ///< seed of the shuffle; empty if the data was read in order
 };
 
 struct FeedReport {
@@ -102,7 +102,7 @@ struct FeedReport {
   std::uint64_t bytes_consumed = 0;  ///< stored data that the batches consist of, counted once
   std::optional<BalanceReport> balance;
   std::vector<SourceReport> sources;
-  std::vector<PeerGroup> peers;  ///< of at least two ranks each
+  std::vector<PeerGroup> peers;  ///< groups of at least two ranks
   std::vector<RankReport> ranks;
   RunFacts run;
 

@@ -11,9 +11,9 @@ namespace levada::report {
 
 struct Progress {
   std::string what;                    ///< "feeding"
-  std::uint64_t done = 0;              ///< of `total`
+  std::uint64_t done = 0;              ///< amount done, from 0 to `total`
   std::optional<std::uint64_t> total;  ///< empty if unknown
-  std::string amount;                  ///< the amount done, in words: "90 of 200 steps"
+  std::string amount;                  ///< `done` in words: "90 of 200 steps"
   double seconds = 0;                  ///< elapsed time
 };
 

@@ -101,7 +101,7 @@ class ProcessGroupTransport:
         """Sets the callables of the engine, including those that it calls while the program waits in it. Each is
         implemented in C, so that none runs the program's signal handlers."""
         self.from_numpy = self._torch.from_numpy
-        """Returns a tensor that owns a reference to the array that it views."""
+        """Returns a tensor that views an array and keeps it alive."""
         self.send = None if self._group is None else self._group.send
         """Begins to send the tensors to a peer: (tensors, peer, tag). The result keeps them alive until they have been
         sent."""

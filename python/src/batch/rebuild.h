@@ -48,7 +48,7 @@ class Rebuilder {
   TensorLibraries libraries_;
   nanobind::object put_together_;  ///< function of levada/batch/classes.py
   std::unordered_map<std::uint64_t, std::shared_ptr<const Recipe>> recipes_;
-  Schema last_;    ///< of a batch that was passed as a tree
+  Schema last_;    ///< schema of a batch that was passed as a tree
   int depth_ = 0;  ///< nesting depth of messages in the one that is being rebuilt
 };
 

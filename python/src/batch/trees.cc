@@ -256,7 +256,7 @@ class ToTree {
   std::optional<BatchMemory::Place> place_;
   std::vector<PyObject*> open_;  ///< containers being taken apart, outermost first
   int depth_ = 0;
-  std::size_t nodes_ = 0;  ///< of the tree in progress
+  std::size_t nodes_ = 0;  ///< number of nodes of the tree in progress
 };
 
 nb::bytes pack(nb::handle batch, bool allow_pickle) {

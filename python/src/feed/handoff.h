@@ -68,7 +68,7 @@ class Handoff : public Source {
   /// An item of an iterator.
   struct Item {
     Tree tree;
-    std::optional<BatchMemory::Place> place;  ///< of tensors in a Block
+    std::optional<BatchMemory::Place> place;  ///< place of the tensors in a Block
     std::optional<LoaderState> state;         ///< empty if the loader has not been asked since the last one
     std::int64_t since = 0;                   ///< items made after that state, including this one
     std::uint64_t digest = 0;                 ///< as in ItemMark
@@ -156,7 +156,7 @@ class Handoff : public Source {
   std::optional<LoaderState> state_;      ///< the last one given
   std::int64_t state_position_ = 0;       ///< items given when that state was taken
   mutable std::int64_t state_next_ = -1;  ///< the `next` whose cursors contain it; -1 before there is one
-  ItemMark mark_;                         ///< of the last item given
+  ItemMark mark_;                         ///< mark of the last item given
   std::string progress_;
 
   mutable std::mutex mutex_;
@@ -174,7 +174,7 @@ struct IterableCursor {
   std::int64_t position = 0;         ///< items given when the iterator was asked for its state
   std::optional<LoaderState> state;  ///< empty if it is in an earlier cursor, or if the iterator has none
   bool is_counted = false;           ///< whether the iterator has no state
-  ItemMark mark = {};                ///< of the last item given out
+  ItemMark mark = {};                ///< mark of the last item given out
 
   Bytes encode() const;
   /// Returns whether the bytes are an IterableCursor and not a corpus's cursor.

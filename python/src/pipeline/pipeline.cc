@@ -356,7 +356,7 @@ class Consumer {
   std::atomic<bool> closing_ = false;  ///< read without the GIL
   bool must_close_ = false;
   std::int64_t pass_ = 0;
-  bool is_over_ = false;  ///< of this epoch
+  bool is_over_ = false;  ///< whether this epoch is over
   bool has_begun_ = false;
   std::int64_t given_ = 0;  ///< in this epoch
   std::int64_t epoch_ = 0;
