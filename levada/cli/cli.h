@@ -12,14 +12,14 @@
 
 namespace levada::cli {
 
-/// /// A requested tokenizer.
+/// A requested tokenizer.
 struct TokenizerChoice {
   std::string name;
   std::string chat_template = {};  ///< "own" or a file; empty if the data is text, not chats
   bool special_tokens = false;     ///< adds the tokens that the tokenizer's template puts around each text
 };
 
-/// /// Program-specific parts of the command.
+/// Program-specific parts of the command.
 struct Extensions {
   /// The program and its first arguments that start this command as a rank; empty for this process's program.
   std::vector<std::string> self = {};

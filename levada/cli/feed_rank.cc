@@ -142,7 +142,7 @@ Fed take_all(Feed& feed, const FeedArguments& arguments, std::optional<std::uint
   return {digests.fields(), done, seconds_since(begin) - digest_seconds, digest_seconds};
 }
 
-/// Returns whether the feed failed on every rank with the same error, so that the ranks can still communicate.
+/// Returns whether the feed failed with an error that every rank knows, so that the ranks can still communicate.
 bool failed_together(const Feed& feed) {
   return feed.end() && feed.end()->cause == FeedEnd::Cause::failed;
 }
@@ -315,7 +315,7 @@ void write_files(const Run& run, Gathered gathered, const std::string& error) {
   write_history(run.arguments.history, gathered.report, std::move(history));
 }
 
-/// Writes the report and trace of a failed feed. Only prints an error while it does so.
+/// Writes the report and trace of a failed feed. An error during that is only printed.
 void show_failure(const Run& run, const Feed& feed, const Error& error) {
   if (!run.arguments.history.wanted()) return;
   const Fed fed{.fields = {}, .steps = feed.stats().batches, .seconds = seconds_since(run.begin)};

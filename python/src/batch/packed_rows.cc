@@ -20,7 +20,7 @@ namespace {
 /// Packing a smaller row takes less time than another thread needs to acquire and release the GIL.
 constexpr std::size_t small_row = std::size_t{64} << 10;
 
-/// Returns an item of a list or a tuple, through the stable ABI.
+/// A function of the stable ABI that returns an item of a list or a tuple.
 using GetItem = PyObject* (*)(PyObject*, Py_ssize_t);
 
 template <typename T, typename Read>

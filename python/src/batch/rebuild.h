@@ -23,9 +23,9 @@ enum class Shown {
 
 class Recipe;
 
-/// Returns the inverse of to_tree(). Work that is common to batches of one structure takes longer than building a batch
-/// and is done once, so keep this object from batch to batch. One thread at a time, with the GIL; destroy it with the
-/// GIL, too.
+/// Rebuilds what to_tree() took apart. Work that is common to batches of one structure takes longer than building a
+/// batch and is done once, so keep this object from batch to batch. One thread at a time, with the GIL; destroy it with
+/// the GIL, too.
 class Rebuilder {
  public:
   /// Tensors that to_tree() did not make become `others`.

@@ -30,7 +30,7 @@ namespace {
 /// The path to a part of a batch, converted to text only for error messages. The parts above must outlive it.
 struct Path {
   const Path* above = nullptr;           ///< null for the whole
-  const Container* container = nullptr;  ///< null if `above` is additional data, not a child
+  const Container* container = nullptr;  ///< null for additional data of `above`, which is not a child
   std::size_t child = 0;
   std::string_view whole = "batch";
 
