@@ -119,8 +119,8 @@ Membership link(int rank, int size, const std::vector<int>& sockets, double time
 }
 
 /// Kills this process when `process` ends. The kernel does so, even if this process is stopped, when the thread that
-/// started it ends; that may be a fork server's, which ends with `process`. A thread also watches `process`, in case it
-/// ended before the kernel was asked.
+/// started it ends; that may be a fork server's, which ends with `process`. A thread also watches `process`, for the
+/// time until the kernel acts.
 void die_with(pid_t process) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   UniqueFd watched(static_cast<int>(::syscall(SYS_pidfd_open, process, 0)));
