@@ -24,7 +24,7 @@ struct CacheCommandArguments {
   CacheArguments cache;
   bool check = false, prune = false, fill = false;
   bool json = false;
-  // For fill.
+  // Inputs of `fill`.
   std::vector<std::string> paths;
   std::string files_from;
   TextArguments text;

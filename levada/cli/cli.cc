@@ -19,8 +19,8 @@
 namespace levada::cli {
 namespace {
 
-/// A signal ends the command at once, but leaves no file that is half written. If it is no rank, Ctrl-C, SIGTERM and
-/// SIGHUP give the status that shells give. What nohup ignores stays ignored.
+/// Ends the command at once on a signal, without leaving a partial file. Outside a job, SIGINT, SIGTERM and SIGHUP end
+/// it with the exit status that shells report. Signals that are ignored, as under nohup, stay ignored.
 void end_on_signals(bool is_rank) {
   const auto handler_of = [](int signal) {
     struct sigaction action {};
@@ -45,8 +45,8 @@ void end_on_signals(bool is_rank) {
   }
 }
 
-/// Where address space is limited, malloc cannot reserve the 64 MiB that it wants for each thread, and would map each
-/// block by itself: threads share one arena.
+/// Lets all threads share one malloc arena if address space is limited: malloc could not reserve the 64 MiB that it
+/// wants for each thread, and would map each block separately.
 void share_memory_arena() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) ::mallopt(M_ARENA_MAX, 1);
@@ -58,7 +58,7 @@ std::string subcommand_names(const CLI::App& app) {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
-/// One sentence on what is wrong with the arguments.
+/// Returns one sentence that says what is wrong with the arguments.
 std::string usage_sentence(const CLI::App& app, const CLI::ParseError& error,
                            const std::vector<std::string>& arguments) {
   const auto parsed = app.get_subcommands();
@@ -76,7 +76,8 @@ std::string usage_sentence(const CLI::App& app, const CLI::ParseError& error,
   return fmt::format("{}; see {} --help", what, command);
 }
 
-/// Reports a failure before the subcommand has joined a launched job, if it does that at all: of the command, feed.
+/// Reports a failure before the subcommand could join a launched job. Only feed, among `levada`'s subcommands, joins
+/// one.
 void report_early_error(const CLI::App& app, const std::vector<std::string>& arguments, ErrorKind kind,
                         const std::string& message) {
   const bool joins = app.get_name() != "levada" || (!arguments.empty() && arguments.front() == "feed");
@@ -84,7 +85,7 @@ void report_early_error(const CLI::App& app, const std::vector<std::string>& arg
   else report_error(kind, message);
 }
 
-/// CLI11 takes the next argument for the value of an option that is given an empty one.
+/// Returns the first option of the form --name=, for which CLI11 would take the next argument as the value.
 const std::string* option_without_value(const std::vector<std::string>& arguments) {
   const auto found = std::find_if(arguments.begin(), arguments.end(), [](const std::string& argument) {
     return argument.starts_with("--") && argument.find('=') == argument.size() - 1;
@@ -92,7 +93,7 @@ const std::string* option_without_value(const std::vector<std::string>& argument
   return found == arguments.end() ? nullptr : &*found;
 }
 
-/// An option that is given an empty value, as by "$UNSET", would keep its default.
+/// Rejects empty values, as from "$UNSET": CLI11 would keep the default.
 void refuse_empty_values(CLI::App& app) {
   const auto check = [](const std::string& value) {
     return std::string(value.empty() ? "the value is empty; give one, or leave the option out" : "");
@@ -103,7 +104,7 @@ void refuse_empty_values(CLI::App& app) {
   for (auto* subcommand : app.get_subcommands({})) refuse_empty_values(*subcommand);
 }
 
-/// Parses the arguments; an exit status where that is all there is to do.
+/// Parses the arguments. Returns an exit status if the command is already done.
 std::optional<int> parse(CLI::App& app, const Invocation& invocation) {
   if (invocation.arguments.empty()) {
     print(app.help());
@@ -161,7 +162,7 @@ int run_program(int argc, const char* const* argv, Extensions extensions, const 
   try {
     launch::open_standard_descriptors();
     share_memory_arena();
-    std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow any more is an error of the write like others
+    std::signal(SIGXFSZ, SIG_IGN);  // reports a file that may not grow as a write error
     end_on_signals(in_job());
     launch::LocalOptions ranks;
     const auto& self = extensions.self;

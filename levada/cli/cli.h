@@ -12,27 +12,27 @@
 
 namespace levada::cli {
 
-/// The tokenizer that is asked for.
+/// A requested tokenizer.
 struct TokenizerChoice {
   std::string name;
-  std::string chat_template = {};  ///< "own" or a file; empty: of texts, not of chats
-  bool special_tokens = false;     ///< with those that the tokenizer's template puts around each text
+  std::string chat_template = {};  ///< "own" or a file; empty if the data is text, not chats
+  bool special_tokens = false;     ///< adds the tokens that the tokenizer's template puts around each text
 };
 
-/// What a program adds to the command.
+/// Program-specific parts of the command.
 struct Extensions {
-  /// The program, with its first arguments, that is this command, for the ranks that it starts; empty: this process's.
+  /// The program and its first arguments that start this command as a rank; empty for this process's program.
   std::vector<std::string> self = {};
   std::string python = {};  ///< the interpreter of Python scripts; empty: python3 on PATH
-  /// Returns null for a tokenizer that it does not know.
+  /// Returns null if it does not know the tokenizer.
   std::function<std::shared_ptr<const Tokenizer>(const TokenizerChoice& choice)> open_tokenizer = {};
-  std::string tokenizers = {};  ///< which ones those are, for messages
+  std::string tokenizers = {};  ///< the tokenizers that it knows, for messages
   std::vector<TextFormat> formats = {};
   RemoteFiles remote = {};
 };
 
-/// Runs the command and returns its exit status: 0 good, 1 failed, 2 bad usage, 128+N ended by signal N. Errors go to
-/// standard error as one sentence. To be called from main(), before any thread is started.
+/// Runs the command and returns its exit status: 0 for success, 1 for failure, 2 for bad usage, 128+N if signal N ended
+/// it. Prints an error as one sentence on standard error. Call it from main(), before any thread starts.
 int run(int argc, const char* const* argv, Extensions extensions = {});
 
 }  // namespace levada::cli

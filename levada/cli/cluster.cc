@@ -17,9 +17,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Comparing takes a second for so many.
+/// A comparison takes a second for this many ranks.
 constexpr std::int64_t max_ranks = 262'144;
-/// Of a token in a data set: int32, the larger of Megatron-LM's usual types.
+/// Bytes of a stored token: int32, the larger of Megatron-LM's usual types.
 constexpr std::uint64_t stored_token_bytes = 4;
 
 std::optional<int> parse_count(std::string_view text) {
@@ -29,7 +29,7 @@ std::optional<int> parse_count(std::string_view text) {
   return count;
 }
 
-/// Bits or bytes of "Gb/s", "kB/s", ...; 0 for no unit.
+/// Returns the bytes of one "Gb/s", "kB/s", ...; 0 for an unknown unit.
 double bytes_of_unit(std::string_view unit) {
   constexpr std::string_view prefixes = "kMGT";
   double scale = 1;
@@ -101,7 +101,7 @@ std::string recommendation(const Comparison& comparison) {
       name, step);
 }
 
-/// "dp, host".
+/// Returns for example "dp, host".
 std::string readers_text(const Cost& cost) {
   std::string text = cost.readers.to_string();
   for (const Readers& readers : cost.same) text += ", " + readers.to_string();

@@ -22,27 +22,28 @@ struct ClusterArguments {
   std::string step = "1s";
 };
 
-/// All but --hosts need that one.
+/// Adds --hosts and the options that require it.
 void add_cluster_options(CLI::App& command, ClusterArguments& arguments);
 
-/// "64x8": hosts, and ranks on each. Throws InvalidArgument that names --hosts for other texts and for too many ranks.
+/// Parses "64x8": the number of hosts and of ranks per host. Throws InvalidArgument that names --hosts if `text` has
+/// another form or there are too many ranks.
 std::pair<int, int> parse_hosts(std::string_view text);
-/// "100Gb/s", "400Mbit/s", "12.5GB/s": bytes a second. Throws InvalidArgument that names `option`.
+/// Parses "100Gb/s", "400Mbit/s" or "12.5GB/s" into bytes per second. Throws InvalidArgument that names `option`.
 double parse_speed(std::string_view option, std::string_view text);
 
-/// What each choice of readers costs in one job on one cluster.
+/// The costs of each choice of readers for one job on one cluster.
 struct Comparison {
   Cluster cluster;
   Job job;
-  double step_s = 1;  ///< of training
+  double step_s = 1;  ///< time of a training step
   std::vector<Cost> costs;
 
   std::string to_table() const;
   std::string to_json() const;
 };
 
-/// Reads and checks the arguments, of which --hosts must be given, and compares. The mesh is the cluster's ranks as dp
-/// if there is none; readers that `job` names are compared too. Throws InvalidArgument.
+/// Parses and validates the arguments and compares the choices of readers, including those that `job` names. --hosts is
+/// required. Without a mesh, all ranks of the cluster form dp. Throws InvalidArgument.
 Comparison compare_readers(const JobArguments& job, const ClusterArguments& arguments);
 
 }  // namespace levada::cli

@@ -71,7 +71,7 @@ TEST(CompareReadersOfAJob, TakesItsConstantsFromTheOptions) {
                                          .storage_bytes_per_s = 64e3,
                                          .stored_bytes = 2 * 16 * 4}));
   EXPECT_EQ(comparison.step_s, 0.02);
-  // A batch of tokens, labels, positions and a loss mask has 2 * 16 * 28 = 896 bytes; one of two crosses.
+  // A batch of tokens, labels, positions and a loss mask has 2 * 16 * 28 = 896 bytes; one of the two crosses the link.
   const Cost& one = comparison.costs.front();
   EXPECT_EQ(one.link.amount, 896u);
   EXPECT_DOUBLE_EQ(one.link.seconds, 896e-6);
@@ -84,7 +84,7 @@ TEST(CompareReadersOfAJob, SendsToAsManyHostsAsTheDegreeSays) {
   const auto messages = [](int degree) {
     return compare_readers({.mesh = "tp=8"}, {.hosts = "8x1", .degree = degree}).costs.front().messages.amount;
   };
-  EXPECT_EQ(messages(1), 2u);  // one comes in and one goes out
+  EXPECT_EQ(messages(1), 2u);  // one received and one sent
   EXPECT_EQ(messages(3), 4u);
   EXPECT_EQ(messages(7), 7u);
   EXPECT_EQ(ClusterArguments().degree, joined::Options().degree);
@@ -137,17 +137,17 @@ TEST(CompareReadersOfAJob, IsPrintedForPeopleAndPrograms) {
   EXPECT_EQ(one["readers"], "one");
   EXPECT_EQ(one["limit"], "link");
   EXPECT_EQ(one["seconds"], one["link"]["seconds"]);
-  EXPECT_EQ(one["link"]["bytes"], 7 * 8 * 1024 * 28);  // each batch to each other host that has ranks for it
+  EXPECT_EQ(one["link"]["bytes"], 7 * 8 * 1024 * 28);  // each batch once to each other host that has ranks for it
   EXPECT_EQ(one["messages"]["messages"], 7);
   EXPECT_EQ(one["storage"]["seconds"], nullptr);
 }
 
-/// What the joined engine sends between hosts.
+/// The messages that the joined engine sends between hosts.
 class Routed {
  public:
   Routed(std::vector<int> host_of, int degree) : host_of_(std::move(host_of)), degree_(degree) {}
 
-  /// A message of so many bytes to ranks that may include the sender.
+  /// Sends a message of `bytes` bytes to ranks that may include the sender.
   void carry(int from, const std::vector<int>& to, std::uint64_t bytes) {
     std::set<int> members(to.begin(), to.end());
     members.insert(from);
@@ -181,7 +181,7 @@ class Routed {
   Amounts messages_;         ///< by rank
 };
 
-/// A step of the plan, and what several readers tell each other.
+/// Returns the messages of one step of the plan, including those among several readers.
 Routed route(const Plan& plan, const std::vector<int>& host_of, int degree) {
   Routed routed(host_of, degree);
   std::set<int> reading;

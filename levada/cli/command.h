@@ -1,5 +1,5 @@
-// What the subcommands have in common. A subcommand is a file with an add_...() that declares its options and leaves,
-// once they are parsed, what it does in an Invocation.
+// The parts that all subcommands share. A subcommand is a file with an add_...() that declares its options and, once
+// they are parsed, stores its action in an Invocation.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -19,17 +19,17 @@
 
 namespace levada::cli {
 
-/// One call of the command. `action` is what the subcommand does that its arguments name: returns the exit status,
+/// One call of the command. `action` runs the subcommand that the arguments select, and returns the exit status or
 /// throws levada::Error.
 struct Invocation {
   std::function<int()> action;
-  std::vector<std::string> arguments;     ///< the whole command line after the program's name, without `program`
-  std::vector<std::string> program = {};  ///< what `run` is to run, with its arguments
-  launch::LocalOptions ranks = {};        ///< how this very command is started as a rank
+  std::vector<std::string> arguments;     ///< the command line after the program's name, without `program`
+  std::vector<std::string> program = {};  ///< the program that `run` starts, with its arguments
+  launch::LocalOptions ranks = {};        ///< how this command is started as a rank
   Extensions extensions = {};
 };
 
-/// How many ranks the command starts on one machine at most.
+/// Maximum number of ranks that the command starts on one machine.
 inline constexpr int max_local_ranks = 256;
 
 void add_feed(CLI::App& app, Invocation& invocation);
@@ -40,8 +40,7 @@ void add_convert(CLI::App& app, Invocation& invocation);
 void add_inspect(CLI::App& app, Invocation& invocation);
 void add_cache(CLI::App& app, Invocation& invocation);
 
-/// Removes from the arguments of `run` the program that it is to run, with its arguments, and returns it. A `--` before
-/// it is removed, too.
+/// Removes and returns the program that `run` starts, with its arguments. Also removes a `--` before it.
 std::vector<std::string> take_program(std::vector<std::string>& arguments);
 
 struct Program {
@@ -50,13 +49,13 @@ struct Program {
 };
 using AddSubcommands = std::function<void(CLI::App& app, Invocation& invocation)>;
 
-/// Runs a program of subcommands, and returns its exit status. A program other than `levada` joins a launched job
-/// whichever its subcommand.
+/// Runs a program of subcommands and returns its exit status. In a program other than `levada`, every subcommand joins
+/// a launched job.
 int run_program(int argc, const char* const* argv, Extensions extensions, const Program& program,
                 const AddSubcommands& add);
 
-/// Refuses what is no whole number in the range of Value. CLI11 takes a leading 0 for an octal number, and gives the
-/// nearest number for one out of range.
+/// Rejects a text that is not an integer in the range of Value. CLI11 itself would read a leading 0 as octal and clamp
+/// a number that is out of range.
 template <typename Value>
 CLI::Validator decimal() {
   const auto normalize = [](std::string& text) -> std::string {
@@ -72,39 +71,39 @@ CLI::Validator decimal() {
   return {[normalize](std::string& text) { return text.empty() ? std::string() : normalize(text); }, ""};
 }
 
-/// An option with a value, whose default the help shows.
+/// Adds an option with a value, whose default the help shows.
 template <typename Value>
 void add_option(CLI::App& command, const char* name, Value& value, const char* type, const char* text) {
   auto* option = command.add_option(name, value, text)->type_name(type)->capture_default_str();
   if constexpr (std::is_integral_v<Value>) option->transform(decimal<Value>());
 }
 
-/// The same of a whole number that need not be given; the help shows no default.
+/// Adds an optional integer option, whose default the help does not show.
 template <typename Number>
 void add_number(CLI::App& command, const char* name, Number& value, const char* type, const char* text) {
   using Value = std::decay_t<decltype(*std::optional(value))>;
   command.add_option(name, value, text)->type_name(type)->transform(decimal<Value>());
 }
 
-/// Thrown if the reader of standard output has closed it: the command ends quietly.
+/// Thrown when the reader of standard output has closed it; the command then exits silently.
 struct OutputClosed {};
 
 /// Writes all of `text` to standard output. Throws EngineError if it cannot be written, OutputClosed if its reader has
 /// closed it.
 void print(std::string_view text);
-/// A file that an option names to be written.
+/// An output file that an option names.
 struct OutputFile {
   std::string_view option;
   std::string path;
-  std::string may_replace = {};  ///< that input
+  std::string may_replace = {};  ///< an input that it may replace
 };
-/// Throws InvalidArgument, naming the option, where a file cannot be written, is there and not a regular file (a
-/// device, a pipe), or is the same as another one or as one of `inputs`, which is called only where a file is there.
-/// Leaves no file.
+/// Validates the output files. Throws InvalidArgument that names the option if a file cannot be written, exists but is
+/// not a regular file (a device, a pipe), or is the same file as another output or one of `inputs`. Calls `inputs` only
+/// if an output file exists. Creates no file.
 void check_outputs(
     const std::vector<OutputFile>& outputs,
     const std::function<std::vector<std::string>()>& inputs = [] { return std::vector<std::string>(); });
-/// How standard output is marked up.
+/// Returns the style for standard output.
 report::Style output_style();
 
 }  // namespace levada::cli

@@ -25,24 +25,24 @@ namespace levada::cli {
 namespace {
 
 struct ConvertArguments {
-  std::vector<std::string> paths;  ///< the last one: where to
-  std::string files_from;          ///< a list of further inputs; empty: none
+  std::vector<std::string> paths;  ///< the last one is the destination
+  std::string files_from;          ///< a list of further inputs; empty for none
   std::string dtype = "auto";
   bool append_eod = false;
   TextArguments text;
-  int threads = 0;  ///< 0: as many as there are cores
+  int threads = 0;  ///< 0 for one per core
   bool overwrite = false;
   bool json = false;
 };
 
-/// The signal that asked for an end; 0: none.
+/// The signal that interrupted the command; 0 for none.
 std::atomic<int> interrupted = 0;
 static_assert(std::atomic<int>::is_always_lock_free);
 
 struct Interrupted {};
 
-/// From here on a signal ends the command only between two blocks, so that no file of two has its name alone; a second
-/// one, at once.
+/// Defers signals: from now on, the first one ends the command only between two blocks, so that no file of a pair is
+/// published without the other. A second one ends it at once.
 void note_signals() {
   struct sigaction action {};
   action.sa_handler = [](int signal) {

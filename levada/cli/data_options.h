@@ -1,4 +1,4 @@
-// Which data is read, and how it becomes steps: what `feed` and `plan` share.
+// The options shared by `feed` and `plan`: which data to read, and how to divide it into steps.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -24,7 +24,7 @@ struct DataArguments {
   std::uint64_t seed = 0;
   bool shuffle = false;
   TextArguments text;
-  std::string chat_template;  ///< "own" or a file; empty: there are no chats
+  std::string chat_template;  ///< "own" or a file; empty if there are no chats
   CacheArguments cache;
   std::string pack = "cut";
   std::int64_t pad_to = 1;
@@ -33,33 +33,33 @@ struct DataArguments {
   std::vector<double> split;  ///< proportions; empty: none
   std::string part = "train";
   int io_threads = 1;
-  double io_limit = 0;  ///< MB/s of all readers together; 0: none
+  double io_limit = 0;  ///< MB/s of all readers together; 0 for no limit
   std::string tail = "drop";
-  bool eval = false;            ///< each sample once
-  double max_bad = 1;           ///< with --skip-bad: of a text's lines
-  std::string balance;          ///< the cost by which steps are balanced; empty: by tokens where max_tokens is set
-  std::int64_t max_tokens = 0;  ///< of a micro-batch; 0: there are none
-  std::string counts;           ///< "equal" or "free"; empty: free where there are micro-batches
+  bool eval = false;            ///< reads each sample exactly once, for evaluation
+  double max_bad = 1;           ///< maximum share of a text's lines that --skip-bad may skip
+  std::string balance;          ///< cost by which steps are balanced; if empty, tokens if max_tokens is set
+  std::int64_t max_tokens = 0;  ///< per micro-batch; 0 for no micro-batches
+  std::string counts;           ///< "equal" or "free"; empty for free if there are micro-batches
   std::string micro_order = "as-read";
   std::string wait = "step";
-  std::int64_t max_delay = 0;  ///< steps that a long sample may wait
-  Extensions extensions = {};  ///< not an argument: what the program adds
+  std::int64_t max_delay = 0;  ///< maximum number of steps that a long sample may wait
+  Extensions extensions = {};  ///< set by the program, not an argument
 };
 
-/// PATH, --steps and what describes the data. Those of the job are added by add_job_options().
+/// Adds PATH, --steps and the options that describe the data. add_job_options() adds those of the job.
 void add_data_options(CLI::App& command, DataArguments& arguments);
 
-/// Throws InvalidArgument for what cannot be, whatever the data is.
+/// Throws InvalidArgument if the arguments are invalid for any data.
 void check_data_options(const DataArguments& arguments);
 
-/// How steps are balanced; empty if they are not. Throws InvalidArgument.
+/// Returns how steps are balanced, or nothing if they are not. Throws InvalidArgument.
 std::optional<Balance> balance_of(const DataArguments& arguments);
 
 std::int64_t samples_a_step(const Job& job, const DataArguments& arguments);
 
-/// Opens the data, and tokenizes text if need be, with a line of progress where `tell`. `readers`: how many share the
-/// storage; `tail`: what is done with a last step that is not full. Throws SourceError, and InvalidArgument where it is
-/// less than one step takes.
+/// Opens the data and, if necessary, tokenizes text; shows a progress line if `tell`. `readers` is the number of
+/// readers that share the storage; `tail` says what to do with an incomplete last step. Throws SourceError, and
+/// InvalidArgument if the data has less than one step.
 Corpus open_data(const DataArguments& arguments, const Job& job, Tail tail, bool tell, int readers = 1);
 
 }  // namespace levada::cli

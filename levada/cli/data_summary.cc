@@ -19,7 +19,7 @@ namespace levada::cli {
 namespace {
 
 constexpr std::size_t sample_bytes = 2048;
-constexpr std::string_view end_of_bytes = "256";  ///< what the byte tokenizer ends documents with
+constexpr std::string_view end_of_bytes = "256";  ///< token with which the byte tokenizer ends documents
 constexpr std::int64_t sample_tokens = 2048;
 
 void expect_sample(const DataSummary& summary, std::int64_t wanted) {
@@ -60,7 +60,7 @@ DataSummary summarise_text(const std::string& path, const SummaryOptions& option
   return summary;
 }
 
-/// The stored bytes of tokens [position, position + count).
+/// Returns the stored bytes of tokens [position, position + count).
 std::string stored_tokens(const File& bin, const MegatronIndex& index, std::int64_t position, std::int64_t count) {
   std::string stored;
   while (count > 0) {
@@ -99,7 +99,7 @@ std::vector<std::string> numbers_of(std::string_view stored, DType dtype) {
   return numbers_in<std::uint16_t>(stored);
 }
 
-/// The text, if that is what these tokens seem to be: bytes of UTF-8 without control characters, and ends of documents.
+/// Returns the text if the tokens appear to be bytes of text: UTF-8 without control characters, and ends of documents.
 std::optional<std::string> text_of(const std::vector<std::string>& numbers) {
   std::string text;
   for (const auto& number : numbers) {
@@ -115,7 +115,7 @@ std::optional<std::string> text_of(const std::vector<std::string>& numbers) {
   return text;
 }
 
-/// Throws SourceError for a token that is not in the tokenizer's vocabulary.
+/// Throws SourceError if a token is not in the tokenizer's vocabulary.
 void check_vocabulary(const std::string& path, const SummaryOptions& options) {
   const TokenFile file(path, {.vocabulary = options.tokenizer->vocabulary_size(), .open = options.open});
   constexpr std::int64_t max_tokens = 1 << 16;
@@ -171,7 +171,7 @@ DataSummary summarise_megatron(const std::string& path, const SummaryOptions& op
 DataSummary summarise(const std::string& path, const SummaryOptions& options) {
   if (is_text(path, options.formats)) return summarise_text(path, options);
   if (is_token_file(path, options.open)) return summarise_megatron(path, options);
-  static_cast<void>(options.open(path));  // That it is not there says more than its kind.
+  static_cast<void>(options.open(path));  // A missing file is a clearer error than an unknown kind.
   fail_unknown_kind(path, options.formats);
 }
 

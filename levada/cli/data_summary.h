@@ -1,4 +1,4 @@
-// What there is in a file of documents.
+// A summary of a file of documents.
 #pragma once
 
 #include <functional>
@@ -15,7 +15,7 @@
 namespace levada::cli {
 
 struct SummaryOptions {
-  std::int64_t sample = 0;  ///< number of the document to show
+  std::int64_t sample = 0;  ///< index of the document to show
   TextOptions text = {};
   std::shared_ptr<const Tokenizer> tokenizer = nullptr;  ///< needed for text
   std::vector<TextFormat> formats = {};
@@ -28,7 +28,7 @@ struct DocumentSample {
   std::int64_t document = 0, tokens = 0;
   bool is_text = false;
   std::string text;                  ///< UTF-8, if it is text
-  std::vector<std::string> numbers;  ///< else its tokens
+  std::vector<std::string> numbers;  ///< its tokens, if it is not text
 };
 
 struct DataSummary {
@@ -37,15 +37,15 @@ struct DataSummary {
   DType dtype;
   std::int64_t documents = 0, sequences = 0, tokens = 0;
   BadPlaces bad_lines = {};
-  std::uint64_t bytes = 0;  ///< of all files
+  std::uint64_t bytes = 0;  ///< total size of all files
   bool has_modes = false;
-  report::LengthHistogram lengths;  ///< of documents, in tokens
+  report::LengthHistogram lengths;  ///< document lengths in tokens
   DocumentSample sample;
 };
 
-/// Reads all of a text, or all of an .idx, and of the .bin too with another tokenizer than that of bytes. Of text,
-/// tokens count as in a feed: with the one that ends each document that has any. Throws SourceError for what cannot be
-/// read, InvalidArgument if the sample is not there.
+/// Reads a whole text file, or a whole .idx and, unless the tokenizer is that of bytes, also its .bin. In a text,
+/// tokens count as in a feed, including the token that ends each document that is not empty. Throws SourceError if a
+/// file cannot be read, InvalidArgument if the sample does not exist.
 DataSummary summarise(const std::string& path, const SummaryOptions& options);
 
 }  // namespace levada::cli

@@ -30,7 +30,7 @@ std::string links_text(const Machine& machine) {
   return texts.empty() ? "of unknown speed" : fmt::format("{}", fmt::join(texts, ", "));
 }
 
-/// Which engine would join ranks that were started as this process was.
+/// Returns the engine that would join ranks started as this process was.
 std::string engine_text() {
   const auto over_hosts = [](std::string_view near) {
     return fmt::format("{0}c10d once torch.distributed is initialized, {0}mpi by levada::mpi::join()", near);

@@ -9,8 +9,8 @@
 namespace levada::cli {
 namespace {
 
-/// Returns this process's rank; 0 outside a job, and if the environment contradicts itself, which is reported where it
-/// is used.
+/// Returns this process's rank, or 0 outside a job. Also returns 0 if the environment is contradictory, which is
+/// reported on first use.
 int own_rank() {
   try {
     const auto job = launch::detect();

@@ -16,7 +16,7 @@ using Json = nlohmann::ordered_json;
   throw InvalidArgument(fmt::format("{}: {}", where, what));
 }
 
-/// Returns what `make` returns. Adds the place to an error that it throws.
+/// Returns the result of `make`. Adds the place to an error that it throws.
 template <typename Make>
 auto saying(std::string_view where, Make&& make) {
   try {

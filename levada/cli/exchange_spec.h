@@ -1,4 +1,4 @@
-// What `levada plan --exchange` reads.
+// The input of `levada plan --exchange`.
 #pragma once
 
 #include <string_view>
@@ -19,8 +19,8 @@ struct ExchangeSpec {
   ///                   {"mesh": "dp=2,tp=2", "first": 4, "ids": [["a"], ["b"]], "cp": "zigzag"}],
   ///  "keys": ["tokens"], "cut_keys": [], "allow_absent": false, "hosts": [0, 0, 1, 1]}
   // clang-format on
-  /// Samples are as SampleBatch::to_json() writes them. Only holders and destinations are required; the default of keys
-  /// is all keys. Throws InvalidArgument, naming the fault and its place.
+  /// Samples have the form that SampleBatch::to_json() writes. Only holders and destinations are required; keys default
+  /// to all keys. Throws InvalidArgument that describes the error and where it is.
   static ExchangeSpec from_json(std::string_view text);
 };
 

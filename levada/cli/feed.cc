@@ -46,7 +46,7 @@ void check_state(const FeedArguments& arguments) {
   }
 }
 
-/// Paths of a corpus that are files of this machine; of a pair each by its name.
+/// Returns the local files of a corpus; for a .bin/.idx pair, both names.
 std::vector<std::string> local_files(std::vector<std::string> paths, std::span<const TextFormat> formats) {
   std::erase_if(paths, [](const std::string& path) { return is_url(path) && !path.starts_with("file://"); });
   auto files = paths.empty() ? paths : expand_paths(paths, formats).files;
@@ -59,7 +59,7 @@ std::vector<std::string> local_files(std::vector<std::string> paths, std::span<c
   return files;
 }
 
-/// The files of this machine that are read, as far as arguments and mixes name them.
+/// Returns the local files that the feed reads, as far as arguments and mixes name them.
 std::vector<std::string> files_read(const FeedArguments& arguments) {
   const auto& formats = arguments.extensions.formats;
   auto files = local_files(arguments.paths, formats);
@@ -75,7 +75,7 @@ std::vector<std::string> files_read(const FeedArguments& arguments) {
   return files;
 }
 
-/// Only in one process: another would find the file being written.
+/// Call this in one process only: another one would find the file that is being written.
 void check_files(const FeedArguments& arguments, const Job& job) {
   auto outputs = outputs_of(arguments.history);
   if (!arguments.save_state.empty()) {
@@ -152,16 +152,16 @@ int feed_processes(const FeedArguments& arguments, const Job& job, const Invocat
     command_line.insert(command_line.begin() + 1, "--passed-files=" + list->path());
   }
   auto options = invocation.ranks;
-  // Batches under way must be used before the state can be resumed.
+  // The batches in flight must be used before the state can be resumed.
   if (!arguments.save_state.empty()) options.signal_grace = parse_duration(arguments.timeout);
-  // What is known has to be written down, also after a failure.
+  // Leaves time to write the history, also after a failure.
   if (arguments.history.wanted()) options.report_grace = std::chrono::seconds(5);
   const auto result = launch::run_local(job.mesh.size(), command_line, options);
   if (!result.message.empty()) print_error(result.message);
   return result.exit_status;
 }
 
-/// Replaces the paths by all of them, with those of a list.
+/// Expands the paths in place, including those of a list.
 void read_lists(FeedArguments& arguments, bool in_job) {
   if (!arguments.passed_files.empty()) {
     arguments.paths = read_file_list(arguments.passed_files);
@@ -176,7 +176,7 @@ void read_lists(FeedArguments& arguments, bool in_job) {
   }
 }
 
-/// Options by which the process that starts the ranks passes on what it knows.
+/// Returns whether the argument is one by which the parent process passes data to the ranks.
 bool is_passed_on(const std::string& argument) {
   return argument.starts_with("--prepare-bytes=") || argument.starts_with("--prepare-seconds=") ||
          argument.starts_with("--passed-files=");
@@ -209,7 +209,7 @@ int run_feed(FeedArguments arguments, const Invocation& invocation) {
                     "a mesh of any size",
                     job.mesh.to_string(), job.mesh.size(), max_local_ranks));
   }
-  // Before any rank starts, so that errors in the data are reported once, and the ranks find the tokens in the cache.
+  // Opens the data before any rank starts: errors in it are reported once, and the ranks find the tokens in the cache.
   {
     const auto begin = Clock::now();
     auto corpus = open_data(arguments, job, tail_of(arguments), true);

@@ -21,7 +21,7 @@ constexpr std::string_view gathering = "gathering what ranks did";
 constexpr std::string_view comparing = "comparing clocks";
 constexpr int max_round_trips = 10;
 
-/// How a rank waits for others.
+/// The deadline and poll of a rank's waits.
 struct Waiting {
   Deadline deadline;
   const std::function<void()>* poll;
@@ -39,13 +39,13 @@ Bytes encode_time(std::int64_t ns) {
   return std::move(writer).take();
 }
 
-/// Rank 0's channels to and from a rank whose clock it may ask for.
+/// Rank 0's channels to and from a rank whose clock it queries.
 struct ClockChannels {
   ClockChannels(Engine& engine, int rank) : questions(engine.open(0, {rank}, 1)), answers(engine.open(rank, {0}, 1)) {}
   std::shared_ptr<Channel> questions, answers;
 };
 
-/// Answers with the time until rank 0 closes its channel.
+/// Answers with the current time until rank 0 closes its channel.
 void answer_questions(Engine& engine, const Waiting& waiting, const ReadClock& now) {
   const ClockChannels channels(engine, engine.info().rank);
   while (receive(engine, *channels.questions, waiting.deadline, comparing, waiting.poll)) {

@@ -1,4 +1,4 @@
-// What happened in a feed, for `--report` and `--trace`: gathered from the ranks, written to files.
+// The history of a feed for `--report` and `--trace`: gathers it from the ranks and writes it to files.
 #pragma once
 
 #include <cstdint>
@@ -17,15 +17,15 @@ namespace levada::cli {
 struct HistoryFiles {
   std::string report;  ///< a page; empty: none
   std::string trace;   ///< for Perfetto; empty: none
-  bool tell = true;    ///< on standard error, where they are
+  bool tell = true;    ///< prints their paths on standard error
 
   bool wanted() const { return !report.empty() || !trace.empty(); }
 };
 
-/// The files, by the options that name them.
+/// Returns the wanted files, each with the option that names it.
 std::vector<OutputFile> outputs_of(const HistoryFiles& files);
 
-/// Bounded so that rank 0 can hold those of all ranks.
+/// Returns a log that is bounded, so that rank 0 can hold the logs of all ranks.
 TraceLog make_trace_log(int ranks);
 
 /// Returns nanoseconds on this process's steady clock.
@@ -34,28 +34,28 @@ inline std::int64_t read_clock() {
   return trace_time(Clock::now());
 }
 
-/// On rank 0, by rank: what to add to a time of the rank's clock to get that of rank 0's. 0 for ranks of rank 0's host,
-/// and of a host whose ranks have all left. Empty on other ranks. Collective.
+/// Returns on rank 0, for each rank, the offset that converts a time of its clock to rank 0's clock: 0 for ranks on
+/// rank 0's host and for hosts whose ranks have all left. Returns an empty vector on other ranks. Collective.
 std::vector<std::int64_t> clock_shifts(Engine& engine, Deadline deadline, const std::function<void()>* poll = nullptr,
                                        const ReadClock& now = read_clock);
 
-/// What a rank has sent to rank 0.
+/// A message from a rank to rank 0.
 struct RankMessage {
   Bytes bytes;                      ///< empty if the rank has left
-  std::int64_t clock_shift_ns = 0;  ///< to be added to all times in it, which are of that rank's clock
+  std::int64_t clock_shift_ns = 0;  ///< offset to add to its times, which are on that rank's clock
 };
 
-/// Everybody's bytes, by rank, on rank 0; none on others. Collective. May be large.
+/// Returns all ranks' bytes, by rank, on rank 0; an empty vector on other ranks. Collective. The bytes may be large.
 std::vector<RankMessage> gather(Engine& engine, ByteView mine, Deadline deadline,
                                 const std::function<void()>* poll = nullptr);
 
-/// All ranks' traces, by rank, with times of rank 0's clock, on rank 0; none on others. Collective.
+/// Returns all ranks' traces, by rank and on rank 0's clock, on rank 0; an empty vector on other ranks. Collective.
 std::vector<Trace> gather_traces(Engine& engine, const Trace& mine, Deadline deadline);
 
-/// Explains the waits in the traces of `history`, whose times are of one clock, and writes the files that are wanted,
-/// each whole or not at all. Throws SourceError.
+/// Explains the waits in the traces of `history`, whose times are on one clock, and writes the wanted files, each
+/// completely or not at all. Throws SourceError.
 void write_history(const HistoryFiles& files, const report::FeedReport& report, report::FeedHistory history);
-/// The same of a pipeline that no feed reads.
+/// Does the same for a pipeline that no feed reads.
 void write_history(const HistoryFiles& files, const report::PipelineReport& pipeline);
 
 }  // namespace levada::cli

@@ -23,8 +23,8 @@ Deadline limit() {
   return Deadline::after(std::chrono::seconds(60));
 }
 
-/// The shifts on rank 0 where each host's clock is five days ahead of that of the host before. Ranks in `left` have
-/// left before.
+/// Returns the shifts on rank 0 if each host's clock is five days ahead of the previous host's. The ranks in `left`
+/// leave before the measurement.
 std::vector<std::int64_t> shifts_of(int ranks, int ranks_a_host, const std::vector<int>& left = {}) {
   std::vector<std::int64_t> shifts;
   const auto body = [&](const std::shared_ptr<Engine>& engine, joined::test::Job&) {
@@ -38,7 +38,7 @@ std::vector<std::int64_t> shifts_of(int ranks, int ranks_a_host, const std::vect
   return shifts;
 }
 
-/// Within a second, which is far more than a round trip between threads.
+/// Matches within a second, which is far more than a round trip between threads.
 auto about(std::int64_t ns) {
   return AllOf(Ge(ns - 1'000'000'000), Le(ns + 1'000'000'000));
 }

@@ -25,7 +25,7 @@
 namespace levada::cli {
 namespace {
 
-/// Runs `body`; an error of this rank's own ends the other ranks too, with its message, unless they know of it.
+/// Runs `body`. If it throws an error that the other ranks do not know of, ends them too, with its message.
 template <typename Body, typename KnownToAll>
 auto or_abort(Engine& engine, const Body& body, const KnownToAll& known_to_all) {
   try {
@@ -45,12 +45,13 @@ auto or_abort(Engine& engine, const Body& body) {
 }
 
 struct Data {
-  std::shared_ptr<Corpus> corpus;  ///< null where this rank does not read; rank 0 has it always
-  StartPoint start;                ///< its delayed samples only where there is a corpus
-  double open_seconds = 0;         ///< of rank 0
+  std::shared_ptr<Corpus> corpus;  ///< null if this rank does not read; never null on rank 0
+  StartPoint start;                ///< its delayed samples are set only if there is a corpus
+  double open_seconds = 0;         ///< rank 0's
 };
 
-/// Rank 0 opens first, so that one rank tokenizes and speaks of what is wrong with the data or the state. Collective.
+/// Opens the data on rank 0 first, so that only one rank tokenizes and reports errors in the data or the state.
+/// Collective.
 Data open_in_turn(Engine& engine, const Job& job, const FeedArguments& arguments) {
   const auto& info = engine.info();
   const auto readers = job.readers.of(job.mesh, info.host_of);
@@ -102,7 +103,7 @@ FeedOptions feed_options(const FeedArguments& arguments, const Job& job, const S
           .access = parse_access(arguments.access, "--access")};
 }
 
-/// How many steps there will be at most, for the line of progress.
+/// Returns the maximum number of steps, for the progress line.
 std::optional<std::uint64_t> steps_in_all(const Data& data, const Job& job, const FeedArguments& arguments) {
   const auto size = data.corpus != nullptr ? data.corpus->size() : std::nullopt;
   if (!size) return arguments.steps;
@@ -116,7 +117,7 @@ struct Fed {
   double seconds = 0, digest_seconds = 0;
 };
 
-/// Takes all batches, as a training step would.
+/// Consumes all batches, as a training loop would.
 Fed take_all(Feed& feed, const FeedArguments& arguments, std::optional<std::uint64_t> steps, bool tell,
              StateKeeper& state) {
   FieldDigests digests;
@@ -141,13 +142,13 @@ Fed take_all(Feed& feed, const FeedArguments& arguments, std::optional<std::uint
   return {digests.fields(), done, seconds_since(begin) - digest_seconds, digest_seconds};
 }
 
-/// Whether the feed ended with an error that every rank knows of, so that they can still talk to each other.
+/// Returns whether the feed failed with an error that every rank knows, so that the ranks can still communicate.
 bool failed_together(const Feed& feed) {
   return feed.end() && feed.end()->cause == FeedEnd::Cause::failed;
 }
 
-/// If the feed ended in agreement, also with an error, all ranks have used the same batches, and the state can be
-/// resumed.
+/// Takes all batches and saves the state. Also saves it if the feed failed on every rank together: all ranks have then
+/// used the same batches, so the state can be resumed.
 Fed take_and_save(Feed& feed, const FeedArguments& arguments, std::optional<std::uint64_t> steps, bool tell,
                   StateKeeper& state) try {
   auto fed = take_all(feed, arguments, steps, tell, state);
@@ -205,7 +206,7 @@ std::vector<report::PeerGroup> peers_of(const Job& job) {
   return groups;
 }
 
-/// Returns the readers that together read everything once: those at coordinate 0 of all axes but the data axes.
+/// Returns the readers that together read everything once: those at coordinate 0 on all axes except the data axes.
 std::set<int> readers_of_everything(const Job& job, std::span<const int> host_of) {
   const auto readers = job.readers.of(job.mesh, host_of);
   std::set<int> once;
@@ -214,7 +215,7 @@ std::set<int> readers_of_everything(const Job& job, std::span<const int> host_of
   return once;
 }
 
-/// One run of the feed, as this rank sees it.
+/// One run of the feed on this rank.
 struct Run {
   Engine& engine;
   const Job& job;
@@ -288,7 +289,7 @@ std::optional<Gathered> gather(const Run& run, const Feed& feed, const Fed& fed)
   return Gathered{job_report(run, feed, feed.end()->cause, fed.steps, std::move(ranks)), std::move(traces)};
 }
 
-/// What rank 0 knows by itself when the others cannot be asked; empty on others.
+/// Returns what rank 0 knows without asking the other ranks, for when they cannot answer; nothing on other ranks.
 std::optional<Gathered> gather_alone(const Run& run, const Feed& feed, const Fed& fed) {
   if (!run.leads()) return {};
   std::vector<report::RankReport> ranks;
@@ -301,7 +302,7 @@ std::optional<Gathered> gather_alone(const Run& run, const Feed& feed, const Fed
   return Gathered{job_report(run, feed, FeedEnd::Cause::failed, fed.steps, std::move(ranks)), std::move(traces)};
 }
 
-/// `error`: why the feed failed, if it did.
+/// `error` is the reason for which the feed failed; empty if it did not.
 void write_files(const Run& run, Gathered gathered, const std::string& error) {
   std::vector<std::string> paths(run.arguments.paths.size());
   std::ranges::transform(run.arguments.paths, paths.begin(), shown_url);
@@ -314,7 +315,7 @@ void write_files(const Run& run, Gathered gathered, const std::string& error) {
   write_history(run.arguments.history, gathered.report, std::move(history));
 }
 
-/// Writes the report and trace of a feed that failed. An error in that is only printed.
+/// Writes the report and trace of a failed feed. An error during that is only printed.
 void show_failure(const Run& run, const Feed& feed, const Error& error) {
   if (!run.arguments.history.wanted()) return;
   const Fed fed{.fields = {}, .steps = feed.stats().batches, .seconds = seconds_since(run.begin)};
@@ -322,7 +323,7 @@ void show_failure(const Run& run, const Feed& feed, const Error& error) {
     const bool together = failed_together(feed);
     auto gathered = together ? gather(run, feed, fed) : gather_alone(run, feed, fed);
     if (gathered) write_files(run, std::move(*gathered), error.what());
-    // The first rank that ends takes the others with it, so none does before the files are there.
+    // The first rank that exits takes the others with it, so no rank exits before the files exist.
     if (together) agree(run.engine, {}, run.deadline(), "writing the report");
   } catch (const Error& second) {
     if (run.leads()) print_error(second.what());

@@ -23,32 +23,32 @@ struct FeedArguments : DataArguments {
   std::string timeout = "30s";
   double compute_ms = 0;
   std::string access = "read_only";
-  std::int64_t skip = 0;               ///< rounds
+  std::int64_t skip = 0;               ///< rounds to skip
   std::string load_state, save_state;  ///< files; empty: none
-  std::int64_t save_every = 0;         ///< steps; 0: at the end alone
+  std::int64_t save_every = 0;         ///< steps between two files; 0 for a single one at the end
   HistoryFiles history;
-  std::string metrics;  ///< MetricsTarget; empty: none
+  std::string metrics;  ///< text of a MetricsTarget; empty for none
   bool json = false;
-  /// What the process that started the ranks has read to tokenize and index the data. Not for users.
+  /// Bytes that the parent process read to tokenize and index the data. Internal.
   std::uint64_t prepare_bytes = 0;
-  double prepare_seconds = 0;  ///< and how long that took
-  /// Where that process passes on what it has read of files_from. Not for users.
+  double prepare_seconds = 0;  ///< time that this took
+  /// Path to the parent process's copy of files_from. Internal.
   std::string passed_files;
   report::RunFacts run;
 };
 
-/// What is done with a last step that is not full. Throws InvalidArgument.
+/// Returns what to do with an incomplete last step. Throws InvalidArgument.
 Tail tail_of(const FeedArguments& arguments);
 
-/// The state that the arguments name, read; empty if they name none. Throws InvalidArgument.
+/// Reads and returns the state that the arguments name, or an empty string if they name none. Throws InvalidArgument.
 std::string state_to_load(const FeedArguments& arguments);
 
-/// Returns where to begin: at the loaded state, if there is one, and after the rounds to skip. Throws as
+/// Returns the position at which to begin: that of the loaded state, if any, plus the rounds to skip. Throws as
 /// Corpus::resume() does.
 StartPoint start_point(Corpus& corpus, std::string_view state, const Job& job, const FeedArguments& arguments);
 
-/// Feeds this rank until the end and gathers what all ranks received. Collective; returns the report on rank 0, empty
-/// on others. Throws what went wrong, on every rank.
+/// Feeds this rank until the end and gathers what all ranks received. Collective. Returns the report on rank 0, nothing
+/// on other ranks. Throws on every rank if one fails.
 std::optional<report::FeedReport> feed_rank(const std::shared_ptr<Engine>& engine, const Job& job,
                                             const FeedArguments& arguments);
 

@@ -1,4 +1,4 @@
-// A running digest of each field over all batches.
+// Incremental digests of each field over all batches.
 #pragma once
 
 #include <string>
@@ -23,7 +23,7 @@ class FieldDigests {
   struct Field {
     std::string path;
     DType dtype;
-    Shape shape;  ///< of the first batch
+    Shape shape;  ///< shape in the first batch
     Digest digest;
   };
   Field& field_at(const std::string& path, const Tensor& tensor);

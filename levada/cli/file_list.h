@@ -10,23 +10,23 @@ namespace levada::cli {
 /// Adds --files-from FILE.
 void add_files_from(CLI::App& command, std::string& from);
 
-/// The paths in the file `from`, one a line; "-" is standard input. Blanks around a path, empty lines and those that
-/// begin with # count for nothing. Throws InvalidArgument for what cannot be read or names nothing.
+/// Returns the paths in the file `from`, one per line; "-" is standard input. Ignores blanks around a path, empty lines
+/// and lines that begin with #. Throws InvalidArgument if the file cannot be read or contains no path.
 std::vector<std::string> read_file_list(const std::string& from);
-/// Appends those to `paths`; none if `from` is empty.
+/// Appends the paths in `from` to `paths`; does nothing if `from` is empty.
 void append_file_list(std::vector<std::string>& paths, const std::string& from);
 
-/// The same list for ranks that this process starts, which can read neither its standard input nor a pipe again. Exists
-/// as long as this.
+/// Passes a list on to ranks that this process starts, since they can read neither its standard input nor a pipe again.
+/// The list exists as long as this object.
 class SharedFileList {
  public:
-  /// Throws EngineError where the system has no room for it, InvalidArgument for a path that ends with a blank.
+  /// Throws EngineError if the system has no room for it, InvalidArgument if a path ends with a blank.
   explicit SharedFileList(const std::vector<std::string>& paths);
   ~SharedFileList();
   SharedFileList(const SharedFileList&) = delete;
   SharedFileList& operator=(const SharedFileList&) = delete;
 
-  /// For read_file_list(), in any process of this user.
+  /// Returns a path to pass to read_file_list() in any process of this user.
   std::string path() const;
 
  private:

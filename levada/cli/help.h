@@ -1,4 +1,5 @@
-// A subcommand with fifty options shows few of them in --help: those that most users need. --help-all shows all.
+// Short and full help. A subcommand with fifty options shows in --help only those that most users need; --help-all
+// shows all of them.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -8,15 +9,15 @@
 
 namespace levada::cli {
 
-/// Makes these the options that --help shows. To be called after all options have been added.
+/// Selects the options that --help shows. Call it after all options have been added.
 void show_first(CLI::App& command, const std::vector<std::string>& names);
 
-/// Returns what --help shows, `program` being the name before the command's. The command cannot be used afterwards.
+/// Returns the text of --help; `program` is the name before the subcommand's. The command cannot be used afterwards.
 std::string short_help(CLI::App& command, const std::string& program);
-/// Returns what --help-all shows.
+/// Returns the text of --help-all.
 std::string full_help(const CLI::App& command, const std::string& program);
 
-/// Formats help without the lists of options that exclude or need each other: errors name them.
+/// Formats help without the options that exclude or require each other; error messages name them.
 std::shared_ptr<CLI::FormatterBase> help_formatter();
 
 }  // namespace levada::cli

@@ -59,8 +59,8 @@ std::string facts(const DataSummary& summary, const std::string& tokenizer) {
   return text;
 }
 
-/// Returns the characters of `text`, which is UTF-8, that fit in a line. Characters that a terminal would interpret
-/// become a middle dot.
+/// Returns the characters of `text`, which is UTF-8, that fit on a line. Replaces characters that a terminal would
+/// interpret with a middle dot.
 std::string shown_line(std::string_view text) {
   std::string line;
   std::size_t columns = 0;
@@ -142,7 +142,7 @@ nlohmann::ordered_json sample_json(const DocumentSample& sample) {
   } else {
     auto& numbers = json["token_ids"] = nlohmann::ordered_json::array();
     for (const auto& number : sample.numbers) {
-      // JSON has no numbers for these.
+      // JSON has no representation of NaN and infinities.
       if (number.find_first_of("ni") != number.npos) numbers.push_back(number);
       else numbers.push_back(nlohmann::ordered_json::parse(number));
     }

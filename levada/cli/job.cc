@@ -28,7 +28,7 @@ Layout layout_of(const JobArguments& arguments) {
   }
 }
 
-/// `samples`: of one batch as the corpus makes it.
+/// `samples` is the number per batch as the corpus makes it.
 std::vector<Field> corpus_fields(const JobArguments& arguments, std::int64_t samples) {
   const Shape shape = {samples, arguments.sequence};
   if (arguments.dtype != "int64" && arguments.dtype != "int32") {

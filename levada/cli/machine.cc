@@ -35,7 +35,7 @@ std::uint64_t machine_memory(const ReadFile& read) {
   return kilobytes * 1024;
 }
 
-/// Of this process in the hierarchy of `controller` (v1), or in v2's where it is empty.
+/// Returns the group of this process in the hierarchy of `controller` (v1), or in v2's if `controller` is empty.
 std::optional<std::string> group_of(const ReadFile& read, const std::string& controller) {
   std::istringstream lines(text_of(read, "/proc/self/cgroup"));
   for (std::string line; std::getline(lines, line);) {
@@ -72,7 +72,7 @@ std::optional<double> quota_v1(const std::string& quota_text, const std::string&
   return quota / period;
 }
 
-/// `quota_at` of the group's folder and of each above it: the least.
+/// Returns the minimum of `quota_at` over the group's folder and all folders above it.
 std::optional<double> min_quota(std::string path,
                                 const std::function<std::optional<double>(const std::string&)>& quota_at) {
   std::optional<double> least;

@@ -1,4 +1,4 @@
-// What this machine offers to ranks that share memory, and what limits them.
+// The resources that this machine offers to ranks that share memory, and its limits.
 #pragma once
 
 #include <cstdint>
@@ -19,39 +19,39 @@ struct NetworkLink {
 
 struct Machine {
   std::string kernel;                ///< "6.1.0-18-amd64"
-  int cores = 1;                     ///< that this process may run on
-  std::optional<double> core_quota;  ///< of the control group, in cores
+  int cores = 1;                     ///< available to this process
+  std::optional<double> core_quota;  ///< control group's quota, in cores
   std::uint64_t memory = 0;
-  std::uint64_t memory_limit = 0;        ///< the least of memory and the control groups'
-  std::uint64_t memory_available = 0;    ///< of it
+  std::uint64_t memory_limit = 0;        ///< minimum of memory and the control groups' limits
+  std::uint64_t memory_available = 0;    ///< available part of memory_limit
   std::string cgroups;                   ///< "v1", "v2", "v1 and v2", "none"
   std::optional<std::uint64_t> memlock;  ///< bytes; empty: no limit
-  std::uint64_t open_files = 0;          ///< limit
+  std::uint64_t open_files = 0;          ///< maximum number
   std::string shmem_huge_pages;          ///< "never", "advise", ...; "unknown"
   bool memory_files = false;             ///< whether memfd_create() returns sealable memory
   std::string pagemap_scan;              ///< "yes", or why not
-  double copy_gb_s = 0;                  ///< of one core
-  double host_copy_gb_s = 0;             ///< of as many cores as this process may use, at most 8
-  double wake_us = 0;                    ///< from waking a thread to its running
-  std::optional<double> message_us;      ///< from sending over TCP to having it; empty: no loopback network
-  std::vector<NetworkLink> links;  ///< by name; none where only the network's other end knows, as in many containers
+  double copy_gb_s = 0;                  ///< copy speed of one core
+  double host_copy_gb_s = 0;             ///< copy speed of all cores that this process may use, at most 8
+  double wake_us = 0;                    ///< latency from waking a thread until it runs
+  std::optional<double> message_us;      ///< latency of a small message over TCP; empty without a loopback network
+  std::vector<NetworkLink> links;        ///< by name; empty if the speed is known only outside, as in many containers
 };
 
-/// Finds out, measuring for less than a second.
+/// Examines this machine; measures for less than a second.
 Machine examine_machine();
 
-/// What limits speed here and how to lift it; a sentence each, none where all is well.
+/// Returns one sentence for each limit on speed here, with how to lift it; none if there is no limit.
 std::vector<std::string> advice_for(const Machine& machine);
 
-/// Returns the options of `levada plan --hosts` for hosts like this one, as far as one host can measure them:
-/// "--link 25Gb/s --memory 12.3GB/s".
+/// Returns the options of `levada plan --hosts` for hosts like this one that one host can measure: "--link 25Gb/s
+/// --memory 12.3GB/s".
 std::string plan_options_for(const Machine& machine);
-/// Returns a sentence for each option that it cannot measure, which says what to pass instead.
+/// Returns a sentence for each option that one host cannot measure, with the value to pass instead.
 std::vector<std::string> unmeasured_plan_options(const Machine& machine);
 
-/// Returns the links whose speed is in `folder`, /sys/class/net.
+/// Returns the links whose speed `folder` lists; `folder` is /sys/class/net except in tests.
 std::vector<NetworkLink> network_links(const std::string& folder);
-/// Cores that the control groups above this process allow, v1 or v2; empty where they set no limit.
+/// Returns the cores that the control groups of this process allow, v1 or v2, or nothing if they set no limit.
 std::optional<double> core_quota(const ReadFile& read);
 /// Returns the word in brackets: "advise" for "always within_size [advise] never".
 std::string chosen_word(const std::string& text);

@@ -24,7 +24,7 @@ double seconds_of(Duration duration) {
 
 constexpr std::uint32_t over = UINT32_MAX;
 
-/// Answers every odd turn with the even one after it.
+/// Answers every odd turn with the next even one.
 void answer(std::atomic<std::uint32_t>& turn) {
   for (std::uint32_t seen = 0; seen != over;) {
     turn.wait(seen);
@@ -35,7 +35,7 @@ void answer(std::atomic<std::uint32_t>& turn) {
   }
 }
 
-/// Half of the median, in microseconds.
+/// Returns half of the median, in microseconds.
 double half_of_median(std::vector<double>& trips) {
   const auto middle = trips.begin() + static_cast<std::ptrdiff_t>(trips.size() / 2);
   std::nth_element(trips.begin(), middle, trips.end());
@@ -46,7 +46,7 @@ struct Connection {
   UniqueFd near, far;
 };
 
-/// Two ends of a TCP connection over loopback, which send at once.
+/// Opens both ends of a TCP connection over loopback, with Nagle's algorithm disabled.
 std::optional<Connection> connect_over_loopback() {
   const UniqueFd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   Connection ends{UniqueFd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)), {}};
@@ -81,7 +81,7 @@ bool receive_message(int fd, SmallMessage& message) {
 }  // namespace
 
 double measure_copy(int threads) {
-  const std::size_t bytes = (std::size_t{64} << 20) / static_cast<std::size_t>(std::min(threads, 4));  // of a thread
+  const std::size_t bytes = (std::size_t{64} << 20) / static_cast<std::size_t>(std::min(threads, 4));  // per thread
   std::vector<std::vector<char>> from(static_cast<std::size_t>(threads), std::vector<char>(bytes, 'a'));
   auto to = from;
   const auto copy = [&](std::size_t thread) {

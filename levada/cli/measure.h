@@ -5,12 +5,12 @@
 
 namespace levada::cli {
 
-/// GB/s that so many threads copy together between buffers larger than the caches.
+/// Returns the GB/s that `threads` threads together copy between buffers larger than the caches.
 double measure_copy(int threads);
-/// Microseconds from waking a sleeping thread to its running: half of the median round trip.
+/// Returns the microseconds from waking a sleeping thread until it runs: half of the median round trip.
 double measure_wake();
-/// Microseconds from sending a small message over TCP, without leaving the machine, to a sleeping thread's having it:
-/// half of the median round trip. Empty where the system has no loopback network.
+/// Returns the microseconds that a small message takes over loopback TCP to a sleeping thread: half of the median round
+/// trip. Returns nothing if the system has no loopback network.
 std::optional<double> measure_message();
 
 }  // namespace levada::cli

@@ -22,10 +22,10 @@ namespace {
 
 constexpr auto file_interval = std::chrono::seconds(5);
 constexpr int max_port = 65535;
-/// Metrics name ranks, stages and rates: other machines read them only if the user says so.
+/// The default address: metrics name ranks, stages and rates, so other machines read them only if the user opts in.
 constexpr const char* loopback = "127.0.0.1";
 
-/// Returns a number above max_port for one that is larger than an int.
+/// Returns a number above max_port if the value does not fit into an int.
 std::optional<int> port_of(std::string_view text) {
   const auto is_digit = [](char character) { return character >= '0' && character <= '9'; };
   if (text.empty() || !std::ranges::all_of(text, is_digit)) return std::nullopt;
@@ -34,7 +34,7 @@ std::optional<int> port_of(std::string_view text) {
   return error == std::errc() ? port : std::numeric_limits<int>::max();
 }
 
-/// Waits until `stop` can be read; returns false if the time is over.
+/// Waits until `stop` is readable; returns false at the deadline.
 bool await(const UniqueFd& stop, Deadline deadline) {
   pollfd waiting{.fd = stop.get(), .events = POLLIN, .revents = 0};
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining()).count();

@@ -14,16 +14,16 @@
 
 namespace levada::cli {
 
-/// Where metrics are exported: an HTTP port or a file. Each rank has its own: the n-th rank of a host uses the n-th
-/// port from `port` on, and in a job of several ranks each adds its number to the file's name.
+/// The HTTP port or file to which metrics are exported, one for each rank: the n-th rank of a host uses the n-th port,
+/// beginning with `port`; in a job of several ranks, each adds its number to the file's name.
 struct MetricsTarget {
-  std::string host;  ///< the address to listen on, 127.0.0.1 unless another is given; empty for a file
+  std::string host;  ///< address to listen on, 127.0.0.1 by default; empty for a file
   std::optional<int> port;
-  std::string path;  ///< if there is no port
+  std::string path;  ///< file, if there is no port
 
-  /// "PORT", "HOST:PORT" or a path.
+  /// Parses "PORT", "HOST:PORT" or a path.
   static MetricsTarget parse(const std::string& text);
-  /// Returns this rank's own target.
+  /// Returns this rank's target.
   MetricsTarget of(const EngineInfo& info) const;
 };
 
@@ -33,7 +33,7 @@ void check(const MetricsTarget& target, int ranks);
 /// Exports metrics until it is destroyed. Replaces a file every five seconds and at the end.
 class MetricsExporter {
  public:
-  /// Calls `collect` on a thread of its own. Throws EngineError that names the option if it cannot listen on the port.
+  /// Calls `collect` on a separate thread. Throws EngineError that names the option if it cannot listen on the port.
   MetricsExporter(const MetricsTarget& target, std::function<std::vector<Metric>()> collect);
   ~MetricsExporter();
   MetricsExporter(const MetricsExporter&) = delete;

@@ -18,9 +18,9 @@ namespace levada::cli {
 namespace {
 
 constexpr std::size_t max_clients = 8;
-/// Time limit for a client, from the connection to the last byte of the response: no byte renews it.
+/// Time limit for a client, from the connection to the last byte of the response. Progress does not extend it.
 constexpr auto client_time = std::chrono::seconds(5);
-/// Between two tries to accept a client if no descriptor is free.
+/// Delay before another accept() if no descriptor is free.
 constexpr auto retry_interval = std::chrono::milliseconds(100);
 constexpr std::size_t max_request_bytes = 8192;
 
@@ -76,7 +76,7 @@ void MetricsServer::run(int stop, const std::function<std::string()>& text) {
     for (const auto& client : clients_) {
       const short events = client.response.empty() ? POLLIN : POLLOUT;
       waiting.push_back({.fd = client.socket.get(), .events = events, .revents = 0});
-      if (timeout < 0) timeout = milliseconds_until(client.deadline);  // The first one was accepted first.
+      if (timeout < 0) timeout = milliseconds_until(client.deadline);  // the first client was accepted first
     }
     ::poll(waiting.data(), waiting.size(), timeout);
     if (waiting[0].revents != 0) return;
@@ -92,7 +92,7 @@ void MetricsServer::run(int stop, const std::function<std::string()>& text) {
   }
 }
 
-/// Disconnects those beyond the limit. Returns false if there is one that cannot be accepted.
+/// Accepts a client, or disconnects it at once if it exceeds the limit. Returns false if it cannot be accepted.
 bool MetricsServer::accept_clients() {
   UniqueFd client(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (!client) return errno == EAGAIN || errno == EINTR || errno == ECONNABORTED;

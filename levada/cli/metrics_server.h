@@ -10,15 +10,14 @@
 
 namespace levada::cli {
 
-/// Answers HTTP requests for a text. Whoever reaches the port may try to exhaust the process, so at most eight clients
-/// are connected at once, each for at most five seconds, and further ones are disconnected. A slow client does not
-/// delay the others.
+/// Answers HTTP requests for a text. A client may try to exhaust the process, so at most eight clients are connected at
+/// once, each for at most five seconds, and further ones are disconnected. A slow client does not delay the others.
 class MetricsServer {
  public:
-  /// Throws EngineError that names the option if it cannot listen there.
+  /// Throws EngineError that names the option if it cannot listen on the port.
   MetricsServer(const std::string& host, int port);
 
-  /// Answers until `stop` can be read. `text` is called on this thread, for each request.
+  /// Serves clients until `stop` is readable. Calls `text` on this thread for each request.
   void run(int stop, const std::function<std::string()>& text);
 
  private:
@@ -28,7 +27,7 @@ class MetricsServer {
     std::string request = {}, response = {};  ///< the response is empty until the request is complete
   };
   bool accept_clients();
-  /// Reads what has come, or sends what there is room for. Returns whether the client stays connected.
+  /// Reads what has arrived, or sends as much as the socket accepts. Returns whether the client stays connected.
   static bool advance(Client& client, const std::function<std::string()>& text);
 
   UniqueFd listener_;

@@ -38,7 +38,7 @@ void check_writable(const OutputFile& output) {
   if (fs::is_directory(status)) {
     throw InvalidArgument(fmt::format("{} {} is a directory; name a file", output.option, output.path));
   }
-  // It would be replaced, not written to.
+  // Publishing the output would replace it instead of writing to it.
   if (fs::exists(status) && !fs::is_regular_file(status)) {
     throw InvalidArgument(fmt::format("{} {} is a device or a pipe; name a file", output.option, output.path));
   }
@@ -49,7 +49,7 @@ void check_writable(const OutputFile& output) {
   }
 }
 
-/// What all names of one file have in common, whether it is there or not.
+/// Returns a string that is the same for all names of one file, whether it exists or not.
 std::string identity_of(const std::string& path) {
   struct stat status {};
   if (::stat(path.c_str(), &status) == 0) return fmt::format("{}:{}", status.st_dev, status.st_ino);
@@ -85,7 +85,7 @@ report::Style output_style() {
 }
 
 void print_error(std::string_view message) {
-  // Over a line of progress that a rank which is gone may have left.
+  // Overwrites a progress line that an ended rank may have left.
   const auto line =
       fmt::format("{}levada: {}\n", ::isatty(STDERR_FILENO) == 1 ? "\r\x1b[K" : "", printable_lines(message));
   [[maybe_unused]] const auto written = ::write(STDERR_FILENO, line.data(), line.size());

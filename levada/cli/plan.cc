@@ -37,7 +37,7 @@ ExchangePlan plan_of_file(const std::string& path) {
   }
 }
 
-/// What balanced steps of the data would come to: lengths are looked up, and no sample is read.
+/// Predicts the balance of the data's steps from lengths; reads no sample.
 report::BalanceReport predict(DataArguments arguments) {
   check_data_options(arguments);
   const auto by = balance_of(arguments);

@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr auto grace = std::chrono::seconds(5);  ///< enough for ranks to write what they have, such as a checkpoint
+constexpr auto grace = std::chrono::seconds(5);  ///< enough for ranks to save their work, such as a checkpoint
 
 struct RunArguments {
   int ranks = 0;
@@ -31,7 +31,7 @@ bool can_run(const std::string& path) {
   return fs::is_regular_file(path, error) && ::access(path.c_str(), X_OK) == 0;
 }
 
-/// Finds a program as a shell does.
+/// Finds a program on PATH, as a shell does.
 std::string find_program(const std::string& name) {
   if (name.find('/') != std::string::npos) {
     if (can_run(name)) return name;
@@ -50,13 +50,13 @@ std::string find_program(const std::string& name) {
                                     can_run(name) ? fmt::format("; write ./{} for the one in this folder", name) : ""));
 }
 
-/// Whether Python runs it: a script, or a folder with a __main__.py.
+/// Returns whether Python runs the program: it is a script or a folder with a __main__.py.
 bool is_for_python(const std::string& program) {
   std::error_code error;
   return program.ends_with(".py") || fs::is_directory(program, error);
 }
 
-/// Returns the whole command line of a rank, its program first.
+/// Returns the command line of a rank, beginning with the program.
 std::vector<std::string> command_of(const RunArguments& arguments, const Invocation& invocation) {
   auto command = invocation.program;
   if (!arguments.is_module && !is_for_python(command.front())) {

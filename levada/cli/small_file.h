@@ -1,4 +1,4 @@
-// Files that are read as a whole.
+// Files that are read in one piece.
 #pragma once
 
 #include <cstdint>
@@ -7,10 +7,10 @@
 
 namespace levada::cli {
 
-/// Returns all of a file. Throws InvalidArgument, which names it by `what` ("layout") and path, if it cannot be read,
-/// is empty or is larger than `max_mib`.
+/// Returns the content of a file. Throws InvalidArgument, which names the file by `what` ("layout") and path, if it
+/// cannot be read, is empty or is larger than `max_mib`.
 std::string read_small_file(std::string_view what, const std::string& path, std::int64_t max_mib = 1);
-/// Refuses one for what is in it.
+/// Throws InvalidArgument that names the file and says why its content is invalid.
 [[noreturn]] void refuse_file(std::string_view what, const std::string& path, std::string_view why);
 
 }  // namespace levada::cli

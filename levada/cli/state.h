@@ -1,4 +1,4 @@
-// Where a feed has come to, kept in a file; and stopping in good order when asked to.
+// A feed's state in a file, and stopping in an orderly way on SIGTERM.
 #pragma once
 
 #include <atomic>
@@ -18,30 +18,30 @@ namespace levada::cli {
 /// Where a feed resumes.
 struct StartPoint {
   std::int64_t first_sample = 0;
-  std::vector<DelayedSample> delayed = {};  ///< before that
+  std::vector<DelayedSample> delayed = {};  ///< samples before first_sample that are still due
 };
 
-/// Corpus::resume() with a state of `path`, which errors name.
+/// Calls Corpus::resume() with a state that was read from `path`; errors name the path.
 StartPoint resume(Corpus& corpus, std::string_view state, const std::string& path);
 
 struct StateOptions {
-  std::string path;        ///< empty to keep nothing
-  std::int64_t every = 0;  ///< steps between two files; 0: only save() writes one
-  Duration timeout{};      ///< of waiting for the other ranks
+  std::string path;        ///< empty to keep no state
+  std::int64_t every = 0;  ///< steps between two files; 0 to write one only in save()
+  Duration timeout{};      ///< for waiting for the other ranks
 };
 
-/// Keeps the state of the last batch that was used; rank 0 writes it. One thread at a time.
+/// Keeps the state after the last used batch; rank 0 writes it. One thread at a time.
 class StateKeeper {
  public:
-  /// `state`: before the first step. Options are the same on all ranks.
+  /// `state` is that before the first step. Options must be the same on all ranks.
   StateKeeper(Engine& engine, StateOptions options, Bytes state)
       : engine_(engine), options_(std::move(options)), state_(std::move(state)) {}
 
-  /// The batch of `step` has been used. Every so often it waits until all ranks have used it, and writes the state: so
-  /// no rank is behind a state that is on the disk, and a job that goes on there leaves out no sample. Collective.
-  /// Throws SourceError where the file cannot be written.
+  /// Records that the batch of `step` has been used. Every `every` steps, waits until all ranks have used it and writes
+  /// the state: no rank is then behind the state on disk, so a job that resumes from it skips no sample. Collective.
+  /// Throws SourceError if the file cannot be written.
   void passed(std::int64_t step, const Bytes& state);
-  /// The file holds the state from then on, or what it held before.
+  /// Replaces the file atomically: it holds either this state or its previous content.
   void save();
 
  private:
@@ -50,11 +50,10 @@ class StateKeeper {
   Bytes state_;
 };
 
-/// Takes SIGTERM away from all threads that the caller starts from then on, so that a TerminationWatch hears of it.
+/// Blocks SIGTERM in this thread and in all threads that it starts later, so that a TerminationWatch receives it.
 void hold_termination();
 
-/// While it lives, calls `stop` once when SIGTERM comes, on a thread of its own. Does nothing unless
-/// hold_termination() was called.
+/// Calls `stop` once, on a separate thread, when SIGTERM arrives. Does nothing unless hold_termination() was called.
 class TerminationWatch {
  public:
   explicit TerminationWatch(std::function<void()> stop);

@@ -1,4 +1,4 @@
-// How the work of steps is divided over data-parallel ranks: of a feed that ran, or as `levada plan` predicts it.
+// The division of the steps' work among data-parallel ranks: measured in a feed, or predicted by `levada plan`.
 #pragma once
 
 #include <string>
@@ -11,24 +11,24 @@ namespace levada::report {
 
 struct BalanceReport {
   Balance by = {};
-  int ranks = 1;              ///< data-parallel
-  BalanceSeries series = {};  ///< of all steps that were planned
+  int ranks = 1;              ///< number of data-parallel ranks
+  BalanceSeries series = {};  ///< balance of all planned steps
 
-  /// Work of the busiest rank, by the least that the busiest one can have: 1 at best. 1 without steps.
+  /// Returns the work of the busiest rank relative to its lower bound: 1 at best, and 1 without steps.
   double busiest() const;
-  /// The same, if each rank took as many samples as any other, in their order.
+  /// Returns the same if each rank took equally many samples, in their order.
   double unbalanced() const;
-  /// The time of a step in which ranks wait for each other in each micro-batch, by the least that it can take, where
-  /// work alone decides. 1 without steps.
+  /// Returns the time of a step in which ranks wait for each other in each micro-batch, relative to its lower bound, if
+  /// only work matters. 1 without steps.
   double waiting() const;
-  /// Share of the micro-batches' max_tokens that no sample fills. 0 without micro-batches.
+  /// Returns the share of the micro-batches' max_tokens that no sample fills. 0 without micro-batches.
   double unused() const;
 
-  /// One JSON object: sums over all steps, and under "series" the same of runs of steps in order.
+  /// Returns one JSON object: sums over all steps, and under "series" the sums over consecutive ranges of steps.
   std::string to_json() const;
-  /// One sentence.
+  /// Returns one sentence.
   std::string to_text() const;
-  /// Returns the report before a run: a table of sums per step, and what they mean.
+  /// Returns the report before a run: a table of sums per step, and an explanation.
   std::string to_table(const Style& style = {}) const;
 };
 

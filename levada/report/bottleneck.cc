@@ -13,7 +13,7 @@ namespace {
 
 struct Waits {
   std::array<double, trace_kinds> nanoseconds{};               ///< by kind
-  std::array<std::map<int, double>, trace_kinds> by_others{};  ///< of each kind, by the rank that was waited for
+  std::array<std::map<int, double>, trace_kinds> by_others{};  ///< for each kind, by the rank that was waited for
   double own = 0, all = 0;
 
   explicit Waits(const std::vector<Trace>& traces) {
@@ -35,7 +35,7 @@ struct Waits {
   std::size_t worst() const {
     return static_cast<std::size_t>(std::ranges::max_element(nanoseconds) - nanoseconds.begin());
   }
-  /// The rank that most waits of a kind were for; -1 if no rank stands out.
+  /// Returns the rank that caused most of the waiting of a kind; -1 if no rank stands out.
   int cause(std::size_t kind) const {
     const auto one =
         std::ranges::find_if(by_others[kind], [&](const auto& other) { return other.second > nanoseconds[kind] / 2; });
@@ -43,14 +43,15 @@ struct Waits {
   }
 };
 
-/// What the rank reads from; null if that is no pipeline. For rank -1, the only pipeline.
+/// Returns the pipeline that the rank reads from, or null if it reads from none. For rank -1, returns the only
+/// pipeline.
 const PipelineReport* pipeline_of(const std::vector<PipelineReport>& pipelines, int rank) {
   if (rank < 0 && pipelines.size() == 1) return &pipelines.front();
   const auto found = std::ranges::find(pipelines, rank, &PipelineReport::rank);
   return found == pipelines.end() ? nullptr : &*found;
 }
 
-/// What happened while ranks waited, and what may help.
+/// Returns what happened while ranks waited, and what may help.
 std::string advice(TraceKind kind, int other) {
   const auto rank = other < 0 ? std::string("a reader") : fmt::format("rank {}", other);
   switch (kind) {

@@ -20,7 +20,7 @@ const FieldReport* find_field(const RankReport& rank, const std::string& name) {
   return found == rank.field_reports.end() ? nullptr : &*found;
 }
 
-/// All fields' names, as they first come along the ranks.
+/// Returns the names of all fields, in the order of their first appearance over the ranks.
 std::vector<std::string> field_names(const std::vector<RankReport>& ranks) {
   std::vector<std::string> names;
   for (const auto& rank : ranks) {
@@ -48,7 +48,7 @@ std::string rank_table(const std::vector<RankReport>& ranks, const Style& style)
   return report::to_string(table, {true, false, true, true, true}, style, "  ");
 }
 
-/// "4 files are not read: 3 .md, 1 without an ending".
+/// Returns for example "4 files are not read: 3 .md, 1 without an ending".
 std::string left_out_sentence(const std::map<std::string, std::int64_t>& left_out) {
   std::int64_t files = 0;
   std::vector<std::string> ends;
@@ -101,7 +101,7 @@ std::string peer_sentence(const FeedReport& report, const Style& style) {
                      counted(static_cast<std::int64_t>(report.peers.size()), "group"));
 }
 
-/// What several sources contributed.
+/// Describes the contributions of several sources.
 std::string mix_sentence(const FeedReport& report) {
   std::string text;
   for (const auto& source : report.sources) {

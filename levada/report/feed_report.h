@@ -1,4 +1,4 @@
-// The report of `levada feed`: gathered from the ranks, shown as a table or as JSON.
+// The report of `levada feed`, gathered from the ranks and shown as a table or as JSON.
 #pragma once
 
 #include <cstdint>
@@ -19,24 +19,24 @@ struct FieldReport {
   std::string name;
   std::string digest;  ///< XXH3-128 over all batches in order, hexadecimal
   std::string dtype;
-  std::vector<std::int64_t> shape;  ///< of one batch
+  std::vector<std::int64_t> shape;  ///< shape in one batch
   static auto fields(auto& self) { return std::tie(self.name, self.digest, self.dtype, self.shape); }
   bool operator==(const FieldReport&) const = default;
 };
 
-/// One rank's share. Rank 0 gathers those of all: see base/fields.h.
+/// The share of one rank. Rank 0 gathers those of all ranks; see base/fields.h.
 struct RankReport {
   int rank = 0;
   std::vector<std::pair<std::string, int>> coordinates;  ///< by axis
   std::int64_t batches = 0;
-  std::int64_t samples = 0;  ///< padding not counted
+  std::int64_t samples = 0;  ///< without padding
   std::uint64_t bytes = 0;
   std::int64_t copied_batches = 0;
   double wait_seconds = 0;
-  double seconds = 0;         ///< from before the first batch to after the last, without digest_seconds
-  double digest_seconds = 0;  ///< in which it computed digests
+  double seconds = 0;         ///< from before the first batch to after the last one, without digest_seconds
+  double digest_seconds = 0;  ///< time spent on digests
   bool is_reader = false;
-  std::uint64_t bytes_sent = 0;  ///< these four: of a reader
+  std::uint64_t bytes_sent = 0;  ///< this and the next three: of a reader
   std::uint64_t bytes_read = 0;
   std::uint64_t bytes_consumed = 0;
   std::uint64_t prepare_bytes = 0;
@@ -49,7 +49,7 @@ struct RankReport {
   bool operator==(const RankReport&) const = default;
 };
 
-/// "dp0 tp1"; "-" where there are no axes.
+/// Returns for example "dp0 tp1", or "-" without axes.
 std::string describe_coordinates(const RankReport& rank);
 
 /// Ranks that receive the same part of a field.
@@ -58,51 +58,51 @@ struct PeerGroup {
   std::vector<int> ranks;
 };
 
-/// A sentence on a group whose digests are not all equal; empty if all are.
+/// Returns a sentence about the first group whose digests differ; empty if all are equal.
 std::string find_difference(const std::vector<RankReport>& ranks, const std::vector<PeerGroup>& peers);
 
-/// What a source contributed to all batches.
+/// The contribution of one source to all batches.
 struct SourceReport {
   std::string name;
   std::int64_t samples = 0;
   std::int64_t tokens = 0;  ///< without padding
-  double share = 0;         ///< of what the mix's weights are shares of
+  double share = 0;         ///< share of the quantity to which the mix's weights apply
 };
 
-/// Where a report comes from.
+/// The origin of a report.
 struct RunFacts {
   std::string version;
-  std::string host;                   ///< of rank 0
-  std::string began;                  ///< "2026-11-29T01:40:00Z"
-  std::vector<std::string> command;   ///< its arguments, without secrets
-  std::string tokenizer;              ///< as it was named; empty: none
-  std::optional<std::uint64_t> seed;  ///< of the shuffle; empty: the data came in order
+  std::string host;                   ///< rank 0's host
+  std::string began;                  ///< for example "2026-11-29T01:40:00Z"
+  std::vector<std::string> command;   ///< arguments, without secrets
+  std::string tokenizer;              ///< as the user named it; empty for none
+  std::optional<std::uint64_t> seed;  ///< seed of the shuffle; empty if the data was read in order
 };
 
 struct FeedReport {
   std::string mesh;           ///< "dp=2,tp=2"
   std::string engine;         ///< "shm"
-  std::string engine_choice;  ///< with why: "shm: all 4 ranks are on one host"
+  std::string engine_choice;  ///< with the reason: "shm: all 4 ranks are on one host"
   std::string readers;        ///< "one"
   std::int64_t dp = 1;        ///< ranks along the data axis
   std::int64_t batch = 1;
   std::int64_t sequence = 1;
   std::int64_t steps = 0;
-  std::int64_t samples = 0;                      ///< counted once a data-parallel rank, padding not counted
+  std::int64_t samples = 0;                      ///< counted once per data-parallel rank, without padding
   std::string end_cause;                         ///< FeedEnd::Cause in words
-  std::string state_file;                        ///< where the state was saved; empty: nowhere
-  std::int64_t files = 0;                        ///< that were opened
-  std::int64_t documents = 0;                    ///< of the part of the split that was read
-  std::int64_t stored_documents = 0;             ///< of all parts
-  std::map<std::string, std::int64_t> left_out;  ///< files in folders that were no data, by the ends of their names
+  std::string state_file;                        ///< saved state; empty for none
+  std::int64_t files = 0;                        ///< opened files
+  std::int64_t documents = 0;                    ///< in the part of the split that was read
+  std::int64_t stored_documents = 0;             ///< in all parts
+  std::map<std::string, std::int64_t> left_out;  ///< files in folders that are not data, by file name extension
   std::int64_t skipped_lines = 0;
-  std::vector<std::string> skipped_places = {};  ///< the first of them: "a.jsonl:17"
+  std::vector<std::string> skipped_places = {};  ///< the first places, such as "a.jsonl:17"
   std::uint64_t prepare_bytes = 0;
-  double prepare_seconds = 0;        ///< in which the data were opened, and texts tokenized
+  double prepare_seconds = 0;        ///< time to open the data and tokenize texts
   std::uint64_t bytes_consumed = 0;  ///< stored data that the batches consist of, counted once
   std::optional<BalanceReport> balance;
   std::vector<SourceReport> sources;
-  std::vector<PeerGroup> peers;  ///< of at least two ranks each
+  std::vector<PeerGroup> peers;  ///< groups of at least two ranks
   std::vector<RankReport> ranks;
   RunFacts run;
 
@@ -111,17 +111,17 @@ struct FeedReport {
   std::uint64_t bytes_delivered() const;
   std::uint64_t bytes_sent() const;
   double read_amplification() const;
-  /// Padding tokens between packed documents and after them; included in the tokens.
+  /// Returns the share of padding tokens, between packed documents and after them. They are included in tokens().
   double padding_share() const;
-  /// Of the slowest rank.
+  /// Returns the time of the slowest rank.
   double seconds() const;
   double tokens_per_second() const;
-  /// Waits of all ranks, relative to the time of all ranks.
+  /// Returns the waiting time of all ranks relative to their total time.
   double waited_share() const;
 
-  /// One JSON object on one line.
+  /// Returns one JSON object on one line.
   std::string to_json() const;
-  /// The table and what it shows, in words.
+  /// Returns the table and a summary of it in words.
   std::string to_text(const Style& style = {}) const;
 };
 

@@ -16,7 +16,7 @@ TraceSpan part_of(TraceSpan span, std::int64_t begin, std::int64_t end) {
   return span;
 }
 
-/// Appends the pieces of `wait`. `sender`: innermost() spans of the one it was for.
+/// Appends the pieces of `wait`. `sender` is innermost() of the reader thread of the rank that it waited for.
 void cut_wait(const TraceSpan& wait, int sender_rank, const std::vector<TraceSpan>& sender,
               std::vector<TraceSpan>& pieces) {
   const auto append = [&](std::int64_t begin, std::int64_t end, TraceKind kind, int other) {
@@ -38,7 +38,7 @@ void cut_wait(const TraceSpan& wait, int sender_rank, const std::vector<TraceSpa
   append(at, wait.end_ns(), wait.kind, sender_rank);
 }
 
-/// The reader that was the last to have made its messages of a step: leave to use it waits for that one.
+/// Returns, by step, the reader that was the last to finish its messages: the commit of the step waits for it.
 std::map<std::int64_t, int> slowest_readers(const std::vector<std::vector<TraceSpan>>& readers) {
   std::map<std::int64_t, std::pair<std::int64_t, int>> last;
   for (std::size_t rank = 0; rank < readers.size(); ++rank) {
@@ -53,7 +53,7 @@ std::map<std::int64_t, int> slowest_readers(const std::vector<std::vector<TraceS
   return slowest;
 }
 
-/// Adds the span to the slots of time that it overlaps; they begin at `begin` and are `width` long.
+/// Adds the span to the time slots that it overlaps; the first begins at `begin`, and each is `width` long.
 void spread(const TraceSpan& span, double begin, double width, TimelineRow& row) {
   const auto kind = static_cast<std::size_t>(span.kind);
   const double from = static_cast<double>(span.begin_ns) - begin, to = static_cast<double>(span.end_ns()) - begin;
@@ -100,7 +100,7 @@ std::vector<TraceSpan> innermost(const Trace& trace, TraceThread thread) {
 }
 
 std::vector<TraceSpan> innermost(std::vector<TraceSpan> spans) {
-  // An outer span comes before those within it.
+  // An outer span sorts before the spans within it.
   std::sort(spans.begin(), spans.end(), [](const TraceSpan& a, const TraceSpan& b) {
     return std::tuple(a.begin_ns, b.duration_ns) < std::tuple(b.begin_ns, a.duration_ns);
   });

@@ -13,7 +13,7 @@
 namespace levada::report {
 namespace {
 
-// Lengths below 32 have a bucket each; above, every doubling is divided into 32.
+// Each length below 32 has its own bucket; above that, each doubling is divided into 32 buckets.
 constexpr int divisions_log = 5;
 constexpr std::int64_t divisions = std::int64_t{1} << divisions_log;
 constexpr int octaves = 63;
@@ -26,14 +26,15 @@ std::size_t bucket_of(std::int64_t length) {
   return static_cast<std::size_t>(shift) * divisions + (value >> shift);
 }
 
-/// The shortest length in a bucket.
+/// Returns the shortest length in a bucket.
 std::int64_t begin_of(std::size_t bucket) {
   if (bucket < 2 * divisions) return static_cast<std::int64_t>(bucket);
   const auto shift = bucket / divisions - 1;
   return static_cast<std::int64_t>((bucket - shift * divisions) << shift);
 }
 
-/// Where rows begin when each doubling is divided into `parts`, or `doublings` of them are one row.
+/// Returns the first length of each row if each doubling is divided into `parts`, or `doublings` doublings form one
+/// row.
 std::vector<std::int64_t> row_begins(std::int64_t parts, int doublings) {
   std::vector<std::int64_t> begins = {0};
   for (int octave = 0; octave < octaves; octave += doublings) {
@@ -46,7 +47,7 @@ std::vector<std::int64_t> row_begins(std::int64_t parts, int doublings) {
   return begins;
 }
 
-/// Returns the sum, or the largest number if it would overflow.
+/// Returns the sum, or the maximum if it would overflow.
 std::int64_t sum(std::int64_t one, std::int64_t other) {
   constexpr auto max = std::numeric_limits<std::int64_t>::max();
   return one > max - other ? max : one + other;

@@ -1,4 +1,4 @@
-// How long things are: counted by length, shown in rows.
+// A histogram of lengths, shown in rows.
 #pragma once
 
 #include <cstdint>
@@ -9,13 +9,13 @@
 
 namespace levada::report {
 
-/// Counts lengths of 0 or more, however many, in memory of fixed size. A value.
+/// Counts lengths of 0 or more, any number of them, in memory of fixed size. A value.
 class LengthHistogram {
  public:
   struct Row {
-    std::int64_t from = 0, to = 0;  ///< lengths, both included
-    std::int64_t count = 0;         ///< of things as long
-    std::int64_t total = 0;         ///< of their lengths
+    std::int64_t from = 0, to = 0;  ///< lengths, both inclusive
+    std::int64_t count = 0;         ///< number of things with such a length
+    std::int64_t total = 0;         ///< sum of their lengths
     bool operator==(const Row&) const = default;
   };
 
@@ -26,12 +26,13 @@ class LengthHistogram {
   std::int64_t shortest() const { return count_ == 0 ? 0 : shortest_; }
   std::int64_t longest() const { return longest_; }
   double mean() const { return count_ == 0 ? 0 : static_cast<double>(total_) / static_cast<double>(count_); }
-  /// A length that about this share of the things is not longer than: exact below 32, else within a thirty-second.
+  /// Returns a length that about this share of the things do not exceed: exact below 32, otherwise within 1/32.
   std::int64_t quantile(double share) const;
-  /// All lengths in rows that grow by a constant factor: the finest division into at most `most`, which is 2 or more.
+  /// Returns all lengths in rows that grow by a constant factor: the finest division into at most `most` >= 2 rows.
   std::vector<Row> rows(std::size_t most) const;
 
-  /// A row a line: lengths, things, their share of all lengths together, and a bar. `things`: "documents".
+  /// Returns one row per line: lengths, things, their share of the sum of all lengths, and a bar. `things`:
+  /// "documents".
   std::string to_string(const std::string& things, const Style& style, const std::string& indent) const;
 
  private:

@@ -5,7 +5,7 @@
 
 namespace levada::report {
 
-/// page.html with the style and the script in it. The build makes this function of the three files.
+/// Returns page.html with the style and the script in it. The build generates this function from the three files.
 std::string_view page_text();
 
 namespace {

@@ -1,7 +1,7 @@
-// What happened in a feed or a pipeline, as a page for a browser: one file that loads nothing from elsewhere.
+// A page for a browser that shows what happened in a feed or a pipeline: one file that loads nothing from elsewhere.
 //
-// The page is page.html with page.css and page.js in it, which the build embeds in the library. It draws itself from
-// the JSON that it carries, of bounded size whatever the number of ranks.
+// The page is page.html with page.css and page.js, which the build embeds in the library. It draws itself from the JSON
+// that it carries. Only one table of that JSON grows with the number of ranks.
 #pragma once
 
 #include <cstdint>
@@ -14,24 +14,24 @@
 
 namespace levada::report {
 
-/// What one rank received from another, or from itself.
+/// The bytes that one rank received from another, or from itself.
 struct FeedEdge {
   int from = 0;
   int to = 0;
   std::uint64_t bytes = 0;
 };
 
-/// What a page shows beyond the report.
+/// The data that a page shows in addition to the report.
 struct FeedHistory {
-  std::vector<std::string> paths;  ///< what was read
-  std::vector<Trace> traces;       ///< by rank, as explain_waits() returns them; empty where nothing was recorded
+  std::vector<std::string> paths;  ///< the data that was read
+  std::vector<Trace> traces;       ///< by rank, as returned by explain_waits(); empty if nothing was recorded
   std::vector<FeedEdge> edges;
-  std::vector<PipelineReport> pipelines;  ///< that ranks read from
-  std::string error;                      ///< why the feed failed; empty if it did not
+  std::vector<PipelineReport> pipelines;  ///< pipelines that ranks read from
+  std::string error;                      ///< reason for which the feed failed; empty if it did not
 };
 
-/// Returns what stands out: "Ranks waited 34% of the time, 91% of that while rank 0 was reading storage: ...", and what
-/// may help. Where that rank reads from a pipeline, the pipeline's own finding follows. Empty without traces.
+/// Returns a finding, such as "Ranks waited 34% of the time, 91% of that while rank 0 was reading storage: ...", and
+/// what may help. If that rank reads from a pipeline, the pipeline's finding follows. Empty without traces.
 std::string find_bottleneck(const FeedReport& report, const std::vector<Trace>& traces,
                             const std::vector<PipelineReport>& pipelines = {});
 

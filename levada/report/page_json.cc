@@ -1,4 +1,4 @@
-// The JSON that a page draws. Its size is bounded: of what grows with the number of ranks, only the table's rows do.
+// The JSON that a page draws. Its size is bounded, except for the table of ranks, which grows with their number.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -25,7 +25,7 @@ constexpr std::size_t max_paths = 4, max_rows = 48, max_curves = 40, max_pipelin
 constexpr std::size_t max_pipeline_bytes = std::size_t{2} << 20;
 constexpr int max_groups = 64;  ///< rows and columns of the matrix
 
-/// The kinds of time as they are stacked, from the ground up.
+/// The kinds of time in the order in which they are stacked, from the bottom up.
 constexpr std::array stacked = {
     std::pair(TraceKind::read, "read"),     std::pair(TraceKind::pack, "pack"),
     std::pair(TraceKind::memory, "memory"), std::pair(TraceKind::room, "room"),
@@ -41,7 +41,7 @@ double sum(const Amounts& amounts) {
   return std::accumulate(amounts.begin(), amounts.end(), 0.0);
 }
 
-/// The stacked kinds' shares, in `whole`ths; all zero where nothing was recorded.
+/// Returns the shares of the stacked kinds, in units of 1/`whole`; all zero if nothing was recorded.
 AnyJson shares(const Amounts& amounts, double whole) {
   const double all = sum(amounts);
   auto json = AnyJson::array();
@@ -49,7 +49,7 @@ AnyJson shares(const Amounts& amounts, double whole) {
   return json;
 }
 
-/// Few enough parts that some steps fall in each, or enough to see each step.
+/// Returns a number of parts small enough that several steps fall into each, or large enough to show each step.
 std::size_t parts_for(const std::vector<Trace>& traces) {
   constexpr std::ptrdiff_t finest = 240, coarsest = 96, few_steps = 60, steps_a_part = 4;
   std::ptrdiff_t steps = 0;
@@ -59,7 +59,8 @@ std::size_t parts_for(const std::vector<Trace>& traces) {
   return static_cast<std::size_t>(steps <= few_steps ? finest : std::clamp(steps / steps_a_part, coarsest, finest));
 }
 
-/// What the lines are chosen by where there are too many: time that a rank waited, or that a reader worked.
+/// Returns the key by which lines are chosen if there are too many: the time that a rank waited, or that a reader
+/// worked.
 double weight(const TimelineRow& row) {
   if (row.thread == TraceThread::step) return sum(row.total) - at(row.total, TraceKind::step);
   return at(row.total, TraceKind::read) + at(row.total, TraceKind::pack);
@@ -100,7 +101,7 @@ std::uint64_t peak(const std::vector<std::uint64_t>& used) {
   return used.empty() ? 0 : *std::ranges::max_element(used);
 }
 
-/// The curves of the ranks that use most.
+/// Returns the curves of the ranks with the highest peaks.
 AnyJson memory_json(const Memory& memory) {
   std::vector<std::pair<std::uint64_t, std::size_t>> peaks;
   for (std::size_t rank = 0; rank < memory.size(); ++rank) {
@@ -114,7 +115,8 @@ AnyJson memory_json(const Memory& memory) {
   return {{"ranks", ranks}, {"curves", curves}};
 }
 
-/// Who sent how much to whom; neighboring ranks share a row or column where there are many.
+/// Returns the bytes that each rank sent to each other one; if there are many ranks, neighboring ones share a row or
+/// column.
 AnyJson edges_json(const std::vector<FeedEdge>& edges, int ranks) {
   for (const auto& edge : edges) ranks = std::max({ranks, edge.from + 1, edge.to + 1});
   const int a_group = (ranks + max_groups - 1) / max_groups;

@@ -22,7 +22,7 @@ struct Feed {
   FeedHistory history;
 };
 
-/// `ranks` ranks that take ten steps of 10 ms each, and wait 5 ms for each of them while rank 0 does `reason`.
+/// Returns a feed of `ranks` ranks that take ten steps of 10 ms each and wait 5 ms for each while rank 0 does `reason`.
 Feed feed_of(int ranks, TraceKind reason = TraceKind::read) {
   Feed feed;
   feed.report.mesh = "tp=" + std::to_string(ranks);

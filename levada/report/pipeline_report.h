@@ -1,4 +1,4 @@
-// A pipeline as a report shows it.
+// The part of a report that describes a pipeline.
 #pragma once
 
 #include <string>
@@ -12,20 +12,21 @@ namespace levada::report {
 /// One of a pipeline's processes.
 struct ProcessReport {
   std::string name;                 ///< "worker 0 (process 4242)"
-  std::vector<std::string> stages;  ///< the names of its stages by their numbers; empty for those that run elsewhere
+  std::vector<std::string> stages;  ///< stage names by number; empty for stages that run elsewhere
   StageTrace trace;
   bool operator==(const ProcessReport&) const = default;
 };
 
 struct PipelineReport {
-  int rank = -1;                         ///< of the feed's ranks, the one that read from it; -1 without a feed
-  std::string json;                      ///< what the page draws, as show("json") returns it; never parsed here
+  int rank = -1;                         ///< the feed's rank that read from it; -1 without a feed
+  std::string json;                      ///< JSON that the page draws, as returned by show("json"); never parsed here
   std::string finding;                   ///< "parse is the bottleneck: ..."
   std::vector<ProcessReport> processes;  ///< the consumer first
   bool operator==(const PipelineReport&) const = default;
 };
 
-/// All but the rank, and back. decode_pipeline() reads untrusted bytes and throws CorruptMessage.
+/// Encodes and decodes all members except the rank. decode_pipeline() accepts untrusted bytes and throws
+/// CorruptMessage.
 Bytes encode(const PipelineReport& pipeline);
 PipelineReport decode_pipeline(ByteView bytes);
 

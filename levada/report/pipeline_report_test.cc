@@ -15,7 +15,7 @@ namespace {
 using ::testing::ElementsAre;
 using Json = nlohmann::json;
 
-/// One dispatching process, and two workers.
+/// Returns a report of one dispatching process and two workers.
 PipelineReport example() {
   PipelineReport pipeline{.json = "{}",
                           .finding = "parse is the bottleneck.",

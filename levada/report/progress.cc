@@ -29,7 +29,7 @@ int columns_of(int fd) {
 }
 
 void write_text(std::string_view text) {
-  // A terminal that is gone is no reason to fail.
+  // A closed terminal is no reason to fail.
   [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text.data(), text.size());
 }
 

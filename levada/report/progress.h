@@ -1,4 +1,4 @@
-// A line of progress on a terminal.
+// A progress line on a terminal.
 #pragma once
 
 #include <cstdint>
@@ -11,26 +11,26 @@ namespace levada::report {
 
 struct Progress {
   std::string what;                    ///< "feeding"
-  std::uint64_t done = 0;              ///< of `total`
-  std::optional<std::uint64_t> total;  ///< empty if it is not known
-  std::string amount;                  ///< what is done, in words: "90 of 200 steps"
-  double seconds = 0;                  ///< so far
+  std::uint64_t done = 0;              ///< amount done, from 0 to `total`
+  std::optional<std::uint64_t> total;  ///< empty if unknown
+  std::string amount;                  ///< `done` in words: "90 of 200 steps"
+  double seconds = 0;                  ///< elapsed time
 };
 
-/// "feeding [███████         ]  45%  90 of 200 steps, 0:04 left", shorter than `columns`.
+/// Returns "feeding [███████         ]  45%  90 of 200 steps, 0:04 left", shorter than `columns`.
 std::string render_progress(const Progress& progress, int columns);
 
-/// Keeps such a line up to date on standard error: ten times a second at most, gone when this is destroyed. Says
+/// Keeps a progress line on standard error up to date, at most ten times a second, and clears it when destroyed. Prints
 /// nothing unless standard error is a terminal. One thread at a time.
 class ProgressLine {
  public:
-  /// With `wanted` false it never prints anything.
+  /// Never prints anything if `wanted` is false.
   explicit ProgressLine(std::string what, bool wanted = true);
   ~ProgressLine() { clear(); }
   ProgressLine(const ProgressLine&) = delete;
   ProgressLine& operator=(const ProgressLine&) = delete;
 
-  /// Whether an update would be seen now: saves a caller the making of it.
+  /// Returns whether an update would be shown now, so that callers can skip preparing one.
   bool is_due() const { return shown_ && Clock::now() >= next_; }
   void update(std::uint64_t done, std::optional<std::uint64_t> total, const std::string& amount);
   void clear();

@@ -1,4 +1,4 @@
-// Text for a terminal: colors, where they can be seen and are wanted; tables; facts.
+// Text for a terminal: colors, tables and labeled facts.
 #pragma once
 
 #include <functional>
@@ -10,14 +10,14 @@
 
 namespace levada::report {
 
-/// Marks up text with ANSI sequences, or leaves it as it is. A value.
+/// Marks up text with ANSI sequences if colors are on. A value.
 class Style {
  public:
   /// No colors.
   Style() = default;
   explicit Style(bool colored) : colored_(colored) {}
-  /// Colors if descriptor `fd` is a terminal and neither NO_COLOR nor TERM=dumb is set; `get` is std::getenv, except
-  /// in tests.
+  /// Returns colors if descriptor `fd` is a terminal and neither NO_COLOR nor TERM=dumb is set. `get` is std::getenv,
+  /// except in tests.
   static Style of_descriptor(int fd, const std::function<const char*(const char*)>& get);
 
   bool colored() const { return colored_; }
@@ -31,14 +31,14 @@ class Style {
   bool colored_ = false;
 };
 
-/// The table with its head in bold; every line begins with `indent` and ends with a newline.
+/// Returns the table with its head in bold; every line begins with `indent` and ends with a newline.
 std::string to_string(const TextTable& table, const std::vector<bool>& right, const Style& style,
                       const std::string& indent = "");
 
-/// "  data   1,024 tokens in 8 samples": a line, whose name is in bold and padded to `width`.
+/// Returns a line such as "  data   1,024 tokens in 8 samples", with the name in bold and padded to `width`.
 std::string fact(const Style& style, std::string_view name, std::size_t width, std::string_view value);
 
-/// A bar of `share` of `columns`, in eighths of a column; a sliver for what is little, but not nothing.
+/// Returns a bar of length `share` * `columns`, in eighths of a column. A share that is small but not zero is a sliver.
 std::string bar_of(double share, std::size_t columns);
 
 }  // namespace levada::report

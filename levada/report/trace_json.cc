@@ -18,8 +18,8 @@ std::string quoted(const std::string& text) {
   return json_text(AnyJson(text));
 }
 
-// A viewer takes the thread whose number is its process's for the main one, and thinks little of number 0; so numbers
-// of processes have room between them for those of their threads.
+// A viewer takes the thread with its process's number for the main thread and does not show number 0 properly. Process
+// numbers therefore leave room for the numbers of their threads.
 constexpr int numbers_a_rank = 10;
 int process_of(std::size_t rank) {
   return static_cast<int>(rank + 1) * numbers_a_rank;
@@ -35,7 +35,7 @@ std::string name_of(const TraceSpan& span) {
   return std::string(describe(span.kind));
 }
 
-/// A process of a pipeline: its tracks are numbered from its own number on, that of the process itself first.
+/// A process of a pipeline. Its tracks are numbered consecutively: first that of the process, then those of its stages.
 struct PipelineTracks {
   const PipelineReport& pipeline;
   const ProcessReport& process;
@@ -161,7 +161,7 @@ std::int64_t first_moment(const std::vector<Trace>& traces, const std::vector<Pi
   return first;
 }
 
-/// When each reader began to make its messages of each step.
+/// The time at which each reader began to make its messages of each step.
 using Packed = std::map<std::pair<int, std::int64_t>, std::int64_t>;
 Packed packed_by(const std::vector<Trace>& traces) {
   Packed packed;
@@ -186,14 +186,14 @@ void add_arrows(Events& events, const std::vector<Trace>& traces) {
   }
 }
 
-/// Of the process itself, or of a stage that it runs.
+/// Returns whether the span belongs to the process or to a stage that the process runs.
 bool has_track(const PipelineTracks& tracks, const StageSpan& span) {
   if (span.stage < 0) return span.work != StageWork::item;
   const auto stage = static_cast<std::size_t>(span.stage);
   return stage < tracks.process.stages.size() && !tracks.process.stages[stage].empty();
 }
 
-/// Between samples that follow on each other in an epoch.
+/// Adds a rate for each pair of consecutive samples within an epoch.
 void add_rates(Events& events, const PipelineTracks& tracks) {
   const StageTrace& trace = tracks.process.trace;
   for (std::size_t i = 1; i < trace.samples.size(); ++i) {

@@ -1,4 +1,4 @@
-// What the ranks did, for Perfetto and other viewers of the Chrome trace event format.
+// The ranks' traces for Perfetto and other viewers of the Chrome trace event format.
 #pragma once
 
 #include <string>
@@ -10,10 +10,11 @@
 
 namespace levada::report {
 
-/// One JSON object in the Chrome trace event format: a process a rank, with threads "step" and "reader" and a counter
-/// of memory in use; an arrow from where a reader made a step's messages to each rank's own step. `traces` are those
-/// that explain_waits() gave, by rank; ranks without one are left out. Each process of a pipeline has a process too,
-/// with a track of what it waits for, one for each of its stages, and a counter of items a second.
+/// Returns one JSON object in the Chrome trace event format. Each rank is a process with threads "step" and "reader"
+/// and a counter of memory in use; an arrow leads from the time when a reader made a step's messages to each rank's own
+/// step. `traces` are the result of explain_waits(), by rank; ranks without one are left out. Each process of a
+/// pipeline is also a process, with a track of its waits, a track for each of its stages, and a counter of items per
+/// second.
 std::string trace_json(const FeedReport& report, const std::vector<Trace>& traces,
                        const std::vector<PipelineReport>& pipelines = {});
 

@@ -85,7 +85,7 @@ __all__ = [
 ]
 
 _MODULES = ("ddp", "exchange", "fsdp", "testing")
-"""Modules that are imported when they are first used as attributes."""
+"""Modules that are imported on first use as attributes."""
 
 if TYPE_CHECKING:
     from levada import ddp as ddp

@@ -1,4 +1,4 @@
-"""The `levada` command: the command of the C++ core, and `levada feed` of a Python iterable."""
+"""The `levada` command: the C++ command, and `levada feed` for a Python iterable."""
 
 from __future__ import annotations
 

@@ -20,8 +20,8 @@ UnderWay = queue.SimpleQueue[tuple[ReduceHandle, Any] | None]
 
 
 class State:
-    """The state of average(), one for each model: the group whose ranks average (by default the whole job), and the seconds of
-    one wait."""
+    """The state of average(), one for each model: the group whose ranks average, by default the whole job, and the
+    timeout of one wait in seconds."""
 
     def __init__(self, group: Any = None, *, timeout: float = 1800.0) -> None:
         self.reduce = ReduceScatter(group, capacity_mb=0, timeout=timeout)
@@ -49,11 +49,11 @@ def average(
 
 
 def _complete(under_way: UnderWay) -> None:
-    """Sets the result of each future. They complete in the order in which they began."""
+    """Sets the results of the futures. They complete in the order in which they began."""
     while (next_one := under_way.get()) is not None:
         handle, future = next_one
         try:
             future.set_result(handle.get())
         except Exception as error:
             future.set_exception(error)  # type: ignore[no-untyped-call, unused-ignore]
-        del next_one, handle, future  # A thread that drops tensors while the interpreter ends aborts the process.
+        del next_one, handle, future  # A thread that drops tensors during interpreter exit aborts the process.

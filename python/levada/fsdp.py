@@ -18,9 +18,9 @@ _OPS = {dist.ReduceOp.SUM: "sum", dist.ReduceOp.AVG: "average"}
 
 
 class ReduceScatter:
-    """What set_custom_reduce_scatter() takes. Levada adds up gradients on the CPU, in the order of ranks: the same bits on every
-    run, halves in float32. Torch reduces gradients on other devices, and those that it scales by a factor. `timeout`: seconds
-    of one wait. Several modules may share one, if one thread uses it."""
+    """An argument for set_custom_reduce_scatter(). Levada adds up gradients on the CPU, in the order of ranks: the same
+    bits on every run, halves in float32. Torch reduces gradients on other devices, and those that it scales by a
+    factor. `timeout`: seconds of one wait. Several modules may share one, if only one thread uses it."""
 
     def __init__(self, *, timeout: float = 1800.0) -> None:
         self._reduce = Reduce(capacity_mb=0, timeout=timeout)
@@ -32,7 +32,8 @@ class ReduceScatter:
     def __call__(
         self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: Any, op: Any, async_op: bool = False
     ) -> Any:
-        """Sums, or averages, the inputs of all ranks of `group`: each rank gets its part. Raises as levada.ReduceScatter does."""
+        """Sums, or averages, the inputs of all ranks of `group`: each rank gets its part. Raises as
+        levada.ReduceScatter does."""
         name = next((name for known, name in _OPS.items() if op == known), None)
         if name is None or not input_tensor.is_cpu:
             return _reduce_scatter(output_tensor, input_tensor, op=op, group=group, async_op=async_op)
@@ -41,7 +42,7 @@ class ReduceScatter:
 
 
 def _done(result: torch.Tensor) -> Any:
-    """Returns a Work that has ended."""
+    """Returns a completed Work."""
     future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
     future.set_result([result])
     return torch._C._distributed_c10d._create_work_from_future(future)  # type: ignore[attr-defined, unused-ignore]

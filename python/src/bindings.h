@@ -1,4 +1,4 @@
-// What each source file of the module adds to it.
+// The functions that add each source file's classes and functions to the module.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -9,7 +9,7 @@
 namespace levada::python {
 namespace {
 
-/// In this order: signatures name classes that are bound before.
+/// In this order: signatures name classes that must be bound first.
 constexpr void (*bindings[])(nanobind::module_&) = {
     bind_errors,     bind_metrics,      bind_trees,        bind_packed_rows, bind_mesh,        bind_layout,
     bind_tokenizers, bind_text_formats, bind_remote_files, bind_launch,      bind_order,       bind_corpus,
@@ -34,7 +34,7 @@ void expect_own_library() {
 NB_MODULE(_levada, module) {
   levada::python::expect_own_library();
   module.doc() = "The C++ core of levada; use the package levada.";
-  // What a program still holds when the interpreter ends (batches, feeds) goes with the process.
+  // Objects that a program still holds when the interpreter ends (batches, feeds) are freed with the process.
   nanobind::set_leak_warnings(false);
   levada::python::finish_calls_at_exit();
   for (const auto bind : levada::python::bindings) bind(module);

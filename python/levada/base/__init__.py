@@ -1,1 +1,1 @@
-"""What all rooms use: exceptions, optional packages, how processes end."""
+"""Code shared by all packages: exceptions, optional packages, the end of processes."""

@@ -1,4 +1,4 @@
-"""Threads that are still inside a user's iterable after what they worked for has ended."""
+"""Threads that are still inside a user's iterable after their pass has ended."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from levada.base.console import write_line
 
 _QUIET = 1.0
-"""Seconds that the exiting interpreter waits before it says so."""
+"""Seconds that the exiting interpreter waits before it prints a message."""
 
 
 class Abandoned(NamedTuple):
@@ -27,7 +27,7 @@ _abandoned: dict[threading.Thread, Abandoned] = {}
 
 
 def abandon(thread: threading.Thread, source: Any, where: Callable[[], str]) -> None:
-    """Remembers a thread until it has ended."""
+    """Keeps a reference to a thread until it has ended."""
     for each in list(_abandoned):
         if not each.is_alive():
             _abandoned.pop(each, None)
@@ -35,8 +35,8 @@ def abandon(thread: threading.Thread, source: Any, where: Callable[[], str]) -> 
 
 
 def release(thread: threading.Thread) -> None:
-    """Drops the source and iterator of an abandoned thread, but still waits for the thread at exit. Called by the thread when it
-    has finished with them, or after its end."""
+    """Drops the source and iterator of an abandoned thread, but still waits for the thread at exit. The thread calls it
+    when it has finished with them; others may call it after the thread's end."""
     if thread in _abandoned:
         _abandoned[thread] = Abandoned(thread, None, lambda: "the end of its iterator")
 
@@ -47,8 +47,8 @@ def abandoned() -> list[Abandoned]:
 
 
 def await_at_exit(timeout: float) -> None:
-    """Waits until they have ended, at most `timeout` seconds: the interpreter ends a thread where it returns to Python, and
-    that aborts the process if C++ functions, such as torch's, are on the thread's stack. Ctrl-C ends the wait."""
+    """Waits until they have ended, at most `timeout` seconds. The interpreter ends a thread when it returns to Python,
+    which aborts the process if C++ functions, such as torch's, are on the thread's stack. Ctrl-C ends the wait."""
     begun = time.monotonic()
     with contextlib.suppress(KeyboardInterrupt):
         _join(abandoned(), begun + _QUIET)

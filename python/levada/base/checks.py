@@ -13,7 +13,7 @@ _MAX_SECONDS = 1e8
 
 
 def check_seconds(name: str, seconds: Any) -> None:
-    """Raises InvalidArgument unless `seconds` is a timeout that every wait can take."""
+    """Raises InvalidArgument unless `seconds` is a timeout that every wait supports."""
     is_number = isinstance(seconds, numbers.Real) and not isinstance(seconds, bool)
     if not is_number or not 0 < float(seconds) <= _MAX_SECONDS:
         error = InvalidArgument if is_number else InvalidType
@@ -31,7 +31,7 @@ def whole_number(name: str, number: Any) -> int:
 
 
 def epoch_number(epoch: Any, end: int, end_text: str) -> int:
-    """Returns `epoch` as an int. Raises InvalidArgument unless it is an integer from 0 to below `end`."""
+    """Returns `epoch` as an int. Raises InvalidArgument unless it is an integer in [0, `end`)."""
     number = whole_number("epoch", epoch)
     if not 0 <= number < end:
         raise InvalidArgument(f"epoch must be from 0 to {end_text} - 1, got {number}")

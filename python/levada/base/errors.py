@@ -1,10 +1,10 @@
-"""The exceptions of levada, by the names of levada/base/error.h."""
+"""The exceptions of Levada, with the names of levada/base/error.h."""
 
 from __future__ import annotations
 
 import re
 
-# What printable_lines() of levada/base/text.h escapes: control characters, line separators, marks that turn the writing.
+# Escaped by printable_lines() of levada/base/text.h: control characters, line separators, bidirectional marks.
 _UNSAFE = re.compile(
     "[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
@@ -16,8 +16,8 @@ def printable_lines(text: str) -> str:
 
 
 class Error(Exception):
-    """The base class of Levada's exceptions. Its text is one sentence: what was wrong, where, what to do. str() is safe to show
-    on a terminal, whatever the text quotes: control characters except newlines and tabs are escaped."""
+    """The base class of Levada's exceptions. Its text is one sentence: what was wrong, where, and what to do. str() is
+    safe to show on a terminal, whatever the text quotes: control characters except newlines and tabs are escaped."""
 
     def __str__(self) -> str:
         return printable_lines(super().__str__())
@@ -58,33 +58,34 @@ class EngineError(Error):
 
 
 class StageFailed(SourceError):
-    """A stage of a pipeline raised. It is the cause of the exception that is raised again, which has the class of the stage's
-    exception; if that class cannot be created, this is raised itself. The text is complete."""
+    """A stage of a pipeline raised. It is the cause of the exception that is raised again, which has the class of the
+    stage's exception. If that class cannot be created, this exception is raised instead. The text is complete."""
 
     stage: str = ""
     """The name of the stage; empty if the process failed outside of stages, such as while starting."""
     process: str = ""
     """The process, such as "worker 1 (process 4242)"."""
     item: int = 0
-    """How many items the stage had received before."""
+    """Number of items that the stage had received before."""
     traceback: str = ""
     """The traceback of the process in which it happened."""
     original: bytes = b""
-    """The exception as it crosses between processes, if its class is not imported here but may be in the next process."""
+    """The exception as it crosses between processes, if its class is not imported here but may be in the next
+    process."""
 
 
 class ItemError(SourceError):
-    """An item or a batch of a levada.DataLoader could not be made. Raised on the rank that reads it; the other ranks raise a
-    SourceError of the same text. The cause is the exception that was raised, if it was raised in this process."""
+    """An item or a batch of a levada.DataLoader could not be made. Raised on the rank that reads it; the other ranks
+    raise a SourceError with the same text. The cause is the original exception, if it was raised in this process."""
 
     number: int = -1
-    """The number of the item in its data set; of a batch that could not be collated, that of its first item."""
+    """Index of the item in its data set; for a batch that could not be collated, that of its first item."""
     epoch: int = 0
     position: int = 0
-    """The position of the draw in its epoch."""
+    """Position of the draw in its epoch."""
     dataset: str = ""
-    """The class of the data set, or its name among several."""
+    """Class of the data set, or its name among several."""
     worker: int = -1
-    """The number of the worker process; -1 for the training process."""
+    """Number of the worker process; -1 for the training process."""
     traceback: str = ""
     """The traceback of the process that raised."""

@@ -1,5 +1,5 @@
-"""Exceptions as texts. What reports an exception must not raise another: an exception may raise where it is asked for its text,
-its notes, its class or its cause, with an Exception or with any other BaseException."""
+"""Exceptions as texts. Code that reports an exception must not raise another one, but an exception may raise an
+Exception or any other BaseException when asked for its text, notes, class or cause."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import traceback
 import types
 
 _LONGEST = 1 << 15
-"""Characters of a text; the middle of a longer one is left out."""
+"""Maximum characters of a text; the middle of a longer one is left out."""
 
 
 def text_of(error: BaseException) -> str:
-    """Returns str(error), or that this failed."""
+    """Returns str(error), or a text which says that this failed."""
     try:
         return str(error)
     except BaseException:
@@ -19,8 +19,9 @@ def text_of(error: BaseException) -> str:
 
 
 def failure_text(error: BaseException | None) -> str:
-    """Returns a text such as "ValueError: loss is NaN"; "" for None, and for the GeneratorExit of a generator that is closed."""
-    if error is None or issubclass(type(error), GeneratorExit):  # isinstance() may ask the exception
+    """Returns a text such as "ValueError: loss is NaN"; "" for None, and for the GeneratorExit of a closed
+    generator."""
+    if error is None or issubclass(type(error), GeneratorExit):  # isinstance() may query the exception
         return ""
     text = text_of(error)
     return f"{_class_name(error)}: {text}" if text else _class_name(error)
@@ -35,8 +36,8 @@ def summary_of(error: BaseException) -> str:
 
 
 def report_of(error: BaseException) -> str:
-    """Returns the traceback and the text, as the interpreter prints them: with the exceptions that led to this one if their texts
-    can be had."""
+    """Returns the traceback and the text as the interpreter prints them, with the exceptions that led to this one if
+    their texts are available."""
     for with_causes in (True, False):
         try:
             return _shortened("".join(traceback.format_exception(type(error), error, _traceback(error), chain=with_causes)))
@@ -50,13 +51,13 @@ def _class_name(error: BaseException) -> str:
 
 
 def _traceback(error: BaseException) -> types.TracebackType | None:
-    """Returns the traceback, whatever the class makes of the attribute."""
+    """Returns the traceback, regardless of how the class defines the attribute."""
     trace: types.TracebackType | None = BaseException.__dict__["__traceback__"].__get__(error)
     return trace
 
 
 def _frames(error: BaseException) -> str:
-    """Returns where it was raised, without reading the sources, which may fail."""
+    """Returns where the exception was raised, without reading the sources, which may fail."""
     text = ""
     for frame, line in traceback.walk_tb(_traceback(error)):
         text += f'  File "{frame.f_code.co_filename}", line {line}, in {frame.f_code.co_name}\n'

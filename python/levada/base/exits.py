@@ -1,4 +1,4 @@
-"""The end of processes: of those that this one starts, which never outlive it, and of this one."""
+"""The end of processes: of this one, and of those that it starts, which never outlive it."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ from levada.base.exception_texts import failure_text
 from levada.base.threads import start_thread
 
 _started: weakref.WeakSet[BaseProcess] = weakref.WeakSet()
-_uncaught: BaseException | None = None  # what ends this process, once it ends
-_left_at = (0, -1)  # the id of the exception because of which a feed was left last, and the step; not what it refers to
+_uncaught: BaseException | None = None  # exception that ends this process, once known
+_left_at = (0, -1)  # id of the exception with which a feed was last left (not a reference), and the step
 
 
 def start(process: BaseProcess) -> None:
-    """Starts it, on a thread that ends when this process does: the kernel kills it with the thread that started it. Ctrl-C
-    does not reach it before it calls begin(). What is raised, such as KeyboardInterrupt, may leave it started."""
+    """Starts the process on a thread that ends when this process does: the kernel kills the child when the thread that
+    started it ends. Ctrl-C does not reach the child before it calls begin(). If this raises, for example
+    KeyboardInterrupt, the child may have started."""
     _started.add(process)
     if threading.current_thread() is threading.main_thread():
         _start(process)
@@ -38,8 +39,8 @@ def start(process: BaseProcess) -> None:
 
 
 def begin(parent: int) -> None:
-    """What a process does first that start() has started: from now on it dies with its parent and ignores Ctrl-C, which is
-    for its parent."""
+    """Called first in a process that start() has started: from then on it dies with its parent and ignores Ctrl-C,
+    which the parent handles."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     _release_fork_server()
@@ -53,21 +54,21 @@ def note_left(error: BaseException | None, step: int) -> None:
 
 
 def note_uncaught() -> tuple[str, int]:
-    """Called when the interpreter ends: what exception ends it, as failure_text() has it, or "" if none is known; and the
-    step at which a feed was left because of it, or -1."""
+    """Returns the exception that ends the interpreter, as failure_text(), or "" if none is known; and the step at which
+    a feed was left because of it, or -1. Called when the interpreter ends."""
     global _uncaught
-    if not hasattr(sys, "ps1"):  # at a prompt, an exception that was printed earlier
+    if not hasattr(sys, "ps1"):  # at a prompt it is an exception that was printed earlier
         _uncaught = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
     return failure_text(_uncaught), _left_at[1] if _left_at[0] == id(_uncaught) else -1
 
 
 def handled() -> BaseException | None:
-    """Returns the exception that this thread handles, or that ends the process."""
+    """Returns the exception that this thread is handling, or that ends the process."""
     return sys.exc_info()[1] or _uncaught
 
 
 def exit_text(process: BaseProcess) -> str:
-    """ "was killed by SIGKILL", "ended with exit status 3"; "was lost" while it has not ended."""
+    """Returns "was killed by SIGKILL" or "ended with exit status 3"; "was lost" while the process has not ended."""
     code = process.exitcode
     if code is None:
         return "was lost"
@@ -75,9 +76,9 @@ def exit_text(process: BaseProcess) -> str:
 
 
 def _release_fork_server() -> None:
-    """Lets the fork server that started this process, if one did, end with that server's user: it lives as long as anyone
-    holds its pipe, each process that it starts holds it too, and a stopped one could neither let go of it nor be killed
-    for the server's end."""
+    """Lets the fork server that started this process, if any, end together with its user. The server lives as long as
+    any process holds its pipe, and each process that it starts holds it. A stopped process could neither close the pipe
+    nor be killed when the server ends."""
     module = sys.modules.get("multiprocessing.forkserver")
     server = getattr(module, "_forkserver", None)
     if server is None or server._forkserver_pid is not None or server._forkserver_alive_fd is None:
@@ -97,7 +98,7 @@ def _start(process: BaseProcess) -> None:
 
 @functools.cache
 def _starter(owner: int) -> queue.SimpleQueue[Callable[[], None]]:
-    """What is put in is called by a thread of this process that does not end before it."""
+    """Returns a queue of functions, which are called on a thread that ends only with this process."""
     calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
 
     def call_all() -> None:
@@ -117,7 +118,7 @@ def _answer(started: Future[None], process: BaseProcess) -> None:
 
 
 def _forget_all() -> None:
-    """A child that is forked meanwhile does not take them for its own when it ends."""
+    """Makes a forked child forget these processes, so that it does not treat them as its own at exit."""
     for process in list(_started):
         multiprocessing.process._children.discard(process)  # type: ignore[attr-defined]
 
@@ -127,7 +128,7 @@ os.register_at_fork(after_in_child=_forget_all)
 
 @atexit.register
 def _kill_all() -> None:
-    """Those that multiprocessing would wait for."""
+    """Kills the processes that multiprocessing would wait for."""
     for process in list(_started):
         if process.pid is not None and process._parent_pid == os.getpid():  # type: ignore[attr-defined]
             process.kill()

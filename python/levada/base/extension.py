@@ -11,7 +11,7 @@ __all__ = ["get_cmake_dir", "require_extension"]
 
 
 def require_extension() -> None:
-    """Imports levada._levada. If that fails, raises ImportError that says what to do."""
+    """Imports levada._levada. If that fails, raises ImportError with a remedy."""
     if not sys.platform.startswith("linux"):
         raise ImportError(
             f"levada needs Linux, and this Python runs on {sys.platform}: use a Linux machine or container, on Windows WSL 2",
@@ -39,12 +39,12 @@ def require_extension() -> None:
 
 
 def get_cmake_dir() -> str:
-    """Returns the folder of levadaConfig.cmake. A CMake project that is configured with `-Dlevada_DIR=` and this folder links
-    `levada::levada` of `find_package(levada CONFIG)`: the C++ library in this package, which needs no other package. Raises
-    Unsupported if the package was installed without it."""
+    """Returns the folder of levadaConfig.cmake. A CMake project that is configured with `-Dlevada_DIR=` and this folder
+    links `levada::levada` of `find_package(levada CONFIG)`: the C++ library in this package, which needs no other
+    package. Raises Unsupported if the package was installed without it."""
     import levada._levada
 
-    # Beside the compiled module: in an editable install, the Python files are elsewhere.
+    # Next to the compiled module: in an editable install, the Python files are elsewhere.
     folder = pathlib.Path(levada._levada.__file__).parent / "lib" / "cmake" / "levada"
     if not (folder / "levadaConfig.cmake").is_file():
         raise Unsupported(f"this levada was installed without its C++ library ({folder} has no levadaConfig.cmake): reinstall it")

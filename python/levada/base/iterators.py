@@ -1,4 +1,4 @@
-"""Iterators that are sources themselves, such as generators: they yield their items once."""
+"""Iterators that are sources themselves, such as generators, and yield their items only once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from levada.base.exception_texts import failure_text
 T = TypeVar("T")
 
 _ended: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
-"""Iterators that a pass has read to their end, by id. The interpreter's own, such as map objects, have no weak references."""
+"""Iterators that a pass has read to their end, by id. Built-in iterators, such as map objects, do not support weak
+references."""
 
 
 class Exhausted(InvalidArgument):
@@ -22,7 +23,7 @@ class Exhausted(InvalidArgument):
 
 
 def iterate(source: Any) -> Iterator[Any]:
-    """Returns iter(source), or reads a source by number that iter() would read until its first IndexError: one that has
+    """Returns iter(source), or reads a source by index that iter() would read until its first IndexError: one that has
     __getitem__ and __len__, and either no __iter__ or that of collections.abc.Sequence."""
     own = getattr(type(source), "__iter__", None)
     by_number = hasattr(source, "__getitem__") and hasattr(source, "__len__") and not hasattr(source, "keys")
@@ -30,8 +31,8 @@ def iterate(source: Any) -> Iterator[Any]:
 
 
 def items_by_number(source: Any, first: int = 0, step: int = 1) -> Iterator[Any]:
-    """Yields every `step`-th item of an indexable source, from number `first`. Raises SourceError, which names the item, for one
-    that says with StopIteration or IndexError that there are no more items, although there are len(source)."""
+    """Yields every `step`-th item of an indexable source, beginning with index `first`. Raises SourceError, which names
+    the item, if StopIteration or IndexError ends the items before len(source)."""
     count = len(source)
     for number in range(first, count, step):
         try:
@@ -45,20 +46,20 @@ def items_by_number(source: Any, first: int = 0, step: int = 1) -> Iterator[Any]
 
 
 def is_own_iterator(source: Any, iterator: Any) -> bool:
-    """Returns whether `iterator`, which is iter(source), yields each item once for all passes. An object that loads a state
-    may begin again by that."""
+    """Returns whether `iterator`, which is iter(source), yields each item once for all passes. An object that can load
+    a state may restart that way."""
     return iterator is source and not hasattr(source, "load_state_dict")
 
 
 class Ended:
-    """Whether a pass of one feed, or an epoch of one pipeline, has read its source to the end, which is an iterator."""
+    """Records whether a pass of one feed, or an epoch of one pipeline, has read its source, an iterator, to the end."""
 
     def __init__(self) -> None:
         self._has_ended = False
 
     def note(self, iterator: Any, *, is_empty: bool) -> None:
-        """Records that a pass has read the source to its end. `is_empty`: whether the pass got no item. Raises Exhausted if it
-        is empty and an earlier pass has read the same iterator to its end."""
+        """Records that a pass has read the source to its end. `is_empty`: whether the pass received no item. Raises
+        Exhausted if it is empty and an earlier pass has read the same iterator to its end."""
         if is_empty and (self._has_ended or _ended.get(id(iterator)) is iterator):
             raise Exhausted(
                 f"an earlier pass has read all items of this {type(iterator).__name__}, which cannot be iterated again: give an "
@@ -76,5 +77,5 @@ def noting_end(iterator: Iterator[T], ended: Ended) -> Iterator[T]:
     except StopIteration:
         ended.note(iterator, is_empty=True)
         return
-    yield from map(next, itertools.repeat(iterator))  # without iter(), which may begin it again
+    yield from map(next, itertools.repeat(iterator))  # without iter(), which may restart it
     ended.note(iterator, is_empty=False)

@@ -1,4 +1,4 @@
-"""Errors for keyword arguments that a function does not have."""
+"""Errors for unknown keyword arguments."""
 
 from __future__ import annotations
 
@@ -36,8 +36,9 @@ _functions: dict[str, frozenset[str]] = {}
 
 
 def explain_unknown(name: str, more: Collection[str] = ()) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Makes a function raise a TypeError that names the right argument, or the function that has it, for a keyword it does not
-    have. `name`: what users call the function; `more`: what it takes besides the arguments in its signature."""
+    """Makes a function raise, for an unknown keyword, a TypeError that names the right argument or the function that
+    has it. `name`: the users' name for the function; `more`: keywords that it accepts in addition to those of its
+    signature."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         parameters = inspect.signature(function).parameters.values()

@@ -32,16 +32,16 @@ class _Source(Protocol):
 
 
 class MetricsExporter:
-    """Exports the metrics of feeds and pipeline runs on a thread of its own, until it is closed; a context manager.
+    """Exports the metrics of feeds and pipeline runs on a separate thread until it is closed; a context manager.
 
-    to: a port or "HOST:PORT", which answers HTTP requests in Prometheus's text format (a port only: at 127.0.0.1, so for
-        programs of this machine; "0.0.0.0:9100": for all that reach it; 0: any free port, see `port`); a path, whose file is replaced every `every` seconds and at the end; or a
-        function, such as wandb.log, which is called as often and at the end with {name: value}. If it raises, a warning is
-        issued.
+    to: a port or "HOST:PORT", which answers HTTP requests in Prometheus's text format (a port only: at 127.0.0.1, so
+        only for programs on this machine; "0.0.0.0:9100": for all that can reach it; 0: any free port, see `port`); a
+        path, whose file is replaced every `every` seconds and at the end; or a function, such as wandb.log, which is
+        called as often and at the end with {name: value}. If it raises, a warning is issued.
     labels: added to all metrics, such as {"rank": "3"}.
 
-    Each rank exports its own metrics, to a port or file of its own. A feed's counters start at 0 with each pass. Raises OSError
-    for a port that cannot be opened or a file that cannot be written.
+    Each rank exports its own metrics, to a separate port or file. A feed's counters start at 0 with each pass. Raises
+    OSError if the port cannot be opened or the file cannot be written.
     """
 
     def __init__(
@@ -92,8 +92,8 @@ class MetricsExporter:
         return None if self._server is None else self._server.port
 
     def close(self) -> None:
-        """Exports the last values to the file or function, and stops. If that takes over 30 s, a warning is issued and the thread
-        is left to itself. Does nothing in a forked child, which does not have the thread."""
+        """Exports the last values to the file or function, and stops. If that takes over 30 s, issues a warning and
+        abandons the thread. Does nothing in a forked child, which does not have the thread."""
         if self._closed.is_set() or os.getpid() != self._owner:
             return
         self._closed.set()
@@ -152,7 +152,7 @@ class MetricsExporter:
 
 
 def address_of(to: object, name: str = "to") -> tuple[str, int] | None:
-    """Returns host (127.0.0.1 if none is given) and port of a port or a "HOST:PORT"; None for a path and a function.
+    """Returns the host (by default 127.0.0.1) and the port of a port or a "HOST:PORT"; None for a path or a function.
     Raises InvalidArgument for anything else."""
     if isinstance(to, str) and "/" not in to:
         host, colon, port = to.rpartition(":")

@@ -1,4 +1,4 @@
-"""Packages that a program may have installed."""
+"""Optional packages that a program may have installed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["import_for"]
 
 
 def import_for(user: str, package: str, module: str = "") -> Any:
-    """Returns a module of a package. If it is not installed, raises Unsupported, which says that `user` needs it."""
+    """Returns a module of a package. If it is not installed, raises Unsupported, which says that `user` requires it."""
     try:
         return importlib.import_module(module or package)
     except ImportError as error:
@@ -20,7 +20,7 @@ def import_for(user: str, package: str, module: str = "") -> Any:
 
 
 def release_of(package: str) -> str:
-    """Returns a package's name and version. Another version may encode a text otherwise."""
-    import importlib.metadata  # which imports much
+    """Returns a package's name and version. Another version may encode a text differently."""
+    import importlib.metadata  # this imports many modules
 
     return f"{package} {importlib.metadata.version(package)}"

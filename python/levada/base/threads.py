@@ -1,4 +1,4 @@
-"""Starts threads, and guards objects that one thread at a time may use."""
+"""Starts threads, and guards objects that only one thread at a time may use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from levada.base.errors import InvalidArgument
 
 
 def start_thread(what: str, name: str, work: Callable[..., object], *arguments: Any) -> threading.Thread:
-    """Starts a daemon thread that calls `work`. Raises EngineError where the system refuses one, which says for `what`."""
+    """Starts a daemon thread that calls `work`. Raises EngineError, which names `what`, if the system refuses one."""
     thread = threading.Thread(target=work, args=arguments, name=name, daemon=True)
     try:
         thread.start()
@@ -24,16 +24,16 @@ def start_thread(what: str, name: str, work: Callable[..., object], *arguments: 
 
 
 def join_thread(thread: threading.Thread, timeout: float) -> bool:
-    """Waits until it has ended, at most `timeout` seconds, and returns whether it has. The thread itself, on which the garbage
-    collector may call, does not wait."""
+    """Waits until the thread has ended, at most `timeout` seconds, and returns whether it has. Does not wait if called
+    on the thread itself, as the garbage collector may do."""
     if thread is not threading.current_thread():
         thread.join(timeout)
     return not thread.is_alive()
 
 
 class OneCaller:
-    """Entered around a call, which may nest. Raises InvalidArgument while another thread is inside. `what` names the
-    calls: "a call of this feed"."""
+    """Guards a call, which may nest. Raises InvalidArgument while another thread is inside. `what` names the calls: "a
+    call of this feed"."""
 
     def __init__(self, what: str) -> None:
         self._what = what

@@ -1,1 +1,1 @@
-"""What a batch may hold: its classes, memory, devices, and balanced micro-batches."""
+"""The content of batches: classes, memory, devices, and balanced micro-batches."""

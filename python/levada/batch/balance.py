@@ -1,4 +1,4 @@
-"""Balanced steps: what samples cost, and how several of them become one packed row."""
+"""Balanced steps: the cost of samples, and how several of them become one packed row."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from levada.batch.memory import as_array, begin_batch, empty, expect_plain, plai
 
 Cost = str | Callable[[Any], int | Sequence[int]]
 Size = tuple[int, int, int, int, int]
-"""Positions in a row, the square of that, two weights, and how many of the positions are padding."""
+"""Positions in a row, that number squared, two weights, and the number of padding positions."""
 
 _A_COST = "it must return a whole number of 0 or more, or two of them"
 _A_LENGTH = "it must return a whole number of 1 or more"
@@ -29,31 +29,32 @@ _LENGTHS = ("tokens", "input_ids")
 _MADE = ("cu_seqlens", "max_seqlen")
 _FIELD = re.compile(r"field\((.+)\)")
 _IGNORED = {"labels": NO_LOSS, "shift_labels": NO_LOSS}
-"""The value of padding by field; 0 in other fields."""
+"""Padding value by field; 0 for other fields."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Balance:
-    """How to divide the samples of each step over data-parallel ranks, so that all have about the same work.
+    """Describes how to divide the samples of each step over data-parallel ranks, so that all have about the same work.
 
-    - `cost`: what a sample costs. "tokens": its length. "flops": a cost that grows with the square of its length as attention
-      does, for a model of hidden size 4096; "flops(hidden=8192)" and "flops(linear=24576,quadratic=1)" set others. For
-      samples of an iterable also "field(weight)", the integer in their field `weight`, or a function of a sample that returns
-      an integer, or two for two parts of a model, of which the worse one counts.
-    - `counts`: "equal": each rank has the same number of samples; "free": as many as balances best. None: "free" with
-      micro-batches, else "equal".
-    - `order`: the order of a rank's micro-batches: "as-read", "long-first", or "paired", a costly one beside a cheap one.
-    - `wait`: where ranks wait for each other. "step": at its end, as with DDP; the work of the busiest rank is made small.
-      "micro": in each micro-batch, as with FSDP and with experts; the sum over micro-batches of the work of the rank that has
-      most in it is made small. Without max_tokens a step is one micro-batch, and both are the same.
-    - `max_delay`: a sample of a Corpus that alone would make a step long waits up to this many steps for similar ones, so
-      that each rank has one. Steps then have other samples than without it.
+    - `cost`: the cost of a sample. "tokens": its length. "flops": a cost that grows with the square of its length as
+      attention does, for a model of hidden size 4096; "flops(hidden=8192)" and "flops(linear=24576,quadratic=1)" set
+      others. For samples of an iterable also "field(weight)", the integer in their field `weight`, or a function of a
+      sample that returns an integer, or two for two parts of a model, of which the worse one counts.
+    - `counts`: "equal": each rank has the same number of samples; "free": the number that balances best. None: "free"
+      with micro-batches, otherwise "equal".
+    - `order`: the order of a rank's micro-batches: "as-read", "long-first", or "paired", a costly one next to a cheap
+      one.
+    - `wait`: when ranks wait for each other. "step": at its end, as with DDP; minimizes the work of the busiest rank.
+      "micro": in each micro-batch, as with FSDP and with experts; minimizes the sum over micro-batches of the largest
+      work of a rank in each. Without max_tokens a step is one micro-batch, and both are the same.
+    - `max_delay`: a sample of a Corpus that would make a step long by itself waits up to this many steps for similar
+      ones, so that each rank has one. Steps then have different samples than without it.
     - `length`: a function that returns the tokens of a sample of an iterable; None: the length of its `tokens` or
       `input_ids`, or of the sample itself.
-    - `too_long`: what happens to a sample of an iterable with more than max_tokens tokens. "error" raises; "cut" drops the
-      end of the fields that are as long as the sample. A Corpus cuts documents at its own sequence.
-    - `pad_to`: rounds lengths in a packed row up to a multiple of this, as context parallelism and fp8 need it. A Corpus has
-      its own option for this.
+    - `too_long`: what happens to a sample of an iterable with more than max_tokens tokens. "error" raises; "cut" drops
+      the end of the fields that are as long as the sample. A Corpus cuts documents at its own sequence length.
+    - `pad_to`: rounds lengths in a packed row up to a multiple of this, as context parallelism and fp8 require. A
+      Corpus has a separate option for this.
     """
 
     cost: Cost = "tokens"
@@ -89,7 +90,7 @@ class Balance:
 
     @property
     def weight(self) -> Callable[[Any], Any] | None:
-        """The cost as a function of a sample; None where it follows from a sample's length."""
+        """The cost as a function of a sample; None if it follows from a sample's length."""
         if not isinstance(self.cost, str):
             return self.cost
         field = _FIELD.fullmatch(self.cost)
@@ -102,7 +103,7 @@ class Balance:
         return BalancedBy(cost, counts, self.order, max_tokens, self.wait, self.max_delay, self._label(collate))
 
     def _label(self, collate: Callable[[list[Any]], Any] | None) -> str:
-        """Names the options of which the core does not know."""
+        """Returns a text that identifies the options that the core does not know."""
         label = []
         if self.weight is not None:
             label.append(f"cost {self.cost if isinstance(self.cost, str) else name_of(self.cost)}")
@@ -118,8 +119,8 @@ class Balance:
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """Returns the name of a function, with file and line if it is written in Python: the same in every process that runs the
-    same program."""
+    """Returns the name of a function, with file and line if it is written in Python: the same in every process that
+    runs the same program."""
     if isinstance(function, functools.partial):
         given = [repr(each) for each in function.args if isinstance(each, _PLAIN)]
         given += [f"{name}={each!r}" for name, each in function.keywords.items() if isinstance(each, _PLAIN)]
@@ -151,7 +152,7 @@ class Samples:
         """Takes the next `count` samples, fewer at the end, and returns their sizes."""
         self._taken.clear()
         sizes = []
-        for number in range(count):  # islice() would call iter(), which may begin the iterator again
+        for number in range(count):  # islice() would call iter(), which may restart the iterator
             try:
                 sample = next(iterator)
             except StopIteration:
@@ -174,7 +175,7 @@ class Samples:
             raise RefusedSample(str(error)) from None
 
     def _cut(self, sample: Any) -> Any:
-        """Returns the sample, cut to what fits a micro-batch."""
+        """Returns the sample, cut to the size of a micro-batch."""
         if self._limit is None or (length := self._tokens(sample)) <= self._limit:
             return sample
         if isinstance(sample, Mapping):
@@ -208,7 +209,7 @@ class Samples:
 
 
 def _is_as_long(value: Any, length: int) -> bool:
-    """Returns whether it has an element for each of a sample's tokens."""
+    """Returns whether the value has an element for each of a sample's tokens."""
     if not _is_of_numbers(value) and not hasattr(value, "ndim"):
         return False
     return getattr(value, "ndim", 1) > 0 and len(value) == length
@@ -246,7 +247,8 @@ def _whole(value: Any, name: str, sample: Any) -> int:
 
 
 def length_of(sample: Any) -> int:
-    """Returns the tokens of a sample: the length of its field `tokens` or `input_ids`, or of itself. Raises InvalidArgument."""
+    """Returns the number of tokens of a sample: the length of its field `tokens` or `input_ids`, or its own. Raises
+    InvalidArgument."""
     if isinstance(sample, Mapping):
         for name in _LENGTHS:
             if name in sample:
@@ -264,29 +266,30 @@ def collate_packed(
     max_segments: int | None = None,
     shift_labels: bool = False,
 ) -> dict[Any, Any]:
-    """Packs samples of different lengths into one row with a segment for each, in the memory that the running feed sends from.
+    """Packs samples of different lengths into one row with a segment for each, in the running feed's memory.
 
-    samples: mappings with the same keys, or bare sequences of tokens. A field whose first dimension is the sample's length
-    (a tensor, an array or a list of numbers) becomes [1, n, ...]. n is the sum of the lengths, each rounded up to a multiple
-    of `pad_to`; padding is 0, and -100 in `labels`. Any other field becomes the list of the samples' values. Added are
-    `cu_seqlens`, int32 [1, segments + 1], where segments begin, and n; `max_seqlen`, int32 [1]; and, if the samples lack
-    them, `position_ids`, int64 [1, n], from 0 in each segment. Torch tensors remain torch tensors; other fields become
-    numpy arrays.
+    samples: mappings with the same keys, or bare sequences of tokens. A field whose first dimension is the sample's
+    length (a tensor, an array or a list of numbers) becomes [1, n, ...]. n is the sum of the lengths, each rounded up
+    to a multiple of `pad_to`; padding is 0, and -100 in `labels`. Any other field becomes the list of the samples'
+    values. The row also gets `cu_seqlens`, int32 [1, segments + 1], the start of each segment, and n; `max_seqlen`,
+    int32 [1]; and, if the samples lack them, `position_ids`, int64 [1, n], from 0 in each segment. Torch tensors remain
+    torch tensors; other fields become numpy arrays.
 
-    `labels` belong to the token at the same place, -100 for no loss, as in transformers. Where they are the tokens themselves,
-    a causal model compares each with what the place before it predicts: the first label of a sample becomes -100, so that no
-    sample predicts the next one. Labels that are the next tokens go with `tokens`, as in Megatron-LM, and stay as they are; with
-    `input_ids` give them as `shift_labels`.
+    `labels` belong to the token at the same position, -100 for no loss, as in transformers. If they are the tokens
+    themselves, a causal model compares each with the prediction at the previous position: the first label of a sample
+    becomes -100, so that no sample predicts the next one. Labels that are the next tokens go with `tokens`, as in
+    Megatron-LM, and stay as they are; with `input_ids`, pass them as `shift_labels`.
 
-    shift_labels=True adds `shift_labels`, as transformers calls labels at the places that predict them: context parallelism
-    needs it, as a place and the next one may be on different ranks.
+    shift_labels=True adds `shift_labels`, as transformers calls labels at the positions that predict them. Context
+    parallelism needs it, since a position and the next one may be on different ranks.
 
-    row_length and max_segments give all rows the same shapes, as CUDA graphs need: the padding from n to row_length is a
-    segment of its own, and the last entry of `cu_seqlens` is repeated until it has max_segments + 1.
+    row_length and max_segments give all rows the same shapes, as CUDA graphs need: the padding from n to row_length is
+    a separate segment, and the last entry of `cu_seqlens` is repeated until it has max_segments + 1.
 
-    Raises InvalidArgument, naming the field, if samples differ in keys, dtype or further dimensions, or if an array is more
-    than its elements, as a masked one is; if the samples do not fit into row_length or max_segments; and if `labels` are the
-    next tokens beside input_ids or where shift_labels needs others, or are no field of numbers where shift_labels needs them.
+    Raises InvalidArgument, naming the field, if samples differ in keys, dtype or further dimensions, or if an array is
+    more than its elements, as a masked one is; if the samples do not fit into row_length or max_segments; and if
+    `labels` are the next tokens together with input_ids or although shift_labels requires others, or are not a field of
+    numbers although shift_labels requires them.
     """
     import numpy as np
 
@@ -333,7 +336,7 @@ def collate_packed(
 
 
 def _array(field: Any) -> Any:
-    """Returns the memory of a packed field as numpy's array; None for a field that is none, or a list."""
+    """Returns the memory of a packed field as a numpy array; None for a list."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(field, torch.Tensor):
         return field.numpy()
@@ -341,7 +344,7 @@ def _array(field: Any) -> Any:
 
 
 def _bounds(ends: list[int], row_length: int | None, max_segments: int | None) -> list[int]:
-    """Returns where the segments of a row begin, and its length."""
+    """Returns the starts of a row's segments, followed by its length."""
     bounds = [0, *ends]
     if row_length is not None and bounds[-1] > row_length:
         raise InvalidArgument(f"{len(ends)} samples have {bounds[-1]} tokens, which row_length={row_length} does not hold")
@@ -356,8 +359,8 @@ def _bounds(ends: list[int], row_length: int | None, max_segments: int | None) -
 
 
 def _expected_bytes(first: Mapping[Any, Any], length: int, bounds: list[int], shift_labels: bool) -> int:
-    """What the tensors of a packed row take, if the fields of its first sample are those of all."""
-    per_position = 16 if shift_labels else 8  # of position_ids, and of shift_labels
+    """Returns the bytes of a packed row's tensors, assuming that all samples have the fields of the first."""
+    per_position = 16 if shift_labels else 8  # for position_ids, and shift_labels
     for value in first.values():
         if isinstance(value, (list, tuple)):
             per_position += 8 if len(value) == length else 0
@@ -387,7 +390,7 @@ def _packed(key: Any, values: list[Any], lengths: list[int], begins: list[int], 
 
 
 def _is_more_than_elements(value: Any) -> bool:
-    """Returns whether it has numbers and is of a class derived from numpy's arrays: a packed row has the numbers alone."""
+    """Returns whether it has numbers and its class derives from numpy's arrays: a packed row keeps only the numbers."""
     import numpy as np
 
     if not isinstance(value, np.ndarray) or value.dtype.kind in _NO_NUMBERS:
@@ -396,11 +399,11 @@ def _is_more_than_elements(value: Any) -> bool:
 
 
 _NO_NUMBERS = "OSUMm"
-"""Kinds of numpy's dtypes that become lists: objects, bytes, strings, dates, durations."""
+"""Kinds of numpy dtypes that become lists: objects, bytes, strings, dates, durations."""
 
 
 def _element(key: Any, row: Any, value: int) -> Any:
-    """Returns a tensor like the row that has the one element `value`."""
+    """Returns a tensor like the row, with the single element `value`."""
     import numpy as np
 
     refusal = InvalidArgument(f"field {key} is of {row.dtype} and cannot be padded with {value}; give it another dtype")
@@ -415,7 +418,7 @@ def _element(key: Any, row: Any, value: int) -> Any:
 
 
 def _converted(value: Any) -> Any:
-    """Returns a tensor or an array for one that is not contiguous, or for a list of numbers; None for anything else."""
+    """Returns a contiguous tensor or array for one that is not, or for a list of numbers; None for anything else."""
     import numpy as np
 
     torch = sys.modules.get("torch")

@@ -1,7 +1,7 @@
 """Takes objects of users' classes apart as containers, and puts them together again.
 
-A class crosses by name, "module:qualified.name", and bytes may come from a hostile rank or a forged file. So they may name
-only classes that the user has chosen:
+A class crosses by name, "module:qualified.name", and bytes may come from a hostile rank or a forged file. They may
+therefore name only classes that the user has chosen:
 
 | bytes of | may name |
 |---|---|
@@ -9,8 +9,8 @@ only classes that the user has chosen:
 | a batch between ranks | in addition the program's own named tuples, data classes and dict classes: those of __main__ and of modules that are not installed in site-packages |
 | anything that the user loads with allow_pickle=True | every class, as pickle |
 
-A name is one class of one imported module and never a path through modules. No code of a class that is not registered runs
-while its objects are made: they are allocated by object, tuple or dict, and only their declared fields are set.
+A name is one class of one imported module and never a path through modules. No code of an unregistered class runs while
+its objects are made: they are allocated by object, tuple or dict, and only their declared fields are set.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from levada.base.errors import CorruptMessage, Error, InvalidArgument, InvalidTy
 
 Key = str | int
 Parts = tuple[str, str, Sequence[Key], list[Any], Any]
-"""Kind ("dict" loses keys that a rank does not get, "record" has None there, "leaf" crosses as one value), class, keys,
-children, other state."""
+"""Kind ("dict" loses keys that a rank does not receive, "record" has None for them, "leaf" crosses as one value),
+class, keys, children, other state."""
 
 
 REGISTERED, PROGRAM, ANY = range(3)
-"""Which classes bytes may name, as `Allowed` of trees.h: registered ones; also the program's own; every class."""
+"""The classes that bytes may name, as `Allowed` of trees.h: registered ones; also the program's own; every class."""
 
 _PLAIN = frozenset((bool, int, float, str, bytes, type(None)))
 
 
 class Leaf(NamedTuple):
-    """How a plain value crosses for which a message has no leaf. put_together() gets untrusted parts."""
+    """The form in which a plain value crosses that has no leaf type of its own. put_together() gets untrusted parts."""
 
     take_apart: Callable[[Any], Any]
     put_together: Callable[[Any], Any]
@@ -77,7 +77,8 @@ def _expect(is_valid: bool, what: str) -> None:
 
 
 def _typed(value: Any, *classes: type) -> Any:
-    """Returns an untrusted value if it is of exactly one of these classes, so that using it runs no other class's code."""
+    """Returns an untrusted value if it is of exactly one of these classes, so that using it runs no other class's
+    code."""
     _expect(type(value) in classes, " or ".join(cls.__name__ for cls in classes))
     return value
 
@@ -118,7 +119,7 @@ _BITS_OF_MODES = {
     **dict.fromkeys(("RGBA", "RGBX", "RGBa", "CMYK", "I", "F"), 32),
     "1": 1,
 }
-"""Of a pixel as tobytes() of PIL's images has it."""
+"""Bytes of a pixel in tobytes() of PIL's images."""
 
 
 def _image_parts(image: Any) -> list[Any]:
@@ -222,7 +223,7 @@ _CONTAINERS = frozenset(
         "types:SimpleNamespace",
     )
 )
-"""Well-known containers, which cross unregistered."""
+"""Well-known containers that cross unregistered."""
 
 _FACTORIES = {
     f"{cls.__module__}:{cls.__qualname__}": cls
@@ -262,15 +263,15 @@ def register(
 ) -> _Class:
     """Registers `cls`, so that its objects (not those of subclasses) can be part of batches and states, and returns it.
 
-    A named tuple, a data class or a Mapping needs nothing else, and can be decorated with `@levada.register`: it crosses by
-    its fields or items. Any other class crosses by the conventions of optree. `flatten(object)` returns (children, state) or
-    (children, state, names): an iterable of trees, a tree of whatever else the object needs, and the children's names in
-    paths (by default "0", "1", ...). `unflatten(state, children)` makes an object from them; a child that a rank's layout
-    leaves out is None.
+    A named tuple, a data class or a Mapping needs nothing else, and can be decorated with `@levada.register`: it
+    crosses by its fields or items. Any other class crosses by the conventions of optree. `flatten(object)` returns
+    (children, state) or (children, state, names): an iterable of trees, a tree of all other data that the object needs,
+    and the children's names in paths (by default "0", "1", ...). `unflatten(state, children)` makes an object from
+    them; a child that a rank's layout leaves out is None.
 
-    Every rank has to register the same classes. The sender of bytes chooses the values of the objects, so register no class
-    that treats a value as code, as a command or as the name of a file. Raises InvalidArgument if another
-    class of that name is registered.
+    Every rank must register the same classes. The sender of bytes chooses the values of the objects, so do not register
+    a class that treats a value as code, as a command or as the name of a file. Raises InvalidArgument if another class
+    of that name is registered.
     """
     if not isinstance(cls, type):
         raise InvalidType(f"levada.register() takes a class, got {cls!r}")
@@ -290,14 +291,14 @@ def register(
 
 
 def name_of(cls: type) -> str:
-    if cls.__module__ == "__mp_main__":  # the main module, as a process calls it that multiprocessing has started
+    if cls.__module__ == "__mp_main__":  # the main module's name in processes started by multiprocessing
         return f"__main__:{cls.__qualname__}"
     return f"{cls.__module__}:{cls.__qualname__}"
 
 
 def find(name: str, may_import: bool = False) -> type | None:
-    """Returns the class of that name in an imported module, or None. A class that the module has only imported, and one that
-    is reached through another module, is not it. Raises Unsupported, naming the import that is missing."""
+    """Returns the class of that name in an imported module, or None. A class that the module only imports, or one that
+    is reached through another module, does not count. Raises Unsupported, naming the missing import."""
     module_name, _, path = name.partition(":")
     module = sys.modules.get(module_name)
     if module is None and may_import:
@@ -312,7 +313,7 @@ def find(name: str, may_import: bool = False) -> type | None:
     found: Any = module
     for step in path.split("."):
         found = vars(found).get(step)
-        if type(found) is not type and not issubclass(type(found), type):  # isinstance() would ask the object
+        if type(found) is not type and not issubclass(type(found), type):  # isinstance() would query the object
             return None
     return found if found.__qualname__ == path and found.__module__ in (module_name, "__mp_main__") else None
 
@@ -343,7 +344,8 @@ def _flatten_tensordict(value: Any) -> tuple[Any, ...]:
 
 
 def _unflatten_tensordict(state: Any, children: list[Any]) -> Any:
-    """Makes a TensorDict of the keys that this rank got. A layout may have cut them along their batch dimensions."""
+    """Makes a TensorDict of the keys that this rank received. A layout may have cut them along their batch
+    dimensions."""
     keys, batch_size, names, has_device = state
     items = {key: child for key, child in zip(keys, children, strict=True) if child is not None}
     for child in items.values():
@@ -358,7 +360,7 @@ def _unflatten_tensordict(state: Any, children: list[Any]) -> Any:
 
 @functools.lru_cache(1024)
 def _refusal(cls: type, name: str, allowed: int) -> str | None:
-    """Returns why bytes may not name this class without a flatten function, or None."""
+    """Returns the reason why bytes may not name this class without a flatten function, or None."""
     if _form_of(cls) is None:
         return "is neither a container nor registered"
     if allowed == ANY or name in _CONTAINERS or _registered_containers.get(name) is cls:
@@ -372,8 +374,8 @@ def _refusal(cls: type, name: str, allowed: int) -> str | None:
 
 @functools.lru_cache(1024)
 def _form_of(cls: type) -> Any:
-    """Returns how an object of the class is made of its parts: the class that allocates it, dataclass for a record of its
-    fields, or Mapping if only the class's own code can make it; None for a class that is no container."""
+    """Returns how an object of the class is made from its parts: the class that allocates it, dataclass for a record of
+    its fields, or Mapping if only the class's own code can make it; None for a class that is not a container."""
     if is_named_tuple(cls):
         return tuple
     if issubclass(cls, Mapping) and _is_dataclass(cls):
@@ -396,7 +398,7 @@ def _is_installed(name: str) -> bool:
 
 
 def _own_code(cls: type) -> str | None:
-    """Returns which code of the class would run when Levada makes and drops an object of it, or None."""
+    """Returns the code of the class that would run when Levada makes and drops an object of it, or None."""
     if hasattr(cls, "__del__"):
         return "defines __del__ and is not registered"
     form = _form_of(cls)
@@ -444,8 +446,8 @@ def _is_dataclass(cls: Any) -> bool:
 
 
 def take_apart(value: Any, path: str, allowed: int) -> Parts | None:
-    """Returns the parts of an object that is not a plain container; None for an object of an unknown class. If `allowed` is
-    ANY, a part may be one that crosses only as a pickle."""
+    """Returns the parts of an object that is not a plain container; None for an object of an unknown class. If
+    `allowed` is ANY, a part may be one that crosses only as a pickle."""
     cls: Any = type(value)
     name = "PIL.Image:Image" if _is_image(value) else name_of(cls)
     leaf = _LEAVES.get(name)
@@ -483,7 +485,7 @@ def _refuse_own_hashes(keys: Iterable[Any], path: str) -> None:
 
 
 def _own_hash(keys: Iterable[Any]) -> type | None:
-    """Returns the class of a key whose own code computes its hash, or None. A registered class may."""
+    """Returns the class of a key whose own code computes its hash, or None. A registered class may do so."""
     for key in keys:
         cls: Any = type(key)
         if cls in _PLAIN:
@@ -498,13 +500,14 @@ def _own_hash(keys: Iterable[Any]) -> type | None:
 
 
 def _is_image(value: Any) -> bool:
-    """Returns whether it is an image of PIL, also one of the classes for opened files."""
+    """Returns whether it is an image of PIL, including the classes for opened files."""
     images = sys.modules.get("PIL.Image")
     return images is not None and isinstance(value, images.Image)
 
 
 def _names_of(keys: Iterable[Any]) -> tuple[list[Key], list[tuple[str, Any]]]:
-    """Returns the keys as a message holds them, strings and integers; and which of these names replace another key."""
+    """Returns the keys in the form of a message, strings and integers, and those of these names that replace another
+    key."""
     given = list(keys)
     taken = {key for key in given if type(key) is str}
     names: list[Key] = []
@@ -529,8 +532,8 @@ def _field_names(cls: Any) -> list[str]:
 
 
 def _notes_of(value: Any, names: list[str]) -> dict[str, Any] | None:
-    """Returns the plain values that a data class keeps besides its fields. Other attributes, and those computed on demand, may
-    describe the whole batch, of which a rank gets a part."""
+    """Returns the plain values that a data class keeps in addition to its fields. Other attributes, and those computed
+    on demand, may describe the whole batch, of which a rank gets a part."""
     attributes = getattr(value, "__dict__", {})
     if len(attributes) == len(names):
         return None
@@ -539,7 +542,7 @@ def _notes_of(value: Any, names: list[str]) -> dict[str, Any] | None:
 
 
 def _is_note(cls: type, name: Any, value: Any, names: list[str]) -> bool:
-    """Returns whether it is an attribute besides the fields: a plain value that stands in for no method or property."""
+    """Returns whether it is an attribute other than the fields: a plain value that shadows no method or property."""
     is_plain = type(name) is str and type(value) in _PLAIN and name not in names
     return is_plain and not hasattr(type(inspect.getattr_static(cls, name, None)), "__get__")
 
@@ -552,14 +555,15 @@ def _flattened(value: Any, cls: type, registration: Registration) -> Parts:
 
 
 def _state_of(value: Any, others: list[tuple[str, Any]], path: str, allowed: int) -> Any:
-    """Returns what a mapping needs besides its items: the name of a defaultdict's factory, its attributes, its other keys."""
+    """Returns a mapping's data other than its items: the name of a defaultdict's factory, its attributes, its other
+    keys."""
     attributes = dict(getattr(value, "__dict__", {}))
     if isinstance(value, UserDict):
         attributes.pop("data", None)
     if _is_dataclass(value):
         attributes = {}  # its fields are its items
     if allowed != ANY and "_encodings" in attributes and _is_batch_encoding(value):
-        attributes["_encodings"] = None  # as that of a tokenizer written in Python
+        attributes["_encodings"] = None  # as for a tokenizer written in Python
     factory = value.default_factory if isinstance(value, defaultdict) else None
     if factory is None and not attributes and not others:
         return None
@@ -581,8 +585,8 @@ def _is_batch_encoding(value: Any) -> bool:
 
 
 def put_together(name: str, keys: list[Key], children: list[Any], state: Any, allowed: int) -> Any:
-    """Returns the object that take_apart() took these parts from. All of them are untrusted. Raises Unsupported for a class
-    that they may not name, CorruptMessage for parts that its objects do not have."""
+    """Returns the object that take_apart() took these parts from. All parts are untrusted. Raises Unsupported for a
+    class that they may not name, CorruptMessage for parts that its objects do not have."""
     leaf = _LEAVES.get(name)
     if leaf is not None:
         return _plain_value(name, leaf, children)
@@ -660,7 +664,7 @@ def _mapping(cls: Any, form: Any, name: str, named: dict[Key, Any], state: Any) 
 
 
 def _items_of(name: str, named: dict[Key, Any], state: Any) -> tuple[Any, dict[str, Any], dict[Any, Any]]:
-    """Returns the name of the factory, the attributes, and the items by their own keys."""
+    """Returns the name of the factory, the attributes, and the items by their original keys."""
     _expect(type(state) is list and list(map(type, state))[1:] == [dict, list], name)
     factory, attributes, others = state
     _expect(all(type(each) is str for each in attributes), name)

@@ -18,12 +18,12 @@ from levada.base.errors import InvalidArgument, Unsupported
 from levada.batch.classes import find_registration, is_named_tuple
 from levada.batch.host_memory import RegisteredMemory, driver_of
 
-_ALIGNMENT = 512  # bytes, of a tensor that is copied
+_ALIGNMENT = 512  # in bytes, of a copied tensor
 
 
 def accelerator() -> Any:
-    """This process's current accelerator, a torch.device; None where torch has none, or was built for one that is not
-    there."""
+    """Returns this process's current accelerator, a torch.device; None if torch has none, or was built for an
+    accelerator that is absent."""
     torch = sys.modules.get("torch")
     if torch is None:
         return None
@@ -33,33 +33,33 @@ def accelerator() -> Any:
 
 
 Arrive = Callable[[], Any]
-"""Returns a batch that is on its way: work that is given to the current stream from then on finds it there."""
+"""Returns a batch that is being moved; work given to the current stream afterwards finds it there."""
 
 
 class Sender:
     """Moves the batches of a feed's passes, one pass after another."""
 
     reads_shared = False
-    """Whether tensors may show memory that must not be written: nobody else sees them."""
+    """Whether tensors may view memory that must not be written: no other code sees them."""
 
     def __init__(self, move: Callable[[Any], Any]) -> None:
         self._move = move
 
     def send(self, batch: Any) -> Arrive:
-        """Starts moving a batch, which the caller may drop as soon as this has returned."""
+        """Starts moving a batch, which the caller may drop once this has returned."""
         return _there(self._move(batch))
 
     def begin(self, job: Membership) -> Callable[[], None]:
-        """Begins a pass over the batches of a job. Returns what ends that pass, to be called before this rank leaves the job:
-        it waits for copies under way. It may be called twice."""
+        """Begins a pass over the batches of a job. Returns a function that ends the pass and waits for its copies. Call
+        it before this rank leaves the job; it may be called twice."""
         return lambda: None
 
 
 def sender(device: Any, *, own_stream: bool = False, buffers: int | None = None) -> Sender | None:
-    """Returns what moves the batches of a feed to `device`, with `own_stream` on a stream and a thread of their own, with
-    `buffers` into so many sets of tensors in turn. Returns None if there is nothing to do. A device without an index is the
-    one that is current when the first batch is moved. Raises Unsupported without torch, RuntimeError for a device that torch
-    does not know."""
+    """Returns a Sender of a feed's batches to `device`; with `own_stream`, on a separate stream and thread; with
+    `buffers`, into that many sets of tensors in turn. Returns None if there is nothing to do. A device without an index
+    is the one that is current when the first batch is moved. Raises Unsupported without torch, RuntimeError for a
+    device that torch does not know."""
     if device is None:
         return None
     target = _torch(f"device is {device}").device(device)
@@ -74,7 +74,8 @@ def sender(device: Any, *, own_stream: bool = False, buffers: int | None = None)
 
 
 def mover(device: Any) -> Callable[[Any], Any] | None:
-    """Returns what moves a batch to `device` at once, as sender() does on the current stream; None if there is nothing to do."""
+    """Returns a function that moves a batch to `device` at once, as sender() does on the current stream; None if there
+    is nothing to do."""
     made = sender(device)
     return None if made is None else lambda batch: made.send(batch)()
 
@@ -91,8 +92,8 @@ def _there(batch: Any) -> Arrive:
 
 
 def to_device(batch: Any, device: Any) -> Any:
-    """The batch with its torch tensors on `device`; its containers are new, of the same classes. A tensor that stands in
-    two places is moved once. Does not change the batch that it is given."""
+    """Returns the batch with its torch tensors on `device`; its containers are new, of the same classes. Moves a tensor
+    that occurs twice only once. Does not change the given batch."""
     return _map_tensors(batch, lambda tensor: _as(tensor, _detached(tensor).to(device=device)))
 
 
@@ -101,7 +102,7 @@ def _detached(tensor: Any) -> Any:
 
 
 def _as(like: Any, tensor: Any) -> Any:
-    """The same as a parameter, or requiring gradients, where `like` does."""
+    """Returns the tensor as a parameter, or requiring gradients, if `like` is one or requires them."""
     torch: Any = sys.modules["torch"]
     if type(like) is torch.nn.Parameter:
         return torch.nn.Parameter(tensor, like.requires_grad)
@@ -109,9 +110,9 @@ def _as(like: Any, tensor: Any) -> Any:
 
 
 class _DeviceCopies(Sender):
-    """Copies batches to a device: directly from the memory that ranks share if the device's driver registers it, otherwise
-    through pinned memory. Without a stream of its own the current stream copies. With one, a thread starts the copies, so that
-    the caller spends no time on them and the device copies while it computes."""
+    """Copies batches to a device: directly from the memory that ranks share if the device's driver registers it,
+    otherwise through pinned memory. Without its own stream, the current stream copies. With one, a thread starts the
+    copies, so that the caller spends no time on them and the device copies while it computes."""
 
     reads_shared = True
 
@@ -131,7 +132,7 @@ class _DeviceCopies(Sender):
 
     def _end(self, registered: RegisteredMemory | None) -> None:
         if self._thread is not None:
-            with contextlib.suppress(RuntimeError):  # while the interpreter ends: the thread has done all its work
+            with contextlib.suppress(RuntimeError):  # during interpreter exit; the thread has completed its work
                 self._thread.submit(self._wait).result()
         self._wait()
         if registered is not None:
@@ -160,7 +161,7 @@ class _DeviceCopies(Sender):
         self._stages = [_Stage(self._device), _Stage(self._device)]
 
     def _copy(self, batch: Any, buffer: _Buffer | None) -> tuple[Any, list[Any], _Stage]:
-        """Returns the batch on the device, its tensors, and the stage whose event says when the copies are done."""
+        """Returns the batch on the device, its tensors, and the stage whose event marks the end of the copies."""
         stage = self._stages[0]
         self._stages.reverse()
         tensors: list[Any] = []
@@ -179,7 +180,7 @@ class _DeviceCopies(Sender):
             moved = _map_tensors(batch, move)
             stage.sent()
         if self._thread is not None:
-            stage.wait()  # the sender of the batch can use its memory again as soon as the device has read it
+            stage.wait()  # the sender of the batch can reuse its memory as soon as the device has read it
         return moved, tensors, stage
 
     def _arrive(self, copied: concurrent.futures.Future[tuple[Any, list[Any], _Stage]]) -> Any:
@@ -187,20 +188,21 @@ class _DeviceCopies(Sender):
         current = _current_stream(self._device)
         current.wait_event(stage.copied)
         for tensor in tensors:
-            tensor.record_stream(current)  # which may still read it when the caller has dropped it
+            tensor.record_stream(current)  # the stream may still read it when the caller has dropped it
         return batch
 
 
 class _DeviceBuffers:
-    """The same device tensors for every batch, in turn: programs that captured a CUDA graph replay it on their addresses."""
+    """The same device tensors for every batch, in turn: programs that captured a CUDA graph replay it on their
+    addresses."""
 
     def __init__(self, count: int) -> None:
         self._buffers = [_Buffer(count) for _ in range(count)]
         self._taken = 0
 
     def next(self, stream: Any) -> _Buffer:
-        """Returns the buffer of the next batch. Called on the caller's thread before each batch is copied: from then on
-        `stream`, the caller's current one, holds all work on earlier batches."""
+        """Returns the buffer of the next batch. Called on the caller's thread before each batch is copied: by then
+        `stream`, the caller's current one, contains all work on earlier batches."""
         buffer = self._buffers[self._taken % len(self._buffers)]
         buffer.release(stream, self._taken)
         self._taken += 1
@@ -212,12 +214,13 @@ class _Buffer:
         self._count = count
         self._batch = -1  # the number of the batch in it
         self._tensors: list[Any] = []
-        self._references: list[int] = []  # to the memory of each, while no batch is in it
+        self._references: list[int] = []  # to the memory of each tensor, while no batch is in it
         self._filled = 0
         self._released: Any = None  # an event of the stream that worked on the batch
 
     def release(self, stream: Any, batch: int) -> None:
-        """Takes the buffer back from its last batch. Raises InvalidArgument if a tensor of that is still referenced."""
+        """Takes the buffer back from its last batch. Raises InvalidArgument if a tensor of that batch is still
+        referenced."""
         if any(map(int.__gt__, map(_references, self._tensors), self._references)):
             raise InvalidArgument(
                 f"a tensor of batch {self._batch} is still referenced, and with device_buffers={self._count} batch {batch} "
@@ -230,7 +233,7 @@ class _Buffer:
         self._batch = batch
 
     def begin(self, batch: Any, stream: Any) -> None:
-        """Makes the stream that fills it wait for the one that worked on it."""
+        """Makes the stream that fills it wait for the stream that worked on it."""
         tensors = _tensors_of(batch)
         if self._tensors and len(tensors) != len(self._tensors):
             raise InvalidArgument(
@@ -242,7 +245,7 @@ class _Buffer:
         self._filled = 0
 
     def fill(self, source: Any, device: Any) -> Any:
-        """Copies the batch's next tensor into its place, and returns that."""
+        """Copies the batch's next tensor into its place, and returns the tensor in the buffer."""
         if self._filled == len(self._tensors):
             torch: Any = sys.modules["torch"]
             self._tensors.append(torch.empty_like(source, device=device))
@@ -258,7 +261,7 @@ class _Buffer:
 
 
 def _references(tensor: Any) -> int:
-    """Returns how many tensors refer to the memory of this one, views and those that a graph of autograd keeps included."""
+    """Returns how many tensors refer to the memory of this one, including views and those kept by an autograd graph."""
     torch: Any = sys.modules["torch"]
     return int(torch._C._storage_Use_Count(tensor.untyped_storage()._cdata))
 
@@ -286,7 +289,7 @@ def _tensors_of(batch: Any) -> list[Any]:
 
 @contextlib.contextmanager
 def _current(stream: Any) -> Iterator[None]:
-    """Makes a stream the current one of its device, and leaves both that and the current device as they were."""
+    """Makes a stream the current one of its device; restores both that and the current device afterwards."""
     torch: Any = sys.modules["torch"]
     device, before = torch.accelerator.current_device_index(), torch.accelerator.current_stream(stream.device)
     torch.accelerator.set_stream(stream)  # makes its device the current one, too
@@ -303,13 +306,13 @@ def _with_index(device: Any) -> Any:
 
 
 class _Stage:
-    """Host memory of one batch at a time, from which the device copies: memory that is registered, and pinned memory, which is
+    """Host memory of one batch at a time, from which the device copies: registered memory, and pinned memory, which is
     allocated once and again only for a larger batch."""
 
     def __init__(self, device: Any) -> None:
         torch: Any = sys.modules["torch"]
         self._device = device
-        self.copied = torch.Event(device)  # when the device no longer needs the memory
+        self.copied = torch.Event(device)  # recorded when the device no longer needs the memory
         self._memory = torch.empty(0, dtype=torch.uint8)
         self._used = 0
         self._registered: RegisteredMemory | None = None
@@ -328,8 +331,8 @@ class _Stage:
         self._used = 0
 
     def sent(self) -> None:
-        """All that is to be copied from here has been given to the device, on its current stream: another device may be
-        the process's current one."""
+        """Records that all copies from here have been submitted to the device, on its current stream; another device
+        may be the process's current one."""
         self.copied.record(_current_stream(self._device))
         self._is_sent = True
 
@@ -344,7 +347,7 @@ class _Stage:
             self._held.clear()
 
     def hold(self, tensor: Any) -> Any:
-        """Returns the tensor in memory that the device copies from: itself, or a copy."""
+        """Returns the tensor in memory that the device copies from: the tensor itself, or a copy."""
         if self._is_registered(tensor):
             self._held.append(tensor)
             return tensor
@@ -378,12 +381,13 @@ def _map_tensors(batch: Any, change: Callable[[Any], Any]) -> Any:
 
 
 class _TensorMap:
-    """No nested function, which would refer to itself and so keep the tensors until garbage is collected."""
+    """A class instead of a nested function, which would refer to itself and keep the tensors until garbage
+    collection."""
 
     def __init__(self, cls: type, change: Callable[[Any], Any]) -> None:
         self._cls = cls
         self._change = change
-        # By id, with the tensor itself: the id of one that is gone could become another's.
+        # By id, with the tensor itself, since the id of a destroyed tensor could be reused.
         self._changed: dict[int, tuple[Any, Any]] = {}
 
     def __call__(self, value: Any) -> Any:

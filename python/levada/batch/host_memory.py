@@ -17,13 +17,13 @@ class Driver(Protocol):
     """A device's driver. Both functions take the address and the size of whole pages."""
 
     def register(self, address: int, size: int) -> bool:
-        """Pins pages that this process only reads. Returns whether copies to the device can read from them now."""
+        """Pins pages that this process only reads. Returns whether copies to the device can now read from them."""
 
     def unregister(self, address: int) -> None: ...
 
 
 class CudaDriver:
-    """CUDA's driver, called without the runtime, whose next call would report a registration that failed."""
+    """CUDA's driver, called without the runtime: the runtime's next call would report a failed registration."""
 
     _PORTABLE, _READ_ONLY = 1, 8  # CU_MEMHOSTREGISTER_...
 
@@ -31,7 +31,7 @@ class CudaDriver:
         self._library = ctypes.CDLL("libcuda.so.1")
         self._library.cuMemHostRegister_v2.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint)
         self._library.cuMemHostUnregister.argtypes = (ctypes.c_void_p,)
-        importlib.import_module("torch").empty(1, device="cuda")  # gives this thread CUDA's context
+        importlib.import_module("torch").empty(1, device="cuda")  # initializes CUDA's context on this thread
 
     def register(self, address: int, size: int) -> bool:
         return bool(self._library.cuMemHostRegister_v2(address, size, self._PORTABLE | self._READ_ONLY) == 0)
@@ -41,7 +41,7 @@ class CudaDriver:
 
 
 drivers: dict[str, Callable[[], Driver]] = {"cuda": CudaDriver}
-"""By the type of the device. Makes a driver; raises OSError if this machine has none."""
+"""By device type. Each function makes a driver, or raises OSError if this machine has none."""
 
 
 @functools.cache
@@ -54,18 +54,18 @@ def driver_of(device_type: str) -> Driver | None:
 
 
 class RegisteredMemory:
-    """The memory of a job's engine that one pass has registered. It must be closed before this rank leaves the job: another
+    """The memory of a job's engine that one pass has registered. Close it before this rank leaves the job: another
     mapping at the same address would be read as the old pages."""
 
     def __init__(self, job: Membership, driver: Driver) -> None:
         self._job = job
         self._driver = driver
-        self._ranges: list[tuple[int, int]] = []  # beginnings and ends, disjoint
+        self._ranges: list[tuple[int, int]] = []  # begins and ends, disjoint
         self._is_refused = False
 
     def add(self, tensors: Sequence[Any], wait: Callable[[], object]) -> None:
-        """Registers the part of a message in which tensors of a batch lie. `wait` waits for all copies from this memory: it
-        is called if a range must be replaced by a larger one."""
+        """Registers the part of a message that contains tensors of a batch. `wait` waits for all copies from this
+        memory; it is called if a range must be replaced by a larger one."""
         if self._is_refused:
             return
         received = [tensor for tensor in tensors if tensor.nbytes and self._is_received(tensor)]
@@ -94,6 +94,6 @@ class RegisteredMemory:
         return any(first <= begin and begin + tensor.nbytes <= last for first, last in self._ranges)
 
     def close(self) -> None:
-        """Unregisters everything. No copy may be under way."""
+        """Unregisters everything. No copy may be in flight."""
         while self._ranges:
             self._driver.unregister(self._ranges.pop()[0])

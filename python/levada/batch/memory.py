@@ -1,4 +1,4 @@
-"""Batches made in the memory that feeds send from, so that they need not be copied."""
+"""Makes batches in the memory that feeds send from, so that they need not be copied."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from levada._levada import Membership
 from levada.base.errors import InvalidArgument
 
 _ALIGNMENT = 64
-_job: Membership | None = None  # whose feed this process makes batches for
+_job: Membership | None = None  # the job for whose feeds this process makes batches
 
 
 def make_batches_for(job: Membership) -> None:
@@ -21,13 +21,13 @@ def make_batches_for(job: Membership) -> None:
 
 
 def empty(shape: int | Sequence[int], dtype: Any = "float64") -> Any:
-    """Returns an uninitialized tensor in the memory that the running feed sends from: a torch tensor for a torch.dtype, a numpy
-    array for any other dtype that numpy accepts.
+    """Returns an uninitialized tensor in the memory that the running feed sends from: a torch tensor for a torch.dtype,
+    a numpy array for any other dtype that numpy accepts.
 
-    For loaders. A batch is sent without a copy if all its tensors were made by empty(), one after the other on one thread,
-    and only the batch refers to them when it is yielded. A tensor that something else refers to (a generator's variable, a
-    cache, a buffer that is used again) is copied, as are tensors made elsewhere. The first batch shows how much memory
-    a batch takes. If there is not enough of it, in worker processes, and outside a feed, this returns ordinary memory.
+    For loaders. A batch is sent without a copy if all its tensors were made by empty(), one after the other on one
+    thread, and only the batch refers to them when it is yielded. A tensor with another reference (a generator's
+    variable, a cache, a reused buffer) is copied, as are tensors made elsewhere. The first batch shows how much memory
+    a batch takes. If there is not enough memory, in worker processes, and outside a feed, this returns ordinary memory.
 
     Raises InvalidArgument for an invalid shape and for a dtype that no tensor has.
     """
@@ -45,21 +45,22 @@ def empty(shape: int | Sequence[int], dtype: Any = "float64") -> Any:
 
 
 def begin_batch(size: int) -> None:
-    """Begins a batch of this thread, whose tensors made by empty() have `size` bytes in all, each rounded up to 64."""
+    """Begins a batch on this thread, whose tensors made by empty() have `size` bytes in total, each rounded up to
+    64."""
     if _job is not None:
         _job.begin_batch(size)
 
 
 def collate(samples: Sequence[Any]) -> Any:
-    """Makes one batch of samples of the same structure, in the memory that the running feed sends from: a collate_fn for a
-    DataLoader.
+    """Makes one batch of samples of the same structure, in the memory that the running feed sends from: a collate_fn
+    for a DataLoader.
 
     Returns what torch.utils.data.default_collate returns: tensors, arrays and numbers are stacked along a new first
-    dimension; mappings, named tuples and sequences are kept; a tuple becomes a list; strings and bytes become lists of them.
-    If torch is not imported, the results are numpy arrays. In a worker process this calls default_collate.
+    dimension; mappings, named tuples and sequences are kept; a tuple becomes a list; strings and bytes become lists of
+    them. If torch is not imported, the results are numpy arrays. In a worker process this calls default_collate.
 
-    Raises TypeError for values that cannot be stacked, RuntimeError or ValueError if samples differ in structure or shape.
-    """
+    Raises TypeError for values that cannot be stacked, RuntimeError or ValueError if samples differ in structure or
+    shape. """
     if not samples:
         raise InvalidArgument("a batch has at least one sample")
     torch = sys.modules.get("torch")
@@ -71,8 +72,8 @@ def collate(samples: Sequence[Any]) -> Any:
 
 
 def expect_plain(value: Any) -> None:
-    """Raises InvalidArgument for a tensor or an array of a class derived from torch's or numpy's: a batch has the elements
-    alone, and such a class means more by them."""
+    """Raises InvalidArgument for a tensor or an array of a class derived from torch's or numpy's: a batch contains only
+    the elements, and such a class adds meaning to them."""
     import numpy as np
 
     torch = sys.modules.get("torch")
@@ -90,7 +91,7 @@ def expect_plain(value: Any) -> None:
 
 
 def plain_form(value: Any) -> str:
-    """Returns what to give instead of an array or tensor of a derived class."""
+    """Returns the text of a remedy for an array or tensor of a derived class."""
     import numpy as np
 
     if isinstance(value, np.ma.MaskedArray):
@@ -99,8 +100,8 @@ def plain_form(value: Any) -> str:
 
 
 def as_array(value: Any) -> Any:
-    """numpy.asarray() that refuses lists of integers that numpy would make floats, and classes derived from numpy's arrays.
-    Raises InvalidArgument."""
+    """Calls numpy.asarray(), but refuses lists of integers that numpy would convert to floats, and classes derived from
+    numpy's arrays. Raises InvalidArgument."""
     import numpy as np
 
     expect_plain(value)
@@ -117,7 +118,7 @@ def _are_integers(values: Sequence[Any]) -> bool:
 
 
 def common_dtype(arrays: Sequence[Any]) -> Any:
-    """numpy.result_type() that refuses integers that numpy would make floats. Raises InvalidArgument."""
+    """Calls numpy.result_type(), but refuses integers that numpy would convert to floats. Raises InvalidArgument."""
     import numpy as np
 
     dtype = np.result_type(*arrays)
@@ -128,7 +129,7 @@ def common_dtype(arrays: Sequence[Any]) -> Any:
 
 
 def stack(samples: Sequence[Any]) -> Any:
-    """collate() in the middle of a batch."""
+    """Does what collate() does, in the middle of a batch."""
     return _batch(samples, sys.modules.get("torch"))
 
 
@@ -143,7 +144,7 @@ def _children(value: Any) -> Sequence[Any]:
 
 
 def _bytes_of(sample: Any, torch: Any) -> int:
-    """What the tensors of a sample take in a batch, rounding aside."""
+    """Returns the bytes that a sample's tensors take in a batch, without rounding."""
     import numpy as np
 
     if _is_tensor(sample, torch):

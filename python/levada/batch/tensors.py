@@ -1,4 +1,4 @@
-"""Pickles torch's tensors between the processes of a pipeline: their memory is sent outside the pickle, not in it, and not
+"""Pickles torch's tensors between the processes of a pipeline: their memory is sent outside of the pickle, and not
 through files of shared memory as torch does."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _dtypes: dict[str, Any] = {}
 
 
 def reducers() -> dict[type, Callable[[Any], Any]]:
-    """What a pickler's dispatch_table has to hold."""
+    """Returns the entries for a pickler's dispatch_table."""
     return {torch.Tensor: reduce_tensor}
 
 

@@ -1,1 +1,1 @@
-"""The command for callables of Python."""
+"""The command for Python callables."""

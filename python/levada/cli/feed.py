@@ -33,12 +33,12 @@ _MAX_RANKS = 256
 
 
 def names_callable(arguments: list[str]) -> bool:
-    """Returns whether a `levada feed` with these arguments is for this module."""
+    """Returns whether a `levada feed` with these arguments belongs to this module."""
     return any(_CALLABLE.fullmatch(argument) and not os.path.exists(argument) for argument in arguments)
 
 
 def feed(arguments: list[str]) -> int:
-    """Runs it, as a rank of a job or with ranks of its own. Returns the exit status."""
+    """Runs the command, as a rank of a job or with ranks that it starts. Returns the exit status."""
     try:
         options = _parse(arguments)
         check_seconds("--timeout", options.timeout)
@@ -69,8 +69,8 @@ def feed(arguments: list[str]) -> int:
 
 
 def _interrupt_once(*_: object) -> None:
-    """Raises KeyboardInterrupt. A rank of this machine gets the terminal's signal and then its launcher's, which would interrupt
-    what it does at its end."""
+    """Raises KeyboardInterrupt, only once. A rank on this machine receives the terminal's signal and then its
+    launcher's, which would interrupt its shutdown."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     raise KeyboardInterrupt
 
@@ -146,7 +146,7 @@ def _feed_as_rank(options: argparse.Namespace, mesh: Mesh) -> int:
             for batch in passing:
                 digests.add(batch, allow_pickle=options.allow_pickle)
     except Error as error:
-        # Where all ranks know of it they can still report what they did.
+        # If all ranks know of the failure they can still report what they did.
         if (passing.end or {}).get("cause") == "failed":
             try:
                 _write_history(passing, options, str(error))
@@ -166,7 +166,7 @@ def _feed_as_rank(options: argparse.Namespace, mesh: Mesh) -> int:
 
 
 def _check_peers(mesh: Mesh, options: argparse.Namespace, ranks: list[dict[str, Any]]) -> None:
-    """Raises EngineError, the same on every rank, if ranks that share their data were given different data."""
+    """Raises EngineError, the same on every rank, if ranks that share their data received different data."""
     shared = [name for name, _ in mesh.axes if name not in mesh.data_axes]
     for rank, report in enumerate(ranks):
         first = mesh.group(rank, shared)[0]
@@ -259,7 +259,7 @@ def _report(
         "iterate": passing.iterate,
         "divide": options.divide,
         "end": (passing.end or {})["cause"],
-        "peers_identical": True,  # or _check_peers() had raised
+        "peers_identical": True,  # otherwise _check_peers() would have raised
         "ranks": ranks,
         **({} if passing.balance_report is None else {"balance": passing.balance_report}),
     }

@@ -29,8 +29,8 @@ def check_metrics(target: str, ranks: int) -> None:
 
 
 def start_metrics(target: str, job: Membership, feed: Feed) -> MetricsExporter:
-    """Exports this rank's metrics: at the port after those of the host's lower ranks, or in a file, named after the rank if
-    there are several. Raises EngineError if that fails."""
+    """Exports this rank's metrics, on the port after those of the host's lower ranks, or in a file, named after the
+    rank if there are several. Raises EngineError if that fails."""
     own: str | pathlib.Path
     address = address_of(target, "--metrics")
     if address is None:

@@ -1,4 +1,4 @@
-"""What the commands written in Python have in common: how they parse arguments and write to standard output."""
+"""Code shared by the commands written in Python: parsing arguments and writing to standard output."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from levada.base.errors import EngineError, InvalidArgument
 
 
 class Parser(argparse.ArgumentParser):
-    """Takes options by their whole names, and raises InvalidArgument where arguments are wrong."""
+    """Accepts only complete option names, and raises InvalidArgument for wrong arguments."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(allow_abbrev=False, **options)
@@ -22,12 +22,13 @@ class Parser(argparse.ArgumentParser):
 
 
 def write(text: str) -> None:
-    """Writes a line to standard output. Raises EngineError if that fails; ends the process by SIGPIPE where nobody reads."""
+    """Writes a line to standard output. Raises EngineError if that fails; ends the process by SIGPIPE if the reader has
+    closed it."""
     try:
         print(text, flush=True)
     except BrokenPipeError:
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGPIPE)
     except OSError as error:
-        sys.stdout = None  # or Python would try again at its exit
+        sys.stdout = None  # otherwise Python would try again at exit
         raise EngineError(f"cannot write to standard output: {error.strerror}") from None

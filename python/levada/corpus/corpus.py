@@ -19,7 +19,7 @@ from levada.corpus.tokenizers import open_tokenizer
 
 _MAX_EPOCHS = 2**62
 _PLAIN: dict[str, tuple[type, str]] = {"bool": (bool, "True or False"), "str": (str, "a str")}
-"""Types of options by their annotation, and what such an option must be."""
+"""Types of options by their annotation, with a description for error messages."""
 
 PathLike = str | os.PathLike[str]
 
@@ -32,29 +32,31 @@ def _shown(path: Any) -> Any:
 class Corpus:
     """Reads documents of text and of Megatron's .bin/.idx files as samples of `seq_length` tokens.
 
-    Creating a Corpus only names the files. The reading ranks open them, and tokenize them the first time; so does asking for
-    the size. docs/data-loading.md explains files, folders, patterns, mixes and what a batch holds.
+    Creating a Corpus only names the files. The reading ranks open them, and tokenize them the first time; so does a
+    query for the size. docs/data-loading.md explains files, folders, patterns, mixes and the content of a batch.
 
-    - `shuffle`, `seed`: another order of the samples each epoch, which the seed decides; otherwise they have that of the files.
-    - `each_once`: every sample of every source once, whatever the weights of a mix: for evaluation, in one epoch.
-    - `packing`: "cut" lays documents end to end and cuts, "best-fit" packs whole documents side by side, "documents" makes
+    - `shuffle`, `seed`: a different order of the samples each epoch, determined by the seed; otherwise the order of the
+      files.
+    - `each_once`: every sample of every source once, regardless of the weights of a mix: for evaluation, in one epoch.
+    - `packing`: "cut" concatenates documents and cuts, "best-fit" packs whole documents together, "documents" makes
       each document a sample.
-    - `split`, `part`: proportions by which the documents of each file are divided, such as (98, 1, 1), and which part this
-      is: "train", "valid" or "test". Parts are disjoint.
+    - `split`, `part`: proportions by which the documents of each file are divided, such as (98, 1, 1), and the part
+      that this is: "train", "valid" or "test". Parts are disjoint.
     - `reset_position_ids`, `reset_attention_mask`, `eod_mask_loss`: as in Megatron-LM, for documents that are cut.
     - `dtype`: "int64" or "int32", for tokens, labels and position_ids.
-    - `resume_weights`: accepts the state of a mix with other weights; from there on this corpus's weights apply.
-    - `tokenizer`: the path of a tokenizer.json, of a folder of `transformers` or of a SentencePiece .model; a tokenizer object of
-      `tokenizers` or `transformers`; or "bytes", which makes each byte a token. Text needs one.
+    - `resume_weights`: accepts the state of a mix with other weights; from that position on, this corpus's weights
+      apply.
+    - `tokenizer`: the path of a tokenizer.json, of a folder of `transformers` or of a SentencePiece .model; a tokenizer
+      object of `tokenizers` or `transformers`; or "bytes", which makes each byte a token. Text needs one.
     - `eod`: the token that ends each document, as text or number; by default the tokenizer's.
-    - `special_tokens`: documents also get the tokens that the tokenizer's own template puts around a text, such as a
+    - `special_tokens`: adds to documents the tokens that the tokenizer's own template puts around a text, such as a
       beginning of text.
-    - `chat_template`: "own", or the path of a Jinja template. Lines are then chats, lists of messages in `text_field`, and
-      the loss mask is 1 only for what the assistant says.
-    - `skip_bad`, `max_bad`: whether lines and rows that cannot be used are left out, with a warning that counts them; and
-      the share of a text's lines above which that is a SourceError.
-    - `cache_dir`, `cache_size`: where the tokens of text are cached, and how many bytes they may take.
-    - `tensors`: "numpy" or "torch": what batches consist of.
+    - `chat_template`: "own", or the path of a Jinja template. Lines are then chats, lists of messages in `text_field`,
+      and the loss mask is 1 only for the assistant's messages.
+    - `skip_bad`, `max_bad`: whether to leave out lines and rows that cannot be used, with a warning that counts them;
+      and the share of a text's lines above which that is a SourceError.
+    - `cache_dir`, `cache_size`: the folder that caches the tokens of text, and the maximum number of bytes in it.
+    - `tensors`: "numpy" or "torch": the type of the tensors in batches.
     """
 
     paths: PathLike | Sequence[PathLike]
@@ -135,7 +137,7 @@ class Corpus:
     def open(self) -> CorpusSource:
         """Returns the source, opened once per process. Raises SourceError and InvalidArgument."""
         if self._opened is not None and self._process != os.getpid():
-            # Its threads do not exist in a forked process, so it can neither read nor be destroyed here.
+            # Its threads do not exist in a forked process, which can therefore neither read nor destroy it.
             self._of_parent, self._opened = self._opened, None
         if self._opened is None:
             self._opened, self._process = _levada.open_corpus(**self.options()), os.getpid()
@@ -154,37 +156,37 @@ class Corpus:
 
     @property
     def tokens(self) -> int:
-        """The number of tokens of all documents, including those that end them."""
+        """Number of tokens of all documents, including those that end them."""
         return self.open().tokens
 
     @property
     def documents(self) -> int:
-        """The number of documents, of the part if there is a split."""
+        """Number of documents; of the part if there is a split."""
         return self.open().documents
 
     @property
     def stored_documents(self) -> int:
-        """The number of documents of all parts of a split."""
+        """Number of documents in all parts of a split."""
         return self.open().stored_documents
 
     @property
     def files(self) -> int:
-        """The number of files that are read."""
+        """Number of files that are read."""
         return self.open().files
 
     @property
     def skipped(self) -> dict[str, int]:
-        """How many files in the folders are not read, by the ends of their names: {".md": 3}."""
+        """Number of files in the folders that are not read, by extension: {".md": 3}."""
         return self.open().skipped
 
     @property
     def bad_lines(self) -> int:
-        """How many lines and rows of text are left out because they cannot be used."""
+        """Number of lines and rows of text that are left out because they cannot be used."""
         return self.open().bad_lines
 
     @property
     def bad_places(self) -> list[str]:
-        """Where the first ten of them are, as the file and the number of the line, or row: ["a.jsonl:17"]."""
+        """The first ten of them, as the file and the number of the line or row: ["a.jsonl:17"]."""
         return self.open().bad_places
 
     @property

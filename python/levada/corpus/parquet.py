@@ -1,4 +1,4 @@
-"""Parquet files as text: a document is a row, its text or chat the value of one column."""
+"""Parquet files as text: a document is a row, and its text or chat is the value of one column."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from levada.base.packages import import_for
 __all__ = ["FORMATS"]
 
 _BATCH_BYTES = 1 << 20
-"""About how many bytes of rows are decoded at a time."""
+"""Approximate number of bytes of rows to decode at a time."""
 
 _MAX_ROWS = 1 << 14
-"""Rows that are decoded at a time."""
+"""Maximum number of rows to decode at a time."""
 
 _MAX_VALUES = 1 << 17
-"""Values of lists that are read at a time, on average: those that are equal take no bytes of the file."""
+"""Average number of list values to read at a time: equal values take no bytes of the file."""
 
 _MAX_ROW_BYTES = 64 << 20
-"""The largest row that is read, as a line of a .jsonl."""
+"""Maximum size of a row, as of a line of a .jsonl."""
 
 _MAX_GROUP_VALUES = 1 << 27
-"""Values of lists in a row group: a single row may have all of them."""
+"""Maximum number of list values in a row group: a single row may have all of them."""
 
 _VALUE_BYTES = 64
-"""What a value of a list takes at least."""
+"""Minimum memory of a list value."""
 
 _BUFFER_BYTES = 1 << 20
-"""Stored bytes of a column that are read at a time."""
+"""Stored bytes of a column to read at a time."""
 
 
 class _Stream(io.RawIOBase):
-    """A file as pyarrow reads it."""
+    """Wraps a file for pyarrow."""
 
     def __init__(self, file: _levada.File) -> None:
         self._file, self._at = file, 0
@@ -71,7 +71,7 @@ class ParquetReader:
         self.first_bad_lines: list[int] = []
         try:
             self._metadata = parquet.read_metadata(_Stream(file))
-            # pre_buffer reads whole row groups, as does a buffer of no bytes.
+            # pre_buffer would read whole row groups, as would a buffer of no bytes.
             self._file = parquet.ParquetFile(
                 _Stream(file),
                 metadata=self._metadata,
@@ -88,8 +88,8 @@ class ParquetReader:
         self._texts = self._read()
 
     def _resolve(self, schema: Any) -> tuple[list[str], Any]:
-        """Returns the names of the column, and of the fields of structs in it that lead to the text, and the type of that: "a.b"
-        is the field b of the column a, unless a column has that name."""
+        """Returns the names of the column, and of the fields of structs in it that lead to the text, and the type of
+        the text: "a.b" is the field b of the column a, unless a column has that name."""
         names, rest = schema.names, self._column
         steps: list[str] = []
         found: Any = schema
@@ -111,8 +111,8 @@ class ParquetReader:
             raise self._damaged(error) from error
 
     def _dictionaries(self) -> list[str]:
-        """Returns the leaves of the column that are stored as numbers of texts. Read as such, a text that all rows have takes its
-        memory once."""
+        """Returns the leaves of the column that are stored dictionary-encoded. Read as such, a text that all rows have
+        takes its memory only once."""
         encodings: dict[str, set[str]] = {}
         for chunk in (chunk for number in range(self._metadata.num_row_groups) for chunk in self._chunks_of(number)):
             if chunk.physical_type == "BYTE_ARRAY":
@@ -144,7 +144,7 @@ class ParquetReader:
             raise SourceError(f"{self._path} holds no documents: {what}")
 
     def _pieces(self) -> Iterator[Any]:
-        """Yields the column by rows that have about _BATCH_BYTES when they are decoded, or a larger row by itself."""
+        """Yields the column in batches of rows of about _BATCH_BYTES when decoded, or of a single larger row."""
         for batch in self._batches():
             column = batch.column(self._steps[0])
             if len(self._steps) > 1:
@@ -162,7 +162,7 @@ class ParquetReader:
                 begin = end
 
     def _decoded_bytes(self, array: Any) -> Any:
-        """Returns about how many bytes each value takes when it is decoded."""
+        """Returns the approximate decoded size of each value in bytes."""
         types, compute = self._pyarrow.types, import_for(self._path, "pyarrow", "pyarrow.compute")
         type, numpy = array.type, import_for(self._path, "numpy")
         if types.is_dictionary(type):
@@ -178,7 +178,8 @@ class ParquetReader:
         return numpy.full(len(array), _VALUE_BYTES)
 
     def _batches(self) -> Iterator[Any]:
-        """Yields the batches of one row group after the other, with as many rows as have _BATCH_BYTES in the file on average."""
+        """Yields the batches of all row groups in order, each with as many rows as have _BATCH_BYTES in the file on
+        average."""
         groups = list(map(self._chunks_of, range(self._metadata.num_row_groups)))
         for chunks in groups:
             for chunk in chunks:
@@ -195,7 +196,7 @@ class ParquetReader:
             yield from self._file.iter_batches(rows, row_groups=[number], columns=[self._column], use_threads=False)
 
     def _chunks_of(self, number: int) -> list[Any]:
-        """Returns a row group's metadata of the column; of a list of structs, of each of its leaves."""
+        """Returns a row group's metadata of the column; for a list of structs, of each of its leaves."""
         group = self._metadata.row_group(number)
         columns = map(group.column, range(group.num_columns))
         return [each for each in columns if f"{each.path_in_schema}.".startswith(f"{self._column}.")]
@@ -252,7 +253,7 @@ class ParquetReader:
 
 
 def _json_of(chat: list[Any]) -> str:
-    """Returns the messages without null values, by which a table says that a message lacks a field."""
+    """Returns the messages without null values, with which a table marks absent fields of a message."""
 
     def without_nulls(value: Any) -> Any:
         if isinstance(value, dict):

@@ -16,19 +16,19 @@ from levada.base.packages import import_for
 __all__ = ["REMOTE"]
 
 _TAGS = ("ETag", "etag", "generation", "md5Hash", "Content-MD5", "content_md5", "checksum", "blob_id")
-"""Keys of a file system's info that identify the content of a file; the first that is there counts."""
+"""Keys of a file system's info that identify the content of a file; the first one present is used."""
 
 _TIMES = ("LastModified", "last_modified", "mtime", "updated", "modified", "created", "Last-Modified")
-"""The same for the time of its last change."""
+"""The same for the time of the last change."""
 
 
 def shown_url(text: str) -> str:
-    """Returns a URL, or a text with URLs, as people may see it: without user, password and query."""
+    """Returns a URL, or a text with URLs, in a form that is safe to show: without user, password and query."""
     return _levada.printable(text.encode(errors="replace").decode())
 
 
 class RemoteFile:
-    """A file with the content that it has when this is made. Any thread may call, also in a forked process."""
+    """A file with the content that it has at construction. Any thread may call it, also in a forked process."""
 
     def __init__(self, url: str) -> None:
         self._url, self._shown = url, shown_url(url)
@@ -39,7 +39,8 @@ class RemoteFile:
             raise _fault(error) from None
 
     def read(self, start: int, end: int) -> bytes:
-        """Returns bytes [start, end), fewer if the answer was cut off. Raises SourceError for a changed file, and OSError."""
+        """Returns bytes [start, end), fewer if the response was cut off. Raises SourceError for a changed file, and
+        OSError."""
         fs, path = _filesystem(self._url)
         try:
             if self.tag and hasattr(fs, "_call_s3"):
@@ -62,8 +63,8 @@ class RemoteFile:
 
 
 def list_files(url: str) -> list[str]:
-    """Returns what a pattern matches, folders with a slash at the end; for any other URL the files below that folder. A URL with
-    brackets that is the name of a file is no pattern."""
+    """Returns the files and folders that match a pattern, folders with a slash at the end; for any other URL, the files
+    below that folder. A URL with brackets that is the name of a file is not a pattern."""
     fs, path = _filesystem(url)
     try:
         fs.invalidate_cache()
@@ -72,7 +73,7 @@ def list_files(url: str) -> list[str]:
         if magic := re.search(r"[*?\[]", path):
             root = path.rfind("/", 0, magic.start())
             found = _complete(fs.glob, path, detail=True)
-            if "/." not in path[root:]:  # As in glob(7), what is hidden has to be named.
+            if "/." not in path[root:]:  # As in glob(7), hidden files must be named explicitly.
                 found = {name: info for name, info in found.items() if "/." not in name[root:]}
             return [_url(url, path, name) + "/" * (info["type"] == "directory") for name, info in found.items()]
         return [_url(url, path, name) for name in _complete(fs.find, path) if name != path]
@@ -83,7 +84,7 @@ def list_files(url: str) -> list[str]:
 
 
 def _complete(listing: Any, path: str, **options: Any) -> Any:
-    """Lists all files, or raises: fsspec by itself leaves out folders that it cannot list."""
+    """Lists all files, or raises: fsspec by default leaves out folders that it cannot list."""
     try:
         return listing(path, on_error="raise", **options)
     except TypeError:  # This file system lists everything at once, and raises.
@@ -105,7 +106,7 @@ def _filesystem(url: str) -> tuple[Any, Any]:
 
 
 def _look(fs: Any, path: str) -> tuple[int, int, str]:
-    """Returns the file's current size, the time of its last change, and what identifies its content."""
+    """Returns the file's current size, the time of its last change, and a tag that identifies its content."""
     fs.invalidate_cache(path)
     info = fs.info(path)
     if info["type"] == "directory":
@@ -146,8 +147,8 @@ def _read_s3(fs: Any, path: str, start: int, end: int, tag: str) -> bytes:
 
 
 def _url(like: str, path: str, name: str) -> str:
-    """Returns the URL of the file that the file system names so. `path`: its name of what the URL `like` refers to. Some names
-    begin with the URL's host or bucket, others begin behind that."""
+    """Returns the URL of the file with this name in the file system. `path`: the file system's name for the URL `like`.
+    Some names begin with the URL's host or bucket, others after it."""
     if "://" in name:
         return name
     scheme, _, rest = like.rstrip("/").partition("://")
@@ -174,8 +175,8 @@ def _status(error: BaseException) -> int:
 
 
 def _fault(error: Exception) -> Exception:
-    """Returns an error by whose number the C++ core decides whether to retry. Raise it `from None`: what packages raise may quote
-    the URL with its password."""
+    """Returns an error from whose number the C++ core decides whether to retry. Raise it `from None`: exceptions of
+    packages may quote the URL with its password."""
     import asyncio
 
     if isinstance(error, Error):

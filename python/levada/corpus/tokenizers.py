@@ -19,11 +19,11 @@ __all__ = ["open_tokenizer"]
 def open_tokenizer(given: Any, chat_template: str = "", special_tokens: bool = False) -> _levada.Tokenizer:
     """Returns the tokenizer that `given` names.
 
-    given: "bytes"; the path of a tokenizer.json, of a folder that `transformers` saved one in, or of a SentencePiece
-    .model; or a `tokenizers.Tokenizer` or a fast tokenizer of `transformers` itself. chat_template: "own" or the path of a
-    Jinja file, for chats: that takes a folder or a tokenizer of `transformers`. special_tokens: with those that the
+    given: "bytes"; the path of a tokenizer.json, of a folder in which `transformers` saved one, or of a SentencePiece
+    .model; or a `tokenizers.Tokenizer` or a fast tokenizer of `transformers` itself. chat_template: "own" or the path
+    of a Jinja file, for chats; requires a folder or a tokenizer of `transformers`. special_tokens: adds those that the
     post-processor of a tokenizer of `tokenizers` puts around each text. Raises InvalidArgument for anything else,
-    SourceError for a file that is missing or is not a tokenizer, Unsupported where the package that reads it is not
+    SourceError for a file that is missing or is not a tokenizer, Unsupported if the package that reads it is not
     installed.
     """
     if given is None:
@@ -63,7 +63,7 @@ def _open_path(name: str, special_tokens: bool) -> _levada.Tokenizer:
         tokenizer = tokenizers.Tokenizer.from_buffer(file.read_bytes())
     except OSError as error:
         raise SourceError(f"{file} cannot be read: {error.strerror}") from error
-    except Exception as error:  # The package raises no narrower one.
+    except Exception as error:  # The package raises no more specific exception.
         raise SourceError(f"{file} is not a tokenizer of the package tokenizers: {error}") from error
     settings = _settings_beside(file)
     eos = settings.get("eos_token")
@@ -73,7 +73,7 @@ def _open_path(name: str, special_tokens: bool) -> _levada.Tokenizer:
 
 
 def _settings_beside(file: pathlib.Path) -> dict[str, Any]:
-    """Returns the content of the files that `transformers` saves next to a tokenizer.json, none if there are none."""
+    """Returns the content of the files that `transformers` saves next to a tokenizer.json; empty if there are none."""
     settings: dict[str, Any] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         path = file.parent / name
@@ -91,13 +91,13 @@ def _settings_beside(file: pathlib.Path) -> dict[str, Any]:
 
 
 def _of_tokenizers(given: Any, name: str, special_tokens: bool, splits: bool, eos: str | None = None) -> _levada.Tokenizer:
-    """splits: the names of special tokens in a text are text. eos: the token that ends documents."""
+    """splits: treats names of special tokens in a text as text. eos: the token that ends documents."""
     try:
         tokenizer = given.__class__.from_str(given.to_str())
-    except Exception as error:  # The package raises no narrower one.
+    except Exception as error:  # The package raises no more specific exception.
         raise InvalidArgument(f"{name} has parts that cannot be saved, so its tokens cannot be cached: {error}") from error
-    tokenizer.no_truncation()  # A document is whole, however long,
-    tokenizer.no_padding()  # and nothing is added to it.
+    tokenizer.no_truncation()  # a document is never truncated,
+    tokenizer.no_padding()  # and never padded
     tokenizer.encode_special_tokens = splits
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
 
@@ -135,5 +135,5 @@ def _open_sentencepiece(path: pathlib.Path) -> _levada.Tokenizer:
 
 
 def _shown(name: str) -> str:
-    """Returns the name of a file, which need not be UTF-8, as UTF-8."""
+    """Returns the name of a file, which may not be UTF-8, as UTF-8."""
     return os.fsencode(name).decode("utf-8", "backslashreplace")

@@ -1,4 +1,4 @@
-"""How samples are divided into micro-batches."""
+"""The division of samples into micro-batches."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from levada.exchange import balance
 
 @dataclasses.dataclass
 class MicroBatchSpec:
-    """How to cut a batch: into at least `n_mbs` micro-batches of at most `max_tokens_per_mb` tokens."""
+    """How to divide a batch: into at least `n_mbs` micro-batches of at most `max_tokens_per_mb` tokens."""
 
     n_mbs: int = 1
     max_tokens_per_mb: int = 10**12
@@ -37,8 +37,8 @@ def groups_of(lens: list[int], mb_spec: MicroBatchSpec) -> list[list[int]]:
 
 
 def _fill(lens: list[int], max_tokens: int, min_groups: int) -> list[list[int]]:
-    """Puts the longest first into the group of fewest samples that has room, and opens another where none has: as many
-    micro-batches as AReaL makes."""
+    """Puts the longest first into the group with the fewest samples that has room, and opens a new group if none has:
+    as many micro-batches as AReaL makes."""
     groups: list[list[int]] = []
     totals: list[int] = []
     for i in sorted(range(len(lens)), key=lambda each: -lens[each]):

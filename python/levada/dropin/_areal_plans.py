@@ -1,4 +1,4 @@
-"""AReaL's tracker of who has what, and its planner. For a controller as well as for ranks."""
+"""AReaL's tracker of the ranks that hold samples, and its planner. For a controller as well as for ranks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from levada.base.errors import InvalidArgument
 
 
 class Refused(InvalidArgument, AssertionError):
-    """Raised where AReaL asserts."""
+    """Raised where AReaL uses an assertion."""
 
 
 class Missing(InvalidArgument, KeyError):
@@ -31,7 +31,8 @@ class NotKnown(InvalidArgument, NotImplementedError):
 
 @functools.cache
 def _coordinates_along(axes: tuple[str, ...]) -> Any:
-    """The class of coordinates along these axes. It belongs to no module, so its instances are pickled by _at()."""
+    """Returns the class of coordinates along these axes. It belongs to no module, so its instances are pickled by
+    _at()."""
     name = "".join(axis.title() for axis in axes) + "ProcessCoord"
     fields: Any = collections.namedtuple(name, axes)  # type: ignore[misc]
     return type(name, (fields,), {"__slots__": (), "__reduce__": lambda self: (_at, (axes, tuple(self)))})
@@ -42,10 +43,10 @@ def _at(axes: tuple[str, ...], place: tuple[int, ...]) -> Any:
 
 
 class ProcessTopology:
-    """The ranks of a model as named axes, row-major: the last varies fastest. AReaL's are pipe, data and tensor. Equal
-    where axes and dims are.
+    """The ranks of a model as named axes, row-major: the last varies fastest. AReaL's axes are pipe, data and tensor.
+    Topologies are equal if their axes and dims are.
 
-    mapping: by coordinates, which are named tuples of the axes, the rank there.
+    mapping: a dict from coordinates, which are named tuples of the axes, to ranks.
     """
 
     def __init__(self, axes: Sequence[str], dims: Sequence[int]) -> None:
@@ -64,25 +65,25 @@ class ProcessTopology:
         return _coordinates_along(tuple(self.axes))
 
     def world_size(self) -> int:
-        """Ranks in all."""
+        """Returns the number of ranks."""
         return len(self.mapping)
 
     def get_axis_names(self) -> list[str]:
         return self.axes
 
     def get_dim(self, axis: str) -> int:
-        """Ranks along an axis; 0 for one that there is not."""
+        """Returns the number of ranks along an axis; 0 for an unknown axis."""
         return self.dims[self.axes.index(axis)] if axis in self.axes else 0
 
     def get_coord(self, rank: int) -> Any:
-        """A rank's coordinates, a named tuple of the axes."""
+        """Returns a rank's coordinates, a named tuple of the axes."""
         for place, at in self.mapping.items():
             if at == rank:
                 return place
         raise InvalidArgument(f"there is no rank {rank} among {self.world_size()}")
 
     def get_rank(self, **coordinates: int) -> int:
-        """The rank at these coordinates, one for each axis."""
+        """Returns the rank at these coordinates, one for each axis."""
         if coordinates.keys() != set(self.axes):
             raise InvalidArgument(f"a rank has coordinates along {self.axes}, not along {sorted(coordinates)}")
         place = tuple(coordinates[axis] for axis in self.axes)
@@ -91,7 +92,7 @@ class ProcessTopology:
         return self.mapping[place]
 
     def filter_match(self, **coordinates: int) -> list[int]:
-        """The ranks with these coordinates, ascending."""
+        """Returns the ranks with these coordinates, ascending."""
         unknown = coordinates.keys() - set(self.axes)
         if unknown:
             raise InvalidArgument(f"there are no axes {sorted(unknown)}; there are {self.axes}")
@@ -99,11 +100,11 @@ class ProcessTopology:
         return [rank for place, rank in self.mapping.items() if all(getattr(place, axis) == at for axis, at in wanted)]
 
     def get_axis_list(self, axis: str, idx: int) -> list[int]:
-        """The ranks whose coordinate along `axis` is `idx`."""
+        """Returns the ranks whose coordinate along `axis` is `idx`."""
         return self.filter_match(**{axis: idx})
 
     def get_axis_comm_lists(self, axis: str) -> list[list[int]]:
-        """The groups of ranks that differ along `axis` alone; none for an axis that there is not."""
+        """Returns the groups of ranks that differ only along `axis`; none for an unknown axis."""
         if axis not in self.axes:
             return []
         return [list(ranks) for ranks in zip(*(self.get_axis_list(axis, at) for at in range(self.get_dim(axis))))]
@@ -111,7 +112,7 @@ class ProcessTopology:
     def get_rank_repr(
         self, rank: int, omit_axes: Sequence[str] = ("data", "pipe"), inner_sep: str = "_", outer_sep: str = "-"
     ) -> str:
-        """A rank's coordinates for names of files: "tensor_1"; of more than nine ranks "tensor_01"."""
+        """Returns a rank's coordinates for file names: "tensor_1", or "tensor_01" if there are more than nine ranks."""
         place, digits = self.get_coord(rank), len(str(self.world_size()))
         shown = [axis for axis in self.axes if axis not in omit_axes]
         return outer_sep.join(f"{axis}{inner_sep}{getattr(place, axis):0{digits}d}" for axis in shown)
@@ -130,7 +131,7 @@ class ProcessTopology:
 
 
 class PipeDataTensorParallelTopology(ProcessTopology):
-    """AReaL's topology of a model that is trained: axes pipe, data, tensor."""
+    """AReaL's topology of a model in training: axes pipe, data, tensor."""
 
     def __init__(
         self,
@@ -150,7 +151,7 @@ class PipeDataTensorParallelTopology(ProcessTopology):
 
 
 class DataPipeTensorParallelTopology(ProcessTopology):
-    """AReaL's topology of a model that generates: axes data, pipe, tensor."""
+    """AReaL's topology of a model in generation: axes data, pipe, tensor."""
 
     def __init__(
         self, num_pp: int, num_tp: int, num_dp: int, sequence_parallel: bool, max_prompt_len: int | None = None
@@ -161,13 +162,14 @@ class DataPipeTensorParallelTopology(ProcessTopology):
 
 
 def dp_heads(topo: ProcessTopology) -> list[int]:
-    """For each data-parallel group the rank that gives out what it has made: tensor 0 of the last pipeline stage."""
+    """Returns, for each data-parallel group, the rank that delivers its results: tensor 0 of the last pipeline
+    stage."""
     return topo.filter_match(pipe=topo.get_dim("pipe") - 1, tensor=0)
 
 
 class GlobalStorageTracker:
-    """Which rank has which keys of which ids, and who owns them: `storages[rank][id]`, `data_owner[id, key]`. Kept by one
-    process. add_data() and clear_data() hold `lock`, add_data_synced() does not."""
+    """Which rank holds which keys of which ids, and which rank owns them: `storages[rank][id]`, `data_owner[id, key]`.
+    Kept by one process. add_data() and clear_data() hold `lock`, add_data_synced() does not."""
 
     def __init__(self, world_size: int) -> None:
         self.lock = asyncio.Lock()
@@ -175,7 +177,7 @@ class GlobalStorageTracker:
         self.data_owner: dict[tuple[Hashable, str], int] = {}
 
     def add_data_synced(self, rank: int, ids: Iterable[Hashable], key: str, is_owner: bool) -> None:
-        """`rank` has `key` of these ids. is_owner: they are taken from there."""
+        """Records that `rank` holds `key` of these ids. is_owner: they are taken from that rank."""
         for id in ids:
             keys = self.storages[rank].setdefault(id, [])
             if key not in keys:
@@ -184,12 +186,12 @@ class GlobalStorageTracker:
                 self.data_owner[id, key] = rank
 
     async def add_data(self, rank: int, ids: Iterable[Hashable], key: str, is_owner: bool) -> None:
-        """As add_data_synced()."""
+        """Does the same as add_data_synced(), under `lock`."""
         async with self.lock:
             self.add_data_synced(rank, ids, key, is_owner)
 
     async def clear_data(self, ids: Iterable[Hashable]) -> None:
-        """Nobody has these ids any more."""
+        """Records that no rank holds these ids any more."""
         async with self.lock:
             for id in set(ids):
                 for storage in self.storages:
@@ -199,8 +201,8 @@ class GlobalStorageTracker:
 
 @dataclasses.dataclass
 class RedistribStep:
-    """gather: `root` gets ids[i] of srcs[i]. scatter: dsts[i] gets ids[i] of `root`. bcast: all `dsts` get `ids`, one flat
-    list, of `root`. Each time all of `keys`. Ranks are those of the job."""
+    """gather: `root` receives ids[i] from srcs[i]. scatter: dsts[i] receives ids[i] from `root`. bcast: all `dsts`
+    receive `ids`, one flat list, from `root`. Each step moves all of `keys`. Ranks are those of the job."""
 
     comm_type: str
     root: int | None
@@ -215,8 +217,8 @@ class RedistribStep:
 
 
 def hops(step: Any) -> Iterator[tuple[int, int, Sequence[Hashable]]]:
-    """Yields who sends what to whom in a RedistribStep, which may be AReaL's own: from, to, ids. Raises InvalidArgument
-    for a step without root or ranks, and for one of another kind."""
+    """Yields the transfers of a RedistribStep, which may be AReaL's own, as from, to, ids. Raises InvalidArgument for a
+    step without root or ranks, and for one of another kind."""
     ends = step.srcs if step.comm_type == "gather" else step.dsts
     if step.comm_type not in ("gather", "scatter", "bcast") or step.root is None or ends is None:
         raise InvalidArgument(f"no gather, scatter or bcast with root and ranks is {dataclasses.astuple(step)}")
@@ -230,14 +232,14 @@ def hops(step: Any) -> Iterator[tuple[int, int, Sequence[Hashable]]]:
 
 
 class Cluster(Protocol):
-    """What a planner wants to know of AReaL's ClusterSpecConfig."""
+    """The part of AReaL's ClusterSpecConfig that a planner uses."""
 
     n_gpus_per_node: int
 
 
 class RedistribPlanner:
-    """Derives steps from what a tracker knows: RedistribPlanner(cluster_config, tracker), or RedistribPlanner(tracker), as
-    up to AReaL v0.3.0, where nodes have as many GPUs as realhf's cluster says, or 8."""
+    """Derives steps from a tracker: RedistribPlanner(cluster_config, tracker), or RedistribPlanner(tracker) as up to
+    AReaL v0.3.0, where the number of GPUs per node is that of realhf's cluster, or 8."""
 
     def __init__(
         self, cluster_config: Cluster | GlobalStorageTracker | None = None, storage_tracker: Any = None
@@ -252,11 +254,11 @@ class RedistribPlanner:
     def derive_plan(
         self, dests: Mapping[int, Sequence[Hashable]], keys: Sequence[str], pattern: str = "gather-scatter"
     ) -> list[RedistribStep]:
-        """Returns the steps after which each rank of `dests` has `keys` of its ids; what it has already is left out. They
-        are the same whatever the order of dests, ids and keys. pattern: "bcast" or "gather-scatter".
+        """Returns the steps after which each rank of `dests` has `keys` of its ids, leaving out what the rank has
+        already. They do not depend on the order of dests, ids and keys. pattern: "bcast" or "gather-scatter".
 
-        Raises InvalidArgument for another pattern, which is a NotImplementedError too, and, naming id, key and ranks, for
-        what nobody has.
+        Raises InvalidArgument for another pattern, which is a NotImplementedError too, and, naming id, key and ranks,
+        for data that no rank has.
         """
         if pattern == "bcast":
             return self.derive_plan_bcast(dests, keys)
@@ -267,15 +269,16 @@ class RedistribPlanner:
     def derive_plan_bcast(
         self, dests: Mapping[int, Sequence[Hashable]], keys: Sequence[str]
     ) -> list[RedistribStep]:
-        """Whoever has a sample sends it, a rank on the same node first, then the least busy one, to all that lack it at
-        once; a step for each key. Raises InvalidArgument, which is an AssertionError too, for what nobody has."""
+        """Returns a bcast step for each key, sender and set of receivers. A sample's sender is a rank that has it,
+        preferably on the same node, then the least busy one, and sends it to all ranks that lack it at once. Raises
+        InvalidArgument, which is an AssertionError too, for data that no rank has."""
         keys = sorted(set(keys))
         ids = {str(id): id for wanted in dests.values() for id in wanted}
         held = exchange.SampleDirectory()
         for rank, storage in enumerate(self.storage_tracker.storages):
             here = {text: storage[id] for text, id in ids.items() if id in storage}
             samples = exchange.SampleBatch(list(here))
-            for key in keys:  # how long they are only the ranks know: each counts as one
+            for key in keys:  # only the ranks know the lengths: each counts as one
                 samples.set_meta(key, "uint8", [1 if key in has else None for has in here.values()])
             held.add(rank, samples)
         for text, id in ids.items():
@@ -292,7 +295,7 @@ class RedistribPlanner:
             moved: dict[str, list[Hashable]] = {}
             for text, key in multicast.items:
                 moved.setdefault(key, []).append(ids[text])
-            for key, members in moved.items():  # AReaL's DataManager takes one key a step
+            for key, members in moved.items():  # AReaL's DataManager takes one key per step
                 steps.append(RedistribStep("bcast", source, [source], multicast.to, members, [key]))
         return steps
 
@@ -305,8 +308,8 @@ class RedistribPlanner:
     def derive_plan_gather_scatter(
         self, dests: Mapping[int, Sequence[Hashable]], keys: Sequence[str]
     ) -> list[RedistribStep]:
-        """The owners' samples go to the first owner, and from there to the others. Raises InvalidArgument, which is a
-        KeyError too, for what nobody holds."""
+        """Sends the owners' samples to the first owner, and from there to the others. Raises InvalidArgument, which is
+        a KeyError too, for data that no rank holds."""
         keys = sorted(set(keys))
         merged: dict[tuple[Any, ...], RedistribStep] = {}
         steps = [step for key in keys for step in self._through_root(dests, key)]

@@ -1,4 +1,4 @@
-"""AReaL's SequenceSample: ragged sequences by key, packed into one tensor a key."""
+"""AReaL's SequenceSample: ragged sequences by key, packed into one tensor per key."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _validates = contextvars.ContextVar("validates", default=True)
 _shuffles = itertools.count()
 
 _TIMEOUT = 1800.0
-"""Seconds of a wait for ranks that may still be computing what they split."""
+"""Seconds of a wait for ranks that may still be computing the samples to split."""
 
 _LENGTHS: dict[str, Callable[[int], int]] = {
     **dict.fromkeys(
@@ -43,12 +43,12 @@ _LENGTHS: dict[str, Callable[[int], int]] = {
         lambda tokens: tokens - 1,
     ),
 }
-"""The length of a key, by name, of a sequence of so many tokens: what from_default() takes."""
+"""Length of a sequence of a key, by name, given its number of tokens, as from_default() assumes it."""
 
 
 @dataclasses.dataclass
 class SequenceSplitSpec:
-    """Consecutive parts of a batch, as [start, end) or as sizes; what is not given follows from the other."""
+    """Consecutive parts of a batch, as [start, end) or as sizes; each follows from the other."""
 
     partitions: list[tuple[int, int]] | None = None
     sizes: list[int] | None = None
@@ -69,18 +69,18 @@ class SequenceSplitSpec:
 
 @dataclasses.dataclass(eq=False, init=False)
 class SequenceSample:
-    """A batch of samples by id. For each key all ids' sequences lie one after the other in one tensor,
-    [tokens, trailing...]; seqlens[key][i] has the lengths of sample i's.
+    """A batch of samples by id. For each key, the sequences of all ids are concatenated in one tensor, [tokens,
+    trailing...]; seqlens[key][i] are the lengths of the sequences of sample i.
 
     trailing_shapes, dtypes: by key, of the tensors; None for a key without data. ids: unique; they become strings.
-    seqlens: whole numbers in lists, tuples, tensors or arrays; they become lists of lists of int. data: by key; None as a
-    whole for a meta, which has the structure alone. metadata: one value an id; tuples, arrays and the like become lists.
-    Each sample has dictionaries of its own. Other keyword arguments are ignored, as AReaL does.
+    seqlens: integers in lists, tuples, tensors or arrays; they become lists of lists of int. data: by key; None as a
+    whole for a meta, which has only the structure. metadata: one value per id; tuples, arrays and the like become
+    lists. Each sample has separate dictionaries. Other keyword arguments are ignored, as AReaL does.
 
-    AReaL's programs move the tensors to a GPU, write a gathered batch in place, and store any objects as metadata. A
-    SampleBatch supports none of this, so this class cuts and joins torch's tensors itself.
+    AReaL's programs move the tensors to a GPU, write a gathered batch in place, and store arbitrary objects as
+    metadata. A SampleBatch supports none of this, so this class cuts and joins torch's tensors itself.
 
-    Raises ValueError where ids, lengths, shapes or dtypes do not fit, KeyError where the fields have different keys.
+    Raises ValueError if ids, lengths, shapes or dtypes do not match, KeyError if the fields have different keys.
     """
 
     keys: set[str]
@@ -112,7 +112,7 @@ class SequenceSample:
             self._validate(given)
 
     def _validate(self, given: list[str]) -> None:
-        """Coerces ids, shapes, lengths and metadata, and checks that all fits together. given: the keys."""
+        """Coerces ids, shapes, lengths and metadata, and checks that everything matches. given: the keys."""
         if len(self.keys) != len(given):
             raise InvalidArgument(f"keys {given} are not all different")
         self.ids = [str(id) for id in self.ids]
@@ -144,7 +144,7 @@ class SequenceSample:
     @classmethod
     @contextlib.contextmanager
     def disable_validation(cls) -> Iterator[None]:
-        """Within it, samples that this thread makes are neither coerced nor checked."""
+        """Disables coercion and checks for samples that this thread makes within the context."""
         token = _validates.set(False)
         try:
             yield
@@ -153,7 +153,7 @@ class SequenceSample:
 
     @property
     def bs(self) -> int:
-        """The number of samples."""
+        """Number of samples."""
         return len(self.ids)
 
     @classmethod
@@ -164,9 +164,9 @@ class SequenceSample:
         data: Mapping[str, Any],
         metadata: Mapping[str, list[Any]] | None = None,
     ) -> SequenceSample:
-        """Returns samples of one sequence each, of `seqlens` tokens. The name of a key determines whether its lengths are
-        one, `seqlens`, or one less. Raises NotImplementedError for any other name, ValueError for metadata of any other
-        length."""
+        """Returns samples of one sequence each, of `seqlens` tokens. The name of a key determines whether its lengths
+        are one, `seqlens`, or one less. Raises NotImplementedError for any other name, ValueError for metadata of any
+        other length."""
         tokens = [each if isinstance(each, int) else _only_length(each) for each in seqlens]
         for name, values in (metadata or {}).items():
             if not isinstance(values, list) or len(values) != len(tokens):
@@ -179,8 +179,8 @@ class SequenceSample:
 
     @classmethod
     def gather(cls, samples: Sequence[SequenceSample], keys: Iterable[str] | None = None) -> SequenceSample:
-        """Returns the samples of several batches, one after the other, with `keys` or those of the first. Copies the
-        tensors. Raises ValueError where some of the batches lack the data of a key, KeyError for a key that is not there.
+        """Returns the samples of several batches, concatenated, with `keys` or those of the first. Copies the tensors.
+        Raises ValueError if only some of the batches have the data of a key, KeyError for an unknown key.
         """
         first = samples[0]
         keys = set(first.keys if keys is None else keys)
@@ -221,8 +221,8 @@ class SequenceSample:
     def split_with_lengths(
         self, mb_spec: MicroBatchSpec, lens: Sequence[int]
     ) -> tuple[list[SequenceSample], list[int], Any]:
-        """Returns micro-batches balanced by `lens`, the order in which they have the samples, and its inverse. Raises
-        RuntimeError where one length is above mb_spec.max_tokens_per_mb, or there are fewer samples than mb_spec.n_mbs.
+        """Returns micro-batches balanced by `lens`, the order of the samples in them, and its inverse. Raises
+        RuntimeError if a length is above mb_spec.max_tokens_per_mb, or there are fewer samples than mb_spec.n_mbs.
         """
         groups = sorted(groups_of(list(lens), mb_spec))
         forward = list(chain.from_iterable(groups))
@@ -231,20 +231,20 @@ class SequenceSample:
         return SequenceSample.reorder(self, forward).split_with_spec(spec), forward, backward
 
     def split(self, mb_spec: MicroBatchSpec) -> tuple[list[SequenceSample], list[int], Any]:
-        """Does split_with_lengths() by the key of most tokens."""
+        """Does split_with_lengths() by the key with the most tokens."""
         return self.split_with_lengths(mb_spec, [sum(lengths) for lengths in self.seqlens[self._get_split_key()]])
 
     def _get_split_key(self) -> str:
-        """Returns the key of most tokens, the first by name of several, so that ranks which have their keys in different
-        orders agree. AReaL's interfaces call it by this name."""
+        """Returns the key with the most tokens; of several, the first by name, so that ranks with different orders of
+        keys agree. AReaL's interfaces call it by this name."""
         return max(sorted(self.keys), key=lambda each: _tokens(self.seqlens[each]))
 
     def synced_data_parallel_split(self, mb_spec: MicroBatchSpec, group: Any = None) -> list[SequenceSample]:
-        """Does split() into the same number of micro-batches on every rank of `group`. Collective over it. By default it is
-        the data-parallel group of the model that realhf runs, if realhf is imported.
+        """Does split() into the same number of micro-batches on every rank of `group`. Collective over it. The default
+        is the data-parallel group of the model that realhf runs, if realhf is imported.
 
-        Raises RuntimeError, alike on all ranks, where one cannot be split so; InvalidArgument without `group` where there
-        are several ranks and realhf is not imported.
+        Raises RuntimeError on all ranks if one cannot be split so; InvalidArgument without `group` if there are several
+        ranks and realhf is not imported.
         """
         joined = join(_data_parallel_group() if group is None else group)
         while True:
@@ -276,7 +276,7 @@ class SequenceSample:
     def reorder_output(
         x: Any, expected_seqlens: Sequence[Sequence[int]], forward_indices: Sequence[int], backward_indices: Any
     ) -> Any:
-        """Returns a model's output for samples in the order of split() in their order before it."""
+        """Returns a model's output for samples in the order of split(), reordered to their order before it."""
         sizes = [sum(expected_seqlens[i]) for i in forward_indices]
         if len(forward_indices) != len(expected_seqlens) or x.shape[0] != sum(sizes):
             raise Refused(f"{x.shape[0]} tokens were given for the {sum(sizes)} of {len(expected_seqlens)} samples")
@@ -286,8 +286,8 @@ class SequenceSample:
     @staticmethod
     def shuffled(sample: SequenceSample, seed: int | None = None) -> SequenceSample:
         """Returns the samples in a random order that `seed` determines. The default seed differs at each call: it is
-        realhf's next shuffle seed if realhf is imported, else the number of earlier calls in this process. Ranks that call
-        it equally often have the same orders."""
+        realhf's next shuffle seed if realhf is imported, otherwise the number of earlier calls in this process. Ranks
+        that call it equally often have the same orders."""
         if seed is None:
             seeding: Any = sys.modules.get("realhf.base.seeding")
             seed = next(_shuffles) if seeding is None else int(seeding.get_shuffle_seed())
@@ -303,14 +303,14 @@ class SequenceSample:
             return dataclasses.replace(self, data=None)
 
     def select(self, keys: Iterable[str]) -> SequenceSample:
-        """Returns the samples with these keys alone."""
+        """Returns the samples with only these keys."""
         keys = set(keys)
         fields: dict[str, Any] = {name: {key: field[key] for key in keys} for name, field in self._fields().items()}
         with self.disable_validation():
             return dataclasses.replace(self, keys=keys, **fields)
 
     def update_(self, other: SequenceSample) -> None:
-        """Adds the keys and metadata of another batch of the same ids, replacing those that are here. A meta replaces no
+        """Adds the keys and metadata of another batch of the same ids, replacing existing ones. A meta replaces no
         data."""
         if self.ids != other.ids:
             raise Refused(f"a sample of ids {self.ids} cannot be updated with one of {other.ids}")
@@ -347,7 +347,7 @@ class SequenceSample:
         return self.to_device("cpu")
 
     def as_json_compatible(self) -> dict[str, Any]:
-        """Returns what json can write, the data included."""
+        """Returns a structure that json can write, including the data."""
         return {
             "ids": self.ids,
             "keys": sorted(self.keys),
@@ -360,7 +360,7 @@ class SequenceSample:
 
     @classmethod
     def from_json_compatible(cls, data: Mapping[str, Any]) -> SequenceSample:
-        """Returns the samples of which as_json_compatible() returned `data`."""
+        """Returns the samples for which as_json_compatible() returned `data`."""
         dtypes = _mapped(data["dtypes"], lambda name: getattr(torch, name.removeprefix("torch.")))
         shapes = _mapped(data["trailing_shapes"], tuple)
         tensors = data["data"] and {
@@ -384,12 +384,12 @@ def of_tensors(
 
 
 def _mapped(field: Any, change: Callable[[Any], Any]) -> Any:
-    """Returns a dictionary of changed values. None stays None, as a value and in place of the whole."""
+    """Returns a dictionary of changed values. None remains None, as a value and in place of the whole."""
     return None if field is None else {key: None if it is None else change(it) for key, it in field.items()}
 
 
 def _whole(number: Any) -> int:
-    """Raises TypeError or ValueError for what is no whole number."""
+    """Returns the value as an int. Raises TypeError or ValueError if it is not an integer."""
     whole = int(number)
     if whole != number:
         raise ValueError(f"{number!r} is no whole number")
@@ -404,7 +404,7 @@ def _lengths(key: str, items: Any) -> list[list[int]]:
 
 
 def _only_length(item: Any) -> int:
-    """The length of a sample of one sequence, given alone or in a list."""
+    """Returns the length of a sample of one sequence, given as a number or in a list."""
     lengths = item if isinstance(item, (list, tuple)) or getattr(item, "ndim", False) else [item]
     if len(lengths) != 1:
         raise Refused(f"from_default() takes samples of one sequence each; lengths {item} are of {len(lengths)}")

@@ -1,4 +1,4 @@
-"""What Megatron's stages need of a batch, and which part of it a context-parallel rank computes with."""
+"""The keys of a batch that Megatron's stages need, and the part of it that a context-parallel rank computes with."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Batch = dict[str, Any]
 
 STANDARD = ("tokens", "labels", "loss_mask", "attention_mask", "position_ids")
 
-# Of packed sequences: what attention computes with, and lengths that Megatron reads on the host.
+# For packed sequences: the boundaries for attention, and lengths that Megatron reads on the host.
 BOUNDARIES = ("cu_seqlens_q", "cu_seqlens_kv", "cu_seqlens_q_padded", "cu_seqlens_kv_padded")
 LENGTHS = ("max_seqlen_q", "max_seqlen_kv")
 OLD_BOUNDARIES = ("cu_seqlens", "cu_seqlens_unpadded")
@@ -22,19 +22,19 @@ ON_HOST = frozenset((*LENGTHS, *OLD_LENGTHS))
 
 
 def place(group: Any) -> tuple[int, int]:
-    """Rank and size of a process group; of None, a group of one."""
+    """Returns rank and size of a process group; None counts as a group of one."""
     return (0, 1) if group is None else (group.rank(), group.size())
 
 
 class Stage(NamedTuple):
-    """What a pipeline stage, or one of its virtual stages, does with a batch."""
+    """The role of a pipeline stage, or of one of its virtual stages, for a batch."""
 
     first: bool
     last: bool
     predicts: bool
-    """Hosts the layers of multi-token prediction, which embed tokens again."""
+    """Whether it hosts the layers of multi-token prediction, which embed tokens again."""
     everything: bool
-    """Is to have every key, whatever it does."""
+    """Whether it needs every key, regardless of its role."""
 
     @classmethod
     def of_chunk(cls, pp: Any, model: Any, *, first: bool, last: bool, use_mtp: bool, vp_stage: int | None) -> Stage:
@@ -64,7 +64,8 @@ class Stage(NamedTuple):
 
 
 def hosts_mtp(layout: Any, rank: int, size: int, vp_stage: int | None = None) -> bool:
-    """Whether a pipeline layout puts layers of multi-token prediction on this rank, or on one virtual stage of it.
+    """Returns whether a pipeline layout puts layers of multi-token prediction on this rank, or on one virtual stage of
+    it.
 
     layout: a list of stages, each a list of layers; text, as "Et*3|(tt|)*2m|L"; or Megatron's parsed layout.
     """
@@ -92,7 +93,7 @@ def _repeated(match: re.Match[str]) -> str:
 
 
 def projected(data: Mapping[str, Any], keys: frozenset[str]) -> Batch:
-    """The standard keys in `keys`, and all other keys. "input_ids" stands for tokens that are not there."""
+    """Returns the standard keys in `keys`, and all other keys. "input_ids" replaces missing tokens."""
     batch = dict(data)
     if batch.get("tokens") is None:
         batch["tokens"] = batch.get("input_ids")
@@ -102,7 +103,7 @@ def projected(data: Mapping[str, Any], keys: frozenset[str]) -> Batch:
 
 
 def packed_keys(data: Mapping[str, Any]) -> tuple[str, ...]:
-    """The keys that say where packed sequences lie in `data`."""
+    """Returns the keys of `data` with the boundaries of packed sequences."""
     if data.get("cu_seqlens_q") is not None:
         return (*BOUNDARIES, *LENGTHS)
     if data.get("cu_seqlens") is not None:
@@ -111,10 +112,11 @@ def packed_keys(data: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def sliced(batch: Batch, rank: int, size: int) -> Batch:
-    """The part of context-parallel rank `rank` of `size`: chunks rank and 2 * size - 1 - rank of the 2 * size into which
-    each sequence is cut. Sequences are the packed ones where the batch says where they lie, else its rows.
+    """Returns the part of context-parallel rank `rank` of `size`: chunks rank and 2 * size - 1 - rank of the 2 * size
+    into which each sequence is cut. Sequences are the packed ones if the batch has their boundaries, otherwise its
+    rows.
 
-    Raises InvalidArgument where a sequence cannot be cut so, naming the key.
+    Raises InvalidArgument, naming the key, if a sequence cannot be cut so.
     """
     if size == 1:
         return batch
@@ -130,7 +132,7 @@ def sliced(batch: Batch, rank: int, size: int) -> Batch:
 
 
 def _boundaries(batch: Batch) -> list[int]:
-    """Where packed sequences begin, and the end of the last."""
+    """Returns the starts of packed sequences, and the end of the last."""
     candidates = ("cu_seqlens_q_padded", "cu_seqlens_q", "cu_seqlens")
     key = next(key for key in candidates if batch.get(key) is not None)
     value = batch[key]

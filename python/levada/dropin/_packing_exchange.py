@@ -1,4 +1,4 @@
-"""Samples of a step on their way from the ranks that read them to the micro-batches that they are packed into."""
+"""Moves the samples of a step from the ranks that read them to the micro-batches into which they are packed."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def _store() -> exchange.Store:
 def deliver(
     job: Membership, step: Step, schedule: Schedule, samples: list[Sample] | None, timeout: float
 ) -> list[Batch]:
-    """Moves the samples of a step to the ranks that need them, and packs this rank's micro-batches, in tensors of their
-    own. samples: what this rank read, which is sent from its own memory; None if it did not read. Collective over the job.
-    Raises alike on all ranks InvalidArgument; PeerLost, Timeout or EngineError if a rank is lost."""
+    """Moves the samples of a step to the ranks that need them, and packs this rank's micro-batches into new tensors.
+    samples: those that this rank read, which are sent from their own memory; None if it did not read. Collective over
+    the job. Raises InvalidArgument on all ranks; PeerLost, Timeout or EngineError if a rank is lost."""
     store, parcels = _store(), step.parcels()
-    store.remove(store.ids)  # of a step that failed
+    store.remove(store.ids)  # left by a step that failed
     try:
         if samples:
             begin = step.begins[step.data[job.rank]]
@@ -52,7 +52,7 @@ def deliver(
 
 
 def _id(parcel: int, sample: int) -> str:
-    """A sample's id is one for each set of ranks that needs some of its keys."""
+    """Returns the id of a sample for one set of ranks that needs some of its keys."""
     return f"{parcel}.{sample}"
 
 
@@ -65,7 +65,7 @@ def _packed(
         samples = store.get([_id(parcel, sample) for sample in micro], keys)
         for key in keys:
             packed = samples[key]
-            # What lies one after the other comes as a view, of the store's memory or of what was read.
+            # Adjacent samples are returned as a view of the store's memory or of the read data.
             is_view = packed.data_ptr() == samples.item(key, 0).data_ptr()
             fields[key] = packed.clone() if is_view else packed
     padded, original = ([lengths[sample] for sample in micro] for lengths in (step.padded, step.original))

@@ -1,4 +1,4 @@
-"""Which keys of packed samples pipeline stages compute with."""
+"""The keys of packed samples that pipeline stages compute with."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from levada.dropin._packing_samples import INPUTS, KEYS, TARGETS
 
 
 def chunks_of(config: Any) -> int:
-    """Virtual pipeline stages of a rank."""
+    """Returns the number of virtual pipeline stages per rank."""
     return getattr(config, "virtual_pipeline_model_parallel_size", None) or 1
 
 
 def keys_by_chunk(config: Any, pp: Any) -> list[tuple[str, ...]]:
-    """By virtual stage of this rank the keys that it computes with."""
+    """Returns, for each virtual stage of this rank, the keys that it computes with."""
     at, size = place(pp)
     predicts = getattr(config, "mtp_num_layers", None) is not None
     chunks = chunks_of(config)

@@ -1,4 +1,4 @@
-"""What ranks send each other before they pack the samples of a step: who read what, and what each of them needs."""
+"""The messages of ranks before they pack the samples of a step: what each has read, and what each needs."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ class Place(NamedTuple):
 
 
 class PackingSettings(NamedTuple):
-    """What must be the same on all ranks."""
+    """Settings that must be the same on all ranks."""
 
     sizes: Place
     max_tokens: int
-    """Of a micro-batch."""
+    """Per micro-batch."""
     multiple: int
-    """Of which the number of micro-batches must be a multiple."""
+    """Divisor of the number of micro-batches."""
     num_microbatches: int
-    """Items that a data iterator is read for."""
+    """Number of items to read from a data iterator."""
     scheduler: str
 
 
 class RankMessage(NamedTuple):
-    """What one rank sends the others: an error, or all the other fields."""
+    """One rank's message to the others: an error, or all the other fields."""
 
     error: tuple[str, str] | None
     """Its class and text."""
@@ -49,7 +49,7 @@ class RankMessage(NamedTuple):
     needs: tuple[str, ...] = ()
     """The keys of samples that this rank needs."""
     lengths: tuple[list[int], list[int]] | None = None
-    """Original and padded lengths of what it read; None if it has no data iterator."""
+    """Original and padded lengths of the samples that it read; None if it has no data iterator."""
 
     def encode(self) -> bytes:
         return json.dumps(self).encode()
@@ -65,7 +65,7 @@ class RankMessage(NamedTuple):
 
 
 def failure(error: Exception) -> RankMessage:
-    """Returns the message of a rank that has failed. A class that is not levada's becomes SourceError."""
+    """Returns the message of a rank that has failed. A class that is not Levada's becomes SourceError."""
     if isinstance(error, StopIteration):
         return RankMessage((_END, ""))
     known = isinstance(error, Error)
@@ -81,14 +81,14 @@ class Step(NamedTuple):
     original: list[int]
     padded: list[int]
     begins: list[int]
-    """By data-parallel rank the number of its first sample."""
+    """The index of each data-parallel rank's first sample."""
     data: list[int]
-    """By rank its data-parallel rank."""
+    """The data-parallel rank of each rank."""
     needs: list[tuple[str, ...]]
     """By rank."""
 
     def parcels(self) -> list[tuple[tuple[str, ...], frozenset[int]]]:
-        """Keys that the same ranks need, with those ranks. Keys that nobody needs are in none."""
+        """Returns sets of keys that the same ranks need, with those ranks. Leaves out keys that no rank needs."""
         audiences: dict[frozenset[int], list[str]] = collections.defaultdict(list)
         for key in dict.fromkeys(key for needs in self.needs for key in needs):
             audiences[frozenset(rank for rank, needs in enumerate(self.needs) if key in needs)].append(key)
@@ -96,11 +96,12 @@ class Step(NamedTuple):
 
 
 def agree(encoded: Sequence[bytes]) -> Step:
-    """Returns the step that the messages of all ranks, by rank, describe.
+    """Returns the step that the messages of all ranks describe. `encoded` is ordered by rank.
 
     Raises the error that a rank reports, with its rank; StopIteration if all data iterators ended; InvalidArgument,
     naming ranks, samples and the remedy, if ranks disagree, if a data-parallel rank has no data iterator, and for a
-    sample that fits no micro-batch or that context parallelism cannot slice. Whatever it raises it raises on all ranks.
+    sample that fits into no micro-batch or that context parallelism cannot slice. Every exception is raised on all
+    ranks.
     """
     messages = [RankMessage.decode(each) for each in encoded]
     _check_errors(messages)
@@ -160,7 +161,7 @@ def _same_settings(messages: Sequence[RankMessage]) -> PackingSettings:
 
 
 def _check_places(places: Sequence[Place], sizes: Place) -> None:
-    """Every place of the process groups must be that of one rank."""
+    """Checks that every place of the process groups is that of exactly one rank."""
     ranks: dict[Place, int] = {}
     for rank, place in enumerate(places):
         other = ranks.setdefault(place, rank)
@@ -178,7 +179,8 @@ def _check_places(places: Sequence[Place], sizes: Place) -> None:
 
 
 def _lengths_of(members: Mapping[int, RankMessage], data: int) -> tuple[list[int], list[int]]:
-    """What the readers of a data-parallel rank have read, which must be the same. members: its ranks."""
+    """Returns the lengths that the readers of a data-parallel rank have read, which must be the same. members: its
+    ranks."""
     read = {rank: lengths for rank, each in members.items() if (lengths := each.lengths) is not None}
     if not read:
         raise InvalidArgument(

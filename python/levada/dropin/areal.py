@@ -9,19 +9,19 @@ In AReaL                                          Here
 ------------------------------------------------  ------------------------------------------------------------------
 a process group for each pair of data-parallel    setup_process_groups() joins the job, once: any steps between any
 groups and for each gather, made beforehand       ranks
-gather and scatter turn all into float32, and     every dtype and trailing shape arrives bit for bit
-integers above 2^24 into others
+gather and scatter convert everything to float32, every dtype and trailing shape arrives bit for bit
+which changes integers above 2^24
 they pad to the longest and need one dimension    nothing is padded
-a collective for each step, one after the other;  a plan is carried out as one exchange, each byte sent once to all
-one for each key of a broadcast                   that get it; a gather's root does not wait for it to pass it on
-steps and owners in the order of hash tables      the same plan whatever the order of what is asked for
-a source is chosen by how many it sends to        the busiest rank sends as little as can be
+a collective for each step, one after the other;  a plan runs as one exchange, and each byte is sent once to all its
+one for each key of a broadcast                   receivers, without a detour through a gather's root
+steps and owners in the order of hash tables      the same plan for any order of the arguments
+a source is chosen by how many it sends to        the busiest rank sends as little as possible
 parts of a batch share dictionaries: update_() of they are independent
 one changes the others
-what a rank lacks ends that rank; others wait     one error on all of them, naming id, key and ranks, and nothing has
+missing data ends a rank; the others wait         one error on all ranks, naming id, key and ranks, and nothing has
                                                   moved
 
-Steps say who sends: what they deliver replaces what is there, as it did. Metadata do not travel, as they did not.
+Steps name the senders. As in AReaL, delivered data replaces existing data, and metadata does not travel.
 """
 
 from __future__ import annotations
@@ -64,18 +64,18 @@ __all__ = [
 ]
 
 Sources = tuple[tuple[str, int], ...]
-"""Keys, each with the rank from which it comes."""
+"""Keys, each with the rank that sends it."""
 Moves = dict[tuple[int, str], Sources]
 """By receiver and id."""
 
 
 class DataManager:
-    """The samples that this worker has, one SequenceSample an id, in `storage`.
+    """The samples that this worker has, one SequenceSample per id, in `storage`.
 
-    model_topos, msid2mwid, data_transfer_pairs: as AReaL gives them; steps name their ranks, so that nothing has to be
-    made of these. device: where samples that arrive are put; by default they stay in this machine's memory. group: whose
-    ranks steps name, as levada.join() takes it; by default the whole job's. timeout: seconds of one wait, by default 30
-    minutes, for another worker may be generating or training before it takes part.
+    model_topos, msid2mwid, data_transfer_pairs: as AReaL passes them; unused, because steps name their ranks. device:
+    the device for samples that arrive; by default they stay in this machine's memory. group: the group to whose ranks
+    steps refer, as in levada.join(); by default the whole job's. timeout: seconds of one wait, by default 30 minutes,
+    because another worker may be generating or training before it takes part.
     """
 
     def __init__(
@@ -96,18 +96,18 @@ class DataManager:
         self._group = group
         self._move = mover(device)
         self._caller = OneCaller("redistribute() of this DataManager")
-        self._wire = Store(tensors="torch", name="areal")  # what is being sent, without a copy, and what arrives
+        self._wire = Store(tensors="torch", name="areal")  # data being sent, without a copy, and data that arrives
 
     def setup_process_groups(self) -> None:
         """Joins the job, or `group`. Collective over all its ranks, so that redistribute() need not be."""
         join(self._group, timeout=self.timeout)
 
     def storage_size(self) -> int:
-        """How many samples there are."""
+        """Returns the number of samples."""
         return len(self.storage)
 
     def store(self, x: SequenceSample) -> None:
-        """One new sample, which is held as it is. Raises InvalidArgument for more than one, and for an id that is here."""
+        """Adds one new sample, without a copy. Raises InvalidArgument for more than one, and for an id that exists."""
         if len(x.ids) != 1:
             raise Refused(f"a batch of {len(x.ids)} samples cannot be stored; unpack() it")
         if x.ids[0] in self.storage:
@@ -115,36 +115,36 @@ class DataManager:
         self.storage[x.ids[0]] = x
 
     def update(self, x: SequenceSample) -> None:
-        """Adds the keys of one sample to what is here of it. Raises KeyError for an id that is not here."""
+        """Adds the keys of one sample to the existing sample. Raises KeyError for an unknown id."""
         self.storage[x.ids[0]].update_(x)
 
     def get(self, data_id: Hashable) -> SequenceSample:
-        """The sample. Raises KeyError for an id that is not here."""
+        """Returns the sample. Raises KeyError for an unknown id."""
         return self.storage[data_id]
 
     def has_data(self, data_id: Hashable) -> bool:
-        """Whether the sample is here."""
+        """Returns whether the sample exists."""
         return data_id in self.storage
 
     def remove(self, ids: Iterable[Hashable]) -> None:
-        """Ids that are not here are ignored."""
+        """Removes samples. Ignores unknown ids."""
         for id in ids:
             self.storage.pop(id, None)
 
     def clear_data(self) -> None:
-        """Removes all, and gives memory kept for later samples back to the system."""
+        """Removes all samples, and returns memory kept for later samples to the system."""
         self.storage.clear()
         self._wire.clear()
 
     def redistribute(self, data_info: SequenceSample, plan: Iterable[RedistribStep]) -> None:
-        """Carries out steps, in their order, derived or made by hand; they may be AReaL's own. To be called, after
-        setup_process_groups() on all ranks, by all that they name; others may call it too, and get nothing. data_info:
-        the meta of all samples that move, the same on all ranks.
+        """Executes steps in their order. Steps may be derived, made by hand, or AReaL's own. Call
+        setup_process_groups() on all ranks first. All ranks that the steps name must call this; others may call it too,
+        and receive nothing. data_info: the meta of all samples that move, the same on all ranks.
 
-        Raises InvalidArgument alike on all ranks that steps name, with nothing moved, naming id, key and ranks: for what
-        data_info has not, a rank that has not what it is to send, cannot send it (its error has the cause), or has it
-        of other lengths or dtype. Raises PeerLost, EngineError or Timeout where a rank is lost; the storage is then as it
-        was. Raises InvalidArgument while another thread is inside.
+        Raises InvalidArgument on all ranks that steps name, with nothing moved, naming id, key and ranks: if data_info
+        lacks a sample or key, or if a rank lacks the data that it is to send, cannot send it (its error has the cause),
+        or has it with other lengths or dtype. Raises PeerLost, EngineError or Timeout if a rank is lost; the storage is
+        then unchanged. Raises InvalidArgument while another thread is inside.
         """
         with self._caller:
             self._carry_out(data_info, _moves(plan))
@@ -164,7 +164,7 @@ class DataManager:
     def _exchange(
         self, moves: Moves, lengths: _Lengths, job: Membership, ranks: tuple[int, ...]
     ) -> list[SequenceSample]:
-        """Carries out moves in which each key of a sample has one source, and all receivers get the same keys."""
+        """Executes moves in which each key of a sample has one source, and all receivers get the same keys."""
         part = join_part(job, ranks)
         mine = [id for to, id in moves if to == job.rank]
         keys = [key for key, _ in next(iter(moves.values()))]
@@ -185,7 +185,7 @@ class DataManager:
     def _explain(
         self, error: InvalidArgument, moves: Moves, part: Membership, ranks: tuple[int, ...]
     ) -> InvalidArgument:
-        """Who was to send what it has not lent; `error` where that is nobody. Collective."""
+        """Returns an error that names the rank whose data is missing; `error` if there is none. Collective."""
         held = all_gather(self._wire, part, timeout=self.timeout)
         for (to, id), keys in moves.items():
             for key, source in keys:
@@ -197,8 +197,8 @@ class DataManager:
         return error
 
     def _lend(self, moves: Moves, rank: int, lengths: _Lengths) -> Exception | None:
-        """Puts what this rank is to send on the wire, as far as it has it as data_info says and it can be sent: all ranks
-        hear of what is missing, and this one why, by what is returned."""
+        """Stores the data that this rank is to send in `_wire`, if the rank has it in the form of data_info and can
+        send it. All ranks find out what is missing; the result tells this rank why."""
         unsent = None
         sent: dict[str, set[str]] = {}
         for (_, id), keys in moves.items():
@@ -214,7 +214,7 @@ class DataManager:
                     for key in fields:
                         lengths.check(id, key, seqlens[key], fields[key])
                     self._wire.store(lent, copy=False)
-            except Exception as problem:  # what fits no lengths, is sparse, or no tensor: the others wait already
+            except Exception as problem:  # wrong lengths, sparse, or not a tensor: the others already wait
                 unsent = unsent or problem
         return unsent
 
@@ -226,14 +226,14 @@ class DataManager:
 
 
 class _Lengths:
-    """A meta, by id."""
+    """A meta, indexed by id."""
 
     def __init__(self, meta: SequenceSample) -> None:
         self._meta = meta
         self._positions = {id: position for position, id in enumerate(meta.ids)}
 
     def of(self, id: str, key: str) -> list[int]:
-        """Raises InvalidArgument for what is not there."""
+        """Returns the lengths of a key of a sample. Raises InvalidArgument if the meta lacks them."""
         if id not in self._positions:
             raise InvalidArgument(f"a step moves sample {id}, of which data_info has nothing")
         if key not in self._meta.keys:
@@ -241,7 +241,7 @@ class _Lengths:
         return self._meta.seqlens[key][self._positions[id]]
 
     def check(self, id: str, key: str, seqlens: Any, tensor: Any) -> None:
-        """Raises InvalidArgument for a tensor that is not as it is said to be."""
+        """Raises InvalidArgument for a tensor that differs from the meta."""
         said = self.of(id, key), self.dtype(key), self.trailing(key)
         has = list(seqlens[0]), tensor.dtype, tuple(tensor.shape[1:])
         if has != said:
@@ -251,14 +251,14 @@ class _Lengths:
             )
 
     def dtype(self, key: str) -> Any:
-        """None for a key without data."""
+        """Returns None for a key without data."""
         return self._meta.dtypes.get(key)
 
     def trailing(self, key: str) -> tuple[int, ...]:
         return tuple(self._meta.trailing_shapes[key] or ())
 
     def without_data(self, moves: Moves, rank: int) -> list[SequenceSample]:
-        """What `rank` gets of keys that have no data."""
+        """Returns the samples that `rank` receives for keys without data."""
         samples = []
         for (to, id), sources in moves.items():
             keys = [key for key, _ in sources if self.dtype(key) is None]
@@ -269,8 +269,8 @@ class _Lengths:
 
 
 def _moves(steps: Iterable[RedistribStep]) -> Moves:
-    """Where each rank's keys come from in the end, when step follows step: what arrives and is passed on comes from the
-    rank that had it first."""
+    """Returns the original source of each rank's keys after all steps: data that is passed on comes from the rank that
+    had it first."""
     origins: dict[tuple[int, str], dict[str, int]] = {}
     for step in steps:
         for source, to, ids in hops(step):
@@ -284,8 +284,9 @@ def _moves(steps: Iterable[RedistribStep]) -> Moves:
 
 
 def _parts(moves: Moves, lengths: _Lengths) -> list[Moves]:
-    """Divided into what one exchange can carry: each key of a sample from one source, all receivers with the same keys.
-    Of derived plans that is all; by hand one rank may be sent another's version of what a third is sent of its own."""
+    """Divides moves into parts that one exchange can execute: each key of a sample from one source, all receivers with
+    the same keys. Derived plans are one part. With steps made by hand, two ranks may be sent different versions of a
+    key."""
     versions: dict[str, dict[str, list[int]]] = {}
     for (_, id), sources in moves.items():
         known = versions.setdefault(id, {})

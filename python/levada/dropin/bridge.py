@@ -1,6 +1,6 @@
-"""Megatron-Bridge's broadcast_data_across_tp: one rank of a tensor-parallel group reads, its peers get what it read.
+"""Megatron-Bridge's broadcast_data_across_tp: one rank of a tensor-parallel group reads for all of its ranks.
 
-Steps of one version of Megatron-Bridge unpack as many values as its get_batch returns:
+Steps of each version of Megatron-Bridge unpack as many values as its get_batch returns:
 
     Megatron-Bridge           gpt_step.get_batch                     vlm_step.get_batch
     ------------------------  -------------------------------------  ---------------------------------------------
@@ -8,14 +8,14 @@ Steps of one version of Megatron-Bridge unpack as many values as its get_batch r
     v0.3.0 to v0.5.1, PR 2405 get_batch_with_cu_seqlens (10 values)  its own, which pads and packs, with a
                                                                      BroadcastIterator
 
-BroadcastIterator fits the steps of all versions: they read it with their own get_batch.
+BroadcastIterator works with the steps of all versions: they read it with their own get_batch.
 
 In Megatron-Bridge                                Here
 ------------------------------------------------  ------------------------------------------------------------------
 a broadcast a tensor, each of a shape worked out  one message a batch, of the shapes that the data has: a shorter batch
 from the configuration                            stays short
 extra keys cost two broadcasts of pickles, and    extra keys are in the same message; absent ones cost nothing
-one more where there are none
+one more if there are none
 a stage that reads and has no iterator fails on   it is an error on every rank of the group
 one rank; its peers wait
 labels are None on some ranks of a stage and      a key is None on every rank of a stage, or on none
@@ -27,9 +27,9 @@ the end of the data ends the rank that reads;     StopIteration on every rank; a
 its peers wait until their time-out               levada.SourceError on every rank, with its traceback
 context parallelism slices what has been sent     the slice is cut first, and only it is sent
 
-What crosses is what levada carries (docs/python/batches.md): tensors, plain values, containers, data classes of the program,
-and objects of classes that were given to levada.register(). Nothing is pickled unless ALLOW_PICKLE is set. Tensors are moved to the
-accelerator where there is one, except the lengths of packed sequences, which Megatron reads on the host.
+Everything that Levada carries can cross (docs/python/batches.md): tensors, plain values, containers, data classes of
+the program, and objects of classes passed to levada.register(). Nothing is pickled unless ALLOW_PICKLE is set. Tensors
+are moved to the accelerator if there is one, except the lengths of packed sequences, which Megatron reads on the host.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ except ImportError:
     parallel_state = None
 
 TIMEOUT = 1800.0
-"""Seconds of one wait for the rank that reads, which also may be writing a checkpoint between its steps."""
+"""Seconds of one wait for the reading rank, which may be writing a checkpoint between its steps."""
 
 ALLOW_PICKLE = False
-"""Whether extra keys of any class cross, as pickles. To be set on every rank before a group's first batch."""
+"""Whether extra keys of any class cross, as pickles. Set it on every rank before a group's first batch."""
 
 
 def get_batch_on_this_tp_rank(
@@ -71,18 +71,19 @@ def get_batch_on_this_tp_rank(
     pg_collection: Any,
     broadcast_all_keys: bool = False,
 ) -> Batch:
-    """The next batch of the iterator of tensor-parallel rank 0, on every rank of its group: a dict with the standard keys
-    (tokens, labels, loss_mask, attention_mask, position_ids) and whatever else the batch has.
+    """Returns the next batch of the iterator of tensor-parallel rank 0, on every rank of its group: a dict with the
+    standard keys (tokens, labels, loss_mask, attention_mask, position_ids) and all other keys of the batch.
 
-    A pipeline stage gets the standard keys that it needs, the others are None: tokens, position_ids and attention_mask
-    the first; labels, loss_mask and attention_mask the last, with tokens and position_ids if `use_mtp`; a stage that
-    hosts multi-token prediction (cfg.model.pipeline_model_parallel_layout) as the first; all of them where there is one
-    stage, and with `broadcast_all_keys`. Another stage needs none, and its reader may have no iterator; if it has one,
-    its other keys are delivered. A key that the batch lacks is None too. Where the batch has input_ids for tokens, both
-    are one tensor, and a stage that does not need tokens gets input_ids.
+    A pipeline stage gets the standard keys that it needs; the others are None. The first stage needs tokens,
+    position_ids and attention_mask; the last needs labels, loss_mask and attention_mask, and with `use_mtp` also tokens
+    and position_ids; a stage that hosts multi-token prediction (cfg.model.pipeline_model_parallel_layout) needs what
+    the first does. If there is only one stage, and with `broadcast_all_keys`, it gets all of them. Another stage needs
+    none, and its reader may have no iterator; if it has one, its other keys are delivered. A key that the batch lacks
+    is None too. If the batch has input_ids for tokens, both are one tensor, and a stage that does not need tokens gets
+    input_ids.
 
-    Shapes are those of the data. Collective over pg_collection.tp. Raises StopIteration on every rank where the iterator
-    ends; SourceError where it raises, and where a stage that needs keys has no iterator; Timeout, PeerLost.
+    Shapes are those of the data. Collective over pg_collection.tp. Raises StopIteration on every rank if the iterator
+    ends; SourceError if it raises, or if a stage that needs keys has no iterator; Timeout, PeerLost.
     """
     stage = _stage(pg_collection, cfg, use_mtp)._replace(everything=broadcast_all_keys)
     if stage.last and use_mtp:
@@ -103,18 +104,19 @@ def get_batch(
     pg_collection: Any,
     vp_stage: int | None = None,
 ) -> tuple[Any, Any, Any, Any, Any, Batch | None]:
-    """Tokens, labels, loss_mask, attention_mask, position_ids and what is known of packed sequences, for a step of GPT of
-    Megatron-Bridge v0.6.0 and later: the keys for PackedSeqParams and, beside cu_seqlens_q, padding_mask, which the step
-    takes out of them.
+    """Returns tokens, labels, loss_mask, attention_mask, position_ids and the data of packed sequences, for a step of
+    GPT of Megatron-Bridge v0.6.0 and later. The last value has the keys for PackedSeqParams and, in addition to
+    cu_seqlens_q, padding_mask, which the step removes from them.
 
-    With cfg.dataset.broadcast_data_across_tp the iterator of tensor-parallel rank 0 is read for its group, else each
-    rank reads its own: the result is the same. None is what the (virtual) stage does not need; attention_mask also
-    unless cfg.dataset.skip_getting_attention_mask_from_dataset is False. A context-parallel rank gets its slice, of
-    each packed sequence where there are cu_seqlens. A stage between the first and the last needs everything where the
-    data set packs sequences or has attention masks of its own.
+    With cfg.dataset.broadcast_data_across_tp the iterator of tensor-parallel rank 0 is read for its group, otherwise
+    each rank reads its own: the result is the same. A value that the (virtual) stage does not need is None; so is
+    attention_mask unless cfg.dataset.skip_getting_attention_mask_from_dataset is False. A context-parallel rank gets
+    its slice, of each packed sequence if there are cu_seqlens. A stage between the first and the last needs everything
+    if the data set packs sequences or has its own attention masks.
 
-    Collective over pg_collection.tp when broadcasting. Raises what get_batch_on_this_tp_rank() does; InvalidArgument,
-    in the text of a SourceError, where a sequence cannot be sliced, and where a stage that reads has no iterator.
+    Collective over pg_collection.tp when broadcasting. Raises the exceptions of get_batch_on_this_tp_rank();
+    InvalidArgument, in the text of a SourceError, if a sequence cannot be sliced, and if a stage that reads has no
+    iterator.
     """
     custom_mask = _masks(cfg.dataset)
     stage = _stage(pg_collection, cfg, use_mtp, vp_stage)
@@ -144,8 +146,8 @@ def get_batch_with_cu_seqlens(
     pg_collection: Any,
     vp_stage: int | None = None,
 ) -> tuple[Any, ...]:
-    """As get_batch(), in the 10 values of Megatron-Bridge v0.3.0 to v0.5.1 and of PR 2405: tokens, labels, loss_mask,
-    attention_mask, position_ids, cu_seqlens, cu_seqlens_argmin, max_seqlen, cu_seqlens_unpadded,
+    """Does the same as get_batch(), with the 10 values of Megatron-Bridge v0.3.0 to v0.5.1 and of PR 2405: tokens,
+    labels, loss_mask, attention_mask, position_ids, cu_seqlens, cu_seqlens_argmin, max_seqlen, cu_seqlens_unpadded,
     cu_seqlens_unpadded_argmin. Raises InvalidArgument for a batch with cu_seqlens_q, which these steps do not know.
     """
     *standard, packing = get_batch(data_iterator, cfg, use_mtp, pg_collection=pg_collection, vp_stage=vp_stage)
@@ -161,9 +163,9 @@ _TEN_VALUES = ("cu_seqlens", "cu_seqlens_argmin", "max_seqlen", "cu_seqlens_unpa
 def get_vlm_batch(
     data_iterator: Iterator[Mapping[str, Any]] | None, cfg: Any, use_mtp: bool = False, *, pg_collection: Any
 ) -> tuple[Any, Any, Any, Any, Any, Batch | None, Any]:
-    """As get_batch(), for a step with images: vlm_step's get_batch of Megatron-Bridge v0.6.0 and later. Every stage reads,
-    and so has to have an iterator; the seventh value is the batch's visual_inputs, whose pixels only the first stage
-    gets. Nothing is sliced: the model does that itself.
+    """Does the same as get_batch(), for a step with images: vlm_step's get_batch of Megatron-Bridge v0.6.0 and later.
+    Every stage reads and therefore needs an iterator. The seventh value is the batch's visual_inputs, whose pixels only
+    the first stage gets. Nothing is sliced, since the model does that itself.
     """
     stage = _stage(pg_collection, cfg, use_mtp)
     keys = {"tokens", "position_ids"}
@@ -187,10 +189,10 @@ def get_vlm_batch(
 
 
 class BroadcastIterator:
-    """Yields on every rank of a tensor-parallel group the batches of its rank 0's iterator, on the CPU, whole: for a step
-    that calls its own get_batch(). The other ranks' iterators may be None, and are not read.
+    """Yields on every rank of a tensor-parallel group the complete batches of its rank 0's iterator, on the CPU, for a
+    step that calls its own get_batch(). The other ranks' iterators may be None, and are not read.
 
-    next() is collective over `group`. Raises what get_batch_on_this_tp_rank() does.
+    next() is collective over `group`. Raises the exceptions of get_batch_on_this_tp_rank().
     """
 
     def __init__(self, data_iterator: Iterator[Mapping[str, Any]] | None, group: Any) -> None:
@@ -205,19 +207,19 @@ class BroadcastIterator:
 
 
 def is_pp_first_stage(pp_group: Any) -> bool:
-    """Whether this rank is on the first pipeline stage."""
+    """Returns whether this rank is on the first pipeline stage."""
     return place(pp_group)[0] == 0
 
 
 def is_pp_last_stage(pp_group: Any) -> bool:
-    """Whether this rank is on the last pipeline stage."""
+    """Returns whether this rank is on the last pipeline stage."""
     rank, size = place(pp_group)
     return rank == size - 1
 
 
 def get_batch_on_this_cp_rank(batch: Batch, *, cp_group: Any) -> Batch:
-    """The part of the batch that a context-parallel rank computes with, of each packed sequence where there are some.
-    Raises InvalidArgument where a sequence cannot be cut so."""
+    """Returns the part of the batch that a context-parallel rank computes with, of each packed sequence if there are
+    any. Raises InvalidArgument if a sequence cannot be cut so."""
     return sliced(batch, *place(cp_group))
 
 
@@ -229,11 +231,11 @@ def _stage(pg_collection: Any, cfg: Any, use_mtp: bool, vp_stage: int | None = N
 def is_dataset_built_on_rank(
     pg_collection: Any = None, model_config: Any = None, dataset_config: Any = None
 ) -> bool:
-    """Whether this rank reads when batches are broadcast: tensor-parallel rank 0 of the first stage, of the last, and of
-    one that hosts multi-token prediction by model_config's pipeline_model_parallel_layout; of every stage where
-    dataset_config packs sequences or has attention masks of its own.
+    """Returns whether this rank reads when batches are broadcast: tensor-parallel rank 0 of the first stage, of the
+    last, and of one that hosts multi-token prediction by model_config's pipeline_model_parallel_layout; of every stage
+    if dataset_config packs sequences or has its own attention masks.
 
-    Without pg_collection the groups are those of megatron.core.parallel_state; raises Unsupported where that is not
+    Without pg_collection the groups are those of megatron.core.parallel_state; raises Unsupported if that is not
     installed, or has no groups yet.
     """
     tp, pp = _groups() if pg_collection is None else (pg_collection.tp, pg_collection.pp)
@@ -245,8 +247,9 @@ def is_dataset_built_on_rank(
 
 
 def dataset_builder_predicate(cfg: Any) -> Callable[..., bool]:
-    """What a dataset builder asks whether to build on this rank: is_dataset_built_on_rank, told of cfg.model and
-    cfg.dataset, with cfg.dataset.broadcast_data_across_tp; else a callable that is always true."""
+    """Returns a predicate for a dataset builder that decides whether to build on this rank: is_dataset_built_on_rank
+    with cfg.model and cfg.dataset if cfg.dataset.broadcast_data_across_tp is set, otherwise a callable that is always
+    true."""
     if not getattr(cfg.dataset, "broadcast_data_across_tp", False):
         return _always
     return functools.partial(is_dataset_built_on_rank, model_config=cfg.model, dataset_config=cfg.dataset)
@@ -272,12 +275,13 @@ def _broadcast_group(cfg: Any, pg_collection: Any) -> Any:
 
 
 def _masks(dataset: Any) -> bool:
-    """Whether the data set has attention masks of its own, which every stage needs."""
+    """Returns whether the data set has its own attention masks, which every stage needs."""
     return not getattr(dataset, "skip_getting_attention_mask_from_dataset", True)
 
 
 def _packs(dataset: Any) -> bool:
-    """Whether the data set packs sequences, whose boundaries every stage needs, by the options of any version."""
+    """Returns whether the data set packs sequences, whose boundaries every stage needs, by the options of any
+    version."""
     specs = getattr(dataset, "packed_sequence_specs", None)
     if specs is None and getattr(dataset, "enable_offline_packing", False):
         specs = getattr(dataset, "offline_packing_specs", None) or object()
@@ -293,7 +297,7 @@ def _without_pixels(images: Any) -> Any:
     rest = copy.copy(images)
     for name in ("pixel_values", "pixel_values_videos"):
         if hasattr(rest, name):
-            object.__setattr__(rest, name, None)  # also of a frozen data class
+            object.__setattr__(rest, name, None)  # works for a frozen data class, too
     return rest
 
 
@@ -304,13 +308,14 @@ def _moved(batch: Batch, on_host: frozenset[str]) -> Batch:
     return batch
 
 
-_mover = functools.cache(mover)  # with the pinned memory of each device
+_mover = functools.cache(mover)  # one per device, with its pinned memory
 
 
 def _next(
     data_iterator: Iterator[Mapping[str, Any]] | None, prepare: Callable[[Mapping[str, Any]], Batch], group: Any
 ) -> Batch:
-    """What `prepare` makes of the next batch: of rank 0's iterator on every rank of `group`, of one's own without one."""
+    """Returns the result of `prepare` for the next batch: from rank 0's iterator on every rank of `group`, or from this
+    rank's iterator without a group."""
 
     def read() -> Batch | None:
         if data_iterator is None:
@@ -332,7 +337,7 @@ def _next(
 
 
 class DataIterator:
-    """Reads for a group what its rank 0 calls for."""
+    """Reads for a group through the function that its rank 0 sets."""
 
     read: Callable[[], Batch | None]
 
@@ -344,13 +349,13 @@ class DataIterator:
 
 
 class _Stream:
-    """The batches of one group: of whichever iterator its reader calls with, so that virtual stages, training and
-    evaluation share one feed. Starting it is collective, and happens once."""
+    """The batches of one group. They come from the iterator of its reader's current call, so that virtual stages,
+    training and evaluation share one feed. Starting it is collective, and happens once."""
 
     def __init__(self, group: Any) -> None:
         self._caller = OneCaller("a call for a batch of this group")
         self._reader = DataIterator()
-        # Of the membership, not of the group, so that the group can go.
+        # Refers to the membership, not to the group, so that the group can be dropped.
         self._feed = Feed(
             self._reader,
             Mesh(tp=group.size()),
@@ -371,7 +376,7 @@ class _Stream:
                 return next(self._batches)
             except (SourceError, Unsupported) as error:
                 if isinstance(error, SourceError):
-                    self._batches = None  # the next call starts anew, on all ranks alike
+                    self._batches = None  # the next call restarts, on all ranks alike
                 advice = f"set {__name__}.ALLOW_PICKLE = True"
                 error.args = (str(error).replace("give allow_pickle=True", advice),)
                 raise

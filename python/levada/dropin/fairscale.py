@@ -12,9 +12,10 @@ shapes that differ between ranks give wrong sums  ranks, position and shapes are
 or hang
 groups of the same ranks have buckets each        they share them
 the order of summation is the backend's           that of the ranks: the same bits on every run; halves in float32.
-                                                  On accelerators the backend's still
+                                                  On accelerators, still the backend's
 
-Tensors on accelerators have buckets there, which the backend of the process group reduces, as levada.ReduceScatter says.
+Tensors on accelerators have buckets on the device, which the backend of the process group reduces; see
+levada.ReduceScatter.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from levada.reduce.reduce import ReduceScatter, on_cpu
 
 
 class Misuse(InvalidArgument, AssertionError):
-    """What fairscale asserts: an AssertionError there, and one of Levada's errors here."""
+    """Misuse that fairscale reports with an assertion: both an AssertionError and one of Levada's errors."""
 
 
 class Bucket(NamedTuple):
@@ -44,33 +45,34 @@ class Bucket(NamedTuple):
 
 
 class ReduceScatterBucketer:
-    """Collects reduce-scatters into buckets, one for each device, dtype and set of ranks, of `bucket_cap_mb` MiB over all
-    ranks; 0 or less: none are collected. Inputs that are larger than a bucket are reduced before the call returns. All
-    ranks of a group enqueue the same in the same order. `timeout`: seconds of one wait; `engine`: as in levada.join().
+    """Collects reduce-scatters into buckets, one for each device, dtype and set of ranks, of `bucket_cap_mb` MiB over
+    all ranks; 0 or less: none are collected. Inputs that are larger than a bucket are reduced before the call returns.
+    All ranks of a group must enqueue the same in the same order. `timeout`: seconds of one wait; `engine`: as in
+    levada.join().
     """
 
     def __init__(self, bucket_cap_mb: float = 25, *, timeout: float = 1800.0, engine: str = "auto") -> None:
         self.bucket_cap_mb = bucket_cap_mb
         self._engine = engine
         self._reduce = ReduceScatter(capacity_mb=max(bucket_cap_mb, 0), timeout=timeout)
-        self._enqueue = self._reduce._core.reduce_scatter  # of tensors on the CPU
-        # Weakly, as a group that comes after one of the same ranks is another.
+        self._enqueue = self._reduce._core.reduce_scatter  # for tensors on the CPU
+        # Weak keys, because a later group of the same ranks is a different one.
         self._joined: weakref.WeakKeyDictionary[Any, Membership] = weakref.WeakKeyDictionary()
         self._ranks: weakref.WeakKeyDictionary[Any, tuple[int, ...]] = weakref.WeakKeyDictionary()
         self._buckets: weakref.WeakKeyDictionary[Any, set[tuple[Any, Any]]] = weakref.WeakKeyDictionary()
 
     @property
     def buckets(self) -> dict[tuple[Any, Any, Any], Bucket]:
-        """An entry for each (dtype, device, group) of which an input was collected."""
+        """An entry for each (dtype, device, group) for which an input was collected."""
         return {(*each, group): Bucket(group) for group, kinds in self._buckets.items() for each in kinds}
 
     def reduce_scatter_async(
         self, input_list: Sequence[Any], group: Any, callback_fn: Callable[[Any], object] | None = None
     ) -> None:
-        """Enqueues group.size() tensors of one shape, dtype and device. `callback_fn` is called with the sum of all
-        ranks' input_list[rank], by flush() at the latest, on this thread, without recording gradients. Nothing is recorded
-        of tensors that require grad. Raises AssertionError, which is a levada.InvalidArgument, for a list of another
-        length; levada.InvalidArgument, naming position and values, for tensors that differ, and where this rank is not in
+        """Enqueues group.size() tensors of one shape, dtype and device. flush() at the latest calls `callback_fn` with
+        the sum of all ranks' input_list[rank], on this thread, without recording gradients. Nothing is recorded for
+        tensors that require grad. Raises AssertionError, which is a levada.InvalidArgument, for a list of another
+        length; levada.InvalidArgument, naming position and values, for tensors that differ, and if this rank is not in
         the group."""
         size = size_of(group)
         if len(input_list) != size:
@@ -86,11 +88,11 @@ class ReduceScatterBucketer:
             self._buckets.setdefault(group, set()).add((first.dtype, first.device))
 
     def flush(self) -> None:
-        """Reduces what is in buckets; all callbacks have run when it returns. Raises the first exception of one."""
+        """Reduces all buckets. All callbacks have run when it returns. Raises the first exception of a callback."""
         self._reduce.flush()
 
     def teardown(self) -> None:
-        """Gives the memory of buckets back to the system. Raises AssertionError, which is a levada.InvalidArgument, while
+        """Returns the memory of buckets to the system. Raises AssertionError, which is a levada.InvalidArgument, while
         work is pending."""
         try:
             self._reduce.teardown()

@@ -1,4 +1,4 @@
-"""Megatron-LM's sequence packing: the samples of a step, divided over data-parallel ranks and packed into micro-batches.
+"""Megatron-LM's sequence packing: divides the samples of a step over data-parallel ranks and packs them.
 
     from levada.dropin.megatron import get_batch_on_this_rank_for_sequence_packing, wrap_data_iterator
     # was: from megatron.core.datasets.data_schedule import ...
@@ -23,7 +23,7 @@ wait
 an iterator that ends or raises ends one rank,    StopIteration or levada.SourceError on every rank
 and the others wait
 
-Samples cross on the host. Micro-batches are moved to the accelerator, where there is one, as their iterator is read.
+Samples cross on the host. Micro-batches are moved to the accelerator, if there is one, as their iterator is read.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ except ImportError:
 __all__ = ["balanced", "get_batch_on_this_rank_for_sequence_packing", "in_order", "wrap_data_iterator"]
 
 TIMEOUT = 1800.0
-"""Seconds of one wait for other ranks, which also may be writing a checkpoint between their steps."""
+"""Seconds of one wait for other ranks, which may be writing a checkpoint between their steps."""
 
 
 def wrap_data_iterator(
@@ -77,21 +77,22 @@ def wrap_data_iterator(
     prediction. With virtual pipeline stages the first value is a list of one iterator for each. The iterators are
     RerunDataIterators if Megatron-LM has them.
 
-    data_iterator: is read for num_microbatches items, each a dict or a list of dicts: one sample with padded_seq_len, or
-    several that lie between cu_seqlens; tokens, labels and position_ids are int64, loss_mask is float32. None on a rank
-    that does not read; with virtual stages a list, of which one that is not None is read. All readers of a data-parallel
-    rank must read the same samples, which are not written. At least one of its ranks must read: with one on the first
-    stage and one on the last, what these need of their own samples does not move between them.
+    data_iterator: is read for num_microbatches items, each a dict or a list of dicts: one sample with padded_seq_len,
+    or several between the boundaries in cu_seqlens; tokens, labels and position_ids are int64, loss_mask is float32.
+    None on a rank that does not read; with virtual stages a list, of which one that is not None is read. All readers of
+    a data-parallel rank must read the same samples, which are not written. At least one of its ranks must read. With
+    one reader on the first stage and one on the last, the data that these stages need of their own samples does not
+    move between them.
     config: max_seqlen_per_dp_cp_rank and sequence_packing_scheduler, which must be "dp_balanced"; and
     virtual_pipeline_model_parallel_size, microbatch_group_size_per_vp_stage, hidden_size, mtp_num_layers and
     pipeline_model_parallel_layout, which may be absent.
-    pg_collection: tp, pp, dp and dp_cp are used; by default those of megatron.core.parallel_state.
-    scheduler: "balanced" equalizes the operations of a transformer of config.hidden_size; "dp_balanced" is Megatron-LM's
-    own, sample by sample; or a function, the same on all ranks, as Scheduler describes.
-    group: has all ranks of pg_collection and no others, as levada.join() takes it; by default the whole job.
+    pg_collection: uses tp, pp, dp and dp_cp; by default those of megatron.core.parallel_state.
+    scheduler: "balanced" equalizes the operations of a transformer of config.hidden_size; "dp_balanced" is
+    Megatron-LM's own, sample by sample; or a function, the same on all ranks, as described by Scheduler.
+    group: has all ranks of pg_collection and no others, as in levada.join(); by default the whole job.
 
-    Collective over the group. Raises alike on all ranks: InvalidArgument, naming rank, sample and remedy, for samples
-    and configurations that do not fit or differ; StopIteration if the data iterators end, SourceError if one raises;
+    Collective over the group. Raises on all ranks: InvalidArgument, naming rank, sample and remedy, for samples and
+    configurations that are invalid or differ; StopIteration if the data iterators end, SourceError if one raises;
     PeerLost, Timeout or EngineError if a rank is lost.
     """
     job = join(group)
@@ -130,21 +131,21 @@ def get_batch_on_this_rank_for_sequence_packing(
     vp_stage: int | None = None,
     pg_collection: Any = None,
 ) -> tuple[Any, Any, Any, None, Any, Any, Any]:
-    """Returns tokens, labels, loss_mask, None, position_ids, PackedSeqParams and padding_mask of the next micro-batch, for
-    this rank: each tensor [1, tokens] and, with context parallelism, the zigzag slice of each of its samples. Padding is 0,
-    and True in padding_mask. The first stage gets tokens and position_ids, the last one labels and loss_mask. With
-    mtp_on_this_rank a stage gets tokens and position_ids, too, and labels and loss_mask if the micro-batch has them. What
-    a stage does not get is None.
+    """Returns tokens, labels, loss_mask, None, position_ids, PackedSeqParams and padding_mask of the next micro-batch,
+    for this rank: each tensor [1, tokens] and, with context parallelism, the zigzag slice of each of its samples.
+    Padding is 0, and True in padding_mask. The first stage gets tokens and position_ids, the last one labels and
+    loss_mask. With mtp_on_this_rank a stage gets tokens and position_ids, too, and labels and loss_mask if the
+    micro-batch has them. All other values are None.
 
-    data_iterator: what wrap_data_iterator() returned on this rank, or None for what it returned last, and nothing is sent.
+    data_iterator: the result of wrap_data_iterator() on this rank, or None for its last result; nothing is sent then.
     In a tensor-parallel group for which that has not been called: any iterator over such micro-batches on rank 0, and
-    None on its peers, which get each in one message.
-    pg_collection: tp, pp and cp are used; by default those of megatron.core.parallel_state.
+    None on its peers, which get each micro-batch in one message.
+    pg_collection: uses tp, pp and cp; by default those of megatron.core.parallel_state.
 
-    Raises StopIteration after the last micro-batch; InvalidArgument, naming the key, if a micro-batch lacks one that is
-    needed, and for another iterator in a group for which wrap_data_iterator() has been called; Unsupported without
-    megatron.core, whose PackedSeqParams it returns; and for an iterator that the group shares what
-    levada.dropin.bridge.BroadcastIterator raises.
+    Raises StopIteration after the last micro-batch; InvalidArgument, naming the key, if a micro-batch lacks a required
+    one, and for another iterator in a group for which wrap_data_iterator() has been called; Unsupported without
+    megatron.core, whose PackedSeqParams it returns; and, for an iterator that the group shares, the exceptions of
+    levada.dropin.bridge.BroadcastIterator.
     """
     groups = _groups(pg_collection)
     at, size = place(groups["pp"])
@@ -234,7 +235,7 @@ def _rank_message(
 
 
 def _groups(pg_collection: Any) -> Any:
-    """The process groups by the names that a ProcessGroupCollection has for them."""
+    """Returns the process groups, by their names in a ProcessGroupCollection."""
     if pg_collection is not None:
         return _Named(pg_collection)
     if parallel_state is None:
@@ -306,7 +307,7 @@ def _packed_seq_params() -> Any:
 
 
 _wrapped: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
-"""By tensor-parallel group what wrap_data_iterator() returned last on this rank, by virtual stage. Callers made for
+"""The last result of wrap_data_iterator() on this rank, by tensor-parallel group and virtual stage. Callers written for
 Megatron-LM pass None on tensor-parallel ranks above 0."""
 
 
@@ -326,7 +327,7 @@ def _next(data_iterator: Any, tp: Any, chunk: int) -> Batch:
     return _moved(next(shared))
 
 
-_mover = functools.cache(mover)  # with the pinned memory of each device
+_mover = functools.cache(mover)  # one per device, with its pinned memory
 
 
 def _moved(batch: Batch) -> Batch:
@@ -335,7 +336,7 @@ def _moved(batch: Batch) -> Batch:
 
 
 def _padding_mask(cu_seqlens: Any, cu_seqlens_padded: Any) -> Any:
-    """True where a packed row has padding."""
+    """Returns a tensor that is True at the padding of a packed row."""
     torch = importlib.import_module("torch")
     padded = cu_seqlens_padded.diff()
     within = torch.arange(int(cu_seqlens_padded[-1]), device=padded.device)

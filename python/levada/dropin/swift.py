@@ -1,4 +1,4 @@
-"""ms-swift's DataLoaderDispatcher: one rank reads, every rank of the group trains on a batch of its own.
+"""ms-swift's DataLoaderDispatcher: one rank reads, and every rank of the group trains on a different batch.
 
     import levada.dropin.swift
     levada.dropin.swift.install()    # before or after ms-swift's trainers are imported
@@ -7,13 +7,13 @@ In ms-swift                                       Here
 ------------------------------------------------  ------------------------------------------------------------------
 every batch is pickled, padded to the longest     tensors cross as they are, through shared memory on one host;
 of its round and unpickled                        nothing is padded or pickled that is a tensor or a plain value
-every rank makes an iterator of its loader, and   the rank that reads does, alone
+every rank makes an iterator of its loader, and   only the reading rank does
 with it worker processes
-named tuples and some mappings do not survive     named tuples, mappings and data classes come back as what they were
+named tuples and some mappings do not survive     named tuples, mappings and data classes arrive unchanged
 the move to a device
 an exception of the loader ends one rank; the     every rank raises levada.SourceError with the loader's traceback, at
 others wait until their time-out                  the same step
-set_epoch() tells the data set                    and the loader itself, its sampler and batch sampler
+set_epoch() sets the data set's epoch             also that of the loader, its sampler and batch sampler
 skip_batches past the end is a RuntimeError       all ranks stop
 device=0 moves nothing                            device=0 is a device
 """
@@ -34,27 +34,28 @@ from levada.feed.feed import Feed
 from levada.feed.sources import set_epoch
 
 _HOOKS = ("_scatter_object_list", "_skip_batches", "_scatter_device")
-"""ms-swift's private methods, none of which is called here."""
+"""ms-swift's private methods, none of which this class calls."""
 
 
 class DataLoaderDispatcher:
-    """Round k gives group rank r batch k * world_size + r of `base_dataloader`, which rank 0 of the group iterates alone
-    (others may pass None). A last round that the data does not fill is dropped on all ranks. The batches of a round may
-    differ in shape and structure. What cannot cross as it is is pickled, as ms-swift does with everything.
+    """Round k delivers to group rank r batch k * world_size + r of `base_dataloader`, which only rank 0 of the group
+    iterates (others may pass None). A last round that the data does not fill is dropped on all ranks. The batches of a
+    round may differ in shape and structure. Values that cannot cross otherwise are pickled, as ms-swift does with
+    everything.
 
-    base_dataloader: any iterable of batches. device: where each batch goes; None: to the accelerator where the group's
-    backend is nccl or hccl, else batches stay. skip_batches: rounds that each iter() leaves out, on all ranks. Subclasses
-    may override rank, world_size, group and timeout, alike; without torch.distributed each process iterates alone, and
-    batches are those of the loader itself.
+    base_dataloader: any iterable of batches. device: the device for each batch; None: the accelerator if the group's
+    backend is nccl or hccl, otherwise batches are not moved. skip_batches: rounds that each iter() leaves out, on all
+    ranks. Subclasses may override rank, world_size, group and timeout, the same way on all ranks; without
+    torch.distributed each process iterates separately, and batches are those of the loader itself.
 
-    Iterating is collective over the group. Raises, from the iteration: SourceError on every rank, Timeout, PeerLost;
-    InvalidArgument where rank and world_size are not those of the group; Unsupported where a subclass has ms-swift's
-    private methods, which would not be called.
+    Iterating is collective over the group. Iteration raises SourceError on every rank, Timeout, PeerLost;
+    InvalidArgument if rank and world_size are not those of the group; Unsupported if a subclass has ms-swift's private
+    methods, which would not be called.
     """
 
     timeout: float | None = None
-    """Seconds of one wait for the rank that reads, which also may be writing a checkpoint between its steps. None: those
-    of the process group, which are ms-swift's `ddp_timeout`."""
+    """Seconds of one wait for the reading rank, which may be writing a checkpoint between its steps. None: the timeout
+    of the process group, which is ms-swift's `ddp_timeout`."""
 
     def __init__(self, base_dataloader: Iterable[Any] | None, device: Any = None, skip_batches: int = 0) -> None:
         self.base_dataloader = base_dataloader
@@ -75,7 +76,8 @@ class DataLoaderDispatcher:
         return dist.group.WORLD if dist.is_initialized() else 1
 
     def set_epoch(self, epoch: int) -> None:
-        """Calls set_epoch() of the loader, its dataset, sampler and batch sampler and that one's sampler, where there is one."""
+        """Calls set_epoch() of the loader, its dataset, sampler and batch sampler, and the sampler of that, if they
+        have one."""
         set_epoch(self.base_dataloader, epoch)
 
     def __iter__(self) -> Iterator[Any]:
@@ -113,7 +115,7 @@ class DataLoaderDispatcher:
 
 
 def _timeout_of(group: Any) -> float:
-    """Seconds after which a process group gives up; 1800 where torch does not say."""
+    """Returns the timeout of a process group in seconds; 1800 if torch does not report it."""
     for device in getattr(group, "_device_types", []):
         options = getattr(group._get_backend(device), "options", None)
         timeout = getattr(options, "_timeout", None)
@@ -123,9 +125,9 @@ def _timeout_of(group: Any) -> float:
 
 
 def install() -> None:
-    """Makes ms-swift's own DataLoaderDispatcher work as this one, whichever of its modules have been imported: the class
-    stays, so that its subclasses and isinstance() hold. To be called on every rank, before training. Raises Unsupported
-    where ms-swift is not installed, or has no such class.
+    """Makes ms-swift's own DataLoaderDispatcher work like this one, whichever of its modules have been imported. The
+    class remains, so that its subclasses and isinstance() work. Call it on every rank before training. Raises
+    Unsupported if ms-swift is not installed, or has no such class.
     """
     theirs = _class_of_swift()
     for name in _HOOKS:
@@ -137,10 +139,10 @@ def install() -> None:
 
 
 def _class_of_swift() -> Any:
-    for module in ("swift.dataloader.dispatcher", "swift.llm.data_loader"):  # of versions 4 and 3
+    for module in ("swift.dataloader.dispatcher", "swift.llm.data_loader"):  # in versions 4 and 3
         try:
             return importlib.import_module(module).DataLoaderDispatcher
         except ModuleNotFoundError as error:
             if error.name is None or not module.startswith(error.name):
-                raise  # something that ms-swift imports
+                raise  # an error in a module that ms-swift imports
     raise Unsupported("ms-swift is not installed, so its DataLoaderDispatcher cannot be replaced; install ms-swift first")

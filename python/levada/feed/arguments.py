@@ -1,5 +1,5 @@
-"""Checks of a feed's arguments that need nothing but them. All raise InvalidArgument, which for a wrong
-type is an InvalidType."""
+"""Checks of a feed's arguments that depend only on them. All raise InvalidArgument, or its subclass InvalidType for a
+wrong type."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _END_OF_COUNTS = 2**31
 
 
 def count(name: str, number: Any, *, smallest: int = 0) -> int:
-    """Returns an argument as an int. Raises InvalidArgument unless it is an integer from `smallest` to below _END_OF_COUNTS."""
+    """Returns an argument as an int. Raises InvalidArgument unless it is an integer in [`smallest`, _END_OF_COUNTS)."""
     counted = whole_number(name, number)
     if counted < smallest:
         raise InvalidArgument(f"{name} must be at least {smallest}, got {counted:,}")
@@ -106,7 +106,7 @@ def check_prefetch(prefetch: int, mesh: Mesh) -> None:
 
 
 def check_readers(readers: Any, mesh: Mesh) -> str:
-    """Returns `readers`."""
+    """Returns `readers` if it is valid."""
     if not isinstance(readers, str):
         raise InvalidType(f"readers must be one, all, host, spread or axes of the mesh such as 'dp,pp', got {readers!r}")
     _levada.readers_of(readers, mesh, [0] * mesh.size)
@@ -121,7 +121,7 @@ def check_device(device: Any, iterate: str, *, prefetch_to_device: bool, device_
             'iterate is inline, which reads no batch ahead that prefetch_to_device=True could copy: iterate by "thread", '
             "or do without prefetching"
         )
-    # A loop still holds the last batch while it asks for the next one, and one more is on its way with prefetching.
+    # A loop still holds the last batch while it requests the next one; prefetching adds one in flight.
     smallest = 3 if prefetch_to_device else 2
     if device_buffers is not None and device is None:
         raise InvalidArgument("device_buffers is for batches on a device, and device is None: name it, too")

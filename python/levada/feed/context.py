@@ -1,4 +1,4 @@
-"""Runs functions on other threads as the caller would: with its context variables and torch's modes, which are by thread."""
+"""Runs functions on other threads with the caller's context variables and torch modes, which are per thread."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def in_callers_context(work: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _torch_modes() -> Callable[[contextlib.ExitStack], None]:
-    """Returns a function that enters what is in force on this thread: gradients, inference mode, autocast, the device."""
+    """Returns a function that enters this thread's torch modes: gradients, inference mode, autocast and device."""
     torch = sys.modules.get("torch")
     if torch is None:
         return lambda _: None
@@ -54,7 +54,7 @@ def _is_autocast(torch: Any, kind: str) -> bool:
 
 
 def _accelerator(torch: Any) -> tuple[str, int] | None:
-    """Returns the kind and number of the current device of an accelerator that this process uses already."""
+    """Returns the kind and index of the current device of an accelerator that this process already uses."""
     for kind in ("cuda", "xpu"):
         module = getattr(torch, kind, None)
         if module is not None and module.is_initialized():

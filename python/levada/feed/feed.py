@@ -53,88 +53,92 @@ else:
 
 Placement = str | Shard | Replicate | Zigzag | Stages
 Placements = Placement | Sequence[Placement] | Mapping[str, Any]
-"""What Layout takes for a field."""
+"""Placements that Layout accepts for a field."""
 
 _numbers = GroupNumbers()
 
 
 class _Last(NamedTuple):
-    """The pass that began last."""
+    """The latest pass."""
 
     core: Pass
-    began: FeedState  # where
+    began: FeedState  # the state before its first step
     begin: Beginning
     first_item: int
-    """The number of its first item."""
+    """Index of its first item."""
 
 
 class Feed(PassView, Generic[Batch]):
     """Sends batches from one or several reader ranks to every rank of a mesh: `for batch in feed`.
 
-    All ranks construct and iterate their feeds alike, several feeds in the same order. Each iter() starts a pass over the
+    All ranks must construct and iterate their feeds in the same way and order. Each iter() starts a pass over the
     source and is collective.
 
     - `source`: an iterable of batches, which only the reading ranks iterate (other ranks may pass None), a Corpus, a
-      Pipeline, or the Run that Pipeline.run(..., alone=True) returns. A generator can be read once: after a pass that reached
-      its end, the next one raises InvalidArgument.
-    - `mesh`: the axes of the ranks, as a Mesh, its text such as "dp=2,tp=2", a dict such as {"dp": 2, "tp": 2}, or a DeviceMesh
-      of torch.distributed; by default all ranks are along dp. If Megatron's process groups are initialized, a mesh of the
-      whole job that contradicts them raises InvalidArgument.
-    - `data_axes`: the axes of the mesh along which batches differ, if their names are not among those that Mesh knows; a Mesh
-      has its own.
-    - `group`: the ranks that take part: a process group of torch.distributed, or the Membership that join() returned. By
-      default the ranks of the DeviceMesh, or the whole job.
+      Pipeline, or the Run that Pipeline.run(..., alone=True) returns. A generator can be read once: after a pass that
+      reached its end, the next one raises InvalidArgument.
+    - `mesh`: the axes of the ranks, as a Mesh, its text such as "dp=2,tp=2", a dict such as {"dp": 2, "tp": 2}, or a
+      DeviceMesh of torch.distributed; by default all ranks are along dp. If Megatron's process groups are initialized,
+      a mesh of the whole job that contradicts them raises InvalidArgument.
+    - `data_axes`: the axes of the mesh along which batches differ, if their names are not among those that Mesh knows;
+      a Mesh has its own.
+    - `group`: the ranks that take part: a process group of torch.distributed, or the Membership that join() returned.
+      By default the ranks of the DeviceMesh, or the whole job.
     - `layout`: a Layout, or a dict from field paths to placements; lists of DTensor placements need a DeviceMesh. By
       default each dp rank gets whole batches, and its cp, tp and pp peers the same ones. For a Corpus the default is
       Layout.gpt().
-    - `readers`: "one" rank, "all", one per "host", the first at each coordinate along the named axes, such as "dp" or "dp,pp",
-      or "spread": one at each data coordinate, evenly over the hosts. The default is "one", and "host" for a Pipeline: its
-      worker processes then serve all ranks of their host.
-    - `iterate`: what iterates an iterable. "inline": the thread that calls next(), never ahead, so that random generators are
-      drawn from as in a plain loop. "thread": a thread of the feed, ahead of the steps. None: "thread" for a Pipeline, for a
-      loader whose num_workers is positive, and with prefetch_to_device=True; otherwise "inline".
+    - `readers`: "one" rank; "all"; one per "host"; the first at each coordinate along the named axes, such as "dp" or
+      "dp,pp"; or "spread": one per data coordinate, spread evenly over the hosts. The default is "one", and "host" for
+      a Pipeline, whose worker processes then serve all ranks of their host.
+    - `iterate`: the thread that iterates an iterable. "inline": the thread that calls next(), never ahead, so that
+      random generators are used as in a plain loop. "thread": a separate thread, ahead of the steps. None: "thread" for
+      a Pipeline, for a loader whose num_workers is positive, and with prefetch_to_device=True; otherwise "inline".
     - `divide`: "deal" sends item t * dp + d to dp rank d in step t; "split" cuts each item along its rows, lists too.
     - `batch_size`: for a Corpus, and for an iterable whose samples are balanced: samples per dp rank and step. With
       divide="split": rows per dp rank of an iterable's global batches; the last batch may then have fewer.
-    - `balance`: divides the samples of each step (batch_size x dp) over the dp ranks so that each has about the same work: a
-      Balance, or its cost, such as "flops". An iterable must then yield samples. A step has the same samples as without
-      balance, and the same states resume it.
-    - `max_tokens`: splits each rank's samples of a step into micro-batches of at most this many tokens, the same number of
-      micro-batches on every rank. Each is one item of the iteration; `micro` and `num_micro` are its number and their count.
+    - `balance`: divides the samples of each step (batch_size x dp) over the dp ranks so that each has about the same
+      work: a Balance, or its cost, such as "flops". An iterable must then yield samples. A step has the same samples as
+      without balance, and the same states resume it.
+    - `max_tokens`: splits each rank's samples of a step into micro-batches of at most this many tokens, the same number
+      of micro-batches on every rank. Each is one item of the iteration; `micro` and `num_micro` are its number and
+      their count.
     - `collate_fn`: makes a batch from a list of an iterable's balanced samples; None: levada.collate_packed, with
       the balance's pad_to and length.
-    - `tail`: what happens to a last round that the data do not fill. "drop" leaves it out. "pad" repeats the last sample with
-      a loss_mask of 0, and "short" leaves the last ranks fewer rows or none; see valid_rows and gather().
+    - `tail`: what happens to a last round that the data does not fill. "drop" leaves it out. "pad" repeats the last
+      sample with a loss_mask of 0. "short" leaves the last ranks fewer rows or none; see valid_rows and gather().
     - `prefetch`: how many batches a rank may be behind its reader; 0 means pp + 2.
-    - `skip`: steps to leave out at the start of the next pass.
-    - `max_steps`: the steps of a pass at most; None: until the data end.
-    - `timeout`: seconds of one wait, the wait for all ranks to begin a pass included. After 30 s a line on standard error
-      names the ranks that are waited for.
-    - `on_peer_lost`: what happens if another rank raises, leaves its loop before this one, or is killed, while this rank is
-      in a step. A thread of the feed writes one line on standard error, and then "report" does nothing else; "abort" aborts
-      torch's process groups, so that a collective in which this rank waits raises; a function is called with the PeerLost on
-      that thread. The exception by which this rank then leaves its loop has that PeerLost as its cause.
-    - `access`: "private" lets a rank write to its batch, which no other rank sees, and copies only where that is cheaper;
-      "copy" allocates memory for each rank; "read_only" returns numpy arrays that cannot be written, and refuses torch
+    - `skip`: number of steps to skip at the start of the next pass.
+    - `max_steps`: maximum number of steps of a pass; None: until the data ends.
+    - `timeout`: seconds of one wait, including the wait for all ranks to begin a pass. After 30 s a line on standard
+      error names the ranks that are waited for.
+    - `on_peer_lost`: what happens if another rank raises, leaves its loop before this one, or is killed, while this
+      rank is in a step. A thread of the feed writes one line on standard error, and then "report" does nothing else;
+      "abort" aborts torch's process groups, so that a collective in which this rank waits raises; a function is called
+      with the PeerLost on that thread. The exception by which this rank then leaves its loop has that PeerLost as its
+      cause.
+    - `access`: "private" lets a rank write to its batch without affecting other ranks, and copies only if that is
+      cheaper; "copy" allocates memory for each rank; "read_only" returns read-only numpy arrays and refuses torch
       tensors, which cannot be read-only. None: "private" for torch, "read_only" for numpy.
-    - `device`: where torch tensors are moved, through pinned memory if the device has any; None: they stay on the CPU.
-    - `prefetch_to_device`: copies the next batch to `device`, if it has arrived, on a stream of its own, while the caller
-      works on this one. The current stream waits for the copy when that batch is taken.
-    - `device_buffers`: copies batches into this many sets of tensors on `device` in turn, at the same addresses and of the
-      same shapes throughout, as CUDA graphs need. Raises InvalidArgument at a batch whose shapes differ, and at one whose
-      set is still referenced. None: each batch gets new tensors.
+    - `device`: device to which torch tensors are moved, through pinned memory if the device supports it; None: the CPU.
+    - `prefetch_to_device`: copies the next batch to `device`, if it has arrived, on a separate stream while the caller
+      works on the current one. The current stream waits for the copy when that batch is taken.
+    - `device_buffers`: copies batches into this many sets of tensors on `device` in turn, at the same addresses and of
+      the same shapes throughout, as CUDA graphs need. Raises InvalidArgument if a batch has other shapes, or if its set
+      is still referenced. None: each batch gets new tensors.
     - `allow_pickle`: whether objects of any class may cross, as pickles.
-    - `check`: "items" compares, in a run that resumes, the item that the state was saved after; "none" does not; "digests" also
-      compares all tensors of ranks that should get the same, after the first batch, every 100th and the last, and raises
-      SourceError if they differ.
-    - `record`: whether to record what each rank, and each process of a Pipeline, does when, for write_report() and
+    - `check`: "items" compares, in a resumed run, the item after which the state was saved; "none" does not; "digests"
+      also compares all tensors of ranks that should receive the same, after the first batch, every 100th and the last,
+      and raises SourceError if they differ.
+    - `record`: whether to record the activity of each rank, and of each process of a Pipeline, for write_report() and
       write_trace().
 
-    DataLoader(feed, batch_size=None) accepts the feed as a torch IterableDataset if torch is imported when the feed is made.
+    DataLoader(feed, batch_size=None) accepts the feed as a torch IterableDataset if torch is imported before the feed
+    is made.
 
-    Iterating raises SourceError on every rank at the step at which a reader raised, with that reader's traceback, and on the
-    reader itself with what it raised as the cause; Timeout, which names the waiting and the awaited ranks; and PeerLost if another rank was killed or left its loop, by an exception
-    or otherwise, while this one asks for more.
+    Iterating raises SourceError on every rank at the step at which a reader raised, with that reader's traceback; on
+    the reader itself, the original exception is its cause. It raises Timeout, which names the waiting and the awaited
+    ranks, and PeerLost if another rank was killed or left its loop, by an exception or otherwise, while this one
+    requests more.
     """
 
     @explain_unknown("levada.Feed")
@@ -208,7 +212,7 @@ class Feed(PassView, Generic[Batch]):
             raise InvalidArgument("the source is a feed already; iterate it, or give its own source")
         if readers is None:
             readers = "host" if isinstance(source, (Pipeline, Run)) else "one"
-        # One rank reads for others, and so reads all there is.
+        # One rank reads for others, so it reads everything.
         self.source = source.run(alone=True, record=record) if isinstance(source, Pipeline) else source
         if record and isinstance(source, Run):
             source._record()
@@ -240,18 +244,18 @@ class Feed(PassView, Generic[Batch]):
         self.allow_pickle = allow_pickle
         data = sys.modules.get("torch.utils.data")
         if data is not None:
-            data.IterableDataset.register(Feed)  # otherwise a DataLoader takes it for a map
+            data.IterableDataset.register(Feed)  # otherwise a DataLoader takes it for a map-style data set
         self._number = _numbers.next(self.group)
-        self._passes = 0  # begun
+        self._passes = 0  # number of passes begun
         self._ended = Ended()
         self._ahead = ReadAhead()
         self._is_epoch_set = True
         self._has_opened_corpus = False
-        # Other threads may ask meanwhile: what belongs together is replaced as one value.
-        self._next = FeedState(self._counts, b"", 0, 0)  # where the next pass begins
+        # Other threads may query these at any time, so values that belong together are replaced as one.
+        self._next = FeedState(self._counts, b"", 0, 0)  # state at which the next pass begins
         self._running: weakref.ref[FeedPass] | None = None
         self._last: _Last | None = None
-        self._resumed = b""  # the cursor loaded last, which the passes after the next one continue, too
+        self._resumed = b""  # the cursor loaded last, from which the passes after the next one also continue
         self._beginning = OneCaller("a call that begins a pass of this feed, or says where one begins,")
 
     def __repr__(self) -> str:
@@ -273,7 +277,7 @@ class Feed(PassView, Generic[Batch]):
 
     @property
     def _counts(self) -> str:
-        """FeedState.source of this feed's states."""
+        """Returns the FeedState.source of this feed's states."""
         if self._is_corpus or self.divide != "split":
             return "corpus" if self._is_corpus else "iterable"
         return "rows" if self._counts_rows else "global batches"
@@ -282,8 +286,8 @@ class Feed(PassView, Generic[Batch]):
         return JoinedFeed(self, join(self.group, timeout=self.timeout))
 
     def __iter__(self) -> Iterator[Batch]:
-        """Starts a new pass, from the start of the source. A pass that is under way is closed; a loop that continues over
-        it raises InvalidArgument."""
+        """Starts a new pass, from the start of the source. Closes a running pass; a loop that still iterates it raises
+        InvalidArgument."""
         return self._start()
 
     def _start(self) -> FeedPass:
@@ -292,12 +296,12 @@ class Feed(PassView, Generic[Batch]):
             if running is not None:
                 running.supersede()
             if self._last is not None:
-                self._last.begin.stop()  # which a thread that has left a loop may not have come to yet
+                self._last.begin.stop()  # a thread that has left a loop may not have stopped it yet
             joined = self._join()
             if self._is_corpus and not self._is_epoch_set and self._has_reached_end():
                 self._next = self._next._replace(epoch=self._next.epoch + self.source.epochs)
             at = self._next._replace(samples=self._next.samples + self.skip * self._counted_a_step)
-            run = self.source if isinstance(self.source, Run) else None  # which counts its epochs itself
+            run = self.source if isinstance(self.source, Run) else None  # it counts its epochs itself
             if run is not None and not at.cursor:
                 at = at._replace(epoch=run.next_epoch)
             try:
@@ -311,9 +315,9 @@ class Feed(PassView, Generic[Batch]):
                 if run is not None:
                     run.set_epoch(at.epoch)
                 raise
-            if run is not None and not joined.is_reader:  # nobody iterates it here
+            if run is not None and not joined.is_reader:  # this rank does not iterate it
                 run.set_epoch(at.epoch + 1)
-            # A weak reference: a loop that is left drops its iterator, which notifies the other ranks.
+            # A weak reference: leaving a loop drops its iterator, which notifies the other ranks.
             self._running = weakref.ref(started)
             self._last = _Last(started.core, began, begin, begin.first_sample // self._samples_an_item)
             self._next, self.skip = FeedState(at.source, b"", 0, at.epoch), 0
@@ -325,7 +329,7 @@ class Feed(PassView, Generic[Batch]):
         return core is not None and (core.end or {}).get("cause") in ("exhausted", "steps")
 
     def _num_taken(self) -> int | None:
-        """Returns the number of the item that follows those which the last pass has taken; None if there is none."""
+        """Returns the index of the item after those that the last pass has taken; None if there is none."""
         last = self._last
         if last is None or (last.core.end or {}).get("cause") == "exhausted":
             return None
@@ -335,7 +339,7 @@ class Feed(PassView, Generic[Batch]):
         return FeedPass(joined, begin, name, self._sender, is_ahead=self.prefetch_to_device, empty=empty)
 
     def _running_pass(self) -> FeedPass | None:
-        """Returns the pass under way, or one that has been closed and is still referenced."""
+        """Returns the running pass, or a closed one that is still referenced."""
         running = self._running
         return None if running is None else running()
 
@@ -351,26 +355,26 @@ class Feed(PassView, Generic[Batch]):
         try:
             self.close()
         except Error:
-            if kind is None:  # otherwise the exception under way says why
+            if kind is None:  # otherwise the current exception explains it
                 raise
 
     def close(self) -> None:
-        """Leaves the pass under way. All ranks may do so at the same step; a rank that asks for more raises PeerLost."""
+        """Leaves the running pass. All ranks may do so at the same step; a rank that requests more raises PeerLost."""
         running = self._running_pass()
         if running is not None:
             running.close()
 
     def request_stop(self) -> None:
-        """Makes all ranks stop soon, at the same step. It is enough that one rank calls it."""
+        """Makes all ranks stop soon, at the same step. One rank's call is enough."""
         core = self._core
         if core is not None:
             core.request_stop()
 
     def set_epoch(self, epoch: int) -> None:
-        """Sets the epoch of the next pass. Calls set_epoch() on the source, its dataset, its sampler, its batch sampler and
-        the sampler of that, if they have one; a Corpus starts the pass at this epoch. After load_state_dict(), an epoch
-        other than the state's starts at its beginning. For a Corpus that is InvalidArgument, unless the state is at the
-        beginning of that epoch."""
+        """Sets the epoch of the next pass. Calls set_epoch() on the source, its dataset, its sampler, its batch sampler
+        and the sampler of that, if they have one; a Corpus starts the pass at this epoch. After load_state_dict(), an
+        epoch other than the state's starts at its beginning. For a Corpus, that raises InvalidArgument unless the state
+        is at the beginning of that epoch."""
         epoch = epoch_number(epoch, 2**62, "2**62")
         with self._beginning:
             if epoch != self.epoch:
@@ -379,9 +383,9 @@ class Feed(PassView, Generic[Batch]):
             set_epoch(self.source, epoch)
 
     def __len__(self) -> int:
-        """Returns the steps of a whole pass, including those that the next pass skips. Raises TypeError if the source has no
-        length on this rank. Rows that do not fill the last batch, where tail="drop" leaves it out, are known of torch's
-        DataLoader alone: another source counts that batch."""
+        """Returns the number of steps of a whole pass, including those that the next pass skips. Raises TypeError if
+        the source has no length on this rank. Rows that do not fill the last batch and that tail="drop" leaves out are
+        known only for torch's DataLoader: for another source, that batch is counted."""
         if isinstance(self.source, Corpus):
             if self.source.epochs == 0:
                 raise TypeError("a corpus without end has no length")
@@ -401,18 +405,18 @@ class Feed(PassView, Generic[Batch]):
 
     @property
     def epoch(self) -> int:
-        """The epoch that set_epoch() or load_state_dict() has set; 0 at first. Each further pass over a Pipeline is the next
-        epoch by itself, on all ranks that were given the pipeline."""
+        """The epoch that set_epoch() or load_state_dict() has set; initially 0. Each further pass over a Pipeline is
+        automatically the next epoch, on all ranks that were given the pipeline."""
         return self._next.epoch
 
     def write_report(self, path: PathLike) -> None:
-        """Writes a page for a browser, on rank 0. It shows where each rank's time went in the last pass, what the rank waited
-        for, and which stage of a pipeline is the bottleneck. Collective; needs record=True."""
+        """Writes a page for a browser, on rank 0. It shows where each rank spent its time in the last pass, which ranks
+        it waited for, and which stage of a pipeline is the bottleneck. Collective; needs record=True."""
         self._write_history(path, None)
 
     def write_trace(self, path: PathLike) -> None:
-        """Writes a trace of the last pass for Perfetto (ui.perfetto.dev), on rank 0: what each rank, and each process of a
-        pipeline, did when. Collective; needs record=True."""
+        """Writes a trace of the last pass for Perfetto (ui.perfetto.dev), on rank 0, with the activity of each rank and
+        of each process of a pipeline over time. Collective; needs record=True."""
         self._write_history(None, path)
 
     def _write_history(
@@ -431,11 +435,12 @@ class Feed(PassView, Generic[Batch]):
         return self.source._report() if isinstance(self.source, Run) else None
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the position after the last batch taken, for load_state_dict() of another run. For a Corpus it is valid on
-        any mesh. For an iterable that has a state_dict(), each rank returns the state of its reader's iterable; a loader
-        whose state_dict() is slow is called only now and then, and a resumed run reads the items since then again. For an
-        iterable without state_dict() the position is a number of items: a resumed run iterates it from its start and drops
-        them, so it must yield the same items again. Raises Unsupported if a loader's state cannot be saved."""
+        """Returns the position after the last batch taken, for load_state_dict() of another run. For a Corpus it is
+        valid on any mesh. For an iterable that has a state_dict(), each rank returns the state of its reader's
+        iterable; a loader whose state_dict() is slow is called only from time to time, and a resumed run reads the
+        items since then again. For an iterable without state_dict() the position is a number of items: a resumed run
+        iterates it from its start and drops them, so it must yield the same items again. Raises Unsupported if a
+        loader's state cannot be saved."""
         last = self._last
         if last is None:
             return self._next.encode()
@@ -448,13 +453,13 @@ class Feed(PassView, Generic[Batch]):
         return began._replace(samples=began.samples + steps * began.step).encode()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Makes the next pass start where state_dict() was called, in that epoch. Raises InvalidArgument, naming the key, for
-        anything that is not such a state. Iterating raises it for a damaged cursor, and, on every rank, if the data have
-        fewer items than the state counts."""
+        """Makes the next pass start where state_dict() was called, in that epoch. Raises InvalidArgument, naming the
+        key, if `state` is not such a state. Iterating raises it for a damaged cursor, and, on every rank, if the data
+        has fewer items than the state counts."""
         position = read_state(state, self._next.source)
         with self._beginning:
             self.close()
-            counts_epochs = isinstance(self.source, Run)  # itself: it may be in another one than was set
+            counts_epochs = isinstance(self.source, Run)  # the Run counts epochs itself; it may be in a different one
             if self.epoch != position.epoch or (counts_epochs and not position.cursor):
                 self.set_epoch(position.epoch)
             self._next, self._last, self._resumed = position, None, position.cursor
@@ -462,7 +467,7 @@ class Feed(PassView, Generic[Batch]):
             self._ahead.clear()
 
     def _began(self, at: FeedState, begin: Beginning) -> FeedState:
-        """Returns the state of a pass before its first step. It names the data of a corpus, as those of later steps do."""
+        """Returns the state of a pass before its first step. It identifies the data of a corpus, as later states do."""
         if isinstance(begin.source, CorpusSource):
             waiting = corpus_position(begin.cursor)[1] if begin.cursor else 0
             if not begin.cursor or (at.samples > 0 and not waiting):
@@ -470,7 +475,7 @@ class Feed(PassView, Generic[Batch]):
         return at._replace(cursor=at.cursor or begin.cursor)
 
     def _begin(self, joined: JoinedFeed) -> Beginning:
-        """Returns the source of the next pass, at the cursor where that begins."""
+        """Returns the source of the next pass, at the cursor at which it begins."""
         at = self._next
         if not isinstance(self.source, Corpus):
             return begin_iterable(joined, self.source, at, self._num_taken())

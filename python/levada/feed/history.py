@@ -1,4 +1,4 @@
-"""Writes what all ranks did in a pass of a feed, as a page and as a trace for Perfetto."""
+"""Writes the activity of all ranks in a pass of a feed, as a page and as a trace for Perfetto."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from levada.feed.passes import JoinedFeed
 
 
 def rank_report(job: Membership, mesh: Mesh, readers: str, stats: dict[str, Any]) -> dict[str, Any]:
-    """The batches of one rank."""
+    """Returns the report on one rank's batches."""
     return {
         "rank": job.rank,
         "coords": {name: mesh.coordinate(job.rank, name) for name, _ in mesh.axes},

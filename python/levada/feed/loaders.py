@@ -1,4 +1,4 @@
-"""Finds out whether a source yields one rank's part of the data, from the attributes and class names of its parts."""
+"""Finds out from attributes and class names whether a source yields only one rank's part of the data."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from levada.base.errors import InvalidArgument
 _MAX_DEPTH = 32
 _MAX_PARTS = 2000
 _MAX_LISTED = 256
-"""How many members of a list of data sets are looked at."""
+"""How many members of a list of data sets are examined."""
 
 _DIVISIONS = (
-    # the number of parts, whose part this is, the remedy
+    # number of parts, index of this part, remedy
     ("num_replicas", "rank", "make it with num_replicas=1, rank=0"),
     ("data_parallel_size", "data_parallel_rank", "make it with data_parallel_rank=0, data_parallel_size=1"),
     ("dp_world_size", "dp_rank", "make it with dp_rank=0, dp_world_size=1"),
@@ -35,7 +35,8 @@ _CLASSES = {
     "SavableDataLoader": "give a loader that yields all samples, of WorkerConfig(rank=0, world_size=1)",
     "BasicDataLoader": "give a loader that yields all samples, of WorkerConfig(rank=0, world_size=1)",
 }
-"""Classes of accelerate, MosaicML Streaming, LitData and Megatron Energon that divide the data by the ranks of the job."""
+"""Classes of accelerate, MosaicML Streaming, LitData and Megatron Energon that divide the data among the ranks of the
+job."""
 
 _FUNCTIONS = ("split_by_node",)
 """Functions of WebDataset in a list of stages."""
@@ -48,8 +49,8 @@ _PART_NAMES = (
 
 
 def why_partial(source: Any) -> str | None:
-    """Returns why a source yields one rank's part of the data, with the remedy, or None if nothing says so. Looks at its
-    samplers and data sets, however they are nested, and calls none of their functions."""
+    """Returns the reason for which a source yields only one rank's part of the data, with the remedy; None if there is
+    no sign of that. Examines its samplers and data sets, however they are nested, and calls none of their functions."""
     for part in _parts(source):
         why = _why(part)
         if why is not None:
@@ -58,8 +59,9 @@ def why_partial(source: Any) -> str | None:
 
 
 def check_whole(source: Any, mesh: Mesh, job_size: int) -> None:
-    """Raises InvalidArgument if a feed along `mesh`, which divides what its source yields, is given one rank's part."""
-    is_part_of_job = mesh.data_size == 1 and mesh.size < job_size  # so that other feeds may have the other parts
+    """Raises InvalidArgument if a feed along `mesh`, which divides what its source yields, gets only one rank's
+    part."""
+    is_part_of_job = mesh.data_size == 1 and mesh.size < job_size  # other feeds may have the other parts
     why = None if mesh.size == 1 or is_part_of_job else why_partial(source)
     if why is not None:
         raise InvalidArgument(f"a feed takes all samples and divides them over its {mesh.size} ranks, but {why}")
@@ -86,8 +88,8 @@ def _why(part: Any) -> str | None:
 
 
 def _only_notes_size(part: Any) -> bool:
-    """Returns whether this is an iterator of torch's DataLoader over anything but DataPipes, which alone it divides: it notes the
-    size of torch's process group."""
+    """Returns whether this is an iterator of torch's DataLoader over anything but DataPipes. It stores the size of
+    torch's process group, but divides only DataPipes by it."""
     return _has_base(part, "_BaseDataLoaderIter") and not _has_base(_attribute(part, "_dataset"), "IterDataPipe", "MapDataPipe")
 
 
@@ -100,7 +102,7 @@ def _article(kind: str) -> str:
 
 
 def _parts(source: Any) -> Iterator[Any]:
-    """Yields a source and what it is made of, the nearest first."""
+    """Yields a source and its parts, the nearest first."""
     level, seen = [source], {id(source)}
     for _ in range(_MAX_DEPTH):
         below: list[Any] = []
@@ -136,14 +138,14 @@ def _members(part: Any) -> Iterator[Any]:
 
 
 def _captured(function: Any) -> Iterator[Any]:
-    """Yields the objects that a function refers to besides its module's."""
+    """Yields the objects that a function refers to in addition to those of its module."""
     if isinstance(function, functools.partial):
         yield from (function.func, *function.args, *function.keywords.values())
     elif isinstance(function, MethodType):
         yield from (function.__self__, function.__func__)
     else:
         for cell in function.__closure__ or ():
-            with contextlib.suppress(ValueError):  # a variable that has no value yet
+            with contextlib.suppress(ValueError):  # a variable without a value yet
                 yield cell.cell_contents
 
 
@@ -165,6 +167,6 @@ def _attribute(part: Any, name: str) -> Any:
 
 
 def _count(part: Any, name: str) -> int:
-    """Returns an attribute that is a whole number; -1 if it is none."""
+    """Returns an attribute if it is an integer, otherwise -1."""
     number = _attribute(part, name)
     return number if isinstance(number, int) and not isinstance(number, bool) else -1

@@ -1,4 +1,4 @@
-"""A rank that ends, reported at once by ranks that sit in a collective of torch or in a step."""
+"""Reports the loss of a rank immediately, on ranks that are in a collective of torch or in a step."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OnPeerLost = str | Callable[[PeerLost], object]
 _GRACE = 1.0
 """Seconds that stop() waits for the thread, which may be in the caller's function."""
 _UNTIL_KNOWN = 0.75
-"""Seconds in which the loss becomes known that has made a collective of torch raise."""
+"""Seconds to wait for the loss that made a collective of torch raise to become known."""
 
 
 def check_on_peer_lost(value: Any) -> OnPeerLost:
@@ -48,8 +48,8 @@ _MAX_REPORTED = 64
 
 
 def _is_first(loss: _Reported, begun: float) -> bool:
-    """Records a loss. Returns False if the process has reported it during the pass that began at `begun`, from another feed,
-    or another loss of which it is a consequence."""
+    """Records a loss. Returns False if another feed of the process has already reported it during the pass that began
+    at `begun`, or has reported another loss of which it is a consequence."""
     with _guard:
         for each in _reported:
             is_same = each.rank == loss.rank and each.reason == loss.reason
@@ -68,8 +68,8 @@ class LossWatch:
         self._thread = start_thread("watching other ranks", "levada losses", _watch, core, reaction, self._found)
 
     def explain(self, error: BaseException | None) -> None:
-        """Makes the loss, if one is known, the cause of the exception by which this rank leaves its loop. Waits for it if
-        that exception comes from a collective."""
+        """Makes the loss, if one is known, the cause of the exception with which this rank leaves its loop. Waits for
+        the loss if that exception is from a collective."""
         if error is None or isinstance(error, Error) or error.__cause__ is not None:
             return
         if not self._found and _is_of_collective(error):
@@ -78,13 +78,13 @@ class LossWatch:
             error.__cause__ = self._found[0]
 
     def stop(self) -> None:
-        """Waits for the thread, after the pass has been closed."""
+        """Waits for the thread after the pass has been closed."""
         join_thread(self._thread, _GRACE)
 
 
 def _watch(core: Pass, reaction: OnPeerLost, found: list[PeerLost]) -> None:
     begun = time.monotonic()
-    with contextlib.suppress(Error):  # which the calls of the pass raise
+    with contextlib.suppress(Error):  # the calls of the pass raise it
         loss = core.await_loss()
         if loss is not None:
             _report(*loss, reaction, found, begun)
@@ -105,7 +105,7 @@ def _report(rank: int, reason: str, text: str, reaction: OnPeerLost, found: list
 
 
 def _is_of_collective(error: BaseException) -> bool:
-    """Returns whether a collective of torch has raised it, perhaps within a backward pass."""
+    """Returns whether a collective of torch raised it, perhaps within a backward pass."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

@@ -1,4 +1,4 @@
-"""One pass of a feed: where it begins, what it reads, how it ends."""
+"""One pass of a feed: its beginning, its source and its end."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class FeedArguments:
     """Samples, or rows, per dp rank and step; 1 if an item is a whole batch."""
 
     _balanced_collate: Callable[[list[Any]], Any] | None
-    """What makes a batch of balanced samples that the feed itself takes from an iterable."""
+    """Makes a batch of balanced samples that the feed itself takes from an iterable."""
 
     _counts_rows: bool
     """Whether an item of an iterable has `batch_size` rows per rank, so that the last one may have fewer."""
@@ -72,7 +72,7 @@ class FeedArguments:
 
     @property
     def _counted_a_step(self) -> int:
-        """How many of what its states count a step takes."""
+        """How many samples, rows or batches a step takes, in the unit in which states count."""
         return 1 if self.divide == "split" and not self._counts_rows else self._samples_a_step
 
     @property
@@ -82,7 +82,7 @@ class FeedArguments:
 
     @property
     def _samples_an_item(self) -> int:
-        """How many of the core's samples an item of an iterable is."""
+        """How many of the core's samples are in one item of an iterable."""
         return self._samples_a_step if self.divide == "split" else 1
 
 
@@ -98,7 +98,7 @@ class JoinedFeed(NamedTuple):
 
     @property
     def ranks_per_reader(self) -> int:
-        """How many ranks get batches from one that reads."""
+        """How many ranks receive batches from each reader."""
         return self.job.size // len(self._readers)
 
     @property
@@ -107,7 +107,7 @@ class JoinedFeed(NamedTuple):
 
 
 class Beginning:
-    """What a pass starts with: on reading ranks a source, and for an iterable the Reader that makes its items."""
+    """The start of a pass: on reading ranks a source, and for an iterable the Reader that makes its items."""
 
     def __init__(self, source: Source | None, first_sample: int, reader: Reader | None = None, *, cursor: bytes = b"") -> None:
         self.source = source
@@ -122,12 +122,12 @@ class Beginning:
             self._reader.watch(post_place)
 
     def raised(self) -> BaseException | None:
-        """Returns what the source raised on this rank, once; None if it did not raise."""
+        """Returns the exception that the source raised on this rank, once; None if it did not raise."""
         reader = self._reader
         return None if reader is None else reader.raised()
 
     def stop(self) -> None:
-        """Stops the reader; a reader that hangs is abandoned. Several threads may call it."""
+        """Stops the reader, or abandons it if it hangs. Several threads may call it."""
         source, reader = self.source, self._reader
         if isinstance(source, Handoff):
             source.stop()
@@ -137,15 +137,15 @@ class Beginning:
 
 
 _UNTIL_OPENED = 1e8
-"""Seconds. Readers may tokenize for hours; if a reader dies meanwhile, PeerLost ends the wait."""
+"""Seconds. Readers may tokenize for hours; if a reader dies in that time, PeerLost ends the wait."""
 
 
 def begin_corpus(
     joined: JoinedFeed, corpus: Corpus, epoch: int, cursor: bytes, before: bytes, *, is_first: bool
 ) -> Beginning:
-    """Returns the beginning of a pass over a corpus: at `cursor`, the state of an earlier run, or at the start of `epoch`. An
-    epoch that starts behind the cursor `before`, of an earlier pass, keeps the history of weights of that. The first time, all
-    ranks wait until the readers have tokenized."""
+    """Returns the beginning of a pass over a corpus: at `cursor`, the state of an earlier run, or at the start of
+    `epoch`. An epoch that starts after the cursor `before`, of an earlier pass, keeps that cursor's history of weights.
+    The first time, all ranks wait until the readers have tokenized."""
     begin = _open_corpus(joined, corpus, epoch, cursor)
     if before and epoch > 0 and not cursor:
         _keep_weights(begin, before)
@@ -183,7 +183,7 @@ def _open_corpus(joined: JoinedFeed, corpus: Corpus, epoch: int, cursor: bytes) 
         begin = epoch * opened.sequences
         first = source.resume(cursor) if cursor else begin
         if first <= begin:
-            # A state near the end of the previous epoch is allowed if fewer samples than a step are left there.
+            # A state near the end of the previous epoch is valid if fewer samples than a step are left.
             left = begin - first + waiting
             if left >= (feed._samples_a_step if feed.tail == "drop" else 1):
                 at = begin - left
@@ -194,13 +194,13 @@ def _open_corpus(joined: JoinedFeed, corpus: Corpus, epoch: int, cursor: bytes) 
             first, cursor = begin, b""
         return Beginning(source, first, cursor=cursor)
     except Error as error:
-        # All ranks may see this error or one alone. Sent in the stream, it is raised on every rank.
+        # The error may be on all ranks or on only one. An error in the stream is raised on every rank.
         return Beginning(_levada.unopened(type(error).__name__, str(error)), first)
 
 
 def begin_iterable(joined: JoinedFeed, source: Any, at: FeedState, taken: int | None) -> Beginning:
-    """Returns the beginning of a pass over an iterable, where an earlier run's state says. `taken`: the number of the item
-    that followed those which the pass before has taken; None if none is left of it."""
+    """Returns the beginning of a pass over an iterable, at the state of an earlier run. `taken`: the index of the item
+    after those that the previous pass has taken; None if that pass left none."""
     feed, job = joined
     items, position, state = _read_items(feed, at)
     first = items * feed._samples_an_item
@@ -224,17 +224,17 @@ def begin_iterable(joined: JoinedFeed, source: Any, at: FeedState, taken: int | 
         return Beginning(handoff, first, _reader_of(joined, source, state, handoff, counted))
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # also SystemExit: of the source, and not of this program
+    except BaseException as error:  # also SystemExit: the source raised it, not this program
         handoff.fail(report_of(error))
         return Beginning(handoff, first)
 
 
 def _read_items(feed: FeedArguments, at: FeedState) -> tuple[int, int, Any]:
     """Returns the number of items before a state, the number before its loader's state, and that state. Raises
-    InvalidArgument for a damaged cursor, and for a state that is within an item."""
+    InvalidArgument for a damaged cursor, and for a state within an item."""
     first, position, state = _read_cursor(feed, at.cursor) if at.cursor else (0, 0, None)
     if feed._counts_rows:
-        ends_short = first % at.step != 0  # The last item alone may have fewer rows: nothing is left.
+        ends_short = first % at.step != 0  # Only the last item may have fewer rows; nothing is left then.
         rows = first + -first % at.step + at.samples
         items = _items_of(feed, rows, ends_short=ends_short)
         position = _items_of(feed, position * at.step, ends_short=ends_short)
@@ -257,8 +257,8 @@ def _items_of(feed: FeedArguments, rows: int, *, ends_short: bool) -> int:
 
 
 def _read_cursor(feed: FeedArguments, cursor: bytes) -> tuple[int, int, Any]:
-    """Returns what an IterableCursor says: what is next, the number of items before the loader's state, and that state.
-    Raises InvalidArgument for a damaged cursor."""
+    """Returns the content of an IterableCursor: the next item or row, the number of items before the loader's state,
+    and that state. Raises InvalidArgument for a damaged cursor."""
     try:
         return _levada.read_cursor(cursor, allow_pickle=feed.allow_pickle)
     except CorruptMessage as error:
@@ -286,7 +286,7 @@ def _reader_of(joined: JoinedFeed, source: Any, state: Any, handoff: Handoff, co
 
 
 def why_empty(feed: FeedArguments, at: FeedState, skip: int) -> str:
-    """Returns why a pass that begins at this state has no steps, if it turns out to have none."""
+    """Returns the reason why a pass that begins at this state may have no steps, for use if it has none."""
     if skip:
         return f"skip={skip} leaves out all there are"
     if at.samples or at.cursor:
@@ -303,20 +303,21 @@ def why_empty(feed: FeedArguments, at: FeedState, skip: int) -> str:
 
 
 _ROUNDS_AT_READER = 4
-"""More rounds than a reader has read and not sent."""
+"""More rounds than a reader has read but not sent."""
 
 
 _SUPERSEDED = "a newer pass of this feed has ended this one; a feed has one pass at a time"
 
 
 class FeedPass:
-    """The iterator of one pass. Leaves the feed when it is dropped, as after a `break` or when its loop raises."""
+    """The iterator of one pass. Leaves the feed when it is dropped, for example after a `break` or an exception in the
+    loop."""
 
     def __init__(
         self, joined: JoinedFeed, begin: Beginning, name: str, sender: Sender | None, *, is_ahead: bool, empty: str
     ) -> None:
-        """`sender`: moves batches; with `is_ahead` the next one, if it has arrived, before next() returns. `empty`: why the
-        pass has no steps, if that turns out."""
+        """`sender`: moves batches; with `is_ahead`, also the next one before next() returns, if it has arrived.
+        `empty`: the reason to report if the pass has no steps."""
         self._begin = begin
         self._empty = empty
         self._counts_rows = not isinstance(joined.feed.source, Corpus) and joined.feed.balance is None and joined.feed._rank_samples == 1
@@ -326,7 +327,7 @@ class FeedPass:
         if proves:
             self._peers = PeerDigests(joined.job, feed.mesh, feed.layout, feed.timeout, allow_pickle=feed.allow_pickle)
         self.rows: int | None = None
-        """The rows of the batch taken last, if the core counts whole batches."""
+        """Number of rows of the last taken batch, if the core counts whole batches."""
         self._sender = sender
         self._is_ahead = is_ahead and sender is not None
         self._ahead: Arrive | None = None
@@ -386,7 +387,7 @@ class FeedPass:
             raise
         except StopIteration:
             self._end_comparing()
-            # Another thread may have begun the newer pass while this one waited: the data are not over.
+            # Another thread may have begun the newer pass while this one waited; the data is not over.
             if self._is_superseded and (self.core.end or {}).get("cause") in ("left", "abandoned"):
                 raise InvalidArgument(_SUPERSEDED) from None
             if self.core.step == 0 and (self.core.end or {}).get("cause") == "exhausted" and self._empty:
@@ -407,7 +408,7 @@ class FeedPass:
             return self._received(next(self.core))
         batch = self._take(self._sender)()
         if self._is_ahead:
-            self._ahead = _raise_interrupted  # unless what follows returns
+            self._ahead = _raise_interrupted  # unless the next line returns
             self._ahead = _send_ahead(self.core, self._sender, self._received)
         return batch
 
@@ -420,7 +421,7 @@ class FeedPass:
         ahead, self._ahead = self._ahead, None
         if ahead is None:
             return sender.send(self._received(next(self.core)))
-        if not self.core.drop_next():  # closed meanwhile
+        if not self.core.drop_next():  # closed in the meantime
             raise StopIteration
         return ahead
 
@@ -440,8 +441,8 @@ class FeedPass:
 
 
 def _send_ahead(core: Pass, sender: Sender, received: Callable[[Any], Any]) -> Arrive | None:
-    """Starts moving the batch that comes next, if it has arrived, after `received` has seen it. It is not taken yet: what goes
-    wrong is raised at its step."""
+    """Starts moving the next batch, if it has arrived, after passing it to `received`. The batch is not taken yet: an
+    error is raised at its step."""
     try:
         batch = core.receive_ahead()
         return None if batch is None else sender.send(received(*batch))
@@ -458,14 +459,14 @@ def _raise_interrupted() -> NoReturn:
 
 
 class _Running(NamedTuple):
-    """What ends with a pass."""
+    """The objects that end with a pass."""
 
     core: Pass
     begin: Beginning
     losses: LossWatch | None
     end_sending: Callable[[], None]
     before: BaseException | None
-    """An exception from before the pass, which is not why it is left."""
+    """An exception from before the pass, which is not the reason for leaving it."""
 
 
 def _leave(running: _Running, error: BaseException | None) -> None:

@@ -1,4 +1,4 @@
-"""Proves in a running job that ranks which should get the same batches do."""
+"""Verifies in a running job that ranks which should receive the same batches do."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _DIVIDING = re.compile(r"(?:shard|zigzag|stages)\(([^,)]+)")
 
 
 class PeerDigests:
-    """Compares digests of the batches that peers get. Peers of a field are ranks that differ only along axes that share batches
-    and along which no placement divides that field."""
+    """Compares digests of the batches that peers receive. Peers of a field are ranks that differ only along axes that
+    share batches and along which no placement divides that field."""
 
     def __init__(self, job: Membership, mesh: Mesh, layout: Layout, timeout: float, *, allow_pickle: bool) -> None:
         self._job, self._mesh, self._timeout, self._allow_pickle = job, mesh, timeout, allow_pickle
@@ -29,7 +29,7 @@ class PeerDigests:
         self._rules = [(re.compile(re.escape(path).replace(r"\*", ".*"), re.DOTALL), each) for path, each in rules]
         self._digests = Digests()
         self._received: deque[dict[str, str]] = deque()  # the digests up to each batch that has not been taken
-        self._fields: dict[str, str] = {}  # those up to the batch taken last
+        self._fields: dict[str, str] = {}  # those up to the last taken batch
         self._batches = self._compared = 0
 
     def receive(self, batch: Any) -> None:
@@ -38,8 +38,8 @@ class PeerDigests:
         self._received.append(self._digests.fields())
 
     def take(self, steps: int) -> None:
-        """Takes the batch that was received first; `steps` have been taken with it. For some batches this is collective, and
-        raises SourceError on every rank if peers have got different ones."""
+        """Takes the oldest received batch; `steps` batches have then been taken. Collective for some batches, for which
+        it raises SourceError on every rank if peers have received different ones."""
         self._fields = self._received.popleft()
         self._batches += 1
         if self._batches % _BATCHES == 1:

@@ -1,4 +1,4 @@
-"""What a feed has read of an iterator, which yields its items once, and has not given out before its loop was left."""
+"""Keeps the items that a feed has read from a one-time iterator but not used when its loop was left."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ class _Kept(NamedTuple):
     number: int
     item: Any
     digest: int | None
-    """None if the item cannot cross, which will be said where it is sent."""
+    """None if the item cannot be sent; sending it raises the error."""
 
 
 class ReadAhead:
-    """Keeps the last items of a pass until it is known how many of them were taken; the next pass begins with the others."""
+    """Keeps the last items of a pass until it is known how many of them were taken; the next pass begins with the
+    rest."""
 
     def __init__(self) -> None:
         self._kept: deque[_Kept] = deque()
         self._left: list[_Kept] = []
-        self._due = 0  # items that were taken by other readers, and not read here
-        self._read = 0  # items of the pass that were read
+        self._due = 0  # items taken by other readers and not read here
+        self._read = 0  # items of the pass read so far
         self._most = 0
         self._allow_pickle = False
 
     def begin(self, most: int, *, allow_pickle: bool) -> None:
-        """Begins a pass, in which no more than `most` items are read and not taken."""
+        """Begins a pass that reads at most `most` items that are not taken."""
         self._most, self._allow_pickle = most, allow_pickle
         self._kept.clear()
         self._read = 0
@@ -42,7 +43,7 @@ class ReadAhead:
             self._kept.popleft()
 
     def drop_last(self) -> None:
-        """Forgets the item that was read last: it cannot be given, and would end each later pass as well."""
+        """Forgets the item read last: it cannot be sent and would end each later pass as well."""
         if self._kept:
             self._kept.pop()
 
@@ -53,13 +54,13 @@ class ReadAhead:
         self._kept.clear()
 
     def clear(self) -> None:
-        """Forgets everything: the iterator has been read to its end, or begins anew."""
+        """Forgets everything: the iterator has been read to its end, or restarts."""
         self._kept.clear()
         self._left.clear()
         self._due = 0
 
     def over(self, iterator: Iterator[Any]) -> Iterator[Any]:
-        """Yields what is left of earlier passes, then the rest of `iterator`, without what was taken."""
+        """Yields the items left from earlier passes, then the rest of `iterator`, without those already taken."""
         rest = self._over(iterator)
         while self._due > 0:
             self._due -= 1

@@ -1,4 +1,4 @@
-"""What iterates an iterable on a reading rank: a thread, or the caller."""
+"""Iterates an iterable on a reading rank, on a thread or on the caller's."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from levada.feed.torch_loaders import Order, with_order
 from levada.job.arrivals import REMIND_AFTER
 
 ITERATE = ("thread", "inline")
-_FRAMES = 4  # as many as a line of the board holds
+_FRAMES = 4  # the maximum for a line of the board
 _LONG = 0.5
 """Seconds after which waiting ranks are notified of the functions that a slow item is in."""
 _GRACE = 1.0
@@ -37,9 +37,9 @@ _GRACE = 1.0
 _NOTHING = object()
 _FREE = 1e-4
 _SHARE = 0.01
-"""A loader's state costs at most _FREE seconds an item, or at most this share of the time."""
+"""A loader's state costs at most _FREE seconds per item, or at most this share of the time."""
 _PER_BYTE = 1e-9
-"""Seconds in which each rank, and the reader for each, copies a byte of a state, or a network of 10 Gb/s carries it."""
+"""Seconds per byte of a state: for each rank's copy and the reader's copy for it, or at 10 Gb/s on a network."""
 
 State = tuple[bytes, str, int]
 """A loader's packed state, the reason why it could not be packed, and the number of items since then."""
@@ -57,9 +57,9 @@ class Counted(NamedTuple):
     items: int
     """All items."""
     tolerance: int
-    """How many items may be missing: those of a last step that was not full."""
+    """How many items may be missing: those of an incomplete last step."""
     item: int = -1
-    """The item that the state was saved after, if it is to be compared."""
+    """The item after which the state was saved, if it is to be compared."""
     digest: int = 0
     name: str = "the source"
 
@@ -73,8 +73,8 @@ class Counted(NamedTuple):
 
 
     def compare(self, digest: int) -> None:
-        """Raises OtherItem unless it is that of the item that the state was saved after. Only digests of one kind are
-        compared: of contents, or of what a loader makes an item of."""
+        """Raises OtherItem unless `digest` is that of the item after which the state was saved. Compares only digests
+        of one kind: of contents, or of what a loader makes an item of."""
         if digest != self.digest and digest % 2 == self.digest % 2:
             raise OtherItem(
                 f"item {self.item:,} is not the one that this state was saved after: the order or content of {self.name} cannot "
@@ -93,7 +93,7 @@ class Making(NamedTuple):
     ranks: int
     """How many ranks receive the batches."""
     samples: Samples | None = None
-    """Given if the source yields samples, to make batches from them."""
+    """Set if the source yields samples from which batches must be made."""
     counted: Counted = Counted(0, 0, 0)
     ended: Ended | None = None
     """Whether an earlier pass has read the source to its end."""
@@ -102,7 +102,7 @@ class Making(NamedTuple):
     cuts_rows: bool = False
     """Whether lists are cut along the rows of a batch."""
     tail: str = "drop"
-    """Whether the last item is asked for again to fill a round, and without its rows."""
+    """Whether the last item is requested again to fill a round, and without its rows."""
 
 
 class EndsBeforeState(Exception):
@@ -110,16 +110,16 @@ class EndsBeforeState(Exception):
 
 
 class OtherItem(Exception):
-    """An item that a state counts is another one now."""
+    """An item that a state counts has changed."""
 
 
 class PacedState:
-    """Calls a loader's state_dict() so seldom that asking for, encoding and sending its state costs its batches almost no
-    time. The state of an item between two calls is the earlier state and the number of items since then, which are read
-    again."""
+    """Calls a loader's state_dict() so seldom that getting, encoding and sending its state takes almost no time from
+    its batches. The state of an item between two calls is the earlier state and the number of items since then, which
+    are read again."""
 
     def __init__(self, state_dict: Callable[[], Any], allow_pickle: bool, ranks: int) -> None:
-        """`ranks`: those that this reader sends it to."""
+        """`ranks`: the number of ranks to which this reader sends the state."""
         self._state_dict = state_dict
         self._allow_pickle = allow_pickle
         self._seconds_per_byte = (1 + ranks) * _PER_BYTE
@@ -157,7 +157,7 @@ def _stands_still(loader: Any) -> str:
 
 
 class Maker:
-    """Makes what a feed requests from a Handoff: the items of one iterator, with the states after some of them."""
+    """Makes the items of one iterator that a feed requests through a Handoff, with the states after some of them."""
 
     def __init__(
         self,
@@ -170,8 +170,8 @@ class Maker:
         digest: Callable[[], int | None] = lambda: None,
     ) -> None:
         """`noted`: the source, if it is an iterator itself, so that a later pass continues it. `order`: knows what the
-        items are made of and passes over the first ones. `digest`: returns that of the item that came last, or None if its
-        content is to be read."""
+        items are made of, and skips the first ones. `digest`: returns that of the latest item, or None if its content
+        must be hashed."""
         self._iterator = iterator
         self._state = state
         self._handoff, self._allow_pickle, self._samples = making.handoff, making.allow_pickle, making.samples
@@ -187,15 +187,15 @@ class Maker:
         self._digest_of_step = 0
         self._has_items = False
         self._thread = 0
-        self._raised: list[BaseException] = []  # by the source: one, until it is taken
+        self._raised: list[BaseException] = []  # raised by the source: one exception, until it is taken
 
     def take_raised(self) -> BaseException | None:
-        """Returns what the source raised, once; None if it did not raise."""
+        """Returns the exception that the source raised, once; None if it did not raise."""
         return self._raised.pop() if self._raised else None
 
     def make(self) -> bool:
-        """Makes the item that is wanted, and blocks until one is; False after the last. What the iterator raises goes
-        to all ranks; what is no Exception, such as KeyboardInterrupt, is raised here as well."""
+        """Waits until an item is wanted and makes it; returns False after the last. An exception of the iterator goes
+        to all ranks; one that is not an Exception, such as KeyboardInterrupt, is also raised here."""
         try:
             wanted = self._handoff.wanted()
             self._thread = threading.get_ident()
@@ -211,7 +211,7 @@ class Maker:
         return False
 
     def _fail(self, error: BaseException) -> None:
-        """Reports it, however little memory there is and whatever interrupts this: all ranks wait for an answer."""
+        """Reports it even if memory is short or this is interrupted, because all ranks wait for an answer."""
         self._raised = [error]
         try:
             self._handoff.fail(report_of(error))
@@ -220,8 +220,8 @@ class Maker:
             raise
 
     def _serve(self, skipped: int, taken: int, gathered: list[int], repeats: bool) -> bool:
-        """Hands over what Handoff.wanted() requests. Returns False at the end of the data, unless the last item may be wanted
-        again."""
+        """Delivers what Handoff.wanted() requests. Returns False at the end of the data, unless the last item may be
+        wanted again."""
         if repeats:
             self._prepare(without_rows(self._last) if self._tail == "short" else self._last, None)
         elif gathered:
@@ -237,7 +237,7 @@ class Maker:
             sizes = self._samples.take(map(self._next_item, range(taken)), taken)
             if len(sizes) < taken:
                 self._note_end()
-            # Behind its end, a loader's state may be that of the beginning.
+            # After its end, a loader's state may be that of the beginning.
             self._digest_of_step = self._content_digest()
             self._handoff.report_sizes(sizes, self._state() if len(sizes) == taken else None, self._digest_of_step)
             return True
@@ -263,8 +263,8 @@ class Maker:
         self._handoff.prepare(cut, state, digest, allow_pickle=self._allow_pickle)
 
     def _next_item(self, _: object = None) -> Any:
-        """Returns the next item. Raises StopIteration at the end, as islice() does; that calls iter(), which may begin the
-        iterator again."""
+        """Returns the next item. Raises StopIteration at the end, as islice() does, which however calls iter() and may
+        restart the iterator."""
         item = next(self._iterator)
         if self._ahead is not None:
             self._ahead.keep(self._number, item)
@@ -275,17 +275,17 @@ class Maker:
         return item
 
     def _content_digest(self) -> int:
-        """Returns the digest of the sample that was taken last."""
+        """Returns the digest of the sample taken last."""
         if self._last is _NOTHING:
             return 0
         try:
             return _levada.digest_of(self._last, allow_pickle=self._allow_pickle)
-        except TypeError:  # of a kind that only collate_fn= knows
+        except TypeError:  # of a kind that only collate_fn can handle
             return 0
 
     def _skip(self, items: int) -> int:
-        """Drops up to `items` items and returns how many it dropped. While these are read again to find the place of a state,
-        posts which one, and compares the one that the state was saved after."""
+        """Drops up to `items` items and returns how many it dropped. While it rereads them to find the position of a
+        state, posts its progress, and compares the item after which the state was saved."""
         end = self._number + items
         if self._order is not None and self._order.count > 0:
             first = next(self._iterator, _NOTHING)
@@ -368,24 +368,25 @@ class Reader(Protocol):
     """Returns the functions that the iterator is in, for messages on ranks that wait for it."""
 
     raised: Callable[[], BaseException | None]
-    """Returns what the source raised, once."""
+    """Returns the exception that the source raised, once."""
 
     def watch(self, post_place: Callable[[], None]) -> None:
-        """Starts a thread that calls `post_place` periodically while an item is slow, unless a thread of the core does."""
+        """Starts a thread that calls `post_place` periodically while an item is slow, unless a thread of the core does
+        so."""
 
     def stop(self) -> None:
-        """Stops the reader. Its Handoff has been stopped before."""
+        """Stops the reader, whose Handoff has been stopped before."""
 
 
 class InlineReader:
-    """Iterates on the caller's thread, inside next(), with a second thread that watches it."""
+    """Iterates on the caller's thread, inside next(), and watches it from a second thread."""
 
     def __init__(self, maker: Maker) -> None:
         self.make: Callable[[], bool] | None = self._make
         self.where: Callable[[], str] = maker.where
         self.raised: Callable[[], BaseException | None] = maker.take_raised
         self._maker = maker
-        self._since: float | None = None  # when the item that is being made was requested
+        self._since: float | None = None  # when the current item was requested
         self._stopped = threading.Event()
         self._watcher: threading.Thread | None = None
 
@@ -409,32 +410,33 @@ class InlineReader:
         self.make = None
         self._stopped.set()
         if self._watcher is not None:
-            join_thread(self._watcher, _GRACE)  # It refers to batches, which it must not drop while the interpreter ends.
+            join_thread(self._watcher, _GRACE)  # It refers to batches, which it must not drop during interpreter exit.
 
 
 class BackgroundReader:
-    """Iterates on a thread of its own, which is abandoned if the iterator hangs."""
+    """Iterates on a separate thread, which is abandoned if the iterator hangs."""
 
     make: Callable[[], bool] | None = None
 
     def __init__(self, maker: Maker, source: Any) -> None:
-        """`source`: what no other pass may iterate before the thread has ended; None if others may."""
+        """`source`: an object that no other pass may iterate before the thread has ended; None if others may."""
         self.where: Callable[[], str] = maker.where
         self.raised: Callable[[], BaseException | None] = maker.take_raised
         self._source = source
         self._thread = start_thread("iterating the source", "levada reader", in_callers_context(_make_all), [maker])
 
     def watch(self, post_place: Callable[[], None]) -> None:
-        """Does nothing: the core's reading thread calls it."""
+        """Does nothing, because the core's reading thread calls `post_place`."""
 
     def stop(self) -> None:
-        abandon(self._thread, self._source, self.where)  # an interrupt of what follows leaves it abandoned
+        abandon(self._thread, self._source, self.where)  # if the lines below are interrupted, it stays abandoned
         if join_thread(self._thread, _GRACE):
             release(self._thread)
 
 
 def _make_all(makers: list[Maker]) -> None:
-    """`makers`: one, which goes with this function: an exiting interpreter waits for the thread only until it has ended."""
+    """Makes all items. `makers` is a list of one, which this function drops before it ends: an exiting interpreter
+    waits only for the end of the thread."""
     maker = makers.pop()
     try:
         with contextlib.suppress(BaseException):  # the Handoff reports it to every rank
@@ -445,8 +447,8 @@ def _make_all(makers: list[Maker]) -> None:
 
 
 def await_earlier_passes(source: Any, rank: int, timeout: float) -> None:
-    """Waits until no abandoned thread iterates `source`, and reminds of it on standard error. Raises Timeout after `timeout`
-    seconds, which says where the thread is."""
+    """Waits until no abandoned thread iterates `source`, with reminders on standard error. Raises Timeout, which names
+    the functions that the thread is in, after `timeout` seconds."""
     deadline = time.monotonic() + timeout
     for each in abandoned():
         if source is not None and each.source is source:

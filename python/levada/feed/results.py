@@ -1,4 +1,4 @@
-"""Gathers what ranks have made of the rows of a step."""
+"""Gathers the ranks' results for the rows of a step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def gather(job: Membership, mesh: Mesh, results: Any, rows: int, timeout: float)
     try:
         mine = _levada.pack_state({"rows": None if results is None else _first(results, rows)})
         failure = None
-    except (InvalidArgument, TypeError) as error:  # the other ranks wait
+    except (InvalidArgument, TypeError) as error:  # raised below, because the other ranks wait
         mine, failure = _levada.pack_state({"error": str(error)}), error
     received = [_levada.unpack_state(each) for each in _levada.agree(job, mine, timeout, "gathering results")]
     if failure is not None:
@@ -44,7 +44,7 @@ def _first(value: Any, rows: int) -> Any:
 
 
 def _joined(parts: list[Any], like: Any) -> Any:
-    """Returns the parts one after the other, on the device of `like`, if that is a tensor."""
+    """Concatenates the parts, on the device of `like` if that is a tensor."""
     if not parts:
         return None
     first = parts[0]

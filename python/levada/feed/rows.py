@@ -1,4 +1,4 @@
-"""The rows of a batch in the lists beside its tensors, such as the texts that default_collate() leaves in a list."""
+"""Rows of a batch in lists next to its tensors, such as the texts that default_collate() leaves in a list."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _BYTES_OF_LENGTH = 8
 
 
 class InvalidItem(Exception):
-    """An item that a feed cannot divide. Its text is for the user."""
+    """An item that a feed cannot divide. The text is for users."""
 
 
 class Rows:
-    """A list with an element for each row of a batch, on its way: it crosses as a matrix, which is cut along its rows."""
+    """A list with an element for each row of a batch. It crosses as a matrix, which is cut along its rows."""
 
     def __init__(self, values: Any) -> None:
         self.values = values
@@ -46,7 +46,7 @@ register(Rows, _flatten, _unflatten)
 
 
 def _is_tensor(value: Any) -> bool:
-    return hasattr(type(value), "shape") and hasattr(type(value), "dtype")  # an object may raise what it likes
+    return hasattr(type(value), "shape") and hasattr(type(value), "dtype")  # an object's attributes may raise
 
 
 def _tensors(value: Any) -> Iterator[Any]:
@@ -68,7 +68,8 @@ def num_rows(item: Any) -> int | None:
 
 
 def lists_as_rows(item: Any, name: str) -> Any:
-    """Returns a batch whose lists of one element a row are Rows. Raises InvalidItem for a list of another length."""
+    """Returns a batch with its lists of one element per row as Rows. Raises InvalidItem for a list of another
+    length."""
     rows = num_rows(item)
     return item if rows is None else _map_lists(item, rows, Rows, name, "")
 

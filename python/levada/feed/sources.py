@@ -1,4 +1,4 @@
-"""What a feed asks of the objects that it reads: torch's loaders, samplers and data sets, and those like them."""
+"""Access to the objects that a feed reads: torch's loaders, samplers and data sets, and similar ones."""
 
 from __future__ import annotations
 

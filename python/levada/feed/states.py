@@ -1,4 +1,4 @@
-"""The states of a feed, which may be those of another program, or damaged."""
+"""The states of a feed, which may be damaged or from another program."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from typing import Any, NamedTuple
 from levada.base.errors import InvalidArgument
 
 MAX_SAMPLES = 1 << 50
-"""More samples than any run has, and few enough that sums of positions fit 64 bits."""
+"""More samples than any run has, yet few enough that sums of positions fit into 64 bits."""
 
 _END_OF_EPOCHS = 1 << 62
 
 
 class FeedState(NamedTuple):
-    """Where a feed resumes."""
+    """The position at which a feed resumes."""
 
     source: str
-    """A "corpus" or an "iterable", of which `samples` counts the samples or items; with divide="split" "global batches", or
+    """A "corpus" or an "iterable", so that `samples` counts samples or items; with divide="split", "global batches", or
     their "rows" if batch_size= is given."""
     cursor: bytes
     samples: int
     """Samples after the cursor."""
     epoch: int
     step: int = 1
-    """How many of these a step took in the run that saved the state; at the end of its data perhaps fewer."""
+    """How many of these a step took in the run that saved the state; possibly fewer at the end of its data."""
     item: int = -1
-    """The number of the last item that the reader had given; -1 if nothing is known of it."""
+    """Index of the last item that the reader had delivered; -1 if unknown."""
     digest: int = 0
-    """What tells that item from others."""
+    """A digest that identifies that item."""
 
     def encode(self) -> dict[str, Any]:
-        # None: torch.load(), which by default loads weights alone, refuses a pickle of empty bytes.
+        # None, because torch.load(), which by default loads only weights, refuses a pickle of empty bytes.
         return {**self._asdict(), "cursor": self.cursor or None, "checksum": self._checksum()}
 
     def check(self, checksum: Any) -> None:
-        """Raises InvalidArgument unless it is that of this state."""
+        """Raises InvalidArgument unless `checksum` is that of this state."""
         if checksum != self._checksum():
             raise InvalidArgument("this state of a feed has been changed since it was saved: its checksum is another")
 

@@ -1,4 +1,4 @@
-"""What a feed knows of torch's DataLoader: its order without its data, and the random numbers that iter() draws."""
+"""Support for torch's DataLoader: its order without its data, and the random numbers that iter() draws."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from typing import Any
 
 
 def is_loader(source: Any) -> bool:
-    """Returns whether it is a DataLoader that torch itself iterates, and not a subclass that does so in its own way."""
+    """Returns whether it is a DataLoader that torch itself iterates, and not a subclass with its own iteration."""
     data = sys.modules.get("torch.utils.data")
     return data is not None and isinstance(source, data.DataLoader) and type(source).__iter__ is data.DataLoader.__iter__
 
 
 def default_iterate(source: Any) -> str:
-    """Returns the default of Feed's `iterate`: "thread" for a loader with worker processes, otherwise "inline". What produces
-    items in this process may draw from its random generators: on the caller's thread it does so in the order of a plain loop,
-    in every run."""
+    """Returns the default of Feed's `iterate`: "thread" for a loader with worker processes, otherwise "inline". A
+    source that produces items in this process may draw from its random generators; on the caller's thread it does so in
+    the order of a plain loop, in every run."""
     workers = getattr(source, "num_workers", 0)
     return "thread" if isinstance(workers, int) and workers > 0 else "inline"
 
 
 class Order:
-    """Records of which samples a DataLoader makes its items, and passes over items without loading them."""
+    """Records which samples a DataLoader makes its items of, and skips items without loading them."""
 
     def __init__(self, first: int, count: int, marked: int) -> None:
-        """`count`: items to pass over, the first of which is number `first`. `marked`: the item whose digest is kept."""
+        """`count`: items to skip, the first of which has index `first`. `marked`: the item whose digest is kept."""
         self._first = first
         self._marked = marked
         self._made: deque[int] = deque()
         self.count = count
         self.passed = 0
-        """Items that have been passed over so far: all of them once the first item has been taken."""
+        """Number of items skipped so far: all of them once the first item has been taken."""
         self.marked_digest: int | None = None
 
     def over(self, sampler: Any) -> Iterator[Any]:
@@ -50,12 +50,12 @@ class Order:
                 yield samples
 
     def next_digest(self) -> int:
-        """Returns the digest of the item that the loader has yielded now. To be called once for each."""
+        """Returns the digest of the item that the loader has just yielded. Call it once per item."""
         return self._made.popleft()
 
 
 def _digest(samples: Any) -> int:
-    """Odd, unlike that of an item's content."""
+    """Returns an odd number, unlike the digest of an item's content."""
     plain = samples.tolist() if hasattr(samples, "tolist") else samples
     return int.from_bytes(hashlib.blake2b(repr(plain).encode(), digest_size=7).digest(), "little") | 1
 
@@ -84,8 +84,8 @@ _watched: weakref.WeakKeyDictionary[Any, tuple[Any, _Ordered]] = weakref.WeakKey
 
 
 def with_order(source: Any, order: Order) -> Any:
-    """Returns a copy of a DataLoader over a map-style data set that `order` watches, or None for any other source. The copy of
-    one loader is the same each time, so that it may keep its workers."""
+    """Returns a copy of a DataLoader over a map-style data set that `order` watches, or None for any other source. A
+    loader always gets the same copy, so that it may keep its workers."""
     if not is_loader(source) or hasattr(source, "state_dict") or not getattr(source, "in_order", True):
         return None
     if source._dataset_kind != sys.modules["torch.utils.data.dataloader"]._DatasetKind.Map:
@@ -93,7 +93,7 @@ def with_order(source: Any, order: Order) -> Any:
     if source not in _watched:
         made = copy.copy(source)
         name = "batch_sampler" if source._auto_collation else "sampler"
-        made.__dict__[name] = sampler = _Ordered(source.__dict__[name])  # which a DataLoader lets nobody set
+        made.__dict__[name] = sampler = _Ordered(source.__dict__[name])  # a DataLoader does not allow setting it
         _watched[source] = made, sampler
     made, sampler = _watched[source]
     sampler.order = order
@@ -101,8 +101,8 @@ def with_order(source: Any, order: Order) -> Any:
 
 
 def draw_as_reader(source: Any, *, is_first: bool) -> None:
-    """Draws from the random generators what iter() of a DataLoader draws on the rank that reads, so that those of all ranks
-    stay alike: the workers' seed, and what the sampler draws for the first items."""
+    """Draws from the random generators what iter() of a DataLoader draws on the reading rank, so that the generators of
+    all ranks stay in step: the workers' seed, and the sampler's draws for the first items."""
     if not is_loader(source):
         return
     torch = sys.modules["torch"]

@@ -1,4 +1,4 @@
-"""Ends the collectives of torch.distributed in which this process waits, which then raise."""
+"""Ends the collectives of torch.distributed in which this process waits. They then raise."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 own_sockets: set[str] = set()
-"""Names, as /proc/self/fd has them, of the sockets at which Levada's own groups over gloo listen."""
+"""Names, as in /proc/self/fd, of the sockets on which Levada's own gloo groups listen."""
 
 _POLLED = re.compile(r"^tfd: *(\d+) events: *\w+ data: *(\w+)", re.MULTILINE)
 
@@ -26,14 +26,14 @@ def abort_collectives() -> None:
     groups = sorted(names, key=names.__getitem__, reverse=True)
     with _one_nccl_call(distributed, groups):
         for group in groups:
-            with contextlib.suppress(RuntimeError):  # a backend that cannot abort, or has done so
+            with contextlib.suppress(RuntimeError):  # a backend that cannot abort, or has aborted already
                 group.abort()
     _close_gloo()
 
 
 @contextlib.contextmanager
 def _one_nccl_call(distributed: Any, groups: list[Any]) -> Iterator[None]:
-    """Lets nccl abort its communicators together: each of them could wait for the others."""
+    """Lets nccl abort its communicators together, since each of them could wait for the others."""
     nccl = getattr(distributed, "ProcessGroupNCCL", None)
     backends = [group._get_backend(device) for group in groups for device in group._device_types] if nccl else []
     first = next((each for each in backends if nccl is not None and isinstance(each, nccl)), None)
@@ -47,8 +47,9 @@ def _one_nccl_call(distributed: Any, groups: list[Any]) -> Iterator[None]:
 
 
 def _close_gloo() -> None:
-    """Shuts down the connections of gloo, which has no abort. A loop of gloo's polls them, and with them the socket at which
-    it listens; its entries are pointers. Loops of others that poll a listening socket, such as asyncio's, have numbers."""
+    """Shuts down the connections of gloo, which has no abort. Recognizes gloo's event loops: they poll their listening
+    socket and use pointers as poll data. Other loops that poll a listening socket, such as asyncio's, use descriptor
+    numbers."""
     for fd in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):
             info = pathlib.Path(f"/proc/self/fdinfo/{fd}").read_text()

@@ -1,4 +1,4 @@
-"""Which ranks have come to a call of a process group: reminders and errors name those that have not."""
+"""Tracks which ranks have arrived at a call of a process group, so that reminders and errors can name the others."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from levada.base.errors import EngineError
 from levada.base.threads import start_thread
 
 REMIND_AFTER = 30.0
-"""Seconds until the first reminder; each further one comes after twice as long."""
+"""Seconds until the first reminder; each interval to the next one is twice as long."""
 _MAX_LOOK = 2.0
-"""Seconds that reading the marks may take."""
+"""Maximum seconds for reading the marks."""
 
 _WAITS, _DONE = "waits", "done"
 
@@ -26,7 +26,7 @@ class _Others(NamedTuple):
     """Ranks that do not wait with this one."""
 
     missing: list[int]
-    """Those that have not come."""
+    """Those that have not arrived."""
     left: list[int]
     """Those that have completed this call, or are in a later one."""
 
@@ -35,14 +35,14 @@ _calls: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 
 class Arrivals:
-    """A context in which this rank waits for the others. At its start the rank leaves a mark in a store of
-    torch.distributed, and at its end another one; while it lasts, a thread writes lines on standard error that name the ranks
-    without a mark. A store may outlive an attempt of the job, and keep its marks: a rank that has left while this one waits
-    is named as such."""
+    """A context in which this rank waits for the others. At its start and at its end, the rank leaves a mark in a store
+    of torch.distributed; in between, a thread writes lines on standard error that name the ranks without a mark. A
+    store may outlive an attempt of the job, and keep its marks: a rank that has left while this one waits is reported
+    as such."""
 
     def __init__(self, store: Any, rank: int, size: int, doing: str, call: int = 1) -> None:
-        """`store`: None if there is none, and then no rank is named. `doing`: "to join the group". `call`: the number of
-        this call of the group, the same on all ranks."""
+        """`store`: None if there is none, and then no rank is named. `doing`: for example "to join the group". `call`:
+        the number of this call of the group, the same on all ranks."""
         self._store, self._rank, self._size, self._doing, self._call = store, rank, size, doing, call
         self._over = threading.Event()
 
@@ -59,18 +59,18 @@ class Arrivals:
 
     def _leave_mark(self, state: str) -> None:
         if self._store is not None:
-            with contextlib.suppress(RuntimeError):  # the rank that keeps the store has ended
+            with contextlib.suppress(RuntimeError):  # the rank that hosts the store has ended
                 self._store.set(_mark(self._rank), f"{self._call} {state}")
 
     def describe(self) -> str:
-        """Returns for how long this rank has waited, and for whom."""
+        """Returns how long this rank has waited, and for which ranks."""
         waited = f"rank {self._rank} on host {socket.gethostname()} has waited {time.monotonic() - self._began:.1f} s"
         return f"{waited} {self._doing} {self._awaited()}"
 
     def _awaited(self) -> str:
         found: queue.SimpleQueue[_Others | None] = queue.SimpleQueue()
-        if self._store is not None:  # whose host may be cut off: it has its own time-out, which is long
-            with contextlib.suppress(EngineError):  # where no thread can be had, no rank is named
+        if self._store is not None:  # its host may be unreachable, and its own timeout is long
+            with contextlib.suppress(EngineError):  # without a thread, no rank is named
                 start_thread("the ranks that have come", "levada arrivals", lambda: found.put(self._look()))
         try:
             others = found.get(timeout=0 if self._store is None else _MAX_LOOK)
@@ -89,7 +89,7 @@ class Arrivals:
 
     def _look(self) -> _Others | None:
         try:
-            store = self._store.clone() if hasattr(self._store, "clone") else self._store  # one thread uses one store
+            store = self._store.clone() if hasattr(self._store, "clone") else self._store  # a store is not thread-safe
             marks = [store.get(_mark(rank)).decode() if store.check([_mark(rank)]) else "0 " for rank in range(self._size)]
         except RuntimeError:
             return None
@@ -112,7 +112,8 @@ class Arrivals:
 
 
 def arrivals_at(group: Any, doing: str) -> Arrivals:
-    """Returns the Arrivals of this rank's next call of a process group, which all its ranks make in the same order."""
+    """Returns the Arrivals of this rank's next call of a process group. All its ranks make these calls in the same
+    order."""
     call = _calls[group] = _calls.get(group, 0) + 1
     store = group.get_group_store() if hasattr(group, "get_group_store") else None
     return Arrivals(store, group.rank(), group.size(), doing, call)

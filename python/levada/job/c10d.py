@@ -1,12 +1,13 @@
 """A process group of torch.distributed as the transport of an engine. docs/design/p2p.md explains how and why.
 
-Headers of frames arrive from any sender in a few slots; a body, whose length its header gives, arrives straight in memory
-of the engine. Threads: one receives, one releases what has been sent, one watches the other ranks, one flushes what was
-deferred for batching.
+Headers of frames arrive from any sender in a few slots. A body, whose length its header contains, arrives directly in
+memory of the engine. Threads: one receives, one releases what has been sent, one watches the other ranks, and one
+flushes frames that were deferred for batching.
 
-Each rank watches all ranks of its host and one on each other host. It watches another by a connection on which nothing is
-sent once both have proven that they are ranks of the job. The system ends that connection when the process ends. As long as
-the host is reachable, the system also answers for the process, whatever that does.
+Each rank watches all ranks of its host and one on each other host. It watches another rank through a connection on
+which nothing is sent once both have proven that they belong to the job. The system closes that connection when the
+process ends. As long as the host is reachable, the system also answers probes for the process, even if the process
+hangs.
 """
 
 from __future__ import annotations
@@ -38,28 +39,30 @@ from levada.job.stalls import Stalls, seconds_since_answer
 
 _HEADERS, _BODIES = 1, 2  # tags
 _MAX_HEADER_BYTES = 256 << 10
-"""gloo does not say how long a message is: all headers are received in one size."""
+"""gloo does not report message lengths, so all headers are received with one size."""
 _SLOTS = 4
-"""For headers: one is looked at, the others may be filled meanwhile."""
+"""For headers: one is being processed while the others may be filled."""
 _FOREVER = datetime.timedelta(days=3650)
-"""A wait that times out closes the connection."""
+"""A wait that times out would close the connection."""
 _RETRIES, _PAUSE = 100, 0.05
-"""How often, and seconds apart, a receive from anybody is tried that fails."""
+"""How often a failed receive from any rank is retried, and the seconds between retries."""
 _LAST_FRAME = 1.0
-"""Seconds that the last frame of a peer may come after the end of its process, to a rank that has left too."""
+"""Seconds after the end of a peer's process in which its last frame may arrive, at a rank that has left too."""
 _LAST_ANSWER = 1800.0
-"""Seconds that a rank which ends waits for the answers to its last messages, which a peer may still be receiving."""
+"""Seconds that an ending rank waits for the acknowledgments of its last messages, which a peer may still be
+receiving."""
 _OTHER_FILES = 64
-"""Descriptors beside two for each watched rank, of which one is closed before gloo has one for each other rank."""
+"""Descriptors in addition to two for each watched rank, one of which is closed before gloo has one for each other
+rank."""
 _SILENCE = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH)
-"""How a connection ends whose other end does not answer."""
+"""Errors of a connection whose other end does not answer."""
 _CONNECT = 30.0
-"""Seconds that a connection between ranks that have arrived may take."""
+"""Maximum seconds for connecting ranks that have arrived."""
 
 
 _MAX_SILENCE = 24 * 60 * 60
 _MAX_PROBES = 127
-"""The largest TCP_KEEPCNT that Linux accepts."""
+"""The maximum TCP_KEEPCNT of Linux."""
 
 
 class _Watched(NamedTuple):
@@ -68,11 +71,11 @@ class _Watched(NamedTuple):
 
 
 class ProcessGroupTransport:
-    """Frames between the ranks of a gloo group of its own."""
+    """Sends frames between the ranks of a private gloo group."""
 
     def __init__(self, group: Any, name: str, secret: bytes, timeout: float, host_of: list[int]) -> None:
-        """Collective over the ranks of `group`, which is not used afterwards. `name` and `secret` are the same on all of
-        them, and only they know the secret."""
+        """Collective over the ranks of `group`, which is not used afterwards. `name` and `secret` are the same on all
+        of them, and only they know the secret."""
         self._torch = importlib.import_module("torch")
         self.rank, self.size = int(group.rank()), int(group.size())
         self._host_of = host_of
@@ -95,21 +98,22 @@ class ProcessGroupTransport:
         self._offer_calls()
 
     def _offer_calls(self) -> None:
-        """Sets what the engine calls, also while the program waits in it. Every callable is implemented in C, so that none
-        runs the program's signal handlers."""
+        """Sets the callables of the engine, including those that it calls while the program waits in it. Each is
+        implemented in C, so that none runs the program's signal handlers."""
         self.from_numpy = self._torch.from_numpy
-        """Returns a tensor of an array that owns what it shows."""
+        """Returns a tensor that views an array and keeps it alive."""
         self.send = None if self._group is None else self._group.send
-        """Begins to send the tensors to a peer: (tensors, peer, tag). What it returns keeps them until they have been sent."""
+        """Begins to send the tensors to a peer: (tensors, peer, tag). The result keeps them alive until they have been
+        sent."""
         self.settle = self._sent.put
-        """Waits later for what has been sent: [(peer, what send() returned, None) or (peer, None, what it raised)]."""
+        """Enqueues sends to wait for: [(peer, what send() returned, None) or (peer, None, what it raised)]."""
         self.close = self._finished.add
-        """After the last frame to a peer."""
+        """Called after the last frame to a peer."""
         self.schedule_flush = self._flushes.put
         """Flushes once, at that time of time.monotonic()."""
 
     def start(self, link: Link) -> None:
-        """Called by the engine, once: delivers what comes to `link`."""
+        """Delivers incoming frames to `link`. The engine calls this once."""
         self._link = link
         if self._group is None:
             return self._over.set()
@@ -130,13 +134,14 @@ class ProcessGroupTransport:
             all_started.set()
 
     def is_alive(self) -> bool:
-        """Whether it has threads that run."""
+        """Returns whether any of its threads runs."""
         return any(thread.is_alive() for thread in self._threads)
 
     def finish(self, timeout: float) -> None:
-        """Waits until all peers have closed, each of which answers this rank's last frame, and until the threads have ended,
-        which must not happen while the interpreter ends. After a loss, and after a group has ended for a cause, it takes
-        `timeout` seconds at most: a peer may be gone or hang, and no rank needs what is on its way then."""
+        """Waits until all peers have closed, each of which acknowledges this rank's last frame, and until the threads
+        have ended, which must not happen during interpreter exit. After a loss, and after a group has ended with an
+        error, waits at most `timeout` seconds: a peer may be gone or hang, and no rank needs the frames in flight
+        then."""
         if self._process != os.getpid():
             return
         began, remind_after = time.monotonic(), REMIND_AFTER
@@ -150,7 +155,7 @@ class ProcessGroupTransport:
                 remind_after *= 2
                 write_line(f"{self._describe_wait(waited)}; still waiting")
         for thread in self._threads:
-            thread.join(0.2 if has_failed else 2.0)  # from a lost peer nothing comes, and for ever
+            thread.join(0.2 if has_failed else 2.0)  # a lost peer never sends anything
 
     def _describe_wait(self, waited: float) -> str:
         awaited = ", ".join(str(peer) for peer in range(self.size) if peer != self.rank and not self._link.is_closed(peer))
@@ -169,7 +174,7 @@ class ProcessGroupTransport:
                 free.append(slot)
                 work.wait(_FOREVER)
             except RuntimeError as error:
-                # Whoever was about to send has died: who, the watch over it says. Only if none does, all are out of reach.
+                # A sender has died; the watch identifies it. Only if the watch finds none are all out of reach.
                 failures += 1
                 if failures == _RETRIES:
                     self._lose(link, range(self.size), _first_line(error))
@@ -198,11 +203,11 @@ class ProcessGroupTransport:
                     failure = error
                 if failure is not None:
                     self._lose(link, [peer], _first_line(failure))
-                del work, failure  # and with it what was sent
+                del work, failure  # releases the memory that was sent
 
     def _watch(self, link: Link) -> None:
-        """Waits for the end of any rank that has not left: of its process, of its host's answers, or of the data that its
-        host takes."""
+        """Waits for a loss of any rank that has not left: its process ends, or its host stops answering or stops
+        accepting data."""
         poll = select.poll()
         poll.register(self._end_of_watch[0], 0)
         peers = {each.connection.fileno(): peer for peer, each in self._watched.items()}
@@ -214,10 +219,10 @@ class ProcessGroupTransport:
         while not self._over.is_set():
             found = {fd for fd, _ in poll.poll(None if interval is None else 1000 * interval)}
             if interval is not None and not found:
-                # Twice: a machine that was suspended needs a moment for its probes.
+                # Twice, because a machine that was suspended needs a moment for its probes.
                 before, overdue = overdue, {fd for fd in peers if self._is_overdue(peers[fd])}
                 found = overdue & before
-            for fd in found & peers.keys():  # else it is this rank's own end
+            for fd in found & peers.keys():  # otherwise this rank is closing
                 poll.unregister(fd)
                 ended.append(peers.pop(fd))
             ended = [peer for peer in ended if not self._lose_watched(link, peer, ended)]
@@ -227,9 +232,9 @@ class ProcessGroupTransport:
             each.connection.close()
 
     def _lose_watched(self, link: Link, peer: int, ended: list[int]) -> bool:
-        """A connection has ended. Returns False if it is not known yet whether the end of that peer is a cause: it may have
-        left because of a host that falls silent, which this rank sees a moment later."""
-        # Where both leave, the peer's connection may end before its last frame has been delivered.
+        """Handles a closed connection. Returns False if it is not known yet whether that peer's end is the cause: it
+        may have left because of an unresponsive host, which this rank notices a moment later."""
+        # If both ranks leave, the peer's connection may close before its last frame has been delivered.
         until = time.monotonic() + (_LAST_FRAME if peer in self._finished else 0)
         while not link.is_closed(peer) and time.monotonic() < until:
             time.sleep(0.002)
@@ -246,18 +251,18 @@ class ProcessGroupTransport:
         return True
 
     def _answers(self, peer: int) -> bool:
-        """Whether a peer's host has answered the last probes."""
+        """Returns whether a peer's host has answered the last probes."""
         limit = 2 * _probe_interval(self._silence) + 0.5
         return not self._silence or seconds_since_answer(self._watched[peer].connection) < limit
 
     def _is_overdue(self, peer: int) -> bool:
-        """Whether the system should have ended the connection. It does not while the interface of this host takes no
-        packets: such probes do not count."""
+        """Returns whether the system should have closed the connection. It does not do so while the interface of this
+        host rejects packets, because such probes do not count."""
         limit = self._silence + 3 * _probe_interval(self._silence)
         return bool(self._silence) and seconds_since_answer(self._watched[peer].connection) > limit
 
     def _seconds_since_probe(self, address: str) -> float | None:
-        """Returns how long ago the host at an address has answered a probe; None while it misses probes."""
+        """Returns the seconds since the host at an address last answered a probe; None while it misses probes."""
         peers = [peer for peer, each in self._watched.items() if each.address == address and self._answers(peer)]
         return min((seconds_since_answer(self._watched[peer].connection) for peer in peers), default=None)
 
@@ -273,7 +278,7 @@ class ProcessGroupTransport:
                 )
 
     def _lose_host(self, link: Link, peer: int, how: str) -> None:
-        """Loses the host of a peer, with all its ranks."""
+        """Marks the host of a peer, with all its ranks, as lost."""
         ranks = [rank for rank in range(self.size) if self._host_of[rank] == self._host_of[peer]]
         listed = ("ranks " if len(ranks) > 1 else "rank ") + ", ".join(str(rank) for rank in ranks)
         self._lose(link, ranks, f"its host {self._watched[peer].address} ({listed}) {how}")
@@ -303,7 +308,7 @@ def _first_line(error: object) -> str:
 
 
 def _silence(rank: int) -> int:
-    """Seconds after which a host that does not answer this rank is lost; 0: never."""
+    """Returns the seconds after which a host that does not answer this rank is lost; 0 for never."""
     text = os.environ.get("LEVADA_SILENCE", "10")
     if not text.isdecimal() or 0 < int(text) < 3 or int(text) > _MAX_SILENCE:
         raise InvalidArgument(
@@ -313,7 +318,7 @@ def _silence(rank: int) -> int:
 
 
 def _sockets() -> dict[str, int]:
-    """The descriptors of this process's sockets, by what names each socket as long as it is open."""
+    """Returns the descriptors of this process's sockets, by a name that identifies each socket while it is open."""
     found = {}
     for fd in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):  # it has been closed
@@ -324,7 +329,7 @@ def _sockets() -> dict[str, int]:
 
 
 def _address_of_gloo(before: dict[str, int]) -> str:
-    """The address of this host at which gloo has begun to listen since `before`."""
+    """Returns the address of this host on which gloo has started to listen since `before`."""
     for name, fd in _sockets().items():
         if name not in before:
             with contextlib.suppress(OSError), socket.socket(fileno=os.dup(fd)) as each:  # it may be closed by now
@@ -337,8 +342,9 @@ def _address_of_gloo(before: dict[str, int]) -> str:
 def _watch_each_other(
     group: Any, secret: bytes, host_of: list[int], devices: list[Any], until: float
 ) -> tuple[dict[int, _Watched], int]:
-    """Returns this rank's connections to those that it watches, by rank, and rank 0's _silence(), which holds for all. Adds to
-    `devices` those that gloo is to send over. Collective: raises on all ranks what keeps one from connecting to another."""
+    """Returns this rank's connections to the ranks that it watches, by rank, and rank 0's _silence(), which holds for
+    all. Adds to `devices` those over which gloo is to send. Collective: if one rank cannot connect to another, raises
+    on all ranks."""
     rank = group.rank()
     peers = watched_by(rank, host_of)
     with contextlib.ExitStack() as undone:
@@ -382,7 +388,7 @@ def _close_all(connections: dict[int, socket.socket]) -> None:
 
 
 def _open_devices(rank: int, devices: list[Any]) -> str:
-    """Adds the devices that torch's own groups over gloo have. Returns the address at which the first one listens."""
+    """Adds the devices of torch's own gloo groups. Returns the address on which the first one listens."""
     gloo = importlib.import_module("torch.distributed").ProcessGroupGloo
     before, names = _sockets(), os.environ.get("GLOO_SOCKET_IFNAME", "")
     try:
@@ -400,9 +406,9 @@ def _open_devices(rank: int, devices: list[Any]) -> str:
 
 
 def _keep_alive(connection: socket.socket, silence: int) -> None:
-    """Lets the system probe the other end at even intervals. The connection ends if none of the probes of at least `silence`
-    seconds is answered, and of two intervals more at most: an end that answers again by then is not lost, whenever in an
-    interval it fell silent."""
+    """Makes the system probe the other end at even intervals. The connection closes if the other end answers no probe
+    for at least `silence` seconds and at most two intervals more. An end that answers before `silence` seconds have
+    passed is not lost, regardless of when in an interval it stopped answering."""
     connection.setblocking(True)
     if not silence:
         return
@@ -428,13 +434,13 @@ def _store_of(group: Any, name: str) -> Any:
 
 @contextlib.contextmanager
 def _starting_polite_threads() -> Iterator[None]:
-    """Threads that begin meanwhile do not push aside whoever wakes them. gloo's would: a rank that sends is then held up
-    with a lock that its own gloo spins for, until the system takes the core away from that, milliseconds later."""
+    """Makes threads that start in this context not preempt the threads that wake them. Otherwise gloo's threads preempt
+    a sending rank while it holds a lock for which its gloo spins, until the system reschedules milliseconds later."""
     before = os.sched_getscheduler(0)
     try:
-        if before == os.SCHED_OTHER:  # else somebody knows better
-            with contextlib.suppress(OSError):  # where it is forbidden it is slower, that is all
-                os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))  # of the calling thread; others inherit it
+        if before == os.SCHED_OTHER:  # otherwise the policy was chosen on purpose
+            with contextlib.suppress(OSError):  # without permission it is only slower
+                os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))  # of this thread; new threads inherit it
         yield
     finally:
         if os.sched_getscheduler(0) != before:
@@ -453,7 +459,7 @@ def _own_group(store: Any, rank: int, size: int, devices: list[Any], timeout: fl
                 group = distributed.ProcessGroupGloo(store, rank, size, options)
             barrier = distributed.BarrierOptions()
             barrier.timeout = datetime.timedelta(seconds=max(timeout - (time.monotonic() - began), 0.001))
-            # Where one has gone before another is connected to all, that one fails.
+            # If a rank leaves before another is connected to all, the connection of that one fails.
             wait(group.barrier(barrier), began + timeout)
             return group
         except RuntimeError as error:
@@ -466,6 +472,6 @@ def _own_group(store: Any, rank: int, size: int, devices: list[Any], timeout: fl
 def join_over(
     group: Any, name: str, secret: bytes, host_of: list[int], timeout: float, degree: int
 ) -> tuple[Membership, ProcessGroupTransport]:
-    """The Membership of a process group's ranks over it. Collective over them."""
+    """Returns the Membership of a process group's ranks over that group. Collective over them."""
     transport = ProcessGroupTransport(group, name, secret, timeout, host_of)
     return _levada.join_over(transport, "c10d", transport.rank, host_of, _MAX_HEADER_BYTES, degree), transport

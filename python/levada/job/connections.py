@@ -1,6 +1,6 @@
-"""Connections over TCP between ranks of a group that watch each other, on which nothing is sent after the proofs of
-levada.job.proofs. Whatever else connects to a rank is dropped and holds up nothing: the number of strangers and the time
-that each has are bounded."""
+"""TCP connections between ranks of a group that watch each other. Nothing is sent on them after the proofs of
+levada.job.proofs. Any other process that connects to a rank is dropped and delays nothing: the number of such
+connections and the time of each are bounded."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from levada.job.proofs import CALL_BYTES, CHALLENGE_BYTES, PROOF_BYTES, Caller, 
 
 _MAX_STRANGERS = 256
 _PATIENCE = 5.0
-"""Seconds in which whoever connects has to prove that it is a rank."""
+"""Seconds within which a connecting process must prove that it is a rank."""
 _RETRY = 0.05
 _own_sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
 
 def _close_in_child() -> None:
-    """In a forked child, which may outlive the rank: the connections end with the rank."""
+    """Closes the connections in a forked child, which may outlive the rank: they must end with the rank."""
     for each in list(_own_sockets):
         each.close()
 
@@ -35,9 +35,9 @@ os.register_at_fork(after_in_child=_close_in_child)
 
 
 def watched_by(rank: int, host_of: list[int]) -> list[int]:
-    """Returns the ranks that a rank watches, each of which watches it: all of its host, and on each other host one, or a few
-    if the rank's own host has fewer ranks. So every rank sees for itself that a host has fallen silent, and on every host a
-    rank sees that another one has ended."""
+    """Returns the ranks that a rank watches and that watch it: all of its host, and on each other host one, or a few if
+    the rank's own host has fewer ranks. Every rank thus notices on its own that a host has become unresponsive, and on
+    every host a rank notices that another one has ended."""
     ranks_of: dict[int, list[int]] = {}
     for each, host in enumerate(host_of):
         ranks_of.setdefault(host, []).append(each)
@@ -55,10 +55,10 @@ def watched_by(rank: int, host_of: list[int]) -> list[int]:
 
 
 class Address(NamedTuple):
-    """Where a rank listens."""
+    """The address on which a rank listens."""
 
     host: str
-    """Its name, for messages."""
+    """Name of the host, for messages."""
     address: str
     port: int
 
@@ -71,7 +71,7 @@ class _Stranger(NamedTuple):
 
 
 class Acceptor:
-    """Accepts the connections of the other ranks, by a thread, until it is closed."""
+    """Accepts the connections of the other ranks on a thread, until it is closed."""
 
     def __init__(self, address: str, secret: bytes, size: int) -> None:
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
@@ -94,7 +94,7 @@ class Acceptor:
             raise
 
     def close(self) -> dict[int, socket.socket]:
-        """Stops accepting. Returns the connections of the ranks that have come."""
+        """Stops accepting. Returns the connections of the ranks that have connected."""
         self._end[1].close()
         self._thread.join()
         return self._ranks
@@ -124,7 +124,7 @@ class Acceptor:
         stranger = _Stranger(connection, Listener(self._secret), time.monotonic() + _PATIENCE, bytearray())
         self._strangers[connection.fileno()] = stranger
         self._poll.register(connection, select.POLLIN)
-        with contextlib.suppress(OSError):  # it has gone, which poll() reports
+        with contextlib.suppress(OSError):  # it has been closed, which poll() reports
             connection.send(stranger.proof.greeting)
 
     def _receive(self, fd: int) -> None:
@@ -144,7 +144,7 @@ class Acceptor:
         if earlier := self._ranks.pop(rank, None):
             earlier.close()
         self._ranks[rank] = stranger.connection
-        with contextlib.suppress(OSError):  # it has gone, which its watch notices
+        with contextlib.suppress(OSError):  # it has been closed, which its watch notices
             stranger.connection.send(proof)
 
     def _drop_late(self) -> None:
@@ -173,8 +173,8 @@ class Acceptor:
 
 
 def call(where: Address, secret: bytes, rank: int, timeout: float) -> socket.socket:
-    """Returns a connection to the rank that listens there. Raises OSError if it cannot be made in time; EngineError if what
-    listens there is no rank of this job."""
+    """Returns a connection to the rank that listens at `where`. Raises OSError if it cannot be made in time,
+    EngineError if the listener is not a rank of this job."""
     until = time.monotonic() + timeout
     while True:
         connection = socket.create_connection((where.address, where.port), max(until - time.monotonic(), 0.001))
@@ -183,7 +183,7 @@ def call(where: Address, secret: bytes, rank: int, timeout: float) -> socket.soc
             caller = Caller(secret, rank, _receive(connection, CHALLENGE_BYTES, until))
             connection.sendall(caller.call)
             is_rank = caller.is_answered_by(_receive(connection, PROOF_BYTES, until))
-        except ConnectionError:  # it had too many strangers, or is ending
+        except ConnectionError:  # it had too many unknown connections, or is ending
             connection.close()
             if time.monotonic() + _RETRY > until:
                 raise
@@ -211,7 +211,8 @@ def _receive(connection: socket.socket, count: int, until: float) -> bytes:
 
 
 def keep_one_each(rank: int, accepted: dict[int, socket.socket], called: dict[int, socket.socket]) -> dict[int, socket.socket]:
-    """Returns one connection to each rank, the same at both ends: that which the lower rank has made. Closes the others."""
+    """Returns one connection to each rank, the same at both ends: the one that the lower rank made. Closes the
+    others."""
     kept = {}
     for peer in called:
         mine, its = called[peer], accepted[peer]
@@ -221,7 +222,7 @@ def keep_one_each(rank: int, accepted: dict[int, socket.socket], called: dict[in
 
 
 def describe_failure(rank: int, peer: int, where: Address, error: Exception) -> str:
-    """Returns why one rank cannot connect to another, and what to do."""
+    """Returns why one rank cannot connect to another, and a remedy."""
     text = (
         f"rank {rank} on host {socket.gethostname()} cannot connect to rank {peer} on host {where.host} at {where.address}, "
         f"port {where.port} ({error}); "

@@ -1,4 +1,4 @@
-"""Bytes of all ranks of a process group, before Levada joins them."""
+"""Exchanges bytes among all ranks of a process group before Levada joins them."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ _PAUSE, _MAX_PAUSE = 0.0002, 0.02
 _TEXT_BYTES = 512
 _DONE = "+"
 _FAILURES: dict[str, type[Error]] = {"!": InvalidArgument, "~": Timeout, "-": EngineError}
-"""What each rank sends the others when ranks join: so many bytes, which begin with how it went."""
+"""Outcomes by the first byte of the fixed-size message that each rank sends the others when ranks join."""
 
 
 def wait(work: Any, until: float) -> None:
-    """Waits for what a process group does, until that time of time.monotonic(), and raises what `work` does. The program's
-    signal handlers run meanwhile: work.wait() alone would hold them up."""
+    """Waits for `work` of a process group until that time of time.monotonic(), and raises its exception. The program's
+    signal handlers run during the wait; a single work.wait() would delay them."""
     pause = _PAUSE
     while not work.is_completed() and (left := until - time.monotonic()) > 0:
         time.sleep(min(pause, left))
         pause = min(2 * pause, _MAX_PAUSE)
-    work.wait(datetime.timedelta(seconds=max(until - time.monotonic(), 0.001)))  # 0 would be without end
+    work.wait(datetime.timedelta(seconds=max(until - time.monotonic(), 0.001)))  # 0 would mean no timeout
 
 
 def all_gather(group: Any, mine: bytes, timeout: float) -> list[bytes]:
-    """Returns the bytes of all ranks, by group rank. Each has the same number of bytes. Works on any device of the group."""
+    """Returns the bytes of all ranks, by group rank. All ranks must pass equally many bytes. Works on any device of the
+    group."""
     torch = importlib.import_module("torch")
     kinds = [device.type for device in getattr(group, "_device_types", [])]
     kind = "cpu" if "cpu" in kinds or not kinds else kinds[0]
@@ -52,7 +53,7 @@ def all_gather(group: Any, mine: bytes, timeout: float) -> list[bytes]:
 
 
 def on_all(group: Any, until: float, work: Callable[[], str]) -> list[str]:
-    """Returns what `work` returns on each rank. What it raises on one rank is raised on all. Collective."""
+    """Returns the results of `work` on all ranks. An exception on one rank is raised on all. Collective."""
     try:
         mine = _DONE + work()
     except (Error, OSError, RuntimeError) as error:

@@ -1,4 +1,5 @@
-"""Memberships of process groups of torch.distributed, and what their ranks exchange before they have an engine."""
+"""Memberships of process groups of torch.distributed, and the exchange between their ranks before they have an
+engine."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ _DEGREE_BYTES = 4
 
 
 class GroupNumbers:
-    """Counts objects of one kind that are made for a group: the same numbers on all of its ranks, which make them alike."""
+    """Numbers objects of one kind that are made for a group, the same on all of its ranks, which make them in the same
+    order."""
 
     def __init__(self) -> None:
         self._of_job = itertools.count(1)
@@ -47,11 +49,11 @@ class GroupNumbers:
         try:
             return next(self._of_groups.setdefault(group, itertools.count(1)))
         except TypeError:
-            return 0  # no group, which join() refuses
+            return 0  # no group; join() rejects it
 
 
 class Options(NamedTuple):
-    """How ranks join; as join() takes them."""
+    """Options for joining, as in join()."""
 
     engine: str
     timeout: float
@@ -60,12 +62,12 @@ class Options(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """Bytes of the message in which a rank describes itself, the same on every rank."""
+    """Bytes of the message with which a rank describes itself, of the same size on every rank."""
 
     host: bytes
     """Equal on ranks that can share memory."""
     secret: bytes
-    """Rank 0's is the job's."""
+    """Rank 0's becomes the job's."""
     degree: int
     engine: str
 
@@ -88,8 +90,8 @@ def _read(path: str) -> str:
 
 
 def _network() -> str:
-    """The network namespace, whose processes see each other's abstract sockets; where it cannot be read, as under gVisor,
-    the host's name, which differs between containers."""
+    """Returns the network namespace, whose processes see each other's abstract sockets. If it cannot be read, as under
+    gVisor, returns the host's name, which differs between containers."""
     try:
         return os.readlink("/proc/self/ns/net")
     except OSError:
@@ -97,21 +99,22 @@ def _network() -> str:
 
 
 def _host() -> bytes:
-    """Returns what is equal on ranks that can share memory: they have one user, one kernel and one network namespace."""
+    """Returns a text that is equal on ranks that can share memory: they have one user, one kernel and one network
+    namespace."""
     boot = _read("/proc/sys/kernel/random/boot_id") or socket.gethostname()
     identity = (boot, _network(), os.getuid())
     return hashlib.blake2b(repr(identity).encode(), digest_size=_HOST_BYTES).digest()
 
 
 def lock_of(group: Any, ranks: tuple[int, ...] = ()) -> threading.RLock:
-    """Returns the lock under which one thread at a time joins the group, or some ranks of it: threads join different groups
-    side by side, for their peers may begin in another order."""
+    """Returns the lock under which one thread at a time joins the group, or some ranks of it. Threads may join
+    different groups concurrently, since their peers may begin in another order."""
     with _locks_guard:
         return _locks.setdefault(group, {}).setdefault(ranks, threading.RLock())
 
 
 def finish(timeout: float) -> None:
-    """Waits until all that is on its way to ranks of other groups has gone, once they have been left."""
+    """Waits until everything in flight to ranks of other groups has been sent, once the groups have been left."""
     for transport in _transports:
         transport.finish(timeout)
 
@@ -130,7 +133,8 @@ def size_of(group: Any) -> int:
 
 
 def join_group(group: Any, options: Options) -> Membership:
-    """Returns the Membership of a process group's ranks, by their numbers in it; the same object while the group lives."""
+    """Returns the Membership of a process group's ranks, numbered as in the group; the same object while the group
+    lives."""
     if isinstance(group, Membership):
         return group
     size_of(group)
@@ -151,7 +155,7 @@ def _check_same(what: str, asked: list[Any]) -> None:
 
 
 def _number(hosts: list[bytes]) -> list[int]:
-    """Returns the host of each rank, numbered in the order of their first ranks."""
+    """Returns the host of each rank; hosts are numbered in the order of their first ranks."""
     numbers = {host: number for number, host in enumerate(dict.fromkeys(hosts))}
     return [numbers[host] for host in hosts]
 
@@ -182,7 +186,8 @@ def _start(group: Any, options: Options) -> Membership:
 
 
 def _join_near(group: Any, name: str, secret: bytes, host_of: list[int], timeout: float) -> Membership:
-    """Collective over all hosts, so that none waits for one on which shared memory cannot be had."""
+    """Joins over shared memory. Collective over all hosts, so that none waits for one on which shared memory is
+    unavailable."""
     host = host_of[group.rank()]
     here = [rank for rank, other in enumerate(host_of) if other == host]
     near: list[Membership] = []

@@ -14,7 +14,7 @@ from levada._levada import Membership
 from levada.base.abandoned import await_at_exit
 from levada.base.checks import check_seconds
 from levada.base.errors import InvalidArgument, Unsupported
-from levada.base.exits import note_uncaught  # whose exit handler, which kills processes, runs after this module's
+from levada.base.exits import note_uncaught  # its exit handler, which kills processes, must run after this module's
 from levada.job.groups import ENGINES, MAX_DEGREE, Options, finish, join_group, lock_of
 from levada.job.meshes import is_device_mesh, ranks_of
 
@@ -29,7 +29,7 @@ _parts: weakref.WeakKeyDictionary[Membership, dict[tuple[int, ...], Membership]]
 
 
 class _WholeJob:
-    """Represents the environment's job among the groups that threads join one at a time."""
+    """Stands for the environment's job among the groups that threads join one at a time."""
 
 
 class Closable(Protocol):
@@ -42,28 +42,27 @@ _open: weakref.WeakSet[Closable] = weakref.WeakSet()
 def join(
     group: Any = None, *, engine: str = "auto", timeout: float = 1800.0, degree: int = 16, leave_timeout: float = 1800.0
 ) -> Membership:
-    """Returns this process's membership in a group of ranks. The first call for a group is collective and waits `timeout`
-    seconds for all its ranks; later calls return the same object. Feeds call it themselves.
+    """Returns this process's membership in a group of ranks. The first call for a group is collective and waits
+    `timeout` seconds for all its ranks; later calls return the same object. Feeds call it automatically.
 
-    group: a process group or a DeviceMesh of torch.distributed: only its members take part, with their ranks in it. Or a
-        Membership, which is returned. A DeviceMesh of several axes over some ranks of the job joins the whole job first, so
-        all ranks of the job must call this. None: torch.distributed's world, if it is initialized; else the job that
-        torchrun, SLURM, MPI or `levada run` started; else a job of one rank.
-    engine: "shm", for ranks of one host; "c10d", over a process group; "shm+c10d", shm within each host and c10d between
-        hosts; "auto", shm if all ranks are on one host, c10d if each is on a host of its own and there are at most
-        `degree` others, and otherwise "shm+c10d".
-    degree: the number of other hosts to which a rank sends a message at most, over shm+c10d; these forward it to more hosts.
-    leave_timeout: the seconds for which a rank that leaves waits for the ends of the channels that it forwards to others of
-        its host, whose sender may be in the program's own code; then it ends their groups.
+    group: a process group or a DeviceMesh of torch.distributed, of which only the members take part, with their ranks
+    in it. Or a Membership, which is returned. A DeviceMesh of several axes over some ranks of the job joins the whole
+    job first, so all ranks of the job must call this. None: torch.distributed's world, if it is initialized; otherwise
+    the job that torchrun, SLURM, MPI or `levada run` started; otherwise a job of one rank.
+    engine: "shm", for ranks of one host; "c10d", over a process group; "shm+c10d", shm within each host and c10d
+    between hosts; "auto", shm if all ranks are on one host, c10d if each is on a different host and there are at most
+    `degree` others, and otherwise "shm+c10d".
+    degree: maximum number of other hosts to which a rank sends a message over shm+c10d; these forward it to more hosts.
+    leave_timeout: seconds that a leaving rank waits for the ends of the channels that it forwards to other ranks of its
+    host, whose sender may be in the program's own code. After that, it ends their groups.
 
-    A rank that waits writes a line on standard error, over a process group after 30 s, that names the ranks that have not
-    arrived.
+    A rank that waits writes a line on standard error that names the ranks that have not arrived; over a process group,
+    after 30 s.
 
-    Raises InvalidArgument for an unknown engine or group, for a time that is not positive or exceeds 1e8 seconds, and if ranks
-    request different engines or degrees; Timeout, naming the ranks that did not arrive; EngineError on all ranks, if one cannot
-    connect to another; Unsupported, at once, if the launcher's variables say that ranks are on several hosts and
-    torch.distributed is not initialized.
-    """
+    Raises InvalidArgument for an unknown engine or group, for a time that is not positive or exceeds 1e8 seconds, and
+    if ranks request different engines or degrees; Timeout, naming the ranks that did not arrive; EngineError on all
+    ranks, if one cannot connect to another; Unsupported, at once, if the launcher's variables say that ranks are on
+    several hosts and torch.distributed is not initialized. """
     if engine not in ENGINES:
         remedy = ", and C++ programs join over MPI by levada::mpi::join()" if "mpi" in str(engine) else ""
         raise InvalidArgument(f'engine is "{engine}"; it must be one of {", ".join(ENGINES)}{remedy}')
@@ -95,8 +94,9 @@ def _join_devices(device_mesh: Any, options: Options) -> Membership:
 
 
 def _join_job(options: Options) -> Membership:
-    """Joins the whole job. If torch.distributed is initialized, its ranks are the job's, whatever the environment says:
-    launchers have their own rank numbers, and not all say which ranks are on this host. A job that was joined before stays the job."""
+    """Joins the whole job. If torch.distributed is initialized, its ranks are the job's, regardless of the environment:
+    launchers have their own rank numbers, and not all report which ranks are on this host. A job that was joined before
+    stays the job."""
     global _membership
     if not _has_joined() and (world := _world_of_torch()) is not None:
         return join_group(world, options)
@@ -125,8 +125,8 @@ def _world_of_torch() -> Any:
 
 
 def group_key(group: Any) -> Any:
-    """Returns an object that stands for a group before it is joined: the same one for a group of torch.distributed's whole world
-    and for None, if join() takes both for the same group."""
+    """Returns an object that identifies a group before it is joined: the same one for a group of torch.distributed's
+    whole world and for None, if join() treats both as the same group."""
     if group is not None and is_device_mesh(group):
         if group.ndim == 1:
             return group_key(group.get_group())
@@ -138,7 +138,7 @@ def group_key(group: Any) -> Any:
 
 
 def _place() -> tuple[int, int]:
-    """Returns rank and size in the whole job, which need not have been joined; (0, 1) outside a job."""
+    """Returns rank and size in the whole job, even if it has not been joined; (0, 1) outside a job."""
     if _membership is not None and _has_joined():
         return _membership.rank, _membership.size
     if (world := _world_of_torch()) is not None:
@@ -147,8 +147,9 @@ def _place() -> tuple[int, int]:
 
 
 def join_part(job: Membership, ranks: tuple[int, ...]) -> Membership:
-    """Returns this process's membership among some ranks of a job, numbered by their places in `ranks`; the job itself if those
-    are all its ranks. The first call for these ranks is collective over them; later calls return the same object."""
+    """Returns this process's membership among some ranks of a job, numbered by their positions in `ranks`; the job
+    itself if those are all its ranks. The first call for these ranks is collective over them; later calls return the
+    same object."""
     if ranks == tuple(range(job.size)):
         return job
     known = _parts.setdefault(job, {})
@@ -160,17 +161,17 @@ def join_part(job: Membership, ranks: tuple[int, ...]) -> Membership:
 
 
 def rank() -> int:
-    """Returns this process's rank in the whole job, which need not have been joined; 0 outside a job."""
+    """Returns this process's rank in the whole job, even if it has not been joined; 0 outside a job."""
     return _place()[0]
 
 
 def world_size() -> int:
-    """Returns the number of ranks of the whole job, which need not have been joined; 1 outside a job."""
+    """Returns the number of ranks of the whole job, even if it has not been joined; 1 outside a job."""
     return _place()[1]
 
 
 def close_at_exit(what: Closable) -> None:
-    """Registers `what` to be closed before the interpreter exits, unless it is dropped before."""
+    """Registers `what` to be closed before the interpreter exits, unless it is dropped earlier."""
     _open.add(what)
 
 
@@ -179,12 +180,12 @@ def _leave() -> None:
     """Closes everything while threads still run, so that no rank waits for this one."""
     failure, step = note_uncaught()
     for joined in list(_joined) if failure else ():
-        with contextlib.suppress(Exception):  # the job has ended otherwise; what follows closes it in any case
+        with contextlib.suppress(Exception):  # the job has ended; the calls below close it anyway
             joined.note_exception(failure, step)
     for each in list(_open):
         try:
             each.close()
-        except Exception:  # the job has ended for another reason, which was reported there
+        except Exception:  # the job has ended for another reason, which was reported at its origin
             continue
     for joined in list(_joined):
         joined.leave()

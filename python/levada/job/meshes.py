@@ -18,9 +18,9 @@ def is_device_mesh(mesh: Any) -> bool:
 
 
 def as_mesh(mesh: Any, data_axes: Sequence[str] | None = None) -> Mesh:
-    """Returns a Mesh unchanged, or the axes in a text such as "dp=2,tp=2", in a dict, or of a DeviceMesh; `data_axes` are those
-    along which batches differ. Raises InvalidType for anything else, and InvalidArgument for `data_axes` of a Mesh, which has
-    its own."""
+    """Returns a Mesh unchanged, or the axes in a text such as "dp=2,tp=2", in a dict, or of a DeviceMesh. `data_axes`
+    are those along which batches differ. Raises InvalidType for any other type, and InvalidArgument for `data_axes`
+    with a Mesh, which has its own."""
     if isinstance(mesh, Mesh):
         if data_axes is not None:
             raise InvalidArgument("data_axes is for a mesh that is no levada.Mesh; give it to levada.Mesh(..., data_axes=...) itself")
@@ -38,8 +38,8 @@ def as_mesh(mesh: Any, data_axes: Sequence[str] | None = None) -> Mesh:
 
 
 def by_axis(placements: Any, mesh: Mesh) -> Any:
-    """Returns a list of DTensor's placements, which has one for each axis of a DeviceMesh, as a dict by axis; anything else
-    unchanged. Raises InvalidArgument for a list of another length."""
+    """Converts a list of DTensor placements, one for each axis of a DeviceMesh, to a dict by axis; returns anything
+    else unchanged. Raises InvalidArgument for a list of another length."""
     if not isinstance(placements, (list, tuple)) or not all(hasattr(each, "is_replicate") for each in placements):
         return placements
     axes = [axis for axis, _ in mesh.axes]
@@ -74,8 +74,8 @@ def check_groups(
 
 
 def check_feed(mesh: Mesh, group: Any, ranks: int) -> None:
-    """check_megatron() of the mesh of a feed, if that is of all the job's ranks in their order. A Membership as `group` is
-    the caller's word that the mesh is right, whatever Megatron's groups are."""
+    """Calls check_megatron() for the mesh of a feed, if that consists of all the job's ranks in order. A Membership as
+    `group` declares that the mesh is right, whatever Megatron's groups are."""
     if mesh.size != ranks or isinstance(group, Membership) or _megatron() is None:
         return
     if group is None:
@@ -93,12 +93,12 @@ _SHARING = ("tp", "cp", "pp", "sp")
 
 
 def check_no_mesh_forgotten() -> None:
-    """Raises InvalidArgument if this process has a DeviceMesh in which ranks share batches: a feed that is given no mesh
-    would give each of them its own."""
+    """Raises InvalidArgument if this process has a DeviceMesh in which ranks share batches: without a mesh, a feed
+    would give each of these ranks different batches."""
     module = sys.modules.get("torch.distributed.device_mesh")
     if module is None:
         return
-    # Nothing lists them. An object refers to its class.
+    # There is no list of them, but each object refers to its class.
     meshes = [each for each in gc.get_referrers(module.DeviceMesh) if type(each) is module.DeviceMesh]
     for each in sorted(meshes, key=lambda each: -each.mesh.ndim):
         sizes = dict(zip(each.mesh_dim_names or (), each.mesh.shape, strict=False))
@@ -112,7 +112,7 @@ def check_no_mesh_forgotten() -> None:
 
 
 def check_megatron(mesh: Mesh, otherwise: str = "") -> None:
-    """check_groups() of Megatron-LM's groups, where they have been initialized."""
+    """Calls check_groups() for Megatron-LM's groups, if they have been initialized."""
     state = _megatron()
     if state is None:
         return
@@ -122,13 +122,13 @@ def check_megatron(mesh: Mesh, otherwise: str = "") -> None:
         "pp": state.get_pipeline_model_parallel_group(),
         "dp": state.get_data_parallel_group(),
     }
-    if "ep" in dict(mesh.axes):  # which Megatron takes from the ranks along its other axes
+    if "ep" in dict(mesh.axes):  # Megatron takes it from the ranks along its other axes
         groups["ep"] = state.get_expert_model_parallel_group()
     sizes = [f"{axis}={group.size()}" for axis, group in groups.items() if axis != "dp" and group.size() > 1]
     check_groups(mesh, "Megatron's process group", groups, f"as Mesh.from_env({', '.join(sizes)}){otherwise}")
 
 
 def _megatron() -> Any:
-    """Megatron-LM's module of process groups, where they have been initialized."""
+    """Returns Megatron-LM's module of process groups, if they have been initialized."""
     state = sys.modules.get("megatron.core.parallel_state")
     return state if state is not None and state.model_parallel_is_initialized() else None

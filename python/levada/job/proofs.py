@@ -1,7 +1,7 @@
-"""Proofs that both ends of a TCP connection belong to one job, of which only the ranks know a secret.
+"""Proofs that both ends of a TCP connection belong to one job, whose secret only its ranks know.
 
-Each end sends a fresh challenge, and each proves the secret by a hash of both challenges, so that neither a stranger nor a
-recording of another connection is taken for a rank, and the secret never crosses the connection:
+Each end sends a fresh challenge, and proves that it knows the secret by a hash of both challenges. Neither a stranger
+nor a recording of another connection is thus accepted as a rank, and the secret never crosses the connection:
 
     listener to caller   a challenge
     caller to listener   its rank, a challenge, a proof
@@ -18,7 +18,7 @@ SECRET_BYTES = 32
 CHALLENGE_BYTES = PROOF_BYTES = 16
 _RANK_BYTES = 4
 CALL_BYTES = _RANK_BYTES + CHALLENGE_BYTES + PROOF_BYTES
-"""What the caller sends."""
+"""Size of the caller's message."""
 
 
 def derive(secret: bytes, purpose: str) -> bytes:
@@ -40,7 +40,7 @@ class Caller:
         own = os.urandom(CHALLENGE_BYTES)
         self._said = greeting + rank.to_bytes(_RANK_BYTES, "little") + own
         self.call = self._said[CHALLENGE_BYTES:] + _prove(secret, b"caller", self._said)
-        """What it sends."""
+        """The caller's message."""
 
     def is_answered_by(self, proof: bytes) -> bool:
         """Returns whether the listener is a rank of the job."""
@@ -53,10 +53,10 @@ class Listener:
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
         self.greeting = os.urandom(CHALLENGE_BYTES)
-        """What it sends first."""
+        """The listener's first message."""
 
     def answer(self, call: bytes) -> tuple[int, bytes] | None:
-        """Returns the rank that has sent `call`, and what to answer it; None if no rank of the job has sent it."""
+        """Returns the rank that sent `call`, and the answer to it; None if no rank of the job sent it."""
         if len(call) != CALL_BYTES:
             return None
         said = self.greeting + call[:-PROOF_BYTES]

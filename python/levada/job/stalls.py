@@ -1,7 +1,7 @@
-"""Connections whose data do not arrive although the other host answers: the path drops large packets.
+"""Finds connections whose data does not arrive although the other host answers: the path drops large packets.
 
-TCP's probes are small. They pass where the MTU on the way is less than both ends assume, and so does all else that is
-small; what a rank sends is sent again and again, and the other end never says so.
+TCP's probes are small. If the MTU on the way is less than both ends assume, they pass, and so does all other small
+data; larger packets are retransmitted again and again without an acknowledgment.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 _INFO = struct.Struct("24xI28xI40xI")
-"""Of Linux's struct tcp_info: packets that have not been acknowledged, milliseconds since the other end last acknowledged
-anything, packets that were sent again."""
+"""Layout of Linux's struct tcp_info: unacknowledged packets, milliseconds since the other end last acknowledged
+anything, and retransmitted packets."""
 _MIN_TRIES = 3
-"""Between two looks within which a packet was sent again and the host answered, the packet may have been sent before the link
-failed and after the answer; between two others, before the link came back and the answer came."""
+"""With retransmissions and an answer between two looks, the packet may have been sent before the link failed and after
+the answer; between two other looks, before the link recovered and the answer arrived."""
 
 
 class _Info(NamedTuple):
@@ -32,11 +32,11 @@ class _Trial(NamedTuple):
     since: float
     num_retries: int
     num_tries: int
-    """Pairs of looks between which packets were sent again, in vain, and the host answered."""
+    """Pairs of looks between which packets were retransmitted in vain while the host answered."""
 
 
 def seconds_since_answer(connection: socket.socket) -> float:
-    """Returns for how long the other end has acknowledged nothing."""
+    """Returns the seconds since the other end last acknowledged anything."""
     return _info_of(connection).silent_ms / 1000
 
 
@@ -48,16 +48,16 @@ class Stalls:
     """Watches connections that others own and may close. One thread."""
 
     def __init__(self, sockets: dict[str, int], silence: float) -> None:
-        """`sockets`: descriptors, by what names each socket while it is open."""
+        """`sockets`: descriptors, by a name that identifies each socket while it is open."""
         self._sockets = sockets
         self._silence = silence
         self._trials: dict[str, _Trial] = {}
         self._looked = time.monotonic()
 
     def find(self, since_probe: Callable[[str], float | None]) -> set[str]:
-        """Returns the addresses of hosts that have answered probes for `silence` seconds and acknowledged no data meanwhile,
-        though there was some. To be called again and again. `since_probe`: how many seconds ago the host at an address has
-        answered a probe; None while it misses probes."""
+        """Returns the addresses of hosts that have answered probes for `silence` seconds but acknowledged no data in
+        that time, though there was some. Call it periodically. `since_probe`: returns the seconds since the host at an
+        address answered a probe; None while it misses probes."""
         found = set()
         before, self._looked = self._looked, time.monotonic()
         for name, fd in self._sockets.items():
@@ -77,7 +77,7 @@ class Stalls:
 
 
 def _next_trial(trial: _Trial | None, info: _Info, since_answer: float | None, now: float, before: float) -> _Trial | None:
-    """Returns a connection's trial as it is `now`, at the look after the one `before`."""
+    """Returns a connection's trial as of `now`, given the previous look at `before`."""
     if info.num_unacknowledged == 0 or since_answer is None:
         return None
     if trial is None or info.silent_ms < 1000 * (now - trial.since):

@@ -1,1 +1,1 @@
-"""The loader of data sets that are read by number."""
+"""The loader of data sets that are read by index."""

@@ -1,4 +1,4 @@
-"""The arguments of a DataLoader: torch's, checked, and taken from a loader of torch."""
+"""The arguments of a DataLoader: validates them, or takes them from a loader of torch."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ FEED = (
     "data_axes", "layout", "prefetch", "max_steps", "on_peer_lost", "access", "device", "prefetch_to_device", "device_buffers",
     "allow_pickle", "check", "group", "record",
 )  # fmt: skip
-"""The arguments of Feed that a DataLoader takes, too."""
+"""The arguments of Feed that a DataLoader accepts, too."""
 _SEEDS = 1 << 64
 
 
 def dataset_of(dataset: Any) -> Any:
-    """Returns the data set, or several as one. Raises InvalidArgument for what cannot be read by number."""
+    """Returns the data set, or several as one. Raises InvalidArgument if it cannot be read by index."""
     if isinstance(dataset, Mapping) or _is(dataset, "datasets.dataset_dict", "DatasetDict"):
         if _is(dataset, "datasets.dataset_dict", "DatasetDict"):
             raise InvalidArgument(f"a DatasetDict has the splits {', '.join(dataset)}; give one of them, or dict() of it for all")
@@ -62,14 +62,14 @@ def _is(value: Any, module: str, name: str) -> bool:
 
 
 def check_sampler(name: str, sampler: Any) -> None:
-    """Raises InvalidArgument for a sampler that yields one rank's part of the data."""
+    """Raises InvalidArgument for a sampler that yields only one rank's part of the data."""
     why = why_partial(sampler)
     if why is not None:
         raise InvalidArgument(f"{name} cannot be used, since the loader divides the items itself: {why}")
 
 
 def seed_of(seed: Any, generator: Any) -> int:
-    """Returns the seed, or that of a generator, from which nothing is drawn."""
+    """Returns the seed, or that of a generator, without drawing from it."""
     number = whole_number("seed", seed)
     if not 0 <= number < _SEEDS:
         raise InvalidArgument(f"seed must be from 0 to 2**64 - 1, got {number}")
@@ -97,7 +97,8 @@ def check_order(*, shuffle: bool, sampler: Any, batch_sampler: Any, weights: Any
 
 
 def balance_of(balance: Balance | Cost | None, max_tokens: int | None, lengths: Any, on_error: str) -> Balance | None:
-    """Returns how steps are balanced, if they are. Raises InvalidArgument for what numbers of tokens cannot do."""
+    """Returns how steps are balanced, or None. Raises InvalidArgument for options that numbers of tokens do not
+    support."""
     if balance is None and max_tokens is None:
         return None
     made = balance if isinstance(balance, Balance) else Balance() if balance is None else Balance(balance)
@@ -136,13 +137,13 @@ def _column(name: str, dataset: Any) -> Any:
         raise InvalidArgument(f"lengths is {name!r}, and {type(dataset).__name__} has no column of that name")
     table = dataset.with_format("arrow")[:] if hasattr(dataset, "with_format") else dataset
     column = table[name].combine_chunks()
-    if hasattr(column, "value_lengths"):  # of lists: their lengths
+    if hasattr(column, "value_lengths"):  # for lists: their lengths
         column = column.value_lengths()
     return np.asarray(column.to_numpy(zero_copy_only=False))
 
 
 def context_name(context: Any) -> str:
-    """Returns the name of a start method, or of a context of multiprocessing."""
+    """Returns the name of a start method or of a multiprocessing context."""
     if context is None:
         return "forkserver"
     name = context if isinstance(context, str) else getattr(context, "get_start_method", lambda: None)()
@@ -151,7 +152,7 @@ def context_name(context: Any) -> str:
 
 
 def arguments_like(loader: Any) -> dict[str, Any]:
-    """Returns the arguments of a DataLoader that reads what a loader of torch reads."""
+    """Returns the arguments of a DataLoader that reads the same data as a loader of torch."""
     torch_data: Any = sys.modules.get("torch.utils.data")
     if torch_data is None or not hasattr(loader, "batch_sampler") or not hasattr(loader, "dataset"):
         raise InvalidArgument(f"DataLoader.like() takes a torch.utils.data.DataLoader, got a {type(loader).__name__}")
@@ -163,7 +164,7 @@ def arguments_like(loader: Any) -> dict[str, Any]:
     if loader.prefetch_factor is not None:
         given["prefetch_factor"] = loader.prefetch_factor
     if not _is_by_number(loader.dataset):
-        return given  # which the constructor refuses
+        return given  # the constructor rejects them
     if loader.batch_sampler is not None and type(loader.batch_sampler) is not torch_data.BatchSampler:
         given["batch_size"], given["drop_last"] = 1, False
         return given | {"batch_sampler": loader.batch_sampler}

@@ -1,4 +1,4 @@
-"""Balanced steps of items whose lengths are known: which items each rank gets."""
+"""Balanced steps of items with known lengths: the division of items among ranks."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from levada.batch.balance import Balance, Size
 
 
 class Lengths:
-    """The tokens of items, by number. Worker processes get a copy."""
+    """The number of tokens of each item, by index. Worker processes get a copy."""
 
     def __init__(self, of: Any) -> None:
-        """`of`: a function of the number, or an array."""
+        """`of`: a function of the index, or an array."""
         self._of = of
 
     def __call__(self, numbers: list[int]) -> list[int]:
@@ -37,15 +37,15 @@ class StepBalance(NamedTuple):
     lengths: Lengths
 
     def sizes(self, numbers: list[int]) -> list[Size]:
-        """Returns what the core balances items by, without making them."""
+        """Returns the sizes by which the core balances items, without making them."""
         pad = self.balance.pad_to
         lengths = self.lengths(numbers)
         padded = [-(-length // pad) * pad for length in lengths]
         return [(tokens, tokens * tokens, 0, 0, tokens - length) for tokens, length in zip(padded, lengths, strict=True)]
 
     def micro_batches(self, numbers: list[int], ranks: int, coordinate: int) -> list[list[int]]:
-        """Returns the micro-batches that a step's items give one of `ranks` data coordinates, as places in the step; none if they
-        cannot be divided, which the core reports."""
+        """Returns the micro-batches that one of `ranks` data coordinates gets of a step's items, as positions in the
+        step; none if they cannot be divided, which the core reports."""
         sizes = [size[:4] for size in self.sizes(numbers)]
         try:
             micros: list[list[list[int]]] = _levada.plan_step(sizes, ranks, self.balance.resolved(self.max_tokens or 0))

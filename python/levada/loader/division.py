@@ -1,4 +1,4 @@
-"""How the draws of a pass are divided into steps and data coordinates: arithmetic alone."""
+"""The division of a pass's draws into steps and data coordinates. Pure arithmetic."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import NamedTuple
 
 
 class Part(NamedTuple):
-    """What one data coordinate gets in a step."""
+    """The part of a step for one data coordinate."""
 
     first: int
-    """The position of its first draw."""
+    """Position of its first draw."""
     draws: int
-    """How many draws it gets; 0 if the step has fewer than there are coordinates."""
+    """Number of its draws; 0 if the step has fewer draws than there are coordinates."""
     rows: int
-    """How many samples its batch has: at least 1, and more than `draws` with padding."""
+    """Number of samples in its batch: at least 1, and more than `draws` with padding."""
 
 
 class Division(NamedTuple):
@@ -32,7 +32,7 @@ class Division(NamedTuple):
         return left // a_step if self.drop_last else -(-left // a_step)
 
     def step(self, number: int) -> tuple[int, int]:
-        """Returns the position of a step's first draw, and how many draws it has."""
+        """Returns the position of a step's first draw, and its number of draws."""
         first = self.begin + number * self.batch * self.ranks
         return first, min(self.end - first, self.batch * self.ranks)
 
@@ -41,11 +41,11 @@ class Division(NamedTuple):
         return (position - self.begin) // (self.batch * self.ranks)
 
     def part(self, number: int, rank: int) -> Part:
-        """Returns what coordinate `rank` gets in a step. The parts of a step differ by at most one draw."""
+        """Returns the part of coordinate `rank` in a step. The parts of a step differ by at most one draw."""
         first, draws = self.step(number)
         begin, end = draws * rank // self.ranks, draws * (rank + 1) // self.ranks
         return Part(first + begin, end - begin, self.batch if self.pad_last else max(end - begin, 1))
 
     def position(self, taken: int) -> int:
-        """Returns the position of the first draw after so many steps: `end` if no further step follows."""
+        """Returns the position of the first draw after `taken` steps: `end` if no further step follows."""
         return self.end if taken >= self.steps else self.begin + taken * self.batch * self.ranks

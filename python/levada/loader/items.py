@@ -1,4 +1,4 @@
-"""Makes items and batches by number: in worker processes, or in the reading rank."""
+"""Makes items and batches by index, in worker processes or in the reading rank."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from levada.loader.division import Division
 from levada.loader.orders import Listed, Order, Parts, generators, own_generators, seed_all, set_epoch_of
 
 _COLLATE = 1
-"""The stream of a batch's first key that seeds collate_fn. Stream 2 draws by weights."""
+"""The stream of a batch's first key that seeds collate_fn. Stream 2 is used for drawing by weights."""
 _IN_LIST = 1 << 32
 """The first stream of a draw's key that seeds the items of a batch sampler's list."""
 
-_key: int | None = None  # of what is being made
-_is_batch = False  # whether __getitems__() makes it, which has no key
-_worker = -1  # the number of this worker process
+_key: int | None = None  # of the item being made
+_is_batch = False  # whether __getitems__() makes it, without a key
+_worker = -1  # number of this worker process
 
 
 class _AskedInBatch(Exception):
@@ -32,8 +32,9 @@ class _AskedInBatch(Exception):
 
 
 def item_seed() -> int:
-    """Returns the seed of the item that a levada.DataLoader is making, for generators of the data set's own: the same for a
-    seed, an epoch and a position on any mesh and worker. Raises InvalidArgument outside of `__getitem__` and `collate_fn`."""
+    """Returns the seed of the item that a levada.DataLoader is making, for a data set's own generators: the same for a
+    seed, an epoch and a position on any mesh and worker. Raises InvalidArgument outside of `__getitem__` and
+    `collate_fn`."""
     if _is_batch:
         raise _AskedInBatch
     if _key is None:
@@ -42,19 +43,19 @@ def item_seed() -> int:
 
 
 class Plan(NamedTuple):
-    """What a reading rank makes in a pass."""
+    """The pass that a reading rank makes."""
 
     epoch: int
-    """The epoch that the pass began with."""
+    """The epoch with which the pass began."""
     division: Division
     coordinates: tuple[int, ...]
-    """The data coordinates that the rank reads for."""
+    """The data coordinates for which the rank reads."""
     listed: Listed | None
-    """What the sampler lists, if there is one."""
+    """The sampler's list, if there is a sampler."""
 
 
 class Sample(NamedTuple):
-    """One item to be made."""
+    """One item to make."""
 
     number: int
     epoch: int
@@ -63,25 +64,25 @@ class Sample(NamedTuple):
 
 
 class Making(NamedTuple):
-    """How batches are made."""
+    """How to make batches."""
 
     dataset: Any
     order: Order
     collate: Callable[[Any], Any] | None
-    """Makes a batch of a list of items, or of the item that is a whole batch. None: by default_convert() of torch, if that is
-    imported."""
+    """Makes a batch of a list of items, or of an item that is a whole batch. None: torch's default_convert() if torch
+    is imported."""
     is_whole: bool
     """Whether an item is a whole batch."""
     skips: bool
-    """Whether an item that raises is left out."""
+    """Whether items that raise are left out."""
     counts: bool
-    """Whether batches carry how many of their samples count, which not every rank can compute."""
+    """Whether batches include the number of their samples that count, which not every rank can compute."""
     balanced: StepBalance | None = None
     """How steps are balanced, if they are."""
 
 
 class Producer(Sequence[Any]):
-    """The batches that a reading rank makes in a pass, by number: step by step, for each of its coordinates."""
+    """The batches that a reading rank makes in a pass, by index: step by step, for each of its coordinates."""
 
     def __init__(self, making: Making, read_plan: Callable[[], Plan]) -> None:
         self.making = making
@@ -91,7 +92,7 @@ class Producer(Sequence[Any]):
         self._asks_singly = False
 
     def set_epoch(self, number: int) -> None:
-        """Begins the pass that the reading rank has planned. `number` only tells passes apart."""
+        """Begins the pass that the reading rank has planned. `number` only distinguishes passes."""
         self.begin(self._read_plan())
 
     def begin(self, plan: Plan) -> None:
@@ -112,8 +113,8 @@ class Producer(Sequence[Any]):
         return self.plan.division.steps * len(self.plan.coordinates)
 
     def __getitem__(self, at: Any) -> Any:
-        """Makes a batch. With Making.counts it is a dict, with the counts and what was left out. Of a balanced step it is a list of
-        micro-batches, with the places of their samples in the step. Raises ItemError."""
+        """Makes a batch. With Making.counts it is a dict, with the counts and the items left out. For a balanced step
+        it is a list of micro-batches, with the positions of their samples in the step. Raises ItemError."""
         if not 0 <= at < len(self):
             raise IndexError(at)
         plan = self.plan
@@ -148,7 +149,7 @@ class Producer(Sequence[Any]):
         return [sample.number for sample in self.samples(part.first, part.draws)]
 
     def samples(self, first: int, count: int) -> list[Sample]:
-        """Returns the items of `count` draws from position `first` of the pass."""
+        """Returns the items of `count` draws, from position `first` of the pass."""
         plan, order = self.plan, self.making.order
         draws = order.draws if plan.listed is None else plan.listed.draws
         lists = order.numbers(plan.epoch, first, count) if plan.listed is None else plan.listed.numbers(first, count)
@@ -177,7 +178,7 @@ class Producer(Sequence[Any]):
         return draws if listed is None else sum(map(len, listed.numbers(first, draws)))
 
     def _last_good(self, position: int) -> tuple[list[Sample], list[Any]]:
-        """Returns the last sample up to a position that can be made: for a coordinate for which no draw is left."""
+        """Returns the last sample up to a position that can be made, for a coordinate without draws."""
         for at in range(position, max(self.plan.division.begin - 1, -1), -1):
             samples = self.samples(at, 1)
             if made := self._make(samples, []):
@@ -185,7 +186,7 @@ class Producer(Sequence[Any]):
         return samples, []
 
     def _make(self, samples: list[Sample], left_out: list[str]) -> list[Any]:
-        """Makes the items, without those that raise where these are skipped."""
+        """Makes the items, without those that raise if such items are skipped."""
         if samples[0].epoch == samples[-1].epoch:
             self._enter(samples[0].epoch)
             made = self._at_once(samples)
@@ -208,8 +209,8 @@ class Producer(Sequence[Any]):
             self._at_epoch = epoch
 
     def _at_once(self, samples: list[Sample]) -> list[Any] | None:
-        """Returns the items by __getitems__(); None if that is absent, fails or draws random numbers: those are an item's own,
-        and so must its failure be."""
+        """Returns the items through __getitems__(); None if it is absent, fails or draws random numbers: random numbers
+        and failures must belong to single items."""
         global _is_batch
         get = None if self._asks_singly else getattr(self.making.dataset, "__getitems__", None)
         if get is None:
@@ -237,7 +238,7 @@ class Producer(Sequence[Any]):
             item = self.making.dataset[sample.number]
             if had_torch or "torch" not in sys.modules:
                 return item
-            seed_all(sample.key)  # the first item that imports torch draws from a generator that had no seed
+            seed_all(sample.key)  # the first item that imports torch draws from an unseeded generator
             return self.making.dataset[sample.number]
         except Exception as error:
             dataset = self.making.dataset
@@ -250,7 +251,7 @@ class Producer(Sequence[Any]):
             _key = None
 
     def collate(self, items: list[Any], samples: list[Sample]) -> Any:
-        """Makes a batch of items. `samples`: those that they were drawn as."""
+        """Makes a batch of items. `samples`: the samples of these items."""
         global _key
         first, collate = samples[0], self.making.collate
         given = items[0] if self.making.is_whole else items
@@ -271,7 +272,7 @@ class Producer(Sequence[Any]):
             _key = None
 
     def one(self, plan: Plan, position: int) -> Any:
-        """Makes one item in this process, whose generators stay as they are."""
+        """Makes one item in this process, without changing its generators."""
         with own_generators():
             self.begin(plan)
             samples = self.samples(position, 1)
@@ -327,6 +328,6 @@ def _shown(numbers: list[int]) -> str:
 
 
 def _drawn() -> Any:
-    """Returns what changes when a global generator is drawn from."""
+    """Returns a value that changes when a global generator is drawn from."""
     python, numpy, torch = generators()
     return python, numpy["state"]["pos"], numpy["state"]["key"].tobytes(), torch is not None and torch.numpy().tobytes()

@@ -1,4 +1,4 @@
-"""The loader of data sets that are read by number."""
+"""The loader of data sets that are read by index."""
 
 from __future__ import annotations
 
@@ -29,46 +29,52 @@ from levada.loader.processes import BalancedMaker, NumberedMaker, WorkerOptions,
 from levada.loader.states import LoaderState
 
 _ENDLESS = 1 << 50
-"""More draws than any run takes: the end of a pass without one."""
+"""More draws than any run takes: the end of an endless pass."""
 
 
 class DataLoader(Feed[Batch]):
-    """Reads a map-style data set by number and feeds it to the ranks of a mesh: `for batch in loader`.
+    """Reads a map-style data set by index and feeds it to the ranks of a mesh: `for batch in loader`.
 
-    Each item is made once in the whole job, by worker processes of one rank at each data coordinate; the tp, cp and pp peers
-    get its batch from there. Order, division and random numbers depend on the seed, the epoch and the position alone, so that a
-    state resumes on any mesh, batch size and number of workers. All ranks make and iterate their loaders alike, with the
-    arguments of torch's DataLoader. docs/dataloader.md is the guide.
+    Each item is made once in the whole job, by worker processes of one rank at each data coordinate; the tp, cp and pp
+    peers receive its batch from there. Order, division and random numbers depend only on the seed, the epoch and the
+    position, so a state resumes on any mesh, batch size and number of workers. All ranks construct and iterate their
+    loaders in the same way, with the arguments of torch's DataLoader. docs/dataloader.md is the guide.
 
-    - `dataset`: has len() and dataset[i]; or a dict from names to such data sets, which are read one after the other, or mixed
-      by `weights`. Ranks that do not read may pass None.
-    - `batch_size`: samples of each data coordinate and step. None: an item is a whole batch.
-    - `shuffle`, `seed`: another order each epoch, by a keyed permutation. A torch `generator` gives its initial_seed() instead.
-    - `sampler`, `batch_sampler`: decide the order. Each is listed once an epoch, after its set_epoch(), for the whole job.
+    - `dataset`: has len() and dataset[i]; or a dict from names to such data sets, which are concatenated, or mixed by
+      `weights`. Ranks that do not read may pass None.
+    - `batch_size`: samples per data coordinate and step. None: an item is a whole batch.
+    - `shuffle`, `seed`: a different order each epoch, by a keyed permutation. A torch `generator` provides its
+      initial_seed() instead.
+    - `sampler`, `batch_sampler`: decide the order. Each is listed once per epoch, after its set_epoch(), for the whole
+      job.
     - `weights`: a number for each item, to draw with replacement; or for each name of a dict, to mix the data sets.
     - `num_samples`: draws of an epoch; by default the number of items.
-    - `epochs`: how many epochs a `for` passes through without a seam; None: without end.
+    - `epochs`: how many epochs one `for` loop iterates without a break; None: without end.
     - `num_workers`: worker processes of each reading rank; 0: items are made within next().
     - `prefetch_factor`, `persistent_workers`: batches ahead of each worker; whether workers outlive a pass.
     - `worker_init_fn`: called in each worker with its number. torch's get_worker_info() works there.
-    - `multiprocessing_context`: "forkserver", "spawn", or "fork", which starts the workers at once, before the rank joins a job.
-    - `collate_fn`: makes a batch of a list of items; by default levada.collate, and levada.collate_packed with `balance`.
-    - `drop_last`: leaves out the last step if it is not full. Otherwise it is divided evenly: `valid` samples of a batch count.
-      `pad_last` then repeats its last sample, so that every batch has `batch_size` rows.
-    - `lengths`: the tokens of each item, as an array, a column's name, or a function of the number. `balance` and `max_tokens`
-      then divide steps as Feed does, without making items.
-    - `on_error`: "raise" raises ItemError on the reading rank and SourceError on all others. "skip" leaves the item out of its
-      batch, at most `max_skipped` for a reader and epoch.
-    - `fingerprint`: a text that names the data; a state of other data is refused.
-    - `readers`: which ranks read, as Feed takes it. None: "spread", one rank at each data coordinate, evenly over the hosts; with
-      multiprocessing_context="fork" the first rank at each, "dp".
-    - `timeout`: seconds of one wait. A worker in one batch for longer than 0.8 of it ends the pass with its stack.
-    - `pin_memory`: pins tensors if a CUDA device is there; `device` copies through pinned memory of its own.
-    - The other arguments are Feed's: data_axes, layout, prefetch, max_steps, on_peer_lost, access, device, prefetch_to_device,
-      device_buffers, allow_pickle, check, group, record.
+    - `multiprocessing_context`: "forkserver", "spawn", or "fork", which starts the workers at once, before the rank
+      joins a job.
+    - `collate_fn`: makes a batch of a list of items; by default levada.collate, or levada.collate_packed with
+      `balance`.
+    - `drop_last`: leaves out an incomplete last step. Otherwise that step is divided evenly, and `valid` samples of a
+      batch count; `pad_last` then repeats the batch's last sample, so that every batch has `batch_size` rows.
+    - `lengths`: the tokens of each item, as an array, a column's name, or a function of the number. `balance` and
+      `max_tokens` then divide steps as Feed does, without making items.
+    - `on_error`: "raise" raises ItemError on the reading rank and SourceError on all others. "skip" leaves the item out
+      of its batch, at most `max_skipped` for a reader and epoch.
+    - `fingerprint`: a text that identifies the data; a state of other data is refused.
+    - `readers`: the ranks that read, as for Feed. None: "spread", one rank at each data coordinate, evenly over the
+      hosts; with multiprocessing_context="fork", "dp", the first rank at each.
+    - `timeout`: seconds of one wait. A worker that spends more than 0.8 of it on one batch ends the pass with its
+      stack.
+    - `pin_memory`: pins tensors if there is a CUDA device; `device` copies through separate pinned memory.
+    - The other arguments are Feed's: data_axes, layout, prefetch, max_steps, on_peer_lost, access, device,
+      prefetch_to_device, device_buffers, allow_pickle, check, group, record.
 
-    After each batch, `valid` says how many of its first samples count, `global_valid` how many of the whole step do, and
-    `numbers`, `epoch`, `step`, `skipped` and `global_tokens` say more. With balance, `valid` and `numbers` are None.
+    After each batch, `valid` is the number of its first samples that count, and `global_valid` that of the whole step.
+    `numbers`, `epoch`, `step`, `skipped` and `global_tokens` provide more information. With balance, `valid` and
+    `numbers` are None.
     """
 
     @explain_unknown("levada.DataLoader", arguments.FEED)
@@ -165,13 +171,13 @@ class DataLoader(Feed[Batch]):
             self.layout = with_counts(self.layout)
         self._pins = bool(pin_memory) and self.device is None
         self._draws = self._order.draws if self._order is not None and self._user_sampler is None else None
-        self._listed: tuple[int, Listed] | None = None  # what the sampler lists for an epoch
-        self._epoch = self._at = 0  # where the next pass begins if a state was loaded
+        self._listed: tuple[int, Listed] | None = None  # the sampler's list for an epoch
+        self._epoch = self._at = 0  # position of the next pass if a state was loaded
         self._is_set = self._is_named = False  # by load_state_dict(), and by set_epoch() after it
-        self._left: tuple[int, int] | None = None  # a state that set_epoch() says is at the end of its epoch
-        self._loaded: LoaderState | None = None  # to be compared once the data set is known
+        self._left: tuple[int, int] | None = None  # a state that set_epoch() has declared to be at the end of its epoch
+        self._loaded: LoaderState | None = None  # compared once the data set is known
         self._known_identity: dict[str, str] = {}  # of the readers' data set
-        self._passing: tuple[Plan, int, Any] | None = None  # the pass under way: plan, draws of an epoch, core
+        self._passing: tuple[Plan, int, Any] | None = None  # the running pass: plan, draws per epoch, core
         self._taken: Taken | None = None
         self.skipped = 0
         self._worker_options = WorkerOptions(
@@ -190,19 +196,19 @@ class DataLoader(Feed[Batch]):
 
     @classmethod
     def like(cls, loader: Any, **changes: Any) -> DataLoader:
-        """Returns a loader of what a torch DataLoader reads, with its data set, batch size, workers and functions. A RandomSampler
-        or DistributedSampler becomes `shuffle` and `seed`, a WeightedRandomSampler `weights`; other samplers are kept.
-        `changes`: arguments of DataLoader that replace or add to these."""
+        """Returns a loader of the data that a torch DataLoader reads, with its data set, batch size, workers and
+        functions. A RandomSampler or DistributedSampler becomes `shuffle` and `seed`, a WeightedRandomSampler
+        `weights`; other samplers are kept. `changes`: arguments of DataLoader that replace or add to these."""
         given = arguments.arguments_like(loader)
         if "seed" in changes:
             given.pop("generator", None)
         return cls(**(given | changes))
 
-    # What a pass reads
+    # The data of a pass
 
     @property
     def _length(self) -> int | None:
-        """The draws of a whole pass, as far as known."""
+        """The number of draws of a whole pass, if known."""
         if self._draws is None:
             return None
         return self._draws * (self._epochs or max(_ENDLESS // self._draws, 1))
@@ -253,14 +259,15 @@ class DataLoader(Feed[Batch]):
             return Offer(reads, settings, self._identity(), [], "", text)
 
     def _first_item(self, epoch: int, position: int, draws: int) -> str:
-        """Returns the digest of the first item of a pass, made here; "" if it has none."""
-        with contextlib.suppress(TypeError):  # of a kind that only collate_fn knows
+        """Returns the digest of the first item of a pass, which it makes; "" if the pass has no item."""
+        with contextlib.suppress(TypeError):  # of a kind that only collate_fn can handle
             item = self.item(position % draws, epoch + position // draws)
             return f"{_levada.digest_of(item, allow_pickle=self.allow_pickle):016x}"
         return ""
 
     def _begins(self, *, reads: bool) -> tuple[list[int], Listed | None]:
-        """Returns the epoch and position where the next pass begins, the draws of an epoch, and what the sampler lists for it."""
+        """Returns the epoch and position of the next pass and the draws per epoch, and the sampler's list for the
+        epoch."""
         if self._order is None or (self._user_sampler is not None and not reads):
             return [], None
         if self._loaded is not None:
@@ -349,8 +356,8 @@ class DataLoader(Feed[Batch]):
         return self._workers
 
     def __iter__(self) -> Iterator[Batch]:
-        """Returns an iterator of a new pass, which its first next() starts. That call is collective, and closes a pass that is
-        under way."""
+        """Returns an iterator of a new pass, which its first next() starts. That call is collective, and closes a
+        running pass."""
         return StartedByNext(self._start)
 
     def _open_pass(self, joined: JoinedFeed, begin: Beginning, name: str, empty: str) -> FeedPass:
@@ -377,34 +384,34 @@ class DataLoader(Feed[Batch]):
         self.skipped += left_out
 
     def _note_end(self, plan: Plan, draws: int, taken: int) -> None:
-        """The pass is over: the next one begins the epoch after its last draw."""
+        """Records that the pass is over: the next one begins the epoch after its last draw."""
         last = max(plan.division.position(taken), 1) - 1
         self._passing, self._epoch, self._at = None, plan.epoch + last // draws + 1, 0
         if not self.persistent_workers and self._workers is not None:
             self._workers.close()
 
     def close(self) -> None:
-        """Leaves the pass under way, and ends the worker processes. All ranks may do so at the same step; a rank that asks for
-        more raises PeerLost. The next pass starts other workers."""
+        """Leaves the running pass, and ends the worker processes. All ranks may do so at the same step; a rank that
+        requests more raises PeerLost. The next pass starts new workers."""
         super().close()
         if self._workers is not None:
             self._workers.close()
 
-    # What a batch is
+    # Properties of a batch
 
     @property
     def valid(self) -> int | None:
-        """How many of the first samples of the last batch count: the others are repeated ones. None with balance."""
+        """Number of the last batch's first samples that count; the others are repeated ones. None with balance."""
         return 0 if self._taken is None else self._taken.valid
 
     @property
     def global_valid(self) -> int:
-        """How many samples of the last step count on all ranks. What on_error="skip" left out is counted, too."""
+        """Number of samples of the last step that count, on all ranks. Includes those that on_error="skip" left out."""
         return 0 if self._taken is None else self._taken.global_valid
 
     @property
     def numbers(self) -> list[int] | None:
-        """The items that the last batch drew. None with balance, and with a sampler on ranks that do not read."""
+        """The items drawn for the last batch. None with balance, and with a sampler on ranks that do not read."""
         taken = self._taken
         if taken is None or taken.valid is None:
             return None
@@ -413,7 +420,7 @@ class DataLoader(Feed[Batch]):
 
     @property
     def global_tokens(self) -> int | None:
-        """The tokens of the last step on all ranks, from `lengths`; None if this rank does not know them."""
+        """The number of tokens of the last step on all ranks, from `lengths`; None if unknown on this rank."""
         taken = self._taken
         if taken is None or self._lengths is None:
             return None
@@ -435,8 +442,8 @@ class DataLoader(Feed[Batch]):
         return self._epoch if self._taken is None or self._passing is None else self._taken.epoch
 
     def __len__(self) -> int:
-        """Returns the steps of a whole pass. Raises TypeError for a pass without end, and while the length of the data set or of
-        the sampler's list is not known on this rank."""
+        """Returns the number of steps of a whole pass. Raises TypeError for an endless pass, and while the length of
+        the data set or of the sampler's list is unknown on this rank."""
         draws = self._draws
         if draws is None and self._user_sampler is not None and hasattr(self._user_sampler, "__len__"):
             draws = len(self._user_sampler)
@@ -448,19 +455,21 @@ class DataLoader(Feed[Batch]):
 
     @property
     def valid_rows(self) -> int:
-        """The rows of the last batch that hold samples; those behind them are padding. 0 before the first batch."""
+        """The number of the last batch's rows that hold samples; the rows after them are padding. 0 before the first
+        batch."""
         return self.valid or 0
 
     def gather(self, results: Any) -> Any:
-        """Collective. Returns the results of the last step, a row per sample and in the samples' order, without those of padding,
-        as Feed.gather() does. Raises InvalidArgument for balanced steps, whose samples have no fixed place."""
+        """Returns the results of the last step, a row per sample in the samples' order and without those of padding, as
+        Feed.gather() does. Collective. Raises InvalidArgument for balanced steps, whose samples have no fixed
+        position."""
         if self.valid is None:
             raise InvalidArgument("gather() is for batches of known samples; balanced steps have none")
         return super().gather(results)
 
     def item(self, position: int, epoch: int | None = None) -> Any:
-        """Makes the item at a position of an epoch, by default the current one, in this process and with the same random numbers
-        as a worker. For a batch_sampler, the list of its items. Needs the data set on this rank."""
+        """Makes the item at a position of an epoch, by default the current one, in this process and with the same
+        random numbers as a worker. For a batch_sampler, the list of its items. Needs the data set on this rank."""
         if self._order is None:
             raise InvalidArgument("item() needs the data set, which is None on this rank")
         epoch = self.epoch if epoch is None else epoch_number(epoch, 2**62, "2**62")
@@ -475,8 +484,9 @@ class DataLoader(Feed[Batch]):
     # Positions
 
     def set_epoch(self, epoch: int) -> None:
-        """Sets the epoch of the next pass. After load_state_dict() only the state's own epoch, which resumes, or, if the state is
-        at its end, the one after it; any other raises InvalidArgument, for it would drop the rest of an epoch."""
+        """Sets the epoch of the next pass. After load_state_dict(), the only valid epochs are the state's own, which
+        resumes, and, if the state is at its end, the one after it; any other raises InvalidArgument, because it would
+        drop the rest of an epoch."""
         epoch = epoch_number(epoch, 2**62, "2**62")
         with self._beginning:
             if not self._is_set or epoch == self._epoch:
@@ -495,9 +505,9 @@ class DataLoader(Feed[Batch]):
             self._epoch = epoch
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the position after the last batch taken: the epoch, the next draw in it, and what names the data and their
-        order. Another run resumes there on any mesh, batch size and number of workers. Raises InvalidArgument before the first
-        pass on a rank without a data set."""
+        """Returns the position after the last batch taken: the epoch, the next draw in it, and the identity of the data
+        and their order. Another run resumes from it on any mesh, batch size and number of workers. Raises
+        InvalidArgument before the first pass on a rank without a data set."""
         epoch, position = self._epoch, self._at if self._is_set else 0
         if self._passing is not None:
             plan, _, core = self._passing
@@ -508,8 +518,8 @@ class DataLoader(Feed[Batch]):
         return LoaderState(epoch, position, identity).encode()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Makes the next pass resume where state_dict() was called; at the end of an epoch it begins the next one. Raises
-        InvalidArgument for anything that is not such a state, and for one of another data set, seed or order."""
+        """Makes the next pass resume where state_dict() was called; at the end of an epoch it begins the next one.
+        Raises InvalidArgument if `state` is not such a state, or is of another data set, seed or order."""
         loaded = LoaderState.decode(state)
         if self._order is not None:
             loaded.expect_same(self._identity())
@@ -518,7 +528,7 @@ class DataLoader(Feed[Batch]):
             self._passing, self._taken, self._left, self._loaded = None, None, None, loaded
             self._epoch, self._at, self._is_set, self._is_named = loaded.epoch, loaded.position, True, False
             length = self._length
-            if length is not None and self._draws is not None and loaded.position > length:  # saved with more epochs a pass
+            if length is not None and self._draws is not None and loaded.position > length:  # of more epochs per pass
                 more = (loaded.position - 1) // self._draws
                 self._epoch, self._at = loaded.epoch + more, loaded.position - more * self._draws
             self._next, self._last = self._next._replace(cursor=b"", samples=0), None

@@ -1,4 +1,4 @@
-"""Which items a pass draws: by the keyed permutation, by weights, or as a sampler lists them."""
+"""The items that a pass draws: by the keyed permutation, by weights, or from a sampler's list."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def generators() -> tuple[Any, Any, Any]:
 
 @contextmanager
 def own_generators() -> Iterator[None]:
-    """Restores the global generators of this process afterwards."""
+    """Restores the global generators of this process on exit."""
     import numpy as np
 
     python, of_numpy, of_torch = generators()
@@ -53,7 +53,7 @@ def own_generators() -> Iterator[None]:
 
 
 class Parts(Sequence[Any]):
-    """Several data sets as one, numbered one after the other."""
+    """Several data sets, concatenated."""
 
     def __init__(self, parts: Mapping[str, Any]) -> None:
         self.names, self.parts = list(parts), list(parts.values())
@@ -63,7 +63,7 @@ class Parts(Sequence[Any]):
         return self._ends[-1]
 
     def place(self, number: int) -> tuple[int, int]:
-        """Returns the data set that has an item, and the item's number in it."""
+        """Returns the data set that has an item, and the item's index in it."""
         at = bisect.bisect_right(self._ends, number)
         return at, number - (self._ends[at - 1] if at else 0)
 
@@ -84,7 +84,7 @@ def set_epoch_of(dataset: Any, epoch: int) -> None:
 
 
 class Order:
-    """Which item each draw is. A value that worker processes get a copy of; each makes the C++ order anew."""
+    """The item of each draw. A value of which worker processes get a copy; each recreates the C++ order."""
 
     def __init__(
         self, dataset: Any, seed: int, *, shuffle: bool, weights: Any = None, num_samples: int | None = None
@@ -102,7 +102,7 @@ class Order:
         self._parts = list(zip(names, sizes, shares, strict=True))
         self.draws = num_samples or self.items
         self._core: SampleOrder | None = None
-        self._order()  # which checks it
+        self._order()  # checks the arguments
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_core": None}
@@ -114,7 +114,7 @@ class Order:
         return self._core
 
     def identity(self) -> dict[str, str]:
-        """Returns what a position means: a state is for loaders whose identity is the same."""
+        """Returns the facts that define the meaning of a position: a state is for loaders of the same identity."""
         named = [f"{items:,} of {name}" for name, items, _ in self._parts] if len(self._parts) > 1 else [f"{self.items:,}"]
         order = f"shuffled (permutation {PERMUTATION_VERSION})" if self._shuffle else "as stored"
         if self._weights:
@@ -124,8 +124,8 @@ class Order:
         return {"items": ", ".join(named), "draws": f"{self.draws:,}", "seed": str(self.seed), "order": order}
 
     def numbers(self, epoch: int, first: int, count: int) -> list[list[int]]:
-        """Returns the items of `count` draws from position `first` of a pass that began with `epoch`, each as a list of its
-        own: a draw of a batch sampler is several."""
+        """Returns the items of `count` draws, from position `first` of a pass that began with `epoch`, each as a list:
+        a draw of a batch sampler has several."""
         found: list[int] = []
         while len(found) < count:
             more, position = divmod(first + len(found), self.draws)
@@ -135,12 +135,12 @@ class Order:
 
 
 class Listed(NamedTuple):
-    """What a sampler lists for one epoch."""
+    """A sampler's list for one epoch."""
 
     items: bytes
-    """Numbers, as int64."""
+    """Indexes, as int64."""
     ends: bytes | None
-    """Of a batch sampler: where each of its lists ends among the numbers, as int64."""
+    """For a batch sampler: the end of each of its lists within the indexes, as int64."""
 
     @property
     def draws(self) -> int:
@@ -160,8 +160,8 @@ class Listed(NamedTuple):
 
 
 def list_sampler(sampler: Any, epoch: int, seed: int, items: int, *, in_batches: bool) -> Listed:
-    """Returns what a sampler lists for an epoch, under generators seeded by seed and epoch. Raises InvalidArgument for what is
-    no number of an item."""
+    """Returns a sampler's list for an epoch, under generators seeded by seed and epoch. Raises InvalidArgument for an
+    element that is not an item's index."""
     import numpy as np
 
     key = derived_seed(seed, epoch)
@@ -184,7 +184,7 @@ def list_sampler(sampler: Any, epoch: int, seed: int, items: int, *, in_batches:
 
 
 def _number_of(value: Any, sampler: str, items: int) -> int:
-    if getattr(value, "ndim", None) == 0:  # of torch.randperm() and the like
+    if getattr(value, "ndim", None) == 0:  # from torch.randperm() and similar functions
         value = value.item()
     if isinstance(value, (list, tuple)):
         raise InvalidArgument(f"the sampler {sampler} yields lists; pass it as batch_sampler=, without batch_size")

@@ -1,4 +1,4 @@
-"""One pass of a DataLoader: what its ranks agree on before it, and what each batch of it is."""
+"""One pass of a DataLoader: the agreement of its ranks before it, and the properties of its batches."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ if TYPE_CHECKING:
 
 
 class Offer(NamedTuple):
-    """What a rank knows of the pass that is to begin."""
+    """A rank's knowledge about the pass that is about to begin."""
 
     reads: bool
     settings: dict[str, str]
-    """Arguments that are the same on all ranks."""
+    """Arguments that must be the same on all ranks."""
     identity: dict[str, str]
-    """Of its data set; empty if it has none."""
+    """Identity of its data set; empty if it has none."""
     begins: list[int]
-    """The epoch and position where the pass begins, and the draws of an epoch; empty if the rank does not know them."""
+    """Epoch and position of the pass, and the draws per epoch; empty if the rank does not know them."""
     digest: str
-    """Of what a reader's sampler lists."""
+    """Digest of a reader's sampler list."""
     error: str
-    """Why the rank cannot begin; "" if it can."""
+    """Reason for which the rank cannot begin; "" if it can."""
     first_item: str = ""
-    """The digest of the pass's first item, if readers compare it."""
+    """Digest of the pass's first item, if readers compare it."""
 
 
 def agreed(job: Membership, mine: Offer, timeout: float) -> Offer:
-    """Returns the offer of a rank that knows where the pass begins, after all ranks have compared theirs. Collective. Raises
-    InvalidArgument on every rank, naming two ranks that differ or one that cannot begin."""
+    """Returns the offer of a rank that knows the position of the pass, after all ranks have compared theirs.
+    Collective. Raises InvalidArgument on every rank, naming two ranks that differ or one that cannot begin."""
     packed = [_levada.pack_state(list(mine))]
     if job.size > 1:
         packed = _levada.agree(job, packed[0], timeout, "comparing the data sets of a DataLoader")
@@ -73,11 +73,11 @@ def _expect_equal(values: Sequence[Mapping[str, str]], ranks: Sequence[int], rem
 
 
 class Taken(NamedTuple):
-    """What is known of a batch that was taken."""
+    """The known facts about a taken batch."""
 
     plan: Plan
     draws: int
-    """Of an epoch."""
+    """Draws per epoch."""
     step: int
     coordinate: int
     """The data coordinate of this rank."""
@@ -86,12 +86,13 @@ class Taken(NamedTuple):
 
     @property
     def epoch(self) -> int:
-        """That of the step's first draw."""
+        """Epoch of the step's first draw."""
         return self.plan.epoch + self.plan.division.step(self.step)[0] // self.draws
 
 
 class StartedByNext:
-    """An iterator whose pass begins with the first next(). Trainers make iterators before they load a state or name the epoch."""
+    """An iterator whose pass begins with the first next(): trainers make iterators before they load a state or set the
+    epoch."""
 
     def __init__(self, start: Callable[[], FeedPass]) -> None:
         self._start: Callable[[], FeedPass] | None = start
@@ -105,7 +106,7 @@ class StartedByNext:
             if self._start is None:
                 raise StopIteration
             self._pass = self._start()
-            self._start = None  # a loop that is left drops the pass, even if the loader remains
+            self._start = None  # leaving a loop drops the pass, even if the loader remains
         return next(self._pass)
 
     def close(self) -> None:
@@ -116,7 +117,7 @@ class StartedByNext:
 
 
 class LoaderPass(FeedPass):
-    """The iterator of a pass. Tells the loader, while that exists, what each batch is."""
+    """The iterator of a pass. Reports each batch to the loader, while that exists."""
 
     def __init__(
         self,
@@ -132,8 +133,9 @@ class LoaderPass(FeedPass):
         failed: Callable[[], ItemError | None],
         finish: Callable[[Any], Any],
     ) -> None:
-        """`agreed_on`: the plan, the draws of an epoch, and this rank's data coordinate. `counts`: whether batches come with their
-        counts. `failed`: returns what ended the pass on this rank, if it reads. `finish`: is called with each batch."""
+        """`agreed_on`: the plan, the draws per epoch, and this rank's data coordinate. `counts`: whether batches
+        include their counts. `failed`: returns the error that ended the pass on this rank, if it reads. `finish`: is
+        called with each batch."""
         self._loader = weakref.ref(loader)
         self._plan, self._draws, self._coordinate = agreed_on
         self._has_counts, self._is_balanced, self._failed, self._finish = counts, is_balanced, failed, finish
@@ -151,7 +153,7 @@ class LoaderPass(FeedPass):
             failed = self._failed()
             if failed is None or str(failed) not in str(error):  # another reader's item failed in the same step
                 raise
-            made = ItemError(str(error))  # it was this rank's own item
+            made = ItemError(str(error))  # the item of this rank failed
             vars(made).update(vars(failed))
             raise made from failed.__cause__
         step, division = self.core.step - 1, self._plan.division
@@ -165,13 +167,13 @@ class LoaderPass(FeedPass):
 
 
 def coordinates_of(readers: str, mesh: Mesh, job: Membership) -> tuple[int, ...]:
-    """Returns the data coordinates that this rank reads for, as one of the `readers` of a feed."""
+    """Returns the data coordinates for which this rank reads as one of the `readers` of a feed."""
     readers_of = _levada.readers_of(readers, mesh, job.host_of)
     return tuple(sorted({mesh.data_coordinate(rank) for rank, reader in enumerate(readers_of) if reader == job.rank}))
 
 
 def with_counts(layout: Layout) -> Layout:
-    """Returns the layout of batches that come with their counts."""
+    """Returns the layout of batches that include their counts."""
     fields = json.loads(layout.to_json())
     fields["fields"] = {f"batch.{path}": each for path, each in fields["fields"].items()} | {"counts": [], "counts.*": []}
     fields["optional"] = [f"batch.{path}" for path in fields.get("optional", [])] + ["counts", "counts.*"]

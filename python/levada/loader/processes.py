@@ -23,11 +23,12 @@ from levada.pipeline.pipeline import Pipeline
 from levada.pipeline.run import Run
 
 _SHARE = 0.8
-"""The share of the feed's timeout after which a worker's item has hung: the reader reports it before other ranks give up."""
+"""Share of the feed's timeout after which a worker's item counts as hung, so that the reader reports it before other
+ranks give up."""
 
 
 class PlanFile:
-    """Hands the plan of each pass to the worker processes: a file in memory, which they open by its path."""
+    """Passes the plan of each pass to the worker processes, in a file in memory that they open by its path."""
 
     def __init__(self) -> None:
         descriptor = os.memfd_create("levada-plan")
@@ -52,7 +53,7 @@ class PlanFile:
 
 
 class WorkerOptions(NamedTuple):
-    """How the worker processes of a reading rank run."""
+    """Options of the worker processes of a reading rank."""
 
     processes: int
     context: str
@@ -64,14 +65,14 @@ class WorkerOptions(NamedTuple):
 
 
 class Workers:
-    """What makes the batches of a reading rank: its worker processes, or the rank itself."""
+    """Makes the batches of a reading rank, in worker processes or in the rank itself."""
 
     def __init__(self, making: ItemMaking, options: WorkerOptions) -> None:
         self._options = options
         self._file = PlanFile()
         self.producer = Producer(making, self._file.read)
         self.failed: ItemError | None = None
-        """What ended the last pass."""
+        """The error that ended the last pass."""
         self.run: Run[Any] | None = None
         self._passes = 0
         if options.processes > 0:
@@ -106,13 +107,13 @@ class Workers:
             ) from error
 
     def begin(self, plan: Plan) -> Iterator[Any]:
-        """Begins a pass. Returns its batches, which one thread iterates."""
+        """Begins a pass. Returns its batches, which must be iterated by one thread."""
         self.failed = None
         if self.run is None:
             self.producer.begin(plan)
             return self._counted(self._inline())
         self._file.write(plan)
-        self.producer.begin(plan)  # for numbers of items in messages
+        self.producer.begin(plan)  # for item numbers in messages
         self.start()
         self._passes += 1
         self.run.set_epoch(self._passes)
@@ -154,7 +155,7 @@ class Workers:
         raise ReportedError(f"{text_of(error)}\n\n{error.traceback}".rstrip()) from error
 
     def _counted(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """Yields the batches without the texts of what was left out, which it writes and counts by epoch."""
+        """Yields the batches without the texts about items left out, which it writes and counts by epoch."""
         left_out, epoch, at = 0, -1, 0
         for made in batches:
             if self.producer.making.skips:
@@ -178,10 +179,10 @@ class Workers:
 
 
 class NumberedMaker(Maker):
-    """Makes what a feed requests from a Handoff, of which no item is passed over: the others are for other readers."""
+    """Makes the items that a feed requests from a Handoff, and skips none: all items are for this reader."""
 
     def __init__(self, batches: Iterator[Any], handoff: Handoff, allow_pickle: bool, ranks: int) -> None:
-        # A state is a position: no digest of the item that it was saved after is needed.
+        # A state is a position, so no digest of the last item is needed.
         super().__init__(batches, lambda: None, Making(handoff, allow_pickle, ranks), digest=lambda: 0)
 
     def _skip(self, items: int) -> int:
@@ -189,12 +190,13 @@ class NumberedMaker(Maker):
 
 
 class BalancedMaker(NumberedMaker):
-    """Reports the lengths of a step's items to the core, and hands over the micro-batches that the core then requests."""
+    """Reports the lengths of a step's items to the core, and delivers the micro-batches that the core then requests."""
 
     def __init__(
         self, producer: Producer, balance: StepBalance, batches: Iterator[Any] | None, handoff: Handoff, allow_pickle: bool
     ) -> None:
-        """`batches`: of workers, the micro-batches of each of the rank's coordinates, step by step; None: they are made here."""
+        """`batches`: from workers, the micro-batches of each of the rank's coordinates, step by step; None: they are
+        made here."""
         super().__init__(iter(()), handoff, allow_pickle, 1)
         self._producer, self._balance, self._batches = producer, balance, batches
         self._division = producer.plan.division
@@ -203,7 +205,7 @@ class BalancedMaker(NumberedMaker):
         self._num_taken = 0
         """Steps whose micro-batches have been taken from the workers."""
         self._made: dict[tuple[int, ...], Any] = {}
-        """Those of the last step taken, by places in the step."""
+        """Micro-batches of the last step taken, by positions in the step."""
 
     def _serve(self, skipped: int, taken: int, gathered: list[int], repeats: bool) -> bool:
         if gathered:
@@ -237,7 +239,8 @@ class BalancedMaker(NumberedMaker):
 
 
 def _preload() -> None:
-    """Makes multiprocessing's fork server import what workers need, unless it runs or the program has chosen."""
+    """Makes multiprocessing's fork server import what workers need, unless it already runs or the program has
+    configured it."""
     context: Any = get_context("forkserver")
     server = sys.modules.get("multiprocessing.forkserver")
     if server is None or getattr(server._forkserver, "_preload_modules", None) == ["__main__"]:  # type: ignore[attr-defined, unused-ignore]

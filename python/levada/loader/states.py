@@ -1,4 +1,4 @@
-"""The states of a DataLoader, which may be those of another program, or damaged."""
+"""The states of a DataLoader, which may be damaged or from another program."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _END_OF_EPOCHS = 1 << 62
 
 
 class LoaderState(NamedTuple):
-    """Where a DataLoader resumes."""
+    """The position at which a DataLoader resumes."""
 
     epoch: int
-    """The epoch that the pass began with."""
+    """The epoch with which the pass began."""
     position: int
     """The next draw, counted from the start of that epoch."""
     identity: dict[str, str]
-    """What a position means: the data, the seed, the order."""
+    """The facts that define a position: the data, the seed, the order."""
 
     def encode(self) -> dict[str, Any]:
         fields = {"version": VERSION, "epoch": self.epoch, "position": self.position, "order": dict(self.identity)}
@@ -28,7 +28,7 @@ class LoaderState(NamedTuple):
 
     @staticmethod
     def decode(state: Any) -> LoaderState:
-        """Raises InvalidArgument, naming the key, for what state_dict() did not return."""
+        """Decodes a state. Raises InvalidArgument, naming the key, unless state_dict() returned it."""
         if not isinstance(state, Mapping):
             kind = type(state).__name__
             raise InvalidArgument(f"the state of a DataLoader is the dict that state_dict() returned, got an object of type {kind}")
@@ -49,7 +49,7 @@ class LoaderState(NamedTuple):
         return LoaderState(epoch, position, dict(identity))
 
     def expect_same(self, here: Mapping[str, str]) -> None:
-        """Raises InvalidArgument, naming each difference, unless the loader here has this identity."""
+        """Raises InvalidArgument, naming each difference, unless this loader has the same identity."""
         names = dict.fromkeys([*self.identity, *here])
         different = [
             f"{name} is {self.identity.get(name, 'absent')} in the state and {here.get(name, 'absent')} here"

@@ -1,4 +1,4 @@
-"""Exceptions of a pipeline's stages, as they cross from one process to another."""
+"""Exceptions of a pipeline's stages, in the form in which they cross between processes."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ _token = secrets.token_hex(8)
 
 
 def pack(exception: BaseException) -> tuple[str, str, str, bytes, str, str, int]:
-    """Returns kind, message, traceback and the exception itself, as plain values or, in this process, the very object; and the
-    stage, process and item if another stage had failed before and the exception only passed through. Raises nothing."""
+    """Returns kind, message, traceback and the exception itself, as plain values or, within this process, the object;
+    and the stage, process and item if another stage had failed before and the exception only passed through. Never
+    raises."""
     try:
         return _packed(exception)
-    except BaseException:  # of its attributes, or no memory
+    except BaseException:  # raised by its attributes, or for lack of memory
         return "SourceError", summary_of(exception), report_of(exception), b"", "", "", 0
 
 
@@ -64,9 +65,10 @@ def _process() -> str:
 
 
 def _described(exception: BaseException) -> tuple[str, list[Any], dict[str, Any], list[int]]:
-    """Returns the class, the arguments and attributes that are plain values, and which arguments _encode() has encoded. The
-    class is "" if these do not make an exception with the same text: one that lacks what its class relies on."""
-    arguments = list(_builtin_of(type(exception)).__reduce__(exception)[1])  # which has more than the args of an OSError
+    """Returns the class, the arguments and attributes that are plain values, and the positions of arguments that
+    _encode() has encoded. The class is "" if these do not make an exception with the same text, because it lacks values
+    on which its class relies."""
+    arguments = list(_builtin_of(type(exception)).__reduce__(exception)[1])  # has more than the args of an OSError
     encoded = _encode(arguments)
     if not _is_plain(arguments):
         arguments = [text_of(exception)]
@@ -77,8 +79,8 @@ def _described(exception: BaseException) -> tuple[str, list[Any], dict[str, Any]
 
 
 def _looks_alike(exception: BaseException, name: str, arguments: list[Any], attributes: dict[str, Any]) -> bool:
-    """Returns whether an exception that is made again has the text of this one. It runs code of the class, which only the
-    process that raised the exception may do."""
+    """Returns whether a recreated exception has the text of this one. Runs code of the class, which only the process
+    that raised the exception may do."""
     try:
         made = _made_again(name, arguments, attributes)
         if made is None:
@@ -90,7 +92,7 @@ def _looks_alike(exception: BaseException, name: str, arguments: list[Any], attr
 
 
 def _encode(arguments: list[Any]) -> list[int]:
-    """Makes bytes of the strings that have no UTF-8, such as some names of files, and returns their places."""
+    """Converts strings without UTF-8 encoding, such as some file names, to bytes, and returns their positions."""
     places = [at for at, value in enumerate(arguments) if isinstance(value, str) and not _is_plain(value)]
     for at in places:
         arguments[at] = arguments[at].encode("utf-8", "surrogatepass")
@@ -118,8 +120,9 @@ def _is_plain(value: Any) -> bool:
 def unpack(
     text: str, stage: str, process: str, item: int, trace: str, packed: bytes, kind: str = "SourceError"
 ) -> BaseException:
-    """Returns the exception, caused by a StageFailed that says where; or only that one, if the exception cannot be created. The
-    bytes may come from another rank: nothing is unpickled or imported, and no code of the exception's class runs."""
+    """Returns the exception, caused by a StageFailed that describes where; or only the StageFailed, if the exception
+    cannot be created. The bytes may come from another rank: nothing is unpickled or imported, and no code of the
+    exception's class runs."""
     failed = StageFailed(text)
     failed.stage, failed.process, failed.item, failed.traceback = stage, process, item, trace
     if not packed:
@@ -131,7 +134,7 @@ def unpack(
     try:
         if original.__cause__ is None and not isinstance(original, StageFailed):
             original.__cause__ = failed
-    except Exception:  # of its class
+    except Exception:  # raised by its class
         return failed
     return original
 
@@ -153,7 +156,8 @@ def _original(packed: bytes) -> BaseException | None:
 
 
 def _made_again(name: str, arguments: list[Any], attributes: dict[str, Any]) -> BaseException | None:
-    """Returns None unless it is an Exception whose class is imported here: another process's SystemExit must not end this one."""
+    """Returns None unless it is an Exception whose class is imported here: another process's SystemExit must not end
+    this one."""
     found: Any = find(name)
     if found is None or not issubclass(found, Exception) or hasattr(found, "__del__"):
         return None

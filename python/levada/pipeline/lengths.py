@@ -1,4 +1,4 @@
-"""How many items a pipeline yields, where that is known in advance."""
+"""Computes how many items a pipeline yields, if that is known in advance."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _SAME = ("map", "shuffle", "cache", "prefetch", "dispatch", "fork", "branch")
 
 
 class _Copy(NamedTuple):
-    """A worker, of several."""
+    """One of several workers."""
 
     number: int
     workers: int
 
     def share_of(self, items: int) -> int:
-        """Returns how many of the items are this worker's, where they are dealt in turns."""
+        """Returns how many of the items are this worker's if they are dealt in turns."""
         return (items - self.number + self.workers - 1) // self.workers
 
 
@@ -62,7 +62,7 @@ class _Lengths:
         raise TypeError(f"the number of items that {step.operation} yields is not known in advance")
 
     def _of_shard(self, at: int, items: int, worker: _Copy | None) -> int:
-        """A shard that a dispatch precedes or follows divides among ranks, and one that follows another shard does nothing."""
+        """A shard before or after a dispatch divides among ranks; a shard after another shard does nothing."""
         steps, before = self._steps, self._before(at)
         is_dealt = any(steps[each].operation in ("shard", "dispatch") for each in before) or any(
             step.operation == "dispatch" and at in self._before(after) for after, step in enumerate(steps)
@@ -81,6 +81,6 @@ class _Lengths:
 
 
 def length_of(steps: list[Step], graph: Graph, *, workers: int = 0, ordered: bool = False, on_error: str = "raise") -> int:
-    """Returns the items of an epoch of one rank: with workers, in each of which stages such as batch and take see only that
-    worker's items. Raises TypeError if it is not known."""
+    """Returns the items of an epoch of one rank. With workers, stages such as batch and take see only their worker's
+    items. Raises TypeError if the number is unknown."""
     return _Lengths(steps, graph, workers, ordered, on_error).of(len(steps) - 1)

@@ -1,4 +1,4 @@
-"""Lines of text files as items, read by byte ranges, so that each process reads only its own."""
+"""Lines of text files as items, read by byte range, so that each process reads only its own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
 
 _BLOCK = 1 << 16
-"""Bytes of lines that are read at a time; the file's stamp is checked once for them."""
+"""Bytes of lines to read at a time; the file's stamp is checked once per block."""
 _SAMPLES, _SAMPLE = 64, 4096
 """Blocks of a file that its stamp covers, and bytes of each."""
 
@@ -29,7 +29,7 @@ class FileStamp(NamedTuple):
     size: int
     modified_ns: int
     changed_ns: int
-    """Moves with permissions, owners and names, too: then `sampled` decides."""
+    """Also changes with permissions, owners and names; `sampled` then decides."""
     sampled: str
     """Digest of evenly spaced blocks."""
 
@@ -44,7 +44,8 @@ class ByteRange(NamedTuple):
 
 
 class ByteRanges:
-    """Files cut into ranges of `size` bytes, by number. Readers check that the files are unchanged since this was made."""
+    """Files divided into ranges of `size` bytes, by index. Readers check that the files are unchanged since this was
+    made."""
 
     def __init__(self, paths: Paths, size: int) -> None:
         if size < 1:
@@ -93,7 +94,8 @@ def _sampled_digest(fd: int, size: int) -> str:
 
 
 def _has_changed(path: str, file: BinaryIO, stamp: FileStamp, changed_ns: int) -> bool:
-    """Whether the content is another one than at `stamp`; `changed_ns` is the last time of change at which it was not."""
+    """Returns whether the content has changed since `stamp`; `changed_ns` is the latest change time at which it had
+    not."""
     status = os.fstat(file.fileno())
     if (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns) != stamp[:4]:
         return True
@@ -101,7 +103,7 @@ def _has_changed(path: str, file: BinaryIO, stamp: FileStamp, changed_ns: int) -
 
 
 def open_file(path: str) -> BinaryIO:
-    """Opens a file; does not wait for the writer of a named pipe."""
+    """Opens a file without waiting for the writer of a named pipe."""
     return open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))
 
 

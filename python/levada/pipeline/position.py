@@ -10,7 +10,7 @@ from levada import _levada
 from levada.base.errors import CorruptMessage, InvalidArgument
 
 VERSION = 4
-"""The version of the format of states."""
+"""Version of the state format."""
 _MAX_ITEMS = 1 << 50
 _MAX_SEED, _END_OF_EPOCHS = 2**64 - 1, 2**63
 
@@ -25,9 +25,9 @@ class Position(NamedTuple):
     rank: int
     ranks: int
     items: int
-    """How many items were taken."""
+    """Number of items taken."""
     at: int
-    """How many had been taken when `cursor` was saved: fewer after a failure."""
+    """Number of items taken when `cursor` was saved: fewer than `items` after a failure."""
     cursor: Any
     """The cursor of the C++ core. None: the items are made again from the first one."""
 
@@ -49,7 +49,7 @@ class Position(NamedTuple):
 
 
 class Saved(NamedTuple):
-    """What state_dict() returns, decoded."""
+    """The decoded result of state_dict()."""
 
     seed: int
     epoch: int
@@ -82,8 +82,8 @@ class Saved(NamedTuple):
 
 
 def decode_states(state: Any) -> tuple[Saved, list[Position]]:
-    """Decodes the state of one rank, or a list of those of all ranks. Returns the first, and the positions of all. Raises as
-    Saved.decode() does, and InvalidArgument for states that are not of one epoch of one run."""
+    """Decodes the state of one rank, or a list of those of all ranks. Returns the first, and the positions of all.
+    Raises as Saved.decode() does, and InvalidArgument for states that are not of one epoch of one run."""
     if not isinstance(state, Sequence):
         saved = Saved.decode(state)
         return saved, [] if saved.position is None else [saved.position]
@@ -101,8 +101,9 @@ def decode_states(state: Any) -> tuple[Saved, list[Position]]:
 
 
 def position_of_rank(loaded: Sequence[Position], rank: int, ranks: int, *, takes_turns: bool) -> Position:
-    """Returns where rank `rank` of `ranks` resumes. `takes_turns`: whether item j of rank r of R is item j * R + r of one
-    rank, so that the ranks can be others than in the run that saved the positions. Raises InvalidArgument unless they can."""
+    """Returns the position at which rank `rank` of `ranks` resumes. `takes_turns`: whether item j of rank r of R is
+    item j * R + r of one rank, so that the ranks can differ from those of the run that saved the positions. Raises
+    InvalidArgument unless they can."""
     own = [position for position in loaded if (position.rank, position.ranks) == (rank, ranks)]
     if own:
         return own[0]
@@ -126,7 +127,7 @@ def position_of_rank(loaded: Sequence[Position], rank: int, ranks: int, *, takes
 
 
 def _share(items: int, rank: int, ranks: int) -> int:
-    """Returns how many of the first `items` are those of one rank, where ranks take them in turns."""
+    """Returns how many of the first `items` belong to one rank if ranks take them in turns."""
     return (items - rank + ranks - 1) // ranks
 
 

@@ -35,24 +35,25 @@ _GRACE = 5.0
 _SCHEDULED = 0.2
 """Seconds for a process to exit after it has announced its end."""
 _PATIENCE = 30.0
-"""Seconds that close() waits for another thread to give up starting processes."""
+"""Seconds that close() waits for another thread to stop starting processes."""
 _END_OF_EPOCHS = 2**63
-"""Epochs are numbered below this, as the C++ core does."""
+"""Epoch numbers are below this, as in the C++ core."""
 _MAX_DEATHS = 3
 """How often processes may die after the same item."""
 _OWN_PROCESS_LOST = " of the pipeline ended unexpectedly: "
 """Marks the text of a PeerLost whose rank is a process of this pipeline, not a rank of its fullsync() group."""
 _numbers = GroupNumbers()  # of runs with fullsync()
 _CALLABLES = {"source": "source", "map": "function", "filter": "predicate", "flat_map": "function", "transform": "open"}
-"""By operation, the argument that has to be sent to the process that runs it."""
+"""By operation, the argument that must be sent to the process that runs it."""
 
 
 class Run(Generic[T]):
-    """A running pipeline, which Pipeline.run() returns. Each `for item in run` is an epoch. Its processes start with the first
-    one and run until close(), the end of a `with` block, or until the object is dropped.
+    """A running pipeline, which Pipeline.run() returns. Each `for item in run` is an epoch. Its processes start with
+    the first epoch and run until close(), the end of a `with` block, or until the object is dropped.
 
-    One thread takes items. Meanwhile other threads may call pause(), resume(), stats(), show(), write_report(),
-    write_trace() and close(), which ends the loop. Their other calls raise InvalidArgument while an item is being taken."""
+    One thread takes items. Other threads may concurrently call pause(), resume(), stats(), show(), write_report(),
+    write_trace() and close(), which ends the loop. Their other calls raise InvalidArgument while an item is being
+    taken."""
 
     def __init__(self, end: Stage, options: Options) -> None:
         self._end_stage = end
@@ -69,7 +70,7 @@ class Run(Generic[T]):
         if options.group is not None and any(step.operation == "fullsync" for step in self._steps):
             self._name_among_ranks = f"{_numbers.next(options.group)} of a {type(options.group).__name__}"
         self._epoch = 0
-        self._loaded: list[Position] = []  # of the next pass: this rank's, or those of all ranks of an earlier run
+        self._loaded: list[Position] = []  # for the next pass: of this rank, or of all ranks of an earlier run
         self._worker_group: WorkerGroup | None = None
         self._consumer: Consumer | None = None
         self._last_report: bytes | None = None
@@ -80,7 +81,7 @@ class Run(Generic[T]):
         self._is_closing = False  # whether close() waits for a thread that starts processes
         self._owner = os.getpid()
         self._ranks: Membership | None = None  # the ranks that wait in fullsync()
-        self._before: BaseException | None = None  # the exception handled when the epoch began: not why it ends
+        self._before: BaseException | None = None  # exception handled when the epoch began, not the reason for its end
         close_at_exit(self)
 
     def _expect_to_be_replaceable(self) -> None:
@@ -91,7 +92,7 @@ class Run(Generic[T]):
             )
 
     def __iter__(self) -> Epoch:
-        """Starts the next epoch, or resumes the epoch of a loaded state. Ends the epoch that is under way."""
+        """Starts the next epoch, or resumes the epoch of a loaded state. Ends a running epoch."""
         with self._starting:
             consumer = self._start()
             with self._closed_if_asked(consumer):
@@ -108,7 +109,7 @@ class Run(Generic[T]):
 
     def _begin_epoch(self, consumer: Consumer) -> None:
         """Begins the epoch, at the loaded state if there is one."""
-        self._begun = None  # unless what follows returns: an epoch under way has ended
+        self._begun = None  # unless the lines below return: a running epoch has ended
         position = self._position()
         if position is None:
             consumer.reset(self._epoch, 0, 0, None)
@@ -128,7 +129,7 @@ class Run(Generic[T]):
         self._loaded = []
 
     def _position(self) -> Position | None:
-        """Returns the loaded position as this rank resumes at it. Raises InvalidArgument if it cannot."""
+        """Returns the loaded position as this rank resumes from it. Raises InvalidArgument if it cannot."""
         if not self._loaded:
             return None
         stages = self._stage_names()
@@ -145,7 +146,7 @@ class Run(Generic[T]):
 
     @contextmanager
     def _closed_if_asked(self, consumer: Consumer) -> Iterator[None]:
-        """Closes the run afterwards if a signal handler has called close() meanwhile."""
+        """Closes the run afterwards if a signal handler has called close() in the meantime."""
         try:
             yield
         finally:
@@ -161,14 +162,14 @@ class Run(Generic[T]):
 
     @property
     def seed(self) -> int:
-        """The seed of everything that is drawn at random. If none was given, it is drawn, the same on all ranks."""
+        """The seed of all random draws. If none was given, it is drawn, the same on all ranks."""
         if self._seed is None:
             self.agree_on_seed(self._job())
         assert self._seed is not None
         return self._seed
 
     def agree_on_seed(self, job: Membership | None) -> None:
-        """Draws the seed if none was given. Collective over the ranks of `job`, which get the same seed."""
+        """Draws the seed if none was given. Collective over the ranks of `job`, which receive the same seed."""
         if self._seed is not None:
             return
         drawn = secrets.token_bytes(8)
@@ -182,7 +183,7 @@ class Run(Generic[T]):
 
     @property
     def epoch(self) -> int:
-        """The epoch that is under way, or else the next one."""
+        """The current epoch, or the next one if none is running."""
         return self._epoch if self._begun is None or self._is_over else self._begun
 
     @property
@@ -210,12 +211,13 @@ class Run(Generic[T]):
         self._loaded, self._begun = [], None
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the position after the last item taken, also after an exception. The state is small. It can be resumed with
-        another number of workers if every stage makes one item from each item. Raises InvalidArgument after close() in the
-        middle of an epoch.
+        """Returns the position after the last item taken, also after an exception. The state is small. A run with
+        another number of workers can resume from it if every stage makes one item from each item. Raises
+        InvalidArgument after close() in the middle of an epoch.
 
-        After an exception of a stage in this process, or Ctrl-C, a resumed run makes the items since the state before again,
-        or those since the beginning of the epoch, and drops them: stages here may have pulled items that they have lost."""
+        After an exception of a stage in this process, or Ctrl-C, a resumed run makes the items since the previous state
+        again, or those since the beginning of the epoch, and drops them: stages here may have pulled items that they
+        have lost."""
         epoch, position = self._epoch, self._position()
         if position is None and self._begun is not None and not self._is_over:
             epoch, position = self._begun, self._save()
@@ -234,11 +236,12 @@ class Run(Generic[T]):
         return Position(self._stage_names(), self.options.workers, self._keeps_order, rank, ranks, items, at, cursor)
 
     def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
-        """Makes the next pass resume where state_dict() was called, on a pipeline of the same stages. A state is of one rank of
-        `group`. A list of the states of all ranks can be loaded on each rank, which resumes at its own; if only stages that
-        make one item from each item follow the shard(), it can also be loaded on any other number of ranks, which go on after
-        the items that all of them had taken. Raises InvalidArgument for anything that is not such a state, and CorruptMessage
-        for a state that has been changed; the next pass raises InvalidArgument for one of other stages or ranks."""
+        """Makes the next pass resume where state_dict() was called, on a pipeline of the same stages. A state belongs
+        to one rank of `group`. A list of the states of all ranks can be loaded on each rank, which resumes at its own.
+        If only stages that make one item from each item follow the shard(), it can also be loaded on any other number
+        of ranks, which resume after the items that all of them had taken. Raises InvalidArgument if `state` is not such
+        a state, and CorruptMessage for a state that has been changed; the next pass raises InvalidArgument for a state
+        of other stages or ranks."""
         saved, loaded = decode_states(state)
         if self._seed is not None and self._consumer is not None and self._seed != saved.seed:
             self.close()
@@ -260,7 +263,7 @@ class Run(Generic[T]):
         self._order(self._start().resume)
 
     def _order(self, order: Callable[[], None]) -> None:
-        """Gives an order to the processes. If one of them has died and is to be replaced, next() does that."""
+        """Sends a command to the processes. If one of them has died and is to be replaced, next() does that."""
         try:
             order()
         except PeerLost as error:
@@ -269,8 +272,8 @@ class Run(Generic[T]):
                 raise lost or error from None
 
     def stats(self) -> dict[str, Any]:
-        """Returns, for each stage over all processes, the items it yielded and skipped, and the seconds it worked and waited
-        for the stage before it; and the messages, wakeups, bytes and copied bytes between the processes."""
+        """Returns, for each stage over all processes, the items it yielded and skipped, and the seconds it worked and
+        waited for the stage before it; and the messages, wakeups, bytes and copied bytes between the processes."""
         if self._consumer is None:
             return {}
         return self._consumer.stats(self._graph)
@@ -282,17 +285,17 @@ class Run(Generic[T]):
         return self._consumer.metrics(self._graph, list((labels or {}).items()))
 
     def show(self, format: str = "text") -> str:
-        """Returns the stages and the process that each runs in, as "text", "json" or "mermaid"; of a started run also which
-        stage is the bottleneck."""
+        """Returns the stages and the process that each runs in, as "text", "json" or "mermaid"; for a started run, also
+        the bottleneck stage."""
         return _levada.show_graph(self._graph, format, self.options.workers, self.options.ordered, self._consumer)
 
     def write_report(self, path: str | os.PathLike[str]) -> None:
-        """Writes a page for a browser, while the pipeline runs or afterwards. It shows the graph with its processes, how long
-        each stage worked and waited in each of them, and which stage is the bottleneck."""
+        """Writes a page for a browser, while the pipeline runs or afterwards. It shows the graph with its processes,
+        the time that each stage worked and waited in each of them, and the bottleneck stage."""
         self._write_history(page=os.fspath(path), trace="")
 
     def write_trace(self, path: str | os.PathLike[str]) -> None:
-        """Writes a trace of what each process did when, for Perfetto (ui.perfetto.dev), with a track for each stage. Needs
+        """Writes a trace of the processes' activity for Perfetto (ui.perfetto.dev), with a track for each stage. Needs
         run(record=True)."""
         if not self.options.record:
             raise InvalidArgument("this pipeline was not recorded; start it with run(record=True)")
@@ -305,28 +308,28 @@ class Run(Generic[T]):
         _levada.write_pipeline_history(report, page=page, trace_file=trace)
 
     def _report(self) -> bytes | None:
-        """Returns what each process has done, and when if that is recorded; None before the first epoch."""
+        """Returns the activity of each process, over time if that is recorded; None before the first epoch."""
         if self._consumer is not None:
             self._last_report = self._consumer.report(self._graph, self.options.workers, self.options.ordered)
         return self._last_report
 
     def _record(self) -> None:
-        """As run(record=True), where no process has been started yet."""
+        """Enables recording as run(record=True) does. No process must have been started yet."""
         if self._consumer is not None and not self.options.record:
             raise InvalidArgument("this run has started without recording; start it with run(record=True)")
         self.options = dataclasses.replace(self.options, record=True)
 
     def close(self, grace: float = _GRACE) -> None:
-        """Ends the processes, and waits for that; those that have not ended after `grace` seconds are killed, and a warning
-        says where they were. The next pass starts others. A loop that is under way ends, on another thread too, and a thread
-        that waits for the processes to start raises InvalidArgument. Raises Timeout where that thread does not come out of a
-        stage in this process, with the others ended."""
+        """Ends the processes and waits for that. Processes that have not ended after `grace` seconds are killed, and a
+        warning says where they were. The next pass starts new ones. A running loop ends, on another thread too, and a
+        thread that waits for the processes to start raises InvalidArgument. Raises Timeout, after ending the other
+        processes, if such a thread does not return from a stage in this process."""
         if os.getpid() != self._owner:
             return
         self._note_exception()
         consumer = self._consumer
         if consumer is not None and not consumer.begin_close():
-            return  # in a signal handler, within a call of this thread's own, which closes it
+            return  # in a signal handler, within a call on this thread, which closes it
         self._is_closing = True
         try:
             if not self._starting.acquire(timeout=_PATIENCE):
@@ -334,7 +337,7 @@ class Run(Generic[T]):
         finally:
             self._is_closing = False
         try:
-            consumer = self._consumer  # perhaps another one, which has been made since
+            consumer = self._consumer  # perhaps a new one, made in the meantime
             if consumer is not None:
                 consumer.begin_close()
                 consumer.await_others()
@@ -346,17 +349,17 @@ class Run(Generic[T]):
             self._starting.release()
 
     def _note_exception(self) -> None:
-        """Notifies the ranks that wait in fullsync() of the exception that ends the epoch under way here: after close() they
-        learn at once that this rank has left, and the exception that may end it is not known yet."""
+        """Notifies the ranks that wait in fullsync() of the exception that ends the current epoch on this rank: after
+        close() they learn at once that this rank has left, and the exception that may end it is not known yet."""
         error = handled()
         text = failure_text(error)
         if self._ranks is None or self._begun is None or self._is_over or not text or error is self._before:
             return
-        with suppress(Error):  # the job has ended otherwise
+        with suppress(Error):  # the job has already ended
             self._ranks.note_exception(text, -1)
 
     def _end(self, grace: float, is_idle: bool) -> None:
-        """Ends the processes, in order where no thread is in a call."""
+        """Ends the processes, in an orderly way if no thread is in a call."""
         consumer, self._consumer = self._consumer, None
         workers, self._worker_group = self._worker_group, None
         deadline = time.monotonic() + grace
@@ -367,7 +370,7 @@ class Run(Generic[T]):
                 try:
                     consumer.shutdown(grace)
                 except Error:
-                    is_whole = False  # a process is lost already, which has been reported
+                    is_whole = False  # a process is already lost, which has been reported
                 self._last_report = consumer.report(self._graph, self.options.workers, self.options.ordered)
         finally:
             if workers is not None:
@@ -428,7 +431,7 @@ class Run(Generic[T]):
                 _levada.open_corpus(**source.options())
 
     def _process_options(self) -> Options:
-        """Returns the options as every process gets them: with the seed that was drawn, without the group."""
+        """Returns the options that every process gets: with the drawn seed, without the group."""
         return dataclasses.replace(self.options, seed=self.seed, group=None)
 
     def _tasks(self) -> list[Task]:
@@ -449,8 +452,8 @@ class Run(Generic[T]):
         return step._replace(arguments={**step.arguments, name: Elsewhere(divides)})
 
     def _on_engine_error(self, kind: str, text: str, rank: int) -> Consumer | None:
-        """Raises an error of the engine with what this process knows of the others; or returns the consumer that continues,
-        if processes are replaced."""
+        """Raises an error of the engine, with what this process knows about the others; or returns the consumer that
+        continues, if processes are replaced."""
         workers = self._worker_group
         if workers is None:
             return None
@@ -461,7 +464,7 @@ class Run(Generic[T]):
         return None if lost is None else self._replace(lost)
 
     def _lost(self, text: str, rank: int) -> PeerLost | None:
-        """Returns a PeerLost that says which process of this pipeline has died, and how; None if none of them has."""
+        """Returns a PeerLost that says which process of this pipeline has died, and how; None if none has."""
         workers = self._worker_group
         assert workers is not None
         at = rank - 1 if rank > 0 and _OWN_PROCESS_LOST in text else workers.lost(rank)
@@ -486,7 +489,7 @@ class Run(Generic[T]):
                     lost = self._lost(str(error), error.rank) or error
 
     def _note_death(self, lost: PeerLost, given: int) -> None:
-        """Raises `lost` unless processes are replaced, and if they have died too often after the same item."""
+        """Raises `lost` unless processes are replaced, or if they have died too often after the same item."""
         at = (self.epoch, given)
         self._deaths = self._deaths + 1 if at == self._died_at else 1
         self._died_at = at

@@ -14,7 +14,7 @@ from levada.base.iterators import Ended, is_own_iterator, items_by_number, itera
 from levada.corpus.corpus import Corpus
 
 Opened = tuple[Iterator[Any], Callable[[], Any] | None, int]
-"""An iterator, its state_dict() if it resumes by that, and the number of its next item."""
+"""An iterator, its state_dict() if it resumes from that, and the index of its next item."""
 
 
 class NativeSource:
@@ -25,7 +25,7 @@ class NativeSource:
 
 
 def is_factory(source: Any) -> bool:
-    """Returns whether it is a function that makes an iterable, to be called in each epoch."""
+    """Returns whether it is a function that returns an iterable and is to be called in each epoch."""
     return callable(source) and not hasattr(source, "__iter__") and not is_sequence(source)
 
 
@@ -38,14 +38,15 @@ def is_sequence(source: Any) -> bool:
 
 
 def _is_of_library(source: Any) -> bool:
-    """Returns whether its class yields the same items when iterated and by index. Others may shuffle in one of them."""
+    """Returns whether its class yields the same items when iterated and by index. Other classes may shuffle in one of
+    the two."""
     classes = [("numpy", "ndarray"), ("torch", "Tensor"), ("datasets", "Dataset")]
     found = (getattr(sys.modules.get(module), name, None) for module, name in classes)
     return any(isinstance(source, cls) for cls in found if cls is not None)
 
 
 def _is_torch_map_style(source: Any) -> bool:
-    """Returns whether torch's DataLoader reads it by number, whatever it yields when iterated."""
+    """Returns whether torch's DataLoader reads it by index, whatever it yields when iterated."""
     torch_data: Any = sys.modules.get("torch.utils.data")
     if torch_data is None or not isinstance(source, torch_data.Dataset):
         return False
@@ -54,8 +55,8 @@ def _is_torch_map_style(source: Any) -> bool:
 
 
 def divides_itself(source: Any) -> str:
-    """Returns whether the source opens only its partition if a shard directly follows: "no"; "in turns" if that is every n-th
-    item; otherwise "in parts"."""
+    """Returns whether the source opens only its partition if a shard directly follows: "no"; "in turns" if that is
+    every n-th item; otherwise "in parts"."""
     if isinstance(source, NativeSource):
         return "in parts"
     return "in turns" if isinstance(source, Corpus) or is_sequence(source) else "no"
@@ -76,20 +77,20 @@ def describe(source: Any) -> str:
 class SourceOpener:
     """Opens a source in one process, once for each pass, after calling its set_epoch() if it has one.
 
-    If a pass left a source that has state_dict() and load_state_dict(), its iter() may continue there. So the state before
-    the very first pass is kept, and loaded before a pass that begins again.
+    If a pass left a source that has state_dict() and load_state_dict(), its iter() may continue from there. The state
+    before the very first pass is therefore kept, and loaded before a pass that starts over.
     """
 
     def __init__(self, source: Any, ended: Ended) -> None:
-        """`ended`: whether an epoch of the pipeline has read the source to its end."""
+        """`ended`: records whether an epoch of the pipeline has read the source to its end."""
         self._source = source
         self._ended = ended
         self._first: tuple[Any] | None = None  # the source's state before the very first pass, if it had one
-        self._last: list[int] | None = None  # the number of the pass that was opened last
+        self._last: list[int] | None = None  # the number of the last opened pass
 
     def __call__(self, context: OpenContext, index: int, count: int, given: int, state: Any) -> Opened:
-        """Opens partition `index` of `count`, from its item number `given` or, if a source is not read by number, from `state`
-        unless that is None."""
+        """Opens partition `index` of `count`, from its item number `given` or, if the source is not read by index, from
+        `state` unless that is None."""
         source = self._source
         if isinstance(source, NativeSource):
             return source([], context), None, 0
@@ -107,14 +108,15 @@ class SourceOpener:
             elif start is not None:
                 source.load_state_dict(start[0])
                 if set_epoch is not None:
-                    set_epoch(context.epoch)  # that state may hold another one
+                    set_epoch(context.epoch)  # that state may contain another one
         iterator = iterate(source() if is_factory(source) else source)
         if is_own_iterator(source, iterator):
             iterator = noting_end(iterator, self._ended)
         return iterator, state_dict, 0 if state is None else given
 
     def _start_of(self, number: list[int], state_dict: Callable[[], Any]) -> tuple[Any] | None:
-        """Returns the state before the very first pass; None if there was none, or if pass `number` follows the last one."""
+        """Returns the state before the very first pass; None if there was none, or if pass `number` follows the last
+        one."""
         last, self._last = self._last, number
         if last is None:
             with contextlib.suppress(Exception):  # a source may have a state only while it is read

@@ -16,7 +16,7 @@ from levada.pipeline.sources import SourceOpener, describe, divides_itself
 
 
 class Step(NamedTuple):
-    """How to make a stage, in a form that can be pickled."""
+    """A recipe for a stage that can be pickled."""
 
     operation: str
     name: str
@@ -52,8 +52,8 @@ _WHOLE_NUMBERS = (
 
 
 def checked_arguments(operation: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Returns the arguments of a stage, with whole numbers as int. Raises InvalidArgument, naming the argument, for a value
-    of another kind."""
+    """Returns the arguments of a stage, with integers as int. Raises InvalidArgument, naming the argument, for a value
+    of another type."""
     checked = dict(arguments)
     for key, value in arguments.items():
         name = f"{key} of {operation}()"
@@ -108,7 +108,7 @@ def steps_of(end: Stage) -> list[Step]:
 
 
 def _unused(name: str, names: set[str]) -> str:
-    """Returns that name, with a number if it is taken."""
+    """Returns the name, with a number appended if it is taken."""
     numbered = (f"{name}_{number}" for number in itertools.count(2))
     return next(each for each in itertools.chain([name], numbered) if each not in names)
 
@@ -118,7 +118,8 @@ _WITH_STATE = ("source", "flat_map", "transform")
 
 
 def build(steps: Iterable[Step], on_error: str = "raise", allow_pickle: bool = False) -> Graph:
-    """Returns the graph of these steps. `on_error` is the default of stages; `allow_pickle` is for the states of iterables."""
+    """Returns the graph of these steps. `on_error` is the default of stages; `allow_pickle` is for the states of
+    iterables."""
     made: list[Any] = []
     for step in steps:
         inputs = [made[at] for at in step.inputs]
@@ -173,8 +174,8 @@ _ONE_EACH = ("map", "cache", "prefetch", "dispatch", "fullsync")
 
 
 def takes_turns(end: Stage, on_error: str) -> bool:
-    """Returns whether item j of rank r of R is item j * R + r of a single rank: after a shard that deals items in turns, only
-    stages that make one item from each item. `on_error`: the default of stages."""
+    """Returns whether item j of rank r of R is item j * R + r of a single rank: after a shard that deals items in
+    turns, only stages that make one item from each item may follow. `on_error`: the default of stages."""
     stage = end
     while stage.operation in _ONE_EACH and (stage.arguments.get("on_error") or on_error) == "raise":
         stage = stage.inputs[0]

@@ -33,16 +33,16 @@ from levada.pipeline.steps import Step, build
 
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _ANSWER = 2.0
-"""Seconds in which a process that does not hang in the kernel writes its stack."""
+"""Seconds within which a process that does not hang in the kernel writes its stack."""
 _REPORTED = 1.0
-"""Seconds in which the exit of a process that is gone is known."""
+"""Seconds within which the exit of an ended process is reported."""
 _MOMENT = 0.1
-"""Seconds between two looks at whether a start has to give up."""
+"""Seconds between two checks whether a start must be abandoned."""
 
 
 @dataclasses.dataclass
 class Task:
-    """What one process runs."""
+    """The work of one process."""
 
     role: str
     """ "dispatcher" or "worker"."""
@@ -69,7 +69,7 @@ class WorkerGroup:
     """The started dispatching process and workers. This process is rank 0 of a private job with them."""
 
     def __init__(self, options: Options, tasks: list[Task], is_closing: Callable[[], bool]) -> None:
-        """`is_closing`: whether another thread closes the run, so that starting gives up with InvalidArgument."""
+        """`is_closing`: returns whether another thread closes the run, so that starting fails with InvalidArgument."""
         _check_context(options.context)
         _check_descriptors(len(tasks))
         self._owner = os.getpid()
@@ -100,7 +100,7 @@ class WorkerGroup:
         here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         status, report = starting.Pipe(duplex=False)
         given = task if context == "fork" else dumps(task)
-        # Not a daemon, which could not start workers of its own; _serve() makes it end with this process.
+        # Not a daemon, which could not start its own workers; _serve() makes it end with this process.
         process = starting.Process(  # type: ignore[attr-defined]
             target=_serve,
             args=(there, report, self._owner, rank, len(self._tasks) + 1, given),
@@ -165,8 +165,8 @@ class WorkerGroup:
         return f"{self.name_of(at)} {exit_text(process)}"
 
     def lost(self, rank: int = -1) -> int | None:
-        """Returns the index of a process that has ended; None if there is none. `rank`: what the engine takes for lost, whose
-        exit the system, or the fork server, may report a moment later."""
+        """Returns the index of a process that has ended; None if there is none. `rank`: the process that the engine
+        considers lost, whose exit the system, or the fork server, may report a moment later."""
         if 0 < rank <= len(self._processes):
             multiprocessing.connection.wait([self._processes[rank - 1].sentinel], _REPORTED)
         return next((at for at, process in enumerate(self._processes) if process.exitcode is not None), None)
@@ -199,7 +199,7 @@ class WorkerGroup:
         return "\n\n".join(f"{self.name_of(at)} is in:\n{self._read_stack(at, deadline)}" for at in running)
 
     def end(self, grace: float) -> None:
-        """Waits for the processes to end, which have been asked to end. Kills those that do not, with a warning that says which
+        """Waits for the processes, which have been asked to end. Kills those that do not, with a warning that names the
         functions they were in. Does nothing in a forked child, which did not start them."""
         if os.getpid() != self._owner:
             return
@@ -247,7 +247,7 @@ def _as_connection(ready: Any) -> Connection:
 
 @contextlib.contextmanager
 def _one_thread_each(threads: int) -> Iterator[None]:
-    """Sets the number of threads in the environment of processes that start meanwhile, unless it is set."""
+    """Sets the number of threads in the environment of processes started in this context, unless it is set."""
     added = [name for name in _THREADS if threads > 0 and name not in os.environ]
     os.environ.update(dict.fromkeys(added, str(threads)))
     try:
@@ -300,7 +300,7 @@ def seed_all(context: OpenContext) -> None:
 
 
 def dumps(value: Any, what: str = "a stage", instead: str = "a function that makes") -> bytes:
-    """Pickles a value for a process that is started: by name if the process can import it, otherwise by value, such as
+    """Pickles a value for a process to be started: by name if the process can import it, otherwise by value, such as
     lambdas and local functions. Raises StageFailed, naming `what` and what can be passed `instead`."""
     import cloudpickle  # type: ignore[import-untyped, unused-ignore]
 
@@ -311,7 +311,7 @@ def dumps(value: Any, what: str = "a stage", instead: str = "a function that mak
         def reducer_override(self, given: Any) -> Any:
             if by_name and isinstance(given, (type, types.FunctionType)) and _is_in(main, given):
                 return NotImplemented
-            if isinstance(given, types.CodeType):  # cloudpickle leaves the file out, which tracebacks need
+            if isinstance(given, types.CodeType):  # cloudpickle omits the file, which tracebacks need
                 make, arguments = self.dispatch_table[types.CodeType](given)
                 return _make_code, (make, arguments, given.co_filename)
             return super().reducer_override(given)

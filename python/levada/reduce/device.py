@@ -1,4 +1,4 @@
-"""Sums of tensors on accelerators: buckets on the device, reduced by torch over the device's own backend."""
+"""Sums of tensors on accelerators: buckets on the device, which torch reduces through the device's own backend."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ Callback = Callable[[Any], object]
 
 
 class _Ordered:
-    """Memory on a device, which streams use one after another. On the CPU there are no streams."""
+    """Memory on a device that streams use one after another. On the CPU there are no streams."""
 
     def __init__(self, memory: Any) -> None:
         self._memory = memory
         self._stream = self._current_stream()
 
     def use(self) -> Any:
-        """Returns the memory, for what the current stream does next."""
+        """Returns the memory for the next work of the current stream."""
         current = self._current_stream()
         if current != self._stream:
             current.wait_stream(self._stream)
@@ -42,16 +42,16 @@ class _Ordered:
 
 
 class _Member:
-    """This rank in a group, and the place of its next input: its number since the last flush that followed an input."""
+    """This rank in a group, and the number of its next input since the last flush that followed an input."""
 
     def __init__(self, number: int, job: Membership) -> None:
         self.number = number
         self.job = job
-        """Over which the ranks of the group compare what they reduce."""
+        """The membership through which the ranks of the group compare what they reduce."""
         self.flushes = self.inputs = 0
 
     def count_flush(self) -> bool:
-        """Returns whether inputs have come since the last flush that counts."""
+        """Returns whether there have been inputs since the last flush that counts."""
         if self.inputs == 0:
             return False
         self.flushes, self.inputs = self.flushes + 1, 0
@@ -59,28 +59,28 @@ class _Member:
 
 
 class _Key(NamedTuple):
-    """What the inputs of one bucket have in common."""
+    """The properties that the inputs of one bucket share."""
 
     number: int
     group: Any
     """The process group that reduces them."""
     member: _Member
     name: str
-    """That of the DeviceReduce."""
+    """Name of the DeviceReduce."""
     like: Any
     """An empty tensor of their dtype, on their device."""
     op: str
 
 
 class _Described(NamedTuple):
-    """What must be the same on all ranks of a group, but for the first."""
+    """Values that must be the same on all ranks of a group, except the first."""
 
     rank: int
-    """In the job."""
+    """Rank in the job."""
     bucket: str
     inputs: list[str]
     places: str
-    """Of the inputs, among those of the group."""
+    """Positions of the inputs among those of the group."""
 
 
 class _Bucket:
@@ -94,12 +94,12 @@ class _Bucket:
         self.callbacks: list[Callback] = []
         self.is_open = True
         self.is_last = False
-        """No input of the group follows before the next flush."""
+        """Whether no input of the group follows before the next flush."""
         self.error: Exception | None = None
         self._work: Any = None
 
     def add(self, pieces: Sequence[Any], callback: Callback | None) -> int:
-        """Copies an input, and returns its number in the bucket."""
+        """Copies an input, and returns its index in the bucket."""
         copy = _torch().cat([piece.reshape(-1) for piece in pieces])
         result = _Ordered(copy.new_empty(pieces[0].shape))
         self.inputs.append(_Ordered(copy))
@@ -110,7 +110,7 @@ class _Bucket:
         return len(self.results) - 1
 
     def launch(self, timeout: float) -> None:
-        """Begins the reduction, after what the current stream has been given. Collective."""
+        """Begins the reduction, ordered after the current stream's work. Collective."""
         self.is_open = False
         results = [each.use() for each in self.results]
         try:
@@ -121,7 +121,7 @@ class _Bucket:
         inputs = [each.use() for each in self.inputs]
         if self.key.op == "average":
             for each in inputs:
-                each.div_(self.key.member.job.size)  # before the sum, which would overflow in float16
+                each.div_(self.key.member.job.size)  # before the sum, which could overflow in float16
         reduced = [(result.view(-1), each) for result, each in zip(results, inputs, strict=True) if each.numel() > 0]
         if reduced:
             options = importlib.import_module("torch.distributed").ReduceScatterOptions()
@@ -137,7 +137,7 @@ class _Bucket:
         return self.error is not None or not (self.is_open or (self._work and not self._work.is_completed()))
 
     def settle(self) -> None:
-        """Orders what the current stream does next after the sums. Raises the reduction's exception."""
+        """Orders later work of the current stream after the sums. Raises the reduction's exception."""
         if self.error is not None:
             raise self.error
         if not self.inputs:
@@ -149,7 +149,7 @@ class _Bucket:
             self.error = _lasting(error)
             raise
         for each in [*self.inputs, *self.results]:
-            each.use()  # so that the memory of inputs is free only once this stream has come here
+            each.use()  # so that the memory of inputs is freed only after this stream has reached this point
         self.inputs, self._work = [], None
 
 
@@ -164,8 +164,8 @@ class DeviceHandle:
         return self._bucket.done()
 
     def wait(self) -> Any:
-        """Returns the result, for what the current stream does next. If the input's bucket is still open, closes it and those
-        of its group that were opened before: all ranks of the group have to do so alike."""
+        """Returns the result, for later work of the current stream. If the input's bucket is still open, closes it and
+        all buckets of its group that were opened earlier; all ranks of the group must do so alike."""
         self._reduce.finish(self._bucket)
         return self.get()
 
@@ -178,10 +178,11 @@ class DeviceHandle:
 
 
 class DeviceReduce:
-    """Buckets of tensors on devices. Torch reduces them over the user's process group, by its backend for the device (nccl for
-    cuda): after what the current stream has been given, and waiting orders the current stream after them. The order of
-    summation, and the precision of halves, are the backend's. Callbacks run when those of a Bucketer do, so at the same
-    place on every rank. After any exception of a reduction but InvalidArgument, later calls raise the same one."""
+    """Buckets of tensors on devices. Torch reduces them over the user's process group, through its backend for the
+    device (nccl for cuda), ordered after the current stream's work; waiting orders the current stream after the
+    reductions. The order of summation, and the precision of halves, are the backend's. Callbacks run when those of a
+    Bucketer do, and thus at the same point on every rank. After any exception of a reduction except InvalidArgument,
+    later calls raise the same one."""
 
     def __init__(self, capacity: int, in_flight: int, timeout: float, name: str = "a reduce-scatter") -> None:
         self._in_flight, self._timeout, self._name = in_flight, timeout, name
@@ -190,15 +191,15 @@ class DeviceReduce:
         self._members: dict[Membership, _Member] = {}
         self._open: dict[int, _Bucket] = {}
         self._launched: collections.deque[_Bucket] = collections.deque()
-        self._due: collections.deque[tuple[Callback, Any]] = collections.deque()  # callbacks to be run, and their results
-        self._error: Exception | None = None  # the first of a callback, or that ranks disagree
+        self._due: collections.deque[tuple[Callback, Any]] = collections.deque()  # due callbacks and their results
+        self._error: Exception | None = None  # the first exception of a callback, or a disagreement of ranks
         self._broken: Exception | None = None
         self._running = False
-        self._caller = OneCaller("a call of this bucketer")  # those of callbacks nest
+        self._caller = OneCaller("a call of this bucketer")  # calls within callbacks nest
 
     def reduce_scatter(self, group: Any, inputs: Any, op: str, callback: Callback | None) -> DeviceHandle:
-        """Enqueues inputs, as ReduceScatter does. An input that finds no memory has not been enqueued, so that ranks which try
-        it again stay in step with the others."""
+        """Enqueues inputs, as ReduceScatter does. An input for which there is no memory has not been enqueued, so ranks
+        that retry it stay in step with the others."""
         pieces = _pieces(inputs, size_of(group))
         with self._caller:
             self._raise_broken()
@@ -225,7 +226,7 @@ class DeviceReduce:
     def _add(
         self, key: _Key, pieces: Sequence[Any], callback: Callback | None, close: int | None
     ) -> tuple[_Bucket, int]:
-        """Adds an input to its key's bucket, after launching the bucket that closes for it."""
+        """Adds an input to its key's bucket, after launching the bucket that it closes."""
         if close is not None:
             self._launch(close)
         bucket = self._open.get(key.number) or _Bucket(key)
@@ -234,7 +235,8 @@ class DeviceReduce:
         return bucket, number
 
     def finish(self, bucket: _Bucket) -> None:
-        """Launches a bucket, and those of its group that were opened before, and runs its group's callbacks up to its own."""
+        """Launches a bucket and all buckets of its group that were opened earlier, and runs its group's callbacks up to
+        its own."""
         with self._caller:
             if bucket.is_open and bucket.error is None:
                 self._launch_all(self._bucketing.flush_through, bucket.key.number)
@@ -243,7 +245,7 @@ class DeviceReduce:
             self._run_due()
 
     def flush(self) -> None:
-        """Launches what is open and runs all callbacks. Raises the first exception of one."""
+        """Launches all open buckets and runs all callbacks. Raises the first exception of a callback."""
         with self._caller:
             self._raise_broken()
             while self._open or self._launched or (self._due and not self._running) or self._have_inputs():
@@ -280,8 +282,8 @@ class DeviceReduce:
         return any(member.inputs for member in self._members.values())
 
     def _say_flush(self) -> None:
-        """Has all ranks of each group compare that they flush after the same inputs. The last bucket of a group that is open
-        says so itself."""
+        """Makes all ranks of each group verify that they flush after the same inputs. A group's last open bucket
+        already includes that check."""
         last = {bucket.key.member: bucket for bucket in self._open.values()}  # in the order in which they were opened
         for bucket in last.values():
             bucket.is_last = True
@@ -300,8 +302,8 @@ class DeviceReduce:
 
     @contextlib.contextmanager
     def _breaking(self) -> Iterator[None]:
-        """Around a step of a reduction. If it raises, ranks may be out of step: no later reduction is tried, and inputs of
-        open buckets have the same exception."""
+        """Guards a step of a reduction. If it raises, ranks may be out of step: no later reduction is tried, and inputs
+        of open buckets get the same exception."""
         try:
             yield
         except BaseException as error:
@@ -313,13 +315,13 @@ class DeviceReduce:
             raise
 
     def _launch_all(self, flush: Callable[..., list[int]], *through: int) -> None:
-        with self._breaking():  # also if an interrupt comes between two launches: all are closed
+        with self._breaking():  # closes all even if an interrupt arrives between two launches
             for number in flush(*through):
                 self._launch(number)
 
     def _launch(self, number: int) -> None:
         bucket = self._open[number]
-        # Which callbacks become due follows from what has been enqueued, not from what has been reduced by now.
+        # The enqueued inputs decide which callbacks become due, not the reductions completed by now.
         of_group = [each for each in self._launched if each.key.member is bucket.key.member]
         for first in of_group[: max(len(of_group) - self._in_flight + 1, 0)]:
             self._retire(first)
@@ -328,24 +330,24 @@ class DeviceReduce:
         self._launched.append(self._open.pop(number))
 
     def _retire(self, bucket: _Bucket) -> None:
-        """Waits for a launched bucket, whose callbacks are due then."""
+        """Waits for a launched bucket, whose callbacks then become due."""
         self._settle(bucket)
         self._launched.remove(bucket)
         self._due.extend(self._calls(bucket))
 
     def _settle(self, bucket: _Bucket) -> None:
-        with self._breaking(), contextlib.suppress(InvalidArgument):  # which flush() raises
+        with self._breaking(), contextlib.suppress(InvalidArgument):  # flush() raises it
             bucket.settle()
 
     def _calls(self, bucket: _Bucket) -> list[tuple[Callback, Any]]:
-        """Returns the callbacks of a settled bucket, with their results: none if ranks disagree."""
+        """Returns the callbacks of a settled bucket with their results; none if ranks disagree."""
         if bucket.error is not None:
             self._error = self._error or bucket.error
             return []
         return [(call, result.use()) for call, result in zip(bucket.callbacks, bucket.results, strict=True)]
 
     def _call(self, callback: Callback, result: Any) -> None:
-        """Runs a callback. Calls that it makes run no other one that is due."""
+        """Runs a callback. Calls that it makes run no other due callback."""
         within_another, self._running = self._running, True
         try:
             callback(result)
@@ -364,11 +366,11 @@ def _torch() -> Any:
 
 
 def _ignore(_: Any) -> None:
-    """The callback of an input that has none."""
+    """The callback of an input without one."""
 
 
 def _lasting(error: BaseException) -> Exception:
-    """Returns what later calls raise after `error`: an interrupt or an exit ends one call."""
+    """Returns the exception that later calls raise after `error`: an interrupt or an exit ends only one call."""
     if isinstance(error, Exception):
         return error
     return EngineError(f"{type(error).__name__} interrupted a reduction of tensors on a device; ranks are out of step")
@@ -383,8 +385,8 @@ def _ranks_of(group: Any) -> tuple[int, ...]:
 
 
 def _pieces(inputs: Any, size: int) -> list[Any]:
-    """Returns one tensor for each rank, all of one shape, dtype and device. A whole tensor is divided along dim 0, into parts
-    of ceil(extent / size), with zeros at the end."""
+    """Returns one tensor for each rank, all of one shape, dtype and device. A whole tensor is divided along dim 0, into
+    parts of ceil(extent / size), with zeros at the end."""
     if isinstance(inputs, _torch().Tensor):
         whole = inputs.detach()
         if whole.dim() == 0:
@@ -414,7 +416,7 @@ def _name(dtype: Any) -> str:
 
 
 def _agree(job: Membership, mine: _Described, timeout: float) -> None:
-    """Raises InvalidArgument, naming ranks, position and shapes, unless all ranks mean the same. Collective."""
+    """Raises InvalidArgument, naming ranks, position and shapes, unless all ranks describe the same. Collective."""
     said = _levada.agree(job, json.dumps(mine).encode(), timeout, "reduce-scatter")
     first, *others = (_Described(*json.loads(each)) for each in said)
     here = _rank_text(0, first.rank)

@@ -1,4 +1,4 @@
-"""Reduce-scatters of many small tensors, carried out as few large ones."""
+"""Reduce-scatters of many small tensors, executed as few large ones."""
 
 from __future__ import annotations
 
@@ -20,33 +20,36 @@ Callback = Callable[[Any], object]
 
 
 class ReduceScatter:
-    """Adds up all ranks' tensors in buckets, in the background; each rank gets a part of each sum.
+    """Adds up all ranks' tensors in buckets, in the background; each rank receives a part of each sum.
 
         with levada.ReduceScatter() as reduce:
             for gradient in gradients:
                 reduce(gradient, callback=keep)    # returns when the gradient may be reused
                                                    # all callbacks have run by here
 
-    All ranks of a group enqueue the same inputs in the same order, with flush() equally often and at the same places among
-    them. If a rank leaves one out, all ranks get InvalidArgument at the first collective or flush() that shows it. Each
-    callback runs once, on the caller's thread, within a bucket in the order of enqueueing. Callbacks of a group's bucket n run at the end of the call that launches bucket
-    n + in_flight, or before wait() for a later bucket or flush() returns; that of an input larger than a bucket runs in
-    the call that enqueues it. So they run at the same place on every rank, whatever the timing, and may enqueue. If a
-    callback raises, the others still run, and flush() raises the first such exception. One thread at a time: a call
-    raises InvalidArgument while another thread is inside one.
+    All ranks of a group must enqueue the same inputs in the same order, with flush() equally often and at the same
+    points between them. If a rank leaves one out, all ranks get InvalidArgument at the first collective or flush() that
+    reveals it. Each callback runs once, on the caller's thread, and within a bucket in the order of enqueueing.
+    Callbacks of a group's bucket n run at the end of the call that launches bucket n + in_flight, or before wait() for
+    a later bucket or flush() returns. The callback of an input larger than a bucket runs in the call that enqueues it.
+    Callbacks thus run at the same point on every rank, regardless of timing, and may enqueue. If a callback raises, the
+    others still run, and flush() raises the first such exception. One thread at a time: a call raises InvalidArgument
+    while another thread is inside one.
 
-    - `group`: a process group of torch.distributed, a Membership, or None for the whole job; each call may name another.
-      Groups of the same ranks share buckets if they are the same object or Membership.
-    - `capacity_mb`: MiB of a bucket, all ranks' pieces together. Larger inputs are reduced alone before the call returns,
-      and close no bucket. 0: all inputs are reduced alone.
-    - `in_flight`: launched buckets of a group whose callbacks have not run; the call that launches one more waits for the
-      oldest. All-reduces and all-gathers count as buckets.
-    - `timeout`: seconds of one wait. The default of 30 minutes lets another rank save a checkpoint. Each rank's own.
-    - `name`: by which the ranks of a group find each other's object, in whatever order each of them first uses its objects. By
-      default "reduce-scatter 1", "reduce-scatter 2", ... in the order in which this process makes them for the group; pass
-      names if ranks make different ones. A name that was used before for the group gets a number, too.
+    - `group`: a process group of torch.distributed, a Membership, or None for the whole job; each call may name
+      another. Groups of the same ranks share buckets if they are the same object or Membership.
+    - `capacity_mb`: MiB of a bucket, including all ranks' pieces. Larger inputs are reduced separately before the call
+      returns, and close no bucket. 0: all inputs are reduced separately.
+    - `in_flight`: maximum number of a group's launched buckets whose callbacks have not run; the call that launches one
+      more waits for the oldest. All-reduces and all-gathers count as buckets.
+    - `timeout`: seconds of one wait. The default of 30 minutes lets another rank save a checkpoint. May differ between
+      ranks.
+    - `name`: identifies an object to the other ranks of the group, in whatever order each of them first uses its
+      objects. The default is "reduce-scatter 1", "reduce-scatter 2", ... in the order in which this process makes them
+      for the group; pass names if ranks make different ones. A name that was used before for the group gets a number,
+      too.
 
-    Sums are added up in the order of ranks, which gives the same bits on every run. float16 and bfloat16 are added up in
+    Sums are added up in the order of ranks, so the bits are the same on every run. float16 and bfloat16 are added up in
     float32 and rounded once.
     """
 
@@ -76,17 +79,17 @@ class ReduceScatter:
     def __call__(
         self, inputs: Any | Sequence[Any], callback: Callback | None = None, *, op: str = "sum", group: Any = None
     ) -> ReduceHandle | DeviceHandle:
-        """Enqueues tensors of torch or numpy on the CPU, or of torch on a device. Tensors on a device have buckets there,
-        which torch reduces over `group` by its backend for the device (nccl for cuda), ordered with the current stream, with
-        the order and precision of that backend; `group` must then be a process group.
+        """Enqueues tensors of torch or numpy on the CPU, or of torch on a device. Tensors on a device have buckets on
+        that device, which torch reduces over `group` through its backend for the device (nccl for cuda), ordered with
+        the current stream, with the order and precision of that backend; `group` must then be a process group.
 
         inputs: one tensor for each rank of the group, all of one shape and dtype; rank r's result is the sum of all
         ranks' inputs[r]. Or one tensor, of which each rank gets a part along dim 0, ceil(extent / ranks) long, padded
         with zeros at the end. They may be reused when the call returns, except tensors of empty(). op: "sum", or
-        "average", which divides the sum once, and on a device the inputs before they are summed.
+        "average", which divides the sum once; on a device it divides the inputs before they are summed.
 
         Raises InvalidArgument, naming position and values, for a list of another length and for tensors that differ.
-        wait() and flush() raise it where ranks disagree, naming ranks, position and shapes. Raises Unsupported for a
+        wait() and flush() raise it if ranks disagree, naming ranks, position and shapes. Raises Unsupported for a
         dtype, TypeError for an input that is not a tensor on the CPU, Timeout, and PeerLost.
         """
         if not on_cpu(inputs):
@@ -97,22 +100,22 @@ class ReduceScatter:
     def all_reduce(
         self, input: Any, callback: Callback | None = None, *, op: str = "sum", group: Any = None
     ) -> ReduceHandle:
-        """Adds up, or averages, all ranks' inputs on the CPU, which have one shape; every rank gets the result. Uses no
-        bucket."""
+        """Adds up, or averages, all ranks' inputs on the CPU, which must have one shape; every rank receives the
+        result. Uses no bucket."""
         _expect_cpu(input, "all_reduce")
         return self._core.all_reduce(self._job(group), input, op, callback)
 
     def all_gather(self, input: Any, callback: Callback | None = None, *, group: Any = None) -> ReduceHandle:
-        """Gathers all ranks' inputs on the CPU, which have one shape, side by side along a new first dimension. Uses no
+        """Gathers all ranks' inputs on the CPU, which must have one shape, stacked along a new first dimension. Uses no
         bucket."""
         _expect_cpu(input, "all_gather")
         return self._core.all_gather(self._job(group), input, callback)
 
     def empty(self, *shape: int, dtype: Any = "float32", group: Any = None) -> Any:
-        """Returns a tensor to fill and enqueue. It is not copied, if tensors of one group and dtype are enqueued in the
-        order in which they were made, and must not be used after it is enqueued. dtype: torch's, for a torch tensor;
-        numpy's or a name, for an array. Raises InvalidArgument unless the extent along dim 0 divides by the number of
-        ranks.
+        """Returns a tensor to fill and enqueue. It is not copied if tensors of one group and dtype are enqueued in the
+        order in which they were made. It must not be used after it is enqueued. dtype: torch's, for a torch tensor;
+        numpy's or a name, for an array. Raises InvalidArgument unless the extent along dim 0 is a multiple of the
+        number of ranks.
         """
         torch = sys.modules.get("torch")
         is_torch = torch is not None and isinstance(dtype, torch.dtype)
@@ -120,8 +123,8 @@ class ReduceScatter:
         return self._core.empty(self._job(group), shape, name, is_torch)
 
     def flush(self) -> None:
-        """Launches all open buckets, also those that its callbacks open, and waits for everything. Raises the first
-        exception of a reduction or a callback since the last flush()."""
+        """Launches all open buckets, including those that its callbacks open, and waits for everything. Raises the
+        first exception of a reduction or a callback since the last flush()."""
         if self._devices is not None:
             try:
                 self._devices.flush()
@@ -140,12 +143,12 @@ class ReduceScatter:
 
     @property
     def stats(self) -> dict[str, Any]:
-        """Counts of inputs, buckets (launched), alone (inputs larger than a bucket), flushes, bytes and bytes_copied, and
-        waited_seconds."""
+        """Counts of inputs, buckets (launched), alone (inputs larger than a bucket), flushes, bytes and bytes_copied,
+        and waited_seconds."""
         return self._core.stats
 
     def close(self) -> None:
-        """Cancels what has not been reduced, without callbacks, and leaves the groups."""
+        """Cancels pending reductions, without callbacks, and leaves the groups."""
         self._core.close()
         self._devices = None
 
@@ -185,20 +188,21 @@ _made_guard = threading.Lock()
 
 
 def _distinct(group: Any, name: str | None) -> str:
-    """Returns a name that no other ReduceScatter that this process makes for the group gets. It follows from the order in which
-    they are made, which is the same on all ranks, and not from the order of their first use, which threads may change."""
+    """Returns a name that no other ReduceScatter that this process makes for the group gets. It depends on the order in
+    which they are made, which is the same on all ranks, not on the order of their first use, which threads may
+    change."""
     if name is not None and (not isinstance(name, str) or not name):
         raise InvalidArgument(f"name must be a string that is not empty, got {name!r}")
     with _made_guard:
         try:
             of_group = _made.setdefault(group_key(group), collections.Counter())
-        except TypeError:  # what is no group is refused by the first call
+        except TypeError:  # the first call rejects an object that is not a group
             return name or "reduce-scatter"
         of_group[name or ""] += 1
         number = of_group[name or ""]
     if name is not None:
         return name if number == 1 else f"{name} {number}"
-    # It may be used in other groups, too, where objects that are made for those have numbers.
+    # It may also be used in other groups, for which other objects have numbers.
     return f"reduce-scatter {number}" + ("" if group is None else " of its group")
 
 

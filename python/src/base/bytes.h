@@ -1,4 +1,4 @@
-// The bytes of a Python object.
+// Conversions between Python's bytes and ours.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -7,7 +7,7 @@
 
 namespace levada::python {
 
-/// Valid as long as `bytes`.
+/// Returns a view that is valid as long as `bytes`.
 inline ByteView view_of(const nanobind::bytes& bytes) {
   return {static_cast<const std::byte*>(bytes.data()), bytes.size()};
 }

@@ -22,7 +22,7 @@ namespace levada::python {
 
 namespace {
 
-/// Counts the calls under way, of which there may be none when the interpreter ends.
+/// Counts the calls in progress, so that none is left when the interpreter ends.
 class Calls {
  public:
   static Calls& of_process() {
@@ -30,7 +30,7 @@ class Calls {
     return *calls;
   }
 
-  /// Whether one may begin.
+  /// Returns whether a call may begin.
   bool begin() {
     ++count_;
     if (!is_over_) return true;
@@ -38,7 +38,7 @@ class Calls {
     return false;
   }
   void end() { --count_; }
-  /// From now on none may begin. Waits for those under way, but not for long.
+  /// Lets no further call begin, and waits up to ten seconds for those in progress.
   void finish() {
     constexpr auto moment = std::chrono::milliseconds(1);
     const auto deadline = Deadline::after(std::chrono::seconds(10));
@@ -48,7 +48,7 @@ class Calls {
 
  private:
   Calls() {
-    // The other threads of its parent, and their calls, are not in a forked child.
+    // A forked child has none of its parent's other threads, nor their calls.
     pthread_atfork(nullptr, nullptr, [] { of_process().count_ = 0; });
   }
 
@@ -56,7 +56,7 @@ class Calls {
   std::atomic<bool> is_over_ = false;
 };
 
-/// Whether this thread holds the GIL. What answers that is no part of the stable ABI, but every CPython exports it.
+/// Returns whether this thread holds the GIL. The function is not part of the stable ABI, but every CPython exports it.
 bool holds_gil() {
   static const auto check = reinterpret_cast<int (*)()>(dlsym(RTLD_DEFAULT, "PyGILState_Check"));
   return check != nullptr && check() == 1;

@@ -1,4 +1,4 @@
-// Objects of Python that threads of C++ call and release.
+// Python objects that C++ threads call and release.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -10,8 +10,8 @@
 
 namespace levada::python {
 
-/// A call into Python by a thread that may outlive it: holds the GIL, where the interpreter still runs. A thread that
-/// asks for the GIL later is ended in the middle, and the process with it.
+/// A call into Python from a thread that may outlive the interpreter. Holds the GIL if the interpreter still runs.
+/// Without this, a thread that acquires the GIL after the interpreter has ended is terminated, and the process with it.
 class PythonCall {
  public:
   PythonCall();
@@ -24,10 +24,10 @@ class PythonCall {
   std::optional<nanobind::gil_scoped_acquire> gil_;
 };
 
-/// Has the interpreter, when it ends, wait for the calls under way; none can begin then. To be called once.
+/// Makes the interpreter wait at exit for the calls in progress; no call can begin afterwards. Call it once.
 void finish_calls_at_exit();
 
-/// Deletes what holds objects of Python, on any thread. Once the interpreter has ended, leaves it as it is.
+/// Deletes objects that hold Python objects, on any thread. Leaks them once the interpreter has ended.
 struct DeleteWithGil {
   template <typename T>
   void operator()(T* last) const {
@@ -40,18 +40,18 @@ struct DeleteWithGil {
 struct ReleaseWithGil {
   void operator()(nanobind::object* object) const;
 };
-/// May be moved and destroyed without the GIL, and after the interpreter: then the object is left as it is.
+/// May be moved and destroyed without the GIL. Leaks the object once the interpreter has ended.
 using SharedObject = std::unique_ptr<nanobind::object, ReleaseWithGil>;
 SharedObject share(nanobind::object object);
 
-/// Throws a levada.Error as that of C++, and what is no Exception, such as KeyboardInterrupt, as it is. Returns for any
-/// other. With the GIL.
+/// Throws a levada.Error as the C++ error of its kind. Throws anything that is not an Exception, such as
+/// KeyboardInterrupt, unchanged. Returns for any other error. With the GIL.
 void rethrow(const nanobind::python_error& error);
-/// "KeyError: 'text'", on one line. With the GIL.
+/// Returns for example "KeyError: 'text'", on one line. With the GIL.
 std::string describe(const nanobind::python_error& error);
 
-/// The text of a str, valid as long as it is. Throws python_error for halves of surrogate pairs, cast_error for what is
-/// no str. With the GIL.
+/// Returns the text of a str, valid as long as the str. Throws python_error for lone surrogates, cast_error if `text`
+/// is not a str. With the GIL.
 std::string_view utf8_of(nanobind::handle text);
 
 }  // namespace levada::python

@@ -1,4 +1,4 @@
-// levada::Error as the exceptions of levada/base/errors.py.
+// Raises levada::Error as the exceptions of levada/base/errors.py.
 #include "python/src/base/errors.h"
 
 #include <nanobind/stl/string.h>
@@ -19,7 +19,7 @@ nb::object class_of(std::string_view name) {
 
 void raise(const Error& error) {
   const auto type = class_of(dynamic_cast<const InvalidType*>(&error) != nullptr ? "InvalidType" : error.name());
-  // A name in the message may not be UTF-8: its bytes are escaped.
+  // A name in the message may not be UTF-8, so its bytes are escaped.
   const std::string_view what = error.what();
   nb::object exception =
       type(nb::steal(PyUnicode_DecodeUTF8(what.data(), static_cast<Py_ssize_t>(what.size()), "backslashreplace")));

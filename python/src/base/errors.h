@@ -1,4 +1,4 @@
-// Errors by the names of their classes.
+// Kinds of errors and the names of their Python classes.
 #pragma once
 
 #include <string_view>
@@ -7,12 +7,12 @@
 
 namespace levada::python {
 
-/// An argument from Python of a type that cannot work: levada.base.errors.InvalidType there.
+/// A Python argument of a type that cannot work: levada.base.errors.InvalidType in Python.
 class InvalidType : public InvalidArgument {
   using InvalidArgument::InvalidArgument;
 };
 
-/// The kind of error_name() `name`; that of a SourceError for any other name.
+/// Returns the kind whose error_name() is `name`; SourceError's for any other name.
 ErrorKind kind_of(std::string_view name);
 
 }  // namespace levada::python

@@ -1,4 +1,4 @@
-// Texts of Python that need not have a UTF-8 encoding, such as that of an exception which quotes a file name.
+// Python texts that may have no UTF-8 encoding, such as that of an exception that quotes a file name.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -7,12 +7,13 @@
 
 namespace levada::python {
 
-/// Returns a str in UTF-8, with halves of surrogate pairs escaped: "caf\\udce9". With the GIL.
+/// Returns a str in UTF-8, with lone surrogates escaped: "caf\\udce9". With the GIL.
 std::string escaped(nanobind::handle text);
 /// Returns str(value), escaped; "<exception str() failed>" if that raises anything. With the GIL.
 std::string escaped_str(nanobind::handle value);
 
-/// A parameter for the text of an exception: any str, escaped. A std::string refuses one that has no UTF-8 encoding.
+/// A parameter that takes the text of an exception: any str, escaped. std::string would reject a str without UTF-8
+/// encoding.
 struct EscapedText {
   std::string utf8;
 };

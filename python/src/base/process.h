@@ -1,4 +1,4 @@
-// Which process this is.
+// The identity of this process.
 #pragma once
 
 #include <pthread.h>
@@ -8,7 +8,7 @@
 
 namespace levada::python {
 
-/// As getpid() has it, without a system call: asked once, and again in each child that fork() makes.
+/// Returns getpid() without a system call: it is read once, and again in each child of fork().
 inline pid_t current_process() {
   static std::atomic<pid_t> current = [] {
     ::pthread_atfork(nullptr, nullptr, [] { current = ::getpid(); });

@@ -10,7 +10,8 @@
 namespace levada::python {
 namespace {
 
-/// Threads that make batches at a time; those of more are taken to have ended where they hold nothing.
+/// Maximum number of threads that make batches. Beyond that, threads whose batch has no tensors are assumed to have
+/// ended.
 constexpr std::size_t max_makers = 64;
 
 }  // namespace
@@ -22,7 +23,7 @@ bool BatchMemory::is_idle(const std::shared_ptr<Batch>& batch) {
 void BatchMemory::begin(std::size_t bytes) {
   if (!is_usable()) return;
   {
-    // Blocks of one size are used again; of ever new sizes each would have to be mapped anew.
+    // Blocks of one size are reused; with ever new sizes, each Block would have to be mapped anew.
     const std::lock_guard lock(mutex_);
     bytes = std::max(bytes, expected_);
   }
@@ -49,7 +50,7 @@ std::optional<std::size_t> BatchMemory::to_begin_with(std::size_t bytes) {
   const auto& batch = making_[std::this_thread::get_id()];
   if (!batch || !batch->open) return std::max(bytes, expected_);
   if (batch->open.use_count() > 1) return std::nullopt;
-  // No tensor is left of those that were made, if any were: the memory can be used once more.
+  // No tensor made in it is left, so the memory can be reused.
   batch->used = message_prefix_bytes;
   batch->asked = 0;
   return batch->size < BlockMemory::block_bytes(bytes) ? std::optional(bytes) : std::nullopt;
@@ -93,7 +94,7 @@ std::optional<Block> BatchMemory::allocate(std::size_t bytes) const {
   try {
     return engine->try_allocate(bytes);
   } catch (const Error&) {
-    return std::nullopt;  // ordinary memory does; the feed itself will say what is wrong
+    return std::nullopt;  // ordinary memory will do; the feed itself reports the error
   }
 }
 

@@ -1,4 +1,4 @@
-// Where Python makes the tensors of its batches, so that a feed can send them as they lie.
+// Memory for the tensors of Python's batches, from which a feed can send them without a copy.
 #pragma once
 
 #include <cstddef>
@@ -16,37 +16,37 @@
 
 namespace levada::python {
 
-/// Blocks of an engine, one for each batch that a thread makes. A batch ends when one of its tensors is found in what a
-/// feed is given; the next one's Block is as large as that batch was. Where there is no room, and in a forked child,
-/// tensors lie in ordinary memory. Any thread; never blocks.
+/// Allocates Blocks of an engine, one for each batch that a thread makes. A batch ends when one of its tensors is found
+/// in what a feed is given; the next batch's Block is at least as large. If there is no room, and in a forked child,
+/// tensors are in ordinary memory. Any thread; never blocks.
 class BatchMemory {
  public:
   explicit BatchMemory(const std::shared_ptr<Engine>& engine) : engine_(engine) {}
 
-  /// Begins a batch of the calling thread's, whose tensors have `bytes` in all. Its Block is no smaller than those
-  /// before.
+  /// Begins a batch of the calling thread, whose tensors have `bytes` in total. Its Block has `bytes`, or the size
+  /// expected from previous batches if that is larger.
   void begin(std::size_t bytes);
-  /// Writable, content unset. Throws InvalidArgument for a shape that is none.
+  /// Returns a writable, uninitialized tensor. Throws InvalidArgument for an invalid shape.
   Tensor empty(DType dtype, const Shape& shape);
 
   struct Place {
     std::shared_ptr<Block> block;
-    std::size_t used = 0;  ///< so much of it is taken by tensors
+    std::size_t used = 0;  ///< bytes taken by tensors
   };
-  /// The Block in which `address` lies, if it is one of these; its batch ends.
+  /// Returns the Block that contains `address`, or nothing if none of these does. Ends its batch.
   std::optional<Place> find(const std::byte* address);
 
  private:
   struct Batch {
-    std::shared_ptr<Block> open;  ///< as long as tensors may join
-    std::weak_ptr<Block> block;   ///< the same, as long as tensors live in it
-    std::size_t size = 0;         ///< of the block
+    std::shared_ptr<Block> open;  ///< while tensors may still be added
+    std::weak_ptr<Block> block;   ///< the same block, while any tensor uses it
+    std::size_t size = 0;         ///< size of the block
     std::size_t used = 0;
-    std::size_t asked = 0;  ///< bytes of tensors, wherever they lie
+    std::size_t asked = 0;  ///< bytes of all tensors, including those outside of the block
   };
 
   static bool is_idle(const std::shared_ptr<Batch>& batch);
-  /// For how many bytes a batch has to be started before a tensor of `bytes`; empty where one is being made.
+  /// Returns the size of the batch to start before a tensor of `bytes`, or nothing if a batch is in progress.
   std::optional<std::size_t> to_begin_with(std::size_t bytes);
   void start(std::size_t bytes);
   std::optional<Block> allocate(std::size_t bytes) const;
@@ -54,18 +54,18 @@ class BatchMemory {
 
   const pid_t process_ = current_process();
   std::weak_ptr<Engine> engine_;
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the members below
   std::unordered_map<std::thread::id, std::shared_ptr<Batch>> making_;
-  std::map<const std::byte*, std::shared_ptr<Batch>> batches_;  ///< by where their block begins
-  std::size_t expected_ = 0;                                    ///< bytes of the next batch
+  std::map<const std::byte*, std::shared_ptr<Batch>> batches_;  ///< by the start of their block
+  std::size_t expected_ = 0;                                    ///< expected bytes of the next batch
 };
 
-/// Owners whose end takes the GIL, put aside by threads that should not wait for it. Any thread.
+/// Owners whose destructors take the GIL, set aside by threads that should not wait for it. Any thread.
 class Spent {
  public:
-  /// Stands for `owner`, which is put aside when the last copy of what this gives ends.
+  /// Returns a stand-in for `owner`, which is set aside when the last copy of the result is destroyed.
   static std::shared_ptr<const void> later(const std::shared_ptr<Spent>& spent, std::shared_ptr<const void> owner);
-  /// Ends what is put aside. With the GIL.
+  /// Destroys the owners set aside. With the GIL.
   void clear();
 
  private:

@@ -1,4 +1,4 @@
-// What a message says of Python's containers besides their structure.
+// Information on Python's containers that a message carries in addition to their structure.
 #pragma once
 
 #include <optional>
@@ -12,18 +12,19 @@
 
 namespace levada::python {
 
-/// A batch that is a lone leaf crosses within a list of this class: a feed's batches are containers.
+/// The class of the list that carries a batch that is a single leaf: a feed's batches are containers.
 inline constexpr std::string_view bare = "levada:bare";
-/// The mark of a leaf of pickled bytes, and of one that is an encoded Plain; tensors' marks are their TensorKind, numpy
-/// arrays and all else have none.
+/// The marks of a leaf of pickled bytes and of a leaf that is an encoded Plain. A tensor's mark is its TensorKind;
+/// numpy arrays and all other leaves are unmarked.
 inline constexpr char pickled = 'p';
 inline constexpr char plain = 'v';
 inline constexpr char unmarked = static_cast<char>(TensorKind::array);
 
-/// That a leaf is not what it looks like: its step in the path, and what it is.
+/// A leaf that is not what it appears to be: its step in the path, and its actual kind.
 using Mark = std::pair<std::string, char>;
 
-/// What a container's `state` holds: the marks of its leaves, in order; and what else its class needs, as a tree.
+/// The content of a container's `state`: the marks of its leaves, in order, and the other data that its class needs, as
+/// a tree.
 struct State {
   std::vector<Mark> marks;
   Bytes extra;
@@ -33,7 +34,7 @@ struct State {
   static State decode(ByteView bytes);
 };
 
-/// A plain value that a Tree has no leaf for: its class, and a message of what it is made again from.
+/// A plain value for which a Tree has no leaf: its class, and a message from which it is rebuilt.
 struct Plain {
   std::string type_name;
   Bytes message;
@@ -45,18 +46,18 @@ struct Plain {
 
 std::string step_of(const Container& container, std::size_t child);
 
-/// What a container's state says of its children, which are asked for in order. The container must outlive it.
+/// The marks in a container's state. Children must be queried in order. The container must outlive it.
 class Marks {
  public:
   explicit Marks(const Container& container);
-  /// Empty for one that is what it looks like.
+  /// Returns the mark of a child, or nothing if it is unmarked.
   std::optional<char> of(std::size_t child);
   const Bytes& extra() const { return state_.extra; }
 
  private:
   const Container& container_;
   State state_;
-  std::vector<std::size_t> by_step_;  ///< the marks in the order of their steps, equal ones as they are in the state
+  std::vector<std::size_t> by_step_;  ///< the marks sorted by step; equal ones in their order in the state
   std::size_t next_ = 0;
 };
 

@@ -12,7 +12,7 @@ namespace nb = nanobind;
 namespace levada::python {
 namespace {
 
-// numpy's table of functions keeps its order from version to version: what is compiled with one runs with the next.
+// numpy's function table keeps its order across versions, so a binary runs with later ones.
 constexpr std::size_t array_type_at = 2, new_from_descriptor_at = 94, set_base_at = 282;
 using NewFromDescriptor = PyObject* (*)(void* type, PyObject* descriptor, int ndim, const Py_ssize_t* shape,
                                         const Py_ssize_t* strides, void* data, int flags, PyObject* like);
@@ -29,7 +29,7 @@ void* const* find_functions() {
   throw Unsupported("this numpy does not give out its functions for C");
 }
 
-/// numpy's own, or one of ml_dtypes.
+/// Returns numpy's own dtype, or one of ml_dtypes.
 nb::object find_descriptor(DType dtype) {
   const nb::object numpy = imported("numpy");
   const auto name = dtype.name();
@@ -61,7 +61,7 @@ nb::object NumpyArrays::make(const Tensor& tensor, bool writable) const {
   std::array<Py_ssize_t, Shape::max_rank> strides{};
   const auto item = static_cast<Py_ssize_t>(view.dtype().bytes(1));
   std::ranges::transform(view.strides(), strides.begin(), [item](std::int64_t stride) { return stride * item; });
-  // numpy allocates where it is given no memory: an empty array has none to point at.
+  // Without a data pointer numpy would allocate, and an empty tensor has none.
   static std::byte nothing{};
   auto* data = view.data() == nullptr ? &nothing : const_cast<std::byte*>(view.data());
   auto* const made = reinterpret_cast<NewFromDescriptor>(functions_[new_from_descriptor_at])(

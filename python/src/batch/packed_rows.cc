@@ -1,4 +1,4 @@
-// Fields of samples as the fields of packed rows.
+// Packs fields of samples into the fields of packed rows.
 #include <fmt/format.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -17,10 +17,10 @@ namespace nb = nanobind;
 namespace levada::python {
 namespace {
 
-/// A row of fewer bytes is packed sooner than another thread takes the GIL and gives it back.
+/// Packing a smaller row takes less time than another thread needs to acquire and release the GIL.
 constexpr std::size_t small_row = std::size_t{64} << 10;
 
-/// The items of a list or a tuple, by functions of the stable ABI.
+/// A function of the stable ABI that returns an item of a list or a tuple.
 using GetItem = PyObject* (*)(PyObject*, Py_ssize_t);
 
 template <typename T, typename Read>
@@ -33,7 +33,8 @@ std::optional<Tensor> numbers(nb::handle list, Py_ssize_t size, GetItem item_of,
   return tensor;
 }
 
-/// A list or tuple as numpy makes an array of it, if all of it are integers of 64 bits or all are floats.
+/// Returns a list or tuple as the array that numpy would make of it, if all items are 64-bit integers or all are
+/// floats.
 std::optional<Tensor> numbers_of(nb::handle list) {
   const Py_ssize_t size = PySequence_Size(list.ptr());
   if (size == 0) return std::nullopt;
@@ -53,7 +54,7 @@ std::optional<Tensor> numbers_of(nb::handle list) {
   });
 }
 
-/// The tensors of a field, all of torch or none; empty where one is no tensor or not as long as its sample.
+/// Returns the tensors of a field, all torch's or none; empty if one is not a tensor or is not as long as its sample.
 std::vector<Tensor> segments_of(nb::handle values, std::span<const std::int64_t> lengths, const std::string& field,
                                 const nb::object& convert) {
   const TensorLibraries libraries;

@@ -18,17 +18,17 @@ namespace nb = nanobind;
 namespace levada::python {
 namespace {
 
-/// A leaf, or a container of such; what Python needs for it that is the same for every batch.
+/// A leaf, or a container of parts, with the Python objects that are the same for every batch.
 struct Part {
   enum class Form { leaf, none, dict, list, tuple, object };
   Form form = Form::leaf;
-  std::size_t leaf = 0;  ///< its number
+  std::size_t leaf = 0;  ///< its index
   char mark = unmarked;
 
-  std::vector<nb::object> keys;  ///< of a dict
+  std::vector<nb::object> keys;  ///< for a dict
   std::vector<Part> children;
-  nb::object class_name, names;           ///< of an object
-  std::shared_ptr<const FlatTree> extra;  ///< what else an object needs; null where that is nothing
+  nb::object class_name, names;           ///< for an object
+  std::shared_ptr<const FlatTree> extra;  ///< an object's additional data; null for none
 };
 
 nb::object key_of(const Key& key) {
@@ -40,14 +40,14 @@ nb::object key_of(const Key& key) {
   return nb::steal(text);
 }
 
-/// A message that nothing else has been said of before.
+/// Reads a message that depends on no earlier one.
 FlatTree read_whole(Bytes message) {
   SchemaCache schemas;
   const auto memory = std::make_shared<Bytes>(std::move(message));
   return read_message(*memory, memory, schemas).content;
 }
 
-/// A level of messages within one another, of which hostile bytes may have more than the stack holds.
+/// Counts the nesting of messages, which untrusted bytes might nest deeper than the stack allows.
 class Within {
  public:
   explicit Within(int& depth) : depth_(depth) {
@@ -62,7 +62,7 @@ class Within {
   int& depth_;
 };
 
-/// Finds the parts of a tree, whose leaves it numbers.
+/// Finds the parts of a tree, and numbers its leaves.
 class PartFinder {
  public:
   explicit PartFinder(char others) : others_(others) {}
@@ -73,7 +73,7 @@ class PartFinder {
     if (container.children.empty()) return {.form = Part::Form::none};
     return part(container.children[0], Marks(container).of(0).value_or(others_));
   }
-  /// Of each leaf.
+  /// Returns the mark of each leaf.
   std::vector<char> marks() && { return std::move(marks_); }
 
  private:
@@ -109,10 +109,10 @@ class PartFinder {
   std::vector<char> marks_;
 };
 
-/// For each leaf the earlier one whose very object it is, or its own number: aliases of one kind.
+/// Returns for each leaf the earlier leaf of the same kind that is the same object, or its own index.
 std::vector<std::size_t> find_shared(std::span<const LeafSpec> specs, const std::vector<char>& marks) {
   std::vector<std::size_t> shared(specs.size());
-  std::map<std::pair<std::size_t, char>, std::size_t> first;  // by the leaf that has the memory, and kind
+  std::map<std::pair<std::size_t, char>, std::size_t> first;  // by kind and by the leaf that owns the memory
   for (std::size_t i = 0; i < specs.size(); ++i) {
     shared[i] = i;
     if (i >= marks.size()) continue;
@@ -126,7 +126,7 @@ std::vector<std::size_t> find_shared(std::span<const LeafSpec> specs, const std:
 
 }  // namespace
 
-/// What batches of one structure have in common.
+/// Data common to batches of one structure.
 class Recipe {
  public:
   Recipe(const FlatTree& batch, TensorKind others) {
@@ -177,7 +177,7 @@ class Rebuilder::Making {
     return list;
   }
 
-  /// Made anew each time: it becomes the object's own.
+  /// Rebuilds the data each time, since it becomes part of the object.
   nb::object extra(const Part& part) const { return part.extra ? by_.rebuild(*part.extra) : nb::none(); }
 
   nb::object leaf(const Part& part) {
@@ -207,7 +207,7 @@ class Rebuilder::Making {
     return by_.put_together_(value.type_name, nb::list(), form, nb::none(), by_.allowed_in_python_);
   }
 
-  /// Aliases share one Python object, as they did where they came from.
+  /// Aliases share one Python object, as in the original batch.
   nb::object tensor(const Tensor& tensor, const Part& part) {
     const auto first = recipe_.shared[part.leaf];
     if (first != part.leaf) return made_[first];
@@ -232,7 +232,7 @@ class Rebuilder::Making {
   Rebuilder& by_;
   const Recipe& recipe_;
   const std::vector<Leaf>& leaves_;
-  std::vector<nb::object> made_;  ///< by leaf, where some are shared
+  std::vector<nb::object> made_;  ///< by leaf, if some are shared
 };
 
 Rebuilder::Rebuilder(Allowed allowed, Shown shown, TensorKind others)

@@ -1,4 +1,4 @@
-// Python's batches out of what messages hold.
+// Rebuilds Python's batches from messages.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -13,21 +13,22 @@
 
 namespace levada::python {
 
-/// How tensors come out. Torch has none but such as can be written: it gets copies of those that may not be.
+/// How tensors are returned. All torch tensors are writable, so torch gets copies of those that may not be written.
 enum class Shown {
-  as_is,             ///< numpy arrays can be written where the tensor may be
-  read_only_arrays,  ///< numpy arrays cannot
-  without_torch,     ///< numpy arrays cannot, torch tensors are refused
-  shared,            ///< numpy arrays cannot, and torch tensors must not be written
+  as_is,             ///< numpy arrays are writable if the tensor is
+  read_only_arrays,  ///< numpy arrays are read-only
+  without_torch,     ///< numpy arrays are read-only; torch tensors are refused
+  shared,            ///< numpy arrays are read-only; torch tensors must not be written
 };
 
 class Recipe;
 
-/// Makes what to_tree() was given. What batches of one structure have in common is found once, which takes longer than
-/// to put one together; so keep this from batch to batch. One thread at a time, with the GIL; to be ended with it too.
+/// Rebuilds what to_tree() took apart. Work that is common to batches of one structure takes longer than building a
+/// batch and is done once, so keep this object from batch to batch. One thread at a time, with the GIL; destroy it with
+/// the GIL, too.
 class Rebuilder {
  public:
-  /// Tensors that were not made by to_tree() are of the kind `others`.
+  /// Tensors that to_tree() did not make become `others`.
   explicit Rebuilder(Allowed allowed, Shown shown = Shown::as_is, TensorKind others = TensorKind::array);
   ~Rebuilder();
 
@@ -45,10 +46,10 @@ class Rebuilder {
   Shown shown_;
   TensorKind others_;
   TensorLibraries libraries_;
-  nanobind::object put_together_;  ///< of levada/batch/classes.py
+  nanobind::object put_together_;  ///< function of levada/batch/classes.py
   std::unordered_map<std::uint64_t, std::shared_ptr<const Recipe>> recipes_;
-  Schema last_;    ///< of a batch that came as a tree
-  int depth_ = 0;  ///< of messages within the one that is being rebuilt
+  Schema last_;    ///< schema of a batch that was passed as a tree
+  int depth_ = 0;  ///< nesting depth of messages in the one that is being rebuilt
 };
 
 }  // namespace levada::python

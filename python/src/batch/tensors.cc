@@ -35,7 +35,7 @@ std::string refusal(const std::string& path, std::string_view why) {
   throw nb::type_error(refusal(path, why).c_str());
 }
 
-/// DLPack types that numpy has only with ml_dtypes and that torch does not give out everywhere: they pass as integers.
+/// DLPack types that numpy supports only with ml_dtypes and that torch does not always export. They travel as integers.
 bool is_disguised(DType dtype) {
   return dtype.code == dtypes::bfloat16.code || dtype.code >= dtypes::float8_e3m4.code;
 }
@@ -52,12 +52,12 @@ std::optional<DType> dtype_of(const std::string& name) {
   }
 }
 
-/// The DLPack type of that name, if it is one that has to be disguised.
+/// Returns the DLPack type with this name if it must be disguised.
 std::optional<DType> disguised(const std::string& name) {
   return name.starts_with("bfloat") || name.starts_with("float8") ? dtype_of(name) : std::nullopt;
 }
 
-/// Keeps a Python object alive for memory that may be let go on any thread, also after the interpreter.
+/// Keeps a Python object alive for memory that any thread may release, even after the interpreter has ended.
 template <typename Object>
 std::shared_ptr<const void> owner_of(Object object) {
   return {new Object(std::move(object)), DeleteWithGil()};
@@ -82,8 +82,8 @@ Tensor view_of(nb::handle value, std::optional<DType> dtype, const std::string& 
   }
 }
 
-/// What the buffer protocol calls a dtype; nothing for names of more than one letter, which are of other byte orders or
-/// no numbers.
+/// Returns the dtype of a buffer format, or nothing for formats of more than one letter: they have another byte order
+/// or are not numbers.
 std::optional<DType> dtype_of_format(const char* format) {
   if (format == nullptr || format[0] == 0 || format[1] != 0) return std::nullopt;
   switch (format[0]) {
@@ -105,7 +105,7 @@ std::optional<DType> dtype_of_format(const char* format) {
   }
 }
 
-/// A view of an array's memory by the buffer protocol, released when this ends.
+/// A view of an array's memory through the buffer protocol, released on destruction.
 class ArrayBuffer {
  public:
   explicit ArrayBuffer(nb::handle array) {
@@ -124,7 +124,7 @@ class ArrayBuffer {
   bool is_held_;
 };
 
-/// What make() returns; nothing where it throws InvalidArgument: from_python() throws that, with the path.
+/// Returns the result of make(), or nothing if it throws InvalidArgument. from_python() then throws that with the path.
 template <typename Make>
 std::optional<TensorView> unless_refused(const Make& make) {
   try {
@@ -134,7 +134,7 @@ std::optional<TensorView> unless_refused(const Make& make) {
   }
 }
 
-/// What a buffer shows, if it has words for that and the elements of an axis lie whole elements apart.
+/// Returns the elements of a buffer if its format has a dtype and its strides are whole elements.
 std::optional<TensorView> view_of(const Py_buffer& buffer) {
   const auto dtype = dtype_of_format(buffer.format);
   if (!dtype || static_cast<std::size_t>(buffer.ndim) > Shape::max_rank) return std::nullopt;
@@ -147,7 +147,7 @@ std::optional<TensorView> view_of(const Py_buffer& buffer) {
   return TensorView(*dtype, shape, strides, static_cast<const std::byte*>(buffer.buf));
 }
 
-/// Whether numpy's type number is of bool, an integer, a float or a complex number.
+/// Returns whether numpy's type number denotes bool, an integer, a float or a complex number.
 constexpr bool is_number(int type) {
   constexpr int bool_type = 0, long_double_complex_type = 16, half_type = 23;
   return (type >= bool_type && type <= long_double_complex_type) || type == half_type;
@@ -157,7 +157,7 @@ Tensor from_array(nb::handle value, const std::string& path) {
   nb::object array = nb::borrow(value);
   const nb::object type = array.attr("dtype");
   std::optional<DType> dtype;
-  // Names are asked for only where they matter: numpy makes each anew, in Python.
+  // Query the name only if needed: numpy builds it anew each time, in Python.
   if (!is_number(nb::cast<int>(type.attr("num")))) {
     const auto name = text_of(type.attr("name"));
     dtype = disguised(name);
@@ -171,7 +171,7 @@ Tensor from_array(nb::handle value, const std::string& path) {
   return view_of(array, dtype, path);
 }
 
-/// The functions that a class gives out for its objects; null where it has none of a version that is known here.
+/// Returns the functions that a class exports for its objects, or null if it has none of a known version.
 const dlpack::ExchangeApi* exchange_of(const nb::object& type) {
   constexpr auto name = "dlpack_exchange_api";
   const nb::object capsule = nb::getattr(type, "__dlpack_c_exchange_api__", nb::none());
@@ -181,11 +181,11 @@ const dlpack::ExchangeApi* exchange_of(const nb::object& type) {
   return exchange;
 }
 
-/// A tensor of torch's, or of a class derived from that.
+/// Converts a tensor of torch's class or of a derived class.
 Tensor from_torch(nb::handle value, const std::string& path) {
   nb::object tensor = value.attr("detach")();
   const auto device = text_of(tensor.attr("device").attr("type"));
-  // Even as a pickle it would come out on the device of the rank that made it.
+  // Even if pickled, it would arrive on the device of the rank that made it.
   if (device != "cpu") throw Unsupported(fmt::format("{} lies on {}; batches are made on the CPU", path, device));
   if (text_of(tensor.attr("layout")) != "torch.strided") {
     refuse(path, fmt::format("its layout is {}; make it dense", text_of(tensor.attr("layout"))));
@@ -206,7 +206,7 @@ nb::object give_out(const Tensor& tensor, DType dtype) {
       data, shape.size(), shape.data(), owner, view.strides().begin(), {dtype.code, dtype.bits, dtype.lanes}));
 }
 
-/// Of type `dtype`, which is as large as its own.
+/// Converts to the type `dtype`, which is as large as the tensor's.
 nb::object to_torch(const Tensor& tensor, DType dtype, const dlpack::ExchangeApi* exchange) {
   if (exchange == nullptr) return give_out(tensor, dtype);
   void* made = nullptr;
@@ -217,7 +217,7 @@ nb::object to_torch(const Tensor& tensor, DType dtype, const dlpack::ExchangeApi
   return nb::steal(static_cast<PyObject*>(made));
 }
 
-/// "float8_e4m3fn"; of several in a byte "float4_e2m1fn_x2".
+/// Returns for example "float8_e4m3fn", or "float4_e2m1fn_x2" if a byte holds several.
 std::string torch_name(DType dtype) {
   const std::string name = DType{dtype.code, dtype.bits, 1}.name();
   return dtype.lanes == 1 ? name : fmt::format("{}_x{}", name, dtype.lanes);
@@ -230,7 +230,7 @@ nb::object to_torch(const Tensor& tensor, const dlpack::ExchangeApi* exchange) {
   return given.attr("view")(imported("torch").attr(torch_name(dtype).c_str()));
 }
 
-/// Whether its elements lie as torch's memory formats channels_last and channels_last_3d have them, and not in C order.
+/// Returns whether the elements are ordered as in torch's channels_last or channels_last_3d, and not in C order.
 bool is_channels_last(const TensorView& view) {
   const auto& shape = view.shape();
   const std::size_t rank = shape.rank();
@@ -305,7 +305,7 @@ std::optional<TensorView> TensorLibraries::plain_view(nb::handle value) const {
   const bool is_known =
       fields.device.is_cpu() && fields.dtype.is_known() && static_cast<std::size_t>(fields.ndim) <= Shape::max_rank;
   if (!is_known) return std::nullopt;
-  // Numbers that are to be read as their negatives are complex, or a part of such.
+  // Only complex numbers, or parts of them, can be read as their negatives.
   const bool is_complex = fields.dtype.code == dtypes::complex64.code;
   if (is_complex && nb::cast<bool>(is_conj_(value))) return std::nullopt;
   if ((is_complex || fields.dtype.code == dtypes::float32.code) && nb::cast<bool>(is_neg_(value))) return std::nullopt;

@@ -1,4 +1,4 @@
-// Tensors of Python's libraries as levada::Tensor, and back.
+// Conversion of tensors between Python's libraries and levada::Tensor.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -12,21 +12,21 @@
 
 namespace levada::python {
 
-/// What a tensor was, and is to come back as.
+/// The Python type of a tensor, which it gets back.
 enum class TensorKind : char {
   array = 'n',   ///< numpy.ndarray; also any other DLPack producer
   scalar = 's',  ///< numpy.generic, such as numpy.float32(1)
   torch = '@',   ///< torch.Tensor; any of the bits below may be added
 };
 
-/// Which kind "numpy" and "torch" name. Throws InvalidArgument for another name.
+/// Returns the kind for "numpy" or "torch". Throws InvalidArgument for another name.
 TensorKind kind_of_tensors(const std::string& name);
 
-/// What a torch tensor has besides its elements.
+/// Properties of a torch tensor in addition to its elements.
 struct TorchTraits {
   static constexpr int requires_grad = 1;
   static constexpr int parameter = 2;
-  static constexpr int channels_last = 4;  ///< the memory format of that name for its rank, 4 or 5
+  static constexpr int channels_last = 4;  ///< memory format of that name for ranks 4 and 5
   static constexpr int all = 7;
 };
 
@@ -34,33 +34,33 @@ constexpr bool is_torch(TensorKind kind) {
   return (static_cast<int>(kind) & ~TorchTraits::all) == static_cast<int>(TensorKind::torch);
 }
 
-/// The classes of the libraries that are imported at the moment; imports none. With the GIL, as everything here.
+/// The classes of the tensor libraries that are already imported; imports none. With the GIL, as all members.
 class TensorLibraries {
  public:
   TensorLibraries() { look_again(); }
-  /// Finds those that have been imported since.
+  /// Finds libraries that have been imported since.
   void look_again();
 
-  /// Whether `value` is a tensor of a library or a DLPack producer, and of which kind.
+  /// Returns whether `value` is a tensor of a library or a DLPack producer, and sets `kind`.
   bool is_tensor(nanobind::handle value, TensorKind& kind) const;
-  /// Whether it is an array or a scalar of numpy's whose elements are strings, bytes, dates or durations.
+  /// Returns whether it is a numpy array or scalar of strings, bytes, dates or durations.
   bool is_text_or_time(nanobind::handle value) const;
-  /// Whether it is of torch's own classes, which are no more than elements and TorchTraits.
+  /// Returns whether it is of torch's own classes, which have only elements and TorchTraits.
   bool is_plain_torch(nanobind::handle value) const;
-  /// The kind of a tensor of such a class, whose elements `view` shows.
+  /// Returns the kind of such a tensor, whose elements are `view`.
   TensorKind torch_kind(nanobind::handle value, const TensorView& view) const;
-  /// The elements of a tensor of torch's own class as they lie in this machine's memory, good as long as somebody holds
-  /// `value`; empty for any other, which from_python() takes or refuses.
+  /// Returns the elements of a tensor of torch's own class, in this machine's memory, valid as long as `value` is held.
+  /// Returns nothing for any other object, which from_python() accepts or refuses.
   std::optional<TensorView> plain_view(nanobind::handle value) const;
-  /// The same, keeping `value` alive; its owner may go on any thread.
+  /// Returns the same as a Tensor that keeps `value` alive; its owner may be destroyed on any thread.
   std::optional<Tensor> plain_tensor(nanobind::handle value) const;
-  /// The same of an array of numpy's own class, if its elements are integers, reals or booleans of this machine's.
+  /// Returns the same for an array of numpy's own class if its elements are native integers, reals or booleans.
   std::optional<Tensor> plain_array(nanobind::handle value) const;
-  /// The tensor, viewing the memory of `value` and keeping it alive; its owner may go on any thread. Throws
-  /// Python's TypeError, naming `path`, for what cannot cross.
+  /// Returns a tensor that views the memory of `value` and keeps it alive; its owner may be destroyed on any thread.
+  /// Throws Python's TypeError, naming `path`, if the value cannot cross.
   Tensor from_python(nanobind::handle value, TensorKind kind, const std::string& path) const;
-  /// The tensor as `kind`; it keeps the memory alive. Writable if `tensor` is, unless said otherwise; torch, which has
-  /// no other tensors, must be. Throws Unsupported where a library that it takes is not imported.
+  /// Returns the tensor as `kind`; it keeps the memory alive. It is writable if `tensor` is, unless `writable` says
+  /// otherwise. A torch tensor must be writable. Throws Unsupported if a required library is not imported.
   nanobind::object to_python(const Tensor& tensor, TensorKind kind) const {
     return to_python(tensor, kind, tensor.is_writable());
   }
@@ -71,7 +71,7 @@ class TensorLibraries {
   nanobind::object parameter_ = nanobind::none();                            ///< torch.nn.Parameter
   nanobind::object is_neg_ = nanobind::none(), is_conj_ = nanobind::none();  ///< methods of torch's tensors
   NumpyArrays arrays_;
-  const dlpack::ExchangeApi* torch_exchange_ = nullptr;  ///< null where torch is not imported, or too old
+  const dlpack::ExchangeApi* torch_exchange_ = nullptr;  ///< null if torch is not imported, or too old
 };
 
 }  // namespace levada::python

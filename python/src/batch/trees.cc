@@ -27,14 +27,14 @@ namespace nb = nanobind;
 namespace levada::python {
 namespace {
 
-/// The way to a part of a batch; made text where something has to be said of it. The parts above must outlive it.
+/// The path to a part of a batch, converted to text only for error messages. The parts above must outlive it.
 struct Path {
   const Path* above = nullptr;           ///< null for the whole
-  const Container* container = nullptr;  ///< null for what `above` is besides its children
+  const Container* container = nullptr;  ///< null for additional data of `above`, which is not a child
   std::size_t child = 0;
   std::string_view whole = "batch";
 
-  /// It can be shown on one line of a terminal.
+  /// Returns a text that can be shown on one line of a terminal.
   std::string text() const {
     if (above == nullptr) return std::string(whole);
     if (container == nullptr) return above->text() + ".state";
@@ -55,13 +55,13 @@ std::string refusal(const std::string& place, const std::string& why) {
   throw nb::type_error(refusal(place, why).c_str());
 }
 
-/// Python's TypeError for a container within itself, of which not even a part is pickled.
+/// Python's TypeError for a container that contains itself. Not even a part of it is pickled.
 struct ContainsItself final : nb::builtin_exception {
   explicit ContainsItself(const std::string& place)
       : nb::builtin_exception(nb::exception_type::type_error, refusal(place, "it contains itself").c_str()) {}
 };
 
-/// Adds a container to those that are being taken apart. Throws ContainsItself for one that is among them.
+/// Marks a container as being taken apart. Throws ContainsItself if it already is.
 class Opened {
  public:
   Opened(std::vector<PyObject*>& open, nb::handle container, const Path& path) : open_(open) {
@@ -76,7 +76,7 @@ class Opened {
   std::vector<PyObject*>& open_;
 };
 
-/// Throws for one that has no UTF-8.
+/// Throws if the text has no UTF-8 encoding.
 std::string text_of(nb::handle value, const std::function<std::string()>& place) {
   Py_ssize_t bytes = 0;
   if (const char* text = PyUnicode_AsUTF8AndSize(value.ptr(), &bytes)) return {text, static_cast<std::size_t>(bytes)};
@@ -84,7 +84,7 @@ std::string text_of(nb::handle value, const std::function<std::string()>& place)
   refuse(place(), fmt::format("{} has no UTF-8", nb::cast<std::string>(nb::steal(PyObject_ASCII(value.ptr())))));
 }
 
-/// Empty for one of more than 64 bits.
+/// Returns nothing for more than 64 bits.
 std::optional<std::int64_t> integer(nb::handle value) {
   int overflow = 0;
   const auto number = PyLong_AsLongLongAndOverflow(value.ptr(), &overflow);
@@ -104,7 +104,7 @@ class ToTree {
 
   Tree root(nb::handle batch, const Path& path = {}) {
     char mark = unmarked;
-    const auto nodes_outside = std::exchange(nodes_, 0);  // a tree within a leaf has nodes of its own
+    const auto nodes_outside = std::exchange(nodes_, 0);  // a tree within a leaf has separate nodes
     Tree tree = node(batch, path, mark);
     nodes_ = nodes_outside;
     if (!tree.is_leaf()) return tree;
@@ -113,11 +113,11 @@ class ToTree {
     if (mark != unmarked) container.state = State{{{step_of(container, 0), mark}}, {}}.encode();
     return Tree(std::move(container));
   }
-  /// Of the tensors that lie in a Block.
+  /// Returns the place of the tensors in a Block.
   std::optional<BatchMemory::Place> place() && { return std::move(place_); }
 
  private:
-  /// Throws InvalidArgument beyond max_tree_nodes: containers that hold the same ones make exponentially many.
+  /// Throws InvalidArgument beyond max_tree_nodes: containers that share children can have exponentially many nodes.
   Tree node(nb::handle value, const Path& path, char& mark) {
     if (++nodes_ > max_tree_nodes) {
       throw InvalidArgument(fmt::format("more than {} values in all; join them into tensors", max_tree_nodes));
@@ -138,7 +138,7 @@ class ToTree {
     return pickle(value, path, mark);
   }
 
-  /// Throws a TypeError of Python's or of C++ for what can cross as a pickle alone.
+  /// Throws TypeError, Python's or C++'s, if the value can cross only as a pickle.
   Tree part(nb::handle value, const Path& path, char& mark) {
     if (auto leaf = plain_leaf(value, [&] { return path.text(); })) return *std::move(leaf);
     if (PyDict_CheckExact(value.ptr()) && has_plain_keys(value)) return dict(value, path);
@@ -169,7 +169,7 @@ class ToTree {
     return spent_ ? Tensor(view, Spent::later(spent_, tensor.owner())) : tensor;
   }
 
-  /// Whether all are strings and integers, which need no class to be told of.
+  /// Returns whether all keys are strings and integers, which need no class information.
   static bool has_plain_keys(nb::handle dict) {
     PyObject* key = nullptr;
     for (Py_ssize_t at = 0; PyDict_Next(dict.ptr(), &at, &key, nullptr) != 0;) {
@@ -194,7 +194,8 @@ class ToTree {
     return children({.kind = kind, .type_name = {}, .keys = {}, .children = {}}, values, {}, path);
   }
 
-  /// What is neither leaf nor plain container: an object of a class that levada/batch/classes.py knows.
+  /// Converts a value that is neither a leaf nor a plain container: an object of a class known to
+  /// levada/batch/classes.py.
   Tree object(nb::handle value, const Path& path, char& mark) {
     const Opened opened(open_, value, path);
     const nb::object parts = classes_.take_apart(value, path.text(), static_cast<int>(allowed_));
@@ -223,7 +224,7 @@ class ToTree {
       const nb::object bytes = nb::module_::import_("pickle").attr("dumps")(value, 5);
       return bytes_of(bytes);
     } catch (const nb::python_error& error) {
-      // Not what ends the process, nor a want of memory.
+      // Exceptions that end the process, and lack of memory, propagate.
       if (!error.matches(PyExc_Exception) || error.matches(PyExc_MemoryError)) throw;
       throw Unsupported(fmt::format("{} cannot cross between ranks: {}", path.text(), escaped_str(error.value())));
     }
@@ -253,9 +254,9 @@ class ToTree {
   BatchMemory* memory_;
   std::shared_ptr<Spent> spent_;
   std::optional<BatchMemory::Place> place_;
-  std::vector<PyObject*> open_;  ///< the containers being taken apart, the outermost first
+  std::vector<PyObject*> open_;  ///< containers being taken apart, outermost first
   int depth_ = 0;
-  std::size_t nodes_ = 0;  ///< of the tree that is being made
+  std::size_t nodes_ = 0;  ///< number of nodes of the tree in progress
 };
 
 nb::bytes pack(nb::handle batch, bool allow_pickle) {
@@ -266,7 +267,7 @@ nb::object unpack(const nb::bytes& message, bool allow_pickle) {
   return from_message(view_of(message), allowed_in_batches(allow_pickle));
 }
 
-/// Movable alone, which Python has to be told.
+/// Movable only; Python needs a type of its own for that.
 struct Digests : cli::FieldDigests {
   Digests() = default;
   Digests(Digests&&) = default;
@@ -313,7 +314,7 @@ std::optional<Leaf> plain_leaf(nb::handle value, const std::function<std::string
 }
 
 nb::object from_message(ByteView message, Allowed allowed) {
-  // The codec wants its own alignment, and tensors outlive `message`.
+  // The codec requires alignment, and tensors outlive `message`.
   const auto memory =
       Tensor::copy_of(TensorView(dtypes::uint8, Shape{static_cast<std::int64_t>(message.size())}, message.data()));
   SchemaCache schemas;

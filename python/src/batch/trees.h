@@ -15,8 +15,8 @@
 
 namespace levada::python {
 
-/// Which classes bytes may name, as levada/batch/classes.py numbers them: registered ones; also the program's own, in
-/// the messages of a job; every class, and pickles.
+/// The classes that bytes may name, as levada/batch/classes.py numbers them: only registered ones; also the program's
+/// own classes, in the messages of a job; or every class, and pickles.
 enum class Allowed { registered, program, any };
 
 inline Allowed allowed_in_batches(bool allow_pickle) {
@@ -26,34 +26,34 @@ inline Allowed allowed_in_states(bool allow_pickle) {
   return allow_pickle ? Allowed::any : Allowed::registered;
 }
 
-/// `batch` as a tree whose tensors view Python's memory and keep it alive. Throws Python's TypeError, naming the place
-/// as in batch['meta'][2].fn, for what cannot cross; `name` is that of the whole. With the GIL.
+/// Returns `batch` as a tree whose tensors view Python's memory and keep it alive. Throws Python's TypeError if
+/// something cannot cross; the text names it as in batch['meta'][2].fn, where `name` replaces "batch". With the GIL.
 Tree to_tree(nanobind::handle batch, Allowed allowed, std::string_view name = "batch");
 
-/// Returns the leaf that stands for a None, bool, integer of 64 bits, float, str or bytes, and nothing for what takes
-/// more than a leaf. Throws Python's TypeError, naming place(), for a str that has no UTF-8. With the GIL.
+/// Returns the leaf for a None, bool, 64-bit integer, float, str or bytes, and nothing for a value that needs more than
+/// a leaf. Throws Python's TypeError, naming place(), for a str without UTF-8 encoding. With the GIL.
 std::optional<Leaf> plain_leaf(nanobind::handle value, const std::function<std::string()>& place);
 
-/// Returns the Python object of a message that encode_tree() made of what to_tree() returned. Throws CorruptMessage for
-/// other bytes, and what Rebuilder throws. With the GIL.
+/// Returns the Python object of a message that encode_tree() made from the result of to_tree(). Throws CorruptMessage
+/// for other bytes, and what Rebuilder throws. With the GIL.
 nanobind::object from_message(ByteView message, Allowed allowed);
 
-/// What Python is asked for before a batch can be taken apart: it takes longer than to do that. To be kept, and ended
-/// with the GIL.
+/// The Python objects needed to take batches apart, whose lookup takes longer than that. Keep it from batch to batch,
+/// and destroy it with the GIL.
 struct BatchClasses {
   BatchClasses();
 
   TensorLibraries libraries;
-  nanobind::object take_apart;  ///< of levada/batch/classes.py
+  nanobind::object take_apart;  ///< function of levada/batch/classes.py
 };
 
-/// A tree whose tensors are lent.
+/// A tree whose tensors are borrowed.
 struct Lent {
   Tree tree;
-  std::optional<BatchMemory::Place> place;  ///< of those that lie in a Block of a BatchMemory
+  std::optional<BatchMemory::Place> place;  ///< memory of the tensors in a Block of a BatchMemory
 };
-/// As to_tree(). Tensors in a Block of `memory`, which may be null, are held by that Block alone and not by Python's
-/// objects; what holds the others is put aside in `spent` when it ends.
+/// Does the same as to_tree(). Tensors in a Block of `memory`, which may be null, are held only by that Block, not by
+/// Python objects; the owners of all others are set aside in `spent` when they end.
 Lent lend(nanobind::handle batch, Allowed allowed, BatchClasses& classes, BatchMemory* memory,
           const std::shared_ptr<Spent>& spent);
 

@@ -55,7 +55,7 @@ std::shared_ptr<Corpus> open_corpus(const nb::kwargs& given) {
   return interruptible(open, [&] { progress->is_interrupted = true; });
 }
 
-/// Throws InvalidType for an option of another type, and InvalidArgument for one out of the range of this one.
+/// Throws InvalidType if an option has another type, InvalidArgument if it is out of range.
 template <typename T>
 T option(const nb::kwargs& given, const char* name, const char* expected) {
   try {
@@ -68,8 +68,7 @@ T option(const nb::kwargs& given, const char* name, const char* expected) {
   }
 }
 
-/// Returns a path of bytes, which are not always UTF-8. Throws InvalidArgument for one with a zero byte, which no file
-/// has.
+/// Returns a path given as bytes, which are not always UTF-8. Throws InvalidArgument if it contains a zero byte.
 std::string path_of(nb::handle given) {
   const auto bytes = nb::cast<nb::bytes>(given);
   std::string path(static_cast<const char*>(bytes.data()), bytes.size());

@@ -1,4 +1,4 @@
-// A corpus as Python names it.
+// A corpus as Python describes it.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -15,7 +15,7 @@ struct NamedCorpus {
   CorpusOptions options;
 };
 
-/// By the fields of levada.Corpus, all of them. With the GIL. Throws InvalidArgument.
+/// Builds it from the fields of levada.Corpus, all of which must be present. With the GIL. Throws InvalidArgument.
 NamedCorpus corpus_of(const nanobind::kwargs& given);
 
 }  // namespace levada::python

@@ -1,4 +1,4 @@
-// Files with URLs that Python packages read.
+// Files with URLs, read through Python packages.
 #include "levada/sources/remote_files.h"
 
 #include <fmt/format.h>
@@ -20,7 +20,7 @@ namespace nb = nanobind;
 namespace levada::python {
 namespace {
 
-/// Calls act() with the GIL. Throws a StorageFault for an OSError: "cannot ACTION URL: why".
+/// Calls act() with the GIL. Converts an OSError to a StorageFault: "cannot ACTION URL: why".
 template <typename Act>
 auto call(const std::string& action, const std::string& url, const Act& act) {
   const PythonCall python;
@@ -48,7 +48,7 @@ class PythonFile final : public File {
         file_(share(std::move(file))) {}
 
   const std::string& path() const override { return path_; }
-  /// As it was opened: read() throws when it has been changed.
+  /// Returns the identity at opening. read() throws if the file has changed since.
   FileIdentity identity() const override { return identity_; }
 
   std::size_t read(std::uint64_t offset, std::span<char> into) const override {
@@ -81,7 +81,7 @@ void bind_remote_files(nb::module_& module) {
       .def(
           "__init__",
           [](RemoteFiles* self, nb::object open, nb::object list) {
-            // A std::function is copied, also by threads that do not hold the GIL.
+            // A std::function is copied, even by threads that do not hold the GIL.
             const std::shared_ptr<nb::object> opener = share(std::move(open)), lister = share(std::move(list));
             new (self) RemoteFiles{
                 [opener](const std::string& url) -> std::unique_ptr<File> {

@@ -1,4 +1,4 @@
-// Formats of text that Python packages read.
+// Text formats that Python packages read.
 
 #include <fmt/format.h>
 #include <nanobind/stl/string.h>
@@ -53,7 +53,7 @@ class PythonTextReader final : public TextReader {
   BadLines bad_lines_;
 };
 
-/// nanobind holds no pointers to what is const.
+/// nanobind cannot hold pointers to const.
 struct SharedFile {
   std::shared_ptr<const File> file;
 };
@@ -92,7 +92,7 @@ void bind_text_formats(nb::module_& module) {
       .def(
           "__init__",
           [](TextFormat* self, std::string extension, nb::object open) {
-            // A std::function is copied, also by threads that do not hold the GIL.
+            // A std::function is copied, even by threads that do not hold the GIL.
             const std::shared_ptr<nb::object> shared = share(std::move(open));
             new (self) TextFormat{
                 std::move(extension),

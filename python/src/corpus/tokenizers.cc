@@ -45,7 +45,7 @@ class PythonTokenizer final : public Tokenizer {
 
   std::optional<std::int64_t> id_of(std::string_view token) const override {
     const nb::gil_scoped_acquire gil;
-    // A name of the command line may be no UTF-8, and then is no token.
+    // A name from the command line may not be valid UTF-8; it is then not a token.
     const auto text = nb::steal(PyUnicode_DecodeUTF8(token.data(), static_cast<Py_ssize_t>(token.size()), "replace"));
     return nb::cast<std::optional<std::int64_t>>((*id_of_)(text));
   }
@@ -89,7 +89,7 @@ class PythonTokenizer final : public Tokenizer {
   std::string unknown_end_;
 };
 
-/// nanobind holds no pointers to what is const.
+/// nanobind cannot hold pointers to const.
 struct SharedTokenizer {
   std::shared_ptr<const Tokenizer> tokenizer;
 };

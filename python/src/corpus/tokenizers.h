@@ -1,4 +1,4 @@
-// Tokenizers that Python packages bring.
+// Tokenizers that Python packages provide.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -9,7 +9,7 @@
 
 namespace levada::python {
 
-/// `given`: an object of levada._levada.Tokenizer. With the GIL.
+/// `given` is a levada._levada.Tokenizer. With the GIL.
 std::shared_ptr<const Tokenizer> tokenizer_of(nanobind::handle given);
 
 }  // namespace levada::python

@@ -26,17 +26,17 @@ double seconds(Duration time) {
   return std::chrono::duration<double>(time).count();
 }
 
-/// A store, and what its tensors come out as.
+/// A store, and the kind in which its tensors are returned.
 struct Shelf {
   Shelf(std::uint64_t max_bytes, const std::string& tensors, const std::optional<std::string>& name)
       : store({.max_bytes = max_bytes, .name = name ? *name : fmt::format("store {}", ++made)}),
         kind(kind_of_tensors(tensors)) {}
-  inline static std::atomic<std::uint64_t> made = 0;  ///< without a name, in this process
+  inline static std::atomic<std::uint64_t> made = 0;  ///< number of unnamed stores made in this process
   SampleStore store;
   TensorKind kind;
 };
 
-/// What `work` does with a batch, without the GIL; no other thread can change the batch meanwhile.
+/// Runs `work` on a batch without the GIL. No other thread can change the batch in that time.
 template <typename Work>
 void with_batch(Samples& samples, Work work) {
   struct Reader {
@@ -50,8 +50,8 @@ void with_batch(Samples& samples, Work work) {
 
 using Keys = std::optional<std::vector<std::string>>;
 
-/// Torch has no tensors that cannot be written, so its own are copies: a write changes neither the store nor what other
-/// ranks read of it.
+/// Torch has no read-only tensors, so its tensors are copies: writing to them changes neither the store nor what other
+/// ranks read from it.
 Samples get(Shelf& shelf, const std::vector<std::string>& ids, const Keys& keys, bool allow_absent) {
   const auto names = keys.value_or(std::vector<std::string>());
   return {
@@ -179,7 +179,7 @@ void bind_directory(nb::module_& module) {
       });
 }
 
-/// One multicast of a plan.
+/// A multicast of a plan.
 struct PlannedMulticast {
   int source = 0;
   std::vector<int> to;
@@ -326,7 +326,7 @@ void bind_functions(nb::module_& module) {
           nb::arg("destinations"), nb::arg("keys"), nb::arg("cut_keys"), nb::arg("allow_absent"));
   module.def(
       "plan_exchange",
-      // A copy, which other threads cannot change, and which shares its memory.
+      // Takes a copy, which shares the memory but which other threads cannot change.
       [](SampleDirectory directory, const ExchangeRequest& request, const std::vector<int>& host_of) {
         const nb::gil_scoped_release released;
         return plan_exchange(directory, request, host_of);

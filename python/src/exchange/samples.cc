@@ -36,7 +36,7 @@ std::int64_t integer(nb::handle number) {
   return value;
 }
 
-/// One length, a list of them, or None, an item.
+/// Accepts one length, a list of lengths, or None for each item.
 Seqlens seqlens_of(nb::handle given) {
   Seqlens made;
   Lengths lengths;
@@ -55,7 +55,7 @@ Seqlens seqlens_of(nb::handle given) {
   return made;
 }
 
-/// As Python has them: one list an item, None for an absent one.
+/// Returns Python's form: one list per item, None for an absent one.
 std::vector<std::optional<Lengths>> lengths_of(const Seqlens& seqlens) {
   std::vector<std::optional<Lengths>> lengths(seqlens.size());
   for (std::size_t i = 0; i < seqlens.size(); ++i) {
@@ -64,7 +64,7 @@ std::vector<std::optional<Lengths>> lengths_of(const Seqlens& seqlens) {
   return lengths;
 }
 
-/// "int64", numpy.int64, numpy.dtype("int64") or torch.int64.
+/// Accepts "int64", numpy.int64, numpy.dtype("int64") or torch.int64.
 DType dtype_of(nb::handle given) {
   const bool is_class = nb::hasattr(given, "__name__");
   const auto name = nb::cast<std::string>(nb::str(is_class ? nb::object(given.attr("__name__")) : nb::borrow(given)));
@@ -78,7 +78,7 @@ bool has_elements(const Tree& tree) {
   return tensor != nullptr && tensor->shape().rank() > 0;
 }
 
-/// As batches hold it.
+/// Returns the value as batches store it.
 PlainValue value_of(nb::handle value, const std::string& name) {
   const auto place = [&] { return fmt::format("values['{}']", printable(name)); };
   if (auto leaf = plain_leaf(value, place); leaf && !std::holds_alternative<Bytes>(*leaf)) {
@@ -96,14 +96,14 @@ PlainValue value_of(nb::handle value, const std::string& name) {
   return encode_tree(tree);
 }
 
-/// `what`: of which the key is one, in the TypeError for one that is no str. Throws UnicodeEncodeError for one that has
-/// no UTF-8.
+/// `what` is the kind of the key in the TypeError for a key that is not a str. Throws UnicodeEncodeError for a str
+/// without UTF-8 encoding.
 std::string name_of(nb::handle key, const char* what) {
   if (PyUnicode_Check(key.ptr()) != 0) return std::string(utf8_of(key));
   throw nb::type_error(fmt::format("keys of {} must be str, got {}", what, nb::repr(key).c_str()).c_str());
 }
 
-/// A mapping; empty for None.
+/// Accepts a mapping, or None for an empty one.
 nb::dict dict_of(nb::handle mapping) {
   nb::dict made;
   if (!mapping.is_none()) made.update(mapping);
@@ -134,7 +134,8 @@ nb::dict values_at(const Samples& samples, std::size_t position) {
   return values;
 }
 
-/// The elements of a tensor of `samples`. Throws Python's TypeError, naming `path`, for what an exchange would lose.
+/// Returns the elements of a tensor of `samples`. Throws Python's TypeError, naming `path`, for a tensor that an
+/// exchange would not preserve.
 Tensor tensor_of(Samples& samples, const TensorLibraries& libraries, nb::handle value, TensorKind kind,
                  const std::string& path) {
   Tensor tensor = libraries.from_python(value, kind, path);
@@ -148,7 +149,7 @@ Tensor tensor_of(Samples& samples, const TensorLibraries& libraries, nb::handle 
   return tensor;
 }
 
-/// One tensor, or None, an item.
+/// Each item is one tensor or None.
 void set_items(Samples& samples, std::string name, nb::handle items, nb::handle seqlens) {
   const TensorLibraries libraries;
   std::vector<std::optional<Tensor>> tensors;
@@ -242,7 +243,7 @@ Samples gather(const std::vector<Samples>& batches) {
   return {SampleBatch::gather(cores_of(batches)), torch ? TensorKind::torch : TensorKind::array};
 }
 
-/// Counts, or lists of positions.
+/// `parts` are counts or lists of positions.
 std::vector<Samples> split(const Samples& samples, nb::handle parts) {
   std::vector<std::size_t> counts;
   if (nb::try_cast(parts, counts)) return with_kind(samples.batch.split(counts), samples.kind);

@@ -1,4 +1,4 @@
-// Samples by id, as Python holds them.
+// Samples by id, as held by Python.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -8,13 +8,13 @@
 
 namespace levada::python {
 
-/// A SampleBatch, and what its tensors come out as. Guarded by the GIL.
+/// A SampleBatch and the kind in which its tensors are returned. Guarded by the GIL.
 struct Samples {
   SampleBatch batch;
   TensorKind kind = TensorKind::array;
-  int readers = 0;  ///< calls that read the batch without the GIL
+  int readers = 0;  ///< number of calls that read the batch without the GIL
 
-  /// The batch, to be changed. Throws InvalidArgument while another thread's call reads it.
+  /// Returns the batch for modification. Throws InvalidArgument while another thread's call reads it.
   SampleBatch& changing();
 };
 

@@ -1,4 +1,4 @@
-// How the samples of a step are divided over ranks.
+// Division of a step's samples among ranks.
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -19,7 +19,7 @@ namespace {
 
 constexpr EnumName<PartSizes> count_names[] = {{"free", PartSizes::any}, {"equal", PartSizes::equal}};
 
-/// By rank, then micro-batch: indexes of samples.
+/// Sample indexes by rank, then by micro-batch.
 using Micros = std::vector<std::vector<std::vector<std::size_t>>>;
 
 Micros plan_micros(const std::vector<std::array<std::int64_t, 4>>& sizes, int ranks, const Balance& balance) {

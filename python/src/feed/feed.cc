@@ -39,11 +39,11 @@ constexpr Duration grace = std::chrono::milliseconds(500);
 constexpr Duration patience = std::chrono::seconds(5);
 
 /// One pass over a source: a levada::Feed that Python may drop at any time, in a forked child, in a signal handler,
-/// beside another thread's next() and at exit too. The GIL guards its state, except the members that say otherwise.
+/// during another thread's next(), and at exit. The GIL guards its state, except for members that say otherwise.
 class Pass {
  public:
-  /// `make`: makes the batch that is wanted of a Handoff, on the thread that calls next(); None where another thread
-  /// does. `where`: says what that is stuck in; None where nobody knows.
+  /// `make` makes the batch that a Handoff requests, on the thread that calls next(); None if another thread makes it.
+  /// `where` returns where that thread is stuck; None if that is unknown.
   Pass(const Membership& job, const Mesh& mesh, const Layout& layout, std::shared_ptr<Source> source,
        FeedOptions options, nb::object make, nb::object where, Shown shown, TensorKind others, bool allow_pickle,
        bool record)
@@ -81,12 +81,12 @@ class Pass {
   }
   Pass(const Pass&) = delete;
   Pass& operator=(const Pass&) = delete;
-  /// close(), without its exceptions.
+  /// Calls close() and ignores its exceptions.
   ~Pass() {
     try {
       close();
     } catch (const std::exception&) {
-      // Whatever ended the group has been said where it happened.
+      // The error that ended the group was reported at its origin.
     }
   }
 
@@ -98,7 +98,7 @@ class Pass {
 
   bool drop_next() { return take().has_value(); }
 
-  /// None, or a tuple of the batch alone, which may be None itself.
+  /// Returns None, or a tuple of only the batch, which may itself be None.
   nb::object receive_ahead() {
     expect_own_process();
     std::optional<FlatTree> content;
@@ -107,17 +107,17 @@ class Pass {
       const nb::gil_scoped_release released;
       content = feed_->receive_ahead();
     }
-    if (leaving_) close();  // asked for by another thread meanwhile
+    if (leaving_) close();  // requested by another thread in the meantime
     return content && feed_ ? nb::make_tuple(rebuilder_.rebuild(*content)) : nb::object(nb::none());
   }
 
-  /// `reason`: the exception that makes this rank leave.
+  /// `reason` describes the exception that makes this rank leave.
   void close(const EscapedText& reason = {}) {
     if (current_process() != process_) {
-      if (feed_) static_cast<void>(new auto(std::move(feed_)));  // kept: its threads are the parent's
+      if (feed_) static_cast<void>(new auto(std::move(feed_)));  // leaked: its threads belong to the parent
       return;
     }
-    if (occupancy_.is_mine()) {  // a signal handler's
+    if (occupancy_.is_mine()) {  // in a signal handler
       leaving_ = feed_ != nullptr;
       return;
     }
@@ -134,12 +134,12 @@ class Pass {
     expect_own_process();
     auto feed = feed_;
     if (!feed) return;
-    const nb::gil_scoped_release released;  // which the reading thread may need to send, with the lock of what is sent
+    const nb::gil_scoped_release released;  // the reading thread may need the GIL to send, while it holds the lock
     feed->request_stop();
     feed.reset();
   }
 
-  /// Of the loss: the rank, the reason and the line that tells of it; None once the pass has ended here.
+  /// Returns the rank, the reason and the message of a loss; None once the pass has ended on this rank.
   nb::object await_loss() {
     expect_own_process();
     auto feed = feed_;
@@ -157,19 +157,19 @@ class Pass {
     return nb::make_tuple(loss->rank, text_of(loss->reason), text_of(loss->text));
   }
 
-  /// On the board, for ranks that wait.
+  /// Posts the stalled thread's position to the board, for ranks that wait.
   void post_place() {
     const auto engine = board_.lock();
     if (!engine) return;
     try {
-      const nb::object ask = where_;  // leave() may drop it meanwhile
+      const nb::object ask = where_;  // leave() may drop it during the call
       const auto where = escaped_str(ask());
       const auto before = engine->status(engine->info().rank);
       auto status = Status::make("reading", before.step, -1, fmt::format("{}, in {}", handoff_->activity(), where));
       status.since_ns = before.since_ns;
       engine->post(status);
     } catch (const std::exception&) {
-      // The group has ended, or the interpreter ends: nobody reads it.
+      // The group has ended, or the interpreter is ending: no rank reads the board.
     }
   }
 
@@ -178,8 +178,8 @@ class Pass {
   std::int64_t num_micro() const { return num_micro_; }
   std::int64_t samples() const { return samples_; }
   std::int64_t whole_steps() const { return step_ - (micro_ + 1 < num_micro_ ? 1 : 0); }
-  /// Whole steps, the cursor behind them, and the number and digest of a loader's last item in them: one value, for
-  /// other threads that ask while this one takes batches.
+  /// Returns the number of complete steps, the cursor after them, and the index and digest of a loader's last item in
+  /// them. They are one value, because other threads read them while this one takes batches.
   std::tuple<std::int64_t, nb::bytes, std::int64_t, std::uint64_t> position() const {
     if (loader_ && loader_->state && !loader_->state->failure.empty()) {
       throw Unsupported(fmt::format("the loader's state cannot be saved: {}", loader_->state->failure));
@@ -188,7 +188,7 @@ class Pass {
     if (loader_ && !loader_->state) return {whole_steps(), to_bytes(Bytes()), mark.item, mark.digest};
     return {whole_steps(), to_bytes(loader_ ? loader_->encode() : cursor_), mark.item, mark.digest};
   }
-  /// What was recorded, encoded; empty where nothing is.
+  /// Returns the recorded trace, encoded; empty if nothing is recorded.
   nb::bytes trace() const { return to_bytes(log_ ? encode(log_->trace()) : Bytes()); }
   nb::object end() const {
     const auto& end = is_idle() ? feed_->end() : end_;
@@ -200,7 +200,7 @@ class Pass {
     values["message"] = end->message;
     return values;
   }
-  /// What the steps come to that this rank has planned; empty where it plans none.
+  /// Returns the balance of the steps that this rank has planned; empty if it plans none.
   std::optional<report::BalanceReport> balance() const {
     auto series = is_idle() ? feed_->balance() : balance_;
     if (!by_ || series.entries().empty()) return std::nullopt;
@@ -226,10 +226,10 @@ class Pass {
   /// Ends a wait in next().
   struct Leaving : std::exception {};
 
-  /// Those of the parent's feed are the parent's to ask.
+  /// In a forked child, the feed's statistics belong to the parent, so it returns the last saved ones.
   FeedStats current_stats() const { return feed_ && current_process() == process_ ? feed_->stats() : stats_; }
 
-  /// Whether there is a feed in which no thread is.
+  /// Returns whether there is a feed that no thread is using.
   bool is_idle() const { return feed_ && occupancy_.is_free(); }
 
   /// Throws Timeout.
@@ -237,7 +237,7 @@ class Pass {
     const auto deadline = Deadline::after(patience);
     while (!occupancy_.is_free()) {
       if (feed_) leaving_ = true;
-      if (feed_ && deadline.expired()) {  // else that thread is closing it, and has a deadline of its own
+      if (feed_ && deadline.expired()) {  // otherwise that thread is closing it, with its own deadline
         throw Timeout("another thread does not come out of this feed, which cannot be closed");
       }
       {
@@ -248,7 +248,7 @@ class Pass {
     }
   }
 
-  /// Returns what closing it threw.
+  /// Returns the exception that closing threw.
   std::exception_ptr leave(std::shared_ptr<Feed> feed, const std::string& reason) {
     std::exception_ptr error;
     std::optional<FeedEnd> end;
@@ -268,7 +268,7 @@ class Pass {
       feed.reset();
       if (handoff_) handoff_->stop({});
     }
-    make_ = where_ = nb::none();  // they hold the loader's iterator, and with it a DataLoader's workers
+    make_ = where_ = nb::none();  // releases the loader's iterator and with it a DataLoader's workers
     end_ = std::move(end);
     stats_ = stats;
     balance_ = std::move(balance);
@@ -277,7 +277,8 @@ class Pass {
 
   bool is_inline() const { return handoff_ && !make_.is_none(); }
 
-  /// Inside next(). What ends the process, such as KeyboardInterrupt, continues once the others have been notified.
+  /// Called inside next(). An exception that ends the process, such as KeyboardInterrupt, propagates after the others
+  /// are notified.
   void make_item() {
     const nb::gil_scoped_acquire gil;
     try {
@@ -298,7 +299,7 @@ class Pass {
       try {
         batch = feed_->next();
       } catch (const Leaving&) {
-        // Told by leaving_, which a signal handler or another thread may have set meanwhile, too.
+        // leaving_ is set instead, perhaps by a signal handler or another thread.
       } catch (const std::exception&) {
         error = std::current_exception();
       }
@@ -352,13 +353,13 @@ class Pass {
   std::exception_ptr interrupt_;
   std::unique_ptr<TraceLog> log_;
   std::shared_ptr<Feed> feed_;         ///< shared with request_stop()
-  OneCaller occupancy_;                ///< of next() and close()
-  std::atomic<bool> leaving_ = false;  ///< so that next() is to end; read without the GIL
+  OneCaller occupancy_;                ///< serializes next() and close()
+  std::atomic<bool> leaving_ = false;  ///< set if next() must end; read without the GIL
   Clock::time_point begun_ = Clock::now();
   std::optional<Clock::time_point> ended_;
   std::int64_t step_ = 0, micro_ = 0, num_micro_ = 1, samples_ = 0;
-  Bytes cursor_;                          ///< after the batch taken last, of other sources than a loader
-  std::optional<IterableCursor> loader_;  ///< the same of a loader; with its state
+  Bytes cursor_;                          ///< after the last taken batch; for sources other than loaders
+  std::optional<IterableCursor> loader_;  ///< the same for a loader; with its state
   std::optional<FeedEnd> end_;
   FeedStats stats_;
   std::optional<Balance> by_;
@@ -366,8 +367,9 @@ class Pass {
   BalanceSeries balance_;
 };
 
-/// Calls a function when the last reference to it goes, with the exception that is in flight at that moment: as when a
-/// `for` loop, which alone knows its iterator, is left by one. A `__del__` cannot see that.
+/// Calls a function when the last reference to this object is dropped, with the exception in flight at that moment, for
+/// example when an exception leaves a `for` loop, which holds the only reference to its iterator. A `__del__` cannot
+/// see that exception.
 class WhenDropped {
  public:
   explicit WhenDropped(nb::object call) : call_(std::move(call)) {}
@@ -381,7 +383,7 @@ class WhenDropped {
     try {
       call_(value == nullptr ? nb::handle(Py_None) : nb::handle(value));
     } catch (nb::python_error& error) {
-      if (error.matches(PyExc_KeyboardInterrupt)) PyErr_SetInterrupt();  // raised again where that can be
+      if (error.matches(PyExc_KeyboardInterrupt)) PyErr_SetInterrupt();  // raised again at the next opportunity
       else error.discard_as_unraisable("levada: leaving a feed");
     }
     call_.reset();
@@ -401,7 +403,7 @@ std::unique_ptr<Pass> start(const Membership& job, const Mesh& mesh, const Layou
                             const nb::bytes& cursor) {
   if (!(timeout > 0)) throw InvalidArgument(fmt::format("timeout must be positive, got {}", timeout));
   const auto others = kind_of_tensors(tensors);
-  const bool is_shared = access == "shared";  // of batches that only this package sees
+  const bool is_shared = access == "shared";  // for batches that only this package sees
   FeedOptions options{.batch = batch,
                       .divide = parse_divide(divide),
                       .tail = parse_tail(tail),

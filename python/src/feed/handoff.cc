@@ -17,11 +17,11 @@ namespace {
 constexpr Duration long_wait = std::chrono::milliseconds(500);
 constexpr Duration moment = std::chrono::milliseconds(100);
 constexpr std::uint32_t cursor_version = 3;
-// What a cursor says of its state.
+// Values for the state in a cursor.
 constexpr std::uint8_t earlier_state = 0, packed_state = 1, failed_state = 2, no_state = 3;
 constexpr std::string_view cursor_magic = "levada iterable";
 
-/// The extent along dim 0 of the first tensor that has one.
+/// Returns the extent along dim 0 of the first tensor that has one.
 std::optional<std::int64_t> rows_of(const FlatTree& item) {
   for (const Leaf& leaf : item.leaves) {
     const auto* tensor = std::get_if<Tensor>(&leaf);
@@ -33,7 +33,7 @@ std::optional<std::int64_t> rows_of(const FlatTree& item) {
 }  // namespace
 
 bool is_pickle(const Leaf& leaf) {
-  constexpr std::array pickle_begin = {std::byte{0x80}, std::byte{5}};  // of protocol 5, which ToTree writes
+  constexpr std::array pickle_begin = {std::byte{0x80}, std::byte{5}};  // of protocol 5, which to_tree() writes
   const auto* bytes = std::get_if<Bytes>(&leaf);
   return bytes != nullptr && bytes->size() >= pickle_begin.size() &&
          std::equal(pickle_begin.begin(), pickle_begin.end(), bytes->begin());
@@ -133,7 +133,7 @@ Handoff::Answer Handoff::ask(Wanted wanted) {
   auto stalled = Deadline::after(long_wait);
   std::unique_lock lock(mutex_);
   while (!answer_) {
-    const bool was_interrupted = make_ != nullptr;  // before it could say anything
+    const bool was_interrupted = make_ != nullptr;  // before it could answer
     if (was_interrupted || (stop_ && stop_->expired())) {
       wanted_.reset();
       return Abandoned{};
@@ -192,7 +192,7 @@ std::optional<Tree> Handoff::read(std::int64_t first, std::int64_t, Memory& memo
   const auto rows = rows_of(flatten(tree));
   if (!rows) throw SourceError("an item has no tensor whose rows could be counted; leave out batch_size=");
   if (*rows != samples_) {
-    // To see whether it is the last takes asking for more, when what is lent has to be given back.
+    // Finding out whether it is the last one requires a further request, before which borrowed memory must be returned.
     auto* blocks = dynamic_cast<BlockMemory*>(&memory);
     if (blocks != nullptr) tree = unflatten(blocks->copy_in(flatten(std::exchange(tree, {}))));
     expect_last(*rows);

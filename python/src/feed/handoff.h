@@ -1,4 +1,4 @@
-// Batches that a Python thread makes and a feed's reading thread asks for.
+// Batches that a Python thread makes on request of a feed's reading thread.
 #pragma once
 
 #include <condition_variable>
@@ -18,30 +18,30 @@
 
 namespace levada::python {
 
-/// Returns whether a leaf is a pickle, whose bytes may differ between processes: that of a set does.
+/// Returns whether a leaf is a pickle. The bytes of a pickle may differ between processes, as those of a set do.
 bool is_pickle(const Leaf& leaf);
 
-/// Which item of a loader was given, and what was in it.
+/// The number and content digest of an item of a loader.
 struct ItemMark {
-  std::int64_t item = -1;    ///< its number; -1 for none
-  std::uint64_t digest = 0;  ///< item_digest() of it, or an odd number that stands for what the loader made it of
+  std::int64_t item = -1;    ///< index of the item; -1 for none
+  std::uint64_t digest = 0;  ///< item_digest(), or an odd number that identifies what the loader made it of
 };
 
-/// A loader's state, which only the rank that reads understands: opaque bytes to all others.
+/// A loader's state, which only the rank that reads understands. Opaque bytes to all other ranks.
 struct LoaderState {
   Bytes message;
-  std::string failure;  ///< why there is no message; empty where there is one
+  std::string failure;  ///< reason why there is no message; empty if there is one
 };
 
-/// A Source whose items are made by another thread or a function, one when it is asked for: what a Python iterator
-/// yields. An item is `samples` numbers of the Source: one batch, or a global one for so many ranks. The reading thread
-/// needs no GIL and is released by stop(), whatever the other thread is stuck in.
+/// A Source whose items another thread or a function makes on request, one at a time: the items of a Python iterator.
+/// An item is `samples` samples of the Source: one batch, or a global one for several ranks. The reading thread does
+/// not need the GIL, and stop() releases it even if the other thread is stuck.
 class Handoff : public Source {
  public:
-  /// `position`: items that the iterator has given before; `activity`: what it is, for the text of a Timeout.
-  /// `counts_rows`: whether an item's samples are the rows of its first tensor, of which the last item may have fewer.
-  /// `cuts_rows`: whether every tensor is cut along dim 0, and so must have as many rows.
-  /// `is_by_number`: of the Source.
+  /// `position` is the number of items that the iterator has already returned. `activity` describes it in the text of a
+  /// Timeout. `counts_rows`: whether an item's samples are the rows of its first tensor; the last item may then have
+  /// fewer. `cuts_rows`: whether every tensor is cut along dim 0, so that all must have equally many rows.
+  /// `is_by_number` is that of the Source.
   Handoff(std::int64_t samples, std::int64_t position, std::string activity, bool counts_rows, bool cuts_rows = false,
           bool is_by_number = false)
       : samples_(samples),
@@ -54,50 +54,53 @@ class Handoff : public Source {
 
   bool is_by_number() const override { return is_by_number_; }
 
-  /// What is asked of the making side: the next item; or the sizes of some; or one item made of some of those; or the
-  /// last item once more.
+  /// A request to the making side: for the next item, for the sizes of items, for one item made of several of those, or
+  /// for the last item again.
   struct Wanted {
-    std::int64_t skipped = 0;            ///< items to pass over first
+    std::int64_t skipped = 0;            ///< items to skip first
     std::int64_t taken = 0;              ///< items to take and keep, for report_sizes()
-    std::vector<std::int64_t> gathered;  ///< of those taken last, counted among them
+    std::vector<std::int64_t> gathered;  ///< indexes into the items taken last, for one item made of them
     bool repeats = false;
   };
-  /// The making side, one thread. Blocks until something is wanted; empty: nothing ever again.
+  /// Called by the one making thread. Blocks until something is wanted; returns nothing if nothing will be wanted
+  /// again.
   std::optional<Wanted> wanted();
-  /// What an iterator yielded.
+  /// An item of an iterator.
   struct Item {
     Tree tree;
-    std::optional<BatchMemory::Place> place;  ///< of tensors in a Block
-    std::optional<LoaderState> state;         ///< empty where the loader has not been asked since the last one
-    std::int64_t since = 0;                   ///< items that came after that state, this one included
-    std::uint64_t digest = 0;                 ///< as of an ItemMark
+    std::optional<BatchMemory::Place> place;  ///< place of the tensors in a Block
+    std::optional<LoaderState> state;         ///< empty if the loader has not been asked since the last one
+    std::int64_t since = 0;                   ///< items made after that state, including this one
+    std::uint64_t digest = 0;                 ///< as in ItemMark
   };
-  /// The item, which goes with give(). Its tensors may lie in memory that is used again once another item is wanted.
+  /// Sets the item that give() delivers. Its tensors may be in memory that is reused once another item is wanted.
   void prepare(Item item) { prepared_ = std::move(item); }
   void give();
-  /// The sizes of the items that were taken, fewer than were asked for only at the end; the loader's state, as of an
-  /// Item; the digest of the last one.
+  /// Answers with the sizes of the items that were taken, fewer than requested only at the end. `state` and `since` are
+  /// those of an Item; `digest` is that of the last item.
   void report_sizes(std::vector<SampleSize> sizes, std::optional<LoaderState> state, std::int64_t since,
                     std::uint64_t digest);
-  /// The making side passes over items to find a place: item `number` of `all` is next. None left: `number` = `all`.
+  /// Reports that the making side skips items to find its position: item `number` of `all` is next. `number` = `all` at
+  /// the end.
   void report_progress(std::int64_t number, std::int64_t all);
-  /// There are but `more` after those given.
+  /// Reports the end: there are `more` items after those given.
   void end(std::int64_t more);
-  /// The iterator raised.
+  /// Reports that the iterator raised.
   void fail(ErrorKind kind, std::string message);
 
-  /// `make` is the making side, called on the reading thread when an item is wanted; to be set before the first read().
+  /// Sets the making side to a function that the reading thread calls when an item is wanted. Call it before the first
+  /// read().
   void make_by(std::function<void()> make) { make_ = std::move(make); }
-  /// Calls `stalled` now and then, on the reading thread, while another thread takes long to make an item.
+  /// Sets a function that the reading thread calls from time to time while another thread takes long to make an item.
   void on_stalled(std::function<void()> stalled) { stalled_ = std::move(stalled); }
-  /// Where the iterator's tensors may be made; to be set before the first read().
+  /// Sets the memory in which the iterator's tensors may be made. Call it before the first read().
   void set_memory(std::shared_ptr<BatchMemory> memory) { batch_memory_ = std::move(memory); }
   const std::shared_ptr<BatchMemory>& batch_memory() const { return batch_memory_; }
-  /// What the reading thread no longer needs of Python's.
+  /// Python objects that the reading thread no longer needs.
   const std::shared_ptr<Spent>& spent() const { return spent_; }
 
-  /// From `grace` on nothing is wanted any more: wanted() gives 0, and a read() that still waits is abandoned. Any
-  /// thread. Does nothing in a forked child, where a thread that is not there may hold the lock.
+  /// Ends all requests after `grace`: wanted() returns nothing, and a read() that still waits is abandoned. Any thread.
+  /// Does nothing in a forked child, where the lock may be held by a thread that does not exist.
   void stop(Duration grace);
 
   std::optional<std::int64_t> size() const override;
@@ -108,7 +111,8 @@ class Handoff : public Source {
   bool is_comparable(const Leaf& leaf) const override { return !is_pickle(leaf); }
   std::string difference_remedy() const override;
   void on_wait(std::function<void()> waiting) override { waiting_ = std::move(waiting); }
-  /// An IterableCursor. Its state is in those of the first `next` after it was given, and absent from later ones.
+  /// Returns an IterableCursor. Includes its state in cursors of the first `next` after it was given; later ones omit
+  /// it.
   Bytes cursor(std::int64_t next) const override;
   std::string activity() const override;
   ReadStats stats() const override { return {}; }
@@ -123,17 +127,17 @@ class Handoff : public Source {
   using Answer = std::variant<Item, std::vector<SampleSize>, End, Failure, Abandoned>;
 
   Answer ask(Wanted wanted);
-  /// What ask() gives; empty at the end. Throws what came in its place.
+  /// Returns the result of ask(), or nothing at the end. Throws if there is none.
   template <typename T>
   std::optional<T> expect(Wanted wanted);
-  /// The tree of an item, whose memory goes to `memory`.
+  /// Returns the tree of an item, and passes its memory on to `memory`.
   Tree adopt(Item item, Memory& memory) const;
-  /// Throws InvalidArgument for a tensor of another number of rows than the first one has.
+  /// Throws InvalidArgument if a tensor has another number of rows than the first one.
   void expect_rows(const Tree& item) const;
   void keep_state(std::optional<LoaderState> state, std::int64_t since);
-  /// Until something has changed, `stop_` has come, or long enough to call waiting_, and stalled_ from `stalled` on.
+  /// Waits until something has changed, `stop_` is due, or it is time to call waiting_, and stalled_ from `stalled` on.
   void wait_for_answer(std::unique_lock<std::mutex>& lock, Deadline& stalled);
-  /// Makes sure that an item of so few rows is the last. Throws SourceError.
+  /// Checks that an item with this few rows is the last one. Throws SourceError.
   void expect_last(std::int64_t rows);
   void answer(Answer answer);
 
@@ -141,18 +145,18 @@ class Handoff : public Source {
   const std::int64_t samples_;
   const bool counts_rows_;
   const bool cuts_rows_, is_by_number_;
-  std::int64_t position_;     ///< items asked for
-  std::int64_t given_;        ///< items that there are, as far as is known
+  std::int64_t position_;     ///< items requested
+  std::int64_t given_;        ///< number of items known to exist
   std::int64_t lacking_ = 0;  ///< samples of the last one
-  std::int64_t taken_ = 0;    ///< the first of those that sizes() took last
+  std::int64_t taken_ = 0;    ///< first item of those that sizes() took last
   const std::string activity_;
   const std::shared_ptr<Spent> spent_ = std::make_shared<Spent>();
   std::shared_ptr<BatchMemory> batch_memory_;
-  Item prepared_;                         ///< on the making side
-  std::optional<LoaderState> state_;      ///< the last that was given
-  std::int64_t state_position_ = 0;       ///< items that had been given by then
-  mutable std::int64_t state_next_ = -1;  ///< in whose cursors it is; -1 before there is one
-  ItemMark mark_;                         ///< of the last item that was given
+  Item prepared_;                         ///< used by the making side
+  std::optional<LoaderState> state_;      ///< the last one given
+  std::int64_t state_position_ = 0;       ///< items given when that state was taken
+  mutable std::int64_t state_next_ = -1;  ///< the `next` whose cursors contain it; -1 before there is one
+  ItemMark mark_;                         ///< mark of the last item given
   std::string progress_;
 
   mutable std::mutex mutex_;
@@ -164,18 +168,18 @@ class Handoff : public Source {
   std::optional<Deadline> stop_;
 };
 
-/// Where a run of an iterable resumes: what cursor() of a Handoff holds.
+/// A position at which a run of an iterable resumes: the content of Handoff::cursor().
 struct IterableCursor {
-  std::int64_t next = 0;             ///< the first item not yet given out, or row where an item's samples are its rows
-  std::int64_t position = 0;         ///< items that the iterator had given when it was asked for its state
-  std::optional<LoaderState> state;  ///< empty where it is that of an earlier cursor, or the iterator has none
-  bool is_counted = false;           ///< whether the iterator has none
-  ItemMark mark = {};                ///< of the last item given out
+  std::int64_t next = 0;             ///< first item not yet given out, or first row if samples are rows
+  std::int64_t position = 0;         ///< items given when the iterator was asked for its state
+  std::optional<LoaderState> state;  ///< empty if it is in an earlier cursor, or if the iterator has none
+  bool is_counted = false;           ///< whether the iterator has no state
+  ItemMark mark = {};                ///< mark of the last item given out
 
   Bytes encode() const;
-  /// Whether these are the bytes of one, and not of a corpus's cursor.
+  /// Returns whether the bytes are an IterableCursor and not a corpus's cursor.
   static bool is_one(ByteView bytes);
-  /// Reads bytes that may lie. Throws CorruptMessage.
+  /// Decodes untrusted bytes. Throws CorruptMessage.
   static IterableCursor decode(ByteView bytes);
 };
 

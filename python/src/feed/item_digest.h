@@ -1,4 +1,4 @@
-// What tells one item of a loader from another.
+// Digests that identify a loader's items.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@
 
 namespace levada::python {
 
-/// Returns a digest of an item's structure, shapes and values: the same in another process that makes the same item.
-/// Of long tensors and texts only a part is read, so that it takes microseconds. Even, below 2^62.
+/// Returns a digest of an item's structure, shapes and values; any process that makes the same item computes the same.
+/// Reads only parts of long tensors and texts, so it takes microseconds. The result is even and below 2^62.
 std::uint64_t item_digest(const FlatTree& item);
 
 }  // namespace levada::python

@@ -31,20 +31,20 @@ namespace {
 
 constexpr std::size_t longest_message = std::size_t{64} << 10;
 
-/// What Python makes.
+/// A Handoff whose items Python makes.
 struct PythonHandoff final : Handoff {
   using Handoff::Handoff;
   BatchClasses classes;
 };
 
-/// A message, why there is none, and how many items have come since.
+/// A message, the reason if there is none, and the number of items since.
 using GivenState = std::optional<std::tuple<nb::bytes, EscapedText, std::int64_t>>;
 
 nb::bytes pack_state(nb::handle state, bool allow_pickle) {
   return to_bytes(encode_tree(to_tree(state, allowed_in_states(allow_pickle), "state")));
 }
 
-/// And how many items have come since.
+/// Also returns the number of items since that state.
 std::pair<std::optional<LoaderState>, std::int64_t> state_of(const GivenState& given) {
   if (!given) return {std::nullopt, 0};
   const auto& [bytes, failure, since] = *given;
@@ -88,7 +88,7 @@ std::optional<std::tuple<std::int64_t, std::int64_t, std::vector<std::int64_t>, 
   return std::tuple(wanted->skipped, wanted->taken, std::move(wanted->gathered), wanted->repeats);
 }
 
-/// The end of a traceback says most.
+/// Keeps the end of a long text, since the end of a traceback matters most.
 void fail(PythonHandoff& handoff, EscapedText given, bool is_argument) {
   auto text = std::move(given.utf8);
   if (text.size() > longest_message) text = "..." + text.substr(text.size() - longest_message);
@@ -105,7 +105,7 @@ std::tuple<std::int64_t, std::int64_t, nb::object> read_cursor(const nb::bytes& 
   return {cursor.next, cursor.position, from_message(cursor.state->message, allowed_in_states(allow_pickle))};
 }
 
-/// Stands for a source that this rank could not open: every rank raises its error at the first step.
+/// A placeholder for a source that this rank could not open: every rank raises its error at the first step.
 class Unopened final : public Source {
  public:
   Unopened(ErrorKind kind, std::string message) : kind_(kind), message_(std::move(message)) {}

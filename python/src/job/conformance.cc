@@ -1,4 +1,4 @@
-// The engine contract's cases, for engines that are reached from Python.
+// The cases of the engine contract, for engines that Python reaches.
 #include "levada/engine/conformance.h"
 
 #include <nanobind/stl/string.h>

@@ -43,7 +43,7 @@ namespace nb = nanobind;
 namespace levada::python {
 namespace {
 
-/// What this process has that a fork would not: threads, and memory that is shared.
+/// Resources of this process that do not survive a fork: threads and shared memory.
 struct Kept {
   std::mutex mutex;
   std::vector<std::weak_ptr<const void>> engines;
@@ -90,7 +90,8 @@ void check_greetings_of(const std::vector<nb::bytes>& sent) {
   check_greetings(greetings);
 }
 
-/// Whether a signal handler raises. Nobody can catch that where this rank leaves; it is written to standard error.
+/// Returns whether a signal handler raised. A leaving rank cannot propagate the exception, so it is written to standard
+/// error.
 bool is_interrupted() {
   const nb::gil_scoped_acquire gil;
   if (PyErr_CheckSignals() == 0) return false;
@@ -104,7 +105,7 @@ Membership join_hosts(const Membership& near, const Membership& far, int degree,
       {.degree = degree, .leave_timeout = duration_of(leave_timeout), .is_interrupted = is_interrupted}));
 }
 
-/// `sockets` are given away.
+/// Takes ownership of `sockets`.
 Membership link(int rank, int size, const std::vector<int>& sockets, double timeout) {
   std::vector<UniqueFd> links;
   if (rank == 0) links.emplace_back();
@@ -117,8 +118,9 @@ Membership link(int rank, int size, const std::vector<int>& sockets, double time
                     [&] { stop.request_stop(); }));
 }
 
-/// By the kernel, which kills a stopped process too, when the thread ends that started this process; it may be a fork
-/// server's, which ends with `process`. And by a thread, for the moment before.
+/// Kills this process when `process` ends. The kernel does so, even if this process is stopped, when the thread that
+/// started it ends; that may be a fork server's, which ends with `process`. A thread also watches `process`, for the
+/// time until the kernel acts.
 void die_with(pid_t process) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   UniqueFd watched(static_cast<int>(::syscall(SYS_pidfd_open, process, 0)));

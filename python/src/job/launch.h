@@ -1,4 +1,4 @@
-// This process's engine, as Python holds it.
+// This process's engine, as held by Python.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -14,10 +14,10 @@
 
 namespace levada::python {
 
-/// Makes unforkable() say that this process must not be forked into one that uses Levada, until `what` is gone.
+/// Makes unforkable() report that this process must not be forked into one that uses Levada, until `what` is destroyed.
 void keep_from_forking(const std::shared_ptr<const void>& what);
 
-/// An engine that can be left while others still hold this, and that a forked child cannot use.
+/// An engine that can be left while other objects still hold it, and that a forked child cannot use.
 class Membership {
  public:
   explicit Membership(std::shared_ptr<Engine> engine)
@@ -26,7 +26,8 @@ class Membership {
   }
   Membership(Membership&&) = default;
   Membership& operator=(Membership&&) = delete;
-  /// With the GIL, which it releases: the engine may wait for messages, and the threads that bring them need it.
+  /// Call it with the GIL, which it releases: the engine may wait for messages, and the threads that deliver them need
+  /// the GIL.
   ~Membership() {
     if (!engine_) return;
     const nanobind::gil_scoped_release released;
@@ -45,15 +46,15 @@ class Membership {
     if (!engine_) throw Unsupported("this rank has left its job");
     return engine_;
   }
-  /// This rank's end of exchanges, made by the first call, which is collective. With the GIL.
+  /// Returns this rank's end of exchanges. The first call creates it and is collective. With the GIL.
   std::shared_ptr<Exchange> exchange() {
     const auto& engine = shared();
     if (!exchange_) exchange_ = std::make_shared<Exchange>(engine);
     return exchange_;
   }
-  /// Exchange::skip(). With the GIL.
+  /// Calls Exchange::skip(). With the GIL.
   void skip_exchange() { exchange()->skip(); }
-  /// Where this process makes batches for feeds of this job. In any process, also after leave().
+  /// Returns the memory in which this process makes batches for feeds of this job. In any process, also after leave().
   const std::shared_ptr<BatchMemory>& batch_memory() const { return memory_; }
   void leave() {
     if (current_process() != process_) return;

@@ -49,7 +49,7 @@ std::string name_of_type(nb::handle value) {
 
 std::string text_of(nb::handle placement);
 
-/// One of torch.distributed.tensor's placements, on an axis. Torch need not be imported to know it.
+/// Converts a placement of torch.distributed.tensor on an axis, without importing torch.
 Placement placement_of_dtensor(nb::handle value, const std::string& axis) {
   if (!nb::hasattr(value, "is_replicate")) {
     throw InvalidArgument(
@@ -72,7 +72,7 @@ std::string text_of(nb::handle placement) {
   if (nb::isinstance<Replicate>(placement)) return to_string(nb::cast<Replicate>(placement));
   if (nb::isinstance<Zigzag>(placement)) return to_string(nb::cast<Zigzag>(placement));
   if (nb::isinstance<Stages>(placement)) return to_string(nb::cast<Stages>(placement));
-  if (nb::hasattr(placement, "is_replicate")) {  // a DTensor's, in a list: the layout has no mesh to order it by
+  if (nb::hasattr(placement, "is_replicate")) {  // a DTensor placement in a list, whose axis is unknown without a mesh
     throw InvalidArgument(
         fmt::format("{} in a list names no axis; write {{\"dp\": {}}}, a dict with one entry for each axis of the mesh",
                     nb::repr(placement).c_str(), nb::repr(placement).c_str()));
@@ -101,7 +101,7 @@ Json placements_of(nb::handle value) {
 
 using StageTable = std::map<std::string, std::vector<int>>;
 
-/// By way of JSON, whose reader checks names, patterns and stages.
+/// Goes through JSON, whose reader validates names, patterns and stages.
 Layout layout_of(const nb::object& fields, nb::handle otherwise, const std::vector<std::string>& optional,
                  const std::optional<StageTable>& stages, const std::string& name) {
   Json rules = Json::object(), coordinates = Json::object();
@@ -125,7 +125,7 @@ Layout layout_of(const nb::object& fields, nb::handle otherwise, const std::vect
   return Layout::from_json(json.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
-/// `State` is what a pickle holds: the values of which Kind is made.
+/// `State` are the pickled values from which Kind is constructed.
 template <typename Kind, typename... State>
 nb::class_<Kind> bind_placement(nb::module_& module, const char* name, const char* doc, auto&& state_of) {
   return nb::class_<Kind>(module, name, doc)

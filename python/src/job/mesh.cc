@@ -56,7 +56,7 @@ Mesh mesh_of_job(const std::optional<std::string>& order, const Names& data_axes
   return mesh;
 }
 
-/// The mesh keeps this process's coordinates in the DeviceMesh, None for a process that is not in it: own_rank().
+/// The mesh stores this process's coordinates in the DeviceMesh for own_rank(), or None if the process is not in it.
 nb::object mesh_of_devices(nb::handle device_mesh, const Names& data_axes) {
   const nb::object names = device_mesh.attr("mesh_dim_names");
   if (names.is_none()) throw InvalidArgument("the device mesh has no mesh_dim_names; name its axes, as ('dp', 'tp')");
@@ -73,8 +73,8 @@ nb::object mesh_of_devices(nb::handle device_mesh, const Names& data_axes) {
   return mesh;
 }
 
-/// This process's rank in a mesh: in the whole job, in a DeviceMesh, or in some axes of such a mesh. Throws
-/// InvalidArgument for a mesh in which this process has no place that is known.
+/// Returns this process's rank in a mesh: in the whole job, in a DeviceMesh, or in some axes of such a mesh. Throws
+/// InvalidArgument if the process's place in the mesh is unknown.
 int own_rank(nb::handle self) {
   const auto& mesh = nb::cast<const Mesh&>(self);
   if (const nb::object whole = nb::getattr(self, "_whole", nb::none()); !whole.is_none()) {
@@ -104,8 +104,8 @@ std::string no_axis(const Mesh& mesh, const std::string& name) {
   return fmt::format("the mesh '{}' has no axis '{:.40}'", mesh.to_string(), printable(name));
 }
 
-/// An axis that the mesh has, or that counts as one rank where it is lacking. Throws InvalidArgument for any other
-/// name: every rank would be at 0 along it.
+/// Returns an axis that the mesh has, or that counts as size 1 if absent. Throws InvalidArgument for any other name,
+/// along which every rank would be at 0.
 const std::string& axis_of(const Mesh& mesh, const std::string& name) {
   if (mesh.has_axis(name) || mesh.may_lack(name)) return name;
   throw InvalidArgument(no_axis(mesh, name) + (role_of(name) == AxisRole::data
@@ -118,7 +118,7 @@ const Mesh::Names& axes_named(const Mesh& mesh, const Mesh::Names& names) {
   return names;
 }
 
-/// The part keeps the mesh that it is of: own_rank().
+/// The part keeps a reference to its mesh for own_rank().
 nb::object part_of_mesh(nb::handle self, const std::variant<std::string, std::vector<std::string>>& names) {
   const auto& mesh = nb::cast<const Mesh&>(self);
   const auto* one = std::get_if<std::string>(&names);
@@ -234,7 +234,7 @@ void bind_mesh(nb::module_& module) {
           },
           nb::sig("def __eq__(self, other: object, /) -> bool"))
       .def("__hash__", [](const Mesh& mesh) { return std::hash<std::string>()(mesh.to_string()); })
-      // Without this process's coordinates in a DeviceMesh, which are not those of the process that loads a pickle.
+      // Leaves out this process's coordinates in a DeviceMesh: the process that loads a pickle has different ones.
       .def("__getstate__", [](const Mesh& mesh) { return std::pair(mesh.to_string(), mesh.data_axes()); })
       .def("__setstate__",
            [](Mesh& self, const std::pair<std::string, Mesh::Names>& state) {

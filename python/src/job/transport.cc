@@ -1,4 +1,4 @@
-// A transport that is written in Python: levada::p2p over what only Python can reach.
+// Transports written in Python: levada::p2p over networks that only Python can use.
 #include <fmt/format.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
@@ -22,7 +22,8 @@ namespace {
 using Memory = nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>>;
 using Slot = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
-/// Bytes as a numpy array, which may not be written to although it could be: torch takes no other. With the GIL.
+/// Returns bytes as a numpy array that is writable, since torch accepts no other, but must not be written. With the
+/// GIL.
 nb::object shown(const Lease& bytes) {
   if (bytes.bytes.empty()) return nb::none();
   using Hold = std::shared_ptr<const void>;
@@ -30,7 +31,7 @@ nb::object shown(const Lease& bytes) {
   return nb::cast(Memory(const_cast<std::byte*>(bytes.bytes.data()), {bytes.bytes.size()}, owner));
 }
 
-/// The engine, for the threads of a transport in Python.
+/// The engine as seen by the threads of a Python transport.
 class Link {
  public:
   explicit Link(std::shared_ptr<p2p::Receiver> receiver) : receiver_(std::move(receiver)) {}
@@ -43,13 +44,13 @@ class Link {
     }
     if (!body_) return nb::none();
     const auto memory = body_.memory();
-    // Lent until deliver(): the transport's receive has ended by then.
+    // Valid until deliver(), when the transport's receive has ended.
     return nb::cast(Memory(memory.data(), {memory.size()}, nb::find(this)));
   }
   void deliver(int from, const Slot& header) {
     const ByteView bytes = view_of(header);
     const nb::gil_scoped_release released;
-    // gloo does not say how much it has received.
+    // gloo does not report how much it has received.
     const std::size_t body_bytes = body_.memory().size();
     receiver_->deliver(from, bytes, std::exchange(body_, {}), body_bytes);
   }
@@ -73,8 +74,8 @@ class Link {
 };
 
 /// Calls a Python object: start(link), from_numpy(array), send(tensors, peer, tag), settle(sent), close(peer) and
-/// schedule_flush(at). All but start() must be implemented in C. Python runs the handlers of signals between its own
-/// instructions: what a handler raises would cut a frame here, and be lost on its way through the engine.
+/// schedule_flush(at). All except start() must be implemented in C. Between Python instructions, Python runs signal
+/// handlers, whose exceptions would interrupt a frame here and be lost on their way through the engine.
 class PythonTransport final : public p2p::Transport {
  public:
   PythonTransport(nb::object transport, std::string name, int rank, std::vector<int> host_of,
@@ -85,7 +86,7 @@ class PythonTransport final : public p2p::Transport {
         host_of_(std::move(host_of)),
         max_header_bytes_(max_header_bytes) {}
   ~PythonTransport() override {
-    // In a forked child its threads are not there, for which it would wait.
+    // In a forked child, the transport's threads do not exist, so waiting for them would hang.
     if (current_process() != process_ || !nb::is_alive()) {
       static_cast<void>(transport_.release());
       static_cast<void>(unsettled_.release());
@@ -124,13 +125,13 @@ class PythonTransport final : public p2p::Transport {
 
  private:
   static constexpr int headers_tag = 1, bodies_tag = 2;
-  /// What may have been sent before the transport waits for it, so that it seldom wakes for small frames.
+  /// Amount sent before the transport waits for completion, so that it seldom wakes for small frames.
   static constexpr std::size_t max_unsettled = 32, max_unsettled_bytes = 1 << 20;
 
   nb::object tensor_of(const Lease& bytes) {
     return bytes.bytes.empty() ? nb::none() : transport_.attr("from_numpy")(shown(bytes));
   }
-  /// Returns whether the peer can be sent to; settle() learns why not.
+  /// Returns whether the peer can be reached; if not, settle() finds out why.
   bool send_part(int peer, const nb::object& tensor, int tag) {
     nb::list tensors;
     tensors.append(tensor);
@@ -139,7 +140,7 @@ class PythonTransport final : public p2p::Transport {
       return true;
     } catch (const nb::python_error& error) {
       unsettled_.append(nb::make_tuple(peer, nb::none(), error.value()));
-      unsettled_bytes_ += max_unsettled_bytes;  // not to be left lying
+      unsettled_bytes_ += max_unsettled_bytes;  // forces settle()
       return false;
     }
   }
@@ -154,13 +155,13 @@ class PythonTransport final : public p2p::Transport {
     try {
       python_call();
     } catch (const nb::python_error& error) {
-      // Not error.what(), which may run handlers.
+      // Do not call error.what(), which may run handlers.
       throw EngineError(fmt::format("{} in the transport {}", nb::type_name(error.type()).c_str(), name_));
     }
   }
 
   nb::object transport_;
-  nb::list unsettled_;  // (peer, what send() returned, what it raised): each keeps alive what it sends
+  nb::list unsettled_;  // (peer, result of send(), its exception): each keeps alive what it sends
   std::size_t unsettled_bytes_ = 0;
   std::string name_;
   int rank_;

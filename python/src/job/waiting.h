@@ -1,4 +1,4 @@
-// Blocking calls from Python: without the GIL, and ended by Ctrl-C.
+// Blocking calls from Python: they release the GIL, and Ctrl-C interrupts them.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -20,7 +20,7 @@
 
 namespace levada::python {
 
-/// Returns a caller's timeout: at most 30 years, which no sum of waits and clocks overflows, and none for NaN.
+/// Returns a caller's timeout, clamped to 30 years so that sums of waits and clocks cannot overflow; zero for NaN.
 inline Duration duration_of(double seconds) {
   constexpr double max_seconds = 1e9;
   if (std::isnan(seconds)) return {};
@@ -28,13 +28,13 @@ inline Duration duration_of(double seconds) {
   return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(clamped));
 }
 
-/// Throws the exception of a signal handler that is due, such as KeyboardInterrupt. With the GIL or without.
+/// Throws the exception of a pending signal handler, such as KeyboardInterrupt. With or without the GIL.
 inline void check_signals() {
   const nanobind::gil_scoped_acquire gil;
   if (PyErr_CheckSignals() != 0) throw nanobind::python_error();
 }
 
-/// check_signals(), twenty times a second at most, since it takes the GIL. One thread at a time.
+/// Calls check_signals() at most twenty times a second, since that takes the GIL. One thread at a time.
 class SignalPoll {
  public:
   void operator()() {
@@ -48,12 +48,12 @@ class SignalPoll {
   Clock::time_point last_ = Clock::now();
 };
 
-/// Returns what `work`, a blocking call without a poll of its own, returns on a thread of its own. When a signal
-/// handler raises, calls `interrupt`, which must make `work` end soon, and throws the exception. With the GIL.
+/// Runs `work`, a blocking call that does not poll, on a new thread and returns its result. If a signal handler raises,
+/// calls `interrupt`, which must make `work` end soon, and throws the exception. With the GIL.
 template <typename Work, typename Interrupt>
 auto interruptible(Work work, Interrupt interrupt) {
   using Result = decltype(work());
-  // Let go of here alone: what `work` holds of Python's must not go on a thread that nobody waits for.
+  // The task is destroyed only on this thread: Python objects in `work` must not be destroyed on a detached thread.
   auto task = std::make_shared<std::packaged_task<Result()>>(std::move(work));
   auto result = task->get_future();
   std::thread thread = start_thread("waiting", [task] { (*task)(); });
@@ -73,14 +73,15 @@ auto interruptible(Work work, Interrupt interrupt) {
   return result.get();
 }
 
-/// Returns what `work` returns, called with the job's engine and a poll for its waits (WaitFor::poll), on this thread,
-/// without the GIL. When a signal handler raises, the group ends, so that nobody waits for this rank, and the exception
-/// is thrown. With the GIL. `what` is being done.
+/// Calls `work` on this thread with the job's engine and a poll for its waits (WaitFor::poll), and returns its result.
+/// If a signal handler raises, aborts the group, so that no rank waits for this one, and throws the exception. `what`
+/// names the operation in the abort message. Call it with the GIL, which it releases.
 template <typename Work>
 auto interruptible_on(const Membership& job, const std::string& what, Work work) {
   const auto engine = job.shared();
   const nanobind::gil_scoped_release released;
-  // Here, not behind the wait that it ends: what is unwound closes channels, and others would not see why.
+  // Abort inside the poll rather than after the wait: unwinding closes channels, and the others would not see the
+  // cause.
   const std::function<void()> poll = [&, signals = SignalPoll()]() mutable {
     try {
       signals();
@@ -92,8 +93,8 @@ auto interruptible_on(const Membership& job, const std::string& what, Work work)
   return work(engine, poll);
 }
 
-/// Waits until no other thread is inside or the deadline has passed. Throws what a signal handler raises. With the GIL,
-/// which it releases meanwhile.
+/// Waits until no other thread is inside or the deadline has passed. Throws the exception of a signal handler. Call it
+/// with the GIL, which it releases while waiting.
 inline void wait_for_others(const OneCaller& callers, Deadline deadline) {
   while (!callers.is_free() && !callers.is_mine() && !deadline.expired()) {
     {

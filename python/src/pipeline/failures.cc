@@ -20,7 +20,7 @@ nb::object failures() {
   return nb::module_::import_("levada.pipeline.failures");
 }
 
-/// An exception object, which before Python 3.12 an error need not have yet.
+/// Returns the exception object, which an error may lack before Python 3.12.
 nb::object exception_of(const nb::python_error& raised) {
   PyObject* type = raised.type().inc_ref().ptr();
   PyObject* value = raised.value().is_valid() ? raised.value().inc_ref().ptr() : nullptr;
@@ -32,8 +32,8 @@ nb::object exception_of(const nb::python_error& raised) {
   return nb::steal(value);
 }
 
-/// Sets the Python exception that a failure is: the one that was raised, where it can be made again, caused by a
-/// levada.StageFailed that tells of it; otherwise that.
+/// Sets the Python exception for a failure: the original one, if it can be recreated, caused by a levada.StageFailed
+/// that describes it; otherwise that StageFailed.
 void set_raised(const pipeline::StageFailed& failed) {
   const auto& failure = failed.failure();
   const auto made =
@@ -59,7 +59,8 @@ void throw_failed(const nb::python_error& raised) {
 }
 
 void bind_failures(nb::module_&) {
-  // Before the one of levada::Error, which a StageFailed is: what is registered last is asked first.
+  // Registered after the translator of levada::Error, StageFailed's base, because translators are tried in reverse
+  // order.
   nb::register_exception_translator([](const std::exception_ptr& thrown, void*) {
     try {
       std::rethrow_exception(thrown);

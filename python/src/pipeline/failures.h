@@ -1,4 +1,4 @@
-// What Python raises in a stage, as it travels, and raised again.
+// Exceptions that Python raises in a stage: how they travel between processes and are raised again.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -10,10 +10,10 @@
 
 namespace levada::python {
 
-/// Throws a StageFailed that holds what was raised; stage, process and item are for others to fill in. With the GIL.
+/// Throws a StageFailed that holds the exception; the caller adds stage, process and item. With the GIL.
 [[noreturn]] void throw_failed(const nanobind::python_error& raised);
 
-/// What `work` gives with the GIL; what it raises as throw_failed().
+/// Calls `work` with the GIL and returns its result. Rethrows Python exceptions through throw_failed().
 template <typename Work>
 auto in_python(Work work) {
   const nanobind::gil_scoped_acquire gil;

@@ -1,4 +1,4 @@
-// The stages of a pipeline as Python describes them: levada._levada.Graph.
+// The stages of a pipeline as described by Python: levada._levada.Graph.
 #include <fmt/format.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
@@ -43,12 +43,12 @@ constexpr EnumName<pipeline::StopAt> stop_names[] = {{"first", pipeline::StopAt:
 constexpr EnumName<DividesItself> divides_names[] = {
     {"no", DividesItself::no}, {"in parts", DividesItself::in_parts}, {"in turns", DividesItself::in_turns}};
 
-/// The arguments of a stage, by name.
+/// Arguments of a stage, by name.
 class Arguments {
  public:
   Arguments(std::string_view operation, const nb::dict& given) : operation_(operation), given_(given) {}
 
-  /// Throws Python's TypeError, naming the argument, if it is no T.
+  /// Throws Python's TypeError, naming the argument, if it is not a T.
   template <typename T>
   T get(const char* name) const {
     const nb::object value = given_[name];
@@ -109,7 +109,7 @@ struct NamedOperation {
   Operation (*make)(const Arguments& given);
 };
 
-/// The methods of levada.Pipeline that add a stage, with its own names of arguments; and what a pipeline begins with.
+/// The methods of levada.Pipeline that add a stage, with their argument names, and those that begin a pipeline.
 constexpr NamedOperation operations[] = {
     {"source", source_of},
     {"corpus", corpus_source_of},
@@ -171,8 +171,8 @@ Graph add_stage(const std::string& operation, const std::vector<Graph>& inputs, 
   return Graph::join(found->make(Arguments(operation, arguments)), inputs, name);
 }
 
-/// Which process runs each stage, by its name; the last in the dispatching process; whose items the workers give;
-/// whether order is kept.
+/// Returns the process of each stage by its name; the last stage in the dispatching process; the stage whose items the
+/// workers return; and whether order is kept.
 std::tuple<nb::dict, std::optional<std::string>, std::optional<std::string>, bool> place(const Graph& graph,
                                                                                          int workers, bool ordered) {
   const auto placement = pipeline::place(graph, workers, ordered);

@@ -28,7 +28,7 @@ constexpr pipeline::LanguageObject::Language python{.retain = retain, .release =
 }  // namespace
 
 pipeline::Item item_of(nb::object object) {
-  // Numbers as values: of a million that a shuffle holds, each object would lie somewhere else in memory.
+  // Stores numbers as values: each of a million objects in a shuffle would be at a different address.
   if (PyLong_CheckExact(object.ptr())) {
     int overflow = 0;
     const std::int64_t value = PyLong_AsLongLongAndOverflow(object.ptr(), &overflow);

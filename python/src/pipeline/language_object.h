@@ -1,4 +1,4 @@
-// Python's objects among the items of a pipeline, and held by C++ that lets go of them on any thread.
+// Python objects as items of a pipeline, and references to them that C++ may release on any thread.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -11,14 +11,14 @@ namespace levada::python {
 
 namespace pipeline = levada::pipeline;
 
-/// An item that is this object, or its value where that is an int or a float.
+/// Returns an item that holds the object, or its value if it is an int or a float.
 pipeline::Item item_of(nanobind::object object);
-/// The object that an item is; of a Tree, what batches of a feed are. With the GIL.
+/// Returns the object that an item holds; for a Tree, the batch that a feed would return. With the GIL.
 nanobind::object object_of(pipeline::Item item);
-/// The same, without taking it from the item.
+/// Returns the same without taking it from the item.
 nanobind::object object_of_const(const pipeline::Item& item);
 
-/// A reference that may be copied and dropped on any thread, also when the interpreter has ended.
+/// A reference that may be copied and released on any thread, even after the interpreter has ended.
 class Shared {
  public:
   Shared() = default;

@@ -21,13 +21,13 @@ namespace nb = nanobind;
 namespace levada::python {
 namespace {
 
-/// Smaller ones go through the pickle: a buffer of its own costs more.
+/// Smaller buffers go through the pickle: a separate buffer costs more.
 constexpr Py_ssize_t smallest_buffer = 1024;
 
-/// The kind of Arrays among which there is a tensor of torch; 0: all are of numpy, or as such.
+/// The kind of Arrays that contain a torch tensor; 0 if all are returned as numpy's.
 constexpr int torch_arrays = 1;
 
-/// Memory that a Python object may be a view of.
+/// Memory that Python objects may view.
 class Memory {
  public:
   Memory(std::span<std::byte> bytes, std::shared_ptr<const void> hold) : bytes_(bytes), hold_(std::move(hold)) {}
@@ -70,7 +70,7 @@ std::vector<pipeline::Item> items_of(nb::handle iterable) {
   return items;
 }
 
-/// Where a pickler writes to, and what it is asked about each buffer.
+/// The output of a pickler, which also decides about each buffer.
 class Sink {
  public:
   void write(nb::handle bytes) {
@@ -86,7 +86,7 @@ class Sink {
     append(static_cast<const char*>(view.buf), view.len);
     PyBuffer_Release(&view);
   }
-  /// Whether the buffer is to go through the pickle.
+  /// Returns whether the buffer goes through the pickle.
   bool keep(nb::handle buffer) {
     Py_buffer view;
     if (PyObject_GetBuffer(buffer.ptr(), &view, PyBUF_FULL_RO) != 0) throw nb::python_error();
@@ -94,7 +94,7 @@ class Sink {
     if (!kept) {
       packed.buffers.emplace_back(static_cast<const std::byte*>(view.buf), static_cast<std::size_t>(view.len));
       if (!objects) objects = {new std::vector<nb::object>(), DeleteWithGil()};
-      objects->push_back(nb::borrow(buffer));  // a PickleBuffer, which holds that memory
+      objects->push_back(nb::borrow(buffer));  // a PickleBuffer, which owns that memory
     }
     PyBuffer_Release(&view);
     return kept;
@@ -110,8 +110,8 @@ class Sink {
   }
 };
 
-/// Finds out whether two items hold one object. Pickled together they would go on to do so in the other process, if
-/// they happen to share a message, and a stage that writes to one would change the other.
+/// Finds out whether two items contain the same object. If they were pickled together they would still share it in the
+/// other process when they share a message, and a stage that writes to one item would change the other.
 class SharedObjects {
  public:
   bool are_in(std::span<const pipeline::Item> items) {
@@ -134,7 +134,7 @@ class SharedObjects {
     if (is_constant(object)) return false;
     const auto [at, is_new] = items_.try_emplace(object, item_);
     if (!is_new) return at->second != item_;
-    if (depth == deepest) return true;  // perhaps
+    if (depth == deepest) return true;  // possibly
     if (PyList_Check(object)) {
       for (Py_ssize_t i = 0; i < PyList_Size(object); ++i) {
         if (is_shared(PyList_GetItem(object, i), depth + 1)) return true;
@@ -158,16 +158,16 @@ class SharedObjects {
   }
 
   int item_ = 0;
-  std::unordered_map<PyObject*, int> items_;  ///< the first item that holds each object
+  std::unordered_map<PyObject*, int> items_;  ///< first item that contains each object
   std::unordered_map<PyTypeObject*, bool> has_fields_;
 };
 
-/// The first byte of items that are pickled one by one; a pickle begins with another one.
+/// The first byte of items that are pickled one by one; no pickle begins with it.
 constexpr std::byte one_by_one{0};
 
 }  // namespace
 
-/// One pickler for all that crosses, which forgets its memo in between: making one costs more than a small item.
+/// A pickler that is reused and clears its memo after each use, since making one costs more than pickling a small item.
 class PythonItemTraits::Pickler {
  public:
   Pickler()
@@ -217,7 +217,7 @@ class PythonItemTraits::Pickler {
     return loads_(view, nb::arg("buffers") = buffers);
   }
 
-  /// Releases what was pickled when it ends: the memo and, after a failure, the sink hold it.
+  /// Releases what was pickled on destruction: the memo holds it, and after a failure the sink does too.
   struct Released {
     ~Released() {
       sink.packed = {};
@@ -225,14 +225,14 @@ class PythonItemTraits::Pickler {
       try {
         clear_memo();
       } catch (const nb::python_error&) {
-        // dump() may have thrown another one, which is the reason.
+        // dump() may already have thrown the actual error.
       }
     }
     Sink& sink;
     const nb::object& clear_memo;
   };
 
-  /// Others' reducers, of copyreg, and those for tensors once there may be any.
+  /// Updates the dispatch table with copyreg's reducers, and with those for tensors once torch is imported.
   void know_reducers() {
     const auto others = nb::len(copyreg_);
     const bool has_torch = !imported("torch").is_none();
@@ -330,7 +330,7 @@ pipeline::Item PythonItemTraits::dict_of(pipeline::Arrays arrays) const {
 
 namespace {
 
-/// The items of a cache are never pickled.
+/// Throws, without the hint on allow_pickle: the items of a cache are never pickled.
 [[noreturn]] void refuse(std::string_view why) {
   throw InvalidArgument(std::string(why.substr(0, why.find(", or give allow_pickle"))));
 }
@@ -376,7 +376,7 @@ std::vector<pipeline::Item> PythonItemTraits::unpack(ByteView head, std::span<co
 
 namespace {
 
-/// As an engine does: buffers land in memory of the receiver's own.
+/// Copies items as an engine does: buffers arrive in the receiver's memory.
 std::pair<nb::list, std::size_t> copy(const PythonItemTraits& traits, const nb::list& objects) {
   const auto items = items_of(objects);
   const auto packed = traits.pack(items);

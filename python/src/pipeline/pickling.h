@@ -1,4 +1,4 @@
-// Python's objects as bytes on their way between processes of one pipeline.
+// Serializes Python objects for transport between processes of one pipeline.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -11,9 +11,9 @@
 
 namespace levada::python {
 
-/// Many items are one pickle of protocol 5, unless they have objects in common: no item shares an object with another
-/// one when they arrive. Memory of tensors and arrays goes beside it, not through it; what came so views the memory
-/// that it was received in. With the GIL or without.
+/// Pickles many items together, with protocol 5, unless they share objects: on arrival, no two items share an object.
+/// Memory of tensors and arrays is transferred next to the pickle, and unpacked tensors view the memory in which it was
+/// received. With or without the GIL.
 class PythonItemTraits final : public pipeline::ItemTraits {
  public:
   PythonItemTraits();
@@ -22,12 +22,12 @@ class PythonItemTraits final : public pipeline::ItemTraits {
   pipeline::Item list_of(std::vector<pipeline::Item> items) const override;
   pipeline::Item tuple_of(std::vector<pipeline::Item> items) const override;
   std::vector<pipeline::Item> elements(pipeline::Item item) const override;
-  /// Arrays of numpy, tensors of torch and what DLPack gives out, and dicts of them.
+  /// Accepts arrays of numpy, tensors of torch, other DLPack producers, and dicts of them.
   pipeline::Arrays arrays_of(const pipeline::Item& item) const override;
   pipeline::Item dict_of(pipeline::Arrays arrays) const override;
   Tree to_tree(const pipeline::Item& item) const override;
   std::vector<pipeline::Item> from_trees(std::vector<Tree> trees) const override;
-  /// Throws StageFailed with what an object that cannot be pickled raises.
+  /// Throws StageFailed with the exception of an object that cannot be pickled.
   Packed pack(std::span<const pipeline::Item> items) const override;
   std::vector<pipeline::Item> unpack(ByteView head, std::span<const std::span<std::byte>> buffers,
                                      std::shared_ptr<const void> hold) const override;

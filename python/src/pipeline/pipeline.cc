@@ -50,10 +50,10 @@ std::string show(const Graph& graph, const std::string& format, int workers, boo
   throw InvalidArgument(fmt::format("format is {:.40}; it must be text, json or mermaid", format));
 }
 
-/// The rank that runs the pipeline and the number of ranks; 0 and 1 where it runs it alone.
+/// The rank that runs the pipeline and the number of ranks; 0 and 1 without other ranks.
 using Place = std::pair<int, int>;
 
-/// `given`: a levada.pipeline.options.Options whose seed has been drawn.
+/// `given` is a levada.pipeline.options.Options with its seed set.
 ProcessOptions options_of(nb::handle given, Place place) {
   const auto number = [&](const char* name) { return nb::cast<std::int64_t>(given.attr(name)); };
   return {.workers = static_cast<int>(number("workers")),
@@ -69,7 +69,7 @@ ProcessOptions options_of(nb::handle given, Place place) {
           .record = nb::cast<bool>(given.attr("record"))};
 }
 
-/// Calls it before each epoch; nothing where it is None.
+/// Returns a hook that calls `function` before each epoch, or nothing if it is None.
 std::function<void(const OpenContext&)> begin_epoch_by(nb::object function) {
   if (function.is_none()) return {};
   return [function = Shared(std::move(function))](const OpenContext& open_context) {
@@ -95,9 +95,9 @@ void serve(const Membership& job, const Graph& graph, nb::handle options, Place 
 /// How long close() waits for another thread's next().
 constexpr Duration patience = std::chrono::seconds(5);
 
-/// The consumer. Python may use it on any thread, in a signal handler and in a forked child, which leaves it alone. One
-/// thread at a time takes items; any other may pause, resume and ask for statistics meanwhile, and close it. The GIL
-/// guards its state, except the members that say otherwise.
+/// The consumer of a pipeline. Python may use it on any thread and in a signal handler; in a forked child it is left
+/// alone. One thread at a time takes items. Other threads may pause, resume, close and ask for statistics concurrently.
+/// The GIL guards its state, except for members that say otherwise.
 class Consumer {
  public:
   Consumer(std::shared_ptr<Engine> engine, const Graph& graph, nb::handle options, Place place, std::string name,
@@ -123,7 +123,7 @@ class Consumer {
     consumer_.reset();
   }
 
-  /// Begins the epoch after its first `items`. `cursor`, if there is one, is after the first `at` of them.
+  /// Begins the epoch after its first `items` items. `cursor`, if any, is the position after the first `at` of them.
   void reset(std::int64_t epoch, std::int64_t items, std::int64_t at, const std::optional<nb::object>& cursor) {
     ResumePoint from{.items = at, .cursor = {}};
     if (cursor) from.cursor = to_tree(*cursor, Allowed::registered);
@@ -131,13 +131,13 @@ class Consumer {
     const auto pausing = enter_pausing();
     begin(epoch, items, std::move(from), {});
   }
-  /// Begins after the last item of `lost`, some of whose processes have ended, with the same limit, and paused if it
-  /// was. Throws InvalidArgument if the epoch has fewer items now.
+  /// Continues after the last item of `lost`, some of whose processes have ended, with the same limit, and paused if
+  /// `lost` was. Throws InvalidArgument if the epoch now has fewer items.
   void take_over(const Consumer& lost) {
     begin(lost.epoch_, lost.given_, lost.resume_point_, lost.limit_);
     if (lost.paused()) pause();
   }
-  /// The next item of pass number `pass`. Nothing at its end, at a limit, while paused and once it is closed.
+  /// Returns the next item of pass number `pass`, or nothing at its end, at a limit, while paused and once closed.
   std::optional<Item> next(std::int64_t pass) {
     if (pass_ != pass) {
       throw InvalidArgument("another epoch of this pipeline has begun, which ended this one's iterator");
@@ -178,11 +178,11 @@ class Consumer {
     consumer.resume();
   }
   bool paused() const { return consumer().paused(); }
-  /// Where next() is empty: whether that is for good.
+  /// Returns whether the epoch is over; call it if next() returns nothing.
   bool is_over() const { return is_over_; }
-  /// Returns how many items of this epoch have been given, and the latest cursor that is exact: how many had been given
-  /// when it was saved, and the cursor, None at the first item. They are the same number unless a stage here has
-  /// failed.
+  /// Returns the number of items of this epoch that have been returned, and the latest exact cursor with the number of
+  /// items at which it was saved; the cursor is None at the first item. The numbers are equal unless a stage in this
+  /// process has failed.
   std::tuple<std::int64_t, std::int64_t, std::optional<nb::object>> save() {
     auto& consumer = open_consumer();
     take([&] {
@@ -194,8 +194,8 @@ class Consumer {
     return {given_, items, plain};
   }
 
-  /// Has the call under way on another thread end, and lets none begin. False in a signal handler that has interrupted
-  /// this thread's own call: whoever made that is to close the run then, as must_close() tells it.
+  /// Ends the call in progress on another thread and lets no further call begin. Returns false in a signal handler that
+  /// has interrupted this thread's own call: the caller of that must then close the run, as must_close() tells it.
   bool begin_close() {
     closing_ = true;
     must_close_ = taking_.is_mine();
@@ -207,9 +207,9 @@ class Consumer {
     if (taking_.is_free()) return;
     throw Timeout("another thread does not come out of a stage of this pipeline, which therefore cannot be closed");
   }
-  /// Once true for each begin_close() that has been left to the caller.
+  /// Returns true once for each begin_close() that left closing to the caller.
   bool must_close() { return std::exchange(must_close_, false); }
-  /// After both of these. Whether all processes have answered in time.
+  /// Call it after both of these. Returns whether all processes have answered in time.
   bool shutdown(double grace) {
     const nb::gil_scoped_release released;
     return consumer().shutdown(duration_of(grace));
@@ -243,7 +243,7 @@ class Consumer {
     return totals;
   }
 
-  /// An encoded report::PipelineReport.
+  /// Returns an encoded report::PipelineReport.
   nb::bytes report(const Graph& graph, int workers, bool ordered) const {
     Bytes report;
     {
@@ -259,7 +259,7 @@ class Consumer {
  private:
   static constexpr std::string_view what = "this pipeline run";
 
-  /// A cursor, and how many items had been given when it was saved. No cursor: at the first item.
+  /// A cursor and the number of items at which it was saved. Without a cursor, the first item.
   struct ResumePoint {
     std::int64_t items = 0;
     std::optional<pipeline::Cursor> cursor;
@@ -283,9 +283,9 @@ class Consumer {
     has_begun_ = true;
     ++pass_;
   }
-  /// Returns whether a cursor can be saved that is after the item given last.
+  /// Returns whether a cursor after the last returned item can be saved.
   bool has_place() const { return has_begun_ && !consumer_->lost_place(); }
-  /// Now and then, so that it takes at most 1% of the time.
+  /// Saves a resume point from time to time, using at most 1% of the time.
   void keep_resume_point(const pipeline::Consumer& consumer) {
     const auto begun = Clock::now();
     if (begun < next_resume_point_) return;
@@ -322,7 +322,8 @@ class Consumer {
     if (closing_) throw_closed();
     return consumer;
   }
-  /// What `work`, a call that one thread at a time may make, gives. Throws InvalidArgument once this is closed.
+  /// Runs `work`, a call that only one thread at a time may make, and returns its result. Throws InvalidArgument once
+  /// closed.
   template <typename Work>
   std::invoke_result_t<Work> take(Work work) {
     const OneCaller::Call taking(taking_, what);
@@ -334,12 +335,12 @@ class Consumer {
       throw;
     }
   }
-  /// Another thread that pauses or resumes is waited for.
+  /// Waits for another thread that pauses or resumes.
   OneCaller::Call enter_pausing() {
     wait_for_others(pausing_, Deadline::never());
     return {pausing_, what};
   }
-  /// On any thread that waits. Ends the taking thread's call once this is to be closed, as Ctrl-C does.
+  /// Called on any thread that waits. Ends the taking thread's call if this is being closed, as Ctrl-C does.
   void poll() const {
     check_signals();
     if (!closing_ || !taking_.is_mine()) return;
@@ -355,13 +356,13 @@ class Consumer {
   std::atomic<bool> closing_ = false;  ///< read without the GIL
   bool must_close_ = false;
   std::int64_t pass_ = 0;
-  bool is_over_ = false;  ///< this epoch
+  bool is_over_ = false;  ///< whether this epoch is over
   bool has_begun_ = false;
   std::int64_t given_ = 0;  ///< in this epoch
   std::int64_t epoch_ = 0;
-  std::optional<std::int64_t> limit_;  ///< items until it, of those of limit()
+  std::optional<std::int64_t> limit_;  ///< items until the limit, as set by limit()
   const bool keeps_resume_point_;
-  ResumePoint resume_point_;  ///< at or before the item given last
+  ResumePoint resume_point_;  ///< at or before the last returned item
   Clock::time_point next_resume_point_{};
 };
 
@@ -373,11 +374,11 @@ std::shared_ptr<Consumer> make_consumer(const Membership* job, const Graph& grap
                                     name_among_ranks);
 }
 
-/// One epoch as an iterator: over when the next begins.
+/// One epoch as an iterator. It is over when the next epoch begins.
 class Epoch {
  public:
-  /// `run`: what has the consumer; its _on_engine_error() raises how a process ended, or returns the consumer that
-  /// takes its place.
+  /// `run` owns the consumer. Its _on_engine_error() raises the reason for which a process ended, or returns the
+  /// consumer that takes over.
   Epoch(nb::object run, std::shared_ptr<Consumer> consumer)
       : run_(std::move(run)), consumer_(std::move(consumer)), pass_(consumer_->pass()) {}
 

@@ -37,7 +37,7 @@ nb::object call(nb::handle function, nb::handle argument) {
   return result;
 }
 
-/// Empty after the last.
+/// Returns nothing after the last item.
 std::optional<nb::object> next_of(nb::handle iterator) {
   PyObject* item = PyIter_Next(iterator.ptr());
   if (item != nullptr) return nb::steal(item);
@@ -51,8 +51,8 @@ nb::object iterator_of(nb::handle iterable) {
   return iterator;
 }
 
-/// The position in an iterable. "num_outputs": items that it has yielded; "state": its state_dict(), encoded; "inputs":
-/// the cursors of its inputs.
+/// The position in an iterable. "num_outputs": number of items yielded; "state": its state_dict(), encoded; "inputs":
+/// cursors of its inputs.
 struct Position {
   static constexpr std::string_view name = "an iterable";
 
@@ -75,8 +75,8 @@ struct Position {
   }
 };
 
-/// The items of an iterable that is made when the first is wanted. What it says of itself is kept as plain values,
-/// which may hold pickles only where those are allowed.
+/// The items of an iterable that is created on first use. Its state is kept as plain values, which may contain pickles
+/// only if those are allowed.
 class PythonIterator : public pipeline::Iterator {
  public:
   explicit PythonIterator(bool allow_pickle) : allow_pickle_(allow_pickle) {}
@@ -106,34 +106,35 @@ class PythonIterator : public pipeline::Iterator {
   void restore(const Cursor& cursor) override { start_ = Position::decode(cursor); }
 
  protected:
-  /// Lets go of the iterator, and of what it holds.
+  /// Releases the iterator and the objects that it holds.
   void drop() { opened_.reset(); }
-  /// An iterator whose next item has the number `at`, and its state_dict() or None.
+  /// An iterator whose next item has the index `at`, and its state_dict() or None.
   struct Opened {
     nb::object iterator, state_dict;
     std::int64_t at = 0;
   };
-  /// Opens the iterable at `start`: at its state if there is one, else at its number or as far before that as it can.
+  /// Opens the iterable at `start`: at its state if it has one, otherwise at its item number or as close before that as
+  /// it can.
   virtual Opened make(const Position& start) = 0;
   nb::object rebuilt(const Bytes& state) const {
     return Rebuilder(allowed_in_states(allow_pickle_)).rebuild(pipeline::unpack_cursor(state));
   }
-  /// Begins to iterate at the state of `start`, or else at the first item.
+  /// Begins iteration at the state of `start`, or at the first item without a state.
   Opened resumed(nb::handle iterable, const Position& start) const {
     if (start.state) iterable.attr("load_state_dict")(rebuilt(*start.state));
     return {.iterator = iterator_of(iterable),
             .state_dict = nb::getattr(iterable, "state_dict", nb::none()),
             .at = start.state ? start.num_outputs : 0};
   }
-  /// Returns the cursors of its inputs, also while it is not open: they say which items it has yet to read.
+  /// Returns the cursors of its inputs, even while it is not open: they determine which items it has yet to read.
   virtual std::vector<Cursor> save_inputs() const { return {}; }
 
   const Position& start() const { return start_; }
 
-  std::vector<Cursor> start_of_inputs_;  ///< from which an iterable without a state is made again
+  std::vector<Cursor> start_of_inputs_;  ///< from which an iterable without a state is recreated
 
  private:
-  /// Opens the iterable where it was restored, passes over `items` more and returns how many there were.
+  /// Opens the iterable at its restored position, skips `items` more and returns how many there were.
   std::int64_t open(std::int64_t items) {
     const auto restored = start_.num_outputs;
     start_.num_outputs += items;
@@ -144,7 +145,8 @@ class PythonIterator : public pipeline::Iterator {
     throw InvalidArgument(fmt::format("the state is of item {} of an iterable that has {}", restored, at));
   }
 
-  /// Nothing where the iterable has no state, or none that can be kept: then it is passed over what it has given.
+  /// Returns nothing if the iterable has no state or none that can be kept; it then skips the items that it has
+  /// returned.
   std::optional<Bytes> own_state() const {
     return in_python([&]() -> std::optional<Bytes> {
       if (opened_->state_dict.is_none()) return std::nullopt;
@@ -212,7 +214,7 @@ class PythonItemSource final : public pipeline::ItemSource {
   bool allow_pickle_;
 };
 
-/// What a function makes of one item.
+/// The items that a function makes of one item.
 class MadeIterator final : public PythonIterator {
  public:
   MadeIterator(nb::object iterable, bool allow_pickle) : PythonIterator(allow_pickle), iterable_(std::move(iterable)) {}
@@ -223,7 +225,7 @@ class MadeIterator final : public PythonIterator {
   Shared iterable_;
 };
 
-/// A stage before a transform, as Python has it. Closed when the transform goes, whoever still holds this.
+/// A stage before a transform, as passed to Python. Closed when the transform ends, whatever still holds this object.
 class StageIterator {
  public:
   explicit StageIterator(IteratorPtr iterator) : iterator_(std::move(iterator)) {}
@@ -236,7 +238,7 @@ class StageIterator {
   }
   Cursor save() const { return iterator_->save(); }
   void restore(const Cursor& cursor) { iterator_->restore(cursor); }
-  /// Without the GIL, which threads of the iterator may want before they end.
+  /// Call it without the GIL, which the iterator's threads may need before they end.
   void close() { iterator_.reset(); }
 
  private:
@@ -245,7 +247,7 @@ class StageIterator {
       const nb::gil_scoped_release released;
       return iterator_->next();
     } catch (const nb::python_error& raised) {
-      throw nb::python_error(raised);  // to be raised in Python uses one up, and the stage behind throws it too
+      throw nb::python_error(raised);  // raising it in Python consumes one, and the stage after this throws it too
     }
   }
 
@@ -289,7 +291,7 @@ class TransformIterator final : public PythonIterator {
   OpenContext open_context_;
 };
 
-/// The items of another iterator as Python's objects.
+/// Items of another iterator as Python objects.
 class ShownIterator final : public pipeline::Iterator {
  public:
   ShownIterator(IteratorPtr iterator, TensorKind kind) : iterator_(std::move(iterator)), kind_(kind) {}

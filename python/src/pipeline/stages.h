@@ -12,26 +12,26 @@
 
 namespace levada::python {
 
-/// Whether an iterable gives a part of its items alone, and whether that is each n-th.
+/// Whether an iterable divides its items itself, and whether its part is then every n-th item.
 enum class DividesItself { no, in_parts, in_turns };
 
-/// An iterable. `open` is a levada.pipeline.sources.SourceOpener of it. `allow_pickle`, here and below: whether the
-/// state of an iterable may hold pickles.
+/// Returns an iterable as a source. `open` is its levada.pipeline.sources.SourceOpener. `allow_pickle`, here and below:
+/// whether the state of an iterable may hold pickles.
 std::shared_ptr<const pipeline::ItemSource> python_source(nanobind::object open, std::string description,
                                                           DividesItself divides, bool allow_pickle);
 
-/// Returns a source of the same items, Trees, as objects of Python.
+/// Returns a source of the same items, as Python objects instead of Trees.
 std::shared_ptr<const pipeline::ItemSource> shown_source(std::shared_ptr<const pipeline::ItemSource> trees,
                                                          TensorKind kind);
 
 pipeline::Map map_of(nanobind::object function, pipeline::OnError on_error, int threads);
 pipeline::Filter filter_of(nanobind::object predicate, pipeline::OnError on_error);
-/// `length` gives an int of an item.
+/// `length` returns an int for an item.
 std::function<std::int64_t(const pipeline::Item&)> length_of(nanobind::object length);
-/// `function` makes an iterable of an item.
+/// `function` returns an iterable for an item.
 pipeline::FlatMap flat_map_of(nanobind::object function, pipeline::OnError on_error, bool allow_pickle);
-/// `open(inputs, open_context)` makes an iterable of a list of iterators; one that has state_dict() and
-/// load_state_dict() goes on by these, any other from the beginning of the epoch.
+/// `open(inputs, open_context)` returns an iterable for a list of iterators. An iterable with state_dict() and
+/// load_state_dict() resumes from its state, any other one from the beginning of the epoch.
 pipeline::Transform transform_of(nanobind::object open, std::string what, bool allow_pickle);
 
 }  // namespace levada::python

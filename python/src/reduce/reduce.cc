@@ -29,17 +29,17 @@ ReduceOp op_of(const std::string& name) {
   throw InvalidArgument(fmt::format("op is \"{:.40}\"; it must be one of sum, average", name));
 }
 
-/// The tensors that a caller has passed, with what keeps their elements alive. Made and destroyed with the GIL.
+/// The tensors that a caller has passed, with owners that keep their elements alive. Made and destroyed with the GIL.
 class InputTensors {
  public:
-  /// Throws TypeError for anything but a tensor.
+  /// Throws TypeError if the input is not a tensor.
   static InputTensors one(const TensorLibraries& libraries, nb::handle input) {
     InputTensors tensors;
     tensors.is_single_ = tensors.add(libraries, input, "input");
     if (!tensors.is_single_) throw nb::type_error("input is not a tensor");
     return tensors;
   }
-  /// Accepts an iterable of tensors as well; the error names the position.
+  /// Accepts one tensor or an iterable of tensors; an error names the position.
   static InputTensors some(const TensorLibraries& libraries, nb::handle inputs) {
     InputTensors tensors;
     const bool is_listed = PyList_CheckExact(inputs.ptr()) || PyTuple_CheckExact(inputs.ptr());
@@ -53,7 +53,7 @@ class InputTensors {
   }
 
   bool is_single() const { return is_single_; }
-  /// The only one.
+  /// Returns the only view.
   const TensorView& view() const { return views_.front(); }
   std::span<const TensorView> views() const { return views_; }
   TensorKind kind() const { return kind_; }
@@ -73,13 +73,13 @@ class InputTensors {
   }
 
   std::vector<TensorView> views_;
-  std::vector<nb::object> objects_;  ///< whose elements `views_` show in place
-  std::vector<Tensor> tensors_;      ///< made from other objects
+  std::vector<nb::object> objects_;  ///< owners of the elements that `views_` show in place
+  std::vector<Tensor> tensors_;      ///< tensors converted from other objects
   TensorKind kind_{};
   bool is_single_ = false;
 };
 
-/// A result that may be still to come, and the kind of tensor that it becomes.
+/// A result that may still be pending, and the kind of tensor that it becomes.
 class ReduceHandle {
  public:
   ReduceHandle(Bucketer::Handle handle, TensorKind kind) : handle_(std::move(handle)), kind_(kind) {}
@@ -130,7 +130,7 @@ class PythonBucketer {
   PythonBucketer(const PythonBucketer&) = delete;
   PythonBucketer& operator=(const PythonBucketer&) = delete;
   ~PythonBucketer() {
-    // In a forked child, the threads are the parent's.
+    // In a forked child, the threads belong to the parent.
     if (current_process() != process_) static_cast<void>(new std::shared_ptr<Bucketer>(std::move(bucketer_)));
   }
 
@@ -205,7 +205,7 @@ class PythonBucketer {
   }
 
  private:
-  /// The caller keeps it alive until its call has ended.
+  /// The caller must keep it alive until its call has ended.
   std::shared_ptr<Bucketer> open() const {
     if (current_process() != process_) {
       throw Unsupported("this process was forked from the one that made this ReduceScatter; make a new one");
@@ -219,7 +219,7 @@ class PythonBucketer {
     return *libraries_;
   }
 
-  /// Returns a function that may be called after this object is destroyed, by a handle's wait().
+  /// Returns a function that a handle's wait() may call after this object is destroyed.
   Bucketer::Callback called(nb::object callback, TensorKind kind) {
     if (callback.is_none()) return {};
     const std::shared_ptr<nb::object> shared(new nb::object(std::move(callback)), DeleteWithGil());

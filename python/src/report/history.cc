@@ -1,4 +1,4 @@
-// What happened in feeds and pipelines, written to files.
+// Writes the history of feeds and pipelines to files.
 #include "levada/cli/feed_history.h"
 
 #include <fmt/format.h>
@@ -30,7 +30,7 @@ namespace {
 using report::FeedReport;
 using report::PipelineReport;
 
-/// What a rank sends to rank 0.
+/// The history that a rank sends to rank 0.
 struct RankHistory {
   report::RankReport rank;
   Trace trace;
@@ -63,7 +63,7 @@ Bytes pack(const report::RankReport& rank, const nb::bytes& trace, const std::op
   return std::move(writer).take();
 }
 
-/// Reads untrusted bytes; none where the rank has left. The result has times of rank 0's clock.
+/// Decodes untrusted bytes; returns an empty history if the rank has left. The result's times are on rank 0's clock.
 RankHistory unpack(const cli::RankMessage& message) {
   if (message.bytes.empty()) return {};
   ByteReader reader(message.bytes);
@@ -118,7 +118,7 @@ void write(Files files, const Mesh& mesh, const EngineInfo& info, const std::vec
   cli::write_history(files.names, files.report, std::move(files.history));
 }
 
-/// Collective: rank 0 writes the files, and every rank returns once they are there, or raises why they are not.
+/// Collective: rank 0 writes the files. Every rank returns once they exist, or raises the reason for which they do not.
 void write_feed_history(const Membership& job, const Mesh& mesh, const nb::dict& feed, const nb::dict& rank,
                         const nb::bytes& trace, const std::optional<nb::bytes>& pipeline, const std::string& page,
                         const std::string& trace_file, double timeout) {

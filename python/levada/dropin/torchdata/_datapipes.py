@@ -20,8 +20,9 @@ _END = object()
 
 
 def _functional(name: str) -> Callable[[Class], Class]:
-    """Gives all datapipes a method that makes the class. The name is not entered among torch's functional names: whoever
-    enters it there, earlier or later, such as torchdata when it is imported, succeeds and is preferred."""
+    """Gives all datapipes a method that makes the class. The name is not registered among torch's functional names: if
+    other code registers it, earlier or later, as torchdata does when it is imported, that succeeds and takes
+    precedence."""
 
     def give(cls: Class) -> Class:
         def make(source: Any, *args: Any, **kwargs: Any) -> Any:
@@ -54,8 +55,8 @@ class _Through(IterDataPipe):  # type: ignore[misc, type-arg, unused-ignore]
 
 @_functional("sharding_round_robin_dispatch")
 class ShardingRoundRobinDispatcher(_Through):
-    """All before this runs in one process, which sends its items to the workers in turn. Without workers it does
-    nothing."""
+    """Runs everything before it in one process, which sends its items to the workers in turn. Does nothing without
+    workers."""
 
     def __init__(self, source_datapipe: Any, sharding_group_filter: Any = None) -> None:
         if sharding_group_filter != SHARDING_PRIORITIES.MULTIPROCESSING:

@@ -1,4 +1,4 @@
-"""What a process of its own gives to a reading service, and how it starts."""
+"""The items that a process delivers to a reading service, and how that process starts."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from levada.pipeline.run import Run
 
 
 class Items:
-    """The items of a run, as a datapipe of this process iterates them: a pause makes it wait instead of end, and failures
-    carry torchdata's text as well."""
+    """The items of a run, as a datapipe of this process iterates them: a pause makes it wait instead of end, and
+    failures also carry torchdata's text."""
 
     def __init__(self, run: Run[Any]) -> None:
         self._run = run
@@ -59,7 +59,8 @@ class _Text(str):
 
 
 def _add_place(error: Exception) -> None:
-    """Adds to the text of what a datapipe of another process raised where it was, as torchdata words it."""
+    """Adds torchdata's description of the place to the text of an exception that a datapipe of another process
+    raised."""
     failed = error.__cause__
     is_text = not error.args or isinstance(error.args[0], str)
     if not isinstance(failed, StageFailed) or not is_text:
@@ -71,8 +72,8 @@ def _add_place(error: Exception) -> None:
 
 @contextlib.contextmanager
 def main_not_imported() -> Iterator[None]:
-    """Processes that start meanwhile do not import the main module, which may have no `if __name__ == "__main__":`; what
-    it defines is sent to them by value."""
+    """Makes processes that start in this context not import the main module, which may have no `if __name__ ==
+    "__main__":`; its definitions are sent to them by value."""
     main: Any = sys.modules["__main__"]
     hidden = {name: main.__dict__.pop(name) for name in ("__file__", "__spec__") if name in main.__dict__}
     main.__spec__ = None

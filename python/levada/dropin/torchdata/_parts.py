@@ -1,4 +1,4 @@
-"""A graph of datapipes, divided into the parts that the dispatching process, the workers and this process carry out."""
+"""Divides a graph of datapipes into the parts that the dispatching process, the workers and this process run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TORCHDATA = "torchdata.datapipes.iter"
 
 
 class Cut(NamedTuple):
-    """The datapipes behind which the graph is divided among processes."""
+    """The datapipes after which the graph is divided among processes."""
 
     dispatch_boundary: DataPipe | None
     """The last one of the dispatching process; None without one."""
@@ -35,8 +35,8 @@ class Cut(NamedTuple):
 
 
 def cut(datapipe: DataPipe, workers: int) -> Cut:
-    """Returns where Levada's placement divides the graph. Raises InvalidArgument, naming the datapipes, for an undivided
-    branch beside a dispatch."""
+    """Returns where Levada's placement divides the graph. Raises InvalidArgument, naming the datapipes, for an
+    undivided branch next to a dispatch."""
     pipes = all_of(datapipe)
     by_name = {f"{type(pipe).__name__.removesuffix('IterDataPipe')}_{at}": pipe for at, pipe in enumerate(pipes)}
     graph = _graph_of(pipes, {id(pipe): name for name, pipe in by_name.items()})
@@ -108,7 +108,7 @@ def undivided(datapipe: DataPipe) -> list[DataPipe]:
 
 
 class Entrance(IterDataPipe):  # type: ignore[misc, type-arg, unused-ignore]
-    """Stands for a part of the graph that another process carries out, and returns the items that it sends."""
+    """Represents a part of the graph that another process runs, and returns the items that it sends."""
 
     def __init__(self) -> None:
         self.open: Callable[[], Iterator[Any]] | None = None
@@ -125,7 +125,7 @@ class Entrance(IterDataPipe):  # type: ignore[misc, type-arg, unused-ignore]
 
 
 class Part(NativeSource):
-    """The part of the graph that one process carries out. It is sent there, and starts again in each epoch."""
+    """The part of the graph that one process runs. It is sent to that process, and restarts in each epoch."""
 
     def __init__(
         self,
@@ -205,7 +205,7 @@ class Part(NativeSource):
 
 
 class _Received:
-    """The items that the dispatching process sends, which a worker takes on the thread that answers for it alone."""
+    """The items that the dispatching process sends; a worker takes them only on the thread that serves it."""
 
     def __init__(self, items: Iterator[Any]) -> None:
         self._items = items
@@ -224,7 +224,7 @@ class _Received:
 
 
 def _without_prefetchers(datapipe: DataPipe, entrance: Entrance) -> DataPipe:
-    """Takes out the prefetchers behind the entrance: the worker itself makes items ahead, on one thread."""
+    """Removes the prefetchers after the entrance: the worker itself makes items ahead, on one thread."""
     for pipe in all_of(datapipe):
         is_prefetcher = is_kind(pipe, "Prefetcher") and not is_kind(pipe, "PinMemory")
         if is_prefetcher and any(each is entrance for each in all_of(pipe)):

@@ -1,4 +1,4 @@
-"""Functions that change a graph of datapipes before a DataLoader2 has it carried out."""
+"""Functions that change a graph of datapipes before a DataLoader2 runs it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ class Adapter(ABC):
 
 
 class Shuffle(Adapter):
-    """Turns every shuffle() of the graph on or off. True adds one at the end where there is none; None changes nothing."""
+    """Turns every shuffle() of the graph on or off. True adds one at the end where there is none; None changes
+    nothing."""
 
     def __init__(self, enable: bool | None = True) -> None:
         self.enable = enable

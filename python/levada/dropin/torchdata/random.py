@@ -15,7 +15,8 @@ __all__ = ["SeedGenerator", "dist_share_seed"]
 
 
 class SeedGenerator:
-    """Draws seeds one after the other: seeds that all ranks and workers share, and seeds of this rank or worker alone."""
+    """Draws seeds one after the other: seeds that all ranks and workers share, and seeds only for this rank or
+    worker."""
 
     def __init__(self, seed: int | None = None) -> None:
         self.seed(seed)

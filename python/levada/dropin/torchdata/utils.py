@@ -1,4 +1,4 @@
-"""What functions of workers are called with."""
+"""Arguments of workers' functions."""
 
 from typing import NamedTuple
 
