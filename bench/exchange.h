@@ -16,8 +16,7 @@ struct ExchangeBenchOptions {
   std::string from = "dp=4";  ///< meshes; both begin with rank 0
   std::string to = "dp=2,tp=2";
   int samples = 256;
-  std::uint64_t bytes = 3'500'000;  ///< approximate size of all samples: ragged, in three keys (int64, float32,
-                                    ///< float32)
+  std::uint64_t bytes = 3'500'000;  ///< approximate total size, ragged, in three keys: int64, float32, float32
   int rounds = 100;
   int warm_up = 5;
 };

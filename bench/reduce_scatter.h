@@ -12,8 +12,7 @@
 namespace levada::bench {
 
 struct ReduceOptions {
-  std::vector<std::int64_t> shards = std::vector<std::int64_t>(256, 4096);  ///< size of one rank's piece of each input,
-                                                                            ///< in bytes
+  std::vector<std::int64_t> shards = std::vector<std::int64_t>(256, 4096);  ///< bytes of one rank's piece of an input
   double capacity_mb = 25;                                                  ///< capacity of a bucket, in MiB
   BatchSource source = BatchSource::host;
   int rounds = 100;
