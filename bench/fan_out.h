@@ -21,7 +21,7 @@ enum class BatchSource : std::uint8_t {
 /// Parses "arena" or "host". Throws InvalidArgument for another word.
 BatchSource parse_source(std::string_view word);
 
-/// An operation. The axis along which the ranks are decides what each receives.
+/// An operation. The mesh axis of the ranks decides what each of them receives.
 struct FanOut {
   std::string_view name;
   std::string_view axis;

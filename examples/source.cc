@@ -30,8 +30,7 @@ class Sums final : public levada::Source {
     return levada::Tree::dict({{"terms", std::move(terms)}, {"sums", std::move(sums)}});
   }
 
-  levada::Bytes cursor(std::int64_t next) const override {  // what another run needs to resume: here, the next sample's
-                                                            // number
+  levada::Bytes cursor(std::int64_t next) const override {  // the state to resume from: the next number
     levada::ByteWriter bytes;
     bytes.put(next);
     return std::move(bytes).take();

@@ -57,5 +57,4 @@ def milliseconds(call: Callable[[], object], rounds: int = 9) -> dict[str, float
 def tell(passed: bool | None, **figures: Any) -> None:
     """Prints a rank's result, the last line that the runner reads. None: the figures are recorded, with nothing to
     pass."""
-    os.write(1, f"RESULT {json.dumps({'pass': passed, **figures})}\n".encode())  # in one write, since ranks share the
-                                                                                 # pipe
+    os.write(1, f"RESULT {json.dumps({'pass': passed, **figures})}\n".encode())  # in one write: ranks share the pipe

@@ -1,5 +1,4 @@
-"""The script of a benchmark on each of its ranks. __main__ starts it with `levada run` and gives it its task as
-JSON."""
+"""The script of a benchmark on each of its ranks. __main__ starts the ranks and passes them their task as JSON."""
 
 from __future__ import annotations
 

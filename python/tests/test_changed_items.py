@@ -119,7 +119,7 @@ def test_a_loader_whose_own_state_stands_still_is_refused_by_name() -> None:
     class Stuck:
         def __iter__(self) -> Any:
             for number in range(6):
-                time.sleep(0.2)  # a feed rarely asks a slow loader for its state
+                time.sleep(0.2)  # slow items, so that the feed asks for the state after each
                 yield number
 
         def state_dict(self) -> dict[str, int]:

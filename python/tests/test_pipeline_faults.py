@@ -468,8 +468,7 @@ def test_a_process_that_hangs_is_named_with_its_place() -> None:
     assert "in hang" in str(caught.value)
     begin = time.monotonic()
     run.close(grace=60)
-    assert not multiprocessing.active_children() and time.monotonic() - begin < 30  # the hung process is not waited for
-                                                                                    # again
+    assert not multiprocessing.active_children() and time.monotonic() - begin < 30  # it does not wait again
 
 
 def test_close_ends_a_start_that_another_thread_waits_for() -> None:

@@ -191,8 +191,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     for name, script in PROGRAMS.items():
         write_program(folder / "bin" / name, script)
     for path in [*(ROOT / "script").iterdir(), *(ROOT / "bench").glob("*.py")]:
-        write_program(folder / path.relative_to(ROOT), "exit")  # `levada run` reads a .py as Python: `exit` is an
-                                                                # expression without effect
+        write_program(folder / path.relative_to(ROOT), "exit")  # run as Python, `exit` does nothing
     for path in [*(ROOT / "bench").glob("*.cc"), ROOT / "bench/mpi.cc"]:
         for preset in ("release", "openmpi"):
             write_program(folder / "build" / preset / "bench" / path.stem, "exit 0")

@@ -117,8 +117,7 @@ def test_all_that_a_feed_says_is_of_the_batch_in_hand_and_a_state_resumes_at_the
     assert list(story(fed, iter(fed))) == expected and fed.end == plain.end
     passes._send_ahead.batches = 0  # type: ignore[attr-defined]
     for at in range(0, len(expected), 2):
-        whole = expected[at]["at"][1] + 1 == expected[at]["at"][2]  # else the state resumes at the beginning of its
-                                                                    # step
+        whole = expected[at]["at"][1] + 1 == expected[at]["at"][2]  # else it resumes before its step
         first = at + 1 if whole else at - expected[at]["at"][1]
         resumed = feed(prefetch_to_device=True)
         resumed.load_state_dict(expected[at]["state"])

@@ -485,7 +485,6 @@ def test_streams_use_the_memory_of_a_bucket_on_a_device_one_after_another(tmp_pa
             tell(before=list(log), result=handle.get().tolist(), after=log)
         """,
     )
-    assert told["before"] == [["b", "waits for", "a"], ["b", "uses", 2]] * 2  # the launch records the result and the
-                                                                              # input
+    assert told["before"] == [["b", "waits for", "a"], ["b", "uses", 2]] * 2  # the launch: the result and the input
     assert told["after"][4:] == [["c", "waits for", "b"], ["c", "uses", 2]]
     assert told["result"] == [1.0, 1.0]
