@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Balanced steps: how much more work the busiest data-parallel rank has than it must, how many micro-batches there are,
-and what a step takes by the cost 24576 L + L L. Lengths are lognormal (mean 1,500, sigma 1.2, cut at 32,768, or at what
-a micro-batch holds).
+"""Measures balanced steps: the work of the busiest data-parallel rank, the number of micro-batches, and the step time.
+
+Work is compared with a lower bound, and the time follows from the cost 24576 L + L L. Lengths are lognormal (mean
+1,500, sigma 1.2, cut at 32,768, or at the capacity of a micro-batch).
 
   bench/balance.py [--build DIR] [--steps N] [--peers DIR [--peer-seconds S]]
 
---peers: a folder with verl.py and slime.py, which are verl/utils/seqlen_balancing.py and slime/utils/seqlen_balancing.py
-of these projects; their get_seqlen_balanced_partitions divides the same steps, as many as they get done in S
+--peers: a folder with verl.py and slime.py, copies of those projects' verl/utils/seqlen_balancing.py and
+slime/utils/seqlen_balancing.py; their get_seqlen_balanced_partitions divides as many of the same steps as it can in S
 seconds.
 """
 
@@ -43,7 +44,7 @@ def plans_of(build, steps, ranks, sizes, max_tokens=0):
 
 
 def peer(path):
-    """The function of another project. What its module imports beside has nothing to do with it."""
+    """Returns another project's function. The module's other imports do not matter to it and are mocked."""
     names = ["torch", "torch.distributed", "verl", "verl.protocol", "verl.utils", "verl.utils.device"]
     spec = importlib.util.spec_from_file_location(path.stem + "_seqlen_balancing", path)
     module = importlib.util.module_from_spec(spec)
@@ -61,8 +62,8 @@ def chunks(samples, ranks):
 
 
 def lower_bound(work, ranks, equal=False):
-    """No rank can have less: the mean, or the costliest sample; with equal counts also the k costliest samples over k
-    ranks with the cheapest others that must come with them."""
+    """Returns a lower bound of the busiest rank's work: the mean, or the costliest sample; with equal counts also the k
+    costliest samples over k ranks, with the cheapest other samples that fill their counts."""
     bound = max(int(work.sum()) / ranks, int(work.max()))
     if equal:
         ascending = np.sort(work)
@@ -118,7 +119,7 @@ def compare(partition, name, options, ranks, works, bounds, ours, took, sizes):
 
 
 def next_fit(lengths, max_tokens):
-    """Micro-batches as they come."""
+    """Cuts the samples into micro-batches in their order."""
     micros, room = [[]], max_tokens
     for length in lengths:
         if length > room:
@@ -130,7 +131,7 @@ def next_fit(lengths, max_tokens):
 
 
 def packed_rows(lengths, max_tokens):
-    """The same documents in rows of max_tokens, best-fit decreasing."""
+    """Packs the same documents into rows of max_tokens, best-fit decreasing."""
     rows, rooms = [], []
     for length in sorted(lengths, reverse=True):
         fits = [i for i, room in enumerate(rooms) if room >= length]
@@ -146,18 +147,19 @@ def packed_rows(lengths, max_tokens):
 
 
 def time_of(ranks):
-    """What a step takes if ranks wait for each other at its end, and if they do after each micro-batch. Of works by rank
-    and micro-batch."""
+    """Returns the time of a step if ranks wait for each other at its end, and if they wait after each micro-batch.
+    `ranks` holds the work by rank and micro-batch."""
     count = max(map(len, ranks))
     by_micro = [[rank[i] if i < len(rank) else 0 for rank in ranks] for i in range(count)]
     return max(map(sum, ranks)), sum(map(max, by_micro))
 
 
 def times_of_packed_rows(steps, ranks, max_tokens):
-    """As time_of(), of all steps together: each step has as many rows as the documents of one fill, in any order."""
+    """Like time_of(), for all steps together. Each step has as many rows as the documents of one fill, in random
+    order."""
     works = []
     for step in steps:
-        # A row costs its padding, too.
+        # The padding of a row costs work, too.
         works += [24576 * max_tokens + int((row * row).sum()) for row in packed_rows(step.tolist(), max_tokens)]
     np.random.default_rng(2).shuffle(works)
     count = round(len(works) / len(steps) / ranks)

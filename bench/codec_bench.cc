@@ -1,5 +1,5 @@
-// What a step pays for its message besides the bytes themselves: taking the tree apart, writing prefix and body,
-// reading them and putting the tree together.
+// The cost of a step's message apart from its payload: flattening the tree, writing prefix and body, reading them and
+// assembling the tree.
 #include <benchmark/benchmark.h>
 
 #include "levada/pipeline/tree_item_traits.h"
@@ -8,7 +8,7 @@
 namespace levada {
 namespace {
 
-// The four fields of a GPT step, as small as they come: only what does not grow with them is of interest.
+// The four fields of a GPT step, as small as possible: only costs that do not grow with them matter here.
 Tree gpt_batch() {
   return Tree::dict({{"tokens", Tensor::zeros(dtypes::int64, {1, 8})},
                      {"labels", Tensor::zeros(dtypes::int64, {1, 8})},
@@ -16,7 +16,7 @@ Tree gpt_batch() {
                      {"loss_mask", Tensor::zeros(dtypes::float32, {1, 8})}});
 }
 
-// A message of such a batch and what is needed to write it once more.
+// A message of such a batch, and everything needed to write it again.
 struct Sample {
   Tree tree = gpt_batch();
   FlatTree flat = flatten(tree);
@@ -80,7 +80,7 @@ void unflatten_tree(benchmark::State& state) {
 }
 BENCHMARK(unflatten_tree);
 
-// Elements two apart: every second of a row.
+// A tensor with stride 2: every second element of a row.
 void copy_strided(benchmark::State& state) {
   const auto tensor = Tensor::zeros(dtypes::int64, {1 << 17});
   const TensorView every_second(dtypes::int64, {1 << 16}, {2}, tensor.bytes().data());
@@ -93,8 +93,8 @@ void copy_strided(benchmark::State& state) {
 }
 BENCHMARK(copy_strided);
 
-// The items of a message between the processes of a pipeline, and the same trees in the codec above. Both report items
-// a second.
+// Encodes the items of a message between a pipeline's processes, and the same trees with the codec above. Both report
+// items a second.
 constexpr std::int64_t items_per_message = 128;
 
 Tree small_dict() {

@@ -1,4 +1,4 @@
-// Samples out of a corpus of text, cut and packed, by one thread out of the page cache.
+// Reads samples from a corpus of text, cut and packed, on one thread, from the page cache.
 #include <benchmark/benchmark.h>
 
 #include <cmath>
@@ -13,7 +13,7 @@ namespace {
 
 using levada::Packing;
 
-/// A file of lines as long as documents are, removed at the end.
+/// A file of lines with realistic document lengths, removed at the end.
 class TextFile {
  public:
   TextFile() : path_(std::filesystem::temp_directory_path() / "levada-corpus-bench.jsonl") {
@@ -51,7 +51,7 @@ class CacheDir {
   std::filesystem::path path_ = std::filesystem::temp_directory_path() / "levada-corpus-bench-cache";
 };
 
-/// Gives the same tensors for every batch, as an engine gives its blocks again.
+/// Returns the same tensors for every batch, as an engine reuses its blocks.
 class ReusedMemory final : public levada::Memory {
  public:
   void reserve(std::size_t) override { next_ = 0; }
@@ -65,7 +65,7 @@ class ReusedMemory final : public levada::Memory {
   std::size_t next_ = 0;
 };
 
-/// All from tokens that are there already: opening, packing, and each sample once, in batches of 8.
+/// Opens, packs, and reads each sample once, in batches of 8, all from cached tokens.
 void whole_corpus(benchmark::State& state, Packing packing, std::optional<std::uint64_t> seed) {
   const TextFile file;
   const CacheDir cache;
@@ -86,7 +86,7 @@ void whole_corpus(benchmark::State& state, Packing packing, std::optional<std::u
   state.counters["used"] = 1 - padding;
 }
 
-/// Documents packed a second, from their lengths alone.
+/// Packs documents given only their lengths; reports documents a second.
 void pack_lengths(benchmark::State& state) {
   std::mt19937 random(1);
   std::vector<std::int64_t> lengths(1'000'000);

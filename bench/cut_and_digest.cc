@@ -1,5 +1,5 @@
-// The limit for `levada feed`: one process that cuts a corpus into the same batches and digests them, with nothing
-// carried between ranks. Prints its tokens a second, and the digests that every feed of the corpus must have.
+// The limit for `levada feed`: one process that cuts a corpus into the same batches and digests them, without sending
+// anything. Prints its tokens a second, and the digests that every feed of the corpus must have.
 #include <fmt/format.h>
 #include <malloc.h>
 
@@ -16,7 +16,7 @@ namespace {
 void run(const std::string& path, std::int64_t batch, std::int64_t sequence) {
   auto corpus = Corpus::open({path}, {.sequence = sequence, .tokenizer = is_text(path) ? byte_tokenizer() : nullptr});
   HeapMemory memory;
-  // Batches use the same pages again, as blocks of an engine do: without this, first touch would take most of the time.
+  // Makes batches reuse the same pages, as an engine's blocks do. Otherwise first touch would take most of the time.
   ::mallopt(M_MMAP_THRESHOLD, 1 << 30);
   ::mallopt(M_TRIM_THRESHOLD, 1 << 30);
   cli::FieldDigests content;

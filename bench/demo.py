@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""bench/demo.py CORPUS.jsonl TOKENIZER: shows what one reader saves. Four ranks need the same batches (tp=4). First each rank reads
-and tokenizes the text for itself, as four jobs of one rank with a cache of tokens each; then one rank does it for all. Later
-epochs read the tokens in the caches, under a limit that stands for storage shared by all readers. All runs are `levada feed` with
-the same options, and what each rank got is compared by its digests. `script/run` calls it."""
+"""bench/demo.py CORPUS.jsonl TOKENIZER: shows what one reader saves. Four ranks need the same batches (tp=4). First
+each rank reads and tokenizes the text separately, as four jobs of one rank with a token cache each; then one rank does
+it for all. Later epochs read the cached tokens, under a limit that simulates storage shared by all readers. All runs
+are `levada feed` with the same options, and the ranks' batches are compared by their digests. `script/run` calls it."""
 
 import argparse
 import json
@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 RANKS = 4
 LIMIT = 50  # MB/s of all readers together
-EPOCHS = 10  # under the limit
+EPOCHS = 10  # epochs under the limit
 TITLES = ("each rank for itself", "one for all, through Levada")
 
 
@@ -27,7 +27,7 @@ class Outcome(NamedTuple):
     read: int
     """Bytes that all ranks together have read: the text, and the tokens in the cache."""
     ranks: list
-    """What each rank got: the number of its batches, and the digests of their fields."""
+    """The number of each rank's batches, and the digests of their fields."""
 
 
 def children_cpu():
@@ -47,7 +47,7 @@ def received_by(rank):
 
 
 def feed(options, corpus, jobs, is_limited):
-    """Feeds all ranks in `jobs` jobs, which run concurrently. The caches of the first call are there for the second one."""
+    """Feeds all ranks in `jobs` jobs, which run concurrently. The second call uses the caches of the first."""
     command = [options.levada, "feed", corpus, "--tokenizer", options.tokenizer, "--mesh", f"tp={RANKS // jobs}", "--json"]
     command += ["--timeout", "5m"]  # a busy machine may take long to start ranks
     if is_limited:
@@ -62,7 +62,7 @@ def feed(options, corpus, jobs, is_limited):
 
 
 def copy_beginning(path, to, size):
-    """Copies whole lines, about `size` bytes. Returns how many bytes they are."""
+    """Copies whole lines, about `size` bytes. Returns the number of bytes copied."""
     with open(path, "rb") as lines, open(to, "wb") as copy:
         return sum(copy.write(line) for line in lines.readlines(size))
 
@@ -106,7 +106,7 @@ def main():
 
     with tempfile.TemporaryDirectory(dir=os.path.dirname(os.path.abspath(options.corpus))) as folder:
         corpus = os.path.join(folder, "demo.jsonl")
-        size = copy_beginning(options.corpus, corpus, int(options.mb * 1e6))  # which leaves it in the page cache
+        size = copy_beginning(options.corpus, corpus, int(options.mb * 1e6))  # leaves it in the page cache
         first, later = ([feed(options, corpus, jobs, is_limited) for jobs in (RANKS, 1)] for is_limited in (False, True))
 
     is_same = all(rank == pair[0].ranks[0] for pair in (first, later) for outcome in pair for rank in outcome.ranks)

@@ -39,7 +39,7 @@ pipeline::Graph graph_of(const DispatchOptions& options) {
   return graph.then(pipeline::Dispatch{}).then(pipeline::Map{[](pipeline::Item item) { return item; }});
 }
 
-/// Takes items for so long, each of which has to be the next unless they are shuffled.
+/// Takes items for `seconds`. Throws unless they arrive in order, if they are not shuffled. Returns their number.
 std::int64_t take(pipeline::Consumer& consumer, std::int64_t first, double seconds, bool is_shuffled) {
   const auto end = Clock::now() + std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
   std::int64_t next = first;

@@ -1,5 +1,5 @@
-// A pipeline with a dispatching process and workers, measured end to end: from a source through dispatch, a stage in
-// the workers, and back.
+// Measures a pipeline with a dispatching process and workers end to end: from a source through dispatch to a stage in
+// the workers and back.
 #pragma once
 
 #include <cstdint>
@@ -11,27 +11,27 @@ namespace levada::bench {
 
 struct DispatchOptions {
   int workers = 2;
-  std::uint64_t item_bytes = 8;  ///< up to 8: an int; else a tensor of so many bytes
-  double seconds = 2;            ///< that count
-  std::int64_t prefetch = 10;    ///< messages that wait at an edge
-  std::int64_t shuffle = 0;      ///< items in the buffer of a shuffle before they are dealt; 0: no shuffle
-  bool record = false;           ///< what each process does when
+  std::uint64_t item_bytes = 8;  ///< size of an item: up to 8, an int; else a tensor of this size
+  double seconds = 2;            ///< measured time, after the warm-up
+  std::int64_t prefetch = 10;    ///< messages in flight on each edge
+  std::int64_t shuffle = 0;      ///< shuffle buffer before the dispatch, in items; 0 means no shuffle
+  bool record = false;           ///< whether each process records a trace
 };
 
 struct DispatchResult {
   std::int64_t items = 0;
   double items_per_s = 0;
-  double wakeups_per_item = 0;  ///< of all processes
-  double copies_per_byte = 0;   ///< of the bytes of the items, from the source's to the consumer's, on all their way
+  double wakeups_per_item = 0;  ///< wake-ups of all processes, per item
+  double copies_per_byte = 0;   ///< copied bytes per byte of items, from source to consumer
 };
 
-/// Throws InvalidArgument.
+/// Throws InvalidArgument if an option is out of range.
 void check(const DispatchOptions& options);
-/// The consumer's, the dispatching process's, the workers'.
+/// Returns the number of ranks: the consumer, the dispatching process and the workers.
 int ranks_of(const DispatchOptions& options);
 
-/// Collective; returns the result on rank 0, the consumer. Throws EngineError if items end early or, without a
-/// shuffle, arrive out of order.
+/// Collective. Returns the result on rank 0, the consumer. Throws EngineError if items end early or, without a shuffle,
+/// arrive out of order.
 DispatchResult measure(const std::shared_ptr<Engine>& engine, const DispatchOptions& options);
 
 }  // namespace levada::bench

@@ -15,7 +15,7 @@
 namespace levada::bench {
 namespace {
 
-/// Ragged samples of three keys: 16 bytes a token together.
+/// Ragged samples of three keys, with 16 bytes per token in total.
 class Workload {
  public:
   explicit Workload(const ExchangeBenchOptions& options)
@@ -24,7 +24,7 @@ class Workload {
     const auto mean = std::max<std::uint64_t>(1, options.bytes / 16 / count);
     for (std::size_t i = 0; i < count; ++i) {
       ids_.push_back(fmt::format("sample-{:07}", i));
-      // From half of the mean to one and a half of it.
+      // Lengths are from half the mean to one and a half times the mean.
       lengths_.push_back(static_cast<std::int64_t>(mean / 2 + hash64(as_bytes(ids_.back())) % (mean + 1)));
     }
     request_ = {destinations_of(to_, dealt(to_.mesh.axis_size("dp"), 7)), {"tokens", "logprobs", "values"}};
@@ -36,7 +36,7 @@ class Workload {
     return 16 * static_cast<std::uint64_t>(std::accumulate(lengths_.begin(), lengths_.end(), std::int64_t{0}));
   }
 
-  /// What the data-parallel heads of the first mesh hold: by rank.
+  /// Returns the samples of the first mesh's data-parallel heads, by rank.
   std::vector<std::pair<int, std::vector<std::size_t>>> held() const {
     std::vector<std::pair<int, std::vector<std::size_t>>> held;
     const auto heads = data_heads(from_);
@@ -60,7 +60,7 @@ class Workload {
     return batch;
   }
 
-  /// With data: every byte of a sample's key follows from its id.
+  /// Returns samples with data: every byte of a sample's key follows from its id.
   SampleBatch made(const std::vector<std::size_t>& samples) const {
     SampleBatch batch = meta(samples);
     for (const std::string& name : batch.keys()) {
@@ -83,7 +83,7 @@ class Workload {
     for (std::size_t i = 0; i < seqlens.size(); ++i) sum += seqlens.total(i);
     return sum;
   }
-  /// In an order of its own, so that every rank gets from every other.
+  /// Deals the samples in an unrelated order, so that every rank receives from every other.
   std::vector<std::vector<std::string>> dealt(int groups, std::uint64_t seed) const {
     std::vector<std::vector<std::string>> lists(static_cast<std::size_t>(groups));
     for (const std::string& id : ids_) lists[hash64(as_bytes(id), seed) % lists.size()].push_back(id);
@@ -96,7 +96,7 @@ class Workload {
   ExchangeRequest request_;
 };
 
-/// One core's copy of so many bytes, in pieces of a sample's size.
+/// Returns the median time in which one core copies `bytes`, in microseconds.
 double time_memcpy(std::uint64_t bytes) {
   std::vector<std::byte> from(bytes, std::byte{1}), to(bytes, std::byte{2});
   std::vector<double> times;
@@ -120,20 +120,20 @@ void check_samples(const SampleStore& store, const Workload& workload, int rank)
   }
 }
 
-/// What the rounds that count took on this rank, and what the last of them did.
+/// The measured times of this rank, and the result of the last round.
 struct Rounds {
   std::vector<double> total_us, repeated_us, agree_us, plan_us, move_us;
   ExchangeResult last;
 };
 
-/// The same exchange again and again, each of samples that their receivers do not have. Each is planned, and then
-/// repeated.
+/// Exchanges the same samples again and again; receivers drop them between rounds. Each exchange is planned once and
+/// then repeated.
 Rounds run_rounds(const std::shared_ptr<Engine>& engine, const Workload& workload,
                   const ExchangeBenchOptions& options) {
   const int rank = engine->info().rank;
   Exchange exchange(engine);
   SampleStore store;
-  if (engine->shares_memory()) store.use_memory_of(engine);  // as what is stored after a first exchange
+  if (engine->shares_memory()) store.use_memory_of(engine);  // where received samples are stored, too
   for (const auto& [holder, samples] : workload.held()) {
     if (holder == rank) store.store(workload.made(samples));
   }
@@ -142,7 +142,7 @@ Rounds run_rounds(const std::shared_ptr<Engine>& engine, const Workload& workloa
   ExchangeRequest request = workload.request();
   for (int round = 0; round < 2 * (options.warm_up + options.rounds); ++round) {
     const bool is_repeated = round % 2 == 1;
-    if (!is_repeated) request.allow_absent = !request.allow_absent;  // another request, which plans the same
+    if (!is_repeated) request.allow_absent = !request.allow_absent;  // a different request that has the same plan
     std::vector<std::string> received;
     std::ranges::set_difference(store.ids(), own, std::back_inserter(received));
     store.remove(received);
@@ -166,7 +166,7 @@ Rounds run_rounds(const std::shared_ptr<Engine>& engine, const Workload& workloa
   return rounds;
 }
 
-/// Collective.
+/// Returns the sum of all ranks' values. Collective.
 std::uint64_t sum_of_all(Engine& engine, std::uint64_t own) {
   std::uint64_t sum = 0;
   ByteWriter writer;

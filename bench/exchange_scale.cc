@@ -1,7 +1,7 @@
-// Plans exchanges of very large jobs in one process, without moving anything: what each step takes on rank 0, and what
-// a rank itself takes. Prints one JSON object. bench/PERFORMANCE.md has the fields.
+// Plans exchanges of very large jobs in one process, without moving data. Measures the time of each step on rank 0, and
+// of the steps that every rank takes. Prints one JSON object. bench/PERFORMANCE.md has the fields.
 //
-//   exchange_scale [RANKS [SAMPLES [all]]]     all: every rank is to have every sample
+//   exchange_scale [RANKS [SAMPLES [all]]]     all: every rank gets every sample
 #include <fmt/format.h>
 #include <malloc.h>
 #include <sys/resource.h>
@@ -22,16 +22,16 @@
 namespace levada::bench {
 namespace {
 
-/// What the process has in use, in bytes, as its allocator counts it.
+/// Returns the bytes that the process has allocated.
 std::uint64_t in_use() {
   const auto info = ::mallinfo2();
   return info.uordblks + info.hblkhd;
 }
 
-/// Seconds and bytes of steps, by name, in order.
+/// Time and memory of named steps, in order, as JSON.
 class Steps {
  public:
-  /// What `work` returns.
+  /// Runs and measures `work`. Returns its result.
   template <typename Work>
   auto run(std::string_view name, Work work) {
     const auto begin = Clock::now();
@@ -65,7 +65,7 @@ std::vector<Destination> to_all(int ranks, std::size_t samples) {
   return {all};
 }
 
-/// To half as many data-parallel ranks, each with two tensor-parallel ones, in an order of its own.
+/// Sends the samples, in an unrelated order, to half as many data-parallel ranks, each with two tensor-parallel ones.
 std::vector<Destination> to_pairs(int ranks, std::size_t samples) {
   std::vector<Destination> all(static_cast<std::size_t>(ranks / 2));
   for (std::size_t d = 0; d < all.size(); ++d) all[d].ranks = {static_cast<int>(2 * d), static_cast<int>(2 * d + 1)};
@@ -76,7 +76,7 @@ std::vector<Destination> to_pairs(int ranks, std::size_t samples) {
   return all;
 }
 
-/// What one rank has: every `ranks`th sample, of short lengths, since nothing is moved.
+/// Returns one rank's samples: every `ranks`th one, of short lengths, since nothing is moved.
 SampleBatch batch_of(int rank, int ranks, std::size_t samples) {
   std::vector<std::string> ids;
   std::vector<std::int64_t> lengths;

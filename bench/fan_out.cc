@@ -21,20 +21,20 @@
 namespace levada::bench {
 namespace {
 
-/// Batches in ordinary memory, used in turn, so that none stays in the caches longer than a training job's would.
+/// Batches in ordinary memory, used in turn, so that none stays in the caches longer than in a training job.
 constexpr int host_batches = 3;
 
-/// Every second round the receivers read what they got. In the others they do not, for on a machine with fewer cores
-/// than ranks the first readers would keep the last rank from its access.
+/// Returns whether receivers read their batch in this round. They do so only in every second round: on a machine with
+/// fewer cores than ranks, the first readers would delay the last rank's access.
 bool is_read_in(int round) {
   return round % 2 == 1;
 }
 
-/// When a round's stages were over on one rank, on the clock that all processes of a host share.
+/// The end of each of a round's stages on one rank, on the monotonic clock, which all processes of a host share.
 struct Moments {
-  std::int64_t start = 0;  ///< the reader alone
+  std::int64_t start = 0;  ///< only on the reader
   std::int64_t access = 0, read = 0, write = 0, cycle = 0;
-  std::int64_t memcpy = 0;  ///< duration; the reader alone
+  std::int64_t memcpy = 0;  ///< duration; only on the reader
 };
 
 class Bench {
@@ -74,12 +74,12 @@ class Bench {
     return moments;
   }
 
-  /// Payload copied on this rank in the rounds that count.
+  /// Returns the payload copied by this rank's process in the measured rounds.
   std::uint64_t copied() const { return copied_; }
   std::uint64_t distinct_bytes() const { return options_.bytes * audiences_.size(); }
 
  private:
-  /// Ranks may be threads of one process: none copies while another looks.
+  /// Reads the counter between two barriers, since ranks may be threads of one process.
   std::uint64_t copied_when_all_are_here() {
     meet(*engine_);
     const std::uint64_t copied = copied_bytes();
@@ -87,7 +87,7 @@ class Bench {
     return copied;
   }
 
-  using Round = std::vector<FlatTree>;  ///< a batch an audience
+  using Round = std::vector<FlatTree>;  ///< one batch for each audience
 
   std::int64_t words() const { return static_cast<std::int64_t>(options_.bytes) / 8 / options_.fields; }
   static std::int64_t value_of(int round, std::size_t unit) { return round * 64 + static_cast<std::int64_t>(unit); }
@@ -122,7 +122,7 @@ class Bench {
 
   Block new_block(std::size_t bytes) { return allocate(*engine_, bytes, Deadline::after(round_timeout), "benchmark"); }
 
-  /// The reader's round: makes its batches, waits until everybody sleeps, then sends on the clock.
+  /// The reader's round: makes its batches, waits until all other ranks sleep, starts the clock and sends.
   Moments lead(int round) {
     Moments moments;
     std::vector<BlockMemory> memories;
@@ -139,7 +139,7 @@ class Bench {
     std::this_thread::sleep_for(std::chrono::microseconds(200));
 
     moments.start = now_ns();
-    // The others first: they have to be woken up.
+    // Send to the other ranks first, since they have to wake up.
     for (std::size_t i = 1; i <= batches.size(); ++i) {
       const std::size_t unit = i % batches.size();
       BlockMemory* memory = memories.empty() ? nullptr : &memories[unit];
@@ -195,7 +195,7 @@ class Bench {
     }
   }
 
-  /// Reads every byte.
+  /// Reads every byte, and throws EngineError if a sum is wrong.
   void check(const Inbox::Arrival& arrival, std::int64_t value) const {
     for (const Leaf& field : arrival.content.leaves) {
       const auto values = std::get<Tensor>(field).as<std::int64_t>();
@@ -205,7 +205,7 @@ class Bench {
     }
   }
 
-  /// The limit: the distinct bytes copied once, from where the batches lie into blocks as the messages use them.
+  /// Measures the limit: one copy of the distinct bytes, from the batches into blocks like those of the messages.
   std::int64_t time_memcpy(const Round& batches) {
     std::vector<Block> blocks;
     for (std::size_t i = 0; i < batches.size(); ++i)
@@ -247,7 +247,7 @@ class Bench {
 struct RankReport {
   std::vector<Moments> moments;
   std::int64_t process = ::getpid();
-  std::uint64_t copied = 0;  ///< by all of the process
+  std::uint64_t copied = 0;  ///< payload copied by the whole process
 
   Bytes encode() const {
     ByteWriter writer;

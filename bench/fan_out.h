@@ -1,4 +1,4 @@
-// Scatter and broadcast, measured from the reader's batch in hand to the last rank's access to it.
+// Measures scatter and broadcast, from the moment the reader has a batch until the last rank can access it.
 #pragma once
 
 #include <cstdint>
@@ -12,34 +12,34 @@
 
 namespace levada::bench {
 
-/// Where a batch is when the clock starts.
+/// The memory of a batch when the clock starts.
 enum class BatchSource : std::uint8_t {
-  arena,  ///< produced in engine memory
-  host,   ///< in ordinary memory
+  arena,  ///< engine memory
+  host,   ///< ordinary memory
 };
 
-/// "arena" or "host". Throws InvalidArgument for another word.
+/// Parses "arena" or "host". Throws InvalidArgument for another word.
 BatchSource parse_source(std::string_view word);
 
-/// One operation: which axis the ranks lie along decides what each gets.
+/// An operation. The mesh axis of the ranks decides what each of them receives.
 struct FanOut {
   std::string_view name;
   std::string_view axis;
 };
-inline constexpr FanOut scatter{"scatter", "dp"};      ///< a batch of its own for each rank
+inline constexpr FanOut scatter{"scatter", "dp"};      ///< a different batch for each rank
 inline constexpr FanOut broadcast{"broadcast", "tp"};  ///< one batch for all
 
 struct FanOutOptions {
-  std::uint64_t bytes = 13107200;  ///< that each rank receives in a round
-  int fields = 4;                  ///< tensors they are divided into
+  std::uint64_t bytes = 13107200;  ///< bytes that each rank receives in a round
+  int fields = 4;                  ///< tensors that share the bytes
   BatchSource source = BatchSource::arena;
   Access access = Access::read_only;
   int write_percent = 0;  ///< share of its pages that each rank overwrites, evenly spread; 0 with read_only
   int rounds = 300;
-  int warm_up = 20;  ///< rounds before those that count
+  int warm_up = 20;  ///< rounds before the measured ones
 };
 
-/// Microseconds are medians over rounds unless named otherwise; bench/PERFORMANCE.md has the formulas.
+/// Times in microseconds are medians over rounds unless named otherwise; bench/PERFORMANCE.md has the formulas.
 struct FanOutResult {
   double median_us = 0;  ///< until the last rank has read access to every field
   double p99_us = 0;
@@ -47,15 +47,16 @@ struct FanOutResult {
   double read_us = 0;   ///< until the last rank has read every byte
   double cycle_us = 0;  ///< until all leases have ended
   double delivered_gb_s = 0;
-  double memcpy_gb_s = 0;  ///< of the distinct bytes, copied once within the same rounds between the same memory
+  double memcpy_gb_s = 0;  ///< rate of copying the distinct bytes once, in the same rounds, between the same kinds of
+                           ///< memory
   double copies_per_byte = 0;
 };
 
-/// Throws InvalidArgument for bytes that the fields cannot share in whole words, no rounds, or writes to views that are
-/// read-only.
+/// Throws InvalidArgument if the fields cannot share the bytes in whole words, for no rounds, or for writes to
+/// read-only views.
 void check(const FanOutOptions& options);
 
-/// Collective; every rank gets the result. Throws EngineError when a rank reads other bytes than were sent.
+/// Collective; every rank gets the result. Throws EngineError if a rank reads wrong bytes.
 FanOutResult measure(const std::shared_ptr<Engine>& engine, const FanOut& operation, const FanOutOptions& options);
 
 }  // namespace levada::bench

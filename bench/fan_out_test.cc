@@ -19,7 +19,7 @@ double copies(const FanOut& operation, BatchSource source, Access access) {
   return copies_per_byte;
 }
 
-// Small messages that are no payload are copied too, which is why these are no whole numbers.
+// Small messages that are not payload are copied, too, so the ratios are not whole numbers.
 constexpr double little = 0.001;
 
 TEST(FanOut, NothingIsCopiedOnTheWayFromEngineMemory) {

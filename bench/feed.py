@@ -4,10 +4,10 @@
     bench/feed.py CORPUS [--build build/release] [--rounds 7] [--mesh dp=2,tp=2] [--batch 8] [--seq 4096]
 
 - tokens a second of the feed, over those of one process that cuts and digests the same data (bench/cut_and_digest);
-- microseconds a step beyond that process;
+- microseconds a step in excess of that process;
 - the same with --dtype int32, over the feed with int64;
-- the share of a step spent waiting, by the slowest rank, when each step computes for 5 ms;
-- tokens a second of one reader over those of every rank reading for itself.
+- the share of a step that the slowest rank waits when each step computes for 5 ms;
+- tokens a second of one reader over those of every rank reading separately.
 """
 
 import argparse

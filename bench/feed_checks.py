@@ -1,5 +1,6 @@
-"""What the checks of a feed cost each rank: the default, which digests a part of each item for states, and check="digests", by
-which peers compare all bytes. Interleaved with a feed that digests nothing; prints the medians as shares of a step of 1 ms.
+"""Measures what the checks of a feed cost each rank: the default, which digests a part of each item for states, and
+check="digests", with which peers compare all bytes. Interleaved with a feed that digests nothing; prints the medians as
+shares of a step of 1 ms.
 
     levada run -n 2 bench/feed_checks.py [ROUNDS]
 """
@@ -17,7 +18,7 @@ import levada
 import numpy as np
 
 ROUNDS = int(sys.argv[1]) if len(sys.argv) > 1 else 15
-STEPS, STEP = 201, 1e-3  # the last of them is compared, too
+STEPS, STEP = 201, 1e-3  # the last step is compared, too
 CASES = {
     "4 x 8 x 4096 of int64 (1 MiB)": {name: np.zeros((8, 4096), np.int64) for name in ("tokens", "labels", "mask", "ids")},
     "tokens 2 x 2048 of int64 (64 KiB)": {name: np.zeros((2, 2048), np.int64) for name in ("tokens", "labels")},
@@ -35,7 +36,7 @@ class Loader:
 
 
 def seconds_a_step(batch: dict[str, Any], check: str, iterate: str) -> float:
-    """Returns the processor time of this rank for a step. Steps take no time themselves: a wait for the peer would count."""
+    """Returns this rank's processor time per step. Steps compute nothing, since waiting for the peer would count."""
     original = levada.feed.readers.Maker.__init__
     digest = {"digest": lambda: 0} if check == "none" else {}
     with mock.patch.object(levada.feed.readers.Maker, "__init__", lambda *given, **more: original(*given, **(more | digest))):

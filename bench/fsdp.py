@@ -1,4 +1,4 @@
-"""FSDP2's reduce-scatter on the CPU: levada.fsdp.ReduceScatter beside gloo's, alternately.
+"""Compares FSDP2's reduce-scatter on the CPU over levada.fsdp.ReduceScatter and over gloo, alternately.
 
     python -m torch.distributed.run --standalone --nproc-per-node 4 bench/fsdp.py [--rounds 25]
 """

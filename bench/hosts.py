@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Measures feeds between hosts that are network namespaces, beside torch.distributed, in turn; prints medians.
+"""Measures feeds between hosts that are network namespaces against torch.distributed, in turn; prints medians.
 
     python bench/hosts.py [--hosts 2x2 2x4 4x2] [--link none 2Gb/s] [--engine shm+c10d c10d] [--rounds 15] [--json]
-    python bench/hosts.py --predict [--hosts 2x2 ...] [--link 1Gb/s ...]   # beside `levada plan --hosts`
+    python bench/hosts.py --predict [--hosts 2x2 ...] [--link 1Gb/s ...]   # compared with `levada plan --hosts`
 
-Rank 0 reads. Each contestant carries --bytes a batch: to all ranks (broadcast), another batch to each rank (scatter),
-one for each half of the ranks (mesh, dp=2,tp=N/2). bench/PERFORMANCE.md says what the columns are.
+Rank 0 reads. Each contestant carries --bytes per batch: one batch to all ranks (broadcast), a different batch to each
+rank (scatter), or one for each half of the ranks (mesh, dp=2,tp=N/2). bench/PERFORMANCE.md explains the columns.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ import hosts as several  # noqa: E402
 OPS = ("broadcast", "scatter", "mesh")
 TORCH = {"broadcast": ["broadcast", "isend"], "scatter": ["isend"], "mesh": ["isend and broadcast", "isend"]}
 STEPS = (1, 8)
-"""In one go: once alone, and in a row, where the reader goes on while others still receive."""
+"""Numbers of consecutive steps: one step, and a row of steps in which the reader continues while others still
+receive."""
 
 
 class Coordinator:
-    """Where the ranks meet."""
+    """Meeting point of the ranks."""
 
     def __init__(self, path: pathlib.Path, size: int) -> None:
         self.path = path
@@ -52,7 +53,7 @@ class Coordinator:
             self._lines.append(self._server.accept()[0].makefile("rw"))
 
     def await_all(self, job: several.Job) -> list[Any]:
-        """What each rank brings, once all have come."""
+        """Waits for all ranks. Returns what each has sent, by rank."""
         brought: list[Any] = [None] * self._size
         for lines in self._lines:
             line = lines.readline()
@@ -90,7 +91,7 @@ def _link(text: str) -> float | None:
 
 
 def _data_of(op: str, size: int) -> list[int]:
-    """By rank, which batch it gets."""
+    """Returns the number of the batch that each rank receives."""
     if op == "broadcast":
         return [0] * size
     return [rank if op == "scatter" else 2 * rank // size for rank in range(size)]
@@ -101,13 +102,13 @@ def _mesh_of(op: str, size: int) -> str:
 
 
 def _lacking(op: str, host_of: list[int]) -> int:
-    """How many batches have to leave the reader's host."""
+    """Returns the number of batches that have to leave the reader's host."""
     data = _data_of(op, len(host_of))
     return len({(host, of) for host, of in zip(host_of, data, strict=True) if host != 0})
 
 
 def _predicted_ms(op: str, count: int, per_host: int, link: float, size: int) -> float:
-    """What `levada plan` says of a step in a row."""
+    """Returns the duration of a step in a row that `levada plan` predicts."""
     token_bytes = 28  # a token, a label, a position and a loss mask
     cluster = ["--hosts", f"{count}x{per_host}", "--link", f"{link:.0f}b/s"]
     job = ["--mesh", _mesh_of(op, count * per_host), "--batch", "1", "--seq", str(size // token_bytes)]
@@ -117,7 +118,7 @@ def _predicted_ms(op: str, count: int, per_host: int, link: float, size: int) ->
 
 
 class Samples:
-    """Of one contestant and number of steps: what each round took."""
+    """The measurements of each round, for one contestant and number of steps."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
@@ -220,7 +221,7 @@ def _shown(value: Any) -> str:
 
 
 def _time_joins(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """How long the ranks take to join, job after job."""
+    """Measures how long the ranks take to join, job after job."""
     script = """
 import json, os, time
 import torch.distributed as dist

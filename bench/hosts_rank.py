@@ -1,5 +1,5 @@
-"""What bench/hosts.py runs as each rank. It finds `rank`, `size` and `host`, as tests/hosts.py says, and the rest in
-LEVADA_BENCH_ASK."""
+"""The script of each rank of bench/hosts.py. It finds `rank`, `size` and `host` as globals, see tests/hosts.py, and its
+task in LEVADA_BENCH_ASK."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Carry = Callable[[], Any]
 
 
 class Coordinator:
-    """The program that started the ranks, where all of them meet without a byte on the measured network."""
+    """The program that started the ranks. The ranks meet through it without a byte on the measured network."""
 
     def __init__(self, path: str) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -28,14 +28,14 @@ class Coordinator:
         self._lines = self._socket.makefile("rw")
 
     def meet(self, what: Any = None) -> None:
-        """Returns once all ranks have called it; the coordinator has `what` of each by then."""
+        """Blocks until all ranks have called it; the coordinator then has every rank's `what`."""
         self._lines.write(json.dumps({"rank": globals()["rank"], "what": what}) + "\n")
         self._lines.flush()
         self._lines.readline()
 
 
 class Prepared:
-    """What a feed reads: as many items as have been asked for."""
+    """The source of a feed, with as many items as were requested."""
 
     def __init__(self, round_of_items: list[dict[str, Any]]) -> None:
         self._round = round_of_items
@@ -73,10 +73,10 @@ class FeedContestant:
 
 
 class TorchContestant:
-    """One call after the other, into memory that is there, of a tensor of known size."""
+    """Calls of torch, one after another, that move a tensor of known size into existing memory."""
 
     def __init__(self, op: str, call: str) -> None:
-        data = ASK["data"][op]  # by rank, the batch that it gets
+        data = ASK["data"][op]  # the batch that each rank receives
         self._mine = batch(0)["tokens"] if globals()["rank"] == 0 else torch.zeros(ASK["bytes"] // 8, dtype=torch.int64)
         self._heads = {of: data.index(of) for of in set(data)}
         self._of = data[globals()["rank"]]
@@ -104,7 +104,7 @@ class TorchContestant:
 
 
 class NearContestant(FeedContestant):
-    """The reader's host alone, over shared memory."""
+    """A feed on the reader's host only, over shared memory."""
 
     def __init__(self, mesh: str, ranks: list[int]) -> None:
         group = dist.new_group(ranks)
@@ -129,7 +129,7 @@ def measure(coordinator: Coordinator, contestant: Any, steps: int, op: str, *, v
     contestant.prepare(steps)
     coordinator.meet()
     if globals()["rank"] == 0:
-        time.sleep(0.001)  # so that the others wait already
+        time.sleep(0.001)  # until the other ranks wait
     begin, cpu = time.monotonic(), time.process_time()
     for _ in range(steps):
         received = contestant.carry()

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Compares levada.DataLoader with a DataLoader of torch on each rank: items that take long to make, items that take no time, and
-the time to the first batch of a resumed run.
+"""Compares levada.DataLoader with a DataLoader of torch on each rank: slow items, items that take no time, and the time
+to the first batch of a resumed run.
 
   build/python-torch/bin/python bench/loader.py [--decode 5] [--workers 2] [--items 480]
 
-The ranks of a mesh go in step, as in training. Torch's ranks have a DistributedSampler along dp. Made/used: items made in the
-whole job for each sample that a data-parallel rank used."""
+The ranks of a mesh run in lockstep, as in training. Torch's ranks have a DistributedSampler along dp. Made/used: items
+made in the whole job for each sample that a data-parallel rank used."""
 
 import argparse
 import os

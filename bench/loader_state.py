@@ -1,5 +1,5 @@
-"""What the state of a loader costs a feed: the processor time of each rank with a loader that has a state, beside one that
-has none, as a share of the time that passes.
+"""Measures what the state of a loader costs a feed: the processor time of each rank with a loader that has a state, and
+with one that has none, as a share of wall time.
 
     levada run -n 4 bench/loader_state.py [BYTES [SECONDS]]
 """
@@ -18,7 +18,7 @@ import numpy as np
 STATE_BYTES = int(sys.argv[1]) if len(sys.argv) > 1 else 1 << 20
 SECONDS = float(sys.argv[2]) if len(sys.argv) > 2 else 2.0
 STEP, PAIRS = 0.005, 5
-"""Seconds of a step, and how often the two loaders take turns."""
+"""Seconds of a step, and the number of turns that each loader has."""
 
 
 class Loader:
@@ -36,7 +36,7 @@ class LoaderWithState(Loader):
         self.state = bytes(STATE_BYTES)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"state": bytes(bytearray(self.state))}  # made anew each time
+        return {"state": bytes(bytearray(self.state))}  # a new copy each time
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.state = state["state"]

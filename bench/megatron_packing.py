@@ -1,19 +1,22 @@
 #!/usr/bin/env python3
-"""Sequence packing: Megatron-LM's wrap_data_iterator() and get_batch_on_this_rank_for_sequence_packing() over gloo beside
-those of levada.dropin.megatron, in processes of this host, in turn. Compares what they return, and their schedules for
-random lengths; counts what arrives at all ranks in a step; and prints medians of the time that the slowest rank takes.
+"""Measures sequence packing: Megatron-LM's functions over gloo against those of levada.dropin.megatron.
+
+The functions are wrap_data_iterator() and get_batch_on_this_rank_for_sequence_packing(), in processes of this host, in
+turn. Compares what they return, and their schedules for random lengths; counts the messages that arrive at all ranks in
+a step; and prints medians of the slowest rank's time.
 
   bench/megatron_packing.py --upstream DIR [--meshes tp2,dp2 ...] [--samples N] [--longest N] [--steps N] [--json]
 
---upstream: a checkout of Megatron-LM, of whose megatron/core/datasets two files are used; the rest of megatron.core is the
-installed one. These files ask for CUDA, which is stood in for by the CPU, and for Transformer Engine's partition.
+--upstream: a checkout of Megatron-LM, of which two files of megatron/core/datasets are used; the rest of megatron.core
+is the installed one. These files ask for CUDA and for Transformer Engine's partition, which are replaced by the CPU and
+by stubs.
 
-"levada" has the schedule of Megatron-LM, over shared memory; "over gloo" is the engine c10d; "balanced" is Levada's own
-schedule. A message is what arrives at one rank from another: of an all-to-all, what is not empty. "gathers" are those of
-them that belong to all-gathers, and to the gathering of what ranks have to rank 0; the bytes of rank 0's answers to that
-are not counted. The ratio is the median over steps of Megatron-LM's time to the row's. Work is the operations of a
-transformer of hidden size 4096, of the busiest data-parallel rank, over the mean; this and the number of micro-batches are
-means over steps.
+"levada" has the schedule of Megatron-LM, over shared memory; "over gloo" is the engine c10d; "balanced" is Levada's
+schedule. A message is what arrives at one rank from another; of an all-to-all, only parts that are not empty count.
+"gathers" are the messages of all-gathers, and of gathering the holdings on rank 0; the bytes of rank 0's answers are
+not counted. The ratio is the median over steps of Megatron-LM's time to the row's. Work is the operations of a
+transformer of hidden size 4096, on the busiest data-parallel rank, over the mean; it and the number of micro-batches
+are means over steps.
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ from typing import Any
 import numpy as np
 
 CHUNK = 1 << 20
-"""Bytes of a message of an exchange in shared memory, at most."""
+"""Maximum size of a message of an exchange in shared memory, in bytes."""
 WAYS = ("megatron", "levada", "levada over gloo", "levada balanced")
 
 
@@ -169,7 +172,7 @@ def run_rank(options: argparse.Namespace, mesh: str, rank: str, folder: str) -> 
 
 
 def load(checkout: pathlib.Path) -> Any:
-    """Megatron-LM's module data_schedule, where CUDA is the CPU."""
+    """Returns Megatron-LM's module data_schedule, with the CPU in place of CUDA."""
     import torch
 
     torch.cuda.current_device = lambda: torch.device("cpu")
@@ -199,7 +202,8 @@ def lengths_of(options: argparse.Namespace, data: int, number: int) -> list[int]
 
 
 def items_of(options: argparse.Namespace, state: Any, number: int) -> list[Any] | None:
-    """The samples of a step, each padded to a multiple of 16, on the ranks that read in Megatron-LM; else None."""
+    """Returns the samples of a step, each padded to a multiple of 16, on the ranks that read in Megatron-LM; else
+    None."""
     import torch
 
     ends = (0, state.get_pipeline_model_parallel_world_size() - 1)
@@ -237,7 +241,7 @@ def summed(values: list[int]) -> list[int]:
 
 
 def compare(theirs: list[Any], ours: list[Any]) -> None:
-    """Exits unless both ways returned the same. Megatron-LM sends sums as float32 to some ranks."""
+    """Fails unless both ways returned the same. Megatron-LM sends sums as float32 to some ranks."""
     import torch
 
     assert theirs[1] == ours[1], (theirs[1], ours[1])
@@ -255,7 +259,7 @@ def compare(theirs: list[Any], ours: list[Any]) -> None:
 
 
 def measure_messages(step: Callable[[str, Any], list[Any]], way: str, items: list[Any] | None) -> dict[str, Any]:
-    """What arrives at all ranks in a step."""
+    """Counts the messages and bytes that arrive at all ranks in a step, and the messages of gathers."""
     import torch.distributed as dist
     from levada import _levada, exchange
 
@@ -288,7 +292,7 @@ def measure_messages(step: Callable[[str, Any], list[Any]], way: str, items: lis
         result = redistribute(store, wants, keys, group=group, **options)
         rank, others = dist.get_rank(), dist.get_world_size() - 1
         given = summed([result.agreed_bytes])[0] - result.agreed_bytes
-        arrives(*(others, given, others) if rank == 0 else (1, 0, 1))  # what ranks have, and rank 0's answer
+        arrives(*(others, given, others) if rank == 0 else (1, 0, 1))  # the ranks' holdings, and rank 0's answer
         coming = [multicast.bytes for multicast in plan if rank in multicast.to]
         arrives(sum(math.ceil(size / CHUNK) for size in coming), result.received_bytes)
         return result
@@ -310,7 +314,7 @@ def measure_messages(step: Callable[[str, Any], list[Any]], way: str, items: lis
 
 
 def work_ratio(batches: list[Any]) -> float:
-    """The most of a rank over the mean. The ranks of one data-parallel rank have the same."""
+    """Returns the largest work of a rank over the mean. The ranks of one data-parallel rank have the same work."""
     import torch.distributed as dist
 
     lengths = [length for batch in batches for length in batch[5].cu_seqlens_q.diff().tolist()]
@@ -319,7 +323,7 @@ def work_ratio(batches: list[Any]) -> float:
 
 
 def compare_schedules(upstream: Any, steps: int = 3000) -> None:
-    """Exits unless random steps are packed in the same way, where Megatron-LM's scheduler does not refuse them."""
+    """Fails unless random steps are packed identically, except those that Megatron-LM's scheduler refuses."""
     from levada.dropin.megatron import in_order
 
     random = np.random.default_rng(1)

@@ -1,4 +1,5 @@
-// script/mpirun MPIRUN -n 2 mpi [ROUNDS]: an engine over MPI beside MPI itself, interleaved; medians. Rank 0 measures.
+// script/mpirun MPIRUN -n 2 mpi [ROUNDS]: compares an engine over MPI with plain MPI, interleaved; prints medians. Rank
+// 0 measures.
 #include <fmt/format.h>
 #include <sys/resource.h>
 
@@ -33,7 +34,7 @@ int rank_of_world() {
   return rank;
 }
 
-/// Two ranks that send each other messages, in turn: `there` bytes from rank 0, `back` bytes from rank 1.
+/// Two ranks that exchange messages in turn: `there` bytes from rank 0, `back` bytes from rank 1.
 class RawPair {
  public:
   RawPair(std::size_t there, std::size_t back) : mine_(rank_ == 0 ? there : back), theirs_(rank_ == 0 ? back : there) {}
@@ -88,7 +89,7 @@ class EnginePair {
   std::shared_ptr<Channel> sending_, receiving_;
 };
 
-/// Appends how long each of so many calls takes.
+/// Appends the duration of each of `count` calls.
 void time_each(int count, const std::function<void()>& call, std::vector<double>& microseconds) {
   MPI_Barrier(MPI_COMM_WORLD);
   for (int i = 0; i < count; ++i) {
@@ -107,7 +108,7 @@ void compare(Engine& engine, const char* what, std::size_t there, std::size_t ba
         count, [&] { raw.exchange(); }, raw_times);
     time_each(
         count, [&] { over.exchange(); }, engine_times);
-    if (round == 0) raw_times.clear(), engine_times.clear();  // memory is touched for the first time
+    if (round == 0) raw_times.clear(), engine_times.clear();  // the first round touches memory for the first time
   }
   if (engine.info().rank != 0) return;
   const double raw_median = levada::bench::percentile(raw_times, 0.5);
@@ -125,7 +126,7 @@ double cpu_seconds() {
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
-/// Rank 0 sleeps, rank 1 waits for a message that comes after a second.
+/// Measures the processor time of an idle second: rank 0 sleeps, and rank 1 waits for a message.
 void measure_idle_wait(Engine& engine, int rounds) {
   const auto channel = engine.open(0, {1}, 1);
   std::vector<double> parts;

@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
-"""Corpora of many files: how long it takes to open them and to read the first batch. Makes N pairs of .bin and .idx and N
-texts, each of one document; texts are tokenized once, and then opened from the cache.
+"""Measures how long a corpus of many files takes to open, and to deliver its first batch.
+
+Makes N pairs of .bin and .idx and N texts, each of one document. Texts are tokenized once, and then opened from the
+cache.
 
   bench/open_corpus.py [--files N] [--texts N] [--tokens N] [--descriptors N] [--runs N] [--folder DIR]
 """
@@ -19,7 +21,7 @@ SEQUENCE = 32
 
 
 def write_pairs(folder, count, tokens):
-    """Pairs of one document each, as Megatron-LM writes them."""
+    """Writes pairs of one document each, in Megatron-LM's format."""
     folder.mkdir()
     header = b"MMIDIDX\x00\x00" + struct.pack("<QBQQ", 1, 8, 1, 2)
     index = header + struct.pack("<iqqq", tokens, 0, 0, 1)
@@ -29,7 +31,7 @@ def write_pairs(folder, count, tokens):
 
 
 def write_texts(folder, count, tokens):
-    """Texts whose bytes are about as many tokens."""
+    """Writes texts of about `tokens` bytes, which are as many tokens."""
     folder.mkdir()
     for number in range(count):
         text = f"the text of file {number}. " * max(tokens // 24, 1)
@@ -37,7 +39,7 @@ def write_texts(folder, count, tokens):
 
 
 def open_once(folder, cache):
-    """Seconds until the corpus is open, and until the first batch is there."""
+    """Returns the seconds until the corpus is open, and until the first batch arrives."""
     begin = time.perf_counter()
     corpus = levada.Corpus(folder, seq_length=SEQUENCE, shuffle=True, seed=7, cache_dir=cache, tokenizer="bytes")
     len(corpus)

@@ -1,4 +1,4 @@
-// What the operations of `levada_bench` have in common: the ranks that are measured.
+// Common parts of the operations of `levada_bench`: the ranks that are measured.
 #pragma once
 
 #include <functional>
@@ -16,11 +16,11 @@ struct BenchRanks {
   bool json = false;
 };
 
-/// --ranks, --engine and --json.
+/// Adds the options --ranks, --engine and --json.
 void add_rank_options(CLI::App& command, BenchRanks& ranks);
 
-/// Runs `body` on every rank: of the job that this process is part of, else of one started on this machine. Gives the
-/// exit status. Throws InvalidArgument.
+/// Runs `body` on every rank of the job that this process belongs to, or else of a job started on this machine. Returns
+/// the exit status. Throws InvalidArgument.
 int run_ranks(const BenchRanks& ranks, const cli::Invocation& invocation,
               const std::function<void(const std::shared_ptr<Engine>&)>& body);
 

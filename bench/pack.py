@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Documents to rows: Pipeline.pack() in this process, by both methods, beside what copying tokens and labels into rows
-takes in numpy and beside the pipeline that gives the documents as they are. Prints medians of interleaved runs, in the
-time that the thread computes.
+"""Measures packing documents into rows by Pipeline.pack() in this process, with both methods.
+
+Compares it with copying tokens and labels into rows in numpy, and with the pipeline that yields the documents
+unchanged. Prints medians of interleaved runs, in processor time of the thread.
 
   bench/pack.py [--documents N] [--mean TOKENS] [--sequence N] [--buffer N] [--runs N]
 """
@@ -15,7 +16,7 @@ import numpy as np
 
 
 def copied(documents, sequence):
-    """Documents end to end, with a copy of each row's tokens and labels, and no other fields."""
+    """Concatenates documents and yields a copy of each row's tokens and labels, without other fields."""
     held, tokens = [], 0
     for document in documents:
         held.append(document)

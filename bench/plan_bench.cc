@@ -1,4 +1,4 @@
-// How long planning takes for large jobs.
+// Measures how long planning takes for large jobs.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -13,13 +13,13 @@
 
 namespace {
 
-/// With a pipeline of `stages`; of eight stages six want nothing, of one it wants everything.
+/// `stages` is the extent of pp: of eight stages, six want nothing; a single one wants everything.
 levada::Mesh mesh_of(std::int64_t ranks, int stages) {
   const auto dp = static_cast<int>(ranks / 16 / stages);
   return levada::Mesh({{"dp", dp}, {"cp", 2}, {"tp", 8}, {"pp", stages}});
 }
 
-/// A batch of two samples for each of `shares` ranks along dp.
+/// Returns the fields of a batch of two samples for each of `shares` ranks along dp.
 std::vector<levada::Field> fields_of(std::int64_t shares) {
   const levada::Shape shape{2 * shares, 4096};
   return {{"tokens", levada::dtypes::int64, shape},
@@ -50,7 +50,7 @@ void count(benchmark::State& state, const Job& job, const levada::Plan& plan) {
   state.counters["moves"] = static_cast<double>(plan.moves.size());
 }
 
-/// The whole plan, as `levada plan` makes it.
+/// Makes the whole plan, as `levada plan` does.
 void whole_plan(benchmark::State& state, const std::string& readers, levada::Divide divide, int stages) {
   const Job job = job_of(state.range(0), readers, divide, stages);
   std::optional<levada::Plan> plan;
@@ -62,7 +62,7 @@ void whole_plan(benchmark::State& state, const std::string& readers, levada::Div
   count(state, job, *plan);
 }
 
-/// What a feed with one reader does at its start: the audiences, then unit by unit the moves.
+/// Plans as a feed with one reader does at its start: first the audiences, then the moves of each unit.
 void unit_by_unit(benchmark::State& state) {
   const Job job = job_of(state.range(0), "one", levada::Divide::deal);
   for (auto _ : state) {
@@ -74,7 +74,7 @@ void unit_by_unit(benchmark::State& state) {
   }
 }
 
-/// What it does when a batch of another shape comes along.
+/// Plans as a feed does when a batch has another shape.
 void one_unit(benchmark::State& state) {
   const Job job = job_of(state.range(0), "one", levada::Divide::deal);
   const auto audiences = levada::fan_out_audiences(job.layout, job.mesh, job.options);
@@ -106,7 +106,7 @@ void copy_contiguous(benchmark::State& state) {
   state.SetBytesProcessed(static_cast<std::int64_t>(to.size()) * state.iterations());
 }
 
-/// Documents of lognormal length, cut at 32,768 tokens or at what a micro-batch holds, over ranks.
+/// Plans documents of lognormal length, cut at 32,768 tokens or at the capacity of a micro-batch, over ranks.
 void plan_step(benchmark::State& state, levada::PartSizes sizes, std::int64_t max_tokens) {
   std::mt19937 random(1);
   std::lognormal_distribution<double> lengths(std::log(1500.0) - 0.72, 1.2);

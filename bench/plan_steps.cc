@@ -1,7 +1,7 @@
 // The planner for bench/balance.py: reads the lengths of a step's samples, a step a line, and prints the plan of each
-// step as a line of JSON, with the processor time that it took. `micro` is any counts, for ranks that wait for each
-// other in each micro-batch. With MAX_DELAY the lines are one stream of samples, and what its steps come to is one
-// line.
+// step as a line of JSON, with the processor time that it took. `micro` allows any counts, for ranks that wait for each
+// other in each micro-batch. With MAX_DELAY the lines are one stream of samples, and the output is one line that sums
+// up its steps.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

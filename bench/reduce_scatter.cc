@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::size_t most_inputs = 1'000'000;
 
-/// "4096", "4KiB", "256KiB", "1MiB".
+/// Parses a size such as "4096", "4KiB", "256KiB" or "1MiB".
 std::int64_t parse_bytes(std::string_view text, std::string_view whole) {
   std::int64_t number = 0;
   const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -73,7 +73,7 @@ class Bench {
                         .p99_us = percentile(buckets, 0.99),
                         .one_large_us = percentile(large, 0.5),
                         .memcpy_gb_s = bytes / percentile(copies, 0.5) / 1e3,
-                        // Read once from each rank, written once.
+                        // Each rank's input is read once, and the sum is written once.
                         .sum_gb_s = static_cast<double>(all_ * (ranks_ + 1)) / percentile(sums, 0.5) / 1e3};
     const auto flushes = bucketer_.stats().buckets + bucketer_.stats().alone - flushes_before_;
     result.flushes = static_cast<double>(flushes) / options_.rounds;
@@ -92,7 +92,7 @@ class Bench {
     return static_cast<float>(i % 251 + static_cast<std::size_t>(engine_->info().rank));
   }
 
-  /// Begins together, and tells how long the slowest rank took.
+  /// Runs `work` on all ranks together. Returns the slowest rank's time, in microseconds.
   template <typename Work>
   double timed(Work work) {
     meet(*engine_);
@@ -163,7 +163,7 @@ class Bench {
   ReduceOptions options_;
   std::int64_t ranks_;
   Bucketer bucketer_, alone_;
-  std::int64_t all_ = 0;  ///< bytes of one rank's pieces of all inputs
+  std::int64_t all_ = 0;  ///< total size of one rank's pieces
   std::vector<Tensor> own_;
   Tensor large_, summed_;
   std::vector<std::byte> copied_;

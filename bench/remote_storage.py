@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Measures reading a .bin from storage with latency: a file system of fsspec's that answers each request after 50 ms, all of
-them together with 200 MB/s.
+"""Measures reading a .bin from storage with latency.
+
+The storage is an fsspec file system that answers each request after 50 ms, with 200 MB/s for all requests together.
 
     bench/remote_storage.py [--latency 0.05] [--rate 200] [--repeats 3]
 
-- Share of the bandwidth that reading in order gets, as fast as it goes.
-- Share of the time that a step waits for its batch of 8 sequences of 4096 tokens when it computes for 50 ms: in order, and
-  shuffled.
+- Share of the bandwidth that sequential reading achieves at full speed.
+- Share of the time that steps wait for their batch of 8 sequences of 4096 tokens when they compute for 50 ms: in order,
+  and shuffled.
 """
 
 import argparse
@@ -27,7 +28,7 @@ WARM_UP, STEPS, STEP_SECONDS = 10, 200, 0.05
 
 
 class SlowFileSystem(fsspec.AbstractFileSystem):
-    """The local files, with latency and a rate that all requests share."""
+    """Local files with a latency, and with a rate that all requests share."""
 
     protocol = "slow"
     cachable = False
@@ -57,7 +58,7 @@ class SlowFileSystem(fsspec.AbstractFileSystem):
 
 
 def write_tokens(prefix):
-    """Documents of a length, one behind the other."""
+    """Writes documents of equal length, one after another."""
     length = DOCUMENT_TOKENS * TOKEN_BYTES
     numpy.arange(FILE_BYTES // TOKEN_BYTES, dtype=numpy.int32).tofile(f"{prefix}.bin")
     with open(f"{prefix}.idx", "wb") as index:

@@ -1,4 +1,4 @@
-// What the ranks of a benchmark do around a round: begin it together, time it, and find who took longest.
+// Helpers around the rounds of a benchmark: starting all ranks together, timing, and finding the slowest rank.
 #pragma once
 
 #include <algorithm>
@@ -13,25 +13,25 @@
 
 namespace levada::bench {
 
-/// For whatever a rank awaits of another in a round.
+/// Timeout of every wait for another rank in a round.
 inline constexpr auto round_timeout = std::chrono::seconds(60);
 
 inline double microseconds(Duration duration) {
   return std::chrono::duration<double, std::micro>(duration).count();
 }
 
-/// On the clock that all processes of a host share.
+/// Returns the time on the monotonic clock, which all processes of a host share.
 inline std::int64_t now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count();
 }
 
-/// Everybody's bytes, by rank. Collective; no rank goes on before all have come. Throws Timeout.
+/// Returns every rank's bytes, by rank. Collective: returns when all ranks have called it. Throws Timeout.
 inline std::vector<Bytes> meet(Engine& engine, ByteView mine = {}) {
   return agree(engine, mine, Deadline::after(round_timeout), "benchmark");
 }
 
-/// Of each of `own` the largest that any rank gives: of its times, that of the slowest. Collective; all ranks give as
-/// many. Throws Timeout.
+/// Returns the largest value of any rank for each of `own`; for times, those of the slowest rank. Collective; all ranks
+/// pass equally many values. Throws Timeout.
 inline std::vector<double> slowest(Engine& engine, std::span<const double> own) {
   std::vector<double> largest(own.begin(), own.end());
   ByteWriter writer;

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Measures what one reader saves on slow storage, and what going on from a saved state costs.
+"""Measures what one reader saves on slow storage, and what resuming from a saved state costs.
 
     bench/storage.py CORPUS [--build build/release] [--seq 4096]
 
-- Tokens a second of `--readers one` over those of `--readers all`, with an --io-limit that all readers share: half of
-  what one reader takes when nothing limits it.
-- Milliseconds that `levada feed --load-state` takes beyond a fresh start, at step 1,000,000 of a corpus of 100 million
-  samples (a .bin of zeros, which takes no room on the disk).
+- Tokens a second of `--readers one` over those of `--readers all`, with an --io-limit that all readers share: half the
+  rate of one unlimited reader.
+- Milliseconds that `levada feed --load-state` takes longer than a fresh start, at step 1,000,000 of a corpus of 100
+  million samples (a sparse .bin of zeros).
 """
 
 import argparse
@@ -39,7 +39,7 @@ def compare_readers(levada, corpus, sequence, mesh, divide):
 
 
 def write_large_corpus(prefix):
-    """The documents lie one behind the other, all of a length, all of zeros."""
+    """The documents follow each other, all of one length, all zeros."""
     with open(f"{prefix}.bin", "wb") as tokens:
         tokens.truncate(DOCUMENTS * TOKENS)
     with open(f"{prefix}.idx", "wb") as index:

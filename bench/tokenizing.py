@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
-"""Text to tokens with the package `tokenizers`: Levada's whole way (reading, parsing, encoding, writing .bin/.idx) against
-Tokenizer.encode_batch_fast and encode_batch alone on the same texts, on all cores. Prints medians of interleaved runs.
+"""Measures tokenizing text with the package `tokenizers`, on all cores, through Levada and directly.
+
+Compares Levada's whole path (reading, parsing, encoding, writing .bin/.idx) with Tokenizer.encode_batch_fast and
+encode_batch on the same texts. Prints medians of interleaved runs.
 
   bench/tokenizing.py CORPUS.jsonl TOKENIZER.json [--runs N] [--field NAME]
 """
@@ -19,7 +21,7 @@ BATCH_BYTES = 4 << 20
 
 
 def batches(corpus, field):
-    """The texts, some MiB at a time."""
+    """Yields the texts in batches of some MiB."""
     batch, size = [], 0
     with open(corpus, encoding="utf-8") as lines:
         for line in lines:

@@ -1,5 +1,5 @@
-// Text on its way to tokens: read, decompressed, parsed, tokenized as bytes and written; and what of that the libraries
-// beneath take alone. Each by one thread, out of the page cache; bytes per second are those of the text's file.
+// The path from text to tokens: reading, decompressing, parsing, tokenizing as bytes and writing; and the libraries'
+// share of it. Each runs on one thread, from the page cache; bytes per second are of the text's file.
 #include <benchmark/benchmark.h>
 #include <zlib.h>
 #include <zstd.h>
@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Lines as long as documents are, of words that compress as text does.
+/// Makes lines of realistic document lengths, of words that compress like text.
 std::string make_lines() {
   std::mt19937 random(1);
   std::vector<std::string> words(4096);
@@ -43,7 +43,7 @@ std::string zstd_of(const std::string& text) {
   return compressed;
 }
 
-/// The text in a folder, as it is and compressed.
+/// A folder with the text, plain and compressed.
 class Folder {
  public:
   Folder() {
@@ -76,7 +76,7 @@ const Folder& folder() {
   return made;
 }
 
-/// The content of a file, piece after piece, and nothing done with it.
+/// Streams the content of a file in pieces and discards it.
 void stream_file(benchmark::State& state, const char* name) {
   const auto path = folder().file(name);
   std::vector<char> piece(std::size_t{256} << 10);
@@ -87,7 +87,7 @@ void stream_file(benchmark::State& state, const char* name) {
   state.SetBytesProcessed(state.iterations() * folder().text_bytes());
 }
 
-/// libzstd alone, decompressing from memory.
+/// Decompresses from memory with libzstd only.
 void zstd_alone(benchmark::State& state) {
   std::ifstream in(folder().file("text.jsonl.zst"), std::ios::binary);
   const std::string stored(std::istreambuf_iterator<char>(in), {});
@@ -114,7 +114,7 @@ void read_documents(benchmark::State& state, const char* name) {
   state.SetBytesProcessed(state.iterations() * folder().text_bytes());
 }
 
-/// All of `levada convert --append-eod`.
+/// Runs the whole of `levada convert --append-eod`.
 void convert(benchmark::State& state, const char* name) {
   const auto from = folder().file(name), to = folder().file("tokens");
   for (auto _ : state) {

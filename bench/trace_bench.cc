@@ -1,4 +1,4 @@
-// What it costs to record a span.
+// The cost of recording a span.
 #include <benchmark/benchmark.h>
 
 #include "levada/base/trace.h"
@@ -25,7 +25,7 @@ void with_log(benchmark::State& state) {
 
 BENCHMARK(without_log);
 BENCHMARK(with_log);
-/// As long as all of it is kept: the memory is new.
+/// A log that is still filling, which has to allocate memory.
 BENCHMARK(with_log)->Name("with_log_filling")->Iterations(150'000);
 
 }  // namespace

@@ -1,8 +1,8 @@
-// Measures how long a rank takes to publish a message to receivers that sleep, each a process of this host, and how
-// long one FUTEX_WAKE of as many sleeping processes takes, which is the limit. Before that the sender writes every byte
-// of the message. Each receiver reads it every second round, which does not count: readers keep a core from who wakes
-// up. Prints one JSON object for each number of receivers: medians of microseconds over rounds, in which the numbers
-// take turns. bench/PERFORMANCE.md has the fields.
+// Measures how long a rank takes to publish a message to sleeping receivers, each a process of this host, and how long
+// one FUTEX_WAKE of as many sleeping processes takes, which is the limit. Before each round the sender writes every
+// byte of the message. Each receiver reads it every second round; these rounds are not measured, since readers occupy
+// cores that woken processes need. Prints one JSON object for each number of receivers: medians over rounds, in
+// microseconds. The numbers of receivers take turns. bench/PERFORMANCE.md has the fields.
 #include <fmt/format.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -42,9 +42,9 @@ Deadline soon() {
   return Deadline::after(round_timeout);
 }
 
-/// What the processes of one group share.
+/// The memory that the processes of one group share.
 struct Shared {
-  shm::FutexWord word{0};  ///< on which the receivers of the bare program sleep
+  shm::FutexWord word{0};  ///< the word on which the receivers of BareWake sleep
   std::atomic<int> num_done{0};
   std::atomic<std::int64_t> last_awake_ns{0};
 
@@ -62,7 +62,7 @@ std::int64_t thread_cpu_ns() {
   return std::int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
 }
 
-/// Memory that this process and its children share until all of them have ended.
+/// Maps memory that this process and its children share until all of them have ended.
 void* map_shared(std::size_t bytes) {
   void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) throw EngineError("the benchmark finds no memory");
@@ -89,11 +89,11 @@ void read_all(std::span<const std::byte> bytes) {
 bool is_asleep(pid_t process) {
   std::ifstream file(fmt::format("/proc/{}/stat", process));
   std::string word;
-  for (int i = 0; i < 3; ++i) file >> word;  // the name has no blanks: it is this program's
+  for (int i = 0; i < 3; ++i) file >> word;  // this program's name has no blanks
   return word == "S";
 }
 
-/// A sender, which is this process, and receivers, each a process of its own.
+/// A sender, which is this process, and receivers, each a separate process.
 class Group {
  public:
   using Body = std::function<void(int rank, Shared& shared)>;
@@ -137,10 +137,10 @@ class Group {
 
   struct Time {
     double call_us = 0;  ///< until the sender's call has returned
-    double cpu_us = 0;   ///< processor time of that call: without what woken receivers took the core for
+    double cpu_us = 0;   ///< processor time of that call, without the time in which woken receivers took its core
     double all_us = 0;   ///< until the last receiver is awake
   };
-  /// All receivers must sleep.
+  /// Measures `call`, which wakes the receivers. All receivers must sleep.
   Time time(const std::function<void()>& call) {
     shared_->num_done = 0;
     shared_->last_awake_ns = 0;
@@ -160,7 +160,7 @@ class Group {
   std::vector<pid_t> receivers_;
 };
 
-/// One FUTEX_WAKE, and nothing else.
+/// A bare FUTEX_WAKE.
 class BareWake {
  public:
   BareWake(int receivers, int rounds, std::size_t bytes)
@@ -186,7 +186,7 @@ class BareWake {
   Group group_;
 };
 
-/// try_publish() of the engine.
+/// The engine's try_publish().
 class Publish {
  public:
   Publish(int receivers, int rounds, std::size_t bytes)
@@ -244,7 +244,7 @@ struct Times {
 void run(int rounds, std::size_t bytes) {
   std::vector<std::unique_ptr<BareWake>> wakes;
   std::vector<std::unique_ptr<Publish>> publishes;
-  for (const int receivers : num_receivers) {  // before this process has threads
+  for (const int receivers : num_receivers) {  // before this process starts threads
     wakes.push_back(std::make_unique<BareWake>(receivers, warm_up + 2 * rounds, bytes));
   }
   for (const int receivers : num_receivers) {

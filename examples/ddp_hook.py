@@ -1,10 +1,9 @@
-"""Trains a small model on four ranks twice: with torch's DistributedDataParallel alone, and with Levada averaging its
-gradients, by one line.
+"""Trains a small model on four ranks twice: once with torch's DistributedDataParallel only, and once with Levada
+averaging its gradients, which takes one more line.
 
     torchrun --nproc-per-node 4 examples/ddp_hook.py --steps 30
 
-Rank 0 prints both losses of each step, which differ only by the order in which gradients are added up, and the time of
-both.
+Rank 0 prints the losses of both runs, which differ only in the order in which gradients are summed, and their times.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def train(steps: int, width: int, *, through_levada: bool) -> tuple[list[float], float]:
-    """The loss of each step, averaged over ranks, and the seconds that all steps took."""
+    """Returns the loss of each step, averaged over ranks, and the seconds that all steps took."""
     torch.manual_seed(1)
     layers = [layer for _ in range(4) for layer in (nn.Linear(width, width), nn.Tanh())]
     model = DistributedDataParallel(nn.Sequential(*layers, nn.Linear(width, 1)), bucket_cap_mb=1)
@@ -49,7 +48,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    train(3, options.width, through_levada=False)  # what happens once, before the clock starts
+    train(3, options.width, through_levada=False)  # warm-up, before the clock starts
     theirs, their_seconds = train(options.steps, options.width, through_levada=False)
     ours, our_seconds = train(options.steps, options.width, through_levada=True)
     if dist.get_rank() == 0:

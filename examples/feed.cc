@@ -1,5 +1,6 @@
-// One rank of a training job that takes its batches from Levada. Start as many as the mesh has ranks, under torchrun,
-// SLURM or mpirun: examples/feed corpus.jsonl dp=2,tp=2. Alone, with no mesh, it is a world of one.
+// One rank of a training job that gets its batches from Levada. Start as many as the mesh has ranks, under torchrun,
+// SLURM or mpirun: examples/feed corpus.jsonl dp=2,tp=2. Started without a launcher and without a mesh, it is a world
+// of one rank.
 #include <cstdio>
 #include <exception>
 #include <memory>
@@ -20,7 +21,7 @@ void run(const char* path, const char* axes) {
   std::int64_t tokens = 0;
   while (auto batch = feed.next()) {  // ends on every rank at the same step
     const auto seen = batch->tensor("tokens").as<std::int64_t>();
-    tokens += static_cast<std::int64_t>(seen.size());  // here a step would train; the memory goes back with `batch`
+    tokens += static_cast<std::int64_t>(seen.size());  // here a step would train; destroying `batch` returns its memory
   }
   std::printf("%s: %lld tokens in %lld steps\n", mesh.describe(engine->info().rank).c_str(),
               static_cast<long long>(tokens), static_cast<long long>(feed.end()->at.step));

@@ -1,7 +1,7 @@
-"""What docs/python/feed.md shows: levada run -n 4 examples/feed.py [CORPUS...]
+"""The program of docs/python/feed.md: levada run -n 4 examples/feed.py [CORPUS...]
 
-Without arguments, batches of a Python iterable; with files, a corpus that the C++ core reads.
-`levada feed examples.feed:batches --mesh dp=2` feeds the same iterable and shows who was given what.
+Without arguments, it feeds batches of a Python iterable; with files, a corpus that the C++ core reads. `levada feed
+examples.feed:batches --mesh dp=2` feeds the same iterable and shows what each rank received.
 """
 
 import sys
@@ -11,7 +11,7 @@ import numpy as np
 
 
 def batches():
-    """Any iterable of nested batches; iterated on the reader alone."""
+    """Any iterable of nested batches; only the reader iterates it."""
     for step in range(16):
         yield {"tokens": np.full((8, 128), step), "meta": {"name": f"batch {step}"}}
 

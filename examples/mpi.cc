@@ -1,5 +1,5 @@
-// A training job of several hosts, started by mpirun or srun: mpirun -n 4 examples/mpi corpus.jsonl. Every rank is a
-// replica, whose batches Levada brings: by shared memory inside a host, by MPI between hosts.
+// A training job on several hosts, started by mpirun or srun: mpirun -n 4 examples/mpi corpus.jsonl. Every rank is a
+// replica. Levada moves its batches through shared memory inside a host, and over MPI between hosts.
 #include <cstdio>
 #include <exception>
 #include <memory>
@@ -13,7 +13,7 @@
 namespace {
 
 void run(const char* path) {
-  // Before everything that uses its engine, so that it ends after it. It finalizes MPI, which it has initialized.
+  // Declared before everything that uses its engine, so it is destroyed last. It initializes and finalizes MPI.
   const levada::mpi::Job job = levada::mpi::join();
   const auto& engine = job.engine();
   if (engine->info().rank == 0) std::puts(levada::describe_engine(engine->info()).c_str());

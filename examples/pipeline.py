@@ -1,4 +1,4 @@
-"""A pipeline whose shuffle buffer is in one process and whose work is in two others; then stopped, and gone on with.
+"""A pipeline that shuffles in one process and transforms in two others; it is stopped and then resumed.
 
     python examples/pipeline.py
 """
@@ -8,7 +8,7 @@ import numpy as np
 
 
 def lines():
-    """A stream that can be read but once at a time, as a download is."""
+    """A stream, such as a download, that has only one reader at a time."""
     for number in range(2000):
         yield f"line {number} of a text that is being read"
 

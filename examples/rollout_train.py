@@ -1,12 +1,12 @@
-"""Reinforcement learning in small: levada run -n 4 examples/rollout_train.py [ROUNDS]
+"""A small reinforcement-learning loop: levada run -n 4 examples/rollout_train.py [ROUNDS]
 
-Three models live on the same four ranks, each on a mesh of its own. The actor writes sequences (dp=4), the critic scores
-them (dp=2, tp=2), the trainer learns from both (pp=2, dp=1, tp=2) and gives its weights back to the actor. What moves
-between them is levada.exchange's: which rank has what follows from the three meshes alone. Every rank also does the whole
-round by itself and compares all that it got, bit for bit.
+Three models share four ranks, each on a different mesh. The actor writes sequences (dp=4), the critic scores them
+(dp=2, tp=2), and the trainer learns from both (pp=2, dp=1, tp=2) and sends its weights back to the actor.
+levada.exchange moves all data between them: the three meshes determine which rank holds what. Every rank also computes
+the whole round without communication and compares everything that it received, bit for bit.
 
-The actor predicts a token by adding a row for the last one and a row for the one before it: two layers, which are the
-trainer's two stages; their columns are its tensor-parallel shards. It is rewarded for counting upwards.
+The actor predicts a token by adding a row for the last one and a row for the one before it. These are two layers, which
+are the trainer's two stages; their columns are its tensor-parallel shards. The reward is for counting upwards.
 """
 
 import sys
@@ -30,7 +30,7 @@ def first_weights():
 
 
 def generate(weights, number):
-    """One sequence of the actor's: tokens, and the log-probabilities of all but the two of the prompt."""
+    """Returns one sequence of the actor: its tokens, and the log-probabilities of all but the two prompt tokens."""
     random = np.random.default_rng(number)
     tokens = list(random.integers(0, VOCABULARY, 2))
     logprobs = []
@@ -54,7 +54,7 @@ def rollout(weights, ids):
 
 
 def partial_values(tokens, shard):
-    """What one tensor-parallel shard of the critic adds to the value of each token."""
+    """Returns the contribution of one tensor-parallel shard of the critic to the value of each token."""
     random = np.random.default_rng(1)
     embedding, head = random.normal(size=(VOCABULARY, HIDDEN)), random.normal(0, 0.1, HIDDEN)
     return np.tanh(embedding[tokens, half(HIDDEN, shard)]) @ head[half(HIDDEN, shard)]
@@ -66,7 +66,7 @@ def score(batch, shard):
 
 
 def learn(weights, batch, layer, shard):
-    """One step of one shard of one layer, by policy gradient."""
+    """Returns one layer's shard after one policy-gradient step."""
     columns = half(VOCABULARY, shard)
     change = np.zeros_like(weights[layer, :, columns])
     for i in range(len(batch)):
@@ -82,7 +82,7 @@ def learn(weights, batch, layer, shard):
 
 
 def whole(batch, key_of):
-    """The actor's weights out of the trainer's shards."""
+    """Assembles the actor's weights from the trainer's shards."""
     weights = np.empty((2, VOCABULARY, VOCABULARY))
     for layer, shard in SHARDS:
         weights[layer, :, half(VOCABULARY, shard)] = batch[key_of(layer, shard)]
@@ -90,7 +90,7 @@ def whole(batch, key_of):
 
 
 def alone(weights, ids):
-    """The round as one process does it."""
+    """Computes the round in one process."""
     batch = rollout(weights, ids)
     for shard in range(2):
         batch.update(score(batch, shard))
@@ -98,7 +98,7 @@ def alone(weights, ids):
 
 
 def play(store, weights, number):
-    """One round; gives the actor's next weights, and what moved."""
+    """Plays one round. Returns the actor's next weights, the mean reward, and the bytes that were moved."""
     rank = levada.rank()
     ids = [str(number * SAMPLES + i) for i in range(SAMPLES)]
     reference, next_shards = alone(weights, ids)

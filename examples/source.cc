@@ -1,5 +1,5 @@
-// A source of one's own: samples that no file holds. Here they are sums to learn, made from their number alone, and
-// inproc ranks (threads) take them; with launch::join() instead they would be the ranks of a job.
+// A custom source: samples that are in no file. Here the samples are sums to learn, made from their number, and the
+// ranks are threads (inproc); with launch::join() instead they would be the ranks of a job.
 #include <cstdio>
 #include <exception>
 #include <memory>
@@ -19,7 +19,7 @@ class Sums final : public levada::Source {
   std::optional<levada::Tree> read(std::int64_t first, std::int64_t count, levada::Memory& memory) override {
     count = std::min(count, samples_ - first);  // fewer only at the end
     if (count < 1) return std::nullopt;
-    auto terms = memory.empty(levada::dtypes::int64, {count, 2});  // memory that is sent as it is
+    auto terms = memory.empty(levada::dtypes::int64, {count, 2});  // memory that is sent without a copy
     auto sums = memory.empty(levada::dtypes::int64, {count});
     for (std::int64_t row = 0; row < count; ++row) {
       const std::int64_t a = first + row, b = a * a;
@@ -30,7 +30,7 @@ class Sums final : public levada::Source {
     return levada::Tree::dict({{"terms", std::move(terms)}, {"sums", std::move(sums)}});
   }
 
-  levada::Bytes cursor(std::int64_t next) const override {  // what another run needs to go on: here, the number
+  levada::Bytes cursor(std::int64_t next) const override {  // the state to resume from: the next number
     levada::ByteWriter bytes;
     bytes.put(next);
     return std::move(bytes).take();

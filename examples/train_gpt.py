@@ -3,9 +3,9 @@
     script/make-corpus build/corpus.jsonl
     torchrun --nproc-per-node 4 examples/train_gpt.py build/corpus.jsonl --steps 100
 
-Levada reads and deals the batches; torch does the rest: the linear layers are divided over tp by its DTensors, gradients
-are averaged over dp. Rank 0 prints the loss of each step, all digits of it: the choice of readers changes what is read
-and sent, never a bit of a batch, so `--readers one` and `--readers all` print the same.
+Levada reads and distributes the batches. Torch does the rest: its DTensors shard the linear layers over tp, and
+gradients are averaged over dp. Rank 0 prints the loss of each step with all digits. The choice of readers changes what
+is read and sent, but no bit of a batch, so `--readers one` and `--readers all` print the same.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-VOCABULARY = 257  # bytes, and the end of a document
+VOCABULARY = 257  # the values of a byte, and the end of a document
 
 
 class Attention(nn.Module):
-    """Causal self-attention of the heads that this tp rank has."""
+    """Causal self-attention over the heads of this tp rank."""
 
     def __init__(self, width: int, head: int) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """What a transformer repeats."""
+    """One transformer block."""
 
     def __init__(self, width: int, head: int) -> None:
         super().__init__()
@@ -55,7 +55,8 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """Logits of the next token, [batch, sequence, vocabulary], from tokens and their positions, [batch, sequence]."""
+    """Computes the logits of the next token, [batch, sequence, vocabulary], from tokens and positions, [batch,
+    sequence]."""
 
     def __init__(self, sequence: int, width: int = 64, head: int = 16, depth: int = 2) -> None:
         super().__init__()
@@ -71,7 +72,8 @@ class GPT(nn.Module):
 
 
 def divide(model: GPT, tp: DeviceMesh) -> None:
-    """Divides the linear layers over tp: first by columns, then by rows, with one sum after each pair."""
+    """Shards the linear layers over tp: the first of each pair by columns and the second by rows, with one sum after
+    the pair."""
     columns = ("attention.query", "attention.key", "attention.value", "up")
     rows = ("attention.out", "down")
     plan = {**dict.fromkeys(columns, ColwiseParallel()), **dict.fromkeys(rows, RowwiseParallel())}
@@ -80,7 +82,8 @@ def divide(model: GPT, tp: DeviceMesh) -> None:
 
 
 def average(model: GPT, mesh: DeviceMesh) -> None:
-    """Averages gradients over dp, all in one message; a layer that every tp rank has whole has the same on each."""
+    """Averages gradients over dp, all in one message. A layer that is not sharded has the same gradient on each tp
+    rank."""
     gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
     local = [gradient.to_local() if isinstance(gradient, DTensor) else gradient for gradient in gradients]
     flat = torch.cat([gradient.flatten() for gradient in local])

@@ -1,4 +1,4 @@
-// Messages of a reduction, as they come from other ranks.
+// Reads arbitrary bytes as the messages of a reduction that other ranks send.
 #include <cstdint>
 #include <cstdlib>
 
@@ -40,7 +40,7 @@ void decode_spec(levada::ByteView bytes) {
 
 }  // namespace
 
-/// One byte: which decoder; then two messages of equal size, or a spec.
+/// Input: one byte that selects the decoder; then two messages of equal size, or a spec.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size == 0) return 0;
   const levada::ByteView bytes = std::as_bytes(std::span(data + 1, size - 1));

@@ -1,4 +1,4 @@
-// Messages and schemas out of any bytes: read, looked through, put together, written again.
+// Reads arbitrary bytes as messages and as schemas. Anything accepted must survive a round trip.
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -9,7 +9,7 @@
 namespace levada {
 namespace {
 
-// Ends the process, which the fuzzer reports with its input.
+// Aborts the process if `holds` is false; the fuzzer reports the input.
 void require(bool holds) {
   if (!holds) std::abort();
 }
@@ -20,7 +20,7 @@ std::uint64_t field(ByteView bytes, std::size_t at) {
   return value;
 }
 
-// Gives bytes the prefix that a message of theirs would have, so that the fuzzer's changes get past the hashes.
+// Writes a valid prefix over the bytes, so that the fuzzer's mutations get past the hashes.
 void seal(std::span<std::byte> bytes) {
   const auto put = [&bytes](std::size_t at, auto value) { std::memcpy(bytes.data() + at, &value, sizeof(value)); };
   const auto room = bytes.size() - message_prefix_bytes;
@@ -31,7 +31,7 @@ void seal(std::span<std::byte> bytes) {
   put(16, std::uint64_t{body});
   put(24, std::uint64_t{body_size});
   put(32, std::uint64_t{bytes.size()});
-  // The schema lies behind the envelope, the mark and its own length.
+  // The schema follows the envelope, the mark and the schema's length.
   std::uint32_t envelope = 0;
   if (body_size >= 9) std::memcpy(&envelope, bytes.data() + body, 4);
   if (body_size >= 9 && envelope <= body_size - 9) {

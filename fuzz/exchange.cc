@@ -1,5 +1,5 @@
-// Any bytes as a directory and as the JSON of samples: refused, or read, and written again the same. As what two ranks
-// say they hold: refused, or planned with. As the rows of a plan, and as a message: refused, or read.
+// Reads arbitrary bytes as a directory and as the JSON of samples, which must survive a round trip; as what two ranks
+// hold, and plans with it; as the rows of a plan; and as a message.
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
@@ -50,7 +50,7 @@ void plan_with(levada::ByteView bytes) {
   }
 }
 
-/// What is read of rows stays within them.
+/// Every entry of accepted rows must be within the rows.
 void read_rows(levada::ByteView bytes, bool to_all) {
   try {
     const auto rows = levada::decode_rows(bytes, 1, 3, 4, to_all);
@@ -67,7 +67,7 @@ void read_rows(levada::ByteView bytes, bool to_all) {
   }
 }
 
-/// The runs of a message lie in it or in its sender's memory.
+/// Every run of an accepted message must be inside the message or inside its sender's memory.
 void read_runs(levada::ByteView bytes) {
   constexpr std::uint64_t max_bytes = 1 << 16;
   static const auto engine = levada::inproc::make_group(1, {.memory_bytes = max_bytes})[0];

@@ -1,11 +1,11 @@
-// Headers of frames out of any bytes: refused, or views of those bytes.
+// Reads arbitrary bytes as frame headers. The views of an accepted header must point into those bytes.
 #include <cstdint>
 #include <cstdlib>
 
 #include "levada/base/error.h"
 #include "levada/engine/p2p/frame.h"
 
-/// One byte: how many ranks there are; then the header.
+/// Input: one byte, the number of ranks; then the header.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size == 0) return 0;
   const int ranks = 1 + data[0] % 8;

@@ -1,5 +1,5 @@
-// Any bytes as an .idx of Megatron-LM, with a .bin of any size: what is accepted must lie inside of the .bin, and be
-// read the same at once and token by token.
+// Reads arbitrary bytes as an .idx of Megatron-LM, with a .bin of any size. An accepted index must stay inside the
+// .bin, and reading it at once and token by token must return the same.
 #include <algorithm>
 #include <cstdlib>
 #include <string>
@@ -18,7 +18,8 @@ void check(bool holds) {
   if (!holds) std::abort();
 }
 
-/// Tokens [position, position + count), of which the last is only a label; empty where one of them is negative.
+/// Returns tokens [position, position + count), the last of which is only a label. Returns nothing if one of them is
+/// negative.
 Tokens read(const levada::TokenFile& file, std::int64_t position, std::int64_t count) {
   Tokens tokens(static_cast<std::size_t>(count - 1)), labels(tokens.size());
   levada::TokenWriter to({tokens}, {labels});
@@ -53,7 +54,7 @@ void check_reads(const levada::TokenFile& file) {
 
 }  // namespace
 
-/// Two bytes: the size of the .bin; then the .idx.
+/// Input: two bytes, the size of the .bin; then the .idx.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size < 2) return 0;
   std::string bin(data[0] | std::size_t{data[1]} << 8, '\0');

@@ -1,4 +1,4 @@
-// Any bytes as a file of items: it is refused, or gives as many items as it says it has.
+// Reads arbitrary bytes as a file of items. An accepted file must yield as many items as it declares.
 #include <cstdlib>
 #include <string>
 

@@ -1,4 +1,5 @@
-// Any bytes as a .jsonl file, plain and compressed: the documents must not depend on how the bytes arrive.
+// Reads arbitrary bytes as a .jsonl file, plain and compressed. The documents must not depend on how many bytes arrive
+// at a time.
 #include <cstdlib>
 #include <string>
 #include <vector>
@@ -10,7 +11,7 @@
 
 namespace {
 
-/// All documents, then the error if one ends them.
+/// Returns all documents, followed by the text of the error if one ends the reading.
 std::vector<std::string> read(const std::string& path, std::string_view content, const std::string& field,
                               bool skip_bad, std::size_t at_once) {
   const auto file = std::make_shared<levada::MemoryFile>(path, std::string(content));
@@ -33,8 +34,8 @@ std::vector<std::string> read(const std::string& path, std::string_view content,
 
 }  // namespace
 
-/// A byte of options (bad lines left out, how the file is compressed, whether it is a .txt, whether the text is in an
-/// object), and the file.
+/// Input: a byte of options (whether bad lines are skipped, how the file is compressed, whether it is a .txt, whether
+/// the text is in a nested object); then the file.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size < 1) return 0;
   const std::string_view content(reinterpret_cast<const char*>(data) + 1, size - 1);
@@ -43,7 +44,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const bool skip_bad = (data[0] & 1) != 0;
   const std::string field = (data[0] & 16) != 0 ? "a.text" : "text";
   const auto documents = read(path, content, field, skip_bad, SIZE_MAX);
-  // The place that the error of a compressed file names depends on how its bytes were read.
+  // The position in an error of a compressed file depends on how its bytes were read.
   if (!path.ends_with(".gz") && !path.ends_with(".zst") && read(path, content, field, skip_bad, 3) != documents)
     std::abort();
   return 0;

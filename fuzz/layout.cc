@@ -1,5 +1,5 @@
-// Any bytes as a layout: they are refused as InvalidArgument, or give a layout that comes back as it was from its own
-// JSON and plans the same on a small mesh.
+// Reads arbitrary bytes as a layout. An accepted layout must survive a round trip through JSON, and must be plannable
+// on small meshes or be rejected.
 #include <cstdint>
 #include <cstdlib>
 
@@ -8,7 +8,7 @@
 
 namespace {
 
-/// One tensor and one plain value a rule, and one of each that no rule names.
+/// Returns a tensor for each rule, and a tensor and a plain value that no rule names.
 std::vector<levada::Field> fields_for(const levada::Layout& layout) {
   std::vector<levada::Field> fields;
   for (const levada::Layout::Rule& rule : layout.rules) {

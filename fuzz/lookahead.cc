@@ -1,4 +1,4 @@
-// What ranks tell each other of the next item of a pipeline, as it comes from other ranks.
+// Reads arbitrary bytes as another rank's Lookahead, which tells ranks about the next item of a pipeline.
 #include <cstdint>
 #include <cstdlib>
 

@@ -1,4 +1,4 @@
-// What a pipeline's processes tell each other, as it comes from other processes.
+// Reads arbitrary bytes as the messages that a pipeline's processes exchange.
 #include <cstdint>
 #include <cstdlib>
 
@@ -11,7 +11,7 @@ namespace {
 namespace pipeline = levada::pipeline;
 namespace protocol = levada::pipeline::protocol;
 
-/// Items in a message of their own, and what reads them applies it or refuses.
+/// Reads an item message and applies it to both of its readers, which may refuse it.
 void read_item_message(levada::ByteView message) {
   const auto parts = pipeline::ItemMessage::read(message);
   for (const levada::ByteView buffer : parts.buffers) {
@@ -27,7 +27,7 @@ void read_item_message(levada::ByteView message) {
 
 }  // namespace
 
-/// One byte: what it is; then the message.
+/// Input: one byte that selects the kind; then the message.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size == 0) return 0;
   const levada::ByteView message = std::as_bytes(std::span(data + 1, size - 1));

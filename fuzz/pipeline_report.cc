@@ -1,4 +1,4 @@
-// What ranks send of a pipeline.
+// Reads arbitrary bytes as another rank's report of a pipeline, and renders it.
 #include <cstdlib>
 
 #include "levada/base/error.h"

@@ -1,4 +1,4 @@
-// Items of a pipeline, as they come from another process: read, written again, read again.
+// Reads arbitrary bytes as pipeline items from another process. Accepted items must survive a round trip.
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
@@ -10,12 +10,12 @@
 namespace levada::pipeline {
 namespace {
 
-// Ends the process, which the fuzzer reports with its input.
+// Aborts the process if `holds` is false; the fuzzer reports the input.
 void require(bool holds) {
   if (!holds) std::abort();
 }
 
-/// Buffers as the packing lies, in memory that may be written.
+/// Writable copies of a packing's buffers.
 class Memory {
  public:
   void add(ByteView bytes) {
@@ -30,7 +30,7 @@ class Memory {
   std::vector<std::span<std::byte>> spans_;
 };
 
-/// Three bytes: how many buffers there are, and how many times 64 bytes each has; then the head.
+/// Input: three bytes, the number of buffers and the size of each in units of 64 bytes; then the head.
 void read(ByteView bytes) {
   const auto memory = std::make_shared<Memory>();
   const auto buffers = static_cast<int>(bytes[0]) % 4;

@@ -1,5 +1,5 @@
-// Greetings and frames with which the ranks of a host start, out of any bytes: refused, or read without a fault. A link
-// opens nothing that its other end has not sealed.
+// Reads arbitrary bytes as the greetings and frames with which the ranks of a host start: rejected, or read without a
+// fault. A link must not open a frame that its other end has not sealed.
 #include <array>
 #include <cstdint>
 #include <cstdlib>
@@ -32,7 +32,7 @@ void read_greeting(levada::ByteView bytes) {
   }
 }
 
-/// Nobody who does not know the secret gets past a greeting, and after a rank's greeting no frame of theirs is opened.
+/// A stranger without the secret must not get past a greeting, nor get a frame opened after a rank's greeting.
 void meet_stranger(levada::ByteView bytes) {
   static const levada::Secret secret = levada::random_secret();
   levada::LinkProof met(levada::LinkSide::listener, secret);

@@ -1,5 +1,5 @@
-// Any bytes as a saved state: they are refused as CorruptMessage or Unsupported, or give a cursor that comes back as it
-// was from its own bytes. Each input is tried as it is, and with the check sum that it would have to carry.
+// Reads arbitrary bytes as a saved state: rejected as CorruptMessage or Unsupported, or a cursor that survives a round
+// trip. Each input is tried as is, and again with a valid checksum appended.
 #include <cstdint>
 #include <cstdlib>
 

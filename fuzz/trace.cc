@@ -1,4 +1,4 @@
-// Traces out of any bytes: read, explained, shown, written again.
+// Reads arbitrary bytes as traces, analyzes and renders them, and writes them again.
 #include <cstdlib>
 
 #include "levada/base/error.h"

@@ -1,4 +1,4 @@
-// Ranks of one group that are in different operations, between threads and between processes.
+// Ranks of one group that call different operations, between threads and between processes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -33,7 +33,7 @@ const Operation exchange{"an exchange", [](const Handle& engine) {
                            Exchange(engine).all_gather(store, {.timeout = timeout});
                          }};
 
-/// Throws unless the rank's call ends soon with an error that names both operations.
+/// Throws unless the rank's call fails soon with an error that names both operations.
 void expect_named(const Handle& engine, int odd, const Operation& one, const Operation& other) {
   const auto begin = Clock::now();
   const std::string text = refusal<Error>([&] { (engine->info().rank == odd ? other : one).call(engine); });

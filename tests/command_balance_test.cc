@@ -1,4 +1,4 @@
-// `levada feed` and `levada plan` with steps whose work is divided over ranks.
+// `levada feed` and `levada plan` with balanced steps.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -21,7 +21,7 @@ const std::string& corpus() {
   return path;
 }
 
-/// A subcommand on documents of which each is one sample.
+/// Returns the arguments of a subcommand that reads each document as one sample.
 std::vector<std::string> arguments(const std::string& subcommand, const std::vector<std::string>& more) {
   std::vector<std::string> all = {subcommand, corpus(), "--pack", "documents", "--seq", "512", "--batch", "8"};
   all.insert(all.end(), more.begin(), more.end());

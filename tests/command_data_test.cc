@@ -31,7 +31,7 @@ std::string content(const std::string& path) {
   return text.str();
 }
 
-/// An empty folder of this name.
+/// Creates an empty folder of this name.
 std::string folder(const std::string& name) {
   auto path = scratch() + "/" + name;
   std::filesystem::create_directory(path);
@@ -53,7 +53,7 @@ Json json_of(std::vector<std::string> arguments) {
   return Json::parse(outcome.out);
 }
 
-/// Digests by field of each rank.
+/// Returns each rank's digests by field.
 std::vector<Json> digests(const std::string& path) {
   const auto report = json_of({"feed", path, "--mesh", "dp=2,tp=2", "--batch", "2", "--seq", "128"});
   std::vector<Json> found;
@@ -61,7 +61,7 @@ std::vector<Json> digests(const std::string& path) {
   return found;
 }
 
-/// Many megabytes of documents.
+/// Makes many megabytes of documents.
 std::string large_corpus() {
   std::string lines;
   const auto line = R"({"text": ")" + std::string(4000, 'x') + "\"}\n";
@@ -142,7 +142,7 @@ TEST(CommandConvert, LeavesNothingUnderTheFinalNameHoweverItIsEnded) {
       const auto names = names_in(place);
       const auto has = [&](const char* name) { return std::ranges::find(names, name) != names.end(); };
       EXPECT_EQ(has("out.idx"), status == 0);
-      // Killed between the two names, a .bin alone is there, whole.
+      // A kill between the two renames leaves a complete .bin without an .idx.
       if (has("out.bin")) {
         EXPECT_GT(std::filesystem::file_size(place + "/out.bin"), std::size_t{60} << 20);
       }
@@ -274,7 +274,7 @@ TEST(CommandFeed, ShowsNothingOfTheDataThatATerminalWouldObey) {
   EXPECT_EQ(fed.out.find('\x1b'), fed.out.npos);
 }
 
-/// Files that this process and its children write may be no longer than this, until it is destroyed.
+/// Limits the size of files that this process and its children write, until it is destroyed.
 class FileSizeLimit {
  public:
   explicit FileSizeLimit(rlim_t bytes) {
@@ -343,7 +343,7 @@ TEST(CommandInspect, CountsWhatIsInABin) {
   EXPECT_EQ(json["sample"]["text"], "three");
 }
 
-/// One document of `numbers`, which are `code` for Megatron-LM, written by hand.
+/// Writes one document of `numbers` by hand, in Megatron-LM's data type `code`.
 template <typename T>
 std::string write_numbers(const std::string& name, char code, const std::vector<T>& numbers) {
   const auto bytes = [](auto value) { return std::string(reinterpret_cast<const char*>(&value), sizeof(value)); };

@@ -1,4 +1,4 @@
-// Ranks, and the command itself, killed at any moment; LEVADA_KILLS says how often (3 unless set).
+// Ranks, and the command itself, killed at random moments; LEVADA_KILLS sets the number of kills (3 unless set).
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ namespace {
 using ::testing::HasSubstr;
 using Clock = std::chrono::steady_clock;
 
-// A second is promised; a machine that is busy with other tests may take longer to run what has to be run.
+// The promise is one second; a machine that is busy with other tests may be slower.
 constexpr auto soon = std::chrono::seconds(5);
 
 int kill_count() {
@@ -37,7 +37,7 @@ const std::string& corpus() {
   return path;
 }
 
-/// A job of four ranks that goes on until somebody ends it.
+/// Returns the arguments of a job of four ranks that runs until it is ended.
 std::vector<std::string> endless() {
   return {"feed",     corpus(), "--mesh",  "dp=2,tp=2", "--batch",      "2", "--seq", "64",
           "--epochs", "0",      "--steps", "100000000", "--compute-ms", "1", "--json"};
@@ -198,7 +198,7 @@ TEST(CommandFault, WaitsForTheStartOfALaunchedJobNoLongerThanItsTimeout) {
 }
 
 TEST(CommandFault, LetsARankTolerateTheFailureOfACommandThatItRuns) {
-  // A rank is a shell here, as a script that runs levada on its way is.
+  // The rank is a shell, like a script that runs levada.
   const auto result =
       launch::run_local(2, {"-c", fmt::format("{} inspect /nowhere.jsonl 2>/dev/null; exit 0", LEVADA_COMMAND)},
                         {.program = "/bin/bash"});
@@ -206,7 +206,7 @@ TEST(CommandFault, LetsARankTolerateTheFailureOfACommandThatItRuns) {
   EXPECT_EQ(result.message, "");
 }
 
-/// The command under a shell's limits. The tokens of text are its bytes.
+/// Runs the command under a shell's limits. It reads text as bytes.
 Outcome run_limited(const std::string& limits, std::vector<std::string> arguments) {
   arguments.insert(arguments.begin() + 1, {"--tokenizer", "bytes"});
   std::string line = limits + "; exec " + LEVADA_COMMAND;
@@ -214,7 +214,7 @@ Outcome run_limited(const std::string& limits, std::vector<std::string> argument
   return Command({"-c", line}, {}, "/bin/bash").wait();
 }
 
-// A sanitizer ends a process that can allocate nothing, and one that finds no /proc.
+// A sanitizer aborts a process that cannot allocate or that finds no /proc.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 TEST(CommandFault, StartsItsRanksWithoutProc) {
   const std::string empty_proc = "mount -t tmpfs none /proc";
@@ -245,7 +245,7 @@ TEST(CommandFault, EndsWithOneSentenceWhereThreadsOrMemoryAreRefused) {
       const auto begin = Clock::now();
       const auto outcome = run_limited(limits, arguments);
       EXPECT_LT(Clock::now() - begin, std::chrono::seconds(40)) << limits << " " << engine;
-      // The loader itself needs some address space.
+      // The loader needs some address space, too.
       if (outcome.status == 0 || outcome.status == 127) continue;
       EXPECT_EQ(outcome.status, 1) << limits << " " << engine << ": " << outcome.err;
       EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1)
@@ -254,7 +254,7 @@ TEST(CommandFault, EndsWithOneSentenceWhereThreadsOrMemoryAreRefused) {
   }
 }
 
-/// A control group with a limit of memory, removed at its end.
+/// A control group with a memory limit, removed on destruction.
 class MemoryGroup {
  public:
   explicit MemoryGroup(std::uint64_t bytes) {
@@ -277,7 +277,7 @@ class MemoryGroup {
   MemoryGroup& operator=(const MemoryGroup&) = delete;
 
   bool is_usable() const { return is_usable_; }
-  /// For a shell that is to be in the group.
+  /// Returns the command with which a shell joins the group.
   std::string join() const { return "echo $$ >" + folder_ + "/cgroup.procs"; }
 
  private:

@@ -1,4 +1,4 @@
-// `levada feed` on data that is as it should be.
+// `levada feed` on valid data.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -42,7 +42,7 @@ void expect_refusal(const std::vector<std::string>& arguments, const std::string
   EXPECT_THAT(outcome.err, HasSubstr(words));
 }
 
-/// Every rank's digests and nothing that another way of carrying them may change.
+/// Returns every rank's digests, which do not depend on the engine that carries the batches.
 Json content_of(const Json& report) {
   Json content;
   for (const auto& rank : report.at("ranks")) content.push_back(rank.at("fields"));
@@ -106,7 +106,7 @@ TEST(CommandFeed, PrintsOneJsonObjectWithEveryKey) {
   EXPECT_EQ(report.at("samples"), 2 * 4 * 10);
   EXPECT_EQ(report.at("tokens"), 2 * 4 * 10 * 64);
   EXPECT_EQ(report.at("bytes_delivered"), 4 * 10 * 4 * 64 * (3 * 8 + 4));
-  // Both tp peers of a batch see one message, which has a header.
+  // Both tp peers of a batch share one message, which has a header.
   EXPECT_GE(report.at("bytes_sent"), 2 * 10 * 4 * 64 * (3 * 8 + 4));
   EXPECT_LT(report.at("bytes_sent"), 3 * 10 * 4 * 64 * (3 * 8 + 4));
   EXPECT_GT(report.at("tokens_per_s"), 0);

@@ -1,4 +1,4 @@
-// `levada feed --report` and `--trace`: the files that they leave, also when the feed fails.
+// `levada feed --report` and `--trace`: the files that they write, even if the feed fails.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -27,7 +27,7 @@ std::vector<std::string> feed_arguments(const std::vector<std::string>& more) {
   return arguments;
 }
 
-/// What a page draws of its feed.
+/// Returns the data about the feed that a page contains.
 Json feed_in(const std::string& page) {
   const auto text = content(page);
   const std::string opening = "id=\"data\">";

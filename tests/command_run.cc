@@ -39,7 +39,7 @@ bool is_launchers(const std::string& variable) {
 }
 
 std::vector<std::string> environment_with(const Variables& variables) {
-  // Of two with the same name, the first counts.
+  // If a name occurs twice, the first value is used.
   std::vector<std::string> environment;
   for (const auto& [name, value] : variables) environment.push_back(name + "=" + value);
   environment.push_back("XDG_CACHE_HOME=" + scratch());
@@ -56,7 +56,7 @@ std::vector<char*> pointers_to(std::vector<std::string>& texts) {
   return pointers;
 }
 
-/// The parent's id and whether it is more than a zombie.
+/// Returns the parent's id, and whether the process is alive rather than a zombie.
 std::pair<pid_t, bool> parent_of(pid_t pid) {
   const auto stat = read_file(fmt::format("/proc/{}/stat", pid));
   const auto behind_name = stat.rfind(')');
@@ -68,7 +68,7 @@ std::pair<pid_t, bool> parent_of(pid_t pid) {
   return {parent, state != 'Z' && state != 'X'};
 }
 
-/// The rank in a process's environment; -1 if none.
+/// Returns the rank in a process's environment, or -1 if it has none.
 int rank_of(pid_t pid) {
   std::istringstream variables(read_file(fmt::format("/proc/{}/environ", pid)));
   for (std::string each; std::getline(variables, each, '\0');) {
@@ -77,7 +77,7 @@ int rank_of(pid_t pid) {
   return -1;
 }
 
-/// Looks again every millisecond until `holds`, or for `longest`.
+/// Polls every millisecond until `holds` returns true or `longest` has passed. Returns whether it became true.
 template <typename Condition>
 bool comes_true(const Condition& holds, std::chrono::milliseconds longest) {
   const auto end = Clock::now() + longest;

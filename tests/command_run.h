@@ -1,4 +1,4 @@
-// Runs the built command as users do, and looks after the processes that it starts.
+// Runs the built command as users do, and tracks the processes that it starts.
 #pragma once
 
 #include <sys/types.h>
@@ -18,26 +18,25 @@ struct Outcome {
 
 using Variables = std::map<std::string, std::string>;
 
-/// A started command. Its output goes to files, so that it never waits for a reader.
+/// A started command. Its output goes to files, so that it never blocks on a full pipe.
 class Command {
  public:
-  /// `variables` are added to the environment, from which those of launchers are taken away.
-  /// `program`: in place of the command.
-  /// Arguments that name a text, by the end of its name, and no tokenizer get `--tokenizer bytes`.
+  /// Adds `variables` to the environment and removes the variables of launchers. Runs `program`, if given, instead of
+  /// the command. If an argument has the extension of a text file and none names a tokenizer, adds `--tokenizer bytes`.
   explicit Command(const std::vector<std::string>& arguments, const Variables& variables = {},
                    const char* program = nullptr);
-  /// Kills it if it still runs.
+  /// Kills it if it is still running.
   ~Command();
   Command(const Command&) = delete;
   Command& operator=(const Command&) = delete;
 
   pid_t pid() const { return pid_; }
   void signal(int number) const;
-  /// Rank processes by rank, as far as they have been started.
+  /// Returns the processes of the ranks that have started so far, by rank.
   std::map<int, pid_t> ranks() const;
-  /// Waits until `count` ranks are there, or the command has ended, or a long time has passed.
+  /// Waits until `count` ranks have started, the command has ended, or a long time has passed.
   std::map<int, pid_t> wait_for_ranks(std::size_t count) const;
-  /// Waits for its end; kills it after a long time, which shows in the status.
+  /// Waits for it to end. Kills it after a long time, which shows in the status.
   Outcome wait();
 
  private:
@@ -48,20 +47,20 @@ class Command {
   std::string err_path_;
 };
 
-/// Waits until there is such a file, for a long time at most; whether there is. A feed with --save-state and --every 1
-/// is under way once its state is there.
+/// Waits a long time at most until the file exists. Returns whether it does. A feed with --save-state and --every 1 has
+/// begun its steps once its state exists.
 bool wait_for_file(const std::string& path);
 
 Outcome run(const std::vector<std::string>& arguments, const Variables& variables = {});
 
-/// Whether all of these processes are gone, or will be within two seconds.
+/// Returns whether all of these processes end within ten seconds.
 bool gone(const std::map<int, pid_t>& processes);
 
-/// A folder of this test program's own, removed at its end; the command keeps its token cache there.
+/// Returns a temporary folder of this test program, which holds the command's token cache and is removed at exit.
 const std::string& scratch();
-/// Writes `text` to a file there and gives its path.
+/// Writes `text` to a file in scratch(). Returns its path.
 std::string write_file(const std::string& name, const std::string& text);
-/// A .jsonl of `documents` documents of a few hundred bytes each, the same every time.
+/// Writes a .jsonl of `documents` documents of a few hundred bytes each, always the same ones. Returns its path.
 std::string make_corpus(const std::string& name, int documents);
 
 }  // namespace levada::test

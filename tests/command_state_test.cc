@@ -1,4 +1,4 @@
-// `levada feed` that stops and goes on: states, skipped rounds, tails.
+// `levada feed` that stops and resumes: states, skipped rounds, tails.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -152,7 +152,7 @@ TEST(CommandState, LeavesNoPartialFileWhenItIsInterruptedWhileItIsSaved) {
                      "100000000", "--save-state", folder + "/state", "--every", "1"});
     const auto ranks = command.wait_for_ranks(2);
     ASSERT_TRUE(wait_for_file(folder + "/state"));
-    // The one that saves: once another had ended, it would be killed after a while.
+    // Signal the rank that saves: if another rank ended first, this one would be killed after a while.
     for (const int signal : {SIGINT, SIGHUP}) ::kill(ranks.at(0), signal);
     command.wait();
     EXPECT_FALSE(std::filesystem::exists(folder + "/.state.partial"));

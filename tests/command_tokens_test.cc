@@ -67,7 +67,7 @@ std::string write_zstd(const std::string& name, const std::string& text) {
   return write_file(name, packed);
 }
 
-/// A SentencePiece model of bytes and a few longer pieces, which ends documents with </s>, number 2.
+/// Makes a SentencePiece model of bytes and a few longer pieces. It ends documents with </s>, token 2.
 const std::string& model() {
   static const std::string path = [] {
     std::string lines;
@@ -193,7 +193,7 @@ TEST(CommandCache, RemovesTheTextsUsedTheLongestAgo) {
     const std::filesystem::path file = text.at("prefix").get<std::string>() + ".json";
     std::filesystem::last_write_time(file, std::filesystem::last_write_time(file) - std::chrono::hours(24));
   }
-  const auto bytes = texts.at(0).at("bytes").get<int>();  // of the one used last
+  const auto bytes = texts.at(0).at("bytes").get<int>();  // the text that was used last
   const auto removed = json_of({"cache", "--cache-dir", dir, "--prune", "--cache-size", std::to_string(bytes)});
   ASSERT_EQ(removed.at("removed").size(), 1U);
   EXPECT_EQ(removed.at("removed").at(0).at("source"), source(old));
@@ -222,7 +222,7 @@ TEST(CommandCache, LeavesWhatAFeedHasInUse) {
   EXPECT_EQ(removed.size(), 1U);
 }
 
-/// Several megabytes, for what is to happen while they are tokenized.
+/// Writes several megabytes, enough for a test to act while they are tokenized.
 std::string large_corpus(const std::string& name) {
   std::string lines;
   for (int i = 0; i < 4000; ++i) lines += R"({"text": ")" + std::string(4000, 'x') + "\"}\n";
@@ -249,7 +249,7 @@ TEST(CommandCache, HoldsNothingButWholeTextsHoweverRunsAreEnded) {
     extensions.clear();
     for (const auto& file : std::filesystem::directory_iterator(dir + "/tokens")) {
       const auto extension = file.path().extension().string();
-      if (extension != ".verified") extensions.push_back(extension);  // The feed may have ended before it was there.
+      if (extension != ".verified") extensions.push_back(extension);  // The feed may end before this file exists.
     }
   }
   EXPECT_THAT(extensions, ::testing::UnorderedElementsAre(".bin", ".idx", ".json", "")) << "the last is the lock";
@@ -374,7 +374,7 @@ TEST(CommandTokens, AreNotMadeOfACompressedTextThatIsCutOff) {
   expect_refusal(feed(write_file("none.jsonl.gz", "{\"text\": \"plain\"}\n"), {}), 1, "none.jsonl.gz is damaged");
 }
 
-/// What `levada convert` writes of two documents, as uint16.
+/// Returns the tokens that `levada convert` writes for two documents, as uint16.
 std::vector<std::uint16_t> tokens_of(std::vector<std::string> options) {
   const auto out = scratch() + "/ended";
   const auto texts = write_file("ended.jsonl", "{\"text\": \"ab\"}\n{\"text\": \"c\"}\n");

@@ -1,4 +1,4 @@
-// What the command says to arguments and data that are not as they should be, and its smaller subcommands.
+// The command's answers to invalid arguments and data, and its smaller subcommands.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -25,7 +25,7 @@ const std::string& corpus() {
   return path;
 }
 
-/// Refused with that status and one sentence that has `words` in it; nothing on standard output.
+/// Expects a refusal with that status and one sentence that contains `words`, and no standard output.
 void expect_refusal(const std::vector<std::string>& arguments, int status, const std::string& words,
                     const Variables& variables = {}) {
   const auto outcome = run(arguments, variables);
@@ -36,14 +36,14 @@ void expect_refusal(const std::vector<std::string>& arguments, int status, const
   EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
 }
 
-/// `levada feed` on good data with these options.
+/// Expects `levada feed` to refuse these options on valid data.
 void expect_feed_refusal(const std::vector<std::string>& options, int status, const std::string& words) {
   std::vector<std::string> arguments = {"feed", corpus(), "--batch", "2", "--seq", "64"};
   arguments.insert(arguments.end(), options.begin(), options.end());
   expect_refusal(arguments, status, words);
 }
 
-/// `levada feed` of a file with this text.
+/// Expects `levada feed` to refuse a file with this text.
 void expect_data_refusal(const std::string& name, const std::string& text, const std::string& words) {
   expect_refusal({"feed", write_file(name, text), "--mesh", "dp=1,tp=2", "--batch", "1", "--seq", "8"}, 1, words);
 }

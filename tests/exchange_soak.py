@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Exchanges samples and reduces gradients 20,000 times each (LEVADA_SOAK_ROUNDS), and sees to it that no rank's memory,
+"""Exchanges samples and reduces gradients 20,000 times each (LEVADA_SOAK_ROUNDS), and checks that no rank's memory,
 descriptors or threads grow: exchange_soak.py, with a Python that has levada.
 
-Two ranks swap the samples that they have, drop what came, and add up two tensors; the sums and the samples are looked at.
-The first tenth of the rounds is judged by nothing. Exit status 1 where something has grown.
+Two ranks swap their samples, drop what they received, and sum two tensors; the sums and the samples are checked. The
+first tenth of the rounds is a warm-up. Exits with status 1 if something has grown.
 """
 
 import os
@@ -17,7 +17,7 @@ ROUNDS = int(os.environ.get("LEVADA_SOAK_ROUNDS", "20000"))
 
 
 def used():
-    """(private kilobytes, shared kilobytes, open files, threads) of this process."""
+    """Returns (private kilobytes, shared kilobytes, open files, threads) of this process."""
     here = pathlib.Path("/proc/self")
     return (*kilobytes(os.getpid()), len(os.listdir(here / "fd")), len(os.listdir(here / "task")))
 

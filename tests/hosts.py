@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Hosts of one's own, for tests and benchmarks: namespaces of this machine that a bridge joins.
+"""Simulated hosts for tests and benchmarks: namespaces of this machine, joined by a bridge.
 
-Each host has a network with one interface, eth0, a host name and a /dev/shm of its own, and if asked for a steady clock
-of its own; processes and files are the machine's. Nothing has a name outside: a namespace lives as long as the process
-that holds it, which ends when its standard input does. So nothing is left of a test that was killed, and what hosts send
-each other reaches no other network.
+Each host has a separate network with one interface, eth0, a separate host name and /dev/shm, and on request a separate
+monotonic clock; processes and files are the machine's. Nothing has a name outside: a namespace lives as long as the
+process that holds it, which ends when its standard input closes. A killed test therefore leaves nothing, and the hosts'
+traffic reaches no other network.
 
 Run as a program in a host, this file is the launcher of that host's ranks; see Launcher.
 """
@@ -31,7 +31,7 @@ from collections.abc import Iterator, Sequence
 from typing import IO, Any, NamedTuple
 
 SPAWN_GRACE = 120.0
-"""Seconds that a namespace, or the import of torch in a launcher, may take."""
+"""Seconds that creating a namespace, or importing torch in a launcher, may take."""
 FIRST_PORT = 29500
 _FOLDER = "levada-hosts-"
 
@@ -47,16 +47,16 @@ LAUNCHERS: dict[str, tuple[str, ...]] = {
     "slurm": _SLURM,
     "slurm with RANK": ("RANK", "WORLD_SIZE", *_SLURM),
 }
-"""The variables that each launcher sets, beside MASTER_ADDR and MASTER_PORT. The last one is a script that srun runs,
-with RANK=$SLURM_PROCID."""
+"""The variables that each launcher sets in addition to MASTER_ADDR and MASTER_PORT. The last entry is a script that
+srun runs, with RANK=$SLURM_PROCID."""
 
 
 class Unavailable(Exception):
-    """Hosts cannot be made here; the text says why."""
+    """Hosts cannot be created here; the text says why."""
 
 
 class Traffic(NamedTuple):
-    """Bytes of a host's interface since it was made, with the headers of the network."""
+    """Bytes that a host's interface has sent and received since it was created, with network headers."""
 
     sent: int
     received: int
@@ -69,7 +69,7 @@ def _run(command: Sequence[str]) -> None:
 
 
 class _Namespace:
-    """A process that holds namespaces, started by `command`; in a user namespace of its own if `user`."""
+    """A process that holds namespaces, started by `command`; in a separate user namespace if `user`."""
 
     def __init__(self, command: Sequence[str], name: str, *, user: bool) -> None:
         self._user = user
@@ -95,7 +95,7 @@ class _Namespace:
         return self._holder.pid
 
     def enter(self, *kinds: str) -> list[str]:
-        """The command that runs what follows it in the namespaces of these kinds."""
+        """Returns the prefix that runs a command in the namespaces of these kinds."""
         user = ["--user", "--preserve-credentials"] if self._user else []
         return ["nsenter", "--target", str(self.pid), *user, *(f"--{kind}" for kind in kinds)]
 
@@ -108,7 +108,7 @@ class _Namespace:
 
 
 class Host:
-    """One host. Made by Hosts."""
+    """One host, created by Hosts."""
 
     def __init__(self, number: int, bridge: _Namespace, *, user: bool, clock_ahead_s: int) -> None:
         self.number = number
@@ -139,34 +139,34 @@ class Host:
         _run([*self._namespace.enter("net"), *command])
 
     def command(self, command: Sequence[str]) -> list[str]:
-        """The command that runs `command` in this host, in a process that is killed when its parent dies."""
+        """Returns a command that runs `command` in this host, in a process that is killed when its parent dies."""
         enter = self._namespace.enter(*self._kinds)
         return [*enter, f"--wd={os.getcwd()}", "setpriv", "--pdeathsig", "KILL", *command]
 
     def limit(self, bits_per_s: float | None) -> None:
-        """Limits what the host sends and what it receives, each for itself."""
+        """Limits the host's sending rate and its receiving rate, each to this value; None lifts the limit."""
         for where, device in ((self._in_host, "eth0"), (self._in_bridge, self._port)):
-            with contextlib.suppress(Unavailable):  # there is none
+            with contextlib.suppress(Unavailable):  # no limit is set
                 where("tc", "qdisc", "del", "dev", device, "root")
             if bits_per_s is not None:
-                # A burst holds what the system passes to an interface in one piece.
+                # The burst must hold the largest piece that the system passes to an interface at once.
                 burst = f"{max(128 << 10, int(bits_per_s / 8 / 1000))}b"
                 rate = ["rate", f"{int(bits_per_s)}bit", "burst", burst, "latency", "50ms"]
                 where("tc", "qdisc", "add", "dev", device, "root", "tbf", *rate)
 
     def cut(self) -> None:
-        """Cuts the host off: what it sends and what is sent to it is lost, and nobody is told."""
-        # The interface stays up: the system may need seconds to take note of one that goes up or down.
+        """Cuts the host off: the network silently drops everything that it sends or that is sent to it."""
+        # The interface stays up, since the system may need seconds to notice one that goes up or down.
         self._in_bridge("ip", "link", "set", self._port, "nomaster")
 
     def mend(self) -> None:
-        """Connects the host again."""
+        """Reconnects the host."""
         self._in_bridge("ip", "link", "set", self._port, "master", "bridge")
 
     @contextlib.contextmanager
     def takes_no_packets(self) -> Iterator[None]:
-        """The host's interface refuses meanwhile what the system passes to it, as a full queue does: TCP tries each packet
-        again, and counts none as sent."""
+        """Makes the host's interface refuse packets, as a full queue does, until the `with` statement ends. TCP retries
+        each packet and counts none as sent."""
         queue = ["dev", "eth0", "root", "pfifo", "limit", "0"]
         self._in_host("tc", "qdisc", "add", *queue)
         try:
@@ -176,7 +176,7 @@ class Host:
 
     @contextlib.contextmanager
     def is_cut(self) -> Iterator[None]:
-        """Cuts the host off meanwhile."""
+        """Cuts the host off until the `with` statement ends."""
         self.cut()
         try:
             yield
@@ -184,12 +184,12 @@ class Host:
             self.mend()
 
     def lose_large_packets(self) -> None:
-        """Loses what is sent to this host in packets of more than 600 bytes, and tells nobody: as where a network on the way
-        has a smaller MTU than both ends assume. Senders must pass packets one by one to their interfaces."""
+        """Silently drops packets of more than 600 bytes to this host, as a network with a smaller MTU than both ends
+        assume does. Senders must pass packets to their interfaces one by one."""
         self._in_bridge("ip", "link", "set", self._port, "mtu", "600")
 
     def send_single_packets(self) -> None:
-        """Lets the system pass packets to the interface one by one."""
+        """Makes the system pass packets to the interface one by one."""
         self._in_host("ip", "link", "set", "eth0", "gso_max_segs", "1")
 
     def repair(self) -> None:
@@ -199,12 +199,12 @@ class Host:
 
     @contextlib.contextmanager
     def firewall(self) -> Iterator[None]:
-        """Lets nobody open connections to or from this host: what comes in for them is lost, and nobody is told. Those that
-        are open go on, and so does listening at a port that is given."""
+        """Silently drops new connections to and from this host until the `with` statement ends. Open connections and
+        listening at a given port keep working."""
         ports, range_of_ports = "61000-65000", "/proc/sys/net/ipv4/ip_local_port_range"
         before = pathlib.Path(range_of_ports).read_text()
         self._in_host("sh", "-c", f"echo {ports.replace('-', ' ')} > {range_of_ports}")
-        # The table of this host's own addresses is looked at first, unless it is moved.
+        # The table of this host's addresses must move, since it is looked at first.
         self._in_host("ip", "rule", "add", "pref", "10", "lookup", "local")
         self._in_host("ip", "rule", "del", "pref", "0")
         self._in_host("ip", "rule", "add", "pref", "1", "iif", "eth0", "ipproto", "tcp", "dport", ports, "blackhole")
@@ -225,7 +225,7 @@ class Host:
         raise AssertionError(f"{self.name} has no interface")
 
     def processes(self) -> list[int]:
-        """All processes of this host, except the one that holds its namespaces."""
+        """Returns all processes of this host, except the one that holds its namespaces."""
         network = os.readlink(f"/proc/{self._namespace.pid}/ns/net")
         found = []
         for name in os.listdir("/proc"):
@@ -235,7 +235,7 @@ class Host:
         return [pid for pid in found if pid != self._namespace.pid]
 
     def left(self, beside: Sequence[int] = ()) -> list[str]:
-        """What jobs have left here: processes that are not in `beside`, shared memory and sockets."""
+        """Lists what jobs have left here: processes other than those in `beside`, shared memory and sockets."""
         here = pathlib.Path(f"/proc/{self._namespace.pid}")
         found = [f"process {pid}: {_text(f'/proc/{pid}/cmdline')}" for pid in self.processes() if pid not in beside]
         for pid in beside:
@@ -247,7 +247,7 @@ class Host:
         for protocol in ("tcp", "tcp6"):
             for line in (here / "net" / protocol).read_text().splitlines()[1:]:
                 _, local, remote, state, *_, inode = line.split()[:10]
-                # TIME_WAIT, and FIN_WAIT2 of nobody: the system keeps these for up to a minute.
+                # The system keeps TIME_WAIT sockets, and FIN_WAIT2 sockets without an owner, for up to a minute.
                 if state != "06" and (state, inode) != ("05", "0"):
                     found.append(f"{protocol} socket {local} to {remote} in state {state}")
         found += [line for line in (here / "net/unix").read_text().splitlines() if "@" in line]
@@ -267,12 +267,13 @@ def _text(path: str) -> str:
 
 
 class Hosts:
-    """So many hosts, until the end of the `with` statement. Raises Unavailable where none can be made.
+    """Several hosts, until the end of the `with` statement. Raises Unavailable if none can be created.
 
-    Namespaces are made by root, else in a user namespace, which needs no rights where the system allows them.
+    Root creates the namespaces directly. Other users create them in a user namespace, which needs no rights if the
+    system allows user namespaces.
 
-    clock_step_s: by how many seconds each host's steady clock is ahead of that of the host before. Ranks' times can be
-    compared with each other and with this process's only where it is 0.
+    clock_step_s: seconds by which each host's monotonic clock is ahead of the previous host's. Unless it is 0, ranks'
+    times cannot be compared with each other or with this process's.
     """
 
     def __init__(self, count: int, bits_per_s: float | None = None, *, clock_step_s: int = 0) -> None:
@@ -318,9 +319,10 @@ class Hosts:
         return self._hosts[number]
 
     def environments(self, ranks: int | Sequence[int], launcher: str = "torchrun") -> list[list[dict[str, str]]]:
-        """By host and rank of the host, what a launcher adds to the environment of each rank of a new job.
+        """Returns the variables that a launcher adds to the environment of each rank of a new job, by host and local
+        rank.
 
-        ranks: how many each host has, or all of them; the ranks of a host have consecutive numbers.
+        ranks: the number of ranks on each host, as one number or as a list; the ranks of a host are consecutive.
         """
         per_host = [ranks] * len(self) if isinstance(ranks, int) else list(ranks)
         if len(per_host) != len(self):
@@ -359,7 +361,7 @@ class Hosts:
 
     @contextlib.contextmanager
     def lose_large_packets(self) -> Iterator[None]:
-        """Loses packets of more than 600 bytes between all hosts meanwhile."""
+        """Drops packets of more than 600 bytes between all hosts until the `with` statement ends."""
         try:
             for host in self:
                 host.send_single_packets()
@@ -370,9 +372,9 @@ class Hosts:
                 host.repair()
 
     def write_agent(self, path: pathlib.Path) -> None:
-        """Makes `path` a program that runs commands in these hosts as rsh does: `path HOST COMMAND...`. HOST is a host's
-        name or address; options before it are ignored. mpirun starts its daemons so: Open MPI's with
-        `--mca plm_rsh_agent path`, MPICH's with `-launcher ssh -launcher-exec path`. mpirun itself runs in a host."""
+        """Writes a program to `path` that runs commands in these hosts as rsh does: `path HOST COMMAND...`. HOST is a
+        host's name or address; options before it are ignored. An mpirun in a host starts its daemons with it: Open
+        MPI's with `--mca plm_rsh_agent path`, MPICH's with `-launcher ssh -launcher-exec path`."""
         lines = ["#!/bin/sh", 'while case $1 in -*) true ;; *) false ;; esac do shift; done', "host=$1", "shift"]
         lines.append("case $host in")
         for host in self:
@@ -383,7 +385,7 @@ class Hosts:
         path.chmod(0o755)
 
     def left(self, beside: Sequence[int] = (), within: float = 10.0) -> list[str]:
-        """What jobs have left on any host once `within` seconds have passed; returns as soon as nothing is left."""
+        """Lists what jobs have left on any host. Waits up to `within` seconds until nothing is left."""
         until = time.monotonic() + within
         while True:
             found = [f"{host.name}: {each}" for host in self for each in host.left(beside)]
@@ -401,10 +403,10 @@ class Ended(NamedTuple):
     """How a rank ended."""
 
     status: int
-    """As subprocess has it: -9 where it was killed."""
+    """As in subprocess: -9 if it was killed."""
     errors: str
     told: list[dict[str, Any]]
-    """What the rank's tell() wrote, in order."""
+    """The arguments of the rank's calls of tell(), in order."""
 
 
 class Job:
@@ -412,17 +414,17 @@ class Job:
 
     def __init__(self, pids: list[int], folder: pathlib.Path, launchers: list[_Forker]) -> None:
         self.pids = pids
-        """By rank."""
+        """Process ids, by rank."""
         self._folder = folder
         self._launchers = launchers
 
     def told(self, rank: int) -> list[dict[str, Any]]:
-        """What a rank has told by now."""
+        """Returns what a rank has reported by tell() so far."""
         file = self._folder / f"{rank}.jsonl"
         return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
     def wait_for(self, key: str, ranks: Sequence[int], within: float = 60.0) -> None:
-        """Waits until each of these ranks has told something by the name `key`."""
+        """Waits until each of these ranks has reported `key`."""
         until = time.monotonic() + within
         while not all(any(key in each for each in self.told(rank)) for rank in ranks):
             if time.monotonic() > until:
@@ -431,7 +433,7 @@ class Job:
             time.sleep(0.01)
 
     def has_ended(self, rank: int) -> bool:
-        """Whether a rank's process no longer runs."""
+        """Returns whether a rank's process has ended."""
         try:
             state = pathlib.Path(f"/proc/{self.pids[rank]}/stat").read_text().rpartition(")")[2].split()[0]
         except OSError:
@@ -444,14 +446,15 @@ class Job:
                 os.kill(pid, signal.SIGKILL)
 
     def write_stacks(self) -> None:
-        """Lets the ranks that run write the stacks of their threads to their errors."""
+        """Makes the running ranks write their threads' stacks to their standard error."""
         for rank, pid in enumerate(self.pids):
             if not self.has_ended(rank):
                 os.kill(pid, signal.SIGUSR1)
         time.sleep(0.5)
 
     def finish(self, within: float = 60.0) -> list[Ended]:
-        """By rank. Kills what has not ended after `within` seconds, and raises AssertionError then, with its stacks."""
+        """Returns how each rank ended, by rank. After `within` seconds, kills the remaining ranks and raises
+        AssertionError with their stacks."""
         until = time.monotonic() + within
         statuses: dict[int, int] = {}
         is_late = False
@@ -473,14 +476,15 @@ class Job:
         return ranks
 
     def succeed(self, within: float = 90.0) -> list[list[dict[str, Any]]]:
-        """By rank, what it has told, once all have ended well; raises AssertionError otherwise."""
+        """Returns what each rank reported, by rank, once all have succeeded. Raises AssertionError if one failed."""
         ended = self.finish(within)
         assert [each.status for each in ended] == [0] * len(ended), "\n".join(each.errors for each in ended)
         return [each.told for each in ended]
 
 
 def hosts_or_skip(count: int, *, clock_step_s: int = 0) -> Hosts:
-    """For tests, which are skipped where hosts cannot be made; they fail instead where LEVADA_HOSTS is "required"."""
+    """Returns hosts for a test. If hosts cannot be created, skips the test, or fails it if LEVADA_HOSTS is
+    "required"."""
     import pytest
 
     try:
@@ -494,9 +498,9 @@ def hosts_or_skip(count: int, *, clock_step_s: int = 0) -> Hosts:
 
 
 class Launcher:
-    """Starts jobs in hosts, one after the other: a process on each host imports what ranks need, once, and forks its
-    ranks, so that a job takes no longer than what it does. Ranks are killed when that process dies, and that when this
-    one does."""
+    """Starts jobs in hosts, one after another. A process on each host imports the modules once and forks its ranks, so
+    that starting a job takes almost no time. Ranks are killed when that process dies, and it is killed when this one
+    dies."""
 
     def __init__(self, hosts: Hosts, modules: Sequence[str] = ("torch.distributed", "numpy", "levada")) -> None:
         self._hosts = hosts
@@ -525,9 +529,9 @@ class Launcher:
         launcher: str = "torchrun",
         environment: dict[str, str] | None = None,
     ) -> Job:
-        """Runs `script` as each rank of a new job, with the environment of a launcher and this one. It finds there
-        `rank`, `size`, `local_rank`, `host` and tell(**what). `ranks` is as environments() takes it. One job runs at a
-        time."""
+        """Runs `script` as each rank of a new job, with this process's environment and a launcher's variables. The
+        script finds the globals `rank`, `size`, `local_rank`, `host` and tell(**what). `ranks` is as in environments().
+        Only one job runs at a time."""
         folder = pathlib.Path(self._folder.name) / str(self._num_jobs)
         folder.mkdir()
         self._num_jobs += 1
@@ -552,7 +556,7 @@ class Launcher:
 
 
 def _remove_stale_folders() -> None:
-    """Those of processes that were killed."""
+    """Removes the folders of processes that were killed."""
     for folder in pathlib.Path(tempfile.gettempdir()).glob(f"{_FOLDER}*"):
         pid = folder.name.removeprefix(_FOLDER).split("-")[0]
         if not os.path.exists(f"/proc/{pid}"):
@@ -560,7 +564,7 @@ def _remove_stale_folders() -> None:
 
 
 class _Forker:
-    """The launcher's process on one host, as the test sees it."""
+    """The test's handle for the launcher process on one host."""
 
     def __init__(self, host: Host, modules: Sequence[str]) -> None:
         self._host = host
@@ -580,7 +584,7 @@ class _Forker:
         return self._process.pid
 
     def _answer(self, until: float) -> Any:
-        """The next line; None if none has come by then."""
+        """Returns the next line, or None if none arrives by then."""
         while b"\n" not in self._answers:
             if time.monotonic() > until:
                 return None
@@ -605,7 +609,7 @@ class _Forker:
         return [int(pid) for pid in pids]
 
     def wait(self, until: float) -> dict[int, int] | None:
-        """The status of each rank of the job, when all have ended."""
+        """Returns the status of each rank of the job when all have ended, or None if they have not ended by then."""
         answer = self._answer(until)
         return None if answer is None else {int(rank): int(status) for rank, status in answer.items()}
 
@@ -639,7 +643,8 @@ def _globals_of(folder: pathlib.Path, host: int, rank: int, local: int, size: in
 
 
 def _serve(host: int, orders: IO[str]) -> tuple[pathlib.Path, dict[str, Any]] | None:
-    """Forks ranks as it is told to. Returns in each of them, with what it is to run; None once all is over."""
+    """Forks ranks on request. Returns in each rank with the script and its globals, and returns None in this process at
+    the end of input."""
     for line in orders:
         name, first, size, environments = json.loads(line)
         folder, parent, pids = pathlib.Path(name), os.getpid(), []
@@ -649,7 +654,7 @@ def _serve(host: int, orders: IO[str]) -> tuple[pathlib.Path, dict[str, Any]] | 
                 _die_with_parent(parent)
                 os.environ.update(variables)
                 _redirect(folder / f"{first + local}.err")
-                faulthandler.register(signal.SIGUSR1)  # which would end it otherwise
+                faulthandler.register(signal.SIGUSR1)  # an unhandled SIGUSR1 would kill the rank
                 return folder, _globals_of(folder, host, first + local, local, size)
             pids.append(pid)
         print(json.dumps(pids), flush=True)
@@ -661,7 +666,7 @@ def _serve(host: int, orders: IO[str]) -> tuple[pathlib.Path, dict[str, Any]] | 
 def main(arguments: list[str]) -> None:
     for module in arguments[1:]:
         importlib.import_module(module)
-    gc.freeze()  # or each rank that ends would copy all of it
+    gc.freeze()  # otherwise each rank that exits would copy all of it
     print(json.dumps("ready"), flush=True)
     work = _serve(int(arguments[0]), sys.stdin)
     if work is not None:

@@ -1,6 +1,6 @@
-// mpi_job CASE [ENGINE [CONTAINS]]: what tests/test_mpi_hosts.py has mpirun start, on one host or several. It waits for
-// the files that the environment names: MPI_JOB_BEGIN between MPI_Init and joining, MPI_JOB_END before it ends after an
-// error, because of which mpirun would end the other ranks.
+// mpi_job CASE [ENGINE [CONTAINS]]: the program that tests/test_mpi_hosts.py starts with mpirun, on one host or
+// several. It waits for the files that the environment names: MPI_JOB_BEGIN between MPI_Init and joining, and
+// MPI_JOB_END before it exits after an error, since mpirun would then end the other ranks.
 #include <fmt/format.h>
 
 #include <bit>
@@ -48,7 +48,7 @@ void expect(bool holds, const std::string& sentence) {
   if (!holds) throw std::runtime_error(sentence);
 }
 
-/// Waits until there is the file that this variable names, if it is set.
+/// Waits until the file that this variable names exists, if the variable is set.
 void await_file(const char* variable) {
   const char* const path = std::getenv(variable);
   const auto deadline = limit();
@@ -57,10 +57,9 @@ void await_file(const char* variable) {
   }
 }
 
-/// Every case of the contract that as many ranks can run and whose name contains `only`, each with an engine of its
-/// own.
+/// Runs every case of the engine contract for this number of ranks whose name contains `only`, each with a new engine.
 int check_conformance(const std::string& name, const std::string& only) {
-  // In one case a channel never ends.
+  // One case never closes a channel.
   levada::mpi::Communicator communicator(MPI_COMM_WORLD, {.engine = name, .leave_timeout = std::chrono::seconds(2)});
   int rank = 0, size = 0, num_cases = 0, num_failures = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
@@ -83,7 +82,7 @@ int check_conformance(const std::string& name, const std::string& only) {
   return num_failures == 0 ? 0 : 1;
 }
 
-/// Sample g is g.
+/// A source whose sample g is the number g.
 class Numbers final : public levada::Source {
  public:
   explicit Numbers(std::int64_t size = num_samples) : size_(size) {}
@@ -111,7 +110,8 @@ class Numbers final : public levada::Source {
   std::int64_t size_;
 };
 
-/// `source`, which only readers need, has Numbers::num_samples numbers, each this many times its own number.
+/// Checks that a feed delivers Numbers::num_samples samples, of which sample g is `times` * g. Only readers need
+/// `source`.
 void check_feed(const std::shared_ptr<Engine>& engine, std::shared_ptr<levada::Source> source, std::int64_t times) {
   const int size = engine->info().size;
   const auto mesh = levada::Mesh::parse(fmt::format("dp={}", size));
@@ -152,7 +152,7 @@ std::int64_t number_in(const pipeline::Item& item) {
   return std::get<std::int64_t>(std::get<levada::Tree>(item).leaf());
 }
 
-/// The ranks share the items of a pipeline, and end together although the first has one more than the others.
+/// Checks that ranks which share a pipeline's items end together, although the first has one item more than the others.
 void check_full_sync(const std::shared_ptr<Engine>& engine) {
   constexpr std::int64_t of_a_rank = 200;
   const int rank = engine->info().rank, size = engine->info().size;
@@ -207,9 +207,9 @@ void check_sums(const std::shared_ptr<Engine>& engine) {
   const levada::Tensor result = handle.wait();
   const auto sums = result.as<float>();
   const std::size_t first = sums.size() * static_cast<std::size_t>(engine->info().rank);
-  const auto& hosts = engine->info().host_of;  // in their order
+  const auto& hosts = engine->info().host_of;  // in the order of ranks
   for (std::size_t i = 0; i < sums.size(); ++i) {
-    // The ranks of each host first, and then the hosts.
+    // The sum is over the ranks of each host first, and then over the hosts.
     float sum = 0, of_host = 0;
     for (int rank = 0; rank < size; ++rank) {
       of_host += part(rank, first + i);
@@ -245,7 +245,7 @@ int work_until_lost(const std::string& name) {
   for (;;) work_once(job.engine());
 }
 
-/// Works until MPI_JOB_END is there, as rank 0 sees it.
+/// Works until rank 0 finds that MPI_JOB_END exists.
 int work_until_end(const std::string& name) {
   const levada::mpi::Job job = levada::mpi::join({.engine = name});
   const int rank = job.engine()->info().rank;
@@ -260,7 +260,7 @@ int work_until_end(const std::string& name) {
   return 0;
 }
 
-/// Feeds all ranks the same, or lets them agree, until the rank MPI_JOB_HUNG hangs in its sixth step.
+/// Feeds all ranks the same, or lets them agree, until rank MPI_JOB_HUNG hangs in its sixth step.
 int work_until_hung(const std::string& name, const std::string& how) {
   const levada::mpi::Job job = levada::mpi::join({.engine = name});
   const auto& engine = job.engine();
@@ -286,7 +286,7 @@ int work_until_hung(const std::string& name, const std::string& how) {
   return 0;
 }
 
-/// Joins when MPI_JOB_BEGIN is there, within 3 seconds.
+/// Joins when MPI_JOB_BEGIN exists, with a timeout of 3 seconds.
 int join_late(const std::string& name) {
   int provided = 0, rank = 0;
   MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
@@ -298,7 +298,7 @@ int join_late(const std::string& name) {
   return 0;
 }
 
-/// Ranks record a span at about the same moment. Prints how far apart rank 0 finds the others' from its own.
+/// Ranks record a span at about the same moment. Prints how far the other ranks' times are from rank 0's.
 int compare_clocks(const std::string& name) {
   const levada::mpi::Job job = levada::mpi::join({.engine = name});
   Engine& engine = *job.engine();
@@ -316,7 +316,7 @@ int compare_clocks(const std::string& name) {
   return 0;
 }
 
-/// The last rank gets a signal, if any; the others wait for it, or for messages that never come.
+/// The last rank raises a signal, if any; the others wait for it, or for messages that never arrive.
 int wait_for_others(const std::string& name, int signal) {
   const levada::mpi::Job job = levada::mpi::join({.engine = name});
   const int rank = job.engine()->info().rank, last = job.engine()->info().size - 1;
@@ -345,7 +345,7 @@ int run(const std::string& test, const std::string& name, const std::string& onl
   return wait_for_others(name, test == "kill" ? SIGKILL : test == "stop" ? SIGSTOP : 0);
 }
 
-/// Prints it with the rank in MPI_COMM_WORLD.
+/// Prints the error with the rank in MPI_COMM_WORLD.
 void print_error(const std::string& error) {
   int is_initialized = 0, rank = 0;
   MPI_Initialized(&is_initialized);

@@ -1,4 +1,4 @@
-// mpi_program CASE: what mpi_start_test has mpirun start.
+// mpi_program CASE: the program that mpi_start_test starts with mpirun.
 #include <sched.h>
 
 #include <csignal>
@@ -25,7 +25,7 @@ void init(int level) {
   MPI_Init_thread(nullptr, nullptr, level, &provided);
 }
 
-/// What `body` throws, on a line of its own.
+/// Prints the error that `body` throws, on one line.
 template <typename Body>
 void print_refusal(const Body& body) {
   try {
@@ -60,7 +60,7 @@ void lose_the_last(const std::shared_ptr<Engine>& engine) {
   engine->wait({}, limit());
 }
 
-/// Every rank but the first moves to a network namespace of its own, as if it were on another host.
+/// Moves every rank but the first to a new network namespace, as if it were on another host.
 void print_hosts() {
   int rank = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
@@ -80,10 +80,10 @@ void use_engine(const std::string& name) {
   engine = communicator.make_engine();
   if (name == "leave") leave_one_after_the_other(std::move(engine));
   if (name == "kill") lose_the_last(engine);
-  // Else it outlives its communicator.
+  // Otherwise it outlives its communicator.
 }
 
-/// join() as the program's only word on MPI, or beside its own.
+/// Calls join() in a program that does not use MPI otherwise, or that has initialized it.
 void join_job() {
   const levada::mpi::Job job = levada::mpi::join();
   levada::agree(*job.engine(), {}, limit(), "test");

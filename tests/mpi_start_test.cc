@@ -1,4 +1,4 @@
-// What a program over MPI sees of how it was started, and of how it ends.
+// How MPI programs start and end: the errors and the state of MPI that they see.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -99,7 +99,7 @@ TEST(MpiStart, TakesRanksInOtherNetworkNamespacesForOtherHosts) {
 
 TEST(MpiStart, OnHostsWithoutANetworkBetweenThemIsRefusedOnEveryRankWithTheRemedy) {
   const Outcome outcome = run_ranks(3, "hosts");
-  const int refused = count(outcome.out, "not root") == 0 ? 3 : 0;  // only root makes namespaces
+  const int refused = count(outcome.out, "not root") == 0 ? 3 : 0;  // only root can create namespaces
   EXPECT_EQ(count(outcome.out, "cannot connect to rank 1: the host of that rank has no network address"), refused)
       << outcome.out << outcome.err;
   EXPECT_EQ(count(outcome.out, "or set LEVADA_SILENCE=0 on rank 0 to do without"), refused);

@@ -1,4 +1,4 @@
-// A pipeline as the source of a feed: every rank of a mesh gets its part, and a state goes on in the middle of an
+// A pipeline as the source of a feed: every rank of a mesh gets its part, and a state resumes in the middle of an
 // epoch.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::int64_t items = 53, epochs = 2;
 
-/// Shuffled numbers as samples {ids: [3 i, 3 i + 1]}; a third of them is left out.
+/// Makes a source of shuffled numbers as samples {ids: [3 i, 3 i + 1]}, without every third number.
 std::shared_ptr<PipelineSource> make_source() {
   const auto number = [](const Item& item) { return std::get<std::int64_t>(std::get<Tree>(item).leaf()); };
   const Filter most{[=](const Item& item) { return number(item) % 3 != 0; }};
@@ -42,12 +42,12 @@ std::shared_ptr<PipelineSource> make_source() {
   return std::make_shared<PipelineSource>(open_epoch, PipelineSourceOptions{.epochs = epochs});
 }
 
-/// What the ranks of dp=2,tp=2 are given from the cursor on, by step: each dp coordinate's ids, and what tp peers see.
+/// The batches that the ranks of dp=2,tp=2 receive from a cursor on.
 struct Given {
-  std::vector<std::vector<std::vector<std::int64_t>>> ids;  ///< by rank, then step
-  std::vector<Bytes> cursors;                               ///< by step
+  std::vector<std::vector<std::vector<std::int64_t>>> ids;  ///< ids by rank, then step
+  std::vector<Bytes> cursors;                               ///< cursors by step
 };
-/// `ranks_a_host`: 4 are on one host.
+/// `ranks_a_host` of 4 means one host.
 Given run(const Bytes& cursor = {}, int ranks_a_host = 4) {
   const Mesh mesh = Mesh::parse("dp=2,tp=2");
   Given run{.ids = std::vector<std::vector<std::vector<std::int64_t>>>(4), .cursors = {}};

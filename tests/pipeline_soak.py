@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""Runs a pipeline for LEVADA_SOAK_SECONDS (600), epoch after epoch, and sees to it that neither a process's private memory
-nor the memory that the processes share grows, that no file stays open and that nothing is left in /dev/shm: pipeline_soak.py, with a Python that has levada.
+"""Runs a pipeline for LEVADA_SOAK_SECONDS (600), epoch after epoch. Checks that neither the private memory of a process
+nor the shared memory grows, that no file stays open and that nothing is left in /dev/shm: pipeline_soak.py, with a
+Python that has levada.
 
-Shared memory is counted once, in the files that hold it: what of them a process has mapped and touched says nothing. They
-keep the most that was ever on the way at once. In epochs of items of many sizes that is a matter of chance, which rises
-ever more seldom, but may still rise after hours. So the first epochs, which no memory is judged by, have items of the
-largest size alone.
+Shared memory is counted once, in the files that hold it; how much of them a process has mapped and touched does not
+matter. The files keep the high-water mark of memory in flight. With items of many sizes it depends on chance and rises
+ever more rarely, but may still rise after hours. The first epochs, which are not measured, therefore have only items of
+the largest size.
 
-A dispatching process and two workers shuffle, make and batch arrays, texts and numbers. Most epochs are broken off: some
-by the next one in their middle, some at a limit that is lifted, while paused, or to go on from a state; now and then all
-processes are new. Exit status 1 where an epoch gives other items than it should, or where something has grown.
+A dispatching process and two workers shuffle, make and batch arrays, texts and numbers. Most epochs are interrupted:
+some by the next one, some at a limit that is lifted, while paused, or by loading a state; now and then all processes
+are replaced. Exits with status 1 if an epoch yields other items than it should, or if something has grown.
 """
 
 import os
@@ -35,7 +36,7 @@ LARGEST = 4
 
 
 class Items:
-    """Numbers, and how large to make what they stand for."""
+    """Yields numbers, and the sizes of the items to make from them."""
 
     def __init__(self):
         self.epoch = 0
@@ -48,7 +49,7 @@ class Items:
 
 
 def make(item):
-    """Large and small: what lies beside the pickle and what lies in it."""
+    """Returns an item with large and small parts: those sent next to the pickle, and those inside it."""
     number, size = item
     return number, np.full(size * 4096 + 1, number), "text" * (number % 7)
 
@@ -67,19 +68,19 @@ def check(condition, what):
 
 
 def whole(run, draw):
-    """To its end."""
+    """Reads an epoch to its end."""
     check(sorted(numbers_in(run)) == list(range(ITEMS)), "an epoch gave other items than the source's")
 
 
 def broken_off(run, draw):
-    """By the next one, in its middle."""
+    """Abandons an epoch in its middle; the next one begins instead."""
     items = iter(run)
     for _ in range(draw.randrange(ITEMS // BATCH)):
         next(items)
 
 
 def limited(run, draw):
-    """Ends at a limit, and goes on."""
+    """Reads an epoch up to a limit, and then the rest."""
     items = iter(run)
     most = draw.randrange(1, ITEMS // BATCH)
     run.limit(most)
@@ -90,7 +91,7 @@ def limited(run, draw):
 
 
 def paused(run, draw):
-    """Reset while paused."""
+    """Leaves an epoch paused; the next one resets it."""
     items = iter(run)
     next(items)
     run.pause()
@@ -98,7 +99,7 @@ def paused(run, draw):
 
 
 def saved(run, draw):
-    """Goes on in the middle, where it was saved."""
+    """Saves a state in the middle of an epoch and resumes from it."""
     items = iter(run)
     before = [next(items) for _ in range(draw.randrange(1, ITEMS // BATCH))]
     run.load_state_dict(run.state_dict())
@@ -106,13 +107,13 @@ def saved(run, draw):
 
 
 def renewed(run, draw):
-    """In other processes."""
+    """Reads an epoch in new processes."""
     run.close()
     whole(run, draw)
 
 
 def workers():
-    """Processes that multiprocessing has started, except its resource tracker."""
+    """Returns the processes that multiprocessing has started, except its resource tracker."""
     return [process for process in children(os.getpid()) if b"spawn_main" in command_of(process)]
 
 
@@ -131,7 +132,7 @@ def open_files(process):
 
 
 def shared_kilobytes(processes):
-    """Memory of all files that processes of Levada's share."""
+    """Returns the size of all memory files that Levada's processes share."""
     files = {}
     for process in processes:
         for entry in pathlib.Path(f"/proc/{process}/fd").iterdir():
@@ -145,7 +146,7 @@ def shared_kilobytes(processes):
 
 
 def look(samples):
-    """What each process has now, and all of them together."""
+    """Records the current memory of each process, and the shared memory."""
     processes = [os.getpid(), *workers()]
     for process in processes:
         memory = kilobytes(process)
@@ -156,7 +157,7 @@ def look(samples):
 
 
 def growth(row):
-    """Of the least in the second tenth of the time to the least in the last."""
+    """Returns the growth of the minimum from the second tenth of the time to the last tenth."""
     tenth = max(len(row) // 10, 1)
     return min(row[-tenth:]) - min(row[tenth : 2 * tenth])
 
@@ -195,7 +196,7 @@ def soak(seconds):
             if time.monotonic() - last > seconds / LOOKS:
                 look(samples)
                 last = time.monotonic()
-    # Processes come and go, and this one stays as it is.
+    # The run's processes are replaced, while this process continues.
     with pipeline.run(2, seed=2) as run:
         whole(run, draw)
         files = []

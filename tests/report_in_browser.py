@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Looks at pages of reports in a real browser: report_in_browser.py LEVADA-COMMAND REPORT-PAGES. One page is of a run of
-`levada feed --report`, the others are those that the program REPORT-PAGES writes.
+"""Opens report pages in a real browser: report_in_browser.py LEVADA-COMMAND REPORT-PAGES. One page is from a run of
+`levada feed --report`; the program REPORT-PAGES writes the others.
 
-The browser is Chromium, or what LEVADA_BROWSER names. It gets a minute, a profile in a temporary folder, and a process
-group of its own, which is ended with it.
+The browser is Chromium, or the program that LEVADA_BROWSER names. It gets a minute, a profile in a temporary folder,
+and a separate process group, which is killed with it.
 """
 
 import collections
@@ -21,13 +21,13 @@ import zlib
 
 RANKS = 4
 STEPS = 60
-LONGEST = 60  # seconds, of a browser's run
+LONGEST = 60  # seconds that the browser may run
 LARGE = 3000  # ranks of the large page
 COMMAND = PAGES = None
 
 
 def feed(folder):
-    """A page and a trace of a feed whose corpus has a name that no page should take for HTML."""
+    """Returns a page and a trace of a feed whose corpus has a name that the page must not interpret as HTML."""
     corpus = folder / "<b onclick=x>corpus&amp;'.jsonl"
     with corpus.open("w", encoding="utf-8") as file:
         for number in range(800):
@@ -43,11 +43,11 @@ def feed(folder):
 
 
 def browse(page, folder, *, dark=False):
-    """The page's document after its script has run, and a picture of it."""
+    """Returns the page's document after its script has run, and the colors of a screenshot."""
     picture = folder / ("dark.png" if dark else "light.png")
     command = [os.environ.get("LEVADA_BROWSER", "chromium"), "--headless", "--no-sandbox", "--disable-gpu"]
     command += ["--disable-dev-shm-usage", "--hide-scrollbars", "--no-first-run", f"--user-data-dir={folder}/profile"]
-    # Whatever the page might want from elsewhere, it does not get.
+    # The page must not load anything from elsewhere.
     command += ["--host-resolver-rules=MAP * ~NOTFOUND", "--window-size=800,1000"]
     command += [f"--blink-settings=preferredColorScheme={0 if dark else 1}"]
     command += [f"--screenshot={picture}", "--dump-dom", page.as_uri()]
@@ -68,7 +68,7 @@ def browse(page, folder, *, dark=False):
 
 
 def colours(picture):
-    """How many pixels of a PNG have each colour (red, green, blue)."""
+    """Counts the pixels of each color (red, green, blue) in a PNG."""
     data = picture.read_bytes()
     parts, at = collections.defaultdict(bytes), 8
     while at < len(data):
@@ -89,7 +89,7 @@ def colours(picture):
 
 
 def unfilter(method, row, above, channels):
-    """A PNG's row as it was before its filter was applied."""
+    """Undoes the filter of a PNG's row."""
     for i in range(len(row)):
         if method == 0:
             break
@@ -107,7 +107,7 @@ def unfilter(method, row, above, channels):
 
 
 def after(page, script):
-    """A copy of the page whose visitor does what the script does."""
+    """Writes a copy of the page that also runs the script, in place of a visitor."""
     text = page.read_text(encoding="utf-8")
     changed = page.with_name("changed.html")
     changed.write_text(text.replace("</body>", f"<script>{script}</script></body>"), encoding="utf-8")
@@ -119,7 +119,7 @@ def section(document, name):
 
 
 def milliseconds(document):
-    """From the opening of the page until it was drawn. Fails where its script has not run to the end."""
+    """Returns the milliseconds from opening the page until it was drawn. Fails if its script has not run to the end."""
     root = re.search("<html[^>]*>", document).group(0)
     ready = re.search(r'data-ready="(\d+)"', root)
     if not ready or "data-error" in root:

@@ -1,5 +1,5 @@
-// report_pages FOLDER: writes pages of reports for report_in_browser.py, from values: large.html of a feed of 3,000
-// ranks and pipeline.html, both with names that no page may take for markup.
+// report_pages FOLDER: writes report pages for report_in_browser.py from synthetic values: large.html of a feed of
+// 3,000 ranks, and pipeline.html. Both contain names that the page must not interpret as markup.
 #include <fstream>
 
 #include "levada/pipeline/graph_testing.h"
@@ -15,7 +15,7 @@ constexpr std::int64_t steps = 80, ms = 1'000'000;
 const std::string hostile =
     "</script><img src=x onerror=\"document.documentElement.dataset.pwned=1\">&amp;'`${1}\x01\xff\xe2\x80\xa8@DATA@";
 
-/// Each rank takes steps of 10 ms and waits 5 ms for each, while its reader reads.
+/// Each step takes every rank 10 ms, after waiting 5 ms for its reader.
 Trace trace_of(int rank) {
   Trace trace;
   const int reader = rank % readers;
@@ -69,7 +69,7 @@ report::FeedReport feed_report() {
   return report;
 }
 
-/// A dispatching process and two workers, of which the stage with the hostile name takes most of the time.
+/// A dispatching process and two workers. The stage with the hostile name takes most of the time.
 report::PipelineReport pipeline_report(int rank) {
   using pipeline::Role;
   const auto graph = pipeline::testing::numbers(1000)

@@ -1,5 +1,5 @@
-// A job that is killed at random moments and goes on each time on another mesh, with another batch size, other readers:
-// every sample exactly once. LEVADA_RESUMES says how many kills (20 unless set).
+// A job that is killed at random moments and resumes each time on another mesh, with another batch size and other
+// readers, must use every sample exactly once. LEVADA_RESUMES sets the number of kills (20 unless set).
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -35,7 +35,7 @@ int kill_count() {
   return text != nullptr ? std::max(1, std::atoi(text)) : 20;
 }
 
-/// What all runs of a test read, and whether their steps are balanced.
+/// The data that all runs of a test read, and whether their steps are balanced.
 struct Job {
   std::string path;
   CorpusOptions corpus;
@@ -46,7 +46,7 @@ std::uint64_t hash_of(std::span<const std::int64_t> tokens) {
   return hash64(std::as_bytes(tokens));
 }
 
-/// The content of each sample of a batch: of a row, or of a segment of a packed row.
+/// Returns a hash of each sample of a batch: of each row, or of each segment of a packed row.
 std::vector<std::uint64_t> samples_of(const Tree& batch, const Job& job) {
   const auto tokens = batch.tensor("tokens");
   const auto all = tokens.as<std::int64_t>();
@@ -66,7 +66,7 @@ std::vector<std::uint64_t> samples_of(const Tree& batch, const Job& job) {
   return samples;
 }
 
-/// The number of each sample by its content, as a plain reader of the corpus sees it.
+/// Maps each sample's hash to its number, read directly from the corpus.
 std::map<std::uint64_t, std::int64_t> numbers_of_samples(const Job& job) {
   auto corpus = Corpus::open({job.path}, job.corpus);
   std::map<std::uint64_t, std::int64_t> numbers;
@@ -78,7 +78,7 @@ std::map<std::uint64_t, std::int64_t> numbers_of_samples(const Job& job) {
   return numbers;
 }
 
-/// How often one run has used each sample: memory that the run shares with the test.
+/// Counts how often one run has used each sample, in memory that the run shares with the test.
 class Notebook {
  public:
   using Times = std::atomic<std::int64_t>;
@@ -129,7 +129,7 @@ Setting any_setting(const Job& job, std::mt19937& random) {
   return setting;
 }
 
-/// Which samples a run that starts here has not used: those from `first` on, and those that wait.
+/// The samples that a run which starts here has not used yet: those from `first` on, and the delayed ones.
 struct Start {
   Bytes source;
   std::int64_t first = 0;
@@ -150,7 +150,7 @@ Start saved_start(const std::string& state) {
   return {std::move(cursor.source), first, std::move(cursor.delayed)};
 }
 
-/// Every few steps all ranks come together and the state is saved, as a training job does with its checkpoints.
+/// Saves the state on rank 0 after all ranks have agreed, as a training job does at a checkpoint.
 void save(Engine& engine, const Batch& batch, const std::string& state) {
   agree(engine, {}, Deadline::after(std::chrono::seconds(20)), "saving");
   if (engine.info().rank != 0) return;
@@ -182,7 +182,7 @@ void run(const Job& job, const Setting& setting, const std::string& state, const
   });
 }
 
-/// Starts a run in a process of its own and kills it after `delay`; whether it came to its end before.
+/// Starts a run in a new process and kills it after `delay`. Returns whether the run ended before that.
 bool run_and_kill(std::chrono::microseconds delay, const std::function<void()>& body) {
   const pid_t child = ::fork();
   if (child == 0) {
@@ -202,8 +202,8 @@ bool run_and_kill(std::chrono::microseconds delay, const std::function<void()>& 
   return WIFEXITED(status);
 }
 
-/// What was used after the state was saved is used again; what was used before, once. At the end of the data less than
-/// a balanced step is left over.
+/// Samples used after the state was saved are used again; those used before it, only once. At the end of the data, less
+/// than a balanced step is left over.
 void expect_each_once(const Notebook& notebook, std::int64_t size, const Start& begin, const std::optional<Start>& end,
                       const Setting& setting) {
   std::int64_t left = 0;

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Feeds 100,000 batches and sees to it that no rank's memory grows: soak.py LEVADA CORPUS [STEPS].
+"""Feeds 100,000 batches and checks that no rank's memory grows: soak.py LEVADA CORPUS [STEPS].
 
-Private memory (heap and stacks; what is shared is counted once, in the arena) of every rank after a tenth of the steps
-is compared with that at the end. Exit status 1 where it has grown by more than 2 MiB.
+Compares the private memory of every rank (heap and stacks; shared memory is counted once, in the arena) after a tenth
+of the steps with that at the end. Exits with status 1 if it has grown by more than 2 MiB.
 """
 
 import pathlib
@@ -22,7 +22,7 @@ def children(pid):
 
 
 def kilobytes(pid):
-    """(private, shared) resident memory of a process; empty when it has gone."""
+    """Returns (private, shared) resident memory of a process, or None if it has gone."""
     try:
         lines = pathlib.Path(f"/proc/{pid}/status").read_text().splitlines()
     except (FileNotFoundError, ProcessLookupError):

@@ -1,6 +1,6 @@
-"""Jobs of programs over MPI on several hosts, which are network namespaces. Run by `script/check hosts`, which builds
-the programs with both MPIs; LEVADA_MPI names the MPIs, both of them if it is not set. LEVADA_KILLS says how often a rank
-is killed, for each MPI a quarter as often as in test_hosts.py; LEVADA_FAULTS how often a host is cut off, over all MPIs."""
+"""Jobs of MPI programs on several hosts, which are network namespaces. Run by `script/check hosts`, which builds the
+programs with both MPIs. LEVADA_MPI names the MPIs, both if unset. LEVADA_KILLS sets how often a rank is killed, for
+each MPI a quarter as often as in test_hosts.py; LEVADA_FAULTS sets how often a host is cut off, over all MPIs."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ MPIS = os.environ.get("LEVADA_MPI", "openmpi mpich").split()
 KILLS = max(1, int(os.environ.get("LEVADA_KILLS", "4")) // 4)
 CUTS = max(1, int(os.environ.get("LEVADA_FAULTS", "1")) // len(MPIS))
 OVER_TCP = {"UCX_TLS": "tcp,self"}
-"""UCX, beneath MPICH, would find memory that these hosts share. Over TCP its MPI_Finalize() may hang, which no rank calls
-after a loss."""
+"""Keeps UCX, which MPICH uses, from finding memory that these hosts share. Over TCP its MPI_Finalize() may hang, but no
+rank calls it after a loss."""
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def agent(hosts: several.Hosts, tmp_path_factory: pytest.TempPathFactory) -> pat
 
 
 def command_of(mpi: str, hosts: several.Hosts, agent: pathlib.Path, ranks: int) -> list[str]:
-    """mpirun on the first host, for so many ranks on each."""
+    """Returns an mpirun command on the first host, for `ranks` ranks on each host."""
     where = ",".join(f"{host.address}:{ranks}" for host in hosts)
     if mpi == "openmpi":
         options = ["--mca", "plm_rsh_agent", str(agent), "--host", where]
@@ -54,7 +54,7 @@ def command_of(mpi: str, hosts: several.Hosts, agent: pathlib.Path, ranks: int) 
 
 
 def read_lines(job: subprocess.Popen[str], count: int, within: float = 90.0) -> list[str]:
-    """The next lines that ranks print, sorted. The job is killed if they do not come in time; the lines are empty then."""
+    """Returns the next lines that ranks print, sorted. Kills the job if they are late; the lines are empty then."""
     assert job.stdout is not None
     late = threading.Timer(within, job.kill)
     late.start()
@@ -79,7 +79,7 @@ def start(
 
 
 def finish(job: subprocess.Popen[str], within: float) -> tuple[int, list[str], str]:
-    """The job's status, what its ranks printed and what mpirun and they complained of."""
+    """Returns the job's status, what its ranks printed, and the standard error of mpirun and the ranks."""
     try:
         out, err = job.communicate(timeout=within)
     except subprocess.TimeoutExpired:
@@ -127,7 +127,7 @@ def test_a_firewall_between_hosts_is_a_timeout_on_every_rank(
     hosts: several.Hosts, agent: pathlib.Path, mpi: str, tmp_path: pathlib.Path
 ) -> None:
     begin, end = tmp_path / "begin", tmp_path / "end"
-    # MPI listens at ports that the firewall closes.
+    # MPI listens at ports that the firewall blocks.
     variables = {"OMPI_MCA_btl_tcp_port_min_v4": "61000", "OMPI_MCA_btl_tcp_port_range_v4": "4000"}
     variables |= {**OVER_TCP, "UCX_TCP_PORT_RANGE": "61000-65000"}
     job = start(mpi, hosts, agent, "join_late", MPI_JOB_BEGIN=str(begin), MPI_JOB_END=str(end), **variables)
@@ -160,7 +160,7 @@ def test_a_rank_that_is_killed_at_work_ends_the_job_on_all_hosts(
     job = start(mpi, hosts, agent, "work_until_lost", "shm+mpi")
     works = read_lines(job, 4)
     running = [pid for host in hosts for pid in ranks_of(host)]
-    time.sleep(random.Random(number).uniform(0, 0.3))  # into whatever the ranks are doing then
+    time.sleep(random.Random(number).uniform(0, 0.3))  # a random moment of the ranks' work
     os.kill(running[number % 4], signal.SIGKILL)
     status, lines, errors = finish(job, 60)
     assert works == [f"rank {rank} works" for rank in range(4)] and len(running) == 4, (works, errors)
@@ -169,7 +169,7 @@ def test_a_rank_that_is_killed_at_work_ends_the_job_on_all_hosts(
 
 
 def ranks_of(host: several.Host, state: str = "") -> list[int]:
-    """The processes of ranks on a host, or those in this state."""
+    """Returns the processes of ranks on a host; only those in `state` if given."""
     found = []
     for pid in host.processes():
         with contextlib.suppress(OSError):
@@ -202,7 +202,7 @@ def expect_cut(
     with hosts[1].is_cut():
         near = read_lines(job, 2)
         time.sleep(silence + 2)  # by then the other side has noticed, too
-    # Until now mpirun waited for the other host, and did not show what its ranks print.
+    # Until now mpirun waited for the other host, and did not show the output of its ranks.
     far = read_lines(job, 2)
     end.touch()
     status, lines, errors = finish(job, 60)
@@ -236,7 +236,7 @@ def test_hosts_whose_interfaces_take_no_packets_lose_each_other(
 
     read_lines(job, 4)
     with hosts[0].takes_no_packets(), hosts[1].takes_no_packets():
-        near = read_lines(job, 2)  # of the other host mpirun itself learns no more: its own connections end
+        near = read_lines(job, 2)  # mpirun gets no more output of the other host, since its connections end, too
     end.touch()
     status, lines, errors = finish(job, 60)
     assert status != 0, (near, lines, errors)
@@ -265,5 +265,5 @@ def test_times_of_hosts_whose_clocks_differ_by_days_are_gathered_as_those_of_one
         status, lines, errors = finish(start(mpi, apart, agent, "clocks"), 60)
         found = [re.fullmatch(r"rank (\d) is apart by (.*) ms", line) for line in lines]
     assert status == 0 and len(found) == 4, (lines, errors)
-    # The ranks take their times within a moment, on a machine that has other work.
+    # Ranks take their times at about the same moment, but the machine may be busy.
     assert all(each and abs(float(each[2])) < 5000 for each in found), lines

@@ -1,5 +1,5 @@
-"""Programs over MPI on several hosts in which a rank hangs, or a host cannot be reached for a while. Run by `script/check
-hosts`; LEVADA_MPI names the MPIs, both of them if it is not set."""
+"""MPI programs on several hosts in which a rank hangs, or a host is unreachable for a while. Run by `script/check
+hosts`; LEVADA_MPI names the MPIs, both if unset."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from test_mpi_hosts import MPIS, OVER_TCP, finish, ranks_of, read_lines, start
 
 LEAVES = 30.0
-"""Seconds within which all other ranks have left, after the feed's timeout of 4."""
+"""Seconds within which all other ranks must have left, after the feed's timeout of 4 seconds."""
 
 
 @pytest.fixture(scope="module", params=[2, 3], ids=["two hosts", "three hosts"])
@@ -46,7 +46,7 @@ def agent(hosts: several.Hosts, tmp_path_factory: pytest.TempPathFactory) -> pat
 def test_a_rank_that_hangs_is_named_and_the_others_leave(
     hosts: several.Hosts, agent: pathlib.Path, mpi: str, engine: str, hung: int, how: str, tmp_path: pathlib.Path
 ) -> None:
-    """`hung` is a number from the end if it is negative: the last host's first rank forwards to its second."""
+    """A negative `hung` counts from the end: the last host's first rank forwards to its second."""
     size, end = 2 * len(hosts), tmp_path / "end"
     hung %= size
     job = start(mpi, hosts, agent, "hang", engine, how, MPI_JOB_HUNG=str(hung), MPI_JOB_END=str(end), **OVER_TCP)
@@ -63,7 +63,8 @@ def test_a_rank_that_hangs_is_named_and_the_others_leave(
         errors,
     )
     name_it = [f"rank {hung}" in line.partition(": ")[2] for line in errors_of]
-    # A collective call of its own ends no group: ranks behind one that has timed out name that one.
+    # A collective call outside a feed does not end the group: ranks that wait for a rank that has timed out name that
+    # one.
     assert any(name_it) if how.startswith("agree") else all(name_it), (errors_of, errors)
     assert all(line.split(": ")[1] in ("Timeout", "PeerLost") for line in errors_of), (errors_of, errors)
     assert took < 4.0 + LEAVES, (took, errors_of)
@@ -88,7 +89,7 @@ def test_a_link_that_is_back_within_the_limit_ends_no_job(
     moment, end = random.Random(number), tmp_path / "end"
     job = start(mpi, hosts, agent, "work_until_end", "shm+mpi", MPI_JOB_END=str(end), **OVER_TCP)
     works = read_lines(job, 2 * len(hosts))
-    for _ in range(2):  # the limit is 10 s, and the system takes up to two seconds to use a link that is up again
+    for _ in range(2):  # the limit is 10 s, and the system may take two seconds to use a restored link
         with hosts[moment.randrange(len(hosts))].is_cut():
             time.sleep(moment.uniform(4.0, 8.0))
         time.sleep(5.0)

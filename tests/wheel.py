@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Checks an installed wheel, in an empty folder, by the Python that has it; each LIBRARY must not be loadable here.
+"""Checks an installed wheel, in an empty folder, with the Python that has it. Each LIBRARY must not be loadable here.
 
-    PYTHON wheel.py package [LIBRARY...]            imports, feeds a corpus to two processes, moves samples between ranks
+    PYTHON wheel.py package [LIBRARY...]            imports, feeds two processes, moves samples between ranks
     PYTHON wheel.py library CONSUMER [LIBRARY...]   builds the C++ project CONSUMER with the library in the wheel
 """
 
@@ -66,7 +66,7 @@ def check_command(levada):
 def check_library(consumer):
     import levada
 
-    # A name on PATH may be a wrapper around a program that is not there.
+    # A name on PATH may be a wrapper around a missing program.
     names = [name for name in ("cmake", "/usr/bin/cmake") if shutil.which(name)]
     cmake = next((name for name in names if subprocess.run([name, "--version"], capture_output=True).returncode == 0), None)
     if cmake is None:

@@ -1,4 +1,4 @@
-"""Copies to the device without Levada, and the trainer's time in next() with it.
+"""Measures copies to the device without Levada, and the trainer's time in next() with it.
 
     copies.py floor                  recorded: pinned and pageable memory, registered shared memory
     copies.py next                   four ranks: time of next() for 1, 8 and 64 MiB
@@ -36,7 +36,8 @@ def rates(size: int) -> dict[str, Any]:
 
 
 def registered(size: int) -> dict[str, Any]:
-    """Whether the driver registers shared memory as an engine's receiver has it, read-only, and as its owner has it."""
+    """Returns whether the driver registers shared memory read-only, as an engine's receiver maps it, and as its owner
+    maps it."""
     if device.IS_STUB:
         return {}
     cudart = torch.cuda.cudart()
@@ -85,7 +86,8 @@ def floor() -> None:
 
 
 def next_times(size: int, **where: Any) -> float:
-    """The median of next(), ms, of a loop whose steps take 40 ms, long enough for the next batch to have arrived."""
+    """Returns the median time of next(), in ms, in a loop whose steps take 40 ms, so that the next batch always arrives
+    in time."""
     steps = 6 if device.IS_STUB else 16
     made = [torch.full((size,), value, dtype=torch.uint8) for value in range(4)]
     items = (made[item % len(made)] for item in range(steps))

@@ -1,5 +1,5 @@
-"""One of four ranks raises or is killed while the others sit in a collective or in copies: how soon the cause is printed, and
-how soon the others have ended.
+"""One of four ranks raises or is killed while the others are in a collective or in copies. Measures how soon the cause
+is printed, and how soon the other ranks end.
 
     death.py            starts the ranks, for each way to end
     death.py rank WAY   is one of them
@@ -21,7 +21,7 @@ import levada
 import torch
 
 RANKS, LAST_STEP, SIZE = 4, 5, (1 if device.IS_STUB else 64) << 20
-ENDS = 60.0  # seconds after which ranks that have not ended are killed
+ENDS = 60.0  # seconds after which the remaining ranks are killed
 
 
 def batches() -> Iterator[dict[str, torch.Tensor]]:
@@ -41,7 +41,7 @@ def rank(way: str) -> None:
         device.launch(lambda tensor: tensor[:1] + 1, batch["x"])
         if number == 2 and step == LAST_STEP:
             if way == "collective":
-                time.sleep(1)  # by now the others wait in it
+                time.sleep(1)  # by now the others wait in the collective
             print(f"ENDS {time.time()}", file=sys.stderr, flush=True)
             if way == "killed":
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -74,7 +74,7 @@ def watch(process: subprocess.Popen[str], lines: list[tuple[float, str]]) -> thr
 
 
 def memory_used() -> int:
-    """MiB of the device's memory."""
+    """Returns the used memory of the device, in MiB."""
     if device.IS_STUB:
         return 0
     told = subprocess.run(

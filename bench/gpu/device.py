@@ -1,4 +1,4 @@
-"""The device that the checks run on: CUDA's, or with LEVADA_GPU=stub the stand-in."""
+"""The device that the checks run on: CUDA's, or the stub with LEVADA_GPU=stub."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if IS_STUB:
 
 
 def launch(kernel: Callable[..., object], *tensors: torch.Tensor) -> None:
-    """Calls `kernel`, whose work the current stream of the device does in its turn."""
+    """Calls `kernel`, which enqueues work on the device's current stream."""
     if IS_STUB:
         stand_in.launch(kernel, *tensors)
     else:
@@ -35,14 +35,14 @@ def synchronize() -> None:
 
 
 def on_device(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy of the tensor on the device, when the call returns."""
+    """Returns a copy of the tensor on the device, after waiting for it."""
     there = tensor.to("cuda")
     synchronize()
     return there
 
 
 def milliseconds(call: Callable[[], object], rounds: int = 9) -> dict[str, float]:
-    """Medians: `call` itself on this thread, and all until the device is done."""
+    """Returns medians: the time of `call` on this thread, and the time until the device is done."""
     called, done = [], []
     for _ in range(rounds):
         synchronize()
@@ -55,5 +55,6 @@ def milliseconds(call: Callable[[], object], rounds: int = 9) -> dict[str, float
 
 
 def tell(passed: bool | None, **figures: Any) -> None:
-    """Prints a rank's result, the last line that the runner looks for. None: recorded, nothing to pass."""
-    os.write(1, f"RESULT {json.dumps({'pass': passed, **figures})}\n".encode())  # at once: ranks share the pipe
+    """Prints a rank's result, the last line that the runner reads. None: the figures are recorded, with nothing to
+    pass."""
+    os.write(1, f"RESULT {json.dumps({'pass': passed, **figures})}\n".encode())  # in one write: ranks share the pipe

@@ -1,4 +1,5 @@
-"""A training step captured as CUDA graphs, one for each set of the feed's device buffers, against the same step run eagerly."""
+"""Compares a training step captured as CUDA graphs, one for each set of the feed's device buffers, with the same step
+run eagerly."""
 
 from __future__ import annotations
 
@@ -49,7 +50,7 @@ def run_eagerly() -> list[float]:
 
 
 def run_captured() -> tuple[list[float], int]:
-    """Returns the losses and how many graphs were captured."""
+    """Returns the losses and the number of captured graphs."""
     trainer = Trainer()
     feed = levada.Feed(batches(), device="cuda", prefetch_to_device=True, device_buffers=BUFFERS)
     graphs: dict[int, tuple[torch.cuda.CUDAGraph, torch.Tensor]] = {}
@@ -64,7 +65,7 @@ def run_captured() -> tuple[list[float], int]:
                 trainer.step(batch["x"], batch["y"])  # warms up
             torch.cuda.current_stream().wait_stream(side)
             graph = torch.cuda.CUDAGraph()
-            # The feed's thread copies the next batch meanwhile.
+            # During the capture, the feed's thread copies the next batch.
             with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
                 loss = trainer.step(batch["x"], batch["y"])
             with torch.no_grad():
@@ -79,7 +80,7 @@ def run_captured() -> tuple[list[float], int]:
 
 
 def run_with_buffers() -> tuple[list[float], int]:
-    """The same without graphs, for the stand-in."""
+    """Runs the same without graphs, on the stub."""
     trainer, addresses, losses = Trainer(), set(), torch.zeros(STEPS)
     feed = levada.Feed(batches(), device="cuda", prefetch_to_device=True, device_buffers=BUFFERS)
     for step, batch in enumerate(feed):

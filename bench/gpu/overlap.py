@@ -1,4 +1,5 @@
-"""Step times of 10 ms of matrix products beside a 64 MiB batch: already on the device, and copied there in four ways."""
+"""Measures steps of 10 ms of matrix products with a 64 MiB batch: already on the device, and copied to it in four
+ways."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ STEPS = 12 if device.IS_STUB else 40
 
 
 class Items(torch.utils.data.Dataset[torch.Tensor]):
-    """Batches that exist already: what is measured is their way to the device."""
+    """Batches that exist in advance, so that only their copies to the device are measured."""
 
     def __init__(self) -> None:
         self.made = [torch.full((SIZE,), value, dtype=torch.uint8) for value in range(4)]
@@ -26,7 +27,7 @@ class Items(torch.utils.data.Dataset[torch.Tensor]):
 
     def __getitem__(self, item: int) -> torch.Tensor:
         if item >= STEPS:
-            raise IndexError(item)  # ends iteration by number
+            raise IndexError(item)  # ends the iteration by index
         return self.made[item % len(self.made)]
 
 
@@ -50,7 +51,8 @@ def products() -> Callable[[], object]:
 
 
 def step_ms(batches: Iterable[Any], compute: Callable[[], object]) -> float:
-    """The median time between steps. Each step touches its batch and waits for the device, as reading a loss does."""
+    """Returns the median time between steps. Each step touches its batch and waits for the device, as reading a loss
+    does."""
     took: list[float] = []
     began = time.perf_counter()
     for batch in batches:

@@ -1,4 +1,5 @@
-"""Beside NCCL, in a group of one rank: ReduceScatter on the device, levada.ddp beside torch's own hook, FSDP2 fed by a feed."""
+"""Compares reductions with NCCL's, in a group of one rank: ReduceScatter on the device, levada.ddp and torch's default
+hook, FSDP2 with batches of a feed."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ def model() -> nn.Module:
 
 
 def train(wrapped: nn.Module, source: Iterable[dict[str, torch.Tensor]]) -> tuple[list[float], float]:
-    """Returns the losses and the median step, ms."""
+    """Returns the losses and the median time of a step, in ms."""
     optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.01)
     losses, took, began = [], [], time.perf_counter()
     for batch in source:
@@ -55,7 +56,7 @@ def train(wrapped: nn.Module, source: Iterable[dict[str, torch.Tensor]]) -> tupl
 
 
 def sums_are_right() -> bool:
-    """Many small inputs of one rank: each sum is the input, and callbacks run in order."""
+    """Reduces many small inputs of one rank. Returns whether each sum is the input, and callbacks run in order."""
     inputs = [torch.randn(1 + item % 977, 3, generator=torch.Generator().manual_seed(item)).to(HERE) for item in range(300)]
     results: list[torch.Tensor] = []
     with levada.ReduceScatter(dist.group.WORLD, capacity_mb=0.05) as reduce:
@@ -67,7 +68,7 @@ def sums_are_right() -> bool:
 def compare(
     ours: Callable[[], nn.Module], theirs: Callable[[], nn.Module], made: list[Any], *, is_fed: bool = False
 ) -> dict[str, Any]:
-    """Trains both in turn with batches that are on the device; with `is_fed` a feed brings ours."""
+    """Trains both in turn with batches that are on the device; with `is_fed` ours come from a feed."""
     resident = [{name: tensor.to(HERE) for name, tensor in batch.items()} for batch in made]
     rounds: dict[str, list[Any]] = {"ours": [], "theirs": []}
     for _ in range(1 if device.IS_STUB else 3):

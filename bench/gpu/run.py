@@ -1,8 +1,8 @@
-"""Runs the checks of a GPU, each in processes of its own, and writes what they found; see script/gpu.
+"""Runs the checks of a GPU, each in separate processes, and writes their results; see script/gpu.
 
     run.py [--out FILE] [CHECK...]
 
-Prints one line of JSON for each check. A check that fails, hangs or crashes does not stop those after it.
+Prints one line of JSON for each check. A check that fails, hangs or crashes does not stop the remaining ones.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Told = dict[str, Any]
 
 
 def run(command: list[str], seconds: float) -> tuple[list[Told], str]:
-    """Returns what the ranks of a command told, and what went wrong."""
+    """Returns the results that the ranks of a command printed, and the error, if any."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]), "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
@@ -55,13 +55,13 @@ def single(name: str, *arguments: str, seconds: float = 60) -> Told:
 
 
 def first(ran: tuple[list[Told], str]) -> Told:
-    """Returns what the first rank told."""
+    """Returns the first rank's result."""
     told, error = ran
     return {"pass": False, "error": error or "it told nothing"} if error or not told else told[0]
 
 
 def stamped(runs: dict[str, list[str]], *, ranks: int = 4, seconds: float, before: tuple[str, ...] = ()) -> Told:
-    """Runs stamps.py with each list of arguments; passes if all ranks found every byte right."""
+    """Runs stamps.py with each list of arguments. Passes if every rank found every byte correct."""
     figures: Told = {}
     for name, arguments in runs.items():
         began = time.monotonic()
@@ -78,7 +78,7 @@ def stamped(runs: dict[str, list[str]], *, ranks: int = 4, seconds: float, befor
 
 def floor() -> Told:
     told = single("copies.py", "floor")
-    # Eight processes at once share the link.
+    # Eight concurrent processes share the link.
     script = [str(HERE / "copies.py"), "floor"]
     if "error" in told or IS_STUB:
         return told
@@ -115,7 +115,7 @@ def memcheck() -> Told:
     if IS_STUB or sanitizer is None:
         return {"pass": None, "skipped": "needs compute-sanitizer and a GPU"}
     before = (sanitizer, "--tool", "memcheck", "--error-exitcode", "9")
-    # The sanitizer takes minutes for torch's own kernels; what Levada asks of the driver is copies.
+    # The sanitizer takes minutes for torch's kernels; Levada only makes the driver copy.
     size.append("--without-kernels")
     return stamped({"device": size, "prefetch": [*size, "--prefetch"]}, ranks=1, seconds=40, before=before)
 
@@ -180,14 +180,14 @@ def main() -> int:
         parser.error(f"there is no check {unknown[0]}; there are: {', '.join(CHECKS)}")
     results: Told = {}
     if options.out is not None and options.checks and options.out.exists():
-        results = json.loads(options.out.read_text())  # those of the other checks stay
+        results = json.loads(options.out.read_text())  # keeps the results of other checks
     results["machine"] = machine()
     print(json.dumps(results["machine"]), flush=True)
     for name in options.checks or CHECKS:
         began = time.monotonic()
         try:
             told = CHECKS[name]()
-        except Exception as error:  # one broken check must not stop the others
+        except Exception as error:  # a broken check must not stop the others
             told = {"pass": False, "error": f"{type(error).__name__}: {error}"}
         results[name] = {**told, "seconds": round(time.monotonic() - began, 1)}
         print(json.dumps({"check": name, **results[name]}), flush=True)

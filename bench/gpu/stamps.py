@@ -1,4 +1,4 @@
-"""Ranks that check every byte of every batch on the device against its step and rank.
+"""Checks on every rank each byte of each batch on the device against its step and rank.
 
     stamps.py [--steps N] [--largest BYTES] [--prefetch] [--buffers K] [--overwrite] [--leave] [--without-kernels]
 """
@@ -31,7 +31,7 @@ def size_of(item: int, field: int, largest: int, *, fixed: bool) -> int:
 
 
 class Batches:
-    """Item i, field f: byte k is k + stamp(i, f), modulo 256."""
+    """In item i, byte k of field f is k + stamp(i, f), modulo 256."""
 
     def __init__(self, items: int, largest: int, *, fixed: bool, overwrite: bool) -> None:
         self.items, self.largest, self.fixed, self.overwrite = items, largest, fixed, overwrite
@@ -46,7 +46,7 @@ class Batches:
             views = {}
             for field, name in enumerate(FIELDS):
                 size, first = size_of(item, field, self.largest, fixed=self.fixed), stamp(item, field)
-                if self.overwrite:  # one buffer for all batches, which the next batch overwrites
+                if self.overwrite:  # one buffer, which each batch overwrites
                     scratch[name][:size] = self.ramp[first : first + size]
                     views[name] = torch.from_numpy(scratch[name][:size])
                 else:
@@ -67,7 +67,7 @@ class Checker:
             self.wrong = device.on_device(self.wrong)
 
     def check(self, batch: dict[str, torch.Tensor], item: int, size: list[int]) -> int:
-        """Has the device compare the batch; returns how many fields have another size."""
+        """Makes the device compare the batch. Returns the number of fields that have another size."""
         misfits = 0
         for field, name in enumerate(FIELDS):
             tensor, first = batch[name], stamp(item, field)
@@ -113,7 +113,7 @@ def main() -> None:
         sizes = [size_of(item, field, options.largest, fixed=fixed) for field in range(len(FIELDS))]
         misfits += checker.check(batch, item, sizes)
         checked += sum(sizes)
-        if not fixed and draw.random() < 0.3:  # of several batches that are held, a random one goes
+        if not fixed and draw.random() < 0.3:  # a random one of several held batches is released
             held.append((batch, item, sizes))
         if len(held) > 3:
             old = held.pop(draw.randrange(len(held)))

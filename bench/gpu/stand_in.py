@@ -1,9 +1,10 @@
-"""A device for machines without one: torch.accelerator, streams, events and the caching allocator, as far as Levada uses
-them, over threads and this machine's memory.
+"""A device stub for machines without a GPU: torch.accelerator, streams, events and the caching allocator, as far as
+Levada uses them, on threads and ordinary memory.
 
-It is as unforgiving as a GPU. Copies and kernels run later, on the thread of their stream, and read and write memory as it
-is then. Memory that a tensor has freed is handed to the next tensor of its stream at once, unless record_stream() named
-another stream that is not done. A copy from memory that is not pinned has read it when the call returns.
+It is as unforgiving as a GPU. Copies and kernels run later, on the thread of their stream, and read and write memory as
+it is at that time. Memory that a tensor has freed is reused at once for the next tensor of its stream, unless
+record_stream() named another stream that is not done. A copy from memory that is not pinned has read its source when
+the call returns.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from levada.batch import host_memory
 _to, _copy, _empty_like, _new_empty = torch.Tensor.to, torch.Tensor.copy_, torch.empty_like, torch.Tensor.new_empty
 _delays = random.Random(11)
 copy_seconds, kernel_seconds = 1e-3, 2e-3
-"""The longest that a copy and a kernel take."""
+"""The maximum duration of a copy and of a kernel."""
 
 
 def _memory(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor's memory, without holding it as a tensor would: a kernel does not either."""
+    """Returns the tensor's memory without a reference to it, since a kernel has none either."""
     if tensor.numel() == 0:
         return _empty_like(tensor)
     size = tensor.untyped_storage().nbytes()
@@ -78,7 +79,7 @@ class Event:
 
 
 class _Block:
-    """Memory of the device, and the streams that record_stream() named since it was allocated."""
+    """Device memory, and the streams that record_stream() named since it was allocated."""
 
     def __init__(self, size: int, stream: Stream) -> None:
         self.memory = torch.empty(size, dtype=torch.uint8)
@@ -105,10 +106,10 @@ class _Block:
 
 
 class Driver:
-    """Registers memory, but no private mapping of a file: what a driver pins of that is a copy."""
+    """Registers memory. Refuses private mappings of files, since a driver would pin a copy of them."""
 
     def __init__(self) -> None:
-        self.ranges: dict[int, int] = {}  # ends, by beginning
+        self.ranges: dict[int, int] = {}  # end of each range, by its beginning
 
     def register(self, address: int, size: int) -> bool:
         with open("/proc/self/maps") as maps:
@@ -133,7 +134,7 @@ driver = Driver()
 _local = threading.local()
 _default = Stream()
 _blocks: dict[int, _Block] = {}  # by the address of the memory
-_pinned: dict[int, torch.Tensor] = {}  # is never freed
+_pinned: dict[int, torch.Tensor] = {}  # never freed
 _lock = threading.Lock()
 
 
@@ -146,11 +147,11 @@ def set_stream(stream: Stream) -> None:
 
 
 def launch(kernel: Callable[..., object], *tensors: torch.Tensor) -> None:
-    """Lets the current stream call `kernel` with the tensors' memory as it is then."""
+    """Enqueues a call of `kernel` on the current stream. The kernel sees the tensors' memory as it is at that time."""
     memory, delay = [_memory(tensor) for tensor in tensors], _delays.random() * kernel_seconds
 
     def run() -> None:
-        time.sleep(delay)  # so that work piles up, as behind a GPU's kernels
+        time.sleep(delay)  # so that work piles up, as in front of a GPU's kernels
         kernel(*memory)
 
     current_stream().do(run)
@@ -173,7 +174,7 @@ def _allocate(like: torch.Tensor) -> torch.Tensor:
             block = _Block(size, stream)
             _blocks[block.memory.untyped_storage().data_ptr()] = block
         memory = block.take(like.nbytes).view(like.dtype)
-    laid_out = _empty_like(like)  # with the strides that torch gives it
+    laid_out = _empty_like(like)  # with the strides that torch chooses
     return memory.as_strided(laid_out.shape, laid_out.stride()) if laid_out.nbytes == like.nbytes else memory.view(like.shape)
 
 
@@ -229,7 +230,7 @@ def _empty_like_on(tensor: torch.Tensor, *given: Any, device: Any = None, **opti
 
 
 def install(patch: Callable[[Any, str, Any], None] = setattr) -> None:
-    """Puts the stand-in in the place of torch's own; `patch` is setattr() or pytest's monkeypatch.setattr()."""
+    """Replaces torch's functions with the stub; `patch` is setattr() or pytest's monkeypatch.setattr()."""
     for name, function in {
         "is_available": lambda: True,
         "current_accelerator": lambda check_available=False: torch.device("cuda"),

@@ -1,5 +1,5 @@
-"""The GPT of examples/train_gpt.py on the device, on four ranks that all need the same batches: every rank tokenizes for
-itself, or one reader for all.
+"""Trains the GPT of examples/train_gpt.py on the device, on four ranks that all need the same batches. Either every
+rank tokenizes, or one reader does so for all.
 
     train.py CORPUS --readers one|all
 """
@@ -86,7 +86,7 @@ def main() -> None:
         if not device.IS_STUB:
             first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             first.record()
-        with sdpa_kernel(SDPBackend.MATH):  # whose gradients are the same bits on every run
+        with sdpa_kernel(SDPBackend.MATH):  # has bitwise reproducible gradients
             loss = train_gpt.loss_of(model, batch)
             optimizer.zero_grad()
             loss.backward()

@@ -1,4 +1,4 @@
-"""`python bench/peers`: starts ranks, prints how levada and its peers did in one run."""
+"""`python bench/peers`: starts ranks, and prints the times of levada and its peers in one run."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _arguments(arguments: list[str]) -> argparse.Namespace:
 
 
 def _asks(parsed: argparse.Namespace) -> list[dict[str, Any]]:
-    """What the ranks are to do, one after the other."""
+    """Returns the tasks of the ranks, in order."""
     common = {
         "command": parsed.command,
         "ranks": parsed.ranks,
@@ -101,7 +101,7 @@ def _asks(parsed: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def _table(rows: list[dict[str, Any]]) -> str:
-    """Rows as lined-up text: milliseconds, and how many times as long each peer takes."""
+    """Returns the rows as aligned text: milliseconds, and each peer's time as a multiple of levada's."""
     times = [key for key in ("levada_us", "engine_us", "beyond_us", "tensors_us", "read_us", "copy_us") if any(key in row for row in rows)]
     heads = ["work", "bytes", "source", "engine", *(key.replace("_us", " ms") for key in times)]
     heads += ["peer ms"] * max(len(row.get("peers", {})) for row in rows)

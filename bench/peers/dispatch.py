@@ -1,5 +1,5 @@
-"""`python bench/peers peers --op dispatch`: items from one process through workers to this one, by levada.Pipeline and
-by what it stands beside. Every contestant runs until it has been measured for long enough; none of them works on items."""
+"""`python bench/peers peers --op dispatch`: items from one process through workers to this one, over levada.Pipeline
+and its peers. Every contestant runs for the same time; none of them works on items."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from torch.utils.data import (  # type: ignore[import-not-found, import-untyped,
 import levada
 
 INT_BYTES = 8
-"""Items of that size are ints."""
+"""Items of this size are ints."""
 SIZES = (INT_BYTES, 64 << 10, 1 << 20)
 _PREPARED = 16
 
 
 class Items:
-    """Endless: ints, or tensors of bytes."""
+    """An endless source of ints, or of tensors of bytes."""
 
     def __init__(self, item_bytes: int) -> None:
         self.item_bytes = item_bytes
@@ -38,7 +38,8 @@ class Items:
         if self.item_bytes == INT_BYTES:
             return itertools.count()
         prepared = [torch.full((self.item_bytes,), at, dtype=torch.uint8) for at in range(_PREPARED)]
-        # Each a new one: who sends a tensor again need not carry it again, by pickle's memo or torch's shared files.
+        # Each is a new tensor: one that is sent again may not be carried again, because of pickle's memo or torch's
+        # shared files.
         return (tensor.clone() for tensor in itertools.cycle(prepared))
 
 
@@ -49,12 +50,12 @@ class Measured(NamedTuple):
 
 
 def same(item: Any) -> Any:
-    """What the workers do."""
+    """The workers' function."""
     return item
 
 
 def _rate(items: Iterator[Any], seconds: float) -> float:
-    """Items a second, after a fifth of that time to get going."""
+    """Returns items a second, after a warm-up of a fifth of `seconds`."""
     _count_until(items, time.perf_counter() + seconds / 5)
     begin = time.perf_counter()
     count = _count_until(items, begin + seconds)
@@ -78,12 +79,13 @@ def measure_levada(item_bytes: int, workers: int, seconds: float) -> Measured:
         rate = _rate(items, seconds)
         stats = run.stats()
     given = max(stats["stages"]["map"]["items"], 1)
-    # What reaches this process is half of what goes to and from the workers.
+    # The bytes that reach this process are half of those that workers receive and send.
     return Measured(rate, stats["wakeups"] / given, 2 * stats["copied"] / max(stats["bytes"], 1))
 
 
 def measure_torchdata(item_bytes: int, workers: int, seconds: float) -> Measured:
-    """In a process of its own: its iterators wait for their threads in vain once an endless pipe is left."""
+    """Runs in a separate process: torchdata's iterators wait for their threads forever after an endless pipe is
+    abandoned."""
     spawn = multiprocessing.get_context("spawn")
     told, telling = spawn.Pipe(duplex=False)
     process = spawn.Process(target=_measure_torchdata, args=(telling, item_bytes, workers, seconds))
@@ -117,7 +119,7 @@ def _measure_torchdata(telling: Any, item_bytes: int, workers: int, seconds: flo
 
 
 class _OfWorkers(IterableDataset):  # type: ignore[misc, type-arg, unused-ignore]
-    """Each worker makes a part of the items by itself: a DataLoader has no process that deals them."""
+    """Each worker makes a part of the items: a DataLoader has no dispatching process."""
 
     def __init__(self, item_bytes: int) -> None:
         self.items = Items(item_bytes)
@@ -135,7 +137,7 @@ def measure_dataloader(item_bytes: int, workers: int, seconds: float) -> Measure
 
 
 def measure_queue(item_bytes: int, workers: int, seconds: float) -> Measured:
-    """One process puts, this one gets: no workers between."""
+    """One process puts and this one gets, without workers in between."""
     spawn = multiprocessing.get_context("spawn")
     items: Any = spawn.Queue(10 * workers)
     process = spawn.Process(target=_put, args=(items, item_bytes), daemon=True)
@@ -177,7 +179,7 @@ def _has_dataloader2() -> bool:
 
 
 def row(item_bytes: int, workers: int, seconds: float) -> dict[str, Any]:
-    """One size, with the keys of `levada_bench dispatch`; `ratio`: how many times as fast as each peer."""
+    """Returns one size's row, with the keys of `levada_bench dispatch`; `ratio` is levada's speed over each peer's."""
     torch.set_num_threads(1)
     own = measure_levada(item_bytes, workers, seconds)
     peers = {}
@@ -200,7 +202,7 @@ def row(item_bytes: int, workers: int, seconds: float) -> dict[str, Any]:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Rows as lined-up text."""
+    """Returns the rows as aligned text."""
     heads = ["item", "workers", "levada items/s", "wakeups/item", "copies/byte", *PEERS]
     lines = []
     for each in rows:

@@ -1,5 +1,5 @@
-"""`python bench/peers exchange`: ragged samples move from a model on dp=W to one on dp=W/2,tp=2, by levada and by what
-it stands in for. bench/PERFORMANCE.md names the files and revisions whose sequences of calls these are."""
+"""`python bench/peers exchange`: ragged samples move from a model on dp=W to one on dp=W/2,tp=2, by levada and by the
+sequences of calls that it replaces. bench/PERFORMANCE.md names the files and revisions that make these calls."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TOKEN_BYTES = 16
 
 
 class World:
-    """Who has which samples, and who wants them: the same on every rank."""
+    """Which ranks have which samples, and which ranks want them: the same on every rank."""
 
     def __init__(self, ranks: int, samples: int, size: int) -> None:
         chance = random.Random(7)
@@ -42,12 +42,12 @@ class World:
         return [id for id in self.ids if self.holder[id] == rank]
 
     def receivers(self, id: str) -> tuple[int, ...]:
-        """The ranks that want a sample and do not have it."""
+        """Returns the ranks that want a sample and do not have it."""
         first = 2 * self.group[id]
         return tuple(rank for rank in (first, first + 1) if rank != self.holder[id])
 
     def made(self, id: str) -> Sample:
-        """Small whole numbers, which float32 holds exactly."""
+        """Makes a sample of small whole numbers, which float32 represents exactly."""
         start = int(id.rpartition("-")[2])
         return {
             key: torch.arange(start + at, start + at + self.lengths[id]).to(dtype)
@@ -59,7 +59,7 @@ class World:
 
 
 class Levada:
-    """`levada.exchange` over one engine: from what each rank has to the tensors of what it wants."""
+    """`levada.exchange` over one engine, from each rank's samples to the tensors that it wants."""
 
     def __init__(self, world: World, job: levada.Membership) -> None:
         self._job = job
@@ -85,7 +85,7 @@ def samples_of(batch: exchange.SampleBatch) -> Samples:
 
 
 class Peer:
-    """Samples as a dictionary, as those systems keep them."""
+    """A system that keeps samples in a dictionary."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -104,7 +104,7 @@ class Peer:
 
 
 class AllGatherObject(Peer):
-    """Everybody gets everything, pickled."""
+    """Gathers all samples on all ranks, pickled."""
 
     def carry(self) -> Samples:
         everything: list[Any] = [None] * self.world.ranks
@@ -115,7 +115,8 @@ class AllGatherObject(Peer):
 
 
 class PackedIsend(Peer):
-    """One message for each pair of ranks, of sizes that both know: bytes lie side by side, the widest dtype first."""
+    """One message for each pair of ranks, with sizes that both know. The bytes are concatenated, the widest dtype
+    first."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
@@ -151,7 +152,7 @@ class PackedIsend(Peer):
 
 
 class Step(NamedTuple):
-    """AReaL's bcast: one key of some samples, from one rank."""
+    """A bcast of AReaL: one key of some samples, from one rank."""
 
     root: int
     to: tuple[int, ...]
@@ -160,7 +161,8 @@ class Step(NamedTuple):
 
 
 def bcast_steps(world: World) -> list[Step]:
-    """In AReaL's order: of each (root, key) in turn the first set of receivers that no step of this stage has."""
+    """Returns the steps in AReaL's order: for each (root, key) in turn, the first set of receivers that no step of this
+    stage has."""
     waiting: dict[tuple[int, str], dict[tuple[int, ...], list[str]]] = {}
     for id in world.ids:
         for key in KEYS:
@@ -180,7 +182,8 @@ def bcast_steps(world: World) -> list[Step]:
 
 
 class ArealBcast(Peer):
-    """A broadcast for each key, root and set of receivers, one after the other; a send where one rank receives."""
+    """Broadcasts each key from each root to each set of receivers, one after another; sends if there is only one
+    receiver."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
@@ -219,7 +222,7 @@ class ArealBcast(Peer):
 
 
 class ArealGatherScatter(Peer):
-    """All samples as float32, padded to the longest rank's, gathered on the first rank and scattered from there."""
+    """Gathers all samples on the first rank as float32, padded to the longest rank's, and scatters them from it."""
 
     def carry(self) -> Samples:
         world = self.world
@@ -260,14 +263,14 @@ PEERS: dict[str, Callable[[World], Any]] = {
 
 
 def copy_contestant(world: World) -> Contestant:
-    """One copy of the bytes that have to move, on one rank, into memory that is warm."""
+    """One copy of the bytes that have to move, on one rank, into warm memory."""
     moved = world.nbytes(id for id in world.ids if world.receivers(id))
     source, target = torch.zeros(moved, dtype=torch.uint8), torch.ones(moved, dtype=torch.uint8)
     return Contestant(lambda: target.copy_(source) if dist.get_rank() == 0 else target)
 
 
 def read_all(result: Any) -> None:
-    """Looks at every byte."""
+    """Reads every byte."""
     if isinstance(result, exchange.SampleBatch):
         result = samples_of(result)
     for sample in result.values() if isinstance(result, dict) else ():
@@ -276,7 +279,7 @@ def read_all(result: Any) -> None:
 
 
 def check(name: str, world: World, contestant: Contestant) -> None:
-    """Raises unless every sample that this rank wants is as it was made."""
+    """Raises unless every sample that this rank wants has the values it was made with."""
     contestant.prepare()
     result = contestant.carry()
     got = samples_of(result) if isinstance(result, exchange.SampleBatch) else result
@@ -287,7 +290,7 @@ def check(name: str, world: World, contestant: Contestant) -> None:
 
 
 def exchanges(ask: SimpleNamespace) -> list[dict[str, Any]]:
-    """A row an engine."""
+    """Returns one row for each engine."""
     world = World(ask.ranks, ask.samples, ask.bytes)
     made: dict[str, Any] = {
         engine: Levada(world, levada.join(dist.new_group(), engine=engine)) for engine in ask.engines

@@ -1,4 +1,4 @@
-"""Many reduce-scatters of gradients: levada beside fairscale's bucketer and beside torch.distributed alone."""
+"""Many reduce-scatters of gradients: levada, fairscale's bucketer, and plain torch.distributed."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ ALONE = "one_by_one"
 CAP_MB = 25
 MIXED = (64, 256, 1024, 4096, 16384, 65536, 131072)
 FEW = 1
-"""Rounds of one reduce-scatter after the other, which take seconds."""
+"""Measured rounds of one reduce-scatter after another, each of which takes seconds."""
 
 
 def shards_of(sizes: str) -> list[int]:
-    """Bytes of each input's piece for one rank: "256x4KiB"; "mixed": 600 of MIXED by chance."""
+    """Returns the bytes of each input's piece for one rank: "256x4KiB", or "mixed" for 600 random choices of MIXED."""
     if sizes == "mixed":
         return random.Random(3).choices(MIXED, k=600)
     match = re.fullmatch(r"(\d+)x(\d+)(KiB|MiB)", sizes)
@@ -39,7 +39,7 @@ def shards_of(sizes: str) -> list[int]:
 
 
 class Work:
-    """Each rank's gradients, the same lists for all contestants, and what comes of them."""
+    """Each rank's gradients, the same lists for all contestants, and their results."""
 
     def __init__(self, shards: list[int], ranks: int) -> None:
         self.shards, self.ranks, self.rank = shards, ranks, dist.get_rank()
@@ -48,11 +48,11 @@ class Work:
         self.results: list[Any] = []
 
     def numbers(self, n: int, to: Any) -> Any:
-        """Whole numbers below 64 in a tensor of input n."""
+        """Fills a tensor of input n with whole numbers below 64."""
         return to.copy_(torch.arange(to.numel()).remainder(61) + n % 3 + self.rank)
 
     def check(self, results: list[Any]) -> None:
-        """Looks at every result."""
+        """Checks every result."""
         if len(results) != len(self.shards):
             raise EngineError(f"{len(results)} results came of {len(self.shards)} inputs")
         for n, (result, size) in enumerate(zip(results, self.shards, strict=True)):
@@ -71,7 +71,7 @@ class Work:
 
 
 def _bucketed(work: Work, bucketer: Any, group: Any) -> list[Any]:
-    """The calls of fairscale's users."""
+    """Makes the calls of fairscale's users."""
     for inputs in work.lists:
         bucketer.reduce_scatter_async(inputs, group, work.keep)
     bucketer.flush()
@@ -79,7 +79,7 @@ def _bucketed(work: Work, bucketer: Any, group: Any) -> list[Any]:
 
 
 def _fairscale(work: Work) -> Contestant | None:
-    os.environ["ENABLE_NCCL_BASE_COLLECTIVES"] = "0"  # gloo has none of them
+    os.environ["ENABLE_NCCL_BASE_COLLECTIVES"] = "0"  # gloo has no base collectives
     try:
         from fairscale.internal.reduce_scatter_bucketer import (  # type: ignore[import-not-found, import-untyped, unused-ignore]
             ReduceScatterBucketer as Bucketer,
@@ -98,14 +98,15 @@ def _one_by_one(work: Work) -> list[Any]:
 
 
 def _host_contestant(work: Work, engine: str) -> Contestant:
-    """Through the drop-in, from tensors in ordinary memory."""
+    """Reduces tensors in ordinary memory, through the drop-in."""
     group = dist.new_group()
     bucketer = ReduceScatterBucketer(CAP_MB, engine=engine)
     return Contestant(functools.partial(_bucketed, work, bucketer, group))
 
 
 def _arena_contestant(work: Work, engine: str) -> Contestant:
-    """From tensors that were made in the engine's memory, which is not timed, as making the others' is not."""
+    """Reduces tensors that are in the engine's memory. Filling them is not timed, nor is it for the other
+    contestants."""
     reduce = levada.ReduceScatter(levada.join(dist.new_group(), engine=engine), capacity_mb=CAP_MB)
     made: list[Any] = []
 
@@ -125,7 +126,7 @@ def _arena_contestant(work: Work, engine: str) -> Contestant:
 
 
 def _copy(work: Work) -> Contestant:
-    """One copy of a rank's inputs, into memory that is warm."""
+    """One copy of a rank's inputs, into warm memory."""
     targets = [torch.zeros_like(flat) for flat in work.flat]
 
     def copy() -> list[Any]:
@@ -137,7 +138,7 @@ def _copy(work: Work) -> Contestant:
 
 
 def reduce_scatters(ask: SimpleNamespace) -> list[dict[str, Any]]:
-    """`python bench/peers reduce`: one row for each engine and source."""
+    """`python bench/peers reduce`: returns one row for each engine and source."""
     work = Work(shards_of(ask.sizes), ask.ranks)
     makers: dict[str, Callable[[Work, str], Contestant]] = {"host": _host_contestant, "arena": _arena_contestant}
     entered = {(source, engine): makers[source](work, engine) for engine in ask.engines for source in ask.sources}
@@ -149,7 +150,7 @@ def reduce_scatters(ask: SimpleNamespace) -> list[dict[str, Any]]:
     meet = functools.partial(_levada.agree, host, b"", 60.0, "benchmark")
 
     def check(results: list[Any]) -> None:
-        if results:  # which a copy has none of
+        if results:  # a copy has no sums
             work.check(results)
 
     contestants = [*entered.values(), *peers.values(), _copy(work)]

@@ -1,4 +1,4 @@
-"""Contestants that do the same work, in turn, round after round."""
+"""Runs contestants that do the same work, in turn, round after round."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from typing import Any, NamedTuple
 import torch.distributed as dist  # type: ignore[import-not-found, unused-ignore]
 
 SETTLE = 0.001
-"""Seconds that rank 0 waits after the barrier, so that the other ranks wait for it already."""
+"""Seconds that rank 0 waits after the barrier until the other ranks wait for it."""
 
 
 def nothing() -> None:
-    """What most contestants have to prepare."""
+    """The preparation of most contestants."""
 
 
 class Contestant(NamedTuple):
     carry: Callable[[], Any]
-    """Timed, on every rank: gives what this rank received."""
+    """Timed, on every rank. Returns what this rank received."""
     prepare: Callable[[], object] = nothing
-    """Not timed, on every rank: makes rank 0's batch where each round takes a new one."""
+    """Not timed, on every rank. Makes rank 0's batch if each round takes a new one."""
 
 
 class Times(NamedTuple):
     """Medians over the rounds, in microseconds since rank 0 had its batch, or since the ranks began together."""
 
     have_us: float
-    """Until the last rank had its batch, of which nobody had begun to read."""
+    """Until the last rank had its batch; no rank had begun to read."""
     read_us: float
-    """Until the last rank had read every byte of it, each as soon as it had it."""
+    """Until the last rank had read every byte of its batch, each rank as soon as it had it."""
 
 
 def measure(
@@ -43,11 +43,15 @@ def measure(
     *,
     together: bool = False,
 ) -> list[Times]:
-    """The contestants' times. Collective over all ranks of torch.distributed, which are processes of one host: they
-    share a clock. Each carries twice a round: where ranks share cores, one that reads holds up one that has nothing yet.
-    `meet`: waits for all ranks, asleep: gloo's barrier keeps a thread of each rank that is late busy, and
-    with it a core that the last rank waits for. `together`: every rank has something to begin with, and its own time
-    counts; else the others wait for rank 0 already when it begins."""
+    """Returns the contestants' times. Collective over all ranks of torch.distributed, which must be processes of one
+    host, since they share a clock. Each contestant carries twice a round, once without reading: if ranks share cores, a
+    rank that reads delays one that has nothing yet.
+
+    meet: waits for all ranks, asleep. gloo's barrier would keep a thread of each waiting rank busy, and with it a core
+    that the last rank needs.
+
+    together: all ranks begin with data, and the largest time of any rank counts, each from its start; otherwise the
+    other ranks already wait for rank 0 when it begins."""
     stamps: list[list[tuple[_Stamps, _Stamps]]] = [[] for _ in contestants]
     settle = 0 if together else SETTLE
     gc.disable()
@@ -64,7 +68,7 @@ def measure(
 
 
 class _Stamps(NamedTuple):
-    """Of one rank."""
+    """The times of one rank, in nanoseconds."""
 
     begin: int
     have: int
@@ -102,7 +106,7 @@ def _times(stamps: list[tuple[_Stamps, _Stamps]], together: bool) -> Times:
 
 
 def row(own: Times, copy: Times, peers: dict[str, Times]) -> dict[str, Any]:
-    """What a row says of times: levada's own, one copy's, and the peers' with how many times as long each takes."""
+    """Returns a row's times: levada's, one copy's, and the peers' with their ratios to levada's."""
     return {
         "levada_us": round(own.have_us, 1),
         "copy_us": round(copy.have_us, 1),

@@ -1,5 +1,5 @@
-"""How other systems carry a batch over torch.distributed: their sequences of calls. bench/PERFORMANCE.md names the files
-and revisions that make these calls."""
+"""Sequences of calls with which other systems carry a batch over torch.distributed. bench/PERFORMANCE.md names the
+files and revisions that make these calls."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Batch = dict[str, Any]
 
 
 class _Hole(NamedTuple):
-    """Where a tensor was."""
+    """The placeholder for a tensor."""
 
     shape: tuple[int, ...]
     dtype: Any
@@ -27,7 +27,8 @@ def scatter_object_list(batches: list[Batch] | None) -> Batch:
 
 
 def schema_isend(batches: list[Batch] | None) -> Batch:
-    """The change to that dispatcher: the structures by scatter_object_list, then one isend a tensor and rank."""
+    """The proposed change to that dispatcher: scatter_object_list for the structures, then one isend for each tensor
+    and rank."""
     structure = scatter_object_list(None if batches is None else [_with_holes(batch) for batch in batches])
     if batches is None:
         return _received(structure)
@@ -61,7 +62,7 @@ def _received(structure: Batch) -> Batch:
 
 
 def broadcast_object_list(batch: Batch | None) -> Batch:
-    """A whole batch, pickled."""
+    """Broadcasts a whole batch, pickled."""
     objects = [batch]
     dist.broadcast_object_list(objects, src=0)
     received = objects[0]
@@ -70,7 +71,7 @@ def broadcast_object_list(batch: Batch | None) -> Batch:
 
 
 def direct(batch: Batch | None, like: Batch) -> Batch:
-    """One broadcast a tensor, into memory of shapes that are known beforehand (those of `like`), and nothing else."""
+    """Broadcasts each tensor, and nothing else, into memory whose shapes are known in advance (those of `like`)."""
     known = {key: torch.empty_like(value) if batch is None else batch[key] for key, value in like.items()}
     for tensor in known.values():
         dist.broadcast(tensor, src=0)
@@ -78,7 +79,7 @@ def direct(batch: Batch | None, like: Batch) -> Batch:
 
 
 def direct_and_extras(batch: Batch | None, like: Batch) -> Batch:
-    """Megatron-Bridge: the same; then, as objects, whether there is more, and if so that."""
+    """Megatron-Bridge: as direct(); then broadcasts, as objects, whether there is more, and if so, the rest."""
     known = direct(batch, like)
     extras = None if batch is None else {key: value for key, value in batch.items() if key not in like}
     more: list[Any] = [bool(extras)]

@@ -1,4 +1,4 @@
-"""The work of a benchmark, on each of its ranks: run by __main__ through `levada run`, with what is asked of it as JSON."""
+"""The script of a benchmark on each of its ranks. __main__ starts the ranks and passes them their task as JSON."""
 
 from __future__ import annotations
 
@@ -35,22 +35,23 @@ METADATA: Batch = {"epoch": 3, "lengths": [7, 1024, 12], "name": "part-00017.jso
 EXTRAS: Batch = {"max_seqlen": 4096, "names": ["part-00017.jsonl", "part-00018.jsonl"]}
 ROWS = 4
 STEP = 0.05
-"""Seconds that a step of the loop takes."""
+"""Duration of a step of the loop, in seconds."""
 FIELDS = ("tokens", "labels", "loss_mask", "position_ids")
 SOURCES = ("host", "arena")
 LOOP_PARTS = ("engine_us", "beyond_us", "tensors_us")
-"""Of a step of the loop: until the engine had given the batch; all else; what torch takes to make such tensors."""
+"""Times of a step of the loop: until the engine had returned the batch; the rest of next(); torch's time to make such
+tensors."""
 
 
 def four_tensors(size: int, of: int) -> Batch:
-    """`size` bytes of int64 in four tensors of ROWS rows, other ones for each `of`, and metadata."""
+    """Returns `size` bytes of int64 in four tensors of ROWS rows, different ones for each `of`, and metadata."""
     numbers = torch.arange(size // 8).reshape(len(FIELDS), ROWS, -1) + of
     tensors: Batch = {name: numbers[at].clone() for at, name in enumerate(FIELDS)}
     return tensors | METADATA
 
 
 def gpt_batch(tokens: int, *, extras: bool) -> Batch:
-    """Megatron's batch of one row."""
+    """Returns a batch of Megatron with one row."""
     row = torch.arange(tokens).reshape(1, -1)
     batch = {"tokens": row, "labels": row + 1, "loss_mask": torch.ones(1, tokens), "position_ids": row.clone()}
     if extras:
@@ -59,14 +60,14 @@ def gpt_batch(tokens: int, *, extras: bool) -> Batch:
 
 
 def read_all(batch: Batch) -> None:
-    """Looks at every byte of its tensors."""
+    """Reads every byte of the batch's tensors."""
     for value in batch.values():
         if isinstance(value, (torch.Tensor, np.ndarray)):
             value.sum()
 
 
 def collated(batch: Batch, job: levada.Membership) -> Batch:
-    """The batch as one that a DataLoader's collate_fn makes in the memory that feeds of `job` send from."""
+    """Returns the batch as a DataLoader's collate_fn makes it in the memory that feeds of `job` send from."""
     make_batches_for(job)
     tensors = {key: value for key, value in batch.items() if torch.is_tensor(value)}
     made = levada.collate([{key: value[row] for key, value in tensors.items()} for row in range(len(tensors["tokens"]))])
@@ -78,7 +79,7 @@ def as_numpy(batch: Batch) -> Batch:
 
 
 class Prepared:
-    """What a feed reads: items that were there before it asked."""
+    """The source of a feed, whose items exist before the feed asks for them."""
 
     def __init__(self, make: Callable[[], list[Batch]]) -> None:
         self._make = make
@@ -95,7 +96,7 @@ class Prepared:
 
 
 def _items(batches: list[Batch], source: str, access: str, job: levada.Membership) -> Callable[[], list[Batch]]:
-    """How rank 0's items of a round are made, from those of the user."""
+    """Returns a function that makes rank 0's items of a round."""
 
     def make() -> list[Batch]:
         made = [collated(batch, job) for batch in batches] if source == "arena" else list(batches)
@@ -121,7 +122,7 @@ def _bridge_contestant(cfg: Any, group: Any, job: levada.Membership, batch: Batc
 
 
 def _copy_contestant(batches: list[Batch]) -> Contestant:
-    """One copy of what leaves the reader, into memory that is warm: what nothing that copies can be faster than."""
+    """One copy of the bytes that leave the reader, into warm memory: a lower bound for everything that copies."""
     sources = [value for batch in batches for value in batch.values() if torch.is_tensor(value)]
     targets = [torch.zeros_like(source) for source in sources] if dist.get_rank() == 0 else []
 
@@ -155,7 +156,7 @@ def _peers_of(op: str, batches: list[Batch]) -> dict[str, Contestant]:
 def _contest(
     ask: Ask, about: dict[str, Any], entered: dict[tuple[str, str], Contestant], batches: list[Batch]
 ) -> list[dict[str, Any]]:
-    """A row for each (source, engine) that has entered."""
+    """Returns one row for each (source, engine) that has entered."""
     peers = _peers_of(about["op"], batches)
     contestants = [*entered.values(), *peers.values(), _copy_contestant(batches)]
     host = levada.join(dist.new_group(), engine="shm")
@@ -196,7 +197,7 @@ def megatron(ask: Ask) -> list[dict[str, Any]]:
 
 
 def loop(ask: Ask) -> list[dict[str, Any]]:
-    """`python bench/peers loop`: what `for batch in feed` costs where batches are there before they are wanted."""
+    """`python bench/peers loop`: the cost of `for batch in feed` if batches are ready before they are wanted."""
     batches = [four_tensors(ask.bytes, of) for of in range(ask.ranks)]
     rows = []
     for engine_name in ask.engines:
@@ -217,8 +218,8 @@ def loop(ask: Ask) -> list[dict[str, Any]]:
 
 
 def _steps(count: int, later: float) -> Iterator[None]:
-    """The beginnings of steps that are long enough for a reader to be ahead. Each rank's come `later` than the first's, so
-    that those that share a core do not wait for it."""
+    """Yields at the beginning of each step. Steps are long enough for a reader to be ahead. Each rank starts `later`
+    than the first, so that ranks which share a core do not wait for it."""
     start = time.monotonic() + later
     for step in range(count):
         time.sleep(max(0.0, start + STEP * (step + 1) - time.monotonic()))
@@ -226,7 +227,7 @@ def _steps(count: int, later: float) -> Iterator[None]:
 
 
 def _times_of_next(feed: levada.Feed, steps: int, later: float) -> list[tuple[float, float]]:
-    """Microseconds of next(), and of those until the engine had given the batch."""
+    """Returns the microseconds of next(), and of its part until the engine had returned the batch."""
     took = []
     batches, before = iter(feed), 0.0
     for _ in _steps(steps, later):
@@ -242,7 +243,7 @@ def _times_of_next(feed: levada.Feed, steps: int, later: float) -> list[tuple[fl
 
 
 def _times_of_tensors(size: int, steps: int, later: float) -> list[float]:
-    """Microseconds that torch takes by itself to make a batch's tensors of memory that is there."""
+    """Returns the microseconds in which torch makes a batch's tensors from existing memory."""
     took = []
     memory = memoryview(bytearray(size))
     parts = [memory[at : at + size // len(FIELDS)] for at in range(0, size, size // len(FIELDS))]

@@ -1,4 +1,4 @@
-"""A cache folder of the tests' own."""
+"""A separate cache folder for the tests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 @pytest.fixture(autouse=True, scope="session")
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pathlib.Path]:
-    """The user's cache folder of this process and of those that it starts."""
+    """Sets a temporary cache folder for this process and the processes that it starts."""
     folder = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(os.environ, "XDG_CACHE_HOME", str(folder))

@@ -1,5 +1,5 @@
-"""Processes that see a host as one in another container with the host's network does: with namespaces of their own for
-processes, mounts, host name and IPC, and a /tmp of their own."""
+"""Processes that see a host as another container with the host's network does: in separate namespaces for processes,
+mounts, host name and IPC, and with a separate /tmp."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ try:
 except levada.Error as error:
     print("impostor refused:", error, flush=True)
 """
-"""An attacker that knows nothing of the job but what /proc/net/unix shows and how many ranks it has, and goes on with
-Levada's own code. Arguments: the size, the rank that it claims, the seconds that it looks."""
+"""An attacker that only knows what /proc/net/unix shows and the number of ranks, and uses Levada's code. Arguments: the
+size, the rank that it claims, the seconds for which it searches."""
 
 
 @functools.cache
@@ -55,7 +55,8 @@ def _why_not() -> str:
 
 
 def command(*arguments: str) -> list[str]:
-    """Returns the command that runs Python with `arguments` in such a container. Skips the test if there can be none."""
+    """Returns the command that runs Python with `arguments` in such a container. Skips the test if the machine cannot
+    create one."""
     if why := _why_not():
         pytest.skip(f"this machine makes no namespaces: {why}")  # skipped without: root
     return [*_CONTAINER, *_OWN_TMP, sys.executable, *arguments]
@@ -69,8 +70,7 @@ def start(arguments: Sequence[str], environment: dict[str, str] | None = None) -
 
 
 def as_unmapped_user(*arguments: str) -> list[str]:
-    """Returns the command that runs Python in a user namespace in which it has the user id of all users that are not
-    mapped."""
+    """Returns the command that runs Python in a user namespace, as the user id that stands for all unmapped users."""
     made = ["unshare", "--user", "--map-user=65534"]
     if subprocess.run([*made, "true"], capture_output=True).returncode:
         pytest.skip("this machine makes no user namespaces")  # skipped without: user namespaces

@@ -1,4 +1,4 @@
-"""Messages that name any class with any parts, as a forged file or a hostile rank can send them."""
+"""Messages that name any class with any parts, as a forged file or a hostile rank may contain them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _take_apart = classes.take_apart
 
 
 class Forged:
-    """Crosses as an object of the class `name`, with these parts."""
+    """Is packed as an object of the class `name`, with these parts."""
 
     def __init__(self, name: str, keys: Any = (), children: Any = (), state: Any = None, kind: str = "record") -> None:
         self.parts = kind, name, list(keys), list(children), state
@@ -25,7 +25,7 @@ def leaf(name: str, content: Any) -> Forged:
 
 @contextlib.contextmanager
 def forging() -> Iterator[None]:
-    """Lets this process pack Forged objects, as those of an attacker's changed copy of Levada."""
+    """Makes this process pack Forged objects, like an attacker's modified copy of Levada."""
 
     def take_apart(value: Any, path: str, allowed: int) -> Any:
         return value.parts if type(value) is Forged else _take_apart(value, path, classes.ANY)
@@ -38,7 +38,7 @@ def forging() -> Iterator[None]:
 
 
 class Watched(NamedTuple):
-    """An event of sys.audit() that code of an attacker would raise."""
+    """An event of sys.audit() that an attacker's code would raise."""
 
     event: str
     detail: str
@@ -59,7 +59,7 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
 
 @contextlib.contextmanager
 def watching() -> Iterator[list[Watched]]:
-    """Yields the events of this process while it lasts, all threads."""
+    """Yields the list of audit events that this process raises, on any thread, until the `with` statement ends."""
     global _seen, _is_hooked
     if not _is_hooked:
         sys.addaudithook(_hook)

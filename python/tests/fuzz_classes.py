@@ -1,10 +1,10 @@
-"""Forges messages at random and lets this process decode them, under an audit hook: classes of every imported module, keys,
-attributes, plain values, and bytes that are changed afterwards.
+"""Forges messages at random and decodes them in this process, under an audit hook: classes of every imported module,
+keys, attributes, plain values, and bytes that are changed afterwards.
 
     python python/tests/fuzz_classes.py [SECONDS] [SEED]
 
-It fails if decoding runs a program or code, opens a file or a socket, unpickles or imports, returns an object of a class that
-bytes may not name, raises anything but Levada's errors, or takes longer than 10 s for a message."""
+It fails if decoding runs a program or code, opens a file or a socket, unpickles or imports, returns an object of a
+class that messages may not name, raises anything but Levada's errors, or takes longer than 10 s for a message."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ NAMES = ["os:system", "os:path.os.system", "builtins:eval", "builtins:exec", "bu
 
 
 def classes_of_modules() -> list[str]:
-    """Returns the names of all classes and functions in all imported modules, as the modules have them."""
+    """Returns the names of all callables in all imported modules, as module:name."""
     found = []
     for module_name, module in sorted(sys.modules.items()):
         for name, each in sorted(getattr(module, "__dict__", {}).items(), key=lambda item: str(item[0])):
@@ -139,13 +139,14 @@ class Forger:
         return self.value(depth - 1) if kind == 2 else None
 
     def message(self) -> bytes:
-        """Returns a message that the codec accepts: a name or a key that it refuses does not reach the classes."""
+        """Returns a message that the encoder accepts; otherwise the decoder's classes would not be reached."""
         while True:
             with forging.forging(), contextlib.suppress(TypeError, levada.InvalidArgument):
                 return levada.pack([self.value(4)])
 
     def changed(self, message: bytes) -> bytes:
-        """Returns the message with some bytes changed; a hash in it finds most changes, not those of an attacker."""
+        """Returns the message with some bytes changed. Its hash finds most accidental changes, but an attacker can
+        correct the hash."""
         content = bytearray(message)
         for _ in range(self.random.randrange(1, 4)):
             at = self.random.randrange(len(content))
@@ -154,7 +155,7 @@ class Forger:
 
 
 def parts_of(value: Any) -> Iterator[Any]:
-    """Yields the value and all that it holds."""
+    """Yields the value and everything that it contains."""
     waiting = [value]
     while waiting:
         each = waiting.pop()
@@ -172,7 +173,7 @@ class Failed(AssertionError):
 
 
 def check(decode: Callable[[bytes], Any], message: bytes, allowed: set[type]) -> bool:
-    """Decodes a message. Returns whether it was accepted; raises Failed if it did what it must not."""
+    """Decodes a message. Returns whether it was accepted; raises Failed if decoding did something forbidden."""
     began = time.monotonic()
     result = None
     with forging.watching() as seen:
@@ -195,7 +196,7 @@ def check(decode: Callable[[bytes], Any], message: bytes, allowed: set[type]) ->
 
 
 def fuzz(seconds: float, seed: int) -> collections.Counter[str]:
-    """Returns how many messages were decoded and accepted."""
+    """Returns the numbers of messages that were decoded and accepted."""
     forger = Forger(random.Random(seed))
     plain = PLAIN | WELL_KNOWN | {getattr(sys.modules[of], name) for of, name in LATER if of in sys.modules}
     decoders: list[tuple[Callable[[bytes], Any], set[type]]]

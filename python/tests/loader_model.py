@@ -1,5 +1,5 @@
-"""What a levada.DataLoader yields, as a plain program: order, division over data coordinates, random numbers, states. It uses
-nothing of Levada."""
+"""A reference model of levada.DataLoader: order, division over data coordinates, random numbers, states. It uses no
+code of Levada."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _in_epochs(size: int, seed: int | None, draw: int) -> int:
 
 
 def weighted(weights: list[float], key: int) -> int:
-    """Returns the item that a key draws by weights: by the alias method."""
+    """Returns the item that a key draws by weight, with the alias method."""
     count, mean = len(weights), _sum(weights) / len(weights)
     left = [weight / mean for weight in weights]
     small = [at for at in range(count) if left[at] < 1]
@@ -81,13 +81,13 @@ def _of_all(share: float) -> int:
 
 
 def mixed(shares: list[float], seed: int, draws: int) -> list[tuple[int, int]]:
-    """Returns the source of each of the first draws, and which of its own draws that is."""
+    """Returns, for each of the first draws, its source and its number among that source's draws."""
     assert draws <= 4096, "the model knows the first block alone"
     total = _sum(shares)
     scaled = [max(round(share / total * 2**36), 1) for share in shares]
     phases = [((at * _GOLDEN + (1 << 63)) & _MASK) >> 56 for at in range(len(shares))]
     counts, owners = [0] * len(shares), []
-    others = [math.prod(scaled) // share for share in scaled]  # compared as times over one denominator
+    others = [math.prod(scaled) // share for share in scaled]  # compared as times over a common denominator
     for _ in range(4096):
         source = min(range(len(shares)), key=lambda at: ((counts[at] * 256 + phases[at]) * others[at], at))
         counts[source] += 1
@@ -102,10 +102,10 @@ def mixed(shares: list[float], seed: int, draws: int) -> list[tuple[int, int]]:
 
 
 class Job(NamedTuple):
-    """What decides the draws of a loader, whatever its mesh, batch size and workers."""
+    """The parts of a loader's configuration that determine its draws, on any mesh, with any batch size and workers."""
 
     sizes: list[int]
-    """Of the data sets; several are a dict."""
+    """The sizes of the data sets; several are a dict."""
     subset: list[int] | None
     """The items of the single data set that can be drawn."""
     shares: list[float] | None
@@ -113,12 +113,12 @@ class Job(NamedTuple):
     seed: int
     shuffle: bool
     draws: int
-    """Of an epoch."""
+    """Draws of an epoch."""
     epochs: int
     sampler: str
-    """"none", "items" or "batches"."""
+    """One of "none", "items" and "batches"."""
     bad: list[int]
-    """Items that raise and are left out."""
+    """Items that raise and are skipped."""
     whole: bool
     """Whether an item is a whole batch."""
 
@@ -133,7 +133,7 @@ class Draw(NamedTuple):
 
 
 class Model:
-    """A loader of a job."""
+    """The draws and samples of a job's loader."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -141,7 +141,7 @@ class Model:
         self._mix = [] if job.shares is None else mixed(job.shares, derived(job.seed if job.shuffle else 0, 0), 4096)
 
     def _list(self, epoch: int) -> list[Any]:
-        """What the sampler of the test lists."""
+        """Returns the list of the test's sampler."""
         job, drawn = self.job, np.random.RandomState(derived(self.job.seed, epoch) >> 32)
         return list(listing(job.sampler, job.items, job.draws, epoch, drawn))
 
@@ -178,7 +178,7 @@ def item(job: Job, number: int, key: int) -> dict[str, Any]:
 
 
 def listing(kind: str, items: int, draws: int, epoch: int, drawn: Any) -> Iterator[Any]:
-    """What a sampler of the test lists in an epoch: by the epoch, and by numbers of a generator."""
+    """Yields the test sampler's choices for an epoch, which depend on the epoch and on a random generator."""
     offset = int(drawn.randint(0, 1000)) + epoch
     for at in range(draws):
         numbers = [(at * 7 + offset + place) % items for place in range(1 + (at + epoch) % 3)]
@@ -186,7 +186,7 @@ def listing(kind: str, items: int, draws: int, epoch: int, drawn: Any) -> Iterat
 
 
 class Shape(NamedTuple):
-    """How the draws of a pass are divided."""
+    """The division of a pass's draws into batches."""
 
     batch: int
     ranks: int
@@ -195,12 +195,12 @@ class Shape(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """What a data coordinate gets in a step."""
+    """The batch of a data coordinate in a step."""
 
     rows: list[dict[str, Any]]
     valid: int
     total: int
-    """Samples of the step."""
+    """Samples of the whole step."""
     numbers: list[int]
     epoch: int
 
@@ -216,7 +216,7 @@ def position_after(job: Job, begin: int, steps: int, shape: Shape) -> int:
 
 
 def divides(lengths: list[int], ranks: int, max_tokens: int) -> bool:
-    """Whether first fit, longest first, divides samples into the same number of micro-batches of at most so many tokens for
+    """Returns whether first-fit decreasing divides samples into equally many micro-batches of at most max_tokens for
     each rank, none of them empty."""
     sums: list[int] = []
     for length in sorted(lengths, reverse=True):
@@ -226,7 +226,7 @@ def divides(lengths: list[int], ranks: int, max_tokens: int) -> bool:
 
 
 def batch_of(model: Model, epoch: int, begin: int, step: int, coordinate: int, shape: Shape) -> Batch | None:
-    """Returns None if no sample of it can be made."""
+    """Returns a batch, or None if all of its samples raise."""
     job, end = model.job, model.job.draws * model.job.epochs
     first = begin + step * shape.batch * shape.ranks
     count = min(end - first, shape.batch * shape.ranks)
@@ -252,7 +252,8 @@ def batch_of(model: Model, epoch: int, begin: int, step: int, coordinate: int, s
 
 
 def begins_at(job: Job, epoch: int, position: int, shape: Shape) -> tuple[int, int]:
-    """Returns where a loader begins that has loaded the state of a position: behind the end of a pass that is the next one."""
+    """Returns the epoch and position at which a loader begins after loading a state: after the end of a pass, the next
+    pass."""
     if position > 0 and steps_of(job, position, shape) == 0:
         return epoch + job.epochs, 0
     return epoch, position

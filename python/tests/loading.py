@@ -1,4 +1,4 @@
-"""Scripts for ranks that read by a levada.DataLoader, and the model that they are compared with."""
+"""Scripts for ranks that read from a levada.DataLoader, and the model that they are compared with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sources and stages of pipelines that tests share."""
+"""Sources and stages of pipelines, shared by tests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def got(pipeline: Pipeline[Any], workers: int = 0, **options: Any) -> list[Any]:
 
 
 def plain(item: Any) -> Any:
-    """Returns the item as values that == compares."""
+    """Returns the item as values that == can compare."""
     if isinstance(item, np.ndarray):
         return (str(item.dtype), item.tolist())
     if isinstance(item, dict):
@@ -30,7 +30,7 @@ def plain(item: Any) -> Any:
 
 
 class Stateful:
-    """Says where it stands; counts how often it was asked to go on there."""
+    """A source with a state; records the epochs that it was given."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -54,7 +54,7 @@ class Stateful:
 
 
 class ByNumber:
-    """Knows which of its items were read."""
+    """Records which of its items were read."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -110,7 +110,7 @@ def iter_numbers() -> Iterator[int]:
 
 
 class BeginsAgain:
-    """An iterator that begins again where iter() is called."""
+    """An iterator that restarts when iter() is called."""
 
     def __iter__(self) -> Iterator[int]:
         self.at = 0

@@ -1,4 +1,4 @@
-"""Values that cross everywhere without pickle, though a message has no leaf for them."""
+"""Values that cross every boundary without pickle, although a message has no leaf type for them."""
 
 from __future__ import annotations
 
@@ -29,6 +29,6 @@ PLAIN_VALUES: list[Any] = [
 
 
 def same(received: Any, value: Any) -> bool:
-    """Whether a value has come back as it was. Sets may list their elements in another order."""
+    """Returns whether a value came back unchanged. Sets may list their elements in another order."""
     alike = repr(received) == repr(value) or isinstance(value, (set, frozenset))
     return type(received) is type(value) and bool(received == value) and alike

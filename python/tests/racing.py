@@ -1,4 +1,4 @@
-"""Programs in which several threads use one object at once."""
+"""Programs in which several threads use one object concurrently."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 import textwrap
 
 TIMES = int(os.environ.get("LEVADA_THREADS", "1"))
-"""How many times each program runs."""
+"""Number of runs of each program."""
 
 PROLOGUE = """
 import collections, itertools, multiprocessing, sys, threading, time
@@ -47,7 +47,7 @@ if __name__ == "__main__":
 
 
 def run(folder: pathlib.Path, body: str, ranks: int = 1) -> None:
-    """Runs the program in one process, or as so many ranks of a job."""
+    """Runs the program in one process, or as `ranks` ranks of a job."""
     path = folder / "program.py"
     path.write_text(PROLOGUE + textwrap.indent(textwrap.dedent(body), "    "))
     launcher = [] if ranks == 1 else ["-m", "levada", "run", "-n", str(ranks)]

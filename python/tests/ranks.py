@@ -1,4 +1,4 @@
-"""Runs a piece of a program as the ranks of a job, in processes of their own."""
+"""Runs a piece of a program as the ranks of a job, in separate processes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Outcome(NamedTuple):
     status: int
     errors: str
     told: list[list[dict[str, Any]]]
-    """By rank, what it told, in order."""
+    """Everything that each rank reported with tell(), by rank, in order."""
 
 
 def start(folder: pathlib.Path, ranks: int, body: str) -> subprocess.Popen[str]:
@@ -84,7 +84,7 @@ def succeed(folder: pathlib.Path, ranks: int, body: str) -> list[list[dict[str, 
 
 
 def free_ports() -> int:
-    """Returns the first of two adjacent ports that are free."""
+    """Returns the first of two adjacent free ports."""
     while True:
         with socket.create_server(("127.0.0.1", 0)) as first:
             port: int = first.getsockname()[1]
@@ -96,12 +96,13 @@ def free_ports() -> int:
 
 
 PROMPT, CAP = 1.0, 5.0
-"""Seconds from a rank's failure to the error on the others: the median of several runs, and of any run, which may share a
-busy machine."""
+"""Limits in seconds from a rank's failure to the error on the other ranks: PROMPT for the median of several runs, CAP
+for each run, since the machine may be busy."""
 
 
 def run_without_launcher(folder: pathlib.Path, ranks: int, body: str, within: float = 60) -> list[list[dict[str, Any]]]:
-    """Runs ranks whose end no launcher notices, so that the others' errors are theirs. Returns what each rank told."""
+    """Runs ranks without a launcher, so that only the other ranks can notice a rank's end. Returns each rank's
+    reports."""
     script = folder / "script.py"
     script.write_text(PROLOGUE.format(folder=str(folder)) + textwrap.dedent(body))
     job = {"LEVADA_WORLD_SIZE": str(ranks), "LEVADA_RENDEZVOUS": str(folder)}
@@ -118,8 +119,8 @@ def run_without_launcher(folder: pathlib.Path, ranks: int, body: str, within: fl
 
 
 def assert_prompt(told: list[list[dict[str, Any]]], failing: int) -> float:
-    """Asserts that every other rank's first line, whose `heard` is a time of time.monotonic(), which all processes of a host
-    share, follows the failing rank's `failed` within CAP seconds. Returns the longest of these delays."""
+    """Asserts that every other rank's first report has a `heard` at most CAP seconds after the failing rank's `failed`.
+    Both are times of time.monotonic(), which all processes of a host share. Returns the longest delay."""
     (failed,) = [each["failed"] for each in told[failing] if "failed" in each]
     others = told[:failing] + told[failing + 1 :]
     assert all(mine and 0 <= mine[0]["heard"] - failed < CAP for mine in others), (failed, others)

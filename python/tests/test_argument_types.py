@@ -1,4 +1,4 @@
-"""What arguments may be, and how objects show themselves."""
+"""Types of arguments that are accepted, and the repr of objects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which ranks a wait for a process group names, by the marks in the group's store."""
+"""The ranks that a wait for a process group names, based on marks in the group's store."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from levada.job.arrivals import Arrivals
 
 
 class Store(dict[str, bytes]):
-    """As much of a store of torch.distributed as marks need."""
+    """The part of a torch.distributed store that marks need."""
 
     def set(self, key: str, value: str) -> None:
         self[key] = value.encode()

@@ -1,4 +1,4 @@
-"""Steps whose work is divided over ranks."""
+"""Balanced steps, whose work is divided over ranks."""
 
 from __future__ import annotations
 

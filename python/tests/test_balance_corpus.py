@@ -1,4 +1,4 @@
-"""Balanced steps of a corpus, on meshes with context parallelism, and with samples that wait."""
+"""Balanced steps of a corpus, on meshes with context parallelism, and with delayed samples."""
 
 from __future__ import annotations
 

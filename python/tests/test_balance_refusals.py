@@ -1,4 +1,4 @@
-"""Balances that are refused, and errors within balanced steps."""
+"""Balance options that are refused, and errors within balanced steps."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def test_a_state_resumes_over_the_same_items_and_is_refused_over_others() -> Non
         make = chance.choice(SOURCES)
         state = _state_after(make(items), steps, **options)
         if make is levada.Pipeline or "Pipeline" in repr(make) or state["cursor"]:
-            continue  # it has a state of its own
+            continue  # the source has a state
         assert len(_resume(make(items), state, **options)) == N - steps
         others = items[:]
         others[steps - 1] = kind(N + 1)
@@ -119,7 +119,7 @@ def test_a_loader_whose_own_state_stands_still_is_refused_by_name() -> None:
     class Stuck:
         def __iter__(self) -> Any:
             for number in range(6):
-                time.sleep(0.2)  # a state that takes long is asked for seldom
+                time.sleep(0.2)  # slow items, so that the feed asks for the state after each
                 yield number
 
         def state_dict(self) -> dict[str, int]:

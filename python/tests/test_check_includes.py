@@ -1,4 +1,4 @@
-"""script/check-includes, on a tree of its own that has one import too many."""
+"""script/check-includes, on a small tree that has one import too many."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SCRIPT = pathlib.Path(__file__).parents[2] / "script" / "check-includes"
 
 
 def check(root: pathlib.Path, files: dict[str, str]) -> tuple[int, str]:
-    """Returns the status and what was printed for a tree of these files below python/."""
+    """Returns the exit status and the output for a tree of these files below python/."""
     (root / "script").mkdir()
     shutil.copyfile(SCRIPT, root / "script" / "check-includes")
     for name, text in ({"levada/feed/feed.py": "", "levada/job/job.py": "", "levada/base/errors.py": ""} | files).items():

@@ -120,8 +120,8 @@ def test_ranks_that_are_fed_different_data_fail_the_command(
         f"levada: rank 1 could not read step 0: the batch differs between rank 0 and rank 1, in {field}; every rank that reads "
     )
     assert ran.stderr.count("\n") == 1
-    # Readers of different data-parallel ranks read the same items, too.
-    is_different = source == "loaders:differing"  # the other one has no step for two
+    # With --readers all, readers of different data-parallel ranks read the same items, too.
+    is_different = source == "loaders:differing"  # the shorter one has no step for two ranks
     assert run(tmp_path, "feed", source, "--mesh", "dp=2", "--readers", "all", *options).returncode == int(is_different)
 
 
@@ -141,7 +141,7 @@ def test_a_report_that_cannot_be_written_leaves_standard_output_empty(tmp_path: 
     (tmp_path / "gone").mkdir()
     ran = run(tmp_path, "feed", "loaders:removing", "--mesh", "tp=2", "--json", option, "gone/written")
     assert ran.returncode == 1 and ran.stdout == ""
-    # Rank 0's own sentence, or that of a rank that rank 0 has sent it to.
+    # The error is rank 0's, or another rank's, to which rank 0 has sent it.
     assert ran.stderr.startswith("levada: ") and ran.stderr.count("\n") == 1
     assert ran.stderr.endswith("cannot create gone/written: No such file or directory\n")
 

@@ -1,4 +1,4 @@
-"""The command's files: a list that comes on standard input, and what is left where a limit cuts a write short."""
+"""The command's files: a list from standard input, and what remains if a limit cuts a write short."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FEED = ["feed", "--tokenizer", "bytes", "--seq", "8", "--batch", "1", "--steps",
 
 
 def run(folder: pathlib.Path, *arguments: str, listed: str = "", limit: int | None = None) -> subprocess.CompletedProcess[str]:
-    """Runs the command in a folder; with a limit on the bytes of a file that it writes."""
+    """Runs the command in a folder. `limit` is the maximum size of a file that it writes, in bytes."""
 
     def restrict() -> None:
         if limit is not None:
@@ -76,8 +76,8 @@ def test_a_listed_file_that_is_not_there_is_named(folder: pathlib.Path) -> None:
 def test_a_file_that_may_not_grow_so_large_is_named_and_the_earlier_one_stays(
     folder: pathlib.Path, option: str, kept: str | None
 ) -> None:
-    limited = [*FEED, "one.jsonl", "--engine", "inproc"]  # which needs no file for the ranks' memory
-    assert run(folder, *limited).returncode == 0  # and with it the cache of tokens is written
+    limited = [*FEED, "one.jsonl", "--engine", "inproc"]  # inproc needs no file for the ranks' memory
+    assert run(folder, *limited).returncode == 0  # also writes the token cache
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     if kept is not None:
         (folder / "written").write_text(kept)

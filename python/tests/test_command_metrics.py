@@ -1,4 +1,4 @@
-"""`levada feed MODULE:CALLABLE --metrics`: each rank's numbers at a port or in a file of its own."""
+"""`levada feed MODULE:CALLABLE --metrics`: each rank's metrics at a port or in a file."""
 
 from __future__ import annotations
 

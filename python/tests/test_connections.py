@@ -1,4 +1,4 @@
-"""Connections of ranks over TCP, and whoever else connects to their ports."""
+"""Connections of ranks over TCP, and strangers that connect to their ports."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_proof_is_accepted_once_and_from_a_rank_only() -> None:
     changed = [caller.call[:at] + bytes([caller.call[at] ^ 1]) + caller.call[at + 1 :] for at in range(CALL_BYTES)]
     cut = [caller.call[:at] for at in range(CALL_BYTES)]
     assert [listener.answer(each) for each in (*changed, *cut, caller.call + b"x")] == [None] * (2 * CALL_BYTES + 1)
-    # Nobody who has no secret gets an answer by sending back what the other end has sent.
+    # A peer without the secret is not accepted if it echoes what the other end has sent.
     assert not caller.is_answered_by(caller.call[-PROOF_BYTES:])
 
 

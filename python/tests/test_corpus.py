@@ -24,7 +24,7 @@ def few_descriptors() -> Iterator[None]:
 
 @pytest.fixture
 def path(tmp_path: pathlib.Path) -> pathlib.Path:
-    """Text of 63 samples of 16 tokens."""
+    """A text with 63 samples of 16 tokens."""
     path = tmp_path / "corpus.txt"
     path.write_text("".join(f"{i:04}" for i in range(255)))
     return path
@@ -98,7 +98,7 @@ def test_a_state_goes_on_in_its_epoch(path: pathlib.Path) -> None:
 
 
 def test_a_state_of_an_epoch_at_its_end_goes_on_with_the_next(path: pathlib.Path) -> None:
-    feed = feed_of(path)  # 63 samples: seven are left over
+    feed = feed_of(path)  # 63 samples, so seven are left over
     feed.set_epoch(1)
     firsts(feed)
     state = feed.state_dict()
@@ -184,7 +184,7 @@ def test_epochs_behind_a_change_of_weights_continue_the_mix_in_one_process_as_in
         for step in range(2):
             assert [batch["tokens"].tolist() for batch in resumed(same.state_dict(), epoch)] == expected[epoch][step:]
             next(iterator)
-    # A state of a run of its own leaves nothing of that history.
+    # Loading a state of a fresh run erases that history.
     same.load_state_dict(feed().state_dict())
     same.set_epoch(1)
     fresh = feed()

@@ -1,4 +1,4 @@
-"""What script/run shows: bench/demo.py, with a model of script/make-model."""
+"""The demo of script/run: bench/demo.py, with a model of script/make-model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rank that leaves its feed, and what the others see."""
+"""A rank that leaves its feed, and the errors on the other ranks."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ LOOPS = {
 
 
 def _outcomes(folder: pathlib.Path, loop: str, failure: str) -> list[dict[str, Any]]:
-    """What ranks 0 and 2 report of _failure(), which get their errors promptly."""
+    """Returns the reports of ranks 0 and 2 from _failure(), and checks that their errors are prompt."""
     told = _failure(folder, loop, failure)
     ranks.assert_prompt(told, failing=1)
     return [told[0][0], told[2][0]]
 
 
 def _failure(folder: pathlib.Path, loop: str, failure: str) -> list[list[dict[str, Any]]]:
-    """Runs a loop in which rank 1 fails on three ranks that no launcher watches. Returns what the ranks report."""
+    """Runs a loop in which rank 1 fails, on three ranks without a launcher. Returns the ranks' reports."""
     body = f"""
 {ITEMS}
 feed = levada.Feed(items, timeout=60)
@@ -106,7 +106,7 @@ def test_a_rank_that_ends_between_passes_is_an_error_on_those_that_begin_the_nex
         """,
     )
     ranks.assert_prompt(told, failing=1)
-    for mine in told[0] + told[2]:  # perhaps by way of rank 0, which got the error before
+    for mine in told[0] + told[2]:  # perhaps through rank 0, which got the error before
         assert re.search(text, mine["text"]), mine
 
 

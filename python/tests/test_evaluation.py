@@ -1,4 +1,4 @@
-"""Every sample once, on any mesh, and the results in the order of the source."""
+"""Evaluation: every sample once, on any mesh, with results in the order of the source."""
 
 from __future__ import annotations
 

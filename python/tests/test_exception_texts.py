@@ -1,4 +1,4 @@
-"""Exceptions that raise where they are asked for their text."""
+"""Exceptions that raise when they are asked for their text."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ExitingText(Exception):
 
 
 class FromDict(Exception):
-    """Looks attributes up in a dict, and so raises KeyError where AttributeError is expected."""
+    """Looks attributes up in a dict, so it raises KeyError instead of AttributeError."""
 
     def __init__(self, **fields: Any) -> None:
         super().__init__("from a dict")
@@ -53,7 +53,7 @@ class BadCause(Exception):
 
 
 class OfAnArray(Exception):
-    """Has no text without an attribute that is no plain value."""
+    """Has no text without an attribute that is not a plain value."""
 
     def __init__(self) -> None:
         self.values = {object()}

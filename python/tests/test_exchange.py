@@ -338,7 +338,7 @@ def test_the_example_of_three_models_on_the_same_ranks_runs() -> None:
     lines = ran.stdout.splitlines()
     assert len(lines) == 10 and all(line.endswith("all as computed alone") for line in lines)
     rewards = [float(line.split()[3].rstrip(",")) for line in lines]
-    assert sum(rewards[-3:]) > sum(rewards[:3])  # it learns
+    assert sum(rewards[-3:]) > sum(rewards[:3])  # the actor learns
 
 
 def test_threads_may_store_and_change_the_same_batch(tmp_path: pathlib.Path) -> None:

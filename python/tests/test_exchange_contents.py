@@ -1,4 +1,5 @@
-"""Stores that change between exchanges: what arrives is what the holders have, or ranks that differ are named."""
+"""Stores that change between exchanges: an exchange delivers the holders' current contents, or names the ranks that
+differ."""
 
 from __future__ import annotations
 

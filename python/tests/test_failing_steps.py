@@ -1,4 +1,4 @@
-"""A rank that raises in its step while a pipeline makes the items: what the other ranks see, and what stays behind."""
+"""A rank that raises in its step while a pipeline makes the items: the errors on the other ranks, and what remains."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ SYNCED = {
 
 
 def _others(folder: pathlib.Path, loop: str, pause: float = 0) -> list[list[dict[str, Any]]]:
-    """What ranks 0 and 2 tell of a loop in which rank 1 raises after a pause; promptly."""
+    """Returns the reports of ranks 0 and 2 for a loop in which rank 1 raises after a pause, and checks that they are
+    prompt."""
     told = ranks.run_without_launcher(folder, 3, BODY.format(loop=loop, pause=pause))
     ranks.assert_prompt(told, failing=1)
     return [told[0], told[2]]
@@ -67,7 +68,7 @@ def test_fullsync_names_the_rank_whose_step_raised_and_its_exception(
     tmp_path: pathlib.Path, how: str, workers: int
 ) -> None:
     loop = FULL_SYNC.format(run=SYNCED[how].format(workers=workers))
-    for first, last in _others(tmp_path, loop, pause=1.0):  # so long that the others wait
+    for first, last in _others(tmp_path, loop, pause=1.0):  # long enough for the others to wait
         assert first["rank"] == 1
         assert "rank 1 left with ValueError: loss is NaN before item " in first["text"]
         assert "of fullsync" in first["text"]

@@ -1,4 +1,4 @@
-"""What goes wrong in one process, and what the others see."""
+"""Faults in one process, and their effects on the others."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def test_a_loader_that_hangs_is_named_and_does_not_keep_the_process(
             run()
         """,
     )
-    assert time.monotonic() - began < 90  # 30 of which rank 0 waits for the thread to leave the loader before it exits
+    assert time.monotonic() - began < 90  # rank 0 waits 30 s for the thread to leave the loader before it exits
     for (mine,) in outcome.told[1 if iterate == "inline" else 0 :]:
         assert mine["steps"] == 2
         assert "step 2" in mine["text"] and "rank 0" in mine["text"] and f"a batch of SlowLoader, in {place}" in mine["text"]
@@ -296,7 +296,7 @@ def test_a_closed_pass_is_over() -> None:
     feed.request_stop()
     feed = levada.Feed(range(2))
     for _ in feed:
-        time.sleep(0.2)  # in which the end is heard of
+        time.sleep(0.2)  # time in which the feed learns of the end
         break
     assert feed.end is not None and feed.end["cause"] in ("exhausted", "left")
 
@@ -391,7 +391,7 @@ def test_ctrl_c_ends_a_wait(tmp_path: pathlib.Path) -> None:
             tell(interrupted=True)
         """,
     )
-    # A rank that is interrupted while it still starts aborts the others' feed.
+    # A rank that is interrupted while it is still starting aborts the other ranks' feed.
     while not all(len(ranks.told_by(tmp_path, rank)) == 2 - rank for rank in range(2)):
         time.sleep(0.05)
     job.send_signal(signal.SIGINT)
@@ -454,7 +454,7 @@ REFUSED = "cannot start a thread for .*: Resource temporarily unavailable; allow
 
 @pytest.fixture
 def no_more_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The system refuses Levada's threads that are written in Python."""
+    """Makes the system refuse the threads that Levada starts in Python."""
     start = threading.Thread.start
 
     def refuse(thread: threading.Thread) -> None:

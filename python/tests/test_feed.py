@@ -1,4 +1,4 @@
-"""Feeds over processes: who gets what."""
+"""Feeds over processes: which rank gets which items."""
 
 from __future__ import annotations
 

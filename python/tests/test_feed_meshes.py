@@ -1,4 +1,4 @@
-"""Which rank of a mesh gets which batches of a feed."""
+"""The batches of a feed that each rank of a mesh gets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""States of feeds that are damaged, or of other data: an error that says so, never a loop of no steps."""
+"""States of feeds that are damaged, or from other data, cause an error that says so, never a loop without steps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ READ = 5
 
 
 class Loader:
-    """A loader whose state is where it is."""
+    """A loader whose state is its position."""
 
     def __init__(self) -> None:
         self.at = 0
@@ -143,7 +143,7 @@ def test_a_loader_that_ends_before_the_items_since_its_state_is_an_error() -> No
         asked = 0
 
         def state_dict(self) -> dict[str, Any]:
-            if self.asked:  # so that later items are counted from an earlier state
+            if self.asked:  # slow, so that later items are counted from an earlier state
                 time.sleep(0.02)
             self.asked += 1
             return super().state_dict()
@@ -169,7 +169,7 @@ def test_a_loader_that_ends_before_the_items_since_its_state_is_an_error() -> No
     [
         ("", 10),
         ("divide='split'", 20),
-        ("batch_size=4, balance='tokens', tail='short', collate_fn=list", 3),  # 24 samples, of which 4 are lacking
+        ("batch_size=4, balance='tokens', tail='short', collate_fn=list", 3),  # 24 samples, of which 4 are missing
     ],
 )
 def test_a_state_at_the_end_of_the_data_resumes_there(tmp_path: pathlib.Path, options: str, steps: int) -> None:

@@ -1,4 +1,4 @@
-"""Where a feed goes on: states of corpora and loaders."""
+"""Resuming feeds: states of corpora and loaders."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_state_that_was_loaded_is_the_state_until_a_batch_is_taken() -> None:
 
 
 class Stateful:
-    """A loader that counts, and what else its state holds."""
+    """A loader of consecutive numbers, with `extra` in its state."""
 
     def __init__(self, extra: Any = None, items: int = 12) -> None:
         self.at, self.items, self.extra, self.asked = 0, items, extra, 0
@@ -268,7 +268,7 @@ class Rows:
 
 @pytest.mark.parametrize("loader", [rows, Rows])
 def test_a_state_between_rows_resumes_where_an_item_of_another_size_begins(monkeypatch: pytest.MonkeyPatch, loader: Any) -> None:
-    monkeypatch.setattr(readers, "_FREE", float("inf"))  # a state after each item, however slow this machine is
+    monkeypatch.setattr(readers, "_FREE", float("inf"))  # saves a state after each item, even on a slow machine
     stopped = levada.Feed(loader(4, 24), divide="split", batch_size=4)
     batches = iter(stopped)
     assert [next(batches)["x"][0] for _ in range(2)] == [0, 4]

@@ -1,4 +1,4 @@
-"""Pages and traces of pipelines and of feeds that read them."""
+"""Report pages and traces of pipelines, and of feeds that read them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def feed(folder: pathlib.Path, callable: str, *options: str) -> subprocess.Compl
 
 
 def drawn(page: pathlib.Path) -> dict[str, Any]:
-    """The JSON that the page draws."""
+    """Returns the JSON data of the page."""
     found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page.read_text(), re.DOTALL)
     assert found is not None
     content: dict[str, Any] = json.loads(found.group(1))
@@ -48,13 +48,13 @@ def drawn(page: pathlib.Path) -> dict[str, Any]:
 
 
 def where(pipeline: dict[str, Any], stage: str) -> list[str]:
-    """The processes that run a stage, without their numbers."""
+    """Returns the names of the processes that run a stage, without process numbers."""
     processes = [each for each in pipeline["processes"] if stage in [of["name"] for of in each["stages"]]]
     return [re.sub(r" \(process \d+\)", "", each["name"]) for each in processes]
 
 
 def tracks(trace: dict[str, Any]) -> dict[str, dict[str, list[dict[str, Any]]]]:
-    """The slices of each track of each process, by their names; processes without their numbers."""
+    """Returns the slices of each track of each process, by process and track name, without process numbers."""
     events = trace["traceEvents"]
     processes = {e["pid"]: re.sub(r" \(process \d+\)", "", e["args"]["name"]) for e in events if e["name"] == "process_name"}
     named = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}

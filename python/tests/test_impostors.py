@@ -1,4 +1,4 @@
-"""Processes that are no ranks of a job but can reach its sockets: they neither join it nor stop it."""
+"""Processes that are not ranks of a job but can reach its sockets: they neither join it nor stop it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SECRET = "only the ranks of this test know it"
 
 
 def place(rank: int, size: int, name: str, **more: str) -> dict[str, str]:
-    """The variables that torchrun sets."""
+    """Returns an environment with the variables that torchrun sets."""
     known = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size, "MASTER_PORT": name}
     return {**os.environ, **{key: str(value) for key, value in known.items()}, "MASTER_ADDR": "host", **more}
 
@@ -42,7 +42,8 @@ def end(processes: list[subprocess.Popen[str]], within: float = 60) -> list[str]
 
 
 def rest_of(process: subprocess.Popen[str], within: float = 60) -> str:
-    """What a process writes after the lines that have been read: communicate() would lose what came with them."""
+    """Returns the rest of a process's output after the lines that were read; communicate() would lose what the reader
+    has buffered."""
     assert process.stdout is not None
     late = threading.Timer(within, process.kill)
     late.start()
@@ -55,7 +56,7 @@ def rest_of(process: subprocess.Popen[str], within: float = 60) -> str:
 
 
 def last_lines(said: list[str]) -> list[str]:
-    """What ranks have said in the end: on a busy machine reminders come before."""
+    """Returns the ranks' last lines; on a busy machine, reminders may precede them."""
     return [each.splitlines()[-1] if each else "" for each in said]
 
 

@@ -1,4 +1,4 @@
-"""The pairs of a token and the one that it predicts, as a model would learn them from what a feed gives."""
+"""The pairs of a token and its label that a model would learn from a feed's batches."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def pairs_of_documents(texts: list[list[int]]) -> Pairs:
 
 
 def pairs_of_transformers(batch: dict[str, Any]) -> Pairs:
-    """What a model learns that compares what place i predicts with the label of place i + 1."""
+    """Returns the pairs for a model that compares its prediction at position i with the label at position i + 1."""
     tokens, labels = batch["input_ids"][0].tolist(), batch["labels"][0].tolist()
     return [(token, label) for token, label in zip(tokens, labels[1:], strict=False) if label != -100]
 
 
 def pairs_of_shifted(batch: dict[str, Any]) -> Pairs:
-    """What a model learns that compares what place i predicts with the shifted label of place i."""
+    """Returns the pairs for a model that compares its prediction at position i with the shifted label at position i."""
     tokens, labels = batch["input_ids"][0].tolist(), batch["shift_labels"][0].tolist()
     return [(token, label) for token, label in zip(tokens, labels, strict=True) if label != -100]
 

@@ -1,4 +1,4 @@
-"""Ranks that launchers have started, on one host and on several, each a network namespace of its own; without torch."""
+"""Ranks started by launchers, on one host and on several, each of which is a network namespace; without torch."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_an_agent_runs_commands_in_the_host_that_it_is_given(hosts: several.Host
     for where in (hosts[1].name, hosts[1].address):
         done = subprocess.run([agent, "-x", where, "echo `hostname`;", "echo 'two  words'"], capture_output=True, text=True)
         assert (done.returncode, done.stdout, done.stderr) == (0, "host1\ntwo  words\n", "")
-    # An agent may be called in a host: mpirun is.
+    # An agent may be called from within a host, as mpirun does.
     done = subprocess.run(hosts[0].command([str(agent), "host1", "hostname"]), capture_output=True, text=True)
     assert done.stdout == "host1\n", done.stderr
     assert subprocess.run([agent, "host9", "hostname"], capture_output=True).returncode == 1

@@ -11,7 +11,7 @@ import levada
 
 
 def loaded_libraries(**environment: str) -> dict[str, pathlib.Path]:
-    """Returns the files of Levada that a process which imports it runs code of, by their names."""
+    """Returns the files of Levada from which a process that imports it runs code, by name."""
     program = "import levada._levada; print(open('/proc/self/maps').read())"
     ran = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60, env=os.environ | environment

@@ -1,4 +1,4 @@
-"""levada.DataLoader against its contract, as a model: random sizes, batch sizes, meshes, workers and resumes."""
+"""levada.DataLoader against its contract: random sizes, batch sizes, meshes, workers and resumes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""levada.DataLoader beside a plain model of it: random data sets, orders, meshes, batch sizes, workers, resumes. Set
+"""levada.DataLoader against a reference model: random data sets, orders, meshes, batch sizes, workers, resumes. Set
 LEVADA_MODEL_SECONDS to run longer, and LEVADA_MODEL_SEED to draw other jobs."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The orders of a levada.DataLoader: samplers, weights, several data sets, balanced steps; and what its batches are."""
+"""The orders of a levada.DataLoader: samplers, weights, several data sets, balanced steps; and the types of its
+batches."""
 
 from __future__ import annotations
 

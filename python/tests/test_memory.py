@@ -1,4 +1,4 @@
-"""Batches made where feeds send from, and batches that may be written."""
+"""Batches made in memory that feeds send from, and writable batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers that are exported while feeds and pipelines are at work, read as Prometheus reads them."""
+"""Metrics that are exported while feeds and pipelines run, read as Prometheus reads them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 
 def parsed(text: str) -> dict[str, dict[str, float]]:
-    """By metric and value of its last label; checks that each is a documented counter and stands once."""
+    """Returns the values by metric and last label. Checks that each is a documented counter and occurs once."""
     found: dict[str, dict[str, float]] = {}
     for family in text_string_to_metric_families(text):
         assert family.type == "counter" and family.documentation.endswith(".")
@@ -156,14 +156,15 @@ if child:
             assert ran.communicate(timeout=30)[0] == "0\n"
         finally:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(ran.pid, signal.SIGKILL)  # a child that hangs, too
+                os.killpg(ran.pid, signal.SIGKILL)  # kills a hung child, too
 
 
 def hold_off_slow_clients(port: int | None) -> None:
-    """Checks that slow clients do not delay others, are refused beyond a number, and are disconnected although they go on."""
+    """Checks that slow clients do not delay others, are refused above a limit, and are disconnected although they keep
+    sending."""
     assert port is not None
     with pytest.raises(OSError), socket.create_connection(("127.0.0.2", port), 10):
-        pass  # Only this machine's own address is listened on.
+        pass  # The port is only open on 127.0.0.1.
     with contextlib.ExitStack() as opened:
         slow = [opened.enter_context(socket.create_connection(("127.0.0.1", port), 10)) for _ in range(5)]
         for each in slow:

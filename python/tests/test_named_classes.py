@@ -1,4 +1,4 @@
-"""Which classes bytes may name, and that no bytes run code."""
+"""The classes that messages may name; and no message runs code."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ HERE = __name__
 
 
 def hook_of(target: str) -> Any:
-    """The objects that called os.system(target) when Python dropped them: a closer over a hook."""
+    """Returns forged objects that once called os.system(target) when Python released them: a closer with a hook."""
     hook = Forged(
         "levada.pipeline.options:Options",
         ["closehook", "hookargs", "file", "__class__"],
@@ -253,7 +253,7 @@ REFUSALS = (levada.CorruptMessage, levada.Unsupported, levada.InvalidArgument, l
 @pytest.mark.long
 @pytest.mark.parametrize("door", DOORS)
 def test_forged_bytes_run_no_code_through_any_door(door: Any, tmp_path: pathlib.Path) -> None:
-    through_unpack([], tmp_path)()  # which imports what it needs
+    through_unpack([], tmp_path)()  # imports everything that it needs
     taken = []
     for number, forged in enumerate(FORGERIES):
         folder = tmp_path / str(number)

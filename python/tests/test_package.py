@@ -1,4 +1,4 @@
-"""The package itself: its stub, its types."""
+"""The package: its stub and its types."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def runs(command: list[str | pathlib.Path]) -> bool:
 @pytest.mark.long
 def test_a_cpp_program_is_built_with_the_library_in_the_package(tmp_path: pathlib.Path) -> None:
     consumer = pathlib.Path(__file__).parents[2] / "tests" / "consumer"
-    # A cmake on PATH may be a wrapper around one that is not there.
+    # A cmake on PATH may be a wrapper around a missing program.
     cmake = next(name for name in ("cmake", "/usr/bin/cmake") if shutil.which(name) and runs([name, "--version"]))
     for step in (
         [cmake, "-S", consumer, "-B", tmp_path, f"-Dlevada_DIR={levada.get_cmake_dir()}"],
@@ -149,7 +149,7 @@ def test_everything_public_says_what_it_is() -> None:
         thing = getattr(levada, name)
         assert thing.__doc__, name
         members = vars(thing) if isinstance(thing, type) else {}
-        options = getattr(thing, "__annotations__", {})  # which the class's own words are on
+        options = getattr(thing, "__annotations__", {})  # documented by the class
         for member in (each for each in members if not each.startswith("_") and each not in options):
             assert getattr(members[member], "__doc__", None), f"{name}.{member}"
 

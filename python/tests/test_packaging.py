@@ -1,4 +1,4 @@
-"""The recipes of packaging/: what they name is what Levada has and needs."""
+"""The recipes of packaging/ name what Levada has and needs."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def recipe() -> dict[str, Any]:
 
 
 def names(requirements: list[str]) -> set[str]:
-    """Returns the names in requirements of packages, without their versions."""
+    """Returns the package names in requirements, without versions."""
     return {re.split(r"[ <>=!]", requirement)[0] for requirement in requirements}
 
 
 def packages(*, sentencepiece: bool) -> set[str]:
-    """Returns what CMakeLists.txt looks for, by names of one spelling; SentencePiece is for the C++ library alone."""
+    """Returns the packages that CMakeLists.txt looks for, in lower case. Only the C++ library needs SentencePiece."""
     calls = re.findall(r"levada_find_packages\(([^)]*)\)", CMAKE)
     found = {name.lower() for call in calls for name in call.split()[::2]}
     return found if sentencepiece else found - {"sentencepiece"}

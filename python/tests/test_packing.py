@@ -1,4 +1,4 @@
-"""Rows of documents: Pipeline.pack() beside plain references."""
+"""Rows of documents: Pipeline.pack() against simple references."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Documents = list[list[int]]
 
 
 def documents(count: int, longest: int, seed: int = 1) -> Documents:
-    """Of tokens that stand nowhere else."""
+    """Returns documents in which every token is unique."""
     draw = random.Random(seed)
     lengths = [draw.choice([0, 1, 2]) if draw.random() < 0.1 else draw.randrange(longest) for _ in range(count)]
     ends = np.cumsum(lengths).tolist()
@@ -36,7 +36,7 @@ def plain(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def row_of(segments: Documents, sequence: int, pad_to: int, most: int) -> dict[str, Any]:
-    """The row in which these lie side by side, each with a label for all but its last token."""
+    """Returns the row that contains these segments in order, with a label for every token of each but its last."""
     row: dict[str, Any] = {"tokens": [], "labels": [], "position_ids": [], "loss_mask": []}
     begins = [0]
 
@@ -65,7 +65,7 @@ def cut(given: Documents, sequence: int, partial: str = "pad", pad_to: int = 1) 
 
 
 def fit(lengths: list[int], capacity: int, most: int) -> list[list[int]]:
-    """Best fit decreasing, by looking at all bins: the numbers of what is in each, rising."""
+    """Packs by best-fit decreasing, searching all bins. Returns the sorted numbers of each bin's documents."""
     bins: list[list[int]] = []
     for thing in sorted(range(len(lengths)), key=lambda thing: -lengths[thing]):
         room = [capacity - sum(lengths[other] for other in each) for each in bins]
@@ -79,7 +79,7 @@ def fit(lengths: list[int], capacity: int, most: int) -> list[list[int]]:
 
 def best_fit(given: Documents, sequence: int, buffer: int, pad_to: int = 1, most: int = 64) -> list[dict[str, Any]]:
     rows: list[Documents] = []
-    held: list[tuple[list[int], int]] = []  # a document, and how many rounds it has stayed
+    held: list[tuple[list[int], int]] = []  # a document, and the number of rounds for which it was held
     coming = iter(given)
     is_over = False
     while not is_over:
@@ -128,7 +128,7 @@ def test_best_fit_is_that_of_a_plain_reference() -> None:
 
 
 def parts_of(row: dict[str, Any]) -> Iterator[list[int]]:
-    """The documents, or parts of them, in a row."""
+    """Yields the documents, or parts of documents, in a row."""
     begins = row["cu_seqlens"].tolist()
     for begin, end in zip(begins, begins[1:], strict=False):
         mask = row["loss_mask"][begin:end].astype(bool)
@@ -170,7 +170,7 @@ def test_rows_are_those_of_a_corpus(tmp_path: pathlib.Path) -> None:
 
 
 def without_width(row: dict[str, Any]) -> str:
-    """A row as text, without the repetitions of the end in cu_seqlens."""
+    """Returns a row as text, without the repeated end in cu_seqlens."""
     return json.dumps({**row, "cu_seqlens": sorted(set(row["cu_seqlens"]))}, sort_keys=True)
 
 

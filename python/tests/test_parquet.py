@@ -1,4 +1,4 @@
-"""Documents of Parquet files."""
+"""Documents in Parquet files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def write_jsonl(path: pathlib.Path, texts: list[str]) -> pathlib.Path:
 
 
 def rows_of(path: pathlib.Path, **options: Any) -> tuple[list[list[int]], int]:
-    """The tokens of all samples, and how many documents there are."""
+    """Returns the tokens of all samples, and the number of documents."""
     corpus = levada.Corpus(path, seq_length=16, **options, tokenizer="bytes")
     return [batch["tokens"][0].tolist() for batch in levada.Feed(corpus, batch_size=1)], corpus.documents
 
@@ -261,7 +261,7 @@ except Exception as error:
 
 
 def read_within_512_mib(path: pathlib.Path, *arguments: str) -> list[str]:
-    """What the first reads return: the lengths of texts, or an error."""
+    """Reads in a process limited to 512 MiB. Returns the results of the first reads: lengths of texts, or an error."""
     ran = subprocess.run([sys.executable, "-c", LIMITED, str(path), *arguments], capture_output=True, text=True, timeout=300)
     assert ran.returncode == 0, ran.stderr
     return ran.stdout.splitlines()

@@ -1,4 +1,4 @@
-"""Sources that yield one rank's part of the data, which a feed would divide once more."""
+"""Sources that yield one rank's part of the data, which a feed would divide again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _named(name: str, **attributes: Any) -> Any:
 
 
 class Holder:
-    """Anything that has a part."""
+    """An object with the attribute that marks a part."""
 
     def __init__(self, name: str, part: Any) -> None:
         setattr(self, name, part)
@@ -102,7 +102,7 @@ def test_circles_and_attributes_that_raise_end() -> None:
 
 def test_a_part_is_refused_unless_other_feeds_may_have_the_others() -> None:
     part = PARTIAL["DistributedSampler with num_replicas=4"]()
-    check_whole(part, Mesh(dp=1), 4)  # each rank feeds itself
+    check_whole(part, Mesh(dp=1), 4)  # each rank runs a separate feed
     check_whole(part, Mesh(tp=2), 8)  # each pair of ranks shares a part
     for mesh, job in ((Mesh(dp=4), 4), (Mesh(tp=4), 4), (Mesh(dp=2, tp=2), 8)):
         with pytest.raises(ValueError, match="make it with num_replicas=1, rank=0"):

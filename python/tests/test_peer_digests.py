@@ -125,7 +125,7 @@ else: tell(stopped="")
         assert mine[0]["outcome"][0] == 9 and "first 9 steps" in mine[0]["outcome"][1]
         assert "rank 2 from rank 0, in box.values" in mine[0]["outcome"][1]
         assert mine[1]["outcome"][0] == 7 and "first 7 steps" in mine[1]["outcome"][1]
-        assert mine[2]["stopped"] == ""  # item 0 came all the time
+        assert mine[2]["stopped"] == ""  # it got item 0 every time
 
 
 def test_every_differing_group_is_named_with_all_its_fields(tmp_path: pathlib.Path) -> None:

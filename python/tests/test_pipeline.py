@@ -156,7 +156,7 @@ def test_arrays_and_datasets_are_read_by_number(monkeypatch: pytest.MonkeyPatch)
     assert _sources.is_sequence(np.arange(10).reshape(5, 2))
 
     class Dataset(ByNumber):
-        """As that of Hugging Face: with a loop of its own beside."""
+        """Like Hugging Face's: indexed, but with an __iter__, too."""
 
         loops = 0
 
@@ -214,7 +214,7 @@ def test_a_map_style_data_set_of_torch_is_read_by_number(monkeypatch: pytest.Mon
 @pytest.mark.parametrize("workers", [1, 2, 3])
 @pytest.mark.parametrize("prefetch", [0, 1, 10])
 def test_order_is_that_of_one_process(workers: int, prefetch: int) -> None:
-    """Sources of all lengths in one tree of processes: an epoch each."""
+    """Sources of different lengths in the same processes, one epoch each."""
     counts = [0, 1, 2, 7, 101, 0, 5]
     shapes = [
         Pipeline[int](varying.Lengths(counts)).dispatch().map(double),
@@ -275,7 +275,7 @@ def test_arrays_cross_without_being_shared() -> None:
     kept = got(Pipeline(range(40)).dispatch().map(fill), 2)
     for n, item in enumerate(kept):
         assert item["n"] == n and len(item["text"]) == n and (item["array"] == n).all()
-        item["array"][:] = -1  # nobody else's
+        item["array"][:] = -1  # no other item shares this memory
     assert (kept[3]["array"] == -1).all()
 
 
@@ -336,7 +336,7 @@ def test_show_and_stats_say_who_does_what() -> None:
 
 
 def random_pipeline(draw: random.Random) -> Pipeline[Any]:
-    """Of stages that give the same items, in the same order, whoever runs them."""
+    """Returns a random pipeline of stages whose items and order do not depend on the number of workers."""
     pipeline: Pipeline[Any] = Pipeline(range(draw.choice([0, 1, 5, 23])))
     marked = False
     for _ in range(draw.randrange(1, 7)):

@@ -1,4 +1,4 @@
-"""Items that are kept in a file."""
+"""Items that a pipeline caches in a file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 
 class Parse:
-    """Makes an item of a number, and writes down that it did."""
+    """Makes an item from a number, and logs that it did."""
 
     def __init__(self, log: pathlib.Path) -> None:
         self.log = log
@@ -146,7 +146,7 @@ def test_items_of_other_stages_and_other_data_are_refused(tmp_path: pathlib.Path
         folder = tmp_path / f"cache{at}"
         try:
             list(written.cache(folder))
-        except levada.Unsupported:  # torch is not there
+        except levada.Unsupported:  # torch is not installed
             continue
         for other in different[:at] + different[at + 1 :]:
             with pytest.raises(levada.InvalidArgument, match="has the items of another pipeline"):

@@ -1,4 +1,4 @@
-"""How many items a run yields, and which objects they are."""
+"""The number of items that a run yields, and the identity of its objects."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_take_or_skip_that_several_workers_run_is_told() -> None:
 
 
 def grow(item: Any) -> Any:
-    """Changes its item."""
+    """Changes its item in place."""
     array = item["a"] if isinstance(item, dict) else item.array if isinstance(item, Holder) else item
     array += 1
     return item

@@ -1,4 +1,4 @@
-"""The state of a run after an exception."""
+"""States of a run after an exception."""
 
 from __future__ import annotations
 

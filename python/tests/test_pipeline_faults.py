@@ -1,4 +1,4 @@
-"""What goes wrong in a pipeline reaches the loop, and nothing is left behind."""
+"""Faults in a pipeline reach the loop, and no process is left behind."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OPTIONS: dict[str, Any] = {"context": "forkserver", "seed": 1}
 
 
 class Odd(Exception):
-    """Cannot be made again by calling it with its arguments."""
+    """An exception that cannot be recreated from its arguments."""
 
     def __init__(self, first: int, second: int) -> None:
         super().__init__(f"{first} and {second}")
@@ -83,7 +83,7 @@ def test_an_exception_is_raised_again_where_its_item_would_have_come(workers: in
         assert "check" in told.traceback and 'raise KeyError(f"no item' in told.traceback
         assert f'stage "{stage}"' in str(told) or f"stage {stage}" in str(told)
         if not workers:
-            assert traceback.extract_tb(caught.value.__traceback__)[-1].name == "check"  # the very exception
+            assert traceback.extract_tb(caught.value.__traceback__)[-1].name == "check"  # the original exception
 
 
 def test_any_stage_can_fail_and_the_next_epoch_is_whole() -> None:
@@ -107,7 +107,7 @@ def test_any_stage_can_fail_and_the_next_epoch_is_whole() -> None:
     ]
     for pipeline, kind, text in cases:
         with pipeline.run(1, **OPTIONS) as run:
-            for _ in range(2):  # an epoch that failed does not stay in the way of the next
+            for _ in range(2):  # a failed epoch does not affect the next
                 with pytest.raises(kind, match=text):
                     list(run)
 
@@ -153,7 +153,7 @@ def test_an_exception_whose_text_has_no_utf8_is_raised_again(workers: int, error
 
 
 def from_elsewhere(packed: bytes) -> BaseException:
-    """What another process makes of it."""
+    """Returns the exception as it arrives from another process."""
     process, *described = levada.unpack(packed)
     return _failures.unpack("it failed", "map", "worker 0", 3, "", levada.pack([f"not {process}", *described]))
 
@@ -281,14 +281,14 @@ def test_a_process_that_is_killed_is_told_within_a_second(victim: str) -> None:
         with pytest.raises(levada.PeerLost, match=rf"process {process}\) was killed by SIGKILL"):
             for _ in items:
                 pass
-        assert time.monotonic() - begin < 10  # a second, on a machine with nothing else to do
+        assert time.monotonic() - begin < 10  # one second on an idle machine
 
 
 def test_no_process_outlives_its_loop() -> None:
     def numbers() -> Pipeline[Any]:
         return Pipeline(range(10**6)).dispatch().map(own)
 
-    for item in numbers().run(1, **OPTIONS):  # nobody has the run any more after the break
+    for item in numbers().run(1, **OPTIONS):  # after the break nothing refers to the run
         break
     gc.collect()
     assert is_gone(item)
@@ -302,7 +302,7 @@ def test_no_process_outlives_its_loop() -> None:
     with numbers().run(1, **OPTIONS) as run:
         item = next(iter(run))
         assert not run.close() and is_gone(item)  # type: ignore[func-returns-value]
-        assert next(iter(run)) != item  # and starts again
+        assert next(iter(run)) != item  # starts again
 
 
 PROGRAM = """
@@ -464,11 +464,11 @@ def test_a_process_that_hangs_is_named_with_its_place() -> None:
     begin = time.monotonic()
     with pytest.raises(levada.Timeout, match=r"worker 0 \(process \d+\)") as caught:
         list(items)
-    assert 4 < time.monotonic() - begin < 30  # at most 2 s more, in which the processes say where they are
+    assert 4 < time.monotonic() - begin < 30  # processes get at most 2 s to report their positions
     assert "in hang" in str(caught.value)
     begin = time.monotonic()
     run.close(grace=60)
-    assert not multiprocessing.active_children() and time.monotonic() - begin < 30  # a hang is not waited for once more
+    assert not multiprocessing.active_children() and time.monotonic() - begin < 30  # it does not wait again
 
 
 def test_close_ends_a_start_that_another_thread_waits_for() -> None:

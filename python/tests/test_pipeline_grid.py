@@ -1,5 +1,5 @@
-"""Pipelines of all numbers of workers, prefetch and ways to start: some in each run of the tests, such that any two of
-these meet, and all where LEVADA_GRID=whole."""
+"""Pipelines with every number of workers, prefetch depth and start method. Each run of the tests includes some
+combinations, such that any two of these values meet; with LEVADA_GRID=whole it includes all."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ GRID = list(itertools.product(WORKERS, PREFETCH, CONTEXTS)) if IS_WHOLE else SOM
 
 
 def doubled(factor: int = 2) -> list[Pipeline[Any]]:
-    """A mark behind what is divided, before it, none, two of them, and one on each branch."""
+    """Returns pipelines with the mark after the doubling stage, before it, nowhere, twice, and on each branch."""
 
     def numbers() -> Pipeline[int]:
         return Pipeline(varying.Lengths(COUNTS))
@@ -58,7 +58,7 @@ def test_any_pipeline_gives_in_any_processes_what_one_gives(workers: int, prefet
         with shape.run(workers, **options) as run:
             for count in COUNTS:
                 assert list(run) == upto(count)
-            for before in (0, 1, 40):  # begun anew while paused, each time
+            for before in (0, 1, 40):  # each time reset while paused
                 run.set_epoch(3)
                 items = iter(run)
                 given = [next(items) for _ in range(before)]
@@ -68,7 +68,7 @@ def test_any_pipeline_gives_in_any_processes_what_one_gives(workers: int, prefet
             run.set_epoch(3)
             items = iter(run)
             given = []
-            for more in (1, 0, 50):  # and stopped at limits
+            for more in (1, 0, 50):  # stops at limits
                 run.limit(more)
                 given += items
                 run.resume()

@@ -19,7 +19,7 @@ LINES = [json.dumps({"number": number, "text": "ü" * (number * 37 % 101)}, ensu
 
 @pytest.fixture
 def paths(tmp_path: pathlib.Path) -> list[pathlib.Path]:
-    """One that ends within a line, one that is empty, one with lines that are, and the ends of other systems."""
+    """Files that end within a line, are empty, contain empty lines, and have other systems' line ends."""
     made = [tmp_path / f"{name}.jsonl" for name in "abcd"]
     made[0].write_text("\n".join(LINES[:300]), encoding="utf-8")
     made[1].write_text("")
@@ -61,7 +61,7 @@ def test_workers_read_no_bytes_that_they_discard(paths: list[pathlib.Path], monk
         before = read
         for at in range(worker, len(ranges), 3):
             seen += _lines.Lines(ranges[at])
-        assert read - before < size / 3 * 1.5  # a range begins and ends within a line
+        assert read - before < size / 3 * 1.5  # ranges begin and end within a line
     assert sorted(seen) == sorted(EXPECTED)
 
 

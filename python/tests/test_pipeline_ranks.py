@@ -1,4 +1,4 @@
-"""The state of a rank on other ranks than those of the run that saved it."""
+"""The state of a rank, loaded on other ranks than those of the run that saved it."""
 
 from __future__ import annotations
 

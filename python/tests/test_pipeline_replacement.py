@@ -1,4 +1,4 @@
-"""on_worker_death="replace": processes that are killed are started again, and no item is lost or given twice."""
+"""on_worker_death="replace": killed processes are restarted, and no item is lost or delivered twice."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OPTIONS: Any = {
 
 
 def work(item: int) -> int:
-    """Takes so long that few items wait for the loop."""
+    """Slow enough that few items wait for the loop."""
     time.sleep(0.0003)
     return item * 2
 
@@ -61,7 +61,7 @@ def plain(items: list[Any]) -> list[Any]:
 
 
 def kill_one(rng: random.Random) -> None:
-    """Kills one of the processes. One that is killed or ended already may still be listed."""
+    """Kills one of the processes. A process that has already ended may still be listed."""
     for child in rng.sample(multiprocessing.active_children(), 1):
         assert child.pid is not None
         with contextlib.suppress(ProcessLookupError):
@@ -209,7 +209,7 @@ def test_what_ends_every_process_is_told() -> None:
 @pytest.mark.filterwarnings("ignore:.*started again")
 def test_a_feed_goes_on() -> None:
     def batch(item: int) -> Any:
-        time.sleep(0.0003)  # so that there are workers to kill at step 40
+        time.sleep(0.0003)  # so that workers are alive at step 40
         return {"x": np.full(4, item)}
 
     run = Pipeline(range(600)).dispatch().map(batch).run(2, alone=True, **OPTIONS)

@@ -1,4 +1,4 @@
-"""Where a run of a pipeline goes on: states, epochs and limits."""
+"""Resuming a run of a pipeline: states, epochs and limits."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def test_a_new_epoch_ends_the_one_under_way() -> None:
 
 
 class Fickle:
-    """A source whose state is no plain value."""
+    """A source whose state may be any object."""
 
     def __init__(self, state: Any) -> None:
         self.begin, self.next, self.state = 0, 0, state
@@ -229,7 +229,7 @@ class Dated(Fickle):
 
 
 def epochs_of(pipeline: Pipeline[Any], workers: int, epochs: list[int]) -> list[list[Any]]:
-    """The items of each epoch, every second of which is begun twice."""
+    """Returns the items of each epoch. Every second epoch is started twice."""
     found = []
     with pipeline.run(workers, context="forkserver", seed=1) as run:
         for number, epoch in enumerate(epochs):
@@ -292,7 +292,7 @@ def test_the_state_before_an_epoch_leads_to_its_beginning(epoch: int) -> None:
 
 
 class Marked:
-    """Says when it is unpickled."""
+    """Sets an environment variable when it is unpickled."""
 
     def __reduce__(self) -> Any:
         return os.putenv, ("LEVADA_UNPICKLED", "yes")
@@ -349,7 +349,7 @@ def test_a_state_that_has_been_changed_is_refused() -> None:
 
 
 def forged(value: Any, draw: random.Random) -> Any:
-    """Another value in one place of it."""
+    """Returns the value with one part replaced."""
     if isinstance(value, dict) and value:
         key = draw.choice(list(value))
         return {**value, key: forged(value[key], draw)}
@@ -381,7 +381,8 @@ def test_a_forged_state_is_refused_with_a_sentence(workers: int) -> None:
 
 
 class NewestEpoch(Stateful):
-    """As data sets are that hold a state back until iter(), keyed by the epoch, and say none before the first."""
+    """Like data sets that apply a loaded state, keyed by the epoch, only in iter(), and have none before the first
+    iter()."""
 
     def __init__(self, count: int) -> None:
         super().__init__(count)

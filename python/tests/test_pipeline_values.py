@@ -1,4 +1,4 @@
-"""What items become on their way from one process of a pipeline to another."""
+"""Types and memory of items that cross from one process of a pipeline to another."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ def test_large_arrays_lie_beside_the_pickle_and_small_ones_in_it() -> None:
     assert traits.copy([large, small])[1] == large.nbytes
     assert traits.copy([{"one": large, "again": [large]}, small])[1] == large.nbytes
     (first, _), _ = traits.copy([{"one": large, "again": [large]}, small])
-    assert first["one"] is first["again"][0]  # one object of an item crosses once
+    assert first["one"] is first["again"][0]  # an object that occurs twice in an item crosses once
     first["one"][0] = 7
     assert large[0] == 0
     (first, second), copied = traits.copy([large, {"again": [large]}])
-    assert copied == 2 * large.nbytes  # and one that items share for each
+    assert copied == 2 * large.nbytes  # an object that two items share crosses twice
     first[0] = 7
     assert second["again"][0][0] == large[0] == 0
 
@@ -93,7 +93,7 @@ def test_what_cannot_be_pickled_says_why_and_does_no_harm() -> None:
 
 def test_what_has_been_sent_is_not_kept() -> None:
     traits = _levada.ItemTraits()
-    for beside in (0, lambda: 0):  # the latter cannot be pickled
+    for beside in (0, lambda: 0):  # the second value cannot be pickled
         sample = Sample("a", np.ones(1000))
         gone = weakref.ref(sample), weakref.ref(sample.pixels)
         with contextlib.suppress(AttributeError, pickle.PicklingError):

@@ -44,7 +44,7 @@ def test_plain_values_cross_a_pipeline() -> None:
 
 
 def test_plain_values_cross_as_values_of_an_exchange(tmp_path: pathlib.Path) -> None:
-    # Both ranks have the values, and sets of strings have an order of their own in each process.
+    # Both ranks have the values, and each process orders sets of strings differently.
     all_right(
         tmp_path,
         """

@@ -1,4 +1,5 @@
-"""Text that one user alone may read stays so in caches and outputs, and no other user decides what is trained on."""
+"""Text that only one user may read stays private in caches and outputs, and no other user can change the training
+data."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ import levada
 import pytest
 
 OTHER = 65534
-"""The user id of nobody."""
+"""The user id of `nobody`."""
 
 
 @contextlib.contextmanager
@@ -30,7 +31,7 @@ def any_umask() -> Iterator[None]:
 
 @pytest.fixture
 def folder() -> Iterator[pathlib.Path]:
-    """A folder that all users reach, unlike pytest's."""
+    """A folder that all users can reach, unlike pytest's."""
     path = pathlib.Path(tempfile.mkdtemp(prefix="levada-"))
     path.chmod(0o755)
     yield path

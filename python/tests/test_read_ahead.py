@@ -1,4 +1,4 @@
-"""Loops over an iterator that are left early, and what the next loop begins with."""
+"""Loops over an iterator that are left early, and the first item of the next loop."""
 
 from __future__ import annotations
 

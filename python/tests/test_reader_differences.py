@@ -120,7 +120,7 @@ def test_any_value_that_differs_is_noticed_at_its_step(tmp_path: pathlib.Path) -
     )
     for mine in told:
         for (at, altered, field), found in zip(cases, mine, strict=True):
-            if altered // 2 != at % 2:  # it does not read that item for its own ranks
+            if altered // 2 != at % 2:  # it does not read that item for its ranks
                 assert found == {"got": 4, "text": "none"}
                 continue
             first = altered - altered % 2

@@ -1,4 +1,4 @@
-"""The ways to iterate a loader: on a thread, or by the caller."""
+"""The ways to iterate a loader: on a thread, or in the caller."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_inline_draws_batches_when_their_step_is_asked_for(tmp_path: pathlib.Pat
         assert mine["got"] == [2 * step + dp for step in range(4)] and mine["on_caller"] and mine["end"] == "exhausted"
         if readers == "one":
             assert mine["counts"] == ([2, 4, 6, 8] if rank == 0 else [0] * 4)
-        else:  # each reader goes past the items that the others give
+        else:  # each reader skips the items that the others deliver
             reads = readers == "all" or rank % 2 == 0
             assert mine["counts"] == ([1 + dp, 3 + dp, 5 + dp, 7 + dp] if reads else [0] * 4)
 
@@ -105,7 +105,7 @@ def test_who_leaves_early_has_drawn_no_batch_more(tmp_path: pathlib.Path) -> Non
             assert mine[0]["end"]["cause"] == ("left" if rank == leaver else "abandoned")
             assert mine[0]["end"]["rank"] == leaver
             assert mine[1] == {"list": [0, 1, 2], "made": 0 if rank else 3}
-        # Who hears while it draws that another one has left has drawn in vain, once.
+        # A rank that is drawing when it learns that another has left has drawn one item too many.
         assert told[0][0]["made"] - told[0][0]["end"]["step"] in ((0,) if leaver == 0 else (0, 1))
         if leaver == 0:
             assert told[0][0]["made"] == told[0][0]["step"] == 6
@@ -221,7 +221,7 @@ def test_a_process_whose_start_is_interrupted_does_not_outlive_the_interpreter(t
 
 
 def run_interrupted_start(folder: pathlib.Path, begin: str, then: str) -> None:
-    """Runs a program that gets SIGINT as soon as its first process has started, and then prints True."""
+    """Runs a program that gets SIGINT as soon as its first process has started. Checks that it then prints True."""
     script = folder / "script.py"
     script.write_text(
         f"""
@@ -286,7 +286,7 @@ def test_an_interrupt_ends_a_close_that_waits_for_another_thread() -> None:
     passing = iter(feed)
 
     def take() -> None:
-        with contextlib.suppress(levada.PeerLost):  # the pass is left all the same
+        with contextlib.suppress(levada.PeerLost):  # the pass ends in any case
             list(passing)
 
     taking = threading.Thread(target=take)
@@ -301,7 +301,7 @@ def test_an_interrupt_ends_a_close_that_waits_for_another_thread() -> None:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-    assert time.monotonic() - begun < 4  # close() itself waits 5 s and raises Timeout
+    assert time.monotonic() - begun < 4  # close() waits 5 s and raises Timeout
     go_on.set()
     taking.join(60)
     assert not taking.is_alive()
@@ -309,7 +309,7 @@ def test_an_interrupt_ends_a_close_that_waits_for_another_thread() -> None:
 
 
 class Held:
-    """Its second item comes when `go_on` is set; `inside` is set while it waits for that."""
+    """Sets `inside` and blocks until `go_on` is set before it yields its second item."""
 
     def __init__(self) -> None:
         self.inside, self.go_on = threading.Event(), threading.Event()
@@ -463,7 +463,7 @@ def test_a_pass_over_an_iterator_that_an_earlier_pass_has_ended_is_an_error(make
     feed = levada.Feed(source, iterate=iterate, max_steps=2)
     assert [list(feed) for _ in range(4)] == [[0, 1], [2, 3], [4, 5], []]
     feeds = [feed]
-    if isinstance(source, types.GeneratorType):  # others are remembered by their feed alone
+    if isinstance(source, types.GeneratorType):  # other sources are only remembered by their feed
         feeds += [levada.Feed(source, iterate=iterate), levada.Feed(source, iterate=iterate, skip=1)]
     for again in feeds:
         with pytest.raises(levada.InvalidArgument, match="an earlier pass has read all items of this .*levada.Pipeline"):

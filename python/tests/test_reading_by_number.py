@@ -1,4 +1,4 @@
-"""Sources that are read by number have as many items as they say."""
+"""Sources that are read by index have as many items as their length."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pipelines import got
 
 
 class Short:
-    """Says that it has 8 items, and raises for the fourth."""
+    """Has a length of 8, and raises for the fourth item."""
 
     def __init__(self, raises: type[Exception]) -> None:
         self.raises = raises
@@ -67,7 +67,7 @@ def test_other_exceptions_stay_as_they_are() -> None:
 
 
 class Iterable(Short):
-    """Is not read by number, since it has an __iter__."""
+    """Is not read by index, since it has an __iter__."""
 
     def __iter__(self) -> Iterator[int]:
         return iter((7, 8))

@@ -1,4 +1,4 @@
-"""Sums of all ranks' tensors, in buckets."""
+"""Reductions of all ranks' tensors, in buckets."""
 
 from __future__ import annotations
 

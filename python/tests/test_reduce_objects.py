@@ -1,4 +1,5 @@
-"""Several ReduceScatters, several groups, and inputs that a rank lacks: every sum is of what one object got in one group."""
+"""Several ReduceScatters, several groups, and inputs that a rank omits: every sum is over the inputs of one object in
+one group."""
 
 from __future__ import annotations
 

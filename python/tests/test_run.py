@@ -1,4 +1,4 @@
-"""`levada run`: what ranks are started with, and what becomes of their output, input and signals. Both commands have it."""
+"""`levada run`: the ranks' environment, and the handling of their output, input and signals. Both commands have it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def run(folder: pathlib.Path, command: list[str], *arguments: str, **variables: 
 
 
 class Terminal:
-    """A command at a terminal of its own."""
+    """A command in a pseudo-terminal."""
 
     def __init__(self, folder: pathlib.Path, command: list[str], **variables: str) -> None:
         self.pid, self.fd = pty.fork()
@@ -60,11 +60,11 @@ class Terminal:
         self.shown = ""
 
     def read_until(self, text: str | None) -> str:
-        """Returns what it has shown; `text`: or until the end of the command."""
+        """Returns the output up to and including `text`; None reads to the end of the command."""
         while text is None or text not in self.shown:
             try:
                 read = os.read(self.fd, 65536).decode()
-            except OSError:  # how a terminal says that no process has it open any more
+            except OSError:  # how a terminal reports that no process has it open
                 break
             if not read:
                 break
@@ -219,7 +219,7 @@ def test_ctrl_c_reaches_each_rank_once(tmp_path: pathlib.Path, command: list[str
 
 def test_a_signal_ends_a_job_whose_output_nobody_reads(tmp_path: pathlib.Path, command: list[str]) -> None:
     with subprocess.Popen([*command, "-n", "2", "yes"], stdout=subprocess.PIPE) as ran:
-        time.sleep(1)  # the pipe is full
+        time.sleep(1)  # time for the pipe to fill
         ran.send_signal(signal.SIGTERM)
         assert ran.wait(timeout=30) == 143
 

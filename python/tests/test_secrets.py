@@ -1,4 +1,4 @@
-"""A password or signature in a URL is in nothing that a run prints, writes or raises."""
+"""A password or signature in a URL never appears in what a run prints, writes or raises."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 SECRET = "SEKRET"
 
-# A web of files: `broken` does not answer, `denied` refuses, and each error quotes the URL, as those of aiohttp do.
+# A web file system: `broken` does not answer, `denied` refuses, and each error quotes the URL, as aiohttp's do.
 WEB = """
 import errno, os, fsspec
 class Web(fsspec.AbstractFileSystem):
@@ -78,7 +78,7 @@ def web(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path
 
 
 def run(*arguments: str) -> str:
-    """Runs a program and returns what it prints, without the secret."""
+    """Runs a program. Checks that its output does not contain the secret, and returns the status and the output."""
     ran = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=120)
     shown = ran.stdout + ran.stderr
     assert SECRET not in shown, shown

@@ -8,15 +8,16 @@ import pytest
 from levada.job import stalls
 
 PROBES = 1.0
-"""Seconds between two probes, and between two looks."""
+"""Seconds between two probes, and between two checks of the connection."""
 
 
 def lost_at(silence: float, cut: tuple[float, float], drops: bool, phases: tuple[float, float], rto: float) -> float | None:
-    """Returns when a host is lost to which data are sent at time 0, over a link that is cut from cut[0] to cut[1] and that
-    drops data throughout if `drops`; None if the data arrive. phases: of probes and looks."""
+    """Returns the time at which a host counts as lost, or None if the data arrive. Data are sent at time 0 over a link
+    that is cut from cut[0] to cut[1], and that always drops data if `drops`. phases: the offsets of probes and
+    checks."""
     up = lambda at: not cut[0] <= at < cut[1]  # noqa: E731
     probes = [phases[0] + PROBES * number for number in range(-3, 300)]
-    tries, at = [0.0], rto  # the packet is sent at once, and again and again, each time after twice as long
+    tries, at = [0.0], rto  # the packet is sent at once, and again with exponential backoff
     while at < 300:
         tries.append(at)
         at += 2 * (at - tries[-2])

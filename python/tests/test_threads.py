@@ -1,5 +1,5 @@
-"""Several threads on one object: whatever they call, each gets a right answer or an error that says why, and the process
-lives. `LEVADA_THREADS` is how many times each program runs; script/check threads runs it many times."""
+"""Several threads on one object: each call returns a correct result or an error that explains itself, and the process
+survives. `LEVADA_THREADS` is the number of runs of each program; script/check threads runs it many times."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Several threads of each rank on one collective object, and on what else a program shares: each gets a right answer or an
-error that says why, and no rank hangs."""
+"""Several threads of each rank on one collective object, and on other shared objects: each call returns a correct
+result or an error that explains itself, and no rank hangs."""
 
 from __future__ import annotations
 

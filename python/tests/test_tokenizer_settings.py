@@ -1,4 +1,4 @@
-"""What the files beside a tokenizer.json, and the tokenizer's own switches, say about its tokens."""
+"""Settings of tokens in the files next to a tokenizer.json, and in the tokenizer's switches."""
 
 from __future__ import annotations
 

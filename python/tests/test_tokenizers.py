@@ -36,7 +36,7 @@ def test_ids_are_those_of_the_package(tmp_path: pathlib.Path, kind: str) -> None
 
 
 def with_template(tokenizer: Any, template: str = "<bos> $A") -> Any:
-    """A tokenizer that begins texts with a token, as those of Llama and Gemma do."""
+    """Returns the tokenizer with a template that begins texts with a token, as in Llama and Gemma."""
     marked = tokenizers.Tokenizer.from_str(tokenizer.to_str())
     marked.add_special_tokens(["<bos>", "<eos>"])
     ids = [(token, marked.token_to_id(token)) for token in ("<bos>", "<eos>")]
@@ -119,7 +119,7 @@ def test_many_threads_encode_in_the_order_of_the_text(tmp_path: pathlib.Path, bp
 
 
 def preprocess_data(folder: pathlib.Path, documents: list[list[int]], vocabulary_size: int, eod: int) -> None:
-    """What Megatron-LM's preprocess_data --append-eod writes."""
+    """Writes the files that Megatron-LM's preprocess_data --append-eod writes."""
     dtype, code = (np.uint16, 8) if vocabulary_size < 65500 else (np.int32, 4)
     sequences = [[*ids, eod] for ids in documents if ids]
     ends = [0, *np.cumsum([len(ids) > 0 for ids in documents]).tolist()]
@@ -253,7 +253,7 @@ def with_ends(documents: list[list[int]], end: int) -> list[list[int]]:
 
 
 def batches_of(corpus: levada.Corpus, **options: Any) -> list[tuple[list[int], list[int]]]:
-    """Tokens and labels of each sample."""
+    """Returns the tokens and labels of each sample."""
     return [
         (tokens.tolist(), labels.tolist())
         for batch in levada.Feed(corpus, batch_size=1, **options)
@@ -294,7 +294,7 @@ def test_packed_documents_are_those_of_the_tokenizer(tmp_path: pathlib.Path, bpe
 
 
 def count_encoding(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many texts each call encodes from now on."""
+    """Returns a list that grows by the number of texts of each later encoding call."""
     counts: list[int] = []
     make = levada._levada.Tokenizer
 

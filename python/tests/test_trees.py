@@ -1,4 +1,4 @@
-"""Batches there and back, in one process."""
+"""Batches packed and unpacked, in one process."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Measured:
 
 
 class Encoding(collections.UserDict):  # type: ignore[type-arg]
-    """As tokenizers give: a UserDict whose keys are attributes too."""
+    """Like a tokenizers result: a UserDict whose keys are attributes, too."""
 
     def __init__(self, data: Any, **attributes: Any) -> None:
         super().__init__(data)
@@ -86,7 +86,7 @@ def again(batch: Any) -> Any:
 def test_plain_values_come_back(value: Any) -> None:
     result = again({"v": value})["v"]
     assert result == value and type(result) is type(value)
-    assert again(value) == value  # alone
+    assert again(value) == value  # as the whole message
 
 
 def test_containers_come_back_as_their_types_in_order() -> None:
@@ -110,7 +110,7 @@ def test_containers_come_back_as_their_types_in_order() -> None:
 def test_plain_values_of_other_classes_come_back(value: Any) -> None:
     result = again({"v": [value], "w": 1})["v"][0]
     assert plain_values.same(result, value)
-    assert again(value) == value  # alone
+    assert again(value) == value  # as the whole message
 
 
 def test_equal_sets_make_equal_messages_whatever_order_a_process_iterates_them_in() -> None:
@@ -395,7 +395,7 @@ def test_pickle_needs_permission_at_both_ends() -> None:
 def test_a_class_that_is_not_imported_is_named_and_not_imported() -> None:
     message = levada.pack([Pair(1, 2)]).replace(__name__.encode(), b"x" * len(__name__))
     with pytest.raises(levada.CorruptMessage):
-        levada.unpack(message)  # the hash finds it
+        levada.unpack(message)  # the hash does not match
     module = sys.modules.pop(__name__)
     try:
         with pytest.raises(levada.Unsupported, match=f"import {__name__} on every rank"):

@@ -1,4 +1,4 @@
-"""Corpora whose paths are URLs, in the memory of this process."""
+"""Corpora with URL paths, in this process's memory."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_url_with_brackets_names_the_file_of_that_name(memory: Any) -> None:
 
 
 class Hosts(MemoryFileSystem):  # type: ignore[misc]
-    """Like those of ftp, sftp, hdfs, webhdfs and smb: the host is in the URL, and not in the names of files."""
+    """Like ftp, sftp, hdfs, webhdfs and smb: the host is in the URL, but not in the names of files."""
 
     protocol = "hosted"
     store: dict[str, Any] = {}
@@ -72,7 +72,7 @@ class Hosts(MemoryFileSystem):  # type: ignore[misc]
 
 
 class Accounts(Hosts):
-    """Names no file by what its URL has."""
+    """Names files without any part of their URL."""
 
     protocol = "account"
 
@@ -122,7 +122,7 @@ def test_a_pipeline_reads_by_url(memory: Any, tmp_path: pathlib.Path) -> None:
 
 
 def tokens_in_memory(memory: Any, tmp_path: pathlib.Path) -> str:
-    """The URL of a .bin."""
+    """Writes a token file. Returns the URL of its .bin."""
     cache = tmp_path / "made"
     levada.Corpus("memory://d/a.jsonl", seq_length=64, cache_dir=cache, tokenizer="bytes").open()
     for path in (cache / "tokens").iterdir():
@@ -180,7 +180,7 @@ def test_a_file_that_is_written_to_while_it_is_read_is_an_error(memory: Any, tmp
     url = tokens_in_memory(memory, tmp_path)
     memory.pipe_file("/t/tokens.bin", memory.cat_file("/t/tokens.bin") * 400)
     index = memory.cat_file("/t/tokens.idx")
-    # One sequence, of all tokens.
+    # A single sequence of all tokens.
     count = memory.size("/t/tokens.bin") // 2
     memory.pipe_file(
         "/t/tokens.idx",
@@ -228,6 +228,6 @@ del feed, corpus
 
 
 def test_a_process_ends_well_while_it_reads_ahead(tmp_path: pathlib.Path) -> None:
-    for _ in range(4):  # Its threads are at another place each time.
+    for _ in range(4):  # The read-ahead threads are at a different point each time.
         ran = subprocess.run([sys.executable, "-c", READER, tmp_path], capture_output=True, text=True, timeout=60)
         assert (ran.returncode, ran.stderr) == (0, "")

@@ -19,7 +19,7 @@ WORDS = "the quick brown fox jumps over a lazy dog while naïve Ünïcödé 漢�
 
 
 def make_texts(count: int, seed: int = 0) -> list[str]:
-    """Documents of up to 40 words; some are empty, some blank, some name a special token."""
+    """Returns documents of up to 40 words; some are empty, some blank, some contain a special token."""
     choose = random.Random(seed)
     texts = [" ".join(choose.choices(WORDS, k=choose.randrange(40))) for _ in range(count)]
     return ["", " ", "\u00a0", f"before {END} behind", "é" * 300, *texts]
@@ -45,14 +45,14 @@ def train(kind: str) -> Any:
         tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
         trainer = trainers.UnigramTrainer(vocab_size=200, special_tokens=["<unk>", END], unk_token="<unk>")
     tokenizer.train_from_iterator(TEXTS, trainer)
-    if kind == "WordPiece":  # whose template marks beginning and end, which a corpus has no use for
+    if kind == "WordPiece":  # its template marks beginning and end, which a corpus does not use
         ids = [(token, tokenizer.token_to_id(token)) for token in ("[CLS]", "[SEP]")]
         tokenizer.post_processor = tokenizers.processors.TemplateProcessing("[CLS] $A [SEP]", special_tokens=ids)
     return tokenizer
 
 
 def ids_of(tokenizer: Any, texts: list[str]) -> list[list[int]]:
-    """Those that a loop over the package's own encode() has."""
+    """Returns the ids from a loop over the package's encode()."""
     return [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
 
 
@@ -62,7 +62,7 @@ def write_jsonl(path: pathlib.Path, texts: list[str]) -> pathlib.Path:
 
 
 def stored(folder: pathlib.Path, tokenizer: Any, texts: list[str], *options: str) -> tuple[list[list[int]], bytes, bytes]:
-    """The documents that `levada convert` makes of the texts, and its two files."""
+    """Converts the texts. Returns the documents that `levada convert` stored, and the content of its two files."""
     source = write_jsonl(folder / "texts.jsonl", texts)
     run_command("convert", source, folder / "made", "--tokenizer", tokenizer, "--overwrite", *options)
     bin_bytes, idx_bytes = (folder / "made.bin").read_bytes(), (folder / "made.idx").read_bytes()

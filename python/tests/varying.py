@@ -1,10 +1,10 @@
-"""A source with another number of items each epoch."""
+"""A source whose number of items depends on the epoch."""
 
 from collections.abc import Iterator, Sequence
 
 
 class Lengths:
-    """Gives `counts[epoch]` numbers, counting from 0; after the last count it begins with the first again."""
+    """Yields `counts[epoch]` numbers, counting from 0; after the last count it starts over with the first."""
 
     def __init__(self, counts: Sequence[int]) -> None:
         self.counts = counts

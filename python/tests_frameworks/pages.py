@@ -35,7 +35,7 @@ def blocks_of(page: str) -> list[str]:
 
 
 def run(folder: pathlib.Path, page: str | None, size: int, body: str) -> list[list[dict[str, Any]]]:
-    """What each rank told. `body` runs all blocks of `page`, if one is given."""
+    """Returns each rank's reports. `body` must run all blocks of `page`, if one is given."""
     blocks = [] if page is None else blocks_of(page)
     prepare = PREPARE.format(folder=folder, size=size) + ranks.BLOCKS.format(blocks=blocks)
     script = prepare + body + ranks.BLOCKS_END

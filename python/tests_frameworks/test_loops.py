@@ -1,4 +1,4 @@
-"""What docs/frameworks shows for loops of one's own is run, on two or four ranks. Run by `script/check frameworks`."""
+"""Runs the custom training loops of docs/frameworks on two or four ranks. Run by `script/check frameworks`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What docs/frameworks/ray-train.md shows is run, by Ray's own workers on this machine. Run by `script/check frameworks`."""
+"""Runs docs/frameworks/ray-train.md with Ray's workers on this machine. Run by `script/check frameworks`."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_each_sample_is_read_once_also_where_workers_resume_after_a_failure(tmp_
     blocks = pages.blocks_of("frameworks/ray-train.md")
     program = tmp_path / "program.py"
     environment = os.environ | {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled", "HOME": str(tmp_path)}
-    with tempfile.TemporaryDirectory(prefix="ray") as sessions:  # the paths of Ray's sockets have to be short
+    with tempfile.TemporaryDirectory(prefix="ray") as sessions:  # Ray's socket paths have to be short
         program.write_text(PROGRAM.format(folder=str(tmp_path), sessions=sessions, blocks=blocks))
         ran = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, env=environment, timeout=400)
     assert ran.returncode == 0, ran.stderr
@@ -55,7 +55,7 @@ def test_each_sample_is_read_once_also_where_workers_resume_after_a_failure(tmp_
         files = [tmp_path / name / f"rank{rank}" for rank in (0, 1)]
         told = [[json.loads(line) for line in file.read_text().splitlines()] for file in files]
         if name == "after":
-            # The ninth step raised, behind a checkpoint at the eighth, which is the second of epoch 1.
+            # The ninth step raised, after a checkpoint at the eighth, which is the second of epoch 1.
             assert [mine[8] for mine in told] == [mine[9] for mine in told]
             told = [mine[:8] + mine[9:] for mine in told]
         epochs = [[pages.flat(mine[half]) for mine in told] for half in (slice(0, 6), slice(6, 12))]

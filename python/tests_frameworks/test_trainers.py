@@ -1,4 +1,4 @@
-"""What docs/frameworks and docs/migrate show for trainers is run, on two ranks. Run by `script/check frameworks`."""
+"""Runs the trainers of docs/frameworks and docs/migrate on two ranks. Run by `script/check frameworks`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What docs/frameworks/transferqueue.md shows is run, by a driver and a worker of Ray. Run by `script/check frameworks`."""
+"""Runs docs/frameworks/transferqueue.md with a driver and a worker of Ray. Run by `script/check frameworks`."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_another_process_gets_what_one_has_put_with_levada_beneath_as_with_its_o
     program = tmp_path / "program.py"
     environment = os.environ | {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled", "HOME": str(tmp_path)}
     environment["PYTHONPATH"] = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    with tempfile.TemporaryDirectory(prefix="ray") as sessions:  # the paths of Ray's sockets have to be short
+    with tempfile.TemporaryDirectory(prefix="ray") as sessions:  # Ray's socket paths have to be short
         program.write_text(PROGRAM.format(blocks=[before, after], sessions=sessions))
         ran = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, env=environment, timeout=400)
     assert ran.returncode == 0, ran.stderr

@@ -1,4 +1,4 @@
-"""Samples that tests of the AReaL drop-in share."""
+"""Samples shared by tests of the AReaL drop-in."""
 
 from __future__ import annotations
 

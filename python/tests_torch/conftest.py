@@ -1,5 +1,5 @@
-"""What tests start can be interrupted, also where pytest was started in the background, as which it ignores SIGINT and
-would hand that on. Their caches lie in a folder of their own."""
+"""Makes tests interruptible and gives them a separate cache folder. If pytest was started in the background it ignores
+SIGINT, and the processes that tests start would inherit that."""
 
 import signal
 

@@ -1,4 +1,4 @@
-"""Datapipes and loaders that tests of the torchdata drop-in share."""
+"""Datapipes and loaders shared by tests of the torchdata drop-in."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def sharded(count: int = 20) -> Any:
 
 
 class Holding(IterDataPipe):
-    """Not to be copied into workers."""
+    """A datapipe that must not be copied into workers."""
 
     def __init__(self, source: Any) -> None:
         self.source = source

@@ -1,4 +1,4 @@
-"""Steps of levada.dropin.megatron on the ranks of a job, and what they must return."""
+"""Steps of levada.dropin.megatron on the ranks of a job, and their expected results."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import process_groups
 
 LIMIT = 48
 LENGTHS = {0: [16, 4, 24, 8, 40, 12, 4], 1: [28, 8, 8, 48, 4, 20, 16]}
-"""Padded lengths of what each data-parallel rank reads."""
+"""Padded lengths of the samples that each data-parallel rank reads."""
 
 PREPARE = """
     from types import SimpleNamespace as Space
@@ -67,12 +67,12 @@ class Sample(NamedTuple):
 
     @property
     def first(self) -> int:
-        """Its first token."""
+        """The sample's first token."""
         return 10_000 * (self.data + 1) + 100 * self.at
 
 
 def samples(ranks: int) -> list[Sample]:
-    """Of one step."""
+    """Returns the samples of one step."""
     return [Sample(data, at) for data in range(ranks) for at in range(len(LENGTHS[data]))]
 
 
@@ -81,7 +81,7 @@ def sample_of(token: int) -> Sample:
 
 
 def item(micro: list[Sample], keys: set[str]) -> dict[str, Any]:
-    """A packed micro-batch, with its padding as it was read."""
+    """Returns a packed micro-batch, with its padding as read."""
     positions = [(each, at) for each in micro for at in range(each.length)]
     fields = {
         "tokens": [each.first + at for each, at in positions],
@@ -98,7 +98,7 @@ def item(micro: list[Sample], keys: set[str]) -> dict[str, Any]:
 
 
 def batch(micro: list[Sample], keys: set[str], rank: int = 0, size: int = 1) -> list[Any]:
-    """What a stage that computes with `keys` gets on context-parallel rank `rank` of `size`."""
+    """Returns the batch for a stage that computes with `keys`, on context-parallel rank `rank` of `size`."""
     full = item(micro, keys)
     begins = full["cu_seqlens_padded"]
     padding = [at >= each.original for each in micro for at in range(each.length)]
@@ -121,7 +121,7 @@ FIELDS = ("tokens", "labels", "loss_mask", "position_ids")
 
 
 def keys_of(stage: int, stages: int) -> set[str]:
-    """The keys that a pipeline stage computes with."""
+    """Returns the keys that a pipeline stage computes with."""
     first = {"tokens", "position_ids"} if stage == 0 else set()
     return first | ({"labels", "loss_mask"} if stage == stages - 1 else set())
 

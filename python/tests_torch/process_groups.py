@@ -1,4 +1,4 @@
-"""Runs a piece of a program on the ranks of a process group, in processes that nobody has told of a job."""
+"""Runs a piece of a program on the ranks of a process group, in processes without a job's environment variables."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def start(folder: pathlib.Path, size: int, body: str) -> list[subprocess.Popen[s
 
 
 def finish(started: list[subprocess.Popen[str]], folder: pathlib.Path, within: float = 100) -> list[ranks.Outcome]:
-    """Each rank's own. Ranks that have not ended `within` seconds are killed: before pytest's own timeout, which shows no
-    rank's standard error."""
+    """Returns each rank's outcome. Kills ranks that have not ended `within` seconds, which must be less than pytest's
+    timeout, since that does not show the ranks' standard error."""
     deadline = time.monotonic() + within
     try:
         for process in started:

@@ -58,7 +58,7 @@ def test_topologies_have_the_names_of_areals() -> None:
 
 
 class Parallelism(ProcessTopology):
-    """With a constructor of its own, as AReaL's PipeDataTensorParallelTopology."""
+    """Has a custom constructor, as AReaL's PipeDataTensorParallelTopology does."""
 
     def __init__(self, num_pp: int, *, sequence_parallel: bool) -> None:
         super().__init__(axes=["pipe", "other"], dims=[num_pp, 2])

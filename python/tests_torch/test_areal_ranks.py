@@ -1,4 +1,4 @@
-"""Samples of the AReaL drop-in move between ranks. Run by `script/check python-torch`."""
+"""Samples of the AReaL drop-in that move between ranks. Run by `script/check python-torch`."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ def test_each_shuffle_has_another_order_and_a_seed_fixes_it(monkeypatch: pytest.
     monkeypatch.setitem(sys.modules, "realhf.base.seeding", SimpleNamespace(get_shuffle_seed=iter([5, 6]).__next__))
     assert SequenceSample.shuffled(batch).ids == SequenceSample.shuffled(batch, 5).ids
     assert SequenceSample.shuffled(batch).ids == SequenceSample.shuffled(batch, 6).ids
-    indices = np.arange(batch.bs)  # AReaL's own way to an order
+    indices = np.arange(batch.bs)  # AReaL's shuffle
     np.random.RandomState(6).shuffle(indices)
     assert SequenceSample.shuffled(batch, 6).ids == [batch.ids[i] for i in indices]
 

@@ -1,4 +1,4 @@
-"""What trainers' batches are made of, on every rank."""
+"""The types in trainers' batches, on every rank."""
 
 from __future__ import annotations
 

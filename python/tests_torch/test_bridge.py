@@ -121,7 +121,7 @@ def test_each_stage_gets_its_keys_and_what_else_there_is(tmp_path: pathlib.Path)
         assert mine[1] == {"mtp": [first, [], with_mtp][stage]}
         assert mine[2] == {"own_mtp": [first, first, with_mtp][stage], "built": reads}
         assert mine[3] == {"everything": STANDARD, "built": reads and stage != 1}
-        # the last stage needs no tokens, but gets input_ids; between them nobody has an iterator
+        # the last stage needs no tokens, but gets input_ids; the stages between have no iterator
         assert mine[4] == {"same": stage != 2, "ids": None if stage == 1 else tokens(1)}
 
 
@@ -253,7 +253,7 @@ def test_each_virtual_stage_has_an_iterator_of_its_own(tmp_path: pathlib.Path) -
             chunk = each["chunk"]
             number = 100 * (10 * chunk + counts[chunk])
             counts[chunk] += 1
-            # tokens go to the first chunk of the first stage, labels to the last chunk of the last
+            # tokens go to the first chunk of the first stage, labels to the last chunk of the last stage
             is_first, is_last = rank < 2 and chunk == 0, rank >= 2 and chunk == 1
             assert each["got"] == [number if is_first else None, number + 1 if is_last else None]
 
@@ -343,8 +343,8 @@ def test_context_parallel_ranks_get_their_slices(tmp_path: pathlib.Path) -> None
     """,
     )
     for rank, mine in enumerate(told):
-        part = [[0, 1, 6, 7], [2, 3, 4, 5]][rank // 2]  # of a row
-        packed = [[0, 3, 4, 7], [1, 2, 5, 6]][rank // 2]  # of two sequences of four
+        part = [[0, 1, 6, 7], [2, 3, 4, 5]][rank // 2]  # positions in a row
+        packed = [[0, 3, 4, 7], [1, 2, 5, 6]][rank // 2]  # positions in two sequences of four
         for got in (mine[:4], mine[4:]):
             assert got[0]["tokens"] == [part] and got[0]["packing"] == []
             assert got[0]["mask"] == [[[[8 * row + at for at in range(8)] for row in part]]]

@@ -1,4 +1,4 @@
-"""Which pipeline stages read, and without groups of Megatron's. Run by `script/check python-torch`."""
+"""Pipeline stages that read, with and without Megatron's groups. Run by `script/check python-torch`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from levada.dropin import bridge
 
 
 class Place(SimpleNamespace):
-    """Stands for a process group where nothing is sent."""
+    """A stand-in for a process group that sends nothing."""
 
     def rank(self) -> int:
         return int(self.at)
@@ -42,7 +42,7 @@ def test_datasets_are_built_where_they_are_read(layout: Any) -> None:
         ({"enable_offline_packing": True}, True),
         ({"enable_offline_packing": True, "offline_packing_specs": SimpleNamespace(packed_sequence_size=0)}, False),
         ({"enable_in_batch_packing": True}, True),
-        ({"packed_sequence_specs": SimpleNamespace(packed_sequence_size=8)}, True),  # to v0.5.1, as are the next two
+        ({"packed_sequence_specs": SimpleNamespace(packed_sequence_size=8)}, True),  # up to v0.5.1, as the next two
         ({"packed_sequence_specs": SimpleNamespace(packed_sequence_size=0)}, False),
         ({"pack_sequences_in_batch": True}, True),
     ],

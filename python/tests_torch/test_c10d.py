@@ -27,11 +27,11 @@ def test_the_engine_contract_holds_over_gloo(tmp_path: pathlib.Path) -> None:
     )
     for mine in told:
         assert mine and all(each["count"] == each["all"] for each in mine[:2])
-    assert 50 < told[2][2]["count"] < told[2][2]["all"]  # alone
+    assert 50 < told[2][2]["count"] < told[2][2]["all"]  # a group of one rank runs fewer cases
 
 
 class Nowhere:
-    """A transport that leads to nobody."""
+    """A transport that has no peers."""
 
     def start(self, link: levada._levada.Link) -> None:
         link.lost([1], "there is nobody")
@@ -235,7 +235,7 @@ def test_a_rank_gets_one_message_a_step(tmp_path: pathlib.Path) -> None:
     )
     assert all(mine[0]["steps"] == 50 for mine in told)
     sent = told[0][0]["sent"]
-    # A busy rank sends what has gathered in one message.
+    # A busy rank sends everything that has accumulated in one message.
     assert sent[0] == 0 and all(25 <= each <= 50 for each in sent[1:]), sent
 
 

@@ -1,4 +1,4 @@
-"""Chats as samples, compared with what transformers makes of them."""
+"""Chats as samples, compared with transformers."""
 
 from __future__ import annotations
 

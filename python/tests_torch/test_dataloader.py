@@ -1,4 +1,4 @@
-"""levada.DataLoader beside torch's DataLoader, and with torch's and Hugging Face's data sets."""
+"""levada.DataLoader compared with torch's DataLoader, and with torch's and Hugging Face's data sets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches on a device, with the stand-in of bench/gpu in its place: script/gpu runs the same checks on a GPU."""
+"""Batches on a device, with the stub of bench/gpu in its place; script/gpu runs the same checks on a GPU."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ for arguments in {runs!r}:
 
 
 def stamps(folder: pathlib.Path, runs: list[list[str]], mutation: str = "", ranks: int = 2) -> tuple[list[dict[str, Any]], str]:
-    """Runs bench/gpu/stamps.py on the stand-in with each list of arguments; returns what its ranks told, and all output."""
+    """Runs bench/gpu/stamps.py on the stub with each list of arguments. Returns its ranks' results, and all output."""
     script = folder / "job.py"
     script.write_text(PRELUDE.format(mutation=mutation, runs=runs))
     environment = {**os.environ, "LEVADA_GPU": "stub", "PYTHONPATH": str(GPU), "OMP_NUM_THREADS": "1"}
@@ -76,7 +76,7 @@ MUTANTS = {
 @pytest.mark.parametrize("name", MUTANTS)
 def test_the_stand_in_finds_each_mistake_that_a_gpu_would_punish(tmp_path: pathlib.Path, name: str) -> None:
     mutation, arguments = MUTANTS[name]
-    # Slow enough that a device has not read what is overwritten, however busy this machine is.
+    # Slow enough that even on a busy machine the device has not read memory before it is overwritten.
     mutation += "; stand_in.copy_seconds = stand_in.kernel_seconds = 0.02"
     told, output = stamps(tmp_path, [arguments], mutation)
     assert not (len(told) == 2 and all(each["pass"] for each in told)), output
@@ -102,7 +102,7 @@ def test_a_check_of_script_gpu_runs_on_the_stand_in(check: str) -> None:
 
 
 class Tensor:
-    """As much of a tensor as RegisteredMemory asks for."""
+    """The part of a tensor that RegisteredMemory uses."""
 
     def __init__(self, address: int, nbytes: int) -> None:
         self.address, self.nbytes = address, nbytes
@@ -115,7 +115,7 @@ class Tensor:
 
 
 class Job:
-    """Its shared memory is all below address 2**20."""
+    """A job whose shared memory is below address 2**20."""
 
     def keep_pages(self, address: int, size: int) -> bool:
         return address + size <= 2**20

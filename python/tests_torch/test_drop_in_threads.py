@@ -1,4 +1,4 @@
-"""Several threads on each object of a drop-in that has a state. Run by `script/check threads`."""
+"""Several threads on each stateful object of a drop-in. Run by `script/check threads`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The examples that take torch, run as their readers would."""
+"""The examples that need torch, run as their readers would run them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_gpt_has_the_same_losses_whoever_reads(corpus: pathlib.Path) -> None:
 
 def test_a_mesh_is_made_of_a_device_mesh() -> None:
     class DeviceMesh:
-        """What of a torch DeviceMesh a Mesh is made of; a real one takes a process group."""
+        """The part of a torch DeviceMesh that Mesh uses; a real one needs a process group."""
 
         def __init__(self, ranks: list[list[int]], names: tuple[str, ...] | None) -> None:
             self.mesh = torch.tensor(ranks)

@@ -80,7 +80,7 @@ def test_what_requires_gradients_is_refused_by_key_and_sample(tensor: torch.Tens
 
 
 def test_what_a_rank_writes_to_its_tensors_changes_no_store(tmp_path: pathlib.Path) -> None:
-    """Whether one sample is asked for or several, by key or one by one, before or after an exchange."""
+    """For one sample or several, by key or one by one, before or after an exchange."""
     told = ranks.succeed(
         tmp_path,
         2,

@@ -100,7 +100,7 @@ def test_the_other_ranks_are_told_which_rank_raised_what(tmp_path: pathlib.Path,
 def _assert_told(told: list[list[dict[str, Any]]]) -> None:
     ranks.assert_prompt(told, failing=1)
     for mine in (told[0][0], told[2][0]):
-        assert mine["kind"] == "PeerLost", mine  # which names rank 1, or rank 0 that got it and ended
+        assert mine["kind"] == "PeerLost", mine  # names rank 1, or rank 0, which got that error and ended
         assert "rank 1 " in mine["text"] and "ValueError: loss is NaN" in mine["text"], mine
 
 

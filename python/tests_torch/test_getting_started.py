@@ -1,4 +1,4 @@
-"""What docs/getting-started.md shows is run: its programs, by its commands, and what it says that these print is compared. Run by
+"""Runs the programs of docs/getting-started.md by its commands, and compares their output with the page. Run by
 `script/check python-torch`."""
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def all_blocks() -> list[tuple[str, str]]:
 
 
 def run(folder: pathlib.Path, line: str) -> str:
-    """Returns what it prints, if it is of PROGRAMS, which it runs."""
+    """Runs a command line. Returns its output, or nothing if it is not one of PROGRAMS."""
     words = shlex.split(line, comments=True)
     if words[0] == "rm":
         (folder / words[1]).unlink()
@@ -38,7 +38,7 @@ def run(folder: pathlib.Path, line: str) -> str:
 
 
 def lines_of(printed: str) -> list[str]:
-    """Its lines, sorted. With PYTHONUNBUFFERED, ranks may print between a line of another and its end."""
+    """Returns the sorted lines. With PYTHONUNBUFFERED, a rank may print in the middle of another rank's line."""
     return sorted(line for line in re.sub(r"(?=rank \d: )", "\n", printed).splitlines() if line)
 
 
@@ -50,7 +50,7 @@ def numbers_of(printed: str) -> list[float]:
     return [float(number) for line in lines_of(printed) for number in re.findall(NUMBER, line)]
 
 
-@pytest.mark.timeout(900)  # forty processes that import torch
+@pytest.mark.timeout(900)  # starts forty processes that import torch
 def test_programs_and_commands(tmp_path: pathlib.Path) -> None:
     compared = 0
     following = [*all_blocks()[1:], ("", "")]

@@ -203,7 +203,7 @@ def test_a_mesh_is_checked_against_process_groups(tmp_path: pathlib.Path) -> Non
         for refused in mine[3:7]:
             assert f"rank {rank} is dp{rank} in the mesh 'dp=4'" in str(refused["alone"])
             assert "as Mesh.from_env(tp=2, pp=2); a feed that is not to follow" in str(refused["alone"])
-        assert mine[7] == {"got": [0, 1, 2, 3], "own": [rank]}  # a Membership is the caller's word
+        assert mine[7] == {"got": [0, 1, 2, 3], "own": [rank]}  # a Membership is not checked against the mesh
         assert mine[8] == {"half": [0, 1]}
 
 
@@ -329,7 +329,7 @@ def test_what_is_no_group_or_engine_is_refused() -> None:
     with pytest.raises(levada.InvalidArgument, match="neither a process group"):
         levada.join([0, 1])
     with pytest.raises(levada.InvalidArgument, match="neither a process group"):
-        levada.Feed([1], group=-100)  # what new_group() gives who is not in it
+        levada.Feed([1], group=-100)  # new_group() returns this to ranks outside the group
 
 
 def test_placements_of_dtensors_say_where_a_field_goes() -> None:

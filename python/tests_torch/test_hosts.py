@@ -1,6 +1,6 @@
-"""Jobs of several hosts, each a network namespace of its own. Run by `script/check hosts`.
+"""Jobs of several hosts, each of which is a network namespace. Run by `script/check hosts`.
 
-LEVADA_TEST_ENGINE names the engine that joins several hosts; otherwise levada.join() chooses it. LEVADA_KILLS says how
+LEVADA_TEST_ENGINE names the engine that joins several hosts; otherwise levada.join() chooses it. LEVADA_KILLS sets how
 often a rank is killed, LEVADA_FAULTS how often a host is cut off and a link cut for a while, each at a random moment.
 """
 
@@ -30,7 +30,7 @@ ENGINE = os.environ.get("LEVADA_TEST_ENGINE", "auto")
 KILLS = int(os.environ.get("LEVADA_KILLS", "4"))
 FAULTS = int(os.environ.get("LEVADA_FAULTS", "1"))
 WITHIN = 10.0
-"""Seconds within which all ranks know of a loss, on a machine that has other work; the median is to be less than one."""
+"""Seconds within which all ranks must learn of a loss on a busy machine; the median must be less than MEDIAN."""
 MEDIAN = 1.0
 
 JOIN = f"""
@@ -106,7 +106,7 @@ tell(steps=i + 1)
 """
     for mine in three_hosts.start(ranks, script).succeed():
         assert mine[0]["host_of"] == [host for host, count in enumerate(ranks) for _ in range(count)]
-        assert mine[0]["engine"] == ("shm+c10d" if ENGINE == "auto" else ENGINE)  # by hosts 0 to 1 to 2
+        assert mine[0]["engine"] == ("shm+c10d" if ENGINE == "auto" else ENGINE)  # connects hosts 0 to 1 to 2
         assert mine[1]["steps"] == 7
 
 
@@ -156,15 +156,15 @@ for mesh in (levada.Mesh(dp=4), levada.Mesh(dp=2, tp=2), levada.Mesh(tp=2, dp=2)
 
 
 def write_copies(folder: pathlib.Path) -> tuple[int, int]:
-    """Writes a token file for each host. That of host1 differs in 64 bytes, which are in none of the blocks that are compared
-    at the start. Returns the first and last token that differ."""
+    """Writes a token file for each host. That of host1 differs in 64 bytes, outside the blocks that are compared at the
+    start. Returns the first and last token that differ."""
     documents, tokens = 300, 2_000
     ids = np.random.default_rng(1).integers(0, 30_000, documents * tokens, np.int32)
     numbers = np.arange(documents + 1)
     sizes = np.full(documents, tokens, np.int32).tobytes()
     index = b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 4, documents, documents + 1)
     index += sizes + (numbers[:-1] * tokens * 4).tobytes() + numbers.tobytes()
-    begin = (ids.nbytes - 4096) // 63 * 20 // 4 + 2_000  # between the blocks that begin at 20 and 21 of 63
+    begin = (ids.nbytes - 4096) // 63 * 20 // 4 + 2_000  # between blocks 20 and 21 of the 63 compared ones
     for host in ("host0", "host1"):
         (folder / host).mkdir()
         ids.tofile(folder / host / "c.bin")
@@ -195,7 +195,7 @@ for readers in ("host", "all", "one"):
         tell(got=got, text=str(error))
 """,
     ).succeed()
-    # With dp=2,tp=2 each host reads its own samples, so only the readers of one host have a batch in common.
+    # With dp=2,tp=2 each host reads different samples, so only the readers of one host share a batch.
     shares_batches = mesh != "dp=2,tp=2"
     step = first // sequence // (batch * (1 if mesh == "tp=4" else 2))
     for mine in told:
@@ -282,7 +282,7 @@ def test_rounded_sums_are_the_same_on_every_run_on_the_same_hosts(
 ) -> None:
     script = SUMS + "tell(**reduced(rounded))\n"
     one, _, three_and_one = told_on_one_host_and_on_two(hosts, launcher, script)
-    assert three_and_one == one  # ranks are added up in the same order there
+    assert three_and_one == one  # this layout adds ranks in the same order
     script = 'if __name__ == "__main__":\n' + textwrap.indent(JOIN + script, "    ")
     first, second = (launcher.start([2, 2], script).succeed() for _ in range(2))
     assert first == second and len({mine[1]["sums"] for mine in first}) == 4
@@ -389,8 +389,8 @@ except BaseException as error:
 def expect_loss(
     hosts: several.Hosts, launcher: several.Launcher, job: several.Job, victims: set[int], since: float, within: float
 ) -> float:
-    """Checks that every other rank was told of the loss of one of the victims. Returns after how many seconds the last
-    one was."""
+    """Checks that every other rank learned of the loss of one of the victims. Returns the seconds until the last one
+    did."""
     ended = job.finish(within + 30.0)
     seconds: list[float] = []
     for rank, each in enumerate(ended):
@@ -414,7 +414,7 @@ def test_a_killed_rank_is_named_on_every_host(
     moment = random.Random(number).uniform(0, 0.3)
     job = launcher.start([2, 2], JOIN + WORK[kinds[number // 4 % len(kinds)]] + UNTIL_LOST)
     job.wait_for("works", range(4))
-    time.sleep(moment)  # into whatever the ranks are doing then
+    time.sleep(moment)  # a random moment of the ranks' work
     since = time.monotonic()
     os.kill(job.pids[victim], 9)
     seconds_to_notice.append(expect_loss(hosts, launcher, job, {victim}, since, WITHIN))
@@ -447,7 +447,8 @@ def expect_cut(
     silence: int,
     cut: Callable[[], contextlib.AbstractContextManager[None]] | None = None,
 ) -> None:
-    """Cuts a host off from a job, `moment` seconds into its work. Checks that every rank is told of the other host's."""
+    """Cuts a host off from a job, `moment` seconds into its work. Checks that every rank learns of the loss of the
+    other host."""
     job = launcher.start([2, 2], JOIN + WORK[kind] + UNTIL_LOST, environment=environment)
     job.wait_for("works", range(4))
     time.sleep(moment)
@@ -511,7 +512,7 @@ def test_a_link_that_comes_back_within_the_silence_limit_ends_no_job(
     environment = {"LEVADA_SILENCE": str(silence), "LEVADA_TEST_END": str(end)}
     job = launcher.start([2, 2], JOIN + UNTIL_STOPPED, environment=environment)
     job.wait_for("works", range(4))
-    time.sleep(random.Random(number).uniform(0, 1))  # at any time between two probes
+    time.sleep(random.Random(number).uniform(0, 1))  # a random moment between two probes
     with hosts[1].is_cut():
         time.sleep(silence - 1)
     end.touch()
@@ -677,8 +678,8 @@ def join_errors(
     timeout: float = 60,
     cut: contextlib.AbstractContextManager[None] = contextlib.nullcontext(),
 ) -> list[str]:
-    """By rank, the class and text of what levada.join() raises within its time-out, after `script`, while `cut` holds, which
-    begins once torch.distributed has."""
+    """Returns the class and text of the error that levada.join() raises on each rank within its timeout, after
+    `script`. `cut` begins when torch.distributed is initialized and holds during the call."""
     script = f"""
 import os, time
 import torch.distributed as dist
@@ -848,7 +849,7 @@ feed.write_trace({str(tmp_path / "trace.json")!r})
     assert told[1][0]["clock"] - told[0][0]["clock"] > days - 1000
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     spans = [event for event in events if event["ph"] == "X"]
-    assert max(span["ts"] + span["dur"] for span in spans) < 100e6  # microseconds since the first
+    assert max(span["ts"] + span["dur"] for span in spans) < 100e6  # microseconds since the first span
     rank_1 = next(event["pid"] for event in events if event["name"] == "process_name" and "rank 1" in event["args"]["name"])
     read = sum(span["dur"] for span in spans if span["pid"] == rank_1 and span["name"] == "waiting: reading storage")
     assert read > 0.5e6, sorted({(span["pid"], span["name"]) for span in spans})

@@ -1,7 +1,7 @@
-"""A rank that hangs is named, and the others leave. `script/check hosts` runs this whole.
+"""A rank that hangs is named, and the others leave. `script/check hosts` runs all cases.
 
-LEVADA_FAULTS says how often a rank is made to hang, in each way, at a random moment; LEVADA_SOAK_SECONDS for how long ranks
-are stopped and links cut, each for less time than ends a job.
+LEVADA_FAULTS sets how often a rank is made to hang, in each way, at a random moment; LEVADA_SOAK_SECONDS for how long
+ranks are stopped and links cut, each for less time than ends a job.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import hosts as several
 import pytest
 
 IS_WHOLE = os.environ.get("LEVADA_HOSTS") == "required"
-"""Whether every rank hangs on every layout; otherwise one does, behind a forwarder."""
+"""Whether every rank hangs on every layout; otherwise only one does, behind a forwarder."""
 TIMEOUT = 4
 LEAVES = 30.0
-"""Seconds within which all other ranks have exited, after the first error."""
+"""Seconds after the first error within which all other ranks must have exited."""
 
 JOIN = """
 import ctypes, itertools, os, threading, time
@@ -107,7 +107,7 @@ def launcher(hosts: several.Hosts) -> Iterator[several.Launcher]:
 
 
 def errors_without(job: several.Job, hung: int) -> dict[int, dict[str, Any]]:
-    """Waits until all other ranks have exited. Returns what each of them raised, by rank."""
+    """Waits until all other ranks have exited. Returns the error that each of them raised, by rank."""
     others = [rank for rank in range(len(job.pids)) if rank != hung]
     job.wait_for("kind", others[:1], TIMEOUT + 60.0)
     until = time.monotonic() + LEAVES
@@ -122,7 +122,7 @@ def errors_without(job: several.Job, hung: int) -> dict[int, dict[str, Any]]:
 
 
 def expect_named(told: dict[int, dict[str, Any]], hung: int) -> None:
-    """Checks that every rank's error is a Timeout, or that of another rank, and says what the rank that hangs did last."""
+    """Checks that every rank's error is a Timeout, or quotes another rank's, and says what the hung rank did last."""
     for rank, each in told.items():
         text = str(each["text"])
         assert each["kind"] in ("Timeout", "PeerLost") and "Timeout" in f"{each['kind']}: {text}", (rank, each)

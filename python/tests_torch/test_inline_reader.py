@@ -1,4 +1,4 @@
-"""Losses of a training loop over a feed are those of the plain loop."""
+"""Losses of a training loop over a feed equal those of the plain loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""torch's DataLoader under a feed: its order in states, its random numbers, the context in which it is read."""
+"""torch's DataLoader in a feed: its order in states, its random numbers, and the context in which it is read."""
 
 from __future__ import annotations
 

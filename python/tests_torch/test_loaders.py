@@ -1,4 +1,4 @@
-"""A feed among the loaders of torch: in the place of a dataset, of a stateful loader, on a device."""
+"""A feed combined with torch's loaders: as a dataset, as a stateful loader, on a device."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_what_was_moved_goes_with_the_last_reference_to_it() -> None:
 
 
 def test_what_lies_on_a_device_does_not_pass_through_this_machines_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With pinned memory and events that torch has no device for here, and with meta for the device."""
+    """Simulates pinned memory and events, which torch does not have here, and uses meta as the device."""
 
     class Stage:
         begun: list[Any] = []
@@ -192,7 +192,8 @@ def test_what_requires_gradients_does_so_on_the_device() -> None:
 
 
 class Streams:
-    """torch.accelerator and torch.Event of a machine with two devices, which copy when they are waited for."""
+    """Simulates torch.accelerator and torch.Event on a machine with two devices, which copy only when they are waited
+    for."""
 
     def __init__(self) -> None:
         self.queues: dict[int, list[Any]] = {0: [], 1: []}
@@ -204,7 +205,7 @@ class Streams:
     def event(self, device: Any) -> Any:
         marked: list[int] = []
         return SimpleNamespace(
-            record=lambda stream=0: marked.append(stream),  # without a stream: that of the current device
+            record=lambda stream=0: marked.append(stream),  # the default is the current device's stream
             synchronize=lambda: [self.run(stream) for stream in marked],
             query=lambda: not any(self.queues[stream] for stream in marked),
         )

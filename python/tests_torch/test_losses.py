@@ -1,4 +1,4 @@
-"""A rank that ends while the others sit in a collective of torch or in a step: each process reports it at once."""
+"""A rank that ends while the others are in a collective of torch or in a step: each process reports it at once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import process_groups
 import pytest
 
 WITHIN = 5.0
-"""Seconds from a rank's end to the lines of the others, on a busy machine; half a second on an idle one."""
+"""Seconds from a rank's end to the other ranks' lines on a busy machine; half a second on an idle one."""
 
 PROLOGUE = """
 import io, json, os, signal, sys, threading, time
@@ -79,7 +79,7 @@ def _run(folder: pathlib.Path, script: str, size: int = 3) -> list[list[dict[str
 
 
 def _assert_reported(told: list[list[dict[str, Any]]], end: str) -> None:
-    """Each rank but the last one has written one line, in time, that names the last one and why it ended."""
+    """Checks that each rank but the last has written one line, in time, that names the last rank and why it ended."""
     _, text, step = ENDS[end]
     failing = len(told) - 1
     (failed,) = [each["failed"] for each in told[failing] if "failed" in each]

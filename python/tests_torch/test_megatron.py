@@ -1,4 +1,4 @@
-"""What Levada shares with Megatron-LM, compared with megatron-core itself: files, splits, samples and their masks."""
+"""Levada compared with megatron-core: files, splits, samples and their masks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TEXTS = ["hello", "", "naïve 漢字", "x" * 1000, " the levada brings the water
 
 
 def write(prefix: pathlib.Path, documents: list[list[int]]) -> None:
-    """As Megatron-LM's preprocess_data writes them."""
+    """Writes documents as Megatron-LM's preprocess_data does."""
     builder = IndexedDatasetBuilder(f"{prefix}.bin", dtype=DType.optimal_dtype(EOD + 1))
     for document in documents:
         builder.add_document(torch.tensor(document), [len(document)] if document else [])
@@ -44,7 +44,7 @@ def documents() -> list[list[int]]:
 
 
 def datasets(folder: pathlib.Path, **options: Any) -> list[GPTDataset]:
-    """Those for training, validation and tests, of an epoch each."""
+    """Returns Megatron's data sets for training, validation and tests, of one epoch each."""
     config = GPTDatasetConfig(
         random_seed=5,
         sequence_length=SEQUENCE,
@@ -68,7 +68,7 @@ def test_a_converted_text_is_what_megatron_writes(tmp_path: pathlib.Path) -> Non
 
 @pytest.fixture(scope="module")
 def llama_like(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """A folder of transformers with a tokenizer that begins texts with a token, and ends them with none."""
+    """A transformers folder with a tokenizer that begins texts with a token, but does not end them with one."""
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
@@ -89,7 +89,7 @@ def test_a_text_of_a_tokenizer_of_transformers_is_converted_as_megatron_does(
 ) -> None:
     theirs = HuggingFaceTokenizer(str(llama_like), include_special_tokens=special_tokens)
     builder = IndexedDatasetBuilder(f"{tmp_path / 'theirs'}.bin", dtype=DType.optimal_dtype(theirs.vocab_size))
-    for text in TEXTS:  # as Encoder.encode() of tools/preprocess_data.py does it, with --append-eod
+    for text in TEXTS:  # like Encoder.encode() of tools/preprocess_data.py, with --append-eod
         ids = theirs.text_to_ids(text)
         if ids:
             ids.append(theirs.eod)
@@ -107,7 +107,7 @@ def test_a_text_of_a_tokenizer_of_transformers_is_converted_as_megatron_does(
 def test_a_split_has_the_documents_that_megatron_gives_it(
     tmp_path: pathlib.Path, documents: list[list[int]], split: str
 ) -> None:
-    documents = documents * 2  # 1,000 and more are rounded as theirs
+    documents = documents * 2  # more than 1,000, to compare the rounding
     write(tmp_path / "corpus", documents)
     proportions = [float(each) for each in split.split(",")]
     for part, theirs in zip(("train", "valid", "test"), datasets(tmp_path, split=split), strict=True):
@@ -128,7 +128,7 @@ def test_samples_are_those_of_gpt_dataset(
 ) -> None:
     write(tmp_path / "corpus", documents)
     theirs = datasets(tmp_path, **dict.fromkeys(choices, True))[0]
-    # Megatron shuffles documents before it cuts them: laid down in that order they are cut as they lie.
+    # Megatron shuffles documents before it cuts them. Stored in that order, they are cut as they are.
     stored = IndexedDataset(str(tmp_path / "corpus"))
     write(tmp_path / "shuffled", [stored[document].tolist() for document in theirs.document_index])
     corpus = levada.Corpus(

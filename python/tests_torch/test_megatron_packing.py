@@ -9,7 +9,8 @@ from packing_steps import LIMIT, Sample, batch, item, keys_of, run, sample_of, s
 
 pytest.importorskip("megatron.core", reason="megatron-core is not installed")
 
-IN_ORDER = [  # as DpBalancedScheduler of Megatron-LM's main of 2026-08-22 packs LENGTHS, by data-parallel rank
+IN_ORDER = [  # the result of DpBalancedScheduler for LENGTHS, by data-parallel rank, in Megatron-LM's main of
+              # 2026-08-22
     [[(0, 0), (0, 1), (0, 2)], [(0, 5), (0, 6), (1, 0)], [(1, 3)]],
     [[(0, 3), (0, 4)], [(1, 1), (1, 2)], [(1, 4), (1, 5), (1, 6)]],
 ]

@@ -1,4 +1,4 @@
-"""What levada.dropin.megatron decides without sending anything. Run by `script/check python-torch`."""
+"""Decisions of levada.dropin.megatron that need no communication. Run by `script/check python-torch`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from levada.dropin._packing_step import PackingSettings, Place, RankMessage, agr
 
 
 class Group(SimpleNamespace):
-    """Stands for a process group where nothing is sent."""
+    """A stand-in for a process group that sends nothing."""
 
     def rank(self) -> int:
         return int(self.at)
@@ -40,7 +40,7 @@ def work(micros: list[list[int]], lengths: list[int]) -> int:
 
 @pytest.mark.parametrize(
     ("lengths", "ranks", "limit", "multiple", "expected"),
-    [  # what DpBalancedScheduler of Megatron-LM's main of 2026-08-22 returns
+    [  # the result of DpBalancedScheduler in Megatron-LM's main of 2026-08-22
         ([5, 5, 5, 5], 2, 10, 1, [[[0, 1]], [[2, 3]]]),
         ([9, 1, 2, 9, 3], 2, 10, 1, [[[0, 1], [3]], [[2], [4]]]),
         ([3, 3, 3, 3, 3, 3, 3], 2, 10, 1, [[[0, 1, 2], [6]], [[3, 4], [5]]]),

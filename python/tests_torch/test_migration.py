@@ -1,4 +1,4 @@
-"""What docs/migrate shows is run: each page's Python, block after block, on two ranks. Run by `script/check python-torch`."""
+"""Runs docs/migrate: each page's Python, block after block, on two ranks. Run by `script/check python-torch`."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ tell(got=numbers())
     )
     for at in (0, 1):
         first, second = told[0][at]["got"], told[1][at]["got"]
-        # Two epochs, in each of which every sample is used once.
+        # Two epochs, each of which uses every sample once.
         assert len(first) == len(second) == 20
         half = len(first) // 2
         for epoch in (slice(0, half), slice(half, None)):

@@ -1,5 +1,5 @@
-"""Every code block of the pages that is not Python is run, compiled or compared, by the rule of RULES; test_pages.py has
-those in Python. Run by `script/check python-torch`."""
+"""Runs, compiles or compares every code block of the pages that is not Python, by the rule in RULES; test_pages.py does
+so for Python. Run by `script/check python-torch`."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ RULES = {
     "docs/design/reduce.md text": PICTURE,
     "docs/design/sources.md ": PICTURE,
 }
-"""By language, or page and language; a list has a rule for each block of that kind."""
+"""Rules by language, or by page and language; a list has one rule for each block of that kind."""
 
 
 GIVEN_TO = {
@@ -78,7 +78,7 @@ GIVEN_TO = {
     ],
     "docs/design/plan.md": ["levada plan --layout FILE --mesh dp=2,pp=3 --batch 2 --seq 32"],
 }
-"""By page, the command that takes each of its blocks."""
+"""The commands that read each page's blocks, by page."""
 
 PROGRAMS = {
     "levada": f'exec {sys.executable} -m levada "$@"',
@@ -89,8 +89,8 @@ PROGRAMS = {
     "levada_bench": 'case "$1" in scatter | exchange | dispatch | reduce-scatter) ;; *) exit 2 ;; esac',
     "pip": 'test "$1" = install',
 }
-"""What a block finds in place of programs: installing, building, measuring and listing files are left out. Those of script/
-and bench/, and what is built of bench/*.cc, do nothing, but have to exist."""
+"""Programs that replace those of the blocks: installing, building, measuring and listing files do nothing. Programs of
+script/ and bench/, and those built from bench/*.cc, do nothing either, but must exist."""
 
 PROGRAM = """
 #include <cstdio>
@@ -112,7 +112,7 @@ class Block(NamedTuple):
     page: str
     language: str
     number: int
-    """Among those of the language on the page."""
+    """Index among the page's blocks in the same language."""
     text: str
 
     @property
@@ -137,7 +137,7 @@ BLOCKS = blocks()
 
 
 def by(rule: str) -> Any:
-    """A parameter `block` for each block with a rule that begins so."""
+    """Parametrizes `block` over all blocks whose rule begins with `rule`."""
     chosen = [block for block in BLOCKS if block.rule.startswith(rule)]
     return pytest.mark.parametrize("block", chosen, ids=[f"{block.page}-{block.number}" for block in chosen])
 
@@ -149,7 +149,7 @@ def write_program(path: pathlib.Path, script: str) -> None:
 
 
 def zstd_frame(text: bytes) -> bytes:
-    """Of a single block that compresses nothing."""
+    """Returns a frame of a single block without compression."""
     assert len(text) < 1 << 17
     return b"\x28\xb5\x2f\xfd\xa0" + len(text).to_bytes(4, "little") + (len(text) << 3 | 1).to_bytes(3, "little") + text
 
@@ -184,14 +184,14 @@ def write_tokenizers(folder: pathlib.Path) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """A folder with what the commands of the pages name."""
+    """A folder with the files and programs that the pages' commands name."""
     folder = tmp_path_factory.mktemp("pages")
     write_text(folder)
     write_tokenizers(folder)
     for name, script in PROGRAMS.items():
         write_program(folder / "bin" / name, script)
     for path in [*(ROOT / "script").iterdir(), *(ROOT / "bench").glob("*.py")]:
-        write_program(folder / path.relative_to(ROOT), "exit")  # `levada run` reads a .py as Python: a name, which does nothing
+        write_program(folder / path.relative_to(ROOT), "exit")  # run as Python, `exit` does nothing
     for path in [*(ROOT / "bench").glob("*.cc"), ROOT / "bench/mpi.cc"]:
         for preset in ("release", "openmpi"):
             write_program(folder / "build" / preset / "bench" / path.stem, "exit 0")
@@ -208,7 +208,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 
 def run(folder: pathlib.Path, script: str) -> str:
-    """Returns what it wrote to standard output."""
+    """Runs a script. Returns its standard output."""
     environment = os.environ | {"PATH": f"{folder / 'bin'}:{os.environ['PATH']}"}
     command = ["bash", "-euo", "pipefail", "-c", script]
     ran = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=100)
@@ -239,7 +239,7 @@ def test_json(folder: pathlib.Path, block: Block) -> None:
 
 
 def form_of(printed: str) -> list[str]:
-    """Its lines, but for numbers, digests, units, and the spaces that they make necessary."""
+    """Returns the lines without numbers, digests, units and the resulting extra spaces."""
     lines = [re.sub(r"\b[0-9a-f]{8}\b|-?\d[\d.,]*(e\+\d+)?x?%?", "0", line) for line in printed.splitlines()]
     return [" ".join(re.sub(r"0 ([kKMG]i?B?|[mun]?s)\b", "0", line).split()) for line in lines]
 
@@ -273,7 +273,7 @@ CPP_NAMES = {
     "docs/design/mpi.md": "int argc, char** argv",
     "docs/design/pipeline.md": "levada::pipeline::Item (*tokenize)(levada::pipeline::Item)",
 }
-"""By page, what its blocks take from the program around them."""
+"""The parameters that each page's blocks use, by page."""
 
 
 def test_the_first_cpp_is_the_example() -> None:

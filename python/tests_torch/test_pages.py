@@ -1,4 +1,4 @@
-"""The Python of the pages is run, block after block, on as many ranks as the page speaks of, with stand-ins for what it
+"""Runs the Python of the pages, block after block, on as many ranks as the page describes, with stand-ins for what it
 leaves to the reader: paths, tokenizers, data, models. Run by `script/check python-torch`."""
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def blocks_of(page: str) -> list[str]:
 
 
 def run(folder: pathlib.Path, page: str, size: int, body: str) -> list[list[dict[str, Any]]]:
-    """Returns what each rank told. Fails where a block of the page is left."""
+    """Returns each rank's reports. Fails if a block of the page was not run."""
     assert page in TESTED_HERE
     prepare = ranks.BLOCKS.format(blocks=blocks_of(page)) + PREPARE.format(folder=str(folder))
     script = prepare + body + ranks.BLOCKS_END
@@ -122,7 +122,7 @@ def test_every_page_with_python_is_run_by_a_test() -> None:
     for page, test in TESTED_ELSEWHERE.items():
         text = (ROOT / "python" / test).read_text()
         name = re.escape(page.rpartition("/")[2])
-        # That each block is run is seen by ranks.BLOCKS, or each is written into a program that is run.
+        # ranks.BLOCKS checks that each block is run; pages written as programs run all of theirs.
         is_run = re.search(rf'\brun\(\s*tmp_path,\s*"(?:[\w-]+/)?{name}"', text)
         assert re.search(rf'"(?:[\w-]+/)*{name}"', text), f"{test} does not name {page}"
         assert is_run or page in WRITTEN_AS_PROGRAMS, f"{test} does not run {page}"
@@ -247,7 +247,7 @@ tell(written=writer.last)
 
 
 def test_cuda_graphs(folder: pathlib.Path) -> None:
-    """Without CUDA: bench/gpu/graphs.py has the program, which script/gpu runs on a GPU."""
+    """Runs without CUDA. bench/gpu/graphs.py has the CUDA program, which script/gpu runs on a GPU."""
     told = run(
         folder,
         "docs/cuda-graphs.md",

@@ -1,4 +1,4 @@
-"""Torch's tensors on their way through a pipeline."""
+"""Torch's tensors in a pipeline."""
 
 from __future__ import annotations
 

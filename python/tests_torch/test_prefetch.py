@@ -31,7 +31,7 @@ passes._send_ahead = send_ahead
 
 
 def wait_ahead(monkeypatch: pytest.MonkeyPatch, batches: int) -> None:
-    """Lets next() wait until the batch behind the one that it returns has arrived, of so many batches."""
+    """Makes next() wait until the batch after the returned one has arrived, for the first `batches` batches."""
     monkeypatch.setattr(passes, "_send_ahead", passes._send_ahead)
     exec(PATIENT, {})
     passes._send_ahead.batches = batches  # type: ignore[attr-defined]
@@ -55,7 +55,7 @@ for options in ({{}}, {{"max_steps": 5}}, {{"prefetch_to_device": True}}, {{"pre
 def story(feed: levada.Feed, batches: Iterator[Any]) -> Iterator[dict[str, Any]]:
     for batch in batches:
         stats = {name: number for name, number in feed.stats.items() if not name.endswith("seconds")}
-        stats.pop("bytes_read", None)  # ahead of the steps
+        stats.pop("bytes_read", None)  # runs ahead of the steps
         yield {
             "shapes": {key: list(value.shape) for key, value in batch.items()},
             "at": [feed.step, feed.micro, feed.num_micro, feed.epoch, feed.end],
@@ -66,7 +66,7 @@ def story(feed: levada.Feed, batches: Iterator[Any]) -> Iterator[dict[str, Any]]
 
 
 class Loader:
-    """With a state that says what was read last."""
+    """Has a state with the position of the last read."""
 
     def __init__(self) -> None:
         self.position = 0
@@ -104,7 +104,7 @@ def test_all_that_a_feed_says_is_of_the_batch_in_hand_and_a_state_resumes_at_the
     monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path, name: str
 ) -> None:
     make, options = SOURCES[name]
-    # However slow this machine is, a loader's state is asked for after each item, so that states compare.
+    # Makes the feed ask for a loader's state after each item, even on a slow machine, so that states are comparable.
     monkeypatch.setattr(readers, "_FREE", float("inf"))
 
     def feed(**ahead: Any) -> levada.Feed:

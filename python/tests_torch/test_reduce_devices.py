@@ -1,4 +1,4 @@
-"""Ranks that differ in what they reduce on a device, by tensors on the CPU. Run by `script/check python-torch`."""
+"""Ranks that differ in what they reduce on a device, simulated by CPU tensors. Run by `script/check python-torch`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_an_input_that_a_rank_lacks_on_a_device_is_an_error_on_all_ranks_in_its_
 
 
 def test_devices_objects_that_ranks_use_in_another_order_are_told_apart(tmp_path: pathlib.Path) -> None:
-    """Torch's collectives have one order on all ranks, so other orders are an error."""
+    """Torch's collectives have one order on all ranks, so another order is an error."""
     told = process_groups.succeed(
         tmp_path,
         2,

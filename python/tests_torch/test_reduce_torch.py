@@ -1,4 +1,4 @@
-"""Gradients of torch: fairscale's bucketer, and DistributedDataParallel."""
+"""Torch's gradients: fairscale's bucketer, and DistributedDataParallel."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_fairscales_bucketer_by_changing_one_import(tmp_path: pathlib.Path) -> N
 
 
 def test_fairscales_bucketer_reduces_on_devices_and_after_its_group_was_made_anew(tmp_path: pathlib.Path) -> None:
-    """The devices' buckets by tensors on the CPU: what differs on another device is torch's own."""
+    """CPU tensors stand in for the devices' buckets; on another device only torch's part differs."""
     told = process_groups.succeed(
         tmp_path,
         2,
@@ -185,7 +185,7 @@ def test_fairscales_bucketer_asserts_and_calls_back_as_fairscales(tmp_path: path
 
 
 def test_gradients_on_a_device_are_averaged_by_its_backend(tmp_path: pathlib.Path) -> None:
-    """By tensors on the CPU: what differs on another device is torch's own."""
+    """CPU tensors stand in for the device's; on another device only torch's part differs."""
     told = process_groups.succeed(
         tmp_path,
         2,
@@ -214,7 +214,7 @@ def test_gradients_on_a_device_are_averaged_by_its_backend(tmp_path: pathlib.Pat
 
 
 def test_averages_on_a_device_overflow_only_where_the_average_does(tmp_path: pathlib.Path) -> None:
-    """By tensors on the CPU: what differs on another device is torch's own."""
+    """CPU tensors stand in for the device's; on another device only torch's part differs."""
     told = process_groups.succeed(
         tmp_path,
         3,
@@ -246,7 +246,7 @@ def test_averages_on_a_device_overflow_only_where_the_average_does(tmp_path: pat
 
 
 def test_callbacks_on_a_device_run_at_the_same_places_on_every_rank(tmp_path: pathlib.Path) -> None:
-    """By tensors on the CPU, with delays that differ between ranks."""
+    """CPU tensors stand in for the device's, with delays that differ between ranks."""
     told = process_groups.succeed(
         tmp_path,
         3,
@@ -306,7 +306,7 @@ def test_an_interrupt_in_a_callback_on_a_device_leaves_those_after_it_to_the_nex
 
 
 def test_buckets_on_a_device_do_as_those_on_the_cpu(tmp_path: pathlib.Path) -> None:
-    """By tensors on the CPU: what differs on another device is torch's own."""
+    """CPU tensors stand in for the device's; on another device only torch's part differs."""
     told = process_groups.succeed(
         tmp_path,
         3,
@@ -428,7 +428,7 @@ def test_an_interrupted_reduction_on_a_device_ends_the_later_ones(tmp_path: path
 
 
 def test_flush_reduces_on_the_cpu_though_a_callback_on_a_device_raises(tmp_path: pathlib.Path) -> None:
-    """The device's part by tensors on the CPU: what differs on another device is torch's own."""
+    """CPU tensors stand in for the device's part; on another device only torch's part differs."""
     told = process_groups.succeed(
         tmp_path,
         2,
@@ -462,7 +462,7 @@ def test_tensors_that_torch_only_marks_as_negative_or_conjugate_are_reduced_as_t
 
 
 def test_streams_use_the_memory_of_a_bucket_on_a_device_one_after_another(tmp_path: pathlib.Path) -> None:
-    """By tensors on the CPU, with a stand-in for the streams of a device."""
+    """CPU tensors stand in for the device's, and its streams are simulated."""
     ((told,),) = process_groups.succeed(
         tmp_path,
         1,

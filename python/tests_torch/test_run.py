@@ -1,4 +1,4 @@
-"""Programs that know only torchrun's variables start under `levada run`. Run by `script/check python-torch`."""
+"""Programs that only know torchrun's variables start under `levada run`. Run by `script/check python-torch`."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ torch.distributed.barrier()
 sys.stdout.flush()
 os._exit(0)
 """
-"""A thread of gloo that frees the tensors of the last reduction while the interpreter ends aborts the process."""
+"""Exits without finalization, since gloo may abort: one of its threads may release tensors while the interpreter
+ends."""
 JOINING = """
 import sys
 import levada

@@ -1,4 +1,4 @@
-"""What docs/several-hosts.md shows is run, on hosts that are network namespaces. Run by `script/check hosts`."""
+"""Runs docs/several-hosts.md, on hosts that are network namespaces. Run by `script/check hosts`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PAGE = (pathlib.Path(__file__).parents[2] / "docs" / "several-hosts.md").read_te
 TOLD = sorted(f"rank {rank}: batch {step}" for rank in range(4) for step in range(rank // 2, 8, 2))
 ENGINE = "engine shm+c10d: 4 ranks on 2 hosts"
 WITHIN = 300.0
-"""Seconds that a job may take: its processes import torch."""
+"""Seconds that a job may take; its processes import torch."""
 
 SRUN = """\
 import os, subprocess, sys
@@ -30,7 +30,7 @@ for rank in range(4):
     ranks.append(subprocess.Popen([*hosts[rank // 2], *command], env={{**os.environ, **task, **step}}))
 sys.exit(max(abs(rank.wait()) for rank in ranks))
 """
-"""Does what SLURM's does with two tasks on each of two nodes."""
+"""Does what SLURM's srun does with two tasks on each of two nodes."""
 
 
 def blocks(language: str) -> list[str]:
@@ -45,7 +45,7 @@ def hosts() -> Iterator[several.Hosts]:
 
 @pytest.fixture
 def folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
-    monkeypatch.chdir(tmp_path)  # where hosts run their commands
+    monkeypatch.chdir(tmp_path)  # hosts run their commands in this folder
     (tmp_path / "train.py").write_text(blocks("python")[0])
     (tmp_path / "bin").mkdir()
     write(tmp_path / "bin/torchrun", f'exec {sys.executable} -m torch.distributed.run "$@"')
@@ -59,7 +59,7 @@ def write(path: pathlib.Path, script: str) -> None:
 
 
 def run_all(folder: pathlib.Path, commands: list[list[str]], **environment: str) -> str:
-    """Runs them at the same time; returns what they wrote to standard output."""
+    """Runs the commands concurrently. Returns their standard output."""
     path = f"{folder / 'bin'}:{os.environ['PATH']}"
     names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
     rest = {name: value for name, value in os.environ.items() if name not in names}
@@ -77,7 +77,7 @@ def run_all(folder: pathlib.Path, commands: list[list[str]], **environment: str)
 
 
 def expect_fed(told: str) -> None:
-    # Lines of ranks that write at the same time may run together.
+    # Lines that ranks print at the same time may be joined.
     assert sorted(re.findall(r"rank \d: batch \d", told)) == TOLD
     assert told.count(ENGINE) == 1
 

@@ -1,4 +1,4 @@
-"""Corpora in object storage: a real S3 server on loopback, and faults in front of it."""
+"""Corpora in object storage: a real S3 server on loopback, with injected faults."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ Wsgi = Callable[[dict[str, Any], Any], Iterable[bytes]]
 
 
 class Storage:
-    """An S3 server. `fault` may answer instead of it: it is given the request and the server, and returns an answer, or
-    None for the server's own."""
+    """An S3 server. `fault` gets each request and may answer it instead of the server; it returns None to pass the
+    request on."""
 
     def __init__(self) -> None:
         self._app = DomainDispatcherApplication(create_backend_app)
@@ -73,7 +73,7 @@ def server() -> Iterator[Storage]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(fsspec.config.conf, "s3", settings)
         patch.setattr(s3fs.S3FileSystem, "retries", 1)
-        patch.setenv("FSSPEC_S3", json.dumps(settings))  # for the commands
+        patch.setenv("FSSPEC_S3", json.dumps(settings))  # for the command's processes
         yield storage
     storage.close()
 
@@ -87,7 +87,7 @@ def storage(server: Storage) -> Iterator[Storage]:
 
 @pytest.fixture(scope="module")
 def local(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """A .jsonl, and the same as .jsonl.gz, .parquet and .bin with .idx."""
+    """A .jsonl, and its copies as .jsonl.gz, .parquet and .bin with .idx."""
     folder = tmp_path_factory.mktemp("local")
     content = "".join(json.dumps({"text": line}) + "\n" for line in LINES)
     (folder / "a.jsonl").write_text(content)
@@ -139,14 +139,14 @@ def test_a_web_server_is_read_as_well(storage: Storage, local: pathlib.Path, tmp
     with pytest.raises(levada.SourceError, match=f"cannot open {url}/none.txt: there is no such file"):
         levada.Corpus(f"{url}/none.txt", tokenizer="bytes").open()
     large = tmp_path / "large.jsonl"
-    large.write_bytes((local / "a.jsonl").read_bytes() * 8)  # More than is ever fetched at once.
+    large.write_bytes((local / "a.jsonl").read_bytes() * 8)  # More than is ever fetched in one request.
     storage.fault = lambda request, start: whole(request, start, large)
     with pytest.raises(levada.SourceError, match="large.jsonl cannot be read in parts, for its server sends all of it: copy"):
         levada.Corpus(f"{url}/large.jsonl", cache_dir=tmp_path / "cache", tokenizer="bytes").open()
 
 
 def whole(request: dict[str, Any], start: Any, path: pathlib.Path) -> list[bytes]:
-    """What a server answers that does not know ranges."""
+    """Answers like a server that does not support ranges."""
     content = path.read_bytes()
     start("200 OK", [("Content-Length", str(len(content)))])
     return [content] if request["REQUEST_METHOD"] == "GET" else []

@@ -74,7 +74,7 @@ def test_round_k_gives_rank_r_batch_k_times_w_plus_r(folder: pathlib.Path) -> No
     """,
     )
     for rank, mine in enumerate(told):
-        # 10 batches are two rounds of four; the last two batches are dropped. Rank 0 alone iterates.
+        # 10 batches are two rounds of four; the last two batches are dropped. Only rank 0 iterates.
         assert mine[0] == {"got": [[rank, 4 + rank]] * 2, "begun": 2 if rank == 0 else 0}
         assert mine[1]["kinds"] == ["dict" if rank % 2 else "Pair"] * 3
         numbers = [rank, 4 + rank, 8 + rank] if rank % 2 else []
@@ -247,7 +247,7 @@ def test_a_trainer_trains_as_on_batches_dealt_by_hand(folder: pathlib.Path) -> N
     tell(steps=steps, losses=losses, by_hand=by_hand, same=all(map(torch.equal, parameters, expected)))
     """,
     )
-    assert told[0] == told[1]  # data-parallel ranks report and end with the same
+    assert told[0] == told[1]  # data-parallel ranks report the same, and end with the same parameters
     for (mine,) in told:
         assert mine["steps"] == 3 and mine["losses"] == mine["by_hand"] and len(mine["losses"]) == 3
         assert mine["same"] is True
@@ -291,7 +291,7 @@ def test_an_epoch_reaches_dataset_and_sampler() -> None:
     itself = WithEpoch([1])
     DataLoaderDispatcher(itself).set_epoch(5)
     assert itself.epoch == 5
-    DataLoaderDispatcher([1, 2]).set_epoch(3)  # a list has nobody to tell
+    DataLoaderDispatcher([1, 2]).set_epoch(3)  # a list has no set_epoch()
 
 
 def test_what_cannot_be_is_refused() -> None:

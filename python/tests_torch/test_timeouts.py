@@ -1,5 +1,5 @@
-"""How long a call waits by default: half an hour wherever another rank may be running its user's code meanwhile, such as a
-checkpoint or an evaluation, which is where a `timeout` can be passed. Run by `script/check python-torch`."""
+"""Calls wait half an hour by default if another rank may be running user code at the time, such as a checkpoint or an
+evaluation. All calls with a `timeout` are of this kind. Run by `script/check python-torch`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _defaults() -> dict[str, Any]:
         for name, value in _public(module):
             try:
                 parameters = inspect.signature(value).parameters.values()
-            except (TypeError, ValueError):  # what is no function, or one in C without a signature
+            except (TypeError, ValueError):  # not a function, or a C function without a signature
                 continue
             defaults.update({f"{name}({each.name})": each.default for each in parameters if "timeout" in each.name})
     return defaults

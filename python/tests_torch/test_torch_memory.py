@@ -1,4 +1,5 @@
-"""Torch batches made where feeds send from, and written by who gets them. Run by `script/check python-torch`."""
+"""Torch batches made in memory that feeds send from, and written by their receivers. Run by `script/check
+python-torch`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""levada.dropin.torchdata: torch's own datapipes, carried by Levada."""
+"""levada.dropin.torchdata: torch's datapipes, run by Levada."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 
 
 class Circular(IterDataPipe):
-    """Makes a datapipe that holds on to it."""
+    """Makes a datapipe that refers back to it."""
 
     def __init__(self, source: Any) -> None:
         self.offset = 1
@@ -64,7 +64,7 @@ def test_datapipes_are_cut_where_levada_places_them() -> None:
     marked = left.sharding_round_robin_dispatch(MULTIPROCESSING)
     joined = marked.zip(right.map(add_one))
     end = joined.map(str)
-    assert cut(end, 2) == (joined, end)  # siblings of a forked datapipe go with it
+    assert cut(end, 2) == (joined, end)  # all branches of a forked datapipe move together
 
     both = source.sharding_round_robin_dispatch(MULTIPROCESSING).zip(mark)
     assert cut(both, 2) == (both, both)
@@ -84,7 +84,7 @@ def test_datapipes_are_cut_where_levada_places_them() -> None:
     inside.part.source = source.sharding_round_robin_dispatch(MULTIPROCESSING)
     marked_inside = Circular(IterableWrapper(range(3)))
     marked_inside.part = Part(inside.part.source, [marked_inside]).sharding_round_robin_dispatch(MULTIPROCESSING)
-    assert cut(marked_inside.map(str), 2)[0] is marked_inside  # the whole circle, for a mark in it
+    assert cut(marked_inside.map(str), 2)[0] is marked_inside  # a mark inside a cycle moves the whole cycle
 
 
 def test_a_datapipe_is_replaced_wherever_it_is_held() -> None:
@@ -112,7 +112,7 @@ def test_workers_give_what_one_process_gives(make: Callable[[], Any], prefetch: 
         assert list(loader) == first
     with DataLoader2(make(), reading_service=service(3, **options)) as loader:
         loader.seed(5)
-        assert list(loader) == first  # one-to-one: the number of workers changes nothing
+        assert list(loader) == first  # the stages are one-to-one, so the number of workers changes nothing
 
 
 def test_branches_and_what_stays_in_this_process() -> None:
@@ -129,7 +129,7 @@ def test_branches_and_what_stays_in_this_process() -> None:
 
 
 class Threaded(IterDataPipe):
-    """Asks for items on a thread of its own."""
+    """Requests items on a separate thread."""
 
     def __init__(self, source: Any) -> None:
         self.source = source
@@ -186,7 +186,7 @@ def test_limit_resume_and_pause(make: Callable[[], Any], reading: Callable[[], A
         assert len(got) == 3 and next(items, None) is None
         items.resume()
         got += list(items)
-        assert len(got) == 6  # a limit stays
+        assert len(got) == 6  # a limit stays in effect
         items.limit(None)
         items.resume()
         got += list(items)
@@ -290,7 +290,7 @@ def test_an_epoch_that_a_state_resumes_keeps_its_seed(reading: Callable[[], Any]
 
 
 class Offset(IterDataPipe):
-    """Adds what it is told to."""
+    """Adds an offset that is set later."""
 
     def __init__(self, source: Any) -> None:
         self.source = source
@@ -309,7 +309,7 @@ def offset_by(amount: int, datapipe: Any) -> Any:
 
 
 class Before(ReadingServiceInterface):
-    """Wants something done in each epoch, which only those after it can do."""
+    """Requests a change in each epoch that only the services after it can make."""
 
     def __init__(self, amounts: list[int]) -> None:
         self.amounts = amounts

@@ -65,7 +65,7 @@ def test_a_graph_that_nothing_divides_is_warned_of() -> None:
 
 
 class Custom(Exception):
-    """Has more than a text."""
+    """An exception with more than a text."""
 
     def __init__(self, text: str, code: int) -> None:
         super().__init__(text, code)
@@ -111,7 +111,7 @@ def test_a_paused_prefetcher_refuses_its_next_item() -> None:
 
 
 class Pausing(IterDataPipe):
-    """Ends loops, not its epoch, behind every third item."""
+    """Ends loops, but not its epoch, after every third item."""
 
     def __iter__(self) -> Iterator[int]:
         return self
@@ -130,7 +130,7 @@ class Pausing(IterDataPipe):
 
 
 class Custodian(ReadingServiceInterface):
-    """Notes how it is called."""
+    """Records its calls."""
 
     def __init__(self) -> None:
         self.calls: list[Any] = []

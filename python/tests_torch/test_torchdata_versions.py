@@ -1,4 +1,4 @@
-"""The torchdata drop-in beside torchdata's own releases. Run by `script/check python-torch`."""
+"""The torchdata drop-in compared with torchdata's releases. Run by `script/check python-torch`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from torchdata.datapipes.iter import IterableWrapper
 
 
 def run_script(folder: pathlib.Path, text: str, search: pathlib.Path | None = None, *arguments: str) -> list[Any]:
-    """Runs a program of its own, which writes a line of JSON for each result."""
+    """Runs a separate program that writes a line of JSON for each result. Returns the results."""
     script = folder / "script.py"
     script.write_text(textwrap.dedent(text))
     path = os.pathsep.join([str(search or folder), os.environ.get("PYTHONPATH", "")])

@@ -1,4 +1,4 @@
-"""Tokenizers of transformers, and the folders that it saves them in."""
+"""Tokenizers of transformers, and the folders in which it saves them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_corpus_has_the_tokens_and_the_eos_of_a_fast_tokenizer(
     fast = transformers.PreTrainedTokenizerFast(
         tokenizer_object=tokenizers.Tokenizer.from_str(bpe.to_str()), bos_token="<s>", eos_token=eos, pad_token="<s>"
     )
-    fast(TEXTS[0], truncation=True, padding="max_length", max_length=4)  # which changes the tokenizer beneath
+    fast(TEXTS[0], truncation=True, padding="max_length", max_length=4)  # this call changes the underlying tokenizer
     fast.save_pretrained(tmp_path / "saved")
     text = tmp_path / "texts.jsonl"
     text.write_text("".join(json.dumps({"text": each}) + "\n" for each in TEXTS))

@@ -1,4 +1,4 @@
-// Uses a part of every layer of the installed library: a mesh, a tree through the codec, a plan, ranks as threads.
+// Uses a part of every layer of the installed library: a mesh, a tree through the codec, a plan, and ranks as threads.
 #include <cstdio>
 #include <cstring>
 

@@ -1,5 +1,5 @@
-// Runs feeds on threads as ranks, as jobs in JSON describe them, one a line, and prints what every rank got, one line a
-// job. Knows nothing of what is right: tests/model/feed_model.py does.
+// Runs feeds on threads as ranks. Reads jobs as JSON, one a line, and prints what every rank received, one line a job.
+// Does not know what is right: tests/model/feed_model.py does.
 #include <iostream>
 #include <map>
 #include <mutex>
@@ -20,7 +20,7 @@ std::optional<T> optional_of(const Json& value) {
   return value.is_null() ? std::nullopt : std::optional(value.get<T>());
 }
 
-/// Element `offset` of sample `sample` of field number `field`, which feed_model.py computes alike.
+/// Returns element `offset` of sample `sample` of field `field`; feed_model.py computes the same.
 std::uint64_t element(I sample, I field, I offset) {
   return static_cast<std::uint64_t>(sample * 1000003 + field * 7919 + offset * 31 + 7);
 }
@@ -146,7 +146,7 @@ FeedOptions options_of(const Json& feed) {
   return options;
 }
 
-/// One rank's end of one feed.
+/// One rank's side of one feed.
 class Consumer {
  public:
   Consumer(const std::shared_ptr<Engine>& engine, const Mesh& mesh, const Json& feed) : json_(feed) {
@@ -156,7 +156,7 @@ class Consumer {
     });
   }
 
-  /// Returns whether there may be more.
+  /// Returns whether there may be more steps.
   bool advance(int rank) {
     if (!feed_) return false;
     bool has_more = false;

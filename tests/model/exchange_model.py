@@ -1,7 +1,8 @@
-"""What exchanges do, as a plain program: from the steps of a run, what the stores of all ranks hold after each of them.
+"""A reference model of exchanges: given the steps of a run, computes what the stores of all ranks hold after each of
+them.
 
-Knows no plan, no message and no memory: a rank that lacks what it wants copies it from one that has it. A run is what
-exchanges.py draws and carries out.
+It has no plan, no message and no memory management: a rank that lacks what it wants copies it from one that has it.
+exchanges.py draws and executes the runs.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ import numpy as np
 
 Json = dict[str, Any]
 VALUES = [1, 2.5, "text", None, True, b"\xff\x00", [1, [2, "x"]], {"a": (1, "z")}, float("inf"), -(2**62)]
-"""What samples have beside their tensors. Runs name them by number."""
+"""Values that samples have in addition to their tensors. Runs refer to them by index."""
 
 
 class Refusal(Exception):
-    """An InvalidArgument; any of these texts is a part of its own."""
+    """An InvalidArgument whose message contains one of these texts."""
 
     def __init__(self, *texts: str) -> None:
         super().__init__(*texts)
@@ -30,7 +31,7 @@ class Part(NamedTuple):
 
 
 class Item(NamedTuple):
-    """A key of a sample in a store: its tokens, and the part of them that the store has. None: all."""
+    """A key of a sample in a store: its tokens, and the part of them that the store holds. None means all."""
 
     tokens: Any
     lengths: list[int]
@@ -57,7 +58,8 @@ Store = dict[str, Sample]
 
 
 def tokens_of(part: Part, length: int) -> Any:
-    """The places of a sequence that are in a part. A zigzag part is chunks `index` and its mirror image of twice as many."""
+    """Returns the positions of a sequence that belong to a part. A zigzag part is chunk `index` of 2 * count and its
+    mirror image."""
     chunks = part.count * (2 if part.zigzag else 1)
     bounds = [length // chunks * at + length % chunks * at // chunks for at in range(chunks + 1)]
     of = [part.index, chunks - 1 - part.index] if part.zigzag else [part.index]
@@ -65,7 +67,7 @@ def tokens_of(part: Part, length: int) -> Any:
 
 
 def tokens(seed: int, count: int, dtype: str, trailing: list[int]) -> Any:
-    """Returns the tokens that a run names by a seed."""
+    """Returns the tokens that a run identifies by a seed."""
     size = count * int(np.prod(trailing, dtype=int))
     values = (np.arange(size) * 31 + seed * 7919) & (1 if dtype == "bool" else 0x7F)
     return values.astype(dtype).reshape(count, *trailing)
@@ -91,7 +93,7 @@ def merged(old: Sample, new: Sample) -> Sample:
 
 
 def put(store: Store, samples: Store, limit: int | None, is_update: bool) -> None:
-    """Adds samples, or adds to samples; all of them or none."""
+    """Adds samples, or adds keys to existing ones; either all of them or none."""
     wrong = [id for id in samples if (id in store) != is_update]
     if wrong:
         text = "is not in the store" if is_update else "is in the store already"
@@ -103,7 +105,7 @@ def put(store: Store, samples: Store, limit: int | None, is_update: bool) -> Non
 
 
 def get(store: Store, ids: list[str]) -> Store:
-    """Returns samples as they are put elsewhere: a part is a whole there."""
+    """Returns samples as another store receives them, where a part is a whole."""
     if missing := [id for id in ids if id not in store]:
         raise Refusal(*[f"sample {id} is not in the store" for id in missing])
     return {
@@ -112,21 +114,22 @@ def get(store: Store, ids: list[str]) -> Store:
 
 
 def wanted(step: Json, texts: list[str]) -> dict[tuple[int, str], Part | None]:
-    """Returns what part of each sample each rank wants of the keys that are cut. Adds to `texts` what is wrong."""
+    """Returns which part of each sample each rank wants of the divided keys. Appends errors to `texts`."""
     parts: dict[tuple[int, str], set[Part | None]] = {}
     for want in step["wants"]:
         part = Part(want["part"], want["parts"], want["zigzag"]) if want["parts"] > 1 else None
         for rank in want["ranks"]:
             for id in want["ids"]:
                 parts.setdefault((rank, id), set()).add(part)
-    # Who wants the whole needs no part.
+    # A rank that wants the whole sample needs no part of it.
     differing = [id for (_, id), some in parts.items() if len(some) > 1 and None not in some]
     texts += [f"different parts of sample {id} are wanted on" for id in differing]
     return {key: None if None in some else next(iter(some)) for key, some in parts.items()}
 
 
 def check_alike(stores: list[Store], ids: set[str], keys: list[str] | None) -> None:
-    """Raises if ranks hold different forms of a sample. keys: those whose contents are compared; None: only lengths are."""
+    """Raises if ranks hold different forms of a sample. keys: the keys whose contents are compared; None compares only
+    lengths."""
     texts = []
     for id in ids:
         held = [store[id] for store in stores if id in store]

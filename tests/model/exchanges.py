@@ -1,4 +1,4 @@
-"""Draws runs of exchanges, carries them out on ranks, and compares their stores with the model after every step."""
+"""Draws runs of exchanges, executes them on ranks, and compares their stores with the model after every step."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STORES = ["rollouts", "rollouts", "rollouts", "trained"]
 
 
 def draw_samples(r: random.Random, ids: list[str], keys: Json, seeds: Json) -> Json:
-    """Samples with some of the keys. Mostly the same ones, whichever rank makes them."""
+    """Draws samples with some of the keys. Mostly the same ones, regardless of the rank."""
     common = r.sample(list(keys), r.randrange(1, len(keys) + 1))
     is_odd = r.random() < 0.05
     samples = {}
@@ -40,7 +40,7 @@ def draw_samples(r: random.Random, ids: list[str], keys: Json, seeds: Json) -> J
 
 
 def draw_lengths(r: random.Random) -> list[int]:
-    """Lengths of the sequences of an item, mostly of one."""
+    """Draws the lengths of an item's sequences; mostly it has one."""
     return [r.choice([0, 1, 2, 5, 17, 100, r.randrange(1000)]) for _ in range(r.choice([1, 1, 1, 0, 2, 3]))]
 
 
@@ -48,7 +48,7 @@ def draw_wants(r: random.Random, ids: list[str], size: int) -> list[Json]:
     some = lambda: [id for id in ids if r.random() < share]  # noqa: E731
     share, parts = r.choice([0.1, 0.5, 1]), r.choice([1, 1, 2, 3, 4])
     zigzag = r.random() < 0.5
-    if r.random() < 0.5:  # as of a mesh: whole batches to ranks along dp, parts of sequences along cp
+    if r.random() < 0.5:  # as for a mesh: whole batches for ranks along dp, parts of sequences along cp
         cp = parts if size % parts == 0 else 1
         dealt = [some() for _ in range(size // cp)]
         return [{"ranks": [rank], "ids": dealt[rank // cp], "part": rank % cp, "parts": cp, "zigzag": zigzag}
@@ -128,11 +128,11 @@ def smaller(run: Json) -> Iterator[Json]:
                 yield from changed(run, *at, name, to=value)
 
 
-# Carrying out: on every rank
+# Executing, on every rank
 
 
 def perform(run: Json, group: Any) -> list[Json]:
-    """Carries out a run on this rank. Returns what each step of this rank did and left in its store."""
+    """Executes a run on this rank. Returns what each step returned and left in this rank's store."""
     import levada
     from levada import exchange
 
@@ -147,7 +147,7 @@ def perform(run: Json, group: Any) -> list[Json]:
             outcome["result"] = performed(step, run, stores, group)
         except levada.InvalidArgument as error:
             outcome["error"] = str(error)
-        except Exception as error:  # which may have ended the group
+        except Exception as error:  # the error may have ended the group
             return [*outcomes, {"error": f"{type(error).__name__}: {error}", "ended": True}]
         outcomes.append(outcome | {"stores": {name: shown(store) for name, store in stores.items()}})
     return outcomes
@@ -208,7 +208,7 @@ def shown_batch(batch: Any) -> Json:
 
 
 def shown_samples(samples: model.Store) -> Json:
-    """The same of the model."""
+    """Returns the same for the model."""
     held = {id: {key: item.held() for key, item in sample.items.items()} for id, sample in samples.items()}
     return {id: [{key: [ranks.leaf_of(tokens), lengths] for key, (tokens, lengths) in held[id].items()},
                  {name: repr(value) for name, value in sorted(sample.values.items())}]
@@ -216,7 +216,7 @@ def shown_samples(samples: model.Store) -> Json:
 
 
 def expected(step: Json, run: Json, stores: dict[str, list[model.Store]]) -> Any:
-    """Carries a step out in the model. Returns its result."""
+    """Executes a step in the model. Returns its result."""
     of_ranks, what, limits = stores[step["store"]], step["do"], run["limits"]
     if what == "redistribute":
         return model.redistribute(of_ranks, step, limits[step["store"]])
@@ -240,7 +240,7 @@ def expected(step: Json, run: Json, stores: dict[str, list[model.Store]]) -> Any
 
 
 def difference(run: Json, outcomes: list[list[Json]]) -> str | None:
-    """How what the ranks have differs from the model."""
+    """Returns how the ranks' stores differ from the model, or None."""
     stores: dict[str, list[model.Store]] = {name: [{} for _ in range(run["ranks"])] for name in run["limits"]}
     of_ranks = [iter(of_rank) for of_rank in outcomes]
     for number, step in enumerate(run["steps"]):

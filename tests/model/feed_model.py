@@ -1,7 +1,8 @@
-"""What a feed does, as a plain program: from the description of a job, what every rank gets at every step, or the error.
+"""A reference model of feeds: given the description of a job, computes what every rank receives at every step, or the
+error.
 
-Knows no engine, no plan and no thread. A whole batch is made for each coordinate along the data axes, and every rank cuts
-its part out of it. A run is what feeds.py draws and driver.cc carries out.
+It has no engine, no plan and no thread. It makes a whole batch for each coordinate along the data axes, and every rank
+cuts its part out of it. feeds.py draws the runs, and driver.cc executes them.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ SHARED_AXES = ("tp", "cp", "pp", "sp")
 
 
 class Refusal(Exception):
-    """An error that every rank raises: its class, and a part of its text."""
+    """An error that every rank raises: its class, and a part of its message."""
 
     def __init__(self, kind: str, text: str) -> None:
         super().__init__(kind, text)
@@ -25,7 +26,7 @@ class Refusal(Exception):
 
 
 class Refusals(Exception):
-    """Several, any of which may be raised."""
+    """Several errors, any of which may be raised."""
 
     def __init__(self, refusals: list[Refusal]) -> None:
         super().__init__(refusals)
@@ -75,7 +76,7 @@ class Mesh:
         return bool(meant) and meant[0] in self.data_axes
 
     def same_span(self, one: str, other: str) -> bool:
-        """Whether two names mean the same coordinates."""
+        """Returns whether two names have the same coordinates on all ranks."""
         return all(self.coordinate(rank, one) == self.coordinate(rank, other) for rank in range(self.size))
 
 
@@ -83,7 +84,7 @@ class Mesh:
 
 
 def elements(field: Json, number: int, first: int, count: int) -> Any:
-    """Samples [first, first + count) of a field; driver.cc makes the same ones."""
+    """Returns samples [first, first + count) of a field; driver.cc makes the same ones."""
     if field["kind"] == "value":
         return first
     dims = field["dims"]
@@ -102,13 +103,14 @@ def elements(field: Json, number: int, first: int, count: int) -> Any:
 
 
 def padded(values: Any, name: str, kept: int, total: int) -> Any:
-    """The first `kept` samples, then the last one again up to `total`; a padded sample has no loss."""
+    """Returns the first `kept` samples, followed by copies of the last one up to `total`. Padding has no loss."""
     more = np.repeat(values[-1:], total - kept, axis=0)
     return np.concatenate([values[:kept], np.zeros_like(more) if name == "loss_mask" else more])
 
 
 def batch_of(feed: Json, first: int, here: int, total: int, size: int) -> Json:
-    """The `here` samples from `first` on, padded up to `total`. `size`: the samples of the source."""
+    """Returns the `here` samples from `first` on, padded up to `total`. `size` is the number of samples in the
+    source."""
     batch = {}
     for number, field in enumerate(feed["fields"]):
         has_samples = field["kind"] not in ("value", "table")
@@ -124,7 +126,7 @@ def batch_of(feed: Json, first: int, here: int, total: int, size: int) -> Json:
 
 
 def placements_of(layout: Json, name: str) -> tuple[list[Placement], bool]:
-    """A field's placements, and whether they are those of fields that no rule names."""
+    """Returns a field's placements, and whether they are the default for fields that no rule names."""
     for pattern, placements in layout["fields"].items():
         if fnmatchcase(name, pattern):
             return [parse(each) for each in placements], False
@@ -132,7 +134,7 @@ def placements_of(layout: Json, name: str) -> tuple[list[Placement], bool]:
 
 
 def holds(layout: Json, mesh: Mesh, rank: int, name: str) -> bool:
-    """Whether the rank's stage has the field."""
+    """Returns whether the rank's stage has the field."""
     for placement in placements_of(layout, name)[0]:
         if placement.kind != "stages" or mesh.extent(placement.axis) == 1:
             continue
@@ -145,7 +147,7 @@ def holds(layout: Json, mesh: Mesh, rank: int, name: str) -> bool:
 
 
 def zigzag(length: int, at: int, parts: int) -> list[int]:
-    """Chunks `at` and 2*parts-1-at of 2*parts equal ones."""
+    """Returns the positions in chunks `at` and 2*parts-1-at of 2*parts equal ones."""
     if length % (2 * parts):
         raise Refusal("InvalidArgument", "does not divide")
     chunk = length // (2 * parts)
@@ -154,7 +156,7 @@ def zigzag(length: int, at: int, parts: int) -> list[int]:
 
 
 def zigzag_of_segments(row: Any, at: int, parts: int) -> list[int]:
-    """Of every segment of a packed row, its two chunks."""
+    """Returns the positions of both chunks of every segment of a packed row."""
     picked = []
     for begin, end in zip(row[:-1], row[1:]):
         picked += [begin + each for each in zigzag(end - begin, at, parts)]
@@ -162,7 +164,7 @@ def zigzag_of_segments(row: Any, at: int, parts: int) -> list[int]:
 
 
 def check_segments(whole: Any, cut: Placement, parts: int, segments: Any, cuts: list[Placement]) -> None:
-    """Raises if a field does not lie in rows as the boundaries say, or if a segment cannot be divided."""
+    """Raises if a field's rows do not match the boundaries, or if a segment cannot be divided."""
     rows, dim = len(segments), cut.dim
     has_rows = dim < whole.ndim and (rows == 1 if dim == 0 else whole.shape[dim - 1] == rows and (rows == 1 or dim == 1))
     if not has_rows or [each.dim for each in cuts].count(dim) != 1:
@@ -174,7 +176,7 @@ def check_segments(whole: Any, cut: Placement, parts: int, segments: Any, cuts: 
 
 
 def take_segments(values: Any, dim: int, rows: Any, at: int, parts: int) -> Any:
-    """The part of every row's segments; `rows`: the boundaries of the rows that are left."""
+    """Returns this part of the segments of every row. `rows` holds the boundaries of the remaining rows."""
     index = np.array([zigzag_of_segments(row, at, parts) for row in rows], dtype=int)
     if dim == 0:
         return values.take(index[0], axis=0)
@@ -184,7 +186,8 @@ def take_segments(values: Any, dim: int, rows: Any, at: int, parts: int) -> Any:
 
 
 def part_of(values: Any, name: str, feed: Json, mesh: Mesh, rank: int, short: int, segments: Any) -> Any:
-    """The rank's part of a field. `short`: the samples of a global batch that is not full, else 0. Raises Refusals."""
+    """Returns the rank's part of a field. `short` is the number of samples of an incomplete global batch, else 0.
+    Raises Refusals."""
     if not isinstance(values, np.ndarray):
         return values
     placements, is_otherwise = placements_of(feed["layout"], name)
@@ -195,7 +198,7 @@ def part_of(values: Any, name: str, feed: Json, mesh: Mesh, rank: int, short: in
         is_cut = placement.kind in ("shard", "zigzag") and mesh.extent(placement.axis) > 1 and not deals
         if is_cut and not (is_otherwise and placement.dim >= values.ndim):
             cuts.append(placement)
-    # The segments of rows are checked in whole rows, and cut last.
+    # Segments are checked in whole rows and cut last.
     of_segments = [cut for cut in cuts if cut.kind == "zigzag" and segments is not None]
     for cut in of_segments:
         try:
@@ -213,7 +216,7 @@ def part_of(values: Any, name: str, feed: Json, mesh: Mesh, rank: int, short: in
                 continue
             share = length // parts
             if short and dim == 0 and mesh.same_span(axis, "dp") and extent_of_samples == short:
-                earlier = short // length  # parts into which other axes have cut the batch before
+                earlier = short // length  # parts into which other axes have already cut the batch
                 share = feed["batch"] // earlier
                 if feed["batch"] % earlier:
                     raise Refusal("InvalidArgument", "does not divide")
@@ -233,7 +236,8 @@ def part_of(values: Any, name: str, feed: Json, mesh: Mesh, rank: int, short: in
 
 
 def parts_of(batch: Json, feed: Json, mesh: Mesh, rank: int, short: int) -> Json:
-    """What the rank is given of a batch. Raises whatever is wrong with any field, also with one that the rank lacks."""
+    """Returns what the rank receives of a batch. Raises every error of any field, even of a field that the rank
+    lacks."""
     for pattern in feed["layout"]["fields"]:
         if not any(fnmatchcase(name, pattern) for name in batch):
             raise Refusals([Refusal("InvalidArgument", f"has no field {pattern}")])
@@ -261,7 +265,7 @@ def parts_of(batch: Json, feed: Json, mesh: Mesh, rank: int, short: int) -> Json
 
 
 def check_start(feed: Json, mesh: Mesh) -> None:
-    """Raises what is refused before anything is read."""
+    """Raises the errors that a feed finds before it reads anything."""
     refusals = []
     stages = mesh.axes.get("pp", 1)
     if feed["depth"] and feed["depth"] < stages:
@@ -285,18 +289,18 @@ def check_start(feed: Json, mesh: Mesh) -> None:
 
 class Outcome(NamedTuple):
     batches: list[list[Json]]
-    """By rank and step."""
+    """Batches by rank and step."""
     errors: list[Refusal]
-    """The errors one of which every rank raises; none if the feed just ends. Readers may fail in one step for reasons of
-    their own, and the job has the first."""
+    """The possible errors, one of which every rank raises; empty if the feed just ends. If several readers fail in one
+    step for different reasons, the job reports the first."""
     ends: set[str | None]
-    """How the feed may end."""
+    """The ways in which the feed may end."""
     may_end_after: int | None
-    """A rank asked for a stop: the feed may end anywhere after so many steps."""
+    """After a rank has asked for a stop, the feed may end anywhere after this many steps."""
 
 
 def refusals_of(made: list[Json], feed: Json, mesh: Mesh, short: int) -> list[Refusal]:
-    """What is wrong with the batches of one step: it ends the step for all ranks."""
+    """Returns the errors of one step's batches. An error ends the step for all ranks."""
     refusals = []
     for batch in made:
         for rank in range(mesh.size):
@@ -308,7 +312,7 @@ def refusals_of(made: list[Json], feed: Json, mesh: Mesh, short: int) -> list[Re
 
 
 def read_steps(feed: Json, mesh: Mesh) -> tuple[list[list[Json]], list[Refusal], str | None]:
-    """All steps as if nobody left or asked for a stop."""
+    """Returns all steps, as if no rank left or asked for a stop."""
     batches: list[list[Json]] = [[] for _ in range(mesh.size)]
     ranks, batch, size = mesh.extent("dp"), feed["batch"], feed["size"]
     splits = feed["divide"] == "split"
@@ -325,7 +329,7 @@ def read_steps(feed: Json, mesh: Mesh) -> tuple[list[list[Json]], list[Refusal],
         made, broken = [], []
         for unit in range(units):
             first = begin + unit * unit_samples
-            # A source of unknown size is read up to the first batch that is not full.
+            # A source of unknown size is read up to the first incomplete batch.
             wanted = unit_samples if not knows_size else min(unit_samples, size - first)
             if feed["fails_at"] is not None and wanted > 0 and first <= feed["fails_at"] < first + wanted:
                 broken.append(Refusal("SourceError", f"sample {feed['fails_at']} is broken"))
@@ -350,14 +354,15 @@ def read_steps(feed: Json, mesh: Mesh) -> tuple[list[list[Json]], list[Refusal],
 
 
 def run(feed: Json, mesh: Mesh) -> Outcome:
-    """What every rank gets of a feed, and how it ends."""
+    """Returns what every rank receives of a feed, and how it ends."""
     try:
         check_start(feed, mesh)
     except Refusals as found:
         return Outcome([[] for _ in range(mesh.size)], found.refusals, {None}, None)
     batches, errors, end = read_steps(feed, mesh)
     if feed["leaves_at"] is not None and feed["leaves_at"] <= len(batches[0]):
-        # Ranks that all leave before the same step see neither its error nor the end, which may have come before.
+        # Ranks that all leave before the same step never see its error. If the data ends at that step, the feed may end
+        # either way.
         ends = {"left", end} if feed["leaves_at"] == len(batches[0]) else {"left"}
         return Outcome([got[: feed["leaves_at"]] for got in batches], [], ends, None)
     stop = feed["stop"]

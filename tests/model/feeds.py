@@ -1,4 +1,4 @@
-"""Draws runs of feeds, and compares what ranks got with the model."""
+"""Draws runs of feeds, and compares what ranks received with the model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MESHES = [
 
 
 def draw_segments(r: random.Random, length: int, unit: int) -> list[list[int]]:
-    """Boundaries of some packed rows, all with the same number of entries. Most divide by `unit`."""
+    """Draws boundaries of some packed rows, all with the same number of entries. Most are multiples of `unit`."""
     rows = []
     for _ in range(r.choice([1, 2, 3])):
         inner = sorted(r.randrange(length // unit + 1) * unit for _ in range(2))
@@ -69,7 +69,7 @@ def draw_placements(r: random.Random, mesh: model.Mesh) -> list[str]:
 
 
 def may_learn_size(divide: str, readers: str) -> bool:
-    """Whether each reader reads all of the source, as it must if it learns the size at the end."""
+    """Returns whether each reader reads the whole source, as it must if the size is only known at the end."""
     return divide == "split" or readers in ("one", "host")
 
 
@@ -111,7 +111,8 @@ def draw_feed(r: random.Random, mesh: model.Mesh, number: int) -> Json:
 
 
 def draw(seed: int) -> list[Json]:
-    """Runs of one job: the later ones go on where the first feed of the one before was left, on other meshes."""
+    """Draws the runs of one job: later runs resume at the position of the previous run's first feed, on other
+    meshes."""
     r = random.Random(seed)
     mesh = model.Mesh(text := r.choice(MESHES))
     runs = [{"mesh": text, "feeds": [draw_feed(r, mesh, number) for number in range(r.choice([1, 1, 1, 2, 3]))]}]
@@ -136,7 +137,7 @@ def leaf_of(values: Any) -> Any:
 
 
 def difference(run: Json, outcomes: list[list[Json]]) -> str | None:
-    """How what the ranks got differs from the model."""
+    """Returns how the ranks' results differ from the model, or None."""
     mesh = model.Mesh(run["mesh"])
     for number, feed in enumerate(run["feeds"]):
         want = model.run(feed, mesh)
@@ -168,7 +169,7 @@ def difference(run: Json, outcomes: list[list[Json]]) -> str | None:
 
 
 def smaller(run: Json) -> Iterator[Json]:
-    """Runs with one thing less."""
+    """Yields runs that are smaller by one thing."""
     for number in range(len(run["feeds"])):
         if len(run["feeds"]) > 1:
             yield run | {"feeds": run["feeds"][:number] + run["feeds"][number + 1 :]}

@@ -1,7 +1,7 @@
-"""What a pipeline does, as plain generators: the items of an epoch in one process.
+"""A reference model of pipelines, as plain generators: the items of an epoch in one process.
 
-Knows no process, no message and no state. A pipeline is a list of stages that pipelines.py draws; that module makes the
-levada.Pipeline of the same stages. What is drawn at random within an epoch is left out: see `is_known`.
+It has no process, no message and no state. A pipeline is a list of stages that pipelines.py draws; that module makes
+the levada.Pipeline of the same stages. Epochs that depend on random draws are not modeled; see Unknown.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Json = dict[str, Any]
 
 
 def plain(item: Any) -> Any:
-    """Returns the item as values that == compares."""
+    """Returns the item as values that == can compare."""
     if isinstance(item, np.ndarray):
         return (str(item.dtype), item.tolist())
     if isinstance(item, dict):
@@ -28,11 +28,11 @@ def plain(item: Any) -> Any:
 
 
 def digest(item: Any) -> int:
-    """Returns a number that depends only on the value, in any process."""
+    """Returns a number that depends only on the value and is the same in any process."""
     return zlib.crc32(repr(plain(item)).encode())
 
 
-# Functions of stages, which the real pipelines call, too.
+# Functions of stages, which the real pipelines call, too
 
 
 def tag(item: Any) -> Any:
@@ -121,7 +121,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 
 class Unknown(Exception):
-    """The items depend on what is drawn at random, or on how documents are chosen for a row."""
+    """The items depend on random draws, or on how documents are chosen for a row."""
 
 
 def is_kept(item: Any) -> bool:
@@ -140,7 +140,7 @@ def batches(items: Iterable[Any], size: int, drop_last: bool) -> Iterator[Any]:
 
 
 def bucket_batches(items: Iterable[Any], boundaries: list[int], size: int) -> Iterator[Any]:
-    """A bucket is emitted when it is full; at the end all others are, the shortest items first."""
+    """Yields a bucket as soon as it is full, and the remaining ones at the end, shortest items first."""
     buckets: list[list[Any]] = [[] for _ in range(len(boundaries) + 1)]
     for item in items:
         bucket = buckets[sum(length(item) >= boundary for boundary in boundaries)]
@@ -152,7 +152,7 @@ def bucket_batches(items: Iterable[Any], boundaries: list[int], size: int) -> It
 
 
 def interleaved(open_first: Callable[[], Iterator[Any]], open_second: Callable[[], Iterator[Any]], stop: str) -> Iterator[Any]:
-    """One item of each in turn. "cycle": one that ends begins again, until each has ended."""
+    """Yields one item of each in turn. stop="cycle": one that ends restarts, until each has ended."""
     opened, iterators, ends, over = [open_first, open_second], [open_first(), open_second()], [0, 0], [False, False]
     turn = -1
     while not all(over):
@@ -178,7 +178,7 @@ def interleaved(open_first: Callable[[], Iterator[Any]], open_second: Callable[[
 
 
 def stage(do: Json, open_: Callable[[], Iterator[Any]]) -> Iterator[Any]:
-    """Yields the items of a stage after `open_`, which yields those before it."""
+    """Yields the items of a stage whose input is `open_`."""
     what = do["do"]
     if what in ("shuffle", "pack") or do.get("weights"):
         raise Unknown
@@ -230,12 +230,12 @@ def items_of(pipeline: Json) -> Iterator[Any]:
 
 ONE_TO_ONE = ("map", "prefetch", "fuse", "dispatch", "shard")
 KEEPS_ORDER = (*ONE_TO_ONE, "skips", "filter", "flat_map")
-"""Stages that leave the order in workers that of one process. On threads they take items ahead: then all have to be one to
-one."""
+"""Stages after which workers keep the order of one process. With threads, stages read ahead, so all of them must be
+one-to-one."""
 
 
 def epoch(pipeline: Json) -> list[Any] | None:
-    """Returns the items of an epoch, in order; None if they are not known."""
+    """Returns the items of an epoch, in order, or None if they are not known."""
     names = [do["do"] for do in pipeline["stages"]]
     boundary = next((at for at, name in enumerate(names) if name in ("dispatch", "shard")), len(names))
     keeping = ONE_TO_ONE if any(do.get("threads") for do in pipeline["stages"][boundary:]) else KEEPS_ORDER

@@ -1,7 +1,7 @@
 """Draws pipelines and what a program does with their runs, and compares the items with the model.
 
-A run that is stopped, saved, resumed, killed or failed in the middle yields the items of one that is left alone: its two
-first epochs, which the model knows unless they depend on what is drawn at random.
+A run that is stopped, saved, resumed, killed or interrupted by an error yields the same items as an undisturbed run of
+two epochs. The model knows these items unless they depend on random draws.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from shrink import changed, without_one
 
 Json = dict[str, Any]
 RANKS = 1
-"""The processes that are ranks: pipelines start others."""
+"""The number of processes that are ranks: pipelines start further processes."""
 
 
 # Drawing
@@ -107,7 +107,7 @@ def draw(seed: int) -> list[Json]:
         if pipeline["stages"].index(fuse) == 0 and pipeline["stages"][1]["do"] == "shard":
             pipeline["stages"][:2] = pipeline["stages"][1::-1]
         if pipeline["workers"] or any(act.get("workers") for act in acts):
-            fuse["kind"] = "OSError"  # Ctrl-C is not for the processes
+            fuse["kind"] = "OSError"  # Ctrl-C is not meant for the other processes
     return [{"ranks": 1, "pipeline": pipeline, "acts": acts}]
 
 
@@ -167,7 +167,7 @@ class Numbers:
 
 
 class Fuse:
-    """Raises at its n-th call in a process, as long as a file is there."""
+    """Raises at its n-th call in a process, as long as a file exists."""
 
     def __init__(self, path: str, calls: int, kind: str) -> None:
         self.path, self.calls, self.kind = path, calls, kind
@@ -224,7 +224,7 @@ def make(drawn: Json, fuse: str) -> Any:
     return pipeline
 
 
-# Carrying out
+# Executing
 
 
 def shown(item: Any) -> str:
@@ -233,7 +233,7 @@ def shown(item: Any) -> str:
 
 
 class Program:
-    """What a program does with a pipeline. Keeps a log: ["items", ...], ["raised", text], ["refused", text]."""
+    """The actions of a program on a pipeline. Keeps a log: ["items", ...], ["raised", text], ["refused", text]."""
 
     def __init__(self, run: Json, fuse: str) -> None:
         self.drawn, self.fuse = run["pipeline"], fuse
@@ -245,7 +245,7 @@ class Program:
     def start(self, workers: int | None = None, ordered: bool | None = None, seeded: bool = True) -> Any:
         options = dict(self.drawn["options"])
         if not seeded:
-            options.pop("seed")  # the state has it
+            options.pop("seed")  # the state contains it
         if self.replaces:
             options["on_worker_death"] = "replace"
         return make(self.drawn, self.fuse).run(
@@ -293,7 +293,7 @@ class Program:
         self.items = iter(self.run)
 
     def take(self, count: int, held_after: int | None = None) -> None:
-        """Takes up to `count` items, and begins the next epoch where one has ended, unless a limit or a pause holds it."""
+        """Takes up to `count` items. At the end of an epoch, begins the next one unless a limit or a pause holds it."""
         taken: list[str] = []
         self.log.append(["items", taken])
         try:
@@ -311,7 +311,7 @@ class Program:
 
 
 def perform(run: Json, group: Any) -> Json:
-    """Carries out a run. Returns two whole epochs, the log, or why the pipeline is refused."""
+    """Executes a run. Returns two undisturbed epochs and the log, or why the pipeline is refused."""
     import levada
 
     multiprocessing.set_forkserver_preload(["levada.pipeline.workers", "cloudpickle", "numpy", "pipeline_model"])
@@ -322,7 +322,7 @@ def perform(run: Json, group: Any) -> Json:
         try:
             with program.start() as alone:
                 length = None
-                with contextlib.suppress(TypeError):  # it is not known
+                with contextlib.suppress(TypeError):  # the length is unknown
                     length = len(alone)
                 epochs = [[shown(item) for item in alone] for _ in range(2)]
         except levada.InvalidArgument as refused:
@@ -345,7 +345,7 @@ def perform(run: Json, group: Any) -> Json:
 
 
 def difference(run: Json, outcomes: list[Json]) -> str | None:
-    """How the items differ from the model, or from those of the run that was left alone."""
+    """Returns how the items differ from the model or from the undisturbed run, or None."""
     [outcome] = outcomes
     if "refused" in outcome:
         return None

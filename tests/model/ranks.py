@@ -1,4 +1,4 @@
-"""Ranks of a job, as processes that stay and carry out one run after the other."""
+"""Ranks of a job, as processes that stay alive and execute one run after another."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 TIMEOUT = 120.0
-"""Seconds after which a run counts as one that hangs."""
+"""Seconds after which a run counts as hung."""
 
 
 def leaf_of(values: Any) -> Any:
-    """Returns a value as JSON: arrays by dtype, shape and bytes, or a digest of many bytes; others by their text."""
+    """Returns a value as JSON: arrays as dtype, shape and bytes, or a digest of many bytes; other values as text."""
     if not isinstance(values, np.ndarray):
         return repr(values)
     content = np.ascontiguousarray(values).tobytes()
@@ -29,7 +29,7 @@ def leaf_of(values: Any) -> Any:
 
 
 class Ranks:
-    """Starts the ranks when it is first asked, and anew if a run ended one of them or their job."""
+    """Starts the ranks on first use, and restarts them if a run ended one of them or their job."""
 
     def __init__(self, kind: str, size: int) -> None:
         self._kind, self._size = kind, size
@@ -38,7 +38,8 @@ class Ranks:
         self._files: list[Any] = []
 
     def outcomes(self, run: dict[str, Any]) -> list[Any] | str:
-        """Returns what `perform` of the kind's module returns on each of the first run["ranks"] ranks, or how the job ended."""
+        """Returns the result of `perform` of the kind's module on each of the first run["ranks"] ranks, or how the job
+        ended."""
         if self._job is None:
             self._start()
         assert self._job is not None
@@ -73,7 +74,7 @@ class Ranks:
         self._files = [file for _, file in sorted((int(file.readline()), file) for file in files)]
 
     def close(self) -> None:
-        """Ends the ranks, which see the end of their input."""
+        """Ends the ranks by closing their input."""
         for file in self._files:
             try:
                 file.close()
@@ -89,7 +90,7 @@ class Ranks:
 
 
 def main() -> None:
-    """Is one of the ranks."""
+    """Runs one of the ranks."""
     import levada
 
     kind, path = sys.argv[1:]

@@ -1,6 +1,7 @@
-"""What reductions do, as a plain program: the sum of what the ranks of a group have enqueued, in the order of ranks.
+"""A reference model of reductions: the sum of the inputs that the ranks of a group have enqueued, in the order of
+ranks.
 
-Knows no bucket and no message. A run is what reductions.py draws and carries out.
+It has no bucket and no message. reductions.py draws and executes the runs.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ Json = dict[str, Any]
 
 
 def tensor(step: Json, number: int, rank: int, part: int = 0) -> Any:
-    """Returns what a rank enqueues: input `number` of a step, for a list its tensor for the group's rank `part`."""
+    """Returns a rank's input `number` of a step; for a list, its tensor for the group's rank `part`."""
     draw = np.random.default_rng([step["seed"], number, rank, part])
     shape, dtype = [step["rows"], *step["trailing"]], np.dtype(step["dtype"])
     if dtype.kind in "iu":
@@ -23,7 +24,8 @@ def tensor(step: Json, number: int, rank: int, part: int = 0) -> Any:
 
 
 def summed(tensors: list[Any], op: str) -> Any:
-    """Adds up in the order of ranks. Halves are added up in float32 and rounded once; an average divides the sum once."""
+    """Sums the tensors in the order of ranks. Sums float16 in float32 and rounds once; an average divides the sum
+    once."""
     dtype = tensors[0].dtype
     adds = np.dtype("float32") if dtype == "float16" else dtype
     total = tensors[0].astype(adds)
@@ -36,7 +38,7 @@ def summed(tensors: list[Any], op: str) -> Any:
 
 
 def part_of(total: Any, at: int, ranks: int) -> Any:
-    """Returns the rows of one rank: a part of ceil(rows / ranks), padded with zeros."""
+    """Returns the rows of one rank: ceil(rows / ranks) of them, padded with zeros."""
     extent = -(-len(total) // ranks)
     padded = np.zeros((extent * ranks, *total.shape[1:]), total.dtype)
     padded[: len(total)] = total
@@ -44,7 +46,7 @@ def part_of(total: Any, at: int, ranks: int) -> Any:
 
 
 def result(step: Json, number: int, group: list[int], rank: int) -> Any:
-    """Returns what a rank gets for an input of a step."""
+    """Returns a rank's result for an input of a step."""
     at = group.index(rank)
     if step["do"] == "list":
         return summed([tensor(step, number, each, at) for each in group], step["op"])

@@ -1,4 +1,4 @@
-"""Draws runs of reductions, carries them out on ranks, and compares every sum with the model."""
+"""Draws runs of reductions, executes them on ranks, and compares every sum with the model."""
 
 from __future__ import annotations
 
@@ -40,16 +40,17 @@ def draw_input(r: random.Random, run: Json, kinds: list[str]) -> Json:
 
 
 def may_lack(run: Json) -> bool:
-    """Whether ranks may leave out what they leave out: other inputs show all of it before the end, and no two ranks wait
-    for each other in different objects or groups."""
+    """Returns whether ranks may omit the inputs that they omit: later inputs reveal all omissions before the end, and
+    no two ranks wait for each other in different objects or groups."""
     left_out = [number for number, step in enumerate(run["steps"]) if step.get("lacking") is not None]
     together = len(run["groups"]) == 1 and (run["threads"] or len(run["objects"]) == 1)
     return not left_out or together and all(unspecified_by(run, number) for number in left_out)
 
 
 def unspecified_by(run: Json, number: int) -> set[int]:
-    """The steps of an object whose sums are not specified because a rank lacks step `number`: up to the next flush, or, if
-    a rank has no input before that one, up to the flush after its next input. Empty if there is none."""
+    """Returns the steps of an object whose sums are unspecified because a rank omits step `number`: up to the next
+    flush, or, if a rank has no input before that flush, up to the flush after its next input. Empty if there is
+    none."""
     steps, object, unspecified, absent = run["steps"], run["steps"][number]["object"], set[int](), set[int]()
     flushes = [at for at, step in enumerate(steps) if step["do"] == "flush" and step["object"] == object] + [len(steps)]
     for begin, end in zip([-1, *flushes], flushes):
@@ -74,7 +75,7 @@ def draw(seed: int) -> list[Json]:
         for _ in range(r.choice([1, 1, 2, 3]))
     ]
     run: Json = {"ranks": size, "groups": groups, "objects": objects, "threads": len(objects) > 1 and r.random() < 0.6, "steps": []}
-    # As a bucketer of a framework is used: lists, or tensors of empty(); or all of it.
+    # As a framework's bucketer uses it: lists, or tensors of empty(); or everything.
     kinds = r.choice([["list"], ["sum"], ["empty"], COLLECTIVES, ["sum", "sum", "sum", "list", "empty", *COLLECTIVES]])
     like = draw_input(r, run, kinds)
     for _ in range(r.randrange(1, 40)):
@@ -103,11 +104,11 @@ def smaller(run: Json) -> Iterator[Json]:
     yield from changed(run, "threads", to=False)
 
 
-# Carrying out: on every rank
+# Executing, on every rank
 
 
 def perform(run: Json, group: Any) -> Json:
-    """Carries out a run on this rank. Returns the results, in the order of callbacks, and the errors."""
+    """Executes a run on this rank. Returns the results, in the order of callbacks, and the errors."""
     this = Rank(run, group)
     if run["threads"]:
         threads = [threading.Thread(target=this.carry_out, args=([object],)) for object in this.objects]
@@ -119,13 +120,13 @@ def perform(run: Json, group: Any) -> Json:
         this.carry_out(list(this.objects))
     for reduce in this.objects.values():
         reduce.close()
-    # Results are looked at now, after all later ones have come.
+    # Results are inspected only now, after all later ones have arrived.
     shown = {name: [[*where, ranks.leaf_of(result)] for *where, result in results] for name, results in this.results.items()}
     return shown | {"errors": this.errors}
 
 
 class Rank:
-    """One rank's part of a run."""
+    """One rank's state in a run."""
 
     def __init__(self, run: Json, group: Any) -> None:
         import levada
@@ -135,18 +136,18 @@ class Rank:
                        for number, ranks in enumerate(run["groups"])]  # fmt: skip
         self.objects: dict[int, Any] = {}
         numbers = range(len(run["objects"]))
-        # Ranks make those that have names in any order.
+        # Ranks create named objects in any order.
         order = sorted(numbers, key=lambda number: number * (1 if group.rank % 2 else -1) if run["objects"][number]["named"] else 0)
         for number in order:
             options = dict(run["objects"][number])
             name = f"object {number}" if options.pop("named") else None
             self.objects[number] = levada.ReduceScatter(group, name=name, timeout=20, **options)
-        self.now = {number: 0 for number in numbers}  # the step that each object is in
+        self.now = {number: 0 for number in numbers}  # the current step of each object
         self.results: dict[str, list[Any]] = {"called": [], "waited": []}
         self.errors: list[Any] = []
 
     def carry_out(self, objects: list[int]) -> None:
-        """Carries out the steps of some objects, in order, and then flushes them."""
+        """Executes the steps of some objects, in order, and then flushes the objects."""
         end = len(self.run["steps"])
         steps = [(number, step) for number, step in enumerate(self.run["steps"]) if step["object"] in objects]
         steps += [(end, {"do": "flush", "object": object, "teardown": False}) for object in sorted(objects)]
@@ -207,7 +208,7 @@ class Rank:
 
 
 def difference(run: Json, outcomes: list[Json]) -> str | None:
-    """How what the ranks got differs from the model."""
+    """Returns how the ranks' results differ from the model, or None."""
     steps = run["steps"]
     unspecified = set[int]()
     for number, step in enumerate(steps):
@@ -240,7 +241,7 @@ def difference(run: Json, outcomes: list[Json]) -> str | None:
 
 
 def difference_of_order(run: Json, outcomes: list[Json], unspecified: set[int]) -> str | None:
-    """Callbacks of a group run in the same order, and at the same places, on all of its ranks."""
+    """Callbacks of a group run in the same order, and in the same steps, on all of its ranks."""
     for object in range(len(run["objects"])):
         for group, members in enumerate(run["groups"]):
             steps = [step["do"] != "flush" and (step["object"], step["group"]) == (object, group) for step in run["steps"]]

@@ -1,4 +1,4 @@
-"""Makes a run that fails smaller."""
+"""Shrinks a failing run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Json = dict[str, Any]
 
 
 def shrink(run: Json, smaller: Callable[[Json], Iterator[Json]], fails: Callable[[Json], str | None], tries: int = 300) -> Json:
-    """Returns the smallest run found that still fails. smaller: yields runs with one thing less."""
+    """Returns the smallest run found that still fails. smaller: yields runs that are smaller by one thing."""
     found = True
     while found:
         found = False
@@ -25,7 +25,8 @@ def shrink(run: Json, smaller: Callable[[Json], Iterator[Json]], fails: Callable
 
 
 def without_one(run: Json, *path: str | int) -> Iterator[Json]:
-    """Yields the run with the list or dict at `path` without some of its entries: the first half, the second, each one."""
+    """Yields the run without some entries of the list or dict at `path`: without the first half, the second half, and
+    each one."""
     whole = run
     for key in path:
         whole = whole[key]
@@ -42,7 +43,7 @@ def without_one(run: Json, *path: str | int) -> Iterator[Json]:
 
 
 def changed(run: Json, *path: str | int, to: Any) -> Iterator[Json]:
-    """Yields the run with another value at `path`, unless it has it already."""
+    """Yields the run with another value at `path`, unless it already has that value."""
     less = copy.deepcopy(run)
     place = less
     for key in path[:-1]:

@@ -1,5 +1,5 @@
-"""Draws loops of a training job, in which ranks take batches of feeds and reduce what they make of them, stop and resume,
-and whose sources fail; carries them out on ranks, and compares each batch and each sum with the model."""
+"""Draws training loops, in which ranks take batches of feeds and reduce values made from them, stop and resume, and
+whose sources fail. Executes them on ranks, and compares each batch and each sum with the model."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def axes_of(mesh: str) -> dict[str, int]:
 
 
 def dp_of(mesh: str, rank: int) -> tuple[int, int]:
-    """Returns the coordinate of a rank along dp, and the extent. The last axis varies fastest."""
+    """Returns a rank's coordinate along dp, and the extent of dp. The last axis varies fastest."""
     for name, extent in reversed(axes_of(mesh).items()):
         if name == "dp":
             return rank % extent, extent
@@ -78,13 +78,13 @@ def item(feed: Json, number: int) -> Any:
 
 
 def made_of(step: Json, numbers: list[int | None], rank: int) -> Any:
-    """Returns what a rank reduces: of the number of the item that it took last, or of 0."""
+    """Returns a rank's input of a reduction, made from the number of the item that it took last, or from 0."""
     value = numbers[step["feed"]] or 0
     return np.full(12, value * (1 if step["alike"] else rank + 1), np.float64)
 
 
 def expected(run: Json) -> list[list[Any]]:
-    """Returns, for each rank, what each step gives."""
+    """Returns the expected results of each step, for each rank."""
     size, taken = run["ranks"], [0] * len(run["feeds"])
     ended: list[str | None] = [None] * len(run["feeds"])
     numbers: list[list[int | None]] = [[None] * len(run["feeds"]) for _ in range(size)]
@@ -117,7 +117,7 @@ def expected(run: Json) -> list[list[Any]]:
 
 
 def difference(run: Json, outcomes: list[Json]) -> str | None:
-    """How what the ranks got differs from the model."""
+    """Returns how the ranks' results differ from the model, or None."""
     for rank, (got, gives) in enumerate(zip(outcomes, expected(run))):
         if got["error"] is not None:
             return f"step {got['error'][0]}, rank {rank}: {got['error'][1:]}"
@@ -128,11 +128,11 @@ def difference(run: Json, outcomes: list[Json]) -> str | None:
     return None
 
 
-# Carrying out: on every rank
+# Executing, on every rank
 
 
 class Source:
-    """Items that say which they are, and an error at one of them."""
+    """A source of numbered items that raises at one of them."""
 
     def __init__(self, feed: Json) -> None:
         self.feed, self.next, self.loaded = feed, 0, False
@@ -157,10 +157,10 @@ class SourceWithState(Source):
 
 
 def perform(run: Json, group: Any) -> Json:
-    """Carries out a run on this rank. Returns the results, by step, and the error that ended it."""
+    """Executes a run on this rank. Returns the results, by step, and the error that ended it."""
     import levada
 
-    warnings.simplefilter("ignore")  # of passes that have no steps
+    warnings.simplefilter("ignore")  # passes without steps
     this, number, error = Rank(run, group), 0, None
     try:
         for number, step in enumerate(run["steps"]):
@@ -176,7 +176,7 @@ def perform(run: Json, group: Any) -> Json:
 
 
 class Rank:
-    """One rank's part of a run."""
+    """One rank's state in a run."""
 
     def __init__(self, run: Json, group: Any) -> None:
         import levada
