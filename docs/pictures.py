@@ -47,7 +47,7 @@ class Part(NamedTuple):
     batch: int
     ranks: list[int]
     positions: list[list[int]]
-    """Of a sequence, as [begin, end)."""
+    """A part of a sequence, as [begin, end)."""
 
 
 def parts_of(command: str, mesh: str, sequence: int) -> list[Part]:

@@ -2,9 +2,11 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
 #include <filesystem>
 #include <vector>
@@ -48,15 +50,21 @@ std::optional<uid_t> owner_of_new_files(const std::string& folder) {
   return status.st_uid;
 }
 
-void create_private_folder(const std::string& path) {
+int create_private_folder(const std::string& path) {
+  int error = 0;
   std::filesystem::path folder;
   for (const auto& part : std::filesystem::path(path)) {
     struct stat above {};
     const bool for_group = !folder.empty() && ::stat(folder.c_str(), &above) == 0 && is_shared(above);
     folder /= part;
-    if (::mkdir(folder.c_str(), S_IRWXU) != 0) continue;  // it exists or cannot be created
+    if (::mkdir(folder.c_str(), S_IRWXU) != 0) {
+      if (error == 0 && errno != EEXIST) error = errno;
+      continue;
+    }
     if (for_group) ::chmod(folder.c_str(), S_ISGID | S_IRWXU | S_IRWXG);
   }
+  struct stat status {};
+  return ::stat(path.c_str(), &status) == 0 ? 0 : error;
 }
 
 FolderTrust FolderTrust::of(const std::string& folder, std::string_view what, std::string_view remedy) {

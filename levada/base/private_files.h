@@ -17,8 +17,8 @@ inline constexpr mode_t readable_mode = 0666, private_mode = 0600;
 std::optional<uid_t> owner_of_new_files(const std::string& folder);
 
 /// Creates the folder and all missing parents with permissions 0700, or, inside a folder shared by its group (see
-/// FolderTrust), with the group's. Reports no failure: creating a file in the folder then fails.
-void create_private_folder(const std::string& path);
+/// FolderTrust), with the group's. Returns 0 if the folder then exists, otherwise the errno of the first failure.
+int create_private_folder(const std::string& path);
 
 /// Decides which files in a folder are trusted, by the folder's owner and permissions:
 /// - a folder of this user, or of root: files of this user and of the folder's owner that no other user may write to;

@@ -65,6 +65,7 @@ std::vector<OpenedFile> FileOpener::open(const std::vector<std::string>& paths) 
   BadTexts bad;
   for (std::size_t i = 0; i < files.size(); ++i) {
     files[i].path = paths[i];
+    if (!files[i].tokens) continue;
     const auto left_out = files[i].bad_lines.count;
     const auto lines = left_out + files[i].tokens->contents().stored_documents;
     if (static_cast<double>(left_out) <= options_.max_bad * static_cast<double>(lines)) continue;
@@ -97,6 +98,7 @@ OpenedFile FileOpener::open_or_repair(const std::string& path, const CachedToken
 }
 
 OpenedFile FileOpener::open_cached(const CachedTokens& tokens) const {
+  if (tokens.prefix.empty()) return {.bad_lines = tokens.bad_lines};
   auto options = options_for(cache_storage_);
   options.masks_loss = options_.tokenizer->is_chat();
   auto file = std::make_unique<const TokenFile>(tokens.prefix, options);

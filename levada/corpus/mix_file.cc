@@ -112,7 +112,7 @@ void check(const CorpusSource& source) {
 }  // namespace
 
 bool is_mix_file(const std::string& path) {
-  return path.ends_with(".json") && !holds_json_lines(path);
+  return path.ends_with(".json") && leading_json_lines(path) == 0;
 }
 
 CorpusMix read_mix_file(const std::string& path, const std::function<std::unique_ptr<File>(const std::string&)>& open) {
@@ -125,8 +125,10 @@ CorpusMix read_mix_file(const std::string& path, const std::function<std::unique
       throw InvalidArgument(fmt::format("{}; a .json is read as a mix, and JSON Lines are named .jsonl", error.what()));
     }
   }();
+  if (json.is_object() && !json.contains("sources")) {
+    fail(shown, "\"sources\" is missing, which a mix has; a .json of data has one object on each line");
+  }
   expect_object(json, shown, {"sources", "by"});
-  if (!json.contains("sources")) fail(shown, "\"sources\" is missing");
   if (!json["sources"].is_array()) fail(shown, "\"sources\" must be a list");
   CorpusMix mix;
   mix.by = by_of(json, shown);

@@ -53,6 +53,15 @@ TEST(MixFile, NamesSourcesWeightsAndCaps) {
   for (const auto& json : {one, byte_order_mark + one}) EXPECT_EQ(parsed(json).by, CorpusMix::By::samples);
 }
 
+TEST(MixFile, IsAJsonThatHoldsNoJsonLines) {
+  const ScratchDir dir;
+  const auto is_mix = [&](const std::string& text) { return is_mix_file(dir.write("x.json", text)); };
+  EXPECT_TRUE(is_mix(R"({"sources": [{"path": "a", "weight": 1}]})"));
+  EXPECT_TRUE(is_mix("{\n  \"sources\": []\n}\n"));
+  EXPECT_FALSE(is_mix("{\"text\": \"a single document\"}\n"));
+  EXPECT_FALSE(is_mix("{\"text\": \"one\"}\n{\"text\": \"two\"}\n"));
+}
+
 TEST(MixFile, NamesWhatIsWrongAndWhere) {
   const auto source = [](const std::string& rest) {
     return fault_of_file(R"({"sources": [{"path": "a", )" + rest + "}]}");

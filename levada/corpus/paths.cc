@@ -41,6 +41,12 @@ std::string quoted(const std::string& name) {
   return pattern;
 }
 
+/// Returns whether a name in a folder is hidden, or marks unfinished output (_temporary) or a program's notes
+/// (_SUCCESS).
+bool is_passed_over(const std::string& name) {
+  return name.starts_with('.') || name.starts_with('_');
+}
+
 std::vector<std::string> matches_of(const std::string& pattern);
 
 /// Returns the matches of a pattern with any number of folders, including none, between `above` and `rest`.
@@ -54,7 +60,7 @@ std::vector<std::string> matches_below(const std::string& above, const std::stri
     add(top);
     for (auto at = fs::recursive_directory_iterator(top); at != fs::recursive_directory_iterator(); ++at) {
       if (at->symlink_status().type() != fs::file_type::directory) continue;
-      if (at->path().filename().string().starts_with('.')) at.disable_recursion_pending();
+      if (is_passed_over(at->path().filename().string())) at.disable_recursion_pending();
       else add(at->path());
     }
   }
@@ -82,18 +88,12 @@ std::vector<std::string> matches_of(const std::string& pattern) {
 }
 
 bool is_data(const std::string& path, std::span<const TextFormat> formats) {
-  if (path.ends_with(".json")) return holds_json_lines(path);
+  if (path.ends_with(".json")) return leading_json_lines(path) == 2;
   return is_text(path, formats) || path.ends_with(".bin");
 }
 
 bool is_plain_text(const std::string& path) {
   return path.ends_with(".txt") || path.ends_with(".txt.gz") || path.ends_with(".txt.zst");
-}
-
-/// Returns whether a name in a folder is hidden, or marks unfinished output (_temporary) or a program's notes
-/// (_SUCCESS).
-bool is_passed_over(const std::string& name) {
-  return name.starts_with('.') || name.starts_with('_');
 }
 
 /// Throws SourceError unless a folder's files are clearly all data.

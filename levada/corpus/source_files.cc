@@ -8,11 +8,12 @@ namespace levada {
 
 SourceFiles::SourceFiles(std::vector<OpenedFile> files) {
   for (auto& file : files) {
+    bad_lines_.add(file.path, file.bad_lines);
+    if (!file.tokens) continue;
     const auto& contents = file.tokens->contents();
     token_begins_.push_back(token_begins_.back() + contents.tokens);
     document_begins_.push_back(document_begins_.back() + contents.documents);
     stored_documents_ += contents.stored_documents;
-    bad_lines_.add(file.path, file.bad_lines);
     prepare_bytes_ += file.text_bytes + file.tokens->index_bytes();
     files_.push_back(std::move(file.tokens));
   }

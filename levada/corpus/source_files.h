@@ -13,10 +13,10 @@ namespace levada {
 
 /// One file and, if it was text, the result of tokenizing it.
 struct OpenedFile {
-  std::string path = {};  ///< as given
-  std::unique_ptr<const TokenFile> tokens;
-  BadLines bad_lines = {};       ///< skipped lines of the text
-  std::uint64_t text_bytes = 0;  ///< bytes of text read to tokenize it
+  std::string path = {};                    ///< as given
+  std::unique_ptr<const TokenFile> tokens;  ///< null for an empty text that is skipped
+  BadLines bad_lines = {};                  ///< skipped lines of the text
+  std::uint64_t text_bytes = 0;             ///< bytes of text read to tokenize it
 };
 
 /// Opened files in their order. Moving it does not move the files.

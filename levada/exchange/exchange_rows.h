@@ -35,7 +35,7 @@ struct ExchangeRows {
   std::vector<SequencePart> parts;
   std::vector<ExchangeRow> rows;
   std::vector<ExchangeItem> items;
-  Seqlens lengths;                              ///< of whole sequences, by entry
+  Seqlens lengths;                              ///< lengths of whole sequences, by entry
   std::vector<std::uint64_t> sizes;             ///< bytes that move, by entry
   std::vector<std::uint64_t> contents;          ///< hash of the whole sequences' bytes, by entry
   std::map<std::uint32_t, PlainValues> values;  ///< by sample, for samples that this rank receives

@@ -66,7 +66,7 @@ class HoldingsTable {
     std::vector<Grown> sets_{{}};
     std::map<Grown, std::uint32_t> numbers_;
     Grown asked_{};
-    std::uint32_t answer_ = 0;  ///< of the last lookup, because neighbors mostly repeat it
+    std::uint32_t answer_ = 0;  ///< result of the last lookup, which neighbors mostly repeat
   };
   /// Replaces the numbers of these sets by the directory's. Nothing can be added afterwards.
   void number_sets();

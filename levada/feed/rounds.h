@@ -77,7 +77,7 @@ class FeedRounds {
     std::span<const Audience> audiences;
     std::vector<Outbox> outboxes;
     std::vector<UnitPlan> plans;
-    Schema schema;  ///< of the previous batch, most likely also of the next one
+    Schema schema;  ///< that of the previous batch, and most likely of the next one
   };
 
   std::int64_t round_samples() const { return wiring_.units * unit_samples_; }

@@ -10,8 +10,7 @@
 
 namespace levada::launch {
 
-inline constexpr const char* links_variable =
-    "LEVADA_LINKS";  ///< descriptors of shm::make_links(), separated by commas
+inline constexpr const char* links_variable = "LEVADA_LINKS";    ///< links_text() of descriptors of shm::make_links()
 inline constexpr const char* report_variable = "LEVADA_REPORT";  ///< report_channel() that report_failure() writes to
 
 /// Returns text such as "5,1234,77": a descriptor, the process that reads from its other end, and the inode of its
@@ -22,10 +21,11 @@ std::vector<char> encode_report(int rank, ErrorKind kind, std::string_view messa
 /// From now on, only this process reports, and no process that it starts.
 void inherit_report_channel();
 
-/// Returns text such as "5,6,7".
-std::string join_numbers(const std::vector<int>& numbers);
+/// Returns text such as "5:77,6:78": descriptors, and the inodes of their sockets.
+std::string links_text(const std::vector<int>& descriptors);
 /// Returns the links as shm::join() takes them: rank 0 has one for each other rank, after an unused first entry; any
-/// other rank has one. Throws InvalidArgument for descriptors that are not open, or that have already been taken.
+/// other rank has one. Throws InvalidArgument, and leaves the descriptors alone, if one is not that socket, as in a
+/// process that a rank starts, or has already been taken.
 std::vector<UniqueFd> inherit_links(const char* text, int rank, int size);
 
 }  // namespace levada::launch

@@ -6,12 +6,12 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <new>
 #include <optional>
+#include <sstream>
 #include <utility>
 
 #include "levada/base/bytes.h"
@@ -26,14 +26,21 @@
 namespace levada::launch {
 namespace {
 
-/// Takes over a descriptor that was passed across exec without close-on-exec, and sets that flag: no process that this
-/// one starts inherits it, and it cannot be taken twice.
-UniqueFd take_descriptor(int fd) {
+/// Returns the inode of the socket at a descriptor, or nothing if there is none.
+std::optional<ino_t> socket_at(int fd) {
+  struct stat what {};
+  if (::fstat(fd, &what) != 0 || !S_ISSOCK(what.st_mode)) return {};
+  return what.st_ino;
+}
+
+/// Takes over a socket that was passed across exec without close-on-exec, and sets that flag: no process that this one
+/// starts inherits it, and it cannot be taken twice.
+UniqueFd take_socket(int fd, ino_t socket) {
   const int flags = ::fcntl(fd, F_GETFD);
-  if (flags < 0 || (flags & FD_CLOEXEC) != 0) {
+  if (flags < 0 || (flags & FD_CLOEXEC) != 0 || socket_at(fd) != std::optional<ino_t>(socket)) {
     throw InvalidArgument(fmt::format(
-        "{} names descriptor {}, which is not open for this process to take; a process joins its job once, and its "
-        "children are not ranks",
+        "{} names descriptor {}, which this process does not have to take; a process joins its job once, and "
+        "its children are not ranks",
         links_variable, fd));
   }
   ::fcntl(fd, F_SETFD, flags | FD_CLOEXEC);
@@ -85,13 +92,6 @@ std::shared_ptr<Engine> meet(const Environment& job, const JoinOptions& options)
         error.what() + hint +
         (is_given ? "" : fmt::format("; ranks in containers that do not share /tmp need {}", secret_variable)));
   }
-}
-
-/// Returns the inode of the socket at a descriptor, or nothing if there is none.
-std::optional<ino_t> socket_at(int fd) {
-  struct stat what {};
-  if (::fstat(fd, &what) != 0 || !S_ISSOCK(what.st_mode)) return {};
-  return what.st_ino;
 }
 
 struct ReportChannel {
@@ -164,20 +164,23 @@ void check_engine(std::string_view name) {
   throw InvalidArgument(fmt::format("there is no engine {} in this build; there are {}", name, fmt::join(known, ", ")));
 }
 
-std::string join_numbers(const std::vector<int>& numbers) {
-  return fmt::format("{}", fmt::join(numbers, ","));
+std::string links_text(const std::vector<int>& descriptors) {
+  std::string text;
+  for (const int fd : descriptors)
+    text += fmt::format("{}{}:{}", text.empty() ? "" : ",", fd, socket_at(fd).value_or(0));
+  return text;
 }
 
 std::vector<UniqueFd> inherit_links(const char* text, int rank, int size) {
   std::vector<UniqueFd> links;
   if (rank == 0) links.emplace_back();
   const std::string_view list = text;
-  for (std::size_t at = 0; at < list.size();) {
+  std::istringstream entries(text);
+  for (std::string entry; std::getline(entries, entry, ',');) {
     int fd = -1;
-    const auto [end, error] = std::from_chars(list.data() + at, list.data() + list.size(), fd);
-    if (error != std::errc{}) break;
-    links.push_back(take_descriptor(fd));
-    at = static_cast<std::size_t>(end - list.data()) + 1;
+    unsigned long socket = 0;
+    if (std::sscanf(entry.c_str(), "%d:%lu", &fd, &socket) != 2) break;
+    links.push_back(take_socket(fd, socket));
   }
   const auto expected = static_cast<std::size_t>(rank == 0 ? size : 1);
   if (links.size() != expected) {

@@ -1,6 +1,8 @@
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <pty.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -10,6 +12,7 @@
 #include <cstdlib>
 #include <thread>
 
+#include "levada/base/unique_fd.h"
 #include "levada/launch/inherited.h"
 #include "levada/launch/launch.h"
 
@@ -236,19 +239,33 @@ TEST(RunLocal, GivesARankNothingButItsOwnLinks) {
 }
 
 TEST(Links, AreRefusedWhenTheyAreNotThisProcesss) {
-  EXPECT_THROW(inherit_links("977", 1, 2), InvalidArgument);
+  EXPECT_THROW(inherit_links("977:1", 1, 2), InvalidArgument);
   EXPECT_THROW(inherit_links("", 1, 2), InvalidArgument);
 }
 
 TEST(Links, AreTakenUpOnce) {
-  const int fd = ::dup(0);
-  const auto text = join_numbers({fd});
+  int sockets[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET, 0, sockets), 0);
+  const int fd = sockets[0];
+  const UniqueFd other(sockets[1]);
+  const auto text = links_text({fd});
   {
     const auto links = inherit_links(text.c_str(), 1, 2);
     ASSERT_EQ(links.size(), 1u);
     EXPECT_EQ(links[0].get(), fd);
     EXPECT_THROW(inherit_links(text.c_str(), 1, 2), InvalidArgument);
   }
+}
+
+TEST(Links, LeaveAnotherFileAtTheirDescriptorAlone) {
+  int sockets[2], pipes[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET, 0, sockets), 0);
+  ASSERT_EQ(::pipe(pipes), 0);
+  const UniqueFd one(sockets[0]), other(sockets[1]), reads(pipes[0]), writes(pipes[1]);
+  const auto text = links_text({one.get()});
+  ASSERT_EQ(::dup2(writes.get(), one.get()), one.get());
+  EXPECT_THROW(inherit_links(text.c_str(), 1, 2), InvalidArgument);
+  EXPECT_EQ(::fcntl(one.get(), F_GETFD), 0);
 }
 
 }  // namespace

@@ -47,7 +47,7 @@ std::vector<std::string> RankEnvironment::variables() const {
   }
   variables.push_back(fmt::format("LEVADA_RANK={}", rank));
   variables.push_back(fmt::format("LEVADA_WORLD_SIZE={}", size));
-  variables.push_back(fmt::format("{}={}", links_variable, join_numbers(links)));
+  variables.push_back(fmt::format("{}={}", links_variable, links_text(links)));
   variables.push_back(fmt::format("{}={}", report_variable, report_channel(report)));
   if (master_port) {
     variables.push_back(fmt::format("RANK={}", rank));

@@ -76,7 +76,7 @@ struct Move {
   int field = 0;
   int audience = 0;
   Region region = {};
-  std::uint64_t bytes = 0;  ///< of one copy
+  std::uint64_t bytes = 0;  ///< size of one copy
   bool operator==(const Move&) const = default;
 };
 

@@ -27,8 +27,8 @@ MicroOrder parse_micro_order(std::string_view word);
 /// Where data-parallel ranks wait for each other, which determines what the division of a step minimizes.
 enum class Wait : std::uint8_t {
   step,   ///< at the end of the step: minimizes the work of the busiest rank
-  micro,  ///< in each micro-batch, as with sharded weights or experts: minimizes the sum over micro-batches of the work
-          ///< of the rank that has most in it
+  micro,  ///< in each micro-batch, as with sharded weights or experts: minimizes the sum, over
+          ///< micro-batches, of the busiest rank's work
 };
 
 /// Returns "step" or "micro".

@@ -33,8 +33,10 @@ constexpr std::string_view lock_name = "lock";
 constexpr std::string_view another_folder = "name another folder (--cache-dir, cache_dir=)";
 
 std::string made(std::string dir) {
-  create_private_folder(dir);
-  return dir;
+  const int error = create_private_folder(dir);
+  if (error == 0) return dir;
+  throw SourceError(
+      fmt::format("cannot create the token cache {}: {}; {}", printable(dir), std::strerror(error), another_folder));
 }
 
 void add_file(const std::string& path, const FolderTrust& trust, Digest& digest,
@@ -53,8 +55,10 @@ void add_file(const std::string& path, const FolderTrust& trust, Digest& digest,
 
 }  // namespace
 
-CacheFolder::CacheFolder(std::string dir)
-    : dir_(made(std::move(dir))), trust_(FolderTrust::of(dir_, "the token cache", another_folder)) {
+CacheFolder::CacheFolder(std::string dir, std::function<void(const std::string&)> warn)
+    : dir_(made(std::move(dir))),
+      warn_(std::move(warn)),
+      trust_(FolderTrust::of(dir_, "the token cache", another_folder)) {
   static_cast<void>(lock_for_use());
 }
 
@@ -68,8 +72,15 @@ std::string CacheFolder::prefix_of(const std::string& key) const {
   return (fs::path(dir_) / entry_name(key)).string();
 }
 
-std::string CacheFolder::with_remedy(std::string_view error) const {
-  return fmt::format("{}; make room on that file system, or {}", error, another_folder);
+std::string CacheFolder::with_remedy(const WriteFailed& error) const {
+  return fmt::format("{}; {}{}", error.what(), error.is_disk_full() ? "make room on that file system, or " : "",
+                     another_folder);
+}
+
+void CacheFolder::fail_to_write() const {
+  const int error = errno;
+  throw SourceError(with_remedy(WriteFailed(
+      error, fmt::format("cannot write to the token cache {}: {}", printable(dir_), std::strerror(error)))));
 }
 
 void CacheFolder::fail(std::string_view what) const {
@@ -88,12 +99,19 @@ UniqueFd CacheFolder::lock(int operation) const {
   if (trust_.file_mode() != private_mode) ::fchmod(fd.get(), trust_.file_mode() & ACCESSPERMS);  // by its owner
   // It is held for moments, or for minutes if entries are removed and the file system is slow.
   const auto deadline = Deadline::after(std::chrono::minutes(15));
+  std::chrono::seconds pause(5);
+  auto reminder = Deadline::after(pause);
   while (::flock(fd.get(), operation | LOCK_NB) != 0) {
     if (errno == EINTR) continue;
     if (errno != EWOULDBLOCK) fail("lock");
     if (deadline.expired()) {
       throw SourceError(fmt::format("cannot lock the token cache {}: another process has held it for 15 minutes; {}",
                                     printable(dir_), another_folder));
+    }
+    if (warn_ && reminder.expired()) {
+      warn_(fmt::format("waiting for the token cache {}, which another process has locked ({})", printable(dir_),
+                        printable(path)));
+      reminder = Deadline::after(pause *= 2);
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
@@ -111,8 +129,7 @@ void CacheFolder::open_list() {
   uses_path_ = std::move(path);
   const auto mode = trust_.file_mode() & ACCESSPERMS;
   if (!uses_ || ::fchmod(uses_.get(), mode) != 0 || ::flock(uses_.get(), LOCK_EX) != 0) {
-    throw SourceError(
-        with_remedy(fmt::format("cannot write to the token cache {}: {}", printable(dir_), std::strerror(errno))));
+    fail_to_write();
   }
 }
 
@@ -126,10 +143,7 @@ void CacheFolder::note_uses(const std::vector<std::string>& prefixes) {
   const auto written = ::write(uses_.get(), lines.data(), lines.size());
   const bool is_short = std::cmp_less(written, lines.size());
   if (written >= 0 && is_short) errno = ENOSPC;
-  if (is_short || ::fdatasync(uses_.get()) != 0) {
-    throw SourceError(
-        with_remedy(fmt::format("cannot write to the token cache {}: {}", printable(dir_), std::strerror(errno))));
-  }
+  if (is_short || ::fdatasync(uses_.get()) != 0) fail_to_write();
 }
 
 std::vector<TokenCacheEntry> CacheFolder::entries() const {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "levada/base/atomic_file.h"
 #include "levada/base/error.h"
 #include "levada/base/private_files.h"
 #include "levada/base/unique_fd.h"
@@ -36,14 +37,15 @@ class CacheFolder {
  public:
   /// Creates a missing folder. Throws SourceError if it cannot be created, or if users that FolderTrust does not trust
   /// can replace files in it.
-  explicit CacheFolder(std::string dir);
+  /// `warn` receives a line about each long wait for the folder's lock.
+  explicit CacheFolder(std::string dir, std::function<void(const std::string&)> warn = {});
   ~CacheFolder();
 
   const std::string& dir() const { return dir_; }
   const FolderTrust& trust() const { return trust_; }
   std::string prefix_of(const std::string& key) const;
-  /// Returns an error's text with a remedy for a full disk.
-  std::string with_remedy(std::string_view error) const;
+  /// Returns an error's text with its remedy.
+  std::string with_remedy(const WriteFailed& error) const;
 
   /// Prevents eviction by other processes until the returned lock is destroyed. Locks nothing in a read-only folder.
   UniqueFd lock_for_use() const;
@@ -77,8 +79,10 @@ class CacheFolder {
   std::optional<std::string> mark_of(const std::string& prefix) const;
   void open_list();
   [[noreturn]] void fail(std::string_view what) const;
+  [[noreturn]] void fail_to_write() const;
 
   const std::string dir_;
+  const std::function<void(const std::string&)> warn_;
   const FolderTrust trust_;
   std::mutex mutex_;  // guards the members below
   UniqueFd uses_;     ///< the list of entries in use, locked while this object exists

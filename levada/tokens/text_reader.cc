@@ -69,7 +69,7 @@ class JsonlReader final : public TextReader {
   }
 
   void expect_documents() const {
-    if (documents_ > 0) return;
+    if (documents_ > 0 || skip_bad_) return;
     throw SourceError(
         bad_lines_.count > 0
             ? fmt::format("{} holds no documents: all of its {} lines are bad; mend the file or leave it out", path_,
@@ -156,8 +156,8 @@ const TextFormat* format_of(const std::string& path, std::span<const TextFormat>
 
 }  // namespace
 
-bool holds_json_lines(const std::string& path) {
-  if (is_url(path)) return false;
+int leading_json_lines(const std::string& path) {
+  if (is_url(path)) return 0;
   std::ifstream file(path, std::ios::binary);
   const auto line = [&]() -> std::optional<std::string> {
     constexpr std::size_t longest = max_line_bytes;
@@ -168,8 +168,12 @@ bool holds_json_lines(const std::string& path) {
     if (begin == read.npos) return std::nullopt;
     return read.substr(begin, read.find_last_not_of(blank) + 1 - begin);
   };
-  const auto first = line(), second = line();
-  return first && second && first->starts_with('{') && first->ends_with('}') && second->starts_with('{');
+  const auto is_object = [](const std::optional<std::string>& text) { return text && text->starts_with('{'); };
+  const auto first = line();
+  if (!is_object(first) || !first->ends_with('}')) return 0;
+  const auto second = line();
+  if (is_object(second)) return 2;
+  return !second && first->find("\"sources\"") == first->npos ? 1 : 0;
 }
 
 bool is_text(const std::string& path, std::span<const TextFormat> formats) {

@@ -56,9 +56,9 @@ struct TextFormat {
   std::function<std::unique_ptr<TextReader>(std::shared_ptr<const File> file, const TextOptions& options)> open;
 };
 
-/// Returns whether a local file holds JSON Lines, whatever its name: its first two lines begin with a brace, and the
-/// first ends with one. Such a .json counts as text; any other does not.
-bool holds_json_lines(const std::string& path);
+/// Returns how many of a local file's first two lines are JSON objects. 2: the file holds JSON Lines, whatever its
+/// name. 1: it has a single line, which may also be a state or a setting, but is no mix.
+int leading_json_lines(const std::string& path);
 
 /// Returns whether the name ends with .jsonl, .ndjson, .json or .txt, optionally compressed (.gz, .zst), or with an
 /// extension in `formats`.

@@ -116,7 +116,7 @@ struct TokenCache::Text {
 };
 
 TokenCache::TokenCache(TokenCacheOptions options)
-    : options_(std::move(options)), folder_(token_cache_folder_or_fail(options_.dir)) {
+    : options_(std::move(options)), folder_(token_cache_folder_or_fail(options_.dir), options_.warn) {
   if (!options_.max_bytes) options_.max_bytes = half_of_file_system(folder_.dir());
 }
 
@@ -126,6 +126,7 @@ std::vector<std::optional<CachedTokens>> TokenCache::find(std::span<const Text> 
   std::vector<std::string> used;
   for (std::size_t i = 0; i < texts.size(); ++i) {
     const auto& prefix = texts[i].prefix;
+    if (prefix.empty()) continue;
     const auto meta = folder_.find(prefix);
     if (!meta || !texts[i].is_found_in(*meta)) continue;
     used.push_back(prefix);
@@ -241,7 +242,7 @@ CachedTokens TokenCache::make_with_room(const Text& text, const TokenizeTexts& h
     } catch (const WriteFailed& error) {
       if (!error.is_disk_full() || !bound(bytes_of(folder_.entries()) / 2, "the disk is full")) {
         work.has_failed = true;
-        throw SourceError(folder_.with_remedy(error.what()));
+        throw SourceError(folder_.with_remedy(error));
       }
     }
   }
@@ -260,25 +261,34 @@ std::vector<CachedTokens> TokenCache::tokenize(const std::vector<std::string>& p
   std::vector<Text> all(paths.size());
   const auto identify = [&](std::size_t i) {
     try {
-      const auto key = CacheKey::of(*how.open(paths[i]), how);
+      const auto file = how.open(paths[i]);
+      if (how.text.skip_bad && file->identity().size == 0) {
+        tokens[i].bad_lines.add(1);
+        return;
+      }
+      const auto key = CacheKey::of(*file, how);
       all[i] = {.path = paths[i], .key = key, .entry = key.text, .prefix = folder_.prefix_of(key.text)};
     } catch (const SourceError& error) {
       bad.add(i, error.what());
     }
   };
-  /// By entry and time, because several names may refer to one file.
-  std::map<std::pair<std::string, std::int64_t>, std::vector<std::size_t>> missing;
+  /// By entry and time, because several names may refer to one file. One thread handles all texts of an entry.
+  std::map<std::string, std::map<std::int64_t, std::vector<std::size_t>>> missing;
   const auto look_up = [&](std::size_t group) {
     const auto first = group * texts_per_lookup;
     const auto some = std::span(all).subspan(first, std::min(texts_per_lookup, all.size() - first));
     auto found = find(some);
     const std::lock_guard lock(work.mutex);
     for (std::size_t i = 0; i < some.size(); ++i) {
-      const std::pair place(some[i].prefix, some[i].key.modified_ns);
-      if (found[i] || !missing.contains(place)) work.total += some[i].key.bytes;
-      if (found[i]) work.done += some[i].key.bytes;
-      if (found[i]) tokens[first + i] = *std::move(found[i]);
-      else missing[place].push_back(first + i);
+      if (some[i].prefix.empty()) continue;
+      auto* same = found[i] ? nullptr : &missing[some[i].prefix][some[i].key.modified_ns];
+      if (!same || same->empty()) work.total += some[i].key.bytes;
+      if (same) {
+        same->push_back(first + i);
+      } else {
+        work.done += some[i].key.bytes;
+        tokens[first + i] = *std::move(found[i]);
+      }
     }
   };
   WorkTeam none;
@@ -287,29 +297,42 @@ std::vector<CachedTokens> TokenCache::tokenize(const std::vector<std::string>& p
   const auto groups = (all.size() + texts_per_lookup - 1) / texts_per_lookup;
   for_each_of(groups, concurrency(groups), look_up, none, 0);
   if (missing.empty()) return tokens;
-  std::vector<std::vector<std::size_t>> texts;
-  for (auto& [place, names] : missing) texts.push_back(std::move(names));
+  using States = std::vector<std::vector<std::size_t>>;  ///< texts of one entry, by their time
+  std::vector<States> texts;
+  for (auto& [prefix, states] : missing) {
+    auto& of_entry = texts.emplace_back();
+    for (auto& [time, names] : states) of_entry.push_back(std::move(names));
+    std::ranges::sort(of_entry);
+  }
   std::ranges::sort(texts);
   const auto often = *options_.max_bytes / 8;  // Entries of earlier runs are evicted before new ones fill the disk.
   constexpr auto pause = std::chrono::milliseconds(100);
   for (bool has_waited = false; !texts.empty(); has_waited = true) {
-    std::vector<std::vector<std::size_t>> busy;  ///< guarded by work.mutex
+    std::vector<States> busy;  ///< guarded by work.mutex
     const auto at_once = concurrency(texts.size());
     WorkTeam team(static_cast<int>(threads - std::min(threads, at_once)));
     work.team = &team;
-    const auto tokenize_one = [&](std::size_t i) {
+    const auto tokenize_state = [&](const std::vector<std::size_t>& names) {
       try {
-        const auto made = make_with_room(all[texts[i].front()], how, work);
-        for (const auto text : texts[i]) tokens[text] = made;
+        const auto made = make_with_room(all[names.front()], how, work);
+        for (const auto text : names) tokens[text] = made;
+      } catch (const FileBusy&) {
+        throw;
+      } catch (const SourceError& error) {
+        if (work.has_failed) throw;
+        bad.add(names.front(), error.what());
+      }
+    };
+    const auto tokenize_one = [&](std::size_t i) {
+      auto state = texts[i].begin();
+      try {
+        for (; state != texts[i].end(); ++state) tokenize_state(*state);
       } catch (const Work::Abandoned&) {
         return;
       } catch (const FileBusy&) {
         const std::lock_guard lock(work.mutex);
-        busy.push_back(texts[i]);
+        busy.emplace_back(state, texts[i].end());
         return;
-      } catch (const SourceError& error) {
-        if (work.has_failed) throw;
-        bad.add(texts[i].front(), error.what());
       } catch (...) {
         work.has_failed = true;
         throw;
@@ -321,7 +344,7 @@ std::vector<CachedTokens> TokenCache::tokenize(const std::vector<std::string>& p
     for_each_of(texts.size(), at_once, tokenize_one, team, threads);
     texts = std::move(busy);
     if (texts.empty()) break;
-    const auto& first = all[texts.front().front()].path;
+    const auto& first = all[texts.front().front().front()].path;
     if (!has_waited) warn(waiting_for(texts.size(), first));
     if (how.progress) how.progress({printable(first), work.done, work.total});
     std::this_thread::sleep_for(pause);

@@ -35,7 +35,7 @@ struct TokenCacheOptions {
 
 /// The tokens of a text.
 struct CachedTokens {
-  std::string prefix;  ///< path of the .bin and .idx, without extension
+  std::string prefix;  ///< path of the .bin and .idx, without extension; empty for an empty text that is skipped
   BadLines bad_lines;
   std::string digest;            ///< must match TokenFile::contents().digest
   std::uint64_t bytes_read = 0;  ///< bytes of text read; 0 if the tokens were cached

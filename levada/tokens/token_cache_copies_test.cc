@@ -62,6 +62,19 @@ TEST_F(TokenCacheCopies, TokenizesACopyOfATextNoSecondTime) {
   }
 }
 
+TEST_F(TokenCacheCopies, MakesTheTokensOfCopiesInOneRunWithoutWaiting) {
+  std::vector<std::string> copies = {write_large(1)};
+  for (int i = 1; i < 4; ++i) {
+    copies.push_back(dir_.file(std::to_string(i) + ".jsonl"));
+    fs::copy_file(copies.front(), copies.back());
+    fs::last_write_time(copies.back(), fs::last_write_time(copies.front()) + std::chrono::hours(i));
+  }
+  auto cache = open();
+  const auto tokens = cache.tokenize(copies, {.tokenizer = tokenizer_, .threads = 4});
+  for (const auto& each : tokens) EXPECT_EQ(each.prefix, tokens.front().prefix);
+  EXPECT_THAT(warnings_, testing::IsEmpty());
+}
+
 TEST_F(TokenCacheCopies, KeepsApartTextsThatDifferBetweenTheSampledBytes) {
   std::string text(std::size_t{1} << 20, 'a');
   const auto sampled = sampled_digest(*open_file(dir_.write("1.txt", text)), text.size());

@@ -36,7 +36,7 @@ while link is None and time.monotonic() < until:
 if link is None: sys.exit("impostor: found no rendezvous")
 print("impostor connected", flush=True)
 os.set_inheritable(link.fileno(), True)
-os.environ.update(LEVADA_RANK=rank, LEVADA_WORLD_SIZE=size, LEVADA_LINKS=str(link.fileno()))
+os.environ.update(LEVADA_RANK=rank, LEVADA_WORLD_SIZE=size, LEVADA_LINKS=f"{link.fileno()}:{os.fstat(link.fileno()).st_ino}")
 try:
     job = levada.join(timeout=10)
     print("impostor joined", flush=True)

@@ -90,7 +90,7 @@ def reused():
         batch["a"][:], batch["b"][:] = step, -step
         yield batch
 class Loader:
-    # What is read of an iterator and not taken is kept for the next pass, and so copied; this can be iterated again.
+    # A feed copies items of an iterator that no rank has taken, for the next pass. This source can be iterated again.
     def __init__(self, make): self.make = make
     def __iter__(self): return map(self.make, range(12))
 def collated(step): return levada.collate([{"a": np.float64(step), "b": -step, "c": np.zeros(2**17)}] * 4)

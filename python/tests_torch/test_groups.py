@@ -165,7 +165,7 @@ def test_a_mesh_is_checked_against_process_groups(tmp_path: pathlib.Path) -> Non
                 if rank in ranks:
                     groups[axis] = group
         levada.Mesh(pp=2, tp=2).check_groups(**groups)
-        # What Megatron-LM has initialized is looked at by itself.
+        # Groups that Megatron-LM has initialized have tests of their own.
         state = types.ModuleType("megatron.core.parallel_state")
         state.model_parallel_is_initialized = lambda: True
         for name, axis in (("tensor_model", "tp"), ("context", "dp"), ("pipeline_model", "pp"), ("data", "dp")):

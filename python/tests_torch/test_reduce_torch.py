@@ -144,7 +144,7 @@ def test_a_rank_killed_during_a_reduction_is_named_promptly(tmp_path: pathlib.Pa
                 last = time.monotonic()
         except levada.PeerLost as error:
             tell(lost=error.rank, seconds=time.monotonic() - last)
-        # Whoever ends first has died, too, as others see it.
+        # To the others, a rank that ends first has died, too.
         other = os.path.join(os.path.dirname(os.path.abspath(__file__)), f"{2 - rank}.jsonl")
         for _ in range(1000):
             if os.path.exists(other): break

@@ -81,6 +81,29 @@ TEST(Fork, EndsAChildThatReadsABatchOfItsParentInsteadOfShowingItOneThatChanges)
   EXPECT_EQ(test::run_forked(2, body, {.memory_bytes = 1 << 20}), "");
 }
 
+TEST(Fork, EndsAChildThatReadsAPrivateViewOfItsParent) {
+  constexpr std::size_t bytes = 1 << 20;
+  const auto body = [](const std::shared_ptr<Engine>& engine) {
+    auto channel = engine->open(0, {1}, 2);
+    if (engine->info().rank == 0) {
+      publish(*engine, *channel, allocate(*engine, bytes, test::soon(), "test"), bytes, test::soon(), "test");
+      return agree(*engine, {}, test::soon(), "test"), void();
+    }
+    std::optional<Lease> lease = receive(*engine, *channel, test::soon(), "test");
+    const auto view = engine->make_private(*channel, *lease);
+    test::expect(!view.empty(), "there are private views between processes");
+    view[0] = std::byte{7};
+    const auto read = [at = reinterpret_cast<const volatile unsigned char*>(view.data())] {
+      for (const int signal : {SIGSEGV, SIGBUS}) ::signal(signal, SIG_DFL);  // a sanitizer would exit in an orderly way
+      return static_cast<int>(*at);
+    };
+    test::expect(WIFSIGNALED(status_of_child(read)), "a child that reads its parent's view dies");
+    test::expect(view[0] == std::byte{7}, "the parent keeps its view");
+    agree(*engine, {}, test::soon(), "test");
+  };
+  EXPECT_EQ(test::run_forked(2, body, {.memory_bytes = 8 << 20}), "");
+}
+
 TEST(Fork, OfAChildThatEndsIsNoDeath) {
   const auto body = [](const std::shared_ptr<Engine>& engine) {
     static_cast<void>(status_of_child([] { return 0; }));

@@ -55,6 +55,8 @@ bool PrivateViews::map(std::size_t rank, std::size_t size) {
   if (maps_[rank].size() > 0) return true;
   try {
     maps_[rank] = Mapping((*files_)[rank], size, Mapping::Access::write_privately);
+    // A forked child would see later messages in pages that its parent has not written.
+    maps_[rank].hide_from_children();
   } catch (const EngineError&) {
     return false;
   }

@@ -77,6 +77,7 @@ class Pass {
       const nb::gil_scoped_release released;
       feed_ = std::make_shared<Feed>(engine, mesh, layout, std::move(source), options);
     }
+    begun_ = Clock::now();  // on all ranks alike: some have waited for others to start
     board_ = feed_->group();
   }
   Pass(const Pass&) = delete;

@@ -1,4 +1,4 @@
-"""What ends a loop without ending its epoch."""
+"""The exception that ends a loop without ending its epoch."""
 
 
 class PauseIteration(StopIteration):
