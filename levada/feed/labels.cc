@@ -15,6 +15,13 @@ namespace {
 
 constexpr std::int64_t no_loss = -100;
 
+/// Returns whether a placement divides rows among several ranks, and not only the batch.
+bool cuts_rows(const Placement& placement, const Mesh& mesh) {
+  const auto* shard = std::get_if<Shard>(&placement);
+  return (shard != nullptr && shard->dim > 0 && mesh.span(shard->axis).size() > 1) ||
+         divides_by_zigzag(placement, mesh);
+}
+
 /// Returns the leaf with that key in the same mapping as `path`; null if there is none.
 const Leaf* find_beside(const FlatTree& batch, std::string_view path, std::string_view key) {
   const auto mapping = path.substr(0, path.size() - std::string_view("labels").size());
@@ -47,19 +54,26 @@ bool are_own_tokens(const Leaf& labels, const Leaf& tokens) {
 
 }  // namespace
 
+bool may_part_labels(const Layout& layout, const Mesh& mesh) {
+  const auto cuts = [&](const Placement& placement) { return cuts_rows(placement, mesh); };
+  return std::ranges::any_of(layout.otherwise, cuts) || std::ranges::any_of(layout.rules, [&](const auto& rule) {
+           return std::ranges::any_of(rule.placements, cuts);
+         });
+}
+
 void expect_shifted_labels(const FlatTree& batch, const Layout& layout, const Mesh& mesh) {
   const auto leaves = batch.schema.leaves();
   for (std::size_t leaf = 0; leaf < leaves.size(); ++leaf) {
     const std::string& path = leaves[leaf].path;
     if (path != "labels" && !path.ends_with(".labels")) continue;
-    const bool is_divided = std::ranges::any_of(
-        layout.placements_of(path), [&](const Placement& placement) { return divides_by_zigzag(placement, mesh); });
+    const auto placements = layout.placements_of(path);
+    const bool is_divided = std::ranges::any_of(placements, [&](const Placement& each) { return cuts_rows(each, mesh); });
     if (!is_divided || find_beside(batch, path, "shift_labels") != nullptr) continue;
     const Leaf* const tokens = find_beside(batch, path, "input_ids");
     if (tokens == nullptr || !are_own_tokens(batch.leaves[leaf], *tokens)) continue;
     throw InvalidArgument(fmt::format(
-        "{} are the input_ids at the same places, which a model shifts itself: zigzag would part them from the "
-        "tokens that predict them; give shift_labels, as levada.collate_packed(shift_labels=True) does",
+        "{} are the input_ids at the same places, which a model shifts itself: the layout would part them from "
+        "the tokens that predict them; give shift_labels, as levada.collate_packed(shift_labels=True) does",
         path));
   }
 }

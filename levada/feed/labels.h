@@ -1,5 +1,5 @@
-// Zigzag separates the labels of language models from the tokens that predict them, unless the labels are shifted
-// first.
+// A layout that divides rows separates the labels of language models from the tokens that predict them, unless the
+// labels are shifted first.
 #pragma once
 
 #include "levada/mesh/mesh.h"
@@ -8,7 +8,10 @@
 
 namespace levada {
 
-/// Throws InvalidArgument if the layout divides `labels` by zigzag and they equal the `input_ids` position by position:
+/// Returns whether the layout divides rows of any field, so that expect_shifted_labels() may throw.
+bool may_part_labels(const Layout& layout, const Mesh& mesh);
+
+/// Throws InvalidArgument if the layout divides the rows of `labels` and they equal the `input_ids` position by position:
 /// a transformers model would then shift them within each part of a sequence. A batch that also has `shift_labels`
 /// passes.
 void expect_shifted_labels(const FlatTree& batch, const Layout& layout, const Mesh& mesh);

@@ -59,6 +59,7 @@ FeedRounds::FeedRounds(const FeedWiring& wiring, const Mesh& mesh, const Layout&
       unit_samples_(options.batch * (options.divide == Divide::split ? mesh.data_size() : 1)),
       tail_(options.tail),
       divides_sequences_(levada::divides_sequences(layout, mesh)),
+      may_part_labels_(may_part_labels(layout, mesh)),
       first_(options.first_sample),
       steps_(options.steps),
       trace_(options.trace) {
@@ -222,7 +223,7 @@ const FeedRounds::UnitPlan& FeedRounds::plan_of(Unit& unit, const FlatTree& batc
       std::find_if(unit.plans.begin(), unit.plans.end(), [&](const auto& plan) { return plan.key == key; });
   if (known != unit.plans.end()) return *known;
 
-  if (divides_sequences_) expect_shifted_labels(batch, layout_, mesh_);
+  if (may_part_labels_) expect_shifted_labels(batch, layout_, mesh_);
   UnitPlan plan{.key = std::move(key), .portions = {}};
   const auto moves = plan_unit(fields_of(batch, segments), layout_, mesh_, unit.audiences, fan_out_);
   for (int audience = 0; audience < static_cast<int>(unit.audiences.size()); ++audience) {

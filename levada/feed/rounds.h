@@ -109,6 +109,7 @@ class FeedRounds {
   std::int64_t unit_samples_;  ///< in a full unit
   Tail tail_;
   bool divides_sequences_;
+  bool may_part_labels_;
   bool samples_first_unit_ = false;
   std::int64_t first_;
   std::optional<std::int64_t> steps_;

@@ -159,10 +159,10 @@ FeedConfig config_of(const Mesh& mesh, const Layout& layout, const FeedOptions& 
            {"way to divide batches", std::string(to_string(options.divide))},
            {"tail", std::string(to_string(options.tail))},
            {"balance", options.balance ? to_string(*options.balance) : "none"},
-           {"first sample", std::to_string(options.first_sample)},
-           {"steps", options.steps ? std::to_string(*options.steps) : "all"},
+           {"first sample, of its state or epoch", std::to_string(options.first_sample)},
+           {"number of steps", options.steps ? std::to_string(*options.steps) : "all"},
            {"readers", options.readers.to_string()},
-           {"depth", std::to_string(depth_of(mesh, options))},
+           {"depth (prefetch=)", std::to_string(depth_of(mesh, options))},
            {"timeout", format_duration(options.timeout)}},
           source == nullptr ? Lines{} : source->identity()};
 }

@@ -96,9 +96,9 @@ def samples():
     for _ in range(24):
         text = [drawn.randrange(1000) for _ in range(drawn.randrange(1, 20))]
         yield {"input_ids": text, "labels": text}
-def failure(own):
+def failure(own, placement):
     row = {"input_ids": np.arange(16)[None], "labels": np.arange(16)[None], "shift_labels": np.arange(1, 17)[None]}
-    layout = {field: "zigzag(cp,1)" for field in own}
+    layout = {field: placement for field in own}
     try:
         list(levada.Feed([{field: row[field] for field in own}], mesh=levada.Mesh(cp=2), layout=layout))
     except levada.Error as error:
@@ -133,13 +133,15 @@ for batch in feed:
     assert sorted(learned) == pairs_of_documents(documents(3, 24))
 
 
-def test_labels_at_their_own_places_are_not_cut_by_zigzag(tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize("placement", ["zigzag(cp,1)", "shard(cp,1)"])
+def test_labels_at_their_own_places_are_not_cut_within_rows(tmp_path: pathlib.Path, placement: str) -> None:
     told = ranks.succeed(
         tmp_path,
         2,
         JOB
-        + """
-tell(unshifted=failure(["input_ids", "labels"]), shifted=failure(["input_ids", "labels", "shift_labels"]))
+        + f"""
+cut = functools.partial(failure, placement={placement!r})
+tell(unshifted=cut(["input_ids", "labels"]), shifted=cut(["input_ids", "labels", "shift_labels"]))
 """,
     )
     for (mine,) in told:

@@ -149,10 +149,7 @@ TEST(PrivateViews, EndInAForkedChildWithoutAWord) {
     broadcast(engine, *channel, 3, [&](Lease& lease, std::byte) {
       const auto bytes = engine->make_private(*channel, lease);
       write_pages(bytes, 1);
-      test::ForkedRanks children(1, [&](int) {
-        test::expect(bytes[5] == std::byte{255}, "a child sees what its parent wrote");
-        lease = {};
-      });
+      test::ForkedRanks children(1, [&](int) { lease = {}; });
       const auto endings = children.wait();
       test::expect(endings.front().well, "a child may drop a private lease: " + endings.front().error);
       test::expect(bytes[5] == std::byte{255}, "a child's end leaves its parent's view alone");

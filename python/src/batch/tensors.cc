@@ -44,6 +44,11 @@ std::string text_of(nb::handle value) {
   return nb::cast<std::string>(nb::str(value));
 }
 
+/// Returns what a caller should give in place of an array or tensor of a derived class.
+std::string plain_form(nb::handle value) {
+  return text_of(nb::module_::import_("levada.batch.memory").attr("plain_form")(value));
+}
+
 std::optional<DType> dtype_of(const std::string& name) {
   try {
     return DType::parse(name);
@@ -345,7 +350,7 @@ Tensor TensorLibraries::from_python(nb::handle value, TensorKind kind, const std
   if (kind == TensorKind::torch) {
     if (!is_plain_torch(value)) {
       const auto type = text_of(nb::handle(Py_TYPE(value.ptr())).attr("__name__"));
-      refuse(path, fmt::format("a {} is more than its elements; give as_subclass(torch.Tensor) of it", type));
+      refuse(path, fmt::format("a {} is more than its elements; give {}", type, plain_form(value)));
     }
     auto plain = plain_tensor(value);
     return plain ? *std::move(plain) : from_torch(value, path);
@@ -355,7 +360,7 @@ Tensor TensorLibraries::from_python(nb::handle value, TensorKind kind, const std
   if (!is_instance(value, array_)) return view_of(value, std::nullopt, path);
   const auto type = text_of(nb::handle(Py_TYPE(value.ptr())).attr("__name__"));
   if (type != "ndarray" && type != "memmap") {
-    refuse(path, fmt::format("a {} is more than its elements; give numpy.asarray() of it", type));
+    refuse(path, fmt::format("a {} is more than its elements; give {}", type, plain_form(value)));
   }
   return from_array(value, path);
 }
