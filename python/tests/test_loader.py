@@ -139,6 +139,28 @@ loader.close()
         assert "The workers were making these items, or the next ones: " in rank[0]["text"]
 
 
+def test_a_loader_that_is_not_closed_leaves_no_open_file(tmp_path: pathlib.Path) -> None:
+    main = """
+import gc, warnings
+warnings.simplefilter("error")
+said = []
+sys.unraisablehook = lambda raised: said.append(str(raised.exc_value))
+def plans(): return [each for each in os.scandir("/proc/self/fd") if "levada-plan" in os.readlink(each)]
+for workers in (0, 1, 1):
+    loader = levada.DataLoader(range(8), 2, num_workers=workers)
+    assert sum(len(batch) for _ in range(2) for batch in loader) == 16
+    assert loader.item(3) == 3 and len(plans()) == workers
+    if workers == 1:
+        loader.close()
+        assert sum(map(len, loader)) == 8
+    del loader
+    gc.collect()
+    assert plans() == []
+tell(said=said)
+"""
+    assert succeed(tmp_path, 1, script("", main)) == [[{"said": []}]]
+
+
 def test_passes_follow_the_epochs_and_states_resume_by_the_rules(tmp_path: pathlib.Path) -> None:
     main = """
 def loader(**more): return levada.DataLoader(range(40), 3, True, mesh=levada.Mesh(dp=2), seed=1, **more)

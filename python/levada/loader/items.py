@@ -84,7 +84,7 @@ class Making(NamedTuple):
 class Producer(Sequence[Any]):
     """The batches that a reading rank makes in a pass, by index: step by step, for each of its coordinates."""
 
-    def __init__(self, making: Making, read_plan: Callable[[], Plan]) -> None:
+    def __init__(self, making: Making, read_plan: Callable[[], Plan] | None) -> None:
         self.making = making
         self._read_plan = read_plan
         self._plan: Plan | None = None
@@ -93,6 +93,7 @@ class Producer(Sequence[Any]):
 
     def set_epoch(self, number: int) -> None:
         """Begins the pass that the reading rank has planned. `number` only distinguishes passes."""
+        assert self._read_plan is not None
         self.begin(self._read_plan())
 
     def begin(self, plan: Plan) -> None:
