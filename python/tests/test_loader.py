@@ -139,6 +139,14 @@ loader.close()
         assert "The workers were making these items, or the next ones: " in rank[0]["text"]
 
 
+def test_workers_of_a_script_without_a_main_guard_fail_with_an_error_that_names_it(tmp_path: pathlib.Path) -> None:
+    for context in ("forkserver", "spawn"):
+        loop = f"for batch in levada.DataLoader(range(8), 2, num_workers=1, multiprocessing_context={context!r}): pass\n"
+        errors = run(tmp_path, 1, loop).errors
+        assert "worker 0 (process " in errors and "ended with exit status 1 while it started; see its output on standard error" in errors
+        assert 'a likely cause is that the main module, which it imports, runs its program without if __name__ == "__main__":' in errors
+
+
 def test_a_loader_that_is_not_closed_leaves_no_open_file(tmp_path: pathlib.Path) -> None:
     main = """
 import gc, warnings
