@@ -259,6 +259,20 @@ def test_an_option_of_another_type_is_refused_by_its_name(path: pathlib.Path, na
         levada.Corpus(path, **{"seq_length": 16, name: value}, tokenizer="bytes").open()
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("packing", "best_fit", "cut, best-fit, documents, got 'best_fit'"),
+        ("part", "eval", "train, valid, test, got 'eval'"),
+        ("dtype", "int16", "int64, int32, got 'int16'"),
+        ("tensors", "jax", "numpy, torch, got 'jax'"),
+    ],
+)
+def test_an_unknown_choice_is_refused_by_the_constructor(name: str, value: str, expected: str) -> None:
+    with pytest.raises(levada.InvalidArgument, match=f"^{name} must be one of {expected}$"):
+        levada.Corpus("no such file", **{name: value})  # type: ignore[arg-type]
+
+
 def test_a_path_with_a_zero_byte_is_refused(path: pathlib.Path) -> None:
     for options in ({"paths": f"{path}\0.jsonl"}, {"paths": path, "cache_dir": "cache\0"}):
         with pytest.raises(levada.InvalidArgument, match=r"the path \S+ has a zero byte"):

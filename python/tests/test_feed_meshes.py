@@ -99,6 +99,16 @@ def test_meshes_fit_the_job(tmp_path: pathlib.Path) -> None:
         assert mine[1:] == told[0][1:]
 
 
+@pytest.mark.parametrize("readers", ["one", "dp", "host", "spread"])
+def test_a_mesh_of_more_ranks_than_the_job_is_refused_before_readers_are_chosen(readers: str) -> None:
+    mesh = levada.Mesh(dp=2, tp=2)
+    said = "mesh 'dp=2,tp=2' has 4 ranks, the job has 1; make the axes multiply to 1, or start 4 ranks: levada run -n 4"
+    for loader in (levada.DataLoader([1, 2], mesh=mesh, readers=readers), levada.Feed([1, 2], mesh, readers=readers)):
+        with pytest.raises(levada.InvalidArgument) as refused:
+            list(loader)
+        assert str(refused.value) == said
+
+
 def test_without_a_job_there_is_one_rank() -> None:
     assert list(levada.Feed([1, 2, 3])) == [1, 2, 3]
     with pytest.raises(levada.InvalidArgument, match="tail is \"pad\"; with divide=\"split\" an item is a whole step"):

@@ -139,6 +139,36 @@ loader.close()
         assert "The workers were making these items, or the next ones: " in rank[0]["text"]
 
 
+def test_workers_of_a_script_without_a_main_guard_fail_with_an_error_that_names_it(tmp_path: pathlib.Path) -> None:
+    for context in ("forkserver", "spawn"):
+        loop = f"for batch in levada.DataLoader(range(8), 2, num_workers=1, multiprocessing_context={context!r}): pass\n"
+        errors = run(tmp_path, 1, loop).errors
+        assert "worker 0 (process " in errors and "ended with exit status 1 while it started; see its output on standard error" in errors
+        assert 'a likely cause is that the main module, which it imports, runs its program without if __name__ == "__main__":' in errors
+
+
+def test_a_loader_that_is_not_closed_leaves_no_open_file(tmp_path: pathlib.Path) -> None:
+    main = """
+import gc, warnings
+warnings.simplefilter("error")
+said = []
+sys.unraisablehook = lambda raised: said.append(str(raised.exc_value))
+def plans(): return [each for each in os.scandir("/proc/self/fd") if "levada-plan" in os.readlink(each)]
+for workers in (0, 1, 1):
+    loader = levada.DataLoader(range(8), 2, num_workers=workers)
+    assert sum(len(batch) for _ in range(2) for batch in loader) == 16
+    assert loader.item(3) == 3 and len(plans()) == workers
+    if workers == 1:
+        loader.close()
+        assert sum(map(len, loader)) == 8
+    del loader
+    gc.collect()
+    assert plans() == []
+tell(said=said)
+"""
+    assert succeed(tmp_path, 1, script("", main)) == [[{"said": []}]]
+
+
 def test_passes_follow_the_epochs_and_states_resume_by_the_rules(tmp_path: pathlib.Path) -> None:
     main = """
 def loader(**more): return levada.DataLoader(range(40), 3, True, mesh=levada.Mesh(dp=2), seed=1, **more)
@@ -206,6 +236,45 @@ assert next(batches).tolist() == (epochs[1][0:3] if rank == 0 else epochs[1][3:6
     first, later, endless = (each["text"] for each in told[0])
     assert "at position 18 of epoch 0" in first and "at position 18 of epoch 0" in later
     assert endless == "this DataLoader has no length: the pass has no end"
+
+
+def test_epoch_names_the_next_pass_after_a_state_from_the_end_of_an_epoch(tmp_path: pathlib.Path) -> None:
+    main = """
+mesh = levada.Mesh(dp=2, tp=2)
+reads = mesh.coordinate(rank, "tp") == 0
+class Listed:
+    def __iter__(self): return iter(range(20))
+def loader(size=40, **more): return levada.DataLoader(range(size), 3, mesh=mesh, seed=1, **more)
+def resumed(state, *named, make=loader):
+    one = make()
+    one.load_state_dict(state)
+    for epoch in named: one.set_epoch(epoch)
+    said = one.epoch
+    return said, sum(1 for _ in one)
+def at_end(one):
+    for batch in one: state = one.state_dict()
+    assert one.epoch == 1
+    return state
+last = at_end(loader())
+for make in (loader, lambda: levada.DataLoader(range(40) if reads else None, 3, mesh=mesh, seed=1)):
+    assert [resumed(last, *named, make=make) for named in ((), (0,), (1,))] == [(1, 7), (0, 0), (1, 7)]
+one = loader()
+for step, batch in enumerate(one):
+    if step == 2: break
+assert resumed(one.state_dict()) == (0, 4)
+assert resumed(at_end(loader(drop_last=True)), make=lambda: loader(drop_last=True)) == (1, 6)
+assert resumed(at_end(loader(sampler=Listed())), make=lambda: loader(sampler=Listed())) == (1, 4)
+three = loader(epochs=3)
+for batch in three: last = three.state_dict()
+assert resumed(last, make=lambda: loader(epochs=3)) == (3, 20) and resumed(last) == (3, 7)
+epochs, one = [], loader()
+one.load_state_dict(last := at_end(loader()))
+for epoch in range(one.epoch, 2):
+    for batch in one: epochs.append(one.epoch)
+assert epochs == [1] * 7
+tell(done=True)
+"""
+    assert succeed(tmp_path, 4, script("", main)) == [[{"done": True}]] * 4
 
 
 def test_states_of_other_data_seeds_and_orders_are_refused_by_name(tmp_path: pathlib.Path) -> None:

@@ -193,6 +193,31 @@ tell(passed=True)
     assert succeed(tmp_path, 4, script(classes, main)) == [[{"passed": True}]] * 4
 
 
+def test_an_item_whose_tokens_are_not_those_of_lengths_ends_the_pass(tmp_path: pathlib.Path) -> None:
+    classes = """
+class Texts:
+    def __init__(self, tokens): self.tokens = tokens
+    def __len__(self): return 32
+    def __getitem__(self, number): return {"tokens": [1] * (self.tokens if number == 7 else 19)}
+def half(item): return len(item["tokens"]) // 2
+"""
+    main = """
+def loader(tokens, workers=0, **more):
+    options = {"lengths": [19] * 32, "max_tokens": 100, "balance": "flops", **more}
+    return levada.DataLoader(Texts(tokens), 8, mesh=levada.Mesh(dp=2), num_workers=workers, **options)
+for wrong in (loader(200), loader(5), loader(200, 1), loader(30, lengths=[9] * 32, balance=levada.Balance(length=half))):
+    tell(text=refusal(lambda: everything(wrong), levada.SourceError))
+    wrong.close()
+everything(loader(19))
+everything(loader(200, collate_fn=len))
+"""
+    told = succeed(tmp_path, 2, script(classes, main))
+    assert told[0] == told[1]
+    for each, has, says in zip(told[0], (200, 5, 200, 15), (19, 19, 19, 9), strict=True):
+        item = f"item 7 of Texts (epoch 0, position 7) has {has} tokens, and lengths says {says}; let lengths have the"
+        assert item in each["text"], each
+
+
 def test_batches_keep_their_layout_and_their_values(tmp_path: pathlib.Path) -> None:
     classes = '''
 buffer = np.zeros((8, 4), np.int64)

@@ -10,7 +10,7 @@ from typing import Any
 
 from levada import _levada
 from levada._levada import CorpusSource
-from levada.base.checks import whole_number
+from levada.base.checks import check_choice, whole_number
 from levada.base.errors import InvalidArgument, InvalidType
 from levada.base.keywords import explain_unknown
 from levada.corpus.parquet import FORMATS
@@ -20,6 +20,12 @@ from levada.corpus.tokenizers import open_tokenizer
 _MAX_EPOCHS = 2**62
 _PLAIN: dict[str, tuple[type, str]] = {"bool": (bool, "True or False"), "str": (str, "a str")}
 """Types of options by their annotation, with a description for error messages."""
+_CHOICES = {
+    "packing": ("cut", "best-fit", "documents"),
+    "part": ("train", "valid", "test"),
+    "dtype": ("int64", "int32"),
+    "tensors": ("numpy", "torch"),
+}
 
 PathLike = str | os.PathLike[str]
 
@@ -95,6 +101,8 @@ class Corpus:
                 setattr(self, field.name, whole_number(field.name, value))
             elif (plain := _PLAIN.get(str(field.type))) and not isinstance(value, plain[0]):
                 raise InvalidType(f"{field.name} must be {plain[1]}, got {value!r}")
+        for name, choices in _CHOICES.items():
+            check_choice(name, getattr(self, name), choices)
         several = [self.paths] if isinstance(self.paths, (str, os.PathLike)) else self.paths
         if not isinstance(several, Sequence) or not all(isinstance(path, (str, os.PathLike)) for path in several):
             raise InvalidType(f"paths must be a path or a list of paths, got {self.paths!r}")

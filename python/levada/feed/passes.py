@@ -103,7 +103,13 @@ class JoinedFeed(NamedTuple):
 
     @property
     def _readers(self) -> set[int]:
-        return set(_levada.readers_of(self.feed.readers, self.feed.mesh, self.job.host_of))
+        mesh, ranks = self.feed.mesh, self.job.size
+        if mesh.size != ranks and (ranks == 1 or self.feed.readers in ("host", "spread")):  # otherwise the ranks compare their meshes
+            raise InvalidArgument(
+                f"mesh '{mesh}' has {mesh.size} ranks, the job has {ranks}; make the axes multiply to {ranks}, or start {mesh.size} "
+                f"ranks: levada run -n {mesh.size}"
+            )
+        return set(_levada.readers_of(self.feed.readers, mesh, self.job.host_of))
 
 
 class Beginning:

@@ -84,7 +84,7 @@ class Making(NamedTuple):
 class Producer(Sequence[Any]):
     """The batches that a reading rank makes in a pass, by index: step by step, for each of its coordinates."""
 
-    def __init__(self, making: Making, read_plan: Callable[[], Plan]) -> None:
+    def __init__(self, making: Making, read_plan: Callable[[], Plan] | None) -> None:
         self.making = making
         self._read_plan = read_plan
         self._plan: Plan | None = None
@@ -93,6 +93,7 @@ class Producer(Sequence[Any]):
 
     def set_epoch(self, number: int) -> None:
         """Begins the pass that the reading rank has planned. `number` only distinguishes passes."""
+        assert self._read_plan is not None
         self.begin(self._read_plan())
 
     def begin(self, plan: Plan) -> None:
@@ -170,7 +171,14 @@ class Producer(Sequence[Any]):
             return self.collate(items, samples)
         assert self.making.balanced is not None
         balance = self.making.balanced.balance
-        return collate_packed(items, pad_to=balance.pad_to, length=balance.length or length_of)
+        length = balance.length or length_of
+        said = self.making.balanced.lengths([sample.number for sample in samples])
+        for sample, item, tokens in zip(samples, items, said, strict=True):
+            if (found := length(item)) != tokens:
+                name, number = describe(self.making.dataset, sample.number)
+                text = f"item {number} of {name} (epoch {sample.epoch}, position {sample.position}) has {found} tokens, and lengths "
+                raise _error(sample, f"{text}says {tokens}; let lengths have the number of tokens of each item as it is made", name=name)
+        return collate_packed(items, pad_to=balance.pad_to, length=length)
 
     def _samples_of_step(self, step: int) -> int:
         first, draws = self.plan.division.step(step)

@@ -229,6 +229,11 @@ class DataLoader(Feed[Batch]):
             self._listed = epoch, list_sampler(self._user_sampler, epoch, self.seed, items, in_batches=in_batches)
         return self._listed[1]
 
+    def _draws_of(self, epoch: int) -> int | None:
+        """Returns the number of draws of an epoch, if known."""
+        listed = self._list(epoch)
+        return self._draws if listed is None else listed.draws
+
     def _identity(self) -> dict[str, str]:
         if self._order is None:
             return {}
@@ -439,7 +444,13 @@ class DataLoader(Feed[Batch]):
     @property
     def epoch(self) -> int:
         """The epoch of the last batch in a pass; otherwise that of the next pass."""
-        return self._epoch if self._taken is None or self._passing is None else self._taken.epoch
+        if self._passing is not None and self._taken is not None:
+            return self._taken.epoch
+        if not self._is_set or self._is_named or self._at == 0:
+            return self._epoch
+        draws = self._draws_of(self._epoch)
+        is_over = draws is not None and self._is_at_end(self._at, draws)
+        return self._epoch + (self._epochs or 1) if is_over else self._epoch
 
     def __len__(self) -> int:
         """Returns the number of steps of a whole pass. Raises TypeError for an endless pass, and while the length of
@@ -527,6 +538,8 @@ class DataLoader(Feed[Batch]):
             super().close()
             self._passing, self._taken, self._left, self._loaded = None, None, None, loaded
             self._epoch, self._at, self._is_set, self._is_named = loaded.epoch, loaded.position, True, False
+            if self._order is None:
+                self._draws = loaded.draws
             length = self._length
             if length is not None and self._draws is not None and loaded.position > length:  # of more epochs per pass
                 more = (loaded.position - 1) // self._draws

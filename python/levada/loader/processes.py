@@ -6,6 +6,7 @@ import fcntl
 import os
 import pickle
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from multiprocessing import get_context
 from typing import Any, NamedTuple
@@ -28,12 +29,13 @@ ranks give up."""
 
 
 class PlanFile:
-    """Passes the plan of each pass to the worker processes, in a file in memory that they open by its path."""
+    """Passes the plan of each pass to the worker processes, in a file in memory that they open by its path. The file is
+    open as long as this object exists."""
 
     def __init__(self) -> None:
-        descriptor = os.memfd_create("levada-plan")
-        self._file = open(descriptor, "r+b", buffering=0)
-        self._path = f"/proc/{os.getpid()}/fd/{descriptor}"
+        self._file = os.memfd_create("levada-plan")
+        self._path = f"/proc/{os.getpid()}/fd/{self._file}"
+        weakref.finalize(self, os.close, self._file).atexit = False
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_path": self._path}
@@ -41,8 +43,8 @@ class PlanFile:
     def write(self, plan: Plan) -> None:
         fcntl.flock(self._file, fcntl.LOCK_EX)
         try:
-            self._file.truncate(0)
-            os.pwrite(self._file.fileno(), pickle.dumps(plan), 0)
+            os.truncate(self._file, 0)
+            os.pwrite(self._file, pickle.dumps(plan), 0)
         finally:
             fcntl.flock(self._file, fcntl.LOCK_UN)
 
@@ -69,8 +71,8 @@ class Workers:
 
     def __init__(self, making: ItemMaking, options: WorkerOptions) -> None:
         self._options = options
-        self._file = PlanFile()
-        self.producer = Producer(making, self._file.read)
+        self._file = PlanFile() if options.processes > 0 else None
+        self.producer = Producer(making, None if self._file is None else self._file.read)
         self.failed: ItemError | None = None
         """The error that ended the last pass."""
         self.run: Run[Any] | None = None
@@ -109,7 +111,7 @@ class Workers:
     def begin(self, plan: Plan) -> Iterator[Any]:
         """Begins a pass. Returns its batches, which must be iterated by one thread."""
         self.failed = None
-        if self.run is None:
+        if self.run is None or self._file is None:
             self.producer.begin(plan)
             return self._counted(self._inline())
         self._file.write(plan)

@@ -22,6 +22,12 @@ class LoaderState(NamedTuple):
     identity: dict[str, str]
     """The facts that define a position: the data, the seed, the order."""
 
+    @property
+    def draws(self) -> int | None:
+        """The number of draws of an epoch; None for a sampler's list."""
+        text = self.identity.get("draws", "").replace(",", "")
+        return int(text) if text.isdecimal() and int(text) > 0 else None
+
     def encode(self) -> dict[str, Any]:
         fields = {"version": VERSION, "epoch": self.epoch, "position": self.position, "order": dict(self.identity)}
         return {**fields, "checksum": _checksum(fields)}

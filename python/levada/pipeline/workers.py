@@ -140,9 +140,15 @@ class WorkerGroup:
                     failure = status.recv_bytes()
                 except EOFError:
                     text = f"{self.exit_text(at)} while it started; see its output on standard error"
-                    raise SourceError(text) from None
+                    raise SourceError(text + self._unguarded_main(at)) from None
                 if failure:
                     raise self._failed_to_start(at, failure)
+
+    def _unguarded_main(self, at: int) -> str:
+        """Returns the likely cause if a process ended by itself while it started, as the end of a message."""
+        if self._tasks[at].options.context == "fork" or (self._processes[at].exitcode or 0) < 0:
+            return ""
+        return '; a likely cause is that the main module, which it imports, runs its program without if __name__ == "__main__":'
 
     def _failed_to_start(self, at: int, failure: bytes) -> BaseException:
         _, message, trace, packed, *_ = pickle.loads(failure)
