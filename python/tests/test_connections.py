@@ -89,6 +89,15 @@ def test_ranks_watch_their_own_host_and_some_rank_of_each_other_one(sizes: list[
     assert longest <= max(sizes) - 1 + sum(-(-size // min(sizes)) for size in sizes)
 
 
+def test_a_rank_describes_itself_to_a_group_in_64_bytes_whatever_the_release() -> None:
+    for degree, engine in ((1, "auto"), (groups.MAX_DEGREE, "shm+c10d")):
+        place = groups._Place(b"h" * 16, SECRET, degree, engine)
+        sent = place.encode()
+        assert len(sent) == 64 and groups._Place.decode(sent) == place
+    later = sent[:52] + bytes([200]) + b"of a later release".ljust(11)[:11]
+    assert groups._Place.decode(later) == place._replace(engine="another")
+
+
 def test_a_rank_of_eight_thousand_joins_in_seconds_of_processor_time() -> None:
     hosts, ranks_per_host = 1024, 8
     host_of = [host for host in range(hosts) for _ in range(ranks_per_host)]

@@ -121,6 +121,27 @@ def test_a_device_mesh_is_taken_where_a_mesh_is(tmp_path: pathlib.Path) -> None:
         assert "data_axes is for a mesh that is no levada.Mesh" in str(mine[6]["error"])
 
 
+def test_a_device_mesh_given_as_the_group_is_also_the_mesh(tmp_path: pathlib.Path) -> None:
+    told = process_groups.succeed(
+        tmp_path,
+        2,
+        """
+        from torch.distributed.device_mesh import init_device_mesh
+        devices = init_device_mesh("cpu", (1, 2), mesh_dim_names=("dp", "tp"))
+        feed = levada.Feed(range(2), group=devices)
+        tell(mesh=str(feed.mesh), got=list(feed))
+        loader = levada.DataLoader([5, 6], group=devices)
+        tell(loader=[batch.tolist() for batch in loader])
+        other = levada.Feed(range(2), mesh=levada.Mesh(dp=2), group=devices)
+        tell(mesh=str(other.mesh), got=list(other))
+        """,
+    )
+    for rank, mine in enumerate(told):
+        assert mine[0] == {"mesh": "dp=1,tp=2", "got": [0, 1]}
+        assert mine[1] == {"loader": [[5], [6]]}
+        assert mine[2] == {"mesh": "dp=2", "got": [rank]}
+
+
 def test_a_mesh_of_a_device_mesh_knows_this_process_s_rank_in_it(tmp_path: pathlib.Path) -> None:
     told = process_groups.succeed(
         tmp_path,

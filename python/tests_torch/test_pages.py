@@ -388,18 +388,29 @@ from types import SimpleNamespace
 from transformers import AutoTokenizer
 mesh = levada.Mesh(dp=2, tp=2)
 run_block()
+process_group(4)
 weight = torch.nn.Parameter(torch.ones(()))
-def model(tokens, cu_seqlens, **more):
-    assert tokens.shape[-1] <= 16384
-    got.append([int(cu_seqlens[0, -1]), feed.num_micro])
-    return SimpleNamespace(loss=weight * float(tokens.sum()))
-scale_of = lambda batch: batch["tokens"].shape[-1] / 1e6
+class Model:
+    sums = torch.zeros(2)
+    def parameters(self): return [weight]
+    def __call__(self, tokens, loss_mask, cu_seqlens, **more):
+        assert tokens.shape[-1] <= 16384
+        got.append([int(cu_seqlens[0, -1]), feed.num_micro])
+        self.sums += torch.stack([(tokens * loss_mask).sum(), loss_mask.sum()])
+        return SimpleNamespace(loss=weight * (tokens * loss_mask).sum() / loss_mask.sum())
+model, wrong = Model(), []
 class Optimizer:
     steps = 0
-    def step(self): self.steps += 1
-    def zero_grad(self): weight.grad = None
+    def step(self):
+        self.steps += 1
+        torch.distributed.all_reduce(weight.grad)  # as DDP averages, over all ranks
+        torch.distributed.all_reduce(model.sums)
+        mean = model.sums[0] / model.sums[1]
+        if abs(weight.grad / 4 - mean) > 1e-4 * mean: wrong.append([self.steps, weight.grad.item() / 4, mean.item()])
+    def zero_grad(self): weight.grad, model.sums = None, torch.zeros(2)
 optimizer = Optimizer()
 run_block()
+assert not wrong, wrong
 tell(steps=optimizer.steps, fed=feed.step, micro=[number for _, number in got], tokens=sum(tokens for tokens, _ in numbers()))
 
 texts = [f"{'a b c d ' * (3 + i % 50)}{i}" for i in range(300)]
@@ -478,6 +489,7 @@ tell(tokens=numbers(), total=sum(lengths))
     first = sum((sum(step, []) for step in zip(told[0][1]["first"], told[2][1]["first"], strict=True)), [])
     rest = sum((sum(step, []) for step in zip(*(mine[2]["rest"] for mine in told), strict=True)), [])
     assert first + rest == one + two, "a state resumes on another mesh"
+    assert sum(mine[3]["last"] for mine in told) / 4 == 2 * (32 + 36) / 2, "averaged gradients are those of the step's mean"
     assert sum(sum(mine[4]["tokens"]) for mine in told) == told[0][4]["total"]
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
 import os
 import pathlib
+import socket
 import subprocess
 import sys
 import threading
@@ -19,6 +21,7 @@ import pyarrow
 import pytest
 import s3fs
 import werkzeug.serving
+from levada.corpus.storage import RemoteFile
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from pyarrow import parquet
 
@@ -143,6 +146,33 @@ def test_a_web_server_is_read_as_well(storage: Storage, local: pathlib.Path, tmp
     storage.fault = lambda request, start: whole(request, start, large)
     with pytest.raises(levada.SourceError, match="large.jsonl cannot be read in parts, for its server sends all of it: copy"):
         levada.Corpus(f"{url}/large.jsonl", cache_dir=tmp_path / "cache", tokenizer="bytes").open()
+
+
+def closed_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "folder", "*.jsonl"])
+@pytest.mark.parametrize(
+    ("host", "reason"), [("127.0.0.1:{port}", "Connection refused"), ("no-such-host.invalid:{port}", "")], ids=["port", "host"]
+)
+def test_a_web_server_that_cannot_be_reached_is_named_and_tried_again(host: str, reason: str, name: str) -> None:
+    address = host.format(port=closed_port())
+    expected = rf"cannot \w+ http://{address}/.*: cannot connect to {address}: {reason}.* \(tried 5 times in"
+    with pytest.raises(levada.SourceError, match=expected):
+        levada.Corpus(f"http://{address}/{name}", tokenizer="bytes").open()
+
+
+def test_a_web_server_that_ends_is_not_a_file_that_was_removed(storage: Storage, local: pathlib.Path) -> None:
+    storage.put("web/a.jsonl", local / "a.jsonl")
+    address = f"127.0.0.1:{closed_port()}"
+    file = RemoteFile(f"{storage.url}/{BUCKET}/web/a.jsonl")
+    file._url = f"http://{address}/a.jsonl"
+    with pytest.raises(OSError, match=f"cannot connect to {address}: Connection refused") as raised:
+        file.read(0, 10)
+    assert raised.value.errno == errno.EAGAIN
 
 
 def whole(request: dict[str, Any], start: Any, path: pathlib.Path) -> list[bytes]:

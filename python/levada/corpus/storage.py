@@ -5,7 +5,9 @@ from __future__ import annotations
 import datetime
 import errno
 import fnmatch
+import os
 import re
+import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -54,7 +56,7 @@ class RemoteFile:
         except Exception as error:
             if _status(error) == 412:
                 raise self._changed() from None
-            if isinstance(error, FileNotFoundError) and _status(error) < 500:
+            if isinstance(_unwrapped(error), FileNotFoundError) and _status(error) < 500:
                 raise self._changed("was removed") from None
             raise _fault(error) from None
 
@@ -77,9 +79,9 @@ def list_files(url: str) -> list[str]:
                 found = {name: info for name, info in found.items() if "/." not in name[root:]}
             return [_url(url, path, name) + "/" * (info["type"] == "directory") for name, info in found.items()]
         return [_url(url, path, name) for name in _complete(fs.find, path) if name != path]
-    except FileNotFoundError:
-        return []
     except Exception as error:
+        if isinstance(_unwrapped(error), FileNotFoundError):
+            return []
         raise _fault(error) from None
 
 
@@ -174,13 +176,29 @@ def _status(error: BaseException) -> int:
     return 0
 
 
-def _fault(error: Exception) -> Exception:
+def _unwrapped(error: Exception) -> BaseException:
+    """Returns the connection error that is the cause of a FileNotFoundError: fsspec's file system of the web also raises
+    that if it cannot connect. Returns any other error unchanged."""
+    import asyncio
+
+    cause = error.__cause__
+    if not isinstance(error, FileNotFoundError) or cause is None or _status(cause):
+        return error
+    is_connection = isinstance(cause, (ConnectionError, socket.gaierror, TimeoutError, asyncio.TimeoutError))
+    return cause if is_connection or type(cause).__module__.startswith("aiohttp.") else error
+
+
+def _fault(raised: Exception) -> Exception:
     """Returns an error from whose number the C++ core decides whether to retry. Raise it `from None`: exceptions of
     packages may quote the URL with its password."""
     import asyncio
 
+    error = _unwrapped(raised)
     if isinstance(error, Error):
         return error
+    if isinstance(reason := getattr(error, "os_error", None), OSError):  # of aiohttp, which has not reached the server
+        text = os.strerror(reason.errno) if reason.errno and reason.errno > 0 else reason.strerror
+        return OSError(errno.EAGAIN, f"cannot connect to {getattr(error, 'host', '')}:{getattr(error, 'port', '')}: {text}")
     status, text = _status(error), shown_url(getattr(error, "strerror", None) or str(error)) or type(error).__name__
     number = error.errno or errno.EIO if isinstance(error, OSError) else errno.EIO
     if status in (408, 429) or status >= 500 or number in (errno.EBUSY, errno.ECONNREFUSED):

@@ -78,12 +78,12 @@ class Feed(PassView, Generic[Batch]):
       Pipeline, or the Run that Pipeline.run(..., alone=True) returns. A generator can be read once: after a pass that
       reached its end, the next one raises InvalidArgument.
     - `mesh`: the axes of the ranks, as a Mesh, its text such as "dp=2,tp=2", a dict such as {"dp": 2, "tp": 2}, or a
-      DeviceMesh of torch.distributed; by default all ranks are along dp. If Megatron's process groups are initialized,
+      DeviceMesh of torch.distributed; by default `group` if that is a DeviceMesh, otherwise all ranks are along dp. If Megatron's process groups are initialized,
       a mesh of the whole job that contradicts them raises InvalidArgument.
     - `data_axes`: the axes of the mesh along which batches differ, if their names are not among those that Mesh knows;
       a Mesh has its own.
-    - `group`: the ranks that take part: a process group of torch.distributed, or the Membership that join() returned.
-      By default the ranks of the DeviceMesh, or the whole job.
+    - `group`: the ranks that take part: a process group or a DeviceMesh of torch.distributed, or the Membership that
+      join() returned. By default the ranks of the DeviceMesh, or the whole job.
     - `layout`: a Layout, or a dict from field paths to placements; lists of DTensor placements need a DeviceMesh. By
       default each dp rank gets whole batches, and its cp, tp and pp peers the same ones. For a Corpus the default is
       Layout.gpt().
@@ -220,6 +220,8 @@ class Feed(PassView, Generic[Batch]):
         self.group = group
         if group is None and is_device_mesh(mesh):
             self.group = mesh
+        if mesh is None and is_device_mesh(group):
+            mesh = group
         ranks = world_size() if self.group is None else size_of(self.group)
         self.mesh = as_mesh(Mesh(dp=ranks) if mesh is None else mesh, data_axes)
         check_prefetch(self.prefetch, self.mesh)

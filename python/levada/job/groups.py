@@ -9,6 +9,7 @@ import itertools
 import os
 import pathlib
 import socket
+import struct
 import threading
 import time
 import weakref
@@ -32,7 +33,10 @@ _locks_guard = threading.Lock()
 MAX_DEGREE = 2**31 - 1
 
 _HOST_BYTES = 16
-_DEGREE_BYTES = 4
+_PLACE = struct.Struct(f"<{_HOST_BYTES}s{SECRET_BYTES}sIB")
+_PLACE_BYTES = 64
+"""Size of the message of a rank's _Place. It is the same in every release: gloo aborts the process if the messages of ranks
+differ in size."""
 
 
 class GroupNumbers:
@@ -62,7 +66,7 @@ class Options(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """Bytes of the message with which a rank describes itself, of the same size on every rank."""
+    """A rank's description of itself to the others."""
 
     host: bytes
     """Equal on ranks that can share memory."""
@@ -72,14 +76,14 @@ class _Place(NamedTuple):
     engine: str
 
     def encode(self) -> bytes:
-        degree = self.degree.to_bytes(_DEGREE_BYTES, "little")
-        return self.host + self.secret + degree + bytes([ENGINES.index(self.engine)])
+        encoded = _PLACE.pack(self.host, self.secret, self.degree, ENGINES.index(self.engine))
+        assert len(encoded) <= _PLACE_BYTES
+        return encoded.ljust(_PLACE_BYTES, b"\0")
 
     @classmethod
     def decode(cls, sent: bytes) -> _Place:
-        engine = ENGINES[sent[-1]] if sent[-1] < len(ENGINES) else "another"
-        secret, degree = sent[_HOST_BYTES : -1 - _DEGREE_BYTES], sent[-1 - _DEGREE_BYTES : -1]
-        return cls(sent[:_HOST_BYTES], secret, int.from_bytes(degree, "little"), engine)
+        host, secret, degree, engine = _PLACE.unpack_from(sent)
+        return cls(host, secret, degree, ENGINES[engine] if engine < len(ENGINES) else "another")
 
 
 def _read(path: str) -> str:
