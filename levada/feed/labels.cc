@@ -67,7 +67,8 @@ void expect_shifted_labels(const FlatTree& batch, const Layout& layout, const Me
     const std::string& path = leaves[leaf].path;
     if (path != "labels" && !path.ends_with(".labels")) continue;
     const auto placements = layout.placements_of(path);
-    const bool is_divided = std::ranges::any_of(placements, [&](const Placement& each) { return cuts_rows(each, mesh); });
+    const bool is_divided =
+        std::ranges::any_of(placements, [&](const Placement& each) { return cuts_rows(each, mesh); });
     if (!is_divided || find_beside(batch, path, "shift_labels") != nullptr) continue;
     const Leaf* const tokens = find_beside(batch, path, "input_ids");
     if (tokens == nullptr || !are_own_tokens(batch.leaves[leaf], *tokens)) continue;

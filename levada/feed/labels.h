@@ -11,9 +11,9 @@ namespace levada {
 /// Returns whether the layout divides rows of any field, so that expect_shifted_labels() may throw.
 bool may_part_labels(const Layout& layout, const Mesh& mesh);
 
-/// Throws InvalidArgument if the layout divides the rows of `labels` and they equal the `input_ids` position by position:
-/// a transformers model would then shift them within each part of a sequence. A batch that also has `shift_labels`
-/// passes.
+/// Throws InvalidArgument if the layout divides the rows of `labels` and they equal the `input_ids` position by
+/// position: a transformers model would then shift them within each part of a sequence. A batch that also has
+/// `shift_labels` passes.
 void expect_shifted_labels(const FlatTree& batch, const Layout& layout, const Mesh& mesh);
 
 }  // namespace levada

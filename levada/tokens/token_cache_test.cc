@@ -4,12 +4,10 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
-#include <cerrno>
 #include <chrono>
 #include <functional>
 #include <optional>
@@ -17,7 +15,6 @@
 
 #include "levada/base/fault_testing.h"
 #include "levada/base/full_disk_testing.h"
-#include "levada/base/unique_fd.h"
 #include "levada/sources/sampled_digest.h"
 #include "levada/tokens/token_caching_testing.h"
 
@@ -301,40 +298,6 @@ TEST_F(TokenCaching, NamesTheRemedyIfTheDiskIsFullAndLeavesNothing) {
                            HasSubstr("; make room on that file system, or name another folder (--cache-dir, ")));
   EXPECT_THAT(names_in_cache(), IsEmpty());
   EXPECT_GT(tokenize(cache, path).bytes_read, 0);
-}
-
-TEST_F(TokenCaching, AdvisesToMakeRoomOnlyIfTheDiskIsFull) {
-  auto cache = open();
-  const auto remedy = [&](int error) { return cache.folder().with_remedy(WriteFailed(error, "cannot create x")); };
-  EXPECT_EQ(remedy(EROFS), "cannot create x; name another folder (--cache-dir, cache_dir=)");
-  EXPECT_THAT(remedy(EDQUOT), HasSubstr("make room"));
-}
-
-TEST_F(TokenCaching, WarnsOfALongWaitForTheFoldersLock) {
-  auto cache = open();
-  const UniqueFd lock(::open(dir_.file("cache/tokens/lock").c_str(), O_RDWR | O_CLOEXEC));
-  ASSERT_EQ(::flock(lock.get(), LOCK_EX), 0);
-  std::thread holder([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(5500));
-    ::flock(lock.get(), LOCK_UN);
-  });
-  EXPECT_GT(tokenize(cache, b_).bytes_read, 0);
-  holder.join();
-  EXPECT_THAT(warnings_, ElementsAre(HasSubstr("which another process has locked")));
-}
-
-TEST_F(TokenCaching, SkipsEmptyTextsAndThoseWhoseLinesAreAllBad) {
-  const TokenizeTexts how{.tokenizer = tokenizer_, .text = {.skip_bad = true}, .threads = 1};
-  const std::vector<std::string> texts = {dir_.write("none.jsonl", ""), a_, dir_.write("bad.jsonl", "x\ny\n")};
-  for (int run = 0; run < 2; ++run) {
-    auto cache = open();
-    const auto tokens = cache.tokenize(texts, how);
-    EXPECT_EQ(tokens[0].prefix, "");
-    EXPECT_EQ(tokens[0].bad_lines.count, 1);
-    EXPECT_EQ(tokens[1].bad_lines.count, 1);
-    EXPECT_EQ(tokens[2].bad_lines.count, 2);
-    EXPECT_EQ(TokenFile(tokens[2].prefix, {}).contents().documents, 0);
-  }
 }
 
 TEST_F(TokenCaching, NamesTheRemedyIfTheDiskHasNoRoomForAListOrAJson) {
