@@ -186,9 +186,12 @@ def test_no_rank_times_out_while_items_are_skipped_and_the_board_names_the_item(
                 again.load_state_dict(feed.state_dict())
                 tell(first=next(iter(again)))
                 again.close()
+                skipping = levada.Feed(slow, levada.Mesh(tp=2), iterate=iterate, timeout=2.0, skip=20)
+                tell(first=next(iter(skipping)))
+                skipping.close()
         """,
     )
-    assert [[each["first"] for each in mine] for mine in told] == [[20] * 2] * 2
+    assert [[each["first"] for each in mine] for mine in told] == [[20] * 4] * 2
 
 
 @pytest.mark.long

@@ -128,16 +128,14 @@ def _with_children(value: Any, children: dict[Any, Any]) -> Any:
         return None
     if is_named_tuple(cls):
         return tuple.__new__(cls, children.values())
+    if isinstance(value, Mapping) and not isinstance(value, (dict, UserDict)):
+        return None
+    made: Any = copy.copy(value)
     if isinstance(value, UserDict):
-        made = copy.copy(value)
         made.data.update(children)
     elif isinstance(value, dict):
-        made = copy.copy(value)
         dict.update(made, children)
-    elif isinstance(value, Mapping):
-        return None
     else:
-        made = copy.copy(value)
         for name, child in children.items():
             object.__setattr__(made, name, child)
     return made
