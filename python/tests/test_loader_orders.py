@@ -93,8 +93,8 @@ for name, first, other in (("sampler", Lists(order), Lists(order[::-1])),
 """
     for mine in succeed(tmp_path, 2, script(SAMPLERS, main)):
         assert [each["before"] for each in mine] == [42, 22]
-        assert "what sampler Lists lists for epoch 0 has digest" in mine[0]["text"]
-        assert "what batch_sampler Lists lists for epoch 0 has digest" in mine[1]["text"]
+        assert "the list of the sampler Lists for epoch 0 has digest" in mine[0]["text"]
+        assert "the list of the batch_sampler Lists for epoch 0 has digest" in mine[1]["text"]
 
 
 def test_the_lists_of_a_batch_sampler_are_whole_batches_of_one_rank(tmp_path: pathlib.Path) -> None:

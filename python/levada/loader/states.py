@@ -72,7 +72,7 @@ class LoaderState(NamedTuple):
         """Raises InvalidArgument unless `digest` is that of the list after whose draws the state was saved."""
         if self.listed and digest != self.listed:
             raise InvalidArgument(
-                f"the state is of another order: what {sampler} lists for epoch {self.epoch} has digest {self.listed} in the state "
+                f"the state is of another order: the list of the {sampler} for epoch {self.epoch} has digest {self.listed} in the state "
                 f"and {digest} here; let it list the same in every run, by drawing from the global generators or seeding its own by "
                 "the epoch, in set_epoch()"
             )
