@@ -148,6 +148,10 @@ bool WriteFailed::is_disk_full() const noexcept {
   return error_ == ENOSPC || error_ == EDQUOT;
 }
 
+bool WriteFailed::is_denied() const noexcept {
+  return error_ == EACCES || error_ == EPERM || error_ == EROFS;
+}
+
 void AtomicFile::open() {
   const SignalsBlocked blocked;
   slot_ = note_partial(partial_);

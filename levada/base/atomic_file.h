@@ -25,6 +25,8 @@ class WriteFailed : public SourceError {
  public:
   WriteFailed(int error, const std::string& message) : SourceError(message), error_(error) {}
   bool is_disk_full() const noexcept;
+  /// Whether this user may not write there, or nobody may.
+  bool is_denied() const noexcept;
 
  private:
   int error_;  ///< the errno

@@ -96,6 +96,7 @@ TEST(Paths, TwoStarsMatchAnyNumberOfFolders) {
   EXPECT_THAT(expanded(dir, {"**/y.jsonl"}), ElementsAre("a/b/y.jsonl"));
   EXPECT_THAT(expanded(dir, {"a/**/b/**/*.jsonl"}), ElementsAre("a/b/[1]/deep.jsonl", "a/b/y.jsonl"));
   EXPECT_THROW(expanded(dir, {"a/**/*.none"}), SourceError);
+  std::filesystem::create_directories(dir.file("a/_temporary/0"));
   dir.write("a/_temporary/0/part.jsonl", "x");
   EXPECT_THAT(expanded(dir, {"a/**/*.jsonl"}), ElementsAre("a/b/[1]/deep.jsonl", "a/b/y.jsonl"));
   EXPECT_THAT(expanded(dir, {"a/_temporary/**/*.jsonl"}), ElementsAre("a/_temporary/0/part.jsonl"));

@@ -73,7 +73,7 @@ std::string CacheFolder::prefix_of(const std::string& key) const {
 }
 
 std::string CacheFolder::with_remedy(const WriteFailed& error) const {
-  return fmt::format("{}; {}{}", error.what(), error.is_disk_full() ? "make room on that file system, or " : "",
+  return fmt::format("{}; {}{}", error.what(), error.is_denied() ? "" : "make room on that file system, or ",
                      another_folder);
 }
 

@@ -69,7 +69,7 @@ class JsonlReader final : public TextReader {
   }
 
   void expect_documents() const {
-    if (documents_ > 0 || skip_bad_) return;
+    if (documents_ > 0) return;
     throw SourceError(
         bad_lines_.count > 0
             ? fmt::format("{} holds no documents: all of its {} lines are bad; mend the file or leave it out", path_,

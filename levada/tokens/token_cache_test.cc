@@ -282,7 +282,7 @@ TEST_F(TokenCaching, WarnsOnceThatItIsLargerThanItMayBe) {
 
 TEST_F(TokenCaching, AsksForAnotherFolderWhereItCannotWrite) {
   EXPECT_EQ(fault_of([&] { TokenCache({.dir = b_ + "/cache"}); }),
-            "SourceError: cannot write to the token cache " + b_ +
+            "SourceError: cannot create the token cache " + b_ +
                 "/cache/tokens: Not a directory; name another folder (--cache-dir, cache_dir=)");
 }
 

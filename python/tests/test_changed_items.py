@@ -115,6 +115,33 @@ def test_readers_resume_at_items_of_their_own_and_name_what_differs_on_every_ran
             assert "is not the one that this state was saved after" in each["text"], each
 
 
+def test_the_item_that_a_state_was_saved_after_is_compared_on_another_mesh_and_batch_size_too(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        """
+        items, samples = [f"text {i}" for i in range(24)], [np.arange(1 + i % 5) + i for i in range(48)]
+        cases = [(items, saved, loaded, {}, {}) for saved, loaded in (("tp=2", "dp=2"), ("dp=2", "tp=2"))]
+        cases += [(items, "dp=2", "tp=2", dict(readers="all"), {}), (items, "tp=2", "dp=2", dict(tail="pad"), {})]
+        cases += [(samples, "dp=2", "dp=2", dict(balance="tokens", batch_size=4), dict(balance="tokens", batch_size=2))]
+        for source, saved, loaded, options, others in cases:
+            feed = levada.Feed(source, saved, **options)
+            for _ in zip(range(5), feed): pass
+            feed.close()
+            for rest in (source, source[::-1]):
+                again = levada.Feed(rest, loaded, **(others or options))
+                again.load_state_dict(feed.state_dict())
+                try: text = str(len(list(again)))
+                except levada.InvalidArgument as error: text = str(error)
+                tell(text=text)
+        """,
+    )
+    for mine in told:
+        assert [each["text"] for each in mine[::2]] == ["9", "14", "14", "10", "2"]
+        for each in mine[1::2]:
+            assert "is not the one that this state was saved after" in each["text"], each
+
+
 def test_a_loader_whose_own_state_stands_still_is_refused_by_name() -> None:
     class Stuck:
         def __iter__(self) -> Any:
@@ -159,9 +186,12 @@ def test_no_rank_times_out_while_items_are_skipped_and_the_board_names_the_item(
                 again.load_state_dict(feed.state_dict())
                 tell(first=next(iter(again)))
                 again.close()
+                skipping = levada.Feed(slow, levada.Mesh(tp=2), iterate=iterate, timeout=2.0, skip=20)
+                tell(first=next(iter(skipping)))
+                skipping.close()
         """,
     )
-    assert [[each["first"] for each in mine] for mine in told] == [[20] * 2] * 2
+    assert [[each["first"] for each in mine] for mine in told] == [[20] * 4] * 2
 
 
 @pytest.mark.long

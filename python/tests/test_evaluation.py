@@ -60,6 +60,101 @@ def test_rows_of_a_split_batch_are_gathered_without_padding(tmp_path: pathlib.Pa
         assert "the batch has 4 rows, but there are results of 1" in mine[2]["text"]
 
 
+def test_lists_and_arrays_of_text_are_cut_in_every_container_and_without_a_tensor(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        """
+        import collections, dataclasses, types, typing
+        class Pair(typing.NamedTuple):
+            x: typing.Any
+            name: typing.Any
+        @dataclasses.dataclass(frozen=True)
+        class Record:
+            x: typing.Any
+            name: typing.Any
+        class Own(dict): pass
+        x, part = np.arange(8).reshape(4, 2), slice(rank * 2, rank * 2 + 2)
+        names = list("abcd")
+        kinds = [dict, collections.OrderedDict, Own, Pair, Record, types.SimpleNamespace,
+                 lambda **items: collections.UserDict(items), lambda **items: collections.defaultdict(list, items)]
+        def fields(item):
+            if isinstance(item, (dict, collections.UserDict)): return dict(item)
+            return item._asdict() if isinstance(item, tuple) else vars(item)
+        for kind in kinds:
+            for name in (names, tuple(names), np.array(names), np.array(names, "S"), np.array([names, names]).T,
+                         np.array(range(4), "M8[D]")):
+                item = kind(x=x, name=name)
+                got = next(iter(levada.Feed([{"deep": item}], divide="split")))["deep"]
+                values, wanted = fields(got), fields(item)
+                right = type(got) is type(item) and all(np.array_equal(values[key], wanted[key][part]) for key in wanted)
+                tell(right=right and type(values["name"]) is type(name), got=repr(got))
+                assert len(name) == 4 and fields(item)["name"] is name
+        for item, wanted in (({"ids": [1, 2, 3, 4], "name": tuple(names)}, {"ids": [1, 2, 3, 4][part], "name": tuple(names)[part]}),
+                             (names, names[part]), ([{"a": 1}, {"a": 2}], [{"a": 1 + rank}]), ("text", "text")):
+            got = next(iter(levada.Feed([item], divide="split")))
+            tell(right=got == wanted, got=repr(got))
+        """,
+    )
+    for mine in told:
+        assert len(mine) == 8 * 6 + 4
+        assert all(each["right"] for each in mine), [each for each in mine if not each["right"]]
+
+
+def test_lists_that_cannot_be_cut_are_refused_by_the_name_of_their_field(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        """
+        import collections
+        @levada.register
+        class Own(collections.abc.Mapping):
+            def __init__(self, items): self.items_ = dict(items)
+            def __getitem__(self, key): return self.items_[key]
+            def __iter__(self): return iter(self.items_)
+            def __len__(self): return len(self.items_)
+        class Names(list): pass
+        x = np.arange(4)
+        tell(text=str(len(list(levada.Feed([Own({"x": x})], divide="split")))))
+        for item in ({"x": x, "own": Own({"names": ["a"] * 4})}, {"x": x, "parts": [slice(0, 1)] * 4},
+                     {"x": x, "objects": np.array([1, "a", None, 2], object)}, {"x": x, "names": Names("abcd")},
+                     {"x": x, "names": np.array(list("abc"))}, {"deep": collections.OrderedDict(x=x, names=["a"])},
+                     {"ids": [1, 2], "names": ["a"]}, [("a", "b"), ("c", "d")]):
+            for allow_pickle in (False, True):
+                try: list(levada.Feed([item], divide="split", allow_pickle=allow_pickle)); tell(text="cut")
+                except levada.InvalidArgument as error: tell(text=str(error))
+        """,
+    )
+    wanted = ["own of item 0 is an object of class Own with lists", "element 0 of parts of item 0 is a slice"]
+    wanted += ["objects of item 0 is an object of class ndarray that crosses only as a whole", "names of item 0 is an object of class Names"]
+    wanted += ["names of item 0 is an array of 3", "deep.names of item 0 is a list of 1", "names of item 0 is a list of 1"]
+    wanted += ["item 0 is a list of lists without a tensor"]
+    for mine in told:
+        assert mine[0]["text"] == "1"
+        for place, (plain, pickled) in enumerate(zip(mine[1::2], mine[2::2], strict=True)):
+            assert wanted[place] in plain["text"] and wanted[place] in pickled["text"], (plain, pickled)
+
+
+def test_the_rows_of_a_batch_of_lists_are_counted(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        """
+        for batches, tail in (([["a", "b"], ["c", "d"], ["e"]], "pad"), ([["a", "b"], ["c", "d"], ["e"]], "short"),
+                              ([{"text": ["a", "b"]}, {"text": ["c", "d"]}, {"text": ["e"]}], "pad")):
+            feed = levada.Feed(batches, mesh="dp=2", tail=tail)
+            got = []
+            for batch in feed:
+                texts = batch["text"] if isinstance(batch, dict) else batch
+                got += feed.gather([text.upper() for text in texts])
+            tell(got=got)
+        feed = levada.Feed([[("a", "b", "c"), ("x", "y", "z")]], mesh="tp=2")  # two columns, as default_collate() makes them
+        for batch in feed: tell(got=feed.valid_rows)
+        """,
+    )
+    assert [[each["got"] for each in mine] for mine in told] == [[list("ABCDE")] * 3 + [3]] * 2
+
+
 def test_lists_are_cut_along_the_rows_of_the_batch(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,

@@ -61,6 +61,42 @@ tell(passed=True)
     assert succeed(tmp_path, 4, script(SAMPLERS, main)) == [[{"passed": True}]] * 4
 
 
+def test_a_state_is_refused_by_name_if_the_sampler_lists_another_order(tmp_path: pathlib.Path) -> None:
+    main = """
+def state_after(loader, steps):
+    for _, batch in zip(range(steps), loader): pass
+    state = loader.state_dict()
+    loader.close()
+    return state
+def all_of(loader):
+    try: return len([each for batch in loader for each in batch[:loader.valid]])
+    except levada.InvalidArgument as error: return str(error)
+order, mesh, others = list(range(44)), levada.Mesh(dp=2), levada.Mesh(tp=2)
+for name, first, other in (("sampler", Lists(order), Lists(order[::-1])),
+                           ("batch_sampler", Lists([order[at : at + 11] for at in (0, 11, 22, 33)]), Lists([[at] for at in order]))):
+    def loader(mesh, sampler): return levada.DataLoader(order, **{name: sampler}, mesh=mesh)
+    state = state_after(loader(mesh, first), 1)
+    assert on_all(state)[0] == state
+    again = loader(others, first)
+    again.load_state_dict(state)
+    assert again.state_dict() == state
+    before = all_of(again)
+    again = loader(others, other)
+    again.load_state_dict(state)
+    tell(before=before, text=all_of(again))
+    fresh = loader(others, other)
+    fresh.load_state_dict(loader(mesh, first).state_dict())
+    assert all_of(fresh) == 44
+    old = levada.loader.states.LoaderState.decode(state)._replace(listed="").encode()
+    again.load_state_dict(old)
+    assert isinstance(all_of(again), int)
+"""
+    for mine in succeed(tmp_path, 2, script(SAMPLERS, main)):
+        assert [each["before"] for each in mine] == [42, 22]
+        assert "the list of the sampler Lists for epoch 0 has digest" in mine[0]["text"]
+        assert "the list of the batch_sampler Lists for epoch 0 has digest" in mine[1]["text"]
+
+
 def test_the_lists_of_a_batch_sampler_are_whole_batches_of_one_rank(tmp_path: pathlib.Path) -> None:
     main = """
 mesh = levada.Mesh(dp=2, tp=2)

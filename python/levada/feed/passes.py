@@ -44,6 +44,7 @@ class FeedArguments:
     collate_fn: Callable[[list[Any]], Any] | None
     tail: str
     prefetch: int
+    skip: int
     max_steps: int | None
     timeout: float
     on_peer_lost: OnPeerLost
@@ -223,8 +224,9 @@ def begin_iterable(joined: JoinedFeed, source: Any, at: FeedState, taken: int | 
     name = type(source).__name__
     handoff = Handoff(feed._samples_an_item, position, f"a batch of {name}", feed._counts_rows, feed._cuts_rows)
     may_lack = (at.step - 1) // feed._samples_an_item if feed.tail != "drop" else 0
-    counted = Counted(position, items, may_lack, name=f"this {name}")
-    if feed.check != "none" and state is None and at.step == feed._counted_a_step:
+    counted = Counted(position, items, may_lack, name=f"this {name}", skipped=feed.skip * feed._items_a_step)
+    has_item = not feed._counts_rows or at.step == feed._counted_a_step  # Items of another size have other contents.
+    if feed.check != "none" and state is None and has_item:
         counted = counted._replace(item=at.item, digest=at.digest)
     try:
         return Beginning(handoff, first, _reader_of(joined, source, state, handoff, counted))

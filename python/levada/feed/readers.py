@@ -62,6 +62,8 @@ class Counted(NamedTuple):
     """The item after which the state was saved, if it is to be compared."""
     digest: int = 0
     name: str = "the source"
+    skipped: int = 0
+    """Items after those that `skip` leaves out."""
 
     def check(self, count: int) -> None:
         """Raises EndsBeforeState if the data have fewer items than the state counts, `count`."""
@@ -285,8 +287,8 @@ class Maker:
 
     def _skip(self, items: int) -> int:
         """Drops up to `items` items and returns how many it dropped. While it rereads them to find the position of a
-        state, posts its progress, and compares the item after which the state was saved."""
-        end = self._number + items
+        state or after `skip` steps, posts its progress, and compares the item after which the state was saved."""
+        end, first_wanted = self._number + items, self._counted.items + self._counted.skipped
         if self._order is not None and self._order.count > 0:
             first = next(self._iterator, _NOTHING)
             count, passed, self._order.count = self._order.count, self._order.passed, 0
@@ -301,8 +303,8 @@ class Maker:
         begin = end - items
         try:
             while self._number < end:
-                if self._number < self._counted.items:
-                    self._handoff.report_progress(self._number, self._counted.items)
+                if self._number < first_wanted:
+                    self._handoff.report_progress(self._number, first_wanted)
                 try:
                     item = self._next_item()
                 except StopIteration:
@@ -310,7 +312,7 @@ class Maker:
                 self._compare(item)
             return items
         finally:
-            self._handoff.report_progress(self._counted.items, self._counted.items)
+            self._handoff.report_progress(first_wanted, first_wanted)
 
     def _compare(self, item: Any) -> None:
         known = self._digest()

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import copy
+import dataclasses
+import math
+import types
+from collections import UserDict
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from levada import _levada
-from levada.batch.classes import register
+from levada.batch.classes import REGISTERED, find_registration, is_named_tuple, name_of, put_together, register
 
 _BYTES_OF_LENGTH = 8
+_TEXT_AND_TIME = "USMm"
+"""Kinds of numpy's dtypes whose arrays cross as plain values, which the core does not cut."""
 
 
 class InvalidItem(Exception):
@@ -16,27 +23,52 @@ class InvalidItem(Exception):
 
 
 class Rows:
-    """A list with an element for each row of a batch. It crosses as a matrix, which is cut along its rows."""
+    """A list, a tuple or an array of text with an element for each row of a batch. It crosses as a matrix of bytes,
+    which is cut along its rows."""
 
-    def __init__(self, values: Any) -> None:
-        self.values = values
+    def __init__(self, kind: Any, matrix: Any) -> None:
+        """`kind`: "list", "tuple", or the dtype of an array and the shape of one of its rows."""
+        self.kind, self.matrix = kind, matrix
 
 
-def _flatten(rows: Rows) -> tuple[list[Any], str, list[str]]:
+def _rows(values: Any, place: str) -> Rows:
     import numpy
 
-    packed = [_levada.pack_state(value) for value in rows.values]
+    if _is_tensor(values):
+        size = values.dtype.itemsize * math.prod(values.shape[1:])
+        content = numpy.frombuffer(values.tobytes(), numpy.uint8)
+        return Rows([values.dtype.str, list(values.shape[1:])], content.reshape(len(values), size))
+    packed = [_packed(value, f"element {at} of {place}") for at, value in enumerate(values)]
     longest = max(map(len, packed), default=0)
     matrix = numpy.zeros((len(packed), _BYTES_OF_LENGTH + longest), numpy.uint8)
     for row, each in zip(matrix, packed, strict=True):
         row[:_BYTES_OF_LENGTH] = numpy.frombuffer(len(each).to_bytes(_BYTES_OF_LENGTH, "little"), numpy.uint8)
         row[_BYTES_OF_LENGTH : _BYTES_OF_LENGTH + len(each)] = numpy.frombuffer(each, numpy.uint8)
-    return [matrix], "tuple" if isinstance(rows.values, tuple) else "list", ["rows"]
+    return Rows("tuple" if isinstance(values, tuple) else "list", matrix)
+
+
+def _packed(value: Any, place: str) -> bytes:
+    try:
+        return _levada.pack_state(value)
+    except TypeError as error:
+        raise InvalidItem(
+            f'{place} is a {type(value).__name__}, and divide="split" divides lists of plain values and registered classes '
+            "only, even with allow_pickle=True: levada.register() the classes in it, or name the placement of every field "
+            "with layout="
+        ) from error
+
+
+def _flatten(rows: Rows) -> tuple[list[Any], Any, list[str]]:
+    return [rows.matrix], rows.kind, ["rows"]
 
 
 def _unflatten(kind: Any, children: list[Any]) -> Any:
+    matrix = children[0]
+    if isinstance(kind, list):
+        dtype, shape = kind
+        return put_together("numpy:ndarray", [], [[dtype, [len(matrix), *shape], matrix.tobytes()]], None, REGISTERED)
     values = []
-    for row in children[0]:
+    for row in matrix:
         length = int.from_bytes(row[:_BYTES_OF_LENGTH].tobytes(), "little")
         values.append(_levada.unpack_state(row[_BYTES_OF_LENGTH : _BYTES_OF_LENGTH + length].tobytes()))
     return tuple(values) if kind == "tuple" else values
@@ -49,51 +81,163 @@ def _is_tensor(value: Any) -> bool:
     return hasattr(type(value), "shape") and hasattr(type(value), "dtype")  # an object's attributes may raise
 
 
+def _is_list(value: Any) -> bool:
+    return type(value) in (list, tuple)
+
+
+def _is_array_of(kinds: str, value: Any) -> bool:
+    return _is_tensor(value) and len(value.shape) > 0 and getattr(value.dtype, "kind", "-") in kinds
+
+
+def _is_whole(value: Any) -> bool:
+    """Returns whether it has elements, but crosses only as one pickle."""
+    if isinstance(value, (list, tuple)):
+        return not _is_list(value) and not is_named_tuple(type(value)) and name_of(type(value)) != "torch:Size"
+    return _is_array_of("OT", value) or (_is_array_of("V", value) and value.dtype.names is not None)
+
+
+def _children(value: Any) -> list[tuple[Any, Any]]:
+    """Returns the keys and children of a container, in the order in which they cross; none for any other value."""
+    cls = type(value)
+    if cls is dict:
+        return list(value.items())
+    if cls in (list, tuple):
+        return list(enumerate(value))
+    registration = find_registration(cls)
+    if registration is not None:
+        children, _, *names = registration.flatten(value)
+        children = list(children)
+        return list(zip(names[0] if names and names[0] is not None else range(len(children)), children, strict=True))
+    if isinstance(value, Mapping):
+        return list(value.items())
+    if is_named_tuple(cls):
+        return list(zip(value._fields, value, strict=True))
+    if dataclasses.is_dataclass(cls):
+        return [(field.name, getattr(value, field.name)) for field in dataclasses.fields(cls)]
+    return list(vars(value).items()) if isinstance(value, types.SimpleNamespace) else []
+
+
+def _with_children(value: Any, children: dict[Any, Any]) -> Any:
+    """Returns a copy of a container that has these children. Returns None if only code of its class can make one."""
+    cls = type(value)
+    if cls is dict:
+        return children
+    if cls in (list, tuple):
+        return cls(children.values())
+    if find_registration(cls) is not None:
+        return None
+    if is_named_tuple(cls):
+        return tuple.__new__(cls, children.values())
+    if isinstance(value, Mapping) and not isinstance(value, (dict, UserDict)):
+        return None
+    made: Any = copy.copy(value)
+    if isinstance(value, UserDict):
+        made.data.update(children)
+    elif isinstance(value, dict):
+        dict.update(made, children)
+    else:
+        for name, child in children.items():
+            object.__setattr__(made, name, child)
+    return made
+
+
 def _tensors(value: Any) -> Iterator[Any]:
     """Yields the tensors and arrays with rows in nested containers."""
-    if _is_tensor(value):
-        if len(value.shape) > 0:
+    children = _children(value)
+    if not children and _is_tensor(value) and len(value.shape) > 0:
+        yield value
+    for _, each in children:
+        yield from _tensors(each)
+
+
+def _lists(value: Any) -> Iterator[Any]:
+    """Yields the lists that have elements, without those in lists."""
+    if _is_list(value):
+        if value:
             yield value
-    elif isinstance(value, Mapping):
-        for each in value.values():
-            yield from _tensors(each)
-    elif isinstance(value, (list, tuple)):
-        for each in value:
-            yield from _tensors(each)
+        return
+    for _, each in _children(value):
+        yield from _lists(each)
 
 
 def num_rows(item: Any) -> int | None:
-    """Returns the number of rows of a batch: the extent of its first tensor along dim 0. None without a tensor."""
-    return next((int(tensor.shape[0]) for tensor in _tensors(item)), None)
+    """Returns the number of rows of a batch: the extent of its first tensor along dim 0; without a tensor, the length
+    of its first list. A list of equally long lists has them as columns, as default_collate() makes it. None without
+    either."""
+    tensor = next(_tensors(item), None)
+    if tensor is not None:
+        return int(tensor.shape[0])
+    if _is_list(item) and item and all(map(_is_list, item)) and len(set(map(len, item))) == 1:
+        return len(item[0])
+    return next(map(len, _lists(item)), None)
 
 
 def lists_as_rows(item: Any, name: str) -> Any:
-    """Returns a batch with its lists of one element per row as Rows. Raises InvalidItem for a list of another
-    length."""
+    """Returns a batch with its lists of one element per row, and such arrays of text, as Rows. Raises InvalidItem for
+    one of another length, and for one that cannot be cut."""
     rows = num_rows(item)
-    return item if rows is None else _map_lists(item, rows, Rows, name, "")
+    if rows is None:
+        return item
+    if _is_list(item) and next(_tensors(item), None) is None and any(True for each in item for _ in _lists(each)):
+        raise InvalidItem(
+            f'{name} is a {type(item).__name__} of lists without a tensor, and divide="split" cannot tell whether the outer or '
+            "the inner ones have an element for each row: give a dict of lists"
+        )
+    return _Cut(rows, _rows, name).apply(item, "")
 
 
 def without_rows(item: Any) -> Any:
     """Returns a batch whose lists have no rows; the core cuts its tensors."""
     rows = num_rows(item)
-    return item if rows is None else _map_lists(item, rows, lambda values: type(values)(), None, "")
+    return item if rows is None else _Cut(rows, lambda values, _: values[:0], None).apply(item, "")
 
 
-def _map_lists(value: Any, rows: int, make: Any, name: str | None, path: str) -> Any:
-    if type(value) is dict:
-        return {key: _map_lists(each, rows, make, name, f"{path}.{key}" if path else str(key)) for key, each in value.items()}
-    if type(value) not in (list, tuple):
-        return value
-    has_batches = any(tensor.shape[0] == rows for tensor in _tensors(value))
-    if not has_batches and len(value) == rows:
-        return make(value)
-    if not has_batches and value and not any(isinstance(each, (list, tuple, Mapping)) or _is_tensor(each) for each in value):
-        if name is None:
+class _Cut:
+    """Replaces the lists and arrays of text that have an element for each row."""
+
+    def __init__(self, rows: int, make: Callable[[Any, str], Any], name: str | None) -> None:
+        """`name`: that of the item, for errors; None to keep all that cannot be cut."""
+        self._rows, self._make, self._name = rows, make, name
+
+    def apply(self, value: Any, path: str) -> Any:
+        if _is_whole(value):
+            return self._refuse(value, path, f"an object of class {type(value).__name__} that crosses only as a whole", "elements in a plain list")
+        if _is_array_of(_TEXT_AND_TIME, value):
+            return self._cut(value, path)
+        if _is_list(value) and value:
+            has_batches = any(tensor.shape[0] == self._rows for tensor in _tensors(value))
+            if not has_batches and (len(value) == self._rows or not any(_children(each) or _is_tensor(each) for each in value)):
+                return self._cut(value, path)
+        children = _children(value)
+        made = [(key, self.apply(each, self._path_of(value, path, key))) for key, each in children]
+        if all(new is old for (_, new), (_, old) in zip(made, children, strict=True)):
+            return value
+        replaced = _with_children(value, dict(made))
+        if replaced is None:
+            what = f"an object of class {type(value).__name__} with lists or text that only its own code can replace"
+            return self._refuse(value, path, what, "lists outside of it")
+        return replaced
+
+    def _cut(self, values: Any, path: str) -> Any:
+        if len(values) == self._rows:
+            return self._make(values, self._place(path))
+        kind = "an array" if _is_tensor(values) else f"a {type(values).__name__}"
+        return self._refuse(values, path, f"{kind} of {len(values)}", f"{self._rows} elements")
+
+    def _refuse(self, value: Any, path: str, what: str, remedy: str) -> Any:
+        if self._name is None:
             return value
         raise InvalidItem(
-            f'{path} of {name} is a list of {len(value)}, but the batch has {rows} rows, which divide="split" divides over the '
-            f'ranks: name the placement of every field, such as layout={{"{path}*": "replicate(dp)"}}, or give {path} {rows} '
-            "elements"
+            f'{self._place(path)} is {what}, but the batch has {self._rows} rows, which divide="split" divides over the '
+            f'ranks: name the placement of every field, such as layout={{"{path}*": "replicate(dp)"}}, or give '
+            f"{path or 'it'} {remedy}"
         )
-    return type(value)(_map_lists(each, rows, make, name, f"{path}[{i}]") for i, each in enumerate(value))
+
+    def _place(self, path: str) -> str:
+        return f"{path} of {self._name}" if path else f"{self._name}"
+
+    @staticmethod
+    def _path_of(value: Any, path: str, key: Any) -> str:
+        if _is_list(value):
+            return f"{path}[{key}]"
+        return f"{path}.{key}" if path else str(key)

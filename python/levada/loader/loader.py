@@ -177,6 +177,7 @@ class DataLoader(Feed[Batch]):
         self._left: tuple[int, int] | None = None  # a state that set_epoch() has declared to be at the end of its epoch
         self._loaded: LoaderState | None = None  # compared once the data set is known
         self._known_identity: dict[str, str] = {}  # of the readers' data set
+        self._known_digest = ""  # of the readers' list for the latest pass
         self._passing: tuple[Plan, int, Any] | None = None  # the running pass: plan, draws per epoch, core
         self._taken: Taken | None = None
         self.skipped = 0
@@ -277,6 +278,8 @@ class DataLoader(Feed[Batch]):
             return [], None
         if self._loaded is not None:
             self._loaded.expect_same(self._identity())
+            if self._loaded.listed and (listed := self._list(self._loaded.epoch)) is not None:
+                self._loaded.expect_same_list(listed.digest(), self._identity()["order"])
         if self._left is not None:
             epoch, position = self._left
             listed = self._list(epoch)
@@ -323,7 +326,7 @@ class DataLoader(Feed[Batch]):
             self._loaded.expect_same(common.identity)
         epoch, position, draws = common.begins
         coordinates = coordinates_of(self.readers, self.mesh, joined.job) if joined.is_reader else ()
-        self._known_identity = common.identity
+        self._known_identity, self._known_digest = common.identity, common.digest
         self._plan = Plan(epoch, self._division(position, draws), coordinates, self._list(epoch) if joined.is_reader else None)
         self._draws = draws
         self._is_set, self._is_named, self._left, self._loaded, self.skipped = False, False, None, None, 0
@@ -520,17 +523,19 @@ class DataLoader(Feed[Batch]):
         and their order. Another run resumes from it on any mesh, batch size and number of workers. Raises
         InvalidArgument before the first pass on a rank without a data set."""
         epoch, position = self._epoch, self._at if self._is_set else 0
+        listed = self._loaded.listed if self._loaded is not None and self._loaded.epoch == epoch else ""
         if self._passing is not None:
             plan, _, core = self._passing
-            epoch, position = plan.epoch, plan.division.position(core.position()[0])
+            epoch, position, listed = plan.epoch, plan.division.position(core.position()[0]), self._known_digest
         identity = self._identity() or self._known_identity
         if not identity:
             raise InvalidArgument("this rank has no data set, so it knows what to save only after a pass has begun")
-        return LoaderState(epoch, position, identity).encode()
+        return LoaderState(epoch, position, identity, listed if position else "").encode()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Makes the next pass resume where state_dict() was called; at the end of an epoch it begins the next one.
-        Raises InvalidArgument if `state` is not such a state, or is of another data set, seed or order."""
+        Raises InvalidArgument if `state` is not such a state, or is of another data set, seed or order. Iterating raises
+        it on every rank if the sampler lists the state's epoch in another order."""
         loaded = LoaderState.decode(state)
         if self._order is not None:
             loaded.expect_same(self._identity())

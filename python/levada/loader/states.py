@@ -10,6 +10,8 @@ from levada.base.errors import InvalidArgument
 
 VERSION = 1
 _END_OF_EPOCHS = 1 << 62
+_LIST = "list"
+"""Key of the digest of a sampler's list, in addition to those of the identity."""
 
 
 class LoaderState(NamedTuple):
@@ -21,6 +23,8 @@ class LoaderState(NamedTuple):
     """The next draw, counted from the start of that epoch."""
     identity: dict[str, str]
     """The facts that define a position: the data, the seed, the order."""
+    listed: str = ""
+    """Digest of the sampler's list for that epoch; "" without a sampler or before the first draw."""
 
     @property
     def draws(self) -> int | None:
@@ -29,7 +33,8 @@ class LoaderState(NamedTuple):
         return int(text) if text.isdecimal() and int(text) > 0 else None
 
     def encode(self) -> dict[str, Any]:
-        fields = {"version": VERSION, "epoch": self.epoch, "position": self.position, "order": dict(self.identity)}
+        order = dict(self.identity) | ({_LIST: self.listed} if self.listed else {})
+        fields = {"version": VERSION, "epoch": self.epoch, "position": self.position, "order": order}
         return {**fields, "checksum": _checksum(fields)}
 
     @staticmethod
@@ -52,7 +57,9 @@ class LoaderState(NamedTuple):
             raise InvalidArgument("the state of a DataLoader has been damaged: epoch, position or order is of another type or range")
         if state["checksum"] != _checksum({name: state[name] for name in names[:-1]}):
             raise InvalidArgument("this state of a DataLoader has been changed since it was saved: its checksum is another")
-        return LoaderState(epoch, position, dict(identity))
+        facts = dict(identity)
+        listed = facts.pop(_LIST, "")
+        return LoaderState(epoch, position, facts, listed)
 
     def expect_same(self, here: Mapping[str, str]) -> None:
         """Raises InvalidArgument, naming each difference, unless this loader has the same identity."""
@@ -65,6 +72,15 @@ class LoaderState(NamedTuple):
         if different:
             raise InvalidArgument(
                 f"the state is of another data set or order: {'; '.join(different)}; make the loader as in the run that saved it"
+            )
+
+    def expect_same_list(self, digest: str, sampler: str) -> None:
+        """Raises InvalidArgument unless `digest` is that of the list after whose draws the state was saved."""
+        if self.listed and digest != self.listed:
+            raise InvalidArgument(
+                f"the state is of another order: the list of the {sampler} for epoch {self.epoch} has digest {self.listed} in the state "
+                f"and {digest} here; let it list the same in every run, by drawing from the global generators or seeding its own by "
+                "the epoch, in set_epoch()"
             )
 
 
