@@ -187,3 +187,27 @@ def test_a_mesh_that_is_forgotten_beside_a_device_mesh_is_an_error(tmp_path: pat
     for mine in told:
         assert [each["text"] for each in mine[::2]] == ["dp=4", "dp=2,tp=2"] and mine[3]["text"] == "dp=4"
         assert "DeviceMesh dp=2,tp=2, whose ranks share batches along tp" in mine[1]["text"] and "pass mesh=" in mine[1]["text"]
+
+
+def test_a_loader_that_an_item_ends_early_is_an_error_on_every_rank(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        DATA
+        + """
+class Ends(Counted):
+    def __getitem__(self, i):
+        if i == 21: raise StopIteration
+        return {"i": i}
+if __name__ == "__main__":
+    for workers in (0, 2):
+        got = []
+        try:
+            for batch in levada.Feed(DataLoader(Ends(), batch_size=4, num_workers=workers), mesh=levada.Mesh(tp=2)): got += batch["i"].tolist()
+        except levada.SourceError as error:
+            tell(got=got, text=str(error))
+""",
+    )
+    for mine in told:
+        assert [each["got"] for each in mine] == [list(range(20))] * 2
+        assert all("the loader ended at item 5, for which its sampler lists samples" in each["text"] for each in mine)

@@ -185,6 +185,7 @@ class Maker:
         self._order = order
         self._digest = digest
         self._number = making.counted.before
+        self._num_taken = 0
         self._last: Any = _NOTHING
         self._digest_of_step = 0
         self._has_items = False
@@ -267,7 +268,16 @@ class Maker:
     def _next_item(self, _: object = None) -> Any:
         """Returns the next item. Raises StopIteration at the end, as islice() does, which however calls iter() and may
         restart the iterator."""
-        item = next(self._iterator)
+        try:
+            item = next(self._iterator)
+        except StopIteration:
+            if self._order is not None and self._order.begun > self._num_taken:
+                raise ReportedError(
+                    f"the loader ended at item {self._number}, for which its sampler lists samples: their data set, or collate_fn, "
+                    "raised StopIteration"
+                ) from None
+            raise
+        self._num_taken += 1
         if self._ahead is not None:
             self._ahead.keep(self._number, item)
         self._number += 1

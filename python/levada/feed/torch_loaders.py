@@ -34,6 +34,8 @@ class Order:
         self._first = first
         self._marked = marked
         self._made: deque[int] = deque()
+        self.begun = 0
+        """Number of items whose samples the loader has drawn, without those skipped."""
         self.count = count
         self.passed = 0
         """Number of items skipped so far: all of them once the first item has been taken."""
@@ -47,6 +49,7 @@ class Order:
                     self.marked_digest = _digest(samples)
             else:
                 self._made.append(_digest(samples))
+                self.begun += 1
                 yield samples
 
     def next_digest(self) -> int:
