@@ -296,7 +296,7 @@ def test_a_cache_that_cannot_be_written_is_an_error_with_a_remedy(tmp_path: path
     (tmp_path / "a.txt").write_text("some text " * 9)
     (tmp_path / "none").write_text("a file where a folder would be")
     corpus = levada.Corpus(tmp_path / "a.txt", seq_length=16, cache_dir=tmp_path / "none" / "cache", tokenizer="bytes")
-    with pytest.raises(levada.SourceError, match=r"cannot write to the token cache .*name another folder .*cache_dir="):
+    with pytest.raises(levada.SourceError, match=r"cannot create the token cache .*name another folder .*cache_dir="):
         len(corpus)
 
 

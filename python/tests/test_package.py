@@ -131,12 +131,13 @@ def test_the_import_of_a_compiled_module_for_another_system_says_so(tmp_path: pa
     assert "install a wheel of Levada that is made for this system" in error
 
 
-def test_a_package_without_the_cpp_library_says_so(tmp_path: pathlib.Path) -> None:
+def test_a_package_without_the_cmake_files_of_the_cpp_library_says_so(tmp_path: pathlib.Path) -> None:
     shutil.copy(COMPILED, copy_of_package(tmp_path) / "levada")
-    for library in INSTALLED.glob("lib*.so*"):
-        shutil.copy(library, tmp_path / "levada")
+    (tmp_path / "levada/lib").mkdir(exist_ok=True)
+    for library in (*INSTALLED.glob("lib*.so*"), *INSTALLED.glob("lib/*.so*")):
+        shutil.copy(library, tmp_path / "levada" / library.relative_to(INSTALLED))
     error = error_of("import levada; levada.get_cmake_dir()", tmp_path)
-    assert error.startswith("levada.base.errors.Unsupported: this levada was installed without its C++ library")
+    assert error.startswith("levada.base.errors.Unsupported: this levada was installed without the CMake files of its C++ library")
 
 
 def test_neither_numpy_nor_torch_is_imported_before_it_is_used() -> None:

@@ -47,5 +47,8 @@ def get_cmake_dir() -> str:
     # Next to the compiled module: in an editable install, the Python files are elsewhere.
     folder = pathlib.Path(levada._levada.__file__).parent / "lib" / "cmake" / "levada"
     if not (folder / "levadaConfig.cmake").is_file():
-        raise Unsupported(f"this levada was installed without its C++ library ({folder} has no levadaConfig.cmake): reinstall it")
+        raise Unsupported(
+            f"this levada was installed without the CMake files of its C++ library ({folder} has no levadaConfig.cmake): "
+            "reinstall it"
+        )
     return str(folder)
