@@ -55,12 +55,13 @@ for options in ({{}}, {{"max_steps": 5}}, {{"prefetch_to_device": True}}, {{"pre
 def story(feed: levada.Feed, batches: Iterator[Any]) -> Iterator[dict[str, Any]]:
     for batch in batches:
         stats = {name: number for name, number in feed.stats.items() if not name.endswith("seconds")}
-        stats.pop("bytes_read", None)  # runs ahead of the steps
+        for name in ("bytes_read", "bytes_sent"):  # run ahead of the steps
+            stats.pop(name, None)
         yield {
             "shapes": {key: list(value.shape) for key, value in batch.items()},
             "at": [feed.step, feed.micro, feed.num_micro, feed.epoch, feed.end],
             "stats": stats,
-            "metrics": [each.value for each in feed.metrics() if "seconds" not in each.name and "read" not in each.name],
+            "metrics": [each.value for each in feed.metrics() if not any(word in each.name for word in ("seconds", "read", "sent"))],
             "state": feed.state_dict(),
         }
 
