@@ -38,7 +38,7 @@ struct CorpusOptions {
   std::shared_ptr<const Tokenizer> tokenizer = nullptr;  ///< tokenizes text; null: text is rejected
   std::string end_of_document = {};      ///< token that ends each document, as in choose_end_of_document()
   std::string text_field = {};           ///< field of a .jsonl line, as in TextOptions
-  bool skip_bad = false;                 ///< whether to skip and count .jsonl lines that cannot be used
+  bool skip_bad = false;                 ///< whether to skip and count unusable .jsonl lines and empty texts
   double max_bad = 1;                    ///< maximum fraction of a text's lines that may be skipped
   std::vector<TextFormat> formats = {};  ///< formats of text in addition to .jsonl and .txt
   bool resume_weights = false;  ///< resume() accepts a cursor with other weights; this corpus's apply from there on

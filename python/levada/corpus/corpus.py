@@ -59,7 +59,7 @@ class Corpus:
       beginning of text.
     - `chat_template`: "own", or the path of a Jinja template. Lines are then chats, lists of messages in `text_field`,
       and the loss mask is 1 only for the assistant's messages.
-    - `skip_bad`, `max_bad`: whether to leave out lines and rows that cannot be used, with a warning that counts them;
+    - `skip_bad`, `max_bad`: whether to leave out unusable lines and rows and empty files, with a warning that counts them;
       and the share of a text's lines above which that is a SourceError.
     - `cache_dir`, `cache_size`: the folder that caches the tokens of text, and the maximum number of bytes in it.
     - `tensors`: "numpy" or "torch": the type of the tensors in batches.

@@ -78,8 +78,8 @@ class Feed(PassView, Generic[Batch]):
       Pipeline, or the Run that Pipeline.run(..., alone=True) returns. A generator can be read once: after a pass that
       reached its end, the next one raises InvalidArgument.
     - `mesh`: the axes of the ranks, as a Mesh, its text such as "dp=2,tp=2", a dict such as {"dp": 2, "tp": 2}, or a
-      DeviceMesh of torch.distributed; by default `group` if that is a DeviceMesh, otherwise all ranks are along dp. If Megatron's process groups are initialized,
-      a mesh of the whole job that contradicts them raises InvalidArgument.
+      DeviceMesh of torch.distributed; by default `group` if that is a DeviceMesh, otherwise all ranks are along dp. If
+      Megatron's process groups are initialized, a mesh of the whole job that contradicts them raises InvalidArgument.
     - `data_axes`: the axes of the mesh along which batches differ, if their names are not among those that Mesh knows;
       a Mesh has its own.
     - `group`: the ranks that take part: a process group or a DeviceMesh of torch.distributed, or the Membership that

@@ -201,7 +201,8 @@ class _Cut:
 
     def apply(self, value: Any, path: str) -> Any:
         if _is_whole(value):
-            return self._refuse(value, path, f"an object of class {type(value).__name__} that crosses only as a whole", "elements in a plain list")
+            what = f"an object of class {type(value).__name__} that crosses only as a whole"
+            return self._refuse(value, path, what, "elements in a plain list")
         if _is_array_of(_TEXT_AND_TIME, value):
             return self._cut(value, path)
         if _is_list(value) and value:
