@@ -157,7 +157,7 @@ def number(value: float) -> str:
 def text_of(value: Any, unit: str = "") -> str:
     low, high = span(value)
     shown = number(low) if low == high else f"{number(low)} to {number(high)}"
-    return shown + ("%" if unit == "%" else unit.join((" ", ""))) if unit else shown
+    return (shown + unit if unit.startswith("%") else f"{shown} {unit}") if unit else shown
 
 
 def digits(value: float) -> str:
@@ -361,7 +361,7 @@ def peers_chart() -> str:
     for row in PEERS:
         ends = times_of(row.record, row.peer)
         listed = [each if "times" in record(row.record)["peers"][row.peer] else round(each, 1) for each in ends]
-        chart.add_bar(row.label, row.beside, ends, text_of(listed, "x").replace(" x", "x"), "behind" if ends[0] < 1 else "ours", 1)
+        chart.add_bar(row.label, row.beside, ends, text_of(listed) + "x", "behind" if ends[0] < 1 else "ours", 1)
     return chart.drawn()
 
 
@@ -433,17 +433,20 @@ CHARTS = {
 
 
 def peers_table() -> str:
-    lines = ["| what | instead of | Levada | times as fast | limit | repeat it |", "|---|---|---|---|---|---|"]
-    for row in PEERS:
-        found, other = record(row.record), record(row.record)["peers"][row.peer]
-        unit = found["unit"]
-        fast = text_of(other["times"]) if "times" in other else f"{times_of(row.record, row.peer)[0]:.1f}"
-        theirs = row.beside + (f": {text_of(other['value'], unit)}" if "value" in other else "")
+    lines = ["| what | Levada | times as fast as | limit | results |", "|---|---|---|---|---|"]
+    for name in dict.fromkeys(row.record for row in PEERS):
+        found = record(name)
+        unit, topic = found["unit"], name.partition("/")[0]
+        peers = []
+        for row in (row for row in PEERS if row.record == name):
+            other = found["peers"][row.peer]
+            times = text_of(other["times"]) if "times" in other else f"{times_of(name, row.peer)[0]:.1f}"
+            peers.append(f"{row.beside}: {times}" + (f" ({text_of(other['value'], unit)})" if "value" in other else ""))
         bound = found.get("limit", {})
         limit = f"{bound['name']}: {text_of(bound['value'], unit)}" if "value" in bound else ""
         limit = limit or (f"{bound['name']}: {text_of(bound['times'])} of its time" if "times" in bound else "")
-        cells = [found["name"], theirs, text_of(found["value"], unit), fast, limit, f"`{found['command']}`"]
-        lines.append(f"| {' | '.join(cells)} |")
+        link = f"[{topic}](../bench/results/{topic}.json)"
+        lines.append(f"| {found['name']} | {text_of(found['value'], unit)} | {'; '.join(peers)} | {limit} | {link} |")
     return "\n".join(lines) + "\n"
 
 
