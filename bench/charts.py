@@ -207,7 +207,7 @@ class Short(NamedTuple):
     why: str
     share: float
     """The part of the aim that is reached."""
-    count: int
+    alike: int
     """Figures that fall short for the same reason, this one included."""
 
 
@@ -247,11 +247,11 @@ def shorts() -> list[Short]:
                 shown += f", {number(part['max'])} at worst" if "max" in part else ""
                 bound = f"{'at most' if operator == '<=' else 'at least'} {number(aim)}"
                 what = each["name"] + (f", beside {peer}" if peer else "")
-                other = found.get(part["short"])
-                if other is None or share < other.share:
-                    count = other.count if other else 0
-                    found[part["short"]] = Short(f"{topic}/{key}", peer, what, shown, bound, part["short"], share, count)
-                found[part["short"]] = found[part["short"]]._replace(count=found[part["short"]].count + 1)
+                short = Short(f"{topic}/{key}", peer, what, shown, bound, part["short"], share, 1)
+                other = found.get(short.why)
+                if other is not None:
+                    short = (short if share < other.share else other)._replace(alike=other.alike + 1)
+                found[short.why] = short
     return sorted(found.values(), key=lambda each: each.share)
 
 
@@ -453,7 +453,7 @@ def peers_table() -> str:
 def shorts_table() -> str:
     lines = ["| what | reached | aim | why |", "|---|---|---|---|"]
     for each in shorts():
-        what = each.what + (f" (and {each.count - 1} more)" if each.count > 1 else "")
+        what = each.what + (f" (and {each.alike - 1} more)" if each.alike > 1 else "")
         lines.append(f"| {what} | {each.reached} | {each.aim} | {each.why} |")
     return "\n".join(lines) + "\n"
 
