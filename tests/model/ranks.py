@@ -71,7 +71,8 @@ class Ranks:
             # A rank has no main file, which each process of a pipeline would import anew.
             rank = [sys.executable, "-c", "import ranks; ranks.main()", self._kind, path]
             folders = [str(pathlib.Path(__file__).resolve().parent), *filter(None, [os.environ.get("PYTHONPATH")])]
-            environment = {**os.environ, "PYTHONPATH": os.pathsep.join(folders)}
+            # More threads of NumPy would only slow down the start of each process.
+            environment = {**os.environ, "PYTHONPATH": os.pathsep.join(folders), "OPENBLAS_NUM_THREADS": "1"}
             command = [sys.executable, "-m", "levada", "run", "-n", str(self._size), *rank]
             self._job = subprocess.Popen(command, env=environment)
             connections = [listening.accept()[0] for _ in range(self._size)]
