@@ -217,7 +217,7 @@ def shown_samples(samples: model.Store) -> Json:
 
 
 @functools.lru_cache(1000)
-def shown_item(item: model.Item) -> Json:
+def shown_item(item: model.Item) -> list[Any]:
     tokens, lengths = item.held
     return [ranks.leaf_of(tokens), lengths]
 
