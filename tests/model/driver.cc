@@ -178,7 +178,7 @@ class Consumer {
     return has_more;
   }
 
-  const Json& outcome() const { return outcome_; }
+  Json take_outcome() { return std::move(outcome_); }
 
  private:
   void guarded(const std::function<void()>& body) {
@@ -205,7 +205,7 @@ Json run_rank(const std::shared_ptr<Engine>& engine, const Mesh& mesh, const Jso
     std::erase_if(busy, [&](Consumer* consumer) { return !consumer->advance(engine->info().rank); });
   }
   Json outcome = Json::array();
-  for (const auto& consumer : consumers) outcome.push_back(consumer->outcome());
+  for (const auto& consumer : consumers) outcome.push_back(consumer->take_outcome());
   return outcome;
 }
 
@@ -214,10 +214,10 @@ Json run_rank(const std::shared_ptr<Engine>& engine, const Mesh& mesh, const Jso
 class Ranks {
  public:
   /// Returns what each rank received of each feed.
-  std::vector<Json> run(const Json& job) {
+  Json run(const Json& job) {
     const Mesh mesh = Mesh::parse(job["mesh"].get<std::string>());
     const auto size = static_cast<std::size_t>(mesh.size());
-    std::vector<Json> outcomes(size);
+    Json outcomes(size, nullptr);
     if (job["fresh"].get<bool>()) {
       inproc::run_ranks(mesh.size(), [&](const std::shared_ptr<Engine>& engine) {
         outcomes[static_cast<std::size_t>(engine->info().rank)] = run_rank(engine, mesh, job);
@@ -248,6 +248,6 @@ class Ranks {
 int main() {
   levada::Ranks ranks;
   for (std::string line; std::getline(std::cin, line);) {
-    std::cout << levada::json_text(levada::Json(ranks.run(levada::parse_json(line, 20, "job")))) << std::endl;
+    std::cout << levada::json_text(ranks.run(levada::Json::parse(line))) << std::endl;
   }
 }
