@@ -227,11 +227,10 @@ class Ranks {
     if (engines_.size() < size) engines_ = inproc::make_group(mesh.size());
     std::vector<int> members(size);
     std::iota(members.begin(), members.end(), 0);
-    const std::string name = "job " + std::to_string(++num_jobs_);
     ThreadGroup threads;
     for (std::size_t rank = 0; rank < size; ++rank) {
       threads.start("a rank",
-                    [&, rank] { outcomes[rank] = run_rank(engines_[rank]->subgroup(members, name), mesh, job); });
+                    [&, rank] { outcomes[rank] = run_rank(engines_[rank]->subgroup(members, "job"), mesh, job); });
     }
     threads.join();
     return outcomes;
@@ -239,7 +238,6 @@ class Ranks {
 
  private:
   std::vector<std::shared_ptr<Engine>> engines_;
-  std::int64_t num_jobs_ = 0;
 };
 
 }  // namespace

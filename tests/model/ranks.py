@@ -34,7 +34,6 @@ class Ranks:
     def __init__(self, kind: str, size: int) -> None:
         self._kind, self._size = kind, size
         self._job: subprocess.Popen[bytes] | None = None
-        self._number = 0
         self._files: list[Any] = []
 
     def outcomes(self, run: dict[str, Any]) -> list[Any] | str:
@@ -44,8 +43,7 @@ class Ranks:
             self._start()
         assert self._job is not None
         files = self._files[: run["ranks"]]
-        self._number += 1
-        line = json.dumps([self._number, run]) + "\n"
+        line = json.dumps(run) + "\n"
         try:
             for file in files:
                 file.write(line)
@@ -109,6 +107,6 @@ def main() -> None:
     with connection.makefile("rw") as file:
         print(job.rank, file=file, flush=True)
         for line in file:
-            number, run = json.loads(line)
-            group = job.subgroup(list(range(run["ranks"])), f"run {number}")
+            run = json.loads(line)
+            group = job.subgroup(list(range(run["ranks"])), "run")
             print(json.dumps(perform(run, group)), file=file, flush=True)
