@@ -2,10 +2,11 @@
 // Does not know what is right: tests/model/feed_model.py does.
 #include <iostream>
 #include <map>
-#include <mutex>
+#include <numeric>
 
 #include "levada/base/error.h"
 #include "levada/base/json.h"
+#include "levada/base/threads.h"
 #include "levada/engine/inproc/inproc.h"
 #include "levada/feed/feed.h"
 
@@ -177,7 +178,7 @@ class Consumer {
     return has_more;
   }
 
-  const Json& outcome() const { return outcome_; }
+  Json take_outcome() { return std::move(outcome_); }
 
  private:
   void guarded(const std::function<void()>& body) {
@@ -194,27 +195,57 @@ class Consumer {
   I taken_ = 0;
 };
 
-Json run(const Json& job) {
-  const Mesh mesh = Mesh::parse(job["mesh"].get<std::string>());
-  std::vector<Json> outcomes(static_cast<std::size_t>(mesh.size()));
-  inproc::run_ranks(mesh.size(), [&](const std::shared_ptr<Engine>& engine) {
-    const int rank = engine->info().rank;
-    std::vector<std::unique_ptr<Consumer>> consumers;
-    for (const Json& feed : job["feeds"]) consumers.push_back(std::make_unique<Consumer>(engine, mesh, feed));
-    std::vector<Consumer*> busy;
-    for (const auto& consumer : consumers) busy.push_back(consumer.get());
-    while (!busy.empty()) std::erase_if(busy, [&](Consumer* consumer) { return !consumer->advance(rank); });
-    Json& outcome = outcomes[static_cast<std::size_t>(rank)];
-    for (const auto& consumer : consumers) outcome.push_back(consumer->outcome());
-  });
-  return outcomes;
+/// Returns what one rank received of each feed.
+Json run_rank(const std::shared_ptr<Engine>& engine, const Mesh& mesh, const Json& job) {
+  std::vector<std::unique_ptr<Consumer>> consumers;
+  for (const Json& feed : job["feeds"]) consumers.push_back(std::make_unique<Consumer>(engine, mesh, feed));
+  std::vector<Consumer*> busy;
+  for (const auto& consumer : consumers) busy.push_back(consumer.get());
+  while (!busy.empty()) {
+    std::erase_if(busy, [&](Consumer* consumer) { return !consumer->advance(engine->info().rank); });
+  }
+  Json outcome = Json::array();
+  for (const auto& consumer : consumers) outcome.push_back(consumer->take_outcome());
+  return outcome;
 }
+
+/// Runs jobs. Making an engine takes longer than most jobs, so jobs that need no fresh engines share some: each runs in
+/// a new subgroup of them.
+class Ranks {
+ public:
+  /// Returns what each rank received of each feed.
+  Json run(const Json& job) {
+    const Mesh mesh = Mesh::parse(job["mesh"].get<std::string>());
+    const auto size = static_cast<std::size_t>(mesh.size());
+    Json outcomes(size, nullptr);
+    if (job["fresh"].get<bool>()) {
+      inproc::run_ranks(mesh.size(), [&](const std::shared_ptr<Engine>& engine) {
+        outcomes[static_cast<std::size_t>(engine->info().rank)] = run_rank(engine, mesh, job);
+      });
+      return outcomes;
+    }
+    if (engines_.size() < size) engines_ = inproc::make_group(mesh.size());
+    std::vector<int> members(size);
+    std::iota(members.begin(), members.end(), 0);
+    ThreadGroup threads;
+    for (std::size_t rank = 0; rank < size; ++rank) {
+      threads.start("a rank",
+                    [&, rank] { outcomes[rank] = run_rank(engines_[rank]->subgroup(members, "job"), mesh, job); });
+    }
+    threads.join();
+    return outcomes;
+  }
+
+ private:
+  std::vector<std::shared_ptr<Engine>> engines_;
+};
 
 }  // namespace
 }  // namespace levada
 
 int main() {
+  levada::Ranks ranks;
   for (std::string line; std::getline(std::cin, line);) {
-    std::cout << levada::json_text(levada::run(levada::parse_json(line, 20, "job"))) << std::endl;
+    std::cout << levada::json_text(ranks.run(levada::Json::parse(line))) << std::endl;
   }
 }

@@ -7,6 +7,9 @@ exchanges.py draws and executes the runs.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,13 +33,15 @@ class Part(NamedTuple):
     zigzag: bool
 
 
-class Item(NamedTuple):
+@dataclass(eq=False)
+class Item:
     """A key of a sample in a store: its tokens, and the part of them that the store holds. None means all."""
 
     tokens: Any
     lengths: list[int]
     part: Part | None = None
 
+    @cached_property
     def held(self) -> tuple[Any, list[int]]:
         """Returns the tokens of the part, and the lengths of its sequences."""
         if self.part is None:
@@ -68,7 +73,7 @@ def tokens_of(part: Part, length: int) -> Any:
 
 def tokens(seed: int, count: int, dtype: str, trailing: list[int]) -> Any:
     """Returns the tokens that a run identifies by a seed."""
-    size = count * int(np.prod(trailing, dtype=int))
+    size = count * prod(trailing)
     values = (np.arange(size) * 31 + seed * 7919) & (1 if dtype == "bool" else 0x7F)
     return values.astype(dtype).reshape(count, *trailing)
 
@@ -85,7 +90,7 @@ def samples_of(step: Json, keys: Json) -> Store:
 
 
 def nbytes(store: Store) -> int:
-    return sum(item.held()[0].nbytes for sample in store.values() for item in sample.items.values())
+    return sum(item.held[0].nbytes for sample in store.values() for item in sample.items.values())
 
 
 def merged(old: Sample, new: Sample) -> Sample:
@@ -109,7 +114,7 @@ def get(store: Store, ids: list[str]) -> Store:
     if missing := [id for id in ids if id not in store]:
         raise Refusal(*[f"sample {id} is not in the store" for id in missing])
     return {
-        id: Sample({key: Item(*item.held()) for key, item in store[id].items.items()}, store[id].values) for id in ids
+        id: Sample({key: Item(*item.held) for key, item in store[id].items.items()}, store[id].values) for id in ids
     }
 
 
@@ -165,14 +170,14 @@ def redistribute(stores: list[Store], step: Json, limits: list[int | None]) -> i
             items = [sample.items[key] for sample in holders if key in sample.items]
             wholes = [item for item in items if item.part is None]
             if wholes:
-                incoming[rank, id, key] = wholes[0]._replace(part=part)
+                incoming[rank, id, key] = replace(wholes[0], part=part)
             elif items or not step["allow_absent"]:
                 texts.append(f"sample {id}, key {key} is wanted on")
     if texts:
         raise Refusal(*texts)
     received = [0 for _ in stores]
     for (rank, _, _), item in incoming.items():
-        received[rank] += item.held()[0].nbytes
+        received[rank] += item.held[0].nbytes
     for rank, limit in enumerate(limits):
         if limit is not None and received[rank] > max(limit - nbytes(stores[rank]), 0):
             raise Refusal("is to receive")

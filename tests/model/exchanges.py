@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -197,9 +198,10 @@ def shown(store: Any) -> Json:
 
 def shown_batch(batch: Any) -> Json:
     samples: Json = {}
+    seqlens = {key: batch.seqlens(key) for key in batch.keys}
     for at, id in enumerate(batch.ids):
         items = {key: [ranks.leaf_of(np.asarray(batch.item(key, at))), lengths[at]]
-                 for key, lengths in ((key, batch.seqlens(key)) for key in batch.keys) if lengths[at] is not None}  # fmt: skip
+                 for key, lengths in seqlens.items() if lengths[at] is not None}  # fmt: skip
         samples[id] = [items, {name: repr(value) for name, value in sorted(batch.values(at).items())}]
     return samples
 
@@ -209,10 +211,15 @@ def shown_batch(batch: Any) -> Json:
 
 def shown_samples(samples: model.Store) -> Json:
     """Returns the same for the model."""
-    held = {id: {key: item.held() for key, item in sample.items.items()} for id, sample in samples.items()}
-    return {id: [{key: [ranks.leaf_of(tokens), lengths] for key, (tokens, lengths) in held[id].items()},
+    return {id: [{key: shown_item(item) for key, item in sample.items.items()},
                  {name: repr(value) for name, value in sorted(sample.values.items())}]
             for id, sample in samples.items()}  # fmt: skip
+
+
+@functools.lru_cache(1000)
+def shown_item(item: model.Item) -> list[Any]:
+    tokens, lengths = item.held
+    return [ranks.leaf_of(tokens), lengths]
 
 
 def expected(step: Json, run: Json, stores: dict[str, list[model.Store]]) -> Any:

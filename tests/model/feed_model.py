@@ -8,6 +8,8 @@ cuts its part out of it. feeds.py draws the runs, and driver.cc executes them.
 from __future__ import annotations
 
 from fnmatch import fnmatchcase
+from functools import cache
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,6 +42,7 @@ class Placement(NamedTuple):
     stages: tuple[str, ...] = ()
 
 
+@cache
 def parse(text: str) -> Placement:
     kind, rest = text[:-1].split("(")
     axis, *arguments = rest.split(",")
@@ -49,11 +52,11 @@ def parse(text: str) -> Placement:
 
 
 class Mesh:
-    """Ranks laid out row-major over named axes."""
+    """Ranks laid out row-major over named axes. Made by mesh_of(), because its methods' caches keep every mesh."""
 
     def __init__(self, text: str) -> None:
         self.axes = {name: int(size) for name, size in (part.split("=") for part in text.split(","))}
-        self.size = int(np.prod(list(self.axes.values())))
+        self.size = prod(self.axes.values())
         self.data_axes = [axis for axis in self.axes if axis in DATA_AXES]
 
     def meant_by(self, name: str) -> list[str]:
@@ -61,9 +64,11 @@ class Mesh:
             return self.data_axes
         return [name] if name in self.axes else []
 
+    @cache
     def extent(self, name: str) -> int:
-        return int(np.prod([self.axes[axis] for axis in self.meant_by(name)], dtype=int))
+        return prod(self.axes[axis] for axis in self.meant_by(name))
 
+    @cache
     def coordinate(self, rank: int, name: str) -> int:
         where = dict(zip(self.axes, np.unravel_index(rank, list(self.axes.values()))))
         at = 0
@@ -75,9 +80,15 @@ class Mesh:
         meant = self.meant_by(name)
         return bool(meant) and meant[0] in self.data_axes
 
+    @cache
     def same_span(self, one: str, other: str) -> bool:
         """Returns whether two names have the same coordinates on all ranks."""
         return all(self.coordinate(rank, one) == self.coordinate(rank, other) for rank in range(self.size))
+
+
+@cache
+def mesh_of(text: str) -> Mesh:
+    return Mesh(text)
 
 
 # Samples
@@ -90,7 +101,7 @@ def elements(field: Json, number: int, first: int, count: int) -> Any:
     dims = field["dims"]
     if field["kind"] == "table":
         first, count = 0, 1
-    samples, offsets = np.arange(first, first + count)[:, None], np.arange(int(np.prod(dims)))[None, :]
+    samples, offsets = np.arange(first, first + count)[:, None], np.arange(prod(dims))[None, :]
     if field["kind"] == "segments":
         rows = field["rows"]
         values = np.array([rows[sample % len(rows)] for sample in range(first, first + count)])
@@ -299,18 +310,6 @@ class Outcome(NamedTuple):
     """After a rank has asked for a stop, the feed may end anywhere after this many steps."""
 
 
-def refusals_of(made: list[Json], feed: Json, mesh: Mesh, short: int) -> list[Refusal]:
-    """Returns the errors of one step's batches. An error ends the step for all ranks."""
-    refusals = []
-    for batch in made:
-        for rank in range(mesh.size):
-            try:
-                parts_of(batch, feed, mesh, rank, short)
-            except Refusals as found:
-                refusals += found.refusals
-    return refusals
-
-
 def read_steps(feed: Json, mesh: Mesh) -> tuple[list[list[Json]], list[Refusal], str | None]:
     """Returns all steps, as if no rank left or asked for a stop."""
     batches: list[list[Json]] = [[] for _ in range(mesh.size)]
@@ -341,14 +340,20 @@ def read_steps(feed: Json, mesh: Mesh) -> tuple[list[list[Json]], list[Refusal],
             count = min(max(here - unit * unit_samples, 0), unit_samples)
             total = unit_samples if feed["tail"] == "pad" else count
             made.append(batch_of(feed, first, count, total, size))
-        broken += refusals_of(made, feed, mesh, short)
-        if broken:
-            return batches, broken, "failed"
+        of_ranks = []
         for rank in range(mesh.size):
             coordinate = mesh.coordinate(rank, "dp")
-            leaves = parts_of(made[0 if splits else coordinate], feed, mesh, rank, short)
             samples = min(max(here - coordinate * batch, 0), batch)
-            batches[rank].append({"step": step, "samples": samples, "cursor": begin + here, "leaves": leaves})
+            try:
+                leaves = parts_of(made[0 if splits else coordinate], feed, mesh, rank, short)
+            except Refusals as found:
+                broken += found.refusals
+            else:
+                of_ranks.append({"step": step, "samples": samples, "cursor": begin + here, "leaves": leaves})
+        if broken:
+            return batches, broken, "failed"
+        for rank, received in enumerate(of_ranks):
+            batches[rank].append(received)
         step += 1
     return batches, [], "steps"
 

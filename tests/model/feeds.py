@@ -10,6 +10,7 @@ from typing import Any
 import feed_model as model
 import numpy as np
 from feed_model import Json
+from shrink import changed
 
 MESHES = [
     "dp=1", "dp=2", "dp=3", "tp=2", "cp=2", "cp=3", "pp=3", "dp=2,tp=2", "dp=2,cp=2", "cp=2,dp=2", "dp=2,pp=2", "tp=2,pp=2",
@@ -114,20 +115,20 @@ def draw(seed: int) -> list[Json]:
     """Draws the runs of one job: later runs resume at the position of the previous run's first feed, on other
     meshes."""
     r = random.Random(seed)
-    mesh = model.Mesh(text := r.choice(MESHES))
+    mesh = model.mesh_of(text := r.choice(MESHES))
     runs = [{"mesh": text, "feeds": [draw_feed(r, mesh, number) for number in range(r.choice([1, 1, 1, 2, 3]))]}]
     while r.random() < 0.4 and len(runs) < 4:
         last = runs[-1]["feeds"][0]
         last["leaves_at"], last["stop"] = r.randrange(3), None
-        batches = model.run(last, model.Mesh(runs[-1]["mesh"])).batches[0]
-        mesh = model.Mesh(text := r.choice(MESHES))
+        batches = model.run(last, model.mesh_of(runs[-1]["mesh"])).batches[0]
+        mesh = model.mesh_of(text := r.choice(MESHES))
         feed = draw_feed(r, mesh, 0)
         feed |= {key: last[key] for key in ("fields", "size", "fails_at")}
         feed["first"] = batches[-1]["cursor"] if batches else last["first"]
         feed["layout"]["fields"] = {name: rule for name, rule in feed["layout"]["fields"].items()
                                     if name in [field["name"] for field in feed["fields"]]}  # fmt: skip
         runs.append({"mesh": text, "feeds": [feed]})
-    return runs
+    return [run | {"fresh": r.random() < 0.05} for run in runs]
 
 
 def leaf_of(values: Any) -> Any:
@@ -138,7 +139,7 @@ def leaf_of(values: Any) -> Any:
 
 def difference(run: Json, outcomes: list[list[Json]]) -> str | None:
     """Returns how the ranks' results differ from the model, or None."""
-    mesh = model.Mesh(run["mesh"])
+    mesh = model.mesh_of(run["mesh"])
     for number, feed in enumerate(run["feeds"]):
         want = model.run(feed, mesh)
         counts = {len(of_rank[number]["batches"]) for of_rank in outcomes}
@@ -170,6 +171,7 @@ def difference(run: Json, outcomes: list[list[Json]]) -> str | None:
 
 def smaller(run: Json) -> Iterator[Json]:
     """Yields runs that are smaller by one thing."""
+    yield from changed(run, "fresh", to=True)
     for number in range(len(run["feeds"])):
         if len(run["feeds"]) > 1:
             yield run | {"feeds": run["feeds"][:number] + run["feeds"][number + 1 :]}

@@ -19,7 +19,7 @@ Json = dict[str, Any]
 def plain(item: Any) -> Any:
     """Returns the item as values that == can compare."""
     if isinstance(item, np.ndarray):
-        return (str(item.dtype), item.tolist())
+        return (item.dtype.str, item.tolist())
     if isinstance(item, dict):
         return {key: plain(value) for key, value in item.items()}
     if isinstance(item, (list, tuple)):

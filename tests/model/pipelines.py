@@ -314,7 +314,7 @@ def perform(run: Json, group: Any) -> Json:
     """Executes a run. Returns two undisturbed epochs and the log, or why the pipeline is refused."""
     import levada
 
-    multiprocessing.set_forkserver_preload(["levada.pipeline.workers", "cloudpickle", "numpy", "pipeline_model"])
+    multiprocessing.set_forkserver_preload(["levada.pipeline.workers", "multiprocessing.popen_forkserver", "cloudpickle", "numpy.random", "pipelines", "freeze"])
     warnings.simplefilter("ignore")
     with tempfile.TemporaryDirectory() as folder:
         fuse = str(pathlib.Path(folder) / "fuse")

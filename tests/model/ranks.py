@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
+import os
 import pathlib
 import socket
 import subprocess
 import sys
 import tempfile
-import threading
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ def leaf_of(values: Any) -> Any:
         return repr(values)
     content = np.ascontiguousarray(values).tobytes()
     text = content.hex() if len(content) <= 64 else hashlib.sha1(content).hexdigest()
-    return [str(values.dtype), list(values.shape), text]
+    return [values.dtype.str, list(values.shape), text]
 
 
 class Ranks:
@@ -34,7 +34,6 @@ class Ranks:
     def __init__(self, kind: str, size: int) -> None:
         self._kind, self._size = kind, size
         self._job: subprocess.Popen[bytes] | None = None
-        self._number = 0
         self._files: list[Any] = []
 
     def outcomes(self, run: dict[str, Any]) -> list[Any] | str:
@@ -43,19 +42,18 @@ class Ranks:
         if self._job is None:
             self._start()
         assert self._job is not None
-        watchdog = threading.Timer(TIMEOUT, self._job.kill)  # and its ranks with it
-        watchdog.start()
+        files = self._files[: run["ranks"]]
+        line = json.dumps(run) + "\n"
         try:
-            files = self._files[: run["ranks"]]
-            self._number += 1
             for file in files:
-                file.write(json.dumps([self._number, run]) + "\n")
+                file.write(line)
                 file.flush()
             lines = [file.readline() for file in files]
+        except TimeoutError:
+            self._job.kill()  # and its ranks with it
+            lines = [""]
         except OSError:
             lines = [""]
-        finally:
-            watchdog.cancel()
         if not all(lines):
             status = self._job.wait()
             self.close()
@@ -68,9 +66,17 @@ class Ranks:
             listening.bind(path)
             listening.listen()
             listening.settimeout(TIMEOUT)
-            command = [sys.executable, "-m", "levada", "run", "-n", str(self._size), __file__, self._kind, path]
-            self._job = subprocess.Popen(command)
-            files = [listening.accept()[0].makefile("rw") for _ in range(self._size)]
+            # A rank has no main file, which each process of a pipeline would import anew.
+            rank = [sys.executable, "-c", "import ranks; ranks.main()", self._kind, path]
+            folders = [str(pathlib.Path(__file__).resolve().parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+            # More threads of NumPy would only slow down the start of each process.
+            environment = {**os.environ, "PYTHONPATH": os.pathsep.join(folders), "OPENBLAS_NUM_THREADS": "1"}
+            command = [sys.executable, "-m", "levada", "run", "-n", str(self._size), *rank]
+            self._job = subprocess.Popen(command, env=environment)
+            connections = [listening.accept()[0] for _ in range(self._size)]
+        for connection in connections:
+            connection.settimeout(TIMEOUT)
+        files = [connection.makefile("rw") for connection in connections]
         self._files = [file for _, file in sorted((int(file.readline()), file) for file in files)]
 
     def close(self) -> None:
@@ -101,10 +107,6 @@ def main() -> None:
     with connection.makefile("rw") as file:
         print(job.rank, file=file, flush=True)
         for line in file:
-            number, run = json.loads(line)
-            group = job.subgroup(list(range(run["ranks"])), f"run {number}")
+            run = json.loads(line)
+            group = job.subgroup(list(range(run["ranks"])), "run")
             print(json.dumps(perform(run, group)), file=file, flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -6,6 +6,8 @@ It has no bucket and no message. reductions.py draws and executes the runs.
 
 from __future__ import annotations
 
+import zlib
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -13,14 +15,27 @@ import numpy as np
 Json = dict[str, Any]
 
 
+BYTES = np.random.default_rng(0).integers(0, 256, 1 << 22, np.uint8)
+NORMALS = np.random.default_rng(0).standard_normal(1 << 19) * 10
+"""Inputs are slices of these, because a generator for each input would take longer than its reduction."""
+
+
+def slice_of(table: Any, count: int, *key: Any) -> Any:
+    """Returns `count` entries of a table, from a place that depends on the key."""
+    begin = zlib.crc32(repr(key).encode()) % (len(table) - count)
+    return table[begin : begin + count].copy()
+
+
 def tensor(step: Json, number: int, rank: int, part: int = 0) -> Any:
     """Returns a rank's input `number` of a step; for a list, its tensor for the group's rank `part`."""
-    draw = np.random.default_rng([step["seed"], number, rank, part])
+    key = (step["seed"], number, rank, part)
     shape, dtype = [step["rows"], *step["trailing"]], np.dtype(step["dtype"])
     if dtype.kind in "iu":
-        return draw.integers(np.iinfo(dtype).min, np.iinfo(dtype).max, size=shape, dtype=dtype, endpoint=True)
-    values = draw.standard_normal(shape) * 10
-    return (values + 1j * draw.standard_normal(shape) if dtype.kind == "c" else values).astype(dtype)
+        return slice_of(BYTES, prod(shape) * dtype.itemsize, *key).view(dtype).reshape(shape)
+    values = slice_of(NORMALS, prod(shape), *key)
+    if dtype.kind == "c":
+        values = values + 1j * slice_of(NORMALS, prod(shape), *key, "imaginary")
+    return values.astype(dtype).reshape(shape)
 
 
 def summed(tensors: list[Any], op: str) -> Any:
@@ -45,13 +60,13 @@ def part_of(total: Any, at: int, ranks: int) -> Any:
     return padded[at * extent : (at + 1) * extent]
 
 
-def result(step: Json, number: int, group: list[int], rank: int) -> Any:
-    """Returns a rank's result for an input of a step."""
-    at = group.index(rank)
+def results(step: Json, number: int, group: list[int]) -> list[Any]:
+    """Returns the result of each rank of a group for an input of a step."""
+    size = len(group)
     if step["do"] == "list":
-        return summed([tensor(step, number, each, at) for each in group], step["op"])
-    tensors = [tensor(step, number, each) for each in group]
+        return [summed([tensor(step, number, rank, at) for rank in group], step["op"]) for at in range(size)]
+    tensors = [tensor(step, number, rank) for rank in group]
     if step["do"] == "all_gather":
-        return np.stack(tensors)
+        return [np.stack(tensors)] * size
     total = summed(tensors, step["op"])
-    return total if step["do"] == "all_reduce" else part_of(total, at, len(group))
+    return [total if step["do"] == "all_reduce" else part_of(total, at, size) for at in range(size)]

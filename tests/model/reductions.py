@@ -219,25 +219,37 @@ def difference(run: Json, outcomes: list[Json]) -> str | None:
                 texts = [text for at, kind, text in got["errors"] if at in places and kind == "InvalidArgument"]
                 if not any("ranks disagree about" in text for text in texts):
                     return f"rank {rank}: no error in steps {sorted(places)}, where rank {step['lacking']} lacks step {number}"
+    expected = expected_results(run, unspecified)
     for rank, got in enumerate(outcomes):
         for at, kind, text in got["errors"]:
             if at not in unspecified or kind != "InvalidArgument":
                 return f"step {at}, rank {rank}: {kind}: {text}"
         called = {(number, which): leaf for number, which, _, leaf in got["called"]}
         waited = {(number, which): leaf for number, which, leaf in got["waited"]}
-        for number, step in enumerate(steps):
-            if step["do"] == "flush" or number in unspecified or rank not in run["groups"][step["group"]]:
+        for (number, which), leaves in expected.items():
+            if rank not in leaves:
                 continue
-            for which in range(step["count"] * (1 + step["nested"])):
-                expected = ranks.leaf_of(model.result(step, which, run["groups"][step["group"]], rank))
-                results = [called.pop((number, which), "nothing")]
-                if step["waits"] and which < step["count"]:
-                    results.append(waited.pop((number, which), "nothing"))
-                if any(result != expected for result in results):
-                    return f"step {number}, {step['do']}, input {which}, rank {rank}: got {results}, expected {expected}"
+            step = steps[number]
+            results = [called.pop((number, which), "nothing")]
+            if step["waits"] and which < step["count"]:
+                results.append(waited.pop((number, which), "nothing"))
+            if any(result != leaves[rank] for result in results):
+                return f"step {number}, {step['do']}, input {which}, rank {rank}: got {results}, expected {leaves[rank]}"
         if more := [key for key in called if key[0] not in unspecified]:
             return f"rank {rank}: callbacks that were called twice, or for nothing: {more}"
     return difference_of_order(run, outcomes, unspecified)
+
+
+def expected_results(run: Json, unspecified: set[int]) -> dict[tuple[int, int], Json]:
+    """Returns the model's results by step and input, as JSON by rank."""
+    leaves = {}
+    for number, step in enumerate(run["steps"]):
+        if step["do"] != "flush" and number not in unspecified:
+            group = run["groups"][step["group"]]
+            for which in range(step["count"] * (1 + step["nested"])):
+                results = model.results(step, which, group)
+                leaves[number, which] = {rank: ranks.leaf_of(result) for rank, result in zip(group, results)}
+    return leaves
 
 
 def difference_of_order(run: Json, outcomes: list[Json], unspecified: set[int]) -> str | None:
