@@ -225,9 +225,11 @@ def begin_iterable(joined: JoinedFeed, source: Any, at: FeedState, taken: int | 
     handoff = Handoff(feed._samples_an_item, position, f"a batch of {name}", feed._counts_rows, feed._cuts_rows)
     may_lack = (at.step - 1) // feed._samples_an_item if feed.tail != "drop" else 0
     counted = Counted(position, items, may_lack, name=f"this {name}", skipped=feed.skip * feed._items_a_step)
-    has_item = not feed._counts_rows or at.step == feed._counted_a_step  # Items of another size have other contents.
-    if feed.check != "none" and state is None and has_item:
-        counted = counted._replace(item=at.item, digest=at.digest)
+    if feed.check != "none" and state is None:
+        if not feed._counts_rows or at.step == feed._counted_a_step:
+            counted = counted._replace(item=at.item, mark=at.digest)
+        elif (at.item + 1) * at.step == first:  # items of another size, of which the last one ends with the same row
+            counted = counted._replace(item=items - 1, mark=at.digest, of_row=True)
     try:
         return Beginning(handoff, first, _reader_of(joined, source, state, handoff, counted))
     except KeyboardInterrupt:
@@ -285,6 +287,7 @@ def _reader_of(joined: JoinedFeed, source: Any, state: Any, handoff: Handoff, co
         feed._ended,
         feed._ahead,
         feed._cuts_rows,
+        feed._counts_rows,
         feed.tail if feed.divide == "deal" and samples is None else "drop",
     )
     rounds = (feed.prefetch or dict(feed.mesh.axes).get("pp", 1) + 2) + _ROUNDS_AT_READER

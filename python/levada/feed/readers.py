@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import os
 import sys
@@ -21,6 +22,7 @@ from levada.base.iterators import Ended, Exhausted, is_own_iterator, iterate
 from levada.base.threads import join_thread, start_thread
 from levada.batch.balance import RefusedSample, Samples
 from levada.feed.context import in_callers_context
+from levada.feed.marks import is_same_item, is_same_row, mark_of_rows
 from levada.feed.read_ahead import ReadAhead
 from levada.feed.rows import InvalidItem, lists_as_rows, without_rows
 from levada.feed.torch_loaders import Order, with_order
@@ -59,8 +61,11 @@ class Counted(NamedTuple):
     tolerance: int
     """How many items may be missing: those of an incomplete last step."""
     item: int = -1
-    """The item after which the state was saved, if it is to be compared."""
-    digest: int = 0
+    """The last item before the state, if it is to be compared."""
+    mark: int = 0
+    """That of the item after which the state was saved."""
+    of_row: bool = False
+    """Whether only the last row of the two items is compared, because they have different numbers of rows."""
     name: str = "the source"
     skipped: int = 0
     """Items after those that `skip` leaves out."""
@@ -73,17 +78,17 @@ class Counted(NamedTuple):
                 "was saved with these data, or none"
             )
 
-
-    def compare(self, digest: int) -> None:
-        """Raises OtherItem unless `digest` is that of the item after which the state was saved. Compares only digests
-        of one kind: of contents, or of what a loader makes an item of."""
-        if digest != self.digest and digest % 2 == self.digest % 2:
-            raise OtherItem(
-                f"item {self.item:,} is not the one that this state was saved after: the order or content of {self.name} cannot "
-                "be repeated. Use a levada.DataLoader, torchdata's StatefulDataLoader, or DistributedSampler(dataset, "
-                'num_replicas=1, rank=0), which shuffles by seed and epoch; pass check="none" if only the random augmentation of '
-                "the same samples differs"
-            )
+    def compare(self, mark: int) -> None:
+        """Raises OtherItem if `mark` shows that the item or row is not the one after which the state was saved."""
+        if is_same_row(mark, self.mark) if self.of_row else is_same_item(mark, self.mark):
+            return
+        found = "does not end with the row" if self.of_row else "is not the one"
+        raise OtherItem(
+            f"item {self.item:,} {found} that this state was saved after: the order or content of {self.name} cannot "
+            "be repeated. Use a levada.DataLoader, torchdata's StatefulDataLoader, or DistributedSampler(dataset, "
+            'num_replicas=1, rank=0), which shuffles by seed and epoch; pass check="none" if only the random augmentation of '
+            "the same samples differs"
+        )
 
 
 class Making(NamedTuple):
@@ -103,6 +108,8 @@ class Making(NamedTuple):
     """Keeps what is read ahead of an iterator that yields its items once."""
     cuts_rows: bool = False
     """Whether lists are cut along the rows of a batch."""
+    counts_rows: bool = False
+    """Whether states count the rows of the items."""
     tail: str = "drop"
     """Whether the last item is requested again to fill a round, and without its rows."""
 
@@ -169,11 +176,11 @@ class Maker:
         *,
         noted: Iterator[Any] | None = None,
         order: Order | None = None,
-        digest: Callable[[], int | None] = lambda: None,
+        mark: Callable[[], int | None] = lambda: None,
     ) -> None:
         """`noted`: the source, if it is an iterator itself, so that a later pass continues it. `order`: knows what the
-        items are made of, and skips the first ones. `digest`: returns that of the latest item, or None if its content
-        must be hashed."""
+        items are made of, and skips the first ones. `mark`: returns that of the latest item, or None if it must be made
+        of the item's content."""
         self._iterator = iterator
         self._state = state
         self._handoff, self._allow_pickle, self._samples = making.handoff, making.allow_pickle, making.samples
@@ -181,9 +188,9 @@ class Maker:
         self._noted = noted
         self._ended = None if noted is None else making.ended
         self._ahead = None if noted is None else making.ahead
-        self._cuts_rows, self._tail = making.cuts_rows, making.tail
+        self._cuts_rows, self._counts_rows, self._tail = making.cuts_rows, making.counts_rows, making.tail
         self._order = order
-        self._digest = digest
+        self._mark = mark
         self._number = making.counted.before
         self._num_taken = 0
         self._last: Any = _NOTHING
@@ -252,7 +259,7 @@ class Maker:
                 self._handoff.end(skipped)
                 return self._tail != "drop"
             try:
-                self._prepare(item, self._state(), self._digest())
+                self._prepare(item, self._state(), self._mark())
             except Exception:
                 if self._ahead is not None:
                     self._ahead.drop_last()
@@ -261,9 +268,15 @@ class Maker:
         self._handoff.give()
         return True
 
-    def _prepare(self, item: Any, state: State | None, digest: int | None = None) -> None:
-        cut = lists_as_rows(item, f"item {self._number - 1}") if self._cuts_rows else item
-        self._handoff.prepare(cut, state, digest, allow_pickle=self._allow_pickle)
+    def _prepare(self, item: Any, state: State | None, mark: int | None = None) -> None:
+        cut = self._cut(item)
+        if mark is None and self._counts_rows:
+            with contextlib.suppress(TypeError):  # The next call raises it, with the path of the value.
+                mark = mark_of_rows(item, cut, allow_pickle=self._allow_pickle)
+        self._handoff.prepare(cut, state, mark, allow_pickle=self._allow_pickle)
+
+    def _cut(self, item: Any) -> Any:
+        return lists_as_rows(item, f"item {self._number - 1}") if self._cuts_rows else item
 
     def _next_item(self, _: object = None) -> Any:
         """Returns the next item. Raises StopIteration at the end, as islice() does, which however calls iter() and may
@@ -305,8 +318,8 @@ class Maker:
             self._number += passed
             if passed < count:
                 self._counted.check(self._number)
-            if self._order.marked_digest is not None:
-                self._counted.compare(self._order.marked_digest)
+            if self._order.mark is not None:
+                self._counted.compare(self._order.mark)
             if first is _NOTHING:
                 return passed
             self._iterator = itertools.chain([first], self._iterator)
@@ -325,9 +338,14 @@ class Maker:
             self._handoff.report_progress(first_wanted, first_wanted)
 
     def _compare(self, item: Any) -> None:
-        known = self._digest()
-        if self._number - 1 == self._counted.item:
-            self._counted.compare(_levada.digest_of(item, allow_pickle=self._allow_pickle) if known is None else known)
+        mark = self._mark()
+        if self._number - 1 != self._counted.item:
+            return
+        if mark is None:
+            cut = self._cut(item)
+            of = functools.partial(mark_of_rows, item) if self._counts_rows else _levada.digest_of
+            mark = of(cut, allow_pickle=self._allow_pickle)
+        self._counted.compare(mark)
 
     def _note_end(self) -> None:
         if self._ended is not None:
@@ -367,7 +385,7 @@ def open_maker(source: Any, state: Any, making: Making) -> Maker:
     paced = PacedState(state_dict, making.allow_pickle, making.ranks) if state_dict else lambda: None
     if ordered is None:
         return Maker(iterator, paced, making, noted=noted)
-    return Maker(iterator, paced, making, noted=noted, order=order, digest=order.next_digest)
+    return Maker(iterator, paced, making, noted=noted, order=order, mark=order.next_mark)
 
 
 class Reader(Protocol):

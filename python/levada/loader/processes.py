@@ -184,8 +184,8 @@ class NumberedMaker(Maker):
     """Makes the items that a feed requests from a Handoff, and skips none: all items are for this reader."""
 
     def __init__(self, batches: Iterator[Any], handoff: Handoff, allow_pickle: bool, ranks: int) -> None:
-        # A state is a position, so no digest of the last item is needed.
-        super().__init__(batches, lambda: None, Making(handoff, allow_pickle, ranks), digest=lambda: 0)
+        # A state is a position, so no mark of the last item is needed.
+        super().__init__(batches, lambda: None, Making(handoff, allow_pickle, ranks), mark=lambda: 0)
 
     def _skip(self, items: int) -> int:
         return items
