@@ -428,10 +428,15 @@ class Feed(PassView, Generic[Batch]):
         if core is None or not self.record:
             raise InvalidArgument("nothing was recorded of this feed; make it with record=True and iterate it first")
         sequence = self.source.seq_length if isinstance(self.source, Corpus) else 0
-        data = {"source": source or f"a {type(self.source).__name__}", "sequence": sequence}
+        data = {"source": source or self._source_name, "sequence": sequence, "batch": self.batch_size or 1}
         write_feed_history(
-            self._join(), core, self._pipeline_story(), data, page=page, trace=trace, error=error
+            self._join(), core, self.stats, self._pipeline_story(), data, page=page, trace=trace, error=error
         )
+
+    @property
+    def _source_name(self) -> str:
+        """The name of the source in a report."""
+        return f"a {type(self.source).__name__}"
 
     def _pipeline_story(self) -> bytes | None:
         return self.source._report() if isinstance(self.source, Run) else None

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from levada import _levada
-from levada._levada import Handoff
+from levada._levada import Handoff, Metric
 from levada.base.checks import check_choice, check_function, check_seconds, epoch_number
 from levada.base.errors import InvalidArgument
 from levada.base.exception_texts import failure_text, report_of, text_of
@@ -28,6 +28,7 @@ from levada.loader.passes import LoaderPass, Offer, StartedByNext, Taken, agreed
 from levada.loader.processes import BalancedMaker, NumberedMaker, WorkerOptions, Workers
 from levada.loader.states import LoaderState
 
+_SAMPLES = "levada_feed_samples_total"
 _ENDLESS = 1 << 50
 """More draws than any run takes: the end of an endless pass."""
 
@@ -180,6 +181,7 @@ class DataLoader(Feed[Batch]):
         self._known_digest = ""  # of the readers' list for the latest pass
         self._passing: tuple[Plan, int, Any] | None = None  # the running pass: plan, draws per epoch, core
         self._taken: Taken | None = None
+        self._samples = 0  # of the batches taken, without padding; the core counts those of balanced steps
         self.skipped = 0
         self._worker_options = WorkerOptions(
             self.num_workers, context, prefetch_factor or 2, worker_init_fn, self.timeout, self.record, count("max_skipped", max_skipped)
@@ -384,11 +386,12 @@ class DataLoader(Feed[Batch]):
             failed=lambda: None if workers is None else workers.failed,
             finish=pinned if self._pins else lambda batch: batch,
         )
-        self._passing, self._taken = (plan, draws, started.core), None
+        self._passing, self._taken, self._samples = (plan, draws, started.core), None, 0
         return started
 
     def _note_taken(self, taken: Taken, left_out: int) -> None:
         self._taken = taken
+        self._samples += taken.valid or 0
         self.skipped += left_out
 
     def _note_end(self, plan: Plan, draws: int, taken: int) -> None:
@@ -411,6 +414,17 @@ class DataLoader(Feed[Batch]):
     def valid(self) -> int | None:
         """Number of the last batch's first samples that count; the others are repeated ones. None with balance."""
         return 0 if self._taken is None else self._taken.valid
+
+    @property
+    def stats(self) -> dict[str, Any]:
+        """Counts of the pass, as in Feed.stats. `samples` are those that count, without padding."""
+        stats = super().stats
+        return stats | {"samples": self._samples} if stats and self.balance is None else stats
+
+    def metrics(self, labels: Mapping[str, str] | None = None) -> list[Metric]:
+        """Returns the stats as metrics, as Feed.metrics() does. `levada_feed_samples_total` is only among them with
+        balance: the core counts the other batches, and not their samples."""
+        return [each for each in super().metrics(labels) if self.balance is not None or each.name != _SAMPLES]
 
     @property
     def global_valid(self) -> int:
@@ -550,6 +564,10 @@ class DataLoader(Feed[Batch]):
                 more = (loaded.position - 1) // self._draws
                 self._epoch, self._at = loaded.epoch + more, loaded.position - more * self._draws
             self._next, self._last = self._next._replace(cursor=b"", samples=0), None
+
+    @property
+    def _source_name(self) -> str:
+        return f"a DataLoader of a {type(self.dataset).__name__}" if self.dataset is not None else "a DataLoader"
 
     def _pipeline_story(self) -> bytes | None:
         run = None if self._workers is None else self._workers.run
