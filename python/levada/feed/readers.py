@@ -165,39 +165,66 @@ def _stands_still(loader: Any) -> str:
     )
 
 
+class Opened(NamedTuple):
+    """The iterator of a source."""
+
+    iterator: Iterator[Any]
+    state: Callable[[], State | None] = lambda: None
+    noted: Iterator[Any] | None = None
+    """The source, if it is an iterator itself, so that a later pass continues it."""
+    order: Order | None = None
+    """Knows what the items are made of, and skips the first ones."""
+    mark: Callable[[], int | None] = lambda: None
+    """Returns the mark of the latest item, or None if it must be made of the item's content."""
+
+
+class CannotOpen(Exception):
+    """A source that cannot be opened because of the caller's arguments. The text is for users."""
+
+
+_REFUSED = (RefusedSample, EndsBeforeState, OtherItem, Exhausted, InvalidItem, CannotOpen)
+"""Exceptions whose text all ranks raise as InvalidArgument."""
+
+
 class Maker:
     """Makes the items of one iterator that a feed requests through a Handoff, with the states after some of them."""
 
-    def __init__(
-        self,
-        iterator: Iterator[Any],
-        state: Callable[[], State | None],
-        making: Making,
-        *,
-        noted: Iterator[Any] | None = None,
-        order: Order | None = None,
-        mark: Callable[[], int | None] = lambda: None,
-    ) -> None:
-        """`noted`: the source, if it is an iterator itself, so that a later pass continues it. `order`: knows what the
-        items are made of, and skips the first ones. `mark`: returns that of the latest item, or None if it must be made
-        of the item's content."""
-        self._iterator = iterator
-        self._state = state
+    def __init__(self, open_source: Callable[[], Opened], making: Making) -> None:
+        """`open_source`: opens the source, which may take long."""
+        self._open_source: Callable[[], Opened] | None = open_source
+        self._making = making
         self._handoff, self._allow_pickle, self._samples = making.handoff, making.allow_pickle, making.samples
         self._counted = making.counted
-        self._noted = noted
-        self._ended = None if noted is None else making.ended
-        self._ahead = None if noted is None else making.ahead
         self._cuts_rows, self._counts_rows, self._tail = making.cuts_rows, making.counts_rows, making.tail
-        self._order = order
-        self._mark = mark
         self._number = making.counted.before
         self._num_taken = 0
         self._last: Any = _NOTHING
         self._digest_of_step = 0
         self._has_items = False
+        self._is_open = False
         self._thread = 0
         self._raised: list[BaseException] = []  # raised by the source: one exception, until it is taken
+
+    def open(self) -> bool:
+        """Opens the source on the caller's thread; returns whether it could. An exception goes to all ranks, and
+        KeyboardInterrupt is also raised here."""
+        self._thread = threading.get_ident()
+        open_source, self._open_source = self._open_source, None
+        assert open_source is not None
+        try:
+            self._iterator, self._state, self._noted, self._order, self._mark = open_source()
+        except _REFUSED as refused:
+            self._handoff.fail(text_of(refused), is_argument=True)
+            return False
+        except BaseException as error:  # also SystemExit: the source raised it, not this program
+            self._fail(error)
+            if isinstance(error, KeyboardInterrupt):
+                raise
+            return False
+        self._ended = None if self._noted is None else self._making.ended
+        self._ahead = None if self._noted is None else self._making.ahead
+        self._is_open = True
+        return True
 
     def take_raised(self) -> BaseException | None:
         """Returns the exception that the source raised, once; None if it did not raise."""
@@ -206,11 +233,13 @@ class Maker:
     def make(self) -> bool:
         """Waits until an item is wanted and makes it; returns False after the last. An exception of the iterator goes
         to all ranks; one that is not an Exception, such as KeyboardInterrupt, is also raised here."""
+        if not self._is_open:
+            return False
         try:
             wanted = self._handoff.wanted()
             self._thread = threading.get_ident()
             return wanted is not None and self._serve(*wanted)
-        except (RefusedSample, EndsBeforeState, OtherItem, Exhausted, InvalidItem) as refused:
+        except _REFUSED as refused:
             self._handoff.fail(text_of(refused), is_argument=True)
         except ReportedError as failure:
             self._handoff.fail(text_of(failure))
@@ -363,13 +392,7 @@ class Maker:
         return f"{' > '.join(names[-_FRAMES:])} ({place})" if names and frame is not None else "the interpreter"
 
 
-_MAKING = tuple(
-    function.__code__ for function in (Maker.make, Maker._serve, Maker._skip, Maker._next_item, ReadAhead.over, ReadAhead._over)
-)
-
-
-def open_maker(source: Any, state: Any, making: Making) -> Maker:
-    """Returns a Maker of the items of iter(source), which resumes at `state` unless that is None."""
+def _open_iterable(source: Any, state: Any, making: Making) -> Opened:
     if source is None:
         raise TypeError("this rank reads for the feed, but its source is None")
     if state is not None:
@@ -384,8 +407,21 @@ def open_maker(source: Any, state: Any, making: Making) -> Maker:
     state_dict = getattr(source, "state_dict", None)
     paced = PacedState(state_dict, making.allow_pickle, making.ranks) if state_dict else lambda: None
     if ordered is None:
-        return Maker(iterator, paced, making, noted=noted)
-    return Maker(iterator, paced, making, noted=noted, order=order, mark=order.next_mark)
+        return Opened(iterator, paced, noted)
+    return Opened(iterator, paced, noted, order, order.next_mark)
+
+
+def maker_of(source: Any, state: Any, making: Making) -> Maker:
+    """Returns a Maker of the items of iter(source), which resumes at `state` unless that is None."""
+    return Maker(lambda: _open_iterable(source, state, making), making)
+
+
+_MAKING = tuple(
+    function.__code__
+    for function in (
+        Maker.open, Maker.make, Maker._serve, Maker._skip, Maker._next_item, ReadAhead.over, ReadAhead._over, _open_iterable, iterate
+    )
+)  # fmt: skip
 
 
 class Reader(Protocol):
@@ -399,6 +435,10 @@ class Reader(Protocol):
 
     raised: Callable[[], BaseException | None]
     """Returns the exception that the source raised, once."""
+
+    def open(self) -> None:
+        """Opens the source on the caller's thread, once the pass has begun and watch() has been called: other ranks
+        then know which function it is in if that takes long."""
 
     def watch(self, post_place: Callable[[], None]) -> None:
         """Starts a thread that calls `post_place` periodically while an item is slow, unless a thread of the core does
@@ -419,6 +459,13 @@ class InlineReader:
         self._since: float | None = None  # when the current item was requested
         self._stopped = threading.Event()
         self._watcher: threading.Thread | None = None
+
+    def open(self) -> None:
+        self._since = time.monotonic()
+        try:
+            self._maker.open()
+        finally:
+            self._since = None
 
     def _make(self) -> bool:
         self._since = time.monotonic()
@@ -453,12 +500,21 @@ class BackgroundReader:
         self.where: Callable[[], str] = maker.where
         self.raised: Callable[[], BaseException | None] = maker.take_raised
         self._source = source
-        self._thread = start_thread("iterating the source", "levada reader", in_callers_context(_make_all), [maker])
+        self._maker: Maker | None = maker
+        self._thread: threading.Thread | None = None
+
+    def open(self) -> None:
+        maker, self._maker = self._maker, None
+        if maker is not None and maker.open():
+            self._thread = start_thread("iterating the source", "levada reader", in_callers_context(_make_all), [maker])
 
     def watch(self, post_place: Callable[[], None]) -> None:
         """Does nothing, because the core's reading thread calls `post_place`."""
 
     def stop(self) -> None:
+        self._maker = None
+        if self._thread is None:
+            return
         abandon(self._thread, self._source, self.where)  # if the lines below are interrupted, it stays abandoned
         if join_thread(self._thread, _GRACE):
             release(self._thread)

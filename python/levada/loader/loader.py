@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -10,14 +11,14 @@ from levada import _levada
 from levada._levada import Handoff, Metric
 from levada.base.checks import check_choice, check_function, check_seconds, epoch_number
 from levada.base.errors import InvalidArgument
-from levada.base.exception_texts import failure_text, report_of, text_of
+from levada.base.exception_texts import failure_text, text_of
 from levada.base.keywords import explain_unknown
 from levada.batch.balance import Balance, Cost
 from levada.batch.memory import collate
 from levada.feed.arguments import count, count_or_none
 from levada.feed.feed import Batch, Feed
 from levada.feed.passes import Beginning, FeedPass, JoinedFeed
-from levada.feed.readers import BackgroundReader, InlineReader, Maker, await_earlier_passes
+from levada.feed.readers import BackgroundReader, InlineReader, Maker, Reader, await_earlier_passes
 from levada.job.job import rank as own_rank
 from levada.loader import arguments
 from levada.loader.balanced import StepBalance
@@ -338,20 +339,15 @@ class DataLoader(Feed[Batch]):
         workers = self._own_workers()
         await_earlier_passes(workers, joined.job.rank, self.timeout)
         handoff = Handoff(1, 0, f"a batch of {type(self.dataset).__name__}", False, is_by_number=True)
-        try:
-            batches = workers.begin(self._plan)
-            maker: Maker
-            if (balanced := workers.producer.making.balanced) is not None:
-                made = batches if self.num_workers else None
-                maker = BalancedMaker(workers.producer, balanced, made, handoff, self.allow_pickle)
-            else:
-                maker = NumberedMaker(batches, handoff, self.allow_pickle, joined.ranks_per_reader)
-            reader = BackgroundReader(maker, workers) if self.num_workers else InlineReader(maker)
-            return Beginning(handoff, 0, reader)
-        except Exception as error:
-            is_argument = isinstance(error, InvalidArgument)
-            handoff.fail(text_of(error) if is_argument else report_of(error), is_argument=is_argument)
-            return Beginning(handoff, 0)
+        producer, begin = workers.producer, functools.partial(workers.begin, self._plan)
+        maker: Maker
+        if (balanced := producer.making.balanced) is not None:
+            has_workers = self.num_workers > 0
+            maker = BalancedMaker(producer, self._plan, balanced, begin, handoff, self.allow_pickle, has_workers=has_workers)
+        else:
+            maker = NumberedMaker(begin, handoff, self.allow_pickle, joined.ranks_per_reader)
+        reader: Reader = BackgroundReader(maker, workers) if self.num_workers else InlineReader(maker)
+        return Beginning(handoff, 0, reader)
 
     def _own_workers(self) -> Workers:
         if self._workers is None:
