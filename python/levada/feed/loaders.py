@@ -93,16 +93,16 @@ def _why(part: Any, *, is_variable: bool) -> str | None:
     kind = type(part).__name__
     nodes = _count(_attribute(part, "_distributed"), "world_size")
     if nodes > 1:
-        return f"{_article(kind)}, of which split_dataset_by_node() has left one of {nodes} parts; leave out that call"
+        return f"{with_article(kind)}, of which split_dataset_by_node() has left one of {nodes} parts; leave out that call"
     for number, rank, remedy in () if _only_notes_size(part) or (is_variable and not _may_yield(part)) else _DIVISIONS:
         for before in _PREFIXES:
             parts = _count(part, before + number)
             if parts > 1 and _count(part, before + rank) >= 0:
-                return f"{_article(kind)} with {number}={parts}, which yields one of {parts} parts of the data; {remedy}"
+                return f"{with_article(kind)} with {number}={parts}, which yields one of {parts} parts of the data; {remedy}"
     config = _attribute(part, "worker_config")
     for base in type(part).__mro__:
         if base.__name__ in _CLASSES and (config is None or _count(config, "world_size") != 1):
-            return f"{_article(base.__name__)}, which yields one rank's part of the data; {_CLASSES[base.__name__]}"
+            return f"{with_article(base.__name__)}, which yields one rank's part of the data; {_CLASSES[base.__name__]}"
     return None
 
 
@@ -116,7 +116,7 @@ def _has_base(part: Any, *names: str) -> bool:
     return any(base.__name__ in names for base in type(part).__mro__)
 
 
-def _article(kind: str) -> str:
+def with_article(kind: str) -> str:
     return f"{'an' if kind[:1] in 'AEIOUaeiou' else 'a'} {kind}"
 
 

@@ -17,6 +17,7 @@ from levada.batch.balance import Balance, Cost
 from levada.batch.memory import collate
 from levada.feed.arguments import count, count_or_none
 from levada.feed.feed import Batch, Feed
+from levada.feed.loaders import with_article
 from levada.feed.passes import Beginning, FeedPass, JoinedFeed
 from levada.feed.readers import BackgroundReader, InlineReader, Maker, Reader, await_earlier_passes
 from levada.job.job import rank as own_rank
@@ -563,7 +564,7 @@ class DataLoader(Feed[Batch]):
 
     @property
     def _source_name(self) -> str:
-        return f"a DataLoader of a {type(self.dataset).__name__}" if self.dataset is not None else "a DataLoader"
+        return "a DataLoader" if self.dataset is None else f"a DataLoader of {with_article(type(self.dataset).__name__)}"
 
     def _pipeline_story(self) -> bytes | None:
         run = None if self._workers is None else self._workers.run

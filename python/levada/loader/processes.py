@@ -78,7 +78,8 @@ class Workers:
         self.run: Run[Any] | None = None
         self._passes = 0
         if options.processes > 0:
-            self.run = Pipeline(self.producer).shard().run(
+            name = f"making items of {type(making.dataset).__name__}"  # as a report names the bottleneck
+            self.run = Pipeline(self.producer, name=name).shard().run(
                 options.processes,
                 context=options.context,
                 worker_prefetch=options.prefetch,
